@@ -1,0 +1,77 @@
+# Each target installs what it needs from Debian's packages when run as root, and otherwise
+# says which packages are missing (tools/need). Rust comes from rustup.
+
+CARGO ?= cargo
+# Where cargo builds; all other results go there too.
+OUT := $(or $(CARGO_TARGET_DIR),target)
+SEGUE := $(OUT)/release/segue
+VM := $(OUT)/vm
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test check bench fuzz soak clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@echo
+	@echo 'make test ARGS=NAME       only the tests whose name holds NAME'
+	@echo 'make fuzz SECONDS=600     how long each target runs (60); FUZZ="parse gro" chooses targets'
+	@echo 'make soak MINUTES=60      how long it lasts (10)'
+	@echo 'make bench RUNS=9         how often each case is measured (5)'
+
+build: ## the release program, target/release/segue
+	@tools/need build
+	$(CARGO) build --release --locked -p segue-cli
+
+demo: ## two hosts, a tunnel between them, and what its offloads are worth
+	@tools/need demo
+	$(CARGO) build --release --locked -p segue-cli
+	$(SEGUE) lab
+
+test: ## every test, those against a real Linux kernel in a guest included
+	@tools/need test
+	$(CARGO) build --release --locked -p segue-cli
+	lab/vm-build '$(VM)' || echo 'make test: no guest; the tests that need one are skipped' >&2
+	tools/run-tests $(if $(ARGS),-- $(ARGS))
+
+check: ## form: format, lints, docs, layers, licences, duplicates, no_std, scripts
+	@tools/need check
+	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib --tests -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
+	tools/layers --self-test
+	tools/layers
+	tools/licences --self-test
+	tools/licences
+	tools/duplicates
+	tools/no-std/run
+	tools/run-tests --self-test
+	shellcheck .ci/run tools/need tools/fuzz tools/soak tools/no-std/run
+	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
+
+SECONDS ?= 60
+fuzz: ## each fuzz target for SECONDS, on the stable toolchain
+	@tools/need fuzz
+	tools/fuzz --seconds $(SECONDS) $(FUZZ)
+
+RUNS ?= 5
+bench: ## the figures of the README as JSON in target/bench, and the benchmarks of the crates
+	@tools/need bench
+	$(CARGO) build --release --locked -p segue-cli
+	mkdir -p '$(OUT)/bench'
+	for link in nic veth; do \
+		echo "bench: $(OUT)/bench/lab-$$link.json" && \
+		$(SEGUE) lab --link $$link --runs $(RUNS) -j > '$(OUT)/bench/'lab-$$link.json || exit 1; \
+	done
+	$(if $(wildcard crates/*/benches),$(CARGO) bench --workspace --benches --locked)
+
+MINUTES ?= 10
+soak: ## property tests with new seeds and the tunnel under load, for MINUTES
+	@tools/need soak
+	$(CARGO) build --release --locked -p segue-cli
+	tools/soak --minutes $(MINUTES) '$(SEGUE)'
+
+clean: ## removes all that was built
+	$(CARGO) clean
+	rm -rf fuzz/artifacts
