@@ -1,0 +1,601 @@
+//! Packets from plain structures.
+
+use crate::sum::{fold, pseudo, with_pseudo};
+
+/// IPv4 header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct V4 {
+    /// Source address.
+    pub src: [u8; 4],
+    /// Destination address.
+    pub dst: [u8; 4],
+    /// DSCP and ECN.
+    pub tos: u8,
+    /// Identification.
+    pub id: u16,
+    /// Don't fragment.
+    pub df: bool,
+    /// Time to live.
+    pub ttl: u8,
+    /// Options; padded with zeros to a multiple of 4.
+    pub options: Vec<u8>,
+    /// Offset in bytes, a multiple of 8, and whether more fragments follow.
+    pub fragment: Option<(u16, bool)>,
+}
+
+/// IPv6 header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct V6 {
+    /// Source address.
+    pub src: [u8; 16],
+    /// Destination address.
+    pub dst: [u8; 16],
+    /// Traffic class.
+    pub class: u8,
+    /// Flow label, 20 bits.
+    pub label: u32,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Extension headers: type, and what follows the length byte, padded with zeros to a multiple of 8 with the first two.
+    pub extensions: Vec<(u8, Vec<u8>)>,
+    /// Identification, offset in bytes and whether more fragments follow.
+    pub fragment: Option<(u32, u16, bool)>,
+}
+
+/// Either IP header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ip {
+    /// Version 4.
+    V4(V4),
+    /// Version 6.
+    V6(V6),
+}
+
+/// TCP header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tcp {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgment number.
+    pub ack: u32,
+    /// The eight flags, CWR first.
+    pub flags: u8,
+    /// Window.
+    pub window: u16,
+    /// Urgent pointer.
+    pub urgent: u16,
+    /// Options; padded with NOP to a multiple of 4.
+    pub options: Vec<u8>,
+}
+
+/// UDP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Udp {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Whether there is a checksum.
+    pub checksum: bool,
+}
+
+/// What an IP packet carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum L4 {
+    /// TCP.
+    Tcp(Tcp),
+    /// UDP.
+    Udp(Udp),
+    /// ICMP or ICMPv6 by the IP version: type, code, and the four bytes after the checksum.
+    Icmp(u8, u8, [u8; 4]),
+    /// The bytes of a protocol as they are; also the rest of a datagram in a fragment.
+    Raw(u8),
+}
+
+/// An IP packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// IP header.
+    pub ip: Ip,
+    /// Transport header.
+    pub l4: L4,
+    /// What follows it.
+    pub data: Vec<u8>,
+}
+
+/// Which checksum a GUE header hands to the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remcsum {
+    /// That of the inner TCP or UDP header; no option where there is none.
+    Transport,
+    /// That of the GRE header.
+    Gre,
+}
+
+/// What follows the outer UDP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shim {
+    /// Nothing: FOU.
+    Fou,
+    /// GUE version 0, perhaps with a remote checksum option (Linux layout).
+    Gue(Option<Remcsum>),
+    /// GUE version 1: nothing, for IP only.
+    GueBare,
+}
+
+/// GRE header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gre {
+    /// Whether there is a checksum.
+    pub checksum: bool,
+    /// Key.
+    pub key: Option<u32>,
+    /// Sequence number.
+    pub seq: Option<u32>,
+}
+
+/// One tunnel level: what is put around an inner packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Outer IP header.
+    pub ip: Ip,
+    /// Outer UDP header and what follows it; `None` for the inner protocol directly in IP.
+    pub udp: Option<(Udp, Shim)>,
+    /// GRE header.
+    pub gre: Option<Gre>,
+    /// Ethernet header between GRE and the inner packet.
+    pub ethernet: Option<Ethernet>,
+}
+
+/// Ethernet header with VLAN tags.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ethernet {
+    /// Destination address.
+    pub dst: [u8; 6],
+    /// Source address.
+    pub src: [u8; 6],
+    /// Tag protocol identifier and tag control information, outermost first.
+    pub tags: Vec<(u16, u16)>,
+}
+
+impl V4 {
+    /// 198.18.`net`.`src` to 198.18.`net`.`dst`, DF, TTL 64, no options.
+    pub fn new(net: u8, src: u8, dst: u8) -> V4 {
+        V4 {
+            src: [198, 18, net, src],
+            dst: [198, 18, net, dst],
+            tos: 0,
+            id: 0,
+            df: true,
+            ttl: 64,
+            options: Vec::new(),
+            fragment: None,
+        }
+    }
+
+    fn header(&self, protocol: u8, len: usize) -> Vec<u8> {
+        let mut options = self.options.clone();
+        options.resize(options.len().next_multiple_of(4), 0);
+        let header_len = 20 + options.len();
+        assert!(header_len <= 60, "too many IPv4 options");
+        let total = u16::try_from(header_len + len).expect("an IPv4 packet has at most 65535 bytes");
+        let (offset, more) = self.fragment.unwrap_or((0, false));
+        let fragment = u16::from(self.df) << 14 | u16::from(more) << 13 | offset / 8;
+        let mut bytes = vec![0x40 | (header_len / 4) as u8, self.tos];
+        bytes.extend(total.to_be_bytes());
+        bytes.extend(self.id.to_be_bytes());
+        bytes.extend(fragment.to_be_bytes());
+        bytes.extend([self.ttl, protocol, 0, 0]);
+        bytes.extend(self.src);
+        bytes.extend(self.dst);
+        bytes.extend(options);
+        let checksum = !fold(&bytes);
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        bytes
+    }
+}
+
+impl V6 {
+    /// 2001:db8:`net`::`src` to 2001:db8:`net`::`dst`, hop limit 64, no extension headers.
+    pub fn new(net: u8, src: u8, dst: u8) -> V6 {
+        let address = |host| [0x20, 1, 0xd, 0xb8, 0, net, 0, 0, 0, 0, 0, 0, 0, 0, 0, host];
+        V6 {
+            src: address(src),
+            dst: address(dst),
+            class: 0,
+            label: 0,
+            hop_limit: 64,
+            extensions: Vec::new(),
+            fragment: None,
+        }
+    }
+
+    fn header(&self, protocol: u8, len: usize) -> Vec<u8> {
+        let mut chain: Vec<(u8, Vec<u8>)> = Vec::new();
+        for (kind, body) in &self.extensions {
+            let mut body = body.clone();
+            body.resize((body.len() + 2).next_multiple_of(8) - 2, 0);
+            body.insert(0, (body.len() / 8) as u8);
+            chain.push((*kind, body));
+        }
+        if let Some((id, offset, more)) = self.fragment {
+            let mut body = vec![0];
+            body.extend((offset & !7 | u16::from(more)).to_be_bytes());
+            body.extend(id.to_be_bytes());
+            chain.push((44, body));
+        }
+        let chain_len: usize = chain.iter().map(|(_, body)| body.len() + 1).sum();
+        let payload_len = u16::try_from(chain_len + len).expect("an IPv6 payload has at most 65535 bytes");
+        let word = 6 << 28 | u32::from(self.class) << 20 | self.label & 0xf_ffff;
+        let mut bytes = word.to_be_bytes().to_vec();
+        bytes.extend(payload_len.to_be_bytes());
+        bytes.extend([chain.first().map_or(protocol, |c| c.0), self.hop_limit]);
+        bytes.extend(self.src);
+        bytes.extend(self.dst);
+        for (index, (_, body)) in chain.iter().enumerate() {
+            bytes.push(chain.get(index + 1).map_or(protocol, |c| c.0));
+            bytes.extend(body);
+        }
+        bytes
+    }
+}
+
+impl Ip {
+    /// The addresses, source first.
+    pub fn addresses(&self) -> (&[u8], &[u8]) {
+        match self {
+            Ip::V4(ip) => (&ip.src, &ip.dst),
+            Ip::V6(ip) => (&ip.src, &ip.dst),
+        }
+    }
+
+    /// The header, extension headers included, in front of `len` bytes of `protocol`.
+    pub fn header(&self, protocol: u8, len: usize) -> Vec<u8> {
+        match self {
+            Ip::V4(ip) => ip.header(protocol, len),
+            Ip::V6(ip) => ip.header(protocol, len),
+        }
+    }
+
+    /// Its own IP protocol number: 4 or 41.
+    pub fn protocol(&self) -> u8 {
+        match self {
+            Ip::V4(_) => 4,
+            Ip::V6(_) => 41,
+        }
+    }
+}
+
+impl Tcp {
+    /// The header without checksum.
+    fn header(&self) -> Vec<u8> {
+        let mut options = self.options.clone();
+        options.resize(options.len().next_multiple_of(4), 1);
+        assert!(options.len() <= 40, "too many TCP options");
+        let mut bytes = [self.src_port.to_be_bytes(), self.dst_port.to_be_bytes()].concat();
+        bytes.extend(self.seq.to_be_bytes());
+        bytes.extend(self.ack.to_be_bytes());
+        bytes.extend([((20 + options.len()) / 4 << 4) as u8, self.flags]);
+        bytes.extend(self.window.to_be_bytes());
+        bytes.extend([0, 0]);
+        bytes.extend(self.urgent.to_be_bytes());
+        bytes.extend(options);
+        bytes
+    }
+
+    /// The bytes of a timestamp option behind two NOPs, as every stack writes it.
+    pub fn timestamps(value: u32, echo: u32) -> Vec<u8> {
+        let mut bytes = vec![1, 1, 8, 10];
+        bytes.extend(value.to_be_bytes());
+        bytes.extend(echo.to_be_bytes());
+        bytes
+    }
+}
+
+impl Udp {
+    fn header(&self, len: usize) -> Vec<u8> {
+        let length = u16::try_from(8 + len).expect("a UDP datagram has at most 65535 bytes");
+        [self.src_port.to_be_bytes(), self.dst_port.to_be_bytes(), length.to_be_bytes(), [0, 0]].concat()
+    }
+}
+
+impl L4 {
+    /// IP protocol number over this version of IP.
+    pub fn protocol(&self, ip: &Ip) -> u8 {
+        match self {
+            L4::Tcp(_) => 6,
+            L4::Udp(_) => 17,
+            L4::Icmp(..) if matches!(ip, Ip::V4(_)) => 1,
+            L4::Icmp(..) => 58,
+            L4::Raw(protocol) => *protocol,
+        }
+    }
+}
+
+impl Packet {
+    /// The packet, every checksum in place.
+    ///
+    /// # Panics
+    /// If a length field cannot say it.
+    pub fn bytes(&self) -> Vec<u8> {
+        let protocol = self.l4.protocol(&self.ip);
+        let (src, dst) = self.ip.addresses();
+        let mut l4 = match &self.l4 {
+            L4::Tcp(tcp) => tcp.header(),
+            L4::Udp(udp) => udp.header(self.data.len()),
+            L4::Icmp(kind, code, rest) => [&[*kind, *code, 0, 0][..], rest].concat(),
+            L4::Raw(_) => Vec::new(),
+        };
+        l4.extend(&self.data);
+        let place = match self.l4 {
+            L4::Tcp(_) => Some(16),
+            L4::Udp(udp) => udp.checksum.then_some(6),
+            L4::Icmp(..) => Some(2),
+            L4::Raw(_) => None,
+        };
+        if let Some(place) = place {
+            let sum = if protocol == 1 { fold(&l4) } else { with_pseudo(src, dst, protocol, &l4) };
+            put_checksum(&mut l4, place, !sum, protocol == 17);
+        }
+        let mut bytes = self.ip.header(protocol, l4.len());
+        bytes.extend(l4);
+        bytes
+    }
+}
+
+impl Tunnel {
+    /// Puts the tunnel headers around `inner`, which is an IPv4 or IPv6 packet with its checksums in place.
+    ///
+    /// # Panics
+    /// If a length field cannot say it, or if `inner` is no IP packet.
+    pub fn wrap(&self, inner: &[u8]) -> Vec<u8> {
+        let (mut protocol, ethertype) = match inner[0] >> 4 {
+            4 => (4, 0x0800_u16),
+            6 => (41, 0x86dd),
+            _ => panic!("not an IP packet"),
+        };
+        let mut content = inner.to_vec();
+        let mut inner_at = 0;
+        if let Some(ethernet) = &self.ethernet {
+            content = ethernet.wrap(&content);
+            inner_at += content.len() - inner.len();
+        }
+        if let Some(gre) = self.gre {
+            let ethertype = if self.ethernet.is_some() { 0x6558 } else { ethertype };
+            let header = gre.header(ethertype);
+            inner_at += header.len();
+            content = [header, content].concat();
+            if gre.checksum {
+                let checksum = !fold(&content);
+                content[4..6].copy_from_slice(&checksum.to_be_bytes());
+            }
+            protocol = 47;
+        }
+        if let Some((udp, shim)) = self.udp {
+            match shim {
+                Shim::Fou | Shim::GueBare => {}
+                Shim::Gue(None) => content = [vec![0, protocol, 0, 0], content].concat(),
+                Shim::Gue(Some(remcsum)) => {
+                    let place = match remcsum {
+                        Remcsum::Gre => Some((0, 4, vec![0, 0])),
+                        Remcsum::Transport => primed(inner).map(|(start, offset, value)| {
+                            (inner_at + start, inner_at + offset, value.to_be_bytes().to_vec())
+                        }),
+                    };
+                    let header = match place {
+                        None => vec![0, protocol, 0, 0],
+                        Some((start, offset, value)) => {
+                            content[offset..offset + 2].copy_from_slice(&value);
+                            let mut header = vec![2, protocol, 0, 1, 0x80, 0, 0, 0];
+                            header.extend((start as u16).to_be_bytes());
+                            header.extend((offset as u16).to_be_bytes());
+                            header
+                        }
+                    };
+                    content = [header, content].concat();
+                }
+            }
+            content = [udp.header(content.len()), content].concat();
+            if udp.checksum {
+                let (src, dst) = self.ip.addresses();
+                let checksum = !with_pseudo(src, dst, 17, &content);
+                put_checksum(&mut content, 6, checksum, true);
+            }
+            protocol = 17;
+        }
+        let mut bytes = self.ip.header(protocol, content.len());
+        bytes.extend(content);
+        bytes
+    }
+}
+
+impl Gre {
+    /// The header with a checksum of zero.
+    fn header(&self, ethertype: u16) -> Vec<u8> {
+        let flags =
+            u16::from(self.checksum) << 15 | u16::from(self.key.is_some()) << 13 | u16::from(self.seq.is_some()) << 12;
+        let mut bytes = [flags.to_be_bytes(), ethertype.to_be_bytes()].concat();
+        if self.checksum {
+            bytes.extend([0; 4]);
+        }
+        for word in [self.key, self.seq].into_iter().flatten() {
+            bytes.extend(word.to_be_bytes());
+        }
+        bytes
+    }
+}
+
+impl Ethernet {
+    /// Puts the header in front of an IP packet; nothing is padded.
+    ///
+    /// # Panics
+    /// If it is no IP packet.
+    pub fn wrap(&self, packet: &[u8]) -> Vec<u8> {
+        let mut bytes = [self.dst, self.src].concat();
+        for (tpid, tci) in &self.tags {
+            bytes.extend(tpid.to_be_bytes());
+            bytes.extend(tci.to_be_bytes());
+        }
+        let ethertype: [u8; 2] = match packet[0] >> 4 {
+            4 => [0x08, 0x00],
+            6 => [0x86, 0xdd],
+            _ => panic!("not an IP packet"),
+        };
+        bytes.extend(ethertype);
+        bytes.extend(packet);
+        bytes
+    }
+}
+
+/// Where the TCP or UDP header of an IP packet starts, where its checksum is, and the pseudo-header sum that primes it;
+/// `None` for anything else, fragments and UDP without a checksum included.
+pub fn primed(packet: &[u8]) -> Option<(usize, usize, u16)> {
+    let (start, protocol, addresses) = if packet[0] >> 4 == 4 {
+        if u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff != 0 {
+            return None;
+        }
+        (usize::from(packet[0] & 15) * 4, packet[9], &packet[12..20])
+    } else {
+        let (mut next, mut at) = (packet[6], 40);
+        while matches!(next, 0 | 43 | 60) {
+            next = packet[at];
+            at += 8 + usize::from(packet[at + 1]) * 8;
+        }
+        (at, next, &packet[8..40])
+    };
+    let offset = match protocol {
+        6 => start + 16,
+        17 => start + 6,
+        _ => return None,
+    };
+    if protocol == 17 && packet[offset..offset + 2] == [0, 0] {
+        return None;
+    }
+    let (src, dst) = addresses.split_at(addresses.len() / 2);
+    Some((start, offset, fold(&pseudo(src, dst, protocol, packet.len() - start))))
+}
+
+/// Replaces the checksum of an inner TCP or UDP header by its primed value, as a kernel hands a packet to a device.
+/// Gives `None` where there is none.
+pub fn prime(packet: &[u8]) -> Option<Vec<u8>> {
+    let (_, offset, value) = primed(packet)?;
+    let mut bytes = packet.to_vec();
+    bytes[offset..offset + 2].copy_from_slice(&value.to_be_bytes());
+    Some(bytes)
+}
+
+fn put_checksum(bytes: &mut [u8], place: usize, checksum: u16, udp: bool) {
+    let checksum = if udp && checksum == 0 { 0xffff } else { checksum };
+    bytes[place..place + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        digits.chunks(2).map(|d| u8::from_str_radix(core::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
+    }
+
+    fn inner_udp(data: &[u8]) -> Vec<u8> {
+        let l4 = L4::Udp(Udp { src_port: 1000, dst_port: 2000, checksum: true });
+        Packet { ip: Ip::V4(V4::new(1, 1, 2)), l4, data: data.to_vec() }.bytes()
+    }
+
+    fn inner_tcp(ip: Ip) -> Vec<u8> {
+        let tcp = Tcp {
+            src_port: 1000,
+            dst_port: 80,
+            seq: 1,
+            ack: 1,
+            flags: 0x18,
+            window: 0x2000,
+            urgent: 0,
+            options: Vec::new(),
+        };
+        Packet { ip, l4: L4::Tcp(tcp), data: b"GET ".to_vec() }.bytes()
+    }
+
+    fn outer(port: u16, shim: Shim, gre: Option<Gre>) -> Tunnel {
+        let udp = Udp { src_port: 0xc000, dst_port: port, checksum: true };
+        Tunnel { ip: Ip::V4(V4::new(0, 1, 2)), udp: Some((udp, shim)), gre, ethernet: None }
+    }
+
+    // The packets below were computed by hand and their IPv4 and UDP checksums verified with an independent dissector.
+
+    #[test]
+    fn gue_with_and_without_remote_checksum() {
+        assert_eq!(
+            outer(6080, Shim::Gue(None), None).wrap(&inner_udp(b"hi")),
+            hex("4500003e000040004011ae87c6120001c6120002 c00017c0002a29f1 00040000
+                 4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869")
+        );
+        assert_eq!(
+            outer(6080, Shim::Gue(Some(Remcsum::Transport)), None).wrap(&inner_udp(b"hi")),
+            hex("45000046000040004011ae7fc6120001c6120002 c00017c0003216ff 02040001 80000000 0014001a
+                 4500001e000040004011aca7c6120101c6120102 03e807d0000a8e43 6869")
+        );
+    }
+
+    #[test]
+    fn gue_version_one_and_fou_differ_in_the_port_only() {
+        let bare = outer(6080, Shim::GueBare, None).wrap(&inner_udp(b"hi"));
+        assert_eq!(bare[20..28], hex("c00017c0002629fd"));
+        let fou = outer(5555, Shim::Fou, None).wrap(&inner_udp(b"hi"));
+        assert_eq!(fou[20..28], hex("c00015b300262c0a"));
+        assert_eq!(bare[28..], fou[28..]);
+    }
+
+    #[test]
+    fn gre_with_a_key_around_ipv6_with_remote_checksum() {
+        let mut ip = V6::new(0, 1, 2);
+        ip.src[5] = 0;
+        let gre = Gre { key: Some(42), ..Gre::default() };
+        assert_eq!(
+            outer(6080, Shim::Gue(Some(Remcsum::Transport)), Some(gre)).wrap(&inner_tcp(Ip::V6(ip))),
+            hex("45000070000040004011ae55c6120001c6120002 c00017c0005c448c 022f0001 80000000 00300040
+                 200086dd0000002a 6000000000180640 20010db8000000000000000000000001 20010db8000000000000000000000002
+                 03e80050 00000001 00000001 50182000 5b930000 47455420")
+        );
+    }
+
+    #[test]
+    fn a_gre_checksum_under_a_remote_checksum_counts_the_inner_one_as_final() {
+        let gre = Gre { checksum: true, ..Gre::default() };
+        let inner = inner_tcp(Ip::V4(V4::new(1, 1, 2)));
+        assert_eq!(
+            outer(6080, Shim::Gue(Some(Remcsum::Transport)), Some(gre)).wrap(&inner),
+            hex("4500005c000040004011ae69c6120001c6120002 c00017c00048ecb7 022f0001 80000000 001c002c
+                 80000800 06460000 4500002c000040004006aca4c6120101c6120102
+                 03e80050 00000001 00000001 50182000 8e460000 47455420")
+        );
+        assert_eq!(
+            outer(6080, Shim::Gue(Some(Remcsum::Gre)), Some(gre)).wrap(&inner_udp(b"hi")),
+            hex("4500004e000040004011ae77c6120001c6120002 c00017c0003a1fa0 022f0001 80000000 00000004
+                 80000800 00000000 4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869")
+        );
+    }
+
+    #[test]
+    fn a_computed_udp_zero_is_written_as_all_ones() {
+        assert_eq!(inner_udp(&[0x65, 0xfa])[26..28], [0xff, 0xff]);
+    }
+
+    #[test]
+    fn fou_over_ipv6_with_and_without_checksum() {
+        let mut ip = V6::new(0, 1, 2);
+        ip.src[5] = 0;
+        let mut tunnel = outer(5555, Shim::Fou, None);
+        tunnel.ip = Ip::V6(ip);
+        assert_eq!(tunnel.wrap(&inner_udp(b"hi"))[40..48], hex("c00015b300265cbd"));
+        if let Some((udp, _)) = &mut tunnel.udp {
+            udp.checksum = false;
+        }
+        assert_eq!(tunnel.wrap(&inner_udp(b"hi"))[40..48], hex("c00015b300260000"));
+    }
+}

@@ -1,0 +1,303 @@
+//! Streams of packets as a network carries them, and what a network does to them.
+
+use crate::Rng;
+use crate::build::{Ip, L4, Packet, Tcp, Udp, V4, V6};
+
+/// What happened to a packet on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
+    /// Nothing: it comes in its turn and is as it was sent.
+    InOrder,
+    /// It comes after one or more packets of its flow that were sent later.
+    Late,
+    /// It came before, bit for bit.
+    Duplicate,
+    /// One bit under its transport checksum is flipped.
+    Corrupt,
+}
+
+/// One packet of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Which flow.
+    pub flow: usize,
+    /// Its place in what the flow sent, from 0.
+    pub number: usize,
+    /// What happened to it.
+    pub what: What,
+    /// From the IP header on.
+    pub bytes: Vec<u8>,
+}
+
+/// How the IPv4 identification runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ids {
+    /// Up by one a packet.
+    Counting,
+    /// Always the same.
+    Fixed,
+    /// Anything.
+    Random,
+}
+
+/// Sends the packets of one TCP stream or of one UDP flow.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    /// The next packet, but for payload and flags.
+    pub next: Packet,
+    /// How the identification runs.
+    pub ids: Ids,
+    /// Random bytes for payloads.
+    pub rng: Rng,
+}
+
+impl Sender {
+    /// A TCP stream between two hosts of network `net`, port 40000 + `flow` to 80, starting at sequence number `seq`.
+    pub fn tcp(ip: Ip, flow: u16, seq: u32, options: Vec<u8>) -> Sender {
+        let l4 = L4::Tcp(Tcp {
+            src_port: 40_000 + flow,
+            dst_port: 80,
+            seq,
+            ack: 0x0102_0304,
+            flags: 0x10,
+            window: 501,
+            urgent: 0,
+            options,
+        });
+        Sender::new(ip, l4, u64::from(flow))
+    }
+
+    /// A UDP flow, port 40000 + `flow` to 4000, with checksums.
+    pub fn udp(ip: Ip, flow: u16) -> Sender {
+        Sender::new(ip, L4::Udp(Udp { src_port: 40_000 + flow, dst_port: 4000, checksum: true }), u64::from(flow))
+    }
+
+    fn new(ip: Ip, l4: L4, seed: u64) -> Sender {
+        Sender { next: Packet { ip, l4, data: Vec::new() }, ids: Ids::Counting, rng: Rng::new(seed) }
+    }
+
+    /// Sends `len` bytes, with `flags` added to ACK in TCP; sequence number and identification move on.
+    pub fn send(&mut self, len: usize, flags: u8) -> Packet {
+        let mut packet = self.next.clone();
+        packet.data = self.rng.bytes(len);
+        if let L4::Tcp(tcp) = &mut packet.l4 {
+            tcp.flags |= flags;
+        }
+        if let L4::Tcp(tcp) = &mut self.next.l4 {
+            // SYN and FIN take a sequence number each.
+            let control = u32::from(flags & 2 != 0) + u32::from(flags & 1 != 0);
+            tcp.seq = tcp.seq.wrapping_add(len as u32 + control);
+        }
+        if let Ip::V4(ip) = &mut self.next.ip {
+            ip.id = match self.ids {
+                Ids::Counting => ip.id.wrapping_add(1),
+                Ids::Fixed => ip.id,
+                Ids::Random => self.rng.next_u64() as u16,
+            };
+        }
+        packet
+    }
+
+    /// Sends `total` bytes in packets of `size`, the last one perhaps shorter, with `last_flags` on the last.
+    pub fn run(&mut self, total: usize, size: usize, last_flags: u8) -> Vec<Packet> {
+        let mut packets = Vec::new();
+        let mut left = total;
+        while left > 0 {
+            let len = left.min(size);
+            left -= len;
+            packets.push(self.send(len, if left == 0 { last_flags } else { 0 }));
+        }
+        packets
+    }
+}
+
+/// `count` packets of `flows` flows, TCP and UDP over both versions of IP, as a gateway sees them: bursts of full
+/// segments with short ends, PSH, pure acknowledgments, CWR and ECE, timestamps that move, sequence and identification
+/// numbers that wrap, now and then an ICMP packet or a fragment.
+pub fn mixed(rng: &mut Rng, flows: usize, count: usize) -> Vec<Sent> {
+    let mut senders: Vec<Sender> = (0..flows.max(1)).map(|flow| sender(rng, flow)).collect();
+    let mut numbers = vec![0; senders.len()];
+    let mut sent = Vec::new();
+    while sent.len() < count {
+        let flow = rng.below(senders.len());
+        let sender = &mut senders[flow];
+        for packet in burst(rng, sender) {
+            sent.push(Sent { flow, number: numbers[flow], what: What::InOrder, bytes: packet.bytes() });
+            numbers[flow] += 1;
+        }
+    }
+    sent.truncate(count);
+    sent
+}
+
+fn sender(rng: &mut Rng, flow: usize) -> Sender {
+    let ip = if rng.chance(500) {
+        let mut ip = V4::new(1, 1, 2);
+        ip.id = if rng.chance(500) { 0xfffc } else { rng.next_u64() as u16 };
+        ip.df = rng.chance(700);
+        Ip::V4(ip)
+    } else {
+        let mut ip = V6::new(1, 1, 2);
+        ip.label = rng.below(1 << 20) as u32;
+        Ip::V6(ip)
+    };
+    let mut sender = if rng.chance(700) {
+        let seq = if rng.chance(500) { 0xffff_f000 } else { rng.next_u64() as u32 };
+        let options = if rng.chance(500) { Tcp::timestamps(100, 200) } else { Vec::new() };
+        Sender::tcp(ip, flow as u16, seq, options)
+    } else {
+        Sender::udp(ip, flow as u16)
+    };
+    sender.ids = [Ids::Counting, Ids::Counting, Ids::Fixed, Ids::Random][rng.below(4)];
+    sender
+}
+
+fn burst(rng: &mut Rng, sender: &mut Sender) -> Vec<Packet> {
+    let size = [1, 2, 7, 64, 501, 1000, 1448, 1460][rng.below(8)];
+    let total = size * rng.below(12) + if rng.chance(500) { rng.below(size) } else { 0 };
+    let is_tcp = matches!(sender.next.l4, L4::Tcp(_));
+    match rng.below(16) {
+        0 if is_tcp => {
+            // A pure acknowledgment that moves on.
+            if let L4::Tcp(tcp) = &mut sender.next.l4 {
+                tcp.ack = tcp.ack.wrapping_add(2896);
+            }
+            vec![sender.send(0, 0)]
+        }
+        1 if is_tcp => {
+            if let L4::Tcp(tcp) = &mut sender.next.l4
+                && !tcp.options.is_empty()
+            {
+                tcp.options = Tcp::timestamps(rng.next_u64() as u32, 200);
+            }
+            sender.run(total, size, 0x08)
+        }
+        2 if is_tcp => vec![sender.send(size, 0x80), sender.send(size, 0x40)],
+        3 => {
+            let mut packet = sender.send(24, 0);
+            packet.l4 = L4::Icmp(if matches!(packet.ip, Ip::V4(_)) { 8 } else { 128 }, 0, [0, 1, 0, 2]);
+            vec![packet]
+        }
+        4 => {
+            let mut packet = sender.send(64, 0);
+            match &mut packet.ip {
+                Ip::V4(ip) => (ip.fragment, ip.df) = (Some((64, true)), false),
+                Ip::V6(ip) => ip.fragment = Some((7, 64, true)),
+            }
+            packet.l4 = L4::Raw(packet.l4.protocol(&packet.ip));
+            vec![packet]
+        }
+        _ => sender.run(total, size, if rng.chance(400) { 0x08 } else { 0 }),
+    }
+}
+
+/// How often a network fails, each in a thousand packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Packets that vanish.
+    pub loss: usize,
+    /// Packets that come twice.
+    pub duplicate: usize,
+    /// Packets that come up to four places later.
+    pub reorder: usize,
+    /// Packets with one flipped bit.
+    pub corrupt: usize,
+}
+
+/// Sends `packets` over a network with `faults`.
+pub fn disturb(rng: &mut Rng, packets: Vec<Sent>, faults: Faults) -> Vec<Sent> {
+    // Each packet gets a place twice its number; a late one an odd place further back.
+    let mut arrivals: Vec<(usize, Sent)> = Vec::new();
+    for (index, mut packet) in packets.into_iter().enumerate() {
+        let mut place = 2 * index;
+        if rng.chance(faults.loss) {
+            continue;
+        }
+        if rng.chance(faults.corrupt) && packet.what == What::InOrder && corrupt(rng, &mut packet.bytes) {
+            packet.what = What::Corrupt;
+        } else if rng.chance(faults.reorder) {
+            place += 2 * rng.below(4) + 3;
+        }
+        if rng.chance(faults.duplicate) && packet.what == What::InOrder {
+            let copy = Sent { what: What::Duplicate, ..packet.clone() };
+            arrivals.push((place + 2 * rng.below(4) + 1, copy));
+        }
+        arrivals.push((place, packet));
+    }
+    arrivals.sort_by_key(|a| a.0);
+    let mut arrived: Vec<Sent> = arrivals.into_iter().map(|a| a.1).collect();
+    mark_late(&mut arrived);
+    arrived
+}
+
+fn mark_late(packets: &mut [Sent]) {
+    let flows = packets.iter().map(|p| p.flow + 1).max().unwrap_or(0);
+    let mut highest = vec![None; flows];
+    for packet in packets {
+        if packet.what == What::InOrder && highest[packet.flow].is_some_and(|h| packet.number < h) {
+            packet.what = What::Late;
+        }
+        highest[packet.flow] = highest[packet.flow].max(Some(packet.number));
+    }
+}
+
+/// Flips one bit of what the transport checksum covers, the checksum field left alone. `false` where nothing is covered.
+pub fn corrupt(rng: &mut Rng, packet: &mut [u8]) -> bool {
+    let Some((start, field, _)) = crate::build::primed(packet) else { return false };
+    let len = packet.len() - start;
+    loop {
+        let at = start + rng.below(len);
+        if at != field && at != field + 1 {
+            packet[at] ^= 1 << rng.below(8);
+            return true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::{Ports, Start, verify};
+
+    #[test]
+    fn mixed_traffic_is_good_and_numbered() {
+        let sent = mixed(&mut Rng::new(3), 16, 600);
+        assert_eq!(sent.len(), 600);
+        for packet in &sent {
+            verify(&packet.bytes, Start::Ip, &Ports::default()).unwrap();
+        }
+        for flow in 0..16 {
+            let numbers: Vec<_> = sent.iter().filter(|p| p.flow == flow).map(|p| p.number).collect();
+            assert!(numbers.iter().copied().eq(0..numbers.len()));
+        }
+    }
+
+    #[test]
+    fn faults_are_what_their_marks_say() {
+        let mut rng = Rng::new(4);
+        let sent = mixed(&mut rng, 8, 2000);
+        let faults = Faults { loss: 30, duplicate: 30, reorder: 30, corrupt: 30 };
+        let arrived = disturb(&mut rng, sent.clone(), faults);
+        for what in [What::InOrder, What::Late, What::Duplicate, What::Corrupt] {
+            assert!(arrived.iter().filter(|p| p.what == what).count() > 5, "{what:?}");
+        }
+        let lost = sent.iter().filter(|s| !arrived.iter().any(|a| (a.flow, a.number) == (s.flow, s.number))).count();
+        assert!((20..150).contains(&lost), "{lost}");
+        for packet in &arrived {
+            let is_good = verify(&packet.bytes, Start::Ip, &Ports::default()).is_ok();
+            assert_eq!(is_good, packet.what != What::Corrupt);
+        }
+    }
+
+    #[test]
+    fn sequence_numbers_and_identification_wrap() {
+        let mut ip = V4::new(1, 1, 2);
+        ip.id = 0xffff;
+        let mut sender = Sender::tcp(Ip::V4(ip), 0, u32::MAX - 9, Vec::new());
+        let run = sender.run(25, 10, 0x09);
+        let seqs: Vec<_> = run.iter().filter_map(|p| if let L4::Tcp(t) = &p.l4 { Some(t.seq) } else { None }).collect();
+        assert_eq!(seqs, [u32::MAX - 9, 0, 10]);
+        let Ip::V4(ip) = &sender.next.ip else { panic!() };
+        assert_eq!(ip.id, 2);
+    }
+}

@@ -1,0 +1,19 @@
+//! What the tests of segue measure it by: packet builders, an oracle and traffic generators, written naively and without
+//! any code of the engine, so that the two cannot share a mistake.
+//!
+//! - [`build`]: plain structures to bytes, with right lengths and checksums, tunnels of every supported form included.
+//! - [`oracle`]: walks a frame and checks every length and checksum in it.
+//! - [`flow`]: streams as a network carries them, with loss, duplicates, reordering and damage, each marked.
+//! - [`strategy`]: the builders' inputs for proptest.
+//!
+//! Builders panic where they are asked for something that cannot be written, such as a packet over 65535 bytes; the
+//! oracle never panics.
+
+pub mod build;
+pub mod flow;
+pub mod oracle;
+mod rng;
+pub mod strategy;
+pub mod sum;
+
+pub use rng::Rng;

@@ -1,0 +1,86 @@
+//! Inputs for property tests.
+
+use proptest::prelude::*;
+
+use crate::build::{Gre, Ip, L4, Packet, Remcsum, Shim, Tcp, Tunnel, Udp, V4, V6};
+
+/// The GUE port of [`tunnel`].
+pub const GUE_PORT: u16 = 6080;
+/// The FOU ports of [`tunnel`], each with its IP protocol.
+pub const FOU_PORTS: [(u16, u8); 3] = [(5555, 4), (5556, 41), (5557, 47)];
+
+/// An IPv4 or IPv6 header between two hosts of network `net`, without options; sometimes about to wrap its
+/// identification.
+pub fn ip(net: u8) -> impl Strategy<Value = Ip> {
+    let id = prop_oneof![any::<u16>(), 0xfff0_u16..];
+    (any::<bool>(), any::<u8>(), id, any::<bool>(), 2_u8.., 0_u32..1 << 20).prop_map(
+        move |(is_v4, tos, id, df, ttl, label)| {
+            if is_v4 {
+                Ip::V4(V4 { tos, id, df, ttl, ..V4::new(net, 1, 2) })
+            } else {
+                Ip::V6(V6 { class: tos, label, hop_limit: ttl, ..V6::new(net, 1, 2) })
+            }
+        },
+    )
+}
+
+/// As [`ip`], sometimes with IPv4 options or IPv6 extension headers.
+pub fn ip_with_options(net: u8) -> impl Strategy<Value = Ip> {
+    (ip(net), 0_usize..4).prop_map(|(mut ip, words)| {
+        match &mut ip {
+            Ip::V4(ip) => ip.options = vec![1; words * 4],
+            Ip::V6(ip) => ip.extensions = (0..words).map(|i| ([0, 60, 60][i], vec![1, 4, 0, 0, 0, 0])).collect(),
+        }
+        ip
+    })
+}
+
+/// TCP with any flags but SYN and RST, or UDP with a checksum; to port 80 or 2000.
+pub fn transport() -> impl Strategy<Value = L4> {
+    let seq = prop_oneof![any::<u32>(), (u32::MAX - 70_000)..];
+    let flags = any::<u8>().prop_map(|flags| flags & 0xf9 | 0x10);
+    let options = prop_oneof![
+        Just(Vec::new()),
+        any::<(u32, u32)>().prop_map(|(value, echo)| Tcp::timestamps(value, echo)),
+        any::<[u8; 8]>().prop_map(|edges| [&[1, 1, 5, 10], &edges[..]].concat()),
+    ];
+    let tcp = (any::<u16>(), seq, any::<u32>(), flags, any::<(u16, u16)>(), options).prop_map(
+        |(src_port, seq, ack, flags, (window, urgent), options)| {
+            L4::Tcp(Tcp { src_port, dst_port: 80, seq, ack, flags, window, urgent, options })
+        },
+    );
+    let udp = any::<u16>().prop_map(|src_port| L4::Udp(Udp { src_port, dst_port: 2000, checksum: true }));
+    prop_oneof![tcp, udp]
+}
+
+/// A packet with up to `max` bytes of data, with and without options.
+pub fn packet(max: usize) -> impl Strategy<Value = Packet> {
+    (ip_with_options(1), transport(), proptest::collection::vec(any::<u8>(), 0..=max))
+        .prop_map(|(ip, l4, data)| Packet { ip, l4, data })
+}
+
+/// A tunnel over UDP for inner packets of IPv4 (`is_v4`) or IPv6: GUE of every form or FOU, perhaps with GRE, on
+/// [`GUE_PORT`] and [`FOU_PORTS`]. A remote checksum comes with an outer checksum only, and in the form that points at the
+/// transport.
+pub fn tunnel(is_v4: bool) -> impl Strategy<Value = Tunnel> {
+    let gre = (any::<bool>(), any::<Option<u32>>(), any::<Option<u32>>())
+        .prop_map(|(checksum, key, seq)| Gre { checksum, key, seq });
+    let shim = prop_oneof![
+        Just(Shim::Fou),
+        Just(Shim::Gue(None)),
+        Just(Shim::Gue(Some(Remcsum::Transport))),
+        Just(Shim::GueBare),
+    ];
+    let parts = (ip(0), shim, proptest::option::of(gre), 32_768_u16.., any::<bool>());
+    parts.prop_map(move |(ip, shim, gre, src_port, checksum)| {
+        // GUE version 1 carries nothing but IP, and IPv6 wants a checksum.
+        let gre = gre.filter(|_| shim != Shim::GueBare);
+        let checksum = checksum || matches!(ip, Ip::V6(_)) || matches!(shim, Shim::Gue(Some(_)));
+        let dst_port = match (shim, gre) {
+            (Shim::Fou, Some(_)) => FOU_PORTS[2].0,
+            (Shim::Fou, None) => FOU_PORTS[usize::from(!is_v4)].0,
+            _ => GUE_PORT,
+        };
+        Tunnel { ip, udp: Some((Udp { src_port, dst_port, checksum }, shim)), gre, ethernet: None }
+    })
+}

@@ -1,0 +1,76 @@
+//! The hot loops, once per instruction set, behind one dispatch point.
+//!
+//! Everything here works on *plain sums*: a `u64` that is congruent, modulo 65535, to the sum of the 16-bit words of
+//! the input, each word taken in little-endian order and a missing last byte taken as zero. It is zero only if every
+//! byte is zero. `checksum::Sum` turns that into what protocols want (byte order, parity, folding).
+//!
+//! This directory is the only place of the crate where `unsafe` may be written.
+
+pub(crate) mod scalar;
+// Targets without SSE2 (`x86_64-unknown-none`) are kernels that do not save vector registers.
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+mod x86;
+
+/// One implementation that the CPU at hand can run.
+///
+/// Values come only from [`chosen`] and [`available`], so that holding one is the proof that its instructions exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kernel(Set);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Set {
+    Scalar,
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    X86(x86::Set),
+}
+
+impl Kernel {
+    pub(crate) fn name(self) -> &'static str {
+        match self.0 {
+            Set::Scalar => "scalar",
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Set::X86(set) => set.name(),
+        }
+    }
+
+    /// The plain sum of `bytes`.
+    #[inline]
+    pub(crate) fn sum(self, bytes: &[u8]) -> u64 {
+        match self.0 {
+            Set::Scalar => scalar::sum(bytes),
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Set::X86(set) => set.sum(bytes),
+        }
+    }
+
+    /// Copies `src` to `dst`, which is of the same length, and returns its plain sum.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[inline]
+    pub(crate) fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
+        match self.0 {
+            Set::Scalar => scalar::copy(dst, src),
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Set::X86(set) => set.copy(dst, src),
+        }
+    }
+}
+
+/// The fastest implementation for this CPU. Looked up once, then a relaxed load.
+#[inline]
+pub(crate) fn chosen() -> Kernel {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    if let Some(set) = x86::chosen() {
+        return Kernel(Set::X86(set));
+    }
+    Kernel(Set::Scalar)
+}
+
+/// Every implementation this CPU can run, the slowest (scalar) first.
+pub(crate) fn available() -> impl Iterator<Item = Kernel> {
+    let scalar = core::iter::once(Kernel(Set::Scalar));
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    let scalar = scalar.chain(x86::available().map(|set| Kernel(Set::X86(set))));
+    scalar
+}

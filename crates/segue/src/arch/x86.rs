@@ -1,0 +1,440 @@
+//! Plain sums with AVX2, AVX-512BW and AVX-512 VNNI.
+//!
+//! One algorithm, [`run`], written over the small trait [`Lanes`]; a shell per instruction set gives it the registers.
+//!
+//! The idea: vectors have no carry flag, but they can multiply pairs of *signed* 16-bit words and add the two products
+//! into 32 bits (`vpmaddwd`; `vpdpwssd` adds to an accumulator as well). Flipping the top bit of each word makes
+//! `w - 32768` of it, which is signed; the factor is 1; the 32768 a word are put back when lanes are totalled. That is
+//! two arithmetic instructions for each 64 bytes.
+//!
+//! Departures from the plain loop:
+//! 1. A 32-bit lane could wrap, so lanes are totalled every [`BLOCK`] bytes. One horizontal sum in 64 KiB costs nothing.
+//! 2. Loads that straddle cache lines cost a third of the rate, so inputs from [`ALIGN_FROM`] bytes start with a partial
+//!    vector that ends at an aligned address. Words are then counted by address; if the input starts at an odd one, the
+//!    sum comes out byte-swapped and is rotated back at the end.
+//! 3. The partial vectors at both edges are masked loads with AVX-512, which never touch a masked byte, and the scalar
+//!    code with AVX2, which has no masked byte load.
+#![expect(unsafe_code, reason = "vector intrinsics, raw loads and stores, CPUID")]
+
+use core::arch::x86_64::*;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use super::scalar;
+
+/// A vector instruction set. Made by [`available`] and [`chosen`] only, after asking the CPU and the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Set(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Avx2 = 1,
+    Avx512 = 2,
+    Avx512Vnni = 3,
+}
+
+impl Set {
+    pub(super) fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Avx2 => "avx2",
+            Kind::Avx512 => "avx512",
+            Kind::Avx512Vnni => "avx512-vnni",
+        }
+    }
+
+    #[inline]
+    pub(super) fn sum(self, bytes: &[u8]) -> u64 {
+        let (src, len) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: a `Set` exists only for instructions that `detect` found; `src` has `len` readable bytes.
+        unsafe {
+            match self.0 {
+                Kind::Avx2 => sum_avx2(src, len),
+                Kind::Avx512 => sum_avx512(src, len),
+                Kind::Avx512Vnni => sum_avx512_vnni(src, len),
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
+        assert_eq!(
+            dst.len(),
+            src.len(),
+            "copy needs source and destination of one length"
+        );
+        let (dst, src, len) = (dst.as_mut_ptr(), src.as_ptr(), src.len());
+        // SAFETY: as in `sum`; `dst` has `len` writable bytes and, being `&mut`, does not overlap `src`.
+        unsafe {
+            match self.0 {
+                Kind::Avx2 => copy_avx2(dst, src, len),
+                Kind::Avx512 => copy_avx512(dst, src, len),
+                Kind::Avx512Vnni => copy_avx512_vnni(dst, src, len),
+            }
+        }
+    }
+}
+
+/// The fastest vector set of this CPU, if it has one. The answer is kept: every thread finds the same, so a race
+/// between two first callers is harmless.
+#[inline]
+pub(super) fn chosen() -> Option<Set> {
+    const NONE: u8 = 0x80;
+    /// 0 until the first call, then the `Kind` or `NONE`.
+    static CHOICE: AtomicU8 = AtomicU8::new(0);
+
+    #[cold]
+    fn choose() -> Option<Set> {
+        let best = available().last();
+        CHOICE.store(best.map_or(NONE, |set| set.0 as u8), Ordering::Relaxed);
+        best
+    }
+
+    match CHOICE.load(Ordering::Relaxed) {
+        3 => Some(Set(Kind::Avx512Vnni)),
+        2 => Some(Set(Kind::Avx512)),
+        1 => Some(Set(Kind::Avx2)),
+        NONE => None,
+        _ => choose(),
+    }
+}
+
+/// Every vector set this CPU can run, the fastest last.
+pub(super) fn available() -> impl Iterator<Item = Set> {
+    let found = detect();
+    [
+        found.avx2.then_some(Set(Kind::Avx2)),
+        found.avx512bw.then_some(Set(Kind::Avx512)),
+        (found.avx512bw && found.avx512vnni).then_some(Set(Kind::Avx512Vnni)),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+struct Features {
+    avx2: bool,
+    avx512bw: bool,
+    avx512vnni: bool,
+}
+
+/// Asks CPUID which instructions exist and XCR0 whether the system saves their registers (Intel SDM volume 1, 14.3 and
+/// 15.2). The standard library's macro for this is not in `core`.
+fn detect() -> Features {
+    const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
+    const YMM_STATE: u64 = 0b110;
+    const ZMM_STATE: u64 = 0b1110_0110;
+    const AVX2: u32 = 1 << 5;
+    const AVX512F_AND_BW: u32 = 1 << 16 | 1 << 30;
+    const AVX512VNNI: u32 = 1 << 11;
+
+    let none = Features {
+        avx2: false,
+        avx512bw: false,
+        avx512vnni: false,
+    };
+    if cpuid(0).eax < 7 || cpuid(1).ecx & OSXSAVE_AND_AVX != OSXSAVE_AND_AVX {
+        return none;
+    }
+    // SAFETY: OSXSAVE is set, so XGETBV exists and XCR0 may be read.
+    let saved = unsafe { xcr0() };
+    if saved & YMM_STATE != YMM_STATE {
+        return none;
+    }
+    let leaf = cpuid(7);
+    let zmm = saved & ZMM_STATE == ZMM_STATE && leaf.ebx & AVX512F_AND_BW == AVX512F_AND_BW;
+    Features {
+        avx2: leaf.ebx & AVX2 != 0,
+        avx512bw: zmm,
+        avx512vnni: zmm && leaf.ecx & AVX512VNNI != 0,
+    }
+}
+
+#[allow(
+    unused_unsafe,
+    reason = "the intrinsic is an unsafe function in the oldest compilers we support"
+)]
+fn cpuid(leaf: u32) -> CpuidResult {
+    // SAFETY: every x86-64 CPU has CPUID.
+    unsafe { __cpuid_count(leaf, 0) }
+}
+
+#[target_feature(enable = "xsave")]
+fn xcr0() -> u64 {
+    // SAFETY: callers have seen the OSXSAVE bit; register 0 always exists then.
+    unsafe { _xgetbv(0) }
+}
+
+/// Defines the two entry points of one instruction set.
+///
+/// # Safety
+/// The CPU must have the features; `src` must have `len` readable bytes, `dst` `len` writable ones apart from them.
+macro_rules! shells {
+    ($features:literal, $lanes:ty, $sum:ident, $copy:ident) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $sum(src: *const u8, len: usize) -> u64 {
+            // SAFETY: this function's contract is that of `run`, whose `dst` is not used when it does not copy.
+            unsafe { run::<$lanes, false>(core::ptr::null_mut(), src, len) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn $copy(dst: *mut u8, src: *const u8, len: usize) -> u64 {
+            // SAFETY: this function's contract is that of `run`.
+            unsafe { run::<$lanes, true>(dst, src, len) }
+        }
+    };
+}
+
+shells!("avx2", Ymm, sum_avx2, copy_avx2);
+shells!("avx512f,avx512bw", Zmm<false>, sum_avx512, copy_avx512);
+shells!(
+    "avx512f,avx512bw,avx512vnni",
+    Zmm<true>,
+    sum_avx512_vnni,
+    copy_avx512_vnni
+);
+
+/// Bytes between two totals of the lanes. A vector of 32 words moves the total by at most 32 * 32768, so a block of
+/// 1024 such vectors, with a partial one at each edge, stays below 2^31 (2^30 for AVX2, whose vectors are half as wide and twice as many).
+const BLOCK: usize = 64 * 1024;
+
+/// From this many bytes on, the head is split off so that the rest is read (or, when copying, written) aligned.
+const ALIGN_FROM: usize = 1024;
+
+/// The algorithm. Always inlined, so that it is compiled with the features of the shell that calls it.
+///
+/// # Safety
+/// The CPU must have the instructions of `L`; `src` must have `len` readable bytes; if `COPY`, `dst` must have `len`
+/// writable bytes that do not overlap them.
+#[inline(always)]
+unsafe fn run<L: Lanes, const COPY: bool>(
+    mut dst: *mut u8,
+    mut src: *const u8,
+    mut len: usize,
+) -> u64 {
+    let width = L::WIDTH;
+
+    // SAFETY: `src` and `dst` advance together and `len` shrinks by the same amount, so that `len` is always what is
+    // left of both; whole vectors are touched only while `len >= width`, edges only within `len`. The instructions
+    // exist by this function's contract. Pointers move by `wrapping_*` because an edge's window may start in front of
+    // the input and, when not copying, `dst` is null.
+    unsafe {
+        let mut sum = 0;
+        let (mut a, mut b, mut c, mut d) = (L::zero(), L::zero(), L::zero(), L::zero());
+
+        let mut skew = 0;
+        if len >= ALIGN_FROM {
+            skew = if COPY { dst as usize } else { src as usize } % width;
+        }
+        if skew != 0 {
+            (dst, src) = (dst.wrapping_sub(skew), src.wrapping_sub(skew));
+            sum = a.edge::<COPY>(dst, src, skew, width);
+            (dst, src) = (dst.wrapping_add(width), src.wrapping_add(width));
+            len -= width - skew;
+        }
+
+        loop {
+            let vectors = len.min(BLOCK) / width;
+            for _ in 0..vectors / 4 {
+                a = a.take::<COPY>(dst, src);
+                b = b.take::<COPY>(dst.wrapping_add(width), src.wrapping_add(width));
+                c = c.take::<COPY>(dst.wrapping_add(2 * width), src.wrapping_add(2 * width));
+                d = d.take::<COPY>(dst.wrapping_add(3 * width), src.wrapping_add(3 * width));
+                (dst, src) = (dst.wrapping_add(4 * width), src.wrapping_add(4 * width));
+            }
+            for _ in 0..vectors % 4 {
+                a = a.take::<COPY>(dst, src);
+                (dst, src) = (dst.wrapping_add(width), src.wrapping_add(width));
+            }
+            len -= vectors * width;
+            if len < width && len != 0 {
+                sum = scalar::join(sum, b.edge::<COPY>(dst, src, 0, len));
+                len = 0;
+            }
+
+            // Not negative: what whole vectors took from the lanes is put back, and edges leave no debt.
+            let total =
+                i64::from(a.plus(b).plus(c.plus(d)).total()) + (vectors * width / 2 * 32768) as i64;
+            sum = scalar::join(sum, total as u64);
+            if len == 0 {
+                break;
+            }
+            (a, b, c, d) = (L::zero(), L::zero(), L::zero(), L::zero());
+        }
+
+        if skew % 2 == 1 {
+            sum.rotate_left(8)
+        } else {
+            sum
+        }
+    }
+}
+
+/// A vector register as 32-bit lanes, each holding a sum of signed words.
+///
+/// # Safety
+/// Every method needs the instructions of its set. `take` needs `WIDTH` readable bytes at `src` and, if `COPY`, as many
+/// writable ones at `dst`; `edge` needs the same of the bytes `from..to` counted from both pointers, and touches no other.
+trait Lanes: Copy {
+    const WIDTH: usize;
+    unsafe fn zero() -> Self;
+    /// Lane by lane.
+    unsafe fn plus(self, other: Self) -> Self;
+    /// All lanes in one number.
+    unsafe fn total(self) -> i32;
+    /// Adds the words of a whole vector, each less 32768.
+    unsafe fn take<const COPY: bool>(self, dst: *mut u8, src: *const u8) -> Self;
+    /// Adds a part of a vector, `from < to <= WIDTH`, as if the other bytes were zero. Adds to the lanes at most what
+    /// two whole vectors would, and returns as a plain sum what it did not add to the lanes.
+    unsafe fn edge<const COPY: bool>(
+        &mut self,
+        dst: *mut u8,
+        src: *const u8,
+        from: usize,
+        to: usize,
+    ) -> u64;
+}
+
+#[derive(Clone, Copy)]
+struct Ymm(__m256i);
+
+impl Lanes for Ymm {
+    const WIDTH: usize = 32;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the trait's contract.
+        Self(unsafe { _mm256_setzero_si256() })
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        // SAFETY: the trait's contract.
+        Self(unsafe { _mm256_add_epi32(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn total(self) -> i32 {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let sum = _mm_add_epi32(
+                _mm256_castsi256_si128(self.0),
+                _mm256_extracti128_si256::<1>(self.0),
+            );
+            let sum = _mm_add_epi32(sum, _mm_shuffle_epi32::<0b01_00_11_10>(sum));
+            let sum = _mm_add_epi32(sum, _mm_shuffle_epi32::<0b10_11_00_01>(sum));
+            _mm_cvtsi128_si32(sum)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn take<const COPY: bool>(self, dst: *mut u8, src: *const u8) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let bytes = _mm256_loadu_si256(src.cast());
+            if COPY {
+                _mm256_storeu_si256(dst.cast(), bytes);
+            }
+            let signed = _mm256_xor_si256(bytes, _mm256_set1_epi16(i16::MIN));
+            self.plus(Self(_mm256_madd_epi16(signed, _mm256_set1_epi16(1))))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn edge<const COPY: bool>(
+        &mut self,
+        dst: *mut u8,
+        src: *const u8,
+        from: usize,
+        to: usize,
+    ) -> u64 {
+        // SAFETY: the trait's contract; the slice lives only within this call.
+        let sum = unsafe {
+            let (src, len) = (src.wrapping_add(from), to - from);
+            if COPY {
+                core::ptr::copy_nonoverlapping(src, dst.wrapping_add(from), len);
+            }
+            scalar::short(core::slice::from_raw_parts(src, len))
+        };
+        if from % 2 == 1 {
+            sum.rotate_left(8)
+        } else {
+            sum
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Zmm<const VNNI: bool>(__m512i);
+
+impl<const VNNI: bool> Zmm<VNNI> {
+    /// # Safety
+    /// As for [`Lanes`].
+    #[inline(always)]
+    unsafe fn add_words(self, bytes: __m512i) -> Self {
+        // SAFETY: the function's contract.
+        unsafe {
+            let signed = _mm512_xor_si512(bytes, _mm512_set1_epi16(i16::MIN));
+            let ones = _mm512_set1_epi16(1);
+            if VNNI {
+                Self(_mm512_dpwssd_epi32(self.0, signed, ones))
+            } else {
+                self.plus(Self(_mm512_madd_epi16(signed, ones)))
+            }
+        }
+    }
+}
+
+impl<const VNNI: bool> Lanes for Zmm<VNNI> {
+    const WIDTH: usize = 64;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the trait's contract.
+        Self(unsafe { _mm512_setzero_si512() })
+    }
+
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        // SAFETY: the trait's contract.
+        Self(unsafe { _mm512_add_epi32(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn total(self) -> i32 {
+        // SAFETY: the trait's contract.
+        unsafe { _mm512_reduce_add_epi32(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn take<const COPY: bool>(self, dst: *mut u8, src: *const u8) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let bytes = _mm512_loadu_si512(src.cast());
+            if COPY {
+                _mm512_storeu_si512(dst.cast(), bytes);
+            }
+            self.add_words(bytes)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn edge<const COPY: bool>(
+        &mut self,
+        dst: *mut u8,
+        src: *const u8,
+        from: usize,
+        to: usize,
+    ) -> u64 {
+        let mask = (u64::MAX >> (64 - (to - from))) << from;
+        // SAFETY: the trait's contract; a masked byte is neither read nor written.
+        unsafe {
+            let bytes = _mm512_maskz_loadu_epi8(mask, src.cast());
+            if COPY {
+                _mm512_mask_storeu_epi8(dst.cast(), mask, bytes);
+            }
+            // Two words a lane, 32768 each, back at once.
+            let unbias = Self(_mm512_set1_epi32(2 * 32768));
+            *self = self.add_words(bytes).plus(unbias);
+        }
+        0
+    }
+}

@@ -1,0 +1,171 @@
+//! The running sum.
+
+use core::fmt;
+
+use crate::arch::{self, scalar};
+
+/// A running ones-complement sum of 16-bit words (RFC 1071) that remembers whether it stopped in the middle of a word.
+///
+/// Data may be fed in pieces of any length, odd ones included: the result is that of the pieces laid end to end. There
+/// is no limit to how much is fed in.
+///
+/// Equality is equality of the number: `0x0000` and `0xffff` are both zero in ones-complement arithmetic and equal here
+/// (they arise from all-zero data and from [`remove`](Sum::remove)); sums that stopped at different parities are unequal,
+/// since whatever is added next would count differently.
+#[derive(Clone, Copy, Default)]
+pub struct Sum {
+    /// Congruent modulo 65535 to the sum of the words in little-endian order (RFC 1071 section 2(B): byte order only
+    /// swaps the result); zero only if all was zero.
+    plain: u64,
+    /// The next byte is the second of a word.
+    odd: bool,
+}
+
+impl Sum {
+    /// The sum of nothing.
+    pub const ZERO: Sum = Sum {
+        plain: 0,
+        odd: false,
+    };
+
+    /// The sum of `bytes`.
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Sum {
+        Sum::from_plain(plain(bytes), bytes.len())
+    }
+
+    /// Adds the bytes that follow those already summed.
+    #[inline]
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.append(
+            Sum {
+                plain: plain(bytes),
+                odd: false,
+            },
+            bytes.len(),
+        );
+    }
+
+    /// Adds two bytes, `value` in big-endian order: the same as `add(&value.to_be_bytes())`.
+    #[inline]
+    pub fn add_u16(&mut self, value: u16) {
+        self.append(
+            Sum {
+                plain: u64::from(value.swap_bytes()),
+                odd: false,
+            },
+            2,
+        );
+    }
+
+    /// Adds four bytes, `value` in big-endian order: the same as `add(&value.to_be_bytes())`.
+    #[inline]
+    pub fn add_u32(&mut self, value: u32) {
+        self.append(
+            Sum {
+                plain: u64::from(value.swap_bytes()),
+                odd: false,
+            },
+            4,
+        );
+    }
+
+    /// Adds a sum made elsewhere: `next` covers `next_len` bytes and was summed on its own, and those bytes follow the
+    /// ones summed here. Only `next_len` says where the result stops; `next` may come from a folded 16-bit value.
+    #[inline]
+    pub fn append(&mut self, next: Sum, next_len: usize) {
+        // A sum that begins in the middle of a word is the sum of the same bytes with all words swapped (RFC 1071
+        // section 2(B)), and rotating by eight bits swaps the bytes of every 16-bit column.
+        let next = if self.odd {
+            next.plain.rotate_left(8)
+        } else {
+            next.plain
+        };
+        self.plain = scalar::join(self.plain, next);
+        self.odd ^= next_len % 2 == 1;
+    }
+
+    /// Copies `src` to `dst` and adds it, in one pass over the bytes.
+    ///
+    /// # Panics
+    /// If `dst` and `src` differ in length.
+    #[inline]
+    pub fn copy(&mut self, dst: &mut [u8], src: &[u8]) {
+        let plain = if src.len() <= scalar::SHORT_MAX {
+            dst.copy_from_slice(src);
+            scalar::short(src)
+        } else {
+            arch::chosen().copy(dst, src)
+        };
+        self.append(Sum { plain, odd: false }, src.len());
+    }
+
+    /// Takes out a part again, as if its bytes had been zero: a ones-complement subtraction.
+    ///
+    /// The part must have begun at an even offset from where this sum began. Where the sum stops stays as it was, also if the
+    /// part was cut off the end and had an odd length.
+    #[inline]
+    pub fn remove(&mut self, part: Sum) {
+        // `!part` is minus `part` modulo 2^64 - 1, and nothing is taken from a zero sum but zero.
+        if part.plain != 0 {
+            self.plain = scalar::join(self.plain, !part.plain);
+        }
+    }
+
+    /// The sum in 16 bits, not complemented, as the value of a big-endian word.
+    ///
+    /// `0x0000` only if every byte was zero; any other multiple of 65535 is `0xffff`, which is also what data with a good
+    /// checksum in it sums to.
+    #[inline]
+    pub fn fold(self) -> u16 {
+        let sum = (self.plain >> 32) + (self.plain & 0xffff_ffff); // at most 33 bits
+        let sum = (sum >> 32) + (sum >> 16 & 0xffff) + (sum & 0xffff); // at most 17 bits
+        let sum = (sum >> 16) + (sum & 0xffff); // at most 0xffff, since the carry left less than that behind
+        (sum as u16).swap_bytes()
+    }
+
+    /// Wraps what the kernels in `arch` return for `len` bytes.
+    #[inline]
+    pub(super) fn from_plain(plain: u64, len: usize) -> Sum {
+        Sum {
+            plain,
+            odd: len % 2 == 1,
+        }
+    }
+
+    /// Adds an integer as the eight bytes of its big-endian form, of which only the low ones need be on the wire.
+    #[inline]
+    pub(super) fn add_u64(&mut self, value: u64) {
+        self.append(
+            Sum {
+                plain: value.swap_bytes(),
+                odd: false,
+            },
+            8,
+        );
+    }
+}
+
+impl PartialEq for Sum {
+    fn eq(&self, other: &Sum) -> bool {
+        self.odd == other.odd && self.fold() % 0xffff == other.fold() % 0xffff
+    }
+}
+
+impl Eq for Sum {}
+
+impl fmt::Debug for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parity = if self.odd { ", odd" } else { "" };
+        write!(f, "Sum({:#06x}{parity})", self.fold())
+    }
+}
+
+#[inline]
+fn plain(bytes: &[u8]) -> u64 {
+    if bytes.len() <= scalar::SHORT_MAX {
+        scalar::short(bytes)
+    } else {
+        arch::chosen().sum(bytes)
+    }
+}

@@ -1,0 +1,129 @@
+//! What both directions need to know of the inner IP header.
+
+use crate::checksum::{Sum, pseudo_v4, pseudo_v6};
+use crate::packet::{Head, Kind, Layout, Packet};
+use crate::wire::{ipv4, ipv6, protocol, read_u16, read_u32};
+
+/// The fields of an inner IP header that matter to a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inner {
+    /// 4 or 6.
+    pub(super) version: u8,
+    pub(super) tos: u8,
+    pub(super) ttl: u8,
+    /// Don't Fragment; never set for IPv6, which has no such flag.
+    pub(super) df: bool,
+    /// Bytes of the packet as the header states them.
+    pub(super) total_len: usize,
+    /// Protocol and both ports, where the header is followed by TCP or UDP.
+    pub(super) ports: Option<(u8, u32)>,
+    addresses: [u8; 32],
+    addresses_len: usize,
+}
+
+impl Inner {
+    /// Reads the header at the start of `bytes`, of which the fixed part must be there.
+    pub(super) fn read(bytes: &[u8]) -> Option<Inner> {
+        let mut addresses = [0; 32];
+        match bytes.first()? >> 4 {
+            4 => {
+                let header: &[u8; ipv4::MIN_LEN] = bytes.first_chunk()?;
+                let total_len = usize::from(read_u16(header, ipv4::TOTAL_LEN)?);
+                let len = ipv4::header_len(header[0]);
+                if len < ipv4::MIN_LEN {
+                    return None;
+                }
+                addresses[..8].copy_from_slice(&header[ipv4::SRC.start..ipv4::DST.end]);
+                Some(Inner {
+                    version: 4,
+                    tos: header[ipv4::TOS],
+                    ttl: header[ipv4::TTL],
+                    df: read_u16(header, ipv4::FRAGMENT)? & ipv4::DF != 0,
+                    total_len,
+                    ports: None,
+                    addresses,
+                    addresses_len: 8,
+                })
+            }
+            6 => {
+                let header: &[u8; ipv6::LEN] = bytes.first_chunk()?;
+                addresses.copy_from_slice(&header[ipv6::SRC.start..ipv6::DST.end]);
+                Some(Inner {
+                    version: 6,
+                    tos: ipv6::traffic_class(header[0], header[1]),
+                    ttl: header[ipv6::HOP_LIMIT],
+                    df: false,
+                    total_len: ipv6::LEN + usize::from(read_u16(header, ipv6::PAYLOAD_LEN)?),
+                    ports: None,
+                    addresses,
+                    addresses_len: 32,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Reads the outermost IP header of a packet, which stands in the payload where the parser listed no header.
+    pub(super) fn of<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Inner> {
+        let Some(first) = packet.layout.headers().first() else {
+            let mut bytes = [0; ipv6::LEN];
+            let len = packet.payload.copy_to(0..ipv6::LEN, &mut bytes);
+            return Inner::read(&bytes[..len]);
+        };
+        if !first.is_ip() {
+            return None;
+        }
+        let mut inner = Inner::read(packet.head.bytes())?;
+        inner.ports = packet.layout.headers().get(1).and_then(|next| {
+            let protocol = match next.kind {
+                Kind::Tcp => protocol::TCP,
+                Kind::Udp => protocol::UDP,
+                _ => return None,
+            };
+            Some((protocol, read_u32(packet.head.bytes(), next.start())?))
+        });
+        Some(inner)
+    }
+
+    /// Source and destination: 8 or 32 bytes.
+    pub(super) fn addresses(&self) -> &[u8] {
+        &self.addresses[..self.addresses_len]
+    }
+
+    /// Whether the source is one that no packet from elsewhere may have: multicast, broadcast or loopback (RFC 1122,
+    /// section 3.2.1.3; RFC 4291, sections 2.5.3 and 2.7).
+    pub(super) fn source_is_martian(&self) -> bool {
+        match self.version {
+            4 => matches!(self.addresses[0], 127 | 224..=239) || self.addresses[..4] == [255; 4],
+            _ => self.addresses[0] == 0xff || (self.addresses[..15] == [0; 15] && self.addresses[15] == 1),
+        }
+    }
+}
+
+/// The pseudo-header sum that belongs to the innermost transport header, where there is one, and the field that it would
+/// be primed in, for a packet of `end` bytes.
+///
+/// An IPv6 routing header with stops to come would need its final destination here; the sums then differ, and neither
+/// direction uses remote checksum offload for the packet.
+pub(super) fn primed(head: &Head, layout: &Layout, end: usize) -> Option<(Sum, u16)> {
+    let transport = layout.transport()?;
+    let (number, field) = match transport.kind {
+        Kind::Tcp => (protocol::TCP, crate::wire::tcp::CHECKSUM),
+        Kind::Udp => (protocol::UDP, crate::wire::udp::CHECKSUM),
+        _ => return None,
+    };
+    let ip = layout.inner_ip()?;
+    let bytes = head.bytes().get(ip.start()..)?;
+    let upper_len = end.checked_sub(transport.start())?;
+    let sum = match ip.kind {
+        Kind::Ipv4 => {
+            let at = |range: core::ops::Range<usize>| bytes.get(range)?.first_chunk().copied();
+            pseudo_v4(at(ipv4::SRC)?, at(ipv4::DST)?, number, upper_len)
+        }
+        _ => {
+            let at = |range: core::ops::Range<usize>| bytes.get(range)?.first_chunk().copied();
+            pseudo_v6(at(ipv6::SRC)?, at(ipv6::DST)?, number, upper_len)
+        }
+    };
+    Some((sum, read_u16(head.bytes(), transport.start() + field)?))
+}

@@ -1,0 +1,349 @@
+//! Worked examples, byte for byte, in both directions.
+
+use super::*;
+use crate::gso;
+use crate::packet::{Gso, GsoKind, TrainCsum};
+use crate::reason::Reason;
+
+const PLAIN: Carrier = Carrier::Gue { remcsum: false };
+const RCO: Carrier = Carrier::Gue { remcsum: true };
+
+/// 198.18.1.1:1000 -> 198.18.1.2:2000, UDP, "hi".
+const UDP: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
+/// The same with a primed checksum.
+const UDP_PRIMED: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000a8e43 6869";
+/// To port 80, TCP, "GET ", primed.
+const TCP_PRIMED: &str =
+    "4500002c000040004006aca4c6120101c6120102 03e80050 00000001 00000001 50182000 8e460000 47455420";
+/// The same over IPv6, 2001:db8::1 -> ::2.
+const TCP6_PRIMED: &str = "6000000000180640 20010db8000000000000000000000001 20010db8000000000000000000000002
+    03e80050 00000001 00000001 50182000 5b930000 47455420";
+
+fn gre(key: Option<u32>, csum: bool) -> Mode {
+    Mode::Gre(GreOptions { ikey: key, okey: key, icsum: csum, ocsum: csum, ..GreOptions::default() })
+}
+
+/// Encapsulates `inner`, compares with `wire`, decapsulates that and compares with `inner`. Returns what came out.
+fn both_ways(config: Config, inner: Packet<Vec<u8>>, wire: &str) -> Packet<Vec<u8>> {
+    let mut inner = inner;
+    let original = bytes_of(&inner);
+    Encapsulator::new(config).unwrap().push(&mut inner).unwrap();
+    assert_eq!(seal(&inner), hex(wire), "encapsulated");
+    let tunnels = match config.carrier {
+        Carrier::Gue { .. } => Tunnels::NONE.with_gue(config.dport),
+        Carrier::Fou => Tunnels::NONE.with_fou(config.dport, config.mode.protocol(original[0] >> 4)),
+    };
+    let mut parsed = Packet::default();
+    parsed.load(Frag::all(hex(wire)), Start::Ip, &tunnels);
+    assert_eq!(inner.layout, parsed.layout, "the layout is that of the bytes");
+    let out = decapsulate(config, &hex(wire));
+    assert_eq!(bytes_of(&out), original, "decapsulated");
+    out
+}
+
+fn decapsulate(config: Config, wire: &[u8]) -> Packet<Vec<u8>> {
+    let mut out = load(b"rubbish that must not stay");
+    let result = Decapsulator::new(opposite(&config)).unwrap().pull_packet(Frag::all(wire.to_vec()), &mut out);
+    assert_eq!(result.map_err(Reason::name), Ok(()));
+    assert_eq!(out.layout, load(&bytes_of(&out)).layout);
+    assert!(out.offload.layers().is_empty());
+    out
+}
+
+/// Whether the engine knows the sum of a packet whose bytes these are.
+fn is_complete(packet: &Packet<Vec<u8>>) -> bool {
+    matches!(packet.offload.unit, Unit::Whole(Csum::Complete(sum)) if sum == crate::checksum::Sum::of(&bytes_of(packet)))
+}
+
+#[test]
+fn a_gue_ipip_without_remote_checksum() {
+    let out = both_ways(
+        sender(Mode::Ipip, PLAIN),
+        load(&hex(UDP)),
+        &format!("4500003e000040004011ae87c6120001c6120002 c00017c0002a29f1 00040000 {UDP}"),
+    );
+    assert!(is_complete(&out));
+}
+
+#[test]
+fn a2_gue_version_one_is_taken_and_never_sent() {
+    let wire = format!("4500003a000040004011ae8bc6120001c6120002 c00017c0002629fd {UDP}");
+    let out = decapsulate(sender(Mode::Ipip, PLAIN), &hex(&wire));
+    assert_eq!(bytes_of(&out), hex(UDP));
+    assert!(is_complete(&out));
+}
+
+#[test]
+fn a3_fou() {
+    let config = Config { dport: 5555, ..sender(Mode::Ipip, Carrier::Fou) };
+    let out =
+        both_ways(config, load(&hex(UDP)), &format!("4500003a000040004011ae8bc6120001c6120002 c00015b300262c0a {UDP}"));
+    assert!(is_complete(&out));
+}
+
+#[test]
+fn b_remote_checksum_over_ipip() {
+    let out = both_ways(
+        sender(Mode::Ipip, RCO),
+        load_partial(&hex(UDP_PRIMED)),
+        &format!("45000046000040004011ae7fc6120001c6120002 c00017c0003216ff 02040001 80000000 0014001a {UDP_PRIMED}"),
+    );
+    assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
+    let mut bytes = bytes_of(&out);
+    complete(&mut bytes, 20, Kind::Udp);
+    assert_eq!(bytes, hex(UDP));
+}
+
+#[test]
+fn c_remote_checksum_over_gre_with_key_around_ipv6() {
+    let out = both_ways(
+        sender(gre(Some(42), false), RCO),
+        load_partial(&hex(TCP6_PRIMED)),
+        &format!(
+            "45000070000040004011ae55c6120001c6120002 c00017c0005c448c 022f0001 80000000 00300040
+             200086dd0000002a {TCP6_PRIMED}"
+        ),
+    );
+    assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
+    let mut bytes = bytes_of(&out);
+    complete(&mut bytes, 40, Kind::Tcp);
+    assert_eq!(bytes[56..58], [0x94, 0xb4]);
+}
+
+const D: &str = "4500005c000040004011ae69c6120001c6120002 c00017c00048ecb7 022f0001 80000000 001c002c
+    80000800 06460000";
+
+#[test]
+fn d_remote_checksum_under_a_gre_checksum() {
+    let config = sender(gre(None, true), RCO);
+    let out = both_ways(config, load_partial(&hex(TCP_PRIMED)), &format!("{D} {TCP_PRIMED}"));
+    assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
+    let mut bytes = bytes_of(&out);
+    complete(&mut bytes, 20, Kind::Tcp);
+    assert_eq!(bytes[36..38], [0x62, 0x01]);
+}
+
+#[test]
+fn d_the_gre_checksum_is_verified_without_reading_payload() {
+    let wire = hex(&format!("{D} {TCP_PRIMED}"));
+    let meta = Received { csum: OuterCsum::Verified, ..Received::default() };
+    let mut decap = Decapsulator::new(opposite(&sender(gre(None, true), RCO))).unwrap();
+    let mut out = Packet::default();
+    assert_eq!(decap.pull(Frag::all(wire[28..].to_vec()), &meta, &mut out), Ok(()));
+    assert_eq!(decap.checksummed_bytes(), 0);
+    let mut wrong = wire[28..].to_vec();
+    wrong[17] ^= 1;
+    assert_eq!(decap.pull(Frag::all(wrong), &meta, &mut out), Err(DecapRefusal::GreCsum));
+}
+
+#[test]
+fn e_the_gre_checksum_itself_is_remote() {
+    let wire = format!(
+        "4500004e000040004011ae77c6120001c6120002 c00017c0003a1fa0 022f0001 80000000 00000004
+         80000800 00000000 {UDP}"
+    );
+    let config = sender(gre(None, true), RCO);
+    let out = both_ways(config, load(&hex(UDP)), &wire);
+    assert!(is_complete(&out));
+
+    // From a socket, nothing is known and nothing is read.
+    let meta = Received { csum: OuterCsum::Verified, ..Received::default() };
+    let mut decap = Decapsulator::new(opposite(&config)).unwrap();
+    let mut out = Packet::default();
+    decap.pull(Frag::all(hex(&wire)[28..].to_vec()), &meta, &mut out).unwrap();
+    assert_eq!((out.offload.unit, decap.checksummed_bytes()), (Unit::Whole(Csum::Unknown), 0));
+}
+
+#[test]
+fn f_fou_over_ipv6_with_and_without_checksum() {
+    let config = Config {
+        local: address("2001:db8::1"),
+        remote: address("2001:db8::2"),
+        dport: 5555,
+        ..sender(Mode::Ipip, Carrier::Fou)
+    };
+    let mut packet = load(&hex(UDP));
+    Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
+    let wire = seal(&packet);
+    // All but the flow label, which is ours to choose.
+    assert_eq!((wire[0], wire[1] & 0xf0), (0x60, 0));
+    assert_eq!(wire[4..40], hex("00261140 20010db8000000000000000000000001 20010db8000000000000000000000002"));
+    assert_eq!(wire[40..], hex(&format!("c00015b300265cbd {UDP}")));
+    assert_eq!(bytes_of(&decapsulate(config, &wire)), hex(UDP));
+
+    let config = Config { csum: false, ..config };
+    let mut packet = load(&hex(UDP));
+    Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
+    assert_eq!(packet.offload.layers()[0].udp, LayerCsum::Absent);
+    assert_eq!(seal(&packet)[40..], hex(&format!("c00015b300260000 {UDP}")));
+    assert_eq!(bytes_of(&decapsulate(config, &seal(&packet))), hex(UDP));
+}
+
+#[test]
+fn f_the_gue_header_of_an_ipv6_packet() {
+    let mut packet = load(&hex(TCP6_PRIMED));
+    Encapsulator::new(sender(Mode::Sit, PLAIN)).unwrap().push(&mut packet).unwrap();
+    assert_eq!(bytes_of(&packet)[28..32], hex("00290000"));
+}
+
+/// 198.18.1.1 -> .2, TCP with a 32-byte header and 3000 bytes of payload, primed for the whole length.
+fn train(csum: TrainCsum) -> Packet<Vec<u8>> {
+    let mut bytes = hex("45000bec123440004006 0000 c6120101c6120102
+        03e80050 00000001 00000001 80182000 9a060000 0101080a0000000100000002");
+    bytes.resize(52 + 3000, 0x5a);
+    let mut packet = load(&bytes);
+    packet.offload.unit = Unit::Train { csum, gso: Gso { kind: GsoKind::Tcp, size: 1448, fixed_ids: 0b1 } };
+    packet
+}
+
+#[test]
+fn g_a_train_keeps_its_primed_field_and_uses_up_a_number_a_segment() {
+    let options = GreOptions { oseq: true, ocsum: true, ..GreOptions::default() };
+    let mut encap = Encapsulator::new(sender(Mode::Gre(options), RCO)).unwrap();
+    for (round, csum) in [TrainCsum::Partial, TrainCsum::Stale].into_iter().enumerate() {
+        let mut packet = train(csum);
+        encap.push(&mut packet).unwrap();
+        let Unit::Train { csum, gso } = packet.offload.unit else { panic!("it was a train") };
+        // Verified segments are as good to leave to the far end as pending ones.
+        assert_eq!(csum, TrainCsum::Partial);
+        assert_eq!(gso, Gso { kind: GsoKind::Tcp, size: 1448, fixed_ids: 0b1_0000 });
+        assert_eq!(
+            packet.offload.layers(),
+            [crate::packet::Layer { udp: LayerCsum::Owed, gre: LayerCsum::Owed, remote: Some(Remote::Transport) }]
+        );
+        let bytes = bytes_of(&packet);
+        let first = 3 * round as u8;
+        assert_eq!(bytes[4..6], [0, first], "identification");
+        assert_eq!((&bytes[2..4], &bytes[24..26]), (&[0, 0][..], &[0, 0][..]), "lengths are the splitter's");
+        assert_eq!(bytes[28..40], hex("022f0001 80000000 0020 0030"));
+        assert_eq!(bytes[40..52], hex(&format!("90000800 00000000 000000{first:02x}")));
+        assert_eq!(bytes[52 + 36..52 + 38], [0x9a, 0x06]);
+    }
+}
+
+#[test]
+fn g_every_segment_of_a_train_is_primed_for_its_own_length() {
+    for csum in [TrainCsum::Partial, TrainCsum::Stale] {
+        let mut packet = train(csum);
+        Encapsulator::new(sender(Mode::Ipip, RCO)).unwrap().push(&mut packet).unwrap();
+        let mut arena = gso::Arena::new();
+        gso::split(&packet, &gso::Limits::NONE, &mut arena).unwrap();
+        let primed: Vec<_> = arena.segments().iter().map(|s| arena.head(s)[40 + 36..40 + 38].to_vec()).collect();
+        assert_eq!(primed, [[0x93, 0xf6], [0x93, 0xf6], [0x8e, 0xb6]]);
+    }
+}
+
+#[test]
+fn g_a_train_without_remote_checksum_stays_what_it_was() {
+    for csum in [TrainCsum::Partial, TrainCsum::Stale] {
+        let mut packet = train(csum);
+        Encapsulator::new(sender(Mode::Ipip, PLAIN)).unwrap().push(&mut packet).unwrap();
+        assert!(matches!(packet.offload.unit, Unit::Train { csum: after, .. } if after == csum));
+        assert_eq!(packet.offload.layers()[0].remote, None);
+        assert_eq!(bytes_of(&packet)[28..32], hex("00040000"));
+    }
+}
+
+#[test]
+fn i_a_field_that_completes_to_zero_passes_as_pending() {
+    let inner = UDP_PRIMED.replace("6869", "65fa");
+    let wire = format!("45000046000040004011ae7fc6120001c6120002 c00017c00032196e 02040001 80000000 0014001a {inner}");
+    let out = both_ways(sender(Mode::Ipip, RCO), load_partial(&hex(&inner)), &wire);
+    assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
+    let mut out = out;
+    gso::finish(&mut out).unwrap();
+    assert_eq!(bytes_of(&out)[26..28], [0xff, 0xff]);
+}
+
+#[test]
+fn fragments_icmp_and_complete_checksums_go_without_option() {
+    let fragment = UDP.replace("4500001e000040004011aca7", "4500001e000020004011cca7");
+    let icmp = "4500001c000040004001acb9c6120101c6120102 0800f7ff00000000";
+    for inner in [fragment.as_str(), icmp, UDP] {
+        let mut packet = load(&hex(inner));
+        Encapsulator::new(sender(Mode::Ipip, RCO)).unwrap().push(&mut packet).unwrap();
+        assert_eq!(packet.offload.layers()[0].remote, None);
+        assert_eq!(seal(&packet)[28..32], hex("00040000"));
+        let out = decapsulate(sender(Mode::Ipip, RCO), &seal(&packet));
+        assert_eq!(bytes_of(&out), hex(inner));
+    }
+}
+
+#[test]
+fn a_pending_field_that_is_not_the_pseudo_header_sum_is_completed_here() {
+    let mut packet = load_partial(&hex(UDP));
+    Encapsulator::new(sender(Mode::Ipip, RCO)).unwrap().push(&mut packet).unwrap();
+    assert_eq!(packet.offload.layers()[0].remote, None);
+    assert_eq!(packet.offload.unit, Unit::Whole(Csum::Partial));
+}
+
+#[test]
+fn what_is_in_a_tunnel_already_gets_no_second_option() {
+    let mut encap = Encapsulator::new(sender(Mode::Ipip, RCO)).unwrap();
+    let mut packet = load_partial(&hex(UDP_PRIMED));
+    encap.push(&mut packet).unwrap();
+    encap.push(&mut packet).unwrap();
+    let remotes: Vec<_> = packet.offload.layers().iter().map(|layer| layer.remote).collect();
+    assert_eq!(remotes, [None, Some(Remote::Transport)]);
+    assert_eq!(packet.layout.headers().len(), 8);
+}
+
+#[test]
+fn ttl_dscp_and_dont_fragment_follow_their_rules() {
+    let inner = "45b9001e000000001f11 0000 c6120101c6120102 03e807d0000afd90 6869";
+    let outer = |config: Config| {
+        let mut packet = load(&hex(inner));
+        Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
+        let bytes = bytes_of(&packet);
+        let meta = packet.outer.unwrap();
+        assert_eq!((bytes[1], bytes[8], bytes[6] & 0x40 != 0), (meta.tos, meta.ttl, meta.df));
+        assert_eq!(naive_sum(&bytes[..20]), 0xffff);
+        (meta.tos, meta.ttl, meta.df)
+    };
+    let config = sender(Mode::Ipip, PLAIN);
+    assert_eq!(outer(config), (0xb9, 64, true));
+    let fixed = Config { tos: Tos::Fixed(0x22), ttl: Ttl::Inherit, pmtudisc: false, ..config };
+    assert_eq!(outer(fixed), (0x21, 0x1f, false));
+
+    let mut packet = load(&hex(UDP));
+    Encapsulator::new(fixed).unwrap().push(&mut packet).unwrap();
+    assert!(packet.outer.unwrap().df, "the inner packet's own flag counts");
+
+    let v6 = Config { local: address("2001:db8::1"), remote: address("2001:db8::2"), ..fixed };
+    let mut packet = load(&hex(inner));
+    Encapsulator::new(v6).unwrap().push(&mut packet).unwrap();
+    let bytes = bytes_of(&packet);
+    assert_eq!((bytes[0], bytes[1] & 0xf0, bytes[7]), (0x62, 0x10, 0x1f));
+    assert_eq!(packet.outer.unwrap().skip, 48);
+}
+
+#[test]
+fn padding_behind_the_inner_packet_stays_outside() {
+    let padded = format!("{UDP} 0000 beef");
+    let mut packet = load(&hex(&padded));
+    Encapsulator::new(sender(Mode::Ipip, PLAIN)).unwrap().push(&mut packet).unwrap();
+    let wire = seal(&packet);
+    assert_eq!(wire.len(), 62);
+    assert_eq!(naive_sum(&wire[..20]), 0xffff);
+    // Behind the outer packet, and inside it behind the inner one.
+    let mut trailed = wire.clone();
+    trailed.extend([1, 2, 3]);
+    assert_eq!(bytes_of(&decapsulate(sender(Mode::Ipip, PLAIN), &trailed)), hex(UDP));
+    let meta = Received { csum: OuterCsum::Verified, ..Received::default() };
+    let mut out = Packet::default();
+    let mut decap = Decapsulator::new(opposite(&sender(Mode::Ipip, RCO))).unwrap();
+    decap.pull(Frag::all(hex(&format!("02040001 80000000 0014001a {UDP_PRIMED} beef"))), &meta, &mut out).unwrap();
+    assert_eq!(bytes_of(&out), hex(UDP_PRIMED));
+    assert!(out.layout.is_exact());
+}
+
+#[test]
+fn surplus_gue_words_are_skipped_up_to_the_longest_header() {
+    let meta = Received { csum: OuterCsum::Verified, ..Received::default() };
+    let mut decap = Decapsulator::new(opposite(&sender(Mode::Ipip, RCO))).unwrap();
+    let mut out = Packet::default();
+    let datagram = format!("1f040001 80000000 0014001a {} {UDP_PRIMED}", "aa".repeat(116));
+    assert_eq!(decap.pull(Frag::all(hex(&datagram)), &meta, &mut out), Ok(()));
+    assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
+    assert_eq!(bytes_of(&out), hex(UDP_PRIMED));
+}

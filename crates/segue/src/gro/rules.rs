@@ -1,0 +1,271 @@
+//! The rules: what keeps a packet alone, what closes a train, what must be equal.
+//!
+//! Two packets join only if all bytes of their headers are equal except those of [`VARYING`]; [`FIELDS`] names the rest
+//! for statistics. Sources: RFC 9293 (TCP), RFC 3168 and accurate ECN (CWR), RFC 6864 (identification), and Linux
+//! `net/ipv4/tcp_offload.c`, `net/ipv4/udp_offload.c`, `net/ipv4/af_inet.c` as observed on Linux 6.18.
+
+use super::{Config, Profile};
+use crate::checksum::Sum;
+use crate::packet::{Csum, Kind, LayerCsum, Layout, Packet, Remote, Unit};
+use crate::wire::parse::MAX_HEADER_BYTES;
+use crate::wire::{gre, ipv4, ipv6, read_u16, tcp, udp};
+
+crate::reasons! {
+    /// Why a packet was passed on without being held.
+    pub enum Alone {
+        Protocol = "protocol": "Neither TCP nor UDP.",
+        Fragment = "fragment": "An IP fragment.",
+        Malformed = "malformed": "Headers whose lengths contradict each other or the bytes present.",
+        TooDeep = "too_deep": "More headers, tunnel levels or extension headers than the engine follows.",
+        Padding = "padding": "Bytes behind the packet, which a train could not give back.",
+        NoPayload = "no_payload": "No payload: a pure ACK, or an empty datagram.",
+        TcpFlags = "tcp_flags": "SYN, RST or URG is set.",
+        IpOptions = "ip_options": "IPv4 options.",
+        ReservedFlag = "reserved_flag": "The reserved flag of IPv4 is set.",
+        IpChecksum = "ip_checksum": "A wrong IPv4 header checksum.",
+        NoChecksum = "no_checksum": "UDP without a checksum.",
+        BadChecksum = "bad_checksum": "A wrong transport, GRE or outer UDP checksum; passed on unchanged.",
+        NotCanonical = "not_canonical": "A right checksum in a form that would not be restored (0xffff for 0).",
+        Tunnel = "tunnel": "A tunnel header that cannot be repeated: GRE sequence number, or a remote GRE checksum.",
+        RemoteUnprotected = "remcsum_unprotected": "A remote checksum without a verified outer checksum.",
+        AlreadyTrain = "already_train": "It is a train already.",
+    }
+}
+
+crate::reasons! {
+    /// Why a train, or a packet that had been held for one, came out.
+    pub enum Flush {
+        Full = "full": "The next segment might not fit the limit on bytes or packets.",
+        Short = "short": "Its last segment is shorter than the others.",
+        Push = "psh": "PSH is set.",
+        Fin = "fin": "FIN is set.",
+        Mismatch = "mismatch": "The next packet of the flow did not fit; see the mismatches.",
+        Order = "order": "A packet of the flow, or one of unknown flow, had to pass and must not overtake.",
+        BadChecksum = "bad_checksum": "The packet held had a wrong checksum.",
+        PollEnd = "poll_end": "The poll round ended.",
+        Timeout = "timeout": "It had been held for the hold time.",
+        Evicted = "evicted": "The table was full.",
+    }
+}
+
+crate::reasons! {
+    /// What differed when a packet did not fit the train of its flow.
+    pub enum Mismatch {
+        Headers = "headers": "Other headers or header lengths.",
+        Link = "link": "The Ethernet header or a VLAN tag.",
+        Tos = "tos": "DSCP or ECN.",
+        Ttl = "ttl": "Time to live or hop limit.",
+        Fragment = "df": "The flags of IPv4.",
+        FlowLabel = "flow_label": "The flow label.",
+        Extensions = "extensions": "IPv6 extension headers.",
+        IpId = "ip_id": "The identification neither stayed nor counted up.",
+        Addresses = "addresses": "Addresses, ports or protocol.",
+        TunnelHeader = "tunnel_header": "GUE or GRE header bytes.",
+        Sequence = "sequence": "Not the next sequence number: a gap, a retransmission or an overlap.",
+        AckNumber = "ack": "The acknowledgment number.",
+        TcpFlags = "flags": "TCP flags, data offset or reserved bits.",
+        Cwr = "cwr": "CWR on a segment that is not the first.",
+        Window = "window": "The window.",
+        Urgent = "urgent": "The urgent pointer.",
+        Options = "options": "TCP options (timestamps among them).",
+        Larger = "larger": "More payload than the first segment.",
+        ChecksumKind = "checksum_kind": "One checksum is pending or absent, the other is not.",
+    }
+}
+
+/// A part of a header, and which of its bits are meant.
+#[derive(Clone, Copy, Debug)]
+pub struct Varying {
+    /// Of which header.
+    pub kind: Kind,
+    /// First byte, from the start of the header.
+    pub at: usize,
+    /// Bytes.
+    pub len: usize,
+    /// Bits that may differ, in every byte.
+    pub bits: u8,
+    /// Only where this profile decides; `None` for all.
+    pub profile: Option<Profile>,
+}
+
+const fn vary(kind: Kind, at: usize, len: usize, bits: u8) -> Varying {
+    Varying { kind, at, len, bits, profile: None }
+}
+
+/// What may differ between the segments of a train: what splitting writes anew for each of them.
+pub const VARYING: &[Varying] = &[
+    vary(Kind::Ipv4, ipv4::TOTAL_LEN, 2, 0xff),
+    vary(Kind::Ipv4, ipv4::ID, 2, 0xff),
+    vary(Kind::Ipv4, ipv4::CHECKSUM, 2, 0xff),
+    vary(Kind::Ipv6, ipv6::PAYLOAD_LEN, 2, 0xff),
+    vary(Kind::Udp, udp::LENGTH, 2, 0xff),
+    vary(Kind::Udp, udp::CHECKSUM, 2, 0xff),
+    vary(Kind::Tcp, tcp::SEQ, 4, 0xff),
+    vary(Kind::Tcp, tcp::FLAGS, 1, tcp::FIN | tcp::PSH | tcp::CWR),
+    vary(Kind::Tcp, tcp::CHECKSUM, 2, 0xff),
+    // Linux compares no urgent pointer while URG is clear, and so loses it.
+    Varying { kind: Kind::Tcp, at: tcp::URGENT, len: 2, bits: 0xff, profile: Some(Profile::Linux) },
+];
+
+/// Names of header bytes: the first entry that covers the byte that differs is the reason.
+pub const FIELDS: &[(Kind, core::ops::Range<usize>, Mismatch)] = &[
+    (Kind::Ethernet, 0..14, Mismatch::Link),
+    (Kind::Vlan, 0..4, Mismatch::Link),
+    (Kind::Ipv4, 1..2, Mismatch::Tos),
+    (Kind::Ipv4, 6..8, Mismatch::Fragment),
+    (Kind::Ipv4, 8..9, Mismatch::Ttl),
+    (Kind::Ipv4, 0..20, Mismatch::Addresses),
+    (Kind::Ipv6, 0..1, Mismatch::Tos),
+    (Kind::Ipv6, 2..4, Mismatch::FlowLabel),
+    (Kind::Ipv6, 7..8, Mismatch::Ttl),
+    (Kind::Ipv6, 40..usize::MAX, Mismatch::Extensions),
+    (Kind::Ipv6, 0..40, Mismatch::Addresses),
+    (Kind::Udp, 0..8, Mismatch::Addresses),
+    (Kind::Tcp, 0..4, Mismatch::Addresses),
+    (Kind::Tcp, 8..12, Mismatch::AckNumber),
+    (Kind::Tcp, 12..14, Mismatch::TcpFlags),
+    (Kind::Tcp, 14..16, Mismatch::Window),
+    (Kind::Tcp, 18..20, Mismatch::Urgent),
+    (Kind::Tcp, 20..60, Mismatch::Options),
+    (Kind::Gre, 0..16, Mismatch::TunnelHeader),
+    (Kind::Gue, 0..128, Mismatch::TunnelHeader),
+];
+
+/// Which bits of a packet's headers must be equal.
+#[derive(Clone, Debug)]
+pub(super) struct Mask {
+    bits: [u8; MAX_HEADER_BYTES],
+    len: usize,
+}
+
+impl Mask {
+    /// Whether all bits that count are equal.
+    pub(super) fn equal(&self, a: &[u8], b: &[u8]) -> bool {
+        if a.len() != self.len || b.len() != self.len {
+            return false;
+        }
+        let differs = a.iter().zip(b).zip(&self.bits).fold(0, |acc, ((a, b), mask)| acc | ((a ^ b) & mask));
+        differs == 0
+    }
+}
+
+/// The mask for packets of one layout.
+pub(super) fn mask(layout: &Layout, profile: Profile) -> Mask {
+    let mut mask = Mask { bits: [0xff; MAX_HEADER_BYTES], len: layout.header_len() };
+    for header in layout.headers() {
+        let varying = VARYING.iter().filter(|v| v.kind == header.kind && v.profile.is_none_or(|p| p == profile));
+        for field in varying {
+            let start = header.start() + field.at;
+            mask.bits[start..start + field.len].fill(!field.bits);
+        }
+        if header.kind == Kind::Gre && header.len >= 8 {
+            // The checksum, where there is one; a key there has to be equal, and is: it is part of the flow.
+            mask.bits[header.start() + gre::CHECKSUM..][..2].fill(0);
+        }
+    }
+    mask
+}
+
+/// Names the first difference of two headers that a mask found unequal.
+pub(super) fn explain(layout: &Layout, mask: &Mask, a: &[u8], b: &[u8]) -> Mismatch {
+    let differs = a.iter().zip(b).zip(&mask.bits).position(|((a, b), mask)| (a ^ b) & mask != 0);
+    let Some(at) = differs else { return Mismatch::Headers };
+    let Some(header) = layout.headers().iter().find(|h| (h.start()..h.end()).contains(&at)) else {
+        return Mismatch::Headers;
+    };
+    let offset = at - header.start();
+    if header.kind == Kind::Ipv6 && offset == 1 {
+        // The byte is shared: upper half traffic class, lower half flow label.
+        return if (a[at] ^ b[at]) & 0xf0 != 0 { Mismatch::Tos } else { Mismatch::FlowLabel };
+    }
+    FIELDS
+        .iter()
+        .find(|(kind, range, _)| *kind == header.kind && range.contains(&offset))
+        .map_or(Mismatch::Headers, |(_, _, why)| *why)
+}
+
+/// Why a packet cannot be part of a train, whatever is held; checksums over payload aside.
+pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Result<(), Alone> {
+    match packet.offload.unit {
+        Unit::Train { .. } => return Err(Alone::AlreadyTrain),
+        Unit::Whole(Csum::Bad) => return Err(Alone::BadChecksum),
+        Unit::Whole(Csum::Absent) => return Err(Alone::NoChecksum),
+        Unit::Whole(_) => {}
+    }
+    if !packet.layout.is_exact() {
+        return Err(Alone::Padding);
+    }
+    if packet.layout.ip_levels() > 2 {
+        return Err(Alone::TooDeep);
+    }
+    let head = packet.head.bytes();
+    for header in packet.layout.headers() {
+        let bytes = head.get(header.start()..header.end()).ok_or(Alone::Malformed)?;
+        match header.kind {
+            Kind::Ipv4 => gate_ipv4(bytes, config.profile)?,
+            Kind::Gre => {
+                let gre = gre::Gre::parse(bytes).ok_or(Alone::Malformed)?;
+                let in_udp = packet.layout.headers().iter().any(|h| h.kind == Kind::Udp && h.start() < header.start());
+                // Linux joins no GRE with a checksum inside FOU or GUE.
+                let linux_refuses = gre.checksum.is_some() && in_udp && config.profile == Profile::Linux;
+                if gre.seq.is_some() || linux_refuses {
+                    return Err(Alone::Tunnel);
+                }
+                if gre.checksum == Some(0xffff) && config.profile == Profile::Strict {
+                    return Err(Alone::NotCanonical);
+                }
+                // The reserved half of the checksum word would not be restored if it were not zero.
+                if gre.checksum.is_some() && read_u16(bytes, gre::CHECKSUM + 2) != Some(0) {
+                    return Err(Alone::Tunnel);
+                }
+            }
+            _ => {}
+        }
+    }
+    for layer in packet.offload.layers() {
+        match layer.remote {
+            Some(Remote::Gre) => return Err(Alone::Tunnel),
+            Some(Remote::Transport) if layer.udp == LayerCsum::Absent => return Err(Alone::RemoteUnprotected),
+            _ => {}
+        }
+    }
+    if packet.payload.is_empty() {
+        return Err(Alone::NoPayload);
+    }
+    let (kind, bytes) = packet.transport().ok_or(Alone::Malformed)?;
+    if kind == Kind::Tcp {
+        if bytes[tcp::FLAGS] & (tcp::SYN | tcp::RST | tcp::URG) != 0 {
+            return Err(Alone::TcpFlags);
+        }
+        let owed = packet.offload.unit == Unit::Whole(Csum::Partial);
+        if !owed && config.profile == Profile::Strict && read_u16(bytes, tcp::CHECKSUM) == Some(0xffff) {
+            return Err(Alone::NotCanonical);
+        }
+    }
+    Ok(())
+}
+
+fn gate_ipv4(bytes: &[u8], profile: Profile) -> Result<(), Alone> {
+    if bytes.len() > ipv4::MIN_LEN {
+        return Err(Alone::IpOptions);
+    }
+    if read_u16(bytes, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::RESERVED != 0) {
+        return Err(Alone::ReservedFlag);
+    }
+    if Sum::of(bytes).fold() != 0xffff {
+        return Err(Alone::IpChecksum);
+    }
+    if profile == Profile::Strict && read_u16(bytes, ipv4::CHECKSUM) == Some(0xffff) {
+        return Err(Alone::NotCanonical);
+    }
+    Ok(())
+}
+
+/// Why nothing may follow `packet` in a train.
+pub(super) fn closes<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Flush> {
+    match packet.transport() {
+        Some((Kind::Tcp, bytes)) if bytes[tcp::FLAGS] & tcp::FIN != 0 => Some(Flush::Fin),
+        Some((Kind::Tcp, bytes)) if bytes[tcp::FLAGS] & tcp::PSH != 0 => Some(Flush::Push),
+        _ => None,
+    }
+}

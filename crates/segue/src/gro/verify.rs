@@ -1,0 +1,120 @@
+//! Verifies every checksum of a packet before it may join a train.
+
+use super::Alone;
+use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
+use crate::packet::{Csum, Header, Kind, LayerCsum, Packet, Remote, Unit};
+use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, udp};
+
+/// Whether the transport checksum is pending.
+pub(super) fn is_owed<B>(packet: &Packet<B>) -> bool {
+    packet.offload.unit == Unit::Whole(Csum::Partial)
+}
+
+/// The pseudo-header sum of the transport header `transport` under `ip`, for `upper_len` bytes from that header on.
+pub(super) fn pseudo(head: &[u8], ip: &Header, transport: &Header, upper_len: usize) -> Sum {
+    let protocol = if transport.kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
+    let bytes = &head[ip.start()..];
+    match (ip.kind, bytes.get(ipv4::SRC).zip(bytes.get(ipv4::DST)), bytes.get(ipv6::SRC).zip(bytes.get(ipv6::DST))) {
+        (Kind::Ipv4, Some((src, dst)), _) => {
+            pseudo_v4(src.try_into().unwrap_or_default(), dst.try_into().unwrap_or_default(), protocol, upper_len)
+        }
+        (_, _, Some((src, dst))) => {
+            pseudo_v6(src.try_into().unwrap_or_default(), dst.try_into().unwrap_or_default(), protocol, upper_len)
+        }
+        _ => Sum::ZERO,
+    }
+}
+
+/// Verifies the outer UDP, GRE and transport checksums, records what is known now, and adds the payload bytes that it
+/// had to read to `checksummed`.
+///
+/// IPv4 header checksums are not looked at here; `rules::gate` has done that.
+pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u64) -> Result<(), Alone> {
+    let layout = packet.layout;
+    let total = packet.len();
+    let mut payload = None;
+    if let Unit::Whole(Csum::Complete(sum)) = packet.offload.unit {
+        let l3 = layout.headers().iter().find(|h| h.is_ip()).map_or(0, Header::start);
+        let mut rest = sum;
+        rest.remove(Sum::of(&packet.head.bytes()[l3..]));
+        payload = Some(rest);
+    }
+    let Packet { head, payload: bytes, offload, .. } = packet;
+    let head = head.bytes();
+    // The sum of all bytes from `from` on; every header has an even length, so parity is no concern here.
+    let mut sum_from = |from: usize| {
+        let rest = *payload.get_or_insert_with(|| {
+            *checksummed += bytes.len() as u64;
+            let mut sum = Sum::ZERO;
+            for frag in bytes.frags() {
+                sum.add(frag.bytes());
+            }
+            sum
+        });
+        let mut sum = Sum::of(&head[from..]);
+        sum.append(rest, bytes.len());
+        sum
+    };
+    let transport = layout.transport().ok_or(Alone::Malformed)?;
+    let (mut level, mut ip) = (0_usize, None);
+    let levels = offload.layers().len();
+    for header in layout.headers() {
+        if header.is_ip() {
+            level += 1;
+            ip = Some(header);
+            continue;
+        }
+        let (Some(over), true) = (ip, level <= levels) else { continue };
+        let layer = &mut offload.layers_mut()[level - 1];
+        match header.kind {
+            Kind::Udp if layer.udp == LayerCsum::Unknown => {
+                let mut sum = pseudo(head, over, header, total - header.start());
+                sum.append(sum_from(header.start()), total - header.start());
+                if sum.fold() != 0xffff {
+                    return Err(Alone::BadChecksum);
+                }
+                layer.udp = LayerCsum::Done;
+            }
+            Kind::Gre if layer.gre == LayerCsum::Unknown => {
+                let mut sum = Sum::ZERO;
+                if layer.remote == Some(Remote::Transport) {
+                    // Computed by the sender as if the primed field inside were final already.
+                    let field = transport.start() + field_at(transport.kind);
+                    let primed = read_u16(head, field).unwrap_or(0);
+                    let done = Field::complete(sum_from(transport.start())).value();
+                    sum.add_u16(!primed);
+                    sum.add_u16(done);
+                }
+                sum.append(sum_from(header.start()), total - header.start());
+                if sum.fold() != 0xffff {
+                    return Err(Alone::BadChecksum);
+                }
+                layer.gre = LayerCsum::Done;
+            }
+            _ => {}
+        }
+    }
+    let unprotected = offload.layers().iter().any(|l| l.remote.is_some() && l.udp != LayerCsum::Done);
+    if unprotected {
+        return Err(Alone::RemoteUnprotected);
+    }
+    let over = ip.ok_or(Alone::Malformed)?;
+    let mut sum = pseudo(head, over, transport, total - transport.start());
+    match offload.unit {
+        Unit::Whole(Csum::Verified) => Ok(()),
+        Unit::Whole(Csum::Partial) => {
+            let field = read_u16(head, transport.start() + field_at(transport.kind));
+            if field == Some(Field::primed(sum).value()) { Ok(()) } else { Err(Alone::BadChecksum) }
+        }
+        _ => {
+            sum.append(sum_from(transport.start()), total - transport.start());
+            let good = sum.fold() == 0xffff;
+            offload.unit = Unit::Whole(if good { Csum::Verified } else { Csum::Bad });
+            if good { Ok(()) } else { Err(Alone::BadChecksum) }
+        }
+    }
+}
+
+fn field_at(kind: Kind) -> usize {
+    if kind == Kind::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM }
+}

@@ -1,0 +1,153 @@
+//! Where segments are written: memory that is used again for every batch.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::{Refusal, Segment, SegmentCsum};
+use crate::packet::Gso;
+
+/// Segments in scatter form: their headers, one behind the other, and what else a port must know.
+///
+/// It grows to what the largest batch needs and allocates nothing afterwards.
+#[derive(Debug, Default)]
+pub struct Arena {
+    heads: Vec<u8>,
+    segments: Vec<Segment>,
+    pub(super) checksummed: u64,
+    start: usize,
+}
+
+impl Arena {
+    /// An empty arena without memory.
+    pub const fn new() -> Arena {
+        Arena { heads: Vec::new(), segments: Vec::new(), checksummed: 0, start: 0 }
+    }
+
+    /// Forgets all segments and keeps the memory.
+    pub fn clear(&mut self) {
+        self.heads.clear();
+        self.segments.clear();
+    }
+
+    /// The segments since [`Arena::clear`], in the order in which they must leave.
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The headers of `segment`; empty where it is not one of this arena.
+    pub fn head(&self, segment: &Segment) -> &[u8] {
+        self.heads.get(segment.head.start as usize..segment.head.end as usize).unwrap_or(&[])
+    }
+
+    /// Bytes of payload that were summed since the last call.
+    pub fn take_checksummed(&mut self) -> u64 {
+        core::mem::take(&mut self.checksummed)
+    }
+
+    /// Makes room for `count` heads of `len` bytes.
+    pub(super) fn reserve(&mut self, count: usize, len: usize) -> Result<(), Refusal> {
+        let bytes = count.checked_mul(len).ok_or(Refusal::Full)?;
+        let end = self.heads.len().checked_add(bytes).ok_or(Refusal::Full)?;
+        u32::try_from(end).map_err(|_| Refusal::Full)?;
+        self.heads.reserve(bytes);
+        self.segments.reserve(count);
+        Ok(())
+    }
+
+    /// Starts a segment with a copy of `template`, to be changed, after [`Arena::reserve`].
+    pub(super) fn push_head(&mut self, template: &[u8]) -> &mut [u8] {
+        self.start = self.heads.len();
+        self.heads.extend_from_slice(template);
+        &mut self.heads[self.start..]
+    }
+
+    /// Ends the segment that [`Arena::push_head`] started.
+    pub(super) fn finish_head(&mut self, payload: Range<u32>, csum: SegmentCsum, gso: Option<Gso>) {
+        // `reserve` checked that all places fit in 32 bits.
+        let head = self.start as u32..self.heads.len() as u32;
+        self.segments.push(Segment { head, payload, csum, gso });
+    }
+
+    /// Starts a segment with a copy of `head` that `change` completes; takes it back where that fails.
+    pub(super) fn append<T>(
+        &mut self,
+        head: &[u8],
+        change: impl FnOnce(&mut [u8]) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        self.reserve(1, head.len())?;
+        let result = change(self.push_head(head));
+        if result.is_err() {
+            self.heads.truncate(self.start);
+        }
+        result
+    }
+}
+
+/// One contiguous frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Its bytes: [`Frames::bytes`].
+    pub range: Range<u32>,
+    /// The innermost transport checksum.
+    pub csum: SegmentCsum,
+    /// How the port is to cut it; `None` for a single packet.
+    pub gso: Option<Gso>,
+}
+
+/// Segments in linear form: whole frames, one behind the other.
+///
+/// It grows to what the largest batch needs and allocates nothing afterwards.
+#[derive(Debug, Default)]
+pub struct Frames {
+    /// Its length only grows: bytes past `used` are left from earlier batches, which spares clearing them.
+    bytes: Vec<u8>,
+    used: usize,
+    frames: Vec<Frame>,
+    pub(super) checksummed: u64,
+}
+
+impl Frames {
+    /// An empty list without memory.
+    pub const fn new() -> Frames {
+        Frames { bytes: Vec::new(), used: 0, frames: Vec::new(), checksummed: 0 }
+    }
+
+    /// Forgets all frames and keeps the memory.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.frames.clear();
+    }
+
+    /// The frames since [`Frames::clear`], in the order in which they must leave.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// The bytes of `frame`; empty where it is not one of these.
+    pub fn bytes(&self, frame: &Frame) -> &[u8] {
+        self.bytes.get(frame.range.start as usize..frame.range.end as usize).unwrap_or(&[])
+    }
+
+    /// Bytes of payload that were summed since the last call.
+    pub fn take_checksummed(&mut self) -> u64 {
+        core::mem::take(&mut self.checksummed)
+    }
+
+    /// The next `len` bytes, to be written and then kept with [`Frames::push`].
+    pub(super) fn room(&mut self, len: usize) -> Result<&mut [u8], Refusal> {
+        let end = self.used.checked_add(len).ok_or(Refusal::Full)?;
+        u32::try_from(end).map_err(|_| Refusal::Full)?;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        Ok(&mut self.bytes[self.used..end])
+    }
+
+    /// Keeps the first `len` bytes of what [`Frames::room`] gave.
+    pub(super) fn push(&mut self, len: usize, csum: SegmentCsum, gso: Option<Gso>) {
+        let start = self.used;
+        self.used += len;
+        // `room` checked that all places fit in 32 bits.
+        self.frames.push(Frame { range: start as u32..self.used as u32, csum, gso });
+    }
+}

@@ -1,0 +1,346 @@
+//! Segmentation: cuts a train into the packets that a port can take, as late as possible.
+//!
+//! [`split`] is the only way out of the engine. A single packet becomes one segment whose owed checksums are filled in as
+//! far as the port cannot do it. A train stays whole where the port takes trains of its kind, is cut into smaller trains
+//! where it is too large, and into single packets only where the port can do nothing. Every segment is a copy of the
+//! headers with lengths, IPv4 identification, TCP sequence number and flags, GRE sequence number and checksums made its
+//! own, at every level of a tunnel.
+//!
+//! The scatter form ([`split`]) writes headers to an [`Arena`] and names ranges of the packet's payload; the linear form
+//! ([`split_linear`]) writes whole frames, copying and summing the payload in one pass. Both use the same rules and give
+//! the same bytes.
+//!
+//! What each payload byte costs: nothing where the port or the far end of a tunnel computes the transport checksum, one
+//! pass otherwise. Outer checksums never cost a second pass: the part of a packet that a good checksum covers sums to the
+//! complement of its pseudo header, whatever the data (Linux calls this local checksum offload).
+//!
+//! The payload of a train is taken to be the stream: padding must have been cut off before it became one.
+
+mod arena;
+mod plan;
+mod whole;
+
+pub use arena::{Arena, Frame, Frames};
+
+use core::ops::Range;
+
+use crate::checksum::{Sum, pseudo_v4, pseudo_v6};
+use crate::packet::{Csum, Frag, Gso, Header, Kind, Layout, Packet, Payload, Remote, Unit};
+use crate::wire::gre::Gre;
+use crate::wire::{ipv4, ipv6, protocol, tcp, udp};
+
+/// Most segments that one train is cut into.
+pub const MAX_SEGS: usize = 65_535;
+
+/// Smallest TCP segment that a train from outside is cut into, in bytes of payload.
+///
+/// A smaller size with a checksum still owed is raised to this, as Linux does for virtio headers, so that 64 KiB cannot
+/// turn into 65,536 packets (CVE-2019-11477 and its relatives). Trains that were merged from checked segments keep their
+/// size, whatever it is: that many packets really came in.
+pub const MIN_TCP_SIZE: u16 = 8;
+
+/// Most bytes from an IPv4 header, or from the end of an IPv6 header, to the end of a packet.
+const MAX_IP_LEN: usize = 65_535;
+
+/// What a port can take. [`Limits::NONE`] is the place to start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// It completes a primed transport checksum, at any offset. Without this it takes no trains either.
+    pub csum: bool,
+    /// It computes the outermost UDP checksum of a tunnel packet. The field is then left holding the pseudo-header sum.
+    pub outer_csum: bool,
+    /// It takes TCP trains over IPv4.
+    pub tso4: bool,
+    /// It takes TCP trains over IPv6.
+    pub tso6: bool,
+    /// It takes UDP trains (`UDP_L4`), over both.
+    pub uso: bool,
+    /// Largest train, in bytes of the frame; a train never exceeds what an IP length field can say, whatever stands here.
+    pub max_bytes: usize,
+    /// Most segments of a TCP train.
+    pub max_segs: usize,
+    /// Most segments of a UDP train.
+    pub max_udp_segs: usize,
+    /// Most pieces of a train: one for its head, one for each payload range. Single packets are not cut for this.
+    pub max_pieces: usize,
+}
+
+impl Limits {
+    /// A port that can do nothing: single packets with every checksum in place.
+    pub const NONE: Limits = Limits {
+        csum: false,
+        outer_csum: false,
+        tso4: false,
+        tso6: false,
+        uso: false,
+        max_bytes: MAX_IP_LEN,
+        max_segs: MAX_SEGS,
+        max_udp_segs: MAX_SEGS,
+        max_pieces: usize::MAX,
+    };
+}
+
+/// What a port is to do about the innermost transport checksum of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentCsum {
+    /// Nothing: send what stands there.
+    AsIs,
+    /// Nothing; it may tell its receiver that the field is right. Only packets without tunnel levels are marked so.
+    Verified,
+    /// Complete it: the field of the innermost transport header holds the pseudo-header sum.
+    Partial,
+}
+
+/// One packet, or one smaller train, for a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its headers, in the arena: [`Arena::head`].
+    pub head: Range<u32>,
+    /// Its payload, in the payload of the packet that was split.
+    pub payload: Range<u32>,
+    /// The innermost transport checksum.
+    pub csum: SegmentCsum,
+    /// How the port is to cut it; `None` for a single packet.
+    pub gso: Option<Gso>,
+}
+
+crate::reasons! {
+    /// Why a packet or train cannot be segmented or completed. Nothing of it was sent.
+    pub enum Refusal {
+        Transport = "gso_no_transport": "A train or an owed transport checksum without a TCP or UDP header.",
+        Fragment = "gso_fragment": "A train or an owed transport checksum in an IP fragment.",
+        Kind = "gso_kind": "A TCP train with a UDP header, or the reverse.",
+        Size = "gso_size_zero": "A train whose segments would be empty.",
+        Segments = "gso_too_many_segments": "A train of more than 65535 segments.",
+        SynRst = "gso_syn_rst": "A TCP train with SYN or RST.",
+        Length = "gso_too_long": "A segment longer than an IP length field can say.",
+        Routing = "gso_routing": "An IPv6 routing header with segments left: the final destination is not in the header.",
+        Levels = "gso_levels": "Checksum states that do not fit the tunnel headers.",
+        Layout = "gso_layout": "A layout that does not fit the headers.",
+        Train = "gso_train": "A train where a single packet is expected.",
+        Full = "gso_arena_full": "The arena would exceed 4 GiB.",
+    }
+}
+
+/// Makes segments of `packet` for a port with `limits`, appends them to `arena` and returns how many there are.
+///
+/// A transport checksum that a remote checksum option hands to the far end stays primed, with the pseudo-header sum of
+/// the segment's own length, whatever the port can do. In a train every outer UDP and GRE checksum that is present is
+/// computed anew; in a single packet only those that are owed.
+///
+/// # Errors
+/// A [`Refusal`]; the arena is then as it was.
+pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
+    let payload_len = u32::try_from(packet.payload.len()).map_err(|_| Refusal::Length)?;
+    let Unit::Train { .. } = packet.offload.unit else {
+        let filled = arena.append(packet.head.bytes(), |head| whole::fill(head, packet, limits))?;
+        arena.checksummed += filled.summed;
+        arena.finish_head(0..payload_len, filled.csum, None);
+        return Ok(1);
+    };
+    let mut plan = plan::Plan::new(packet, limits)?;
+    arena.reserve(plan.count(), packet.head.len())?;
+    let mut cursor = Cursor::new(&packet.payload);
+    let mut count = 0;
+    for part in plan.parts(&packet.payload, limits) {
+        plan.fit(part.len);
+        let mut sum = Sum::ZERO;
+        if plan.sums_payload() {
+            cursor.take(part.len, |bytes| sum.add(bytes));
+            arena.checksummed += part.len as u64;
+        }
+        let head = arena.push_head(plan.template());
+        plan.stamp(head, &part, sum);
+        // Both fit: the payload's length does.
+        arena.finish_head(part.start as u32..(part.start + part.len) as u32, plan.csum(), plan.gso_of(&part));
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// As [`split`], but writes contiguous frames: each head followed by its payload, which is copied and summed in one pass.
+///
+/// # Errors
+/// A [`Refusal`]; `frames` is then as it was.
+pub fn split_linear<B: AsRef<[u8]>>(
+    packet: &Packet<B>,
+    limits: &Limits,
+    frames: &mut Frames,
+) -> Result<usize, Refusal> {
+    let head_len = packet.head.len();
+    let mut cursor = Cursor::new(&packet.payload);
+    let Unit::Train { .. } = packet.offload.unit else {
+        let frame = frames.room(packet.len())?;
+        let (head, body) = frame.split_at_mut(head_len);
+        head.copy_from_slice(packet.head.bytes());
+        let filled = whole::fill(head, packet, limits)?;
+        cursor.copy(body, None);
+        frames.checksummed += filled.summed;
+        frames.push(packet.len(), filled.csum, None);
+        return Ok(1);
+    };
+    let mut plan = plan::Plan::new(packet, limits)?;
+    frames.room(plan.count().saturating_mul(head_len).saturating_add(packet.payload.len()))?;
+    let mut count = 0;
+    for part in plan.parts(&packet.payload, limits) {
+        plan.fit(part.len);
+        let frame = frames.room(head_len + part.len)?;
+        let (head, body) = frame.split_at_mut(head_len);
+        let mut sum = Sum::ZERO;
+        cursor.copy(body, plan.sums_payload().then_some(&mut sum));
+        head.copy_from_slice(plan.template());
+        plan.stamp(head, &part, sum);
+        if plan.sums_payload() {
+            frames.checksummed += part.len as u64;
+        }
+        frames.push(head_len + part.len, plan.csum(), plan.gso_of(&part));
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Completes a single packet in place: the transport checksum where it is owed and no remote checksum option hands it to
+/// the far end, then the GRE and outer UDP checksums that are owed. Returns how many bytes of payload were summed.
+///
+/// The transport checksum is completed from the primed value in the field: a wrong one gives a wrong checksum, never a
+/// right one.
+///
+/// # Errors
+/// A [`Refusal`]; the packet is then as it was.
+pub fn finish<B: AsRef<[u8]>>(packet: &mut Packet<B>) -> Result<u64, Refusal> {
+    let mut head = packet.head.clone();
+    let filled = whole::fill(head.bytes_mut(), packet, &Limits::NONE)?;
+    packet.head = head;
+    if filled.completed {
+        packet.offload.unit = Unit::Whole(Csum::Verified);
+    }
+    for layer in packet.offload.layers_mut() {
+        layer.udp = done(layer.udp);
+        if layer.remote != Some(Remote::Gre) {
+            layer.gre = done(layer.gre);
+        }
+    }
+    Ok(filled.summed)
+}
+
+fn done(csum: crate::packet::LayerCsum) -> crate::packet::LayerCsum {
+    use crate::packet::LayerCsum::{Done, Owed};
+    if csum == Owed { Done } else { csum }
+}
+
+/// A place in a payload that only moves forward.
+struct Cursor<'a, B> {
+    frags: &'a [Frag<B>],
+    skip: usize,
+}
+
+impl<'a, B: AsRef<[u8]>> Cursor<'a, B> {
+    fn new(payload: &'a Payload<B>) -> Self {
+        Cursor { frags: payload.frags(), skip: 0 }
+    }
+
+    /// Hands the next `len` bytes to `each`, piece by piece.
+    fn take(&mut self, mut len: usize, mut each: impl FnMut(&'a [u8])) {
+        while len > 0
+            && let Some((frag, rest)) = self.frags.split_first()
+        {
+            let bytes = frag.bytes().get(self.skip..).unwrap_or(&[]);
+            if bytes.len() <= len {
+                each(bytes);
+                len -= bytes.len();
+                (self.frags, self.skip) = (rest, 0);
+            } else {
+                each(&bytes[..len]);
+                self.skip += len;
+                return;
+            }
+        }
+    }
+
+    /// Copies the next bytes to `out`, and adds them to `sum` where one is given.
+    fn copy(&mut self, out: &mut [u8], mut sum: Option<&mut Sum>) {
+        let mut at = 0;
+        self.take(out.len(), |bytes| {
+            let place = &mut out[at..at + bytes.len()];
+            match &mut sum {
+                Some(sum) => sum.copy(place, bytes),
+                None => place.copy_from_slice(bytes),
+            }
+            at += bytes.len();
+        });
+    }
+
+    /// How many bytes the next `pieces` pieces have.
+    fn reach(&self, pieces: usize) -> usize {
+        self.frags.iter().take(pieces).map(Frag::len).sum::<usize>().saturating_sub(self.skip)
+    }
+}
+
+/// Checks what the rest relies on: that the layout covers the head, that no header is shorter than its kind, and that
+/// UDP and TCP headers stand right behind an IP header.
+fn check(head: &[u8], layout: &Layout) -> Result<(), Refusal> {
+    let mut after_ip = false;
+    for header in layout.headers() {
+        let fits = match header.kind {
+            Kind::Ipv4 => usize::from(header.len) >= ipv4::MIN_LEN,
+            Kind::Ipv6 => usize::from(header.len) >= ipv6::LEN,
+            Kind::Tcp => after_ip && usize::from(header.len) >= tcp::MIN_LEN,
+            Kind::Udp => after_ip && usize::from(header.len) == udp::LEN,
+            Kind::Gre => head
+                .get(header.start()..header.end())
+                .and_then(Gre::parse)
+                .is_some_and(|gre| gre.len() == usize::from(header.len)),
+            Kind::Ethernet | Kind::Vlan | Kind::Gue => true,
+        };
+        if !fits || header.len % 2 != 0 {
+            return Err(Refusal::Layout);
+        }
+        after_ip = header.is_ip();
+    }
+    if head.len() == layout.header_len() { Ok(()) } else { Err(Refusal::Layout) }
+}
+
+/// The transport header, or why there is none.
+fn transport(layout: &Layout) -> Result<Header, Refusal> {
+    layout.transport().copied().ok_or(match layout.stop() {
+        crate::packet::Stop::Fragment => Refusal::Fragment,
+        _ => Refusal::Transport,
+    })
+}
+
+/// The pseudo header of a TCP or UDP header right behind the IP header `ip`, for `len` bytes from there to the end.
+fn pseudo(head: &[u8], ip: &Header, kind: Kind, len: usize) -> Option<Sum> {
+    let number = if kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
+    let header = head.get(ip.start()..ip.end())?;
+    if ip.kind == Kind::Ipv4 {
+        let (src, dst) = (header.get(ipv4::SRC)?, header.get(ipv4::DST)?);
+        return Some(pseudo_v4(src.try_into().ok()?, dst.try_into().ok()?, number, len));
+    }
+    let (src, dst) = (header.get(ipv6::SRC)?, header.get(ipv6::DST)?);
+    Some(pseudo_v6(src.try_into().ok()?, dst.try_into().ok()?, number, len))
+}
+
+/// Whether the IP header has an IPv6 routing header that has not arrived: its pseudo header then has an address that
+/// stands elsewhere (RFC 8200 section 8.1).
+fn is_routed(head: &[u8], ip: &Header) -> bool {
+    let Some(header) = head.get(ip.start()..ip.end()) else { return false };
+    if ip.kind != Kind::Ipv6 {
+        return false;
+    }
+    let (mut next, mut at) = (header[ipv6::NEXT_HEADER], ipv6::LEN);
+    while let Some(&[following, units, _, segments_left]) = header.get(at..).and_then(|h| h.first_chunk()) {
+        if next == protocol::ROUTING && segments_left != 0 {
+            return true;
+        }
+        next = following;
+        at += 8 + usize::from(units) * 8;
+    }
+    false
+}
+
+/// A sum of one 16-bit word.
+fn word(value: u16) -> Sum {
+    let mut sum = Sum::ZERO;
+    sum.add_u16(value);
+    sum
+}

@@ -1,0 +1,474 @@
+//! How a train is cut: a template of the headers for one length, and the few fields that differ between segments.
+//!
+//! [`Plan::fit`] writes all that depends on the length alone into the template: lengths, primed checksums, and every outer
+//! checksum that comes out the same for each segment (most do: a part of a packet under a good checksum sums to the
+//! complement of its pseudo header, and an IPv4 header to zero). It is called once for the full segments and once for a
+//! shorter last one. [`Plan::stamp`] then changes a copy of the template by a short list of [`Op`]s, innermost first.
+
+use super::{Cursor, Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE, Refusal, SegmentCsum, check, is_routed, pseudo};
+use super::{transport, word};
+use crate::checksum::{Field, Sum};
+use crate::packet::{
+    Gso, GsoKind, Header, Kind, Layer, LayerCsum, Layout, Offload, Packet, Payload, Remote, TrainCsum, Unit, remote,
+};
+use crate::wire::gre::{self, Gre};
+use crate::wire::parse::{MAX_HEADER_BYTES, MAX_HEADERS};
+use crate::wire::{ipv4, ipv6, read_u16, read_u32, tcp, udp, write_u16, write_u32};
+
+/// One part of a train: a segment, or several that stay together.
+pub(super) struct Part {
+    /// Number of segments in front of it.
+    index: usize,
+    /// First byte of payload.
+    pub(super) start: usize,
+    /// Bytes of payload.
+    pub(super) len: usize,
+    /// Whether it is the last.
+    last: bool,
+}
+
+/// A change to a copy of the template. Bases are folded sums of all that is constant.
+#[derive(Clone, Copy)]
+enum Op {
+    /// The transport header at `at`: sequence number, flags, and the checksum if `fill`. `base` has the pseudo header in.
+    Tcp { at: u16, seq: u32, flags: u8, base: u16, fill: bool },
+    /// The same for UDP.
+    Udp { at: u16, base: u16, fill: bool },
+    /// Identification and checksum of the IPv4 header at `at`.
+    Ipv4 { at: u16, id: u16, base: u16 },
+    /// The sequence number at `at`.
+    GreSeq { at: u16, seq: u32 },
+    /// From here outwards checksums cover the transport header as it is sent, primed, not as the far end completes it.
+    Reveal,
+    /// The checksum field at `at`, over `base` and what varied since the last one.
+    Checksum { at: u16, base: u16, udp: bool },
+}
+
+/// Most [`Op`]s of one header.
+const OPS_PER_HEADER: usize = 2;
+
+pub(super) struct Plan<'a> {
+    head: &'a [u8],
+    layout: &'a Layout,
+    offload: &'a Offload,
+    gso: Gso,
+    total: usize,
+    /// The tunnel level whose far end completes the transport checksum.
+    remote: Option<usize>,
+    /// Whether the transport checksum is left to somebody else.
+    primed: bool,
+    outer_csum: bool,
+    template: [u8; MAX_HEADER_BYTES],
+    fitted: Option<usize>,
+    ops: [Op; MAX_HEADERS * OPS_PER_HEADER],
+    ops_len: usize,
+    sums_payload: bool,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new<B: AsRef<[u8]>>(packet: &'a Packet<B>, limits: &Limits) -> Result<Plan<'a>, Refusal> {
+        let (head, layout, offload) = (packet.head.bytes(), &packet.layout, &packet.offload);
+        let Unit::Train { csum, mut gso } = offload.unit else { return Err(Refusal::Train) };
+        let transport = transport(layout)?;
+        check(head, layout)?;
+        match (gso.kind, transport.kind) {
+            (GsoKind::Tcp, Kind::Tcp) => {
+                if head[transport.start() + tcp::FLAGS] & (tcp::SYN | tcp::RST) != 0 {
+                    return Err(Refusal::SynRst);
+                }
+                if gso.size != 0 && csum == TrainCsum::Partial {
+                    gso.size = gso.size.max(MIN_TCP_SIZE);
+                }
+            }
+            (GsoKind::Udp, Kind::Udp) => {}
+            _ => return Err(Refusal::Kind),
+        }
+        if gso.size == 0 {
+            return Err(Refusal::Size);
+        }
+        let total = packet.payload.len();
+        if gso.segs(total) > MAX_SEGS {
+            return Err(Refusal::Segments);
+        }
+        let remote = check_layers(head, layout, offload.layers())?;
+        let longest = head.len() + total.min(usize::from(gso.size));
+        for header in layout.headers().iter().filter(|h| h.is_ip()) {
+            let fixed = if header.kind == Kind::Ipv6 { ipv6::LEN } else { 0 };
+            if longest - header.start() - fixed > MAX_IP_LEN {
+                return Err(Refusal::Length);
+            }
+            if is_routed(head, header) {
+                return Err(Refusal::Routing);
+            }
+        }
+        Ok(Plan {
+            head,
+            layout,
+            offload,
+            gso,
+            total,
+            remote,
+            primed: remote.is_some() || limits.csum,
+            outer_csum: limits.outer_csum,
+            template: [0; MAX_HEADER_BYTES],
+            fitted: None,
+            ops: [Op::Reveal; MAX_HEADERS * OPS_PER_HEADER],
+            ops_len: 0,
+            sums_payload: false,
+        })
+    }
+
+    /// Number of segments, and so the most parts that there can be.
+    pub(super) fn count(&self) -> usize {
+        self.gso.segs(self.total)
+    }
+
+    /// Where to cut.
+    pub(super) fn parts<'p, B: AsRef<[u8]>>(&self, payload: &'p Payload<B>, limits: &Limits) -> Parts<'p, B> {
+        let size = usize::from(self.gso.size);
+        let is_v4 = self.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
+        let (takes, segs) = match self.gso.kind {
+            GsoKind::Tcp if is_v4 => (limits.tso4, limits.max_segs),
+            GsoKind::Tcp => (limits.tso6, limits.max_segs),
+            GsoKind::Udp => (limits.uso, limits.max_udp_segs),
+        };
+        let takes = takes && limits.csum && self.offload.layers().is_empty();
+        let link_len = self.layout.inner_ip().map_or(0, Header::start);
+        let bytes = limits.max_bytes.min(link_len + MAX_IP_LEN).saturating_sub(self.head.len());
+        let most = if takes { bytes.min(segs.saturating_mul(size)) } else { 0 };
+        let pieces = if limits.max_pieces > payload.frags().len() { None } else { Some(limits.max_pieces) };
+        let cursor = Cursor::new(payload);
+        Parts { cursor, total: self.total, size, most, pieces, at: 0, started: false }
+    }
+
+    /// What the port must do about the transport checksum.
+    pub(super) fn csum(&self) -> SegmentCsum {
+        if self.primed && self.remote.is_none() { SegmentCsum::Partial } else { SegmentCsum::AsIs }
+    }
+
+    /// How the port is to cut a part.
+    pub(super) fn gso_of(&self, part: &Part) -> Option<Gso> {
+        (part.len > usize::from(self.gso.size)).then_some(self.gso)
+    }
+
+    /// Whether [`Plan::stamp`] wants the sum of the payload.
+    pub(super) fn sums_payload(&self) -> bool {
+        self.sums_payload
+    }
+
+    /// The headers that [`Plan::stamp`] changes a copy of.
+    pub(super) fn template(&self) -> &[u8] {
+        &self.template[..self.head.len()]
+    }
+
+    /// Prepares for parts with `len` bytes of payload.
+    pub(super) fn fit(&mut self, len: usize) {
+        if self.fitted != Some(len) {
+            self.fitted = Some(len);
+            self.ops_len = 0;
+            self.sums_payload = false;
+            let head_len = self.head.len();
+            self.template[..head_len].copy_from_slice(self.head);
+            self.fit_headers(len);
+        }
+    }
+
+    fn fit_headers(&mut self, len: usize) {
+        let layout = self.layout;
+        let mut tail = Tail { sum: Sum::ZERO, varies: false, has_body: false };
+        let mut body = Sum::ZERO;
+        let mut levels = layout.ip_levels();
+        let mut hidden = self.remote;
+        for (index, header) in layout.headers().iter().enumerate().rev() {
+            let start = header.start();
+            let behind = self.head.len() - start + len;
+            let level = levels.checked_sub(1);
+            let layer = level.and_then(|k| self.offload.layers().get(k)).copied().unwrap_or(Layer::NONE);
+            let is_transport = index + 1 == layout.headers().len();
+            let is_revealed = matches!(header.kind, Kind::Udp | Kind::Ipv4 | Kind::Ipv6) && !is_transport;
+            if is_revealed && hidden.is_some() && hidden == level {
+                // `tail` holds the transport part as the far end will see it, minus the pseudo header in this
+                // arithmetic; with the pseudo header added that is gone, and the op puts the real bytes there.
+                hidden = None;
+                tail.sum.add_u16(body.fold());
+                (tail.varies, tail.has_body) = (true, true);
+                self.push(Op::Reveal);
+            }
+            match header.kind {
+                Kind::Tcp | Kind::Udp if is_transport => {
+                    body = self.fit_transport(header, index, behind);
+                    tail.sum = word(!body.fold());
+                }
+                Kind::Udp => self.fit_outer_udp(header, index, behind, layer, level == Some(0), &mut tail),
+                Kind::Gre => self.fit_gre(header, layer, &mut tail),
+                Kind::Ipv4 => {
+                    write_u16(&mut self.template, start + ipv4::TOTAL_LEN, behind as u16);
+                    self.fit_ipv4(header, self.gso.fixed_ids >> index & 1 != 0);
+                    levels -= 1;
+                }
+                Kind::Ipv6 => {
+                    write_u16(&mut self.template, start + ipv6::PAYLOAD_LEN, (behind - ipv6::LEN) as u16);
+                    tail.sum.add(&self.template[start..header.end()]);
+                    levels -= 1;
+                }
+                Kind::Ethernet | Kind::Vlan | Kind::Gue | Kind::Tcp => {
+                    tail.sum.add(&self.template[start..header.end()]);
+                }
+            }
+        }
+    }
+
+    /// Returns the pseudo header.
+    fn fit_transport(&mut self, header: &Header, index: usize, behind: usize) -> Sum {
+        let pseudo = self.pseudo(index, behind);
+        let (start, fill) = (header.start(), !self.primed);
+        let (at, field) = (header.off, start + remote::field_offset(header.kind).unwrap_or(udp::CHECKSUM));
+        let template = &mut self.template;
+        write_u16(template, field, 0);
+        if header.kind == Kind::Tcp {
+            let seq = read_u32(template, start + tcp::SEQ).unwrap_or(0);
+            let flags = template[start + tcp::FLAGS];
+            write_u32(template, start + tcp::SEQ, 0);
+            template[start + tcp::FLAGS] = 0;
+            let mut base = pseudo;
+            base.add(&template[start..header.end()]);
+            self.push(Op::Tcp { at, seq, flags, base: base.fold(), fill });
+        } else {
+            write_u16(template, start + udp::LENGTH, behind as u16);
+            let mut base = pseudo;
+            base.add(&template[start..header.end()]);
+            self.push(Op::Udp { at, base: base.fold(), fill });
+        }
+        if fill {
+            self.sums_payload = true;
+        } else {
+            write_u16(&mut self.template, field, Field::primed(pseudo).value());
+        }
+        pseudo
+    }
+
+    fn fit_outer_udp(
+        &mut self,
+        header: &Header,
+        index: usize,
+        behind: usize,
+        layer: Layer,
+        outermost: bool,
+        tail: &mut Tail,
+    ) {
+        let field = header.start() + udp::CHECKSUM;
+        write_u16(&mut self.template, header.start() + udp::LENGTH, behind as u16);
+        if !has_udp_checksum(self.head, header, layer) {
+            tail.sum.add(&self.template[header.start()..header.end()]);
+            return;
+        }
+        let pseudo = self.pseudo(index, behind);
+        if outermost && self.outer_csum {
+            write_u16(&mut self.template, field, Field::primed(pseudo).value());
+        } else {
+            write_u16(&mut self.template, field, 0);
+            let mut base = pseudo;
+            base.add(&self.template[header.start()..header.end()]);
+            self.fit_checksum(field, base, true, tail);
+        }
+        *tail = Tail { sum: word(!pseudo.fold()), varies: false, has_body: false };
+    }
+
+    fn fit_gre(&mut self, header: &Header, layer: Layer, tail: &mut Tail) {
+        let start = header.start();
+        let Some(parsed) = Gre::parse(&self.head[start..header.end()]) else { return };
+        if let (Some(place), Some(seq)) = (parsed.seq_at(), parsed.seq) {
+            write_u32(&mut self.template, start + place, 0);
+            self.push(Op::GreSeq { at: (start + place) as u16, seq });
+            tail.varies = true;
+        }
+        if parsed.checksum.is_some() {
+            write_u16(&mut self.template, start + gre::CHECKSUM, 0);
+            if layer.remote != Some(Remote::Gre) {
+                let base = Sum::of(&self.template[start..header.end()]);
+                self.fit_checksum(start + gre::CHECKSUM, base, false, tail);
+                *tail = Tail { sum: Sum::ZERO, varies: false, has_body: false };
+                return;
+            }
+        }
+        tail.sum.add(&self.template[start..header.end()]);
+    }
+
+    fn fit_ipv4(&mut self, header: &Header, fixed_id: bool) {
+        let (start, template) = (header.start(), &mut self.template);
+        let id = read_u16(template, start + ipv4::ID).unwrap_or(0);
+        write_u16(template, start + ipv4::CHECKSUM, 0);
+        if !fixed_id {
+            write_u16(template, start + ipv4::ID, 0);
+        }
+        let base = Sum::of(&template[start..header.end()]);
+        if fixed_id {
+            write_u16(template, start + ipv4::CHECKSUM, Field::complete(base).value());
+        } else {
+            self.push(Op::Ipv4 { at: header.off, id, base: base.fold() });
+        }
+    }
+
+    /// A checksum over `header` and the tail: at once where the tail is the same for all segments.
+    fn fit_checksum(&mut self, at: usize, header: Sum, udp: bool, tail: &mut Tail) {
+        let mut sum = header;
+        sum.add_u16(tail.sum.fold());
+        if tail.varies {
+            self.sums_payload |= tail.has_body;
+            self.push(Op::Checksum { at: at as u16, base: sum.fold(), udp });
+        } else {
+            write_u16(&mut self.template, at, complete(sum, udp).value());
+        }
+    }
+
+    fn pseudo(&self, index: usize, len: usize) -> Sum {
+        let header = self.layout.headers()[index];
+        // `check` saw to it that an IP header stands in front.
+        let ip = index.checked_sub(1).and_then(|ip| self.layout.headers().get(ip));
+        ip.and_then(|ip| pseudo(self.head, ip, header.kind, len)).unwrap_or(Sum::ZERO)
+    }
+
+    fn push(&mut self, op: Op) {
+        // There is room: no header pushes more than two, and one that reveals is no GRE header.
+        if let Some(place) = self.ops.get_mut(self.ops_len) {
+            *place = op;
+            self.ops_len += 1;
+        }
+    }
+
+    /// Makes `head`, a copy of the template, that of `part`, whose payload sums to `payload`.
+    pub(super) fn stamp(&self, head: &mut [u8], part: &Part, payload: Sum) {
+        // The transport header and payload, with the pseudo header or, which is the same number, the primed field.
+        let mut body = Sum::ZERO;
+        let mut varied = Sum::ZERO;
+        for op in &self.ops[..self.ops_len] {
+            match *op {
+                Op::Tcp { at, seq, flags, base, fill } => {
+                    let at = usize::from(at);
+                    let seq = seq.wrapping_add(part.start as u32);
+                    let flags = flags_of(flags, part);
+                    write_u32(head, at + tcp::SEQ, seq);
+                    head[at + tcp::FLAGS] = flags;
+                    if self.sums_payload {
+                        body = word(base);
+                        body.add_u32(seq);
+                        body.add_u16(u16::from(flags));
+                        body.append(payload, part.len);
+                        if fill {
+                            write_u16(head, at + tcp::CHECKSUM, complete(body, false).value());
+                        }
+                    }
+                }
+                Op::Udp { at, base, fill } => {
+                    if self.sums_payload {
+                        body = word(base);
+                        body.append(payload, part.len);
+                        if fill {
+                            write_u16(head, usize::from(at) + udp::CHECKSUM, complete(body, true).value());
+                        }
+                    }
+                }
+                Op::Ipv4 { at, id, base } => {
+                    let at = usize::from(at);
+                    let id = id.wrapping_add(part.index as u16);
+                    write_u16(head, at + ipv4::ID, id);
+                    let mut sum = word(base);
+                    sum.add_u16(id);
+                    write_u16(head, at + ipv4::CHECKSUM, Field::complete(sum).value());
+                }
+                Op::GreSeq { at, seq } => {
+                    let seq = seq.wrapping_add(part.index as u32);
+                    write_u32(head, usize::from(at), seq);
+                    varied.add_u32(seq);
+                }
+                Op::Reveal => varied.add_u16(body.fold()),
+                Op::Checksum { at, base, udp } => {
+                    varied.add_u16(base);
+                    write_u16(head, usize::from(at), complete(varied, udp).value());
+                    varied = Sum::ZERO;
+                }
+            }
+        }
+    }
+}
+
+/// What lies behind a header while a plan is made.
+struct Tail {
+    /// The sum of all that is the same for each segment.
+    sum: Sum,
+    /// Whether ops add to it.
+    varies: bool,
+    /// Whether the payload is in what they add.
+    has_body: bool,
+}
+
+/// FIN and PSH belong to the last segment, CWR to the first (RFC 3168 section 6.1.2; Linux does the same).
+fn flags_of(flags: u8, part: &Part) -> u8 {
+    let mut mask = 0xff;
+    if !part.last {
+        mask &= !(tcp::FIN | tcp::PSH);
+    }
+    if part.start != 0 {
+        mask &= !tcp::CWR;
+    }
+    flags & mask
+}
+
+fn complete(sum: Sum, udp: bool) -> Field {
+    if udp { Field::complete_udp(sum) } else { Field::complete(sum) }
+}
+
+/// Whether an outer UDP header of a train carries a checksum. One that was right for the train is computed anew.
+fn has_udp_checksum(head: &[u8], header: &Header, layer: Layer) -> bool {
+    match layer.udp {
+        LayerCsum::Absent => false,
+        LayerCsum::Owed => true,
+        LayerCsum::Unknown | LayerCsum::Done => read_u16(head, header.start() + udp::CHECKSUM) != Some(0),
+    }
+}
+
+/// Checks the tunnel levels of a train against its headers and returns the one with a remote transport checksum.
+fn check_layers(head: &[u8], layout: &Layout, layers: &[Layer]) -> Result<Option<usize>, Refusal> {
+    if layers.len() + 1 != layout.ip_levels() {
+        return Err(Refusal::Levels);
+    }
+    super::whole::check_places(head, layout, layers)?;
+    Ok(layers.iter().position(|layer| layer.remote == Some(Remote::Transport)))
+}
+
+/// The parts of a train, in order.
+pub(super) struct Parts<'a, B> {
+    cursor: Cursor<'a, B>,
+    total: usize,
+    size: usize,
+    /// Most bytes of payload in one part; less than two segments where the port takes none.
+    most: usize,
+    /// Most pieces of a part, where that can matter.
+    pieces: Option<usize>,
+    at: usize,
+    started: bool,
+}
+
+impl<B: AsRef<[u8]>> Iterator for Parts<'_, B> {
+    type Item = Part;
+
+    fn next(&mut self) -> Option<Part> {
+        let left = self.total - self.at;
+        if left == 0 && self.started {
+            return None;
+        }
+        self.started = true;
+        let mut most = self.most;
+        if let Some(pieces) = self.pieces {
+            most = most.min(self.cursor.reach(pieces.saturating_sub(1)));
+        }
+        let whole = most - most % self.size;
+        let len = if left <= most { left } else { whole.max(self.size).min(left) };
+        let part = Part { index: self.at / self.size, start: self.at, len, last: len == left };
+        self.at += len;
+        if self.pieces.is_some() {
+            self.cursor.take(len, |_| {});
+        }
+        Some(part)
+    }
+}

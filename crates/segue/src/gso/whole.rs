@@ -1,0 +1,223 @@
+//! Single packets: filling in the checksums that are owed, from the inside out.
+
+use super::{Limits, Refusal, SegmentCsum, check, is_routed, pseudo, transport, word};
+use crate::checksum::{Field, Sum};
+use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Payload, Remote, Unit, remote};
+use crate::wire::parse::MAX_HEADERS;
+use crate::wire::{gre, ipv4, ipv6, read_u16, udp, write_u16};
+
+/// What was done.
+pub(super) struct Filled {
+    /// What is left to the port.
+    pub(super) csum: SegmentCsum,
+    /// Whether the transport checksum was completed.
+    pub(super) completed: bool,
+    /// Bytes of payload that were summed.
+    pub(super) summed: u64,
+}
+
+/// Fills in what is owed in `head`, a copy of the packet's, and what the port with `limits` does not do itself.
+pub(super) fn fill<B: AsRef<[u8]>>(head: &mut [u8], packet: &Packet<B>, limits: &Limits) -> Result<Filled, Refusal> {
+    let Unit::Whole(csum) = packet.offload.unit else { return Err(Refusal::Train) };
+    let layers = packet.offload.layers();
+    let remote = layers.iter().position(|layer| layer.remote == Some(Remote::Transport));
+    let left = match csum {
+        Csum::Partial if remote.is_none() && limits.csum => SegmentCsum::Partial,
+        Csum::Verified if layers.is_empty() => SegmentCsum::Verified,
+        _ => SegmentCsum::AsIs,
+    };
+    let complete = csum == Csum::Partial && remote.is_none() && !limits.csum;
+    if csum == Csum::Partial {
+        transport(&packet.layout)?;
+    }
+    if !complete && layers.iter().all(|layer| layer.udp != LayerCsum::Owed && layer.gre != LayerCsum::Owed) {
+        return Ok(Filled { csum: left, completed: false, summed: 0 });
+    }
+    check(head, &packet.layout)?;
+    check_places(head, &packet.layout, layers)?;
+
+    let layout = &packet.layout;
+    let ends = ends(head, layout, packet.len());
+    let mut inside = Inside::new(head, packet, csum, &ends, complete);
+    let mut levels = layout.ip_levels();
+    let mut hidden = remote.filter(|_| csum == Csum::Partial);
+    let mut tail = Sum::ZERO;
+    for (index, header) in layout.headers().iter().enumerate().rev() {
+        if layout.transport() == Some(header) && index + 1 == layout.headers().len() {
+            continue;
+        }
+        let level = levels.checked_sub(1);
+        let layer = level.and_then(|k| layers.get(k)).copied().unwrap_or(Layer::NONE);
+        if hidden.is_some() && hidden == level && matches!(header.kind, Kind::Udp | Kind::Ipv4 | Kind::Ipv6) {
+            hidden = None;
+            inside.reveal();
+        }
+        let (start, end) = (header.start(), ends[index]);
+        match header.kind {
+            Kind::Udp if layer.udp == LayerCsum::Owed => {
+                let ip = index.checked_sub(1).and_then(|ip| layout.headers().get(ip)).ok_or(Refusal::Layout)?;
+                if is_routed(head, ip) {
+                    return Err(Refusal::Routing);
+                }
+                let mut sum = pseudo(head, ip, Kind::Udp, end - start).ok_or(Refusal::Layout)?;
+                let field = if level == Some(0) && limits.outer_csum {
+                    Field::primed(sum)
+                } else {
+                    write_u16(head, start + udp::CHECKSUM, 0);
+                    sum.add(&head[start..header.end()]);
+                    sum.add_u16(tail.fold());
+                    sum.add_u16(inside.sum_to(end).fold());
+                    Field::complete_udp(sum)
+                };
+                write_u16(head, start + udp::CHECKSUM, field.value());
+            }
+            Kind::Gre if layer.gre == LayerCsum::Owed => {
+                write_u16(head, start + gre::CHECKSUM, 0);
+                if layer.remote != Some(Remote::Gre) {
+                    let mut sum = Sum::of(&head[start..header.end()]);
+                    sum.add_u16(tail.fold());
+                    sum.add_u16(inside.sum_to(end).fold());
+                    write_u16(head, start + gre::CHECKSUM, Field::complete(sum).value());
+                }
+            }
+            _ => {}
+        }
+        tail.add(&head[start..header.end()]);
+        if header.is_ip() {
+            levels -= 1;
+        }
+    }
+    Ok(Filled { csum: left, completed: complete, summed: inside.summed })
+}
+
+/// Checks that every checksum that a layer speaks of has its place in the headers of that level.
+pub(super) fn check_places(head: &[u8], layout: &Layout, layers: &[Layer]) -> Result<(), Refusal> {
+    let transport = layout.transport().map(Header::start);
+    for (level, layer) in layers.iter().enumerate() {
+        let mut ips = 0;
+        let (mut has_udp, mut has_gre) = (false, false);
+        for header in layout.headers() {
+            ips += usize::from(header.is_ip());
+            if ips != level + 1 {
+                continue;
+            }
+            has_udp |= header.kind == Kind::Udp && Some(header.start()) != transport;
+            has_gre |= header.kind == Kind::Gre
+                && read_u16(head, header.start()).is_some_and(|flags| flags & gre::CSUM != 0);
+        }
+        let fits = (layer.udp != LayerCsum::Owed || has_udp)
+            && (layer.gre != LayerCsum::Owed || has_gre)
+            && (layer.remote != Some(Remote::Gre) || has_gre)
+            && (layer.remote != Some(Remote::Transport) || transport.is_some());
+        if !fits {
+            return Err(Refusal::Levels);
+        }
+    }
+    Ok(())
+}
+
+/// Where the part that starts with each header ends, by the length fields in and around it.
+fn ends(head: &[u8], layout: &Layout, len: usize) -> [usize; MAX_HEADERS] {
+    let mut ends = [0; MAX_HEADERS];
+    let mut limit = len;
+    for (end, header) in ends.iter_mut().zip(layout.headers()) {
+        let field = |at| usize::from(read_u16(head, header.start() + at).unwrap_or(u16::MAX));
+        let stated = match header.kind {
+            Kind::Ipv4 => header.start() + field(ipv4::TOTAL_LEN),
+            Kind::Ipv6 => header.start() + ipv6::LEN + field(ipv6::PAYLOAD_LEN),
+            Kind::Udp => header.start() + field(udp::LENGTH),
+            _ => limit,
+        };
+        // Never before the end of the headers: the layout says that they are all inside.
+        limit = limit.min(stated).max(layout.header_len());
+        *end = limit;
+    }
+    ends
+}
+
+/// The transport header and all payload, as the checksums around them count them.
+struct Inside<'a, B> {
+    payload: &'a Payload<B>,
+    head_len: usize,
+    /// The sum so far, from the transport header on.
+    sum: Sum,
+    /// Bytes of payload that are in it.
+    upto: usize,
+    /// The transport header as it is sent.
+    sent: Sum,
+    summed: u64,
+}
+
+impl<'a, B: AsRef<[u8]>> Inside<'a, B> {
+    /// Completes the transport checksum on the way, where `complete` says so.
+    fn new(
+        head: &mut [u8],
+        packet: &'a Packet<B>,
+        csum: Csum,
+        ends: &[usize; MAX_HEADERS],
+        complete: bool,
+    ) -> Inside<'a, B> {
+        let layout = &packet.layout;
+        let mut inside = Inside {
+            payload: &packet.payload,
+            head_len: layout.header_len(),
+            sum: Sum::ZERO,
+            upto: 0,
+            sent: Sum::ZERO,
+            summed: 0,
+        };
+        let Some(header) = layout.transport() else { return inside };
+        let index = layout.headers().len() - 1;
+        let end = ends[index];
+        let place = header.start() + remote::field_offset(header.kind).unwrap_or(udp::CHECKSUM);
+        inside.sent = Sum::of(&head[header.start()..header.end()]);
+        inside.sum = inside.sent;
+        let covered = match csum {
+            Csum::Partial => {
+                if complete {
+                    let sum = inside.sum_to(end);
+                    let field =
+                        if header.kind == Kind::Udp { Field::complete_udp(sum) } else { Field::complete(sum) };
+                    let primed = read_u16(head, place);
+                    write_u16(head, place, field.value());
+                    primed
+                } else {
+                    read_u16(head, place)
+                }
+            }
+            Csum::Verified => {
+                let ip = index.checked_sub(1).and_then(|ip| layout.headers().get(ip));
+                ip.filter(|ip| !is_routed(head, ip))
+                    .and_then(|ip| pseudo(head, ip, header.kind, end - header.start()))
+                    .map(Sum::fold)
+            }
+            Csum::Unknown | Csum::Absent | Csum::Complete(_) | Csum::Bad => None,
+        };
+        if let Some(pseudo) = covered {
+            // A part under a good checksum sums to the complement of its pseudo header.
+            inside.sum = word(!pseudo);
+            inside.upto = end - inside.head_len;
+            inside.sum.append(Sum::ZERO, inside.upto);
+        }
+        inside
+    }
+
+    /// From here outwards the transport header counts as it is sent.
+    fn reveal(&mut self) {
+        self.sum = self.sent;
+        self.upto = 0;
+    }
+
+    /// The sum up to `end`, counted from the start of the packet; ends must not decrease.
+    fn sum_to(&mut self, end: usize) -> Sum {
+        let to = end.saturating_sub(self.head_len);
+        if to > self.upto {
+            for piece in self.payload.pieces(self.upto..to) {
+                self.sum.add(piece);
+            }
+            self.summed += (to - self.upto) as u64;
+            self.upto = to;
+        }
+        self.sum
+    }
+}

@@ -1,0 +1,88 @@
+//! The header array of a packet: a fixed buffer with room in front.
+
+use crate::wire::parse::MAX_HEADER_BYTES;
+
+/// Bytes that can be put in front of a freshly loaded head: IPv6, UDP, GUE with remote checksum and GRE in full are 76.
+pub const HEADROOM: usize = 80;
+
+/// All headers of one packet, contiguous, with up to [`HEADROOM`] bytes of room in front.
+#[derive(Clone)]
+pub struct Head {
+    buf: [u8; HEADROOM + MAX_HEADER_BYTES],
+    start: u16,
+    end: u16,
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Head { buf: [0; HEADROOM + MAX_HEADER_BYTES], start: HEADROOM as u16, end: HEADROOM as u16 }
+    }
+}
+
+impl core::fmt::Debug for Head {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Head({:02x?})", self.bytes())
+    }
+}
+
+impl Head {
+    /// Bytes held.
+    pub fn len(&self) -> usize {
+        usize::from(self.end - self.start)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The headers.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[usize::from(self.start)..usize::from(self.end)]
+    }
+
+    /// The headers, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[usize::from(self.start)..usize::from(self.end)]
+    }
+
+    /// Replaces the content and restores the room in front. Bytes past the capacity of 256 are not taken: the parser's
+    /// limit is the same.
+    pub fn set(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(MAX_HEADER_BYTES)];
+        self.start = HEADROOM as u16;
+        self.end = self.start + bytes.len() as u16;
+        self.bytes_mut().copy_from_slice(bytes);
+    }
+
+    /// Makes room for `len` more bytes in front and returns them, or `None` where there is too little.
+    pub fn push_front(&mut self, len: usize) -> Option<&mut [u8]> {
+        let start = usize::from(self.start).checked_sub(len)?;
+        self.start = start as u16;
+        Some(&mut self.buf[start..start + len])
+    }
+
+    /// Removes `len` bytes from the front; all of them where there are fewer.
+    pub fn pull_front(&mut self, len: usize) {
+        self.start += len.min(self.len()) as u16;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_pushed_in_front_until_the_room_is_used() {
+        let mut head = Head::default();
+        head.set(b"tcp");
+        head.push_front(2).unwrap().copy_from_slice(b"ip");
+        assert_eq!(head.bytes(), b"iptcp");
+        assert!(head.push_front(HEADROOM - 1).is_none());
+        assert_eq!(head.push_front(HEADROOM - 2).map(|b| b.len()), Some(HEADROOM - 2));
+        head.pull_front(HEADROOM);
+        assert_eq!(head.bytes(), b"tcp");
+        head.pull_front(99);
+        assert!(head.is_empty());
+    }
+}

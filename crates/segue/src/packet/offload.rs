@@ -1,0 +1,207 @@
+//! Offload state: one value, owned by the packet, that cannot contradict itself.
+
+use super::{Head, remote};
+use crate::checksum::Sum;
+use crate::wire::parse::{Kind, Layout};
+use crate::wire::{gre, read_u16, udp};
+
+/// Most tunnel levels around a packet.
+pub const MAX_LAYERS: usize = 4;
+
+/// What is known of the innermost transport checksum of a single packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Csum {
+    /// Nothing: the field is as it came, right or wrong.
+    Unknown,
+    /// There is none: UDP with a zero checksum field.
+    Absent,
+    /// The field was checked and is right.
+    Verified,
+    /// Nothing of the field, but the sum of all bytes from the outermost IP header to the end is known.
+    Complete(Sum),
+    /// Owed: the field of the innermost transport header holds the pseudo-header sum, uncomplemented.
+    Partial,
+    /// The field was checked and is wrong.
+    Bad,
+}
+
+/// What is known of the transport checksums of a train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrainCsum {
+    /// Owed: the field holds the pseudo-header sum over the whole train, uncomplemented.
+    Partial,
+    /// Every segment was checked before it joined; the field holds the pseudo-header sum over the whole train.
+    Stale,
+}
+
+/// The transport of a train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GsoKind {
+    /// A run of one TCP stream.
+    Tcp,
+    /// UDP datagrams of equal size, the last one perhaps shorter (Linux: `UDP_L4`, USO).
+    Udp,
+}
+
+/// How a train is to be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gso {
+    /// Its transport.
+    pub kind: GsoKind,
+    /// Transport payload bytes of each segment but the last; never 0.
+    pub size: u16,
+    /// IPv4 headers (by index in the layout, bit 0 first) whose identification is the same on all segments; it counts up
+    /// by one where the bit is clear.
+    pub fixed_ids: u16,
+}
+
+impl Gso {
+    /// Segments of a train with `payload` bytes of transport payload: at least 1.
+    pub fn segs(&self, payload: usize) -> usize {
+        payload.div_ceil(usize::from(self.size).max(1)).max(1)
+    }
+}
+
+/// One packet or one train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// One packet.
+    Whole(Csum),
+    /// Several, under one header. Lengths, identification, sequence number and checksums in the header are those of the
+    /// first segment or of the whole, as `gso` needs them; outer lengths mean nothing until it is split.
+    Train {
+        /// The innermost transport checksums.
+        csum: TrainCsum,
+        /// How to cut it.
+        gso: Gso,
+    },
+}
+
+/// What is known of an outer checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerCsum {
+    /// The header carries none.
+    Absent,
+    /// It carries one of which nothing is known.
+    Unknown,
+    /// It carries one that was checked and is right, or that was just computed.
+    Done,
+    /// It has the place for one; it is to be computed when everything inside is final.
+    Owed,
+}
+
+/// Whose checksum the far end is to finish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remote {
+    /// That of the innermost transport header, which is primed.
+    Transport,
+    /// That of the GRE header, which holds zero.
+    Gre,
+}
+
+/// The state of one tunnel level: all headers from one IP header up to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// The outer UDP checksum.
+    pub udp: LayerCsum,
+    /// The GRE checksum.
+    pub gre: LayerCsum,
+    /// The remote checksum option that goes with it.
+    pub remote: Option<Remote>,
+}
+
+impl Layer {
+    /// A level without checksums.
+    pub const NONE: Layer = Layer { udp: LayerCsum::Absent, gre: LayerCsum::Absent, remote: None };
+}
+
+/// What is known and owed of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// The packet itself.
+    pub unit: Unit,
+    layers: [Layer; MAX_LAYERS],
+    count: u8,
+}
+
+impl Offload {
+    /// A packet of which nothing is known.
+    pub const UNKNOWN: Offload =
+        Offload { unit: Unit::Whole(Csum::Unknown), layers: [Layer::NONE; MAX_LAYERS], count: 0 };
+
+    /// A packet without tunnel levels.
+    pub const fn plain(unit: Unit) -> Offload {
+        Offload { unit, ..Offload::UNKNOWN }
+    }
+
+    /// The state of a packet that came from a wire: what its headers say, and nothing verified.
+    ///
+    /// Under a remote checksum option that points at the innermost transport header the transport checksum is
+    /// [`Csum::Partial`], and only means something once the outer checksum was verified.
+    pub fn received(head: &Head, layout: &Layout) -> Offload {
+        let mut offload = Offload::UNKNOWN;
+        let levels = layout.ip_levels();
+        let mut level = 0;
+        for (index, header) in layout.headers().iter().enumerate() {
+            let bytes = head.bytes().get(header.start()..).unwrap_or(&[]);
+            if header.is_ip() {
+                level += 1;
+                if level < levels {
+                    offload.push_inner(Layer::NONE);
+                }
+                continue;
+            }
+            let Some(layer) = offload.last_mut().filter(|_| level < levels) else { continue };
+            match header.kind {
+                Kind::Udp if read_u16(bytes, udp::CHECKSUM) != Some(0) => layer.udp = LayerCsum::Unknown,
+                Kind::Gre if read_u16(bytes, 0).is_some_and(|flags| flags & gre::CSUM != 0) => {
+                    layer.gre = LayerCsum::Unknown;
+                }
+                Kind::Gue => layer.remote = remote::option(head, layout, index).and_then(Result::ok),
+                _ => {}
+            }
+        }
+        if offload.layers().iter().any(|l| l.remote == Some(Remote::Transport)) {
+            offload.unit = Unit::Whole(Csum::Partial);
+        } else if let Some(header) = layout.transport()
+            && header.kind == Kind::Udp
+            && read_u16(head.bytes(), header.start() + udp::CHECKSUM) == Some(0)
+        {
+            offload.unit = Unit::Whole(Csum::Absent);
+        }
+        offload
+    }
+
+    /// The tunnel levels, outermost first.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers[..usize::from(self.count)]
+    }
+
+    /// The tunnel levels, to be changed.
+    pub fn layers_mut(&mut self) -> &mut [Layer] {
+        &mut self.layers[..usize::from(self.count)]
+    }
+
+    /// Puts a level around all others; `false` where there are [`MAX_LAYERS`] already.
+    pub fn push_outer(&mut self, layer: Layer) -> bool {
+        let count = usize::from(self.count);
+        if count == MAX_LAYERS {
+            return false;
+        }
+        self.layers.copy_within(..count, 1);
+        self.layers[0] = layer;
+        self.count += 1;
+        true
+    }
+
+    fn push_inner(&mut self, layer: Layer) {
+        if let Some(place) = self.layers.get_mut(usize::from(self.count)) {
+            *place = layer;
+            self.count += 1;
+        }
+    }
+
+    fn last_mut(&mut self) -> Option<&mut Layer> {
+        self.layers_mut().last_mut()
+    }
+}

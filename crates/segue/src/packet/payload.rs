@@ -1,0 +1,231 @@
+//! The payload of a packet: ranges of buffers, in order, never copied.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// A range of a buffer.
+#[derive(Clone, Debug)]
+pub struct Frag<B> {
+    buf: B,
+    start: u32,
+    len: u32,
+}
+
+impl<B: AsRef<[u8]>> Frag<B> {
+    /// The range `range` of `buf`, cut to what the buffer has; buffers past 4 GiB are not addressed.
+    pub fn new(buf: B, range: Range<usize>) -> Frag<B> {
+        let have = buf.as_ref().len().min(u32::MAX as usize);
+        let start = range.start.min(have);
+        let len = range.end.clamp(start, have) - start;
+        Frag { buf, start: start as u32, len: len as u32 }
+    }
+
+    /// The whole of `buf`.
+    pub fn all(buf: B) -> Frag<B> {
+        let len = buf.as_ref().len();
+        Frag::new(buf, 0..len)
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // In range by construction; a buffer whose length changes under us yields nothing rather than a panic.
+        self.buf.as_ref().get(self.start as usize..(self.start + self.len) as usize).unwrap_or(&[])
+    }
+
+    /// Bytes in the range.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether the range is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Without the first `n` bytes; empty where there are fewer.
+    #[must_use]
+    pub fn skip(mut self, n: usize) -> Frag<B> {
+        let n = n.min(self.len()) as u32;
+        self.start += n;
+        self.len -= n;
+        self
+    }
+
+    /// Without all after the first `n` bytes.
+    #[must_use]
+    pub fn first(mut self, n: usize) -> Frag<B> {
+        self.len = self.len.min(n.min(u32::MAX as usize) as u32);
+        self
+    }
+
+    /// The buffer.
+    pub fn into_inner(self) -> B {
+        self.buf
+    }
+}
+
+/// Ranges of buffers, in order.
+#[derive(Debug)]
+pub struct Payload<B> {
+    frags: Vec<Frag<B>>,
+    len: usize,
+}
+
+impl<B> Default for Payload<B> {
+    fn default() -> Self {
+        Payload { frags: Vec::new(), len: 0 }
+    }
+}
+
+impl<B: AsRef<[u8]>> Payload<B> {
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The ranges; none of them is empty.
+    pub fn frags(&self) -> &[Frag<B>] {
+        &self.frags
+    }
+
+    /// Adds a range at the end; an empty one is given up at once.
+    pub fn push(&mut self, frag: Frag<B>) {
+        if !frag.is_empty() {
+            self.len += frag.len();
+            self.frags.push(frag);
+        }
+    }
+
+    /// Moves all ranges of `other` to the end of these.
+    pub fn append(&mut self, other: &mut Payload<B>) {
+        self.len += other.len;
+        other.len = 0;
+        self.frags.append(&mut other.frags);
+    }
+
+    /// Gives up all after the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        while self.len > len {
+            let Some(last) = self.frags.pop() else { return };
+            self.len -= last.len();
+            if self.len < len {
+                self.push(last.first(len - self.len));
+                return;
+            }
+        }
+    }
+
+    /// Removes all ranges, which gives their buffers back.
+    pub fn clear(&mut self) {
+        self.frags.clear();
+        self.len = 0;
+    }
+
+    /// The bytes of `range`, piece by piece, cut to what is there.
+    pub fn pieces(&self, range: Range<usize>) -> Pieces<'_, B> {
+        let mut pieces = Pieces { frags: &self.frags, skip: range.start, left: range.end.saturating_sub(range.start) };
+        pieces.settle();
+        pieces
+    }
+
+    /// Copies `range` to `out` and returns how many bytes there were.
+    pub fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
+        let mut at = 0;
+        for piece in self.pieces(range) {
+            let Some(place) = out.get_mut(at..at + piece.len()) else { break };
+            place.copy_from_slice(piece);
+            at += piece.len();
+        }
+        at
+    }
+}
+
+/// Contiguous pieces of a payload range.
+#[derive(Debug)]
+pub struct Pieces<'a, B> {
+    frags: &'a [Frag<B>],
+    skip: usize,
+    left: usize,
+}
+
+impl<B: AsRef<[u8]>> Pieces<'_, B> {
+    /// Drops the ranges that lie wholly before the place reached.
+    fn settle(&mut self) {
+        while let Some((first, rest)) = self.frags.split_first() {
+            if self.skip < first.len() {
+                break;
+            }
+            self.skip -= first.len();
+            self.frags = rest;
+        }
+    }
+}
+
+impl<'a, B: AsRef<[u8]>> Iterator for Pieces<'a, B> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let frags: &'a [Frag<B>] = self.frags;
+        let bytes = frags.first()?.bytes().get(self.skip..)?;
+        let len = bytes.len().min(self.left);
+        if len == 0 {
+            return None;
+        }
+        self.left -= len;
+        self.skip += len;
+        self.settle();
+        Some(&bytes[..len])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload() -> Payload<&'static [u8]> {
+        let mut payload = Payload::default();
+        payload.push(Frag::new(b"xxabc".as_slice(), 2..9));
+        payload.push(Frag::new(b"".as_slice(), 0..0));
+        payload.push(Frag::all(b"defgh".as_slice()).skip(1).first(3));
+        payload
+    }
+
+    #[test]
+    fn every_range_yields_its_bytes() {
+        let (payload, whole) = (payload(), b"abcefg");
+        assert_eq!((payload.len(), payload.frags().len()), (6, 2));
+        for start in 0..8 {
+            for end in start..9 {
+                let expected = whole.get(start.min(6)..end.min(6)).unwrap();
+                let pieces: Vec<u8> = payload.pieces(start..end).flatten().copied().collect();
+                assert_eq!(pieces, expected, "{start}..{end}");
+                let mut out = [0; 16];
+                assert_eq!(payload.copy_to(start..end, &mut out), expected.len());
+                assert_eq!(&out[..expected.len()], expected);
+            }
+        }
+    }
+
+    #[test]
+    fn truncation_keeps_exactly_the_first_bytes() {
+        for len in 0..8 {
+            let mut payload = payload();
+            payload.truncate(len);
+            let bytes: Vec<u8> = payload.pieces(0..99).flatten().copied().collect();
+            assert_eq!(bytes, b"abcefg"[..len.min(6)]);
+            assert_eq!(payload.len(), len.min(6));
+        }
+    }
+
+    #[test]
+    fn ranges_past_the_buffer_are_cut() {
+        assert!(Frag::new(b"abc".as_slice(), 5..9).is_empty());
+        assert_eq!(Frag::new(b"abc".as_slice(), 1..99).bytes(), b"bc");
+        assert_eq!(Frag::all(b"abc".as_slice()).skip(9).len(), 0);
+    }
+}

@@ -1,0 +1,100 @@
+//! Named reasons: why a packet was refused, dropped, or a train was closed.
+//!
+//! Every stage has one small `repr(u8)` enum made by [`reasons!`](crate::reasons); the name of a variant is the JSON
+//! key, the metric label and the word in the manual, and [`Counts`] is an array with one counter for each.
+
+/// What [`reasons!`](crate::reasons) gives an enum.
+pub trait Reason: Copy + 'static {
+    /// Every variant, in the order of their numbers.
+    const ALL: &'static [Self];
+    /// The name in statistics: `snake_case`, stable.
+    fn name(self) -> &'static str;
+    /// One sentence for people.
+    fn help(self) -> &'static str;
+    /// Position in [`Reason::ALL`].
+    fn index(self) -> usize;
+}
+
+/// Largest number of reasons that one enum may have.
+pub const MAX_REASONS: usize = 48;
+
+/// One counter for each reason of `R`.
+#[derive(Clone, Debug)]
+pub struct Counts<R> {
+    counts: [u64; MAX_REASONS],
+    reason: core::marker::PhantomData<R>,
+}
+
+impl<R: Reason> Default for Counts<R> {
+    fn default() -> Self {
+        const { assert!(R::ALL.len() <= MAX_REASONS) };
+        Counts { counts: [0; MAX_REASONS], reason: core::marker::PhantomData }
+    }
+}
+
+impl<R: Reason> Counts<R> {
+    /// Counts one.
+    pub fn add(&mut self, reason: R) {
+        self.add_many(reason, 1);
+    }
+
+    /// Counts `n`.
+    pub fn add_many(&mut self, reason: R, n: u64) {
+        let count = &mut self.counts[reason.index()];
+        *count = count.wrapping_add(n);
+    }
+
+    /// The count of one reason.
+    pub fn of(&self, reason: R) -> u64 {
+        self.counts[reason.index()]
+    }
+
+    /// The sum over all reasons.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Every reason with its count.
+    pub fn iter(&self) -> impl Iterator<Item = (R, u64)> + '_ {
+        R::ALL.iter().map(|&reason| (reason, self.of(reason)))
+    }
+}
+
+/// Declares an enum of reasons: `reasons! { /// doc pub enum Name { Variant = "name": "sentence", .. } }`.
+#[macro_export]
+macro_rules! reasons {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($variant:ident = $text:literal : $help:literal),+ $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        $vis enum $name { $(#[doc = $help] $variant),+ }
+
+        impl $crate::reason::Reason for $name {
+            const ALL: &'static [Self] = &[$($name::$variant),+];
+            fn name(self) -> &'static str { match self { $($name::$variant => $text),+ } }
+            fn help(self) -> &'static str { match self { $($name::$variant => $help),+ } }
+            fn index(self) -> usize { self as usize }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::reasons! {
+        /// Two reasons.
+        enum Two { First = "first": "The first.", Second = "second": "The second." }
+    }
+
+    #[test]
+    fn names_counts_and_totals_agree() {
+        let mut counts = Counts::<Two>::default();
+        counts.add(Two::Second);
+        counts.add_many(Two::First, 3);
+        let seen: Vec<_> = counts.iter().map(|(r, n)| (r.name(), n)).collect();
+        assert_eq!(seen, [("first", 3), ("second", 1)]);
+        assert_eq!(counts.total(), 4);
+        assert_eq!(Two::Second.help(), "The second.");
+    }
+}

@@ -1,0 +1,381 @@
+//! The one parser: bytes to a [`Layout`] that says where every header is, tunnels included.
+//!
+//! Later stages take the layout and never derive an offset again. Parsing stops at the first thing that is no header we
+//! know and says why in [`Stop`]; what was found until then stays valid.
+
+use super::{ethernet, ethertype, gre, gue, ipv4, ipv6, protocol, read_u16, tcp, udp};
+
+/// Most headers that a layout holds, all levels together; it is also the nesting limit.
+pub const MAX_HEADERS: usize = 16;
+/// Most bytes of headers that a layout covers.
+pub const MAX_HEADER_BYTES: usize = 256;
+
+/// What a header is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// Ethernet II without tags: addresses and one type field.
+    Ethernet,
+    /// One VLAN tag: tag control information and the type that follows.
+    Vlan,
+    /// IPv4 with its options.
+    Ipv4,
+    /// IPv6 with its extension headers.
+    Ipv6,
+    /// UDP.
+    Udp,
+    /// TCP with its options.
+    Tcp,
+    /// GRE with its options.
+    Gre,
+    /// GUE with its options; 0 bytes long in version 1.
+    Gue,
+}
+
+/// One header's place, in bytes from the start of the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub kind: Kind,
+    /// First byte.
+    pub off: u16,
+    /// Bytes.
+    pub len: u16,
+}
+
+impl Header {
+    /// First byte.
+    pub fn start(&self) -> usize {
+        usize::from(self.off)
+    }
+
+    /// First byte after it.
+    pub fn end(&self) -> usize {
+        usize::from(self.off) + usize::from(self.len)
+    }
+
+    /// Whether it is IPv4 or IPv6.
+    pub fn is_ip(&self) -> bool {
+        matches!(self.kind, Kind::Ipv4 | Kind::Ipv6)
+    }
+}
+
+/// Why parsing ended where it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stop {
+    /// At the payload of the innermost TCP or UDP header: the normal case.
+    Transport,
+    /// At a protocol or EtherType that is not one of ours (ICMP, ARP, ...).
+    Protocol,
+    /// Behind the IP header of a fragment, an IPv6 atomic one included; of IPv6 only the fixed header is listed.
+    Fragment,
+    /// At a header whose lengths contradict each other or the bytes present.
+    Malformed,
+    /// At [`MAX_HEADERS`], [`MAX_HEADER_BYTES`] or a limit of the IPv6 chain.
+    TooDeep,
+}
+
+/// Where the packet begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With an Ethernet header.
+    Ethernet,
+    /// With an IPv4 or IPv6 header; the first nibble says which.
+    Ip,
+}
+
+/// Which UDP destination ports carry tunnels. Nothing in a packet says so: it is configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tunnels {
+    gue: [u16; 4],
+    fou: [(u16, u8); 4],
+}
+
+impl Tunnels {
+    /// No tunnel ports: UDP is always a transport.
+    pub const NONE: Tunnels = Tunnels { gue: [0; 4], fou: [(0, 0); 4] };
+
+    /// With one more GUE port; the fifth and port 0 are ignored.
+    #[must_use]
+    pub fn with_gue(mut self, port: u16) -> Self {
+        if let Some(free) = self.gue.iter_mut().find(|p| **p == 0) {
+            *free = port;
+        }
+        self
+    }
+
+    /// With one more FOU port for one IP protocol; the fifth and port 0 are ignored.
+    #[must_use]
+    pub fn with_fou(mut self, port: u16, protocol: u8) -> Self {
+        if let Some(free) = self.fou.iter_mut().find(|p| p.0 == 0) {
+            *free = (port, protocol);
+        }
+        self
+    }
+
+    fn is_gue(&self, port: u16) -> bool {
+        port != 0 && self.gue.contains(&port)
+    }
+
+    fn fou_protocol(&self, port: u16) -> Option<u8> {
+        self.fou.iter().find(|p| p.0 == port && port != 0).map(|p| p.1)
+    }
+}
+
+/// Where every header of a packet is.
+#[derive(Clone, Copy)]
+pub struct Layout {
+    headers: [Header; MAX_HEADERS],
+    count: u8,
+    stop: Stop,
+    exact: bool,
+    end: u32,
+}
+
+impl PartialEq for Layout {
+    fn eq(&self, other: &Self) -> bool {
+        self.headers() == other.headers() && self.stop == other.stop
+    }
+}
+
+impl core::fmt::Debug for Layout {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Layout").field("headers", &self.headers()).field("stop", &self.stop).finish_non_exhaustive()
+    }
+}
+
+impl Layout {
+    /// No headers; `stop` says why.
+    pub const fn empty(stop: Stop) -> Layout {
+        let none = Header { kind: Kind::Ethernet, off: 0, len: 0 };
+        Layout { headers: [none; MAX_HEADERS], count: 0, stop, exact: false, end: 0 }
+    }
+
+    /// The headers, outermost first.
+    pub fn headers(&self) -> &[Header] {
+        &self.headers[..usize::from(self.count)]
+    }
+
+    /// Why parsing ended.
+    pub fn stop(&self) -> Stop {
+        self.stop
+    }
+
+    /// Bytes of all headers: where the payload starts.
+    pub fn header_len(&self) -> usize {
+        self.headers().last().map_or(0, Header::end)
+    }
+
+    /// Whether every length field covers exactly the bytes present: no padding and no trailer at any level.
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// Bytes up to the end of the outermost IP packet: what is present less Ethernet padding.
+    pub fn end(&self) -> usize {
+        self.end as usize
+    }
+
+    /// The innermost TCP or UDP header, where parsing got there.
+    pub fn transport(&self) -> Option<&Header> {
+        if self.stop == Stop::Transport { self.headers().last() } else { None }
+    }
+
+    /// The innermost IP header.
+    pub fn inner_ip(&self) -> Option<&Header> {
+        self.headers().iter().rfind(|h| h.is_ip())
+    }
+
+    /// Number of IP headers: 1 for a plain packet, one more for each tunnel.
+    pub fn ip_levels(&self) -> usize {
+        self.headers().iter().filter(|h| h.is_ip()).count()
+    }
+
+    /// Adds a header behind the last one; `false` where a limit is reached.
+    pub fn push(&mut self, kind: Kind, len: usize) -> bool {
+        let off = self.header_len();
+        if usize::from(self.count) == MAX_HEADERS || off + len > MAX_HEADER_BYTES {
+            return false;
+        }
+        // Both fit: MAX_HEADER_BYTES is far below 65536.
+        self.headers[usize::from(self.count)] = Header { kind, off: off as u16, len: len as u16 };
+        self.count += 1;
+        true
+    }
+
+    /// Puts the headers of `outer` in front of these. `false`, and nothing is changed, where a limit is reached.
+    pub fn prepend(&mut self, outer: &Layout) -> bool {
+        let shift = outer.header_len();
+        let total = usize::from(outer.count) + usize::from(self.count);
+        if total > MAX_HEADERS || shift + self.header_len() > MAX_HEADER_BYTES {
+            return false;
+        }
+        let mut headers = outer.headers;
+        for (to, from) in headers[usize::from(outer.count)..].iter_mut().zip(self.headers()) {
+            *to = Header { off: from.off + shift as u16, ..*from };
+        }
+        self.headers = headers;
+        self.count = total as u8;
+        self.end += shift as u32;
+        true
+    }
+
+    fn stopped(mut self, stop: Stop) -> Layout {
+        self.stop = stop;
+        self
+    }
+}
+
+/// What the next header is.
+enum Next {
+    Type(u16),
+    Protocol(u8),
+}
+
+/// Finds every header of the packet in `bytes`, which must hold the whole packet and may have padding behind it.
+///
+/// Lengths are checked against the bytes present at every level; no header is listed whose bytes are not all there.
+/// Checksums are not looked at.
+pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
+    let mut layout = Layout::empty(Stop::Malformed);
+    layout.exact = true;
+    layout.end = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    let mut next = match start {
+        Start::Ip => match bytes.first().map(|b| b >> 4) {
+            Some(4) => Next::Type(ethertype::IPV4),
+            Some(6) => Next::Type(ethertype::IPV6),
+            _ => return layout,
+        },
+        Start::Ethernet => {
+            let Some(kind) = read_u16(bytes, ethernet::TYPE) else { return layout };
+            layout.push(Kind::Ethernet, ethernet::LEN);
+            Next::Type(kind)
+        }
+    };
+    // What the current level may use: shrinks to what each length field says.
+    let mut limit = bytes.len();
+    let mut tags = 0;
+    loop {
+        let off = layout.header_len();
+        let Some(rest) = bytes.get(off..limit) else { return layout.stopped(Stop::Malformed) };
+        let found = match next {
+            Next::Type(ethertype::VLAN | ethertype::QINQ) => {
+                tags += 1;
+                if tags > ethernet::MAX_TAGS {
+                    return layout.stopped(Stop::TooDeep);
+                }
+                read_u16(rest, ethernet::VLAN_TYPE).map(|kind| (Kind::Vlan, ethernet::VLAN_LEN, Some(Next::Type(kind))))
+            }
+            Next::Type(ethertype::IPV4) | Next::Protocol(protocol::IPV4) => match ipv4_header(rest) {
+                Ok(ip) => {
+                    limit = shorten(&mut layout, off + ip.total_len, limit);
+                    if ip.fragment {
+                        let listed = layout.push(Kind::Ipv4, ip.len);
+                        return layout.stopped(if listed { Stop::Fragment } else { Stop::TooDeep });
+                    }
+                    Some((Kind::Ipv4, ip.len, Some(Next::Protocol(ip.protocol))))
+                }
+                Err(stop) => return layout.stopped(stop),
+            },
+            Next::Type(ethertype::IPV6) | Next::Protocol(protocol::IPV6) => match ipv6_header(rest) {
+                Ok(ip) => {
+                    limit = shorten(&mut layout, off + ip.total_len, limit);
+                    if ip.fragment {
+                        let listed = layout.push(Kind::Ipv6, ip.len);
+                        return layout.stopped(if listed { Stop::Fragment } else { Stop::TooDeep });
+                    }
+                    Some((Kind::Ipv6, ip.len, Some(Next::Protocol(ip.protocol))))
+                }
+                Err(stop) => return layout.stopped(stop),
+            },
+            Next::Type(ethertype::TEB) => {
+                tags = 0;
+                read_u16(rest, ethernet::TYPE).map(|kind| (Kind::Ethernet, ethernet::LEN, Some(Next::Type(kind))))
+            }
+            Next::Protocol(protocol::TCP) => tcp_header(rest).map(|len| (Kind::Tcp, len, None)),
+            Next::Protocol(protocol::UDP) => match udp_header(rest) {
+                Some((port, length)) => {
+                    limit = shorten(&mut layout, off + length, limit);
+                    if tunnels.is_gue(port) {
+                        if !layout.push(Kind::Udp, udp::LEN) {
+                            return layout.stopped(Stop::TooDeep);
+                        }
+                        let inside = bytes.get(layout.header_len()..limit).unwrap_or(&[]);
+                        gue::Gue::parse(inside).ok().map(|g| (Kind::Gue, g.len, Some(Next::Protocol(g.protocol))))
+                    } else {
+                        Some((Kind::Udp, udp::LEN, tunnels.fou_protocol(port).map(Next::Protocol)))
+                    }
+                }
+                None => None,
+            },
+            Next::Protocol(protocol::GRE) => {
+                gre::Gre::parse(rest).map(|gre| (Kind::Gre, gre.len(), Some(Next::Type(gre.protocol))))
+            }
+            Next::Type(_) | Next::Protocol(_) => return layout.stopped(Stop::Protocol),
+        };
+        let Some((kind, len, following)) = found else { return layout.stopped(Stop::Malformed) };
+        if !layout.push(kind, len) {
+            return layout.stopped(Stop::TooDeep);
+        }
+        match following {
+            Some(following) => next = following,
+            None => return layout.stopped(Stop::Transport),
+        }
+    }
+}
+
+/// Narrows what the inner levels may use; a length short of what is present makes the layout inexact.
+fn shorten(layout: &mut Layout, end: usize, limit: usize) -> usize {
+    if end != limit {
+        if layout.ip_levels() == 0 {
+            layout.end = end as u32;
+        }
+        layout.exact = false;
+    }
+    end
+}
+
+struct Ip {
+    len: usize,
+    total_len: usize,
+    protocol: u8,
+    fragment: bool,
+}
+
+fn ipv4_header(bytes: &[u8]) -> Result<Ip, Stop> {
+    let header: &[u8; ipv4::MIN_LEN] = bytes.first_chunk().ok_or(Stop::Malformed)?;
+    let len = ipv4::header_len(header[0]);
+    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if header[0] >> 4 != 4 || len < ipv4::MIN_LEN || total_len < len || total_len > bytes.len() {
+        return Err(Stop::Malformed);
+    }
+    let fragment = u16::from_be_bytes([header[6], header[7]]) & (ipv4::MF | ipv4::OFFSET) != 0;
+    Ok(Ip { len, total_len, protocol: header[ipv4::PROTOCOL], fragment })
+}
+
+fn ipv6_header(bytes: &[u8]) -> Result<Ip, Stop> {
+    let header: &[u8; ipv6::LEN] = bytes.first_chunk().ok_or(Stop::Malformed)?;
+    let total_len = ipv6::LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
+    if header[0] >> 4 != 6 || total_len > bytes.len() {
+        return Err(Stop::Malformed);
+    }
+    match ipv6::chain(header[ipv6::NEXT_HEADER], &bytes[ipv6::LEN..total_len]) {
+        ipv6::Chain::End { next, len } => Ok(Ip { len: ipv6::LEN + len, total_len, protocol: next, fragment: false }),
+        ipv6::Chain::Fragment => Ok(Ip { len: ipv6::LEN, total_len, protocol: protocol::FRAGMENT, fragment: true }),
+        ipv6::Chain::Truncated => Err(Stop::Malformed),
+        ipv6::Chain::TooLong => Err(Stop::TooDeep),
+    }
+}
+
+fn tcp_header(bytes: &[u8]) -> Option<usize> {
+    let header: &[u8; tcp::MIN_LEN] = bytes.first_chunk()?;
+    let len = tcp::header_len(header[tcp::OFFSET]);
+    (len >= tcp::MIN_LEN && len <= bytes.len()).then_some(len)
+}
+
+/// Destination port and length field.
+fn udp_header(bytes: &[u8]) -> Option<(u16, usize)> {
+    let header: &[u8; udp::LEN] = bytes.first_chunk()?;
+    let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    (length >= udp::LEN && length <= bytes.len()).then(|| (u16::from_be_bytes([header[2], header[3]]), length))
+}

@@ -1,0 +1,15 @@
+//! UDP (RFC 768; zero checksums over IPv6: RFC 6935 and RFC 6936).
+
+/// Bytes of a header.
+pub const LEN: usize = 8;
+
+/// Source port; the destination port follows.
+pub const PORTS: usize = 0;
+/// Source port.
+pub const SRC_PORT: usize = 0;
+/// Destination port.
+pub const DST_PORT: usize = 2;
+/// Length, header included.
+pub const LENGTH: usize = 4;
+/// Checksum; zero means none.
+pub const CHECKSUM: usize = 6;

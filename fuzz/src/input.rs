@@ -1,0 +1,26 @@
+//! Reading choices from fuzz input.
+
+/// Takes choices from the front of the input; an exhausted input gives zeros, so that every input means something.
+pub(crate) struct Input<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Input<'a> {
+        Input { rest: bytes }
+    }
+
+    pub(crate) fn u8(&mut self) -> u8 {
+        let Some((&first, rest)) = self.rest.split_first() else { return 0 };
+        self.rest = rest;
+        first
+    }
+
+    pub(crate) fn u16(&mut self) -> u16 {
+        u16::from_be_bytes([self.u8(), self.u8()])
+    }
+
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+}

@@ -1,0 +1,35 @@
+use segue::wire::parse::{MAX_HEADERS, Start};
+use segue::wire::{Stop, Tunnels, parse as parse_packet};
+
+use crate::input::Input;
+
+/// The parser on arbitrary bytes: it ends, and what it reports lies inside the bytes it was given, header after header.
+///
+/// The first byte's lowest bit says where the packet begins: 0 with Ethernet, 1 with IP.
+pub fn parse(data: &[u8]) {
+    let mut input = Input::new(data);
+    let start = if input.u8() & 1 == 0 { Start::Ethernet } else { Start::Ip };
+    let bytes = input.rest();
+    let tunnels = Tunnels::NONE.with_gue(6080).with_gue(6086).with_fou(5554, 4).with_fou(5547, 47).with_fou(5541, 41);
+    for tunnels in [Tunnels::NONE, tunnels] {
+        let layout = parse_packet(bytes, start, &tunnels);
+        assert!(layout.headers().len() <= MAX_HEADERS);
+        let mut end = 0;
+        for header in layout.headers() {
+            assert_eq!(header.start(), end, "headers follow each other: {layout:?}");
+            end = header.end();
+        }
+        assert_eq!(end, layout.header_len());
+        assert!(end <= layout.end(), "no header lies beyond the packet: {layout:?}");
+        assert!(layout.end() <= bytes.len(), "no packet lies beyond its bytes: {layout:?}");
+        assert_eq!(layout.transport().is_some(), layout.stop() == Stop::Transport);
+
+        // Ethernet pads short frames; padding must not change what is found. A packet that is malformed for want of
+        // bytes may become whole.
+        if layout.ip_levels() > 0 && layout.stop() != Stop::Malformed && bytes.len() < 2048 {
+            let mut padded = bytes[..layout.end()].to_vec();
+            padded.resize(padded.len() + 46, 0xaa);
+            assert_eq!(parse_packet(&padded, start, &tunnels), layout, "padding changed the layout");
+        }
+    }
+}
