@@ -1,0 +1,125 @@
+//! Counters that other threads may read: one writer, relaxed atomics, a fixed list of names.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use segue::reason::{Counts, Reason};
+
+/// What a counter counts within its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Group {
+    /// Into segue from the port.
+    Receive,
+    /// Out of segue through the port.
+    Transmit,
+    /// Numbers of the port itself.
+    Port,
+    /// Packets dropped, by reason.
+    Drops,
+    /// Why trains ended, by reason.
+    Flushes,
+    /// Why packets stayed alone, by reason.
+    Alone,
+    /// What differed when a packet did not fit a train, by reason.
+    Mismatches,
+    /// What was done in a smaller form because the kernel refused, by reason.
+    Fallbacks,
+    /// Numbers of the worker: polls, full budgets, wake-ups.
+    Worker,
+}
+
+/// The place of one counter.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    /// Name of the port, empty for the worker.
+    pub port: String,
+    /// What it counts.
+    pub group: Group,
+    /// Field or reason.
+    pub key: &'static str,
+}
+
+enum To<'a> {
+    Names(&'a mut Vec<Name>),
+    Board { values: &'a [AtomicU64], next: usize },
+}
+
+/// Where [`Pipeline::collect`](crate::pipeline::Pipeline::collect) writes its counters.
+pub struct Sink<'a> {
+    to: To<'a>,
+}
+
+impl std::fmt::Debug for Sink<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sink")
+    }
+}
+
+impl Sink<'_> {
+    /// One counter.
+    pub fn put(&mut self, port: &str, group: Group, key: &'static str, value: u64) {
+        match &mut self.to {
+            To::Names(names) => names.push(Name { port: port.to_owned(), group, key }),
+            To::Board { values, next } => {
+                if let Some(place) = values.get(*next) {
+                    place.store(value, Ordering::Relaxed);
+                }
+                *next += 1;
+            }
+        }
+    }
+
+    /// All counters of one enum of reasons.
+    pub fn reasons<R: Reason>(&mut self, port: &str, group: Group, counts: &Counts<R>) {
+        for (reason, count) in counts.iter() {
+            self.put(port, group, reason.name(), count);
+        }
+    }
+}
+
+/// The counters of one worker. Shared by `Arc`; written by that worker only.
+#[derive(Debug)]
+pub struct Board {
+    names: Vec<Name>,
+    values: Box<[AtomicU64]>,
+}
+
+impl Board {
+    /// A board for what `collect` writes.
+    pub fn new(collect: impl FnOnce(&mut Sink<'_>)) -> Board {
+        let mut names = Vec::new();
+        collect(&mut Sink { to: To::Names(&mut names) });
+        let values = names.iter().map(|_| AtomicU64::new(0)).collect();
+        Board { names, values }
+    }
+
+    /// Writes all values anew.
+    pub fn publish(&self, collect: impl FnOnce(&mut Sink<'_>)) {
+        collect(&mut Sink { to: To::Board { values: &self.values, next: 0 } });
+    }
+
+    /// Every counter with its value. Values of one round are not read at one instant: sums may be off by a round.
+    pub fn read(&self) -> impl Iterator<Item = (&Name, u64)> {
+        self.names.iter().zip(self.values.iter().map(|v| v.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_is_read_under_its_name() {
+        let mut values = [1, 2];
+        let collect = |values: [u64; 2]| {
+            move |sink: &mut Sink<'_>| {
+                sink.put("sg0", Group::Receive, "packets", values[0]);
+                sink.put("udp", Group::Drops, "too_big", values[1]);
+            }
+        };
+        let board = Board::new(collect(values));
+        values = [7, 9];
+        board.publish(collect(values));
+        let seen: Vec<_> = board.read().map(|(n, v)| (n.port.as_str(), n.group, n.key, v)).collect();
+        assert_eq!(seen, [("sg0", Group::Receive, "packets", 7), ("udp", Group::Drops, "too_big", 9)]);
+    }
+}

@@ -1,0 +1,14 @@
+//! Moves packets: the poll loop, the pipeline of a tunnel, and the counters that others may read meanwhile.
+//!
+//! A [`worker`](worker::run) owns everything it touches: ports, page pool, GRO table, counters. Workers share nothing;
+//! what others see of them is a [`board::Board`] of relaxed atomics that the worker alone writes, once a round. A round
+//! takes at most a budget from each port, serves what was left over first, flushes what GRO holds, and sleeps only when
+//! no port has more.
+//!
+//! The crate names no concrete port: the program wires them.
+
+pub mod board;
+pub mod pipeline;
+mod sys;
+pub mod tunnel;
+pub mod worker;

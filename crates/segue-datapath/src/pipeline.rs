@@ -1,0 +1,44 @@
+//! What every pipeline gives the worker.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use segue::time::Nanos;
+
+use crate::board::Sink;
+
+/// What the worker is to wait for on a port.
+#[derive(Clone, Copy, Debug)]
+pub struct Interest<'a> {
+    /// The port's descriptor.
+    pub fd: BorrowedFd<'a>,
+    /// Wake when it has something to read. Off while the way out is blocked, so that a slow port holds back its source
+    /// and nothing piles up here.
+    pub read: bool,
+    /// Wake when it can take more.
+    pub write: bool,
+}
+
+/// What one round left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Round {
+    /// Every port was emptied; sleep until one has something.
+    Idle,
+    /// A budget was used up: go on at once.
+    More,
+}
+
+/// A set of ports with a way through them.
+pub trait Pipeline {
+    /// One bounded round; `now` is read once for it.
+    ///
+    /// # Errors
+    /// Only where a port has become useless.
+    fn round(&mut self, now: Nanos) -> io::Result<Round>;
+    /// Tells `wait` what to wait for when the round was idle.
+    fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>));
+    /// When a round is due even if nothing arrives.
+    fn deadline(&self) -> Option<Nanos>;
+    /// Writes every counter, always the same ones in the same order.
+    fn collect(&self, sink: &mut Sink<'_>);
+}

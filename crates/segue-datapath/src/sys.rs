@@ -1,0 +1,60 @@
+//! The two system calls of the loop: `ppoll` and the monotonic clock.
+#![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use segue::time::Nanos;
+
+use crate::pipeline::Interest;
+
+/// Descriptors to wait for, kept between rounds so that nothing is allocated.
+#[derive(Debug, Default)]
+pub(crate) struct PollSet {
+    fds: Vec<libc::pollfd>,
+}
+
+impl PollSet {
+    pub(crate) fn clear(&mut self) {
+        self.fds.clear();
+    }
+
+    pub(crate) fn add(&mut self, interest: &Interest<'_>) {
+        let read = if interest.read { libc::POLLIN } else { 0 };
+        let write = if interest.write { libc::POLLOUT } else { 0 };
+        if read | write != 0 {
+            self.fds.push(libc::pollfd { fd: interest.fd.as_raw_fd(), events: read | write, revents: 0 });
+        }
+    }
+
+    pub(crate) fn add_read(&mut self, fd: BorrowedFd<'_>) {
+        self.add(&Interest { fd, read: true, write: false });
+    }
+
+    /// Waits until something is ready or the time is over. `Ok(true)` when the first descriptor added is readable.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let spec = timeout.map(|t| libc::timespec {
+            tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: libc::c_long::from(t.subsec_nanos() as i32),
+        });
+        let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let count = self.fds.len() as libc::nfds_t;
+        // SAFETY: the vector holds `count` pollfd values and outlives the call; `spec` is null or points to a timespec
+        // on this stack frame; no signal mask is passed.
+        let result = unsafe { libc::ppoll(self.fds.as_mut_ptr(), count, spec, std::ptr::null()) };
+        if result < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
+        }
+        Ok(self.fds.first().is_some_and(|fd| fd.revents != 0))
+    }
+}
+
+/// The monotonic clock.
+pub(crate) fn now() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}

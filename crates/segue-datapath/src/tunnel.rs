@@ -1,0 +1,277 @@
+//! The pipeline of a tunnel: a packet port inside, a datagram port outside.
+//!
+//! Outward: read trains inside, put the outer headers on, split for the datagram port. Inward: take bursts apart,
+//! decapsulate, join what belongs together, write trains inside. Between the two ends nothing looks at single segments.
+
+use std::io;
+use std::net::IpAddr;
+
+use segue::encap::{DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, OuterCsum, Received};
+use segue::gro::{self, Gro};
+use segue::gso;
+use segue::packet::{Frag, Packet};
+use segue::reason::Counts;
+use segue::time::Nanos;
+use segue_port::{Burst, Page, Polled, Port, RxBatch, Sent, TxBatch};
+
+use crate::board::{Group, Sink};
+use crate::pipeline::{Interest, Pipeline, Round};
+
+segue::reasons! {
+    /// Why the tunnel itself dropped something, beside what encapsulation, decapsulation and ports name.
+    pub enum Dropped {
+        UnknownPeer = "unknown_peer": "A datagram whose source is not the configured remote address.",
+    }
+}
+
+/// What a tunnel is made of.
+pub struct Parts {
+    /// Name of the inside port in statistics: the interface.
+    pub inside_name: String,
+    /// The packet port inside.
+    pub inside: Box<dyn Port>,
+    /// Name of the outside port in statistics.
+    pub outside_name: String,
+    /// The datagram port outside.
+    pub outside: Box<dyn Port>,
+    /// Puts headers on.
+    pub encap: Encapsulator,
+    /// Takes headers off.
+    pub decap: Decapsulator,
+    /// Whose datagrams are taken.
+    pub remote: IpAddr,
+    /// What the outside port vouches for on every datagram it delivers that carries a remote checksum option.
+    pub outer_csum: OuterCsum,
+    /// Joins what comes in; `None` leaves packets single.
+    pub gro: Option<gro::Config>,
+    /// Packets or bursts taken from one port in one round.
+    pub budget: usize,
+    /// Most pages of memory to receive into.
+    pub pages: usize,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").field("inside", &self.inside_name).field("remote", &self.remote).finish_non_exhaustive()
+    }
+}
+
+/// A tunnel; see the module.
+pub struct Tunnel {
+    inside: End,
+    outside: End,
+    encap: Encapsulator,
+    decap: Decapsulator,
+    remote: IpAddr,
+    outer_csum: OuterCsum,
+    gro: Option<Gro<Page>>,
+    rx: RxBatch,
+    budget: usize,
+    drops: Counts<Dropped>,
+    encap_drops: Counts<EncapRefusal>,
+    decap_drops: Counts<DecapRefusal>,
+    split_drops: Counts<gso::Refusal>,
+}
+
+impl std::fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tunnel").field("remote", &self.remote).finish_non_exhaustive()
+    }
+}
+
+impl Tunnel {
+    /// A tunnel between two ports.
+    pub fn new(parts: Parts) -> Tunnel {
+        Tunnel {
+            inside: End::new(parts.inside_name, parts.inside),
+            outside: End::new(parts.outside_name, parts.outside),
+            encap: parts.encap,
+            decap: parts.decap,
+            remote: parts.remote,
+            outer_csum: parts.outer_csum,
+            gro: parts.gro.map(Gro::new),
+            rx: RxBatch::new(parts.pages),
+            budget: parts.budget.max(1),
+            drops: Counts::default(),
+            encap_drops: Counts::default(),
+            decap_drops: Counts::default(),
+            split_drops: Counts::default(),
+        }
+    }
+
+    /// From the inside port to the outside port.
+    fn outward(&mut self) -> io::Result<Polled> {
+        if self.outside.blocked {
+            self.outside.transmit(&mut self.rx, &mut self.split_drops)?;
+            if self.outside.blocked {
+                return Ok(Polled::Idle);
+            }
+        }
+        let polled = self.inside.port.receive(&mut self.rx, self.budget)?;
+        while let Some(mut packet) = self.rx.packets.pop_front() {
+            match self.encap.push(&mut packet) {
+                Ok(()) => self.outside.push(packet, &mut self.rx, &mut self.split_drops),
+                Err(why) => {
+                    self.encap_drops.add(why);
+                    self.rx.pool.put(packet);
+                }
+            }
+        }
+        self.outside.transmit(&mut self.rx, &mut self.split_drops)?;
+        Ok(polled)
+    }
+
+    /// From the outside port to the inside port.
+    fn inward(&mut self, now: Nanos) -> io::Result<Polled> {
+        if self.inside.blocked {
+            self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
+            if self.inside.blocked {
+                return Ok(Polled::Idle);
+            }
+        }
+        let polled = self.outside.port.receive(&mut self.rx, self.budget)?;
+        while let Some(burst) = self.rx.bursts.pop_front() {
+            self.take_apart(&burst, now);
+        }
+        if let Some(gro) = &mut self.gro {
+            // With a hold time of 0 everything is due.
+            gro.expire(now);
+            while let Some(packet) = gro.pop() {
+                self.inside.push(packet, &mut self.rx, &mut self.split_drops);
+            }
+        }
+        self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
+        Ok(polled)
+    }
+
+    /// Every datagram of a burst becomes a packet, and goes to GRO or straight to the inside port.
+    fn take_apart(&mut self, burst: &Burst, now: Nanos) {
+        if burst.peer.ip() != self.remote {
+            return self.drops.add_many(Dropped::UnknownPeer, burst.segments() as u64);
+        }
+        let meta = Received { tos: burst.tos, csum: self.outer_csum, sum: None };
+        for datagram in burst.datagrams() {
+            let mut packet = self.rx.pool.take();
+            match self.decap.pull(Frag::all(datagram), &meta, &mut packet) {
+                Err(why) => {
+                    self.decap_drops.add(why);
+                    self.rx.pool.put(packet);
+                }
+                Ok(()) => match &mut self.gro {
+                    Some(gro) => gro.push(packet, now, &mut self.rx.pool),
+                    None => self.inside.push(packet, &mut self.rx, &mut self.split_drops),
+                },
+            }
+        }
+    }
+}
+
+impl Pipeline for Tunnel {
+    fn round(&mut self, now: Nanos) -> io::Result<Round> {
+        let out = self.outward()?;
+        let inn = self.inward(now)?;
+        // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
+        // which is at once.
+        let blocked = self.inside.blocked || self.outside.blocked;
+        let more = out != Polled::Idle || inn != Polled::Idle;
+        Ok(if more && !blocked { Round::More } else { Round::Idle })
+    }
+
+    fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
+        self.inside.interests(self.outside.blocked, wait);
+        self.outside.interests(self.inside.blocked, wait);
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.gro.as_ref().and_then(Gro::deadline)
+    }
+
+    fn collect(&self, sink: &mut Sink<'_>) {
+        let verified = self.gro.as_ref().map_or(0, |g| g.stats().checksummed_bytes) + self.decap.checksummed_bytes();
+        for (end, verified) in [(&self.inside, 0), (&self.outside, verified)] {
+            end.collect(verified, sink);
+        }
+        let (inside, outside) = (self.inside.name.as_str(), self.outside.name.as_str());
+        sink.reasons(inside, Group::Drops, &self.encap_drops);
+        sink.reasons(inside, Group::Drops, &self.split_drops);
+        sink.reasons(outside, Group::Drops, &self.drops);
+        sink.reasons(outside, Group::Drops, &self.decap_drops);
+        if let Some(gro) = &self.gro {
+            let stats = gro.stats();
+            sink.reasons(inside, Group::Flushes, &stats.flushes);
+            sink.reasons(inside, Group::Alone, &stats.alone);
+            sink.reasons(inside, Group::Mismatches, &stats.mismatches);
+        }
+    }
+}
+
+struct End {
+    name: String,
+    port: Box<dyn Port>,
+    tx: TxBatch,
+    /// The port took no more; what is left waits in `tx`.
+    blocked: bool,
+    /// Payload bytes summed to complete checksums for this port.
+    completed: u64,
+}
+
+impl End {
+    fn new(name: String, port: Box<dyn Port>) -> End {
+        End { name, port, tx: TxBatch::default(), blocked: false, completed: 0 }
+    }
+
+    /// Hands the batch to the port; what it refuses in its present form is split again and goes at once.
+    fn transmit(&mut self, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) -> io::Result<()> {
+        if self.tx.is_empty() {
+            return Ok(());
+        }
+        loop {
+            match self.port.transmit(&mut self.tx)? {
+                Sent::All => self.blocked = false,
+                Sent::Blocked => self.blocked = true,
+                Sent::Narrowed => {
+                    let limits = *self.port.limits();
+                    self.tx.resplit(&limits, |packet, why| {
+                        drops.add(why);
+                        rx.pool.put(packet);
+                    });
+                    continue;
+                }
+            }
+            break;
+        }
+        self.completed += self.tx.take_checksummed();
+        self.tx.recycle(&mut rx.pool);
+        Ok(())
+    }
+
+    /// Splits a packet for the port and puts it into the batch.
+    fn push(&mut self, packet: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
+        let limits = *self.port.limits();
+        if let Err((packet, why)) = self.tx.push(packet, &limits) {
+            drops.add(why);
+            rx.pool.put(packet);
+        }
+    }
+
+    fn collect(&self, verified: u64, sink: &mut Sink<'_>) {
+        let (name, counters) = (self.name.as_str(), self.port.counters());
+        for (group, way) in [(Group::Receive, &counters.rx), (Group::Transmit, &counters.tx)] {
+            sink.put(name, group, "packets", way.packets);
+            sink.put(name, group, "bytes", way.bytes);
+            sink.put(name, group, "trains", way.trains);
+            sink.put(name, group, "segments", way.segments);
+            sink.put(name, group, "calls", way.calls);
+        }
+        let checksummed = counters.checksummed_bytes + self.completed + verified;
+        sink.put(name, Group::Port, "checksummed_bytes", checksummed);
+        sink.put(name, Group::Port, "blocked", counters.blocked);
+        sink.reasons(name, Group::Drops, &counters.drops);
+        sink.reasons(name, Group::Fallbacks, &counters.fallbacks);
+    }
+
+    fn interests(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
+        wait(Interest { fd: self.port.fd(), read: !other_blocked, write: false });
+        wait(Interest { fd: self.port.blocked_fd(), read: false, write: self.blocked });
+    }
+}

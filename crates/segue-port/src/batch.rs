@@ -1,0 +1,298 @@
+//! What one call to a port moves.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use segue::gso::{self, Arena, Limits, Segment, SegmentCsum};
+use segue::packet::remote::field_offset;
+use segue::packet::{Gso, Outer, Packet, Pieces, Pool};
+
+use crate::page::{Page, PagePool};
+
+/// What a datagram port received in one go: one datagram, or several of equal length from one sender.
+#[derive(Clone, Debug)]
+pub struct Burst {
+    /// The UDP payload of all datagrams, one behind the other. Never empty.
+    pub page: Page,
+    /// Bytes of each datagram; the last one may be shorter. Equal to the page's length where there is one only, never 0.
+    pub segment_len: usize,
+    /// Who sent it.
+    pub peer: SocketAddr,
+    /// The address it was sent to, where the port listens on more than one.
+    pub local: Option<IpAddr>,
+    /// DSCP and ECN, the same for all of them.
+    pub tos: u8,
+    /// Time to live or hop limit, where the port was asked for it.
+    pub ttl: Option<u8>,
+}
+
+impl Burst {
+    /// How many datagrams.
+    pub fn segments(&self) -> usize {
+        self.page.len().div_ceil(self.segment_len.max(1))
+    }
+
+    /// The datagrams, in order.
+    pub fn datagrams(&self) -> impl Iterator<Item = Page> + '_ {
+        let len = self.segment_len.max(1);
+        (0..self.page.len()).step_by(len).map(move |at| self.page.slice(at..at + len))
+    }
+}
+
+/// What a poll of a port fills, and the memory it fills it with.
+#[derive(Debug)]
+pub struct RxBatch {
+    /// From packet ports.
+    pub packets: VecDeque<Box<Packet<Page>>>,
+    /// From datagram ports.
+    pub bursts: VecDeque<Burst>,
+    /// Boxes for packets.
+    pub pool: Pool<Page>,
+    /// Memory to read into.
+    pub pages: PagePool,
+}
+
+impl RxBatch {
+    /// An empty batch over at most `pages` pages.
+    pub fn new(pages: usize) -> RxBatch {
+        RxBatch {
+            packets: VecDeque::new(),
+            bursts: VecDeque::new(),
+            pool: Pool::new(1024),
+            pages: PagePool::new(pages),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    packet: Box<Packet<Page>>,
+    first: u32,
+    next: u32,
+    end: u32,
+}
+
+/// Packets on their way out of one port, already split for it.
+#[derive(Debug, Default)]
+pub struct TxBatch {
+    entries: Vec<Entry>,
+    arena: Arena,
+    waiting: usize,
+    checksummed: u64,
+}
+
+impl TxBatch {
+    /// An empty batch.
+    pub fn new() -> TxBatch {
+        TxBatch::default()
+    }
+
+    /// Splits `packet` for a port with `limits` and appends it. Returns the number of units it became.
+    ///
+    /// # Errors
+    /// The packet back, with the reason for which it cannot be split.
+    #[expect(clippy::type_complexity, reason = "the packet has to come back, it is the caller's to count and recycle")]
+    pub fn push(
+        &mut self,
+        packet: Box<Packet<Page>>,
+        limits: &Limits,
+    ) -> Result<usize, (Box<Packet<Page>>, gso::Refusal)> {
+        let first = self.arena.segments().len() as u32;
+        if let Err(reason) = gso::split(&packet, limits, &mut self.arena) {
+            return Err((packet, reason));
+        }
+        let end = self.arena.segments().len() as u32;
+        self.entries.push(Entry { packet, first, next: first, end });
+        let units = (end - first) as usize;
+        self.waiting += units;
+        Ok(units)
+    }
+
+    /// Units that wait to be sent.
+    pub fn len(&self) -> usize {
+        self.waiting
+    }
+
+    /// Whether no unit waits. Sent packets may still have to be recycled.
+    pub fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// The units that wait, in the order of their packets.
+    pub fn units(&self) -> impl Iterator<Item = TxUnit<'_>> + '_ {
+        (0..self.entries.len()).flat_map(|entry| self.units_of(entry))
+    }
+
+    /// Marks the first `n` waiting units as done.
+    pub fn sent(&mut self, mut n: usize) {
+        for entry in &mut self.entries {
+            let done = n.min((entry.end - entry.next) as usize);
+            entry.next += done as u32;
+            self.waiting -= done;
+            n -= done;
+            if n == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Gives packets back all of whose units are done.
+    pub fn recycle(&mut self, pool: &mut Pool<Page>) {
+        if self.waiting == 0 {
+            self.entries.drain(..).for_each(|entry| pool.put(entry.packet));
+            self.arena.clear();
+        } else {
+            self.entries.extract_if(.., |e| e.next == e.end).for_each(|entry| pool.put(entry.packet));
+        }
+    }
+
+    /// Splits what waits again, for narrower `limits`; what was sent of a packet is not sent twice.
+    ///
+    /// Packets that cannot be split for them are given to `refused`.
+    pub fn resplit(&mut self, limits: &Limits, mut refused: impl FnMut(Box<Packet<Page>>, gso::Refusal)) {
+        let mut before = std::mem::take(&mut self.arena);
+        self.checksummed += before.take_checksummed();
+        self.waiting = 0;
+        for mut entry in std::mem::take(&mut self.entries) {
+            let sent_to = before
+                .segments()
+                .get(entry.first as usize..entry.next as usize)
+                .and_then(|done| done.last())
+                .map_or(0, |last| last.payload.end);
+            if entry.next == entry.end && entry.first != entry.end {
+                (entry.first, entry.next, entry.end) = (0, 0, 0);
+                self.entries.push(entry);
+                continue;
+            }
+            entry.first = self.arena.segments().len() as u32;
+            match gso::split(&entry.packet, limits, &mut self.arena) {
+                Err(reason) => refused(entry.packet, reason),
+                Ok(_) => {
+                    let made = &self.arena.segments()[entry.first as usize..];
+                    entry.end = entry.first + made.len() as u32;
+                    let done = if sent_to == 0 { 0 } else { made.partition_point(|s| s.payload.end <= sent_to) };
+                    entry.next = entry.first + done as u32;
+                    self.waiting += (entry.end - entry.next) as usize;
+                    self.entries.push(entry);
+                }
+            }
+        }
+    }
+
+    /// Payload bytes over which splitting computed transport checksums, since the last call.
+    pub fn take_checksummed(&mut self) -> u64 {
+        std::mem::take(&mut self.checksummed) + self.arena.take_checksummed()
+    }
+
+    /// Packets in the batch, those already sent but not yet recycled included.
+    pub(crate) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The packet of an entry.
+    pub(crate) fn packet(&self, entry: usize) -> &Packet<Page> {
+        &self.entries[entry].packet
+    }
+
+    /// The waiting units of one packet.
+    pub(crate) fn units_of(&self, entry: usize) -> impl Iterator<Item = TxUnit<'_>> + '_ {
+        let entry = &self.entries[entry];
+        self.range(entry, entry.next..entry.end)
+    }
+
+    /// Where the first waiting unit of a packet is, counted over the whole batch.
+    pub(crate) fn position(&self, entry: usize) -> u32 {
+        self.entries[entry].next
+    }
+
+    /// The units of one packet from `position` on that are done.
+    pub(crate) fn done_since(&self, entry: usize, position: u32) -> impl Iterator<Item = TxUnit<'_>> + '_ {
+        let entry = &self.entries[entry];
+        self.range(entry, position..entry.next)
+    }
+
+    /// Marks the first `n` waiting units of one packet as done.
+    pub(crate) fn sent_of(&mut self, entry: usize, n: usize) {
+        let entry = &mut self.entries[entry];
+        let done = n.min((entry.end - entry.next) as usize);
+        entry.next += done as u32;
+        self.waiting -= done;
+    }
+
+    /// A waiting unit by its position.
+    pub(crate) fn unit_at(&self, entry: usize, position: u32) -> TxUnit<'_> {
+        let segment = &self.arena.segments()[position as usize];
+        TxUnit { packet: &self.entries[entry].packet, segment, head: self.arena.head(segment) }
+    }
+
+    fn range<'a>(&'a self, entry: &'a Entry, range: std::ops::Range<u32>) -> impl Iterator<Item = TxUnit<'a>> + 'a {
+        let segments = self.arena.segments().get(range.start as usize..range.end as usize).unwrap_or(&[]);
+        segments.iter().map(|segment| TxUnit { packet: &entry.packet, segment, head: self.arena.head(segment) })
+    }
+}
+
+/// One packet or train as the port is to send it.
+#[derive(Clone, Copy, Debug)]
+pub struct TxUnit<'a> {
+    packet: &'a Packet<Page>,
+    segment: &'a Segment,
+    head: &'a [u8],
+}
+
+impl<'a> TxUnit<'a> {
+    /// All headers, outer ones included.
+    pub fn head(&self) -> &'a [u8] {
+        self.head
+    }
+
+    /// The payload behind them.
+    pub fn pieces(&self) -> Pieces<'a, Page> {
+        self.packet.payload.pieces(self.segment.payload.start as usize..self.segment.payload.end as usize)
+    }
+
+    /// Whether the packet's payload is one range.
+    pub(crate) fn is_in_one_piece(&self) -> bool {
+        self.packet.payload.frags().len() <= 1
+    }
+
+    /// Bytes of payload.
+    pub fn payload_len(&self) -> usize {
+        (self.segment.payload.end - self.segment.payload.start) as usize
+    }
+
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.payload_len()
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is known and owed of the innermost transport checksum.
+    pub fn csum(&self) -> SegmentCsum {
+        self.segment.csum
+    }
+
+    /// How the receiver is to cut it, where it is a train.
+    pub fn gso(&self) -> Option<Gso> {
+        self.segment.gso
+    }
+
+    /// Packets on the wire that it stands for.
+    pub fn segments(&self) -> usize {
+        self.segment.gso.map_or(1, |gso| gso.segs(self.payload_len()))
+    }
+
+    /// What a datagram port needs of the outer headers.
+    pub fn outer(&self) -> Option<Outer> {
+        self.packet.outer
+    }
+
+    /// Where the innermost transport header starts and where in it the checksum is, in bytes.
+    pub fn checksum_place(&self) -> Option<(usize, usize)> {
+        let header = self.packet.layout.transport()?;
+        Some((header.start(), field_offset(header.kind)?))
+    }
+}

@@ -1,0 +1,27 @@
+//! Where packets enter and leave: TUN devices, UDP sockets, the pages they read into, and wrappers for tests.
+//!
+//! A [`Port`] says what it can take ([`Port::limits`]) and moves one batch a call. Two kinds share the trait: *packet*
+//! ports ([`tun::TunPort`]) carry whole packets and put them into [`RxBatch::packets`]; *datagram* ports
+//! ([`udp::UdpPort`]) carry what follows an outer UDP header, put [`Burst`]s into [`RxBatch::bursts`] and take the outer
+//! fields as metadata ([`segue::packet::Outer`]).
+//!
+//! The loop, in one sentence: `receive` with a budget until it says [`Polled::Idle`], transform, [`TxBatch::push`]
+//! (which splits for the port), `transmit`, on [`Sent::Narrowed`] [`TxBatch::resplit`] and again, `recycle`.
+//!
+//! What it refuses to do: no port drops anything without counting it under a named reason ([`Drop`]), none trusts a
+//! length or an offset from the kernel's header without checking it against the bytes, and none knows the datapath or
+//! another port.
+
+mod batch;
+#[cfg(test)]
+mod lab;
+mod page;
+mod port;
+mod sys;
+pub mod tun;
+pub mod udp;
+pub mod wrap;
+
+pub use batch::{Burst, RxBatch, TxBatch, TxUnit};
+pub use page::{PAGE_LEN, Page, PageMut, PagePool, WINDOW};
+pub use port::{Counters, Direction, Drop, Fallback, OffloadState, Path, Polled, Port, Sent};

@@ -1,0 +1,443 @@
+//! TUN devices: whole IP packets, one a system call, trains among them where the kernel and we agreed on offloads.
+
+mod vnet;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+
+use segue::gso::Limits;
+use segue::packet::{Frag, GsoKind, Start, Tunnels, Unit};
+use segue::wire::virtio::{Form, VirtioNet};
+
+use crate::batch::{RxBatch, TxBatch};
+use crate::page::Carver;
+use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
+use crate::sys::{self, MAX_IOV, SendScratch};
+
+/// Most datagrams of a UDP train that a kernel writes to us: 128 since Linux 6.9.
+const MAX_UDP_SEGMENTS: usize = 128;
+/// Most datagrams of a UDP train that we write: every kernel with USO takes as many.
+const MAX_UDP_SEGMENTS_OUT: usize = 64;
+
+/// `TUN_F_` bits of `linux/if_tun.h`.
+mod feature {
+    pub(super) const CSUM: u32 = 0x01;
+    pub(super) const TSO4: u32 = 0x02;
+    pub(super) const TSO6: u32 = 0x04;
+    pub(super) const TSO_ECN: u32 = 0x08;
+    pub(super) const USO4: u32 = 0x20;
+    pub(super) const USO6: u32 = 0x40;
+}
+
+/// Every set of offloads worth asking for, the widest first. The kernel refuses a set with a bit that it does not know,
+/// and takes the two USO bits only together and only with checksums.
+const OFFLOAD_SETS: [u32; 4] = [
+    feature::CSUM | feature::TSO4 | feature::TSO6 | feature::TSO_ECN | feature::USO4 | feature::USO6,
+    feature::CSUM | feature::TSO4 | feature::TSO6 | feature::TSO_ECN,
+    feature::CSUM | feature::TSO4 | feature::TSO6,
+    feature::CSUM,
+];
+
+/// How to open a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunConfig {
+    /// Its name, at most 15 bytes; a `%d` in it becomes the first free number.
+    pub name: String,
+    /// Whether the device may exist already.
+    pub existing: Existing,
+    /// Which offloads to use.
+    pub offloads: TunOffloads,
+}
+
+/// What to do about a device that is already there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// Refuse with [`OpenError::Busy`].
+    Refuse,
+    /// Attach to it, as is right for a device prepared by an administrator.
+    Attach,
+}
+
+/// Which offloads a device is to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunOffloads {
+    /// All that the kernel has.
+    All,
+    /// Checksums and TCP trains, no UDP trains.
+    NoUdp,
+    /// None, and no virtio-net header: one packet a system call, checksums complete.
+    None,
+}
+
+/// Why a device could not be opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The kernel has no TUN driver, or `/dev/net/tun` is missing.
+    Unavailable(io::Error),
+    /// Not allowed: the process lacks CAP_NET_ADMIN and does not own the device.
+    Denied(io::Error),
+    /// Another process has the device, or it exists and [`Existing::Refuse`] was asked for.
+    Busy(String),
+    /// The name is empty, too long, or that of a device of another kind.
+    Name(String),
+    /// Some other call failed.
+    Call(&'static str, io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Unavailable(error) => write!(f, "/dev/net/tun cannot be opened: {error}"),
+            OpenError::Denied(error) => write!(f, "not permitted to make a TUN device: {error}"),
+            OpenError::Busy(name) => write!(f, "device {name} is already in use"),
+            OpenError::Name(name) => write!(f, "{name:?} is no usable name for a TUN device"),
+            OpenError::Call(call, error) => write!(f, "{call}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// A TUN device. Dropping it removes the device unless it is persistent.
+#[derive(Debug)]
+pub struct TunPort {
+    file: File,
+    name: String,
+    header: Option<Form>,
+    granted: u32,
+    offloads: TunOffloads,
+    refused: [Option<i32>; 2],
+    limits: Limits,
+    counters: Counters,
+    carver: Carver<()>,
+    scratch: SendScratch,
+    #[cfg(test)]
+    refuse_trains: Option<i32>,
+}
+
+impl TunPort {
+    /// Opens or makes a device and agrees with the kernel on offloads.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(config: &TunConfig) -> Result<TunPort, OpenError> {
+        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
+        let file = file.map_err(|error| match error.kind() {
+            ErrorKind::PermissionDenied => OpenError::Denied(error),
+            _ => OpenError::Unavailable(error),
+        })?;
+        let mut flags = sys::tun::IFF_TUN | sys::tun::IFF_NO_PI;
+        if config.offloads != TunOffloads::None {
+            flags |= sys::tun::IFF_VNET_HDR;
+        }
+        if config.existing == Existing::Refuse {
+            flags |= sys::tun::IFF_TUN_EXCL;
+        }
+        let name = sys::tun::attach(file.as_fd(), &config.name, flags).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::EBUSY | libc::EEXIST) => OpenError::Busy(config.name.clone()),
+                Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),
+                Some(libc::EINVAL) => OpenError::Name(config.name.clone()),
+                _ => OpenError::Call("TUNSETIFF", error),
+            }
+        })?;
+        TunPort::attached(file, name, flags, config.offloads)
+    }
+
+    /// Takes over a descriptor that is already attached to a TUN device without packet information.
+    ///
+    /// # Errors
+    /// [`OpenError::Name`] where the descriptor is something else, or what setting the offloads ran into.
+    pub fn from_fd(fd: OwnedFd, offloads: TunOffloads) -> Result<TunPort, OpenError> {
+        let (name, flags) = sys::tun::attached(fd.as_fd()).map_err(|error| OpenError::Call("TUNGETIFF", error))?;
+        let needed = sys::tun::IFF_TUN | sys::tun::IFF_NO_PI;
+        if flags & needed != needed {
+            return Err(OpenError::Name(name));
+        }
+        TunPort::attached(File::from(fd), name, flags, offloads)
+    }
+
+    fn attached(file: File, name: String, flags: u16, offloads: TunOffloads) -> Result<TunPort, OpenError> {
+        let with_header = flags & sys::tun::IFF_VNET_HDR != 0;
+        let offloads = if with_header { offloads } else { TunOffloads::None };
+        let mut refused = [None; 2];
+        let mut granted = 0;
+        if with_header {
+            // A persistent device keeps what its last user set, so everything is set, the header's length included.
+            let len = sys::tun::set_header_len(file.as_fd(), Form::Basic.len() as i32);
+            match len {
+                Ok(len) if len == Form::Basic.len() as i32 => {}
+                Ok(_) => return Err(OpenError::Call("TUNSETVNETHDRSZ", ErrorKind::Unsupported.into())),
+                Err(error) => return Err(OpenError::Call("TUNSETVNETHDRSZ", error)),
+            }
+            if let Err(error) = sys::tun::set_little_endian(file.as_fd())
+                && cfg!(target_endian = "big")
+            {
+                return Err(OpenError::Call("TUNSETVNETLE", error));
+            }
+            let uso = feature::USO4 | feature::USO6;
+            for bits in OFFLOAD_SETS {
+                let wanted = match offloads {
+                    TunOffloads::All => true,
+                    TunOffloads::NoUdp => bits & uso == 0,
+                    TunOffloads::None => false,
+                };
+                if !wanted {
+                    continue;
+                }
+                match sys::tun::set_offload(file.as_fd(), bits) {
+                    Ok(()) => {
+                        granted = bits;
+                        break;
+                    }
+                    Err(error) => {
+                        let place = usize::from(bits & uso == 0);
+                        refused[place] = refused[place].or(error.raw_os_error());
+                    }
+                }
+            }
+        }
+        if granted == 0
+            && let Err(error) = sys::tun::set_offload(file.as_fd(), 0)
+            && with_header
+        {
+            return Err(OpenError::Call("TUNSETOFFLOAD", error));
+        }
+        let limits = Limits {
+            csum: granted & feature::CSUM != 0,
+            outer_csum: false,
+            tso4: granted & feature::TSO4 != 0,
+            tso6: granted & feature::TSO6 != 0,
+            // A kernel that does not know the USO bits refuses USO trains from us as well.
+            uso: granted & feature::USO4 != 0,
+            max_bytes: 65_535,
+            max_segs: 65_535 / 8,
+            max_udp_segs: MAX_UDP_SEGMENTS_OUT,
+            max_pieces: MAX_IOV - 2,
+        };
+        Ok(TunPort {
+            file,
+            name,
+            header: with_header.then_some(Form::Basic),
+            granted,
+            offloads,
+            refused,
+            limits,
+            counters: Counters::default(),
+            carver: Carver::default(),
+            scratch: SendScratch::default(),
+            #[cfg(test)]
+            refuse_trains: None,
+        })
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Gives the descriptor up.
+    pub fn into_fd(self) -> OwnedFd {
+        self.file.into()
+    }
+
+    /// Turns what was read into packets.
+    fn deliver(&mut self, into: &mut RxBatch) {
+        let TunPort { carver, counters, header: form, .. } = self;
+        let RxBatch { packets, pool, pages, .. } = into;
+        let skip = form.map_or(0, Form::len);
+        carver.flush(|page, range, ()| {
+            let header = match form {
+                Some(form) => VirtioNet::parse(&page.as_ref()[range.clone()], *form),
+                None => Some(VirtioNet::default()),
+            };
+            let body = (range.start + skip).min(range.end)..range.end;
+            let (Some(header), false) = (header, body.is_empty()) else {
+                counters.drops.add(Drop::VnetShort);
+                return;
+            };
+            let mut packet = pool.take();
+            packet.load(Frag::new(page.clone(), body.clone()), Start::Ip, &Tunnels::NONE);
+            let segments = match vnet::check(&header, &packet) {
+                Ok(vnet::Claim::Unit(unit)) => {
+                    packet.offload.unit = unit;
+                    match unit {
+                        Unit::Whole(_) => 1,
+                        Unit::Train { gso, .. } => gso.segs(packet.payload.len()),
+                    }
+                }
+                Ok(vnet::Claim::Foreign { start, field }) => {
+                    let Some(mut copy) = pages.take() else {
+                        counters.drops.add(Drop::NoPage);
+                        pool.put(packet);
+                        return;
+                    };
+                    let bytes = &mut copy.bytes_mut()[..body.len()];
+                    bytes.copy_from_slice(&page.as_ref()[body.clone()]);
+                    vnet::finish(bytes, start, field);
+                    counters.checksummed_bytes += (body.len() - start) as u64;
+                    counters.fallbacks.add(Fallback::ForeignChecksum);
+                    packet.load(Frag::all(copy.freeze(body.len())), Start::Ip, &Tunnels::NONE);
+                    1
+                }
+                Err(reason) => {
+                    counters.drops.add(reason);
+                    pool.put(packet);
+                    return;
+                }
+            };
+            counters.rx.add(body.len(), segments);
+            packets.push_back(packet);
+        });
+    }
+
+    /// Writes one unit. The error is the kernel's.
+    fn write(&mut self, batch: &TxBatch, entry: usize) -> io::Result<()> {
+        let unit = batch.unit_at(entry, batch.position(entry));
+        #[cfg(test)]
+        if let (Some(errno), Some(_)) = (self.refuse_trains, unit.gso()) {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        let header = match self.header {
+            Some(form) => {
+                let header = vnet::describe(unit.csum(), unit.gso(), unit.head(), unit.checksum_place());
+                Some((header.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?.emit(form), form.len()))
+            }
+            None => None,
+        };
+        let mut out = self.scratch.begin();
+        out.message();
+        if let Some((bytes, len)) = &header {
+            out.piece(&bytes[..*len]);
+        }
+        out.piece(unit.head());
+        for piece in unit.pieces() {
+            out.piece(piece);
+        }
+        out.write(self.file.as_fd()).map(drop)
+    }
+
+    /// Stops taking trains of `kind`.
+    fn narrow(&mut self, kind: GsoKind) {
+        let fallback = match kind {
+            GsoKind::Tcp => {
+                (self.limits.tso4, self.limits.tso6) = (false, false);
+                Fallback::TunTcpTrain
+            }
+            GsoKind::Udp => {
+                self.limits.uso = false;
+                Fallback::TunUdpTrain
+            }
+        };
+        self.counters.fallbacks.add(fallback);
+        tracing::info!(device = self.name, ?kind, "the device refused a train; such trains are cut in software");
+    }
+}
+
+impl Port for TunPort {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        let wanted = |uso: bool| match self.offloads {
+            TunOffloads::All => true,
+            TunOffloads::NoUdp => !uso,
+            TunOffloads::None => false,
+        };
+        let state = |bits: u32, taken: bool, uso: bool| match (self.granted & bits != 0, taken) {
+            _ if !wanted(uso) => OffloadState::Off,
+            (true, true) => OffloadState::On,
+            (true, false) => OffloadState::Refused(libc::EINVAL),
+            (false, _) => OffloadState::Refused(self.refused[usize::from(!uso)].unwrap_or(libc::EINVAL)),
+        };
+        vec![
+            ("tun_csum", state(feature::CSUM, true, false)),
+            ("tun_tso4", state(feature::TSO4, self.limits.tso4, false)),
+            ("tun_tso6", state(feature::TSO6, self.limits.tso6, false)),
+            ("tun_tso_ecn", state(feature::TSO_ECN, true, false)),
+            ("tun_uso", state(feature::USO4, self.limits.uso, true)),
+        ]
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        let mut polled = Polled::More;
+        let mut reads = 0;
+        while reads < budget {
+            let Some(window) = self.carver.window() else {
+                self.deliver(into);
+                match into.pages.take() {
+                    Some(page) => self.carver.set_page(page),
+                    None => return Ok(Polled::Starved),
+                }
+                continue;
+            };
+            self.counters.rx.calls += 1;
+            match (&self.file).read(window) {
+                Ok(len) => {
+                    self.carver.commit(0..len, ());
+                    reads += 1;
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => {
+                        polled = Polled::Idle;
+                        break;
+                    }
+                    Some(libc::EINTR) => {}
+                    _ => {
+                        self.deliver(into);
+                        return Err(error);
+                    }
+                },
+            }
+        }
+        self.deliver(into);
+        Ok(polled)
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        for entry in 0..batch.entries() {
+            loop {
+                let Some(unit) = batch.units_of(entry).next() else { break };
+                let (len, segments, gso) = (unit.len(), unit.segments(), unit.gso());
+                self.counters.tx.calls += 1;
+                let Err(error) = self.write(batch, entry) else {
+                    self.counters.tx.add(len, segments);
+                    batch.sent_of(entry, 1);
+                    continue;
+                };
+                let reason = match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::ENOBUFS) => {
+                        self.counters.blocked += 1;
+                        return Ok(Sent::Blocked);
+                    }
+                    Some(libc::EINTR) => continue,
+                    Some(libc::EIO | libc::ENETDOWN) => Drop::DeviceDown,
+                    Some(libc::EBADFD | libc::ENODEV | libc::EBADF) => return Err(error),
+                    Some(libc::EINVAL) if gso.is_some() => {
+                        self.narrow(gso.map_or(GsoKind::Tcp, |gso| gso.kind));
+                        return Ok(Sent::Narrowed);
+                    }
+                    _ => Drop::Refused,
+                };
+                self.counters.drops.add_many(reason, segments as u64);
+                batch.sent_of(entry, 1);
+            }
+        }
+        Ok(Sent::All)
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}

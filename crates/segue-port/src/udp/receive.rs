@@ -1,0 +1,171 @@
+//! Receiving bursts.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use super::{Carries, UdpOffloads, UdpPort, filter};
+use crate::batch::{Burst, RxBatch};
+use crate::page::{Carver, Page, PageMut, WINDOW};
+use crate::port::{Drop, Polled};
+use crate::sys::{MAX_MESSAGES, Received, RecvScratch};
+
+/// Receives shorter than this are small: several are asked for at once.
+const SMALL: usize = 2048;
+/// Receives longer than this end that.
+const LARGE: usize = 8192;
+/// Receives asked for at once while they are small. Each needs room for a large one.
+const AT_ONCE: usize = 8;
+
+const _: () = assert!(AT_ONCE <= MAX_MESSAGES);
+
+/// What receiving needs from call to call.
+#[derive(Debug, Default)]
+pub(super) struct Receiver {
+    carver: Carver<Received>,
+    scratch: RecvScratch,
+    pages: Vec<PageMut>,
+    small: u32,
+    overflows: u32,
+}
+
+impl UdpPort {
+    pub(super) fn receive_bursts(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        let mut reads = 0;
+        let polled = loop {
+            if reads >= budget {
+                break Polled::More;
+            }
+            let several = self.config.offloads == UdpOffloads::All && self.receiver.small > 1;
+            let wanted = if several { AT_ONCE.min(budget - reads) } else { 1 };
+            let got = if wanted > 1 { self.receive_several(into, wanted) } else { self.receive_one(into) };
+            match got {
+                Ok(Some(n)) => {
+                    reads += n;
+                    if n < wanted {
+                        break Polled::Idle;
+                    }
+                }
+                Ok(None) => break Polled::Starved,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => break Polled::Idle,
+                    Some(libc::EINTR) => {}
+                    // An ICMP error for something that a socket shared with sending sent.
+                    Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EMSGSIZE) => reads += 1,
+                    _ => {
+                        self.flush(into);
+                        return Err(error);
+                    }
+                },
+            }
+        };
+        self.flush(into);
+        Ok(polled)
+    }
+
+    /// One receive into the page at hand. `None`: no page is free.
+    fn receive_one(&mut self, into: &mut RxBatch) -> io::Result<Option<usize>> {
+        if self.receiver.carver.window().is_none() {
+            self.flush(into);
+            match into.pages.take() {
+                Some(page) => self.receiver.carver.set_page(page),
+                None => return Ok(None),
+            }
+        }
+        let Receiver { carver, scratch, .. } = &mut self.receiver;
+        let Some(window) = carver.window() else { return Ok(None) };
+        self.counters.rx.calls += 1;
+        let mut incoming = scratch.begin();
+        incoming.window(window);
+        incoming.receive(self.rx.as_fd())?;
+        let received = scratch.received(0);
+        if self.accept(&received) {
+            self.receiver.carver.commit(0..received.len, received);
+        }
+        Ok(Some(1))
+    }
+
+    /// Up to `wanted` receives, each into a window of its own. `None`: no page is free.
+    fn receive_several(&mut self, into: &mut RxBatch, wanted: usize) -> io::Result<Option<usize>> {
+        self.flush(into);
+        let per_page = into.pages.page_len() / WINDOW;
+        while self.receiver.pages.len() * per_page < wanted {
+            match into.pages.take() {
+                Some(page) => self.receiver.pages.push(page),
+                None => break,
+            }
+        }
+        let Receiver { scratch, pages, .. } = &mut self.receiver;
+        let mut incoming = scratch.begin();
+        let mut count = 0;
+        for window in pages.iter_mut().flat_map(|page| page.bytes_mut().chunks_exact_mut(WINDOW)).take(wanted) {
+            incoming.window(window);
+            count += 1;
+        }
+        if count == 0 {
+            return Ok(None);
+        }
+        self.counters.rx.calls += 1;
+        let got = incoming.receive(self.rx.as_fd())?;
+        let mut pages = std::mem::take(&mut self.receiver.pages);
+        for (first, page) in (0..got).step_by(per_page).zip(pages.drain(..got.div_ceil(per_page))) {
+            let page = page.freeze(per_page * WINDOW);
+            for index in first..got.min(first + per_page) {
+                let received = self.receiver.scratch.received(index);
+                let at = (index - first) * WINDOW;
+                if self.accept(&received) {
+                    into.bursts.extend(burst(&page, at..at + received.len, &received));
+                }
+            }
+        }
+        self.receiver.pages = pages;
+        Ok(Some(if got == count { wanted } else { got }))
+    }
+
+    /// Counts what came, and says whether it is to be delivered.
+    fn accept(&mut self, received: &Received) -> bool {
+        match received.len {
+            0..SMALL => self.receiver.small = self.receiver.small.saturating_add(1),
+            LARGE.. => self.receiver.small = 0,
+            _ => {}
+        }
+        if let Some(overflows) = received.overflows {
+            let more = overflows.wrapping_sub(self.receiver.overflows);
+            self.counters.drops.add_many(Drop::SocketOverflow, u64::from(more));
+            self.receiver.overflows = overflows;
+        }
+        let reason = match received.len {
+            _ if received.truncated => Drop::Truncated,
+            filter::MARKER_LEN if self.config.carries == Carries::Gue => Drop::RemcsumNoOuterCsum,
+            0 => Drop::Empty,
+            _ => {
+                self.counters.rx.add(received.len, received.len.div_ceil(segment_len(received)));
+                return true;
+            }
+        };
+        self.counters.drops.add(reason);
+        false
+    }
+
+    /// Hands out what the page at hand holds.
+    fn flush(&mut self, into: &mut RxBatch) {
+        self.receiver.carver.flush(|page, range, received| into.bursts.extend(burst(page, range, &received)));
+    }
+}
+
+/// Length of each datagram of a receive.
+fn segment_len(received: &Received) -> usize {
+    received.segment_len.filter(|len| (1..received.len).contains(len)).unwrap_or(received.len).max(1)
+}
+
+fn burst(page: &Page, range: Range<usize>, received: &Received) -> Option<Burst> {
+    Some(Burst {
+        page: page.slice(range),
+        segment_len: segment_len(received),
+        // The kernel names the sender of every datagram.
+        peer: received.peer?,
+        local: received.local,
+        tos: received.tos,
+        ttl: received.ttl,
+    })
+}

@@ -1,0 +1,381 @@
+//! Sending runs.
+//!
+//! Units that follow each other in one slot with equal metadata and equal length, the last one perhaps shorter, are a
+//! *run* and leave in one message that the kernel cuts (UDP_SEGMENT), whether they were one train or many packets.
+//! Several runs of one slot go by one `sendmmsg`. Slots are served one after the other, which keeps the order inside
+//! each: a flow has one slot.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use super::{UdpOffloads, UdpPort, set_fragmenting};
+use crate::batch::{TxBatch, TxUnit};
+use crate::port::{Drop, Fallback, OffloadState, Sent};
+use crate::sys::{self, MAX_IOV, MAX_MESSAGES, Outgoing};
+
+/// UDP payload that an IPv4 packet holds, and what an IPv6 packet holds.
+const MAX_PAYLOAD: [usize; 2] = [65_507, 65_527];
+/// Runs that are sent plainly after a run of their length did not fit, before UDP_SEGMENT is tried for them again.
+const OVERSIZE_RUNS: u32 = 1024;
+
+/// What a test may let fail: see `UdpPort::inject`.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    pub(super) segments: usize,
+}
+
+/// Outer fields that all units of a run share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    slot: usize,
+    tos: u8,
+    ttl: u8,
+    df: bool,
+}
+
+/// Units `from..to` of the plan, as one message.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    key: Key,
+    from: usize,
+    to: usize,
+    /// Bytes of each datagram but the last.
+    len: usize,
+    bytes: usize,
+    pieces: usize,
+    /// The last datagram was shorter: nothing may follow.
+    closed: bool,
+}
+
+/// What is to be sent, in what order. Kept from call to call for its memory.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    order: Vec<(u16, u32)>,
+    /// Entry and position of each unit.
+    units: Vec<(u32, u32)>,
+    runs: Vec<Run>,
+    /// Datagrams of this length or longer were too long for UDP_SEGMENT but not for a plain send; for so many more runs
+    /// it is not tried.
+    oversize: Option<(usize, u32)>,
+}
+
+/// How a message fared that was tried by itself.
+enum Outcome {
+    Sent,
+    Blocked,
+    Failed(io::Error),
+}
+
+impl UdpPort {
+    pub(super) fn transmit_runs(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        let mut plan = std::mem::take(&mut self.plan);
+        let sent = loop {
+            self.make_plan(&mut plan, batch);
+            match self.send_plan(&mut plan, batch) {
+                // What is left is planned again; this ends, because UDP_SEGMENT is given up only once, and for lengths
+                // that do not fit only downwards.
+                Ok(Sent::Narrowed) => {}
+                sent => break sent,
+            }
+        };
+        self.plan = plan;
+        sent
+    }
+
+    /// Orders what waits by slot and finds the runs.
+    fn make_plan(&mut self, plan: &mut Plan, batch: &mut TxBatch) {
+        plan.order.clear();
+        plan.units.clear();
+        plan.runs.clear();
+        let slots = self.slots.len();
+        for entry in 0..batch.entries() {
+            let waiting = batch.units_of(entry).count();
+            if waiting == 0 {
+                continue;
+            }
+            match batch.packet(entry).outer {
+                Some(outer) if usize::from(outer.skip) <= batch.packet(entry).head.len() => {
+                    plan.order.push(((usize::from(outer.slot) % slots) as u16, entry as u32));
+                }
+                _ => {
+                    self.counters.drops.add_many(Drop::NoOuter, waiting as u64);
+                    batch.sent_of(entry, waiting);
+                }
+            }
+        }
+        if !plan.order.is_sorted() {
+            plan.order.sort_unstable();
+        }
+        let whole = self.segment == OffloadState::On;
+        let most_bytes = MAX_PAYLOAD[usize::from(self.config.peer.is_ipv6())];
+        for &(slot, entry) in &plan.order {
+            let Some(outer) = batch.packet(entry as usize).outer else { continue };
+            let key = Key { slot: usize::from(slot), tos: outer.tos, ttl: outer.ttl, df: outer.df };
+            for (position, unit) in (batch.position(entry as usize)..).zip(batch.units_of(entry as usize)) {
+                let len = unit.len().saturating_sub(usize::from(outer.skip));
+                let pieces = 1 + count_pieces(&unit);
+                plan.units.push((entry, position));
+                let may_join = whole && len > 0 && plan.oversize.is_none_or(|(limit, _)| len < limit);
+                match plan.runs.last_mut() {
+                    Some(run)
+                        if may_join
+                            && !run.closed
+                            && run.key == key
+                            && len <= run.len
+                            && run.to - run.from < self.max_segments
+                            && run.bytes + len <= most_bytes
+                            && run.pieces + pieces <= MAX_IOV =>
+                    {
+                        run.to += 1;
+                        run.bytes += len;
+                        run.pieces += pieces;
+                        run.closed = len < run.len;
+                    }
+                    _ => {
+                        let from = plan.units.len() - 1;
+                        let closed = !may_join;
+                        plan.runs.push(Run { key, from, to: from + 1, len, bytes: len, pieces, closed });
+                    }
+                }
+            }
+        }
+    }
+
+    fn send_plan(&mut self, plan: &mut Plan, batch: &mut TxBatch) -> io::Result<Sent> {
+        let at_once = if self.config.offloads == UdpOffloads::None { 1 } else { MAX_MESSAGES };
+        #[cfg(test)]
+        let at_once = if self.inject.is_some() { 1 } else { at_once };
+        let mut at = 0;
+        while let Some(first) = plan.runs.get(at).copied() {
+            let same = |run: &&Run| run.key.slot == first.key.slot && run.key.df == first.key.df;
+            let count = plan.runs[at..].iter().take(at_once).take_while(same).count();
+            let group = &plan.runs[at..at + count];
+            let (done, error) = self.send_group(plan, group, batch);
+            for run in &group[..done] {
+                self.settle(plan, run, batch);
+            }
+            at += done;
+            let Some(error) = error else { continue };
+            let Some(run) = plan.runs.get(at).copied() else { continue };
+            at += 1;
+            let before = (self.segment, plan.oversize);
+            if self.recover(plan, run, error, batch)? == Sent::Blocked {
+                self.counters.blocked += 1;
+                self.blocked_slot = run.key.slot;
+                return Ok(Sent::Blocked);
+            }
+            if (self.segment, plan.oversize) != before {
+                return Ok(Sent::Narrowed);
+            }
+        }
+        if let Some((_, left)) = &mut plan.oversize {
+            *left = left.saturating_sub(plan.runs.len() as u32);
+        }
+        plan.oversize = plan.oversize.filter(|(_, left)| *left > 0);
+        Ok(Sent::All)
+    }
+
+    /// Sends runs of one slot. Returns how many went, and the error that the next one met.
+    fn send_group(&mut self, plan: &Plan, group: &[Run], batch: &TxBatch) -> (usize, Option<io::Error>) {
+        let Some(first) = group.first() else { return (0, None) };
+        if let Err(error) = self.set_df(first.key) {
+            return (0, Some(error));
+        }
+        #[cfg(test)]
+        if let Some(errno) = self.inject.and_then(|inject| inject(Attempt { segments: first.to - first.from })) {
+            self.counters.tx.calls += 1;
+            return (0, Some(io::Error::from_raw_os_error(errno)));
+        }
+        let slot = &self.slots[first.key.slot];
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut out = scratch.begin();
+        for run in group {
+            out.message();
+            for &(entry, position) in &plan.units[run.from..run.to] {
+                add_pieces(&mut out, &batch.unit_at(entry as usize, position));
+            }
+            if run.to - run.from > 1 {
+                // Runs of more than one datagram have datagrams of less than 64 KiB.
+                out.control(libc::SOL_UDP, sys::UDP_SEGMENT, run.len as u16);
+            }
+            let v4 = self.config.peer.is_ipv4();
+            if run.key.tos != self.config.tos {
+                let (level, kind) =
+                    if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) };
+                out.control(level, kind, i32::from(run.key.tos));
+            }
+            if run.key.ttl != 0 && run.key.ttl != self.config.ttl {
+                let (level, kind) =
+                    if v4 { (libc::IPPROTO_IP, libc::IP_TTL) } else { (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) };
+                out.control(level, kind, i32::from(run.key.ttl));
+            }
+        }
+        let mut done = 0;
+        let mut error = None;
+        while done < group.len() && error.is_none() {
+            self.counters.tx.calls += 1;
+            match out.send(slot.fd.as_fd(), slot.to, done) {
+                Ok(n) => done += n,
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+                Err(e) => error = Some(e),
+            }
+        }
+        self.scratch = scratch;
+        (done, error)
+    }
+
+    /// Counts a run as sent.
+    fn settle(&mut self, plan: &Plan, run: &Run, batch: &mut TxBatch) {
+        self.counters.tx.add(run.bytes, run.to - run.from);
+        for &(entry, _) in &plan.units[run.from..run.to] {
+            batch.sent_of(entry as usize, 1);
+        }
+    }
+
+    /// Tries one run again, and then its datagrams one by one, so that a refusal of UDP_SEGMENT costs nothing but time.
+    fn recover(&mut self, plan: &mut Plan, run: Run, error: io::Error, batch: &mut TxBatch) -> io::Result<Sent> {
+        if is_full(&error) {
+            return Ok(Sent::Blocked);
+        }
+        if run.to - run.from == 1 {
+            return self.retry_single(plan, run, error, batch);
+        }
+        if is_pending(&error) && error.raw_os_error() != Some(libc::EMSGSIZE) {
+            match self.try_run(plan, run, batch) {
+                Outcome::Sent => {
+                    self.counters.fallbacks.add(Fallback::PendingError);
+                    return Ok(Sent::All);
+                }
+                Outcome::Blocked => return Ok(Sent::Blocked),
+                Outcome::Failed(_) => {}
+            }
+        }
+        let sent_before = self.counters.tx.segments;
+        let mut result = Sent::All;
+        for index in run.from..run.to {
+            let unit = batch.unit_at(plan.units[index].0 as usize, plan.units[index].1);
+            let len = unit.len() - unit.outer().map_or(0, |outer| usize::from(outer.skip));
+            let single = Run { from: index, to: index + 1, len, bytes: len, ..run };
+            let outcome = match self.try_run(plan, single, batch) {
+                Outcome::Sent => Sent::All,
+                Outcome::Blocked => Sent::Blocked,
+                Outcome::Failed(error) => self.retry_single(plan, single, error, batch)?,
+            };
+            if outcome == Sent::Blocked {
+                result = Sent::Blocked;
+                break;
+            }
+        }
+        if self.counters.tx.segments > sent_before {
+            self.note_refusal(plan, run, &error);
+        }
+        Ok(result)
+    }
+
+    /// Plain sends worked where a run did not: remembers what follows from it.
+    fn note_refusal(&mut self, plan: &mut Plan, run: Run, error: &io::Error) {
+        let (errno, fallback) = match error.raw_os_error() {
+            Some(errno @ libc::EIO) => (errno, Fallback::UdpSegmentIo),
+            Some(errno @ libc::EINVAL) => (errno, Fallback::UdpSegmentInvalid),
+            Some(libc::EMSGSIZE) => {
+                self.counters.fallbacks.add(Fallback::UdpSegmentSize);
+                plan.oversize = Some((run.len, OVERSIZE_RUNS));
+                return;
+            }
+            _ => return,
+        };
+        self.counters.fallbacks.add(fallback);
+        self.segment = OffloadState::Refused(errno);
+        tracing::info!(peer = %self.config.peer, %error, "UDP_SEGMENT is refused; datagrams are sent one by one");
+    }
+
+    /// A single datagram failed: once more where the error may be an earlier one's, else it is dropped and counted.
+    fn retry_single(&mut self, plan: &Plan, run: Run, error: io::Error, batch: &mut TxBatch) -> io::Result<Sent> {
+        let mut error = error;
+        if is_pending(&error) {
+            match self.try_run(plan, run, batch) {
+                Outcome::Sent => {
+                    self.counters.fallbacks.add(Fallback::PendingError);
+                    return Ok(Sent::All);
+                }
+                Outcome::Blocked => return Ok(Sent::Blocked),
+                Outcome::Failed(again) => error = again,
+            }
+        }
+        let reason = match error.raw_os_error() {
+            Some(libc::EMSGSIZE) => Drop::TooBig,
+            Some(
+                libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN | libc::EHOSTDOWN
+                | libc::EADDRNOTAVAIL,
+            ) => Drop::Unreachable,
+            Some(libc::EPERM | libc::EACCES) => Drop::Denied,
+            Some(libc::EBADF | libc::ENOTSOCK) => return Err(error),
+            _ => Drop::Refused,
+        };
+        self.counters.drops.add(reason);
+        batch.sent_of(plan.units[run.from].0 as usize, 1);
+        Ok(Sent::All)
+    }
+
+    /// Sends one run by itself.
+    fn try_run(&mut self, plan: &Plan, run: Run, batch: &mut TxBatch) -> Outcome {
+        match self.send_group(plan, &[run], batch) {
+            (1, _) => {
+                self.settle(plan, &run, batch);
+                Outcome::Sent
+            }
+            (_, Some(error)) if is_full(&error) => Outcome::Blocked,
+            (_, Some(error)) => Outcome::Failed(error),
+            // Without an error the whole group went.
+            (_, None) => Outcome::Blocked,
+        }
+    }
+
+    /// Makes the slot's socket treat fragmentation as the run wants it. Runs seldom differ in it: TCP and most UDP
+    /// senders set DF on everything.
+    fn set_df(&mut self, key: Key) -> io::Result<()> {
+        let slot = &mut self.slots[key.slot];
+        if slot.df != key.df {
+            set_fragmenting(slot.fd.as_fd(), self.config.peer.is_ipv4(), key.df)?;
+            slot.df = key.df;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the kernel has no room at the moment.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Whether an ICMP message about an earlier datagram may be what is reported: connected sockets report it on the next
+/// send, once, and do not send then.
+fn is_pending(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::EMSGSIZE
+        )
+    )
+}
+
+/// Pieces of payload of a unit, counted only where there may be several.
+fn count_pieces(unit: &TxUnit<'_>) -> usize {
+    if unit.is_in_one_piece() { 1 } else { unit.pieces().count() }
+}
+
+fn add_pieces<'a>(out: &mut Outgoing<'_, 'a>, unit: &TxUnit<'a>) {
+    let skip = unit.outer().map_or(0, |outer| usize::from(outer.skip));
+    out.piece(unit.head().get(skip..).unwrap_or(&[]));
+    for piece in unit.pieces() {
+        out.piece(piece);
+    }
+}
+

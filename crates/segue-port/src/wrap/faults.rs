@@ -1,0 +1,271 @@
+//! Seeded loss, duplication, reordering and corruption of what a port receives.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use segue::gso::Limits;
+use segue::packet::{Csum, Frag, Packet, Unit};
+
+use crate::batch::{Burst, RxBatch, TxBatch};
+use crate::page::{Page, PagePool};
+use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
+
+/// How often each fault happens: once in so many datagrams or packets on average; 0 means never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Odds {
+    /// It is lost.
+    pub loss: u32,
+    /// It comes twice.
+    pub duplicate: u32,
+    /// It comes after the one that follows it.
+    pub reorder: u32,
+    /// One bit of its payload is flipped.
+    pub corrupt: u32,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Datagrams or packets looked at.
+    pub seen: u64,
+    /// Lost.
+    pub lost: u64,
+    /// Doubled.
+    pub duplicated: u64,
+    /// Put behind the next one.
+    pub reordered: u64,
+    /// Changed.
+    pub corrupted: u64,
+}
+
+/// A port whose receive side misbehaves as told, the same way for the same seed and traffic.
+///
+/// Bursts are taken apart, so that faults hit single datagrams; trains of a packet port are hit as a whole. A corrupt
+/// packet loses the mark that its checksum was verified. What a kernel verified of a datagram was verified before the
+/// damage: damage done here lies outside the outer checksum.
+#[derive(Debug)]
+pub struct Faults<P> {
+    inner: P,
+    odds: Odds,
+    state: u64,
+    counts: FaultCounts,
+    fresh: RxBatchParts,
+}
+
+/// What the inner port delivered in one call, taken out of the caller's batch.
+#[derive(Debug, Default)]
+struct RxBatchParts {
+    packets: std::collections::VecDeque<Box<Packet<Page>>>,
+    bursts: std::collections::VecDeque<Burst>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Fate {
+    lose: bool,
+    duplicate: bool,
+    reorder: bool,
+    corrupt: bool,
+}
+
+impl<P: Port> Faults<P> {
+    /// Wraps `inner`.
+    pub fn new(inner: P, odds: Odds, seed: u64) -> Faults<P> {
+        Faults { inner, odds, state: seed, counts: FaultCounts::default(), fresh: RxBatchParts::default() }
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> FaultCounts {
+        self.counts
+    }
+
+    /// The port inside.
+    pub fn into_inner(self) -> P {
+        self.inner
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+    fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn hit(&mut self, one_in: u32) -> bool {
+        one_in != 0 && self.random() % u64::from(one_in) == 0
+    }
+
+    fn fate(&mut self) -> Fate {
+        let odds = self.odds;
+        self.counts.seen += 1;
+        if self.hit(odds.loss) {
+            self.counts.lost += 1;
+            return Fate { lose: true, ..Fate::default() };
+        }
+        let fate = Fate {
+            lose: false,
+            duplicate: self.hit(odds.duplicate),
+            reorder: self.hit(odds.reorder),
+            corrupt: self.hit(odds.corrupt),
+        };
+        self.counts.duplicated += u64::from(fate.duplicate);
+        fate
+    }
+
+    /// A copy of `bytes` with one bit flipped, in a page of its own; `None` where no page is free or there is nothing.
+    fn damaged<'a>(
+        &mut self,
+        len: usize,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        pages: &mut PagePool,
+    ) -> Option<Page> {
+        if len == 0 || len > pages.page_len() {
+            return None;
+        }
+        let mut page = pages.take()?;
+        let mut at = 0;
+        for piece in pieces {
+            page.bytes_mut()[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        let bit = self.random() as usize % (len * 8);
+        page.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+        self.counts.corrupted += 1;
+        Some(page.freeze(len))
+    }
+
+    fn spoil_bursts(&mut self, into: &mut RxBatch) {
+        while let Some(burst) = self.fresh.bursts.pop_front() {
+            // Untouched datagrams in a row stay one burst.
+            let mut clean = 0..0;
+            let mut held: Option<Burst> = None;
+            let single = |page: Page| Burst { segment_len: page.len(), page, ..burst.clone() };
+            for (index, page) in burst.datagrams().enumerate() {
+                let fate = self.fate();
+                let at = index * burst.segment_len;
+                if !(fate.lose || fate.duplicate || fate.reorder || fate.corrupt) && held.is_none() {
+                    clean.end = at + page.len();
+                    continue;
+                }
+                push_range(into, &burst, clean.clone());
+                clean = at + page.len()..at + page.len();
+                if fate.lose {
+                    continue;
+                }
+                let page = if fate.corrupt {
+                    self.damaged(page.len(), [page.as_ref()].into_iter(), &mut into.pages).unwrap_or(page)
+                } else {
+                    page
+                };
+                if fate.reorder && held.is_none() {
+                    held = Some(single(page.clone()));
+                } else {
+                    into.bursts.push_back(single(page.clone()));
+                    if let Some(late) = held.take() {
+                        self.counts.reordered += 1;
+                        into.bursts.push_back(late);
+                    }
+                }
+                if fate.duplicate {
+                    into.bursts.push_back(single(page));
+                }
+            }
+            push_range(into, &burst, clean);
+            // Nothing followed in this burst, so nothing was overtaken.
+            into.bursts.extend(held);
+        }
+    }
+
+    fn spoil_packets(&mut self, into: &mut RxBatch) {
+        let mut held: Option<Box<Packet<Page>>> = None;
+        while let Some(mut packet) = self.fresh.packets.pop_front() {
+            let fate = self.fate();
+            if fate.lose {
+                into.pool.put(packet);
+                continue;
+            }
+            if fate.corrupt {
+                let len = packet.payload.len();
+                if let Some(page) = self.damaged(len, packet.payload.pieces(0..len), &mut into.pages) {
+                    packet.payload.clear();
+                    packet.payload.push(Frag::all(page));
+                    if packet.offload.unit == Unit::Whole(Csum::Verified) {
+                        packet.offload.unit = Unit::Whole(Csum::Unknown);
+                    }
+                }
+            }
+            let copy = fate.duplicate.then(|| copy_of(&packet, into));
+            if fate.reorder && held.is_none() {
+                held = Some(packet);
+            } else {
+                into.packets.push_back(packet);
+                if let Some(late) = held.take() {
+                    self.counts.reordered += 1;
+                    into.packets.push_back(late);
+                }
+            }
+            into.packets.extend(copy);
+        }
+        into.packets.extend(held);
+    }
+}
+
+fn push_range(into: &mut RxBatch, burst: &Burst, range: std::ops::Range<usize>) {
+    let page = burst.page.slice(range);
+    if !page.is_empty() {
+        into.bursts.push_back(Burst { segment_len: burst.segment_len.min(page.len()), page, ..burst.clone() });
+    }
+}
+
+fn copy_of(packet: &Packet<Page>, into: &mut RxBatch) -> Box<Packet<Page>> {
+    let mut copy = into.pool.take();
+    copy.head = packet.head.clone();
+    copy.payload.clear();
+    packet.payload.frags().iter().for_each(|frag| copy.payload.push(frag.clone()));
+    copy.layout = packet.layout;
+    copy.offload = packet.offload;
+    copy.outer = packet.outer;
+    copy
+}
+
+impl<P: Port> Port for Faults<P> {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        self.inner.offloads()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+
+    fn blocked_fd(&self) -> BorrowedFd<'_> {
+        self.inner.blocked_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        // What the caller still has in the batch went through here before.
+        let (packets, bursts) = (std::mem::take(&mut into.packets), std::mem::take(&mut into.bursts));
+        let polled = self.inner.receive(into, budget);
+        self.fresh.packets = std::mem::replace(&mut into.packets, packets);
+        self.fresh.bursts = std::mem::replace(&mut into.bursts, bursts);
+        self.spoil_bursts(into);
+        self.spoil_packets(into);
+        polled
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        self.inner.transmit(batch)
+    }
+
+    fn counters(&self) -> &Counters {
+        self.inner.counters()
+    }
+
+    fn path(&self, slot: u16) -> Option<Path> {
+        self.inner.path(slot)
+    }
+}
