@@ -1,0 +1,185 @@
+//! Commands and dashed options. The words of `segue tunnel` are not here but in [`crate::words`].
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// What the command line said.
+#[derive(Debug, Parser)]
+#[command(
+    name = "segue",
+    about = "packet offloads in user space: tunnels that move trains of packets",
+    disable_help_flag = true,
+    disable_version_flag = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Print the version; with -v all that a bug report needs
+    #[arg(short = 'V', long)]
+    pub(crate) version: bool,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// Options that every command takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Common {
+    /// JSON on stdout
+    #[arg(short = 'j', long, global = true)]
+    pub(crate) json: bool,
+    /// Indent the JSON
+    #[arg(short = 'p', long, global = true)]
+    pub(crate) pretty: bool,
+    /// Only data and errors
+    #[arg(short = 'q', long, global = true)]
+    pub(crate) quiet: bool,
+    /// Show each change to the system as a command that a person could type
+    #[arg(short = 'v', long, global = true)]
+    pub(crate) verbose: bool,
+    /// Colour; auto means on a terminal, as NO_COLOR and CLICOLOR_FORCE say
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: Color,
+    /// A short help
+    #[arg(short = 'h', global = true)]
+    pub(crate) short_help: bool,
+    /// The complete help
+    #[arg(long = "help", global = true)]
+    pub(crate) long_help: bool,
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// make a tunnel and keep it until Ctrl-C
+    Tunnel(Tunnel),
+    /// counters and reasons of running tunnels
+    Stat(Stat),
+    /// what this host can do, and what would fix the rest
+    Doctor,
+    /// two hosts in namespaces with a tunnel between: the demonstration
+    Lab(Lab),
+    /// the JSON Schema of what -j prints
+    Schema(Schema),
+    /// the complete help of a command
+    Help(Help),
+}
+
+/// `segue tunnel`
+#[derive(Args, Debug)]
+pub(crate) struct Tunnel {
+    /// Print the plan and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    pub(crate) check: bool,
+    /// Write what crosses the outside to a capture file
+    #[arg(long, value_name = "FILE.pcap")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Words and values
+    #[arg(value_name = "WORD", hide = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// `segue stat`
+#[derive(Args, Debug)]
+pub(crate) struct Stat {
+    /// Which instance; all when not given
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Why trains ended, why packets stayed alone, and hints
+    #[arg(long)]
+    pub(crate) why: bool,
+    /// Again every SECS seconds, 1 when not given
+    #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "1", require_equals = false,
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(crate) watch: Option<u32>,
+    /// Exit 1 and a line for each thing that is not well; nothing when all is
+    #[arg(long)]
+    pub(crate) health: bool,
+    /// Exact numbers without units
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Every column, however wide
+    #[arg(short = 'd', long)]
+    pub(crate) details: bool,
+}
+
+/// `segue lab`
+#[derive(Args, Debug)]
+pub(crate) struct Lab {
+    /// The link: nic segments and aggregates like a plain network card, veth passes trains whole
+    #[arg(long, value_name = "FORM", default_value = "nic", value_parser = PossibleValuesParser::new(["nic", "veth"]))]
+    pub(crate) link: String,
+    /// What is inside of the tunnel
+    #[arg(long, value_name = "MODE", default_value = "gre", value_parser = PossibleValuesParser::new(["gre", "ipip", "sit"]))]
+    pub(crate) mode: String,
+    /// What carries it
+    #[arg(long, value_name = "KIND", default_value = "gue", value_parser = PossibleValuesParser::new(["gue", "fou"]))]
+    pub(crate) encap: String,
+    /// Measure only this family inside; both when not given
+    #[arg(long, value_name = "4|6", value_parser = PossibleValuesParser::new(["4", "6"]))]
+    pub(crate) family: Option<String>,
+    /// The family outside
+    #[arg(long, value_name = "4|6", default_value = "4", value_parser = PossibleValuesParser::new(["4", "6"]))]
+    pub(crate) outer: String,
+    /// The load
+    #[arg(long, value_name = "PROTO", default_value = "tcp", value_parser = PossibleValuesParser::new(["tcp", "udp"]))]
+    pub(crate) proto: String,
+    /// Seconds of one measurement
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: u32,
+    /// Streams at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub(crate) parallel: u32,
+    /// Measurements of each row
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: u32,
+    /// Leave the two hosts running and print how to enter them
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// A row more, measured beside the others
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(["fastd"]))]
+    pub(crate) with: Vec<String>,
+    /// How progress is shown on stderr
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "never", "json"]))]
+    pub(crate) progress: String,
+}
+
+/// `segue schema`
+#[derive(Args, Debug)]
+pub(crate) struct Schema {
+    /// Of which command
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "lab"]))]
+    pub(crate) of: String,
+}
+
+/// `segue help`
+#[derive(Args, Debug)]
+pub(crate) struct Help {
+    /// The command; the overview when not given
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Option<String>,
+}
+
+impl Command {
+    /// The command's name.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Command::Tunnel(_) => "tunnel",
+            Command::Stat(_) => "stat",
+            Command::Doctor => "doctor",
+            Command::Lab(_) => "lab",
+            Command::Schema(_) => "schema",
+            Command::Help(_) => "help",
+        }
+    }
+}

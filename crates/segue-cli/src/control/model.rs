@@ -1,0 +1,291 @@
+//! `segue.stat/1`: the state of running instances. Keys are only ever added.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The id of this document's shape.
+pub(crate) const SCHEMA: &str = "segue.stat/1";
+
+/// What `segue stat -j` prints.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Document {
+    /// Always `segue.stat/1`.
+    pub(crate) schema: String,
+    /// When it was asked: RFC 3339, UTC.
+    pub(crate) t: String,
+    /// Every instance that answered, sorted by name.
+    pub(crate) instances: Vec<Instance>,
+}
+
+/// One running segue.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Instance {
+    /// Its name: the interface's for a tunnel.
+    pub(crate) name: String,
+    /// What it is: `tunnel`.
+    pub(crate) kind: String,
+    /// The process that moves packets.
+    pub(crate) pid: u32,
+    /// Seconds since it was up.
+    pub(crate) uptime_s: f64,
+    /// Processor time it has used, user and system, seconds.
+    #[serde(default)]
+    pub(crate) cpu_s: f64,
+    /// Packets dropped since the start, for every reason and at every port.
+    #[serde(default)]
+    pub(crate) drops: u64,
+    /// The threads that move packets.
+    #[serde(default)]
+    pub(crate) workers: Vec<Worker>,
+    /// What the kernel does for it, by name (`udp_gro`, `udp_segment`, `tun_tso`, `tun_uso`, ...).
+    #[serde(default)]
+    pub(crate) offloads: BTreeMap<String, Offload>,
+    /// What is not well; empty when all is.
+    #[serde(default)]
+    pub(crate) health: Vec<Complaint>,
+    /// The places where packets enter and leave, by name.
+    #[serde(default)]
+    pub(crate) ports: BTreeMap<String, Port>,
+    /// The last seconds; missing in the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) recent: Option<Recent>,
+}
+
+/// One thread that moves packets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Worker {
+    /// Its number, from 0.
+    pub(crate) id: u32,
+    /// Its counters since the start, by name (`polls`, ...).
+    #[serde(flatten)]
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+/// Something that the kernel may do for segue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Offload {
+    /// Whether it is used.
+    pub(crate) on: bool,
+    /// Why not, when it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
+}
+
+/// Something that is not well.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Complaint {
+    /// What, in a few words.
+    pub(crate) what: String,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) why: Option<String>,
+    /// Since when: RFC 3339, UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<String>,
+}
+
+/// Which side of the instance a port is on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Side {
+    /// The interface that this host's programs use.
+    #[default]
+    Inside,
+    /// Towards the other end.
+    Outside,
+}
+
+/// A place where packets enter and leave. Counters are since the start and only rise.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Port {
+    /// Which side it is on.
+    #[serde(default)]
+    pub(crate) side: Side,
+    /// Into segue from this port.
+    pub(crate) receive: Flow,
+    /// Out of segue through this port.
+    pub(crate) transmit: Flow,
+    /// Payload bytes that segue had to sum for packets of this port.
+    pub(crate) checksummed_bytes: u64,
+    /// Packets dropped, by reason.
+    pub(crate) drops: BTreeMap<String, u64>,
+    /// Why trains ended, by reason.
+    pub(crate) flushes: BTreeMap<String, u64>,
+    /// Why packets stayed alone, by reason.
+    pub(crate) refusals: BTreeMap<String, u64>,
+    /// What differed when a packet did not fit the train of its flow, by reason.
+    #[serde(default)]
+    pub(crate) mismatches: BTreeMap<String, u64>,
+    /// What was done in a smaller form because the kernel refused the larger, by reason.
+    pub(crate) fallbacks: BTreeMap<String, u64>,
+    /// Other numbers of the port.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) numbers: BTreeMap<String, u64>,
+}
+
+/// What went one way through a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Flow {
+    /// Units that crossed in one piece: a train counts as one, so does a packet of its own.
+    pub(crate) packets: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Those of the units that were trains: more than one segment.
+    pub(crate) trains: u64,
+    /// Packets of wire size that all units stand for: what a capture on the link would count.
+    pub(crate) segments: u64,
+    /// System calls that moved them, or tried to.
+    #[serde(default)]
+    pub(crate) calls: u64,
+}
+
+impl Flow {
+    /// Packets of wire size: what a capture on the link would count.
+    pub(crate) fn wire_packets(&self) -> u64 {
+        self.segments
+    }
+
+    /// Mean bytes of a unit.
+    pub(crate) fn mean_bytes(&self) -> f64 {
+        if self.packets == 0 { 0.0 } else { self.bytes as f64 / self.packets as f64 }
+    }
+
+    fn since(&self, before: &Flow) -> Flow {
+        Flow {
+            packets: self.packets.saturating_sub(before.packets),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            trains: self.trains.saturating_sub(before.trains),
+            segments: self.segments.saturating_sub(before.segments),
+            calls: self.calls.saturating_sub(before.calls),
+        }
+    }
+}
+
+/// The last seconds of an instance: differences of its counters, and what follows from them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Recent {
+    /// How long, seconds.
+    pub(crate) interval_s: f64,
+    /// From the outside, bits a second.
+    pub(crate) receive_bits_per_s: f64,
+    /// To the outside, bits a second.
+    pub(crate) transmit_bits_per_s: f64,
+    /// Mean unit from the outside as it was handed to the inside, bytes.
+    pub(crate) receive_train_bytes: f64,
+    /// Mean unit that went to the outside, bytes.
+    pub(crate) transmit_train_bytes: f64,
+    /// Share of one processor, 1 for all of it.
+    pub(crate) cpu_share: f64,
+    /// What the counters of each port rose by.
+    pub(crate) ports: BTreeMap<String, Port>,
+}
+
+impl Instance {
+    /// Adds up what the total drops are.
+    pub(crate) fn count_drops(&mut self) {
+        self.drops = self.ports.values().flat_map(|port| port.drops.values()).sum();
+    }
+
+    /// The change since `before`, which was taken `seconds` earlier.
+    pub(crate) fn recent_since(&self, before: &Instance, seconds: f64) -> Recent {
+        let none = Port::default();
+        let ports: BTreeMap<String, Port> = self
+            .ports
+            .iter()
+            .map(|(name, port)| (name.clone(), port.since(before.ports.get(name).unwrap_or(&none))))
+            .collect();
+        let side = |side, of: fn(&Port) -> Flow| {
+            ports.values().filter(|port| port.side == side).map(of).fold(Flow::default(), |sum, flow| Flow {
+                packets: sum.packets + flow.packets,
+                bytes: sum.bytes + flow.bytes,
+                trains: sum.trains + flow.trains,
+                segments: sum.segments + flow.segments,
+                calls: sum.calls + flow.calls,
+            })
+        };
+        let per_second = |bytes: u64| if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 };
+        let (received, sent) = (side(Side::Outside, |port| port.receive), side(Side::Outside, |port| port.transmit));
+        Recent {
+            interval_s: seconds,
+            receive_bits_per_s: per_second(received.bytes),
+            transmit_bits_per_s: per_second(sent.bytes),
+            receive_train_bytes: side(Side::Inside, |port| port.transmit).mean_bytes(),
+            transmit_train_bytes: sent.mean_bytes(),
+            cpu_share: if seconds > 0.0 { (self.cpu_s - before.cpu_s).max(0.0) / seconds } else { 0.0 },
+            ports,
+        }
+    }
+}
+
+impl Port {
+    fn since(&self, before: &Port) -> Port {
+        Port {
+            side: self.side,
+            receive: self.receive.since(&before.receive),
+            transmit: self.transmit.since(&before.transmit),
+            checksummed_bytes: self.checksummed_bytes.saturating_sub(before.checksummed_bytes),
+            drops: risen(&self.drops, &before.drops),
+            flushes: risen(&self.flushes, &before.flushes),
+            refusals: risen(&self.refusals, &before.refusals),
+            mismatches: risen(&self.mismatches, &before.mismatches),
+            fallbacks: risen(&self.fallbacks, &before.fallbacks),
+            numbers: BTreeMap::new(),
+        }
+    }
+}
+
+fn risen(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    now.iter().map(|(key, n)| (key.clone(), n.saturating_sub(before.get(key).copied().unwrap_or(0)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(bytes: u64) -> Instance {
+        let outside = Port {
+            side: Side::Outside,
+            receive: Flow { packets: bytes / 1000, bytes, ..Flow::default() },
+            drops: BTreeMap::from([("bad_csum".to_owned(), bytes / 10_000)]),
+            ..Port::default()
+        };
+        let mut made = Instance { cpu_s: bytes as f64 / 1e6, ..Instance::default() };
+        made.ports.insert("udp".to_owned(), outside);
+        made.count_drops();
+        made
+    }
+
+    #[test]
+    fn rates_are_differences_over_the_interval() {
+        let recent = instance(3_000_000).recent_since(&instance(1_000_000), 2.0);
+        assert_eq!(recent.receive_bits_per_s, 8e6);
+        assert_eq!(recent.transmit_bits_per_s, 0.0);
+        assert_eq!(recent.cpu_share, 1.0);
+        assert_eq!(recent.ports["udp"].drops["bad_csum"], 200);
+        assert_eq!(recent.ports["udp"].receive.packets, 2000);
+    }
+
+    #[test]
+    fn counters_that_went_back_give_zero_not_a_huge_number() {
+        let recent = instance(1000).recent_since(&instance(5000), 1.0);
+        assert_eq!(recent.receive_bits_per_s, 0.0);
+    }
+
+    #[test]
+    fn wire_packets_are_single_ones_and_the_segments_of_trains() {
+        let flow = Flow { packets: 10, bytes: 0, trains: 4, segments: 160 };
+        assert_eq!(flow.wire_packets(), 166);
+    }
+
+    #[test]
+    fn an_older_instance_without_later_keys_is_still_read() {
+        let text = r#"{"name":"sg0","kind":"tunnel","pid":1,"uptime_s":2,"ports":{"sg0":{"receive":{"packets":1,"bytes":2,
+            "trains":0,"segments":0},"transmit":{"packets":0,"bytes":0,"trains":0,"segments":0},"checksummed_bytes":0,
+            "drops":{},"flushes":{},"refusals":{},"fallbacks":{}}}}"#;
+        let read: Instance = serde_json::from_str(text).unwrap();
+        assert_eq!(read.ports["sg0"].receive.bytes, 2);
+        assert_eq!(read.recent, None);
+    }
+}

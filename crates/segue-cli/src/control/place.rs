@@ -1,0 +1,107 @@
+//! Where control sockets are.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::sys;
+
+/// Overrides the directory of control sockets.
+pub(crate) const VARIABLE: &str = "SEGUE_RUNTIME_DIR";
+
+/// One directory that may hold sockets.
+struct Place {
+    path: PathBuf,
+    mode: u32,
+}
+
+/// The directories for this user, the one to use first.
+fn places() -> Vec<Place> {
+    if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        return vec![Place { path: path.into(), mode: 0o755 }];
+    }
+    let mut places = Vec::new();
+    if sys::euid() == 0 {
+        places.push(Place { path: "/run/segue".into(), mode: 0o755 });
+    }
+    if let Some(path) = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute()) {
+        places.push(Place { path: Path::new(&path).join("segue"), mode: 0o700 });
+    }
+    places.push(Place { path: format!("/tmp/segue-{}", outside_uid()).into(), mode: 0o700 });
+    places
+}
+
+/// Makes the directory for a new instance, the first of this user's places that can be written.
+pub(crate) fn for_new() -> io::Result<PathBuf> {
+    let mut last = io::Error::from_raw_os_error(libc::ENOENT);
+    for place in places() {
+        match make(&place) {
+            Ok(()) => return Ok(place.path),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Directories in which this user's instances may be, and root's.
+pub(crate) fn to_search() -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = places().into_iter().map(|place| place.path).collect();
+    if std::env::var_os(VARIABLE).is_none() {
+        paths.push("/run/segue".into());
+    }
+    paths.sort();
+    paths.dedup();
+    paths.retain(|path| fs::symlink_metadata(path).is_ok_and(|data| trusted(&data)));
+    paths
+}
+
+fn make(place: &Place) -> io::Result<()> {
+    match DirBuilder::new().mode(place.mode).create(&place.path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let data = fs::symlink_metadata(&place.path)?;
+    if !data.is_dir() || !trusted(&data) {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
+    // A directory that exists may still be one that this process cannot write to.
+    let probe = place.path.join(format!(".{}", std::process::id()));
+    DirBuilder::new().mode(0o700).create(&probe)?;
+    fs::remove_dir(&probe)
+}
+
+/// A directory in which nobody but root and this user can put anything. /tmp is open to all: a directory or link that
+/// somebody else made there must not be used.
+fn trusted(data: &fs::Metadata) -> bool {
+    data.is_dir() && (data.uid() == sys::euid() || data.uid() == 0) && data.mode() & 0o022 == 0
+}
+
+/// This user's id as the outside of a user namespace knows it, so that both sides look in one place.
+fn outside_uid() -> u32 {
+    let uid = sys::euid();
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.lines().find_map(|line| mapped(line, uid)).unwrap_or(uid)
+}
+
+/// One line of uid_map: first id inside, first id outside, how many.
+fn mapped(line: &str, uid: u32) -> Option<u32> {
+    let mut fields = line.split_whitespace().map(|field| field.parse::<u32>());
+    let (inside, outside, len) = (fields.next()?.ok()?, fields.next()?.ok()?, fields.next()?.ok()?);
+    let at = uid.checked_sub(inside)?;
+    (at < len).then(|| outside.checked_add(at)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_uid_map_gives_the_id_outside() {
+        assert_eq!(mapped("         0       1000          1", 0), Some(1000));
+        assert_eq!(mapped("0 1000 1", 1), None);
+        assert_eq!(mapped("0 0 4294967295", 65_534), Some(65_534));
+        assert_eq!(mapped("garbage", 0), None);
+    }
+}

@@ -1,0 +1,383 @@
+//! The instance's side of the control socket: a thread of its own, so that no client can hold up packets.
+//!
+//! Everything is bounded: clients at a time, bytes of a request, seconds of a conversation. One request, one answer, then
+//! the connection closes.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::model::Instance;
+use super::{REQUEST_LEN, place};
+use crate::error::{Error, Kind};
+use crate::sys::{self, Want};
+
+/// Clients served at a time; more wait in the socket's queue.
+const CLIENTS: usize = 16;
+/// How long a client may take for all of its conversation.
+const CLIENT_TIME: Duration = Duration::from_secs(2);
+/// How often the counters are sampled for the recent seconds.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// How many samples are kept.
+const SAMPLES: usize = 10;
+
+/// A socket that is open and has the right mode, before anybody serves it.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    listener: UnixListener,
+    file: SocketFile,
+    owner: u32,
+    /// Ends the service when the first of the two closes. Made early: the sandbox lets nobody make sockets.
+    stop: (UnixStream, UnixStream),
+}
+
+/// The socket's name in the file system; it goes when the last user of the socket does, as far as this process may.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Bound {
+    /// Opens the socket of instance `name`. A socket that nobody serves any more is replaced; a live one refuses.
+    ///
+    /// Only while the process has one thread (the file mode mask is changed for a moment).
+    pub(crate) fn new(name: &str) -> Result<Bound, Error> {
+        let directory = place::for_new().map_err(|error| {
+            Error::system("cannot make a directory for the control socket", &error, "")
+                .why("neither /run/segue, $XDG_RUNTIME_DIR/segue nor /tmp/segue-UID can be used")
+                .hint(format!("{}=/some/directory segue tunnel ...", place::VARIABLE))
+        })?;
+        Bound::in_directory(&directory, name)
+    }
+
+    fn in_directory(directory: &Path, name: &str) -> Result<Bound, Error> {
+        let path = directory.join(format!("{name}.sock"));
+        let failed = |error: &io::Error| {
+            Error::system(format!("cannot open the control socket {}", path.display()), error, "segue doctor")
+                .why("the file system refused")
+        };
+        // Two that start at once must not both find the socket stale; the lock goes with the file's descriptor.
+        let lock = File::open(directory).map_err(|error| failed(&error))?;
+        sys::lock(&lock).map_err(|error| failed(&error))?;
+        if fs::symlink_metadata(&path).is_ok() {
+            match UnixStream::connect(&path) {
+                Ok(_) => {
+                    return Err(Error::new(
+                        Kind::InUse,
+                        format!("{name} is already running"),
+                        format!("segue stat {name}                              shows it\nanother name: dev NAME"),
+                    )
+                    .why(format!("its control socket {} answers", path.display())));
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(&path).map_err(|error| failed(&error))?;
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+        }
+        let listener = sys::with_umask(0o177, || UnixListener::bind(&path)).map_err(|error| failed(&error))?;
+        let file = SocketFile(path.clone());
+        let stop = UnixStream::pair().map_err(|error| failed(&error))?;
+        let bound = Bound { listener, file, owner: sys::euid(), stop };
+        bound.listener.set_nonblocking(true).map_err(|error| failed(&error))?;
+        Ok(bound)
+    }
+
+    /// Where the socket is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.file.0
+    }
+
+    /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment.
+    pub(crate) fn serve(self, snapshot: impl Fn() -> Instance + Send + 'static) -> io::Result<Server> {
+        let Bound { listener, file, owner, stop: (stop, stopped) } = self;
+        let mut service = Service {
+            listener,
+            _file: file,
+            owner,
+            stopped,
+            clients: Vec::new(),
+            samples: VecDeque::new(),
+            next_sample: Instant::now(),
+            snapshot: Box::new(snapshot),
+        };
+        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || service.run())?;
+        Ok(Server { thread, stop })
+    }
+}
+
+/// A socket that is served.
+#[derive(Debug)]
+pub(crate) struct Server {
+    thread: JoinHandle<()>,
+    stop: UnixStream,
+}
+
+impl Server {
+    /// Ends the service and removes the socket where this process may; the supervisor does it otherwise.
+    pub(crate) fn stop(self) {
+        drop(self.stop);
+        let _ = self.thread.join();
+    }
+}
+
+struct Service {
+    listener: UnixListener,
+    _file: SocketFile,
+    owner: u32,
+    stopped: UnixStream,
+    clients: Vec<Client>,
+    samples: VecDeque<(Instant, Instance)>,
+    next_sample: Instant,
+    snapshot: Box<dyn Fn() -> Instance + Send>,
+}
+
+struct Client {
+    stream: UnixStream,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+    sent: usize,
+    until: Instant,
+}
+
+impl Service {
+    fn run(&mut self) {
+        loop {
+            let now = Instant::now();
+            if now >= self.next_sample {
+                self.sample(now);
+            }
+            let until = self.clients.iter().map(|client| client.until).fold(self.next_sample, Instant::min);
+            // A millisecond more, so that the wait does not end just before the moment.
+            let timeout = until.saturating_duration_since(now) + Duration::from_millis(1);
+            let full = self.clients.len() >= CLIENTS;
+            let mut fds = vec![(self.stopped.as_fd(), Want::Read)];
+            fds.extend(self.clients.iter().map(|client| (client.stream.as_fd(), client.want())));
+            if !full {
+                fds.push((self.listener.as_fd(), Want::Read));
+            }
+            let Ok(ready) = sys::poll(&fds, timeout) else { return };
+            if ready[0] {
+                return;
+            }
+            let count = self.clients.len();
+            let accept = !full && ready[count + 1];
+            let now = Instant::now();
+            let mut kept = Vec::with_capacity(count);
+            for (mut client, ready) in std::mem::take(&mut self.clients).into_iter().zip(&ready[1..]) {
+                let goes_on = now < client.until && (!ready || self.step(&mut client));
+                if goes_on {
+                    kept.push(client);
+                }
+            }
+            self.clients = kept;
+            if accept {
+                self.accept(now);
+            }
+        }
+    }
+
+    fn sample(&mut self, now: Instant) {
+        self.samples.push_back((now, self.instance()));
+        if self.samples.len() > SAMPLES {
+            self.samples.pop_front();
+        }
+        self.next_sample = now + SAMPLE;
+    }
+
+    fn instance(&self) -> Instance {
+        let mut instance = (self.snapshot)();
+        instance.count_drops();
+        instance
+    }
+
+    fn accept(&mut self, now: Instant) {
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        let allowed = sys::peer_uid(&stream).is_ok_and(|uid| uid == 0 || uid == self.owner);
+        if allowed && stream.set_nonblocking(true).is_ok() {
+            self.clients.push(Client {
+                stream,
+                request: Vec::new(),
+                answer: Vec::new(),
+                sent: 0,
+                until: now + CLIENT_TIME,
+            });
+        }
+    }
+
+    /// Reads or writes what is possible; false when the conversation is over.
+    fn step(&self, client: &mut Client) -> bool {
+        if client.answer.is_empty() {
+            match client.read() {
+                Read1::More => return true,
+                Read1::Closed => return false,
+                Read1::Line(line) => {
+                    client.answer = self.answer(&line).to_string().into_bytes();
+                    client.answer.push(b'\n');
+                }
+                Read1::TooLong => {
+                    let error =
+                        Error::new(Kind::Usage, "the request is too long", format!("at most {REQUEST_LEN} bytes"));
+                    client.answer = (error.json().to_string() + "\n").into_bytes();
+                }
+            }
+        }
+        client.write()
+    }
+
+    fn answer(&self, line: &[u8]) -> Value {
+        let request: Value = serde_json::from_slice(line).unwrap_or(Value::Null);
+        match request.get("get").and_then(Value::as_str) {
+            Some("stat") => {
+                let mut instance = self.instance();
+                instance.recent = self.samples.front().and_then(|(at, before)| {
+                    let seconds = at.elapsed().as_secs_f64();
+                    // Rates over a few milliseconds say nothing.
+                    (seconds >= 0.2).then(|| instance.recent_since(before, seconds))
+                });
+                json!({ "instance": instance })
+            }
+            _ => Error::new(Kind::Usage, "unknown request", r#"{"get":"stat"}"#).json(),
+        }
+    }
+}
+
+enum Read1 {
+    More,
+    Line(Vec<u8>),
+    TooLong,
+    Closed,
+}
+
+impl Client {
+    fn want(&self) -> Want {
+        if self.answer.is_empty() { Want::Read } else { Want::Write }
+    }
+
+    fn read(&mut self) -> Read1 {
+        let mut bytes = [0; REQUEST_LEN];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => Read1::Closed,
+            Ok(len) => {
+                self.request.extend_from_slice(&bytes[..len]);
+                match self.request.iter().position(|&byte| byte == b'\n') {
+                    Some(end) if end <= REQUEST_LEN => Read1::Line(self.request[..end].to_vec()),
+                    None if self.request.len() <= REQUEST_LEN => Read1::More,
+                    _ => Read1::TooLong,
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Read1::More,
+            Err(_) => Read1::Closed,
+        }
+    }
+
+    fn write(&mut self) -> bool {
+        match self.stream.write(&self.answer[self.sent..]) {
+            Ok(len) => {
+                self.sent += len;
+                len > 0 && self.sent < self.answer.len()
+            }
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Directory {
+            let path = std::env::temp_dir().join(format!("segue-server-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Directory(path)
+        }
+
+        fn serve(&self) -> (Server, PathBuf) {
+            let bound = Bound::in_directory(&self.0, "sg0").unwrap();
+            let path = bound.path().to_owned();
+            let server = bound.serve(|| Instance { name: "sg0".into(), pid: 7, ..Instance::default() }).unwrap();
+            (server, path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn ask(path: &Path, request: &[u8]) -> Value {
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.write_all(request).unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    }
+
+    #[test]
+    fn one_request_gets_one_answer_and_garbage_an_error() {
+        let directory = Directory::new("answers");
+        let (server, path) = directory.serve();
+        assert_eq!(ask(&path, b"{\"get\":\"stat\"}\n")["instance"]["pid"], 7);
+        for garbage in [&b"\n"[..], b"{\n", b"[]\n", b"{\"get\":\"else\"}\n", b"\xff\xfe\n"] {
+            assert_eq!(ask(&path, garbage)["error"]["kind"], "usage", "{garbage:?}");
+        }
+        let long = vec![b'x'; REQUEST_LEN + 1];
+        assert_eq!(ask(&path, &long)["error"]["message"], "the request is too long");
+        server.stop();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn silent_clients_hold_up_neither_others_nor_the_end() {
+        let directory = Directory::new("silent");
+        let (server, path) = directory.serve();
+        let silent: Vec<UnixStream> = (0..CLIENTS + 8).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        let start = Instant::now();
+        assert_eq!(ask(&path, b"{\"get\":\"stat\"}\n")["instance"]["name"], "sg0");
+        assert!(start.elapsed() < CLIENT_TIME * 3, "{:?}", start.elapsed());
+        let end = Instant::now();
+        server.stop();
+        assert!(end.elapsed() < Duration::from_secs(1));
+        drop(silent);
+    }
+
+    #[test]
+    fn a_live_socket_refuses_a_second_instance_and_a_dead_one_is_replaced() {
+        let directory = Directory::new("stale");
+        let (server, path) = directory.serve();
+        let refused = Bound::in_directory(&directory.0, "sg0").unwrap_err();
+        assert_eq!((refused.kind, refused.message.as_str()), (Kind::InUse, "sg0 is already running"));
+        server.stop();
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "a listener leaves its file behind");
+        Bound::in_directory(&directory.0, "sg0").unwrap();
+    }
+
+    #[test]
+    fn only_the_owner_may_open_the_socket() {
+        let directory = Directory::new("mode");
+        let bound = Bound::in_directory(&directory.0, "sg0").unwrap();
+        let mode = fs::metadata(bound.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

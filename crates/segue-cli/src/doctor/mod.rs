@@ -1,0 +1,160 @@
+//! `segue doctor`: what this host can do, why not the rest, and what would fix it.
+
+mod probe;
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::error::{Error, Kind};
+use crate::out::Out;
+use crate::words::help::WIDTH;
+
+/// The id of the JSON's shape.
+const SCHEMA: &str = "segue.doctor/1";
+
+/// How one thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Status {
+    /// There, and it works.
+    Ok,
+    /// Not there; a tunnel runs slower or with less protection.
+    Missing,
+    /// Not there, and without it no tunnel runs.
+    Needed,
+    /// It could not be found out.
+    Unknown,
+}
+
+impl Status {
+    fn word(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Missing => "missing",
+            Status::Needed => "NEEDED",
+            Status::Unknown => "unknown",
+        }
+    }
+
+    fn style(self) -> Style {
+        match self {
+            Status::Ok => AnsiColor::Green.on_default(),
+            Status::Missing => AnsiColor::Yellow.on_default(),
+            Status::Needed => AnsiColor::Red.on_default().bold(),
+            Status::Unknown => Style::new(),
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+struct Check {
+    /// Its name, stable.
+    name: &'static str,
+    status: Status,
+    /// What was found.
+    found: String,
+    /// What is lost, or why it is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    /// A command that helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Check {
+        Check { name, status: Status::Ok, found: found.into(), why: None, fix: None }
+    }
+
+    fn not(
+        name: &'static str,
+        status: Status,
+        found: impl Into<String>,
+        why: impl Into<String>,
+        fix: Option<String>,
+    ) -> Check {
+        Check { name, status, found: found.into(), why: Some(why.into()), fix }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(out: &Out) -> Result<(), Error> {
+    let checks = probe::all();
+    let needed: Vec<&str> =
+        checks.iter().filter(|check| check.status == Status::Needed).map(|check| check.name).collect();
+    if out.json {
+        out.value(&json!({ "schema": SCHEMA, "tunnel_can_run": needed.is_empty(), "checks": checks }));
+        // The answer is complete; an error object beside it would make two values of one.
+        return if needed.is_empty() { Ok(()) } else { Err(cannot(&needed)) };
+    }
+    out.data(&table(&checks));
+    if needed.is_empty() {
+        return Ok(());
+    }
+    Err(cannot(&needed))
+}
+
+fn cannot(needed: &[&str]) -> Error {
+    Error::new(Kind::Unhealthy, "a tunnel cannot run here", "the lines that begin with `fix:`")
+        .why(format!("{} is missing", needed.join(" and ")))
+}
+
+fn table(checks: &[Check]) -> String {
+    let name_width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for check in checks {
+        let style = check.status.style();
+        let head = format!("{:<7}", check.status.word());
+        text.push_str(&format!("{style}{head}{style:#}  {:<name_width$}  ", check.name));
+        let indent = " ".repeat(7 + 2 + name_width + 2);
+        text.push_str(&folded(&check.found, &indent));
+        let more = [("why: ", &check.why), ("fix: ", &check.fix)];
+        for (label, part) in more.into_iter().filter_map(|(label, part)| part.as_ref().map(|part| (label, part))) {
+            // A command is not folded: it is there to be copied.
+            let line =
+                if label == "fix: " { format!("{label}{part}\n") } else { folded(&format!("{label}{part}"), &indent) };
+            text.push_str(&format!("{indent}{line}"));
+        }
+    }
+    text
+}
+
+/// Text in lines of at most [`WIDTH`] columns, of which `indent` is before all but the first.
+fn folded(text: &str, indent: &str) -> String {
+    let room = WIDTH.saturating_sub(indent.len());
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().map_or(0, |line| line.chars().count());
+        if last > 0 && last + 1 + word.chars().count() > room {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join(&format!("\n{indent}")) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_has_a_reason_and_lines_fit() {
+        let checks = probe::all();
+        for check in &checks {
+            if check.status != Status::Ok {
+                assert!(check.why.is_some(), "{} has no reason", check.name);
+            }
+        }
+        let text = anstream::adapter::strip_str(&table(&checks)).to_string();
+        for line in text.lines().filter(|line| !line.contains("fix: ")) {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! The looking. Devices are tried in a child with a network namespace of its own, so that the host sees none of it.
+
+use std::fs::{self, File, OpenOptions};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Check, Status};
+use crate::error::os_text;
+use crate::sys;
+use crate::system::Netlink;
+use crate::tunnel::why::{self, Container};
+
+/// Everything, in the order of the table.
+pub(super) fn all() -> Vec<Check> {
+    // The children come first: a fork wants a process with one thread.
+    let tun = sys::in_child(|| serde_json::to_vec(&tun_in_namespace()).unwrap_or_default())
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<Tun>(&bytes).ok());
+    let user_namespace =
+        sys::in_child(|| vec![u8::from(sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).is_ok())]);
+    let mut checks = Vec::new();
+    checks.push(device());
+    checks.extend(tun_checks(tun.as_ref()));
+    checks.extend(udp());
+    checks.push(capabilities());
+    checks.push(namespaces(user_namespace.as_deref().unwrap_or_default() == [1], tun.as_ref()));
+    checks.push(container());
+    checks.push(landlock());
+    checks.push(seccomp());
+    checks.push(lsm());
+    checks.extend(buffers());
+    checks.push(af_xdp());
+    checks.push(Check::ok("simd", crate::version::simd()));
+    checks.extend(links());
+    checks
+}
+
+/// What the child found out about TUN devices.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Tun {
+    /// Whether a new network namespace could be made, and whether it took a user namespace.
+    namespace: Option<bool>,
+    /// The error of opening the clone device.
+    open: Option<i32>,
+    /// The error of making an interface.
+    attach: Option<i32>,
+    /// Flags of the driver.
+    features: u32,
+    /// Header lengths that are taken, bytes.
+    headers: Vec<i32>,
+    /// Sets of offloads that are taken.
+    offloads: Vec<u32>,
+}
+
+const CSUM: u32 = 1;
+const TSO: u32 = CSUM | 2 | 4;
+const USO: u32 = CSUM | 0x20 | 0x40;
+const TUNNEL: u32 = TSO | 0x80;
+
+fn tun_in_namespace() -> Tun {
+    let mut found = Tun::default();
+    found.namespace = if sys::unshare(libc::CLONE_NEWNET).is_ok() {
+        Some(false)
+    } else if sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).is_ok() {
+        Some(true)
+    } else {
+        None
+    };
+    let tun = match OpenOptions::new().read(true).write(true).open(why::TUN) {
+        Ok(tun) => tun,
+        Err(error) => {
+            found.open = error.raw_os_error().or(Some(0));
+            return found;
+        }
+    };
+    found.features = sys::tun_features(&tun).unwrap_or(0);
+    if found.namespace.is_none() {
+        // An interface would appear on the host.
+        return found;
+    }
+    if let Err(error) = sys::tun_attach(&tun, "segue%d", libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) {
+        found.attach = error.raw_os_error().or(Some(0));
+        return found;
+    }
+    found.headers = [10, 12, 24].into_iter().filter(|&len| sys::tun_set_header_len(&tun, len).is_ok()).collect();
+    found.offloads = [CSUM, TSO, USO, TUNNEL].into_iter().filter(|&set| offload(&tun, set)).collect();
+    found
+}
+
+fn offload(tun: &File, set: u32) -> bool {
+    sys::tun_set_offloads(tun, set).is_ok()
+}
+
+fn device() -> Check {
+    match OpenOptions::new().read(true).write(true).open(why::TUN) {
+        Ok(_) => Check::ok("tun device", why::TUN),
+        Err(error) => {
+            let told = why::tun_open("an interface", &error);
+            let fix = told.hint.lines().next().map(|line| line.split("   ").next().unwrap_or(line).to_owned());
+            Check::not("tun device", Status::Needed, format!("{}: {}", why::TUN, os_text(&error)), flat(told.why), fix)
+        }
+    }
+}
+
+fn flat(text: Option<String>) -> String {
+    text.unwrap_or_default().replace('\n', " ")
+}
+
+fn tun_checks(found: Option<&Tun>) -> Vec<Check> {
+    let unknown = |name, why: &str| Check::not(name, Status::Unknown, "not tried", why, None);
+    let names = ["tun interface", "tun headers", "tun checksum", "tun tso", "tun uso", "tun tunnel gso"];
+    let Some(tun) = found else { return names.iter().map(|name| unknown(name, "the probe did not run")).collect() };
+    if tun.open.is_some() {
+        return names.iter().map(|name| unknown(name, "the device does not open")).collect();
+    }
+    let Some(user_namespace) = tun.namespace else {
+        return names.iter().map(|name| unknown(name, "no network namespace of its own to try it in")).collect();
+    };
+    if let Some(code) = tun.attach {
+        let error = std::io::Error::from_raw_os_error(code);
+        let mut checks = vec![Check::not(
+            "tun interface",
+            Status::Needed,
+            os_text(&error),
+            "the kernel or a security module refuses interfaces even in a namespace of its own",
+            Some("sudo dmesg | grep -i denied".to_owned()),
+        )];
+        checks.extend(names[1..].iter().map(|name| unknown(name, "no interface could be made")));
+        return checks;
+    }
+    let made = if user_namespace { "made in a user namespace" } else { "made in a network namespace" };
+    let mut checks = vec![Check::ok("tun interface", made)];
+    let lengths: Vec<String> = tun.headers.iter().map(ToString::to_string).collect();
+    checks.push(if tun.headers.contains(&10) {
+        Check::ok("tun headers", format!("virtio-net headers of {} bytes", lengths.join(", ")))
+    } else {
+        Check::not("tun headers", Status::Needed, "no virtio-net header", "trains cannot cross the interface", None)
+    });
+    let kernel = |version: &str| Some(format!("a kernel of {version} or later"));
+    for (name, set, what, lost, since) in [
+        ("tun checksum", CSUM, "checksums may be left out", "each inner checksum is computed", "2.6.27"),
+        ("tun tso", TSO, "TCP trains, IPv4 and IPv6", "TCP crosses the interface packet by packet", "2.6.27"),
+        ("tun uso", USO, "UDP trains, IPv4 and IPv6", "UDP crosses the interface packet by packet", "6.2"),
+        ("tun tunnel gso", TUNNEL, "trains inside of tunnels", "tunnels in the tunnel go packet by packet", "6.17"),
+    ] {
+        checks.push(if tun.offloads.contains(&set) {
+            Check::ok(name, what)
+        } else {
+            Check::not(name, Status::Missing, "the kernel refuses it", lost, kernel(since))
+        });
+    }
+    checks
+}
+
+/// Sends a real train over loopback and receives it.
+fn udp() -> Vec<Check> {
+    const SEGMENT: i32 = 100;
+    let lost = "each datagram costs a system call";
+    let not = |name, found: String| {
+        Check::not(name, Status::Missing, found, lost, Some("a kernel of 5.0 or later".to_owned()))
+    };
+    let pair = UdpSocket::bind("127.0.0.1:0").and_then(|rx| {
+        rx.set_read_timeout(Some(Duration::from_secs(1)))?;
+        let tx = UdpSocket::bind("127.0.0.1:0")?;
+        tx.connect(rx.local_addr()?)?;
+        Ok((rx, tx))
+    });
+    let (rx, tx) = match pair {
+        Ok(pair) => pair,
+        Err(error) => {
+            let found = format!("no UDP on loopback: {}", os_text(&error));
+            return ["udp_segment", "udp_gro"].into_iter().map(|name| not(name, found.clone())).collect();
+        }
+    };
+    let gro = sys::set_int_option(rx.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
+    let sent = sys::set_int_option(tx.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, SEGMENT)
+        .and_then(|()| tx.send(&[0x5a; 5 * SEGMENT as usize]));
+    let segment_check = match sent {
+        Ok(_) => Check::ok("udp_segment", "trains to a socket (sent one on loopback)"),
+        Err(error) => not("udp_segment", os_text(&error)),
+    };
+    let mut buf = vec![0; 2048];
+    let gro_check = match (gro, segment_check.status) {
+        (Err(error), _) => not("udp_gro", os_text(&error)),
+        (Ok(()), Status::Ok) => match sys::receive_with_gro(rx.as_fd(), &mut buf) {
+            Ok((len, Some(SEGMENT))) if len == 5 * SEGMENT as usize => {
+                Check::ok("udp_gro", "trains from a socket (received one on loopback)")
+            }
+            Ok((len, segment)) => not("udp_gro", format!("{len} bytes came with segment length {segment:?}")),
+            Err(error) => Check::not(
+                "udp_gro",
+                Status::Unknown,
+                os_text(&error),
+                "loopback is down or filtered",
+                Some("sudo ip link set lo up".to_owned()),
+            ),
+        },
+        (Ok(()), _) => {
+            Check::not("udp_gro", Status::Unknown, "the option is taken", "no train could be sent to try it", None)
+        }
+    };
+    vec![segment_check, gro_check]
+}
+
+fn capabilities() -> Check {
+    let caps = sys::capabilities().unwrap_or(0);
+    if sys::has_net_admin(caps) {
+        return Check::ok("cap_net_admin", format!("effective (uid {}, set {caps:#x})", sys::euid()));
+    }
+    Check::not(
+        "cap_net_admin",
+        Status::Missing,
+        format!("not effective (uid {}, set {caps:#x})", sys::euid()),
+        "no interface can be made on this host as this user; an interface made beforehand, or a user namespace, works",
+        Some("sudo setcap cap_net_admin+ep $(command -v segue)".to_owned()),
+    )
+}
+
+fn namespaces(user: bool, tun: Option<&Tun>) -> Check {
+    let network = tun.is_some_and(|tun| tun.namespace.is_some());
+    if user {
+        return Check::ok("namespaces", "user and network namespaces; segue lab works without root");
+    }
+    let knob = [
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sudo sysctl kernel.unprivileged_userns_clone=1"),
+        (
+            "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+            "1",
+            "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        ("/proc/sys/user/max_user_namespaces", "0", "sudo sysctl user.max_user_namespaces=15000"),
+    ];
+    let fix = knob.iter().find(|(file, bad, _)| fs::read_to_string(file).is_ok_and(|text| text.trim() == *bad));
+    let found = if network { "network namespaces, no user namespaces" } else { "neither user nor network namespaces" };
+    let lost = if network { "segue lab needs root" } else { "segue lab does not run" };
+    Check::not("namespaces", Status::Missing, found, lost, fix.map(|(_, _, fix)| (*fix).to_owned()))
+}
+
+fn container() -> Check {
+    match Container::find() {
+        Container::No => Check::ok("container", "none that shows"),
+        other => {
+            Check::ok("container", format!("{}; for a tunnel: {}", other.name(), other.remedy().replace('\n', "; ")))
+        }
+    }
+}
+
+fn landlock() -> Check {
+    match sys::landlock_abi() {
+        Some(abi) => Check::ok("landlock", format!("ABI {abi}")),
+        None => Check::not(
+            "landlock",
+            Status::Missing,
+            "not in this kernel, or not switched on",
+            "a running tunnel keeps its user's access to files",
+            Some("boot with lsm=landlock,... (5.13 or later)".to_owned()),
+        ),
+    }
+}
+
+fn seccomp() -> Check {
+    if sys::seccomp_filters() {
+        return Check::ok("seccomp", "filters of system calls");
+    }
+    Check::not("seccomp", Status::Missing, "no filters", "a running tunnel can use every system call", None)
+}
+
+fn lsm() -> Check {
+    Check::ok("security modules", why::security_modules().unwrap_or_else(|| "none that shows".to_owned()))
+}
+
+/// Socket buffers: trains come in bursts of several hundred kilobytes.
+fn buffers() -> Vec<Check> {
+    const WANTED: u64 = 4 << 20;
+    [("rmem_max", "received"), ("wmem_max", "sent")]
+        .into_iter()
+        .map(|(name, way)| {
+            let value = fs::read_to_string(format!("/proc/sys/net/core/{name}"));
+            match value.ok().and_then(|text| text.trim().parse::<u64>().ok()) {
+                Some(bytes) if bytes >= WANTED => Check::ok(name, format!("{bytes} bytes")),
+                Some(bytes) => Check::not(
+                    name,
+                    Status::Missing,
+                    format!("{bytes} bytes"),
+                    format!("bursts of trains that are {way} find less room than {WANTED} bytes (root may exceed it)"),
+                    Some(format!("sudo sysctl -w net.core.{name}={WANTED}")),
+                ),
+                None => {
+                    Check::not(name, Status::Unknown, "cannot be read", "this network namespace does not show it", None)
+                }
+            }
+        })
+        .collect()
+}
+
+fn af_xdp() -> Check {
+    match sys::probe_socket(libc::AF_XDP, libc::SOCK_RAW) {
+        Ok(()) => Check::ok("af_xdp", "sockets can be made; this version does not use them"),
+        Err(error) => Check::not(
+            "af_xdp",
+            Status::Missing,
+            os_text(&error),
+            "nothing is lost: this version does not use it",
+            None,
+        ),
+    }
+}
+
+/// The links towards the outside, and what switching their offloads on would gain.
+fn links() -> Vec<Check> {
+    const GTXCSUM: u32 = 0x16;
+    const GGSO: u32 = 0x23;
+    const GGRO: u32 = 0x2b;
+    let Ok(socket) = UdpSocket::bind("0.0.0.0:0") else { return Vec::new() };
+    let Some(names) = outside_links() else { return Vec::new() };
+    let mut checks = Vec::new();
+    for name in names {
+        let flag = |command| sys::ethtool_flag(socket.as_fd(), &name, command).ok();
+        let off: Vec<(&str, &str)> = [
+            (GTXCSUM, "tx", "trains leave without a checksum pass over the payload"),
+            (GGSO, "gso", "trains are cut at the driver, not before"),
+            (GGRO, "gro", "received datagrams are gathered before they reach the socket"),
+        ]
+        .into_iter()
+        .filter(|(command, ..)| flag(*command) == Some(false))
+        .map(|(_, word, gain)| (word, gain))
+        .collect();
+        if off.is_empty() {
+            checks.push(Check::ok("link offloads", format!("{name}: tx checksum, gso and gro are on or not reported")));
+            continue;
+        }
+        let words: Vec<String> = off.iter().map(|(word, _)| format!("{word} on")).collect();
+        let gains: Vec<&str> = off.iter().map(|(_, gain)| *gain).collect();
+        let names: Vec<&str> = off.iter().map(|(word, _)| *word).collect();
+        checks.push(Check::not(
+            "link offloads",
+            Status::Missing,
+            format!("{name}: {} off", names.join(", ")),
+            format!("with it on, {}", gains.join("; ")),
+            Some(format!("sudo ethtool -K {name} {}", words.join(" "))),
+        ));
+    }
+    checks
+}
+
+/// Links that a default route uses.
+fn outside_links() -> Option<Vec<String>> {
+    let mut netlink = Netlink::open().ok()?;
+    let mut names = Vec::new();
+    // Addresses for documentation: no host has them, so their route is the default route.
+    for address in ["192.0.2.1", "2001:db8::1"] {
+        let route = address.parse().ok().and_then(|address| netlink.route(address, None).ok());
+        if let Some(link) = route.and_then(|route| netlink.link(route.link).ok())
+            && !names.contains(&link.name)
+        {
+            names.push(link.name);
+        }
+    }
+    Some(names)
+}

@@ -1,0 +1,287 @@
+//! The one kind of failure that the program shows: what, why, and what to try.
+
+use anstyle::{AnsiColor, Style};
+use serde_json::{Value, json};
+
+/// What sort of failure it is; the name is the `kind` of the JSON form and stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A command or a dashed option that does not exist, or is used wrongly.
+    Usage,
+    /// A word that is not in the grammar.
+    UnknownWord,
+    /// A value that the word does not take.
+    BadValue,
+    /// A word or a value is missing.
+    Missing,
+    /// Words that do not go together.
+    Conflict,
+    /// A thing that this version cannot do.
+    NotAvailable,
+    /// The user lacks a privilege.
+    NoPermission,
+    /// A security module, a sandbox or a container's device list refused.
+    Denied,
+    /// /dev/net/tun or its driver is not there.
+    NoTun,
+    /// A name, port or address is taken.
+    InUse,
+    /// A named thing does not exist.
+    NotFound,
+    /// There is no route to an address, or the address is not of this host.
+    Unreachable,
+    /// Any other refusal of the system.
+    System,
+    /// A running instance reports that it is not well.
+    Unhealthy,
+    /// A fault of segue itself.
+    Internal,
+    /// Stopped by the user.
+    Interrupted,
+}
+
+impl Kind {
+    /// The name in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Usage => "usage",
+            Kind::UnknownWord => "unknown_word",
+            Kind::BadValue => "bad_value",
+            Kind::Missing => "missing",
+            Kind::Conflict => "conflict",
+            Kind::NotAvailable => "not_available",
+            Kind::NoPermission => "no_permission",
+            Kind::Denied => "denied",
+            Kind::NoTun => "no_tun",
+            Kind::InUse => "in_use",
+            Kind::NotFound => "not_found",
+            Kind::Unreachable => "unreachable",
+            Kind::System => "system",
+            Kind::Unhealthy => "unhealthy",
+            Kind::Internal => "internal",
+            Kind::Interrupted => "interrupted",
+        }
+    }
+
+    /// The exit status: 2 used wrongly, 130 interrupted, 1 all else.
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Kind::Usage | Kind::UnknownWord | Kind::BadValue | Kind::Missing | Kind::Conflict | Kind::NotAvailable => 2,
+            Kind::Interrupted => 130,
+            _ => 1,
+        }
+    }
+}
+
+/// Which word of the command is wrong, shown with a caret under it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// All words as they were given.
+    pub(crate) words: Vec<String>,
+    /// The index of the wrong one; the number of words when something is missing at the end.
+    pub(crate) at: usize,
+    /// What to write beside the caret.
+    pub(crate) note: String,
+    /// The nearest right word, if there is one.
+    pub(crate) nearest: Option<String>,
+}
+
+/// A failure that a person can act on.
+#[derive(Clone, Debug)]
+pub(crate) struct Error {
+    pub(crate) kind: Kind,
+    /// What failed, with the system's own text where there is one.
+    pub(crate) message: String,
+    /// Why, as far as it could be found out.
+    pub(crate) why: Option<String>,
+    /// What to do; several lines are possible. Never empty.
+    pub(crate) hint: String,
+    /// The system's error number.
+    pub(crate) os_error: Option<i32>,
+    /// The wrong word. On the heap, to keep `Result`s small.
+    pub(crate) place: Option<Box<Place>>,
+}
+
+impl Error {
+    /// A failure with what happened and what to try.
+    pub(crate) fn new(kind: Kind, message: impl Into<String>, hint: impl Into<String>) -> Error {
+        Error { kind, message: message.into(), why: None, hint: hint.into(), os_error: None, place: None }
+    }
+
+    /// A refusal of the system: `message`, then its text.
+    pub(crate) fn system(message: impl std::fmt::Display, error: &std::io::Error, hint: impl Into<String>) -> Error {
+        let mut made = Error::new(Kind::System, format!("{message}: {}", os_text(error)), hint);
+        made.os_error = error.raw_os_error();
+        made
+    }
+
+    /// Adds the reason.
+    pub(crate) fn why(mut self, why: impl Into<String>) -> Error {
+        self.why = Some(why.into());
+        self
+    }
+
+    /// Replaces what to try.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Error {
+        self.hint = hint.into();
+        self
+    }
+
+    /// Says of what sort it is.
+    pub(crate) fn kind(mut self, kind: Kind) -> Error {
+        self.kind = kind;
+        self
+    }
+
+    /// Points at a word.
+    pub(crate) fn at(mut self, place: Place) -> Error {
+        self.place = Some(Box::new(place));
+        self
+    }
+
+    /// The form for people: `error:`, the words with a caret or `why:`, and `try:`.
+    pub(crate) fn text(&self) -> String {
+        const BAD: Style = AnsiColor::Red.on_default().bold();
+        const BOLD: Style = Style::new().bold();
+        let mut text = format!("{BAD}error:{BAD:#} {}\n", self.message);
+        // Beside `why:` the text stands in one column; under a caret there is only `try:`.
+        let gap = if self.place.is_some() && self.why.is_none() { " " } else { "  " };
+        if let Some(place) = &self.place {
+            let (line, caret) = excerpt(place);
+            text.push_str(&format!("  | {line}\n  | {BAD}{caret}{BAD:#}"));
+            if !place.note.is_empty() {
+                text.push_str(&format!(" {}", place.note));
+            }
+            text.push('\n');
+        }
+        let indent = format!("\n{}", " ".repeat(4 + gap.len()));
+        if let Some(why) = &self.why {
+            text.push_str(&format!("{BOLD}why:{BOLD:#}{gap}{}\n", why.replace('\n', &indent)));
+        }
+        text.push_str(&format!("{BOLD}try:{BOLD:#}{gap}{}\n", self.hint.replace('\n', &indent)));
+        text
+    }
+
+    /// The form for programs: `{"error":{kind, message, why, hint, os_error}}`.
+    pub(crate) fn json(&self) -> Value {
+        let mut error = json!({
+            "kind": self.kind.name(),
+            "message": self.message,
+            "why": self.why,
+            "hint": self.hint,
+            "os_error": self.os_error,
+        });
+        if let Some(place) = &self.place {
+            error["word"] = json!(place.words.get(place.at));
+            error["word_index"] = json!(place.at);
+            error["nearest"] = json!(place.nearest);
+            error["note"] = json!(place.note);
+        }
+        json!({ "error": error })
+    }
+}
+
+/// The system's text without Rust's "(os error N)".
+pub(crate) fn os_text(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match (error.raw_os_error(), text.find(" (os error")) {
+        (Some(_), Some(at)) => text[..at].to_owned(),
+        _ => text,
+    }
+}
+
+/// Widest excerpt of a command line, in characters.
+const EXCERPT: usize = 72;
+
+/// The words on one line and the caret line under it, cut to a window around the wrong word when long.
+fn excerpt(place: &Place) -> (String, String) {
+    let shown: Vec<String> = place.words.iter().map(|word| printable(word)).collect();
+    let start: usize = shown.iter().take(place.at).map(|word| word.chars().count() + 1).sum();
+    let width = shown.get(place.at).map_or(1, |word| word.chars().count().max(1));
+    let line: Vec<char> = shown.join(" ").chars().collect();
+    let caret = |column: usize, width: usize| format!("{}{}", " ".repeat(column), "^".repeat(width));
+    if line.len().max(start + width) <= EXCERPT {
+        return (line.into_iter().collect(), caret(start, width));
+    }
+    let width = width.min(EXCERPT / 2);
+    let from = start.saturating_sub(EXCERPT / 2).min(line.len().saturating_sub(EXCERPT / 2));
+    let to = (from + EXCERPT).min(line.len());
+    let before = if from > 0 { "... " } else { "" };
+    let after = if to < line.len() { " ..." } else { "" };
+    let text: String = line[from..to].iter().collect();
+    (format!("{before}{text}{after}"), caret(start - from + before.len(), width))
+}
+
+/// A word as it may be shown: nothing in it can move the cursor or break the caret's column.
+pub(crate) fn printable(word: &str) -> String {
+    if word.is_empty() {
+        return "\"\"".to_owned();
+    }
+    word.chars().map(|c| if c.is_control() || c.is_whitespace() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(error: &Error) -> String {
+        anstream::adapter::strip_str(&error.text()).to_string()
+    }
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_wrong_word_is_shown_with_the_caret_under_it() {
+        let line = "dev sg0 mode ipip local 198.18.0.1 remot 198.18.0.2";
+        let place =
+            Place { words: words(line), at: 6, note: "did you mean `remote`?".into(), nearest: Some("remote".into()) };
+        let error = Error::new(Kind::UnknownWord, "unknown word `remot`", "segue tunnel --help").at(place);
+        let expected = "\
+error: unknown word `remot`
+  | dev sg0 mode ipip local 198.18.0.1 remot 198.18.0.2
+  |                                    ^^^^^ did you mean `remote`?
+try: segue tunnel --help
+";
+        assert_eq!(plain(&error), expected);
+    }
+
+    #[test]
+    fn the_os_text_stays_and_is_followed_by_why_and_try() {
+        let os = std::io::Error::from_raw_os_error(libc::EPERM);
+        let error = Error::system("cannot create sg0", &os, "sudo segue tunnel ...\nor that").why("no CAP_NET_ADMIN");
+        let expected = "\
+error: cannot create sg0: Operation not permitted
+why:  no CAP_NET_ADMIN
+try:  sudo segue tunnel ...
+      or that
+";
+        assert_eq!(plain(&error), expected);
+        assert_eq!(error.json()["error"]["os_error"], 1);
+    }
+
+    #[test]
+    fn the_caret_stays_under_its_word_in_a_long_line() {
+        let line: Vec<String> = (0..60).map(|n| format!("word{n}")).collect();
+        for at in 0..=60 {
+            let place = Place { words: line.clone(), at, note: String::new(), nearest: None };
+            let (text, caret) = excerpt(&place);
+            let column = caret.find('^').expect("a caret");
+            assert!(text.len() <= EXCERPT + 8, "{text}");
+            if at < 60 {
+                let len = caret.len() - column;
+                assert_eq!(&text[column..column + len], format!("word{at}"));
+            } else {
+                assert!(column >= text.len(), "the caret stands behind the last word: {text}\n{caret}");
+            }
+        }
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let place = Place { words: vec!["a\x1b[2J".into()], at: 0, note: String::new(), nearest: None };
+        let error = Error::new(Kind::UnknownWord, "unknown word", "x").at(place);
+        assert!(!plain(&error).contains('\x1b'));
+    }
+}

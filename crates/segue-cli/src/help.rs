@@ -1,0 +1,258 @@
+//! Help: a screen with `-h`, all of it with `--help` and `help`; both from clap's tree and the table of words.
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+use crate::error::{Error, Kind};
+use crate::words::help::entry;
+use crate::words::{help as word_help, parse, tunnel};
+
+/// What is written by hand about a command.
+struct Page {
+    name: &'static str,
+    usage: &'static str,
+    examples: &'static [(&'static str, &'static str)],
+    more: &'static str,
+}
+
+const PAGES: &[Page] = &[
+    Page {
+        name: "tunnel",
+        usage: "segue tunnel dev NAME remote ADDR encap gue|fou [WORD [VALUE]]... [OPTION]...",
+        examples: &[
+            (
+                "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/30",
+                "GRE in GUE on UDP port 6080, checksums left to the other end",
+            ),
+            (
+                "segue tunnel dev sg0 mode ipip local 198.18.0.1 remote 198.18.0.2 \\\n      encap fou encap-dport 5555 --check",
+                "what would be done, and the MTU",
+            ),
+            ("segue tunnel dev sg0 remote 2001:db8::2 encap gue --verbose", "over IPv6, showing each change"),
+        ],
+        more: "\
+Words have no dashes and come in any order. encap-csum is on by default, other
+than in iproute2: without the outer checksum the kernel neither cuts nor gathers
+trains of datagrams, and every packet costs a system call.
+
+Signals: SIGINT and SIGTERM end the tunnel (the second SIGINT at once), SIGUSR1
+writes the counters to stderr. Exit status: 0 done, 1 failed, 2 used wrongly.
+
+Files: the control socket is NAME.sock in /run/segue for root, else in
+$XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
+",
+    },
+    Page {
+        name: "stat",
+        usage: "segue stat [NAME] [OPTION]...",
+        examples: &[
+            ("segue stat", "one line for each running instance"),
+            ("segue stat sg0 --why", "why trains ended, and what would help"),
+            ("segue stat -j | jq .instances[0].ports", "every counter"),
+        ],
+        more: "\
+With --watch, -j prints one object a line. With --health, exit 1 when anything
+is not well or nothing runs. Units are SI: kB is 1000 bytes.
+",
+    },
+    Page {
+        name: "doctor",
+        usage: "segue doctor [OPTION]...",
+        examples: &[
+            ("segue doctor", "a table with a remedy for what is missing"),
+            ("segue doctor -j", "the same for programs and bug reports"),
+        ],
+        more: "\
+Nothing of the host is changed: devices are tried in a network namespace of
+their own where the kernel allows one. Exit 1 when a tunnel cannot run here.
+",
+    },
+    Page {
+        name: "lab",
+        usage: "segue lab [OPTION]...",
+        examples: &[
+            ("segue lab", "the demonstration: one table, about a minute"),
+            ("segue lab --link veth --family 6 --runs 5", "another link, IPv6 only, more runs"),
+            ("segue lab --keep", "two hosts to look around in"),
+        ],
+        more: "\
+Two network namespaces and a link of 1500 bytes between them; rows are measured
+in turn. It needs iperf3, and root or a user namespace. Nothing stays behind.
+",
+    },
+    Page {
+        name: "schema",
+        usage: "segue schema stat|lab",
+        examples: &[("segue schema stat -p", "the schema of segue.stat/1"), ("segue schema lab", "of segue.bench/1")],
+        more: "",
+    },
+    Page {
+        name: "help",
+        usage: "segue help [COMMAND]",
+        examples: &[("segue help tunnel", "the same as segue tunnel --help"), ("segue help", "all commands")],
+        more: "",
+    },
+];
+
+/// The overview of `segue` alone.
+pub(crate) fn overview() -> String {
+    let mut text = String::from("segue: packet offloads in user space\n\n");
+    for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "schema") {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        text.push_str(&format!("  segue {:<8} {about}\n", command.get_name()));
+    }
+    text.push_str(
+        "
+  segue doctor
+  segue tunnel dev sg0 remote 198.18.0.2 encap gue addr 198.19.0.1/30
+  segue stat sg0 --why
+",
+    );
+    text
+}
+
+/// The help of all of segue: one screen, or with examples and every option.
+pub(crate) fn whole(long: bool) -> String {
+    if !long {
+        return format!("{}\nOptions: -j JSON, -p indented, -q quiet, -v verbose, -V version, --help\n", overview());
+    }
+    let mut text = String::from("Examples:\n");
+    for (line, what) in [
+        ("segue lab", "two hosts, a tunnel between them, one table"),
+        ("segue tunnel dev sg0 remote 198.18.0.2 encap gue addr 198.19.0.1/30", "a tunnel until Ctrl-C"),
+        ("segue stat sg0 --why", "what it does, and why"),
+    ] {
+        text.push_str(&format!("  {line}\n      {what}\n"));
+    }
+    text.push_str("\nUsage: segue COMMAND [OPTION]...\n\nCommands:\n");
+    for command in Cli::command().get_subcommands() {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        text.push_str(&entry(command.get_name(), &about));
+    }
+    text.push_str(&format!("\nOptions:\n{}", options(&Cli::command(), true)));
+    text.push_str("\nExit status: 0 done, 1 failed, 2 used wrongly, 130 interrupted.\n");
+    text
+}
+
+/// The help of one command.
+pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
+    let mut tree = Cli::command();
+    tree.build();
+    let page = PAGES.iter().find(|page| page.name == name);
+    let (Some(page), Some(command)) = (page, tree.find_subcommand(name)) else {
+        let near = parse::nearest(name, PAGES.iter().map(|page| page.name));
+        let mut error = Error::new(
+            Kind::Usage,
+            format!("there is no help for `{}`", crate::error::printable(name)),
+            near.map_or("segue help".to_owned(), |near| format!("segue help {near}")),
+        );
+        error.why = Some("it is not a command of segue".to_owned());
+        return Err(error);
+    };
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    Ok(if long { complete(page, command, &about) } else { screen(page, command, &about) })
+}
+
+/// At most 24 lines.
+fn screen(page: &Page, command: &clap::Command, about: &str) -> String {
+    let mut text = format!("segue {}: {about}\n\nUsage: {}\n\n", page.name, page.usage);
+    if page.name == "tunnel" {
+        text.push_str(&word_help::synopsis(tunnel::WORDS));
+        text.push('\n');
+    }
+    text.push_str(&options(command, false));
+    text.push_str(&format!("\nAll of it, with examples: segue {} --help\n", page.name));
+    text
+}
+
+fn complete(page: &Page, command: &clap::Command, about: &str) -> String {
+    let mut text = String::from("Examples:\n");
+    for (line, what) in page.examples {
+        text.push_str(&format!("  {line}\n      {what}\n"));
+    }
+    text.push_str(&format!("\nsegue {}: {about}\n\nUsage: {}\n", page.name, page.usage));
+    if page.name == "tunnel" {
+        text.push_str("\nWords, [default]:\n");
+        text.push_str(&word_help::complete(tunnel::WORDS));
+    }
+    text.push_str(&format!("\nOptions:\n{}", options(command, true)));
+    if !page.more.is_empty() {
+        text.push_str(&format!("\n{}", page.more));
+    }
+    text
+}
+
+/// The dashed options of a command: its own, and with `common` those of every command.
+fn options(command: &clap::Command, common: bool) -> String {
+    let mut text = String::new();
+    let shared: Vec<String> =
+        Cli::command().get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().to_string()).collect();
+    let own = |arg: &&clap::Arg| !shared.contains(&arg.get_id().to_string()) && !arg.is_hide_set();
+    for arg in command.get_arguments().filter(own) {
+        text.push_str(&option(arg));
+    }
+    if common {
+        for arg in Cli::command().get_arguments().filter(|arg| arg.is_global_set()) {
+            text.push_str(&option(arg));
+        }
+    }
+    text
+}
+
+fn option(arg: &clap::Arg) -> String {
+    let value = arg.get_value_names().and_then(|names| names.first()).filter(|_| takes_value(arg));
+    let mut names: Vec<String> = Vec::new();
+    names.extend(arg.get_short().map(|short| format!("-{short}")));
+    names.extend(arg.get_long().map(|long| format!("--{long}")));
+    names.extend(arg.get_visible_aliases().unwrap_or_default().iter().map(|alias| format!("--{alias}")));
+    let name = match (names.is_empty(), value) {
+        (true, Some(value)) => value.to_string(),
+        (_, Some(value)) => format!("{} {value}", names.join(", ")),
+        (_, None) => names.join(", "),
+    };
+    let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    if let (Some(default), true) = (arg.get_default_values().first(), takes_value(arg)) {
+        help.push_str(&format!(" [{}]", default.to_string_lossy()));
+    }
+    let values: Vec<String> = arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    if takes_value(arg) && !values.is_empty() && !name.contains('|') {
+        help.push_str(&format!(" ({})", values.join(", ")));
+    }
+    entry(&name, &help)
+}
+
+fn takes_value(arg: &clap::Arg) -> bool {
+    arg.is_positional() || arg.get_action().takes_values()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_and_the_reverse() {
+        let pages: Vec<&str> = PAGES.iter().map(|page| page.name).collect();
+        let commands: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+        assert_eq!(pages, commands);
+    }
+
+    #[test]
+    fn a_screen_has_24_lines_of_80_columns() {
+        let mut screens = vec![whole(false), overview()];
+        screens.extend(PAGES.iter().map(|page| of(page.name, false).unwrap()));
+        for screen in screens {
+            assert!(screen.lines().count() <= 24, "{} lines\n{screen}", screen.lines().count());
+            assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+        }
+    }
+
+    #[test]
+    fn complete_help_opens_with_two_or_three_examples() {
+        for page in PAGES {
+            assert!((2..=3).contains(&page.examples.len()), "{}", page.name);
+            let text = of(page.name, true).unwrap();
+            assert!(text.starts_with("Examples:\n  segue"), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The program `segue`: tunnels, statistics, doctor and lab.
+//!
+//! clap owns commands and dashed options, [`words`] the keyword grammar of `segue tunnel`. A command returns one kind of
+//! failure ([`error::Error`]), which this file shows and turns into the exit status: 0 done, 1 failed, 2 used wrongly,
+//! 130 interrupted. Nothing below [`tunnel::start`] knows a port or the datapath.
+
+mod args;
+mod control;
+mod doctor;
+mod error;
+mod help;
+mod lab;
+mod out;
+mod sandbox;
+mod schema;
+mod signals;
+mod stat;
+mod sys;
+mod system;
+mod tunnel;
+mod units;
+mod usage;
+mod version;
+mod words;
+
+use std::panic;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::control::client;
+use crate::error::{Error, Kind};
+use crate::out::{Out, to_stderr};
+
+fn main() -> ExitCode {
+    panic::set_hook(Box::new(|info| {
+        let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
+        let what = info.payload_as_str().unwrap_or("no message");
+        let error =
+            Error::new(Kind::Internal, format!("segue has a fault{place}"), "report it with: segue --version -v -j");
+        to_stderr(&error.why(what).text());
+    }));
+    // The hook has said what there is to say; what is left is an exit status that means "failed".
+    panic::catch_unwind(start).unwrap_or(ExitCode::from(1))
+}
+
+fn start() -> ExitCode {
+    let words: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(found) => {
+            let out = Out::new(&common_of(&words));
+            let error = usage::error(&found, &words);
+            out.error(&error);
+            return ExitCode::from(error.kind.exit_code());
+        }
+    };
+    let out = Out::new(&cli.common);
+    match run(&cli, &out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Doctor's JSON is complete in itself.
+            if !(out.json && matches!(cli.command, Some(Command::Doctor))) {
+                out.error(&error);
+            }
+            ExitCode::from(error.kind.exit_code())
+        }
+    }
+}
+
+/// The common options of a command line that could not be parsed, so that its error has the form that was asked for.
+fn common_of(words: &[String]) -> args::Common {
+    let short = |letter| words.iter().any(|word| is_short_options(word) && word.contains(letter));
+    let long = |name| words.iter().any(|word| word == name);
+    let color = words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix("--color=") {
+        Some(value) => Some(value),
+        None if word == "--color" => words.get(at + 1).map(String::as_str),
+        None => None,
+    });
+    args::Common {
+        json: short('j') || long("--json"),
+        pretty: short('p') || long("--pretty"),
+        quiet: false,
+        verbose: false,
+        color: match color {
+            Some("always") => args::Color::Always,
+            Some("never") => args::Color::Never,
+            _ => args::Color::Auto,
+        },
+        short_help: false,
+        long_help: false,
+    }
+}
+
+/// `-jq` and the like: one dash and letters.
+fn is_short_options(word: &str) -> bool {
+    word.strip_prefix('-').is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphabetic()))
+}
+
+fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
+    if cli.version {
+        version::run(out);
+        return Ok(());
+    }
+    if cli.common.short_help || cli.common.long_help {
+        let long = cli.common.long_help;
+        let text = match &cli.command {
+            None => help::whole(long),
+            Some(command) => help::of(command.name(), long)?,
+        };
+        out.data(&text);
+        return Ok(());
+    }
+    match &cli.command {
+        None => overview(out),
+        Some(Command::Tunnel(args)) => tunnel::run(args, out),
+        Some(Command::Stat(args)) => stat::run(args, out),
+        Some(Command::Doctor) => doctor::run(out),
+        Some(Command::Lab(args)) => lab::run(args, out),
+        Some(Command::Schema(args)) => schema::run(args, out),
+        Some(Command::Help(args)) => {
+            let text = match &args.command {
+                None => help::whole(true),
+                Some(command) => help::of(command, true)?,
+            };
+            out.data(&text);
+            Ok(())
+        }
+    }
+}
+
+/// `segue` alone: what runs, one line each, then what can be done.
+fn overview(out: &Out) -> Result<(), Error> {
+    if out.json {
+        return stat::run(
+            &args::Stat { name: None, why: false, watch: None, health: false, raw: false, details: false },
+            out,
+        );
+    }
+    let found = client::all();
+    if !found.instances.is_empty() {
+        out.data(&(stat::lines(&found.instances) + "\n"));
+    }
+    out.data(&help::overview());
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Where text goes: data to stdout, all else to stderr, colour only where it is wanted. segue's own text is ASCII.
+
+use std::io::{self, Write};
+use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anstream::{AutoStream, ColorChoice};
+use serde_json::Value;
+
+use crate::args::{Color, Common};
+use crate::error::Error;
+
+/// How one command writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    /// JSON on stdout.
+    pub(crate) json: bool,
+    /// JSON with indentation.
+    pub(crate) pretty: bool,
+    /// Only data and errors.
+    pub(crate) quiet: bool,
+    /// Each change to the system is shown.
+    pub(crate) verbose: bool,
+    /// What happens when nobody reads stdout any more.
+    pub(crate) on_closed: OnClosed,
+}
+
+/// What to do when the reader of stdout has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnClosed {
+    /// End quietly: the reader has what it wanted (`| head`).
+    Exit,
+    /// Go on: a daemon does not depend on a reader.
+    Ignore,
+}
+
+/// Set once stdout is known to be closed, for [`OnClosed::Ignore`].
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+impl Out {
+    /// Applies the common options; `--color` overrides the environment, in which NO_COLOR overrides CLICOLOR_FORCE.
+    pub(crate) fn new(common: &Common) -> Out {
+        match common.color {
+            Color::Auto => ColorChoice::Auto,
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+        }
+        .write_global();
+        Out {
+            json: common.json,
+            pretty: common.pretty,
+            quiet: common.quiet,
+            verbose: common.verbose,
+            on_closed: OnClosed::Exit,
+        }
+    }
+
+    /// Writes data to stdout and flushes it.
+    pub(crate) fn data(&self, text: &str) {
+        let mut stdout = AutoStream::auto(io::stdout());
+        if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            self.stdout_failed(&error);
+        }
+    }
+
+    /// Writes one JSON value and a line end.
+    pub(crate) fn value(&self, value: &Value) {
+        // Serialising a Value cannot fail: its keys are strings.
+        let text = if self.pretty { format!("{value:#}") } else { value.to_string() };
+        self.data(&(text + "\n"));
+    }
+
+    /// A line for people on stderr, left out when quiet.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.quiet {
+            to_stderr(&format!("{text}\n"));
+        }
+    }
+
+    /// A line on stderr that quiet does not remove.
+    pub(crate) fn warn(&self, text: &str) {
+        to_stderr(&format!("{text}\n"));
+    }
+
+    /// A change to the system, as the command that a person could type; `call` names what is really done.
+    pub(crate) fn change(&self, command: &str, call: &str) {
+        if self.verbose {
+            to_stderr(&format!("{command}    # {call}\n"));
+        }
+    }
+
+    /// Shows a failure: as JSON on stdout with `-j`, else as text on stderr.
+    pub(crate) fn error(&self, error: &Error) {
+        if self.json {
+            self.value(&error.json());
+        } else {
+            to_stderr(&error.text());
+        }
+    }
+
+    fn stdout_failed(&self, error: &io::Error) {
+        match (self.on_closed, error.kind()) {
+            (OnClosed::Ignore, _) => {
+                if !CLOSED.swap(true, Ordering::Relaxed) {
+                    to_stderr("note: stdout is closed; going on without it\n");
+                }
+            }
+            (OnClosed::Exit, io::ErrorKind::BrokenPipe) => process::exit(0),
+            (OnClosed::Exit, _) => {
+                to_stderr(&Error::system("cannot write to stdout", error, "write to a place with room for it").text());
+                process::exit(1);
+            }
+        }
+    }
+}
+
+/// Writes to stderr; a stderr that is closed is nobody's concern.
+pub(crate) fn to_stderr(text: &str) {
+    let mut stderr = AutoStream::auto(io::stderr());
+    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}

@@ -1,0 +1,159 @@
+//! The system calls that remain. A refused call returns EPERM: a library that tries something new is told no, not killed.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
+};
+
+use crate::sys;
+
+/// Calls that are allowed whatever their arguments.
+const ALLOWED: &[libc::c_long] = &[
+    // Packets and the control socket.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendto,
+    libc::SYS_accept4,
+    libc::SYS_shutdown,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    // Waiting.
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_pipe2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrusage,
+    libc::SYS_restart_syscall,
+    // Memory and threads.
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_getcpu,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_tgkill,
+    libc::SYS_getrandom,
+    libc::SYS_geteuid,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    // Removing the control socket; Landlock says which files.
+    libc::SYS_unlinkat,
+    // The other filter answers it with ENOSYS, so that the C library takes clone, whose flags can be seen.
+    libc::SYS_clone3,
+];
+
+/// Calls of the older machines' tables.
+#[cfg(target_arch = "x86_64")]
+const ALLOWED_HERE: &[libc::c_long] =
+    &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_unlink, libc::SYS_time, libc::SYS_newfstatat];
+#[cfg(not(target_arch = "x86_64"))]
+const ALLOWED_HERE: &[libc::c_long] = &[];
+
+/// `FIONBIO` and what the TUN port asks of its device while it runs.
+const IOCTLS: &[u64] = &[libc::FIONBIO as u64, libc::TCGETS as u64, sys::TUNSETOFFLOAD, sys::TUNGETIFF];
+
+/// Filters this thread and the ones it starts.
+pub(super) fn apply() -> Result<(), String> {
+    let programs = programs().map_err(|error| error.to_string())?;
+    for program in &programs {
+        apply_filter(program).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// First the answer to clone3, which the second filter would forbid to install.
+fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let old_clone = SeccompFilter::new(
+        BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS as u32),
+        arch,
+    )?;
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        ALLOWED.iter().chain(ALLOWED_HERE).map(|&call| (call, Vec::new())).collect();
+    let ioctls: Result<Vec<SeccompRule>, _> = IOCTLS.iter().map(|&number| when(1, SeccompCmpOp::Eq, number)).collect();
+    rules.insert(libc::SYS_ioctl, ioctls?);
+    // Threads, but no processes.
+    let thread = libc::CLONE_THREAD as u64;
+    rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
+    rules.insert(libc::SYS_prctl, vec![when(0, SeccompCmpOp::Eq, libc::PR_SET_NAME as u64)?]);
+    let allowed = SeccompFilter::new(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow, arch)?;
+    Ok([old_clone.try_into()?, allowed.try_into()?])
+}
+
+fn when(argument: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn threads_and_open_sockets_still_work_but_files_programs_and_new_sockets_do_not() {
+        if !sys::seccomp_filters() {
+            eprintln!("skipped: this kernel has no seccomp filters");
+            return;
+        }
+        let (mut left, mut right) = UnixStream::pair().unwrap();
+        // A filter holds for the thread that asks and those it starts.
+        let outcome = std::thread::spawn(move || {
+            sys::no_new_privs().unwrap();
+            apply().unwrap();
+            left.set_nonblocking(true).unwrap();
+            left.write_all(b"x").unwrap();
+            let answer = std::thread::Builder::new().name("inner".into()).spawn(|| 6 * 7).unwrap().join().unwrap();
+            let open = std::fs::File::open("/dev/null").unwrap_err().kind();
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap_err().kind();
+            let program = std::process::Command::new("/bin/true").spawn().is_err();
+            (answer, open, socket, program)
+        })
+        .join()
+        .unwrap();
+        assert_eq!(outcome, (42, ErrorKind::PermissionDenied, ErrorKind::PermissionDenied, true));
+        let mut byte = [0];
+        right.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+    }
+}

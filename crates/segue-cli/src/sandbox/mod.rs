@@ -1,0 +1,201 @@
+//! Giving up rights once every device is open.
+//!
+//! As root: a supervisor stays that only waits, passes signals on, removes the control socket and passes the exit status
+//! on; the process that moves packets becomes `nobody`. Where the user cannot change, only capabilities go. Then Landlock
+//! takes the file system away, and seccomp every system call that moving packets does not need.
+
+mod filter;
+mod supervisor;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
+use serde::Serialize;
+
+use crate::error::{Error, Kind};
+use crate::out::Out;
+use crate::signals::Signals;
+use crate::sys::{self, Forked};
+
+/// What the sandbox became.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Sandbox {
+    /// The user that the process became; `None` when it stayed what it was.
+    pub(crate) user: Option<String>,
+    /// Whether a supervisor waits for this process.
+    pub(crate) supervised: bool,
+    /// Whether the file system is out of reach.
+    pub(crate) landlock: bool,
+    /// Whether system calls are filtered.
+    pub(crate) seccomp: bool,
+}
+
+impl Sandbox {
+    /// The words after "workers 1, ".
+    pub(crate) fn text(&self) -> String {
+        let user = match &self.user {
+            Some(user) => format!("as user {user}"),
+            None => "without capabilities".to_owned(),
+        };
+        let box_ = match (self.landlock, self.seccomp) {
+            (true, true) => "sandboxed",
+            (false, true) => "sandboxed (no Landlock here)",
+            (true, false) => "sandboxed (no seccomp here)",
+            (false, false) => "not sandboxed",
+        };
+        format!("{user}, {box_}")
+    }
+}
+
+/// The user to become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct User {
+    name: String,
+    uid: u32,
+    gid: u32,
+}
+
+/// Splits off a supervisor where the user can change, and gives up what the process no longer needs. Returns in the
+/// process that goes on; the supervisor never returns. Only while the process has one thread.
+pub(crate) fn enter(signals: &mut Signals, socket: &Path, out: &Out) -> Result<Sandbox, Error> {
+    let user = other_user();
+    if user.is_some() {
+        match sys::fork().map_err(|error| failed("cannot start the process that moves packets", &error))? {
+            Forked::Parent(child) => supervisor::run(child, signals, socket),
+            Forked::Child => {}
+        }
+    }
+    let parent = sys::parent_pid();
+    if let Some(user) = &user {
+        sys::become_user(user.uid, user.gid).map_err(|error| failed("cannot become another user", &error))?;
+    }
+    sys::drop_capabilities().map_err(|error| failed("cannot drop capabilities", &error))?;
+    sys::no_new_privs().map_err(|error| failed("cannot forbid new privileges", &error))?;
+    if user.is_some() {
+        // The change of user has cleared an earlier wish; a parent that ended before this one counts as well.
+        sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| failed("cannot follow the supervisor", &error))?;
+        if sys::parent_pid() != parent {
+            return Err(Error::new(Kind::System, "the supervisor has ended", "start again").why("somebody killed it"));
+        }
+    }
+    let own_socket = if user.is_none() { socket.parent().map(Path::to_owned) } else { None };
+    let landlock = restrict_files(own_socket.as_deref());
+    if !landlock {
+        out.note("note: this kernel has no Landlock; the file system stays within reach of this user's rights");
+    }
+    let seccomp = match filter::apply() {
+        Ok(()) => true,
+        Err(why) => {
+            out.note(&format!("note: no filter of system calls here ({why})"));
+            false
+        }
+    };
+    Ok(Sandbox { supervised: user.is_some(), user: user.map(|user| user.name), landlock, seccomp })
+}
+
+/// `nobody`, where this process is root and may become it.
+fn other_user() -> Option<User> {
+    if sys::euid() != 0 {
+        return None;
+    }
+    let user = nobody(&fs::read_to_string("/etc/passwd").unwrap_or_default());
+    // In a user namespace only ids that are mapped exist, and groups may be given up only where that is allowed.
+    let maps =
+        |file: &str, id: u32| fs::read_to_string(file).is_ok_and(|text| text.lines().any(|line| has_id(line, id)));
+    let groups = fs::read_to_string("/proc/self/setgroups").map_or(true, |text| text.trim() == "allow");
+    const CAP_SETGID: u32 = 6;
+    const CAP_SETUID: u32 = 7;
+    let caps = sys::capabilities().unwrap_or(0);
+    let may = groups && caps >> CAP_SETGID & 1 == 1 && caps >> CAP_SETUID & 1 == 1;
+    (may && maps("/proc/self/uid_map", user.uid) && maps("/proc/self/gid_map", user.gid)).then_some(user)
+}
+
+/// The entry `nobody` of a passwd file, with the usual numbers where there is none.
+fn nobody(passwd: &str) -> User {
+    let entry = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == "nobody").then_some(())?;
+        let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+        // An entry that would be root is not one to become.
+        (uid != 0 && gid != 0).then_some((uid, gid))
+    });
+    let (uid, gid) = entry.unwrap_or((65_534, 65_534));
+    User { name: "nobody".to_owned(), uid, gid }
+}
+
+/// Whether a line of uid_map or gid_map (first inside, first outside, how many) has `id` inside.
+fn has_id(line: &str, id: u32) -> bool {
+    let fields: Vec<u32> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    matches!(fields[..], [inside, _, len] if id >= inside && id - inside < len)
+}
+
+/// Takes all of the file system away except the removal of files in `socket_dir`, and TCP, abstract sockets and signals
+/// to the outside where the kernel can.
+fn restrict_files(socket_dir: Option<&Path>) -> bool {
+    let abi = ABI::V6;
+    let made = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(abi))
+        .and_then(|rules| rules.handle_access(AccessNet::from_all(abi)))
+        .and_then(|rules| rules.scope(Scope::from_all(abi)))
+        .and_then(|rules| rules.create());
+    let Ok(mut rules) = made else { return false };
+    if let Some(path) = socket_dir.map(PathBuf::from) {
+        let Ok(fd) = PathFd::new(path) else { return false };
+        rules = match rules.add_rule(PathBeneath::new(fd, AccessFs::RemoveFile)) {
+            Ok(rules) => rules,
+            Err(_) => return false,
+        };
+    }
+    rules.restrict_self().is_ok_and(|status| status.ruleset != RulesetStatus::NotEnforced)
+}
+
+fn failed(what: &str, error: &std::io::Error) -> Error {
+    Error::system(what, error, "segue doctor").why("the sandbox could not be made, and without it segue does not start")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_read_from_the_passwd_file_and_is_never_root() {
+        let text = "root:x:0:0:root:/root:/bin/sh\nnobody:x:99:98:x:/:/bin/false\n";
+        assert_eq!(nobody(text), User { name: "nobody".into(), uid: 99, gid: 98 });
+        assert_eq!(nobody("nobody:x:0:0:::\n").uid, 65_534);
+        assert_eq!(nobody("").gid, 65_534);
+    }
+
+    #[test]
+    fn a_namespace_of_one_user_has_no_nobody() {
+        assert!(!has_id("         0       1000          1", 65_534));
+        assert!(has_id("         0          0 4294967295", 65_534));
+    }
+
+    #[test]
+    fn landlock_takes_the_file_system_away() {
+        if sys::landlock_abi().is_none() {
+            eprintln!("skipped: this kernel has no Landlock");
+            return;
+        }
+        let directory = std::env::temp_dir();
+        let keep = directory.join(format!("segue-keep-{}", std::process::id()));
+        fs::write(&keep, "x").unwrap();
+        let (dir, file) = (directory.clone(), keep.clone());
+        // Landlock holds for the thread that asks and those it starts.
+        std::thread::spawn(move || {
+            assert!(restrict_files(Some(&dir)));
+            assert_eq!(fs::read("/etc/passwd").unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+            assert!(fs::File::create(dir.join("segue-new")).is_err());
+            assert!(std::net::TcpStream::connect("127.0.0.1:9").is_err());
+            fs::remove_file(&file).expect("removing is allowed in the socket's directory");
+        })
+        .join()
+        .unwrap();
+        assert!(!keep.exists());
+    }
+}

@@ -1,0 +1,55 @@
+//! `segue schema`: the JSON Schema of what `-j` prints.
+
+use std::collections::BTreeMap;
+
+use schemars::{JsonSchema, schema_for};
+use serde_json::{Value, json};
+
+use crate::args::Schema;
+use crate::control::model::Document;
+use crate::error::Error;
+use crate::out::Out;
+
+/// Prints it.
+pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
+    let schema = if args.of == "lab" { schema_for!(Bench) } else { schema_for!(Document) };
+    let value: Value = json!(schema);
+    out.value(&value);
+    Ok(())
+}
+
+/// `segue.bench/1`: a table of measurements. A metric that does not exist for a row is left out.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "only its schema is used")]
+struct Bench {
+    /// Always `segue.bench/1`.
+    schema: String,
+    /// Which bench: `lab`.
+    bench: String,
+    /// The machine, and how its numbers were taken.
+    machine: BTreeMap<String, Value>,
+    /// One row for each case.
+    rows: Vec<Row>,
+}
+
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "only its schema is used")]
+struct Row {
+    /// What was measured: labels and their values.
+    case: BTreeMap<String, Value>,
+    /// Results by name; the name carries the unit.
+    metrics: BTreeMap<String, Metric>,
+}
+
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "only its schema is used")]
+struct Metric {
+    /// The smallest sample.
+    min: f64,
+    /// The middle one.
+    median: f64,
+    /// The largest.
+    max: f64,
+    /// Every sample in the order in which it was taken.
+    samples: Vec<f64>,
+}

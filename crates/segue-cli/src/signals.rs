@@ -1,0 +1,88 @@
+//! Signals of a daemon, as events that its loop reads.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use crate::sys::SignalFd;
+
+/// What the user or the system wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// End cleanly.
+    Stop,
+    /// End at once: the second interrupt.
+    StopNow,
+    /// Write the counters.
+    Counters,
+    /// A child ended.
+    Child,
+    /// The terminal has gone, or a reload is wanted: passed on, else ignored.
+    Hangup,
+}
+
+/// Two interrupts this close together are one: the terminal sends SIGINT to every process of the group, and a supervisor
+/// passes its own on.
+const ONE_INTERRUPT: Duration = Duration::from_millis(250);
+
+/// Reads the signals of a daemon. They are blocked for the thread that makes this and those it starts later.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    fd: SignalFd,
+    first_stop: Option<Instant>,
+}
+
+impl Signals {
+    /// Blocks the signals and opens the place to read them.
+    pub(crate) fn new() -> io::Result<Signals> {
+        let numbers = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGCHLD];
+        Ok(Signals { fd: SignalFd::new(&numbers)?, first_stop: None })
+    }
+
+    /// The next signal that waits, with its number.
+    pub(crate) fn next(&mut self) -> io::Result<Option<(Wish, i32)>> {
+        while let Some(came) = self.fd.next()? {
+            if let Some(wish) = self.wish(came.signal, Instant::now()) {
+                return Ok(Some((wish, came.signal)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn wish(&mut self, signal: i32, now: Instant) -> Option<Wish> {
+        match signal {
+            libc::SIGINT | libc::SIGTERM => match self.first_stop {
+                None => {
+                    self.first_stop = Some(now);
+                    Some(Wish::Stop)
+                }
+                Some(first) if now.saturating_duration_since(first) >= ONE_INTERRUPT => Some(Wish::StopNow),
+                Some(_) => None,
+            },
+            libc::SIGUSR1 => Some(Wish::Counters),
+            libc::SIGCHLD => Some(Wish::Child),
+            libc::SIGHUP => Some(Wish::Hangup),
+            _ => None,
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_interrupt_is_immediate_but_an_echo_of_the_first_is_not() {
+        let mut signals = Signals { fd: SignalFd::new(&[]).unwrap(), first_stop: None };
+        let start = Instant::now();
+        assert_eq!(signals.wish(libc::SIGINT, start), Some(Wish::Stop));
+        assert_eq!(signals.wish(libc::SIGINT, start + Duration::from_millis(5)), None);
+        assert_eq!(signals.wish(libc::SIGINT, start + Duration::from_millis(400)), Some(Wish::StopNow));
+    }
+}

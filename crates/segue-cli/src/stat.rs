@@ -1,0 +1,421 @@
+//! `segue stat`: running instances as a table, with reasons, or as JSON.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::json;
+
+use crate::args::Stat;
+use crate::control::client;
+use crate::control::model::{Document, Instance, Port, SCHEMA, Side};
+use crate::error::{Error, Kind, printable};
+use crate::out::Out;
+use crate::sys;
+use crate::units;
+
+/// Widest table, unless a wider one is asked for.
+const WIDTH: usize = 80;
+/// How many reasons of a list are shown.
+const REASONS: usize = 8;
+
+/// Runs the command.
+pub(crate) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
+    sys::exit_130_on_interrupt();
+    loop {
+        let document = ask(args, out)?;
+        if args.health {
+            return health(&document, out);
+        }
+        show(&document, args, out);
+        match args.watch {
+            None => return Ok(()),
+            Some(seconds) => std::thread::sleep(Duration::from_secs(u64::from(seconds))),
+        }
+    }
+}
+
+fn ask(args: &Stat, out: &Out) -> Result<Document, Error> {
+    let instances = match &args.name {
+        Some(name) => vec![client::one(name)?],
+        None => {
+            let found = client::all();
+            match (found.instances.is_empty(), found.failed.first()) {
+                (true, Some(error)) => return Err(error.clone()),
+                _ => {
+                    found.failed.iter().for_each(|error| out.warn(&format!("note: {}", error.message)));
+                    found.instances
+                }
+            }
+        }
+    };
+    Ok(Document { schema: SCHEMA.to_owned(), t: units::rfc3339(SystemTime::now()), instances })
+}
+
+fn show(document: &Document, args: &Stat, out: &Out) {
+    if out.json {
+        // A live view is one object a line, whatever else is asked for.
+        let out = Out { pretty: out.pretty && args.watch.is_none(), ..*out };
+        out.value(&json!(document));
+        return;
+    }
+    if document.instances.is_empty() {
+        out.note("nothing runs; segue help tunnel says how to start one");
+        return;
+    }
+    if args.why {
+        for instance in &document.instances {
+            out.data(&why(instance, args.raw));
+        }
+    } else {
+        out.data(&table(&document.instances, args.raw, args.details));
+    }
+}
+
+fn health(document: &Document, out: &Out) -> Result<(), Error> {
+    let sick: Vec<String> = document
+        .instances
+        .iter()
+        .flat_map(|instance| instance.health.iter().map(move |note| (instance, note)))
+        .map(|(instance, note)| {
+            let why = note.why.as_ref().map(|why| format!(" ({})", printable_line(why))).unwrap_or_default();
+            format!("{}: {}{why}", printable(&instance.name), printable_line(&note.what))
+        })
+        .collect();
+    match (document.instances.is_empty(), sick.is_empty()) {
+        (true, _) => {
+            Err(Error::new(Kind::Unhealthy, "nothing runs", "segue tunnel --help").why("no control socket answers"))
+        }
+        (false, true) => {
+            if out.json {
+                out.value(&json!(document));
+            }
+            Ok(())
+        }
+        (false, false) if out.json => {
+            let hint = "segue stat --why";
+            Err(Error::new(Kind::Unhealthy, sick.join("; "), hint).why("an instance says so of itself"))
+        }
+        (false, false) => {
+            out.data(&(sick.join("\n") + "\n"));
+            Err(Error::new(Kind::Unhealthy, format!("{} not well", things(sick.len())), "segue stat --why")
+                .why("an instance says so of itself"))
+        }
+    }
+}
+
+fn things(n: usize) -> String {
+    if n == 1 { "1 thing is".to_owned() } else { format!("{n} things are") }
+}
+
+/// A column of the table: its head, whether numbers are in it, and how soon it goes when the table is too wide.
+struct Column {
+    head: &'static str,
+    number: bool,
+    /// The highest goes first; 0 never.
+    spare: u8,
+    cell: fn(&Instance) -> String,
+}
+
+const COLUMNS: &[Column] = &[
+    Column { head: "NAME", number: false, spare: 0, cell: |i| printable(&i.name) },
+    Column { head: "KIND", number: false, spare: 4, cell: |i| printable(&i.kind) },
+    Column { head: "UP", number: true, spare: 3, cell: |i| units::short_duration(i.uptime_s as u64) },
+    Column { head: "RX Gbit/s", number: true, spare: 0, cell: |i| gbit(i, |r| r.receive_bits_per_s) },
+    Column { head: "TX Gbit/s", number: true, spare: 0, cell: |i| gbit(i, |r| r.transmit_bits_per_s) },
+    Column { head: "TRAIN rx/tx", number: true, spare: 2, cell: trains },
+    Column { head: "CPU", number: true, spare: 1, cell: cpu },
+    Column { head: "DROPS", number: true, spare: 0, cell: |i| i.drops.to_string() },
+    Column { head: "HEALTH", number: false, spare: 0, cell: healthy },
+];
+
+const RAW: &[Column] = &[
+    Column { head: "NAME", number: false, spare: 0, cell: |i| printable(&i.name) },
+    Column { head: "KIND", number: false, spare: 4, cell: |i| printable(&i.kind) },
+    Column { head: "UP s", number: true, spare: 3, cell: |i| format!("{:.0}", i.uptime_s) },
+    Column { head: "RX bytes", number: true, spare: 0, cell: |i| bytes(i, |p| p.receive.bytes).to_string() },
+    Column { head: "TX bytes", number: true, spare: 0, cell: |i| bytes(i, |p| p.transmit.bytes).to_string() },
+    Column { head: "DROPS", number: true, spare: 0, cell: |i| i.drops.to_string() },
+    Column { head: "HEALTH", number: false, spare: 0, cell: healthy },
+];
+
+/// Bytes at the outside.
+fn bytes(instance: &Instance, of: fn(&Port) -> u64) -> u64 {
+    instance.ports.values().filter(|port| port.side == Side::Outside).map(of).sum()
+}
+
+fn gbit(instance: &Instance, of: fn(&crate::control::model::Recent) -> f64) -> String {
+    instance.recent.as_ref().map_or("-".to_owned(), |recent| format!("{:.2}", of(recent) / 1e9))
+}
+
+fn trains(instance: &Instance) -> String {
+    instance.recent.as_ref().map_or("-".to_owned(), |recent| {
+        let (rx, tx) = (recent.receive_train_bytes, recent.transmit_train_bytes);
+        format!("{} / {}", units::short_bytes(rx), units::short_bytes(tx))
+    })
+}
+
+fn cpu(instance: &Instance) -> String {
+    instance.recent.as_ref().map_or("-".to_owned(), |recent| format!("{:.0}%", recent.cpu_share * 100.0))
+}
+
+fn healthy(instance: &Instance) -> String {
+    match instance.health.first() {
+        None => "ok".to_owned(),
+        Some(note) => printable_line(&note.what),
+    }
+}
+
+/// Text of an instance as it may be shown on one line.
+fn printable_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// The table without anything special.
+pub(crate) fn lines(instances: &[Instance]) -> String {
+    table(instances, false, false)
+}
+
+/// The table; columns that can be spared go until it fits.
+fn table(instances: &[Instance], raw: bool, wide: bool) -> String {
+    let mut columns: Vec<&Column> = if raw { RAW } else { COLUMNS }.iter().collect();
+    loop {
+        let text = render(&columns, instances);
+        let fits = text.lines().all(|line| line.chars().count() <= WIDTH);
+        let spare = columns.iter().enumerate().filter(|(_, column)| column.spare > 0).max_by_key(|(_, c)| c.spare);
+        match spare {
+            Some((at, _)) if !fits && !wide => {
+                columns.remove(at);
+            }
+            _ => return text,
+        }
+    }
+}
+
+fn render(columns: &[&Column], instances: &[Instance]) -> String {
+    let rows = instances.iter().map(|instance| columns.iter().map(|column| (column.cell)(instance)).collect());
+    let heads = columns.iter().map(|column| column.head.to_owned()).collect();
+    let numbers: Vec<bool> = columns.iter().map(|column| column.number).collect();
+    plain_table(heads, rows, &numbers)
+}
+
+/// Columns without lines between them; those of `numbers` are right-aligned.
+pub(crate) fn plain_table(heads: Vec<String>, rows: impl Iterator<Item = Vec<String>>, numbers: &[bool]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(heads).add_rows(rows);
+    for (at, &number) in numbers.iter().enumerate() {
+        if let Some(column) = table.column_mut(at) {
+            column.set_padding((0, 2));
+            column.set_cell_alignment(if number { CellAlignment::Right } else { CellAlignment::Left });
+        }
+    }
+    let mut text: String = table.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
+    text.shrink_to_fit();
+    text
+}
+
+/// Why trains ended and packets stayed alone.
+fn why(instance: &Instance, raw: bool) -> String {
+    let since_start = BTreeMap::new();
+    let (ports, span) = match &instance.recent {
+        Some(recent) => (&recent.ports, format!("last {:.0} s", recent.interval_s)),
+        None => (if instance.ports.is_empty() { &since_start } else { &instance.ports }, "since the start".to_owned()),
+    };
+    let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
+    let mut text = format!("{}, {span}", printable(&instance.name));
+    let outside = side(ports, Side::Outside);
+    let inside = side(ports, Side::Inside);
+    let (packets, units_in) = (outside.receive.wire_packets(), inside.transmit.packets);
+    let mean = if units_in > 0 { packets as f64 / units_in as f64 } else { 0.0 };
+    let trains = format!("{} packets in -> {} units (mean {mean:.1} segments)", count(packets), count(units_in));
+    text.push_str(&format!(": {trains}\n"));
+
+    let flushes = merged(ports, |port| &port.flushes);
+    let refusals = merged(ports, |port| &port.refusals);
+    let (left, right) = (shares(&flushes, raw), shares(&refusals, raw));
+    text.push_str("  why trains ended        share      why packets stayed alone     share\n");
+    for row in 0..left.len().max(right.len()).max(1) {
+        let (l, r) = (left.get(row).cloned().unwrap_or_default(), right.get(row).cloned().unwrap_or_default());
+        let line = format!("  {:<20} {:>8}      {:<25} {:>8}", l.0, l.1, r.0, r.1);
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    let mut list = |head: &str, reasons: &[(String, String)]| {
+        if !reasons.is_empty() {
+            let parts: Vec<String> = reasons.iter().map(|(name, share)| format!("{name} {share}")).collect();
+            text.push_str(&format!("  {head}: {}\n", parts.join(", ")));
+        }
+    };
+    list("refused because", &shares(&merged(ports, |port| &port.mismatches), raw));
+    list("fallbacks", &counts(&merged(&instance.ports, |port| &port.fallbacks)));
+    list("dropped since the start", &counts(&merged(&instance.ports, |port| &port.drops)));
+    let offloads: Vec<String> = instance
+        .offloads
+        .iter()
+        .map(|(name, offload)| match (&offload.why, offload.on) {
+            (_, true) => format!("{name} on"),
+            (Some(why), false) => format!("{name} off [{}]", printable_line(why)),
+            (None, false) => format!("{name} off"),
+        })
+        .collect();
+    if !offloads.is_empty() {
+        text.push_str(&format!("offloads  {}\n", offloads.join("   ")));
+    }
+    let summed: u64 = instance.ports.values().map(|port| port.checksummed_bytes).sum();
+    text.push_str(&format!("payload bytes summed by segue: {summed}\n"));
+    for hint in hints(instance, &flushes, &refusals) {
+        text.push_str(&format!("hint: {hint}\n"));
+    }
+    text
+}
+
+fn side(ports: &BTreeMap<String, Port>, side: Side) -> Port {
+    ports.values().filter(|port| port.side == side).fold(Port::default(), |mut sum, port| {
+        for (to, from) in [(&mut sum.receive, port.receive), (&mut sum.transmit, port.transmit)] {
+            to.packets += from.packets;
+            to.bytes += from.bytes;
+            to.trains += from.trains;
+            to.segments += from.segments;
+        }
+        sum
+    })
+}
+
+fn merged(ports: &BTreeMap<String, Port>, of: fn(&Port) -> &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let mut sum = BTreeMap::new();
+    for (reason, n) in ports.values().flat_map(of) {
+        *sum.entry(reason.clone()).or_insert(0) += n;
+    }
+    sum
+}
+
+/// Reasons with their share of the whole, or their count, the largest first; those that did not occur are left out.
+fn shares(reasons: &BTreeMap<String, u64>, raw: bool) -> Vec<(String, String)> {
+    let total: u64 = reasons.values().sum();
+    let share = |n: u64| if raw { n.to_string() } else { format!("{:.1} %", n as f64 * 100.0 / total as f64) };
+    sorted(reasons).into_iter().map(|(name, n)| (name, share(n))).collect()
+}
+
+fn counts(reasons: &BTreeMap<String, u64>) -> Vec<(String, String)> {
+    sorted(reasons).into_iter().map(|(name, n)| (name, n.to_string())).collect()
+}
+
+fn sorted(reasons: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
+    let mut list: Vec<(String, u64)> = reasons
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(name, n)| (printable(&name.replace('_', " ")).replace('?', " "), *n))
+        .collect();
+    list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    list.truncate(REASONS);
+    list
+}
+
+/// What a person could do about what the counters show.
+fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeMap<String, u64>) -> Vec<String> {
+    let mut hints = Vec::new();
+    let share = |reasons: &BTreeMap<String, u64>, word: &str| {
+        let total: u64 = reasons.values().sum();
+        let part: u64 = reasons.iter().filter(|(name, _)| name.contains(word)).map(|(_, n)| n).sum();
+        if total == 0 { 0.0 } else { part as f64 / total as f64 }
+    };
+    for (name, what) in
+        [("udp_segment", "each datagram sent costs a system call"), ("udp_gro", "each datagram received costs one")]
+    {
+        if instance.offloads.get(name).is_some_and(|offload| !offload.on) {
+            hints.push(format!("{name} is off: {what}; segue doctor says why"));
+        }
+    }
+    if share(refusals, "ack") > 0.5 {
+        hints.push(
+            "most of what stays alone are pure ACKs: that is the other direction's traffic, not a fault".to_owned(),
+        );
+    }
+    if share(refusals, "csum") > 0.01 {
+        hints.push("packets with a bad checksum arrive: look for a faulty link or program at the sender".to_owned());
+    }
+    if share(flushes, "timeout") > 0.5 {
+        hints.push("most trains end by time: the load is light, and trains would only add delay".to_owned());
+    }
+    hints
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::model::{Complaint, Flow, Offload, Recent};
+
+    fn instance(name: &str) -> Instance {
+        let inside = Port {
+            transmit: Flow { packets: 19, bytes: 19 * 43_000, trains: 19, segments: 681 },
+            flushes: BTreeMap::from([("full".into(), 71), ("psh".into(), 29), ("never".into(), 0)]),
+            refusals: BTreeMap::from([("pure_ack".into(), 9), ("ip_options".into(), 1)]),
+            ..Port::default()
+        };
+        let outside = Port {
+            side: Side::Outside,
+            receive: Flow { packets: 19, bytes: 19 * 43_000, trains: 19, segments: 681 },
+            drops: BTreeMap::from([("too_big".into(), 3)]),
+            ..Port::default()
+        };
+        let mut made = Instance {
+            name: name.into(),
+            kind: "tunnel".into(),
+            uptime_s: 8040.0,
+            offloads: BTreeMap::from([("udp_gro".into(), Offload { on: true, why: None })]),
+            ..Instance::default()
+        };
+        made.ports = BTreeMap::from([(name.into(), inside), ("udp".into(), outside)]);
+        made.count_drops();
+        let before = Instance::default();
+        made.recent = Some(Recent { cpu_share: 0.61, receive_bits_per_s: 7.92e9, ..made.recent_since(&before, 10.0) });
+        made
+    }
+
+    #[test]
+    fn the_table_fits_80_columns_and_keeps_names_and_drops() {
+        let long = instance("fifteen-letters");
+        let mut sick = instance("gw0");
+        sick.health.push(Complaint { what: "uso off, and a text of some length".into(), why: None, since: None });
+        let text = table(&[long.clone(), sick.clone()], false, false);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        for part in ["fifteen-letters", "7.92", "DROPS", "HEALTH"] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        let all = table(&[long, sick], false, true);
+        assert!(all.contains("KIND") && all.contains("61%") && all.contains("2h14m"), "{all}");
+    }
+
+    #[test]
+    fn numbers_stand_at_the_right_of_their_column() {
+        let text = table(&[instance("a"), instance("bb")], false, false);
+        let lines: Vec<&str> = text.lines().collect();
+        let end = lines[0].find("RX Gbit/s").unwrap() + "RX Gbit/s".len();
+        assert_eq!(&lines[1][end - 4..end], "7.92");
+    }
+
+    #[test]
+    fn why_shows_shares_that_add_up_and_leaves_out_what_never_happened() {
+        let text = why(&instance("sg0"), false);
+        assert!(text.starts_with("sg0, last 10 s: 681 packets in -> 19 units (mean 35.8 segments)\n"), "{text}");
+        for part in ["full", "71.0 %", "29.0 %", "pure ack", "90.0 %", "udp_gro on", "too big 3", "hint: most of what"]
+        {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(!text.contains("never"));
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn every_cell_of_the_table_has_a_key_in_json() {
+        let json = json!(instance("sg0"));
+        for key in ["name", "kind", "uptime_s", "drops", "health"] {
+            assert!(json.get(key).is_some(), "{key}");
+        }
+        for key in
+            ["receive_bits_per_s", "transmit_bits_per_s", "receive_train_bytes", "transmit_train_bytes", "cpu_share"]
+        {
+            assert!(json["recent"].get(key).is_some(), "{key}");
+        }
+    }
+}

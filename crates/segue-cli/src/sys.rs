@@ -1,0 +1,520 @@
+//! Every system call that the standard library does not offer, each behind a safe function.
+#![allow(unsafe_code, reason = "the one place of this program that calls the kernel directly")]
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A process id as the kernel gives it.
+pub(crate) type Pid = libc::pid_t;
+
+/// What `fork` gave this process.
+pub(crate) enum Forked {
+    /// The process that called; the child's id.
+    Parent(Pid),
+    /// The new process.
+    Child,
+}
+
+/// Splits the process in two.
+///
+/// Refuses when the process has more than one thread, since the child could then find locks held for ever.
+pub(crate) fn fork() -> io::Result<Forked> {
+    let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
+    if threads > 1 {
+        return Err(io::Error::other("fork is refused while other threads run"));
+    }
+    // SAFETY: the process has one thread (checked above), so the child may run any code.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Forked::Child),
+        pid => Ok(Forked::Parent(pid)),
+    }
+}
+
+/// Runs `work` in a child and returns what it gave back. Only while the process has one thread.
+pub(crate) fn in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Vec<u8>> {
+    use std::io::{Read, Write};
+    let (mut mine, mut childs) = UnixStream::pair()?;
+    match fork()? {
+        Forked::Child => {
+            drop(mine);
+            let sent = childs.write_all(&work());
+            // SAFETY: ends the process without running what belongs to the parent (destructors, output buffers).
+            unsafe { libc::_exit(i32::from(sent.is_err())) }
+        }
+        Forked::Parent(pid) => {
+            drop(childs);
+            let mut bytes = Vec::new();
+            let read = mine.read_to_end(&mut bytes);
+            wait(pid, true)?;
+            read.map(|_| bytes)
+        }
+    }
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// By `exit`, with this status.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// Waits for child `pid`; with `block` off it returns `None` while the child runs.
+pub(crate) fn wait(pid: Pid, block: bool) -> io::Result<Option<Ended>> {
+    let mut status: c_int = 0;
+    let flags = if block { 0 } else { libc::WNOHANG };
+    loop {
+        // SAFETY: `status` outlives the call.
+        match unsafe { libc::waitpid(pid, &mut status, flags) } {
+            0 => return Ok(None),
+            -1 => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            _ if libc::WIFEXITED(status) => return Ok(Some(Ended::Exit(libc::WEXITSTATUS(status)))),
+            _ if libc::WIFSIGNALED(status) => return Ok(Some(Ended::Signal(libc::WTERMSIG(status)))),
+            _ => {}
+        }
+    }
+}
+
+/// Sends `signal` to process `pid`.
+pub(crate) fn kill(pid: Pid, signal: c_int) -> io::Result<()> {
+    // SAFETY: plain numbers; no memory is touched.
+    check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
+/// Closes every descriptor from `first` on.
+///
+/// Only for a process that uses none of them again and ends without running destructors.
+pub(crate) fn close_from(first: c_int) {
+    // SAFETY: closing is always allowed; the callers promise not to use the descriptors again.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } == 0 {
+        return;
+    }
+    for fd in first..1024 {
+        // SAFETY: as above.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// The effective user id.
+pub(crate) fn euid() -> u32 {
+    // SAFETY: always succeeds and touches no memory.
+    unsafe { libc::geteuid() }
+}
+
+/// Gives up the current user, group and supplementary groups for ever.
+pub(crate) fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    // SAFETY: an empty list is a null pointer with length 0; the other calls take plain numbers. The process has one
+    // thread, so the wrappers' signalling of other threads has nobody to meet.
+    unsafe {
+        check(libc::setgroups(0, std::ptr::null()))?;
+        check(libc::setresgid(gid, gid, gid))?;
+        check(libc::setresuid(uid, uid, uid))?;
+    }
+    Ok(())
+}
+
+/// The kernel's capability header (capget(2)), version 3: two words for each set.
+#[repr(C)]
+struct CapHeader {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct CapData {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+const CAP_VERSION_3: u32 = 0x2008_0522;
+
+/// The effective capabilities of the calling thread, one bit for each.
+pub(crate) fn capabilities() -> io::Result<u64> {
+    let mut header = CapHeader { version: CAP_VERSION_3, pid: 0 };
+    let mut data = [CapData::default(); 2];
+    // SAFETY: both structures have the layout of capget(2) version 3 and outlive the call.
+    if unsafe { libc::syscall(libc::SYS_capget, &mut header, data.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u64::from(data[0].effective) | u64::from(data[1].effective) << 32)
+}
+
+/// Clears every capability set of the calling thread, the bounding set as far as the kernel lets it.
+pub(crate) fn drop_capabilities() -> io::Result<()> {
+    const PR_CAP_AMBIENT_CLEAR_ALL: libc::c_ulong = 4;
+    for cap in 0..64 as libc::c_ulong {
+        // SAFETY: plain numbers. Without CAP_SETPCAP this fails and the other sets still go.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) };
+    }
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
+    let header = CapHeader { version: CAP_VERSION_3, pid: 0 };
+    let data = [CapData::default(); 2];
+    // SAFETY: both structures have the layout of capset(2) version 3 and outlive the call.
+    if unsafe { libc::syscall(libc::SYS_capset, &header, data.as_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Says that no program started from here may gain privileges (a condition of seccomp and Landlock without root).
+pub(crate) fn no_new_privs() -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
+}
+
+/// Asks for `signal` when the parent ends; must come after a change of user, which clears it.
+pub(crate) fn signal_on_parent_death(signal: c_int) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }).map(drop)
+}
+
+/// The parent's process id.
+pub(crate) fn parent_pid() -> Pid {
+    // SAFETY: always succeeds and touches no memory.
+    unsafe { libc::getppid() }
+}
+
+/// The Landlock ABI of the running kernel, `None` without Landlock.
+pub(crate) fn landlock_abi() -> Option<i32> {
+    const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: with this flag the kernel wants a null attribute of size 0 and only returns a number.
+    let abi = unsafe {
+        let none = std::ptr::null::<u8>();
+        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, LANDLOCK_CREATE_RULESET_VERSION)
+    };
+    i32::try_from(abi).ok().filter(|&abi| abi > 0)
+}
+
+/// Whether the kernel takes seccomp filters (SECCOMP_GET_ACTION_AVAIL, 4.14).
+pub(crate) fn seccomp_filters() -> bool {
+    const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
+    let action: u32 = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: the call reads one u32 that outlives it.
+    unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0 }
+}
+
+/// Leaves the current namespaces for new ones (`flags` of unshare(2)).
+pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::unshare(flags) }).map(drop)
+}
+
+/// Receives blocked signals as readable events (signalfd(2)).
+#[derive(Debug)]
+pub(crate) struct SignalFd(File);
+
+/// One signal that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Came {
+    /// Its number.
+    pub(crate) signal: c_int,
+}
+
+impl SignalFd {
+    /// Blocks `signals` for this thread (and the threads it starts later) and opens a descriptor that reads them.
+    pub(crate) fn new(signals: &[c_int]) -> io::Result<SignalFd> {
+        // SAFETY: an all-zero sigset_t is a valid place for sigemptyset to fill; it outlives the calls.
+        let fd = unsafe {
+            let mut set: libc::sigset_t = mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for &signal in signals {
+                libc::sigaddset(&mut set, signal);
+            }
+            check(libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()))?;
+            OwnedFd::from_raw_fd(check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?)
+        };
+        Ok(SignalFd(File::from(fd)))
+    }
+
+    /// The next signal, or `None` when none waits.
+    pub(crate) fn next(&self) -> io::Result<Option<Came>> {
+        use std::io::Read;
+        let mut bytes = [0u8; mem::size_of::<libc::signalfd_siginfo>()];
+        match (&self.0).read(&mut bytes) {
+            Ok(len) if len == bytes.len() => {
+                // `ssi_signo` is the first field of signalfd_siginfo, a u32.
+                let number = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                Ok(Some(Came { signal: c_int::try_from(number).unwrap_or(0) }))
+            }
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for SignalFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Ends the process with status 130 when SIGINT or SIGTERM comes, also where they were blocked: for commands and moments
+/// that have nothing to clean up.
+pub(crate) fn exit_130_on_interrupt() {
+    extern "C" fn leave(_: c_int) {
+        // SAFETY: _exit is async-signal-safe.
+        unsafe { libc::_exit(130) }
+    }
+    // SAFETY: the structures are zeroed, then filled by libc's own functions and with a handler that only calls _exit.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = leave as extern "C" fn(c_int) as usize;
+        let mut set: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+            libc::sigaddset(&mut set, signal);
+        }
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+/// Which events to wait for on a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Something to read, or the other end closed.
+    Read,
+    /// Room to write.
+    Write,
+}
+
+/// Waits until one of `fds` is ready or `timeout` has passed; for each says whether it is ready.
+pub(crate) fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<libc::pollfd> = fds
+        .iter()
+        .map(|(fd, want)| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: match want {
+                Want::Read => libc::POLLIN,
+                Want::Write => libc::POLLOUT,
+            },
+            revents: 0,
+        })
+        .collect();
+    let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: the pointer and the length describe `polled`, which outlives the call.
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, millis) };
+    if ready < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    Ok(polled.iter().map(|entry| entry.revents != 0).collect())
+}
+
+/// The user at the other end of a local socket (SO_PEERCRED), as it was when it connected.
+pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
+    let to = (&raw mut cred).cast();
+    // SAFETY: `to` and `len` describe `cred`, which outlives the call.
+    check(unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) })?;
+    Ok(cred.uid)
+}
+
+/// Takes the exclusive lock of an open file, waiting for it.
+pub(crate) fn lock(file: &File) -> io::Result<()> {
+    // SAFETY: a plain call on an open descriptor.
+    check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }).map(drop)
+}
+
+/// Runs `make` with the file mode creation mask `mask`. Only while the process has one thread.
+pub(crate) fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
+    // SAFETY: umask always succeeds.
+    let before = unsafe { libc::umask(mask) };
+    let made = make();
+    // SAFETY: as above.
+    unsafe { libc::umask(before) };
+    made
+}
+
+/// Sets an integer socket option.
+pub(crate) fn set_int_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let len = mem::size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the pointer and the length describe `value`, which outlives the call.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
+}
+
+/// Receives one message; returns its length and the UDP_GRO segment length that came with it, if one did.
+pub(crate) fn receive_with_gro(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Option<c_int>)> {
+    #[repr(align(8))]
+    struct Control([u8; 64]);
+    let mut control = Control([0; 64]);
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: msghdr is plain data; every pointer in it describes a local that outlives the calls, and the control
+    // buffer is aligned for cmsghdr. CMSG_* walk only inside what the kernel filled.
+    unsafe {
+        let mut header: libc::msghdr = mem::zeroed();
+        header.msg_iov = &mut iov;
+        header.msg_iovlen = 1;
+        header.msg_control = control.0.as_mut_ptr().cast();
+        header.msg_controllen = control.0.len() as _;
+        let len = libc::recvmsg(fd.as_raw_fd(), &mut header, 0);
+        let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        let mut segment = None;
+        let mut at = libc::CMSG_FIRSTHDR(&header);
+        while !at.is_null() {
+            if (*at).cmsg_level == libc::SOL_UDP && (*at).cmsg_type == libc::UDP_GRO {
+                segment = Some(libc::CMSG_DATA(at).cast::<c_int>().read_unaligned());
+            }
+            at = libc::CMSG_NXTHDR(&header, at);
+        }
+        Ok((len, segment))
+    }
+}
+
+/// Opens a socket of any family, only to learn whether the kernel has it.
+pub(crate) fn probe_socket(family: c_int, kind: c_int) -> io::Result<()> {
+    // SAFETY: plain numbers; the descriptor is owned at once.
+    let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind | libc::SOCK_CLOEXEC, 0))?) };
+    drop(fd);
+    Ok(())
+}
+
+/// `struct ifreq` with its flags or a pointer in the union.
+#[repr(C)]
+struct IfReq {
+    name: [u8; libc::IFNAMSIZ],
+    union: [usize; 3],
+}
+
+fn ifreq(name: &str) -> io::Result<IfReq> {
+    let mut request = IfReq { name: [0; libc::IFNAMSIZ], union: [0; 3] };
+    let bytes = name.as_bytes();
+    if bytes.len() >= libc::IFNAMSIZ || bytes.contains(&0) {
+        return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+    }
+    request.name[..bytes.len()].copy_from_slice(bytes);
+    Ok(request)
+}
+
+const fn ioc(direction: u64, number: u64, size: u64) -> u64 {
+    direction << 30 | size << 16 | (b'T' as u64) << 8 | number
+}
+
+/// The ioctl numbers of TUN devices (linux/if_tun.h).
+pub(crate) const TUNSETIFF: u64 = ioc(1, 202, 4);
+pub(crate) const TUNGETFEATURES: u64 = ioc(2, 207, 4);
+pub(crate) const TUNSETOFFLOAD: u64 = ioc(1, 208, 4);
+pub(crate) const TUNGETIFF: u64 = ioc(2, 210, 4);
+pub(crate) const TUNSETVNETHDRSZ: u64 = ioc(1, 216, 4);
+
+/// The flags that a TUN driver takes (TUNGETFEATURES).
+pub(crate) fn tun_features(tun: &File) -> io::Result<u32> {
+    let mut features = 0u32;
+    // SAFETY: the kernel writes one u32, which outlives the call.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNGETFEATURES as _, &mut features) })?;
+    Ok(features)
+}
+
+/// Makes or attaches the interface `name` with `flags` (IFF_TUN, ...) and returns the name that it got.
+pub(crate) fn tun_attach(tun: &File, name: &str, flags: c_int) -> io::Result<String> {
+    let mut request = ifreq(name)?;
+    request.union[0] = usize::from(u16::try_from(flags).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?);
+    // SAFETY: `request` has at least the size of struct ifreq and outlives the call.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETIFF as _, &mut request) })?;
+    let len = request.name.iter().position(|&byte| byte == 0).unwrap_or(request.name.len());
+    Ok(String::from_utf8_lossy(&request.name[..len]).into_owned())
+}
+
+/// Sets the length of the virtio-net header of a TUN device, bytes.
+pub(crate) fn tun_set_header_len(tun: &File, len: c_int) -> io::Result<()> {
+    // SAFETY: the kernel reads one int, which outlives the call.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETVNETHDRSZ as _, &len) }).map(drop)
+}
+
+/// Says which offloads the reader of a TUN device takes (TUN_F_* bits).
+pub(crate) fn tun_set_offloads(tun: &File, bits: u32) -> io::Result<()> {
+    // SAFETY: the argument is a number, not a pointer.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETOFFLOAD as _, libc::c_ulong::from(bits)) }).map(drop)
+}
+
+/// One of ethtool's yes/no features of a link, by its legacy command number (linux/ethtool.h).
+pub(crate) fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Result<bool> {
+    let mut value = [command, 0u32];
+    let mut request = ifreq(link)?;
+    request.union[0] = value.as_mut_ptr() as usize;
+    // SAFETY: the union's pointer describes `value` (struct ethtool_value, two u32), both outlive the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &mut request) })?;
+    Ok(value[1] != 0)
+}
+
+/// Processor time that this process has used, user and system, seconds.
+pub(crate) fn cpu_seconds() -> f64 {
+    // SAFETY: an all-zero rusage is a valid place for the kernel to fill; it outlives the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// Whether CAP_NET_ADMIN is among `capabilities`.
+pub(crate) fn has_net_admin(capabilities: u64) -> bool {
+    const CAP_NET_ADMIN: u32 = 12;
+    capabilities >> CAP_NET_ADMIN & 1 == 1
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_childs_exit_status_and_signal_are_told_apart() {
+        use std::process::Command;
+        let exit = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap().id();
+        assert_eq!(wait(exit as Pid, true).unwrap(), Some(Ended::Exit(3)));
+        let killed = Command::new("sh").args(["-c", "kill -9 $$"]).spawn().unwrap().id();
+        assert_eq!(wait(killed as Pid, true).unwrap(), Some(Ended::Signal(9)));
+    }
+
+    #[test]
+    fn poll_says_which_descriptor_is_ready() {
+        use std::io::Write;
+        let (left, right) = UnixStream::pair().unwrap();
+        (&left).write_all(b"x").unwrap();
+        let ready = poll(&[(left.as_fd(), Want::Read), (right.as_fd(), Want::Read)], Duration::from_secs(1)).unwrap();
+        assert_eq!(ready, [false, true]);
+    }
+
+    #[test]
+    fn the_peer_of_a_socket_pair_is_this_user() {
+        let (left, _right) = UnixStream::pair().unwrap();
+        assert_eq!(peer_uid(&left).unwrap(), euid());
+    }
+
+    #[test]
+    fn ioctl_numbers_are_those_of_the_header() {
+        assert_eq!([TUNSETIFF, TUNGETFEATURES, TUNSETOFFLOAD], [0x4004_54ca, 0x8004_54cf, 0x4004_54d0]);
+        assert_eq!([TUNGETIFF, TUNSETVNETHDRSZ], [0x8004_54d2, 0x4004_54d8]);
+    }
+
+    #[test]
+    fn a_name_longer_than_the_kernels_field_is_refused() {
+        assert!(ifreq("exactly15bytes_").is_ok());
+        assert_eq!(ifreq("sixteen_bytes_16").err().and_then(|e| e.raw_os_error()), Some(libc::ENAMETOOLONG));
+    }
+}

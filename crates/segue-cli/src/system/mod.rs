@@ -1,0 +1,258 @@
+//! Links, addresses and routes, over one synchronous rtnetlink socket.
+
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload, NetlinkSerializable,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::out::Out;
+use crate::words::parse::Prefix;
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Its index.
+    pub(crate) index: u32,
+    /// Its name.
+    pub(crate) name: String,
+    /// Largest packet, bytes.
+    pub(crate) mtu: u32,
+    /// Whether it is up.
+    pub(crate) up: bool,
+}
+
+/// The way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// The local address that the kernel would use.
+    pub(crate) source: Option<IpAddr>,
+    /// Index of the link.
+    pub(crate) link: u32,
+    /// An MTU that belongs to the route itself, bytes.
+    pub(crate) mtu: Option<u32>,
+}
+
+/// A connection to the kernel's routing tables.
+pub(crate) struct Netlink {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// Opens it.
+    pub(crate) fn open() -> io::Result<Netlink> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Netlink { socket, sequence: 0 })
+    }
+
+    /// How packets from `local` (or any address) to `remote` leave.
+    pub(crate) fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> io::Result<Route> {
+        let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(remote);
+        message.header.destination_prefix_length = bits(remote);
+        message.attributes.push(RouteAttribute::Destination(RouteAddress::from(remote)));
+        if let Some(local) = local {
+            message.header.source_prefix_length = bits(local);
+            message.attributes.push(RouteAttribute::Source(RouteAddress::from(local)));
+        }
+        let reply = self.ask(RouteNetlinkMessage::GetRoute(message), 0)?;
+        let Some(RouteNetlinkMessage::NewRoute(found)) = reply else {
+            return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+        };
+        let mut route = Route { source: local, link: 0, mtu: None };
+        for attribute in found.attributes {
+            match attribute {
+                RouteAttribute::Oif(index) => route.link = index,
+                RouteAttribute::PrefSource(RouteAddress::Inet(v4)) => route.source = Some(v4.into()),
+                RouteAttribute::PrefSource(RouteAddress::Inet6(v6)) => route.source = Some(v6.into()),
+                RouteAttribute::Metrics(metrics) => {
+                    route.mtu = metrics.iter().find_map(|metric| match metric {
+                        RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
+                        _ => None,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(route)
+    }
+
+    /// The link with this index.
+    pub(crate) fn link(&mut self, index: u32) -> io::Result<Link> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        self.link_of(message)
+    }
+
+    /// The link with this name, `None` when there is none.
+    pub(crate) fn link_named(&mut self, name: &str) -> io::Result<Option<Link>> {
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        match self.link_of(message) {
+            Ok(link) => Ok(Some(link)),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn link_of(&mut self, message: LinkMessage) -> io::Result<Link> {
+        let Some(RouteNetlinkMessage::NewLink(found)) = self.ask(RouteNetlinkMessage::GetLink(message), 0)? else {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        };
+        let up = found.header.flags.contains(LinkFlags::Up);
+        let mut link = Link { index: found.header.index, name: String::new(), mtu: 0, up };
+        for attribute in found.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name = name,
+                LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                _ => {}
+            }
+        }
+        Ok(link)
+    }
+
+    /// Sends a request and returns the first answer that is not an acknowledgement.
+    fn ask(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
+        self.exchange(request, flags, None)
+    }
+
+    /// Sends a request that changes something and waits for the kernel's word on it.
+    fn tell(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.exchange::<RouteNetlinkMessage>(request, flags | NLM_F_ACK, Some(())).map(drop)
+    }
+
+    fn exchange<M>(&mut self, request: M, flags: u16, only_ack: Option<()>) -> io::Result<Option<M>>
+    where
+        M: NetlinkSerializable + NetlinkDeserializable,
+        NetlinkPayload<M>: From<M>,
+    {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send(&bytes, 0)?;
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            let mut rest = &datagram[..];
+            while !rest.is_empty() {
+                let message = NetlinkMessage::<M>::deserialize(rest)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+                // Messages are padded to four bytes; the last may lack its padding.
+                let len = (message.header.length as usize).next_multiple_of(4).clamp(4, rest.len());
+                rest = &rest[len..];
+                if message.header.sequence_number != self.sequence {
+                    continue;
+                }
+                match message.payload {
+                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(None),
+                    NetlinkPayload::InnerMessage(inner) if only_ack.is_none() => return Ok(Some(inner)),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Changes to one link, each shown as the command that a person could type.
+pub(crate) struct Changes<'a> {
+    /// The connection.
+    pub(crate) netlink: &'a mut Netlink,
+    /// Where changes are shown.
+    pub(crate) out: &'a Out,
+    /// The link that is changed.
+    pub(crate) index: u32,
+    /// Its name.
+    pub(crate) name: &'a str,
+}
+
+impl Changes<'_> {
+    /// Sets the MTU, bytes.
+    pub(crate) fn mtu(&mut self, mtu: u32) -> io::Result<()> {
+        self.out.change(&format!("ip link set dev {} mtu {mtu}", self.name), "RTM_NEWLINK IFLA_MTU");
+        let message = self.link(vec![LinkAttribute::Mtu(mtu)]);
+        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// Sets the largest packet that the stack hands to the device in one piece, for IPv6 and IPv4, bytes.
+    pub(crate) fn gso_max_size(&mut self, bytes: u32) -> io::Result<()> {
+        let command = format!("ip link set dev {} gso_max_size {bytes} gso_ipv4_max_size {bytes}", self.name);
+        self.out.change(&command, "RTM_NEWLINK IFLA_GSO_MAX_SIZE");
+        let message = self.link(vec![LinkAttribute::GsoMaxSize(bytes), LinkAttribute::GsoIpv4MaxSize(bytes)]);
+        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// Adds an address. An IPv6 address is usable at once: on a tunnel nobody else can have it.
+    pub(crate) fn address(&mut self, prefix: Prefix) -> io::Result<()> {
+        let nodad = if prefix.address.is_ipv6() { " nodad" } else { "" };
+        self.out.change(&format!("ip addr add {prefix} dev {}{nodad}", self.name), "RTM_NEWADDR");
+        let mut message = AddressMessage::default();
+        message.header.family = family(prefix.address);
+        message.header.prefix_len = prefix.len;
+        message.header.index = self.index;
+        message.attributes = vec![AddressAttribute::Local(prefix.address), AddressAttribute::Address(prefix.address)];
+        if prefix.address.is_ipv6() {
+            message.header.flags = AddressHeaderFlags::Nodad;
+            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        self.netlink.tell(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Brings the link up.
+    pub(crate) fn up(&mut self) -> io::Result<()> {
+        self.out.change(&format!("ip link set dev {} up", self.name), "RTM_NEWLINK IFF_UP");
+        let mut message = self.link(Vec::new());
+        message.header.flags = LinkFlags::Up;
+        message.header.change_mask = LinkFlags::Up;
+        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    fn link(&self, attributes: Vec<LinkAttribute>) -> LinkMessage {
+        let mut message = LinkMessage::default();
+        message.header.index = self.index;
+        message.attributes = attributes;
+        message
+    }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_link_is_found_by_name_and_by_index() {
+        let mut netlink = Netlink::open().unwrap();
+        let by_name = netlink.link_named("lo").unwrap().expect("there is always lo");
+        assert_eq!(netlink.link(by_name.index).unwrap(), by_name);
+        assert_eq!(netlink.link_named("no-such-link").unwrap(), None);
+        assert_eq!(netlink.link(0x7fff_fff0).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn the_route_to_this_host_leaves_by_loopback() {
+        let mut netlink = Netlink::open().unwrap();
+        let route = netlink.route("127.0.0.1".parse().unwrap(), None).unwrap();
+        assert_eq!(route.source, Some("127.0.0.1".parse().unwrap()));
+        assert_eq!(netlink.link(route.link).unwrap().name, "lo");
+    }
+}

@@ -1,0 +1,175 @@
+//! What the system says about a plan: source address, link and MTU.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use super::plan::{Choice, IPV6_MIN_MTU, Overhead, Plan};
+use crate::error::{Error, Kind};
+use crate::system::{Link, Netlink};
+
+/// Largest IP packet, bytes.
+const MAX_PACKET: u32 = 65_535;
+/// Most segments of one send before Linux 6.9.
+const MAX_SEGMENTS: u32 = 64;
+/// What Linux's TCP keeps free for headers when it sizes a train (MAX_TCP_HEADER, 320 on common machines), with some room.
+const TCP_RESERVE: u32 = 400;
+/// Smallest MTU that IPv4 works with (RFC 791), bytes.
+const IPV4_MIN_MTU: u32 = 68;
+
+/// A plan that can be carried out.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Ready {
+    /// What was asked for.
+    pub(crate) plan: Plan,
+    /// This end's address.
+    pub(crate) local: IpAddr,
+    /// The link towards the remote.
+    pub(crate) link: String,
+    /// The largest packet on the way, bytes.
+    pub(crate) link_mtu: u32,
+    /// The headers that the tunnel adds.
+    pub(crate) overhead: Vec<Overhead>,
+    /// The interface's MTU, bytes.
+    pub(crate) mtu: u32,
+}
+
+impl Ready {
+    /// Bytes of all headers together.
+    pub(crate) fn overhead_bytes(&self) -> u32 {
+        self.overhead.iter().map(|part| part.bytes).sum()
+    }
+
+    /// The largest train that the interface should hand over, as `gso_max_size` has it, bytes: what fits one send of the
+    /// socket. A longer one would be cut into a long and a short send.
+    ///
+    /// Linux takes [`TCP_RESERVE`] off the value and then as many whole segments as fit, so the sum of whole segments and that reserve gives exactly them.
+    pub(crate) fn gso_max_size(&self) -> u32 {
+        let inside_udp: u32 = self.overhead.iter().skip(2).map(|part| part.bytes).sum();
+        let headers: u32 = self.overhead.iter().take(1).map(|part| part.bytes).sum();
+        let send = MAX_PACKET - headers - 8;
+        let segments = (send / (self.mtu + inside_udp)).clamp(1, MAX_SEGMENTS);
+        (segments * self.mtu.saturating_sub(40) + TCP_RESERVE).clamp(self.mtu + TCP_RESERVE, MAX_PACKET)
+    }
+
+    /// Notes about this plan on this system.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = self.plan.notes();
+        let fits = self.link_mtu.saturating_sub(self.overhead_bytes());
+        if self.mtu > fits {
+            let fate = if self.plan.pmtudisc { "refused" } else { "fragmented outside" };
+            notes.push(format!(
+                "packets above {fits} bytes do not fit {} and are {fate}; mtu auto is {fits}",
+                self.link
+            ));
+        }
+        notes
+    }
+}
+
+/// Asks the system.
+pub(crate) fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
+    let remote = plan.remote;
+    let route = netlink.route(remote, plan.local).map_err(|error| no_route(&plan, &error))?;
+    let local = match plan.local.or(route.source) {
+        Some(local) => local,
+        None => {
+            return Err(Error::new(
+                Kind::Unreachable,
+                format!("no local address for {remote}"),
+                "segue tunnel ... local ADDR",
+            )
+            .why("the route to it prefers none"));
+        }
+    };
+    let link = netlink.link(route.link).map_err(|error| {
+        Error::system(format!("cannot read the link towards {remote}"), &error, format!("ip route get {remote}"))
+            .why("the route names a link that cannot be read")
+    })?;
+    ready(plan, local, &link, route.mtu)
+}
+
+fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> Result<Ready, Error> {
+    let link_mtu = route_mtu.unwrap_or(link.mtu).min(link.mtu).min(MAX_PACKET);
+    let overhead = plan.overhead();
+    let cost: u32 = overhead.iter().map(|part| part.bytes).sum();
+    let mtu = plan.mtu.fixed().unwrap_or(link_mtu.saturating_sub(cost));
+    let ready = Ready { plan, local, link: link.name.clone(), link_mtu, overhead, mtu };
+    let has_ipv6 = ready.plan.addr.iter().any(|prefix| prefix.address.is_ipv6());
+    let least = if has_ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
+    if matches!(ready.plan.mtu, Choice::Auto) && mtu < least {
+        return Err(Error::new(
+            Kind::Unreachable,
+            format!("an MTU of {mtu} is left, and {} needs {least}", if has_ipv6 { "IPv6" } else { "IPv4" }),
+            format!("sudo ip link set dev {} mtu {}", ready.link, least + cost),
+        )
+        .why(format!("{} has {link_mtu}, the tunnel's headers take {cost}", ready.link)));
+    }
+    Ok(ready)
+}
+
+fn no_route(plan: &Plan, error: &std::io::Error) -> Error {
+    let remote = plan.remote;
+    match (error.raw_os_error(), plan.local) {
+        // The kernel answers EINVAL to a source address that is not its own.
+        (Some(libc::EINVAL | libc::EADDRNOTAVAIL), Some(local)) => {
+            Error::system(format!("cannot send from {local} to {remote}"), error, "ip -br addr")
+                .kind(Kind::Unreachable)
+                .why(format!("{local} is not an address of this host"))
+        }
+        _ => {
+            Error::system(format!("no way to {remote}"), error, format!("ip route get {remote}\nsudo ip route add ..."))
+                .kind(Kind::Unreachable)
+                .why("no route of this host leads there")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tunnel::plan::plan;
+    use crate::words::parse::parse;
+    use crate::words::tunnel::WORDS;
+
+    fn on_link(line: &str, mtu: u32, route_mtu: Option<u32>) -> Result<Ready, Error> {
+        let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let plan = plan(&parse("segue tunnel", WORDS, &tokens).unwrap(), None).unwrap();
+        let link = Link { index: 2, name: "eth0".into(), mtu, up: true };
+        ready(plan, "198.18.0.1".parse().unwrap(), &link, route_mtu)
+    }
+
+    const LINE: &str = "dev sg0 mode ipip remote 198.18.0.2 encap gue encap-remcsum";
+
+    #[test]
+    fn the_mtu_is_the_links_less_the_headers() {
+        assert_eq!(on_link(LINE, 1500, None).unwrap().mtu, 1460);
+        assert_eq!(on_link(LINE, 1500, Some(1400)).unwrap().mtu, 1360);
+        assert_eq!(on_link(LINE, 65_536, None).unwrap().mtu, 65_495);
+        assert_eq!(on_link(&format!("{LINE} mtu 1300"), 1500, None).unwrap().mtu, 1300);
+    }
+
+    #[test]
+    fn a_train_fills_one_send_of_the_socket() {
+        let ready = on_link(LINE, 1500, None).unwrap();
+        let segment = ready.mtu - 52;
+        let segments = (ready.gso_max_size() - 321) / segment;
+        assert_eq!(segments, 44);
+        assert!(segments * (ready.mtu + 12) <= 65_507 && (segments + 1) * (ready.mtu + 12) > 65_507);
+        assert!(on_link(LINE, 65_536, None).unwrap().gso_max_size() <= 65_535);
+    }
+
+    #[test]
+    fn a_link_too_small_for_ipv6_inside_is_refused_with_a_number() {
+        let line = "dev sg0 mode sit remote 198.18.0.2 encap gue addr 2001:db8::1/64";
+        let error = on_link(line, 1300, None).unwrap_err();
+        assert_eq!(error.kind.exit_code(), 1);
+        assert!(error.hint.ends_with("mtu 1312"), "{}", error.hint);
+    }
+
+    #[test]
+    fn an_mtu_that_does_not_fit_is_said_aloud() {
+        let notes = on_link(&format!("{LINE} mtu 1500"), 1500, None).unwrap().notes();
+        assert!(notes.iter().any(|note| note.contains("mtu auto is 1460")), "{notes:?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! A tunnel in words: before, while and after it runs.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::plan::{Choice, Profile};
+use super::resolve::Ready;
+use super::start::Offloads;
+use crate::control::model::{Instance, Side};
+use crate::sandbox::Sandbox;
+use crate::units;
+
+/// The id of the JSON that `segue tunnel -j` prints, one object for each event.
+pub(crate) const SCHEMA: &str = "segue.tunnel/1";
+
+/// What `--check` prints.
+pub(crate) fn plan_text(ready: &Ready) -> String {
+    let plan = &ready.plan;
+    let mut text = format!("{} can be: {}\n{}", plan.dev, subject(ready), mtu_line(ready));
+    for prefix in &plan.addr {
+        text.push_str(&format!("  address   {prefix}\n"));
+    }
+    let sport = plan.sport.fixed().map_or("auto".to_owned(), |port| port.to_string());
+    text.push_str(&format!("  listen    {}, UDP {}    source port {sport}\n", ready.local, plan.port));
+    let train = |on: bool| if on && plan.encap_csum { "trains" } else { "one datagram at a time" };
+    let profile = if plan.profile == Profile::Linux { "linux" } else { "strict" };
+    text.push_str(&format!("  receive   {}, gro {}, profile {profile}\n", train(plan.gro), on_off(plan.gro)));
+    text.push_str(&format!(
+        "  send      {}, gso {}    checksum: {}\n",
+        train(plan.gso),
+        on_off(plan.gso),
+        checksum(ready)
+    ));
+    text.push_str(&format!("  workers   {}\nnothing was changed\n", plan.workers));
+    text
+}
+
+/// What `--check -j` prints.
+pub(crate) fn plan_json(ready: &Ready, notes: &[String]) -> Value {
+    let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });
+    merge(&mut value, ready);
+    value
+}
+
+/// The lines when the interface is up.
+pub(crate) fn up_text(ready: &Ready, offloads: &Offloads, sandbox: &Sandbox) -> String {
+    let plan = &ready.plan;
+    let line = |name: &str, trains: bool, with: &str, checksum: &str| {
+        let what = if trains { format!("trains to 64 kB ({with})") } else { "one datagram at a time".to_owned() };
+        format!("  {name:<9} {what:<32} checksum: {checksum}\n")
+    };
+    format!(
+        "{} is up: {}\n{}{}{}  workers   {}, {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
+        plan.dev,
+        subject(ready),
+        mtu_line(ready),
+        line("receive", offloads.is_on("udp_gro"), "UDP_GRO", "remote or verified by the outer one"),
+        line("send", offloads.is_on("udp_segment"), "UDP_SEGMENT", checksum(ready)),
+        plan.workers,
+        sandbox.text(),
+        plan.dev,
+    )
+}
+
+/// The event when the interface is up.
+pub(crate) fn up_json(ready: &Ready, offloads: &Offloads, sandbox: &Sandbox) -> Value {
+    let mut value = json!({
+        "schema": SCHEMA,
+        "event": "up",
+        "t": units::rfc3339(SystemTime::now()),
+        "offloads": offloads.map(),
+        "sandbox": sandbox,
+        "notes": ready.notes(),
+    });
+    merge(&mut value, ready);
+    value
+}
+
+/// The line when it is down.
+pub(crate) fn down_text(instance: &Instance, after: Duration) -> String {
+    format!("{} is down after {}: {}\n", instance.name, units::long_duration(after), counters_text(instance))
+}
+
+/// The event when it is down.
+pub(crate) fn down_json(instance: &Instance, after: Duration) -> Value {
+    json!({
+        "schema": SCHEMA,
+        "event": "down",
+        "t": units::rfc3339(SystemTime::now()),
+        "after_s": after.as_secs_f64(),
+        "instance": instance,
+    })
+}
+
+/// The totals of an instance on one line.
+pub(crate) fn counters_text(instance: &Instance) -> String {
+    let outside = instance.ports.values().filter(|port| port.side == Side::Outside);
+    let (mut rx, mut tx) = (0, 0);
+    for port in outside {
+        rx += port.receive.bytes;
+        tx += port.transmit.bytes;
+    }
+    let inside = instance.ports.values().filter(|port| port.side == Side::Inside);
+    let (mut bytes, mut packets) = (0, 0);
+    for port in inside {
+        bytes += port.transmit.bytes;
+        packets += port.transmit.packets;
+    }
+    let mean = if packets == 0 { 0 } else { bytes / packets };
+    format!(
+        "{} in, {} out, mean train {}, {} dropped",
+        units::bytes(rx),
+        units::bytes(tx),
+        units::bytes(mean),
+        instance.drops
+    )
+}
+
+/// `ipip in GUE, 198.18.0.1 -> 198.18.0.2:6080`.
+fn subject(ready: &Ready) -> String {
+    let plan = &ready.plan;
+    let to = std::net::SocketAddr::new(plan.remote, plan.dport);
+    format!("{} in {}, {} -> {to}", plan.mode.name(), plan.encap.name().to_uppercase(), ready.local)
+}
+
+fn mtu_line(ready: &Ready) -> String {
+    let parts: Vec<String> = ready.overhead.iter().map(|part| format!("{} {}", part.header, part.bytes)).collect();
+    let (cost, link) = (ready.overhead_bytes(), ready.link_mtu);
+    match ready.plan.mtu {
+        Choice::Fixed(mtu) => format!("  mtu       {mtu}  as asked; {} has {link}, headers take {cost}\n", ready.link),
+        _ => format!("  mtu       {}  = {link} ({}) - {cost} ({})\n", ready.mtu, ready.link, parts.join(", ")),
+    }
+}
+
+fn checksum(ready: &Ready) -> &'static str {
+    if ready.plan.encap_remcsum { "remote, none computed here" } else { "computed here" }
+}
+
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+fn merge(value: &mut Value, ready: &Ready) {
+    if let (Value::Object(to), Ok(Value::Object(from))) = (value, serde_json::to_value(ready)) {
+        to.extend(from);
+    }
+}

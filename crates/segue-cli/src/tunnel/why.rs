@@ -1,0 +1,332 @@
+//! Why a device or a socket could not be opened, told apart as far as this process can see.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use crate::error::{Error, Kind};
+use crate::sys;
+
+/// The clone device of the TUN driver.
+pub(crate) const TUN: &str = "/dev/net/tun";
+
+/// What this process knows about its surroundings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Container {
+    /// None that shows.
+    No,
+    /// Docker, or something that looks like it.
+    Docker,
+    /// Podman.
+    Podman,
+    /// LXC or Incus.
+    Lxc,
+    /// systemd-nspawn.
+    Nspawn,
+    /// Something else.
+    Other,
+}
+
+impl Container {
+    /// Looks for the marks that container engines leave.
+    pub(crate) fn find() -> Container {
+        if Path::new("/run/.containerenv").exists() {
+            return Container::Podman;
+        }
+        if Path::new("/.dockerenv").exists() {
+            return Container::Docker;
+        }
+        // systemd copies the engine's name here; the variable itself is set for the first process and often inherited.
+        let name = std::fs::read_to_string("/run/systemd/container")
+            .ok()
+            .or_else(|| std::env::var("container").ok())
+            .unwrap_or_default();
+        match name.trim() {
+            "" => Container::No,
+            "docker" => Container::Docker,
+            "podman" => Container::Podman,
+            "lxc" | "lxc-libvirt" => Container::Lxc,
+            "systemd-nspawn" => Container::Nspawn,
+            _ => Container::Other,
+        }
+    }
+
+    /// The name for people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Container::No => "none",
+            Container::Docker => "docker",
+            Container::Podman => "podman",
+            Container::Lxc => "lxc",
+            Container::Nspawn => "systemd-nspawn",
+            Container::Other => "a container",
+        }
+    }
+
+    /// How to give a container the TUN device and the right to use it.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            Container::Docker => "docker run --cap-add NET_ADMIN --device /dev/net/tun ...",
+            Container::Podman => "podman run --cap-add NET_ADMIN --device /dev/net/tun ...",
+            Container::Lxc => {
+                "in the container's config: lxc.cgroup2.devices.allow = c 10:200 rwm\n\
+                 lxc.mount.entry = /dev/net/tun dev/net/tun none bind,create=file"
+            }
+            Container::Nspawn => "systemd-nspawn --capability=CAP_NET_ADMIN --bind=/dev/net/tun ...",
+            Container::No | Container::Other => {
+                "docker or podman: run --cap-add NET_ADMIN --device /dev/net/tun ...\n\
+                 systemd: AmbientCapabilities=CAP_NET_ADMIN, DeviceAllow=/dev/net/tun rw"
+            }
+        }
+    }
+}
+
+/// Why /dev/net/tun did not open; `dev` is the interface that was wanted.
+pub(crate) fn tun_open(dev: &str, error: &io::Error) -> Error {
+    let container = Container::find();
+    let made = Error::system(format!("cannot create {dev}: {TUN}"), error, "");
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => no_file(made, container),
+        Some(libc::ENXIO | libc::ENODEV) => with(
+            made.kind(Kind::NoTun),
+            format!("{TUN} is there, but the kernel has no TUN driver loaded"),
+            "sudo modprobe tun",
+        ),
+        Some(code @ (libc::EACCES | libc::EPERM)) => refused(made, code, container),
+        _ => with(made, "the device did not open".to_owned(), "segue doctor"),
+    }
+}
+
+fn no_file(made: Error, container: Container) -> Error {
+    let made = made.kind(Kind::NoTun);
+    match container {
+        Container::No => with(
+            made,
+            format!("the TUN driver is not loaded, or this root has no {TUN}"),
+            "sudo modprobe tun                               or, where that is not enough:\n\
+             sudo mkdir -p /dev/net && sudo mknod -m 666 /dev/net/tun c 10 200\n\
+             in a container: run it with --cap-add NET_ADMIN --device /dev/net/tun",
+        ),
+        other => with(made, format!("this is {}, and it was not given {TUN}", article(other)), other.remedy()),
+    }
+}
+
+fn refused(made: Error, code: i32, container: Container) -> Error {
+    let permitted = permitted_by_mode();
+    match (permitted, container) {
+        (Some(false), _) => with(
+            made.kind(Kind::NoPermission),
+            format!("the file's mode does not let this user (uid {}) write to it", sys::euid()),
+            "sudo segue tunnel ...                           as root, or once:\n\
+             sudo chmod 666 /dev/net/tun                     its usual mode",
+        ),
+        // The devices cgroup answers EPERM, security modules EACCES.
+        (Some(true), _) if code == libc::EPERM => with(
+            made.kind(Kind::Denied),
+            match container {
+                Container::No => "the file's mode allows it: a device list (the devices cgroup) refused".to_owned(),
+                other => format!("this is {}, and its device list does not have {TUN}", article(other)),
+            },
+            container.remedy(),
+        ),
+        _ => with(
+            made.kind(Kind::Denied),
+            format!(
+                "the file's mode allows it: a security module or sandbox refused\n({})",
+                security_modules().unwrap_or_else(|| "AppArmor, SELinux or Landlock".to_owned())
+            ),
+            "sudo dmesg | grep -i denied                     names the rule, if it is logged\n\
+             systemd: DeviceAllow=/dev/net/tun rw            AppArmor: /dev/net/tun rw,\n\
+             container engines: --security-opt apparmor=unconfined to find out",
+        ),
+    }
+}
+
+/// Why TUNSETIFF failed for the interface `dev`.
+pub(crate) fn tun_attach(dev: &str, error: &io::Error) -> Error {
+    let made = Error::system(format!("cannot create {dev}"), error, "");
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => attach_refused(made, dev),
+        Some(libc::EBUSY) => with(
+            made.kind(Kind::InUse),
+            format!("another program holds {dev}"),
+            format!("segue stat                                      lists what runs\nip -d link show dev {dev}"),
+        ),
+        Some(libc::EINVAL | libc::EEXIST) => with(
+            made.kind(Kind::InUse),
+            format!("an interface {dev} of another kind or with other options exists, or the name is not allowed"),
+            format!("ip -d link show dev {dev}\nanother name: segue tunnel dev NAME ..."),
+        ),
+        _ => with(made, "the kernel refused the interface".to_owned(), "segue doctor"),
+    }
+}
+
+fn attach_refused(made: Error, dev: &str) -> Error {
+    let container = Container::find();
+    let has = sys::capabilities().is_ok_and(sys::has_net_admin);
+    if has {
+        return with(
+            made.kind(Kind::Denied),
+            "this process has CAP_NET_ADMIN: a security module refused, or the network\n\
+             namespace belongs to another user namespace"
+                .to_owned(),
+            "sudo dmesg | grep -i denied",
+        );
+    }
+    if container != Container::No {
+        return with(
+            made.kind(Kind::NoPermission),
+            format!("this is {}, and it was not given CAP_NET_ADMIN", article(container)),
+            container.remedy(),
+        );
+    }
+    let mut made = with(
+        made.kind(Kind::NoPermission),
+        "this user lacks CAP_NET_ADMIN here".to_owned(),
+        format!(
+            "sudo segue tunnel ...                                as root, or once:\n\
+             sudo ip tuntap add dev {dev} mode tun user $USER multi_queue vnet_hdr\n\
+             sudo setcap cap_net_admin+ep {}",
+            program()
+        ),
+    );
+    made.hint.push_str("\nto play without root: segue lab");
+    made
+}
+
+/// Why the UDP socket could not be bound to `address`.
+pub(crate) fn bind(address: SocketAddr, error: &io::Error) -> Error {
+    let port = address.port();
+    let made = Error::system(format!("cannot listen on UDP {address}"), error, "");
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => with(
+            made.kind(Kind::InUse),
+            format!("another program, or another tunnel, has port {port}"),
+            format!(
+                "sudo ss -ulpn sport = :{port}                       says which\nanother port: segue tunnel ... port N"
+            ),
+        ),
+        Some(libc::EADDRNOTAVAIL) => with(
+            made.kind(Kind::Unreachable),
+            format!("{} is not an address of this host", address.ip()),
+            "ip -br addr                                     lists them",
+        ),
+        Some(libc::EACCES | libc::EPERM) if port < 1024 => with(
+            made.kind(Kind::NoPermission),
+            "ports below 1024 need root".to_owned(),
+            "a port of 1024 or more, or sudo",
+        ),
+        Some(libc::EACCES | libc::EPERM) => with(
+            made.kind(Kind::Denied),
+            "a security module or sandbox refused".to_owned(),
+            "sudo dmesg | grep -i denied",
+        ),
+        _ => with(made, "the kernel refused the socket".to_owned(), "segue doctor"),
+    }
+}
+
+/// Why a change to the interface `dev` failed; `what` is the change.
+pub(crate) fn change(dev: &str, what: &str, error: &io::Error) -> Error {
+    let made = Error::system(format!("cannot {what} of {dev}"), error, "");
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => attach_refused(made, dev),
+        Some(libc::EEXIST) => {
+            with(made.kind(Kind::InUse), "it is set already".to_owned(), format!("ip addr show dev {dev}"))
+        }
+        Some(libc::EINVAL | libc::EADDRNOTAVAIL | libc::EOPNOTSUPP) => with(
+            made,
+            "the kernel does not take this value for this interface".to_owned(),
+            "sysctl net.ipv6.conf.all.disable_ipv6            must be 0 for IPv6 addresses",
+        ),
+        _ => with(made, "the kernel refused the change".to_owned(), format!("ip -d link show dev {dev}")),
+    }
+}
+
+/// Names of the security modules that are active, and of the profile that confines this process.
+pub(crate) fn security_modules() -> Option<String> {
+    let list = std::fs::read_to_string("/sys/kernel/security/lsm").ok().filter(|text| !text.trim().is_empty());
+    let profile = std::fs::read_to_string("/proc/self/attr/current").ok();
+    let profile = profile.map(|text| text.trim_matches(['\0', '\n']).to_owned()).filter(|text| !text.is_empty());
+    match (list, profile) {
+        (Some(list), Some(profile)) => Some(format!("modules: {}; this process is `{profile}`", list.trim())),
+        (Some(list), None) => Some(format!("modules: {}", list.trim())),
+        (None, Some(profile)) => Some(format!("this process is `{profile}`")),
+        (None, None) => None,
+    }
+}
+
+/// Whether owner, group and mode of the device file let this process write; `None` when it cannot be seen.
+fn permitted_by_mode() -> Option<bool> {
+    const CAP_DAC_OVERRIDE: u32 = 1;
+    let data = std::fs::metadata(TUN).ok()?;
+    if !data.file_type().is_char_device() {
+        return None;
+    }
+    let overrides = sys::capabilities().is_ok_and(|caps| caps >> CAP_DAC_OVERRIDE & 1 == 1);
+    let owner = data.uid() == sys::euid() && data.mode() & 0o600 == 0o600;
+    Some(overrides || owner || data.mode() & 0o006 == 0o006 || group_writes(&data))
+}
+
+fn group_writes(data: &std::fs::Metadata) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let groups = status.lines().filter(|line| line.starts_with("Gid:") || line.starts_with("Groups:"));
+    let mine = groups.flat_map(|line| line.split_whitespace().skip(1)).any(|gid| gid == data.gid().to_string());
+    mine && data.mode() & 0o060 == 0o060
+}
+
+fn article(container: Container) -> String {
+    match container {
+        Container::No | Container::Other => "a container".to_owned(),
+        Container::Lxc => "an LXC container".to_owned(),
+        other => format!("a {} container", other.name()),
+    }
+}
+
+fn program() -> String {
+    std::env::current_exe()
+        .ok()
+        .and_then(|path| path.to_str().map(str::to_owned))
+        .unwrap_or("/usr/bin/segue".to_owned())
+}
+
+fn with(mut made: Error, why: String, hint: impl Into<String>) -> Error {
+    made.why = Some(why);
+    made.hint = hint.into();
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os(code: i32) -> io::Error {
+        io::Error::from_raw_os_error(code)
+    }
+
+    #[test]
+    fn no_error_ends_at_the_systems_text() {
+        let address: SocketAddr = "198.18.0.1:6080".parse().unwrap();
+        for code in 1..134 {
+            let error = os(code);
+            for made in [
+                tun_open("sg0", &error),
+                tun_attach("sg0", &error),
+                bind(address, &error),
+                change("sg0", "set the MTU", &error),
+            ] {
+                assert_eq!(made.os_error, Some(code));
+                assert!(made.message.ends_with(&crate::error::os_text(&error)), "{}", made.message);
+                assert!(made.why.as_ref().is_some_and(|why| !why.is_empty()), "{}", made.message);
+                assert!(!made.hint.is_empty(), "{}", made.message);
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_driver_is_not_a_missing_permission() {
+        assert_eq!(tun_open("sg0", &os(libc::ENOENT)).kind, Kind::NoTun);
+        assert_eq!(tun_open("sg0", &os(libc::ENXIO)).kind, Kind::NoTun);
+        assert_eq!(bind("198.18.0.1:6080".parse().unwrap(), &os(libc::EADDRINUSE)).kind, Kind::InUse);
+    }
+}

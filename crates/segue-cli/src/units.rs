@@ -1,0 +1,114 @@
+//! Numbers for people: SI units, three figures. JSON never comes through here.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Bytes as `43 kB`, `18.2 GB`.
+pub(crate) fn bytes(n: u64) -> String {
+    scaled(n as f64, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
+}
+
+/// A plain number as `681 k`.
+pub(crate) fn count(n: u64) -> String {
+    scaled(n as f64, &["", "k", "M", "G", "T", "P", "E"]).trim_end().to_owned()
+}
+
+/// A short byte length for a narrow column: `43k`, `1.2k`, `980`.
+pub(crate) fn short_bytes(n: f64) -> String {
+    scaled(n, &["", "k", "M", "G", "T", "P", "E"]).replace(' ', "")
+}
+
+/// A duration as `2h14m`, `9d03h`, `12s`.
+pub(crate) fn short_duration(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) => format!("{minutes}m{:02}s", seconds % 60),
+        (0, hours, minutes) => format!("{hours}h{minutes:02}m"),
+        (days, hours, _) => format!("{days}d{hours:02}h"),
+    }
+}
+
+/// A duration in words as `2 min 14 s`.
+pub(crate) fn long_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..60 => format!("{:.1} s", duration.as_secs_f64()),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// A time as RFC 3339 in UTC with milliseconds.
+pub(crate) fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, millis) = (since.as_secs(), since.subsec_millis());
+    let (year, month, day) = civil_date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar.
+fn civil_date(days: u64) -> (u64, u64, u64) {
+    // Count from 0000-03-01, so that a leap day is the last day of its year; an era has 400 years.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+/// Three significant figures and the SI prefix that leaves 1 to 999 before it.
+fn scaled(mut value: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    // 999.5 would print as 1000 in the smaller unit.
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let number = match value {
+        _ if unit == 0 => format!("{value:.0}"),
+        v if v < 9.995 => format!("{v:.1}"),
+        v if v < 99.95 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    };
+    format!("{number} {}", units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_si_units_and_never_four_figures() {
+        let cases = [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (43_100, "43.1 kB"), (999_600, "1.0 MB")];
+        for (n, text) in cases {
+            assert_eq!(bytes(n), text);
+        }
+        assert_eq!(bytes(u64::MAX), "18.4 EB");
+        assert_eq!(count(681_000), "681 k");
+        assert_eq!(count(12), "12");
+        assert_eq!(short_bytes(43_100.0), "43.1k");
+    }
+
+    #[test]
+    fn durations_keep_their_two_largest_parts() {
+        assert_eq!(short_duration(8040), "2h14m");
+        assert_eq!(short_duration(9 * 86_400 + 3 * 3600 + 59), "9d03h");
+        assert_eq!(short_duration(61), "1m01s");
+        assert_eq!(long_duration(Duration::from_secs(134)), "2 min 14 s");
+        assert_eq!(long_duration(Duration::from_millis(1500)), "1.5 s");
+    }
+
+    #[test]
+    fn times_are_rfc_3339_in_utc() {
+        let at = |seconds| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59.000Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.000Z");
+    }
+}

@@ -1,0 +1,86 @@
+//! What clap found wrong, in the form of every other error.
+
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::args::Cli;
+use crate::error::{Error, Kind, Place, printable};
+use crate::words::parse::nearest;
+
+/// Turns clap's error into ours; `args` are the words behind the program's name.
+pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
+    let invalid = text(found, ContextKind::InvalidSubcommand).or_else(|| text(found, ContextKind::InvalidArg));
+    let command = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).find(|name| args.contains(name));
+    let help = command.as_ref().map_or("segue --help".to_owned(), |name| format!("segue {name} --help"));
+    let point = |kind, message: String, word: &str, note: String, near: Option<String>| {
+        let error = Error::new(kind, message, help.clone());
+        match args.iter().position(|arg| arg == word || arg.starts_with(&format!("{word}="))) {
+            Some(at) => error.at(Place { words: args.to_vec(), at, note, nearest: near }),
+            None => error,
+        }
+    };
+    match (found.kind(), invalid) {
+        (ErrorKind::InvalidSubcommand, Some(word)) => {
+            let names: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            let near = nearest(&word, names.iter().map(String::as_str)).map(str::to_owned);
+            let note = near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?"));
+            point(Kind::Usage, format!("unknown command `{}`", printable(&word)), &word, note, near)
+        }
+        (ErrorKind::UnknownArgument, Some(word)) => {
+            let near = nearest_option(&word, command.as_deref()).or_else(|| text(found, ContextKind::SuggestedArg));
+            let note = near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?"));
+            let what = if word.starts_with('-') { "unknown option" } else { "unknown word" };
+            point(Kind::Usage, format!("{what} `{}`", printable(&word)), &word, note, near)
+        }
+        (ErrorKind::InvalidValue | ErrorKind::ValueValidation, Some(option)) => {
+            let value = text(found, ContextKind::InvalidValue).unwrap_or_default();
+            let option = option.split(' ').next().unwrap_or_default().to_owned();
+            if value.is_empty() {
+                return point(Kind::Usage, format!("`{option}` needs a value"), &option, allowed(found), None);
+            }
+            let near = text(found, ContextKind::SuggestedValue);
+            let note = near.as_ref().map_or_else(|| allowed(found), |near| format!("did you mean `{near}`?"));
+            point(Kind::BadValue, format!("`{}` is not a value of `{option}`", printable(&value)), &value, note, near)
+        }
+        _ => {
+            let rendered = found.to_string();
+            let first = rendered.lines().next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
+            let more: Vec<&str> = rendered.lines().skip(1).map(str::trim).take_while(|line| !line.is_empty()).collect();
+            Error::new(Kind::Usage, [&[first], &more[..]].concat().join(" "), help)
+        }
+    }
+}
+
+fn nearest_option(word: &str, command: Option<&str>) -> Option<String> {
+    let mut tree = Cli::command();
+    tree.build();
+    let own = command.and_then(|name| tree.find_subcommand(name)).unwrap_or(&tree);
+    let names: Vec<String> = own
+        .get_arguments()
+        .flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default())
+        .map(|name| format!("--{name}"))
+        .collect();
+    nearest(word, names.iter().map(String::as_str)).map(str::to_owned)
+}
+
+fn allowed(found: &clap::Error) -> String {
+    match found.get(ContextKind::ValidValue) {
+        Some(ContextValue::Strings(values)) if !values.is_empty() => format!("expected {}", values.join(", ")),
+        // clap says the range only in its text, behind the second colon: "0 is not in 1..=86400".
+        _ => found
+            .to_string()
+            .lines()
+            .next()
+            .and_then(|line| line.rsplit_once(" is not in "))
+            .and_then(|(_, range)| range.split_once("..="))
+            .map_or("expected a number".to_owned(), |(min, max)| format!("expected {min} to {max}")),
+    }
+}
+
+fn text(found: &clap::Error, kind: ContextKind) -> Option<String> {
+    match found.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => texts.first().cloned(),
+        _ => None,
+    }
+}

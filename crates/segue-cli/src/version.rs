@@ -1,0 +1,54 @@
+//! `segue --version`, one line, and with `-v` all that a bug report needs.
+
+use serde_json::{Value, json};
+
+use crate::out::Out;
+use crate::sys;
+
+/// The version of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Prints it.
+pub(crate) fn run(out: &Out) {
+    let value = value();
+    if out.json {
+        out.value(&value);
+    } else if out.verbose {
+        out.data(&text(&value));
+    } else {
+        out.data(&format!("segue {VERSION}\n"));
+    }
+}
+
+/// The instruction set that checksums use on this machine.
+pub(crate) fn simd() -> String {
+    "scalar".to_owned()
+}
+
+fn value() -> Value {
+    json!({
+        "schema": "segue.version/1",
+        "version": VERSION,
+        "commit": env!("SEGUE_COMMIT"),
+        "target": env!("SEGUE_TARGET"),
+        "simd": simd(),
+        "kernel": std::fs::read_to_string("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()).ok(),
+        "landlock_abi": sys::landlock_abi(),
+        "seccomp": sys::seccomp_filters(),
+    })
+}
+
+fn text(value: &Value) -> String {
+    let mut text = format!("segue {VERSION}\n");
+    let fields = value.as_object().into_iter().flatten().filter(|(key, _)| *key != "schema" && *key != "version");
+    for (key, value) in fields {
+        let shown = match value {
+            Value::String(text) => text.clone(),
+            Value::Null => "none".to_owned(),
+            Value::Bool(on) => if *on { "yes" } else { "no" }.to_owned(),
+            other => other.to_string(),
+        };
+        text.push_str(&format!("{key:<13} {shown}\n"));
+    }
+    text
+}

@@ -1,0 +1,435 @@
+//! Words into values, with errors that point at the wrong one.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{Takes, Word};
+use crate::error::{Error, Kind, Place, printable};
+
+/// Longest name of a network interface, bytes (IFNAMSIZ less the final zero).
+pub(crate) const DEVICE_NAME_LEN: usize = 15;
+
+/// An address with the length of its network part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Prefix {
+    /// The address, host bits kept.
+    pub(crate) address: IpAddr,
+    /// Bits of the network part.
+    pub(crate) len: u8,
+}
+
+impl std::fmt::Display for Prefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
+    }
+}
+
+/// The value that a word was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// A switch, on or off.
+    Switch(bool),
+    /// A number.
+    Number(u64),
+    /// A name from the table, of a choice or in the place of a number.
+    Name(&'static str),
+    /// An address.
+    Address(IpAddr),
+    /// An address with a prefix length.
+    Prefix(Prefix),
+    /// The name of an interface.
+    Device(String),
+}
+
+/// One word that was given.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    word: &'static Word,
+    value: Value,
+    /// The index of the word itself.
+    at: usize,
+}
+
+/// All words of one command, checked against the table.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    command: &'static str,
+    tokens: Vec<String>,
+    given: Vec<Given>,
+}
+
+/// Parses `tokens` by `table`; `command` is what `try:` names.
+pub(crate) fn parse(command: &'static str, table: &'static [Word], tokens: &[String]) -> Result<Parsed, Error> {
+    let mut parsed = Parsed { command, tokens: tokens.to_vec(), given: Vec::new() };
+    let mut at = 0;
+    while at < tokens.len() {
+        let Some((word, on)) = find(table, &tokens[at]) else {
+            return Err(parsed.unknown(table, at));
+        };
+        if !word.repeats && parsed.place_of(word.name).is_some() {
+            let message = format!("`{}` is given twice", word.name);
+            return Err(parsed.error_at(Kind::Conflict, message, at, "once is enough"));
+        }
+        let value = match word.takes {
+            Takes::Switch => Value::Switch(on),
+            _ => parsed.value(word, at + 1)?,
+        };
+        parsed.given.push(Given { word, value, at });
+        at += if word.takes == Takes::Switch { 1 } else { 2 };
+    }
+    parsed.check_conflicts()?;
+    for word in table.iter().filter(|word| word.required) {
+        if parsed.place_of(word.name).is_none() {
+            let message = format!("`{}` is missing", word.name);
+            let note = format!("add `{} {}`: {}", word.name, word.metavar, word.help);
+            return Err(parsed.error_at(Kind::Missing, message, tokens.len(), note));
+        }
+    }
+    parsed.check_needs(table)?;
+    Ok(parsed)
+}
+
+impl Parsed {
+    /// The value of a word that was given.
+    pub(crate) fn value_of(&self, name: &str) -> Option<&Value> {
+        self.given.iter().find(|given| given.word.name == name).map(|given| &given.value)
+    }
+
+    /// All values of a word that repeats, with the index of the value.
+    pub(crate) fn values_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a Value, usize)> + 'a {
+        self.given.iter().filter(move |given| given.word.name == name).map(|given| (&given.value, given.at + 1))
+    }
+
+    /// The index of a word that was given.
+    pub(crate) fn place_of(&self, name: &str) -> Option<usize> {
+        self.given.iter().find(|given| given.word.name == name).map(|given| given.at)
+    }
+
+    /// An error that points at token `at`; `tokens.len()` is the place behind the last.
+    pub(crate) fn error_at(&self, kind: Kind, message: impl Into<String>, at: usize, note: impl Into<String>) -> Error {
+        let place = Place { words: self.tokens.clone(), at, note: note.into(), nearest: None };
+        Error::new(kind, message, format!("{} --help", self.command)).at(place)
+    }
+
+    /// The number of tokens, which is the place of something that is missing.
+    pub(crate) fn end(&self) -> usize {
+        self.tokens.len()
+    }
+
+    fn unknown(&self, table: &[Word], at: usize) -> Error {
+        let token = &self.tokens[at];
+        let message = format!("unknown word `{}`", printable(token));
+        if token.parse::<IpAddr>().is_ok() {
+            return self.error_at(Kind::UnknownWord, message, at, "an address needs `remote` or `local` before it");
+        }
+        let spellings: Vec<String> = table.iter().flat_map(Word::spellings).map(|(spelling, _)| spelling).collect();
+        let starts: Vec<&String> = spellings.iter().filter(|spelling| spelling.starts_with(token.as_str())).collect();
+        let (note, nearest) = match (nearest(token, spellings.iter().map(String::as_str)), &starts[..]) {
+            (Some(near), _) => (format!("did you mean `{near}`?"), Some(near.to_owned())),
+            (None, [one]) if !token.is_empty() => {
+                (format!("did you mean `{one}`? only full words are taken"), Some(one.to_string()))
+            }
+            (None, _) => (String::new(), None),
+        };
+        let mut error = self.error_at(Kind::UnknownWord, message, at, note);
+        if let Some(place) = &mut error.place {
+            place.nearest = nearest;
+        }
+        error
+    }
+
+    fn value(&self, word: &Word, at: usize) -> Result<Value, Error> {
+        let Some(token) = self.tokens.get(at) else {
+            let message = format!("`{}` needs a value", word.name);
+            return Err(self.error_at(Kind::Missing, message, at, format!("{}: {}", word.metavar, word.help)));
+        };
+        value(word.takes, token).map_err(|(note, nearest)| {
+            let message = format!("`{}` is not a value of `{}`", printable(token), word.name);
+            let mut error = self.error_at(Kind::BadValue, message, at, note);
+            if let Some(place) = &mut error.place {
+                place.nearest = nearest;
+            }
+            error
+        })
+    }
+
+    fn check_conflicts(&self) -> Result<(), Error> {
+        for given in &self.given {
+            for name in given.word.conflicts {
+                if let Some(at) = self.place_of(name) {
+                    let message = format!("`{name}` does not go with `{}`", given.word.name);
+                    let note = format!("`{}` sets both directions", given.word.name);
+                    return Err(self.error_at(Kind::Conflict, message, at, note));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A word that is switched off needs nothing. A word that another one needs is compared by what was given for it
+    /// or by its default; where there is neither, that word's own rules decide.
+    fn check_needs(&self, table: &[Word]) -> Result<(), Error> {
+        for given in self.given.iter().filter(|given| given.value != Value::Switch(false)) {
+            for (name, allowed) in given.word.needs {
+                let default = table.iter().find(|word| word.name == *name).map_or("", |word| word.default);
+                let has = match self.value_of(name) {
+                    Some(Value::Name(value)) => *value,
+                    _ => default,
+                };
+                if !has.is_empty() && !allowed.contains(&has) {
+                    let wants = allowed.join(" or ");
+                    let message = format!("`{}` does not go with `{name} {has}`", given.word.name);
+                    return Err(self.error_at(Kind::Conflict, message, given.at, format!("it needs `{name} {wants}`")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The word of a spelling, and whether it is the positive one.
+fn find(table: &'static [Word], token: &str) -> Option<(&'static Word, bool)> {
+    table.iter().find_map(|word| word.spellings().find(|(spelling, _)| spelling == token).map(|(_, on)| (word, on)))
+}
+
+/// The nearest candidate, if one is near enough to be meant.
+pub(crate) fn nearest<'a>(token: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let token = token.to_ascii_lowercase();
+    let allowed = (token.chars().count() / 3).max(1);
+    candidates
+        .map(|candidate| (strsim::damerau_levenshtein(&token, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// What is wrong with a value, and what was perhaps meant.
+type Wrong = (String, Option<String>);
+
+fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
+    let expected = |text: &str| (format!("expected {text}"), None);
+    match takes {
+        Takes::Switch => Ok(Value::Switch(true)),
+        Takes::OneOf(names) => name(names, token).map(Value::Name),
+        Takes::Number { min, max, or } => number(min, max, or, token),
+        Takes::Key => key(token)
+            .map(|key| Value::Number(u64::from(key)))
+            .ok_or_else(|| expected("a number to 4294967295 or a dotted quad")),
+        Takes::Address => token.parse().map(Value::Address).map_err(|_| expected(address_note(token))),
+        Takes::Prefix => prefix(token).map(Value::Prefix),
+        Takes::Device => device(token).map(Value::Device),
+    }
+}
+
+fn name(names: &'static [&'static str], token: &str) -> Result<&'static str, Wrong> {
+    if let Some(name) = names.iter().find(|name| **name == token) {
+        return Ok(name);
+    }
+    match nearest(token, names.iter().copied()) {
+        Some(near) => Err((format!("did you mean `{near}`?"), Some(near.to_owned()))),
+        None => Err((format!("expected {}", list(names)), None)),
+    }
+}
+
+fn number(min: u64, max: u64, or: &'static [&'static str], token: &str) -> Result<Value, Wrong> {
+    if let Some(name) = or.iter().find(|name| **name == token) {
+        return Ok(Value::Name(name));
+    }
+    if let Some(near) = nearest(token, or.iter().copied()) {
+        return Err((format!("did you mean `{near}`?"), Some(near.to_owned())));
+    }
+    match integer(token) {
+        Some(number) if (min..=max).contains(&number) => Ok(Value::Number(number)),
+        _ if or.is_empty() => Err((format!("expected {min} to {max}"), None)),
+        _ => Err((format!("expected {min} to {max} or {}", list(or)), None)),
+    }
+}
+
+fn integer(token: &str) -> Option<u64> {
+    let (digits, radix) = match token.strip_prefix("0x").or_else(|| token.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None => (token, 10),
+    };
+    // from_str_radix takes a sign, which has no place here.
+    digits.bytes().all(|byte| byte.is_ascii_alphanumeric()).then(|| u64::from_str_radix(digits, radix).ok())?
+}
+
+fn key(token: &str) -> Option<u32> {
+    match token.parse::<Ipv4Addr>() {
+        Ok(quad) => Some(u32::from(quad)),
+        Err(_) => integer(token).and_then(|number| u32::try_from(number).ok()),
+    }
+}
+
+fn prefix(token: &str) -> Result<Prefix, Wrong> {
+    let Some((address, len)) = token.split_once('/') else {
+        let example = if token.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6()) { "/64" } else { "/30" };
+        return Err((format!("expected an address with a length, as in ADDR{example}"), None));
+    };
+    let address: IpAddr =
+        address.parse().map_err(|_| (format!("expected {} before the /", address_note(address)), None))?;
+    let max = if address.is_ipv4() { 32 } else { 128 };
+    match len.parse::<u8>() {
+        Ok(len) if len <= max && !len_has_sign(token) => Ok(Prefix { address, len }),
+        _ => Err((format!("expected a length of 0 to {max} behind the /"), None)),
+    }
+}
+
+fn len_has_sign(token: &str) -> bool {
+    token.contains("/+")
+}
+
+fn address_note(token: &str) -> &'static str {
+    if token.contains('/') { "an address without a length" } else { "an IPv4 or IPv6 address" }
+}
+
+fn device(token: &str) -> Result<String, Wrong> {
+    let note = match token {
+        "" | "." | ".." => "expected a name for the interface",
+        _ if token.len() > DEVICE_NAME_LEN => "a name has at most 15 bytes",
+        // The kernel's own rule also refuses '/', ':' and white space; '%' would ask it to choose a number.
+        _ if token.chars().any(|c| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control()) => {
+            "a name has no space, '/', ':' or '%'"
+        }
+        _ => return Ok(token.to_owned()),
+    };
+    Err((note.to_owned(), None))
+}
+
+/// `a, b or c`.
+fn list(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::tunnel::WORDS;
+
+    fn tokens(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn ok(line: &str) -> Parsed {
+        parse("segue tunnel", WORDS, &tokens(line)).unwrap_or_else(|error| panic!("{line}: {}", error.text()))
+    }
+
+    fn wrong(line: &str) -> (String, Place) {
+        let error = parse("segue tunnel", WORDS, &tokens(line)).expect_err(line);
+        assert_eq!(error.kind.exit_code(), 2, "{line}");
+        (error.message.clone(), *error.place.expect("a place"))
+    }
+
+    #[test]
+    fn words_come_in_any_order() {
+        let line = ["dev sg0", "remote 198.18.0.2", "mode sit", "encap fou", "encap-dport 5555"];
+        for turn in 0..line.len() {
+            let mut turned = line;
+            turned.rotate_left(turn);
+            let parsed = ok(&turned.join(" "));
+            assert_eq!(parsed.value_of("mode"), Some(&Value::Name("sit")));
+            assert_eq!(parsed.value_of("encap-dport"), Some(&Value::Number(5555)));
+        }
+    }
+
+    #[test]
+    fn every_word_with_one_letter_wrong_gets_itself_suggested() {
+        for word in WORDS {
+            for (spelling, _) in word.spellings().filter(|(spelling, _)| spelling.len() > 3) {
+                for at in 1..spelling.len() {
+                    let mut typo = spelling.clone();
+                    typo.remove(at);
+                    if WORDS.iter().flat_map(Word::spellings).any(|(other, _)| other == typo) {
+                        continue;
+                    }
+                    let (_, place) = wrong(&typo);
+                    let near = place.nearest.unwrap_or_else(|| panic!("{typo} suggests nothing"));
+                    let distance = strsim::damerau_levenshtein(&typo, &near);
+                    assert!(distance <= 1 || near.starts_with(&typo), "{typo} suggests {near}, not {spelling}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_unique_prefix_is_refused_and_named() {
+        let (message, place) = wrong("dev sg0 rem 198.18.0.2");
+        assert_eq!(message, "unknown word `rem`");
+        assert_eq!(place.at, 2);
+        assert_eq!(place.note, "did you mean `remote`? only full words are taken");
+    }
+
+    #[test]
+    fn nonsense_gets_no_suggestion() {
+        assert_eq!(wrong("dev sg0 zzzzzzzz").1.nearest, None);
+        assert_eq!(wrong("dev sg0 198.18.0.2").1.note, "an address needs `remote` or `local` before it");
+    }
+
+    #[test]
+    fn bad_values_are_pointed_at() {
+        let cases = [
+            ("mode gree", "did you mean `gre`?"),
+            ("mode vxlan", "expected ipip, sit, gre, ip6gre or ip6tnl"),
+            ("ttl 256", "expected 1 to 255 or inherit"),
+            ("ttl inherrit", "did you mean `inherit`?"),
+            ("mtu 67", "expected 68 to 65535 or auto"),
+            ("encap-dport 0", "expected 1 to 65535"),
+            ("encap-dport +5", "expected 1 to 65535"),
+            ("encap-dport 99999999999999999999", "expected 1 to 65535"),
+            ("remote 198.18.0.2/30", "expected an address without a length"),
+            ("remote host.example", "expected an IPv4 or IPv6 address"),
+            ("addr 198.19.0.1", "expected an address with a length, as in ADDR/30"),
+            ("addr 198.19.0.1/33", "expected a length of 0 to 32 behind the /"),
+            ("addr 2001:db8::1/129", "expected a length of 0 to 128 behind the /"),
+            ("dev a/b", "a name has no space, '/', ':' or '%'"),
+            ("dev sixteen_bytes_xx", "a name has at most 15 bytes"),
+            ("key 4294967296", "expected a number to 4294967295 or a dotted quad"),
+            ("gro yes", "expected on or off"),
+        ];
+        for (line, note) in cases {
+            let (_, place) = wrong(line);
+            assert_eq!((place.at, place.note.as_str()), (1, note), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_missing_value_and_a_missing_word_point_behind_the_end() {
+        let (message, place) = wrong("dev sg0 remote");
+        assert_eq!((message.as_str(), place.at), ("`remote` needs a value", 3));
+        let (message, place) = wrong("dev sg0");
+        assert_eq!((message.as_str(), place.at), ("`remote` is missing", 2));
+        assert_eq!(wrong("").0, "`dev` is missing");
+    }
+
+    #[test]
+    fn words_that_contradict_each_other_are_refused() {
+        for (line, message) in [
+            ("dev a dev b", "`dev` is given twice"),
+            ("csum nocsum", "`csum` is given twice"),
+            ("key 1 okey 2", "`okey` does not go with `key`"),
+            ("dev a remote ::1 mode ipip key 1", "`key` does not go with `mode ipip`"),
+            ("dev a remote ::1 encap fou encap-remcsum", "`encap-remcsum` does not go with `encap fou`"),
+        ] {
+            assert_eq!(wrong(line).0, message, "{line}");
+        }
+        ok("dev a remote ::1 mode ipip nocsum encap fou noencap-remcsum");
+    }
+
+    #[test]
+    fn keys_are_numbers_or_dotted_quads() {
+        let parsed = ok("dev a remote ::1 ikey 0x2a okey 1.2.3.4");
+        assert_eq!(parsed.value_of("ikey"), Some(&Value::Number(42)));
+        assert_eq!(parsed.value_of("okey"), Some(&Value::Number(0x0102_0304)));
+    }
+
+    #[test]
+    fn aliases_of_iproute2_are_taken() {
+        let parsed = ok("dev a remote ::1 hoplimit 9 tclass inherit noencap-csum6");
+        assert_eq!(parsed.value_of("ttl"), Some(&Value::Number(9)));
+        assert_eq!(parsed.value_of("tos"), Some(&Value::Name("inherit")));
+        assert_eq!(parsed.value_of("encap-csum"), Some(&Value::Switch(false)));
+    }
+}

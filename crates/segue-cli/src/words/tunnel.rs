@@ -1,0 +1,217 @@
+//! The words of `segue tunnel`.
+
+use super::{Takes, Word};
+
+const GRE: &[(&str, &[&str])] = &[("mode", &["gre", "ip6gre"])];
+const PORT: Takes = Takes::Number { min: 1, max: 65_535, or: &[] };
+
+/// Every word, in the order in which help shows them.
+pub(crate) const WORDS: &[Word] = &[
+    Word {
+        name: "dev",
+        takes: Takes::Device,
+        metavar: "NAME",
+        help: "the interface to make; it goes when segue ends",
+        required: true,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "mode",
+        takes: Takes::OneOf(&["ipip", "sit", "gre", "ip6gre", "ip6tnl"]),
+        metavar: "MODE",
+        default: "gre",
+        help: "what is inside: ipip IPv4, sit IPv6, gre and ip6tnl both; ip6gre and ip6tnl need an IPv6 remote",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "remote",
+        takes: Takes::Address,
+        metavar: "ADDR",
+        help: "the other end, IPv4 or IPv6",
+        required: true,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "local",
+        takes: Takes::Address,
+        metavar: "ADDR",
+        help: "this end; without it the address that the route to the remote prefers",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "encap",
+        takes: Takes::OneOf(&["gue", "fou", "none"]),
+        metavar: "KIND",
+        help: "what carries it: gue or fou, both in UDP",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "encap-dport",
+        takes: PORT,
+        metavar: "PORT",
+        help: "the remote's UDP port; 6080 for gue when not given, fou has no default",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "encap-sport",
+        takes: Takes::Number { min: 1, max: 65_535, or: &["auto"] },
+        metavar: "auto|PORT",
+        default: "auto",
+        help: "the source port; auto spreads inner flows over several",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "port",
+        takes: PORT,
+        metavar: "PORT",
+        help: "the UDP port to listen on; encap-dport when not given",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "encap-csum",
+        aliases: &["encap-csum6"],
+        default: "encap-csum",
+        help: "UDP checksum outside (iproute2 has it off: trains need it)",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "encap-remcsum",
+        default: "noencap-remcsum",
+        help: "leave inner checksums to the remote end (gue only)",
+        needs: &[("encap", &["gue"])],
+        ..Word::PLAIN
+    },
+    Word {
+        name: "addr",
+        aliases: &["address"],
+        takes: Takes::Prefix,
+        metavar: "ADDR/LEN",
+        help: "an address for the interface; may be given several times",
+        repeats: true,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "mtu",
+        takes: Takes::Number { min: 68, max: 65_535, or: &["auto"] },
+        metavar: "auto|N",
+        default: "auto",
+        unit: "bytes",
+        help: "the interface's MTU; auto is the link's less the headers",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "ttl",
+        aliases: &["hoplimit", "hlim"],
+        takes: Takes::Number { min: 1, max: 255, or: &["inherit"] },
+        metavar: "N|inherit",
+        default: "inherit",
+        help: "time to live outside; inherit copies the inner one",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "tos",
+        aliases: &["tclass", "dsfield"],
+        takes: Takes::Number { min: 0, max: 255, or: &["inherit"] },
+        metavar: "T|inherit",
+        default: "0",
+        help: "type of service outside, 0x for hexadecimal; its ECN bits follow RFC 6040",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "pmtudisc",
+        default: "pmtudisc",
+        help: "forbid fragmenting outside; inner DF is obeyed always",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "key",
+        takes: Takes::Key,
+        metavar: "K",
+        help: "GRE key both ways, a number or a dotted quad",
+        needs: GRE,
+        conflicts: &["ikey", "okey"],
+        ..Word::PLAIN
+    },
+    Word { name: "ikey", takes: Takes::Key, metavar: "K", help: "GRE key expected in", needs: GRE, ..Word::PLAIN },
+    Word { name: "okey", takes: Takes::Key, metavar: "K", help: "GRE key sent out", needs: GRE, ..Word::PLAIN },
+    Word {
+        name: "csum",
+        default: "nocsum",
+        help: "GRE checksum both ways",
+        needs: GRE,
+        conflicts: &["icsum", "ocsum"],
+        ..Word::PLAIN
+    },
+    Word { name: "icsum", default: "noicsum", help: "GRE checksum demanded in", needs: GRE, ..Word::PLAIN },
+    Word { name: "ocsum", default: "noocsum", help: "GRE checksum sent out", needs: GRE, ..Word::PLAIN },
+    Word {
+        name: "seq",
+        default: "noseq",
+        help: "GRE sequence numbers both ways",
+        needs: GRE,
+        conflicts: &["iseq", "oseq"],
+        ..Word::PLAIN
+    },
+    Word { name: "iseq", default: "noiseq", help: "GRE sequence numbers demanded in", needs: GRE, ..Word::PLAIN },
+    Word { name: "oseq", default: "nooseq", help: "GRE sequence numbers sent out", needs: GRE, ..Word::PLAIN },
+    Word {
+        name: "gro",
+        takes: Takes::OneOf(&["on", "off"]),
+        metavar: "on|off",
+        default: "on",
+        help: "gather received packets into trains",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "gso",
+        takes: Takes::OneOf(&["on", "off"]),
+        metavar: "on|off",
+        default: "on",
+        help: "take trains to send; off cuts them at the interface",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "profile",
+        takes: Takes::OneOf(&["strict", "linux"]),
+        metavar: "NAME",
+        default: "strict",
+        help: "which packets form a train: strict (every byte restorable) or linux",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "workers",
+        takes: Takes::Number { min: 1, max: 256, or: &[] },
+        metavar: "N",
+        default: "1",
+        help: "threads that move packets; 1 in this version",
+        ..Word::PLAIN
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_spelling_means_two_words() {
+        let mut seen = BTreeSet::new();
+        for (spelling, _) in WORDS.iter().flat_map(Word::spellings) {
+            assert!(seen.insert(spelling.clone()), "{spelling} is in the table twice");
+        }
+    }
+
+    #[test]
+    fn every_word_named_by_another_exists_and_every_word_has_help() {
+        let names: BTreeSet<_> = WORDS.iter().map(|word| word.name).collect();
+        for word in WORDS {
+            assert!(!word.help.is_empty(), "{} has no help", word.name);
+            let named = word.needs.iter().map(|(name, _)| name).chain(word.conflicts);
+            for name in named {
+                assert!(names.contains(name), "{} names {name}", word.name);
+            }
+            assert_eq!(word.metavar.is_empty(), word.takes == Takes::Switch, "{}", word.name);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! The rows of the demonstration: ways from host A to host B.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::process::checked_output;
+use crate::{Encap, End, Family, Host, LabError, Mode, Options, Process, interrupt, link, reach, which};
+
+/// A row to measure: a name and how to build its path between the hosts.
+pub struct Case {
+    name: String,
+    setup: Box<Setup>,
+}
+
+type Setup = dyn FnOnce(&Ground<'_>) -> Result<Prepared, LabError>;
+
+/// What a case is built on.
+#[derive(Clone, Copy)]
+pub struct Ground<'a> {
+    /// The sender.
+    pub a: &'a Host,
+    /// The receiver.
+    pub b: &'a Host,
+    /// The network number that this case has for itself: its addresses are [`End::address`] of it. 1 or more.
+    pub net: u8,
+    /// Families to be measured.
+    pub families: &'a [Family],
+    /// The run's options.
+    pub options: &'a Options,
+}
+
+/// What came of a case's set-up.
+#[derive(Debug)]
+pub enum Prepared {
+    /// It stands, and everything about it ends when the lane is dropped or the hosts go away.
+    Ready(Lane),
+    /// It cannot exist here, and why.
+    Skipped(String),
+}
+
+/// A standing path between the hosts.
+#[derive(Debug)]
+pub struct Lane {
+    /// The network whose addresses lead through it; 0 is the bare link.
+    pub net: u8,
+    /// What keeps it up, stopped on drop.
+    pub processes: Vec<Process>,
+    /// Where to read train sizes.
+    pub stat: Option<StatSource>,
+    /// How long it may take until datagrams pass.
+    pub patience: Duration,
+}
+
+/// A running `segue` at the receiver whose counters can be read.
+#[derive(Debug, Clone)]
+pub struct StatSource {
+    /// The program.
+    pub program: PathBuf,
+    /// The tunnel device's name, which is also the instance's and the port's.
+    pub device: String,
+}
+
+/// What a port has sent: towards the receiver's stack, in our case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sent {
+    bytes: u64,
+    trains: u64,
+}
+
+impl Lane {
+    /// The bare link, or anything else that is in the hosts already.
+    pub fn plain(net: u8) -> Lane {
+        Lane { net, processes: Vec::new(), stat: None, patience: Duration::from_secs(5) }
+    }
+}
+
+impl Case {
+    /// The cases that have a name of their own.
+    pub const NAMES: &'static [&'static str] = &["segue", "segue-plain", "vxlan", "link", "fastd"];
+
+    /// One of [`Case::NAMES`].
+    pub fn named(name: &str) -> Result<Case, LabError> {
+        let setup: fn(&Ground<'_>) -> Result<Prepared, LabError> = match name {
+            "segue" => segue,
+            "segue-plain" => segue_plain,
+            "vxlan" => vxlan,
+            "link" => |_| Ok(Prepared::Ready(Lane::plain(0))),
+            "fastd" => fastd,
+            _ => return Err(LabError::Usage(format!("`{name}` is not one of {}", Case::NAMES.join(", ")))),
+        };
+        Ok(Case::new(name, setup))
+    }
+
+    /// A case of the caller's own. `setup` builds the path at both hosts and returns at once;
+    /// the lab waits until datagrams pass.
+    pub fn new(name: &str, setup: impl FnOnce(&Ground<'_>) -> Result<Prepared, LabError> + 'static) -> Case {
+        Case { name: name.into(), setup: Box::new(setup) }
+    }
+
+    /// Its name in the table.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Builds it and waits until it works in both directions and all families.
+    pub(crate) fn prepare(self, ground: &Ground<'_>) -> Result<Prepared, LabError> {
+        let mut lane = match (self.setup)(ground)? {
+            Prepared::Ready(lane) => lane,
+            skipped => return Ok(skipped),
+        };
+        let begin = Instant::now();
+        for family in ground.families {
+            loop {
+                interrupt::check()?;
+                let (from, to) = (End::A.address(lane.net, *family), End::B.address(lane.net, *family));
+                let short = Duration::from_millis(100);
+                let Err(error) = reach((ground.a, from), (ground.b, to), short) else { break };
+                let ended = lane.processes.iter_mut().any(|process| process.ended().is_some());
+                if !ended && begin.elapsed() < lane.patience {
+                    continue;
+                }
+                let why = if ended { "its program ended".into() } else { error.to_string() };
+                return Err(LabError::NotReady { case: self.name, why, output: last_words(&mut lane.processes) });
+            }
+        }
+        Ok(Prepared::Ready(lane))
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Case").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Ground<'_> {
+    /// The host at one end.
+    pub fn host(&self, end: End) -> &Host {
+        match end {
+            End::A => self.a,
+            End::B => self.b,
+        }
+    }
+
+    /// A tunnel end's own address on the link.
+    pub fn outer(&self, end: End) -> String {
+        end.address(0, self.options.outer).to_string()
+    }
+
+    /// Waits for a device that a process is about to make.
+    pub fn wait_for_device(&self, end: End, device: &str, process: &mut Process) -> Result<(), LabError> {
+        let begin = Instant::now();
+        while !self.host(end).has_device(device) {
+            interrupt::check()?;
+            if process.ended().is_some() || begin.elapsed() > Duration::from_secs(5) {
+                return Err(process.failure(&format!("no device {device}")));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Gives a device this case's addresses and sets it up.
+    pub fn configure(&self, end: End, device: &str) -> Result<(), LabError> {
+        link::address(self.host(end), end, device, self.net, self.families)?;
+        self.host(end).run("ip", &["link", "set", device, "up"]).map(drop)
+    }
+}
+
+impl StatSource {
+    /// The counters in `host`, or `None` when they cannot be had.
+    pub(crate) fn read(&self, host: &Host) -> Option<Sent> {
+        let mut command = host.command(&self.program);
+        let text = checked_output(command.args(["stat", "-j"])).ok()?;
+        sent(&text, &self.device)
+    }
+}
+
+impl Sent {
+    /// Mean train size in bytes between two readings.
+    pub(crate) fn mean_since(self, before: Sent) -> Option<f64> {
+        let trains = self.trains.checked_sub(before.trains).filter(|trains| *trains > 0)?;
+        Some(self.bytes.checked_sub(before.bytes)? as f64 / trains as f64)
+    }
+}
+
+fn sent(stat: &str, device: &str) -> Option<Sent> {
+    let stat: Value = serde_json::from_str(stat).ok()?;
+    let instance = stat["instances"].as_array()?.iter().find(|instance| instance["name"] == device)?;
+    let transmit = &instance["ports"][device]["transmit"];
+    Some(Sent { bytes: transmit["bytes"].as_u64()?, trains: transmit["trains"].as_u64()? })
+}
+
+fn last_words(processes: &mut [Process]) -> String {
+    let said = |process: &mut Process| match process.last_words() {
+        words if words.is_empty() => None,
+        words => Some(format!("{}\n{words}", process.line())),
+    };
+    processes.iter_mut().filter_map(said).collect::<Vec<_>>().join("\n")
+}
+
+/// The full set: trains and remote checksum offload.
+fn segue(ground: &Ground<'_>) -> Result<Prepared, LabError> {
+    // FOU has no header that could carry the option.
+    let extra: &[&str] = if ground.options.encap == Encap::Gue { &["encap-remcsum"] } else { &[] };
+    segue_tunnel(ground, "sg0", 6080, extra)
+}
+
+/// The same program, one packet a system call.
+fn segue_plain(ground: &Ground<'_>) -> Result<Prepared, LabError> {
+    segue_tunnel(ground, "sgp0", 6081, &["gso", "off", "gro", "off", "noencap-remcsum"])
+}
+
+fn segue_tunnel(ground: &Ground<'_>, device: &str, port: u16, extra: &[&str]) -> Result<Prepared, LabError> {
+    let program = &ground.options.segue;
+    let program = which(program).ok_or_else(|| LabError::System {
+        what: format!("run {}", program.display()),
+        source: io::Error::from_raw_os_error(libc::ENOENT),
+        hint: "cargo build --release, and give the path of target/release/segue".into(),
+    })?;
+    let program = fs::canonicalize(&program).unwrap_or(program);
+    let mut lane = Lane::plain(ground.net);
+    for end in [End::A, End::B] {
+        let mut command = ground.host(end).command(&program);
+        command.args(segue_words(ground, end, device, port, extra));
+        lane.processes.push(Process::spawn(command, b"")?);
+    }
+    lane.stat = Some(StatSource { program, device: device.into() });
+    Ok(Prepared::Ready(lane))
+}
+
+/// The command line of `segue`, after the program.
+fn segue_words(ground: &Ground<'_>, end: End, device: &str, port: u16, extra: &[&str]) -> Vec<String> {
+    let Options { mode, encap, .. } = ground.options;
+    let (local, remote, port) = (ground.outer(end), ground.outer(end.other()), port.to_string());
+    let fixed = [
+        ["dev", device],
+        ["mode", mode.as_str()],
+        ["local", &local],
+        ["remote", &remote],
+        ["encap", encap.as_str()],
+        ["encap-dport", &port],
+    ];
+    let addresses = Family::ALL.iter().filter(|family| mode.carries(**family));
+    let addresses = addresses.flat_map(|family| ["addr".to_string(), end.prefix(ground.net, *family)]);
+    let fixed = fixed.iter().flatten().chain(extra).map(ToString::to_string);
+    std::iter::once("tunnel".to_string()).chain(fixed).chain(addresses).collect()
+}
+
+/// The kernel's VXLAN with outer UDP checksums.
+fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
+    for end in [End::A, End::B] {
+        let (local, remote) = (ground.outer(end), ground.outer(end.other()));
+        let mut words = vec!["link", "add", "vx0", "type", "vxlan", "id", "42", "local", &local, "remote", &remote];
+        words.extend(["dev", link::DEVICE, "dstport", "4789"]);
+        // Over IPv6 checksums are on unless taken away, and the word is refused.
+        if ground.options.outer == Family::V4 {
+            words.push("udpcsum");
+        }
+        match ground.host(end).run("ip", &words) {
+            Err(LabError::Command { output, .. }) if no_such_kind(&output) => {
+                return Ok(Prepared::Skipped(format!("this kernel has no VXLAN ({output})")));
+            }
+            other => other?,
+        };
+        ground.configure(end, "vx0")?;
+    }
+    Ok(Prepared::Ready(Lane::plain(ground.net)))
+}
+
+fn no_such_kind(output: &str) -> bool {
+    output.contains("not supported") || output.contains("Unknown device type")
+}
+
+/// fastd with method `null` (neither encryption nor authentication of data) in tun mode: the like-for-like user-space tunnel.
+fn fastd(ground: &Ground<'_>) -> Result<Prepared, LabError> {
+    if which("fastd").is_none() {
+        return Ok(Prepared::Skipped("fastd is not installed (apt install fastd)".into()));
+    }
+    let key = |host: &Host, input: &str, words: &[&str]| -> Result<String, LabError> {
+        let mut command = host.command("fastd");
+        command.args(words).arg("--machine-readable");
+        let mut process = Process::spawn(command, input.as_bytes())?;
+        if process.wait(Duration::from_secs(5))?.success() {
+            return Ok(process.stdout().trim().to_string());
+        }
+        Err(process.failure("no key"))
+    };
+    let secrets = [key(ground.a, "", &["--generate-key"])?, key(ground.b, "", &["--generate-key"])?];
+    let public = |index: usize| {
+        let config = format!("secret \"{}\";\n", secrets[index]);
+        key(ground.a, &config, &["--show-key", "-c", "-"])
+    };
+    let publics = [public(0)?, public(1)?];
+    // The outer headers, UDP and fastd's own, rounded down to what its manual uses.
+    let mtu = if ground.options.outer == Family::V4 { 1450 } else { 1430 };
+    let mut lane = Lane { patience: Duration::from_secs(15), ..Lane::plain(ground.net) };
+    for (index, end) in [End::A, End::B].into_iter().enumerate() {
+        let place = |end: End| match ground.options.outer {
+            Family::V4 => format!("{}:6082", ground.outer(end)),
+            Family::V6 => format!("[{}]:6082", ground.outer(end)),
+        };
+        let config = format!(
+            "mode tun; interface \"fd0\"; mtu {mtu}; method \"null\"; log level warn;\nbind {};\nsecret \"{}\";\n\
+             peer \"other\" {{ key \"{}\"; remote {}; }}\n",
+            place(end),
+            secrets[index],
+            publics[1 - index],
+            place(end.other())
+        );
+        let mut command = ground.host(end).command("fastd");
+        command.args(["-c", "-"]);
+        let mut process = Process::spawn(command, config.as_bytes())?;
+        ground.wait_for_device(end, "fd0", &mut process)?;
+        ground.configure(end, "fd0")?;
+        lane.processes.push(process);
+    }
+    Ok(Prepared::Ready(lane))
+}
+
+/// Whether a case of this name needs the program `segue`.
+pub(crate) fn needs_segue(name: &str) -> bool {
+    name == "segue" || name == "segue-plain"
+}
+
+/// One line from `segue --version`.
+pub(crate) fn segue_version(program: &Path) -> Option<String> {
+    let mut command = std::process::Command::new(which(program)?);
+    let text = checked_output(command.arg("--version")).ok()?;
+    text.lines().next().map(|line| line.trim().to_string())
+}
+
+/// The mode's name together with its carrier, for people.
+pub(crate) fn shape(mode: Mode, encap: Encap, outer: Family) -> String {
+    format!("{mode} in {encap} over IPv{outer}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_train_is_taken_between_two_readings_of_the_right_port() {
+        let stat = |bytes: u64, trains: u64| {
+            format!(
+                r#"{{"schema":"segue.stat/1","instances":[{{"name":"other","ports":{{}}}},{{"name":"sg0","ports":{{
+                "udp":{{"transmit":{{"bytes":9,"trains":9}}}},"sg0":{{"transmit":{{"bytes":{bytes},"trains":{trains}}}}}}}}}]}}"#
+            )
+        };
+        let before = sent(&stat(1000, 10), "sg0").unwrap();
+        let after = sent(&stat(101_000, 12), "sg0").unwrap();
+        assert_eq!(after.mean_since(before), Some(50_000.0));
+        assert_eq!(before.mean_since(before), None);
+        assert_eq!(before.mean_since(after), None);
+        assert_eq!(sent(&stat(1, 1), "sg1"), None);
+        assert_eq!(sent("{}", "sg0"), None);
+    }
+
+    #[test]
+    fn an_unknown_case_names_the_known_ones() {
+        let error = Case::named("vxlam").unwrap_err();
+        assert_eq!(error.to_string(), "`vxlam` is not one of segue, segue-plain, vxlan, link, fastd");
+        assert!(Case::NAMES.iter().all(|name| Case::named(name).unwrap().name() == *name));
+    }
+}

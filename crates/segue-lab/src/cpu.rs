@@ -1,0 +1,292 @@
+//! CPU seconds of everything the lab started.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::sys;
+
+/// A counter of CPU time: what the children of the accounted hosts used, the kernel's work in their context included, plus
+/// ksoftirqd, which does the network's work when there is too much of it for that.
+///
+/// A control group where one can be made (v1 cpuacct, else v2), else the whole machine's busy time. ksoftirqd also works for
+/// others, so a machine that does something else counts too much.
+#[derive(Debug)]
+pub struct Cpu {
+    group: Option<Group>,
+    softirq: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Group {
+    dir: PathBuf,
+    version: u8,
+    procs: Arc<File>,
+}
+
+const PREFIX: &str = "segue-lab-";
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Cpu {
+    /// The best counter that works here. Also ends what labs that were killed left behind in their control groups.
+    pub fn new() -> Cpu {
+        let group = v1_parent().and_then(|parent| Group::make(&parent, 1)).or_else(|| {
+            let parent = v2_parent()?;
+            Group::make(&parent, 2)
+        });
+        Cpu { group, softirq: ksoftirqd() }
+    }
+
+    /// How the time is taken, in words, for `machine.cpu_method`.
+    pub fn method(&self) -> &'static str {
+        match (&self.group, self.softirq.is_empty()) {
+            (Some(Group { version: 1, .. }), false) => "cgroup v1 cpuacct + ksoftirqd",
+            (Some(Group { version: 1, .. }), true) => "cgroup v1 cpuacct",
+            (Some(_), false) => "cgroup v2 cpu.stat + ksoftirqd",
+            (Some(_), true) => "cgroup v2 cpu.stat",
+            (None, _) => "/proc/stat busy time of the whole machine",
+        }
+    }
+
+    /// Seconds so far, from an arbitrary origin: take the difference of two readings.
+    pub fn seconds(&self) -> io::Result<f64> {
+        match &self.group {
+            Some(group) => {
+                // A processor that went away takes its thread with it.
+                let softirq: f64 = self.softirq.iter().filter_map(|path| on_cpu(path).ok()).sum();
+                Ok(group.seconds()? + softirq)
+            }
+            None => {
+                busy(&fs::read_to_string("/proc/stat")?).ok_or_else(|| io::Error::other("/proc/stat has no cpu line"))
+            }
+        }
+    }
+
+    pub(crate) fn group(&self) -> Option<Arc<File>> {
+        self.group.as_ref().map(|group| Arc::clone(&group.procs))
+    }
+
+    /// The control group's directory, when there is one.
+    pub fn directory(&self) -> Option<&Path> {
+        self.group.as_ref().map(|group| group.dir.as_path())
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Group {
+    fn make(parent: &Path, version: u8) -> Option<Group> {
+        sweep(parent);
+        // A sweep of another lab may come between two of these steps and take the group away.
+        (0..3).find_map(|_| Group::make_once(parent, version))
+    }
+
+    fn make_once(parent: &Path, version: u8) -> Option<Group> {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
+        fs::create_dir(&dir).ok()?;
+        let procs = match OpenOptions::new().write(true).open(dir.join("cgroup.procs")) {
+            Ok(file) => Arc::new(file),
+            Err(_) => {
+                let _ = fs::remove_dir(&dir);
+                return None;
+            }
+        };
+        sys::try_lock(&procs);
+        let group = Group { dir, version, procs };
+        // Moving a process may be forbidden where making the directory was not; the kernel says so only when it is tried.
+        (group.takes_children() && group.seconds().is_ok()).then_some(group)
+    }
+
+    fn takes_children(&self) -> bool {
+        let mut probe = Command::new("true");
+        probe
+            .env("PATH", crate::process::search_path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        sys::prepare_child(&mut probe, sys::Place { namespaces: None, cgroup: Some(Arc::clone(&self.procs)) });
+        probe.status().is_ok_and(|status| status.success())
+    }
+
+    fn seconds(&self) -> io::Result<f64> {
+        let (file, unit) = if self.version == 1 { ("cpuacct.usage", 1e-9) } else { ("cpu.stat", 1e-6) };
+        let text = fs::read_to_string(self.dir.join(file))?;
+        let number = if self.version == 1 { text.trim() } else { usage_usec(&text).unwrap_or_default() };
+        let count: u64 = number.parse().map_err(|_| io::Error::other(format!("{file} has no number")))?;
+        Ok(count as f64 * unit)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        remove(&self.dir);
+    }
+}
+
+/// A child that was just waited for leaves its group a moment later.
+fn remove(dir: &Path) {
+    for _ in 0..100 {
+        match fs::remove_dir(dir) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => thread::sleep(Duration::from_millis(5)),
+            _ => return,
+        }
+    }
+}
+
+/// Takes away the groups, and what still runs in them, of labs that were killed: those whose lock is free.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let dir = entry.path();
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let Ok(procs) = OpenOptions::new().read(true).write(true).open(dir.join("cgroup.procs")) else { continue };
+        if sys::try_lock(&procs) {
+            let members = io::read_to_string(&procs).unwrap_or_default();
+            members.lines().filter_map(|line| line.parse().ok()).for_each(sys::kill_member);
+            remove(&dir);
+        }
+    }
+}
+
+/// The process's own group in the v1 hierarchy that has cpuacct.
+fn v1_parent() -> Option<PathBuf> {
+    parent(|kind, options| kind == "cgroup" && has(options, "cpuacct"), |controllers| has(controllers, "cpuacct"))
+}
+
+fn v2_parent() -> Option<PathBuf> {
+    parent(|kind, _| kind == "cgroup2", str::is_empty)
+}
+
+fn parent(mounted: impl Fn(&str, &str) -> bool, member: impl Fn(&str) -> bool) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    locate(&mounts, &own, mounted, member)
+}
+
+fn locate(
+    mounts: &str,
+    own: &str,
+    mounted: impl Fn(&str, &str) -> bool,
+    member: impl Fn(&str) -> bool,
+) -> Option<PathBuf> {
+    let root = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let (dir, kind, options) = (words.next()?, words.next()?, words.next()?);
+        mounted(kind, options).then_some(dir)
+    })?;
+    // Lines are `ID:CONTROLLERS:/PATH`, with no controllers for v2 (cgroups(7)).
+    let path = own.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        member(controllers).then_some(path)
+    })?;
+    Some(Path::new(root).join(path.trim_start_matches('/')))
+}
+
+fn has(list: &str, word: &str) -> bool {
+    list.split(',').any(|item| item == word)
+}
+
+fn usage_usec(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("usage_usec ")).map(str::trim)
+}
+
+/// The `schedstat` files of the ksoftirqd threads; none in a PID namespace that does not show them.
+fn ksoftirqd() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    let ours = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with("ksoftirqd/"));
+    entries.filter(ours).map(|path| path.join("schedstat")).filter(|path| on_cpu(path).is_ok()).collect()
+}
+
+/// Seconds on a processor, from the first field of schedstat (nanoseconds; proc/PID/stat counts whole ticks).
+fn on_cpu(path: &Path) -> io::Result<f64> {
+    let text = fs::read_to_string(path)?;
+    let first = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+    first.map(|nanos| nanos as f64 * 1e-9).ok_or_else(|| io::Error::other("schedstat has no number"))
+}
+
+/// user, nice, system, irq and softirq of all processors. /proc/stat counts in USER_HZ, which is 100 on every architecture
+/// that Rust's standard library runs on except alpha.
+fn busy(stat: &str) -> Option<f64> {
+    let fields: Vec<u64> = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("cpu "))?
+        .split_whitespace()
+        .filter_map(|w| w.parse().ok())
+        .collect();
+    let ticks: u64 = [0, 1, 2, 5, 6].iter().filter_map(|index| fields.get(*index)).sum();
+    Some(ticks as f64 / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_found_in_both_generations() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let own = "4:memory:/m\n2:cpu,cpuacct:/a/b\n0::/user.slice/x.scope\n";
+        let v1 = locate(mounts, own, |k, o| k == "cgroup" && has(o, "cpuacct"), |c| has(c, "cpuacct"));
+        assert_eq!(v1.unwrap(), Path::new("/sys/fs/cgroup/cpu,cpuacct/a/b"));
+        let v2 = locate(mounts, own, |k, _| k == "cgroup2", str::is_empty);
+        assert_eq!(v2.unwrap(), Path::new("/sys/fs/cgroup/unified/user.slice/x.scope"));
+        assert_eq!(locate("", own, |_, _| true, |_| true), None);
+    }
+
+    #[test]
+    fn idle_and_stolen_time_are_not_busy_time() {
+        let stat = "cpu  100 10 200 99999 5000 30 60 7000 1 1\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(busy(stat), Some(4.0));
+        assert_eq!(busy("intr 1 2 3\n"), None);
+    }
+
+    #[test]
+    fn the_v2_counter_is_read_in_microseconds() {
+        assert_eq!(usage_usec("usage_usec 1500000\nuser_usec 1\n"), Some("1500000"));
+        assert_eq!(usage_usec("user_usec 1\n"), None);
+    }
+
+    #[test]
+    fn what_a_killed_lab_left_is_swept_and_a_living_one_is_not() {
+        let living = Cpu::new();
+        let Some(parent) = living.directory().and_then(Path::parent).map(Path::to_path_buf) else {
+            return eprintln!("skipped: no control groups");
+        };
+        let dead = parent.join(format!("{PREFIX}{}-dead", std::process::id()));
+        fs::create_dir(&dead).unwrap();
+        let procs = Arc::new(OpenOptions::new().write(true).open(dead.join("cgroup.procs")).unwrap());
+        let mut left = Command::new("sleep");
+        left.arg("60");
+        sys::prepare_child(&mut left, sys::Place { namespaces: None, cgroup: Some(procs) });
+        let mut left = left.spawn().unwrap();
+        sweep(&parent);
+        assert!(!left.wait().unwrap().success());
+        assert!(!dead.exists() && living.directory().is_some_and(Path::exists));
+    }
+
+    #[test]
+    fn a_child_that_works_is_counted_and_its_group_goes_away() {
+        let cpu = Cpu::new();
+        let before = cpu.seconds().unwrap();
+        let mut child = Command::new("sh");
+        child.args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]);
+        sys::prepare_child(&mut child, sys::Place { namespaces: None, cgroup: cpu.group() });
+        assert!(child.status().unwrap().success());
+        let used = cpu.seconds().unwrap() - before;
+        assert!(used > 0.01, "{used} s by {}", cpu.method());
+        let dir = cpu.directory().map(Path::to_path_buf);
+        drop(cpu);
+        assert!(dir.is_none_or(|dir| !dir.exists()));
+    }
+}

@@ -1,0 +1,54 @@
+//! Two hosts on one machine, a link between them, load through it, and what that load cost.
+//!
+//! The crate serves the demonstration (`segue lab`), the benches and the whole-program tests. Its roles:
+//!
+//! - [`Host`]: a network namespace without a name, with a mount namespace of its own, held open by two file
+//!   descriptors. Nothing of it outlives the process that made it.
+//! - [`connect`]: a veth pair between two hosts, in the form of a plain network card or with every offload on.
+//! - [`Relay`]: a third host between the two that drops, duplicates, reorders or damages frames, seeded.
+//! - [`Process`]: a child that is stopped on drop and whose output is kept for error messages.
+//! - [`Cpu`]: CPU seconds of everything that was started in the hosts, plus ksoftirqd.
+//! - [`load`]: one iperf3 run between two hosts.
+//! - [`Case`]: one row to measure: segue, segue without trains, kernel VXLAN, fastd, the bare link, or the caller's own.
+//! - [`Lab`]: all of it together; [`run`] is the demonstration from beginning to end.
+//! - [`Table`]: the result, as `segue.bench/1` JSON and as text.
+//!
+//! The life of a lab: [`Lab::new`] makes the hosts, the link and one [`Lane`] per case, all of which exist at the same
+//! time; [`Lab::measure`] runs them in turn, so that a change of the machine's mood meets every case alike; dropping the
+//! lab stops the processes first, then lets go of the namespaces, then removes the control group.
+//!
+//! Everything needs Linux and the right to make network namespaces: root, or a user namespace
+//! ([`enter_user_namespace`]). The external programs are `ip`, `ethtool` and `iperf3` (and `fastd` for its case); a missing
+//! one is reported with the Debian package that has it. The program `segue` itself is run by path, never linked.
+//!
+//! Children are killed by the kernel when the *thread* that started them ends (`PR_SET_PDEATHSIG`), so a thread that starts
+//! a child has to outlive it.
+
+mod case;
+mod cpu;
+mod error;
+mod host;
+pub mod interrupt;
+mod lab;
+mod link;
+pub mod load;
+mod machine;
+mod options;
+mod process;
+mod progress;
+mod relay;
+mod sys;
+mod table;
+
+pub use case::{Case, Ground, Lane, Prepared, StatSource};
+pub use cpu::Cpu;
+pub use error::LabError;
+pub use host::{Host, enter_user_namespace, reach, unavailable};
+pub use lab::{Entrance, Lab, run, run_cases};
+pub use link::{DEVICE, LinkForm, connect};
+pub use machine::Machine;
+pub use options::{Encap, End, Family, Mode, Options, Proto};
+pub use process::{Process, which};
+pub use progress::{Measurement, Progress, Step};
+pub use relay::{Counts, DamageArea, Faults, Relay};
+pub use table::{Metric, Named, Row, Skipped, Table};

@@ -1,0 +1,79 @@
+//! The wire between two hosts.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::options::words;
+use crate::{End, Family, Host, LabError, interrupt};
+
+/// The link's device at both ends.
+pub const DEVICE: &str = "eth0";
+
+words! {
+    /// How the ends of the veth pair behave.
+    LinkForm {
+        /// Like a network card without offloads: `tso off gso off tx off gro on`, so that whoever sends has to segment and
+        /// checksum, and whoever receives has to aggregate.
+        Nic = "nic",
+        /// As the kernel makes it: trains pass whole and nothing is ever checksummed. Flatters everything that makes trains.
+        Veth = "veth",
+    }
+}
+
+/// Joins two hosts by a veth pair of MTU 1500, [`DEVICE`] at both ends, with the addresses [`End::address`] of net 0: `a` gets
+/// 198.18.0.1/24 and 2001:db8::1/64, `b` the other ones. All are usable when this returns.
+pub fn connect(a: &Host, b: &Host, form: LinkForm) -> Result<(), LabError> {
+    wire((a, DEVICE), (b, DEVICE))?;
+    for (host, end) in [(a, End::A), (b, End::B)] {
+        if form == LinkForm::Nic {
+            ethtool(host, DEVICE, &["tso", "off", "gso", "off", "tx", "off", "gro", "on"])?;
+        }
+        address(host, end, DEVICE, 0, Family::ALL)?;
+        host.run("ip", &["link", "set", DEVICE, "up"])?;
+    }
+    wait_until_up(&[(a, DEVICE), (b, DEVICE)])
+}
+
+/// The kernel notices a carrier a little later than the command that brought it; what is sent before is lost, and an ARP or
+/// neighbour solicitation is repeated only after a second.
+pub(crate) fn wait_until_up(ends: &[(&Host, &str)]) -> Result<(), LabError> {
+    let begin = Instant::now();
+    for (host, device) in ends {
+        while !host.run("ip", &["-o", "link", "show", "dev", device])?.contains(" state UP ") {
+            interrupt::check()?;
+            if begin.elapsed() > Duration::from_secs(5) {
+                let source = io::ErrorKind::TimedOut.into();
+                return Err(LabError::system(format!("get a carrier on {device} of host {}", host.name()), source));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    Ok(())
+}
+
+/// A veth pair that is down and has no address.
+pub(crate) fn wire(near: (&Host, &str), far: (&Host, &str)) -> Result<(), LabError> {
+    let netns = far.0.net_path();
+    let words = ["link", "add", near.1, "mtu", "1500", "type", "veth", "peer", "name", far.1, "mtu", "1500"];
+    near.0.run("ip", &[&words[..], &["netns", &netns]].concat()).map(drop)
+}
+
+pub(crate) fn address(host: &Host, end: End, device: &str, net: u8, families: &[Family]) -> Result<(), LabError> {
+    for family in families {
+        let prefix = end.prefix(net, *family);
+        let mut words = vec!["addr", "add", &prefix, "dev", device];
+        // iproute2 knows the word for IPv6 only.
+        if *family == Family::V6 {
+            words.push("nodad");
+        }
+        host.run("ip", &words)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn ethtool(host: &Host, device: &str, features: &[&str]) -> Result<(), LabError> {
+    host.run("ethtool", &[&["-K", device], features].concat()).map(drop)
+}

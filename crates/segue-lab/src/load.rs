@@ -1,0 +1,152 @@
+//! One iperf3 run between two hosts.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::{Cpu, Host, LabError, Process, Proto};
+
+/// Payload of a UDP datagram in bytes: fits the inside of every tunnel over an Ethernet link.
+const DATAGRAM_LEN: &str = "1400";
+/// Where iperf3 keeps the file that it sends from: the host's own tmpfs, which a user without privileges can write to as well.
+const BUFFER_DIR: &str = "/run/segue";
+/// Start, connection and the exchange of results, on a slow machine.
+const OVERHEAD: Duration = Duration::from_secs(15);
+
+/// What to send. The load goes from `client` to `server`, which is the receiver.
+#[derive(Debug, Clone, Copy)]
+pub struct Load<'a> {
+    /// The sender's host.
+    pub client: &'a Host,
+    /// The receiver's host.
+    pub server: &'a Host,
+    /// The receiver's address, which chooses the path and the family.
+    pub to: IpAddr,
+    /// TCP, or UDP datagrams of 1400 bytes without a rate limit.
+    pub proto: Proto,
+    /// Seconds to send.
+    pub seconds: u32,
+    /// Streams at the same time.
+    pub parallel: u32,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    /// Payload bytes that the receiver got.
+    pub bytes: u64,
+    /// Seconds in which it got them, by the receiver's clock.
+    pub seconds: f64,
+    /// TCP segments sent again; `None` for UDP, or where the kernel does not say.
+    pub retransmits: Option<u64>,
+    /// UDP datagrams that did not arrive, per cent; `None` for TCP.
+    pub lost_percent: Option<f64>,
+    /// CPU seconds of the client host's [`Cpu`] from before the sender started until both ends had ended; `None` when the host
+    /// is not accounted.
+    pub cpu_s: Option<f64>,
+}
+
+impl Outcome {
+    /// Received payload in 1e9 bits a second.
+    pub fn gbps(&self) -> f64 {
+        self.bytes as f64 * 8e-9 / self.seconds
+    }
+
+    /// CPU seconds per 1e9 bytes received; `None` when nothing was received.
+    pub fn cpu_s_per_gb(&self) -> Option<f64> {
+        self.cpu_s.filter(|_| self.bytes > 0).map(|cpu| cpu / (self.bytes as f64 * 1e-9))
+    }
+}
+
+/// Runs a server for one connection, the client against it, and waits for both.
+pub fn run(load: &Load<'_>) -> Result<Outcome, LabError> {
+    let mut server = load.server.command("iperf3");
+    server.args(["-s", "-1", "--forceflush"]).env("TMPDIR", BUFFER_DIR);
+    let mut server = Process::spawn(server, b"")?;
+    server.wait_for_line("Server listening", OVERHEAD)?;
+
+    let mut client = load.client.command("iperf3");
+    client.env("TMPDIR", BUFFER_DIR);
+    client.args(["-c", &load.to.to_string(), "-J", "--connect-timeout", "5000"]);
+    client.args(["-t", &load.seconds.to_string(), "-P", &load.parallel.to_string()]);
+    if load.proto == Proto::Udp {
+        client.args(["-u", "-b", "0", "-l", DATAGRAM_LEN]);
+    }
+    let before = reading(load.client.cpu().map(AsRef::as_ref))?;
+    let mut client = Process::spawn(client, b"")?;
+    client.wait(Duration::from_secs(u64::from(load.seconds)) + OVERHEAD)?;
+    // iperf3 3.12 can end with status 0 and an error in its report, so the report decides.
+    let mut outcome = parse(&client.stdout(), load.proto).map_err(|text| match client.stderr().trim() {
+        "" => LabError::Load(text),
+        stderr => LabError::Load(format!("{text}\n  | {stderr}")),
+    })?;
+    server.wait(OVERHEAD)?;
+    let after = reading(load.client.cpu().map(AsRef::as_ref))?;
+    outcome.cpu_s = before.zip(after).map(|(before, after)| after - before);
+    Ok(outcome)
+}
+
+fn reading(cpu: Option<&Cpu>) -> Result<Option<f64>, LabError> {
+    cpu.map(|cpu| cpu.seconds().map_err(|source| LabError::system("read the CPU time", source))).transpose()
+}
+
+/// Reads iperf3's `-J` report. The error is iperf3's own text where it has one.
+fn parse(report: &str, proto: Proto) -> Result<Outcome, String> {
+    let report: Value = serde_json::from_str(report).map_err(|error| {
+        let start: String = report.chars().take(200).collect();
+        format!("its report is not JSON ({error}): {start}")
+    })?;
+    if let Some(error) = report["error"].as_str() {
+        return Err(error.to_string());
+    }
+    let end = &report["end"];
+    let received = &end["sum_received"];
+    let (bytes, seconds) = match (received["bytes"].as_u64(), received["seconds"].as_f64()) {
+        (Some(bytes), Some(seconds)) if seconds > 0.0 => (bytes, seconds),
+        _ => return Err("its report lacks end.sum_received".into()),
+    };
+    Ok(Outcome {
+        bytes,
+        seconds,
+        retransmits: end["sum_sent"]["retransmits"].as_u64().filter(|_| proto == Proto::Tcp),
+        lost_percent: received["lost_percent"].as_f64().filter(|_| proto == Proto::Udp),
+        cpu_s: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tcp_report_gives_the_receivers_bytes_and_the_senders_retransmits() {
+        let report = r#"{"end":{"sum_sent":{"bytes":3000,"seconds":1.0,"retransmits":4},
+                         "sum_received":{"bytes":2500000000,"seconds":2.0}}}"#;
+        let outcome = Outcome { cpu_s: Some(5.0), ..parse(report, Proto::Tcp).unwrap() };
+        assert_eq!((outcome.bytes, outcome.retransmits, outcome.lost_percent), (2_500_000_000, Some(4), None));
+        assert_eq!((outcome.gbps(), outcome.cpu_s_per_gb()), (10.0, Some(2.0)));
+    }
+
+    #[test]
+    fn a_udp_report_gives_the_loss() {
+        let report =
+            r#"{"end":{"sum_sent":{"bytes":1},"sum_received":{"bytes":1400,"seconds":1.0,"lost_percent":2.5}}}"#;
+        let outcome = parse(report, Proto::Udp).unwrap();
+        assert_eq!((outcome.bytes, outcome.retransmits, outcome.lost_percent), (1400, None, Some(2.5)));
+    }
+
+    #[test]
+    fn the_error_text_of_a_failed_run_is_kept() {
+        let report = r#"{"start":{},"end":{},"error":"unable to connect to server: Network is unreachable"}"#;
+        assert_eq!(parse(report, Proto::Tcp).unwrap_err(), "unable to connect to server: Network is unreachable");
+        assert!(parse("Segmentation fault", Proto::Tcp).unwrap_err().ends_with("Segmentation fault"));
+        assert!(parse("{}", Proto::Tcp).unwrap_err().contains("sum_received"));
+    }
+
+    #[test]
+    fn nothing_received_has_no_cost_per_gigabyte() {
+        let nothing = Outcome { bytes: 0, seconds: 1.0, retransmits: None, lost_percent: None, cpu_s: Some(1.0) };
+        assert_eq!(nothing.cpu_s_per_gb(), None);
+    }
+}

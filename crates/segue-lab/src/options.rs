@@ -1,0 +1,255 @@
+//! What to measure, in types that a command line can be turned into.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::{LabError, LinkForm};
+
+/// The demonstration's options. [`Options::default`] is what `segue lab` does without any.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The program `segue`, for the cases that need it; a path, absolute or relative to the current directory.
+    pub segue: PathBuf,
+    /// Form of the link between the hosts.
+    pub link: LinkForm,
+    /// What is inside of the tunnel.
+    pub mode: Mode,
+    /// How it is carried.
+    pub encap: Encap,
+    /// Families to measure inside of the tunnel, in this order. Mode ipip carries only IPv4, sit only IPv6.
+    pub families: Vec<Family>,
+    /// Family of the tunnel's own addresses.
+    pub outer: Family,
+    /// Protocol of the load.
+    pub proto: Proto,
+    /// Length of one measurement in seconds, 1..=3600.
+    pub seconds: u32,
+    /// Streams at the same time, 1..=128 (iperf3's limit).
+    pub parallel: u32,
+    /// Measurements of each case and family, 1..=1000.
+    pub runs: u32,
+    /// Case names in the order of the table, see [`crate::Case::NAMES`].
+    pub cases: Vec<String>,
+    /// The caller's word on the SIMD path that segue uses, for the table's machine part.
+    pub simd: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            segue: PathBuf::from("segue"),
+            link: LinkForm::Nic,
+            mode: Mode::Gre,
+            encap: Encap::Gue,
+            families: vec![Family::V4, Family::V6],
+            outer: Family::V4,
+            proto: Proto::Tcp,
+            seconds: 2,
+            parallel: 1,
+            runs: 3,
+            cases: ["segue", "segue-plain", "vxlan", "link"].map(String::from).to_vec(),
+            simd: None,
+        }
+    }
+}
+
+impl Options {
+    /// The families that both the user and the mode want; an error when none is left or a number is out of its range.
+    pub fn checked_families(&self) -> Result<Vec<Family>, LabError> {
+        let limits = [("seconds", self.seconds, 3600), ("parallel", self.parallel, 128), ("runs", self.runs, 1000)];
+        if let Some((name, value, most)) = limits.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
+            return Err(LabError::Usage(format!("--{name} {value} is not within 1..={most}")));
+        }
+        let families: Vec<Family> = self.families.iter().copied().filter(|family| self.mode.carries(*family)).collect();
+        if families.is_empty() {
+            return Err(LabError::Usage(format!(
+                "mode {} carries only IPv{}",
+                self.mode,
+                if self.mode == Mode::Ipip { 4 } else { 6 }
+            )));
+        }
+        Ok(families)
+    }
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl $name {
+            /// Every value, in the order in which help should list them.
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// The word on the command line and in JSON.
+            pub const fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word),+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = LabError;
+
+            fn from_str(text: &str) -> Result<Self, LabError> {
+                Self::ALL.iter().copied().find(|value| value.as_str() == text).ok_or_else(|| {
+                    let known: Vec<&str> = Self::ALL.iter().map(|value| value.as_str()).collect();
+                    LabError::Usage(format!("`{text}` is not one of {}", known.join(", ")))
+                })
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+words! {
+    /// iproute2's tunnel modes.
+    Mode {
+        /// GRE: IPv4 and IPv6 inside.
+        Gre = "gre",
+        /// IPv4 inside.
+        Ipip = "ipip",
+        /// IPv6 inside.
+        Sit = "sit",
+    }
+}
+
+words! {
+    /// UDP encapsulations.
+    Encap {
+        /// Generic UDP Encapsulation in Linux's layout.
+        Gue = "gue",
+        /// Foo over UDP.
+        Fou = "fou",
+    }
+}
+
+words! {
+    /// The load's protocol.
+    Proto {
+        /// TCP as fast as it goes.
+        Tcp = "tcp",
+        /// UDP datagrams of 1400 bytes as fast as they go.
+        Udp = "udp",
+    }
+}
+
+words! {
+    /// An IP version.
+    Family {
+        /// IPv4.
+        V4 = "4",
+        /// IPv6.
+        V6 = "6",
+    }
+}
+
+impl Family {
+    /// 4 or 6.
+    pub const fn number(self) -> u8 {
+        match self {
+            Family::V4 => 4,
+            Family::V6 => 6,
+        }
+    }
+}
+
+impl Mode {
+    /// Whether this mode can have `family` inside.
+    pub const fn carries(self, family: Family) -> bool {
+        match self {
+            Mode::Gre => true,
+            Mode::Ipip => matches!(family, Family::V4),
+            Mode::Sit => matches!(family, Family::V6),
+        }
+    }
+}
+
+/// One of the two hosts. The load goes from A to B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The sender.
+    A,
+    /// The receiver.
+    B,
+}
+
+impl End {
+    /// The other one.
+    pub const fn other(self) -> End {
+        match self {
+            End::A => End::B,
+            End::B => End::A,
+        }
+    }
+
+    /// This end's address in lab network `net`: 198.18.0.{1,2} and 2001:db8::{1,2} for net 0 (the link),
+    /// 198.19.N.{1,2} and 2001:db8:N::{1,2} for the inside of tunnel N. Prefix lengths are 24 and 64.
+    pub fn address(self, net: u8, family: Family) -> IpAddr {
+        let host = match self {
+            End::A => 1,
+            End::B => 2,
+        };
+        match family {
+            Family::V4 => IpAddr::from([198, if net == 0 { 18 } else { 19 }, net, host]),
+            Family::V6 => IpAddr::from([0x2001, 0xdb8, u16::from(net), 0, 0, 0, 0, u16::from(host)]),
+        }
+    }
+
+    /// [`End::address`] with its prefix length, as `ip addr add` and segue's `addr` want it.
+    pub fn prefix(self, net: u8, family: Family) -> String {
+        let length = match family {
+            Family::V4 => 24,
+            Family::V6 => 64,
+        };
+        format!("{}/{length}", self.address(net, family))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_lie_in_the_ranges_for_benchmarks_and_documentation() {
+        assert_eq!(End::A.prefix(0, Family::V4), "198.18.0.1/24");
+        assert_eq!(End::B.prefix(0, Family::V6), "2001:db8::2/64");
+        assert_eq!(End::B.prefix(3, Family::V4), "198.19.3.2/24");
+        assert_eq!(End::A.prefix(3, Family::V6), "2001:db8:3::1/64");
+    }
+
+    #[test]
+    fn a_mode_keeps_only_the_families_it_carries() {
+        let ipip = Options { mode: Mode::Ipip, ..Options::default() };
+        assert_eq!(ipip.checked_families().unwrap(), [Family::V4]);
+        let none = Options { mode: Mode::Sit, families: vec![Family::V4], ..Options::default() };
+        assert!(matches!(none.checked_families(), Err(LabError::Usage(text)) if text.contains("only IPv6")));
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_usage_errors() {
+        for options in [
+            Options { seconds: 0, ..Options::default() },
+            Options { parallel: 129, ..Options::default() },
+            Options { runs: 0, ..Options::default() },
+        ] {
+            assert!(matches!(options.checked_families(), Err(LabError::Usage(_))));
+        }
+    }
+
+    #[test]
+    fn every_word_parses_back_and_a_wrong_one_names_the_right_ones() {
+        for mode in Mode::ALL {
+            assert_eq!(mode.as_str().parse::<Mode>().unwrap(), *mode);
+        }
+        assert_eq!("x".parse::<Proto>().unwrap_err().to_string(), "`x` is not one of tcp, udp");
+    }
+}

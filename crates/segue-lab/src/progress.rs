@@ -1,0 +1,129 @@
+//! What a lab is doing, for whoever watches.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{Family, Proto};
+
+/// Gets every step as it happens. Implemented by `()`, which ignores them, and by every `FnMut(&Step)`.
+pub trait Progress {
+    /// Something began or ended.
+    fn step(&mut self, step: &Step);
+}
+
+impl Progress for () {
+    fn step(&mut self, _: &Step) {}
+}
+
+impl<F: FnMut(&Step)> Progress for F {
+    fn step(&mut self, step: &Step) {
+        self(step);
+    }
+}
+
+/// One step. `Display` gives one line without an end, at most 80 columns for the names the crate itself uses.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Step {
+    /// Something is being set up.
+    Preparing(String),
+    /// A case cannot run here.
+    Skipped {
+        /// The case's name.
+        case: String,
+        /// Why.
+        reason: String,
+    },
+    /// A measurement begins.
+    Measuring(Measurement),
+    /// A measurement is done.
+    Measured {
+        /// Which one.
+        measurement: Measurement,
+        /// Received payload, 1e9 bits a second.
+        gbps: f64,
+    },
+}
+
+/// One measurement and its place in the whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measurement {
+    /// The case's name.
+    pub case: String,
+    /// Family of the load.
+    pub family: Family,
+    /// Protocol of the load.
+    pub proto: Proto,
+    /// Which round, from 1.
+    pub run: u32,
+    /// How many rounds there are.
+    pub runs: u32,
+    /// Measurements finished, of all cases; this one included once it is [`Step::Measured`].
+    pub done: usize,
+    /// Measurements in all.
+    pub total: usize,
+    /// The rest will take about this long.
+    pub left: Duration,
+}
+
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Measurement { case, family, proto, run, runs, .. } = self;
+        write!(f, "{proto}{family} {case:<12} {run}/{runs} ...")
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Preparing(what) => write!(f, "{what} ..."),
+            Step::Skipped { case, reason } => write!(f, "{case}: skipped, {reason}"),
+            Step::Measuring(m) => write!(f, "{m}{}", Tail(m, None)),
+            Step::Measured { measurement: m, gbps } => write!(f, "{m}{}", Tail(m, Some(*gbps))),
+        }
+    }
+}
+
+struct Tail<'a>(&'a Measurement, Option<f64>);
+
+impl fmt::Display for Tail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Some(gbps) => write!(f, " {gbps:>6.2} Gbit/s")?,
+            None => write!(f, " {:>13}", "")?,
+        }
+        let Measurement { done, total, left, .. } = self.0;
+        write!(f, "   {done} of {total}")?;
+        match left.as_secs_f64().round() as u64 {
+            0 => Ok(()),
+            seconds @ 1..90 => write!(f, ", about {seconds} s left"),
+            seconds => write!(f, ", about {} min left", seconds.div_ceil(60)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_how_far_and_how_long() {
+        let measurement = Measurement {
+            case: "segue".into(),
+            family: Family::V4,
+            proto: Proto::Tcp,
+            run: 2,
+            runs: 3,
+            done: 9,
+            total: 24,
+            left: Duration::from_secs(33),
+        };
+        let line = Step::Measured { measurement: measurement.clone(), gbps: 7.914 }.to_string();
+        assert_eq!(line, "tcp4 segue        2/3 ...   7.91 Gbit/s   9 of 24, about 33 s left");
+        let last = Measurement { done: 24, left: Duration::ZERO, ..measurement };
+        assert_eq!(
+            Step::Measured { measurement: last, gbps: 7.914 }.to_string(),
+            "tcp4 segue        2/3 ...   7.91 Gbit/s   24 of 24"
+        );
+    }
+}

@@ -1,0 +1,294 @@
+//! The system calls that the standard library does not have, each behind a safe function.
+#![allow(unsafe_code, reason = "namespaces, signals and packet sockets exist only as libc calls")]
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A host's two namespaces.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    pub(crate) net: OwnedFd,
+    pub(crate) mnt: OwnedFd,
+}
+
+/// Moves the calling thread into new namespaces. With `CLONE_NEWNS` its root and working directory are no longer shared
+/// with the other threads.
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: unshare takes no pointers.
+    check(unsafe { libc::unshare(flags) }).map(drop)
+}
+
+/// Moves the calling thread into the network namespace of `net`.
+pub(crate) fn enter_net(net: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: setns takes no pointers; the descriptor is open for as long as it is borrowed.
+    check(unsafe { libc::setns(net.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Keeps later changes to this thread's mount namespace from travelling to the one it was copied from.
+pub(crate) fn detach_mounts() -> io::Result<()> {
+    mount(c"/", None, libc::MS_REC | libc::MS_SLAVE, c"")
+}
+
+/// Mounts a new file system of a kind that needs no device.
+pub(crate) fn mount_new(kind: &CStr, target: &CStr, data: &CStr) -> io::Result<()> {
+    mount(target, Some(kind), libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC, data)
+}
+
+fn mount(target: &CStr, kind: Option<&CStr>, flags: libc::c_ulong, data: &CStr) -> io::Result<()> {
+    let (source, kind) = (kind.unwrap_or(c"none"), kind.map_or(std::ptr::null(), CStr::as_ptr));
+    // SAFETY: the strings are NUL-terminated and outlive the call; the type may be null when flags say so.
+    check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind, flags, data.as_ptr().cast()) }).map(drop)
+}
+
+/// Effective user and group id.
+pub(crate) fn ids() -> (u32, u32) {
+    // SAFETY: both calls always succeed and take nothing.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// SIGTERM to a child that has not been waited for, so that its id cannot have been given to another process.
+pub(crate) fn terminate(child: u32) {
+    if let Ok(pid) = libc::pid_t::try_from(child) {
+        // SAFETY: kill takes no pointers; a failure means that the child is gone, which is what was wanted.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+    }
+}
+
+/// SIGKILL to the process group that a child was made leader of, for what it started itself. The child has not been waited for.
+pub(crate) fn kill_group(child: u32) {
+    if let Ok(pid) = libc::pid_t::try_from(child) {
+        // SAFETY: kill takes no pointers. A child that leads no group makes it fail, since its id is then no group's.
+        unsafe { libc::kill(-pid, libc::SIGKILL) };
+    }
+}
+
+/// SIGKILL to a member of a control group of ours.
+pub(crate) fn kill_member(pid: libc::pid_t) {
+    if pid > 0 {
+        // SAFETY: kill takes no pointers.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
+}
+
+/// Takes an exclusive lock on an open file without waiting; false when another holder has it. It ends with the descriptor, so
+/// it tells whether the holder lives.
+pub(crate) fn try_lock(file: &File) -> bool {
+    // SAFETY: flock takes no pointers.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+/// Whether a child has ended, without collecting it: its id stays taken.
+pub(crate) fn has_ended(child: u32) -> bool {
+    // SAFETY: an all-zero siginfo_t is valid.
+    let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the pointer is to `info`.
+    let result = unsafe { libc::waitid(libc::P_PID, child, &raw mut info, flags) };
+    // SAFETY: waitid fills in the fields of SIGCHLD, or leaves zero when the child runs (wait(2)).
+    result == 0 && unsafe { info.si_pid() } != 0
+}
+
+/// What a child does between fork and exec to get into its place.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Place {
+    pub(crate) namespaces: Option<Arc<Namespaces>>,
+    /// An open `cgroup.procs`.
+    pub(crate) cgroup: Option<Arc<File>>,
+}
+
+/// Makes the child die with the thread that starts it, and start in `place`.
+pub(crate) fn prepare_child(command: &mut Command, place: Place) {
+    let parent = std::process::id();
+    let in_child = move || {
+        let signal = libc::SIGKILL as libc::c_ulong;
+        // SAFETY: this option takes one integer.
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) })?;
+        // SAFETY: getppid always succeeds.
+        if u32::try_from(unsafe { libc::getppid() }) != Ok(parent) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        if let Some(procs) = &place.cgroup {
+            // SAFETY: the buffer is one byte long; "0" names the writer itself in both generations of cgroups.
+            if unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) } != 1 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        if let Some(namespaces) = &place.namespaces {
+            let mut cwd = [0 as libc::c_char; libc::PATH_MAX as usize];
+            // SAFETY: the buffer has the stated length.
+            let known = !unsafe { libc::getcwd(cwd.as_mut_ptr(), cwd.len()) }.is_null();
+            enter_net_raw(namespaces.net.as_raw_fd(), libc::CLONE_NEWNET)?;
+            enter_net_raw(namespaces.mnt.as_raw_fd(), libc::CLONE_NEWNS)?;
+            // Joining a mount namespace resets the working directory to its root.
+            if known {
+                // SAFETY: getcwd left a NUL-terminated string. A failure leaves the child in the root directory.
+                unsafe { libc::chdir(cwd.as_ptr()) };
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure only makes system calls on memory of its own; it neither allocates nor locks
+    // (`Arc`s are only read, an `io::Error` from an errno does not allocate).
+    unsafe { command.pre_exec(in_child) };
+}
+
+fn enter_net_raw(fd: libc::c_int, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: setns takes no pointers.
+    check(unsafe { libc::setns(fd, kind) }).map(drop)
+}
+
+static SIGNAL_SEEN: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn signal_seen() -> bool {
+    SIGNAL_SEEN.load(Ordering::Relaxed)
+}
+
+/// Leaders of the process groups that run. The kernel's parent-death signal is lost when a child changes its user, so the end
+/// without clean-up has to reach the children too.
+static GROUPS: [AtomicU32; 512] = [const { AtomicU32::new(0) }; 512];
+
+pub(crate) fn register_group(child: u32) {
+    // A full table leaves the child to the parent-death signal alone.
+    let _ = GROUPS.iter().any(|slot| slot.compare_exchange(0, child, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+}
+
+/// To be called while the child has not been waited for.
+pub(crate) fn forget_group(child: u32) {
+    let _ = GROUPS.iter().any(|slot| slot.compare_exchange(child, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+}
+
+extern "C" fn note_signal(_: libc::c_int) {
+    if SIGNAL_SEEN.swap(true, Ordering::Relaxed) {
+        // kill(2) is async-signal-safe.
+        GROUPS.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|child| *child != 0).for_each(kill_group);
+        // SAFETY: _exit is async-signal-safe.
+        unsafe { libc::_exit(130) };
+    }
+}
+
+pub(crate) fn catch_signals() -> io::Result<()> {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: an all-zero sigaction is valid: no flags, an empty mask.
+        let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        let handler: extern "C" fn(libc::c_int) = note_signal;
+        action.sa_sigaction = handler as libc::sighandler_t;
+        // SAFETY: `action` is initialised and the handler only touches an atomic and calls _exit.
+        check(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })?;
+    }
+    Ok(())
+}
+
+/// A raw Ethernet socket on one device of the calling thread's network namespace. Does not see what it sends itself.
+#[derive(Debug)]
+pub(crate) struct PacketSocket {
+    fd: OwnedFd,
+}
+
+impl PacketSocket {
+    pub(crate) fn open(device: &str) -> io::Result<Self> {
+        let name = CString::new(device)?;
+        // SAFETY: the string is NUL-terminated.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        let index = libc::c_int::try_from(index).unwrap_or(0);
+        if index == 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // Protocol 0 receives nothing: frames of other devices cannot slip in before bind.
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: socket takes no pointers.
+        let raw = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: the descriptor was just opened and belongs to nobody else.
+        let socket = PacketSocket { fd: unsafe { OwnedFd::from_raw_fd(raw) } };
+        socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
+        // The forced size needs CAP_NET_ADMIN over the machine; without it the largest permitted size has to do.
+        let bytes: libc::c_int = 32 << 20;
+        if socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes).is_err() {
+            socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes)?;
+        }
+        // SAFETY: all-zero is a valid value of these plain structures.
+        let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = index;
+        // SAFETY: the pointer and length describe `address`.
+        check(unsafe {
+            libc::bind(
+                socket.fd.as_raw_fd(),
+                (&raw const address).cast(),
+                mem::size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        })?;
+        // SAFETY: as above.
+        let mut member: libc::packet_mreq = unsafe { mem::zeroed() };
+        member.mr_ifindex = index;
+        member.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
+        socket.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &member)?;
+        Ok(socket)
+    }
+
+    /// The next frame's length in `buffer`, or `None` when none waits. A frame longer than the buffer is cut.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        // SAFETY: the pointer and length describe `buffer`.
+        let got = unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        match usize::try_from(got) {
+            Ok(len) => Ok(Some(len)),
+            Err(_) => match io::Error::last_os_error() {
+                error if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+
+    pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        // SAFETY: the pointer and length describe `frame`.
+        let sent = unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Frames that the socket's buffer had no room for since the last call.
+    pub(crate) fn overruns(&self) -> u64 {
+        let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        let mut len = mem::size_of_val(&stats) as libc::socklen_t;
+        // SAFETY: the pointers describe `stats` and `len`.
+        let result = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut stats).cast(),
+                &raw mut len,
+            )
+        };
+        if result < 0 { 0 } else { u64::from(stats.tp_drops) }
+    }
+
+    fn set<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+        let len = mem::size_of::<T>() as libc::socklen_t;
+        // SAFETY: the pointer and length describe `value`; the callers pass the type that the option takes.
+        check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, (value as *const T).cast(), len) }).map(drop)
+    }
+}
+
+/// Waits until one of the sockets has a frame or the time is up.
+pub(crate) fn wait_for_frames(sockets: [&PacketSocket; 2], longest: Duration) -> io::Result<()> {
+    let mut polled = sockets.map(|socket| libc::pollfd { fd: socket.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    // One more, because poll counts whole milliseconds and a timer must not spin on the last part of one.
+    let millis = i32::try_from(longest.as_millis()).unwrap_or(i32::MAX - 1) + 1;
+    // SAFETY: the pointer and count describe `polled`.
+    match check(unsafe { libc::poll(polled.as_mut_ptr(), 2, millis) }) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
