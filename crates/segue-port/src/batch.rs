@@ -91,7 +91,6 @@ impl TxBatch {
     ///
     /// # Errors
     /// The packet back, with the reason for which it cannot be split.
-    #[expect(clippy::type_complexity, reason = "the packet has to come back, it is the caller's to count and recycle")]
     pub fn push(
         &mut self,
         packet: Box<Packet<Page>>,
@@ -294,5 +293,78 @@ impl<'a> TxUnit<'a> {
     pub fn checksum_place(&self) -> Option<(usize, usize)> {
         let header = self.packet.layout.transport()?;
         Some((header.start(), field_offset(header.kind)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use segue::packet::{GsoKind, TrainCsum, Unit};
+
+    use super::*;
+    use crate::lab::{self, Fill, bytes};
+
+    fn train(pages: &mut PagePool, seed: usize) -> Box<Packet<Page>> {
+        let ends: [IpAddr; 2] = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().unwrap());
+        let bytes = lab::ip_packet((ends[0], ends[1]), 17, 6, &lab::udp(1, 2, &bytes(950, seed)), Fill::Primed);
+        let mut packet = lab::load(pages, &bytes);
+        let gso = Gso { kind: GsoKind::Udp, size: 100, fixed_ids: 0 };
+        packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+        packet
+    }
+
+    fn payload(unit: &TxUnit<'_>) -> Vec<u8> {
+        unit.pieces().flatten().copied().collect()
+    }
+
+    #[test]
+    fn what_was_sent_of_a_train_is_not_sent_again_after_a_new_split() {
+        let wide = Limits { csum: true, uso: true, max_udp_segs: 3, ..Limits::NONE };
+        for sent in 0..9 {
+            let (mut pages, mut batch, mut pool) = (PagePool::new(4), TxBatch::new(), Pool::new(4));
+            for seed in 0..2 {
+                // Ten segments in trains of three: four units.
+                assert_eq!(batch.push(train(&mut pages, seed), &wide).unwrap(), 4);
+            }
+            let before: Vec<u8> = batch.units().take(sent).flat_map(|unit| payload(&unit)).collect();
+            batch.sent(sent);
+            batch.resplit(&Limits { uso: false, ..wide }, |_, reason| panic!("{reason:?}"));
+            let after: Vec<u8> = batch.units().flat_map(|unit| payload(&unit)).collect();
+            assert_eq!([before, after].concat(), [bytes(950, 0), bytes(950, 1)].concat(), "{sent} sent");
+            assert!(batch.units().all(|unit| unit.gso().is_none() && unit.csum() == SegmentCsum::Partial));
+            assert_eq!(batch.units().count(), batch.len());
+            assert_eq!(batch.is_empty(), sent == 8);
+            let waiting = batch.len();
+            batch.sent(waiting);
+            batch.recycle(&mut pool);
+            assert_eq!(pages.in_use(), 0, "every packet went back");
+        }
+    }
+
+    #[test]
+    fn a_packet_that_cannot_be_split_comes_back() {
+        let mut pages = PagePool::new(1);
+        let mut batch = TxBatch::new();
+        let mut packet = train(&mut pages, 0);
+        packet.layout = segue::packet::Layout::empty(segue::packet::Stop::Protocol);
+        let (packet, reason) = batch.push(packet, &Limits::NONE).unwrap_err();
+        assert_eq!((packet.payload.len(), reason), (950, gso::Refusal::Transport));
+        assert!(batch.is_empty() && batch.units().next().is_none());
+    }
+
+    #[test]
+    fn packets_leave_the_batch_as_soon_as_all_of_their_units_are_sent() {
+        let (mut pages, mut batch, mut pool) = (PagePool::new(4), TxBatch::new(), Pool::new(4));
+        for seed in 0..3 {
+            batch.push(train(&mut pages, seed), &Limits::NONE).unwrap();
+        }
+        assert_eq!((batch.len(), batch.take_checksummed(), batch.take_checksummed()), (30, 3 * 950, 0));
+        batch.sent_of(1, 10);
+        batch.sent(4);
+        batch.recycle(&mut pool);
+        assert_eq!((batch.len(), batch.entries(), pages.in_use()), (16, 2, 2));
+        let rest: Vec<u8> = batch.units().flat_map(|unit| payload(&unit)).collect();
+        assert_eq!(rest, [&bytes(950, 0)[400..], &bytes(950, 2)[..]].concat());
     }
 }

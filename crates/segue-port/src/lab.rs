@@ -1,8 +1,13 @@
-//! For tests: a network namespace of one's own, and the note that a test was skipped.
+//! For tests: a network namespace of one's own, the note that a test was skipped, and packets built by hand with an
+//! arithmetic that is not the engine's.
 
 use std::io::Write;
+use std::net::IpAddr;
 use std::process::Command;
 
+use segue::packet::{Frag, Packet, Start, Tunnels};
+
+use crate::page::{Page, PagePool};
 use crate::sys;
 
 /// Moves this thread into a fresh network namespace whose loopback interface is up. `None`, with the reason printed and
@@ -30,4 +35,121 @@ pub(crate) fn skip(test: &str, reason: &str) {
 pub(crate) fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().expect("iproute2 is installed");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs `ip` with `arguments` and says whether that worked.
+pub(crate) fn try_ip(arguments: &str) -> bool {
+    Command::new("ip").args(arguments.split(' ')).output().is_ok_and(|output| output.status.success())
+}
+
+/// Sum of big-endian words, folded: the naive oracle.
+pub(crate) fn sum16(parts: &[&[u8]]) -> u16 {
+    let bytes: Vec<u8> = parts.concat();
+    let mut sum: u64 = 0;
+    for pair in bytes.chunks(2) {
+        sum += u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+fn pseudo(source: IpAddr, target: IpAddr, protocol: u8, len: usize) -> Vec<u8> {
+    let octets = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let tail = [0, protocol, (len >> 8) as u8, len as u8];
+    [octets(source), octets(target), tail.to_vec()].concat()
+}
+
+/// What to put into the checksum field.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// The right value.
+    Good,
+    /// The pseudo-header sum, as where the rest is owed.
+    Primed,
+}
+
+/// An IP packet around a transport header and its payload; `field` is where in it the checksum is.
+pub(crate) fn ip_packet(ends: (IpAddr, IpAddr), protocol: u8, field: usize, body: &[u8], fill: Fill) -> Vec<u8> {
+    let mut body = body.to_vec();
+    body[field..field + 2].fill(0);
+    let pseudo = pseudo(ends.0, ends.1, protocol, body.len());
+    let value = match fill {
+        Fill::Primed => sum16(&[&pseudo]),
+        Fill::Good => match !sum16(&[&pseudo, &body]) {
+            0 => 0xffff,
+            value => value,
+        },
+    };
+    body[field..field + 2].copy_from_slice(&value.to_be_bytes());
+    let mut packet = match ends {
+        (IpAddr::V4(source), IpAddr::V4(target)) => {
+            let len = (20 + body.len()) as u16;
+            let mut header = vec![0x45, 0, (len >> 8) as u8, len as u8, 0, 1, 0x40, 0, 64, protocol, 0, 0];
+            header.extend(source.octets());
+            header.extend(target.octets());
+            let sum = !sum16(&[&header]);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            header
+        }
+        (IpAddr::V6(source), IpAddr::V6(target)) => {
+            let len = body.len() as u16;
+            let mut header = vec![0x60, 0, 0, 0, (len >> 8) as u8, len as u8, protocol, 64];
+            header.extend(source.octets());
+            header.extend(target.octets());
+            header
+        }
+        _ => panic!("one family"),
+    };
+    packet.extend(body);
+    packet
+}
+
+/// Whether the transport checksum of an IP packet without options is right.
+pub(crate) fn checksum_is_good(packet: &[u8]) -> bool {
+    let (header, protocol) = if packet[0] >> 4 == 4 { (20, packet[9]) } else { (40, packet[6]) };
+    let addresses = if header == 20 { &packet[12..20] } else { &packet[8..40] };
+    let len = packet.len() - header;
+    sum16(&[addresses, &[0, protocol, (len >> 8) as u8, len as u8], &packet[header..]]) == 0xffff
+}
+
+/// A UDP datagram without checksum.
+pub(crate) fn udp(source: u16, target: u16, payload: &[u8]) -> Vec<u8> {
+    let words = [source, target, (8 + payload.len()) as u16, 0];
+    [words.map(u16::to_be_bytes).concat(), payload.to_vec()].concat()
+}
+
+/// A TCP segment without options and checksum.
+pub(crate) fn tcp(ports: (u16, u16), seq: u32, ack: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let mut segment = [ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat();
+    segment.extend(seq.to_be_bytes());
+    segment.extend(ack.to_be_bytes());
+    segment.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    segment.extend(payload);
+    segment
+}
+
+/// Loads `bytes` as a packet.
+pub(crate) fn load(pages: &mut PagePool, bytes: &[u8]) -> Box<Packet<Page>> {
+    let mut page = pages.take().expect("a page");
+    page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+    let mut packet = Box::new(Packet::default());
+    packet.load(Frag::all(page.freeze(bytes.len())), Start::Ip, &Tunnels::NONE);
+    packet
+}
+
+/// All bytes of a packet.
+pub(crate) fn flat(packet: &Packet<Page>) -> Vec<u8> {
+    let mut bytes = packet.head.bytes().to_vec();
+    packet.payload.pieces(0..packet.payload.len()).for_each(|piece| bytes.extend_from_slice(piece));
+    bytes
+}
+
+/// Bytes that differ from place to place and from `seed` to `seed`.
+pub(crate) fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251 + seed * 13) as u8).collect()
 }

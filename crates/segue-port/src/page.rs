@@ -179,6 +179,11 @@ impl<T> Carver<T> {
         self.cursor = 0;
     }
 
+    #[cfg(test)]
+    pub(crate) fn has_page(&self) -> bool {
+        self.page.is_some()
+    }
+
     /// Remembers that `range` of the window was filled and moves past it.
     pub(crate) fn commit(&mut self, range: Range<usize>, note: T) {
         let at = self.cursor;

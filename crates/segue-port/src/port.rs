@@ -49,6 +49,40 @@ pub trait Port {
     }
 }
 
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn limits(&self) -> &Limits {
+        (**self).limits()
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        (**self).offloads()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        (**self).fd()
+    }
+
+    fn blocked_fd(&self) -> BorrowedFd<'_> {
+        (**self).blocked_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        (**self).receive(into, budget)
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        (**self).transmit(batch)
+    }
+
+    fn counters(&self) -> &Counters {
+        (**self).counters()
+    }
+
+    fn path(&self, slot: u16) -> Option<Path> {
+        (**self).path(slot)
+    }
+}
+
 /// What a poll found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Polled {

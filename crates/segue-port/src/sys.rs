@@ -91,11 +91,21 @@ pub(crate) mod tun {
     }
 }
 
-/// A UDP socket of the family of `address`, not bound.
+/// A UDP socket of the family of `address`, not bound, that never waits.
 pub(crate) fn udp_socket(address: IpAddr) -> io::Result<OwnedFd> {
+    socket(address, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK)
+}
+
+/// A TCP socket of the family of `address`, not bound: one made here is in this thread's network namespace.
+#[cfg(test)]
+pub(crate) fn tcp_socket(address: IpAddr) -> io::Result<OwnedFd> {
+    socket(address, libc::SOCK_STREAM)
+}
+
+fn socket(address: IpAddr, kind: c_int) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers.
-    let fd = check(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })?;
+    let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the call above made the descriptor and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -326,9 +336,9 @@ impl<'a> Outgoing<'_, 'a> {
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let [first, rest @ ..] = &mut scratch.headers[..] else { return Ok(0) };
-        // SAFETY: every pointer in the headers leads into the scratch arrays, which are not changed before the call
-        // returns, or to bytes of lifetime 'a, which outlives `self`; the kernel only reads them.
         if rest.is_empty() {
+            // SAFETY: every pointer in the headers leads into the scratch arrays, which are not changed before the call
+            // returns, or to bytes of lifetime 'a, which outlives `self`; the kernel only reads them.
             let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const first.msg_hdr, flags) };
             return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) };
         }
@@ -470,9 +480,7 @@ impl<'a> Incoming<'_, 'a> {
         scratch.controls.resize(scratch.controls.len().max(count), Control::NONE);
         scratch.headers.clear();
         scratch.got = 0;
-        for ((piece, name), control) in
-            scratch.pieces.iter_mut().zip(&mut scratch.names).zip(&mut scratch.controls)
-        {
+        for ((piece, name), control) in scratch.pieces.iter_mut().zip(&mut scratch.names).zip(&mut scratch.controls) {
             // SAFETY: mmsghdr is plain old data, for which all zeros is a value.
             let mut header: libc::mmsghdr = unsafe { zeroed() };
             header.msg_hdr.msg_name = (&raw mut *name).cast();
@@ -515,4 +523,46 @@ impl<'a> Incoming<'_, 'a> {
 pub(crate) fn unshare_network() -> io::Result<()> {
     // SAFETY: no pointers; only this thread's view of the network changes.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// For tests: counts the allocations of each thread.
+#[cfg(test)]
+pub(crate) mod allocations {
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
+
+    struct Counting;
+
+    thread_local! {
+        static COUNT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    // SAFETY: every call is passed on to the system's allocator unchanged; counting touches a thread-local number that
+    // needs neither allocation nor destructor.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            COUNT.set(COUNT.get() + 1);
+            // SAFETY: the caller keeps the contract of `alloc`.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            // SAFETY: the caller keeps the contract of `dealloc`, and `alloc` is the system's.
+            unsafe { System.dealloc(pointer, layout) }
+        }
+
+        unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+            COUNT.set(COUNT.get() + 1);
+            // SAFETY: the caller keeps the contract of `realloc`, and `alloc` is the system's.
+            unsafe { System.realloc(pointer, layout, size) }
+        }
+    }
+
+    #[global_allocator]
+    static COUNTING: Counting = Counting;
+
+    /// Allocations that this thread made so far.
+    pub(crate) fn count() -> u64 {
+        COUNT.get()
+    }
 }

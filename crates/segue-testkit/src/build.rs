@@ -184,7 +184,7 @@ impl V4 {
         assert!(header_len <= 60, "too many IPv4 options");
         let total = u16::try_from(header_len + len).expect("an IPv4 packet has at most 65535 bytes");
         let (offset, more) = self.fragment.unwrap_or((0, false));
-        let fragment = u16::from(self.df) << 14 | u16::from(more) << 13 | offset / 8;
+        let fragment = u16::from(self.df) << 14 | u16::from(more) << 13 | (offset / 8);
         let mut bytes = vec![0x40 | (header_len / 4) as u8, self.tos];
         bytes.extend(total.to_be_bytes());
         bytes.extend(self.id.to_be_bytes());
@@ -279,7 +279,7 @@ impl Tcp {
         let mut bytes = [self.src_port.to_be_bytes(), self.dst_port.to_be_bytes()].concat();
         bytes.extend(self.seq.to_be_bytes());
         bytes.extend(self.ack.to_be_bytes());
-        bytes.extend([((20 + options.len()) / 4 << 4) as u8, self.flags]);
+        bytes.extend([(((20 + options.len()) / 4) << 4) as u8, self.flags]);
         bytes.extend(self.window.to_be_bytes());
         bytes.extend([0, 0]);
         bytes.extend(self.urgent.to_be_bytes());

@@ -137,7 +137,9 @@ pub fn verify_owed(bytes: &[u8], start: Start, ports: &Ports, owed: Owed) -> Res
         }
     }
     let mut report = Walk::run(&bytes, start, ports, true)?.report;
-    if owed.inner && let Some(transport) = &mut report.transport {
+    if owed.inner
+        && let Some(transport) = &mut report.transport
+    {
         transport.csum = Csum::Owed;
     }
     Ok(report)
@@ -181,8 +183,7 @@ impl<'a> Walk<'a> {
         let report = Report { levels: Vec::new(), transport: None, payload: 0..bytes.len(), padding: 0 };
         let bytes = bytes.to_vec();
         let end = bytes.len();
-        let mut walk =
-            Walk { bytes, ports, check, report, innermost: None, outermost: None, is_remote: false };
+        let mut walk = Walk { bytes, ports, check, report, innermost: None, outermost: None, is_remote: false };
         match start {
             Start::Ip => walk.ip(0, end, false)?,
             Start::Ethernet => walk.ethernet(0, end, true)?,

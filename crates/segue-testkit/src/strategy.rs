@@ -63,8 +63,11 @@ pub fn packet(max: usize) -> impl Strategy<Value = Packet> {
 /// [`GUE_PORT`] and [`FOU_PORTS`]. A remote checksum comes with an outer checksum only, and in the form that points at the
 /// transport.
 pub fn tunnel(is_v4: bool) -> impl Strategy<Value = Tunnel> {
-    let gre = (any::<bool>(), any::<Option<u32>>(), any::<Option<u32>>())
-        .prop_map(|(checksum, key, seq)| Gre { checksum, key, seq });
+    let gre = (any::<bool>(), any::<Option<u32>>(), any::<Option<u32>>()).prop_map(|(checksum, key, seq)| Gre {
+        checksum,
+        key,
+        seq,
+    });
     let shim = prop_oneof![
         Just(Shim::Fou),
         Just(Shim::Gue(None)),

@@ -1,15 +1,15 @@
 //! TUN devices: whole IP packets, one a system call, trains among them where the kernel and we agreed on offloads.
 
-mod vnet;
 #[cfg(test)]
 mod tests;
+mod vnet;
 
 use std::fmt;
+use std::fs::File;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::fs::File;
 
 use segue::gso::Limits;
 use segue::packet::{Frag, GsoKind, Start, Tunnels, Unit};
@@ -71,6 +71,8 @@ pub enum TunOffloads {
     All,
     /// Checksums and TCP trains, no UDP trains.
     NoUdp,
+    /// Trains may be written, but what is read comes as single packets with complete checksums.
+    WriteOnly,
     /// None, and no virtio-net header: one packet a system call, checksums complete.
     None,
 }
@@ -139,13 +141,11 @@ impl TunPort {
         if config.existing == Existing::Refuse {
             flags |= sys::tun::IFF_TUN_EXCL;
         }
-        let name = sys::tun::attach(file.as_fd(), &config.name, flags).map_err(|error| {
-            match error.raw_os_error() {
-                Some(libc::EBUSY | libc::EEXIST) => OpenError::Busy(config.name.clone()),
-                Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),
-                Some(libc::EINVAL) => OpenError::Name(config.name.clone()),
-                _ => OpenError::Call("TUNSETIFF", error),
-            }
+        let name = sys::tun::attach(file.as_fd(), &config.name, flags).map_err(|error| match error.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST) => OpenError::Busy(config.name.clone()),
+            Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),
+            Some(libc::EINVAL) => OpenError::Name(config.name.clone()),
+            _ => OpenError::Call("TUNSETIFF", error),
         })?;
         TunPort::attached(file, name, flags, config.offloads)
     }
@@ -184,7 +184,8 @@ impl TunPort {
             let uso = feature::USO4 | feature::USO6;
             for bits in OFFLOAD_SETS {
                 let wanted = match offloads {
-                    TunOffloads::All => true,
+                    // For writing, what the kernel knows is found out and taken back below.
+                    TunOffloads::All | TunOffloads::WriteOnly => true,
                     TunOffloads::NoUdp => bits & uso == 0,
                     TunOffloads::None => false,
                 };
@@ -203,7 +204,7 @@ impl TunPort {
                 }
             }
         }
-        if granted == 0
+        if (granted == 0 || offloads == TunOffloads::WriteOnly)
             && let Err(error) = sys::tun::set_offload(file.as_fd(), 0)
             && with_header
         {
@@ -349,7 +350,7 @@ impl Port for TunPort {
         let wanted = |uso: bool| match self.offloads {
             TunOffloads::All => true,
             TunOffloads::NoUdp => !uso,
-            TunOffloads::None => false,
+            TunOffloads::WriteOnly | TunOffloads::None => false,
         };
         let state = |bits: u32, taken: bool, uso: bool| match (self.granted & bits != 0, taken) {
             _ if !wanted(uso) => OffloadState::Off,

@@ -136,3 +136,187 @@ pub(super) fn describe(
 }
 
 const _: () = assert!(tcp::CHECKSUM == 16 && udp::CHECKSUM == 6);
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use segue::wire::virtio::{DATA_VALID, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
+
+    use super::*;
+    use crate::lab::{self, Fill, bytes, tcp as segment, udp as datagram};
+    use crate::page::PagePool;
+
+    fn ends(v4: bool) -> (IpAddr, IpAddr) {
+        let parse = |text: &str| text.parse().unwrap();
+        if v4 { (parse("198.18.0.1"), parse("198.18.0.2")) } else { (parse("2001:db8::1"), parse("2001:db8::2")) }
+    }
+
+    fn tcp_packet(v4: bool, flags: u8, payload: usize) -> Vec<u8> {
+        lab::ip_packet(ends(v4), 6, 16, &segment((1, 2), 3, 4, flags, &bytes(payload, 0)), Fill::Primed)
+    }
+
+    fn udp_packet(v4: bool, payload: usize) -> Vec<u8> {
+        lab::ip_packet(ends(v4), 17, 6, &datagram(1, 2, &bytes(payload, 0)), Fill::Primed)
+    }
+
+    fn owed(start: u16, offset: u16, gso_type: u8, gso_size: u16) -> VirtioNet {
+        VirtioNet {
+            flags: NEEDS_CSUM,
+            gso_type,
+            gso_size,
+            csum_start: start,
+            csum_offset: offset,
+            ..VirtioNet::default()
+        }
+    }
+
+    fn judge(header: VirtioNet, packet: &[u8]) -> Result<Claim, Drop> {
+        let mut pages = PagePool::new(1);
+        check(&header, &lab::load(&mut pages, packet))
+    }
+
+    fn train(kind: GsoKind, size: u16) -> Result<Claim, Drop> {
+        Ok(Claim::Unit(Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind, size, fixed_ids: 0 } }))
+    }
+
+    const PARTIAL: Result<Claim, Drop> = Ok(Claim::Unit(Unit::Whole(Csum::Partial)));
+
+    #[test]
+    fn trains_of_each_kind_are_taken_whatever_the_header_length_says() {
+        for hdr_len in [0, 40, 60, 5000, 65_535] {
+            let with = |header: VirtioNet| VirtioNet { hdr_len, ..header };
+            let tcp = |v4| tcp_packet(v4, 0x10, 3000);
+            assert_eq!(judge(with(owed(20, 16, GSO_TCPV4, 1000)), &tcp(true)), train(GsoKind::Tcp, 1000));
+            assert_eq!(judge(with(owed(20, 16, GSO_TCPV4 | GSO_ECN, 1000)), &tcp(true)), train(GsoKind::Tcp, 1000));
+            assert_eq!(judge(with(owed(40, 16, GSO_TCPV6, 1000)), &tcp(false)), train(GsoKind::Tcp, 1000));
+            assert_eq!(judge(with(owed(20, 6, GSO_UDP_L4, 999)), &udp_packet(true, 3000)), train(GsoKind::Udp, 999));
+            assert_eq!(judge(with(owed(40, 6, GSO_UDP_L4, 2999)), &udp_packet(false, 3000)), train(GsoKind::Udp, 2999));
+        }
+    }
+
+    #[test]
+    fn a_train_that_fits_one_segment_is_a_single_packet() {
+        assert_eq!(judge(owed(20, 16, GSO_TCPV4, 1000), &tcp_packet(true, 0x10, 1000)), PARTIAL);
+        assert_eq!(judge(owed(20, 16, GSO_TCPV4, 1000), &tcp_packet(true, 0x10, 0)), PARTIAL);
+        assert_eq!(judge(owed(40, 6, GSO_UDP_L4, 3000), &udp_packet(false, 5)), PARTIAL);
+    }
+
+    #[test]
+    fn a_type_that_does_not_fit_the_packet_is_refused() {
+        let tcp = tcp_packet(true, 0x10, 3000);
+        for gso_type in [GSO_TCPV6, GSO_UDP_L4, GSO_UDP, 2, 0x21, 0x41, 0x61, 0x11, GSO_ECN] {
+            assert_eq!(judge(owed(20, 16, gso_type, 1000), &tcp), Err(Drop::GsoType), "{gso_type:#x}");
+        }
+        let udp = udp_packet(true, 3000);
+        for gso_type in [GSO_TCPV4, GSO_UDP, GSO_UDP_L4 | GSO_ECN] {
+            assert_eq!(judge(owed(20, 6, gso_type, 1000), &udp), Err(Drop::GsoType), "{gso_type:#x}");
+        }
+    }
+
+    #[test]
+    fn a_train_must_owe_its_own_transport_checksum() {
+        let tcp = tcp_packet(true, 0x10, 3000);
+        for (start, offset) in [(20, 6), (20, 18), (22, 14), (0, 36), (20, 65_535), (65_535, 16), (40, 16)] {
+            let header = owed(start, offset, GSO_TCPV4, 1000);
+            assert_eq!(judge(header, &tcp), Err(Drop::GsoChecksumPlace), "{start} {offset}");
+        }
+        let header = VirtioNet { flags: 0, ..owed(20, 16, GSO_TCPV4, 1000) };
+        assert_eq!(judge(header, &tcp), Err(Drop::GsoChecksumPlace));
+        assert_eq!(judge(VirtioNet { flags: DATA_VALID, ..header }, &tcp), Err(Drop::GsoChecksumPlace));
+    }
+
+    #[test]
+    fn sizes_and_counts_have_limits() {
+        for size in [0, u16::MAX] {
+            assert_eq!(judge(owed(20, 16, GSO_TCPV4, size), &tcp_packet(true, 0x10, 3000)), Err(Drop::GsoSize));
+            assert_eq!(judge(owed(20, 6, GSO_UDP_L4, size), &udp_packet(true, 3000)), Err(Drop::GsoSize));
+        }
+        assert_eq!(judge(owed(20, 6, GSO_UDP_L4, 10), &udp_packet(true, 1280)), train(GsoKind::Udp, 10));
+        assert_eq!(judge(owed(20, 6, GSO_UDP_L4, 10), &udp_packet(true, 1281)), Err(Drop::GsoSegments));
+    }
+
+    #[test]
+    fn a_train_without_its_own_clean_headers_is_refused() {
+        let header = owed(20, 16, GSO_TCPV4, 100);
+        for flags in [0x12, 0x14] {
+            assert_eq!(judge(header, &tcp_packet(true, flags, 300)), Err(Drop::GsoHeaders), "{flags:#x}");
+        }
+        let good = tcp_packet(true, 0x10, 300);
+        assert_eq!(judge(header, &good), train(GsoKind::Tcp, 100));
+        let mut padded = good.clone();
+        padded.push(0);
+        let mut fragment = good.clone();
+        fragment[6] = 0x20;
+        let mut long_header = good.clone();
+        long_header[32] = 0xf0;
+        long_header.truncate(70);
+        let mut tunnelled = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 4, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+        tunnelled.extend(&good);
+        let len = (tunnelled.len() as u16).to_be_bytes();
+        tunnelled[2..4].copy_from_slice(&len);
+        for (name, packet) in [("padded", &padded), ("fragment", &fragment), ("cut", &long_header)] {
+            assert_eq!(judge(header, packet), Err(Drop::GsoHeaders), "{name}");
+        }
+        assert_eq!(judge(owed(40, 16, GSO_TCPV4, 100), &tunnelled), Err(Drop::GsoHeaders));
+        for len in 0..20 {
+            assert_eq!(judge(header, &good[..len]), Err(Drop::GsoHeaders));
+        }
+    }
+
+    #[test]
+    fn an_owed_checksum_is_ours_only_in_the_transport_header() {
+        let udp = udp_packet(false, 100);
+        assert_eq!(judge(owed(40, 6, 0, 0), &udp), PARTIAL);
+        let foreign = |start, field| Ok(Claim::Foreign { start, field });
+        assert_eq!(judge(owed(48, 10, 0, 0), &udp), foreign(48, 58));
+        assert_eq!(judge(owed(0, 146, 0, 0), &udp), foreign(0, 146), "the last two bytes");
+        for (start, offset) in [(0, 147), (147, 0), (65_535, 65_535), (148, 0)] {
+            assert_eq!(judge(owed(start, offset, 0, 0), &udp), Err(Drop::ChecksumBounds), "{start} {offset}");
+        }
+        // Behind the end of the IP packet the kernel's sum would run into the padding.
+        let padded = [&udp[..], &[1, 2]].concat();
+        assert_eq!(judge(owed(40, 6, 0, 0), &padded), foreign(40, 46));
+    }
+
+    #[test]
+    fn only_the_outermost_checksum_can_be_marked_as_verified() {
+        let header = VirtioNet { flags: DATA_VALID, ..VirtioNet::default() };
+        let whole = |csum| Ok(Claim::Unit(Unit::Whole(csum)));
+        let udp = udp_packet(true, 100);
+        assert_eq!(judge(header, &udp), whole(Csum::Verified));
+        assert_eq!(judge(VirtioNet::default(), &udp), whole(Csum::Unknown));
+        assert_eq!(judge(VirtioNet { flags: 0xf0, ..header }, &udp), whole(Csum::Unknown));
+        let mut none = udp.clone();
+        none[26..28].fill(0);
+        assert_eq!(judge(header, &none), whole(Csum::Absent));
+        let mut tunnelled = vec![0x45, 0, 0, 148, 0, 1, 0x40, 0, 64, 4, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+        tunnelled.extend(&udp);
+        assert_eq!(judge(header, &tunnelled), whole(Csum::Unknown));
+    }
+
+    #[test]
+    fn finishing_gives_what_the_oracle_calls_good() {
+        for (v4, len) in [(true, 0), (true, 1), (false, 77), (false, 1000)] {
+            let (start, mut packet) = (if v4 { 20 } else { 40 }, udp_packet(v4, len));
+            assert!(!lab::checksum_is_good(&packet));
+            finish(&mut packet, start, start + 6);
+            assert!(lab::checksum_is_good(&packet), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_described_train_reads_back_as_the_same_train() {
+        let mut pages = PagePool::new(1);
+        for (v4, flags, gso_type) in [(true, 0x10, GSO_TCPV4), (false, 0x90, GSO_TCPV6 | GSO_ECN)] {
+            let packet = lab::load(&mut pages, &tcp_packet(v4, flags, 3000));
+            let gso = Gso { kind: GsoKind::Tcp, size: 1400, fixed_ids: 0 };
+            let start = if v4 { 20 } else { 40 };
+            let header = describe(SegmentCsum::Partial, Some(gso), packet.head.bytes(), Some((start, 16))).unwrap();
+            assert_eq!((header.gso_type, usize::from(header.hdr_len)), (gso_type, packet.head.len()));
+            assert_eq!(check(&header, &packet), train(GsoKind::Tcp, 1400));
+        }
+        assert_eq!(describe(SegmentCsum::Partial, None, &[0x45], None), None);
+        assert_eq!(describe(SegmentCsum::Verified, None, &[0x45], None).unwrap().flags, DATA_VALID);
+    }
+}

@@ -110,8 +110,22 @@ pub enum Carries {
 pub enum UdpOffloads {
     /// All that the kernel has.
     All,
+    /// Only for what is sent: every received datagram comes by itself.
+    SendOnly,
+    /// Only for what is received: every datagram is sent by itself.
+    ReceiveOnly,
     /// None: one datagram a system call, both ways.
     None,
+}
+
+impl UdpOffloads {
+    fn sends(self) -> bool {
+        matches!(self, UdpOffloads::All | UdpOffloads::SendOnly)
+    }
+
+    fn receives(self) -> bool {
+        matches!(self, UdpOffloads::All | UdpOffloads::ReceiveOnly)
+    }
 }
 
 /// Why a port could not be opened.
@@ -185,16 +199,16 @@ impl UdpPort {
         }
         let rx = receiving_socket(&config)?;
         let listen = name_of(&rx)?;
-        let gro = match config.offloads {
-            UdpOffloads::None => OffloadState::Off,
-            UdpOffloads::All => match sys::set_option(rx.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1) {
+        let gro = match config.offloads.receives() {
+            false => OffloadState::Off,
+            true => match sys::set_option(rx.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1) {
                 Ok(()) => OffloadState::On,
                 Err(error) => OffloadState::Refused(error.raw_os_error().unwrap_or(libc::EINVAL)),
             },
         };
         let probed = probe_segments();
-        let segment = match (config.offloads, config.checksum, probed) {
-            (UdpOffloads::None, ..) | (_, Checksum::Zero, _) => OffloadState::Off,
+        let segment = match (config.offloads.sends(), config.checksum, probed) {
+            (false, ..) | (_, Checksum::Zero, _) => OffloadState::Off,
             (_, _, Ok(_)) => OffloadState::On,
             (_, _, Err(errno)) => OffloadState::Refused(errno),
         };

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use super::{Carries, UdpOffloads, UdpPort, filter};
+use super::{Carries, UdpPort, filter};
 use crate::batch::{Burst, RxBatch};
 use crate::page::{Carver, Page, PageMut, WINDOW};
 use crate::port::{Drop, Polled};
@@ -36,7 +36,7 @@ impl UdpPort {
             if reads >= budget {
                 break Polled::More;
             }
-            let several = self.config.offloads == UdpOffloads::All && self.receiver.small > 1;
+            let several = self.config.offloads.receives() && self.receiver.small > 1;
             let wanted = if several { AT_ONCE.min(budget - reads) } else { 1 };
             let got = if wanted > 1 { self.receive_several(into, wanted) } else { self.receive_one(into) };
             match got {
@@ -145,6 +145,12 @@ impl UdpPort {
         };
         self.counters.drops.add(reason);
         false
+    }
+
+    /// Pages that wait to be read into.
+    #[cfg(test)]
+    pub(super) fn receiver_pages(&self) -> usize {
+        self.receiver.pages.len() + usize::from(self.receiver.carver.has_page())
     }
 
     /// Hands out what the page at hand holds.

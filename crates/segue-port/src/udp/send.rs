@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::{UdpOffloads, UdpPort, set_fragmenting};
+use super::{UdpPort, set_fragmenting};
 use crate::batch::{TxBatch, TxUnit};
 use crate::port::{Drop, Fallback, OffloadState, Sent};
 use crate::sys::{self, MAX_IOV, MAX_MESSAGES, Outgoing};
@@ -143,7 +143,7 @@ impl UdpPort {
     }
 
     fn send_plan(&mut self, plan: &mut Plan, batch: &mut TxBatch) -> io::Result<Sent> {
-        let at_once = if self.config.offloads == UdpOffloads::None { 1 } else { MAX_MESSAGES };
+        let at_once = if !self.config.offloads.sends() { 1 } else { MAX_MESSAGES };
         #[cfg(test)]
         let at_once = if self.inject.is_some() { 1 } else { at_once };
         let mut at = 0;
@@ -306,7 +306,11 @@ impl UdpPort {
         let reason = match error.raw_os_error() {
             Some(libc::EMSGSIZE) => Drop::TooBig,
             Some(
-                libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN | libc::EHOSTDOWN
+                libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::ENETDOWN
+                | libc::EHOSTDOWN
                 | libc::EADDRNOTAVAIL,
             ) => Drop::Unreachable,
             Some(libc::EPERM | libc::EACCES) => Drop::Denied,
@@ -378,4 +382,3 @@ fn add_pieces<'a>(out: &mut Outgoing<'_, 'a>, unit: &TxUnit<'a>) {
         out.piece(piece);
     }
 }
-

@@ -93,7 +93,7 @@ impl<P: Port> Faults<P> {
     }
 
     fn hit(&mut self, one_in: u32) -> bool {
-        one_in != 0 && self.random() % u64::from(one_in) == 0
+        one_in != 0 && self.random().is_multiple_of(u64::from(one_in))
     }
 
     fn fate(&mut self) -> Fate {

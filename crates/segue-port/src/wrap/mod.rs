@@ -6,3 +6,6 @@ mod trace;
 
 pub use faults::{FaultCounts, Faults, Odds};
 pub use trace::Trace;
+
+#[cfg(test)]
+mod tests;

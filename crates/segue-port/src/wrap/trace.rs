@@ -77,8 +77,7 @@ impl<P: Port, W: Write> Trace<P, W> {
             unit.pieces().for_each(|piece| self.record.extend_from_slice(piece));
             return self.write();
         };
-        let outside =
-            Outside { source: path.source, target: path.peer, tos: outer.tos, ttl: outer.ttl, df: outer.df };
+        let outside = Outside { source: path.source, target: path.peer, tos: outer.tos, ttl: outer.ttl, df: outer.df };
         let head = unit.head().get(usize::from(outer.skip)..).unwrap_or(&[]);
         wrap(&mut self.record, outside, std::iter::once(head).chain(unit.pieces()));
         self.write()
@@ -88,13 +87,8 @@ impl<P: Port, W: Write> Trace<P, W> {
         let target = SocketAddr::new(burst.local.unwrap_or(path.listen.ip()), path.listen.port());
         for datagram in burst.datagrams() {
             self.record.clear();
-            let outside = Outside {
-                source: burst.peer,
-                target,
-                tos: burst.tos,
-                ttl: burst.ttl.unwrap_or(64),
-                df: false,
-            };
+            let outside =
+                Outside { source: burst.peer, target, tos: burst.tos, ttl: burst.ttl.unwrap_or(64), df: false };
             wrap(&mut self.record, outside, std::iter::once(datagram.as_ref()));
             self.write()?;
         }

@@ -137,8 +137,9 @@ impl<'a> Plan<'a> {
         let bytes = limits.max_bytes.min(link_len + MAX_IP_LEN).saturating_sub(self.head.len());
         let most = if takes { bytes.min(segs.saturating_mul(size)) } else { 0 };
         let pieces = if limits.max_pieces > payload.frags().len() { None } else { Some(limits.max_pieces) };
+        let segs = (most / size).max(1);
         let cursor = Cursor::new(payload);
-        Parts { cursor, total: self.total, size, most, pieces, at: 0, started: false }
+        Parts { cursor, total: self.total, size, most, segs, pieces, at: 0, index: 0, started: false }
     }
 
     /// What the port must do about the transport checksum.
@@ -162,19 +163,19 @@ impl<'a> Plan<'a> {
     }
 
     /// Prepares for parts with `len` bytes of payload.
+    #[inline]
     pub(super) fn fit(&mut self, len: usize) {
         if self.fitted != Some(len) {
             self.fitted = Some(len);
-            self.ops_len = 0;
-            self.sums_payload = false;
-            let head_len = self.head.len();
-            self.template[..head_len].copy_from_slice(self.head);
             self.fit_headers(len);
         }
     }
 
     fn fit_headers(&mut self, len: usize) {
         let layout = self.layout;
+        self.ops_len = 0;
+        self.sums_payload = false;
+        self.template[..self.head.len()].copy_from_slice(self.head);
         let mut tail = Tail { sum: Sum::ZERO, varies: false, has_body: false };
         let mut body = Sum::ZERO;
         let mut levels = layout.ip_levels();
@@ -441,31 +442,45 @@ pub(super) struct Parts<'a, B> {
     cursor: Cursor<'a, B>,
     total: usize,
     size: usize,
-    /// Most bytes of payload in one part; less than two segments where the port takes none.
+    /// Most bytes of payload in one part; 0 where the port takes no trains.
     most: usize,
+    /// Most segments of a part that is not the last; at least 1.
+    segs: usize,
     /// Most pieces of a part, where that can matter.
     pieces: Option<usize>,
     at: usize,
+    index: usize,
     started: bool,
+}
+
+impl<B: AsRef<[u8]>> Parts<'_, B> {
+    /// The most bytes and segments of the next part where pieces count.
+    #[inline(never)]
+    fn reach(&self, pieces: usize) -> (usize, usize) {
+        let most = self.most.min(self.cursor.reach(pieces.saturating_sub(1)));
+        (most, (most / self.size).max(1))
+    }
 }
 
 impl<B: AsRef<[u8]>> Iterator for Parts<'_, B> {
     type Item = Part;
 
+    // A part returned through memory is read back before its stores have drained, which costs more than all else here.
+    #[inline(always)]
     fn next(&mut self) -> Option<Part> {
         let left = self.total - self.at;
         if left == 0 && self.started {
             return None;
         }
         self.started = true;
-        let mut most = self.most;
-        if let Some(pieces) = self.pieces {
-            most = most.min(self.cursor.reach(pieces.saturating_sub(1)));
-        }
-        let whole = most - most % self.size;
-        let len = if left <= most { left } else { whole.max(self.size).min(left) };
-        let part = Part { index: self.at / self.size, start: self.at, len, last: len == left };
+        let (most, segs) = match self.pieces {
+            None => (self.most, self.segs),
+            Some(pieces) => self.reach(pieces),
+        };
+        let len = if left <= most { left } else { (segs * self.size).min(left) };
+        let part = Part { index: self.index, start: self.at, len, last: len == left };
         self.at += len;
+        self.index += segs;
         if self.pieces.is_some() {
             self.cursor.take(len, |_| {});
         }

@@ -102,8 +102,8 @@ pub(super) fn check_places(head: &[u8], layout: &Layout, layers: &[Layer]) -> Re
                 continue;
             }
             has_udp |= header.kind == Kind::Udp && Some(header.start()) != transport;
-            has_gre |= header.kind == Kind::Gre
-                && read_u16(head, header.start()).is_some_and(|flags| flags & gre::CSUM != 0);
+            has_gre |=
+                header.kind == Kind::Gre && read_u16(head, header.start()).is_some_and(|flags| flags & gre::CSUM != 0);
         }
         let fits = (layer.udp != LayerCsum::Owed || has_udp)
             && (layer.gre != LayerCsum::Owed || has_gre)
@@ -176,8 +176,7 @@ impl<'a, B: AsRef<[u8]>> Inside<'a, B> {
             Csum::Partial => {
                 if complete {
                     let sum = inside.sum_to(end);
-                    let field =
-                        if header.kind == Kind::Udp { Field::complete_udp(sum) } else { Field::complete(sum) };
+                    let field = if header.kind == Kind::Udp { Field::complete_udp(sum) } else { Field::complete(sum) };
                     let primed = read_u16(head, place);
                     write_u16(head, place, field.value());
                     primed

@@ -137,6 +137,34 @@ fn d_the_gre_checksum_is_verified_without_reading_payload() {
 }
 
 #[test]
+fn d_bytes_behind_the_inner_packet_count_for_the_gre_checksum_alone() {
+    // An odd number of payload bytes, so that what is behind them starts in the middle of a word.
+    let mut finished = hex(&TCP_PRIMED.replace("4500002c", "4500002d"));
+    finished.push(0x77);
+    put(&mut finished, 36, 0);
+    let primed = naive_sum(&pseudo(&finished, 0, 20, 6));
+    put(&mut finished, 36, primed);
+    let inner = finished.clone();
+    complete(&mut finished, 20, Kind::Tcp);
+    let mut gre_bytes = hex("80000800 00000000");
+    gre_bytes.extend(&finished);
+    gre_bytes.extend([0xbe, 0xef, 0x01]);
+    let field = !naive_sum(&gre_bytes);
+
+    let mut datagram = hex("022f0001 80000000 001c002c 80000800");
+    datagram.extend(field.to_be_bytes());
+    datagram.extend([0, 0]);
+    datagram.extend(&inner);
+    datagram.extend([0xbe, 0xef, 0x01]);
+    let meta = Received { csum: OuterCsum::Verified, ..Received::default() };
+    let mut decap = Decapsulator::new(opposite(&sender(gre(None, true), RCO))).unwrap();
+    let mut out = Packet::default();
+    assert_eq!(decap.pull(Frag::all(datagram), &meta, &mut out), Ok(()));
+    assert_eq!((bytes_of(&out), decap.checksummed_bytes()), (inner, 0));
+    assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
+}
+
+#[test]
 fn e_the_gre_checksum_itself_is_remote() {
     let wire = format!(
         "4500004e000040004011ae77c6120001c6120002 c00017c0003a1fa0 022f0001 80000000 00000004
@@ -278,6 +306,14 @@ fn a_pending_field_that_is_not_the_pseudo_header_sum_is_completed_here() {
 }
 
 #[test]
+fn a_known_sum_ends_with_the_headers_that_it_covers() {
+    let mut packet = load(&hex(UDP));
+    packet.offload.unit = Unit::Whole(Csum::Complete(crate::checksum::Sum::of(&hex(UDP))));
+    Encapsulator::new(sender(Mode::Ipip, RCO)).unwrap().push(&mut packet).unwrap();
+    assert_eq!(packet.offload.unit, Unit::Whole(Csum::Unknown));
+}
+
+#[test]
 fn what_is_in_a_tunnel_already_gets_no_second_option() {
     let mut encap = Encapsulator::new(sender(Mode::Ipip, RCO)).unwrap();
     let mut packet = load_partial(&hex(UDP_PRIMED));
@@ -325,6 +361,14 @@ fn padding_behind_the_inner_packet_stays_outside() {
     let wire = seal(&packet);
     assert_eq!(wire.len(), 62);
     assert_eq!(naive_sum(&wire[..20]), 0xffff);
+    // A sum that was known counts the trailer, too, and is not handed on.
+    let datagram = hex(&format!("00040000 {padded}"));
+    let sum = Some(crate::checksum::Sum::of(&datagram));
+    let meta = Received { csum: OuterCsum::Verified, sum, ..Received::default() };
+    let mut out = Packet::default();
+    let mut decap = Decapsulator::new(opposite(&sender(Mode::Ipip, PLAIN))).unwrap();
+    decap.pull(Frag::all(datagram), &meta, &mut out).unwrap();
+    assert_eq!((bytes_of(&out), out.offload.unit), (hex(UDP), Unit::Whole(Csum::Unknown)));
     // Behind the outer packet, and inside it behind the inner one.
     let mut trailed = wire.clone();
     trailed.extend([1, 2, 3]);

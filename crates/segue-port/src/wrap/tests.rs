@@ -1,0 +1,234 @@
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use pcap_file::DataLink;
+use pcap_file::pcap::PcapReader;
+use segue::gso::Limits;
+use segue::packet::{Csum, Frag, Outer, Packet, Pool, Unit};
+
+use super::*;
+use crate::batch::{Burst, RxBatch, TxBatch};
+use crate::lab::{self, Fill, bytes};
+use crate::page::{Page, PagePool};
+use crate::port::{Counters, OffloadState, Polled, Port, Sent};
+use crate::udp::{Source, UdpConfig, UdpPort};
+
+/// A port that delivers what it was given and takes everything.
+struct Scripted {
+    packets: VecDeque<Box<Packet<Page>>>,
+    bursts: VecDeque<Burst>,
+    counters: Counters,
+    file: fs::File,
+}
+
+impl Scripted {
+    fn new() -> Scripted {
+        Scripted {
+            packets: VecDeque::new(),
+            bursts: VecDeque::new(),
+            counters: Counters::default(),
+            file: fs::File::open("/dev/null").unwrap(),
+        }
+    }
+}
+
+impl Port for Scripted {
+    fn limits(&self) -> &Limits {
+        &Limits::NONE
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        Vec::new()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        let packets = self.packets.len().min(budget);
+        into.packets.extend(self.packets.drain(..packets));
+        let bursts = self.bursts.len().min(budget);
+        into.bursts.extend(self.bursts.drain(..bursts));
+        Ok(if self.packets.is_empty() && self.bursts.is_empty() { Polled::Idle } else { Polled::More })
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        // One at a time, so that a wrapper sees batches that are sent in parts.
+        batch.sent(1);
+        Ok(if batch.is_empty() { Sent::All } else { Sent::Blocked })
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+fn udp_packet(pages: &mut PagePool, seed: usize) -> Box<Packet<Page>> {
+    let ends = (IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1)), IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2)));
+    let packet = lab::ip_packet(ends, 17, 6, &lab::udp(1, 2, &bytes(100 + seed, seed)), Fill::Good);
+    let mut packet = lab::load(pages, &packet);
+    packet.offload.unit = Unit::Whole(Csum::Verified);
+    packet
+}
+
+fn burst(pages: &mut PagePool, segment_len: usize, count: usize) -> Burst {
+    let mut page = pages.take().unwrap();
+    for index in 0..count {
+        page.bytes_mut()[index * segment_len..][..segment_len].copy_from_slice(&bytes(segment_len, index));
+    }
+    let peer = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 7);
+    Burst { page: page.freeze(segment_len * count), segment_len, peer, local: None, tos: 3, ttl: None }
+}
+
+fn datagrams(bursts: &VecDeque<Burst>) -> Vec<Vec<u8>> {
+    bursts.iter().flat_map(|burst| burst.datagrams().map(|page| page.as_ref().to_vec()).collect::<Vec<_>>()).collect()
+}
+
+fn spoiled(odds: Odds, seed: u64) -> (Vec<Vec<u8>>, FaultCounts, usize) {
+    let mut pages = PagePool::new(16);
+    let mut inner = Scripted::new();
+    inner.bursts.extend((0..8).map(|_| burst(&mut pages, 200, 40)));
+    let mut port = Faults::new(inner, odds, seed);
+    let mut into = RxBatch::new(512);
+    assert_eq!(port.receive(&mut into, 64).unwrap(), Polled::Idle);
+    assert!(into.bursts.iter().all(|burst| burst.tos == 3 && burst.segment_len > 0 && !burst.page.is_empty()));
+    (datagrams(&into.bursts), port.counts(), into.bursts.len())
+}
+
+#[test]
+fn without_odds_nothing_changes() {
+    let mut pages = PagePool::new(1);
+    let once = datagrams(&VecDeque::from([burst(&mut pages, 200, 40)]));
+    let (got, counts, bursts) = spoiled(Odds::default(), 1);
+    assert!(got == std::iter::repeat_n(once, 8).flatten().collect::<Vec<_>>());
+    assert_eq!((bursts, counts), (8, FaultCounts { seen: 320, ..FaultCounts::default() }));
+}
+
+#[test]
+fn a_seed_always_gives_the_same_faults_and_they_add_up() {
+    let odds = Odds { loss: 9, duplicate: 11, reorder: 7, corrupt: 13 };
+    let (got, counts, _) = spoiled(odds, 42);
+    assert_eq!((got.clone(), counts), (spoiled(odds, 42).0, spoiled(odds, 42).1));
+    assert_ne!(got, spoiled(odds, 43).0);
+    assert_eq!(got.len() as u64, counts.seen - counts.lost + counts.duplicated);
+    for count in [counts.lost, counts.duplicated, counts.reordered, counts.corrupted] {
+        assert!((10..80).contains(&count), "{counts:?}");
+    }
+}
+
+#[test]
+fn corruption_flips_exactly_one_bit() {
+    let (got, counts, _) = spoiled(Odds { corrupt: 4, ..Odds::default() }, 7);
+    let clean = spoiled(Odds::default(), 7).0;
+    let flipped = |(a, b): (&Vec<u8>, &Vec<u8>)| a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+    let flips: Vec<u32> = got.iter().zip(&clean).map(flipped).collect();
+    assert_eq!(got.len(), clean.len());
+    assert!(flips.iter().all(|n| *n <= 1));
+    assert_eq!(u64::from(flips.iter().sum::<u32>()), counts.corrupted);
+}
+
+#[test]
+fn reordering_swaps_neighbours_and_loses_nothing() {
+    let (mut got, counts, _) = spoiled(Odds { reorder: 5, ..Odds::default() }, 3);
+    let mut clean = spoiled(Odds::default(), 3).0;
+    assert_ne!(got, clean);
+    assert!(counts.reordered > 10);
+    got.sort();
+    clean.sort();
+    assert!(got == clean);
+}
+
+#[test]
+fn packets_suffer_too_and_a_corrupt_one_is_no_longer_called_verified() {
+    let mut pages = PagePool::new(128);
+    let mut inner = Scripted::new();
+    inner.packets.extend((0..100).map(|seed| udp_packet(&mut pages, seed)));
+    let mut port = Faults::new(inner, Odds { loss: 10, duplicate: 10, reorder: 10, corrupt: 10 }, 5);
+    let mut into = RxBatch::new(128);
+    port.receive(&mut into, 200).unwrap();
+    let counts = port.counts();
+    assert_eq!(into.packets.len() as u64, counts.seen - counts.lost + counts.duplicated);
+    let mut bad = 0;
+    for packet in &into.packets {
+        let good = lab::checksum_is_good(&lab::flat(packet));
+        assert_eq!(packet.offload.unit, Unit::Whole(if good { Csum::Verified } else { Csum::Unknown }));
+        bad += u64::from(!good);
+    }
+    assert!(bad >= counts.corrupted && counts.corrupted > 2 && counts.reordered > 2, "{counts:?}");
+}
+
+fn records(file: &[u8]) -> Vec<Vec<u8>> {
+    let mut reader = PcapReader::new(file).unwrap();
+    assert_eq!(reader.header().datalink, DataLink::RAW);
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_packet() {
+        records.push(record.unwrap().data.to_vec());
+    }
+    records
+}
+
+#[test]
+fn a_trace_has_every_packet_that_crossed_once() {
+    let mut pages = PagePool::new(8);
+    let mut inner = Scripted::new();
+    inner.packets.push_back(udp_packet(&mut pages, 1));
+    let mut port = Trace::new(inner, Vec::new()).unwrap();
+    let (mut batch, mut into) = (TxBatch::new(), RxBatch::new(8));
+    port.receive(&mut into, 8).unwrap();
+    for seed in 2..5 {
+        batch.push(udp_packet(&mut pages, seed), port.limits()).unwrap();
+    }
+    while port.transmit(&mut batch).unwrap() != Sent::All {
+        batch.recycle(&mut Pool::new(0));
+    }
+    let (_, file) = port.into_inner();
+    let expected: Vec<Vec<u8>> = (1..5).map(|seed| lab::flat(&udp_packet(&mut pages, seed))).collect();
+    assert_eq!(records(&file), expected);
+}
+
+#[test]
+fn a_trace_of_datagrams_has_good_outer_headers() {
+    for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+        let mut config = UdpConfig::new(ip, 0, SocketAddr::new(ip, 9));
+        config.source = Source::Fixed(0);
+        let rx = UdpPort::open(config).unwrap();
+        let tx = UdpPort::open(UdpConfig::new(ip, 0, rx.listen())).unwrap();
+        let mut rx = Trace::new(rx, Vec::new()).unwrap();
+        let mut tx = Trace::new(tx, Vec::new()).unwrap();
+        let (mut batch, mut into, mut pages) = (TxBatch::new(), RxBatch::new(8), PagePool::new(8));
+        for seed in 0..5 {
+            let mut packet = Box::new(Packet::default());
+            packet.head.set(&[0xee; 28]);
+            let mut page = pages.take().unwrap();
+            page.bytes_mut()[..301].copy_from_slice(&bytes(301, seed));
+            packet.payload.push(Frag::all(page.freeze(301)));
+            packet.outer = Some(Outer { slot: 2, tos: 0xb9, ttl: 64, df: true, skip: 28 });
+            batch.push(packet, tx.limits()).unwrap();
+        }
+        assert_eq!(tx.transmit(&mut batch).unwrap(), Sent::All);
+        let end = Instant::now() + Duration::from_secs(3);
+        while datagrams(&into.bursts).len() < 5 && Instant::now() < end {
+            rx.receive(&mut into, 8).unwrap();
+        }
+        let (port, sent) = tx.into_inner();
+        let source = port.path(2).unwrap().source.port();
+        let (port, received) = rx.into_inner();
+        let listen = port.listen().port();
+        for file in [records(&sent), records(&received)] {
+            assert_eq!(file.len(), 5);
+            for (seed, record) in file.iter().enumerate() {
+                let header = if ip.is_ipv4() { 20 } else { 40 };
+                assert!(lab::checksum_is_good(record), "{ip}");
+                assert!(header == 40 || lab::sum16(&[&record[..20]]) == 0xffff);
+                assert_eq!(record[header..][..4], [source.to_be_bytes(), listen.to_be_bytes()].concat());
+                assert_eq!(record[header + 8..], bytes(301, seed));
+                let tos = if header == 20 { record[1] } else { record[0] << 4 | record[1] >> 4 };
+                assert_eq!(tos, 0xb9);
+            }
+        }
+    }
+}

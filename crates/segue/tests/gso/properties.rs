@@ -1,0 +1,76 @@
+//! Anything at all.
+
+use proptest::prelude::*;
+use segue::gso::{Limits, finish};
+use segue::packet::{Csum, Gso, GsoKind, LayerCsum, Remote, Start, TrainCsum, Unit};
+use segue_testkit::build::Ip;
+use segue_testkit::strategy;
+
+use crate::case::*;
+
+fn any_limits() -> impl Strategy<Value = Limits> {
+    any::<(bool, bool)>().prop_map(|(csum, outer_csum)| Limits { csum, outer_csum, ..Limits::NONE })
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let fixed = any::<(u16, bool)>();
+    (strategy::packet(6000), 8_usize..1500, any::<bool>(), fixed).prop_flat_map(|(inner, size, is_tunnelled, fixed)| {
+        let is_v4 = matches!(inner.ip, Ip::V4(_));
+        let tunnels = proptest::collection::vec(strategy::tunnel(is_v4), usize::from(is_tunnelled));
+        tunnels.prop_map(move |tunnels| {
+            let fixed = if fixed.1 { fixed.0 } else { 0 };
+            Case { tunnels, fixed, ..Case::new(inner.clone(), size) }
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_train_for_any_port_is_what_would_have_been_built(case in any_case(), limits in any_limits()) {
+        check_case(&case, &limits);
+    }
+
+    #[test]
+    fn any_bytes_with_any_state_are_split_or_refused(
+        case in any_case(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
+        cut in any::<prop::sample::Index>(),
+        unit in 0..6,
+        size in any::<u16>(),
+        states in any::<[u8; 4]>(),
+        limits in any_limits(),
+    ) {
+        let mut bytes = case.expected_head();
+        for (at, value) in changes {
+            let len = bytes.len().min(200);
+            bytes[at.index(len)] = value;
+        }
+        if cut.index(4) == 0 {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let mut packet = load(&bytes, Start::Ip);
+        let gso = Gso { kind: if size % 2 == 0 { GsoKind::Tcp } else { GsoKind::Udp }, size, fixed_ids: size };
+        let csum = if size % 3 == 0 { TrainCsum::Partial } else { TrainCsum::Stale };
+        packet.offload.unit = match unit {
+            0 => Unit::Whole(Csum::Partial),
+            1 => Unit::Whole(Csum::Verified),
+            2 => Unit::Whole(Csum::Unknown),
+            _ => Unit::Train { csum, gso },
+        };
+        let csums = [LayerCsum::Absent, LayerCsum::Unknown, LayerCsum::Done, LayerCsum::Owed];
+        for (layer, state) in packet.offload.layers_mut().iter_mut().zip(states) {
+            layer.udp = csums[usize::from(state % 4)];
+            layer.gre = csums[usize::from(state / 4 % 4)];
+            layer.remote = [None, Some(Remote::Transport), Some(Remote::Gre), layer.remote][usize::from(state / 16 % 4)];
+        }
+        let payload: Vec<u8> = packet.payload.pieces(0..usize::MAX).flatten().copied().collect();
+        if let Ok((out, _)) = split_both(&packet, &limits) {
+            let head_len = packet.head.len();
+            let joined: Vec<u8> = out.iter().flat_map(|o| o.bytes[head_len..].to_vec()).collect();
+            prop_assert_eq!(joined, payload);
+        }
+        let _ = finish(&mut packet);
+    }
+}
