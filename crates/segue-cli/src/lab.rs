@@ -1,10 +1,246 @@
 //! `segue lab`: the command line of the demonstration.
 
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use segue_lab::{Lab as Hosts, LabError, LinkForm, Measurement, Options, Progress, Step, interrupt};
+use serde_json::{Value, json};
+
 use crate::args::Lab;
 use crate::error::{Error, Kind};
-use crate::out::Out;
+use crate::out::{Out, to_stderr};
+use crate::version;
 
 /// Runs the command.
-pub(crate) fn run(_args: &Lab, _out: &Out) -> Result<(), Error> {
-    Err(Error::new(Kind::NotAvailable, "segue lab is not wired", "segue help"))
+pub(crate) fn run(args: &Lab, out: &Out) -> Result<(), Error> {
+    let options = options(args).map_err(failure)?;
+    interrupt::catch().map_err(|error| {
+        Error::system("cannot catch signals", &error, "segue doctor").why("the kernel refused a signal handler")
+    })?;
+    segue_lab::enter_user_namespace().map_err(failure)?;
+    let mut progress = Shown::new(&args.progress, out.quiet);
+    let made = Hosts::new(&options, &mut progress);
+    let outcome = made.and_then(|mut lab| {
+        if args.keep { keep(&mut lab, &mut progress, out) } else { measure(&mut lab, &mut progress, out) }
+    });
+    progress.clear();
+    outcome.map_err(failure)
+}
+
+fn measure(lab: &mut Hosts, progress: &mut Shown, out: &Out) -> Result<(), LabError> {
+    let table = lab.measure(progress)?;
+    progress.clear();
+    if out.json {
+        out.data(&(table.to_json(out.pretty) + "\n"));
+        return Ok(());
+    }
+    out.data(&table.to_text());
+    out.data(&format!("\n{}", table.caption()));
+    out.note("next: segue lab --keep    to look around in the two hosts");
+    Ok(())
+}
+
+fn keep(lab: &mut Hosts, progress: &mut Shown, out: &Out) -> Result<(), LabError> {
+    let entrances = lab.entrances()?;
+    progress.clear();
+    if out.json {
+        let hosts: Vec<Value> = entrances
+            .iter()
+            .map(|entrance| {
+                let addresses: Vec<Value> = entrance
+                    .addresses
+                    .iter()
+                    .map(|(case, address)| json!({ "case": case, "address": address }))
+                    .collect();
+                json!({ "host": entrance.host, "command": entrance.command, "addresses": addresses })
+            })
+            .collect();
+        out.value(&json!({ "schema": "segue.lab/1", "hosts": hosts }));
+    } else {
+        for entrance in &entrances {
+            out.data(&format!("host {}: {}\n", entrance.host, entrance.command));
+            for (case, address) in &entrance.addresses {
+                out.data(&format!("  {case:<12} {address}\n"));
+            }
+        }
+        out.note("Stop: Ctrl-C takes everything away");
+    }
+    interrupt::wait();
+    Ok(())
+}
+
+fn options(args: &Lab) -> Result<Options, LabError> {
+    let mut options = Options {
+        segue: std::env::current_exe().map_err(|error| LabError::System {
+            what: "find the program segue".to_owned(),
+            source: error,
+            hint: "start it by its path".to_owned(),
+        })?,
+        link: args.link.parse::<LinkForm>()?,
+        mode: args.mode.parse()?,
+        encap: args.encap.parse()?,
+        outer: args.outer.parse()?,
+        proto: args.proto.parse()?,
+        seconds: args.seconds,
+        parallel: args.parallel,
+        runs: args.runs,
+        simd: Some(version::simd()),
+        ..Options::default()
+    };
+    if let Some(family) = &args.family {
+        options.families = vec![family.parse()?];
+    }
+    options.cases.extend(args.with.iter().cloned());
+    options.checked_families()?;
+    Ok(options)
+}
+
+/// The lab's errors in the form of all others.
+fn failure(error: LabError) -> Error {
+    let kind = match &error {
+        LabError::Usage(_) => Kind::Usage,
+        LabError::Interrupted => Kind::Interrupted,
+        LabError::MissingPrograms(_) => Kind::NotFound,
+        LabError::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Kind::NoPermission,
+        _ => Kind::System,
+    };
+    let text = error.to_string();
+    // The hint has a field of its own.
+    let text = text.split_once("\ntry:").map_or(text.as_str(), |(text, _)| text);
+    let (message, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let hint = error.hint().unwrap_or_else(|| match kind {
+        Kind::Usage => "segue lab --help".to_owned(),
+        Kind::Interrupted => "segue lab".to_owned(),
+        _ => "segue doctor".to_owned(),
+    });
+    let mut made = Error::new(kind, message, hint);
+    made.os_error = error.os_error();
+    if !rest.is_empty() {
+        made.why = Some(rest.lines().map(str::trim).collect::<Vec<_>>().join("\n"));
+    }
+    made
+}
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// One line that is written over.
+    Line,
+    /// One line for each step that is done.
+    Lines,
+    /// One JSON object for each step.
+    Json,
+    Never,
+}
+
+struct Shown {
+    how: How,
+    /// Columns of the line that stands on the terminal.
+    standing: usize,
+}
+
+impl Shown {
+    fn new(how: &str, quiet: bool) -> Shown {
+        let how = match how {
+            "json" => How::Json,
+            "never" => How::Never,
+            _ if quiet => How::Never,
+            _ if io::stderr().is_terminal() => How::Line,
+            _ => How::Lines,
+        };
+        Shown { how, standing: 0 }
+    }
+
+    /// Takes the line from the terminal.
+    fn clear(&mut self) {
+        if self.standing > 0 {
+            to_stderr(&format!("\r{}\r", " ".repeat(self.standing)));
+            self.standing = 0;
+        }
+    }
+}
+
+impl Progress for Shown {
+    fn step(&mut self, step: &Step) {
+        match (self.how, step) {
+            (How::Never, _) => {}
+            (How::Json, _) => to_stderr(&format!("{}\n", object(step))),
+            (How::Lines, Step::Measuring(_)) => {}
+            (How::Lines, _) | (How::Line, Step::Skipped { .. }) => {
+                self.clear();
+                to_stderr(&format!("{step}\n"));
+            }
+            (How::Line, _) => {
+                let text = step.to_string();
+                let rest = self.standing.saturating_sub(text.len());
+                to_stderr(&format!("\r{text}{}", " ".repeat(rest)));
+                self.standing = text.len();
+            }
+        }
+    }
+}
+
+fn object(step: &Step) -> Value {
+    let measurement = |name: &str, m: &Measurement| {
+        json!({
+            "step": name, "case": m.case, "family": m.family.number(), "proto": m.proto.as_str(), "run": m.run,
+            "runs": m.runs, "done": m.done, "total": m.total, "left_s": seconds(m.left),
+        })
+    };
+    match step {
+        Step::Preparing(what) => json!({ "step": "preparing", "what": what }),
+        Step::Skipped { case, reason } => json!({ "step": "skipped", "case": case, "reason": reason }),
+        Step::Measuring(m) => measurement("measuring", m),
+        Step::Measured { measurement: m, gbps } => {
+            let mut value = measurement("measured", m);
+            value["gbps"] = json!(gbps);
+            value
+        }
+        other => json!({ "step": "other", "what": other.to_string() }),
+    }
+}
+
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn parsed(line: &str) -> Lab {
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        match cli.command {
+            Some(Command::Lab(lab)) => lab,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_word_that_clap_takes_is_one_that_the_lab_knows() {
+        for (option, values) in [
+            ("link", &["nic", "veth"][..]),
+            ("mode", &["gre", "ipip", "sit"]),
+            ("encap", &["gue", "fou"]),
+            ("outer", &["4", "6"]),
+            ("proto", &["tcp", "udp"]),
+            ("with", &["fastd"]),
+        ] {
+            for value in values {
+                options(&parsed(&format!("segue lab --{option} {value}"))).unwrap();
+            }
+        }
+        assert_eq!(options(&parsed("segue lab --family 6")).unwrap().families, [segue_lab::Family::V6]);
+    }
+
+    #[test]
+    fn options_that_contradict_each_other_are_used_wrongly() {
+        let error = failure(options(&parsed("segue lab --mode sit --family 4")).unwrap_err());
+        assert_eq!(error.kind.exit_code(), 2);
+        assert!(!error.hint.is_empty() && !error.message.contains("try:"));
+        assert_eq!(failure(LabError::Interrupted).kind.exit_code(), 130);
+    }
 }

@@ -61,7 +61,10 @@ fn start() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Doctor's JSON is complete in itself.
-            if !(out.json && matches!(cli.command, Some(Command::Doctor))) {
+            let complete = out.json && matches!(cli.command, Some(Command::Doctor));
+            // Whoever pressed Ctrl-C knows what happened.
+            let known = !out.json && error.kind == Kind::Interrupted;
+            if !complete && !known {
                 out.error(&error);
             }
             ExitCode::from(error.kind.exit_code())

@@ -30,6 +30,18 @@ struct Bench {
     machine: BTreeMap<String, Value>,
     /// One row for each case.
     rows: Vec<Row>,
+    /// Cases that cannot run on this machine; missing when all ran.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    skipped: Vec<Skipped>,
+}
+
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "only its schema is used")]
+struct Skipped {
+    /// The case.
+    name: String,
+    /// Why it did not run.
+    reason: String,
 }
 
 #[derive(JsonSchema)]

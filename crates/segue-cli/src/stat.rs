@@ -13,6 +13,7 @@ use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::sys;
 use crate::units;
+use crate::words::help::wrapped;
 
 /// Widest table, unless a wider one is asked for.
 const WIDTH: usize = 80;
@@ -233,8 +234,10 @@ fn why(instance: &Instance, raw: bool) -> String {
     let flushes = merged(ports, |port| &port.flushes);
     let refusals = merged(ports, |port| &port.refusals);
     let (left, right) = (shares(&flushes, raw), shares(&refusals, raw));
-    text.push_str("  why trains ended        share      why packets stayed alone     share\n");
-    for row in 0..left.len().max(right.len()).max(1) {
+    if !left.is_empty() || !right.is_empty() {
+        text.push_str("  why trains ended        share      why packets stayed alone     share\n");
+    }
+    for row in 0..left.len().max(right.len()) {
         let (l, r) = (left.get(row).cloned().unwrap_or_default(), right.get(row).cloned().unwrap_or_default());
         let line = format!("  {:<20} {:>8}      {:<25} {:>8}", l.0, l.1, r.0, r.1);
         text.push_str(line.trim_end());
@@ -243,7 +246,9 @@ fn why(instance: &Instance, raw: bool) -> String {
     let mut list = |head: &str, reasons: &[(String, String)]| {
         if !reasons.is_empty() {
             let parts: Vec<String> = reasons.iter().map(|(name, share)| format!("{name} {share}")).collect();
-            text.push_str(&format!("  {head}: {}\n", parts.join(", ")));
+            let all = parts.join(", ");
+            let words: Vec<String> = all.split(' ').map(str::to_owned).collect();
+            text.push_str(&wrapped(&words, &format!("  {head}: "), "    "));
         }
     };
     list("refused because", &shares(&merged(ports, |port| &port.mismatches), raw));
@@ -259,14 +264,15 @@ fn why(instance: &Instance, raw: bool) -> String {
         })
         .collect();
     if !offloads.is_empty() {
-        text.push_str(&format!("offloads  {}\n", offloads.join("   ")));
+        let words: Vec<String> = offloads.iter().map(|offload| format!("{offload}  ")).collect();
+        text.push_str(&wrapped(&words, "offloads  ", "          "));
     }
     let summed: u64 = instance.ports.values().map(|port| port.checksummed_bytes).sum();
     text.push_str(&format!("payload bytes summed by segue: {summed}\n"));
     for hint in hints(instance, &flushes, &refusals) {
         text.push_str(&format!("hint: {hint}\n"));
     }
-    text
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn side(ports: &BTreeMap<String, Port>, side: Side) -> Port {
@@ -347,14 +353,14 @@ mod tests {
 
     fn instance(name: &str) -> Instance {
         let inside = Port {
-            transmit: Flow { packets: 19, bytes: 19 * 43_000, trains: 19, segments: 681 },
+            transmit: Flow { packets: 19, bytes: 19 * 43_000, trains: 19, segments: 681, calls: 19 },
             flushes: BTreeMap::from([("full".into(), 71), ("psh".into(), 29), ("never".into(), 0)]),
             refusals: BTreeMap::from([("pure_ack".into(), 9), ("ip_options".into(), 1)]),
             ..Port::default()
         };
         let outside = Port {
             side: Side::Outside,
-            receive: Flow { packets: 19, bytes: 19 * 43_000, trains: 19, segments: 681 },
+            receive: Flow { packets: 19, bytes: 19 * 43_000, trains: 19, segments: 681, calls: 19 },
             drops: BTreeMap::from([("too_big".into(), 3)]),
             ..Port::default()
         };

@@ -153,13 +153,18 @@ pub(crate) fn capabilities() -> io::Result<u64> {
     Ok(u64::from(data[0].effective) | u64::from(data[1].effective) << 32)
 }
 
-/// Clears every capability set of the calling thread, the bounding set as far as the kernel lets it.
-pub(crate) fn drop_capabilities() -> io::Result<()> {
-    const PR_CAP_AMBIENT_CLEAR_ALL: libc::c_ulong = 4;
+/// Empties the bounding set, so that no program started from here can ever have a capability. Without CAP_SETPCAP the
+/// kernel refuses, and nothing is gained or lost: the caller forbids new privileges as well.
+pub(crate) fn drop_bounding_set() {
     for cap in 0..64 as libc::c_ulong {
-        // SAFETY: plain numbers. Without CAP_SETPCAP this fails and the other sets still go.
+        // SAFETY: plain numbers.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) };
     }
+}
+
+/// Clears the capability sets of the calling thread: ambient, inheritable, permitted and effective.
+pub(crate) fn drop_capabilities() -> io::Result<()> {
+    const PR_CAP_AMBIENT_CLEAR_ALL: libc::c_ulong = 4;
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
     let header = CapHeader { version: CAP_VERSION_3, pid: 0 };

@@ -22,7 +22,7 @@ pub(crate) fn run(out: &Out) {
 
 /// The instruction set that checksums use on this machine.
 pub(crate) fn simd() -> String {
-    "scalar".to_owned()
+    segue::checksum::implementation().to_owned()
 }
 
 fn value() -> Value {

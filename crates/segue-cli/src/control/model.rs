@@ -274,9 +274,9 @@ mod tests {
     }
 
     #[test]
-    fn wire_packets_are_single_ones_and_the_segments_of_trains() {
-        let flow = Flow { packets: 10, bytes: 0, trains: 4, segments: 160 };
-        assert_eq!(flow.wire_packets(), 166);
+    fn the_mean_unit_of_nothing_is_zero() {
+        assert_eq!(Flow::default().mean_bytes(), 0.0);
+        assert_eq!(Flow { packets: 4, bytes: 10, ..Flow::default() }.mean_bytes(), 2.5);
     }
 
     #[test]

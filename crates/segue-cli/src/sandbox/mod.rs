@@ -70,6 +70,8 @@ pub(crate) fn enter(signals: &mut Signals, socket: &Path, out: &Out) -> Result<S
         }
     }
     let parent = sys::parent_pid();
+    // A change of user takes the right to do this.
+    sys::drop_bounding_set();
     if let Some(user) = &user {
         sys::become_user(user.uid, user.gid).map_err(|error| failed("cannot become another user", &error))?;
     }

@@ -8,7 +8,9 @@ use netlink_packet_core::{
     NetlinkPayload, NetlinkSerializable,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -28,6 +30,8 @@ pub(crate) struct Link {
     pub(crate) mtu: u32,
     /// Whether it is up.
     pub(crate) up: bool,
+    /// Whether it is a TUN or TAP device.
+    pub(crate) tun: bool,
 }
 
 /// The way to an address.
@@ -112,11 +116,12 @@ impl Netlink {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         };
         let up = found.header.flags.contains(LinkFlags::Up);
-        let mut link = Link { index: found.header.index, name: String::new(), mtu: 0, up };
+        let mut link = Link { index: found.header.index, name: String::new(), mtu: 0, up, tun: false };
         for attribute in found.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::LinkInfo(infos) => link.tun = infos.contains(&LinkInfo::Kind(InfoKind::Tun)),
                 _ => {}
             }
         }
@@ -190,11 +195,21 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Sets the largest packet that the stack hands to the device in one piece, for IPv6 and IPv4, bytes.
+    /// Sets the largest packet that the stack hands to the device in one piece, bytes, at most 65536; up to there Linux
+    /// uses one value for IPv4 and IPv6.
     pub(crate) fn gso_max_size(&mut self, bytes: u32) -> io::Result<()> {
-        let command = format!("ip link set dev {} gso_max_size {bytes} gso_ipv4_max_size {bytes}", self.name);
+        let command = format!("ip link set dev {} gso_max_size {bytes}", self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_GSO_MAX_SIZE");
-        let message = self.link(vec![LinkAttribute::GsoMaxSize(bytes), LinkAttribute::GsoIpv4MaxSize(bytes)]);
+        let message = self.link(vec![LinkAttribute::GsoMaxSize(bytes)]);
+        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// Keeps the kernel from giving the link an IPv6 address of its own making, for a link that carries no IPv6.
+    pub(crate) fn no_generated_addresses(&mut self) -> io::Result<()> {
+        self.out
+            .change(&format!("ip link set dev {} addrgenmode none", self.name), "RTM_NEWLINK IFLA_INET6_ADDR_GEN_MODE");
+        let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+        let message = self.link(vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])])]);
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 

@@ -70,9 +70,7 @@ fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
 fn free(dev: &str, netlink: &mut Netlink) -> Result<(), Error> {
     let taken = netlink.link_named(dev).map_err(|error| why::change(dev, "read the state", &error))?;
     match taken {
-        Some(_) if !Path::new("/sys/class/net").join(dev).join("tun_flags").exists() => {
-            Err(why::tun_attach(dev, &std::io::Error::from_raw_os_error(libc::EEXIST)))
-        }
+        Some(link) if !link.tun => Err(why::tun_attach(dev, &std::io::Error::from_raw_os_error(libc::EEXIST))),
         _ => Ok(()),
     }
 }
@@ -172,6 +170,11 @@ fn configure(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Erro
     // Older kernels do not take the IPv4 part; trains are then cut by segue.
     if ready.plan.gso && changes.gso_max_size(ready.gso_max_size()).is_err() {
         out.note("note: the kernel keeps its own gso_max_size; some trains are cut into two sends");
+    }
+    // A kernel without IPv6 refuses, and then makes none either. With it, what it would send on its own would count as
+    // drops of a tunnel that carries IPv4 only.
+    if ready.plan.mode == plan::Mode::Ipip {
+        let _ = changes.no_generated_addresses();
     }
     for &prefix in &ready.plan.addr {
         match changes.address(prefix) {

@@ -1,6 +1,7 @@
 //! What the system says about a plan: source address, link and MTU.
 
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, UdpSocket};
 
 use serde::Serialize;
 
@@ -110,14 +111,14 @@ fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> Resu
 
 fn no_route(plan: &Plan, error: &std::io::Error) -> Error {
     let remote = plan.remote;
-    match (error.raw_os_error(), plan.local) {
-        // The kernel answers EINVAL to a source address that is not its own.
-        (Some(libc::EINVAL | libc::EADDRNOTAVAIL), Some(local)) => {
-            Error::system(format!("cannot send from {local} to {remote}"), error, "ip -br addr")
-                .kind(Kind::Unreachable)
-                .why(format!("{local} is not an address of this host"))
-        }
-        _ => {
+    // To a source address that is not its own the kernel answers as if there were no route, or EINVAL: so it is asked.
+    let foreign =
+        plan.local.filter(|local| UdpSocket::bind((*local, 0)).is_err_and(|e| e.kind() == ErrorKind::AddrNotAvailable));
+    match foreign {
+        Some(local) => Error::system(format!("cannot send from {local} to {remote}"), error, "ip -br addr")
+            .kind(Kind::Unreachable)
+            .why(format!("{local} is not an address of this host")),
+        None => {
             Error::system(format!("no way to {remote}"), error, format!("ip route get {remote}\nsudo ip route add ..."))
                 .kind(Kind::Unreachable)
                 .why("no route of this host leads there")
@@ -135,7 +136,7 @@ mod tests {
     fn on_link(line: &str, mtu: u32, route_mtu: Option<u32>) -> Result<Ready, Error> {
         let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let plan = plan(&parse("segue tunnel", WORDS, &tokens).unwrap(), None).unwrap();
-        let link = Link { index: 2, name: "eth0".into(), mtu, up: true };
+        let link = Link { index: 2, name: "eth0".into(), mtu, up: true, tun: false };
         ready(plan, "198.18.0.1".parse().unwrap(), &link, route_mtu)
     }
 

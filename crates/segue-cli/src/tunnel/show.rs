@@ -55,7 +55,7 @@ pub(crate) fn up_text(ready: &Ready, offloads: &Offloads, sandbox: &Sandbox) -> 
         plan.dev,
         subject(ready),
         mtu_line(ready),
-        line("receive", offloads.is_on("udp_gro"), "UDP_GRO", "remote or verified by the outer one"),
+        line("receive", offloads.is_on("udp_gro"), "UDP_GRO", "by the outer one"),
         line("send", offloads.is_on("udp_segment"), "UDP_SEGMENT", checksum(ready)),
         plan.workers,
         sandbox.text(),

@@ -16,8 +16,8 @@ use segue::{gro, hash};
 use segue_datapath::board::{Board, Group};
 use segue_datapath::tunnel::{Parts, Tunnel};
 use segue_datapath::worker;
-use segue_port::tun::{Existing, TunConfig, TunPort};
-use segue_port::udp::{Carries, Checksum, Source, UdpConfig, UdpPort};
+use segue_port::tun::{Existing, TunConfig, TunOffloads, TunPort};
+use segue_port::udp::{Carries, Checksum, Source, UdpConfig, UdpOffloads, UdpPort};
 use segue_port::wrap::Trace;
 use segue_port::{OffloadState, Port as DataPort, tun, udp};
 
@@ -84,7 +84,11 @@ pub(crate) fn open(ready: &Ready) -> Result<Devices, Error> {
     let config = TunConfig {
         name: plan.dev.clone(),
         existing: Existing::Attach,
-        offloads: if plan.gso || plan.gro { tun::TunOffloads::All } else { tun::TunOffloads::None },
+        offloads: match (plan.gso, plan.gro) {
+            (true, _) => TunOffloads::All,
+            (false, true) => TunOffloads::WriteOnly,
+            (false, false) => TunOffloads::None,
+        },
     };
     let tun = TunPort::open(&config).map_err(|error| tun_error(&plan.dev, error))?;
     let trace = match &plan.trace {
@@ -113,7 +117,12 @@ fn udp_config(ready: &Ready) -> UdpConfig {
         checksum: if plan.encap_csum { Checksum::Full } else { Checksum::Zero },
         zero_checksum_v6: !plan.encap_csum,
         carries: if plan.encap == Encap::Gue { Carries::Gue } else { Carries::Other },
-        offloads: if plan.gso || plan.gro { udp::UdpOffloads::All } else { udp::UdpOffloads::None },
+        offloads: match (plan.gso, plan.gro) {
+            (true, true) => UdpOffloads::All,
+            (true, false) => UdpOffloads::SendOnly,
+            (false, true) => UdpOffloads::ReceiveOnly,
+            (false, false) => UdpOffloads::None,
+        },
         ..UdpConfig::new(ready.local, plan.port, SocketAddr::new(plan.remote, plan.dport))
     }
 }
@@ -230,7 +239,7 @@ impl Devices {
             // The socket verifies what has a checksum, and its filter lets no remote checksum in that has none.
             outer_csum: OuterCsum::Verified,
             gro: gro_config(plan, keys.flows),
-            budget: if plan.gso || plan.gro { BUDGET } else { 1 },
+            budget: BUDGET,
             pages: PAGES,
         });
         let board = worker::board(&tunnel);

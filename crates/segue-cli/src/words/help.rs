@@ -61,7 +61,8 @@ fn sentence(word: &Word) -> String {
     text
 }
 
-fn wrapped(parts: &[String], first: &str, next: &str) -> String {
+/// Parts in lines of at most [`WIDTH`] columns; the first line begins with `first`, the others with `next`.
+pub(crate) fn wrapped(parts: &[String], first: &str, next: &str) -> String {
     let mut text = String::new();
     let mut line = first.to_owned();
     let mut empty = true;

@@ -1,0 +1,125 @@
+//! Running the built program.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+/// The program.
+pub(crate) const SEGUE: &str = env!("CARGO_BIN_EXE_segue");
+
+/// What a run gave.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    fn of(output: Output) -> Ran {
+        Ran {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).expect("stdout is UTF-8"),
+            stderr: String::from_utf8(output.stderr).expect("stderr is UTF-8"),
+        }
+    }
+
+    /// The one JSON value on stdout.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// A command with the environment that tests want: no colour wishes, a place of its own for sockets.
+pub(crate) fn command(program: &str, place: &Place) -> Command {
+    let mut command = Command::new(program);
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "XDG_RUNTIME_DIR"] {
+        command.env_remove(name);
+    }
+    command.env("TERM", "xterm").env("SEGUE_RUNTIME_DIR", place.path()).env("SEGUE", SEGUE).stdin(Stdio::null());
+    command
+}
+
+/// Runs segue with the words of `line`.
+pub(crate) fn segue(line: &str) -> Ran {
+    let place = Place::new();
+    Ran::of(command(SEGUE, &place).args(line.split_whitespace()).output().expect("segue runs"))
+}
+
+/// Runs segue with `env` set.
+pub(crate) fn segue_with(line: &str, env: &[(&str, &str)]) -> Ran {
+    let place = Place::new();
+    Ran::of(
+        command(SEGUE, &place).args(line.split_whitespace()).envs(env.iter().copied()).output().expect("segue runs"),
+    )
+}
+
+/// Runs a shell script, in which `$SEGUE` is the program.
+pub(crate) fn shell(script: &str) -> Ran {
+    let place = Place::new();
+    Ran::of(command("sh", &place).args(["-c", script]).output().expect("sh runs"))
+}
+
+/// What every script in a namespace begins with: a link to 198.18.0.2 and 2001:db8::2 of 1500 bytes.
+const LINK: &str = "set -u
+ip link set lo up
+ip link add eth0 type veth peer name peer0
+ip addr add 198.18.0.1/24 dev eth0
+ip addr add 2001:db8::1/64 dev eth0 nodad
+ip link set eth0 up
+ip link set peer0 up
+";
+
+/// Runs a shell script in a network and mount namespace of its own with a link; `None` where none can be made.
+pub(crate) fn in_namespace(script: &str) -> Option<Ran> {
+    in_namespace_at(script, &Place::new())
+}
+
+/// The same, with a chosen place for sockets.
+pub(crate) fn in_namespace_at(script: &str, place: &Place) -> Option<Ran> {
+    if !can_unshare() {
+        eprintln!("skipped: no network namespace can be made here (run as root)");
+        return None;
+    }
+    // A process namespace of its own: pgrep finds nothing else, and nothing outlives the script. The time limit is for a
+    // tunnel that does not end.
+    let mut made = command("unshare", place);
+    made.args(["--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]);
+    made.args(["timeout", "-k", "1", "40", "sh", "-c"]);
+    made.arg(format!("{LINK}{script}"));
+    let ran = Ran::of(made.output().expect("unshare runs"));
+    assert_ne!(ran.code, Some(124), "the script took too long: {ran:?}");
+    Some(ran)
+}
+
+/// Whether a network namespace can be made, and TUN devices with it.
+pub(crate) fn can_unshare() -> bool {
+    let made = Command::new("unshare").args(["--net", "--mount", "true"]).stderr(Stdio::null()).status();
+    made.is_ok_and(|status| status.success()) && Path::new("/dev/net/tun").exists()
+}
+
+/// A directory of this test, gone afterwards.
+pub(crate) struct Place(PathBuf);
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("segue-test-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Place(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,204 @@
+//! What a host may refuse, told apart: a missing device, a missing right, a security module, a container, a name or port
+//! that is taken.
+
+mod common;
+
+use std::os::unix::fs::FileTypeExt;
+use std::process::Command;
+
+use common::{Place, Ran, SEGUE, can_unshare, in_namespace};
+use landlock::{ABI, Access, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr};
+
+const LINE: &str = "tunnel dev sg0 remote 198.18.0.2 encap gue";
+
+/// Runs `$SEGUE LINE` and the same with -j after `before`; returns the text and the JSON error.
+fn refused(before: &str, line: &str, wrap: &str) -> Option<(Ran, serde_json::Value)> {
+    let script = format!("{before}\n{wrap} $SEGUE {line}; echo \"status $?\"; {wrap} $SEGUE {line} -j");
+    let ran = in_namespace(&script)?;
+    let (status, json) = ran.stdout.split_once('\n').unwrap_or_else(|| panic!("{ran:?}"));
+    assert_eq!(status, "status 1", "{ran:?}");
+    let value: serde_json::Value = serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    let error = value["error"].clone();
+    assert!(ran.stderr.starts_with("error: "), "{ran:?}");
+    assert!(ran.stderr.contains("\nwhy:  ") && ran.stderr.contains("\ntry:  "), "{ran:?}");
+    Some((ran, error))
+}
+
+#[test]
+fn a_missing_device_file_is_told_from_a_missing_right() {
+    let Some((ran, error)) = refused("mount -t tmpfs none /dev/net", LINE, "env -u container") else { return };
+    assert_eq!((error["kind"].as_str(), error["os_error"].as_i64()), (Some("no_tun"), Some(i64::from(libc::ENOENT))));
+    assert!(ran.stderr.contains("/dev/net/tun: No such file or directory"), "{ran:?}");
+    assert!(ran.stderr.contains("--device /dev/net/tun"), "{ran:?}");
+}
+
+#[test]
+fn a_container_is_named_with_the_option_that_it_needs() {
+    let before = "mount -t tmpfs none /dev/net; mount -t tmpfs none /run; touch /run/.containerenv";
+    let Some((ran, error)) = refused(before, LINE, "") else { return };
+    assert_eq!(error["kind"], "no_tun");
+    assert!(ran.stderr.contains("this is a podman container"), "{ran:?}");
+    assert!(ran.stderr.contains("podman run --cap-add NET_ADMIN --device /dev/net/tun"), "{ran:?}");
+}
+
+#[test]
+fn a_file_mode_that_forbids_is_a_missing_right() {
+    let before = "mount -t tmpfs none /dev/net; mknod -m 600 /dev/net/tun c 10 200";
+    let wrap = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    let Some((ran, error)) = refused(
+        &format!(
+            "{before}; chmod 777 $SEGUE_RUNTIME_DIR; chown 65534 $SEGUE_RUNTIME_DIR; chmod 755 $SEGUE_RUNTIME_DIR"
+        ),
+        LINE,
+        wrap,
+    ) else {
+        return;
+    };
+    assert_eq!(
+        (error["kind"].as_str(), error["os_error"].as_i64()),
+        (Some("no_permission"), Some(i64::from(libc::EACCES))),
+        "{ran:?}"
+    );
+    assert!(ran.stderr.contains("uid 65534"), "{ran:?}");
+}
+
+#[test]
+fn without_cap_net_admin_it_says_so_and_what_to_do_once() {
+    let before = "rm -f /run/.containerenv; mount -t tmpfs none /dev/net; mknod -m 666 /dev/net/tun c 10 200; chown 65534 $SEGUE_RUNTIME_DIR";
+    let wrap = "env -u container setpriv --reuid 65534 --regid 65534 --clear-groups";
+    let Some((ran, error)) = refused(before, LINE, wrap) else { return };
+    assert_eq!(
+        (error["kind"].as_str(), error["os_error"].as_i64()),
+        (Some("no_permission"), Some(i64::from(libc::EPERM))),
+        "{ran:?}"
+    );
+    assert!(ran.stderr.contains("error: cannot create sg0: Operation not permitted"), "{ran:?}");
+    assert!(ran.stderr.contains("CAP_NET_ADMIN"), "{ran:?}");
+    if !ran.stderr.contains("container") {
+        assert!(ran.stderr.contains("sudo ip tuntap add dev sg0 mode tun user $USER multi_queue vnet_hdr"), "{ran:?}");
+        assert!(ran.stderr.contains("sudo setcap cap_net_admin+ep"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_sandbox_that_denies_is_told_from_a_missing_right() {
+    if !can_unshare() || !std::fs::metadata("/dev/net/tun").is_ok_and(|data| data.file_type().is_char_device()) {
+        eprintln!("skipped: no network namespace can be made here (run as root)");
+        return;
+    }
+    let place = Place::new();
+    let mut command = common::command("unshare", &place);
+    let script = format!(
+        "ip link set lo up; ip addr add 198.18.0.1/24 dev lo; {SEGUE} {LINE}; echo \"status $?\"; {SEGUE} {LINE} -j"
+    );
+    command.args(["--net", "timeout", "20", "sh", "-c", &script]);
+    let directory = place.path().to_owned();
+    // Landlock holds for the thread that asks and for what it starts: everything may be used but /dev/net.
+    let output = std::thread::spawn(move || {
+        let all = AccessFs::from_all(ABI::V1);
+        let rules = Ruleset::default().handle_access(all).and_then(Ruleset::create);
+        let mut rules = rules.expect("a ruleset");
+        let open = [
+            "/usr",
+            "/bin",
+            "/lib",
+            "/lib64",
+            "/etc",
+            "/proc",
+            "/sys",
+            "/run",
+            "/root",
+            "/work",
+            "/home",
+            "/dev/null",
+            "/dev/urandom",
+        ];
+        let target = std::path::Path::new(SEGUE).parent().expect("a directory").to_owned();
+        let paths = open.iter().map(std::path::PathBuf::from).chain([directory, target]);
+        for path in paths.filter(|path| path.exists()) {
+            let access = if path.is_dir() { all } else { all & AccessFs::from_file(ABI::V1) };
+            rules = rules.add_rule(PathBeneath::new(PathFd::new(path).expect("a path"), access)).expect("a rule");
+        }
+        let status = rules.restrict_self().expect("the sandbox");
+        if status.ruleset == landlock::RulesetStatus::NotEnforced {
+            return None;
+        }
+        Some(command.output().expect("unshare runs"))
+    })
+    .join()
+    .expect("no fault");
+    let Some(output) = output else {
+        eprintln!("skipped: this kernel has no Landlock");
+        return;
+    };
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (status, json) = stdout.split_once('\n').unwrap_or_else(|| panic!("{stdout} {stderr}"));
+    assert_eq!(status, "status 1", "{stderr}");
+    let value: serde_json::Value =
+        serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {stdout} {stderr}"));
+    let error = &value["error"];
+    assert_eq!(
+        (error["kind"].as_str(), error["os_error"].as_i64()),
+        (Some("denied"), Some(i64::from(libc::EACCES))),
+        "{stderr}"
+    );
+    assert!(stderr.contains("a security module or sandbox refused"), "{stderr}");
+    assert!(stderr.contains("DeviceAllow=/dev/net/tun"), "{stderr}");
+}
+
+#[test]
+fn a_name_a_port_and_an_address_that_cannot_be_had_are_named() {
+    let before = "ip link add sg0 type dummy";
+    let Some((ran, error)) = refused(before, LINE, "") else { return };
+    assert_eq!(error["kind"], "in_use");
+    assert!(ran.stderr.contains("ip -d link show dev sg0"), "{ran:?}");
+
+    let listener = std::net::UdpSocket::bind("127.0.0.1:0");
+    drop(listener);
+    let before = "$SEGUE tunnel dev sg1 remote 198.18.0.2 encap gue -q & sleep 1";
+    let Some((ran, error)) = refused(before, &format!("{LINE} --check"), "") else { return };
+    assert_eq!(
+        (error["kind"].as_str(), error["os_error"].as_i64()),
+        (Some("in_use"), Some(i64::from(libc::EADDRINUSE)))
+    );
+    assert!(ran.stderr.contains("cannot listen on UDP 198.18.0.1:6080: Address already in use"), "{ran:?}");
+
+    let Some((ran, error)) = refused("", &format!("{LINE} local 198.18.9.9"), "") else { return };
+    assert_eq!(error["kind"], "unreachable");
+    assert!(ran.stderr.contains("198.18.9.9 is not an address of this host"), "{ran:?}");
+
+    let Some((ran, error)) = refused("", "tunnel dev sg0 remote 203.0.113.9 encap gue", "") else { return };
+    assert_eq!(error["kind"], "unreachable");
+    assert!(ran.stderr.contains("no way to 203.0.113.9: Network is unreachable"), "{ran:?}");
+}
+
+#[test]
+fn a_tunnel_works_in_a_user_namespace_without_root() {
+    if !can_unshare() {
+        eprintln!("skipped: no network namespace can be made here (run as root)");
+        return;
+    }
+    let place = Place::new();
+    let inside =
+        "ip link set lo up; ip link add eth0 type dummy; ip addr add 198.18.0.1/24 dev eth0; ip link set eth0 up
+$SEGUE tunnel dev sg0 remote 198.18.0.2 encap gue addr 198.19.0.1/30 & pid=$!
+for n in $(seq 100); do $SEGUE stat sg0 >/dev/null 2>&1 && break; sleep 0.05; done
+ip -br addr show dev sg0; kill -INT $pid; wait $pid; echo \"status $?\"; ls -A $SEGUE_RUNTIME_DIR";
+    // A user that has nothing, with the device file at its usual mode.
+    let script = format!(
+        "mount -t tmpfs none /dev/net; mknod -m 666 /dev/net/tun c 10 200; chown 65534:65534 $SEGUE_RUNTIME_DIR
+mkdir /dev/net/bin; cp $SEGUE /dev/net/bin/segue; chmod -R 755 /dev/net/bin; export SEGUE=/dev/net/bin/segue
+cat > /dev/net/inside <<'END'\n{inside}\nEND
+setpriv --reuid 65534 --regid 65534 --clear-groups unshare -r --net timeout 20 sh /dev/net/inside"
+    );
+    let mut command = common::command("unshare", &place);
+    let output = command.args(["--mount", "sh", "-c", &script]).output().expect("unshare runs");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if stderr.contains("unshare failed") || stderr.contains("unshare: ") {
+        eprintln!("skipped: no user namespaces here: {stderr}");
+        return;
+    }
+    assert!(stdout.contains("198.19.0.1/30") && stdout.ends_with("status 0\n"), "{stdout} {stderr}");
+    assert!(stderr.contains("without capabilities, sandboxed"), "{stderr}");
+    assert!(!Command::new("ip").args(["link", "show", "dev", "sg0"]).output().is_ok_and(|out| out.status.success()));
+}

@@ -1,0 +1,169 @@
+//! What is used wrongly: exit status 2, the place of the mistake, and what was meant.
+
+mod common;
+
+use common::{segue, shell};
+
+/// Command lines and the exit status that each has, for every command.
+const STATUS: &[(&str, i32)] = &[
+    ("", 0),
+    ("-h", 0),
+    ("--help", 0),
+    ("-V", 0),
+    ("--version -v", 0),
+    ("--version -j", 0),
+    ("nonsense", 2),
+    ("--nonsense", 2),
+    ("--color", 2),
+    ("--color sometimes", 2),
+    ("help", 0),
+    ("help tunnel", 0),
+    ("help tunel", 2),
+    ("help help extra", 2),
+    ("tunnel", 2),
+    ("tunnel -h", 0),
+    ("tunnel --help", 0),
+    ("tunnel --chek", 2),
+    ("tunnel dev", 2),
+    ("tunnel dev sg0", 2),
+    ("tunnel dev sg0 remote", 2),
+    ("tunnel dev sg0 remote 127.0.0.2", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap none", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap fou", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap gue noencap-csum encap-remcsum", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap fou encap-dport 5 encap-remcsum", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap gue mode sit addr 198.19.0.1/30", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 local ::1 encap gue", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap gue workers 2", 2),
+    ("stat", 0),
+    ("stat -j", 0),
+    ("stat nobody", 1),
+    ("stat nobody --why", 1),
+    ("stat --health", 1),
+    ("stat --watch 0", 2),
+    ("stat --bogus", 2),
+    ("stat one two", 2),
+    ("stat -h", 0),
+    ("doctor -h", 0),
+    ("doctor extra", 2),
+    ("lab --help", 0),
+    ("lab --link copper", 2),
+    ("lab --runs 0", 2),
+    ("lab --seconds many", 2),
+    ("lab --with other", 2),
+    ("lab --mode sit --family 4", 2),
+    ("schema stat", 0),
+    ("schema lab", 0),
+    ("schema", 2),
+    ("schema other", 2),
+];
+
+#[test]
+fn every_command_ends_with_0_1_or_2_as_documented() {
+    for (line, code) in STATUS {
+        let ran = segue(line);
+        assert_eq!(ran.code, Some(*code), "segue {line}: {ran:?}");
+        if *code != 0 {
+            assert_eq!(ran.stdout, "", "segue {line}: an error goes to stderr");
+            assert!(ran.stderr.starts_with("error: "), "segue {line}: {ran:?}");
+            assert!(ran.stderr.lines().any(|line| line.starts_with("try:")), "segue {line}: {ran:?}");
+            assert!(!ran.stderr.contains("os error"), "segue {line}: {ran:?}");
+        }
+    }
+}
+
+#[test]
+fn with_j_every_failure_is_one_json_object_on_stdout() {
+    for (line, code) in STATUS.iter().filter(|(_, code)| *code != 0) {
+        let ran = segue(&format!("{line} -j"));
+        assert_eq!(ran.code, Some(*code), "segue {line} -j: {ran:?}");
+        // `--color -j` takes the option as the value that is missing.
+        if line.ends_with("--color") {
+            continue;
+        }
+        let error = &ran.json()["error"];
+        for key in ["kind", "message", "hint"] {
+            let text = error[key].as_str().unwrap_or_else(|| panic!("segue {line}: {key} in {error}"));
+            assert!(!text.is_empty(), "segue {line}: {key}");
+        }
+        for key in ["why", "os_error"] {
+            assert!(error.get(key).is_some(), "segue {line}: {key} in {error}");
+        }
+        assert_eq!(ran.stderr, "", "segue {line}");
+    }
+}
+
+#[test]
+fn the_wrong_word_is_shown_as_in_the_manual() {
+    let ran = segue("tunnel dev sg0 mode ipip local 198.18.0.1 remot 198.18.0.2");
+    let expected = "\
+error: unknown word `remot`
+  | dev sg0 mode ipip local 198.18.0.1 remot 198.18.0.2
+  |                                    ^^^^^ did you mean `remote`?
+try: segue tunnel --help
+";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(2), expected));
+}
+
+#[test]
+fn each_word_of_the_help_with_a_letter_too_many_is_suggested() {
+    let help = segue("tunnel --help").stdout;
+    let words: Vec<&str> = help
+        .lines()
+        .skip_while(|line| !line.starts_with("Words"))
+        .take_while(|line| !line.starts_with("Options"))
+        .filter_map(|line| line.strip_prefix("  "))
+        .filter(|line| !line.starts_with(' '))
+        .filter_map(|line| line.split_whitespace().next())
+        .map(|word| word.trim_start_matches("[no]"))
+        .collect();
+    assert!(words.len() > 25, "{words:?}");
+    for word in words {
+        let ran = segue(&format!("tunnel dev sg0 {word}x -j"));
+        let error = &ran.json()["error"];
+        assert_eq!((error["nearest"].as_str(), error["word_index"].as_u64()), (Some(word), Some(2)), "{error}");
+    }
+}
+
+#[test]
+fn a_shortened_word_is_refused_and_its_full_form_named() {
+    let ran = segue("tunnel dev sg0 rem 198.18.0.2");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("did you mean `remote`? only full words are taken"), "{ran:?}");
+}
+
+#[test]
+fn commands_and_options_have_suggestions_too() {
+    for (line, meant) in [("tunel", "tunnel"), ("stats", "stat"), ("docter", "doctor"), ("lab --linc nic", "--link")] {
+        let ran = segue(line);
+        assert!(ran.stderr.contains(&format!("did you mean `{meant}`?")), "segue {line}: {ran:?}");
+    }
+}
+
+#[test]
+fn the_caret_is_under_the_word_that_is_wrong() {
+    for (line, word) in [
+        ("tunnel dev sg0 mode ippip remote ::1", "ippip"),
+        ("tunnel dev sg0 ttl 300", "300"),
+        ("tunnel remote 198.18.0.256", "198.18.0.256"),
+        ("lab --proto sctp", "sctp"),
+        ("stat --wach", "--wach"),
+    ] {
+        let ran = segue(line);
+        let lines: Vec<&str> = ran.stderr.lines().collect();
+        let caret = lines.iter().position(|line| line.contains('^')).unwrap_or_else(|| panic!("no caret: {ran:?}"));
+        let from = lines[caret].find('^').expect("a caret");
+        let len = lines[caret].chars().filter(|&c| c == '^').count();
+        assert_eq!(&lines[caret - 1][from..from + len], word, "{ran:?}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_an_error_and_not_a_fault() {
+    let ran = shell("$SEGUE tunnel dev \"$(printf '\\377\\376')\" remote 198.18.0.2; echo $?");
+    assert_eq!(ran.stdout.trim(), "2", "{ran:?}");
+    assert!(!ran.stderr.contains("has a fault"), "{ran:?}");
+    let ran = shell("$SEGUE tunnel dev \"$(printf 'a\\033[2Jb')\" remote 198.18.0.2; echo $?");
+    assert_eq!(ran.stdout.trim(), "2", "{ran:?}");
+    assert!(!ran.stderr.contains('\x1b'), "{ran:?}");
+}
