@@ -67,7 +67,7 @@ pub(crate) enum Command {
     Stat(Stat),
     /// what this host can do, and what would fix the rest
     Doctor,
-    /// two hosts in namespaces with a tunnel between: the demonstration
+    /// two hosts with a tunnel between them: the demonstration
     Lab(Lab),
     /// the JSON Schema of what -j prints
     Schema(Schema),
@@ -159,7 +159,7 @@ pub(crate) struct Lab {
 pub(crate) struct Schema {
     /// Of which command
     #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "lab"]))]
-    pub(crate) of: String,
+    pub(crate) of: Option<String>,
 }
 
 /// `segue help`

@@ -18,7 +18,7 @@ struct Page {
 const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
-        usage: "segue tunnel dev NAME remote ADDR encap gue|fou [WORD [VALUE]]... [OPTION]...",
+        usage: "segue tunnel dev NAME remote ADDR encap gue|fou [WORD...] [OPTION]...",
         examples: &[
             (
                 "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/30",

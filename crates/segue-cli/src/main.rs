@@ -36,7 +36,9 @@ use crate::out::{Out, to_stderr};
 fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
-        let what = info.payload_as_str().unwrap_or("no message");
+        let payload = info.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let what = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
         let error =
             Error::new(Kind::Internal, format!("segue has a fault{place}"), "report it with: segue --version -v -j");
         to_stderr(&error.why(what).text());

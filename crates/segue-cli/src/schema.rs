@@ -7,12 +7,19 @@ use serde_json::{Value, json};
 
 use crate::args::Schema;
 use crate::control::model::Document;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::out::Out;
 
 /// Prints it.
 pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
-    let schema = if args.of == "lab" { schema_for!(Bench) } else { schema_for!(Document) };
+    let schema = match args.of.as_deref() {
+        Some("lab") => schema_for!(Bench),
+        Some(_) => schema_for!(Document),
+        None => {
+            return Err(Error::new(Kind::Missing, "`schema` needs the name of a command", "segue schema stat")
+                .why("stat and lab print documents that have a schema"));
+        }
+    };
     let value: Value = json!(schema);
     out.value(&value);
     Ok(())
@@ -31,7 +38,7 @@ struct Bench {
     /// One row for each case.
     rows: Vec<Row>,
     /// Cases that cannot run on this machine; missing when all ran.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     skipped: Vec<Skipped>,
 }
 

@@ -368,7 +368,7 @@ mod tests {
             name: name.into(),
             kind: "tunnel".into(),
             uptime_s: 8040.0,
-            offloads: BTreeMap::from([("udp_gro".into(), Offload { on: true, why: None })]),
+            offloads: BTreeMap::from([("udp_gro".into(), Offload { on: true, ..Offload::default() })]),
             ..Instance::default()
         };
         made.ports = BTreeMap::from([(name.into(), inside), ("udp".into(), outside)]);

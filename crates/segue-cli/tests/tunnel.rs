@@ -81,7 +81,7 @@ fn the_commands_that_verbose_shows_can_be_typed() {
     let script = format!(
         "{}kill -INT $pid; wait $pid
 grep '^ip ' log | grep -v tuntap > commands; cat commands >&2
-ip tuntap add dev sg0 mode tun vnet_hdr multi_queue || echo refused
+ip tuntap add dev sg0 mode tun vnet_hdr || echo refused
 while read -r line; do sh -c \"$line\" || echo refused \"$line\"; done < commands
 ip -br addr show dev sg0",
         up(
@@ -134,12 +134,12 @@ ip link show dev sg0 >/dev/null 2>&1 || echo gone; over && echo ended";
     assert_eq!(ran.stdout, "gone\nended\n", "{ran:?}");
     // The worker is killed: the supervisor says so, removes the socket and fails.
     let script = format!(
-        "{}{worker}\nkill -SEGV $worker; wait $pid; echo \"status $?\"\n{gone}; ls -A $SEGUE_RUNTIME_DIR",
+        "{}{worker}\nkill -ABRT $worker; wait $pid; echo \"status $?\"\n{gone}; ls -A $SEGUE_RUNTIME_DIR",
         up(LINE)
     );
     let Some(ran) = in_namespace(&script) else { return };
     assert_eq!(ran.stdout, "status 1\ngone\nended\n", "{ran:?}");
-    assert!(ran.stderr.contains("was ended by signal 11"), "{ran:?}");
+    assert!(ran.stderr.contains("was ended by signal 6"), "{ran:?}");
 }
 
 #[test]
@@ -251,4 +251,31 @@ kill -INT $pid; wait $pid",
         ran.stderr.contains("no running instance is called `sgO`") && ran.stderr.contains("segue stat sg0"),
         "{ran:?}"
     );
+}
+
+#[test]
+fn another_user_may_not_ask_and_is_told_who_may() {
+    let script = format!(
+        "mount -t tmpfs -o mode=755 none /mnt; cp $SEGUE /mnt/segue
+{}for options in '' -j; do setpriv --reuid 65534 --regid 65534 --clear-groups /mnt/segue stat sg0 $options; echo \"status $?\"; done
+kill -INT $pid; wait $pid",
+        up(LINE)
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    assert!(ran.stdout.starts_with("status 1\n") && ran.stdout.ends_with("status 1\n"), "{ran:?}");
+    assert!(ran.stdout.contains("\"kind\":\"no_permission\""), "{ran:?}");
+    assert!(ran.stderr.contains("cannot ask sg0: Permission denied\nwhy:  only its owner and root"), "{ran:?}");
+}
+
+#[test]
+fn an_interface_made_beforehand_is_used_and_stays() {
+    let script = format!(
+        "ip tuntap add dev sg0 mode tun vnet_hdr
+$SEGUE {LINE} --check > /dev/null; echo \"check $?\"
+{}kill -INT $pid; wait $pid; echo \"status $?\"
+ip -br link show dev sg0 | cut -d ' ' -f 1",
+        up(LINE)
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    assert_eq!(ran.stdout, "check 0\nstatus 0\nsg0\n", "{ran:?}");
 }

@@ -71,6 +71,9 @@ pub(crate) struct Offload {
     /// Why not, when it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
+    /// Whether it was asked for and the kernel said no.
+    #[serde(default)]
+    pub(crate) refused: bool,
 }
 
 /// Something that is not well.

@@ -61,14 +61,14 @@ const USO: u32 = CSUM | 0x20 | 0x40;
 const TUNNEL: u32 = TSO | 0x80;
 
 fn tun_in_namespace() -> Tun {
-    let mut found = Tun::default();
-    found.namespace = if sys::unshare(libc::CLONE_NEWNET).is_ok() {
+    let namespace = if sys::unshare(libc::CLONE_NEWNET).is_ok() {
         Some(false)
     } else if sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).is_ok() {
         Some(true)
     } else {
         None
     };
+    let mut found = Tun { namespace, ..Tun::default() };
     let tun = match OpenOptions::new().read(true).write(true).open(why::TUN) {
         Ok(tun) => tun,
         Err(error) => {

@@ -87,6 +87,7 @@ const ALLOWED_HERE: &[libc::c_long] =
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
 /// `FIONBIO` and what the TUN port asks of its device while it runs.
+#[allow(clippy::unnecessary_cast, reason = "the type of these numbers differs between C libraries")]
 const IOCTLS: &[u64] = &[libc::FIONBIO as u64, libc::TCGETS as u64, sys::TUNSETOFFLOAD, sys::TUNGETIFF];
 
 /// Filters this thread and the ones it starts.

@@ -78,6 +78,9 @@ fn free(dev: &str, netlink: &mut Netlink) -> Result<(), Error> {
 /// Opens everything, gives up what is not needed, and stays until a signal.
 fn up(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let dev = &ready.plan.dev;
+    if !out.quiet {
+        log_to_stderr();
+    }
     let mut signals = Signals::new().map_err(|error| {
         Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
     })?;
@@ -86,7 +89,7 @@ fn up(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     }
     let socket = Bound::new(dev)?;
     free(dev, netlink)?;
-    out.change(&format!("ip tuntap add dev {dev} mode tun vnet_hdr multi_queue"), "TUNSETIFF");
+    out.change(&format!("ip tuntap add dev {dev} mode tun vnet_hdr"), "TUNSETIFF");
     let devices = start::open(ready)?;
     configure(ready, netlink, out)?;
     let sandbox = sandbox::enter(&mut signals, socket.path(), out)?;
@@ -134,6 +137,13 @@ fn work(
         let waited = waiter.join().unwrap_or(Ok(()));
         worked.and(waited)
     })
+}
+
+/// What ports have to say while they run (an offload that the kernel took back): one line each, once.
+fn log_to_stderr() {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+    // A second subscriber is refused, which only a test that starts two tunnels in one process would see.
+    let _ = log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).try_init();
 }
 
 /// A function that gives the instance's state at any time.

@@ -50,7 +50,7 @@ impl Ready {
         let headers: u32 = self.overhead.iter().take(1).map(|part| part.bytes).sum();
         let send = MAX_PACKET - headers - 8;
         let segments = (send / (self.mtu + inside_udp)).clamp(1, MAX_SEGMENTS);
-        (segments * self.mtu.saturating_sub(40) + TCP_RESERVE).clamp(self.mtu + TCP_RESERVE, MAX_PACKET)
+        (segments * self.mtu.saturating_sub(40) + TCP_RESERVE).max(self.mtu + TCP_RESERVE).min(MAX_PACKET)
     }
 
     /// Notes about this plan on this system.

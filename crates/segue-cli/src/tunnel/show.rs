@@ -107,7 +107,7 @@ pub(crate) fn counters_text(instance: &Instance) -> String {
         bytes += port.transmit.bytes;
         packets += port.transmit.packets;
     }
-    let mean = if packets == 0 { 0 } else { bytes / packets };
+    let mean = u64::checked_div(bytes, packets).unwrap_or(0);
     format!(
         "{} in, {} out, mean train {}, {} dropped",
         units::bytes(rx),

@@ -24,7 +24,7 @@ use segue_port::{OffloadState, Port as DataPort, tun, udp};
 use super::plan::{self, Choice, Encap, Plan, Profile};
 use super::resolve::Ready;
 use super::why;
-use crate::control::model::{Instance, Offload, Port, Side, Worker};
+use crate::control::model::{Complaint, Instance, Offload, Port, Side, Worker};
 use crate::error::Error;
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
@@ -34,28 +34,44 @@ const PAGES: usize = 128;
 /// Name of the outside port in statistics.
 const OUTSIDE: &str = "udp";
 
-/// What the kernel does for this tunnel; `Err` holds why it does not.
+/// What the kernel does for this tunnel, and why not what it does not.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Offloads(BTreeMap<&'static str, Result<(), String>>);
+pub(crate) struct Offloads(BTreeMap<&'static str, State>);
+
+/// One offload.
+#[derive(Clone, Debug)]
+enum State {
+    On,
+    /// Not asked for; why.
+    Off(String),
+    /// Asked for, and the kernel's answer.
+    Refused(String),
+}
 
 impl Offloads {
     /// The form of `segue stat -j`.
     pub(crate) fn map(&self) -> BTreeMap<String, Offload> {
-        let offload = |state: &Result<(), String>| Offload { on: state.is_ok(), why: state.clone().err() };
+        let offload = |state: &State| match state {
+            State::On => Offload { on: true, why: None, refused: false },
+            State::Off(why) => Offload { on: false, why: Some(why.clone()), refused: false },
+            State::Refused(why) => Offload { on: false, why: Some(why.clone()), refused: true },
+        };
         self.0.iter().map(|(name, state)| ((*name).to_owned(), offload(state))).collect()
     }
 
     /// Whether one of them is in use.
     pub(crate) fn is_on(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(Result::is_ok)
+        matches!(self.0.get(name), Some(State::On))
     }
 
     fn add(&mut self, port: &dyn DataPort, off: &str) {
         for (name, state) in port.offloads() {
             let state = match state {
-                OffloadState::On => Ok(()),
-                OffloadState::Off => Err(off.to_owned()),
-                OffloadState::Refused(errno) => Err(crate::error::os_text(&io::Error::from_raw_os_error(errno))),
+                OffloadState::On => State::On,
+                OffloadState::Off => State::Off(off.to_owned()),
+                OffloadState::Refused(errno) => {
+                    State::Refused(crate::error::os_text(&io::Error::from_raw_os_error(errno)))
+                }
             };
             self.0.insert(name, state);
         }
@@ -140,7 +156,11 @@ fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
 fn tun_error(dev: &str, error: tun::OpenError) -> Error {
     match error {
         tun::OpenError::Unavailable(error) => why::tun_open(dev, &error),
-        tun::OpenError::Denied(error) => why::tun_attach(dev, &error),
+        // The device file and the interface are refused for different reasons; the file tells which it was.
+        tun::OpenError::Denied(error) => match File::options().read(true).write(true).open(why::TUN) {
+            Err(error) => why::tun_open(dev, &error),
+            Ok(_) => why::tun_attach(dev, &error),
+        },
         tun::OpenError::Busy(_) => why::tun_attach(dev, &io::Error::from_raw_os_error(libc::EBUSY)),
         tun::OpenError::Name(_) => why::tun_attach(dev, &io::Error::from_raw_os_error(libc::EINVAL)),
         tun::OpenError::Call(_, error) => why::tun_attach(dev, &error),
@@ -292,6 +312,31 @@ impl Running {
                 }
             }
             instance.workers.push(worker);
+            take_back(instance);
+            let sick = instance.offloads.iter().filter(|(_, offload)| offload.refused);
+            instance.health = sick
+                .map(|(name, offload)| Complaint { what: format!("{name} off"), why: offload.why.clone(), since: None })
+                .collect();
+        }
+    }
+}
+
+/// Fallback counters that say that an offload was in use and was taken back while packets moved.
+const TAKEN_BACK: &[(&str, &[&str])] = &[
+    ("udp_segment_eio", &["udp_segment"]),
+    ("udp_segment_einval", &["udp_segment"]),
+    ("tun_tso_einval", &["tun_tso4", "tun_tso6"]),
+    ("tun_uso_einval", &["tun_uso"]),
+];
+
+/// Marks what the kernel has refused since the start.
+fn take_back(instance: &mut Instance) {
+    for (counter, names) in TAKEN_BACK {
+        if instance.ports.values().any(|port| port.fallbacks.get(*counter).is_some_and(|&count| count > 0)) {
+            for name in *names {
+                let why = Some(format!("the kernel refused it while packets moved ({counter})"));
+                instance.offloads.insert((*name).to_owned(), Offload { on: false, why, refused: true });
+            }
         }
     }
 }
@@ -323,4 +368,35 @@ fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
         Group::Fallbacks => &mut port.fallbacks,
     };
     *map.entry(key.to_owned()).or_insert(0) += value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offload_that_the_kernel_took_back_is_off_and_says_why() {
+        let mut instance = Instance::default();
+        let on = Offload { on: true, ..Offload::default() };
+        for name in ["udp_segment", "udp_gro", "tun_tso4"] {
+            instance.offloads.insert(name.to_owned(), on.clone());
+        }
+        let mut port = Port::default();
+        port.fallbacks.insert("udp_segment_eio".to_owned(), 1);
+        port.fallbacks.insert("tun_tso_einval".to_owned(), 0);
+        instance.ports.insert(OUTSIDE.to_owned(), port);
+        take_back(&mut instance);
+        let refused = |name: &str| instance.offloads[name].refused;
+        assert!(refused("udp_segment") && !instance.offloads["udp_segment"].on);
+        assert!(!refused("udp_gro") && !refused("tun_tso4"));
+    }
+
+    #[test]
+    fn counters_of_one_name_from_two_stages_are_added() {
+        let mut port = Port::default();
+        put(&mut port, Group::Drops, "too_deep", 2);
+        put(&mut port, Group::Drops, "too_deep", 3);
+        put(&mut port, Group::Transmit, "bytes", 7);
+        assert_eq!((port.drops["too_deep"], port.transmit.bytes), (5, 7));
+    }
 }

@@ -186,7 +186,7 @@ fn attach_refused(made: Error, dev: &str) -> Error {
         "this user lacks CAP_NET_ADMIN here".to_owned(),
         format!(
             "sudo segue tunnel ...                                as root, or once:\n\
-             sudo ip tuntap add dev {dev} mode tun user $USER multi_queue vnet_hdr\n\
+             sudo ip tuntap add dev {dev} mode tun user $USER vnet_hdr\n\
              sudo setcap cap_net_admin+ep {}",
             program()
         ),

@@ -97,7 +97,8 @@ pub(crate) fn in_namespace_at(script: &str, place: &Place) -> Option<Ran> {
 
 /// Whether a network namespace can be made, and TUN devices with it.
 pub(crate) fn can_unshare() -> bool {
-    let made = Command::new("unshare").args(["--net", "--mount", "true"]).stderr(Stdio::null()).status();
+    let made =
+        Command::new("unshare").args(["--net", "--mount", "--pid", "--fork", "true"]).stderr(Stdio::null()).status();
     made.is_ok_and(|status| status.success()) && Path::new("/dev/net/tun").exists()
 }
 

@@ -337,7 +337,7 @@ impl TunPort {
             }
         };
         self.counters.fallbacks.add(fallback);
-        tracing::info!(device = self.name, ?kind, "the device refused a train; such trains are cut in software");
+        tracing::warn!(device = self.name, ?kind, "the device refused a train; such trains are cut in software");
     }
 }
 

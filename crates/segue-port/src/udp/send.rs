@@ -287,7 +287,7 @@ impl UdpPort {
         };
         self.counters.fallbacks.add(fallback);
         self.segment = OffloadState::Refused(errno);
-        tracing::info!(peer = %self.config.peer, %error, "UDP_SEGMENT is refused; datagrams are sent one by one");
+        tracing::warn!(peer = %self.config.peer, %error, "UDP_SEGMENT is refused; datagrams are sent one by one");
     }
 
     /// A single datagram failed: once more where the error may be an earlier one's, else it is dropped and counted.

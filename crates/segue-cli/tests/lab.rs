@@ -1,0 +1,76 @@
+//! The demonstration's command line: its document, its progress, and that nothing stays behind.
+
+mod common;
+
+use common::{can_unshare, segue, shell};
+
+/// Whether the lab can run at all; says why not.
+fn possible() -> bool {
+    let iperf3 = shell("command -v iperf3 && command -v ethtool").code == Some(0);
+    if !iperf3 || !can_unshare() {
+        eprintln!("skipped: the lab needs iperf3, ethtool and network namespaces");
+    }
+    iperf3 && can_unshare()
+}
+
+#[test]
+fn the_document_is_complete_and_progress_is_on_stderr() {
+    if !possible() {
+        return;
+    }
+    let ran = segue("lab --family 4 --seconds 1 --runs 1 --progress json -j");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let table = ran.json();
+    assert_eq!((table["schema"].as_str(), table["bench"].as_str()), (Some("segue.bench/1"), Some("lab")));
+    let row = table["rows"].as_array().and_then(|rows| rows.iter().find(|row| row["case"]["name"] == "segue"));
+    let row = row.unwrap_or_else(|| panic!("no row for segue: {table}"));
+    for key in ["min", "median", "max"] {
+        assert!(row["metrics"]["gbps"][key].as_f64().is_some_and(|gbps| gbps > 0.0), "{row}");
+    }
+    // What the published schema demands is there.
+    let schema = segue("schema lab").json();
+    let demands = |of: &serde_json::Value| -> Vec<String> {
+        of["required"].as_array().into_iter().flatten().filter_map(|key| key.as_str().map(str::to_owned)).collect()
+    };
+    let top = demands(&schema);
+    assert!(top.len() >= 4 && top.iter().all(|key| table.get(key).is_some()), "{top:?}");
+    assert!(demands(&schema["$defs"]["Row"]).iter().all(|key| row.get(key).is_some()));
+    assert!(demands(&schema["$defs"]["Metric"]).iter().all(|key| row["metrics"]["gbps"].get(key).is_some()));
+    let steps: Vec<serde_json::Value> =
+        ran.stderr.lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect();
+    assert!(steps.iter().any(|step| step["step"] == "measured" && step["total"].as_u64().is_some()), "{steps:?}");
+}
+
+#[test]
+fn an_interrupt_is_quiet_exits_130_and_leaves_nothing() {
+    if !possible() {
+        return;
+    }
+    let script = "$SEGUE lab --runs 9 --progress never & pid=$!; sleep 2; children=$(pgrep -P $pid)
+test -n \"$children\" && echo running
+kill -INT $pid; wait $pid; echo \"status $?\"
+sleep 0.3; for child in $children; do kill -0 $child 2>/dev/null && echo LEFT; done
+ls -A $SEGUE_RUNTIME_DIR | sed 's/^/LEFT /'";
+    let ran = shell(script);
+    assert!(ran.stdout.starts_with("running\nstatus 130\n"), "{ran:?}");
+    assert_eq!(ran.stderr, "", "{ran:?}");
+    assert!(!ran.stdout.contains("LEFT"), "{ran:?}");
+}
+
+#[test]
+fn keep_says_how_to_enter_and_ends_with_the_interrupt() {
+    if !possible() {
+        return;
+    }
+    let place = common::Place::new();
+    let script = format!(
+        "cd {}; $SEGUE lab --keep -q > said & pid=$!
+for n in $(seq 100); do grep -q 'host b' said && break; sleep 0.1; done
+enter=$(sed -n 's/^host a: //p' said)
+$enter ip -br addr | grep -q 198.18.0.1 && echo inside
+kill -INT $pid; wait $pid; echo \"status $?\"",
+        place.path().display()
+    );
+    let ran = shell(&script);
+    assert_eq!(ran.stdout, "inside\nstatus 0\n", "{ran:?}");
+}
