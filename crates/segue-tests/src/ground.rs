@@ -1,0 +1,69 @@
+//! What a test stands on, or why it cannot.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use segue_lab::{Host, LinkForm, connect, unavailable, which};
+
+/// The program, and two hosts.
+#[derive(Debug)]
+pub struct Ground {
+    /// Host A, 198.18.0.1 and 2001:db8::1 on the link.
+    pub a: Host,
+    /// Host B, 198.18.0.2 and 2001:db8::2 on the link.
+    pub b: Host,
+    /// The program `segue`.
+    pub program: PathBuf,
+}
+
+impl Ground {
+    /// The program and two hosts joined by a link of this form. `None` where the test cannot run here, which is then noted
+    /// under `name`; `tools` are the programs that it needs besides `ip` and `ethtool`.
+    pub fn new(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
+        let ground = Ground::apart(name, tools)?;
+        connect(&ground.a, &ground.b, form).expect("a link between two hosts");
+        Some(ground)
+    }
+
+    /// The same without a link.
+    pub fn apart(name: &str, tools: &[&str]) -> Option<Ground> {
+        let Some(program) = find_program() else {
+            skip(name, "the program is not built (cargo build --release -p segue-cli)");
+            return None;
+        };
+        let tools = ["ip", "ethtool"].iter().chain(tools).filter(|tool| which(tool).is_none());
+        let missing = tools.copied().collect::<Vec<_>>().join(", ");
+        if !missing.is_empty() {
+            skip(name, &format!("not installed: {missing}"));
+            return None;
+        }
+        if let Some(why) = unavailable() {
+            skip(name, &why);
+            return None;
+        }
+        let [a, b] = ["a", "b"].map(|name| Host::new(name).expect("a host, since one could be made a moment ago"));
+        Some(Ground { a, b, program })
+    }
+}
+
+/// Notes that the test `name` does not run and why: on stderr, and as a line of the file `$SEGUE_SKIPS`.
+pub fn skip(name: &str, reason: &str) {
+    eprintln!("skipped: {reason}");
+    if let Some(path) = env::var_os("SEGUE_SKIPS") {
+        let line = format!("{name}: {}\n", reason.replace('\n', " "));
+        let file = OpenOptions::new().append(true).create(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+        written.unwrap_or_else(|error| panic!("cannot note a skip in {}: {error}", Path::new(&path).display()));
+    }
+}
+
+/// `$SEGUE_BIN`, which must then exist, else what cargo left in this workspace's target directory.
+pub fn find_program() -> Option<PathBuf> {
+    if let Some(path) = env::var_os("SEGUE_BIN").map(PathBuf::from) {
+        return Some(path.canonicalize().unwrap_or_else(|error| panic!("SEGUE_BIN={}: {error}", path.display())));
+    }
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    ["release/segue", "debug/segue"].iter().find_map(|name| target.join(name).canonicalize().ok())
+}

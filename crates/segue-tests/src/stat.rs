@@ -1,0 +1,78 @@
+//! Counters of a running instance, as `segue stat -j` gives them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::Host;
+use serde_json::Value;
+
+/// One instance of `segue.stat/1`.
+#[derive(Debug, Clone)]
+pub struct Stat(Value);
+
+impl Stat {
+    /// The instance `name` in `host`.
+    #[track_caller]
+    pub fn read(host: &Host, program: &Path, name: &str) -> Stat {
+        let output = host.command(program).args(["stat", "-j"]).output().expect("segue stat starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "segue stat -j: {}\n{text}", output.status);
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
+        assert_eq!(value["schema"], "segue.stat/1");
+        let instances = value["instances"].as_array().expect("instances");
+        let found = instances.iter().find(|instance| instance["name"] == name);
+        Stat(found.unwrap_or_else(|| panic!("no instance {name} in {text}")).clone())
+    }
+
+    /// Drops by reason, those of all ports together, zeros left out.
+    pub fn drops(&self) -> BTreeMap<String, u64> {
+        let mut sums = BTreeMap::new();
+        for (reason, count) in self.ports().filter_map(|port| port["drops"].as_object()).flatten() {
+            *sums.entry(reason.clone()).or_insert(0) += count.as_u64().expect("a count");
+        }
+        sums.retain(|_, count| *count > 0);
+        sums
+    }
+
+    /// Drops under one reason.
+    pub fn dropped(&self, reason: &str) -> u64 {
+        self.drops().get(reason).copied().unwrap_or(0)
+    }
+
+    /// Payload bytes that this instance summed by itself, all ports together. Panics where no port says.
+    pub fn checksummed_bytes(&self) -> u64 {
+        let counts: Vec<u64> = self.ports().filter_map(|port| port["checksummed_bytes"].as_u64()).collect();
+        assert!(!counts.is_empty(), "no checksummed_bytes in {}", self.0);
+        counts.iter().sum()
+    }
+
+    /// A counter of a port, such as `sg1`, `receive`, `trains`.
+    #[track_caller]
+    pub fn count(&self, port: &str, way: &str, key: &str) -> u64 {
+        let value = self.0["ports"][port][way][key].as_u64();
+        value.unwrap_or_else(|| panic!("no {port}.{way}.{key} in {}", self.0))
+    }
+
+    /// Reads again until `done`, at most `longest`; the last reading either way.
+    pub fn until(host: &Host, program: &Path, name: &str, longest: Duration, done: impl Fn(&Stat) -> bool) -> Stat {
+        let begin = Instant::now();
+        loop {
+            let stat = Stat::read(host, program, name);
+            if done(&stat) || begin.elapsed() > longest {
+                return stat;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The object itself.
+    pub fn json(&self) -> &Value {
+        &self.0
+    }
+
+    fn ports(&self) -> impl Iterator<Item = &Value> {
+        self.0["ports"].as_object().into_iter().flat_map(|ports| ports.values())
+    }
+}

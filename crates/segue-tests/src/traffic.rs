@@ -1,0 +1,215 @@
+//! Traffic between two places, compared byte for byte. Everything panics with what differed, and ends in bounded time.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::Host;
+use sha2::{Digest, Sha256};
+
+use crate::{Random, sys};
+
+/// No single read, write or connect may take longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// No transfer may take longer than this and a second for every [`SLOWEST`] bytes.
+const LONGEST: Duration = Duration::from_secs(15);
+/// Bytes a second below which something is wrong, also in a guest without hardware acceleration.
+const SLOWEST: u64 = 1 << 20;
+/// How long a datagram may be under way on a link that loses nothing.
+const DATAGRAM_PATIENCE: Duration = Duration::from_secs(3);
+const CHUNK_LEN: usize = 128 << 10;
+
+/// A host and one of its addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The host.
+    pub host: &'a Host,
+    /// The address.
+    pub address: IpAddr,
+}
+
+/// A file's length and SHA-256.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digested {
+    /// Bytes.
+    pub len: u64,
+    /// SHA-256, hexadecimal.
+    pub sha256: String,
+}
+
+/// Length of a file in a test whose subject is something else: 4 MiB.
+pub const SHORT: u64 = 4 << 20;
+
+/// Length of a file in the tests whose subject it is: 64 MiB, or 1 GiB where `SEGUE_SOAK=1`.
+pub fn long() -> u64 {
+    if std::env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1") { 1 << 30 } else { 64 << 20 }
+}
+
+/// Sizes of datagrams: the smallest, around the MTUs inside and outside, and far above them.
+pub const DATAGRAM_SIZES: &[usize] = &[1, 2, 63, 64, 501, 1300, 1472, 1473, 2600, 9000, 64_000];
+/// Sizes of pings.
+pub const PING_SIZES: &[usize] = &[56, 777, 2500];
+
+/// Sends a file of random content from one place to the other by TCP; its SHA-256 must be the same there. Gives the time
+/// it took.
+#[track_caller]
+pub fn file(from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
+    let what = format!("{len} bytes by TCP from {} to {}", from.address, to.address);
+    let begin = Instant::now();
+    let (sent, got) = transfer(from, to, len, seed).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(got, sent, "{what}: what arrived is not what was sent");
+    begin.elapsed()
+}
+
+fn transfer(from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> io::Result<(Digested, Digested)> {
+    let listener = inside(to.host, || TcpListener::bind((to.address, 0)))?;
+    let address = listener.local_addr()?;
+    let sender = inside(from.host, || TcpStream::connect_timeout(&address, PATIENCE))?;
+    let (receiver, peer) = listener.accept()?;
+    if peer.ip() != from.address {
+        return Err(io::Error::other(format!("the peer is {peer}")));
+    }
+    thread::scope(|scope| {
+        let sending = scope.spawn(move || send_file(sender, len, seed));
+        let got = receive_file(receiver);
+        let sent = sending.join().map_err(|_| io::Error::other("the sender panicked"))?;
+        Ok((sent.map_err(in_step("send"))?, got.map_err(in_step("receive"))?))
+    })
+}
+
+fn in_step(step: &'static str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{step}: {error}"))
+}
+
+/// Sends `len` random bytes, ends the stream, and waits until the other side has ended it too.
+pub fn send_file(stream: TcpStream, len: u64, seed: u64) -> io::Result<Digested> {
+    let (digest, rest) = send_file_and_read(stream, len, seed)?;
+    if rest.is_empty() { Ok(digest) } else { Err(io::Error::other("the receiver sent something back")) }
+}
+
+/// The same for a receiver that answers: with its answer.
+pub fn send_file_and_read(mut stream: TcpStream, len: u64, seed: u64) -> io::Result<(Digested, Vec<u8>)> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let (mut random, mut hash) = (Random::new(seed), Sha256::new());
+    let mut chunk = vec![0; CHUNK_LEN];
+    let mut left = len;
+    while left > 0 {
+        let part = &mut chunk[..CHUNK_LEN.min(usize::try_from(left).unwrap_or(CHUNK_LEN))];
+        random.fill(part);
+        hash.update(&part);
+        stream.write_all(part)?;
+        left -= part.len() as u64;
+    }
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    Ok((Digested { len, sha256: hex(hash) }, answer))
+}
+
+/// Reads a stream to its end.
+pub fn receive_file(mut stream: TcpStream) -> io::Result<Digested> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let (mut hash, mut len) = (Sha256::new(), 0);
+    let mut chunk = vec![0; CHUNK_LEN];
+    let begin = Instant::now();
+    loop {
+        if begin.elapsed() > LONGEST + Duration::from_secs(len / SLOWEST) {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("only {len} bytes after {:?}", begin.elapsed()),
+            ));
+        }
+        match stream.read(&mut chunk)? {
+            0 => return Ok(Digested { len, sha256: hex(hash) }),
+            got => {
+                hash.update(&chunk[..got]);
+                len += got as u64;
+            }
+        }
+    }
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Sends one datagram of each size there and back again, each compared whole at both places. None may be lost.
+#[track_caller]
+pub fn datagrams(from: Place<'_>, to: Place<'_>, sizes: &[usize], seed: u64) {
+    let [near, far] = [from, to].map(|place| socket(place));
+    let mut random = Random::new(seed);
+    for size in sizes {
+        let what = format!("a datagram of {size} bytes between {} and {}", from.address, to.address);
+        let bytes = random.bytes(*size);
+        let address = near.local_addr().expect("an address");
+        one_datagram(&near, &far, far.local_addr().expect("an address"), &bytes, &what);
+        one_datagram(&far, &near, address, &bytes, &format!("{what}, on its way back"));
+    }
+}
+
+#[track_caller]
+fn one_datagram(near: &UdpSocket, far: &UdpSocket, to: SocketAddr, bytes: &[u8], what: &str) {
+    let mut buffer = vec![0; 1 << 16];
+    near.send_to(bytes, to).unwrap_or_else(|error| panic!("{what}: not sent: {error}"));
+    let (len, peer) = far.recv_from(&mut buffer).unwrap_or_else(|error| panic!("{what}: not received: {error}"));
+    assert_eq!(peer, near.local_addr().expect("an address"), "{what}");
+    assert!(buffer[..len] == *bytes, "{what}: {}", difference(bytes, &buffer[..len]));
+}
+
+/// Sends `count` datagrams of `size` bytes in one system call (`UDP_SEGMENT`); all must arrive, whole and in order.
+#[track_caller]
+pub fn datagram_train(from: Place<'_>, to: Place<'_>, size: u16, count: usize, seed: u64) {
+    let [near, far] = [from, to].map(|place| socket(place));
+    sys::set_udp_segment(&near, size).expect("UDP_SEGMENT");
+    let bytes = Random::new(seed).bytes(usize::from(size) * count);
+    near.send_to(&bytes, far.local_addr().expect("an address")).expect("a train is sent");
+    let mut buffer = vec![0; 1 << 16];
+    for (number, sent) in bytes.chunks(usize::from(size)).enumerate() {
+        let len = far.recv(&mut buffer).unwrap_or_else(|error| panic!("datagram {number} of {count}: {error}"));
+        assert!(buffer[..len] == *sent, "datagram {number} of {count}: {}", difference(sent, &buffer[..len]));
+    }
+}
+
+/// A UDP socket at a place, with a time limit for receiving.
+#[track_caller]
+pub fn socket(place: Place<'_>) -> UdpSocket {
+    let socket = inside(place.host, || UdpSocket::bind((place.address, 0)));
+    let socket = socket.unwrap_or_else(|error| panic!("bind to {}: {error}", place.address));
+    socket.set_read_timeout(Some(DATAGRAM_PATIENCE)).expect("a time limit");
+    socket
+}
+
+/// Pings with each size; every reply must come and hold what was sent.
+#[track_caller]
+pub fn pings(from: Place<'_>, to: Place<'_>, sizes: &[usize]) {
+    for size in sizes {
+        let (size, address) = (size.to_string(), to.address.to_string());
+        // Bytes that differ from their neighbours, so that a shift is seen; ping compares them.
+        let words = ["-n", "-c", "1", "-W", "3", "-w", "3", "-p", "0123456789abcdef", "-s", &size, &address];
+        let text = from.host.run("ping", &words).unwrap_or_else(|error| panic!("{error}"));
+        assert!(text.contains(" 0% packet loss") && !text.contains("wrong data"), "{text}");
+    }
+}
+
+/// Everything at once: a file of `len` bytes, datagrams of all sizes, and pings, each in both directions.
+#[track_caller]
+pub fn everything(a: Place<'_>, b: Place<'_>, len: u64, seed: u64) {
+    for (from, to, seed) in [(a, b, seed), (b, a, seed + 1)] {
+        file(from, to, len, seed);
+        datagrams(from, to, DATAGRAM_SIZES, seed);
+        pings(from, to, PING_SIZES);
+    }
+}
+
+/// Does something with sockets in a host.
+pub fn inside<T: Send>(host: &Host, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    host.enter(work).map_err(io::Error::other)?
+}
+
+fn difference(sent: &[u8], got: &[u8]) -> String {
+    let first = sent.iter().zip(got).position(|(sent, got)| sent != got);
+    let place = first.map_or_else(|| "none in the common part".into(), |place| format!("at byte {place}"));
+    format!("{} bytes sent, {} received, first difference {place}", sent.len(), got.len())
+}

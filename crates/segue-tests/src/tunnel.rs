@@ -1,0 +1,236 @@
+//! A tunnel's command line, and the processes that it makes.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::{End, Family, Host, Process, reach};
+
+use crate::{Ground, Stat};
+
+/// How long a tunnel may take until it carries datagrams.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inside {
+    /// IPv4.
+    Ipip,
+    /// IPv6.
+    Sit,
+    /// GRE with both.
+    Gre,
+    /// GRE with key and checksum, with both.
+    GreKeyCsum,
+}
+
+/// What carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// GUE.
+    Gue,
+    /// GUE with remote checksum offload.
+    GueRemcsum,
+    /// FOU.
+    Fou,
+}
+
+/// A kind of tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// What is inside.
+    pub inside: Inside,
+    /// What carries it.
+    pub carrier: Carrier,
+    /// Family of the tunnel's own addresses.
+    pub outer: Family,
+    /// More words for both ends.
+    pub extra: &'static [&'static str],
+}
+
+/// One end of a tunnel: a running `segue tunnel`.
+#[derive(Debug)]
+pub struct Tunnel {
+    /// The device, which is also the instance.
+    pub device: String,
+    /// The program.
+    pub process: Process,
+}
+
+/// Both ends of a tunnel that carries datagrams. Ends before its hosts do.
+#[derive(Debug)]
+pub struct Pair<'a> {
+    /// The end at host A.
+    pub at_a: Tunnel,
+    /// The end at host B.
+    pub at_b: Tunnel,
+    ground: &'a Ground,
+    shape: Shape,
+    net: u8,
+}
+
+impl Inside {
+    /// The families that it carries.
+    pub fn families(self) -> &'static [Family] {
+        match self {
+            Inside::Ipip => &[Family::V4],
+            Inside::Sit => &[Family::V6],
+            Inside::Gre | Inside::GreKeyCsum => Family::ALL,
+        }
+    }
+
+    /// Its words.
+    pub fn words(self) -> &'static [&'static str] {
+        match self {
+            Inside::Ipip => &["mode", "ipip"],
+            Inside::Sit => &["mode", "sit"],
+            Inside::Gre => &["mode", "gre"],
+            Inside::GreKeyCsum => &["mode", "gre", "key", "3735928559", "csum"],
+        }
+    }
+}
+
+impl Carrier {
+    /// Its words.
+    pub fn words(self) -> &'static [&'static str] {
+        match self {
+            Carrier::Gue => &["encap", "gue"],
+            Carrier::GueRemcsum => &["encap", "gue", "encap-remcsum"],
+            Carrier::Fou => &["encap", "fou"],
+        }
+    }
+}
+
+impl Shape {
+    /// A kind of tunnel without more words.
+    pub const fn new(inside: Inside, carrier: Carrier, outer: Family) -> Shape {
+        Shape { inside, carrier, outer, extra: &[] }
+    }
+
+    /// The words after `segue tunnel` for one end of tunnel number `net`, which listens on [`Shape::port`].
+    pub fn words(&self, end: End, net: u8) -> Vec<String> {
+        let (local, remote) = (end.address(0, self.outer).to_string(), end.other().address(0, self.outer).to_string());
+        let (device, port) = (Shape::device(net), Shape::port(net).to_string());
+        let fixed = ["dev", &device, "local", &local, "remote", &remote, "encap-dport", &port];
+        let addresses = self.inside.families().iter().flat_map(|family| ["addr".into(), end.prefix(net, *family)]);
+        let words = fixed.iter().chain(self.inside.words()).chain(self.carrier.words()).chain(self.extra);
+        words.map(ToString::to_string).chain(addresses).collect()
+    }
+
+    /// The device of tunnel number `net`.
+    pub fn device(net: u8) -> String {
+        format!("sg{net}")
+    }
+
+    /// The UDP port of tunnel number `net`.
+    pub fn port(net: u8) -> u16 {
+        6080 + u16::from(net)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} in {:?} over IPv{} {:?}", self.inside, self.carrier, self.outer, self.extra)
+    }
+}
+
+impl Tunnel {
+    /// Starts `segue tunnel` with these words in `host` and waits until its device is there.
+    #[track_caller]
+    pub fn start(host: &Host, program: &Path, words: &[String]) -> Tunnel {
+        let mut command = host.command(program);
+        command.arg("tunnel").args(words);
+        let mut process = Process::spawn(command, b"").expect("segue starts");
+        let device = words.iter().skip_while(|word| *word != "dev").nth(1).expect("a device").clone();
+        let begin = Instant::now();
+        while !is_up(host, &device) {
+            let ended = process.ended();
+            if ended.is_some() || begin.elapsed() > PATIENCE {
+                let words = process.last_words();
+                panic!("no {device} from `{}` ({ended:?})\n{words}", process.line());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Tunnel { device, process }
+    }
+}
+
+fn is_up(host: &Host, device: &str) -> bool {
+    host.has_device(device)
+        && host.run("ip", &["-o", "link", "show", "dev", device]).is_ok_and(|line| line.contains("UP"))
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        // One that still runs has only said that it is up.
+        if thread::panicking() && self.process.ended().is_some() {
+            let words = self.process.last_words();
+            eprintln!("`{}` said:\n{words}", self.process.line());
+        }
+    }
+}
+
+impl<'a> Pair<'a> {
+    /// Starts both ends of tunnel number `net` (1 or more) and waits until datagrams pass in every family it carries.
+    #[track_caller]
+    pub fn start(ground: &'a Ground, shape: Shape, net: u8) -> Pair<'a> {
+        let at_a = Tunnel::start(&ground.a, &ground.program, &shape.words(End::A, net));
+        let at_b = Tunnel::start(&ground.b, &ground.program, &shape.words(End::B, net));
+        let mut pair = Pair { at_a, at_b, ground, shape, net };
+        for family in shape.inside.families() {
+            let [a, b] = [End::A, End::B].map(|end| end.address(net, *family));
+            if let Err(error) = reach((&ground.a, a), (&ground.b, b), PATIENCE) {
+                let words = [&mut pair.at_a, &mut pair.at_b].map(|tunnel| tunnel.process.last_words());
+                panic!("{shape} IPv{family} inside: {error}\nA: {}\nB: {}\n{}", words[0], words[1], pair.drops());
+            }
+        }
+        pair
+    }
+
+    /// The kind of tunnel.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// An end's host and inner address.
+    pub fn place(&self, end: End, family: Family) -> crate::traffic::Place<'a> {
+        let host = match end {
+            End::A => &self.ground.a,
+            End::B => &self.ground.b,
+        };
+        crate::traffic::Place { host, address: end.address(self.net, family) }
+    }
+
+    /// The counters at A and at B.
+    #[track_caller]
+    pub fn stat(&self) -> [Stat; 2] {
+        let device = Shape::device(self.net);
+        [&self.ground.a, &self.ground.b].map(|host| Stat::read(host, &self.ground.program, &device))
+    }
+
+    /// Drops at both ends, for messages.
+    #[track_caller]
+    pub fn drops(&self) -> String {
+        let [a, b] = self.stat();
+        format!("drops at A {:?}, at B {:?}", a.drops(), b.drops())
+    }
+
+    /// Fails if an end dropped anything that it should have carried. The kernel itself sends IPv6 (router solicitations,
+    /// multicast reports) into every interface, which a tunnel of IPv4 refuses under `inner_version`.
+    #[track_caller]
+    pub fn assert_nothing_dropped(&self) {
+        for (end, stat) in ["A", "B"].into_iter().zip(self.stat()) {
+            let mut drops = stat.drops();
+            if !self.shape.inside.families().contains(&Family::V6) {
+                drops.remove("inner_version");
+            }
+            assert!(drops.is_empty(), "{}: {end} dropped {drops:?}", self.shape);
+        }
+    }
+
+    /// The program.
+    pub fn program(&self) -> PathBuf {
+        self.ground.program.clone()
+    }
+}

@@ -1,0 +1,94 @@
+//! Tunnels without what makes them fast, and links that do more than a plain network card: the same bytes arrive.
+
+use segue_lab::Family::{V4, V6};
+use segue_lab::{End, LinkForm};
+use segue_tests::Carrier::{Fou, Gue, GueRemcsum};
+use segue_tests::Inside::{Gre, Ipip, Sit};
+use segue_tests::{Ground, Pair, Shape, test_name, traffic};
+
+fn carries(pair: &Pair<'_>) {
+    for family in pair.shape().inside.families() {
+        let [a, b] = [End::A, End::B].map(|end| pair.place(end, *family));
+        traffic::everything(a, b, traffic::SHORT, 21);
+        traffic::datagram_train(a, b, 1200, 40, 22);
+    }
+    pair.assert_nothing_dropped();
+}
+
+fn with(
+    inside: segue_tests::Inside,
+    carrier: segue_tests::Carrier,
+    outer: segue_lab::Family,
+    extra: &'static [&'static str],
+) -> Shape {
+    Shape { extra, ..Shape::new(inside, carrier, outer) }
+}
+
+#[test]
+fn a_tunnel_without_trains_carries_everything() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+    for (net, extra) in (1..).zip([&["gso", "off", "gro", "off"][..], &["gso", "off"], &["gro", "off"]]) {
+        for outer in [V4, V6] {
+            let pair = Pair::start(&ground, with(Gre, GueRemcsum, outer, extra), net);
+            carries(&pair);
+            if extra.len() == 4 {
+                for (stat, way) in pair.stat().iter().flat_map(|stat| [(stat, "receive"), (stat, "transmit")]) {
+                    assert_eq!(stat.count(&Shape::device(net), way, "trains"), 0, "{}", pair.shape());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tunnel_without_outer_checksums_carries_everything_and_says_what_it_costs() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+    for (inside, carrier, outer) in [(Gre, Gue, V4), (Gre, Gue, V6), (Ipip, Fou, V4), (Sit, Fou, V6)] {
+        let pair = Pair::start(&ground, with(inside, carrier, outer, &["noencap-csum"]), 1);
+        carries(&pair);
+        for tunnel in [&pair.at_a, &pair.at_b] {
+            let words = tunnel.process.stderr() + &tunnel.process.stdout();
+            assert!(words.contains("one datagram at a time"), "{words}");
+        }
+    }
+}
+
+#[test]
+fn gre_with_sequence_numbers_carries_everything() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+    for (carrier, outer) in [(GueRemcsum, V4), (Fou, V6)] {
+        carries(&Pair::start(&ground, with(Gre, carrier, outer, &["seq", "key", "0.0.1.2", "csum"]), 1));
+    }
+}
+
+#[test]
+fn a_link_that_passes_trains_whole_carries_everything() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Veth, &["ping"]) else { return };
+    for (carrier, outer) in [(GueRemcsum, V4), (GueRemcsum, V6), (Gue, V4), (Fou, V6)] {
+        carries(&Pair::start(&ground, Shape::new(Gre, carrier, outer), 1));
+    }
+}
+
+#[test]
+fn the_linux_profile_and_one_source_port_carry_everything() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+    carries(&Pair::start(&ground, with(Gre, GueRemcsum, V4, &["profile", "linux"]), 1));
+    carries(&Pair::start(&ground, with(Gre, GueRemcsum, V6, &["encap-sport", "50000", "mtu", "1300"]), 2));
+}
+
+#[test]
+fn several_tunnels_at_once_do_not_meet() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+    let shapes = [
+        Shape::new(Ipip, GueRemcsum, V4),
+        Shape::new(Sit, Gue, V4),
+        Shape::new(Gre, Fou, V6),
+        Shape::new(Gre, GueRemcsum, V6),
+    ];
+    let pairs: Vec<_> = (1..).zip(shapes).map(|(net, shape)| Pair::start(&ground, shape, net)).collect();
+    std::thread::scope(|scope| {
+        for pair in &pairs {
+            scope.spawn(|| carries(pair));
+        }
+    });
+}

@@ -1,0 +1,232 @@
+//! segue against a real kernel's tunnels: a guest with Debian's Linux, at whose other end `segue tunnel` runs, in every mode, one
+//! boot for all. The guest's tap carries finished frames only, so its own stack segments and checksums.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::io;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::Family::{self, V4, V6};
+use segue_lab::{Host, Process};
+use segue_tests::traffic::{self, Digested};
+use segue_tests::{Ground, Random, Stat, Tunnel, skip, test_name};
+
+const FILE_LEN: u64 = 4 << 20;
+const BOOT: Duration = Duration::from_secs(90);
+const TURN: Duration = Duration::from_secs(100);
+
+/// Number, outer family, inner families, words of the tunnel at the host: what guest.sh has at its side.
+const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
+    (1, V4, &[V4], "mode ipip encap gue encap-dport 6080"),
+    (2, V4, &[V4], "mode ipip encap gue encap-dport 6080 encap-remcsum"),
+    (3, V4, &[V4], "mode ipip encap fou encap-dport 5554"),
+    (4, V4, &[V6], "mode sit encap gue encap-dport 6080"),
+    (5, V4, &[V6], "mode sit encap gue encap-dport 6080 encap-remcsum"),
+    (6, V4, &[V6], "mode sit encap fou encap-dport 5541"),
+    (7, V4, &[V4, V6], "mode gre encap gue encap-dport 6080"),
+    (8, V4, &[V4, V6], "mode gre encap gue encap-dport 6080 encap-remcsum"),
+    (9, V4, &[V4, V6], "mode gre encap fou encap-dport 5547"),
+    (10, V4, &[V4, V6], "mode gre key 12345 csum encap gue encap-dport 6080 encap-remcsum"),
+    (11, V6, &[V4, V6], "mode ip6gre encap gue encap-dport 6086 encap-remcsum"),
+    (12, V6, &[V4, V6], "mode ip6tnl encap gue encap-dport 6086"),
+];
+
+fn outer(net: u8, family: Family, host: u8) -> IpAddr {
+    match family {
+        V4 => IpAddr::from([198, 18, net, host]),
+        // The guest's script writes the number as it is, so its digits are hexadecimal ones.
+        V6 => IpAddr::from([0x2001, 0xdb8, 0xffff, digits(net), 0, 0, 0, u16::from(host)]),
+    }
+}
+
+fn inner(net: u8, family: Family, host: u8) -> IpAddr {
+    match family {
+        V4 => IpAddr::from([198, 19, net, host]),
+        V6 => IpAddr::from([0x2001, 0xdb8, digits(net), 0, 0, 0, 0, u16::from(host)]),
+    }
+}
+
+fn digits(net: u8) -> u16 {
+    u16::from_str_radix(&net.to_string(), 16).expect("decimal digits are hexadecimal digits")
+}
+
+/// The guest that `lab/vm-build` made, and the script that boots it; or what is missing.
+fn guest() -> Result<(PathBuf, PathBuf), String> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let cache = env::var_os("SEGUE_VM_CACHE").map_or_else(|| top.join("target/vm"), PathBuf::from);
+    let run = top.join("lab/vm-run");
+    for file in ["vmlinux", "initrd.cpio"] {
+        if !cache.join(file).exists() {
+            return Err(format!("no guest in {} (lab/vm-build)", cache.display()));
+        }
+    }
+    Ok((cache.canonicalize().map_err(|error| error.to_string())?, run))
+}
+
+/// A booting or running guest.
+struct Guest(Process);
+
+impl Guest {
+    fn boot(host: &Host, cache: &Path, run: &Path) -> Guest {
+        host.run("ip", &["tuntap", "add", "dev", "tap0", "mode", "tap"]).unwrap();
+        host.run("ip", &["link", "set", "tap0", "up"]).unwrap();
+        host.run("ip", &["addr", "add", "198.18.0.1/24", "dev", "tap0"]).unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest.sh");
+        let mut command = host.command("bash");
+        command.arg(run).arg("--cache").arg(cache).args(["--tap", "tap0", "--timeout", "240"]);
+        command.arg("--env").arg(format!("FILE_LEN={FILE_LEN}")).arg("--script").arg(script);
+        Guest(Process::spawn(command, b"").unwrap())
+    }
+
+    /// The lines that it said so far, without their mark.
+    fn lines(&self) -> Vec<String> {
+        let text = self.0.stdout();
+        text.lines().filter_map(|line| line.trim_end().strip_prefix("@ ")).map(String::from).collect()
+    }
+
+    #[track_caller]
+    fn wait_for(&mut self, line: &str, longest: Duration) {
+        let begin = Instant::now();
+        while !self.lines().iter().any(|said| said == line) {
+            assert!(
+                self.0.ended().is_none() && begin.elapsed() < longest,
+                "no `{line}` from the guest: {}",
+                self.all()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What follows a word at the beginning of a line.
+    fn said(&self, word: &str) -> Vec<String> {
+        let rest = |line: String| line.strip_prefix(word).map(|rest| rest.trim().to_string());
+        self.lines().into_iter().filter_map(rest).collect()
+    }
+
+    fn all(&mut self) -> String {
+        format!("{}\n{}", self.0.stdout(), self.0.stderr())
+    }
+}
+
+#[test]
+fn a_guest_with_a_real_kernel_exchanges_everything_with_segue_in_every_mode() {
+    let (cache, run) = match guest() {
+        Ok(found) => found,
+        Err(why) => return skip(test_name!(), &why),
+    };
+    let tools = ["bash", "cpio", "qemu-system-x86_64", "ping"];
+    let Some(ground) = Ground::apart(test_name!(), &tools) else { return };
+    let host = &ground.a;
+    let mut guest = Guest::boot(host, &cache, &run);
+
+    // While it boots.
+    let mut tunnels = Vec::new();
+    for (net, family, families, words) in TUNNELS {
+        let (local, remote) = (outer(*net, *family, 1), outer(*net, *family, 2));
+        match family {
+            V4 => host.run("ip", &["addr", "add", &format!("{local}/24"), "dev", "tap0"]),
+            V6 => host.run("ip", &["addr", "add", &format!("{local}/64"), "dev", "tap0", "nodad"]),
+        }
+        .unwrap();
+        let fixed = format!("dev sg{net} local {local} remote {remote} {words}");
+        let addresses = families.iter().map(|inside| match inside {
+            V4 => format!(" addr {}/24", inner(*net, V4, 1)),
+            V6 => format!(" addr {}/64", inner(*net, V6, 1)),
+        });
+        let words = fixed + &addresses.collect::<String>();
+        let words: Vec<String> = words.split(' ').map(String::from).collect();
+        tunnels.push(Tunnel::start(host, &ground.program, &words));
+    }
+    guest.wait_for("ready", BOOT);
+    let flows: Vec<(u8, Family)> =
+        TUNNELS.iter().flat_map(|(net, _, families, _)| families.iter().map(|family| (*net, *family))).collect();
+
+    for (net, family) in &flows {
+        from_the_host(host, inner(*net, *family, 1), inner(*net, *family, 2), u64::from(*net));
+    }
+    let (arrived, mut guest) = from_the_guest(host, guest, flows.len());
+
+    let sent = Digested { len: FILE_LEN, sha256: guest.said("file").concat() };
+    assert_eq!(sent.sha256.len(), 64, "{}", guest.all());
+    for (peer, got) in &arrived {
+        assert_eq!(*got, sent, "the guest's file from {peer}");
+    }
+    let from: BTreeSet<IpAddr> = arrived.iter().map(|(peer, _)| *peer).collect();
+    assert_eq!(from, flows.iter().map(|(net, family)| inner(*net, *family, 2)).collect(), "files came from");
+    let clients = guest.said("client");
+    let expected: Vec<String> = flows.iter().map(|(net, family)| format!("{net} {family} ok")).collect();
+    assert_eq!(clients, expected);
+
+    // The guest's kernel checked every checksum: none was wrong.
+    let counters = guest.said("counter");
+    for name in
+        ["TcpInCsumErrors", "TcpInErrs", "UdpInCsumErrors", "Udp6InCsumErrors", "IcmpInCsumErrors", "t1.rx_errors"]
+    {
+        assert!(counters.iter().any(|line| line.starts_with(&format!("{name} "))), "no {name} in {counters:?}");
+    }
+    let wrong: Vec<&String> = counters.iter().filter(|line| !line.ends_with(" 0")).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+
+    for (net, _, families, words) in TUNNELS {
+        let mut drops = Stat::read(host, &ground.program, &format!("sg{net}")).drops();
+        // Router solicitations and multicast reports of both stacks, which a tunnel of IPv4 does not take.
+        if !families.contains(&V6) {
+            drops.remove("inner_version");
+        }
+        // From before the guest was there.
+        drops.remove("unreachable");
+        assert!(drops.is_empty(), "{words}: {drops:?}");
+    }
+    let status = guest.0.wait(Duration::from_secs(20)).unwrap();
+    assert!(status.success(), "{status}: {}", guest.all());
+}
+
+/// The host's turn: a file that the guest hashes, datagrams that it echoes, pings that it answers.
+fn from_the_host(host: &Host, near: IpAddr, far: IpAddr, seed: u64) {
+    let stream = traffic::inside(host, || TcpStream::connect_timeout(&(far, 5001).into(), Duration::from_secs(20)));
+    let sent = stream.and_then(|stream| traffic::send_file_and_read(stream, FILE_LEN, seed));
+    let (sent, answer) = sent.unwrap_or_else(|error| panic!("a file to {far}: {error}"));
+    let hash = String::from_utf8_lossy(&answer);
+    assert_eq!(hash.split_whitespace().next(), Some(sent.sha256.as_str()), "the hash of the file at {far}");
+
+    let place = traffic::Place { host, address: near };
+    let socket = traffic::socket(place);
+    socket.connect((far, 5002)).unwrap();
+    let mut random = Random::new(seed);
+    for size in [1, 2, 63, 64, 501, 1300, 1472, 1473, 2600, 9000] {
+        let bytes = random.bytes(size);
+        socket.send(&bytes).unwrap();
+        let mut buffer = vec![0; 1 << 16];
+        let len = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{size} bytes echoed by {far}: {error}"));
+        assert!(buffer[..len] == bytes, "{size} bytes echoed by {far}: {len} came back, or others");
+    }
+    traffic::pings(place, traffic::Place { host, address: far }, traffic::PING_SIZES);
+}
+
+/// The guest's turn: it pings the host and sends its file once over each flow; where the files came from, and what they were.
+fn from_the_guest(host: &Host, mut guest: Guest, flows: usize) -> (Vec<(IpAddr, Digested)>, Guest) {
+    let listener = traffic::inside(host, || TcpListener::bind("[::]:5010")).unwrap();
+    let (tell, hear) = mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().take(flows) {
+            let received = stream.and_then(|stream| {
+                let peer = stream.peer_addr()?.ip().to_canonical();
+                Ok((peer, traffic::receive_file(stream)?))
+            });
+            if tell.send(received).is_err() {
+                return;
+            }
+        }
+    });
+    traffic::inside(host, || TcpStream::connect_timeout(&([198, 18, 0, 2], 5999).into(), Duration::from_secs(5)))
+        .unwrap();
+    guest.wait_for("end", TURN);
+    let one =
+        || hear.recv_timeout(Duration::from_secs(10)).expect("a file for every flow, as the guest says it has sent");
+    let arrived = (0..flows).map(|_| one().unwrap_or_else(|error: io::Error| panic!("a file from the guest: {error}")));
+    (arrived.collect(), guest)
+}

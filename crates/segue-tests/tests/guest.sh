@@ -1,0 +1,76 @@
+#!/bin/sh
+# The guest's side of guest.rs: a real kernel's tunnels towards a host on which segue runs.
+# Tunnel N: outer 198.18.N.2 (or 2001:db8:ffff:N::2), inside 198.19.N.2 and 2001:db8:N::2; the host has ...1.
+# Ports on every inner address: 5001 hashes what it gets, 5002 echoes datagrams, 5010 (at the host) takes files.
+# What it tells the host is a line with "@ " in front. Ends when somebody connects to port 5999, after its own turn.
+say() { echo "@ $*"; }
+sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 \
+    net.ipv6.conf.all.router_solicitations=0 net.ipv6.conf.default.router_solicitations=0 net.ipv4.conf.all.rp_filter=0
+modprobe -a fou fou6 ipip ip_gre ip6_gre sit ip6_tunnel
+ip link set eth0 up
+# With GRO on, a receiving 6.1 kernel loses most bursts of GRE in UDP.
+ethtool -K eth0 gro off
+ip addr add 198.18.0.2/24 dev eth0
+ip fou add port 6080 gue && ip fou add port 5554 ipproto 4 && ip fou add port 5541 ipproto 41 &&
+    ip fou add port 5547 ipproto 47 && ip fou add port 6086 gue -6 || exit 3
+head -c "$FILE_LEN" /dev/urandom > /tmp/file
+say file "$(sha256sum < /tmp/file | cut -d' ' -f1)"
+
+names=
+tunnel() { # N OUTER-FAMILY INNER-FAMILIES LINK-ARGUMENTS...
+    n=$1 outer=$2 inner=$3; shift 3
+    if [ "$outer" = 4 ]; then
+        l=198.18.$n.2 r=198.18.$n.1; ip addr add $l/24 dev eth0
+    else
+        l=2001:db8:ffff:$n::2 r=2001:db8:ffff:$n::1; ip addr add $l/64 dev eth0 nodad
+    fi
+    ip link add t$n "$@" local $l remote $r && ip link set t$n up || exit 4
+    case $inner in *4*) ip addr add 198.19.$n.2/24 dev t$n ;; esac
+    case $inner in *6*) ip addr add 2001:db8:$n::2/64 dev t$n nodad ;; esac
+    names="$names $n:$inner"
+}
+gue="encap gue encap-sport auto encap-dport 6080 encap-csum"
+fou="encap fou encap-sport auto encap-csum encap-dport"
+gue6="encap gue encap-sport auto encap-dport 6086"
+tunnel 1 4 4  type ipip ttl 64 $gue
+tunnel 2 4 4  type ipip ttl 64 $gue encap-remcsum
+tunnel 3 4 4  type ipip ttl 64 $fou 5554
+tunnel 4 4 6  type sit ttl 64 $gue
+tunnel 5 4 6  type sit ttl 64 $gue encap-remcsum
+tunnel 6 4 6  type sit ttl 64 $fou 5541
+tunnel 7 4 46 type gre ttl 64 $gue
+tunnel 8 4 46 type gre ttl 64 $gue encap-remcsum
+tunnel 9 4 46 type gre ttl 64 $fou 5547
+tunnel 10 4 46 type gre ttl 64 key 12345 csum $gue encap-remcsum
+tunnel 11 6 46 type ip6gre hoplimit 64 encaplimit none $gue6 encap-remcsum
+tunnel 12 6 46 type ip6tnl mode any hoplimit 64 encaplimit none $gue6
+
+socat TCP6-LISTEN:5001,ipv6only=0,fork,reuseaddr,backlog=8 SYSTEM:sha256sum &
+socat -b 65536 UDP6-RECVFROM:5002,ipv6only=0,fork PIPE &
+retry 20 sh -c 'ss -Htln | grep -q :5001 && ss -Huln | grep -q :5002' || exit 6
+say ready
+timeout 100 socat -u TCP4-LISTEN:5999,reuseaddr - > /dev/null || exit 5
+
+bad=0
+for t in $names; do
+    n=${t%%:*} inner=${t#*:}
+    for f in 4 6; do
+        case $inner in *$f*) ;; *) continue ;; esac
+        if [ $f = 4 ]; then to=198.19.$n.1 s=$to; else to=2001:db8:$n::1 s="[$to]"; fi
+        res=
+        for size in 56 777 2500; do
+            ping -c1 -W5 -s $size $to > /dev/null 2>&1 || res="$res ping$size"
+        done
+        timeout 30 socat -u OPEN:/tmp/file,rdonly TCP$f:$s:5010 || res="$res tcp"
+        [ -z "$res" ] || bad=1
+        say "client $n $f${res:- ok}"
+    done
+done
+nstat -az | while read -r name value _; do
+    case $name in *Csum*|*InErr*) say "counter $name $value" ;; esac
+done
+for dev in /sys/class/net/t[0-9]* /sys/class/net/eth0; do
+    say "counter ${dev##*/}.rx_errors $(cat "$dev/statistics/rx_errors")"
+done
+say end
+exit $bad
