@@ -20,6 +20,17 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.u8(), self.u8()])
     }
 
+    /// The next `len` bytes, or what is left.
+    pub(crate) fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.rest.split_at(len.min(self.rest.len()));
+        self.rest = rest;
+        taken
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(crate) fn rest(self) -> &'a [u8] {
         self.rest
     }

@@ -5,11 +5,27 @@
 //! [`TARGETS`], a file in `fuzz_targets/` with its `[[bin]]`, and seeds in `corpus/NAME/`.
 
 mod checksum;
+mod decap;
+mod gro;
+mod gso;
 mod input;
 mod parse;
 mod vnet;
 
+// The promises, as the tests of the engine state them: one wording for both.
+#[path = "../../crates/segue/tests/contracts/decap.rs"]
+mod decap_judge;
+#[path = "../../crates/segue/tests/contracts/properties.rs"]
+#[allow(dead_code, reason = "the tests ask for more than the targets")]
+mod properties;
+#[path = "../../crates/segue/tests/contracts/streams.rs"]
+#[allow(dead_code, reason = "the targets make no streams, they only share the ports")]
+mod streams;
+
 pub use checksum::checksum;
+pub use decap::decap;
+pub use gro::gro;
+pub use gso::gso;
 pub use parse::parse;
 pub use vnet::vnet;
 
@@ -17,4 +33,5 @@ pub use vnet::vnet;
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its file and its corpus.
-pub const TARGETS: &[(&str, Target)] = &[("checksum", checksum), ("parse", parse), ("vnet", vnet)];
+pub const TARGETS: &[(&str, Target)] =
+    &[("checksum", checksum), ("decap", decap), ("gro", gro), ("gso", gso), ("parse", parse), ("vnet", vnet)];

@@ -24,3 +24,8 @@ pub mod packet;
 pub mod reason;
 pub mod time;
 pub mod wire;
+
+/// The example of the README is compiled and run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ReadMe;

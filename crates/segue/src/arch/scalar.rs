@@ -49,11 +49,7 @@ pub(crate) fn short(bytes: &[u8]) -> u64 {
 /// Copies and sums. The second pass over each block finds it in the first-level cache.
 pub(crate) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     const BLOCK: usize = 8192;
-    assert_eq!(
-        dst.len(),
-        src.len(),
-        "copy needs source and destination of one length"
-    );
+    assert_eq!(dst.len(), src.len(), "copy needs source and destination of one length");
     let mut total = 0;
     for (dst, src) in dst.chunks_mut(BLOCK).zip(src.chunks(BLOCK)) {
         dst.copy_from_slice(src);

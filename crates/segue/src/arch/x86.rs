@@ -57,11 +57,7 @@ impl Set {
 
     #[inline]
     pub(super) fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
-        assert_eq!(
-            dst.len(),
-            src.len(),
-            "copy needs source and destination of one length"
-        );
+        assert_eq!(dst.len(), src.len(), "copy needs source and destination of one length");
         let (dst, src, len) = (dst.as_mut_ptr(), src.as_ptr(), src.len());
         // SAFETY: as in `sum`; `dst` has `len` writable bytes and, being `&mut`, does not overlap `src`.
         unsafe {
@@ -126,11 +122,7 @@ fn detect() -> Features {
     const AVX512F_AND_BW: u32 = 1 << 16 | 1 << 30;
     const AVX512VNNI: u32 = 1 << 11;
 
-    let none = Features {
-        avx2: false,
-        avx512bw: false,
-        avx512vnni: false,
-    };
+    let none = Features { avx2: false, avx512bw: false, avx512vnni: false };
     if cpuid(0).eax < 7 || cpuid(1).ecx & OSXSAVE_AND_AVX != OSXSAVE_AND_AVX {
         return none;
     }
@@ -141,17 +133,10 @@ fn detect() -> Features {
     }
     let leaf = cpuid(7);
     let zmm = saved & ZMM_STATE == ZMM_STATE && leaf.ebx & AVX512F_AND_BW == AVX512F_AND_BW;
-    Features {
-        avx2: leaf.ebx & AVX2 != 0,
-        avx512bw: zmm,
-        avx512vnni: zmm && leaf.ecx & AVX512VNNI != 0,
-    }
+    Features { avx2: leaf.ebx & AVX2 != 0, avx512bw: zmm, avx512vnni: zmm && leaf.ecx & AVX512VNNI != 0 }
 }
 
-#[allow(
-    unused_unsafe,
-    reason = "the intrinsic is an unsafe function in the oldest compilers we support"
-)]
+#[allow(unused_unsafe, reason = "the intrinsic is an unsafe function in the oldest compilers we support")]
 fn cpuid(leaf: u32) -> CpuidResult {
     // SAFETY: every x86-64 CPU has CPUID.
     unsafe { __cpuid_count(leaf, 0) }
@@ -185,12 +170,7 @@ macro_rules! shells {
 
 shells!("avx2", Ymm, sum_avx2, copy_avx2);
 shells!("avx512f,avx512bw", Zmm<false>, sum_avx512, copy_avx512);
-shells!(
-    "avx512f,avx512bw,avx512vnni",
-    Zmm<true>,
-    sum_avx512_vnni,
-    copy_avx512_vnni
-);
+shells!("avx512f,avx512bw,avx512vnni", Zmm<true>, sum_avx512_vnni, copy_avx512_vnni);
 
 /// Bytes between two totals of the lanes. A vector of 32 words moves the total by at most 32 * 32768, so a block of
 /// 1024 such vectors, with a partial one at each edge, stays below 2^31 (2^30 for AVX2, whose vectors are half as wide and twice as many).
@@ -205,11 +185,7 @@ const ALIGN_FROM: usize = 1024;
 /// The CPU must have the instructions of `L`; `src` must have `len` readable bytes; if `COPY`, `dst` must have `len`
 /// writable bytes that do not overlap them.
 #[inline(always)]
-unsafe fn run<L: Lanes, const COPY: bool>(
-    mut dst: *mut u8,
-    mut src: *const u8,
-    mut len: usize,
-) -> u64 {
+unsafe fn run<L: Lanes, const COPY: bool>(mut dst: *mut u8, mut src: *const u8, mut len: usize) -> u64 {
     let width = L::WIDTH;
 
     // SAFETY: `src` and `dst` advance together and `len` shrinks by the same amount, so that `len` is always what is
@@ -251,8 +227,7 @@ unsafe fn run<L: Lanes, const COPY: bool>(
             }
 
             // Not negative: what whole vectors took from the lanes is put back, and edges leave no debt.
-            let total =
-                i64::from(a.plus(b).plus(c.plus(d)).total()) + (vectors * width / 2 * 32768) as i64;
+            let total = i64::from(a.plus(b).plus(c.plus(d)).total()) + (vectors * width / 2 * 32768) as i64;
             sum = scalar::join(sum, total as u64);
             if len == 0 {
                 break;
@@ -260,11 +235,7 @@ unsafe fn run<L: Lanes, const COPY: bool>(
             (a, b, c, d) = (L::zero(), L::zero(), L::zero(), L::zero());
         }
 
-        if skew % 2 == 1 {
-            sum.rotate_left(8)
-        } else {
-            sum
-        }
+        if skew % 2 == 1 { sum.rotate_left(8) } else { sum }
     }
 }
 
@@ -284,13 +255,7 @@ trait Lanes: Copy {
     unsafe fn take<const COPY: bool>(self, dst: *mut u8, src: *const u8) -> Self;
     /// Adds a part of a vector, `from < to <= WIDTH`, as if the other bytes were zero. Adds to the lanes at most what
     /// two whole vectors would, and returns as a plain sum what it did not add to the lanes.
-    unsafe fn edge<const COPY: bool>(
-        &mut self,
-        dst: *mut u8,
-        src: *const u8,
-        from: usize,
-        to: usize,
-    ) -> u64;
+    unsafe fn edge<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, from: usize, to: usize) -> u64;
 }
 
 #[derive(Clone, Copy)]
@@ -315,10 +280,7 @@ impl Lanes for Ymm {
     unsafe fn total(self) -> i32 {
         // SAFETY: the trait's contract.
         unsafe {
-            let sum = _mm_add_epi32(
-                _mm256_castsi256_si128(self.0),
-                _mm256_extracti128_si256::<1>(self.0),
-            );
+            let sum = _mm_add_epi32(_mm256_castsi256_si128(self.0), _mm256_extracti128_si256::<1>(self.0));
             let sum = _mm_add_epi32(sum, _mm_shuffle_epi32::<0b01_00_11_10>(sum));
             let sum = _mm_add_epi32(sum, _mm_shuffle_epi32::<0b10_11_00_01>(sum));
             _mm_cvtsi128_si32(sum)
@@ -339,13 +301,7 @@ impl Lanes for Ymm {
     }
 
     #[inline(always)]
-    unsafe fn edge<const COPY: bool>(
-        &mut self,
-        dst: *mut u8,
-        src: *const u8,
-        from: usize,
-        to: usize,
-    ) -> u64 {
+    unsafe fn edge<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, from: usize, to: usize) -> u64 {
         // SAFETY: the trait's contract; the slice lives only within this call.
         let sum = unsafe {
             let (src, len) = (src.wrapping_add(from), to - from);
@@ -354,11 +310,7 @@ impl Lanes for Ymm {
             }
             scalar::short(core::slice::from_raw_parts(src, len))
         };
-        if from % 2 == 1 {
-            sum.rotate_left(8)
-        } else {
-            sum
-        }
+        if from % 2 == 1 { sum.rotate_left(8) } else { sum }
     }
 }
 
@@ -417,13 +369,7 @@ impl<const VNNI: bool> Lanes for Zmm<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn edge<const COPY: bool>(
-        &mut self,
-        dst: *mut u8,
-        src: *const u8,
-        from: usize,
-        to: usize,
-    ) -> u64 {
+    unsafe fn edge<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, from: usize, to: usize) -> u64 {
         let mask = (u64::MAX >> (64 - (to - from))) << from;
         // SAFETY: the trait's contract; a masked byte is neither read nor written.
         unsafe {

@@ -62,8 +62,7 @@ impl Field {
     /// As [`update`](Field::update), for a change of two adjacent words such as an IPv4 address.
     #[inline]
     pub fn update_u32(self, old: u32, new: u32) -> Field {
-        self.update((old >> 16) as u16, (new >> 16) as u16)
-            .update(old as u16, new as u16)
+        self.update((old >> 16) as u16, (new >> 16) as u16).update(old as u16, new as u16)
     }
 
     /// All ones for zero, itself otherwise: the rule of RFC 768 for a field that was computed.

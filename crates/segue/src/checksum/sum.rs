@@ -23,10 +23,7 @@ pub struct Sum {
 
 impl Sum {
     /// The sum of nothing.
-    pub const ZERO: Sum = Sum {
-        plain: 0,
-        odd: false,
-    };
+    pub const ZERO: Sum = Sum { plain: 0, odd: false };
 
     /// The sum of `bytes`.
     #[inline]
@@ -37,37 +34,19 @@ impl Sum {
     /// Adds the bytes that follow those already summed.
     #[inline]
     pub fn add(&mut self, bytes: &[u8]) {
-        self.append(
-            Sum {
-                plain: plain(bytes),
-                odd: false,
-            },
-            bytes.len(),
-        );
+        self.append(Sum { plain: plain(bytes), odd: false }, bytes.len());
     }
 
     /// Adds two bytes, `value` in big-endian order: the same as `add(&value.to_be_bytes())`.
     #[inline]
     pub fn add_u16(&mut self, value: u16) {
-        self.append(
-            Sum {
-                plain: u64::from(value.swap_bytes()),
-                odd: false,
-            },
-            2,
-        );
+        self.append(Sum { plain: u64::from(value.swap_bytes()), odd: false }, 2);
     }
 
     /// Adds four bytes, `value` in big-endian order: the same as `add(&value.to_be_bytes())`.
     #[inline]
     pub fn add_u32(&mut self, value: u32) {
-        self.append(
-            Sum {
-                plain: u64::from(value.swap_bytes()),
-                odd: false,
-            },
-            4,
-        );
+        self.append(Sum { plain: u64::from(value.swap_bytes()), odd: false }, 4);
     }
 
     /// Adds a sum made elsewhere: `next` covers `next_len` bytes and was summed on its own, and those bytes follow the
@@ -76,11 +55,7 @@ impl Sum {
     pub fn append(&mut self, next: Sum, next_len: usize) {
         // A sum that begins in the middle of a word is the sum of the same bytes with all words swapped (RFC 1071
         // section 2(B)), and rotating by eight bits swaps the bytes of every 16-bit column.
-        let next = if self.odd {
-            next.plain.rotate_left(8)
-        } else {
-            next.plain
-        };
+        let next = if self.odd { next.plain.rotate_left(8) } else { next.plain };
         self.plain = scalar::join(self.plain, next);
         self.odd ^= next_len % 2 == 1;
     }
@@ -127,22 +102,13 @@ impl Sum {
     /// Wraps what the kernels in `arch` return for `len` bytes.
     #[inline]
     pub(super) fn from_plain(plain: u64, len: usize) -> Sum {
-        Sum {
-            plain,
-            odd: len % 2 == 1,
-        }
+        Sum { plain, odd: len % 2 == 1 }
     }
 
     /// Adds an integer as the eight bytes of its big-endian form, of which only the low ones need be on the wire.
     #[inline]
     pub(super) fn add_u64(&mut self, value: u64) {
-        self.append(
-            Sum {
-                plain: value.swap_bytes(),
-                odd: false,
-            },
-            8,
-        );
+        self.append(Sum { plain: value.swap_bytes(), odd: false }, 8);
     }
 }
 
@@ -163,9 +129,5 @@ impl fmt::Debug for Sum {
 
 #[inline]
 fn plain(bytes: &[u8]) -> u64 {
-    if bytes.len() <= scalar::SHORT_MAX {
-        scalar::short(bytes)
-    } else {
-        arch::chosen().sum(bytes)
-    }
+    if bytes.len() <= scalar::SHORT_MAX { scalar::short(bytes) } else { arch::chosen().sum(bytes) }
 }

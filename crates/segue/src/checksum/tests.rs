@@ -4,9 +4,7 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-use etherparse::{
-    Icmpv6Type, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, TcpHeader, UdpHeader,
-};
+use etherparse::{Icmpv6Type, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, TcpHeader, UdpHeader};
 use proptest::prelude::*;
 
 use super::*;
@@ -46,34 +44,15 @@ fn aligned(len: usize) -> (Vec<u8>, usize) {
 const GUARD: u8 = 0xa5;
 
 /// Copies with one implementation into the middle of guard bytes, and checks bytes, sum and guards.
-fn check_copy(
-    implementation: Implementation,
-    space: &mut [u8],
-    dst_at: usize,
-    src: &[u8],
-    want: u16,
-) {
+fn check_copy(implementation: Implementation, space: &mut [u8], dst_at: usize, src: &[u8], want: u16) {
     let name = implementation.name();
     space.fill(GUARD);
     let sum = implementation.copy(&mut space[dst_at..dst_at + src.len()], src);
-    assert_eq!(
-        sum.fold(),
-        want,
-        "{name}: sum of {} bytes copied to {dst_at}",
-        src.len()
-    );
+    assert_eq!(sum.fold(), want, "{name}: sum of {} bytes copied to {dst_at}", src.len());
     let (before, rest) = space.split_at(dst_at);
     let (copied, after) = rest.split_at(src.len());
-    assert!(
-        copied == src,
-        "{name}: bytes of {} copied to {dst_at}",
-        src.len()
-    );
-    assert!(
-        before.iter().chain(after).all(|b| *b == GUARD),
-        "{name}: {} bytes to {dst_at} spilled",
-        src.len()
-    );
+    assert!(copied == src, "{name}: bytes of {} copied to {dst_at}", src.len());
+    assert!(before.iter().chain(after).all(|b| *b == GUARD), "{name}: {} bytes to {dst_at} spilled", src.len());
 }
 
 #[test]
@@ -83,19 +62,10 @@ fn every_implementation_agrees_with_the_oracle_at_every_length_and_alignment() {
         for len in 0..=1100 {
             let bytes = &data[zero + start..][..len];
             let want = oracle(bytes);
-            assert_eq!(
-                Sum::of(bytes).fold(),
-                want,
-                "dispatch, {len} bytes at {start}"
-            );
+            assert_eq!(Sum::of(bytes).fold(), want, "dispatch, {len} bytes at {start}");
             for implementation in implementations() {
                 let got = implementation.sum(bytes).fold();
-                assert_eq!(
-                    got,
-                    want,
-                    "{}: {len} bytes at {start}",
-                    implementation.name()
-                );
+                assert_eq!(got, want, "{}: {len} bytes at {start}", implementation.name());
             }
         }
     }
@@ -106,24 +76,11 @@ fn copying_gives_the_same_bytes_and_sum_at_every_length_and_writes_nothing_else(
     let (data, zero) = aligned(64 + 1100);
     let (mut space, space_zero) = aligned(64 + 1100 + 128);
     for len in 0..=1100 {
-        for (src_at, dst_at) in [
-            (0, 0),
-            (0, 33),
-            (17, 0),
-            (1, 1),
-            (34, 63),
-            (len % 64, len * 7 % 64),
-        ] {
+        for (src_at, dst_at) in [(0, 0), (0, 33), (17, 0), (1, 1), (34, 63), (len % 64, len * 7 % 64)] {
             let src = &data[zero + src_at..][..len];
             let want = oracle(src);
             for implementation in implementations() {
-                check_copy(
-                    implementation,
-                    &mut space[space_zero..][..64 + 1100 + 64],
-                    dst_at,
-                    src,
-                    want,
-                );
+                check_copy(implementation, &mut space[space_zero..][..64 + 1100 + 64], dst_at, src, want);
             }
             let mut dst = vec![GUARD; len];
             let mut sum = Sum::ZERO;
@@ -143,13 +100,7 @@ fn copying_works_between_all_pairs_of_alignments() {
             let want = oracle(src);
             for dst_at in 0..64 {
                 for implementation in implementations() {
-                    check_copy(
-                        implementation,
-                        &mut space[space_zero..][..64 + len + 64],
-                        dst_at,
-                        src,
-                        want,
-                    );
+                    check_copy(implementation, &mut space[space_zero..][..64 + len + 64], dst_at, src, want);
                 }
             }
         }
@@ -163,12 +114,7 @@ fn uniform_bytes_give_the_extreme_sums() {
             for value in [0x00, 0x7f, 0x80, 0xff] {
                 let bytes = vec![value; len];
                 let got = implementation.sum(&bytes).fold();
-                assert_eq!(
-                    got,
-                    oracle_uniform(value, len),
-                    "{}: {len} times {value:#x}",
-                    implementation.name()
-                );
+                assert_eq!(got, oracle_uniform(value, len), "{}: {len} times {value:#x}", implementation.name());
             }
         }
     }
@@ -205,21 +151,11 @@ fn words_just_below_and_above_the_sign_do_not_confuse_the_vectors() {
 fn megabytes_do_not_overflow_anything() {
     let (data, zero) = aligned((3 << 20) + 200);
     let mut dst = vec![0; (3 << 20) + 200];
-    for (start, len) in [
-        (0, 1 << 20),
-        (1, 1 << 20),
-        (33, (1 << 20) - 1),
-        (5, (3 << 20) + 129),
-    ] {
+    for (start, len) in [(0, 1 << 20), (1, 1 << 20), (33, (1 << 20) - 1), (5, (3 << 20) + 129)] {
         let src = &data[zero + start..][..len];
         let want = oracle(src);
         for implementation in implementations() {
-            assert_eq!(
-                implementation.sum(src).fold(),
-                want,
-                "{}: {len} at {start}",
-                implementation.name()
-            );
+            assert_eq!(implementation.sum(src).fold(), want, "{}: {len} at {start}", implementation.name());
             check_copy(implementation, &mut dst[..len + 1], 1, src, want);
         }
     }
@@ -327,16 +263,9 @@ fn dispatch_takes_the_best_of_what_is_available() {
             ("scalar", true),
             ("avx2", is_x86_feature_detected!("avx2")),
             ("avx512", avx512),
-            (
-                "avx512-vnni",
-                avx512 && is_x86_feature_detected!("avx512vnni"),
-            ),
+            ("avx512-vnni", avx512 && is_x86_feature_detected!("avx512vnni")),
         ];
-        let expected: Vec<&str> = expected
-            .iter()
-            .filter(|(_, has)| *has)
-            .map(|(name, _)| *name)
-            .collect();
+        let expected: Vec<&str> = expected.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
         assert_eq!(names, expected, "the standard library sees other features");
     }
 }
@@ -351,10 +280,7 @@ fn the_example_of_rfc_1071_section_3_comes_out() {
 #[test]
 fn the_example_of_rfc_1624_section_4_comes_out() {
     // Equation 3 gives 0x0000 where equation 2 of RFC 1141 gives 0xffff.
-    assert_eq!(
-        Field::from_wire(0xdd2f).update(0x5555, 0x3285),
-        Field::from_wire(0x0000)
-    );
+    assert_eq!(Field::from_wire(0xdd2f).update(0x5555, 0x3285), Field::from_wire(0x0000));
 }
 
 #[test]
@@ -411,18 +337,10 @@ fn a_length_beyond_16_bits_is_summed_whole() {
     // 0x00012345 adds 0x0001 and 0x2345 to an otherwise known sum.
     let mut want = pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 0);
     want.add_u32(0x0001_2345);
-    assert_eq!(
-        pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 0x0001_2345),
-        want
-    );
+    assert_eq!(pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], 6, 0x0001_2345), want);
     let mut header = Vec::from([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    header.extend([
-        0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xbe, 0xef,
-    ]);
-    let (src, dst) = (
-        header[..16].try_into().unwrap(),
-        header[16..].try_into().unwrap(),
-    );
+    header.extend([0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xbe, 0xef]);
+    let (src, dst) = (header[..16].try_into().unwrap(), header[16..].try_into().unwrap());
     header.extend([0x00, 0x01, 0x23, 0x45, 0, 0, 0, 17]); // RFC 8200 section 8.1
     assert_eq!(pseudo_v6(src, dst, 17, 0x0001_2345).fold(), oracle(&header));
 }

@@ -7,7 +7,7 @@ use super::entropy::FlowHash;
 use super::inner::{self, Inner};
 use super::{GreOptions, ecn};
 use crate::checksum::{Field, Sum};
-use crate::packet::{Csum, Kind, Layer, LayerCsum, Layout, Outer, Packet, Remote, Stop, TrainCsum, Unit, remote};
+use crate::packet::{Csum, Kind, Layer, LayerCsum, Layout, Outer, Packet, Remote, Stop, Unit, remote};
 use crate::wire::gre::Gre;
 use crate::wire::gue::Gue;
 use crate::wire::{ethertype, ipv4, ipv6, protocol, udp, write_u16, write_u32};
@@ -149,10 +149,7 @@ impl Encapsulator {
             // Of other bytes than those that are there now.
             Unit::Whole(csum @ Csum::Complete(_)) => *csum = Csum::Unknown,
             Unit::Whole(_) => {}
-            Unit::Train { csum, gso } => {
-                if remote == Some(Remote::Transport) {
-                    *csum = TrainCsum::Partial;
-                }
+            Unit::Train { gso, .. } => {
                 // One bit a header; the outer IPv4 header counts up.
                 gso.fixed_ids = gso.fixed_ids.checked_shl(outer.headers().len() as u32).unwrap_or(0);
             }

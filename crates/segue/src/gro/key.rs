@@ -2,11 +2,14 @@
 
 use super::Alone;
 use crate::packet::{Kind, Packet, Stop};
-use crate::wire::{ethernet, ipv4, ipv6};
+use crate::wire::{ethernet, ipv4, ipv6, read_u16};
 
 const MAX: usize = 128;
 
-/// Addresses, ports, tags and tunnel keys of every level, one behind the other.
+/// Addresses, ports, VLAN identifiers and tunnel keys of every level, one behind the other.
+///
+/// What may change while a flow goes on is left out, so that order is kept across the change: MAC addresses (a gateway
+/// fails over) and VLAN priorities.
 #[derive(Clone, Copy)]
 pub(super) struct FlowKey {
     bytes: [u8; MAX],
@@ -39,8 +42,13 @@ impl FlowKey {
         let head = packet.head.bytes();
         for header in packet.layout.headers() {
             let bytes = head.get(header.start()..header.end()).ok_or(Alone::Malformed)?;
+            let vlan;
             let part = match header.kind {
-                Kind::Ethernet | Kind::Vlan => bytes.get(..ethernet::LEN.min(bytes.len())),
+                Kind::Ethernet => bytes.get(..0),
+                Kind::Vlan => {
+                    vlan = read_u16(bytes, 0).map(|tag| (tag & ethernet::VLAN_ID).to_be_bytes());
+                    vlan.as_ref().map(|id| &id[..])
+                }
                 Kind::Ipv4 => bytes.get(ipv4::SRC.start..ipv4::DST.end),
                 Kind::Ipv6 => bytes.get(ipv6::SRC.start..ipv6::DST.end),
                 Kind::Tcp | Kind::Udp => bytes.get(..4),

@@ -25,6 +25,7 @@ use alloc::collections::VecDeque;
 pub use rules::{Alone, Flush, Mismatch};
 
 use crate::checksum::{Field, Sum};
+use crate::gso::MIN_TCP_SIZE;
 use crate::hash;
 use crate::packet::{Gso, GsoKind, Kind, LayerCsum, Packet, Pool, TrainCsum, Unit};
 use crate::reason::Counts;
@@ -50,14 +51,14 @@ pub struct Config {
     pub profile: Profile,
     /// Largest train, in bytes from its outermost IP header; at most 65535, which is also the default.
     pub max_bytes: usize,
-    /// Most packets of a TCP train. Default 1000.
+    /// Most packets of a TCP train; below 2 nothing is joined. Default 1000.
     pub max_packets: usize,
-    /// Most datagrams of a UDP train. Default 64, what every kernel with USO takes.
+    /// Most datagrams of a UDP train; below 2 nothing is joined. Default 64, what every kernel with USO takes.
     pub max_udp_packets: usize,
     /// Most flows held at a time, 1 to 65535. Default 256. Memory is taken once, when the table is made.
     pub max_flows: usize,
-    /// Longest time that a packet is held, in nanoseconds. 0, the default, holds until [`Gro::flush`], which a poll loop
-    /// calls at the end of each round.
+    /// Longest time that a packet is held, in nanoseconds. With 0, the default, everything is due at the next
+    /// [`Gro::expire`] or [`Gro::flush`], which a poll loop calls at the end of each round.
     pub hold: u64,
     /// Key of the flow hash.
     pub key: hash::Key,
@@ -88,7 +89,8 @@ pub struct Stats {
     pub segments: u64,
     /// Why packets were passed on without being held: one count for each such packet.
     pub alone: Counts<Alone>,
-    /// Why what was held came out: one count for each train or single packet that had been held.
+    /// Why what was good for a train came out: one count for each train, and one for each packet that stayed single,
+    /// whether it was held for a while or nothing could have followed it.
     pub flushes: Counts<Flush>,
     /// What differed when a packet did not fit the train held of its flow.
     pub mismatches: Counts<Mismatch>,
@@ -200,6 +202,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
 
     /// Makes ready what was held for the hold time or longer.
     pub fn expire(&mut self, now: Nanos) {
+        if self.config.hold == 0 {
+            return self.flush();
+        }
         while let Some(oldest) = self.table.oldest() {
             if self.table.get(oldest).since.after(self.config.hold) > now {
                 return;
@@ -228,7 +233,11 @@ impl<B: AsRef<[u8]>> Gro<B> {
             return;
         }
         let size = packet.payload.len();
-        if packet.len() + size > self.config.max_bytes {
+        let is_tcp = matches!(packet.transport(), Some((Kind::Tcp, _)));
+        if is_tcp && size < usize::from(MIN_TCP_SIZE) && verify::is_owed(&packet) {
+            return self.pass(packet, Alone::Tiny);
+        }
+        if self.most(&packet) < 2 || !has_room(&packet, size, self.config.max_bytes) {
             self.stats.flushes.add(Flush::Full);
             self.ready.push_back(packet);
             return;
@@ -243,7 +252,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
             .unwrap_or(0)
             .wrapping_add(size as u32);
         let mask = rules::mask(&packet.layout, self.config.profile);
-        self.table.insert(Held { hash, key, mask, size, segs: 1, next_seq: seq, ids: Ids::default(), verified: false, since: now, packet });
+        self.table.insert(Held {
+            hash,
+            key,
+            mask,
+            size,
+            segs: 1,
+            next_seq: seq,
+            ids: Ids::default(),
+            verified: false,
+            since: now,
+            packet,
+        });
     }
 
     /// Whether `packet` may be the next segment of the train at `place`, payload aside.
@@ -311,7 +331,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Adds a verified segment that fits. Returns why the train is to be closed, where it is.
     fn join(&mut self, place: usize, mut packet: Box<Packet<B>>, pool: &mut Pool<B>) -> Option<Flush> {
         let ids = self.ids(self.table.get(place), &packet).ok()?;
-        let config = self.config;
+        let (most, max_bytes) = (self.most(&packet), self.config.max_bytes);
         let held = self.table.get_mut(place);
         held.ids = ids;
         held.segs += 1;
@@ -319,22 +339,26 @@ impl<B: AsRef<[u8]>> Gro<B> {
         held.next_seq = held.next_seq.wrapping_add(len as u32);
         held.packet.payload.append(&mut packet.payload);
         let mut why = rules::closes(&packet);
-        let most = match packet.transport() {
-            Some((Kind::Tcp, bytes)) => {
-                let (flags, at) = (bytes[tcp::FLAGS], held.packet.layout.header_len() - bytes.len() + tcp::FLAGS);
-                held.packet.head.bytes_mut()[at] |= flags & (tcp::FIN | tcp::PSH);
-                config.max_packets
-            }
-            _ => config.max_udp_packets,
-        };
+        if let Some((Kind::Tcp, bytes)) = packet.transport() {
+            let (flags, at) = (bytes[tcp::FLAGS], held.packet.layout.header_len() - bytes.len() + tcp::FLAGS);
+            held.packet.head.bytes_mut()[at] |= flags & (tcp::FIN | tcp::PSH);
+        }
         if why.is_none() && len < held.size {
             why = Some(Flush::Short);
         }
-        if why.is_none() && (held.segs >= most || held.packet.len() + held.size > config.max_bytes) {
+        if why.is_none() && (held.segs >= most || !has_room(&held.packet, held.size, max_bytes)) {
             why = Some(Flush::Full);
         }
         pool.put(packet);
         why
+    }
+
+    /// Most packets of a train of this transport.
+    fn most(&self, packet: &Packet<B>) -> usize {
+        match packet.transport() {
+            Some((Kind::Tcp, _)) => self.config.max_packets,
+            _ => self.config.max_udp_packets,
+        }
     }
 
     /// Takes the train at `place` out of the table and makes it ready.
@@ -347,6 +371,12 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         self.ready.push_back(seal(held));
     }
+}
+
+/// Whether `more` bytes of payload would leave the packet within `max_bytes` from its outermost IP header.
+fn has_room<B: AsRef<[u8]>>(packet: &Packet<B>, more: usize, max_bytes: usize) -> bool {
+    let link_len = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
+    packet.len() - link_len + more <= max_bytes
 }
 
 /// Makes the header of a train that of the whole.

@@ -6,9 +6,9 @@
 
 use super::{Config, Profile};
 use crate::checksum::Sum;
-use crate::packet::{Csum, Kind, LayerCsum, Layout, Packet, Remote, Unit};
+use crate::packet::{Csum, Kind, LayerCsum, Layout, Packet, Remote, Unit, remote};
 use crate::wire::parse::MAX_HEADER_BYTES;
-use crate::wire::{gre, ipv4, ipv6, read_u16, tcp, udp};
+use crate::wire::{ethernet, gre, ipv4, ipv6, read_u16, tcp, udp};
 
 crate::reasons! {
     /// Why a packet was passed on without being held.
@@ -22,20 +22,22 @@ crate::reasons! {
         TcpFlags = "tcp_flags": "SYN, RST or URG is set.",
         IpOptions = "ip_options": "IPv4 options.",
         ReservedFlag = "reserved_flag": "The reserved flag of IPv4 is set.",
+        Routing = "routing": "An IPv6 routing header with stops to come: its checksum covers another destination.",
         IpChecksum = "ip_checksum": "A wrong IPv4 header checksum.",
         NoChecksum = "no_checksum": "UDP without a checksum.",
         BadChecksum = "bad_checksum": "A wrong transport, GRE or outer UDP checksum; passed on unchanged.",
         NotCanonical = "not_canonical": "A right checksum in a form that would not be restored (0xffff for 0).",
-        Tunnel = "tunnel": "A tunnel header that cannot be repeated: GRE sequence number, or a remote GRE checksum.",
+        Tunnel = "tunnel": "A tunnel that cannot be repeated: GRE sequence number or reserved bits, a remote checksum that is GRE's or misplaced, no IP header inside.",
         RemoteUnprotected = "remcsum_unprotected": "A remote checksum without a verified outer checksum.",
+        Tiny = "tiny": "A pending TCP checksum over less payload than a train from outside is cut into.",
         AlreadyTrain = "already_train": "It is a train already.",
     }
 }
 
 crate::reasons! {
-    /// Why a train, or a packet that had been held for one, came out.
+    /// Why a train, or a packet that was good for one, came out.
     pub enum Flush {
-        Full = "full": "The next segment might not fit the limit on bytes or packets.",
+        Full = "full": "Another segment of this size might not fit the limit on bytes or packets.",
         Short = "short": "Its last segment is shorter than the others.",
         Push = "psh": "PSH is set.",
         Fin = "fin": "FIN is set.",
@@ -59,8 +61,7 @@ crate::reasons! {
         FlowLabel = "flow_label": "The flow label.",
         Extensions = "extensions": "IPv6 extension headers.",
         IpId = "ip_id": "The identification neither stayed nor counted up.",
-        Addresses = "addresses": "Addresses, ports or protocol.",
-        TunnelHeader = "tunnel_header": "GUE or GRE header bytes.",
+        TunnelHeader = "tunnel_header": "Bytes of the GUE header.",
         Sequence = "sequence": "Not the next sequence number: a gap, a retransmission or an overlap.",
         AckNumber = "ack": "The acknowledgment number.",
         TcpFlags = "flags": "TCP flags, data offset or reserved bits.",
@@ -107,27 +108,24 @@ pub const VARYING: &[Varying] = &[
     Varying { kind: Kind::Tcp, at: tcp::URGENT, len: 2, bits: 0xff, profile: Some(Profile::Linux) },
 ];
 
-/// Names of header bytes: the first entry that covers the byte that differs is the reason.
+/// Names of header bytes: the first entry that covers the byte that differs is the reason. What a flow is known by is not
+/// listed, since two packets that differ in it never meet.
 pub const FIELDS: &[(Kind, core::ops::Range<usize>, Mismatch)] = &[
     (Kind::Ethernet, 0..14, Mismatch::Link),
     (Kind::Vlan, 0..4, Mismatch::Link),
     (Kind::Ipv4, 1..2, Mismatch::Tos),
     (Kind::Ipv4, 6..8, Mismatch::Fragment),
     (Kind::Ipv4, 8..9, Mismatch::Ttl),
-    (Kind::Ipv4, 0..20, Mismatch::Addresses),
     (Kind::Ipv6, 0..1, Mismatch::Tos),
     (Kind::Ipv6, 2..4, Mismatch::FlowLabel),
+    (Kind::Ipv6, 6..7, Mismatch::Extensions),
     (Kind::Ipv6, 7..8, Mismatch::Ttl),
     (Kind::Ipv6, 40..usize::MAX, Mismatch::Extensions),
-    (Kind::Ipv6, 0..40, Mismatch::Addresses),
-    (Kind::Udp, 0..8, Mismatch::Addresses),
-    (Kind::Tcp, 0..4, Mismatch::Addresses),
     (Kind::Tcp, 8..12, Mismatch::AckNumber),
     (Kind::Tcp, 12..14, Mismatch::TcpFlags),
     (Kind::Tcp, 14..16, Mismatch::Window),
     (Kind::Tcp, 18..20, Mismatch::Urgent),
     (Kind::Tcp, 20..60, Mismatch::Options),
-    (Kind::Gre, 0..16, Mismatch::TunnelHeader),
     (Kind::Gue, 0..128, Mismatch::TunnelHeader),
 ];
 
@@ -198,11 +196,17 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
     if packet.layout.ip_levels() > 2 {
         return Err(Alone::TooDeep);
     }
+    gate_form(packet)?;
     let head = packet.head.bytes();
-    for header in packet.layout.headers() {
+    for (index, header) in packet.layout.headers().iter().enumerate() {
         let bytes = head.get(header.start()..header.end()).ok_or(Alone::Malformed)?;
         match header.kind {
             Kind::Ipv4 => gate_ipv4(bytes, config.profile)?,
+            Kind::Ipv6 if ipv6::is_routed(bytes) => return Err(Alone::Routing),
+            // Nobody knows what the far end makes of it.
+            Kind::Gue if matches!(remote::option(&packet.head, &packet.layout, index), Some(Err(_))) => {
+                return Err(Alone::Tunnel);
+            }
             Kind::Gre => {
                 let gre = gre::Gre::parse(bytes).ok_or(Alone::Malformed)?;
                 let in_udp = packet.layout.headers().iter().any(|h| h.kind == Kind::Udp && h.start() < header.start());
@@ -225,7 +229,9 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
     for layer in packet.offload.layers() {
         match layer.remote {
             Some(Remote::Gre) => return Err(Alone::Tunnel),
-            Some(Remote::Transport) if layer.udp == LayerCsum::Absent => return Err(Alone::RemoteUnprotected),
+            Some(Remote::Transport) if matches!(layer.udp, LayerCsum::Absent | LayerCsum::Owed) => {
+                return Err(Alone::RemoteUnprotected);
+            }
             _ => {}
         }
     }
@@ -243,6 +249,43 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
         }
     }
     Ok(())
+}
+
+/// What the rest relies on: that no header is shorter than its kind, that the layout covers the head, that there is a state
+/// for each tunnel level, and that the transport header stands behind an IP header, whose addresses its checksum covers.
+fn gate_form<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<(), Alone> {
+    let head = packet.head.bytes();
+    let levels = packet.offload.layers().len() + 1;
+    if head.len() != packet.layout.header_len() {
+        return Err(Alone::Malformed);
+    }
+    let mut after_ip = false;
+    for header in packet.layout.headers() {
+        let least = match header.kind {
+            Kind::Ethernet => ethernet::LEN,
+            Kind::Vlan => ethernet::VLAN_LEN,
+            Kind::Ipv4 => ipv4::MIN_LEN,
+            Kind::Ipv6 => ipv6::LEN,
+            Kind::Udp => udp::LEN,
+            Kind::Tcp => tcp::MIN_LEN,
+            Kind::Gre => gre::MIN_LEN,
+            Kind::Gue => 0,
+        };
+        if usize::from(header.len) < least || !header.len.is_multiple_of(2) {
+            return Err(Alone::Malformed);
+        }
+        if matches!(header.kind, Kind::Tcp | Kind::Udp) && !after_ip {
+            return Err(Alone::Tunnel);
+        }
+        after_ip = header.is_ip();
+    }
+    if levels != packet.layout.ip_levels() {
+        return Err(Alone::Malformed);
+    }
+    match packet.transport() {
+        Some((Kind::Tcp | Kind::Udp, _)) => Ok(()),
+        _ => Err(Alone::Malformed),
+    }
 }
 
 fn gate_ipv4(bytes: &[u8], profile: Profile) -> Result<(), Alone> {

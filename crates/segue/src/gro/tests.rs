@@ -1,0 +1,133 @@
+//! What the outside cannot see: the table against a plain list, and the masks.
+
+use segue_testkit::Rng;
+use segue_testkit::build::{Gre, Ip, L4, Packet as Built, Shim, Tcp, Tunnel, Udp, V4, V6};
+
+use super::key::FlowKey;
+use super::rules::{self, VARYING};
+use super::table::{Held, Ids, Table};
+use super::*;
+use crate::packet::{Frag, Layout, Start, Stop, Tunnels};
+
+fn packet(port: u16) -> Box<Packet<Vec<u8>>> {
+    let tcp =
+        Tcp { src_port: port, dst_port: 80, seq: 1, ack: 1, flags: 0x10, window: 1, urgent: 0, options: Vec::new() };
+    let bytes = Built { ip: Ip::V4(V4::new(1, 1, 2)), l4: L4::Tcp(tcp), data: vec![1; 40] }.bytes();
+    let mut packet = Box::<Packet<Vec<u8>>>::default();
+    packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+    packet
+}
+
+fn held(port: u16, hash: u64) -> Held<Vec<u8>> {
+    let packet = packet(port);
+    let key = FlowKey::of(&packet).unwrap();
+    let mask = rules::mask(&packet.layout, Profile::Strict);
+    let since = Nanos(u64::from(port));
+    Held { hash, key, mask, size: 40, segs: 1, next_seq: 0, ids: Ids::default(), verified: false, since, packet }
+}
+
+#[test]
+fn the_table_is_a_list_by_age_with_a_bound_for_each_bucket() {
+    for (capacity, hashes) in [(1, 1), (4, 2), (32, 3), (32, 1000)] {
+        let mut table = Table::new(capacity);
+        let mut rng = Rng::new(capacity as u64);
+        // Oldest first: the port that stands for the flow, and its hash.
+        let mut model: Vec<(u16, u64)> = Vec::new();
+        for round in 0..3000_u16 {
+            if rng.chance(300) && !model.is_empty() {
+                let (port, hash) = model.remove(rng.below(model.len()));
+                let key = FlowKey::of(&packet(port)).unwrap();
+                let place = table.find(hash, &key).expect("it is held");
+                assert_eq!(table.remove(place).since, Nanos(u64::from(port)));
+            } else {
+                let hash = rng.below(hashes) as u64;
+                if let Some(place) = table.make_room(hash) {
+                    let gone = table.remove(place).since.0 as u16;
+                    let at = model.iter().position(|&(port, _)| port == gone).expect("it was held");
+                    // The oldest of all, or of those that collide.
+                    let (_, its) = model.remove(at);
+                    assert!(at == 0 || model[..at].iter().all(|&(_, other)| other != its));
+                }
+                table.insert(held(round, hash));
+                model.push((round, hash));
+            }
+            assert_eq!(table.len(), model.len());
+            assert!(model.len() <= capacity);
+            let same = |hash| model.iter().filter(|&&(_, other)| other == hash).count();
+            assert!(model.iter().all(|&(_, hash)| same(hash) <= 8), "a chain has a bound");
+            let oldest = table.oldest().map(|place| table.get(place).since.0 as u16);
+            assert_eq!(oldest, model.first().map(|&(port, _)| port));
+        }
+    }
+}
+
+#[test]
+fn the_key_is_that_of_the_flow_and_of_nothing_else() {
+    let of = |bytes: Vec<u8>, start| {
+        let mut packet = Packet::default();
+        packet.load(Frag::all(bytes), start, &Tunnels::NONE.with_gue(6080));
+        FlowKey::of(&packet)
+    };
+    let inner = |ttl, data| {
+        let udp = L4::Udp(Udp { src_port: 1, dst_port: 2, checksum: true });
+        Built { ip: Ip::V4(V4 { ttl, ..V4::new(1, 1, 2) }), l4: udp, data: vec![data; 9] }.bytes()
+    };
+    assert_eq!(of(inner(1, 2), Start::Ip), of(inner(3, 4), Start::Ip));
+    let outer = |key, class| {
+        let ip = Ip::V6(V6 { class, ..V6::new(0, 1, 2) });
+        let udp = Udp { src_port: 9, dst_port: 6080, checksum: true };
+        let gre = Some(Gre { key, ..Gre::default() });
+        Tunnel { ip, udp: Some((udp, Shim::Gue(None))), gre, ethernet: None }.wrap(&inner(1, 2))
+    };
+    assert_eq!(of(outer(Some(1), 0), Start::Ip), of(outer(Some(1), 9), Start::Ip));
+    assert_ne!(of(outer(Some(1), 0), Start::Ip), of(outer(Some(2), 0), Start::Ip));
+    assert_ne!(of(outer(Some(1), 0), Start::Ip), of(outer(None, 0), Start::Ip));
+    assert_eq!(of(b"E".to_vec(), Start::Ip), Err(Alone::Malformed));
+}
+
+#[test]
+fn a_mask_leaves_out_what_varies_and_nothing_else() {
+    let packet = packet(1);
+    for profile in [Profile::Strict, Profile::Linux] {
+        let mask = rules::mask(&packet.layout, profile);
+        for (at, bit) in (0..packet.head.len()).flat_map(|at| (0..8).map(move |bit| (at, 1_u8 << bit))) {
+            let mut other = packet.head.clone();
+            other.bytes_mut()[at] ^= bit;
+            let varies = packet.layout.headers().iter().any(|header| {
+                VARYING.iter().any(|field| {
+                    let range = header.start() + field.at..header.start() + field.at + field.len;
+                    let counts = field.profile.is_none_or(|only| only == profile);
+                    counts && field.kind == header.kind && range.contains(&at) && field.bits & bit != 0
+                })
+            });
+            assert_eq!(mask.equal(packet.head.bytes(), other.bytes()), varies, "byte {at}, bit {bit:02x}");
+        }
+        assert!(!mask.equal(packet.head.bytes(), &packet.head.bytes()[1..]));
+    }
+}
+
+#[test]
+fn a_layout_that_contradicts_the_packet_keeps_it_alone() {
+    let ipv4 = packet(1).head.bytes()[..20].to_vec();
+    type Lie<'a> = (&'a str, &'a [u8], &'a [(Kind, usize)]);
+    let lies: [Lie<'_>; 4] = [
+        ("a header shorter than its kind", &[0; 4], &[(Kind::Ethernet, 4)]),
+        ("a header of odd length", &[0; 3], &[(Kind::Gue, 3)]),
+        ("an IP level without a state", &ipv4, &[(Kind::Ipv4, 20)]),
+        ("a head longer than the layout", &[0; 4], &[]),
+    ];
+    for (what, front, headers) in lies {
+        let mut packet = packet(1);
+        packet.head.push_front(front.len()).unwrap().copy_from_slice(front);
+        let mut outer = Layout::empty(Stop::Protocol);
+        assert!(headers.iter().all(|&(kind, len)| outer.push(kind, len)) && packet.layout.prepend(&outer));
+        assert_eq!(rules::gate(&packet, &Config::default()), Err(Alone::Malformed), "{what}");
+    }
+    assert_eq!(rules::gate(&packet(1), &Config::default()), Ok(()));
+}
+
+#[test]
+fn the_size_of_a_held_flow_is_bounded() {
+    // With the default of 256 flows the table takes well under a megabyte, whatever is sent.
+    assert!(size_of::<Held<Vec<u8>>>() + size_of::<Packet<Vec<u8>>>() < 1500);
+}

@@ -320,22 +320,9 @@ fn pseudo(head: &[u8], ip: &Header, kind: Kind, len: usize) -> Option<Sum> {
     Some(pseudo_v6(src.try_into().ok()?, dst.try_into().ok()?, number, len))
 }
 
-/// Whether the IP header has an IPv6 routing header that has not arrived: its pseudo header then has an address that
-/// stands elsewhere (RFC 8200 section 8.1).
+/// Whether the transport checksum covers an address that is not in the IP header.
 fn is_routed(head: &[u8], ip: &Header) -> bool {
-    let Some(header) = head.get(ip.start()..ip.end()) else { return false };
-    if ip.kind != Kind::Ipv6 {
-        return false;
-    }
-    let (mut next, mut at) = (header[ipv6::NEXT_HEADER], ipv6::LEN);
-    while let Some(&[following, units, _, segments_left]) = header.get(at..).and_then(|h| h.first_chunk()) {
-        if next == protocol::ROUTING && segments_left != 0 {
-            return true;
-        }
-        next = following;
-        at += 8 + usize::from(units) * 8;
-    }
-    false
+    ip.kind == Kind::Ipv6 && head.get(ip.start()..ip.end()).is_some_and(ipv6::is_routed)
 }
 
 /// A sum of one 16-bit word.

@@ -93,6 +93,11 @@ impl<B: AsRef<[u8]>> Payload<B> {
         &self.frags
     }
 
+    /// Makes room for `count` ranges.
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.frags.reserve(count);
+    }
+
     /// Adds a range at the end; an empty one is given up at once.
     pub fn push(&mut self, frag: Frag<B>) {
         if !frag.is_empty() {

@@ -5,6 +5,9 @@ use alloc::vec::Vec;
 
 use super::Packet;
 
+/// Ranges that a fresh packet has room for: a train of 64 kB in segments of an Ethernet's size.
+const TRAIN_FRAGS: usize = 48;
+
 /// Packets that wait to be used again. Owned by one worker.
 #[derive(Debug)]
 #[expect(clippy::vec_box, reason = "the boxes are what is pooled: a packet moves through the stages as a pointer")]
@@ -21,7 +24,11 @@ impl<B: AsRef<[u8]>> Pool<B> {
 
     /// An empty packet; a fresh one where none waits.
     pub fn take(&mut self) -> Box<Packet<B>> {
-        self.free.pop().unwrap_or_default()
+        self.free.pop().unwrap_or_else(|| {
+            let mut packet = Box::<Packet<B>>::default();
+            packet.payload.reserve(TRAIN_FRAGS);
+            packet
+        })
     }
 
     /// Takes a packet back and gives its buffers up.

@@ -15,5 +15,8 @@ pub const DST: Range<usize> = 0..6;
 pub const SRC: Range<usize> = 6..12;
 /// EtherType, or the tag protocol identifier of the first tag.
 pub const TYPE: usize = 12;
+/// In a tag: the bits of the tag control information that are the VLAN's identifier; the others are its priority and the
+/// drop eligible indicator.
+pub const VLAN_ID: u16 = 0x0fff;
 /// In a tag: the type of what follows, counted from the tag control information.
 pub const VLAN_TYPE: usize = 2;

@@ -78,9 +78,40 @@ pub fn chain(first: u8, bytes: &[u8]) -> Chain {
     Chain::TooLong
 }
 
+/// Whether `header`, the fixed header with its extension headers, has a routing header that has stops to come: the
+/// checksum inside then covers an address that is not the one in the fixed header (RFC 8200, section 8.1).
+pub fn is_routed(header: &[u8]) -> bool {
+    let Some(&first) = header.get(NEXT_HEADER) else { return false };
+    let (mut next, mut at) = (first, LEN);
+    while let Some(&[following, units, _, segments_left]) = header.get(at..).and_then(|h| h.first_chunk()) {
+        if next == protocol::ROUTING && segments_left != 0 {
+            return true;
+        }
+        next = following;
+        at += 8 + usize::from(units) * 8;
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_routing_header_with_stops_to_come_is_one() {
+        let header = |kind: u8, segments_left: u8| {
+            let mut header = vec![0; LEN];
+            header[NEXT_HEADER] = protocol::HOP_BY_HOP;
+            header.extend([kind, 0, 1, 4, 0, 0, 0, 0]);
+            header.extend([protocol::TCP, 0, 4, segments_left, 0, 0, 0, 0]);
+            header
+        };
+        assert!(is_routed(&header(protocol::ROUTING, 1)));
+        assert!(!is_routed(&header(protocol::ROUTING, 0)));
+        assert!(!is_routed(&header(protocol::DESTINATION, 1)));
+        assert!(!is_routed(&header(protocol::ROUTING, 1)[..LEN]));
+        assert!(!is_routed(&[]));
+    }
 
     #[test]
     fn a_chain_of_options_ends_at_the_transport() {

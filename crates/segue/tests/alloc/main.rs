@@ -1,0 +1,150 @@
+//! No allocation per packet: after warm-up the whole way of a packet, from GRO through a tunnel and back, allocates nothing.
+
+mod sys;
+
+use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum, Received};
+use segue::gro::{self, Gro};
+use segue::gso::{Arena, Frames, Limits, finish, split, split_linear};
+use segue::packet::{Frag, Gso, GsoKind, Offload, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
+use segue::time::Nanos;
+use segue_testkit::Rng;
+use segue_testkit::build::{self, Ip, L4, Udp, V4};
+use segue_testkit::flow;
+
+/// Packets in a poll round.
+const ROUND: usize = 200;
+/// Packets of which none may allocate.
+const PACKETS: usize = 10_000;
+/// Passes over them before that.
+const WARM_UP: usize = 60;
+
+#[test]
+fn merging_and_splitting_allocate_nothing_per_packet() {
+    let stream: Vec<Vec<u8>> = flow::mixed(&mut Rng::new(1), 40, PACKETS).into_iter().map(|sent| sent.bytes).collect();
+    let mut gro = Gro::new(gro::Config { max_flows: 32, ..gro::Config::default() });
+    let mut pool: Pool<&[u8]> = Pool::new(1024);
+    let mut arena = Arena::new();
+    let mut pass = || {
+        let (before, mut left) = (sys::allocations(), 0);
+        for round in stream.chunks(ROUND) {
+            for bytes in round {
+                let mut packet = pool.take();
+                packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+                gro.push(packet, Nanos(1), &mut pool);
+            }
+            gro.flush();
+            while let Some(packet) = gro.pop() {
+                arena.clear();
+                left += split(&packet, &Limits::NONE, &mut arena).expect("what came in can leave");
+                pool.put(packet);
+            }
+        }
+        assert_eq!(left, PACKETS);
+        sys::allocations() - before
+    };
+    check_passes(&mut pass);
+    assert!(gro.stats().segments > PACKETS as u64 / 2, "it has joined: {:?}", gro.stats());
+}
+
+#[test]
+fn a_tunnel_allocates_nothing_per_packet() {
+    let gre = GreOptions { ikey: Some(1), okey: Some(1), icsum: true, ocsum: true, ..GreOptions::default() };
+    for (mode, carrier) in [
+        (Mode::Ip, Carrier::Gue { remcsum: true }),
+        (Mode::Gre(gre), Carrier::Gue { remcsum: true }),
+        (Mode::Gre(gre), Carrier::Fou),
+    ] {
+        let local = "198.18.0.1".parse().unwrap();
+        let remote = "198.18.0.2".parse().unwrap();
+        let mut encap = Encapsulator::new(Config::new(mode, carrier, local, remote)).unwrap();
+        let mut decap = Decapsulator::new(Config::new(mode, carrier, remote, local)).unwrap();
+        let sent = flow::mixed(&mut Rng::new(2), 20, PACKETS);
+        let stream: Vec<Vec<u8>> = sent.into_iter().map(|sent| sent.bytes).collect();
+        // What comes in from the network, made once: single datagrams, without the outer IP and UDP headers.
+        let datagrams: Vec<Vec<u8>> = stream
+            .iter()
+            .map(|bytes| {
+                let mut packet = Packet::default();
+                packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+                encap.push(&mut packet).expect("a packet fits the tunnel");
+                finish(&mut packet).expect("a packet can be finished");
+                let payload: Vec<u8> = packet.payload.pieces(0..packet.payload.len()).flatten().copied().collect();
+                [&packet.head.bytes()[28..], &payload].concat()
+            })
+            .collect();
+        let meta = Received { csum: OuterCsum::Verified, ..Received::default() };
+        let mut gro = Gro::new(gro::Config::default());
+        let mut pool: Pool<&[u8]> = Pool::new(1024);
+        let mut arena = Arena::new();
+        let mut pass = || {
+            let (before, mut joined) = (sys::allocations(), 0);
+            // Out: merged, encapsulated, cut for a port.
+            for round in stream.chunks(ROUND) {
+                for bytes in round {
+                    let mut packet = pool.take();
+                    packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+                    gro.push(packet, Nanos(1), &mut pool);
+                }
+                gro.flush();
+                while let Some(mut packet) = gro.pop() {
+                    encap.push(&mut packet).expect("a packet fits the tunnel");
+                    arena.clear();
+                    split(&packet, &Limits::NONE, &mut arena).expect("what was merged can be cut");
+                    pool.put(packet);
+                }
+            }
+            // In: taken out, merged, cut.
+            for round in datagrams.chunks(ROUND) {
+                for bytes in round {
+                    let mut packet = pool.take();
+                    decap.pull(Frag::all(&bytes[..]), &meta, &mut packet).expect("it is one of ours");
+                    gro.push(packet, Nanos(1), &mut pool);
+                }
+                gro.flush();
+                while let Some(packet) = gro.pop() {
+                    joined += usize::from(matches!(packet.offload.unit, Unit::Train { .. }));
+                    arena.clear();
+                    split(&packet, &Limits::NONE, &mut arena).expect("what was merged can be cut");
+                    pool.put(packet);
+                }
+            }
+            assert!(joined > 100);
+            sys::allocations() - before
+        };
+        check_passes(&mut pass);
+    }
+}
+
+/// The first pass must be seen to allocate. Each packet box keeps the memory for as many ranges as its longest train had, and
+/// which box becomes the head of which train differs from pass to pass: warm-up lasts until every box has had a long one.
+fn check_passes(pass: &mut impl FnMut() -> usize) {
+    assert_ne!(pass(), 0, "the counter counts");
+    for _ in 0..WARM_UP {
+        pass();
+    }
+    assert_eq!(pass(), 0);
+}
+
+#[test]
+fn cutting_a_train_allocates_nothing_after_the_first_one() {
+    let udp = L4::Udp(Udp { src_port: 1, dst_port: 2, checksum: true });
+    let bytes = build::Packet { ip: Ip::V4(V4::new(0, 1, 2)), l4: udp, data: vec![7; 60_000] }.bytes();
+    let mut packet = Packet::default();
+    packet.load(Frag::all(&bytes), Start::Ip, &Tunnels::NONE);
+    let gso = Gso { kind: GsoKind::Udp, size: 1400, fixed_ids: 0 };
+    packet.offload = Offload::plain(Unit::Train { csum: TrainCsum::Partial, gso });
+    let (mut arena, mut frames) = (Arena::new(), Frames::new());
+    let mut batch = || {
+        let before = sys::allocations();
+        arena.clear();
+        frames.clear();
+        for limits in [Limits::NONE, Limits { csum: true, uso: true, max_udp_segs: 9, ..Limits::NONE }] {
+            let segments = split(&packet, &limits, &mut arena);
+            assert!(segments.is_ok_and(|n| n > 4));
+            assert_eq!(split_linear(&packet, &limits, &mut frames), segments);
+        }
+        sys::allocations() - before
+    };
+    assert_ne!(batch(), 0, "the counter counts");
+    assert_eq!((0..3).map(|_| batch()).sum::<usize>(), 0);
+}

@@ -1,0 +1,84 @@
+//! What decapsulation promises of any datagram: what is wrong outside is refused, what is wrong inside stays wrong.
+
+use std::net::IpAddr;
+
+use segue::encap::{Carrier, Config, Decapsulator, GreOptions, Mode};
+use segue::packet::{Csum, Frag, Packet, Unit};
+use segue_testkit::oracle::{self, Ports, verify};
+use segue_testkit::sum;
+
+use crate::properties::cut;
+use crate::streams;
+
+/// Takes a datagram out of its tunnel, and says whether it was taken.
+///
+/// # Errors
+/// What is wrong with what came out.
+pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, String> {
+    let mut inside = Packet::default();
+    if decap.pull_packet(Frag::all(datagram.to_vec()), &mut inside).is_err() {
+        return if inside.is_empty() { Ok(false) } else { Err("a refused packet leaves something behind".into()) };
+    }
+    let udp = if datagram[0] >> 4 == 4 { usize::from(datagram[0] & 15) * 4 } else { 40 + extensions(datagram) };
+    let addresses = if datagram[0] >> 4 == 4 { 12..20 } else { 8..40 };
+    let (src, dst) = datagram[addresses.clone()].split_at(addresses.len() / 2);
+    let end = udp + usize::from(u16::from_be_bytes([datagram[udp + 4], datagram[udp + 5]]));
+    let has_checksum = datagram[udp + 6..udp + 8] != [0, 0];
+    if has_checksum && sum::with_pseudo(src, dst, 17, &datagram[udp..end]) != 0xffff {
+        return Err("a wrong outer checksum was accepted".into());
+    }
+    let is_remote = inside.offload.unit == Unit::Whole(Csum::Partial);
+    if is_remote && !has_checksum {
+        return Err("a remote checksum without an outer one was accepted".into());
+    }
+    let packets = cut(&inside).map_err(|violation| violation.what)?;
+    let [packet] = &packets[..] else { return Err("more than one packet".into()) };
+    if is_remote {
+        // The far end left it to us, and under its outer checksum it comes out right.
+        return match verify(packet, oracle::Start::Ip, &Ports::default()) {
+            Err(what) if what.starts_with("transport checksum") => Err(what),
+            _ => Ok(true),
+        };
+    }
+    // Everything behind the inner IP header is as it came: what was wrong is wrong, and nothing else is.
+    let header = if packet[0] >> 4 == 4 { usize::from(packet[0] & 15) * 4 } else { 40 };
+    let rest = &packet[header.min(packet.len())..];
+    match rest.is_empty() || datagram.windows(rest.len()).any(|window| window == rest) {
+        true => Ok(true),
+        false => Err(format!("other bytes come out: {packet:02x?}")),
+    }
+}
+
+fn extensions(datagram: &[u8]) -> usize {
+    let (mut next, mut len) = (datagram[6], 0);
+    while matches!(next, 0 | 43 | 60) {
+        next = datagram[40 + len];
+        len += 8 + usize::from(datagram[40 + len + 1]) * 8;
+    }
+    len
+}
+
+/// Receivers for tunnels of each kind to the ports of the streams.
+pub(crate) fn decapsulators() -> Vec<Decapsulator> {
+    let gre = |key: Option<u32>, csum| Mode::Gre(GreOptions { ikey: key, icsum: csum, ..GreOptions::default() });
+    let addresses: [(IpAddr, IpAddr); 2] = [
+        ("198.18.0.2".parse().unwrap(), "198.18.0.1".parse().unwrap()),
+        ("2001:db8:0:0::2".parse().unwrap(), "2001:db8:0:0::1".parse().unwrap()),
+    ];
+    let kinds = [
+        (Mode::Ip, Carrier::Gue { remcsum: true }, streams::GUE),
+        (gre(None, false), Carrier::Gue { remcsum: true }, streams::GUE),
+        (gre(Some(42), true), Carrier::Gue { remcsum: true }, streams::GUE),
+        (Mode::Ip, Carrier::Fou, streams::FOU[0].0),
+        (Mode::Ip, Carrier::Fou, streams::FOU[1].0),
+        (gre(None, false), Carrier::Fou, streams::FOU[2].0),
+        (gre(Some(42), true), Carrier::Fou, streams::FOU[2].0),
+    ];
+    let all = addresses.into_iter().flat_map(|(local, remote)| {
+        kinds.map(|(mode, carrier, port)| {
+            let config = Config { port, ..Config::new(mode, carrier, local, remote) };
+            Decapsulator::new(config).expect("a tunnel")
+        })
+    });
+    all.collect()
+}

@@ -1,0 +1,10 @@
+//! The engine's promises: transparency, never launder, order, conservation, bounds. Each is a property of random streams,
+//! and each has caught something deliberately broken.
+
+mod decap;
+mod mutants;
+mod mutations;
+mod properties;
+mod streams;
+mod tunnels;
+mod upheld;

@@ -1,0 +1,530 @@
+//! The engine's promises, as functions of a stream and of anything that merges it.
+//!
+//! [`check`] runs a stream through a [`Merger`] and asks for all of them. The property tests and the fuzz targets call it
+//! with the engine, the mutation tests with something broken: what catches those is what guards the engine.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use segue::checksum::Sum;
+use segue::gro::{Config, Gro, Stats};
+use segue::gso::{self, Arena, Frames, Limits, SegmentCsum};
+use segue::packet::{Csum, Frag, Kind, LayerCsum, Offload, Packet, Pool, Start, Stop, Tunnels, Unit};
+use segue::time::Nanos;
+use segue_testkit::oracle::{self, Owed, Ports};
+use segue_testkit::sum;
+
+/// A packet over buffers as the tests have them.
+pub(crate) type Boxed = Box<Packet<Vec<u8>>>;
+
+/// What joins packets.
+pub(crate) trait Merger {
+    /// As [`Gro::push`].
+    fn push(&mut self, packet: Boxed, now: Nanos, pool: &mut Pool<Vec<u8>>);
+    /// As [`Gro::pop`].
+    fn pop(&mut self) -> Option<Boxed>;
+    /// As [`Gro::flush`].
+    fn flush(&mut self);
+    /// As [`Gro::expire`].
+    fn expire(&mut self, now: Nanos);
+    /// As [`Gro::deadline`].
+    fn deadline(&self) -> Option<Nanos>;
+    /// As [`Gro::held`].
+    fn held(&self) -> usize;
+    /// As [`Gro::stats`].
+    fn stats(&self) -> Stats;
+}
+
+impl Merger for Gro<Vec<u8>> {
+    fn push(&mut self, packet: Boxed, now: Nanos, pool: &mut Pool<Vec<u8>>) {
+        Gro::push(self, packet, now, pool);
+    }
+    fn pop(&mut self) -> Option<Boxed> {
+        Gro::pop(self)
+    }
+    fn flush(&mut self) {
+        Gro::flush(self);
+    }
+    fn expire(&mut self, now: Nanos) {
+        Gro::expire(self, now);
+    }
+    fn deadline(&self) -> Option<Nanos> {
+        Gro::deadline(self)
+    }
+    fn held(&self) -> usize {
+        Gro::held(self)
+    }
+    fn stats(&self) -> Stats {
+        Gro::stats(self).clone()
+    }
+}
+
+/// What a port knows of the transport checksum of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// Nothing.
+    Nothing,
+    /// It was verified. Only for packets whose checksum is right.
+    Verified,
+    /// The sum of the whole packet.
+    Sum,
+    /// It is owed: the field is primed.
+    Owed,
+}
+
+/// A packet as it arrives.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What the port says about it.
+    pub known: Known,
+}
+
+impl Arrival {
+    /// A packet of which nothing is known.
+    pub(crate) fn new(bytes: Vec<u8>) -> Arrival {
+        Arrival { bytes, known: Known::Nothing }
+    }
+}
+
+/// Where and how a stream arrives.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    /// With what a packet begins.
+    pub start: Start,
+    /// The tunnel ports.
+    pub ports: Ports,
+    /// Limits and profile of the merger.
+    pub config: Config,
+    /// Packets in a poll round, after which everything is flushed; 0 for a hold time instead.
+    pub round: usize,
+    /// Nanoseconds between two packets.
+    pub step: u64,
+}
+
+impl Setting {
+    /// Bare IP packets without tunnels, in rounds of 64.
+    pub(crate) fn new(config: Config) -> Setting {
+        Setting { start: Start::Ip, ports: Ports::default(), config, round: 64, step: 1000 }
+    }
+
+    fn tunnels(&self) -> Tunnels {
+        let gue = self.ports.gue.iter().fold(Tunnels::NONE, |tunnels, &port| tunnels.with_gue(port));
+        self.ports.fou.iter().fold(gue, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol))
+    }
+
+    fn judge(&self, bytes: &[u8], known: Known) -> Result<(), String> {
+        let start = match self.start {
+            Start::Ip => oracle::Start::Ip,
+            Start::Ethernet => oracle::Start::Ethernet,
+        };
+        let owed = Owed { inner: known == Known::Owed, outer: false };
+        oracle::verify_owed(bytes, start, &self.ports, owed).map(|_| ())
+    }
+}
+
+/// Which promise was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Promise {
+    /// Splitting gives back what was merged, byte for byte.
+    Transparency,
+    /// What came with a wrong checksum is never merged and leaves with it; nothing is called good unseen.
+    NeverLaunder,
+    /// The packets of a flow leave in the order in which they came.
+    Order,
+    /// What goes in comes out, and the counters say so.
+    Conservation,
+    /// Limits of size, number and time are kept.
+    Bounds,
+}
+
+/// How a promise was broken.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    /// Which one.
+    pub promise: Promise,
+    /// In words.
+    pub what: String,
+}
+
+impl Violation {
+    fn new(promise: Promise, what: impl Into<String>) -> Violation {
+        Violation { promise, what: what.into() }
+    }
+}
+
+/// What came out.
+pub(crate) struct Run {
+    /// The packets and trains, in order.
+    pub released: Vec<Released>,
+    /// Counters at the end.
+    pub stats: Stats,
+    /// When each packet arrived.
+    times: Vec<Nanos>,
+}
+
+/// One packet or train that came out.
+pub(crate) struct Released {
+    /// It.
+    pub packet: Boxed,
+    /// When.
+    pub at: Nanos,
+}
+
+impl Run {
+    /// Packets inside the trains of at least two.
+    pub(crate) fn joined(&self) -> u64 {
+        self.stats.segments
+    }
+}
+
+/// Asks for every promise.
+///
+/// # Errors
+/// The first that is broken.
+pub(crate) fn check(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Result<Run, Violation> {
+    let run = run(merger, arrivals, setting)?;
+    match violations(&run, arrivals, setting).into_iter().next() {
+        Some(violation) => Err(violation),
+        None => Ok(run),
+    }
+}
+
+/// Every promise that a merger breaks on a stream.
+pub(crate) fn broken(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Vec<Violation> {
+    match run(merger, arrivals, setting) {
+        Ok(run) => violations(&run, arrivals, setting),
+        Err(violation) => vec![violation],
+    }
+}
+
+fn violations(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Vec<Violation> {
+    let views = match views(run, arrivals, setting) {
+        Ok(views) => views,
+        Err(violation) => return vec![violation],
+    };
+    let checks = [
+        never_launder(run, &views, arrivals, setting),
+        transparency(&views),
+        conservation(run, &views, arrivals),
+        order(&views, arrivals, setting),
+        bounds(run, &views, setting),
+    ];
+    checks.into_iter().filter_map(Result::err).collect()
+}
+
+/// Loads, pushes, and keeps the deadlines.
+fn run(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Result<Run, Violation> {
+    let tunnels = setting.tunnels();
+    let mut pool = Pool::new(64);
+    let mut run = Run { released: Vec::new(), stats: Stats::default(), times: Vec::new() };
+    let mut now = Nanos(1);
+    for (index, arrival) in arrivals.iter().enumerate() {
+        let arrives = now.after(setting.step);
+        while let Some(deadline) = merger.deadline().filter(|&deadline| deadline <= arrives) {
+            merger.expire(deadline);
+            drain(merger, deadline, &mut run);
+            if merger.deadline().is_some_and(|next| next <= deadline) {
+                return Err(Violation::new(Promise::Bounds, "what is due does not leave"));
+            }
+        }
+        now = arrives;
+        merger.push(load(arrival, setting, &tunnels, &mut pool), now, &mut pool);
+        run.times.push(now);
+        drain(merger, now, &mut run);
+        if merger.held() > setting.config.max_flows {
+            return Err(Violation::new(Promise::Bounds, format!("{} flows are held", merger.held())));
+        }
+        if setting.round != 0 && index % setting.round == setting.round - 1 {
+            merger.flush();
+            drain(merger, now, &mut run);
+        }
+    }
+    if setting.config.hold != 0 {
+        while let Some(deadline) = merger.deadline() {
+            merger.expire(deadline);
+            drain(merger, deadline, &mut run);
+            if merger.deadline().is_some_and(|next| next <= deadline) {
+                return Err(Violation::new(Promise::Bounds, "what is due does not leave"));
+            }
+        }
+    }
+    merger.flush();
+    drain(merger, now, &mut run);
+    if merger.held() != 0 {
+        return Err(Violation::new(Promise::Bounds, "something is held after a flush"));
+    }
+    run.stats = merger.stats();
+    Ok(run)
+}
+
+fn drain(merger: &mut impl Merger, at: Nanos, run: &mut Run) {
+    while let Some(packet) = merger.pop() {
+        run.released.push(Released { packet, at });
+    }
+}
+
+/// A packet as its port hands it over.
+fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
+    let mut packet = pool.take();
+    packet.load(Frag::all(arrival.bytes.clone()), setting.start, tunnels);
+    let csum = match arrival.known {
+        Known::Nothing => return packet,
+        Known::Verified => Csum::Verified,
+        Known::Owed => Csum::Partial,
+        Known::Sum => {
+            let from = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
+            Csum::Complete(Sum::of(&arrival.bytes[from..]))
+        }
+    };
+    packet.offload.unit = Unit::Whole(csum);
+    packet
+}
+
+/// What one packet or train amounts to on a wire.
+struct View {
+    is_train: bool,
+    /// What a port that can do nothing sends.
+    segments: Vec<Vec<u8>>,
+    /// The arrival that each of them is; `None` for one that never came.
+    came: Vec<Option<usize>>,
+}
+
+fn views(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Result<Vec<View>, Violation> {
+    let mut waiting: HashMap<Vec<u8>, VecDeque<usize>> = HashMap::new();
+    for (index, arrival) in arrivals.iter().enumerate() {
+        waiting.entry(on_the_wire(arrival, setting)).or_default().push_back(index);
+    }
+    let mut views = Vec::new();
+    for released in &run.released {
+        let segments = cut(&released.packet)?;
+        let came = segments.iter().map(|segment| waiting.get_mut(segment)?.pop_front()).collect();
+        views.push(View { is_train: matches!(released.packet.offload.unit, Unit::Train { .. }), segments, came });
+    }
+    Ok(views)
+}
+
+/// The bytes that must leave for an arrival: its own, with the checksum completed where it was owed.
+fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
+    let mut bytes = arrival.bytes.clone();
+    if arrival.known == Known::Owed {
+        let layout = segue::wire::parse(&bytes, setting.start, &setting.tunnels());
+        if let Some(header) = layout.transport() {
+            let field = header.start() + if header.kind == Kind::Tcp { 16 } else { 6 };
+            let checksum = !sum::fold(&bytes[header.start()..layout.end()]);
+            let is_zero_udp = header.kind == Kind::Udp && checksum == 0;
+            bytes[field..field + 2].copy_from_slice(&if is_zero_udp { 0xffff } else { checksum }.to_be_bytes());
+        }
+    }
+    bytes
+}
+
+/// What a port that can do nothing sends, by all ways through `gso`, which must agree.
+pub(crate) fn cut(packet: &Packet<Vec<u8>>) -> Result<Vec<Vec<u8>>, Violation> {
+    let refused = |refusal| Violation::new(Promise::Conservation, format!("refused by gso: {refusal:?}"));
+    let differs = |what: &str| Violation::new(Promise::Transparency, format!("{what} gives other bytes"));
+    let segments = scatter(packet, &Limits::NONE).map_err(refused)?;
+    let mut frames = Frames::new();
+    gso::split_linear(packet, &Limits::NONE, &mut frames).map_err(refused)?;
+    if !frames.frames().iter().map(|frame| frames.bytes(frame)).eq(segments.iter().map(|s| &s.bytes[..])) {
+        return Err(differs("the linear form"));
+    }
+    let segments: Vec<Vec<u8>> = segments.into_iter().map(|s| s.bytes).collect();
+    if let Unit::Train { csum, .. } = packet.offload.unit
+        && packet.offload.layers().is_empty()
+    {
+        let some =
+            Limits { csum: true, tso4: true, tso6: true, uso: true, max_bytes: 9000, max_segs: 5, ..Limits::NONE };
+        let mut twice = Vec::new();
+        for part in scatter(packet, &some).map_err(refused)? {
+            let mut smaller = Packet::default();
+            smaller.head.set(&part.bytes[..packet.head.len()]);
+            smaller.layout = packet.layout;
+            smaller.payload.push(Frag::all(part.bytes[packet.head.len()..].to_vec()));
+            let unit = match (part.gso, part.csum) {
+                (Some(gso), _) => Unit::Train { csum, gso },
+                (None, SegmentCsum::Partial) => Unit::Whole(Csum::Partial),
+                (None, _) => Unit::Whole(Csum::Unknown),
+            };
+            smaller.offload = Offload::plain(unit);
+            twice.extend(scatter(&smaller, &Limits::NONE).map_err(refused)?.into_iter().map(|s| s.bytes));
+        }
+        if twice != segments {
+            return Err(differs("a cut into smaller trains first"));
+        }
+    }
+    Ok(segments)
+}
+
+struct Scattered {
+    bytes: Vec<u8>,
+    csum: SegmentCsum,
+    gso: Option<segue::packet::Gso>,
+}
+
+fn scatter(packet: &Packet<Vec<u8>>, limits: &Limits) -> Result<Vec<Scattered>, gso::Refusal> {
+    let mut arena = Arena::new();
+    gso::split(packet, limits, &mut arena)?;
+    let whole = arena.segments().iter().map(|segment| {
+        let mut bytes = arena.head(segment).to_vec();
+        let range = segment.payload.start as usize..segment.payload.end as usize;
+        packet.payload.pieces(range).for_each(|piece| bytes.extend_from_slice(piece));
+        Scattered { bytes, csum: segment.csum, gso: segment.gso }
+    });
+    Ok(whole.collect())
+}
+
+fn transparency(views: &[View]) -> Result<(), Violation> {
+    for view in views {
+        for (segment, came) in view.segments.iter().zip(&view.came) {
+            if came.is_none() {
+                let what = format!("a packet leaves that never came (train: {}): {segment:02x?}", view.is_train);
+                return Err(Violation::new(Promise::Transparency, what));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn never_launder(run: &Run, views: &[View], arrivals: &[Arrival], setting: &Setting) -> Result<(), Violation> {
+    let broken = |what: String| Err(Violation::new(Promise::NeverLaunder, what));
+    let verdicts: Vec<Result<(), String>> = arrivals.iter().map(|a| setting.judge(&a.bytes, a.known)).collect();
+    // How often each wrong packet came, less how often it left.
+    let mut wrong: BTreeMap<&[u8], isize> = BTreeMap::new();
+    let leaving: Vec<Vec<u8>> = arrivals.iter().map(|arrival| on_the_wire(arrival, setting)).collect();
+    for (bytes, _) in leaving.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_err()) {
+        *wrong.entry(bytes).or_default() += 1;
+    }
+    let mut unseen = 0;
+    for (released, view) in run.released.iter().zip(views) {
+        for (segment, came) in view.segments.iter().zip(&view.came) {
+            if let Some(count) = wrong.get_mut(&segment[..]) {
+                *count -= 1;
+            }
+            let Some(index) = *came else { continue };
+            let claims = match released.packet.offload.unit {
+                Unit::Train { .. } => true,
+                Unit::Whole(csum) => csum == Csum::Verified,
+            };
+            let layers = released.packet.offload.layers().iter();
+            let claims = claims || layers.flat_map(|l| [l.udp, l.gre]).any(|csum| csum == LayerCsum::Done);
+            match &verdicts[index] {
+                Err(why) if view.is_train => return broken(format!("a wrong packet is in a train: {why}")),
+                // Inside a layer that was found good, something else may be wrong; of a plain packet nothing else can.
+                Err(why) if claims && released.packet.offload.unit == Unit::Whole(Csum::Verified) => {
+                    return broken(format!("a wrong packet is called verified: {why}"));
+                }
+                _ => {}
+            }
+            let was_unknown = arrivals[index].known == Known::Nothing;
+            if was_unknown && released.packet.offload.unit != Unit::Whole(Csum::Unknown) && claims {
+                unseen += segment.len() - released.packet.head.len();
+            }
+        }
+    }
+    if let Some((bytes, count)) = wrong.iter().find(|(_, count)| **count > 0) {
+        return broken(format!("{count} wrong packets did not leave as they came: {bytes:02x?}"));
+    }
+    if run.stats.checksummed_bytes < unseen as u64 {
+        return broken(format!("{} bytes were summed to verify {unseen}", run.stats.checksummed_bytes));
+    }
+    Ok(())
+}
+
+fn conservation(run: &Run, views: &[View], arrivals: &[Arrival]) -> Result<(), Violation> {
+    let broken = |what: String| Err(Violation::new(Promise::Conservation, what));
+    let came_out: usize = views.iter().map(|view| view.segments.len()).sum();
+    if came_out != arrivals.len() {
+        return broken(format!("{} packets came, {came_out} left", arrivals.len()));
+    }
+    let stats = &run.stats;
+    let trains = views.iter().filter(|view| view.is_train).count() as u64;
+    let segments: usize = views.iter().filter(|view| view.is_train).map(|view| view.segments.len()).sum();
+    let single = stats.flushes.total().wrapping_sub(stats.trains);
+    let accounted = stats.alone.total().wrapping_add(single).wrapping_add(stats.segments);
+    if (stats.packets, stats.trains, stats.segments) != (arrivals.len() as u64, trains, segments as u64) {
+        return broken(format!("{stats:?} for {} packets, {trains} trains, {segments} segments", arrivals.len()));
+    }
+    if accounted != stats.packets {
+        return broken(format!("{accounted} of {} packets have a reason", stats.packets));
+    }
+    Ok(())
+}
+
+/// The flow of an arrival, `None` for one that may belong to any.
+fn flow(bytes: &[u8], setting: &Setting) -> Option<Vec<u8>> {
+    let layout = segue::wire::parse(bytes, setting.start, &setting.tunnels());
+    let mut flow = Vec::new();
+    for header in layout.headers() {
+        flow.push(header.kind as u8);
+        let at = header.start();
+        match header.kind {
+            Kind::Ipv4 => flow.extend(&bytes[at + 12..at + 20]),
+            Kind::Ipv6 => flow.extend(&bytes[at + 8..at + 40]),
+            Kind::Tcp | Kind::Udp => flow.extend(&bytes[at..at + 4]),
+            Kind::Vlan => flow.extend([bytes[at] & 0x0f, bytes[at + 1]]),
+            // Flags and key: where there is a key, it is behind the checksum word.
+            Kind::Gre => {
+                flow.extend(&bytes[at..at + 2]);
+                let key = at + 4 + if bytes[at] & 0x80 != 0 { 4 } else { 0 };
+                flow.extend(if bytes[at] & 0x20 != 0 { &bytes[key..key + 4] } else { &[] });
+            }
+            Kind::Ethernet | Kind::Gue => {}
+        }
+    }
+    match layout.stop() {
+        Stop::Transport => Some(flow),
+        // Not a flow that is merged: nothing is promised but that it is no fragment of one.
+        Stop::Protocol => Some([&b"other"[..], bytes].concat()),
+        Stop::Fragment | Stop::Malformed | Stop::TooDeep => None,
+    }
+}
+
+fn order(views: &[View], arrivals: &[Arrival], setting: &Setting) -> Result<(), Violation> {
+    let broken = |what: String| Err(Violation::new(Promise::Order, what));
+    let mut newest: HashMap<Vec<u8>, usize> = HashMap::new();
+    let (mut barrier, mut newest_of_all) = (None, None);
+    for &index in views.iter().flat_map(|view| view.came.iter().flatten()) {
+        if barrier.is_some_and(|barrier| index < barrier) {
+            return broken(format!("packet {index} leaves behind {barrier:?}, which may be of its flow"));
+        }
+        match flow(&arrivals[index].bytes, setting) {
+            Some(flow) => {
+                if let Some(before) = newest.insert(flow, index).filter(|&before| before > index) {
+                    return broken(format!("packet {index} leaves behind {before} of its flow"));
+                }
+            }
+            None => {
+                if newest_of_all.is_some_and(|newest| newest > index) {
+                    return broken(format!("packet {index} of unknown flow leaves behind {newest_of_all:?}"));
+                }
+                barrier = Some(index);
+            }
+        }
+        newest_of_all = newest_of_all.max(Some(index));
+    }
+    Ok(())
+}
+
+fn bounds(run: &Run, views: &[View], setting: &Setting) -> Result<(), Violation> {
+    let broken = |what: String| Err(Violation::new(Promise::Bounds, what));
+    for (released, view) in run.released.iter().zip(views) {
+        let packet = &released.packet;
+        if let Unit::Train { .. } = packet.offload.unit {
+            let ip = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
+            let is_tcp = matches!(packet.transport(), Some((Kind::Tcp, _)));
+            let most = if is_tcp { setting.config.max_packets } else { setting.config.max_udp_packets };
+            if packet.len() - ip > setting.config.max_bytes || view.segments.len() > most {
+                return broken(format!("a train of {} bytes, {} packets", packet.len() - ip, view.segments.len()));
+            }
+        }
+        if setting.config.hold != 0 {
+            for &index in view.came.iter().flatten() {
+                if released.at > run.times[index].after(setting.config.hold) {
+                    return broken(format!("{:?} leaves at {:?}", run.times[index], released.at));
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Streams for the promises: many flows of every kind, with what a network does to them.
+
+use segue_testkit::Rng;
+use segue_testkit::build::{self, Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6};
+use segue_testkit::flow::{self, Faults, Sent, What};
+use segue_testkit::oracle::{self, Ports};
+
+use crate::properties::{Arrival, Known};
+
+/// The GUE port of the streams.
+pub(crate) const GUE: u16 = 6080;
+/// The FOU ports of the streams: IPv4, IPv6, GRE.
+pub(crate) const FOU: [(u16, u8); 3] = [(5555, 4), (5556, 41), (5557, 47)];
+
+/// The tunnel ports of the streams.
+pub(crate) fn ports() -> Ports {
+    Ports { gue: vec![GUE], fou: FOU.to_vec() }
+}
+
+/// What is around the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Around {
+    /// Nothing.
+    Nothing,
+    /// Ethernet, sometimes with one or two VLAN tags; short frames are padded.
+    Link,
+    /// For each flow a tunnel, or none.
+    Tunnels,
+}
+
+/// A stream of `count` packets, as it arrives.
+pub(crate) fn stream(rng: &mut Rng, flows: usize, count: usize, around: Around) -> Vec<Arrival> {
+    let faults = Faults { loss: 10, duplicate: 10, reorder: 15, corrupt: 15 };
+    let mut sent = flow::mixed(rng, flows, count);
+    damage_inside(rng, &mut sent);
+    match around {
+        Around::Nothing => {
+            let known: Vec<usize> = (0..flows.max(1)).map(|_| rng.below(8)).collect();
+            let arrived = flow::disturb(rng, sent, faults);
+            arrived.into_iter().map(|packet| arrival(rng, &packet, known[packet.flow])).collect()
+        }
+        Around::Link => {
+            let links: Vec<Ethernet> = (0..flows.max(1)).map(|flow| link(rng, flow)).collect();
+            let arrived = flow::disturb(rng, sent, faults);
+            arrived.into_iter().map(|packet| Arrival::new(frame(rng, &links[packet.flow], &packet.bytes))).collect()
+        }
+        Around::Tunnels => {
+            let mut tunnels: Vec<Option<(Tunnel, u16)>> = (0..flows.max(1)).map(|_| tunnel(rng)).collect();
+            for packet in &mut sent {
+                if let Some((tunnel, step)) = &mut tunnels[packet.flow] {
+                    packet.bytes = wrap(tunnel, &packet.bytes);
+                    if let Ip::V4(ip) = &mut tunnel.ip {
+                        ip.id = ip.id.wrapping_add(*step);
+                    }
+                }
+            }
+            flow::disturb(rng, sent, faults).into_iter().map(|packet| Arrival::new(packet.bytes)).collect()
+        }
+    }
+}
+
+/// Flips the last bit of some packets before anything is put around them: an outer checksum is right over it.
+fn damage_inside(rng: &mut Rng, sent: &mut [Sent]) {
+    for packet in sent {
+        if rng.chance(15) && packet.what == What::InOrder && build::primed(&packet.bytes).is_some() {
+            *packet.bytes.last_mut().expect("a packet has bytes") ^= 1;
+        }
+    }
+}
+
+fn arrival(rng: &mut Rng, packet: &Sent, habit: usize) -> Arrival {
+    let bytes = packet.bytes.clone();
+    let has_transport = build::primed(&bytes).is_some();
+    let is_good = oracle::verify(&bytes, oracle::Start::Ip, &Ports::default()).is_ok();
+    // A port knows much the same of all packets of a flow.
+    let known = match if rng.chance(950) { habit } else { rng.below(8) } {
+        5 if is_good && has_transport => Known::Verified,
+        6 if has_transport => Known::Sum,
+        7 if is_good && has_transport => Known::Owed,
+        _ => Known::Nothing,
+    };
+    if known != Known::Owed {
+        return Arrival { bytes, known };
+    }
+    let mut bytes = build::prime(&bytes).unwrap_or(bytes);
+    if rng.chance(10) {
+        // Primed with something else: completing it gives a wrong checksum.
+        let (_, field, _) = build::primed(&packet.bytes).expect("it has a transport header");
+        bytes[field] ^= 0x10;
+    }
+    Arrival { bytes, known }
+}
+
+fn link(rng: &mut Rng, flow: usize) -> Ethernet {
+    let tags = match rng.below(3) {
+        0 => Vec::new(),
+        1 => vec![(0x8100, 0x2000 | flow as u16)],
+        _ => vec![(0x88a8, 7), (0x8100, flow as u16)],
+    };
+    Ethernet { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags }
+}
+
+fn frame(rng: &mut Rng, link: &Ethernet, packet: &[u8]) -> Vec<u8> {
+    let mut link = link.clone();
+    if rng.chance(10) {
+        link.src[5] = 9;
+    }
+    if rng.chance(10)
+        && let Some((_, tag)) = link.tags.last_mut()
+    {
+        *tag ^= 0x4000;
+    }
+    let mut frame = link.wrap(packet);
+    if frame.len() < 60 {
+        let padding = rng.bytes(60 - frame.len());
+        frame.extend(padding);
+    }
+    frame
+}
+
+/// A tunnel, and how its IPv4 identification moves on.
+fn tunnel(rng: &mut Rng) -> Option<(Tunnel, u16)> {
+    let mut ip = if rng.chance(500) { Ip::V4(V4::new(0, 1, 2)) } else { Ip::V6(V6::new(0, 1, 2)) };
+    if let Ip::V4(ip) = &mut ip {
+        ip.id = 0xfff0;
+        ip.df = rng.chance(500);
+    }
+    let shim = match rng.below(9) {
+        0 => return None,
+        1 | 2 => Shim::Fou,
+        3 => Shim::GueBare,
+        4 | 5 => Shim::Gue(None),
+        6 => Shim::Gue(Some(Remcsum::Gre)),
+        _ => Shim::Gue(Some(Remcsum::Transport)),
+    };
+    let is_remote = matches!(shim, Shim::Gue(Some(_)));
+    let wants_gre = shim == Shim::Gue(Some(Remcsum::Gre));
+    let gre = (wants_gre || rng.chance(500) && shim != Shim::GueBare).then(|| Gre {
+        checksum: wants_gre || rng.chance(500),
+        key: rng.chance(500).then_some(42),
+        seq: rng.chance(100).then_some(9),
+    });
+    let udp = Udp { src_port: 50_000 + rng.below(9) as u16, dst_port: GUE, checksum: is_remote || rng.chance(800) };
+    Some((Tunnel { ip, udp: Some((udp, shim)), gre, ethernet: None }, rng.below(2) as u16))
+}
+
+fn wrap(tunnel: &Tunnel, inner: &[u8]) -> Vec<u8> {
+    let mut tunnel = tunnel.clone();
+    if let Some((udp, Shim::Fou)) = &mut tunnel.udp {
+        udp.dst_port = match (tunnel.gre, inner[0] >> 4) {
+            (Some(_), _) => FOU[2].0,
+            (None, 4) => FOU[0].0,
+            (None, _) => FOU[1].0,
+        };
+    }
+    // Only what is pending can be left to the far end: something damaged is complete.
+    let is_good = oracle::verify(inner, oracle::Start::Ip, &Ports::default()).is_ok();
+    if let Some((_, shim)) = &mut tunnel.udp
+        && *shim == Shim::Gue(Some(Remcsum::Transport))
+        && !is_good
+    {
+        *shim = Shim::Gue(None);
+    }
+    tunnel.wrap(inner)
+}

@@ -1,0 +1,177 @@
+//! The promises, kept from one end of a tunnel to the other: merged, encapsulated, cut, decapsulated, merged again.
+
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, SourcePorts};
+use segue::gro::{self, Gro, Stats};
+use segue::packet::{Frag, Packet, Pool, Start, Tunnels};
+use segue::time::Nanos;
+use segue_testkit::Rng;
+use segue_testkit::oracle::{self, Ports, verify};
+
+use crate::properties::{Boxed, Merger, Setting, check, cut};
+use crate::streams::{self, Around};
+
+/// A host, a tunnel and the host at its other end.
+struct Through {
+    near: Gro<Vec<u8>>,
+    encap: Encapsulator,
+    decap: Decapsulator,
+    far: Gro<Vec<u8>>,
+    pool: Pool<Vec<u8>>,
+    ports: Ports,
+    lost: u64,
+}
+
+impl Through {
+    fn new(config: Config, setting: &Setting) -> Through {
+        let back = Config { local: config.remote, remote: config.local, ..config };
+        let fou = |protocol| Ports { gue: Vec::new(), fou: vec![(config.dport, protocol)] };
+        let ports = match (config.carrier, config.mode) {
+            (Carrier::Gue { .. }, _) => Ports { gue: vec![config.dport], fou: Vec::new() },
+            (Carrier::Fou, Mode::Gre(_)) => fou(47),
+            // Either version; the oracle is told which when it is asked.
+            (Carrier::Fou, _) => fou(4),
+        };
+        Through {
+            near: Gro::new(setting.config),
+            encap: Encapsulator::new(config).unwrap(),
+            decap: Decapsulator::new(back).unwrap(),
+            far: Gro::new(setting.config),
+            pool: Pool::new(64),
+            ports,
+            lost: 0,
+        }
+    }
+
+    /// Takes everything that the near end has ready to the far end.
+    fn carry(&mut self, now: Nanos) {
+        while let Some(mut packet) = self.near.pop() {
+            if self.encap.push(&mut packet).is_err() {
+                self.lost += 1;
+                continue;
+            }
+            let datagrams = cut(&packet).unwrap();
+            self.pool.put(packet);
+            for datagram in datagrams {
+                self.judge(&datagram);
+                let mut inside = self.pool.take();
+                match self.decap.pull_packet(Frag::all(datagram), &mut inside) {
+                    Ok(()) => self.far.push(inside, now, &mut self.pool),
+                    Err(_) => self.lost += 1,
+                }
+            }
+        }
+    }
+
+    /// Every outer length and checksum must be right, whatever is inside.
+    fn judge(&self, datagram: &[u8]) {
+        let mut ports = self.ports.clone();
+        let inner_at = if datagram[0] >> 4 == 4 { 28 } else { 48 };
+        for (_, protocol) in ports.fou.iter_mut().filter(|fou| fou.1 != 47) {
+            *protocol = if datagram[inner_at] >> 4 == 4 { 4 } else { 41 };
+        }
+        if let Err(what) = verify(datagram, oracle::Start::Ip, &ports) {
+            // What was wrong inside goes through as it is.
+            let outside = ["outer UDP", "IPv4 header", "IP length", "GRE", "GUE", "remote", "extension"];
+            assert!(!outside.iter().any(|part| what.starts_with(part)), "{what}: {datagram:02x?}");
+        }
+    }
+}
+
+impl Merger for Through {
+    fn push(&mut self, packet: Boxed, now: Nanos, pool: &mut Pool<Vec<u8>>) {
+        self.near.push(packet, now, pool);
+        self.carry(now);
+    }
+    fn pop(&mut self) -> Option<Boxed> {
+        self.far.pop()
+    }
+    fn flush(&mut self) {
+        self.near.flush();
+        self.carry(Nanos(0));
+        self.far.flush();
+    }
+    fn expire(&mut self, _: Nanos) {}
+    fn deadline(&self) -> Option<Nanos> {
+        None
+    }
+    fn held(&self) -> usize {
+        self.far.held()
+    }
+    fn stats(&self) -> Stats {
+        let mut stats = self.far.stats().clone();
+        stats.packets += self.lost;
+        stats.checksummed_bytes += self.near.stats().checksummed_bytes + self.decap.checksummed_bytes();
+        stats
+    }
+}
+
+fn tunnel() -> impl Strategy<Value = Config> {
+    let carrier = prop_oneof![
+        1 => Just(Carrier::Fou),
+        1 => Just(Carrier::Gue { remcsum: false }),
+        2 => Just(Carrier::Gue { remcsum: true }),
+    ];
+    let gre = (any::<Option<u32>>(), any::<bool>(), any::<bool>()).prop_map(|(key, csum, seq)| {
+        Mode::Gre(GreOptions { ikey: key, okey: key, icsum: csum, ocsum: csum, iseq: seq, oseq: seq })
+    });
+    let mode = prop_oneof![Just(Mode::Ip), gre];
+    (carrier, mode, any::<bool>(), any::<bool>(), 1_u16..99).prop_map(|(carrier, mode, is_v4, csum, slots)| {
+        let (local, remote): (IpAddr, IpAddr) = match is_v4 {
+            true => ("198.18.0.1".parse().unwrap(), "198.18.0.2".parse().unwrap()),
+            false => ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap()),
+        };
+        let csum = csum || carrier == Carrier::Gue { remcsum: true };
+        Config { csum, slots: SourcePorts::Slots(slots), ..Config::new(mode, carrier, local, remote) }
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_promise_holds_from_end_to_end(
+        seed: u64, flows in 1_usize..12, count in 1_usize..200, config in tunnel(), round in 1_usize..90,
+    ) {
+        let setting = Setting { round, ..Setting::new(gro::Config::default()) };
+        let arrivals = streams::stream(&mut Rng::new(seed), flows, count, Around::Nothing);
+        if let Err(violation) = check(&mut Through::new(config, &setting), &arrivals, &setting) {
+            return Err(TestCaseError::fail(format!("{violation:?}")));
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_in_a_datagram_is_never_delivered(seed: u64, config in tunnel(), at: usize, bit in 0_u8..8) {
+        let config = Config { csum: true, ..config };
+        let back = Config { local: config.remote, remote: config.local, ..config };
+        let mut rng = Rng::new(seed);
+        let mut encap = Encapsulator::new(config).unwrap();
+        let mut pool = Pool::new(64);
+        let mut near = Gro::new(gro::Config::default());
+        for arrival in streams::stream(&mut rng, 2, 20, Around::Nothing) {
+            let mut packet = pool.take();
+            packet.load(Frag::all(arrival.bytes), Start::Ip, &Tunnels::NONE);
+            near.push(packet, Nanos(0), &mut pool);
+        }
+        near.flush();
+        while let Some(mut packet) = near.pop() {
+            if encap.push(&mut packet).is_err() {
+                continue;
+            }
+            for mut datagram in cut(&packet).unwrap() {
+                // IPv6 has no header checksum; from UDP on everything is covered.
+                let from = if datagram[0] >> 4 == 4 { 0 } else { 40 };
+                let at = from + at % (datagram.len() - from);
+                datagram[at] ^= 1 << bit;
+                if datagram[0] >> 4 == 4 && datagram[26..28] == [0, 0] {
+                    // A checksum of one bit, and that is gone: UDP over IPv4 cannot tell this from none.
+                    continue;
+                }
+                let mut inside = Packet::default();
+                let result = Decapsulator::new(back).unwrap().pull_packet(Frag::all(datagram), &mut inside);
+                prop_assert!(result.is_err(), "byte {} bit {}", at, bit);
+                prop_assert!(inside.is_empty());
+            }
+        }
+    }
+}

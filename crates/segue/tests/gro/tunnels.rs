@@ -1,0 +1,206 @@
+//! What joins inside tunnels: every form, over both versions of IP.
+
+use segue::gro::{Flush, Mismatch};
+use segue::packet::{LayerCsum, TrainCsum, Unit};
+use segue::wire::read_u16;
+use segue_testkit::build::{Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, V4, V6};
+use segue_testkit::flow::Sender;
+
+use crate::bench::{Stream, every, run, tcp4, tunnel, v4, v6, wrap};
+
+const PLAIN: Gre = Gre { checksum: false, key: None, seq: None };
+const KEY: Gre = Gre { checksum: false, key: Some(42), seq: None };
+const CSUM: Gre = Gre { checksum: true, key: None, seq: None };
+const BOTH: Gre = Gre { checksum: true, key: Some(7), seq: None };
+
+fn outers() -> [Ip; 2] {
+    [Ip::V4(V4::new(0, 1, 2)), Ip::V6(V6::new(0, 1, 2))]
+}
+
+/// TCP and UDP over both versions, in this tunnel over both versions, with outer checksum: all of it joins.
+fn joins(shim: Shim, gre: Option<Gre>) {
+    for outer in outers() {
+        for mut sender in every() {
+            let around = tunnel(outer.clone(), shim, gre, &sender.next.ip);
+            let outcome = Stream::new(wrap(&around, run(&mut sender, 4))).joins();
+            outcome.counts(&[], &[(Flush::PollEnd, 1)], &[]);
+            let layer = outcome.trains[0].offload.layers()[0];
+            let gre = if gre.is_some_and(|gre| gre.checksum) { LayerCsum::Owed } else { LayerCsum::Absent };
+            assert_eq!((layer.udp, layer.gre), (LayerCsum::Owed, gre));
+        }
+    }
+}
+
+#[test]
+fn gue_joins() {
+    joins(Shim::Gue(None), None);
+}
+
+#[test]
+fn gue_version_1_joins() {
+    joins(Shim::GueBare, None);
+}
+
+#[test]
+fn fou_joins() {
+    joins(Shim::Fou, None);
+}
+
+#[test]
+fn gre_in_gue_joins() {
+    joins(Shim::Gue(None), Some(PLAIN));
+}
+
+#[test]
+fn gre_in_fou_joins() {
+    joins(Shim::Fou, Some(PLAIN));
+}
+
+#[test]
+fn gre_with_a_key_joins() {
+    joins(Shim::Gue(None), Some(KEY));
+    joins(Shim::Fou, Some(KEY));
+}
+
+#[test]
+fn gre_with_a_checksum_joins() {
+    joins(Shim::Gue(None), Some(CSUM));
+    joins(Shim::Fou, Some(BOTH));
+}
+
+#[test]
+fn remote_checksums_join_and_stay_remote() {
+    joins(Shim::Gue(Some(Remcsum::Transport)), None);
+    let around = tunnel(v4(), Shim::Gue(Some(Remcsum::Transport)), None, &v4());
+    let outcome = Stream::new(wrap(&around, run(&mut tcp4(), 3))).joins();
+    let train = &outcome.trains[0];
+    assert!(matches!(train.offload.unit, Unit::Train { csum: TrainCsum::Partial, .. }));
+    assert!(train.offload.layers()[0].remote.is_some());
+    assert_eq!(outcome.stats.checksummed_bytes, 300, "the outer checksum is verified, and nothing else");
+}
+
+#[test]
+fn remote_checksums_behind_gre_join() {
+    joins(Shim::Gue(Some(Remcsum::Transport)), Some(PLAIN));
+    joins(Shim::Gue(Some(Remcsum::Transport)), Some(KEY));
+}
+
+#[test]
+fn remote_checksums_behind_gre_with_a_checksum_join() {
+    joins(Shim::Gue(Some(Remcsum::Transport)), Some(BOTH));
+}
+
+#[test]
+fn tunnels_without_outer_checksum_join() {
+    for outer in outers() {
+        for shim in [Shim::Fou, Shim::Gue(None)] {
+            let mut around = tunnel(outer.clone(), shim, None, &v6());
+            if let Some((udp, _)) = &mut around.udp {
+                udp.checksum = false;
+            }
+            let mut sender = Sender::tcp(v6(), 1, 1, Vec::new());
+            let outcome = Stream::new(wrap(&around, run(&mut sender, 3))).joins();
+            assert_eq!(outcome.trains[0].offload.layers()[0].udp, LayerCsum::Absent);
+        }
+    }
+}
+
+#[test]
+fn tunnels_right_in_ip_join() {
+    for outer in outers() {
+        for gre in [None, Some(PLAIN), Some(KEY), Some(BOTH)] {
+            for mut sender in every() {
+                let around = Tunnel { ip: outer.clone(), udp: None, gre, ethernet: None };
+                Stream::new(wrap(&around, run(&mut sender, 3))).joins();
+            }
+        }
+    }
+}
+
+#[test]
+fn ethernet_inside_gre_joins() {
+    let ethernet = Ethernet { dst: [2, 0, 0, 0, 0, 9], src: [2, 0, 0, 0, 0, 8], tags: vec![(0x8100, 6)] };
+    for outer in outers() {
+        for gre in [PLAIN, BOTH] {
+            let mut around = tunnel(outer.clone(), Shim::Gue(None), Some(gre), &v4());
+            around.ethernet = Some(ethernet.clone());
+            Stream::new(wrap(&around, run(&mut tcp4(), 3))).joins();
+        }
+    }
+}
+
+#[test]
+fn the_lengths_of_every_level_are_those_of_the_whole() {
+    let around = tunnel(Ip::V4(V4::new(0, 1, 2)), Shim::Gue(None), Some(KEY), &v4());
+    let outcome = Stream::new(wrap(&around, run(&mut tcp4(), 3))).joins();
+    let head = outcome.trains[0].head.bytes();
+    // IPv4, UDP, GUE, GRE, IPv4, TCP: 20, 8, 4, 8, 20, 20.
+    assert_eq!((read_u16(head, 2), read_u16(head, 24), read_u16(head, 42)), (Some(380), Some(360), Some(340)));
+}
+
+#[test]
+fn each_ip_level_has_its_own_way_of_identification() {
+    // Outer fixed and inner counting, and the reverse.
+    let packets = run(&mut tcp4(), 4);
+    let around = tunnel(Ip::V4(V4::new(0, 1, 2)), Shim::Fou, None, &v4());
+    let fixed_outside = Stream::new(packets.iter().map(|packet| around.wrap(packet)).collect::<Vec<_>>());
+    let mut sender = tcp4();
+    sender.ids = segue_testkit::flow::Ids::Fixed;
+    let fixed_inside = Stream::new(wrap(&around, run(&mut sender, 4)));
+    for (stream, fixed) in [(fixed_outside, 0b0001), (fixed_inside, 0b0100)] {
+        let Unit::Train { gso, .. } = stream.joins().trains[0].offload.unit else { panic!("a train") };
+        assert_eq!(gso.fixed_ids, fixed);
+    }
+}
+
+#[test]
+fn an_outer_identification_that_jumps_starts_anew() {
+    let around = tunnel(Ip::V4(V4::new(0, 1, 2)), Shim::Fou, None, &v4());
+    let mut far = around.clone();
+    if let Ip::V4(ip) = &mut far.ip {
+        ip.id = 5;
+    }
+    let packets = run(&mut tcp4(), 2);
+    let stream = Stream::new([around.wrap(&packets[0]), far.wrap(&packets[1])]);
+    assert_eq!(stream.gives(&[1, 1]).stats.mismatches.of(Mismatch::IpId), 1);
+}
+
+#[test]
+fn an_outer_ttl_or_tos_starts_anew() {
+    let around = tunnel(Ip::V4(V4::new(0, 1, 2)), Shim::Gue(None), None, &v4());
+    let packets = run(&mut tcp4(), 2);
+    let change = |ip: &mut V4, why| match why {
+        Mismatch::Ttl => ip.ttl = 9,
+        Mismatch::Tos => ip.tos = 3,
+        _ => ip.df = false,
+    };
+    for why in [Mismatch::Ttl, Mismatch::Tos, Mismatch::Fragment] {
+        let mut other = around.clone();
+        if let Ip::V4(ip) = &mut other.ip {
+            ip.id = 1;
+            change(ip, why);
+        }
+        let stream = Stream::new([around.wrap(&packets[0]), other.wrap(&packets[1])]);
+        assert_eq!(stream.gives(&[1, 1]).stats.mismatches.of(why), 1);
+    }
+}
+
+#[test]
+fn a_tunnelled_train_is_no_longer_than_its_outer_length_can_say() {
+    let mut sender = Sender::tcp(v4(), 1, 1, Vec::new());
+    let around = tunnel(Ip::V6(V6::new(0, 1, 2)), Shim::Gue(Some(Remcsum::Transport)), Some(BOTH), &v4());
+    let packets: Vec<_> = (0..60).map(|_| sender.send(1400, 0).bytes()).collect();
+    let outcome = Stream::new(wrap(&around, packets)).run();
+    assert!(outcome.sizes[0] > 40 && outcome.trains.iter().all(|train| train.len() <= 65_535), "{:?}", outcome.sizes);
+}
+
+#[test]
+fn outer_source_ports_part_flows() {
+    let packets = run(&mut tcp4(), 2);
+    let mut around = tunnel(v4(), Shim::Gue(None), None, &v4());
+    let first = around.wrap(&packets[0]);
+    if let Some((udp, _)) = &mut around.udp {
+        udp.src_port = 50_001;
+    }
+    Stream::new([first, around.wrap(&packets[1])]).gives(&[1, 1]).counts(&[], &[(Flush::PollEnd, 2)], &[]);
+}

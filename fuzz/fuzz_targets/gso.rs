@@ -1,0 +1,4 @@
+//! See [`segue_fuzz::gso`].
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| segue_fuzz::gso(data));

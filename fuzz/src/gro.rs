@@ -1,0 +1,58 @@
+use segue::gro::{Config, Gro, Profile};
+use segue::packet::Start;
+
+use crate::input::Input;
+use crate::properties::{Arrival, Promise, Setting, broken};
+use crate::streams;
+
+/// GRO on a sequence of arbitrary frames: every promise of the engine is kept.
+///
+/// The first byte says where frames begin (bit 0: with IP), whose rules decide (bit 1: those of Linux), and how small the
+/// limits are (bits 2 to 4). Then each frame has two bytes of length before it; a length over what is there takes the rest.
+/// A length with the highest bit set says that the frame is the one before it again, with the rest of its bytes laid over it
+/// from the place that another two bytes name: so that frames of one flow are likely.
+pub fn gro(data: &[u8]) {
+    let mut input = Input::new(data);
+    let how = input.u8();
+    let start = if how & 1 == 0 { Start::Ethernet } else { Start::Ip };
+    let profile = if how & 2 == 0 { Profile::Strict } else { Profile::Linux };
+    let mut config = Config { profile, ..Config::default() };
+    if how & 4 != 0 {
+        (config.max_packets, config.max_udp_packets) = (3, 2);
+    }
+    if how & 8 != 0 {
+        config.max_bytes = 300;
+    }
+    if how & 16 != 0 {
+        (config.max_flows, config.hold) = (2, 5);
+    }
+    let round = if config.hold == 0 { 16 } else { 0 };
+    let setting = Setting { start, ports: streams::ports(), round, step: 2, ..Setting::new(config) };
+
+    let arrivals = frames(input);
+    let mut found = broken(&mut Gro::new(config), &arrivals, &setting);
+    // Linux loses what it does not compare.
+    found.retain(|violation| profile == Profile::Strict || violation.promise != Promise::Transparency);
+    assert!(found.is_empty(), "{found:?}");
+}
+
+fn frames(mut input: Input<'_>) -> Vec<Arrival> {
+    let mut arrivals: Vec<Arrival> = Vec::new();
+    while !input.is_empty() && arrivals.len() < 100 {
+        let len = input.u16();
+        let again = len & 0x8000 != 0;
+        let bytes = match arrivals.last() {
+            Some(before) if again => {
+                let mut bytes = before.bytes.clone();
+                let at = usize::from(input.u16());
+                for (place, change) in bytes.iter_mut().skip(at).zip(input.take(usize::from(len & 0xff))) {
+                    *place = *change;
+                }
+                bytes
+            }
+            _ => input.take(usize::from(len & 0x7fff)).to_vec(),
+        };
+        arrivals.push(Arrival::new(bytes));
+    }
+    arrivals
+}
