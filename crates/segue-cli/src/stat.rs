@@ -227,7 +227,8 @@ fn why(instance: &Instance, raw: bool) -> String {
     let outside = side(ports, Side::Outside);
     let inside = side(ports, Side::Inside);
     let (packets, units_in) = (outside.receive.wire_packets(), inside.transmit.packets);
-    let mean = if units_in > 0 { packets as f64 / units_in as f64 } else { 0.0 };
+    // Of what was handed on: what came in may have been dropped.
+    let mean = if units_in > 0 { inside.transmit.wire_packets() as f64 / units_in as f64 } else { 0.0 };
     let trains = format!("{} packets in -> {} units (mean {mean:.1} segments)", count(packets), count(units_in));
     text.push_str(&format!(": {trains}\n"));
 

@@ -336,6 +336,13 @@ fn check_remote(parsed: &Parsed, remote: IpAddr) -> Result<(), Error> {
         let message = format!("`{remote}` cannot be the other end of a tunnel");
         return Err(parsed.error_at(Kind::BadValue, message, at, "expected a unicast address"));
     }
+    if let IpAddr::V6(v6) = remote
+        && v6.is_unicast_link_local()
+    {
+        let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
+        let message = format!("a link-local remote (`{remote}`) is not available yet");
+        return Err(parsed.error_at(Kind::NotAvailable, message, at, "use a routable address"));
+    }
     Ok(())
 }
 

@@ -58,7 +58,11 @@ impl Ready {
         let mut notes = self.plan.notes();
         let fits = self.link_mtu.saturating_sub(self.overhead_bytes());
         if self.mtu > fits {
-            let fate = if self.plan.pmtudisc { "refused" } else { "fragmented outside" };
+            let fate = if self.plan.pmtudisc {
+                "dropped (too_big)"
+            } else {
+                "fragmented outside, or dropped (too_big) where they forbid that, as TCP's do"
+            };
             notes.push(format!(
                 "packets above {fits} bytes do not fit {} and are {fate}; mtu auto is {fits}",
                 self.link

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use super::plan::{Choice, Profile};
+use super::plan::{Choice, Encap, Profile};
 use super::resolve::Ready;
 use super::start::Offloads;
 use crate::control::model::{Instance, Side};
@@ -55,12 +55,21 @@ pub(crate) fn up_text(ready: &Ready, offloads: &Offloads, sandbox: &Sandbox) -> 
         plan.dev,
         subject(ready),
         mtu_line(ready),
-        line("receive", offloads.is_on("udp_gro"), "UDP_GRO", "by the outer one"),
+        line("receive", offloads.is_on("udp_gro"), "UDP_GRO", received_checksum(ready)),
         line("send", offloads.is_on("udp_segment"), "UDP_SEGMENT", checksum(ready)),
         plan.workers,
         sandbox.text(),
         plan.dev,
     )
+}
+
+/// Who checks what comes in: the kernel the outer checksum, and segue the inner one before it joins packets.
+fn received_checksum(ready: &Ready) -> &'static str {
+    match (ready.plan.gro, ready.plan.encap) {
+        (true, Encap::Gue) => "remote, else verified here",
+        (true, Encap::Fou) => "verified here",
+        (false, _) => "left to the receiver",
+    }
 }
 
 /// The event when the interface is up.

@@ -71,7 +71,7 @@ pub enum Tos {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePorts {
     /// By the inner flow: one of so many sockets for a datagram port, one of 49152..=65535 (RFC 8086, section 3.2.1) in
-    /// the header that a packet port sends. Not 0.
+    /// the header that a packet port sends. Not 0. With GRE sequence numbers always the first one, since order counts.
     Slots(u16),
     /// Always this one; not 0.
     Fixed(u16),

@@ -204,8 +204,12 @@ impl Encapsulator {
     }
 
     /// Socket and source port of a flow.
+    ///
+    /// Under GRE sequence numbers all flows take one socket: the far end drops what is older than the newest number that
+    /// it saw, so nothing may overtake, and what leaves through several sockets does.
     fn source(&self, hash: u64) -> (u16, u16) {
         match self.config.slots {
+            SourcePorts::Slots(_) if self.numbers() => (0, FIRST_SOURCE_PORT),
             // The upper half for the port, so that packets of one socket still differ; the remainders fit 16 bits.
             SourcePorts::Slots(slots) => {
                 let slot = (hash as u32) % u32::from(slots.max(1));
@@ -214,6 +218,11 @@ impl Encapsulator {
             }
             SourcePorts::Fixed(port) => (0, port),
         }
+    }
+
+    /// Whether packets carry GRE sequence numbers.
+    fn numbers(&self) -> bool {
+        matches!(self.config.mode, Mode::Gre(options) if options.oseq)
     }
 
     fn tos(&self, inner: &Inner) -> u8 {

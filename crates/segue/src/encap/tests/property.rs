@@ -325,6 +325,20 @@ fn train(v4: bool, tcp: bool, payload: usize) -> Vec<u8> {
 }
 
 #[test]
+fn numbered_packets_all_take_one_slot() {
+    let mode = Mode::Gre(GreOptions { oseq: true, ..GreOptions::default() });
+    let config = Config { slots: SourcePorts::Slots(16), ..sender(mode, Carrier::Fou) };
+    let mut encap = Encapsulator::new(config).unwrap();
+    for port in 0..64_u16 {
+        let mut bytes = hex("4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869");
+        put(&mut bytes, 20, port);
+        let mut packet = load(&bytes);
+        encap.push(&mut packet).unwrap();
+        assert_eq!(packet.outer.unwrap().slot, 0, "source port {port}");
+    }
+}
+
+#[test]
 fn many_flows_spread_over_all_slots() {
     let mut seen = [0; 16];
     for port in 0..400u16 {
