@@ -191,6 +191,29 @@ impl Instance {
         self.drops = self.ports.values().flat_map(|port| port.drops.values()).sum();
     }
 
+    /// Adds what the drops of the last seconds say of its health: any packet that was too big for the path, since such a
+    /// flow stands still, and more than one packet in a hundred for other reasons.
+    pub(crate) fn judge_drops(&mut self) {
+        let Some(recent) = &self.recent else { return };
+        let mut drops: BTreeMap<&str, u64> = BTreeMap::new();
+        for (reason, count) in recent.ports.values().flat_map(|port| &port.drops) {
+            *drops.entry(reason).or_insert(0) += count;
+        }
+        let too_big = drops.remove("too_big").unwrap_or(0);
+        let all: u64 = drops.values().sum();
+        let received: u64 = recent.ports.values().map(|port| port.receive.wire_packets()).sum();
+        let most = drops.into_iter().max_by_key(|(_, count)| *count).map_or("", |(reason, _)| reason);
+        let mut complaints = Vec::new();
+        if too_big > 0 {
+            complaints.push(("too_big", format!("{too_big} packets were larger than the path takes; lower the mtu")));
+        }
+        if all >= 10 && all * 100 > received + all {
+            complaints.push(("drops", format!("{all} packets dropped in the last seconds, most for {most}")));
+        }
+        let complaint = |(what, why): (&str, String)| Complaint { what: what.to_owned(), why: Some(why), since: None };
+        self.health.extend(complaints.into_iter().map(complaint));
+    }
+
     /// The change since `before`, which was taken `seconds` earlier.
     pub(crate) fn recent_since(&self, before: &Instance, seconds: f64) -> Recent {
         let none = Port::default();
@@ -258,6 +281,25 @@ mod tests {
         made.ports.insert("udp".to_owned(), outside);
         made.count_drops();
         made
+    }
+
+    #[test]
+    fn packets_that_never_fit_and_many_drops_are_said_in_health() {
+        let judged = |drops: &[(&str, u64)], received: u64| {
+            let port = Port {
+                receive: Flow { segments: received, ..Flow::default() },
+                drops: drops.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect(),
+                ..Port::default()
+            };
+            let recent = Recent { ports: BTreeMap::from([("udp".to_owned(), port)]), ..Recent::default() };
+            let mut made = Instance { recent: Some(recent), ..Instance::default() };
+            made.judge_drops();
+            made.health.into_iter().map(|complaint| complaint.what).collect::<Vec<_>>()
+        };
+        assert_eq!(judged(&[("too_big", 1)], 1_000_000), ["too_big"]);
+        assert_eq!(judged(&[("gre_mismatch", 17), ("ecn", 3)], 0), ["drops"]);
+        assert_eq!(judged(&[("unknown_peer", 20)], 1_000_000), [""; 0]);
+        assert_eq!(judged(&[("gre_mismatch", 3)], 0), [""; 0], "a few are no news");
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Bound {
                     return Err(Error::new(
                         Kind::InUse,
                         format!("{name} is already running"),
-                        format!("segue stat {name}                              shows it\nanother name: dev NAME"),
+                        format!("segue stat {name}                              shows it\nanother name: dev NAME\nin another network namespace: SEGUE_RUNTIME_DIR=DIR segue ..."),
                     )
                     .why(format!("its control socket {} answers", path.display())));
                 }
@@ -246,6 +246,7 @@ impl Service {
                     // Rates over a few milliseconds say nothing.
                     (seconds >= 0.2).then(|| instance.recent_since(before, seconds))
                 });
+                instance.judge_drops();
                 json!({ "instance": instance })
             }
             _ => Error::new(Kind::Usage, "unknown request", r#"{"get":"stat"}"#).json(),

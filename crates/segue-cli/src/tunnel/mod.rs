@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use self::resolve::Ready;
 use crate::args::Tunnel;
+use crate::control::client;
 use crate::control::model::Instance;
 use crate::control::server::{Bound, Server};
 use crate::error::{Error, Kind};
@@ -47,6 +48,21 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
 /// `--check`: what would stop the tunnel, and what it would be. Changes nothing.
 fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let dev = &ready.plan.dev;
+    if client::one(dev).is_ok() {
+        return Err(Error::new(Kind::InUse, format!("{dev} is already running"), format!("segue stat {dev}"))
+            .why("its control socket answers"));
+    }
+    if let Some(directory) = ready.plan.trace.as_deref().and_then(Path::parent)
+        && !directory.as_os_str().is_empty()
+        && !directory.is_dir()
+    {
+        return Err(Error::new(
+            Kind::System,
+            format!("cannot write into {}", directory.display()),
+            "another path: --trace FILE.pcap",
+        )
+        .why("there is no such directory"));
+    }
     free(dev, netlink)?;
     let listen = SocketAddr::new(ready.local, ready.plan.port);
     UdpSocket::bind(listen).map_err(|error| why::bind(listen, &error))?;

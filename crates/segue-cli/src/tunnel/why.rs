@@ -174,7 +174,8 @@ fn attach_refused(made: Error, dev: &str) -> Error {
             "sudo dmesg | grep -i denied",
         );
     }
-    if container != Container::No {
+    // In a container whose root has the capability it is the user that lacks it, not the container.
+    if container != Container::No && !bounding_has_net_admin() {
         return with(
             made.kind(Kind::NoPermission),
             format!("this is {}, and it was not given CAP_NET_ADMIN", article(container)),
@@ -263,9 +264,25 @@ fn permitted_by_mode() -> Option<bool> {
     if !data.file_type().is_char_device() {
         return None;
     }
-    let overrides = sys::capabilities().is_ok_and(|caps| caps >> CAP_DAC_OVERRIDE & 1 == 1);
+    // In a user namespace the capability is good only for files whose owner has a number there.
+    let overrides = !is_foreign(data.uid()) && sys::capabilities().is_ok_and(|caps| caps >> CAP_DAC_OVERRIDE & 1 == 1);
     let owner = data.uid() == sys::euid() && data.mode() & 0o600 == 0o600;
     Some(overrides || owner || data.mode() & 0o006 == 0o006 || group_writes(&data))
+}
+
+/// Whether this user namespace has no number for the owner that shows as `uid`.
+fn is_foreign(uid: u32) -> bool {
+    const OVERFLOW: u32 = 65_534;
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let all = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    uid == OVERFLOW && !all
+}
+
+/// Whether this process could ever get CAP_NET_ADMIN: the bounding set, which a container narrows.
+fn bounding_has_net_admin() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(sys::has_net_admin)
 }
 
 fn group_writes(data: &std::fs::Metadata) -> bool {

@@ -21,6 +21,13 @@ pub(crate) enum Takes {
         /// Names that stand for a number.
         or: &'static [&'static str],
     },
+    /// A hexadecimal number of at most this, `0x` or not before it, or one of the names: iproute2's `tos`.
+    Hex {
+        /// Largest number.
+        max: u64,
+        /// Names that stand for a number.
+        or: &'static [&'static str],
+    },
     /// A 32-bit key: a number or a dotted quad.
     Key,
     /// An IPv4 or IPv6 address.

@@ -211,6 +211,7 @@ fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
         Takes::Switch => Ok(Value::Switch(true)),
         Takes::OneOf(names) => name(names, token).map(Value::Name),
         Takes::Number { min, max, or } => number(min, max, or, token),
+        Takes::Hex { max, or } => hex(max, or, token),
         Takes::Key => key(token)
             .map(|key| Value::Number(u64::from(key)))
             .ok_or_else(|| expected("a number to 4294967295 or a dotted quad")),
@@ -227,6 +228,19 @@ fn name(names: &'static [&'static str], token: &str) -> Result<&'static str, Wro
     match nearest(token, names.iter().copied()) {
         Some(near) => Err((format!("did you mean `{near}`?"), Some(near.to_owned()))),
         None => Err((format!("expected {}", list(names)), None)),
+    }
+}
+
+fn hex(max: u64, or: &'static [&'static str], token: &str) -> Result<Value, Wrong> {
+    if let Some(name) = or.iter().find(|name| **name == token) {
+        return Ok(Value::Name(name));
+    }
+    let digits = token.strip_prefix("0x").or(token.strip_prefix("0X")).unwrap_or(token);
+    // `from_str_radix` would take a sign.
+    let number = u64::from_str_radix(digits, 16).ok().filter(|_| digits.starts_with(|c: char| c.is_ascii_hexdigit()));
+    match number {
+        Some(number) if number <= max => Ok(Value::Number(number)),
+        _ => Err((format!("expected 0 to {max:x} (hexadecimal), or {}", list(or)), None)),
     }
 }
 
@@ -423,6 +437,18 @@ mod tests {
         let parsed = ok("dev a remote ::1 ikey 0x2a okey 1.2.3.4");
         assert_eq!(parsed.value_of("ikey"), Some(&Value::Number(42)));
         assert_eq!(parsed.value_of("okey"), Some(&Value::Number(0x0102_0304)));
+    }
+
+    #[test]
+    fn tos_is_hexadecimal_as_in_iproute2() {
+        for (token, number) in [("10", 0x10), ("0x10", 0x10), ("b8", 0xb8), ("FF", 0xff), ("0", 0)] {
+            let parsed = ok(&format!("dev a remote ::1 tos {token}"));
+            assert_eq!(parsed.value_of("tos"), Some(&Value::Number(number)), "{token}");
+        }
+        for token in ["100", "-1", "+1", "0x", "ef0", "inherited"] {
+            let (message, ..) = wrong(&format!("dev a remote ::1 tos {token}"));
+            assert!(message.contains(token), "{message}");
+        }
     }
 
     #[test]

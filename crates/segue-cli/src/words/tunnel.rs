@@ -111,10 +111,10 @@ pub(crate) const WORDS: &[Word] = &[
     Word {
         name: "tos",
         aliases: &["tclass", "dsfield"],
-        takes: Takes::Number { min: 0, max: 255, or: &["inherit"] },
+        takes: Takes::Hex { max: 0xff, or: &["inherit"] },
         metavar: "T|inherit",
         default: "0",
-        help: "type of service outside, 0x for hexadecimal; its ECN bits follow RFC 6040",
+        help: "type of service outside, hexadecimal as in iproute2; its ECN bits follow RFC 6040",
         ..Word::PLAIN
     },
     Word {
