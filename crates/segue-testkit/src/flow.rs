@@ -191,6 +191,92 @@ fn burst(rng: &mut Rng, sender: &mut Sender) -> Vec<Packet> {
     }
 }
 
+/// `count` packets of `flows` flows as receivers of bulk data send them: runs of acknowledgments that move on, with timestamps
+/// or without, and among them all that their senders must see: duplicates, window updates, windows taken back, SACK blocks,
+/// other flags, older numbers, another TTL, keep-alives, data, and connections that begin and end.
+pub fn acknowledging(rng: &mut Rng, flows: usize, count: usize) -> Vec<Sent> {
+    let mut senders: Vec<Sender> = (0..flows.max(1))
+        .map(|flow| {
+            let mut ip = if rng.chance(500) { Ip::V4(V4::new(1, 1, 2)) } else { Ip::V6(V6::new(1, 1, 2)) };
+            if let Ip::V4(ip) = &mut ip {
+                ip.df = rng.chance(700);
+            }
+            let options = if rng.chance(500) { Tcp::timestamps(0xffff_ffc0, 200) } else { Vec::new() };
+            let mut sender = Sender::tcp(ip, flow as u16, rng.next_u64() as u32, options);
+            sender.ids = [Ids::Counting, Ids::Fixed, Ids::Random][rng.below(3)];
+            if let L4::Tcp(tcp) = &mut sender.next.l4 {
+                tcp.ack = if rng.chance(500) { 0xffff_f000 } else { rng.next_u64() as u32 };
+            }
+            sender
+        })
+        .collect();
+    let mut numbers = vec![0; senders.len()];
+    let mut sent = Vec::new();
+    while sent.len() < count {
+        let flow = rng.below(senders.len());
+        for _ in 0..1 + rng.below(6) {
+            let bytes = acknowledgment(rng, &mut senders[flow]).bytes();
+            sent.push(Sent { flow, number: numbers[flow], what: What::InOrder, bytes });
+            numbers[flow] += 1;
+        }
+    }
+    sent.truncate(count);
+    sent
+}
+
+fn acknowledgment(rng: &mut Rng, sender: &mut Sender) -> Packet {
+    let what = rng.below(100);
+    let L4::Tcp(tcp) = &mut sender.next.l4 else { return sender.send(0, 0) };
+    let (ack, window) = (tcp.ack, tcp.window);
+    let more = [1448, 2896, 2896, 65_160][rng.below(4)];
+    let mut edit: fn(&mut Tcp) = |_| {};
+    let (mut len, mut flags) = (0, 0);
+    match what {
+        0..70 => tcp.ack = ack.wrapping_add(more),
+        70..75 => {}
+        75..78 => tcp.window = window.wrapping_add(1 + rng.below(9) as u16),
+        78..82 => (tcp.ack, tcp.window) = (ack.wrapping_add(more), window.saturating_sub(rng.below(9) as u16)),
+        82..85 => {
+            // Four blocks are the most; one is enough.
+            edit = |tcp| tcp.options = [&[1, 1, 5, 10][..], &[7; 8]].concat();
+        }
+        85..88 => {
+            tcp.ack = ack.wrapping_add(more);
+            flags = [0x40, 0x80, 0x08, 0x20][rng.below(4)];
+        }
+        88..91 => edit = |tcp| tcp.ack = tcp.ack.wrapping_sub(1448),
+        91..93 => edit = |tcp| tcp.seq = tcp.seq.wrapping_sub(1),
+        93..97 => {
+            tcp.ack = ack.wrapping_add(more);
+            len = 1 + rng.below(200);
+        }
+        97 => {
+            flags = 0x01 << rng.below(3);
+            edit = |tcp| tcp.options = vec![2, 4, 5, 0xb4, 1, 3, 3, 7];
+        }
+        _ => {
+            tcp.ack = ack.wrapping_add(more);
+            match &mut sender.next.ip {
+                Ip::V4(ip) => ip.ttl ^= 1,
+                Ip::V6(ip) => ip.class ^= 2,
+            }
+        }
+    }
+    if let L4::Tcp(tcp) = &mut sender.next.l4
+        && let Some(stamp) = tcp.options.get_mut(4..8)
+        && rng.chance(300)
+    {
+        let value = u32::from_be_bytes([stamp[0], stamp[1], stamp[2], stamp[3]]);
+        let value = if rng.chance(20) { value.wrapping_sub(3) } else { value.wrapping_add(1) };
+        stamp.copy_from_slice(&value.to_be_bytes());
+    }
+    let mut packet = sender.send(len, flags);
+    if let L4::Tcp(tcp) = &mut packet.l4 {
+        edit(tcp);
+    }
+    packet
+}
+
 /// How often a network fails, each in a thousand packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
@@ -269,6 +355,24 @@ mod tests {
         for flow in 0..16 {
             let numbers: Vec<_> = sent.iter().filter(|p| p.flow == flow).map(|p| p.number).collect();
             assert!(numbers.iter().copied().eq(0..numbers.len()));
+        }
+    }
+
+    #[test]
+    fn acknowledgments_are_good_and_most_of_them_move_on() {
+        let sent = acknowledging(&mut Rng::new(3), 4, 1000);
+        let ack = |p: &Sent| {
+            let at = if p.bytes[0] >> 4 == 4 { 28 } else { 48 };
+            u32::from_be_bytes(p.bytes[at..at + 4].try_into().unwrap())
+        };
+        let mut ahead = 0;
+        for flow in 0..4 {
+            let packets: Vec<_> = sent.iter().filter(|p| p.flow == flow).collect();
+            ahead += packets.windows(2).filter(|p| (ack(p[1]).wrapping_sub(ack(p[0])) as i32) > 0).count();
+        }
+        assert!((600..950).contains(&ahead), "{ahead}");
+        for packet in &sent {
+            verify(&packet.bytes, Start::Ip, &Ports::default()).unwrap();
         }
     }
 

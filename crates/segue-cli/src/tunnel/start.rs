@@ -218,7 +218,7 @@ fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
 fn gro_config(plan: &Plan, key: hash::Key) -> Option<gro::Config> {
     let profile = match plan.profile {
         Profile::Strict => gro::Profile::Strict,
-        Profile::Linux => gro::Profile::Linux,
+        Profile::Linux => gro::Profile::linux(),
     };
     plan.gro.then(|| gro::Config { profile, key, ..gro::Config::default() })
 }

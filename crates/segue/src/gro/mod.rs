@@ -1,18 +1,29 @@
 //! GRO: joins packets of a flow into trains.
 //!
 //! [`Gro::push`] takes a parsed packet, [`Gro::pop`] gives what is ready, [`Gro::deadline`] says when to call
-//! [`Gro::expire`] at the latest. A packet that cannot be part of a train is passed on as it is, behind everything held
-//! of its flow, so that the packets of a flow leave in the order in which they came. Nothing is lost: every packet pushed
-//! comes out once, alone or inside a train.
+//! [`Gro::expire`] at the latest; [`Gro::deliver`] and [`Gro::end_poll`] are the same for receivers that want to be called. A
+//! packet that cannot be part of a train is passed on as it is, behind everything held of its flow, so that the packets of a
+//! flow leave in the order in which they came. Nothing is lost: every packet pushed comes out once, alone or inside a train,
+//! or is counted as swallowed.
 //!
 //! What has to be equal for two packets to join is *everything* in their headers but the fields of [`rules::VARYING`].
 //! Payload is never copied. Checksums are verified before anything is joined, and lazily: a packet that stays alone is
-//! not summed. One train of a flow is held at a time, so a segment can only join the newest.
+//! not summed. Where a port knows the sum of a packet, that verifies it without touching payload; the sum belongs to the one
+//! packet, so that a train is verified and has none. One train of a flow is held at a time, so a segment can only join the
+//! newest.
 //!
-//! Profile [`Profile::Strict`] joins only what [`gso::split`](crate::gso::split) restores byte for byte. Profile
-//! [`Profile::Linux`] makes the trains that Linux 6.18 makes, except that order within a flow is kept here too.
+//! Trains are limited in bytes, with room for another segment of the size seen, and in packets. The limit on packets is no
+//! substitute for the other: one that is derived from the receiver's MTU, as `inet_lro` had it, closes trains of 1500-byte
+//! frames on a 9000-byte port after 7, where 43 fit.
+//!
+//! [`Profile`] says whose rules decide: [`Profile::Strict`] joins only what [`gso::split`](crate::gso::split) restores byte
+//! for byte, [`Profile::Linux`] makes the trains that a kernel makes, except that order within a flow is kept here too, and
+//! [`Profile::Lro`] is for receivers that end the connections themselves. With [`Config::acks`] it also lets pure
+//! acknowledgments collapse to the newest one, which a sender's host is glad of.
 
+mod acks;
 mod key;
+mod profile;
 pub mod rules;
 mod table;
 #[cfg(test)]
@@ -22,44 +33,51 @@ mod verify;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
+pub use profile::{Generation, Profile};
 pub use rules::{Alone, Flush, Mismatch};
 
 use crate::checksum::{Field, Sum};
-use crate::gso::MIN_TCP_SIZE;
+use crate::gso::{MAX_SEGS, MIN_TCP_SIZE};
 use crate::hash;
 use crate::packet::{Gso, GsoKind, Kind, LayerCsum, Packet, Pool, TrainCsum, Unit};
 use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::wire::{ipv4, ipv6, read_u16, read_u32, tcp, udp, write_u16};
 use key::FlowKey;
-use table::{Held, Ids, Table};
+use table::{Carries, Held, Ids, Table};
 
-/// Whose rules decide.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Profile {
-    /// Only what can be restored byte for byte.
-    #[default]
-    Strict,
-    /// What Linux 6.18 joins.
-    Linux,
-}
+/// Most bytes of a train, whatever the configuration says: what Linux lets a device take.
+pub const MAX_TRAIN_BYTES: usize = 8 * 65_535;
+/// Most bytes of a train that is no plain TCP, from its outermost IP header: what a length field can say.
+const MAX_IP_BYTES: usize = 65_535;
 
 /// Limits and rules of one [`Gro`].
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Whose rules decide.
     pub profile: Profile,
-    /// Largest train, in bytes from its outermost IP header; at most 65535, which is also the default.
+    /// Largest train, in bytes from its outermost IP header. Default 65535.
+    ///
+    /// Up to [`MAX_TRAIN_BYTES`], but over 65535 only for TCP outside tunnels: a train over that has a length field of zero,
+    /// which not every port takes.
     pub max_bytes: usize,
-    /// Most packets of a TCP train; below 2 nothing is joined. Default 1000.
+    /// Most packets of a TCP train, up to 65535; below 2 nothing is joined. Default 1000.
     pub max_packets: usize,
     /// Most datagrams of a UDP train; below 2 nothing is joined. Default 64, what every kernel with USO takes.
     pub max_udp_packets: usize,
     /// Most flows held at a time, 1 to 65535. Default 256. Memory is taken once, when the table is made.
     pub max_flows: usize,
+    /// Most packets held at a time, all flows together, at least 1. Default 8192. What is over that leaves at once, the oldest
+    /// train first: a bound on the buffers that are kept from their owner, for when more comes in a round than was thought.
+    pub max_held_packets: usize,
     /// Longest time that a packet is held, in nanoseconds. With 0, the default, everything is due at the next
     /// [`Gro::expire`] or [`Gro::flush`], which a poll loop calls at the end of each round.
     pub hold: u64,
+    /// Whether pure acknowledgments collapse to the newest; only in [`Profile::Lro`]. Off by default.
+    pub acks: bool,
+    /// Most acknowledgments that one stands for, the one included; below 2 none is swallowed. Default 32. They are held no
+    /// longer than [`Config::hold`], counted from the first.
+    pub max_acks: usize,
     /// Key of the flow hash.
     pub key: hash::Key,
 }
@@ -68,17 +86,23 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             profile: Profile::Strict,
-            max_bytes: 65535,
+            max_bytes: MAX_IP_BYTES,
             max_packets: 1000,
             max_udp_packets: 64,
             max_flows: 256,
+            max_held_packets: 8192,
             hold: 0,
+            acks: false,
+            max_acks: 32,
             key: hash::Key([0x5e67_7565_0000_0001, 0x5e67_7565_0000_0002]),
         }
     }
 }
 
 /// What a [`Gro`] has done, since it was made.
+///
+/// When nothing is held, every packet pushed is in exactly one of: `alone`, `segments`, `swallowed`, and the flushes that were
+/// no train.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Packets pushed.
@@ -87,6 +111,10 @@ pub struct Stats {
     pub trains: u64,
     /// Packets inside those trains.
     pub segments: u64,
+    /// Pure acknowledgments that gave way to a newer one of their flow.
+    pub swallowed: u64,
+    /// Packets whose padding was cut off.
+    pub trimmed: u64,
     /// Why packets were passed on without being held: one count for each such packet.
     pub alone: Counts<Alone>,
     /// Why what was good for a train came out: one count for each train, and one for each packet that stayed single,
@@ -103,18 +131,26 @@ pub struct Stats {
 pub struct Gro<B> {
     config: Config,
     table: Table<B>,
+    memory: acks::Memory,
     ready: VecDeque<Box<Packet<B>>>,
+    /// Packets in the table; of acknowledgments one for each flow.
+    held_packets: usize,
     stats: Stats,
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
     /// An empty one; limits out of range are brought into it.
     pub fn new(mut config: Config) -> Gro<B> {
-        config.max_bytes = config.max_bytes.min(65535);
+        config.max_bytes = config.max_bytes.min(MAX_TRAIN_BYTES);
+        config.max_packets = config.max_packets.min(MAX_SEGS);
         config.max_flows = config.max_flows.clamp(1, 65535);
+        config.max_held_packets = config.max_held_packets.max(1);
+        config.acks &= config.profile == Profile::Lro;
         Gro {
             table: Table::new(config.max_flows),
+            memory: acks::Memory::new(if config.acks { config.max_flows } else { 0 }),
             ready: VecDeque::with_capacity(config.max_flows.max(64)),
+            held_packets: 0,
             stats: Stats::default(),
             config,
         }
@@ -130,8 +166,46 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.table.len()
     }
 
+    /// Packets held: those of trains, and one for each flow of which an acknowledgment is held.
+    pub fn held_packets(&self) -> usize {
+        self.held_packets
+    }
+
     /// Takes a packet, whose layout must be that of its bytes. Boxes that are no longer needed go to `pool`.
-    pub fn push(&mut self, mut packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
+    pub fn push(&mut self, packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
+        self.take(packet, now, pool);
+        while self.held_packets > self.config.max_held_packets
+            && let Some(oldest) = self.table.oldest()
+        {
+            self.finish(oldest, Flush::Pressure);
+        }
+    }
+
+    /// As [`Gro::push`], and hands all that is ready to `each`, with the pool to which it may give boxes back.
+    pub fn deliver(
+        &mut self,
+        packet: Box<Packet<B>>,
+        now: Nanos,
+        pool: &mut Pool<B>,
+        each: impl FnMut(Box<Packet<B>>, &mut Pool<B>),
+    ) {
+        self.push(packet, now, pool);
+        self.drain(pool, each);
+    }
+
+    /// As [`Gro::expire`], for the end of a poll round or of an interrupt, and hands all that is ready to `each`.
+    pub fn end_poll(&mut self, now: Nanos, pool: &mut Pool<B>, each: impl FnMut(Box<Packet<B>>, &mut Pool<B>)) {
+        self.expire(now);
+        self.drain(pool, each);
+    }
+
+    fn drain(&mut self, pool: &mut Pool<B>, mut each: impl FnMut(Box<Packet<B>>, &mut Pool<B>)) {
+        while let Some(packet) = self.pop() {
+            each(packet, pool);
+        }
+    }
+
+    fn take(&mut self, mut packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
         self.stats.packets += 1;
         let key = match FlowKey::of(&packet) {
             Ok(key) => key,
@@ -146,14 +220,30 @@ impl<B: AsRef<[u8]>> Gro<B> {
         };
         let hash = self.config.key.hash(key.bytes());
         let place = self.table.find(hash, &key);
-        if let Err(why) = rules::gate(&packet, &self.config) {
+        let refused = rules::gate(&packet, &self.config).err();
+        if self.config.acks
+            && let Some((Kind::Tcp, header)) = packet.transport()
+        {
+            if refused == Some(Alone::NoPayload) {
+                return self.acknowledge(packet, place, hash, key, now, pool);
+            }
+            self.memory.other(hash, header);
+        }
+        if let Some(why) = refused {
             if let Some(place) = place {
                 self.finish(place, Flush::Order);
             }
             return self.pass(packet, why);
         }
+        if packet.trim() {
+            self.stats.trimmed += 1;
+        }
         let Some(place) = place else { return self.hold(packet, hash, key, now) };
 
+        if self.table.get(place).carries == Carries::Acks {
+            self.finish(place, Flush::Order);
+            return self.hold(packet, hash, key, now);
+        }
         if let Err(why) = self.fits(place, &packet) {
             self.stats.mismatches.add(why);
             self.finish(place, Flush::Mismatch);
@@ -181,6 +271,51 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         if let Some(why) = self.join(place, packet, pool) {
             self.finish(place, why);
+        }
+    }
+
+    /// Takes a TCP packet without payload that nothing but its flags and options may be wrong with.
+    fn acknowledge(
+        &mut self,
+        mut packet: Box<Packet<B>>,
+        place: Option<usize>,
+        hash: u64,
+        key: FlowKey,
+        now: Nanos,
+        pool: &mut Pool<B>,
+    ) {
+        if packet.trim() {
+            self.stats.trimmed += 1;
+        }
+        // What is wrong neither swallows nor is remembered.
+        let verdict = verify::verify(&mut packet, &mut self.stats.checksummed_bytes);
+        let header = packet.transport().map_or(&[][..], |(_, header)| header);
+        if let Err(why) = verdict.and_then(|()| self.memory.judge(hash, header)) {
+            if let Some(place) = place {
+                self.finish(place, Flush::Order);
+            }
+            return self.pass(packet, why);
+        }
+        let Some(place) = place else { return self.insert(packet, hash, key, now, Carries::Acks) };
+        let held = self.table.get_mut(place);
+        if held.carries == Carries::Data {
+            self.finish(place, Flush::Order);
+            return self.insert(packet, hash, key, now, Carries::Acks);
+        }
+        if let Err(why) = same_headers(held, &packet).and_then(|()| {
+            if read_u32(header, tcp::SEQ) == Some(held.next_seq) { Ok(()) } else { Err(Mismatch::Sequence) }
+        }) {
+            self.stats.mismatches.add(why);
+            self.finish(place, Flush::Mismatch);
+            return self.insert(packet, hash, key, now, Carries::Acks);
+        }
+        let swallowed = core::mem::replace(&mut held.packet, packet);
+        held.segs += 1;
+        let is_full = held.segs >= self.config.max_acks;
+        self.stats.swallowed += 1;
+        pool.put(swallowed);
+        if is_full {
+            self.finish(place, Flush::Full);
         }
     }
 
@@ -237,7 +372,17 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if is_tcp && size < usize::from(MIN_TCP_SIZE) && verify::is_owed(&packet) {
             return self.pass(packet, Alone::Tiny);
         }
-        if self.most(&packet) < 2 || !has_room(&packet, size, self.config.max_bytes) {
+        if self.most(&packet) < 2 || !has_room(&packet, size, self.limit(&packet)) {
+            self.stats.flushes.add(Flush::Full);
+            self.ready.push_back(packet);
+            return;
+        }
+        self.insert(packet, hash, key, now, Carries::Data);
+    }
+
+    /// Puts into the table what may be followed.
+    fn insert(&mut self, packet: Box<Packet<B>>, hash: u64, key: FlowKey, now: Nanos, carries: Carries) {
+        if carries == Carries::Acks && self.config.max_acks < 2 {
             self.stats.flushes.add(Flush::Full);
             self.ready.push_back(packet);
             return;
@@ -245,22 +390,26 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if let Some(evicted) = self.table.make_room(hash) {
             self.finish(evicted, Flush::Evicted);
         }
-        let seq = packet
-            .transport()
-            .filter(|(kind, _)| *kind == Kind::Tcp)
-            .and_then(|(_, bytes)| read_u32(bytes, tcp::SEQ))
-            .unwrap_or(0)
-            .wrapping_add(size as u32);
-        let mask = rules::mask(&packet.layout, self.config.profile);
+        let size = packet.payload.len();
+        let (mut seq, mut stamp) = (0, 0);
+        if let Some((Kind::Tcp, header)) = packet.transport() {
+            seq = read_u32(header, tcp::SEQ).unwrap_or(0);
+            stamp = acks::stamps(header).map_or(0, |stamps| stamps.value);
+        }
+        let mask = rules::mask(&packet.layout, packet.head.bytes(), self.config.profile);
+        self.held_packets += 1;
         self.table.insert(Held {
             hash,
             key,
             mask,
+            carries,
             size,
             segs: 1,
-            next_seq: seq,
+            next_seq: seq.wrapping_add(size as u32),
+            stamp,
             ids: Ids::default(),
-            verified: false,
+            // An acknowledgment is verified before it is judged.
+            verified: carries == Carries::Acks,
             since: now,
             packet,
         });
@@ -269,13 +418,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Whether `packet` may be the next segment of the train at `place`, payload aside.
     fn fits(&self, place: usize, packet: &Packet<B>) -> Result<(), Mismatch> {
         let held = self.table.get(place);
-        if held.packet.layout != packet.layout {
-            return Err(Mismatch::Headers);
-        }
-        let (ours, theirs) = (held.packet.head.bytes(), packet.head.bytes());
-        if !held.mask.equal(ours, theirs) {
-            return Err(rules::explain(&held.packet.layout, &held.mask, ours, theirs));
-        }
+        same_headers(held, packet)?;
         if held.packet.offload.layers() != packet.offload.layers() {
             let states = held.packet.offload.layers().iter().zip(packet.offload.layers());
             // What was verified meanwhile is no difference; presence and remote checksums are.
@@ -291,12 +434,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
             if read_u32(bytes, tcp::SEQ) != Some(held.next_seq) {
                 return Err(Mismatch::Sequence);
             }
-            if bytes[tcp::FLAGS] & tcp::CWR != 0 {
+            if bytes[tcp::FLAGS] & tcp::CWR != 0 && !self.config.profile.compares_cwr() {
                 // Only the first segment of a train may carry it (Linux up to 6.18; splitting puts it there alone).
                 return Err(Mismatch::Cwr);
             }
+            if self.config.profile == Profile::Lro {
+                let first = held.packet.transport().map_or(&[][..], |(_, header)| header);
+                may_renew(first, bytes, held.stamp)?;
+            }
         }
-        if packet.payload.len() > held.size {
+        let len = packet.payload.len();
+        let may_be_larger = kind == Kind::Tcp && self.config.profile == Profile::Lro;
+        if len > held.size && !(may_be_larger && has_room(&held.packet, len, self.limit(packet))) {
             return Err(Mismatch::Larger);
         }
         self.ids(held, packet).map(|_| ())
@@ -315,13 +464,20 @@ impl<B: AsRef<[u8]>> Gro<B> {
             let bit = 1 << index;
             let counted = this == first.wrapping_add(held.segs as u16);
             let fixed = this == first;
+            let df = read_u16(packet.head.bytes(), header.start() + ipv4::FRAGMENT).is_some_and(|f| f & ipv4::DF != 0);
+            let (looks, takes_fixed) = match self.config.profile {
+                Profile::Lro => (false, true),
+                // A header that is not the innermost one, under DF.
+                Profile::Linux(Generation::V6_12) => (!df || Some(header) == packet.layout.inner_ip(), df),
+                Profile::Strict | Profile::Linux(_) => (true, true),
+            };
             if held.segs == 1 {
-                if fixed {
+                if fixed && takes_fixed {
                     ids.fixed |= bit;
-                } else if !counted {
+                } else if looks && !counted {
                     return Err(Mismatch::IpId);
                 }
-            } else if (ids.fixed & bit != 0 && !fixed) || (ids.fixed & bit == 0 && !counted) {
+            } else if looks && ((ids.fixed & bit != 0 && !fixed) || (ids.fixed & bit == 0 && !counted)) {
                 return Err(Mismatch::IpId);
             }
         }
@@ -331,26 +487,43 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Adds a verified segment that fits. Returns why the train is to be closed, where it is.
     fn join(&mut self, place: usize, mut packet: Box<Packet<B>>, pool: &mut Pool<B>) -> Option<Flush> {
         let ids = self.ids(self.table.get(place), &packet).ok()?;
-        let (most, max_bytes) = (self.most(&packet), self.config.max_bytes);
+        let (most, limit, is_lro) = (self.most(&packet), self.limit(&packet), self.config.profile == Profile::Lro);
         let held = self.table.get_mut(place);
         held.ids = ids;
         held.segs += 1;
+        self.held_packets += 1;
         let len = packet.payload.len();
         held.next_seq = held.next_seq.wrapping_add(len as u32);
         held.packet.payload.append(&mut packet.payload);
         let mut why = rules::closes(&packet);
+        let mut may_be_short = false;
         if let Some((Kind::Tcp, bytes)) = packet.transport() {
-            let (flags, at) = (bytes[tcp::FLAGS], held.packet.layout.header_len() - bytes.len() + tcp::FLAGS);
-            held.packet.head.bytes_mut()[at] |= flags & (tcp::FIN | tcp::PSH);
+            let at = held.packet.layout.header_len() - bytes.len();
+            let header = &mut held.packet.head.bytes_mut()[at..];
+            header[tcp::FLAGS] |= bytes[tcp::FLAGS] & (tcp::FIN | tcp::PSH);
+            if is_lro {
+                held.stamp = renew(header, bytes);
+                held.size = held.size.max(len);
+                may_be_short = true;
+            }
         }
-        if why.is_none() && len < held.size {
+        if why.is_none() && len < held.size && !may_be_short {
             why = Some(Flush::Short);
         }
-        if why.is_none() && (held.segs >= most || !has_room(&held.packet, held.size, max_bytes)) {
+        if why.is_none() && (held.segs >= most || !has_room(&held.packet, held.size, limit)) {
             why = Some(Flush::Full);
         }
         pool.put(packet);
         why
+    }
+
+    /// Most bytes of a train of this form, from its outermost IP header.
+    fn limit(&self, packet: &Packet<B>) -> usize {
+        let may_be_jumbo = self.config.max_bytes > MAX_IP_BYTES
+            && matches!(packet.transport(), Some((Kind::Tcp, _)))
+            && packet.offload.layers().is_empty()
+            && packet.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4 || usize::from(ip.len) == ipv6::LEN);
+        if may_be_jumbo { self.config.max_bytes } else { self.config.max_bytes.min(MAX_IP_BYTES) }
     }
 
     /// Most packets of a train of this transport.
@@ -365,12 +538,62 @@ impl<B: AsRef<[u8]>> Gro<B> {
     fn finish(&mut self, place: usize, why: Flush) {
         let held = self.table.remove(place);
         self.stats.flushes.add(why);
+        if held.carries == Carries::Acks {
+            self.held_packets -= 1;
+            self.ready.push_back(held.packet);
+            return;
+        }
+        self.held_packets -= held.segs;
         if held.segs > 1 {
             self.stats.trains += 1;
             self.stats.segments += held.segs as u64;
         }
-        self.ready.push_back(seal(held));
+        self.ready.push_back(seal(held, self.config.profile));
     }
+}
+
+/// Whether two packets have the same headers, but for what may differ.
+fn same_headers<B: AsRef<[u8]>>(held: &Held<B>, packet: &Packet<B>) -> Result<(), Mismatch> {
+    if held.packet.layout != packet.layout {
+        return Err(Mismatch::Headers);
+    }
+    let (ours, theirs) = (held.packet.head.bytes(), packet.head.bytes());
+    if held.mask.equal(ours, theirs) {
+        return Ok(());
+    }
+    Err(rules::explain(&held.packet.layout, &held.mask, ours, theirs))
+}
+
+/// Whether the number, window and timestamps of a TCP header may take the place of those of the train in front of it, whose
+/// newest timestamp is `stamp`.
+fn may_renew(train: &[u8], newest: &[u8], stamp: u32) -> Result<(), Mismatch> {
+    let number = |header| read_u32(header, tcp::ACK_NUMBER).unwrap_or(0);
+    if acks::distance(number(train), number(newest)) < 0 {
+        return Err(Mismatch::AckNumber);
+    }
+    match (acks::stamps(train), acks::stamps(newest)) {
+        (Some(before), Some(after)) if acks::Stamps { value: stamp, ..before } != after => {
+            if after.may_follow(acks::Stamps { value: stamp, ..before }) { Ok(()) } else { Err(Mismatch::Options) }
+        }
+        (None, Some(_)) | (Some(_), None) => Err(Mismatch::Options),
+        _ => Ok(()),
+    }
+}
+
+/// Puts the number, window and echo of the newest segment into the header of a train, whose own timestamp stays that of the
+/// first: a receiver echoes the earliest one that it has not answered yet (RFC 7323, section 4.3). Returns the newest
+/// timestamp.
+fn renew(train: &mut [u8], newest: &[u8]) -> u32 {
+    train[tcp::ACK_NUMBER..][..4].copy_from_slice(&newest[tcp::ACK_NUMBER..][..4]);
+    train[tcp::WINDOW..][..2].copy_from_slice(&newest[tcp::WINDOW..][..2]);
+    let Some(stamps) = acks::stamps(newest) else { return 0 };
+    train[tcp::ECHO..][..4].copy_from_slice(&stamps.echo.to_be_bytes());
+    stamps.value
+}
+
+/// What a length field says: zero for a train that it cannot say.
+fn length(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(0)
 }
 
 /// Whether `more` bytes of payload would leave the packet within `max_bytes` from its outermost IP header.
@@ -380,7 +603,7 @@ fn has_room<B: AsRef<[u8]>>(packet: &Packet<B>, more: usize, max_bytes: usize) -
 }
 
 /// Makes the header of a train that of the whole.
-fn seal<B: AsRef<[u8]>>(held: Held<B>) -> Box<Packet<B>> {
+fn seal<B: AsRef<[u8]>>(held: Held<B>, profile: Profile) -> Box<Packet<B>> {
     let Held { mut packet, segs, size, ids, .. } = held;
     if segs < 2 {
         return packet;
@@ -390,21 +613,20 @@ fn seal<B: AsRef<[u8]>>(held: Held<B>) -> Box<Packet<B>> {
     let (Some(transport), Some(ip)) = (layout.transport(), layout.inner_ip()) else { return packet };
     let head = packet.head.bytes_mut();
     for header in layout.headers() {
-        // The limit on bytes keeps every length below 65536.
-        let len = (total - header.start()) as u16;
+        let len = total - header.start();
         let bytes = &mut head[header.start()..header.end()];
         match header.kind {
             Kind::Ipv4 => {
-                write_u16(bytes, ipv4::TOTAL_LEN, len);
+                write_u16(bytes, ipv4::TOTAL_LEN, length(len));
                 write_u16(bytes, ipv4::CHECKSUM, 0);
                 let sum = Field::complete(Sum::of(bytes));
                 write_u16(bytes, ipv4::CHECKSUM, sum.value());
             }
             Kind::Ipv6 => {
-                write_u16(bytes, ipv6::PAYLOAD_LEN, len - ipv6::LEN as u16);
+                write_u16(bytes, ipv6::PAYLOAD_LEN, length(len - ipv6::LEN));
             }
             Kind::Udp => {
-                write_u16(bytes, udp::LENGTH, len);
+                write_u16(bytes, udp::LENGTH, length(len));
             }
             Kind::Ethernet | Kind::Vlan | Kind::Tcp | Kind::Gre | Kind::Gue => {}
         }
@@ -421,7 +643,9 @@ fn seal<B: AsRef<[u8]>>(held: Held<B>) -> Box<Packet<B>> {
         }
     }
     let kind = if transport.kind == Kind::Tcp { GsoKind::Tcp } else { GsoKind::Udp };
+    let is_cwr = kind == GsoKind::Tcp && packet.head.bytes()[transport.start() + tcp::FLAGS] & tcp::CWR != 0;
+    let fixed_ids = ids.fixed | if is_cwr && profile.compares_cwr() { Gso::CWR } else { 0 };
     let csum = if verify::is_owed(&packet) { TrainCsum::Partial } else { TrainCsum::Stale };
-    packet.offload.unit = Unit::Train { csum, gso: Gso { kind, size: size as u16, fixed_ids: ids.fixed } };
+    packet.offload.unit = Unit::Train { csum, gso: Gso { kind, size: size as u16, fixed_ids } };
     packet
 }

@@ -1,10 +1,11 @@
 //! The rules: what keeps a packet alone, what closes a train, what must be equal.
 //!
 //! Two packets join only if all bytes of their headers are equal except those of [`VARYING`]; [`FIELDS`] names the rest
-//! for statistics. Sources: RFC 9293 (TCP), RFC 3168 and accurate ECN (CWR), RFC 6864 (identification), and Linux
-//! `net/ipv4/tcp_offload.c`, `net/ipv4/udp_offload.c`, `net/ipv4/af_inet.c` as observed on Linux 6.18.
+//! for statistics. Sources: RFC 9293 (TCP), RFC 7323 (timestamps), RFC 3168 and RFC 9768 (ECN and CWR), RFC 6864
+//! (identification), and Linux `net/ipv4/tcp_offload.c`, `net/ipv4/udp_offload.c`, `net/ipv4/af_inet.c` as observed on Linux
+//! 6.18. What [`Profile::Lro`] adds is what Linux `inet_lro` did and a receiver can bear.
 
-use super::{Config, Profile};
+use super::{Config, Profile, acks};
 use crate::checksum::Sum;
 use crate::packet::{Csum, Kind, LayerCsum, Layout, Packet, Remote, Unit, remote};
 use crate::wire::parse::MAX_HEADER_BYTES;
@@ -31,6 +32,13 @@ crate::reasons! {
         RemoteUnprotected = "remcsum_unprotected": "A remote checksum without a verified outer checksum.",
         Tiny = "tiny": "A pending TCP checksum over less payload than a train from outside is cut into.",
         AlreadyTrain = "already_train": "It is a train already.",
+        AckFlags = "ack_flags": "A pure acknowledgment with another flag than ACK: PSH, URG, FIN, SYN, RST or one of ECN.",
+        AckOptions = "ack_options": "A pure acknowledgment with options other than timestamps in the usual layout, such as SACK.",
+        AckDuplicate = "ack_duplicate": "A duplicate acknowledgment.",
+        AckWindow = "ack_window": "A pure window update, or an acknowledgment that takes back the window.",
+        AckOld = "ack_old": "An acknowledgment older than the one before it.",
+        AckTimestamp = "ack_timestamp": "A pure acknowledgment whose timestamp or echo goes back or is missing.",
+        AckFirst = "ack_first": "The first pure acknowledgment of a flow, or the first one after data or anything that a sender must see.",
     }
 }
 
@@ -47,6 +55,7 @@ crate::reasons! {
         PollEnd = "poll_end": "The poll round ended.",
         Timeout = "timeout": "It had been held for the hold time.",
         Evicted = "evicted": "The table was full.",
+        Pressure = "pressure": "More packets were held than the limit, and this was the oldest.",
     }
 }
 
@@ -85,12 +94,41 @@ pub struct Varying {
     pub len: usize,
     /// Bits that may differ, in every byte.
     pub bits: u8,
-    /// Only where this profile decides; `None` for all.
-    pub profile: Option<Profile>,
+    /// Where it counts.
+    pub whose: Whose,
+}
+
+/// Profiles that a rule belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// All.
+    All,
+    /// All in which CWR closes what is held and is not compared.
+    CwrCloses,
+    /// Those of Linux.
+    Linux,
+    /// That of a receiver with LRO.
+    Lro,
+}
+
+impl Whose {
+    /// Whether `profile` is one of them.
+    pub const fn has(self, profile: Profile) -> bool {
+        match self {
+            Whose::All => true,
+            Whose::CwrCloses => !profile.compares_cwr(),
+            Whose::Linux => matches!(profile, Profile::Linux(_)),
+            Whose::Lro => matches!(profile, Profile::Lro),
+        }
+    }
 }
 
 const fn vary(kind: Kind, at: usize, len: usize, bits: u8) -> Varying {
-    Varying { kind, at, len, bits, profile: None }
+    Varying { kind, at, len, bits, whose: Whose::All }
+}
+
+const fn only(whose: Whose, varying: Varying) -> Varying {
+    Varying { whose, ..varying }
 }
 
 /// What may differ between the segments of a train: what splitting writes anew for each of them.
@@ -102,10 +140,14 @@ pub const VARYING: &[Varying] = &[
     vary(Kind::Udp, udp::LENGTH, 2, 0xff),
     vary(Kind::Udp, udp::CHECKSUM, 2, 0xff),
     vary(Kind::Tcp, tcp::SEQ, 4, 0xff),
-    vary(Kind::Tcp, tcp::FLAGS, 1, tcp::FIN | tcp::PSH | tcp::CWR),
+    vary(Kind::Tcp, tcp::FLAGS, 1, tcp::FIN | tcp::PSH),
     vary(Kind::Tcp, tcp::CHECKSUM, 2, 0xff),
+    only(Whose::CwrCloses, vary(Kind::Tcp, tcp::FLAGS, 1, tcp::CWR)),
     // Linux compares no urgent pointer while URG is clear, and so loses it.
-    Varying { kind: Kind::Tcp, at: tcp::URGENT, len: 2, bits: 0xff, profile: Some(Profile::Linux) },
+    only(Whose::Linux, vary(Kind::Tcp, tcp::URGENT, 2, 0xff)),
+    // The newest stand in the header; timestamps too, where they are laid out as usual.
+    only(Whose::Lro, vary(Kind::Tcp, tcp::ACK_NUMBER, 4, 0xff)),
+    only(Whose::Lro, vary(Kind::Tcp, tcp::WINDOW, 2, 0xff)),
 ];
 
 /// Names of header bytes: the first entry that covers the byte that differs is the reason. What a flow is known by is not
@@ -147,18 +189,25 @@ impl Mask {
     }
 }
 
-/// The mask for packets of one layout.
-pub(super) fn mask(layout: &Layout, profile: Profile) -> Mask {
+/// The mask for packets with the layout of this one.
+pub(super) fn mask(layout: &Layout, head: &[u8], profile: Profile) -> Mask {
     let mut mask = Mask { bits: [0xff; MAX_HEADER_BYTES], len: layout.header_len() };
     for header in layout.headers() {
-        let varying = VARYING.iter().filter(|v| v.kind == header.kind && v.profile.is_none_or(|p| p == profile));
-        for field in varying {
+        for field in VARYING.iter().filter(|v| v.kind == header.kind && v.whose.has(profile)) {
             let start = header.start() + field.at;
-            mask.bits[start..start + field.len].fill(!field.bits);
+            for bits in &mut mask.bits[start..start + field.len] {
+                *bits &= !field.bits;
+            }
         }
         if header.kind == Kind::Gre && header.len >= 8 {
             // The checksum, where there is one; a key there has to be equal, and is: it is part of the flow.
             mask.bits[header.start() + gre::CHECKSUM..][..2].fill(0);
+        }
+        if profile == Profile::Lro
+            && header.kind == Kind::Tcp
+            && head.get(header.start()..header.end()).and_then(acks::stamps).is_some()
+        {
+            mask.bits[header.start() + tcp::STAMP..header.end()].fill(0);
         }
     }
     mask
@@ -182,7 +231,8 @@ pub(super) fn explain(layout: &Layout, mask: &Mask, a: &[u8], b: &[u8]) -> Misma
         .map_or(Mismatch::Headers, |(_, _, why)| *why)
 }
 
-/// Why a packet cannot be part of a train, whatever is held; checksums over payload aside.
+/// Why a packet cannot be part of a train, whatever is held; checksums over payload aside. Without payload nothing else was
+/// found wrong with it but, perhaps, the flags of TCP.
 pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Result<(), Alone> {
     match packet.offload.unit {
         Unit::Train { .. } => return Err(Alone::AlreadyTrain),
@@ -190,7 +240,8 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
         Unit::Whole(Csum::Absent) => return Err(Alone::NoChecksum),
         Unit::Whole(_) => {}
     }
-    if !packet.layout.is_exact() {
+    let is_fit = packet.layout.is_exact() || (config.profile.trims() && packet.layout.is_padded());
+    if !is_fit {
         return Err(Alone::Padding);
     }
     if packet.layout.ip_levels() > 2 {
@@ -211,7 +262,7 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
                 let gre = gre::Gre::parse(bytes).ok_or(Alone::Malformed)?;
                 let in_udp = packet.layout.headers().iter().any(|h| h.kind == Kind::Udp && h.start() < header.start());
                 // Linux joins no GRE with a checksum inside FOU or GUE.
-                let linux_refuses = gre.checksum.is_some() && in_udp && config.profile == Profile::Linux;
+                let linux_refuses = gre.checksum.is_some() && in_udp && matches!(config.profile, Profile::Linux(_));
                 if gre.seq.is_some() || linux_refuses {
                     return Err(Alone::Tunnel);
                 }
@@ -235,7 +286,8 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
             _ => {}
         }
     }
-    if packet.payload.is_empty() {
+    // What is present may be padding.
+    if packet.payload.is_empty() || (packet.layout.is_padded() && packet.layout.end() <= packet.head.len()) {
         return Err(Alone::NoPayload);
     }
     let (kind, bytes) = packet.transport().ok_or(Alone::Malformed)?;

@@ -19,16 +19,29 @@ pub(super) struct Ids {
     pub(super) fixed: u16,
 }
 
-/// A train under construction.
+/// What is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carries {
+    /// A train under construction.
+    Data,
+    /// The newest of some pure acknowledgments.
+    Acks,
+}
+
+/// A train under construction, or the newest of some pure acknowledgments.
 #[derive(Debug)]
 pub(super) struct Held<B> {
     pub(super) hash: u64,
     pub(super) key: FlowKey,
     pub(super) mask: Mask,
-    /// Payload bytes of the first segment.
+    pub(super) carries: Carries,
+    /// Payload bytes of the first segment; in profile `lro` of the largest TCP segment.
     pub(super) size: usize,
+    /// Packets it stands for.
     pub(super) segs: usize,
     pub(super) next_seq: u32,
+    /// The timestamp of the newest TCP segment, where profile `lro` lets it move on.
+    pub(super) stamp: u32,
     pub(super) ids: Ids,
     /// Whether the first packet's checksums were verified; later ones are before they join.
     pub(super) verified: bool,

@@ -5,7 +5,7 @@ use segue_testkit::build::{Gre, Ip, L4, Packet as Built, Shim, Tcp, Tunnel, Udp,
 
 use super::key::FlowKey;
 use super::rules::{self, VARYING};
-use super::table::{Held, Ids, Table};
+use super::table::{Carries, Held, Ids, Table};
 use super::*;
 use crate::packet::{Frag, Layout, Start, Stop, Tunnels};
 
@@ -21,9 +21,11 @@ fn packet(port: u16) -> Box<Packet<Vec<u8>>> {
 fn held(port: u16, hash: u64) -> Held<Vec<u8>> {
     let packet = packet(port);
     let key = FlowKey::of(&packet).unwrap();
-    let mask = rules::mask(&packet.layout, Profile::Strict);
+    let mask = rules::mask(&packet.layout, packet.head.bytes(), Profile::Strict);
     let since = Nanos(u64::from(port));
-    Held { hash, key, mask, size: 40, segs: 1, next_seq: 0, ids: Ids::default(), verified: false, since, packet }
+    let ids = Ids::default();
+    let carries = Carries::Data;
+    Held { hash, key, mask, carries, size: 40, segs: 1, next_seq: 0, stamp: 0, ids, verified: false, since, packet }
 }
 
 #[test]
@@ -88,15 +90,15 @@ fn the_key_is_that_of_the_flow_and_of_nothing_else() {
 #[test]
 fn a_mask_leaves_out_what_varies_and_nothing_else() {
     let packet = packet(1);
-    for profile in [Profile::Strict, Profile::Linux] {
-        let mask = rules::mask(&packet.layout, profile);
+    for profile in [Profile::Strict, Profile::linux(), Profile::Linux(Generation::V7), Profile::Lro] {
+        let mask = rules::mask(&packet.layout, packet.head.bytes(), profile);
         for (at, bit) in (0..packet.head.len()).flat_map(|at| (0..8).map(move |bit| (at, 1_u8 << bit))) {
             let mut other = packet.head.clone();
             other.bytes_mut()[at] ^= bit;
             let varies = packet.layout.headers().iter().any(|header| {
                 VARYING.iter().any(|field| {
                     let range = header.start() + field.at..header.start() + field.at + field.len;
-                    let counts = field.profile.is_none_or(|only| only == profile);
+                    let counts = field.whose.has(profile);
                     counts && field.kind == header.kind && range.contains(&at) && field.bits & bit != 0
                 })
             });

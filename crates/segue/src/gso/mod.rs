@@ -55,7 +55,9 @@ pub struct Limits {
     pub tso6: bool,
     /// It takes UDP trains (`UDP_L4`), over both.
     pub uso: bool,
-    /// Largest train, in bytes of the frame; a train never exceeds what an IP length field can say, whatever stands here.
+    /// Largest train, in bytes of the frame. Up to 65,791 (65,535 and room for headers in front of IP) no train exceeds what
+    /// an IP length field can say. A port that states more takes TCP trains outside tunnels over that, whose length is then
+    /// zero (what Linux calls BIG TCP).
     pub max_bytes: usize,
     /// Most segments of a TCP train.
     pub max_segs: usize,

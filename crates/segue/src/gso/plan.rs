@@ -58,6 +58,8 @@ pub(super) struct Plan<'a> {
     /// Whether the transport checksum is left to somebody else.
     primed: bool,
     outer_csum: bool,
+    /// Whether CWR is on every segment.
+    keeps_cwr: bool,
     template: [u8; MAX_HEADER_BYTES],
     fitted: Option<usize>,
     ops: [Op; MAX_HEADERS * OPS_PER_HEADER],
@@ -110,6 +112,7 @@ impl<'a> Plan<'a> {
             remote,
             primed: remote.is_some() || limits.csum,
             outer_csum: limits.outer_csum,
+            keeps_cwr: gso.is_cwr_on_all(),
             template: [0; MAX_HEADER_BYTES],
             fitted: None,
             ops: [Op::Reveal; MAX_HEADERS * OPS_PER_HEADER],
@@ -132,9 +135,13 @@ impl<'a> Plan<'a> {
             GsoKind::Tcp => (limits.tso6, limits.max_segs),
             GsoKind::Udp => (limits.uso, limits.max_udp_segs),
         };
-        let takes = takes && limits.csum && self.offload.layers().is_empty();
-        let link_len = self.layout.inner_ip().map_or(0, Header::start);
-        let bytes = limits.max_bytes.min(link_len + MAX_IP_LEN).saturating_sub(self.head.len());
+        let takes = takes && limits.csum && self.offload.layers().is_empty() && !self.keeps_cwr;
+        let ip = self.layout.inner_ip();
+        let is_jumbo = limits.max_bytes > MAX_IP_LEN + MAX_HEADER_BYTES
+            && self.gso.kind == GsoKind::Tcp
+            && ip.is_some_and(|ip| ip.kind == Kind::Ipv4 || usize::from(ip.len) == ipv6::LEN);
+        let most = if is_jumbo { usize::MAX } else { ip.map_or(0, Header::start) + MAX_IP_LEN };
+        let bytes = limits.max_bytes.min(most).saturating_sub(self.head.len());
         let most = if takes { bytes.min(segs.saturating_mul(size)) } else { 0 };
         let pieces = if limits.max_pieces > payload.frags().len() { None } else { Some(limits.max_pieces) };
         let segs = (most / size).max(1);
@@ -203,12 +210,12 @@ impl<'a> Plan<'a> {
                 Kind::Udp => self.fit_outer_udp(header, index, behind, layer, level == Some(0), &mut tail),
                 Kind::Gre => self.fit_gre(header, layer, &mut tail),
                 Kind::Ipv4 => {
-                    write_u16(&mut self.template, start + ipv4::TOTAL_LEN, behind as u16);
+                    write_u16(&mut self.template, start + ipv4::TOTAL_LEN, length(behind));
                     self.fit_ipv4(header, self.gso.fixed_ids >> index & 1 != 0);
                     levels -= 1;
                 }
                 Kind::Ipv6 => {
-                    write_u16(&mut self.template, start + ipv6::PAYLOAD_LEN, (behind - ipv6::LEN) as u16);
+                    write_u16(&mut self.template, start + ipv6::PAYLOAD_LEN, length(behind - ipv6::LEN));
                     tail.sum.add(&self.template[start..header.end()]);
                     levels -= 1;
                 }
@@ -347,7 +354,7 @@ impl<'a> Plan<'a> {
                 Op::Tcp { at, seq, flags, base, fill } => {
                     let at = usize::from(at);
                     let seq = seq.wrapping_add(part.start as u32);
-                    let flags = flags_of(flags, part);
+                    let flags = flags_of(flags, part, self.keeps_cwr);
                     write_u32(head, at + tcp::SEQ, seq);
                     head[at + tcp::FLAGS] = flags;
                     if self.sums_payload {
@@ -403,13 +410,19 @@ struct Tail {
     has_body: bool,
 }
 
-/// FIN and PSH belong to the last segment, CWR to the first (RFC 3168 section 6.1.2; Linux does the same).
-fn flags_of(flags: u8, part: &Part) -> u8 {
+/// What a length field says: zero for a train that it cannot say.
+fn length(len: usize) -> u16 {
+    u16::try_from(len).unwrap_or(0)
+}
+
+/// FIN and PSH belong to the last segment, CWR to the first (RFC 3168 section 6.1.2; Linux does the same) where it is not
+/// on all.
+fn flags_of(flags: u8, part: &Part, keeps_cwr: bool) -> u8 {
     let mut mask = 0xff;
     if !part.last {
         mask &= !(tcp::FIN | tcp::PSH);
     }
-    if part.start != 0 {
+    if part.start != 0 && !keeps_cwr {
         mask &= !tcp::CWR;
     }
     flags & mask

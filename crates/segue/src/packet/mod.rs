@@ -17,7 +17,9 @@ pub use pool::Pool;
 
 pub use crate::wire::parse::{Header, Kind, Layout, Start, Stop, Tunnels};
 
+use crate::checksum::Sum;
 use crate::wire;
+use crate::wire::parse::MAX_HEADER_BYTES;
 
 /// What a datagram port needs to know of the outer headers, which it does not send itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +86,48 @@ impl<B: AsRef<[u8]>> Packet<B> {
         self.outer = None;
         self.payload.clear();
         self.payload.push(frag.skip(header_len));
+    }
+
+    /// As [`Packet::load`], for a packet that lies in several ranges, as one that crosses pages does.
+    ///
+    /// Headers may cross ranges too; they are copied, payload is not.
+    pub fn load_ranges(&mut self, ranges: impl IntoIterator<Item = Frag<B>>, start: Start, tunnels: &Tunnels) {
+        self.outer = None;
+        self.payload.clear();
+        ranges.into_iter().for_each(|frag| self.payload.push(frag));
+        let mut front = [0; MAX_HEADER_BYTES];
+        let front_len = self.payload.copy_to(0..MAX_HEADER_BYTES, &mut front);
+        let front = &front[..front_len];
+        self.layout = wire::parse_front(front, self.payload.len(), start, tunnels);
+        let header_len = self.layout.header_len();
+        self.head.set(&front[..header_len]);
+        self.offload = Offload::received(&self.head, &self.layout);
+        self.payload.advance(header_len);
+    }
+
+    /// Cuts off what follows the outermost IP packet, the padding of a short Ethernet frame, whatever its bytes and ranges;
+    /// a known sum of the packet is kept right. `false`, and nothing is done, where there is none, or where a length further
+    /// inside disagrees as well ([`Layout::is_padded`]).
+    pub fn trim(&mut self) -> bool {
+        let keep = self.layout.end().saturating_sub(self.head.len());
+        if !self.layout.is_padded() || keep >= self.payload.len() {
+            return false;
+        }
+        if let Unit::Whole(Csum::Complete(sum)) = &mut self.offload.unit {
+            let l3 = self.layout.headers().iter().find(|h| h.is_ip()).map_or(0, Header::start);
+            let len = self.layout.end() - l3;
+            // At an odd place the part begins with the byte before it, as zero.
+            let mut padding = Sum::ZERO;
+            padding.append(Sum::ZERO, len % 2);
+            self.payload.pieces(keep..usize::MAX).for_each(|piece| padding.add(piece));
+            let mut rest = *sum;
+            rest.remove(padding);
+            *sum = Sum::ZERO;
+            sum.append(rest, len);
+        }
+        self.payload.truncate(keep);
+        self.layout.trimmed();
+        true
     }
 
     /// The innermost transport header's bytes and kind, where parsing got there.

@@ -51,11 +51,20 @@ pub struct Gso {
     /// Transport payload bytes of each segment but the last; never 0.
     pub size: u16,
     /// IPv4 headers (by index in the layout, bit 0 first) whose identification is the same on all segments; it counts up
-    /// by one where the bit is clear.
+    /// by one where the bit is clear. [`Gso::CWR`] stands in it too.
     pub fixed_ids: u16,
 }
 
 impl Gso {
+    /// In [`Gso::fixed_ids`], at the one place where no IPv4 header can be: CWR is on every segment, where it counts
+    /// (accurate ECN), and not only on the first (RFC 3168). Such a train is always cut here, never by a port.
+    pub const CWR: u16 = 1 << 15;
+
+    /// Whether CWR is on every segment.
+    pub fn is_cwr_on_all(&self) -> bool {
+        self.fixed_ids & Gso::CWR != 0
+    }
+
     /// Segments of a train with `payload` bytes of transport payload: at least 1.
     pub fn segs(&self, payload: usize) -> usize {
         payload.div_ceil(usize::from(self.size).max(1)).max(1)

@@ -113,6 +113,23 @@ impl<B: AsRef<[u8]>> Payload<B> {
         self.frags.append(&mut other.frags);
     }
 
+    /// Gives up the first `len` bytes; all of them where there are fewer.
+    pub fn advance(&mut self, len: usize) {
+        let (mut left, mut gone) = (len, 0);
+        for frag in &mut self.frags {
+            if left < frag.len() {
+                // Fits: it is less than a range's length.
+                (frag.start, frag.len) = (frag.start + left as u32, frag.len - left as u32);
+                self.len -= left;
+                break;
+            }
+            left -= frag.len();
+            self.len -= frag.len();
+            gone += 1;
+        }
+        self.frags.drain(..gone);
+    }
+
     /// Gives up all after the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         while self.len > len {
@@ -224,6 +241,18 @@ mod tests {
             let bytes: Vec<u8> = payload.pieces(0..99).flatten().copied().collect();
             assert_eq!(bytes, b"abcefg"[..len.min(6)]);
             assert_eq!(payload.len(), len.min(6));
+        }
+    }
+
+    #[test]
+    fn advancing_gives_up_exactly_the_first_bytes() {
+        for len in 0..8 {
+            let mut payload = payload();
+            payload.advance(len);
+            let bytes: Vec<u8> = payload.pieces(0..99).flatten().copied().collect();
+            assert_eq!(bytes, b"abcefg"[len.min(6)..]);
+            assert_eq!(payload.len(), bytes.len());
+            assert!(payload.frags().iter().all(|frag| !frag.is_empty()));
         }
     }
 

@@ -7,6 +7,9 @@ pub const MIN_LEN: usize = 20;
 /// Bytes of the longest header.
 pub const MAX_LEN: usize = 60;
 
+/// Most that the total length can say.
+pub const MAX_TOTAL_LEN: usize = 65_535;
+
 /// Version and header length in 32-bit words.
 pub const VERSION_IHL: usize = 0;
 /// DSCP (6 bits) and ECN (2 bits).

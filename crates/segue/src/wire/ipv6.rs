@@ -9,6 +9,9 @@ pub const LEN: usize = 40;
 /// Bytes of a fragment header (RFC 8200, section 4.5).
 pub const FRAGMENT_LEN: usize = 8;
 
+/// Most that the payload length can say.
+pub const MAX_PAYLOAD_LEN: usize = 65_535;
+
 /// Version, traffic class and flow label.
 pub const VERSION_CLASS_LABEL: usize = 0;
 /// Payload length: all that follows the fixed header.

@@ -13,7 +13,7 @@ pub mod tcp;
 pub mod udp;
 pub mod virtio;
 
-pub use parse::{Header, Kind, Layout, Stop, Tunnels, parse};
+pub use parse::{Header, Kind, Layout, Stop, Tunnels, parse, parse_front};
 
 /// IP protocol numbers (IANA "Assigned Internet Protocol Numbers").
 pub mod protocol {

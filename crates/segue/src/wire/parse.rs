@@ -128,7 +128,10 @@ pub struct Layout {
     headers: [Header; MAX_HEADERS],
     count: u8,
     stop: Stop,
+    /// Whether every length inside the outermost IP packet covers what is there.
     exact: bool,
+    /// Whether bytes follow the outermost IP packet.
+    padded: bool,
     end: u32,
 }
 
@@ -148,7 +151,7 @@ impl Layout {
     /// No headers; `stop` says why.
     pub const fn empty(stop: Stop) -> Layout {
         let none = Header { kind: Kind::Ethernet, off: 0, len: 0 };
-        Layout { headers: [none; MAX_HEADERS], count: 0, stop, exact: false, end: 0 }
+        Layout { headers: [none; MAX_HEADERS], count: 0, stop, exact: false, padded: false, end: 0 }
     }
 
     /// The headers, outermost first.
@@ -168,7 +171,18 @@ impl Layout {
 
     /// Whether every length field covers exactly the bytes present: no padding and no trailer at any level.
     pub fn is_exact(&self) -> bool {
-        self.exact
+        self.exact && !self.padded
+    }
+
+    /// Whether bytes behind the outermost IP packet, as Ethernet pads short frames with, are all that keeps the layout from
+    /// being exact.
+    pub fn is_padded(&self) -> bool {
+        self.exact && self.padded
+    }
+
+    /// Says that what followed the outermost IP packet was cut off.
+    pub(crate) fn trimmed(&mut self) {
+        self.padded = false;
     }
 
     /// Bytes up to the end of the outermost IP packet: what is present less Ethernet padding.
@@ -236,10 +250,19 @@ enum Next {
 ///
 /// Lengths are checked against the bytes present at every level; no header is listed whose bytes are not all there.
 /// Checksums are not looked at.
+///
+/// A train may be longer than its length field can say, which is then zero: IPv4 and IPv6 with TCP right behind, in more
+/// than 65,535 bytes (what Linux calls BIG TCP; no packet on a wire is that long). It then ends where the bytes end.
 pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
+    parse_front(bytes, bytes.len(), start, tunnels)
+}
+
+/// As [`parse()`], for a packet of `len` bytes of which `bytes` are the first; [`MAX_HEADER_BYTES`] are always enough.
+pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Layout {
+    let len = len.max(bytes.len());
     let mut layout = Layout::empty(Stop::Malformed);
     layout.exact = true;
-    layout.end = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    layout.end = u32::try_from(len).unwrap_or(u32::MAX);
     let mut next = match start {
         Start::Ip => match bytes.first().map(|b| b >> 4) {
             Some(4) => Next::Type(ethertype::IPV4),
@@ -253,11 +276,12 @@ pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
         }
     };
     // What the current level may use: shrinks to what each length field says.
-    let mut limit = bytes.len();
+    let mut limit = len;
     let mut tags = 0;
     loop {
         let off = layout.header_len();
-        let Some(rest) = bytes.get(off..limit) else { return layout.stopped(Stop::Malformed) };
+        let Some(rest) = bytes.get(off..limit.min(bytes.len())) else { return layout.stopped(Stop::Malformed) };
+        let have = limit - off;
         let found = match next {
             Next::Type(ethertype::VLAN | ethertype::QINQ) => {
                 tags += 1;
@@ -266,7 +290,7 @@ pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
                 }
                 read_u16(rest, ethernet::VLAN_TYPE).map(|kind| (Kind::Vlan, ethernet::VLAN_LEN, Some(Next::Type(kind))))
             }
-            Next::Type(ethertype::IPV4) | Next::Protocol(protocol::IPV4) => match ipv4_header(rest) {
+            Next::Type(ethertype::IPV4) | Next::Protocol(protocol::IPV4) => match ipv4_header(rest, have) {
                 Ok(ip) => {
                     limit = shorten(&mut layout, off + ip.total_len, limit);
                     if ip.fragment {
@@ -277,7 +301,7 @@ pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
                 }
                 Err(stop) => return layout.stopped(stop),
             },
-            Next::Type(ethertype::IPV6) | Next::Protocol(protocol::IPV6) => match ipv6_header(rest) {
+            Next::Type(ethertype::IPV6) | Next::Protocol(protocol::IPV6) => match ipv6_header(rest, have) {
                 Ok(ip) => {
                     limit = shorten(&mut layout, off + ip.total_len, limit);
                     if ip.fragment {
@@ -293,14 +317,14 @@ pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
                 read_u16(rest, ethernet::TYPE).map(|kind| (Kind::Ethernet, ethernet::LEN, Some(Next::Type(kind))))
             }
             Next::Protocol(protocol::TCP) => tcp_header(rest).map(|len| (Kind::Tcp, len, None)),
-            Next::Protocol(protocol::UDP) => match udp_header(rest) {
+            Next::Protocol(protocol::UDP) => match udp_header(rest, have) {
                 Some((port, length)) => {
                     limit = shorten(&mut layout, off + length, limit);
                     if tunnels.is_gue(port) {
                         if !layout.push(Kind::Udp, udp::LEN) {
                             return layout.stopped(Stop::TooDeep);
                         }
-                        let inside = bytes.get(layout.header_len()..limit).unwrap_or(&[]);
+                        let inside = bytes.get(layout.header_len()..limit.min(bytes.len())).unwrap_or(&[]);
                         gue::Gue::parse(inside).ok().map(|g| (Kind::Gue, g.len, Some(Next::Protocol(g.protocol))))
                     } else {
                         Some((Kind::Udp, udp::LEN, tunnels.fou_protocol(port).map(Next::Protocol)))
@@ -329,8 +353,10 @@ fn shorten(layout: &mut Layout, end: usize, limit: usize) -> usize {
     if end != limit {
         if layout.ip_levels() == 0 {
             layout.end = end as u32;
+            layout.padded = true;
+        } else {
+            layout.exact = false;
         }
-        layout.exact = false;
     }
     end
 }
@@ -342,24 +368,32 @@ struct Ip {
     fragment: bool,
 }
 
-fn ipv4_header(bytes: &[u8]) -> Result<Ip, Stop> {
+/// Of `have` bytes, the first of which are `bytes`.
+fn ipv4_header(bytes: &[u8], have: usize) -> Result<Ip, Stop> {
     let header: &[u8; ipv4::MIN_LEN] = bytes.first_chunk().ok_or(Stop::Malformed)?;
     let len = ipv4::header_len(header[0]);
-    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    if header[0] >> 4 != 4 || len < ipv4::MIN_LEN || total_len < len || total_len > bytes.len() {
+    let mut total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    if total_len == 0 && have > ipv4::MAX_TOTAL_LEN && header[ipv4::PROTOCOL] == protocol::TCP {
+        total_len = have;
+    }
+    if header[0] >> 4 != 4 || len < ipv4::MIN_LEN || total_len < len || total_len > have || len > bytes.len() {
         return Err(Stop::Malformed);
     }
     let fragment = u16::from_be_bytes([header[6], header[7]]) & (ipv4::MF | ipv4::OFFSET) != 0;
     Ok(Ip { len, total_len, protocol: header[ipv4::PROTOCOL], fragment })
 }
 
-fn ipv6_header(bytes: &[u8]) -> Result<Ip, Stop> {
+fn ipv6_header(bytes: &[u8], have: usize) -> Result<Ip, Stop> {
     let header: &[u8; ipv6::LEN] = bytes.first_chunk().ok_or(Stop::Malformed)?;
-    let total_len = ipv6::LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
-    if header[0] >> 4 != 6 || total_len > bytes.len() {
+    let mut total_len = ipv6::LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
+    if total_len == ipv6::LEN && have > ipv6::LEN + ipv6::MAX_PAYLOAD_LEN && header[ipv6::NEXT_HEADER] == protocol::TCP
+    {
+        total_len = have;
+    }
+    if header[0] >> 4 != 6 || total_len > have {
         return Err(Stop::Malformed);
     }
-    match ipv6::chain(header[ipv6::NEXT_HEADER], &bytes[ipv6::LEN..total_len]) {
+    match ipv6::chain(header[ipv6::NEXT_HEADER], &bytes[ipv6::LEN..total_len.min(bytes.len())]) {
         ipv6::Chain::End { next, len } => Ok(Ip { len: ipv6::LEN + len, total_len, protocol: next, fragment: false }),
         ipv6::Chain::Fragment => Ok(Ip { len: ipv6::LEN, total_len, protocol: protocol::FRAGMENT, fragment: true }),
         ipv6::Chain::Truncated => Err(Stop::Malformed),
@@ -374,8 +408,8 @@ fn tcp_header(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Destination port and length field.
-fn udp_header(bytes: &[u8]) -> Option<(u16, usize)> {
+fn udp_header(bytes: &[u8], have: usize) -> Option<(u16, usize)> {
     let header: &[u8; udp::LEN] = bytes.first_chunk()?;
     let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
-    (length >= udp::LEN && length <= bytes.len()).then(|| (u16::from_be_bytes([header[2], header[3]]), length))
+    (length >= udp::LEN && length <= have).then(|| (u16::from_be_bytes([header[2], header[3]]), length))
 }

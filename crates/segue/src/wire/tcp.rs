@@ -24,6 +24,19 @@ pub const URGENT: usize = 18;
 /// Options, if any.
 pub const OPTIONS: usize = 20;
 
+/// The bytes of a timestamp option behind two NOPs, as every stack writes it (RFC 7323, appendix A), but for the values.
+pub const STAMPED: [u8; 4] = [1, 1, 8, 10];
+/// Bytes of a header with nothing but that.
+pub const STAMPED_LEN: usize = 32;
+/// The timestamp in such a header.
+pub const STAMP: usize = 24;
+/// The timestamp that it echoes.
+pub const ECHO: usize = 28;
+/// Kind of the window scale option (RFC 7323, section 2.2); its length is 3.
+pub const WINDOW_SCALE: u8 = 3;
+/// Largest window scale (RFC 7323, section 2.3).
+pub const MAX_WINDOW_SCALE: u8 = 14;
+
 /// No more data from the sender.
 pub const FIN: u8 = 0x01;
 /// Synchronise.

@@ -47,6 +47,29 @@ fn merging_and_splitting_allocate_nothing_per_packet() {
 }
 
 #[test]
+fn swallowing_acknowledgments_allocates_nothing_per_packet() {
+    let stream: Vec<Vec<u8>> =
+        flow::acknowledging(&mut Rng::new(1), 40, PACKETS).into_iter().map(|sent| sent.bytes).collect();
+    let config = gro::Config { profile: gro::Profile::Lro, acks: true, max_flows: 32, ..gro::Config::default() };
+    let mut gro = Gro::new(config);
+    let mut pool: Pool<&[u8]> = Pool::new(64);
+    let mut pass = || {
+        let before = sys::allocations();
+        for round in stream.chunks(ROUND) {
+            for bytes in round {
+                let mut packet = pool.take();
+                packet.load(Frag::all(bytes), Start::Ip, &Tunnels::NONE);
+                gro.deliver(packet, Nanos(1), &mut pool, |packet, pool| pool.put(packet));
+            }
+            gro.end_poll(Nanos(1), &mut pool, |packet, pool| pool.put(packet));
+        }
+        sys::allocations() - before
+    };
+    check_passes(&mut pass);
+    assert!(gro.stats().swallowed > 1000, "{:?}", gro.stats());
+}
+
+#[test]
 fn a_tunnel_allocates_nothing_per_packet() {
     let gre = GreOptions { ikey: Some(1), okey: Some(1), icsum: true, ocsum: true, ..GreOptions::default() };
     for (mode, carrier) in [

@@ -6,5 +6,6 @@ mod mutants;
 mod mutations;
 mod properties;
 mod streams;
+mod terminating;
 mod tunnels;
 mod upheld;

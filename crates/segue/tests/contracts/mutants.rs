@@ -3,7 +3,7 @@
 //! They stay: a change that makes a property blind to one of them fails here.
 
 use segue::checksum::Field;
-use segue::gro::{Config, Gro, Stats};
+use segue::gro::{Config, Gro, Profile, Stats};
 use segue::packet::{Csum, Kind, LayerCsum, Packet, Pool, Unit};
 use segue::time::Nanos;
 use segue::wire::write_u16;
@@ -26,6 +26,7 @@ struct Mutant {
     /// Comes out once more, or later.
     kept: Vec<Boxed>,
     habit: Habit,
+    swallowed: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,10 @@ enum Habit {
     Late,
     /// Joined packets are not counted.
     Miscount,
+    /// Every acknowledgment is swallowed, and counted.
+    Swallow,
+    /// As many as are swallowed are not counted.
+    Forget,
 }
 
 fn same(packet: Boxed) -> Option<Boxed> {
@@ -50,7 +55,7 @@ fn same(packet: Boxed) -> Option<Boxed> {
 
 impl Mutant {
     fn new(config: Config) -> Mutant {
-        Mutant { gro: Gro::new(config), before: same, after: same, kept: Vec::new(), habit: Habit::Plain }
+        Mutant { gro: Gro::new(config), before: same, after: same, kept: Vec::new(), habit: Habit::Plain, swallowed: 0 }
     }
 }
 
@@ -58,6 +63,8 @@ impl Merger for Mutant {
     fn push(&mut self, packet: Boxed, now: Nanos, pool: &mut Pool<Vec<u8>>) {
         if self.habit == Habit::Overtake && packet.payload.is_empty() {
             self.kept.push(packet);
+        } else if self.habit == Habit::Swallow && packet.payload.is_empty() {
+            self.swallowed += 1;
         } else if let Some(packet) = (self.before)(packet) {
             self.gro.push(packet, now, pool);
         }
@@ -114,11 +121,20 @@ impl Merger for Mutant {
         self.gro.held()
     }
 
+    fn held_packets(&self) -> usize {
+        self.gro.held_packets()
+    }
+
     fn stats(&self) -> Stats {
         let mut stats = self.gro.stats().clone();
         if self.habit == Habit::Miscount {
             stats.segments -= stats.trains;
         }
+        if self.habit == Habit::Forget {
+            stats.swallowed = 0;
+        }
+        stats.swallowed += self.swallowed;
+        stats.packets += self.swallowed;
         stats
     }
 }
@@ -136,6 +152,81 @@ fn caught(promise: Promise, around: Around, hold: u64, mutate: impl Fn(&mut Muta
     mutate(&mut mutant);
     let found = broken(&mut mutant, &arrivals, &setting);
     assert!(found.iter().any(|violation| violation.promise == promise), "{promise:?} is blind to it: {found:?}");
+}
+
+/// The same for a receiver that swallows acknowledgments.
+fn caught_receiving(promise: Promise, mutate: impl Fn(&mut Mutant)) {
+    let config = Config { profile: Profile::Lro, acks: true, ..Config::default() };
+    let setting = Setting { round: 50, ..Setting::new(config) };
+    for arrivals in [
+        streams::acknowledgments(&mut Rng::new(12), 6, 3000, Around::Nothing),
+        streams::stream(&mut Rng::new(12), 12, 3000, Around::Nothing),
+    ] {
+        let found = broken(&mut Mutant::new(config), &arrivals, &setting);
+        assert!(found.is_empty(), "without the mutation: {found:?}");
+    }
+    let found: Vec<_> = [
+        streams::acknowledgments(&mut Rng::new(12), 6, 3000, Around::Nothing),
+        streams::stream(&mut Rng::new(12), 12, 3000, Around::Nothing),
+    ]
+    .into_iter()
+    .flat_map(|arrivals| {
+        let mut mutant = Mutant::new(config);
+        mutate(&mut mutant);
+        broken(&mut mutant, &arrivals, &setting)
+    })
+    .collect();
+    assert!(found.iter().any(|violation| violation.promise == promise), "{promise:?} is blind to it: {found:?}");
+}
+
+#[test]
+fn a_duplicate_that_is_swallowed_breaks_conservation() {
+    caught_receiving(Promise::Conservation, |mutant| mutant.habit = Habit::Swallow);
+}
+
+#[test]
+fn what_is_swallowed_and_not_counted_breaks_conservation() {
+    caught_receiving(Promise::Conservation, |mutant| mutant.habit = Habit::Forget);
+}
+
+#[test]
+fn an_acknowledgment_that_is_lost_breaks_conservation() {
+    caught_receiving(Promise::Conservation, |mutant| {
+        mutant.after =
+            |packet| (packet.head.bytes().first() != Some(&0x60) || !packet.payload.is_empty()).then_some(packet);
+    });
+}
+
+#[test]
+fn a_window_of_its_own_breaks_what_a_receiver_is_promised() {
+    caught_receiving(Promise::Transparency, |mutant| {
+        mutant.after = |packet| {
+            train(packet, |packet| {
+                if let Some(header) = packet.layout.transport().copied().filter(|h| h.kind == Kind::Tcp) {
+                    packet.head.bytes_mut()[header.start() + 15] ^= 1;
+                }
+            })
+        };
+    });
+}
+
+#[test]
+fn payload_that_is_lost_breaks_what_a_receiver_is_promised() {
+    caught_receiving(Promise::Transparency, |mutant| {
+        mutant.after = |packet| train(packet, |packet| packet.payload.truncate(packet.payload.len() - 1));
+    });
+}
+
+#[test]
+fn wrong_acknowledgments_believed_unseen_break_what_a_receiver_is_promised() {
+    caught_receiving(Promise::Conservation, |mutant| {
+        mutant.before = |mut packet| {
+            if packet.offload.unit == Unit::Whole(Csum::Unknown) && packet.layout.transport().is_some() {
+                packet.offload.unit = Unit::Whole(Csum::Verified);
+            }
+            Some(packet)
+        };
+    });
 }
 
 #[test]

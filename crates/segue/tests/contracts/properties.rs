@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use segue::checksum::Sum;
-use segue::gro::{Config, Gro, Stats};
+use segue::gro::{self, Config, Gro, Profile, Stats};
 use segue::gso::{self, Arena, Frames, Limits, SegmentCsum};
 use segue::packet::{Csum, Frag, Kind, LayerCsum, Offload, Packet, Pool, Start, Stop, Tunnels, Unit};
 use segue::time::Nanos;
@@ -30,6 +30,8 @@ pub(crate) trait Merger {
     fn deadline(&self) -> Option<Nanos>;
     /// As [`Gro::held`].
     fn held(&self) -> usize;
+    /// As [`Gro::held_packets`].
+    fn held_packets(&self) -> usize;
     /// As [`Gro::stats`].
     fn stats(&self) -> Stats;
 }
@@ -52,6 +54,9 @@ impl Merger for Gro<Vec<u8>> {
     }
     fn held(&self) -> usize {
         Gro::held(self)
+    }
+    fn held_packets(&self) -> usize {
+        Gro::held_packets(self)
     }
     fn stats(&self) -> Stats {
         Gro::stats(self).clone()
@@ -108,31 +113,33 @@ impl Setting {
         Setting { start: Start::Ip, ports: Ports::default(), config, round: 64, step: 1000 }
     }
 
-    fn tunnels(&self) -> Tunnels {
+    pub(crate) fn tunnels(&self) -> Tunnels {
         let gue = self.ports.gue.iter().fold(Tunnels::NONE, |tunnels, &port| tunnels.with_gue(port));
         self.ports.fou.iter().fold(gue, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol))
     }
 
-    fn judge(&self, bytes: &[u8], known: Known) -> Result<(), String> {
+    pub(crate) fn judge(&self, bytes: &[u8], known: Known) -> Result<(), String> {
         let start = match self.start {
             Start::Ip => oracle::Start::Ip,
             Start::Ethernet => oracle::Start::Ethernet,
         };
         let owed = Owed { inner: known == Known::Owed, outer: false };
-        oracle::verify_owed(bytes, start, &self.ports, owed).map(|_| ())
+        oracle::verify_owed(&bare(bytes.to_vec(), self), start, &self.ports, owed).map(|_| ())
     }
 }
 
 /// Which promise was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Promise {
-    /// Splitting gives back what was merged, byte for byte.
+    /// Splitting gives back what was merged, byte for byte; padding aside, where a profile cuts it off. In profile `lro`: what
+    /// leaves is the stream that came.
     Transparency,
     /// What came with a wrong checksum is never merged and leaves with it; nothing is called good unseen.
     NeverLaunder,
     /// The packets of a flow leave in the order in which they came.
     Order,
-    /// What goes in comes out, and the counters say so.
+    /// What goes in comes out, and the counters say so. In profile `lro` also: what was swallowed is counted, and its sender
+    /// can bear not to see it.
     Conservation,
     /// Limits of size, number and time are kept.
     Bounds,
@@ -148,7 +155,7 @@ pub(crate) struct Violation {
 }
 
 impl Violation {
-    fn new(promise: Promise, what: impl Into<String>) -> Violation {
+    pub(crate) fn new(promise: Promise, what: impl Into<String>) -> Violation {
         Violation { promise, what: what.into() }
     }
 }
@@ -235,6 +242,9 @@ fn run(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Res
         if merger.held() > setting.config.max_flows {
             return Err(Violation::new(Promise::Bounds, format!("{} flows are held", merger.held())));
         }
+        if merger.held_packets() > setting.config.max_held_packets {
+            return Err(Violation::new(Promise::Bounds, format!("{} packets are held", merger.held_packets())));
+        }
         if setting.round != 0 && index % setting.round == setting.round - 1 {
             merger.flush();
             drain(merger, now, &mut run);
@@ -251,7 +261,7 @@ fn run(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Res
     }
     merger.flush();
     drain(merger, now, &mut run);
-    if merger.held() != 0 {
+    if (merger.held(), merger.held_packets()) != (0, 0) {
         return Err(Violation::new(Promise::Bounds, "something is held after a flush"));
     }
     run.stats = merger.stats();
@@ -282,30 +292,47 @@ fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool
 }
 
 /// What one packet or train amounts to on a wire.
-struct View {
-    is_train: bool,
+pub(crate) struct View {
+    pub(crate) is_train: bool,
     /// What a port that can do nothing sends.
-    segments: Vec<Vec<u8>>,
+    pub(crate) segments: Vec<Vec<u8>>,
     /// The arrival that each of them is; `None` for one that never came.
-    came: Vec<Option<usize>>,
+    pub(crate) came: Vec<Option<usize>>,
+    /// The arrivals that gave way to it.
+    pub(crate) swallowed: Vec<usize>,
+}
+
+/// What a packet is on the way to its receiver: without padding, where the profile cuts that off.
+pub(crate) fn bare(mut bytes: Vec<u8>, setting: &Setting) -> Vec<u8> {
+    if setting.config.profile != Profile::Strict {
+        let layout = segue::wire::parse(&bytes, setting.start, &setting.tunnels());
+        if layout.is_padded() {
+            bytes.truncate(layout.end());
+        }
+    }
+    bytes
 }
 
 fn views(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Result<Vec<View>, Violation> {
+    if setting.config.profile == Profile::Lro {
+        return crate::terminating::views(run, arrivals, setting);
+    }
     let mut waiting: HashMap<Vec<u8>, VecDeque<usize>> = HashMap::new();
     for (index, arrival) in arrivals.iter().enumerate() {
         waiting.entry(on_the_wire(arrival, setting)).or_default().push_back(index);
     }
     let mut views = Vec::new();
     for released in &run.released {
-        let segments = cut(&released.packet)?;
+        let segments: Vec<_> = cut(&released.packet)?.into_iter().map(|segment| bare(segment, setting)).collect();
         let came = segments.iter().map(|segment| waiting.get_mut(segment)?.pop_front()).collect();
-        views.push(View { is_train: matches!(released.packet.offload.unit, Unit::Train { .. }), segments, came });
+        let is_train = matches!(released.packet.offload.unit, Unit::Train { .. });
+        views.push(View { is_train, segments, came, swallowed: Vec::new() });
     }
     Ok(views)
 }
 
 /// The bytes that must leave for an arrival: its own, with the checksum completed where it was owed.
-fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
+pub(crate) fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
     let mut bytes = arrival.bytes.clone();
     if arrival.known == Known::Owed {
         let layout = segue::wire::parse(&bytes, setting.start, &setting.tunnels());
@@ -316,7 +343,7 @@ fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
             bytes[field..field + 2].copy_from_slice(&if is_zero_udp { 0xffff } else { checksum }.to_be_bytes());
         }
     }
-    bytes
+    bare(bytes, setting)
 }
 
 /// What a port that can do nothing sends, by all ways through `gso`, which must agree.
@@ -433,7 +460,7 @@ fn never_launder(run: &Run, views: &[View], arrivals: &[Arrival], setting: &Sett
 
 fn conservation(run: &Run, views: &[View], arrivals: &[Arrival]) -> Result<(), Violation> {
     let broken = |what: String| Err(Violation::new(Promise::Conservation, what));
-    let came_out: usize = views.iter().map(|view| view.segments.len()).sum();
+    let came_out: usize = views.iter().map(|view| view.segments.len() + view.swallowed.len()).sum();
     if came_out != arrivals.len() {
         return broken(format!("{} packets came, {came_out} left", arrivals.len()));
     }
@@ -441,7 +468,11 @@ fn conservation(run: &Run, views: &[View], arrivals: &[Arrival]) -> Result<(), V
     let trains = views.iter().filter(|view| view.is_train).count() as u64;
     let segments: usize = views.iter().filter(|view| view.is_train).map(|view| view.segments.len()).sum();
     let single = stats.flushes.total().wrapping_sub(stats.trains);
-    let accounted = stats.alone.total().wrapping_add(single).wrapping_add(stats.segments);
+    let accounted = stats.alone.total().wrapping_add(single).wrapping_add(stats.segments).wrapping_add(stats.swallowed);
+    let swallowed: usize = views.iter().map(|view| view.swallowed.len()).sum();
+    if stats.swallowed != swallowed as u64 {
+        return broken(format!("{} were swallowed, {swallowed} might have been", stats.swallowed));
+    }
     if (stats.packets, stats.trains, stats.segments) != (arrivals.len() as u64, trains, segments as u64) {
         return broken(format!("{stats:?} for {} packets, {trains} trains, {segments} segments", arrivals.len()));
     }
@@ -452,7 +483,7 @@ fn conservation(run: &Run, views: &[View], arrivals: &[Arrival]) -> Result<(), V
 }
 
 /// The flow of an arrival, `None` for one that may belong to any.
-fn flow(bytes: &[u8], setting: &Setting) -> Option<Vec<u8>> {
+pub(crate) fn flow(bytes: &[u8], setting: &Setting) -> Option<Vec<u8>> {
     let layout = segue::wire::parse(bytes, setting.start, &setting.tunnels());
     let mut flow = Vec::new();
     for header in layout.headers() {
@@ -506,6 +537,12 @@ fn order(views: &[View], arrivals: &[Arrival], setting: &Setting) -> Result<(), 
     Ok(())
 }
 
+/// Most bytes of a train, from its IP header.
+fn most_bytes(packet: &Packet<Vec<u8>>, config: &Config) -> usize {
+    let is_plain_tcp = matches!(packet.transport(), Some((Kind::Tcp, _))) && packet.offload.layers().is_empty();
+    if is_plain_tcp { config.max_bytes.min(gro::MAX_TRAIN_BYTES) } else { config.max_bytes.min(65_535) }
+}
+
 fn bounds(run: &Run, views: &[View], setting: &Setting) -> Result<(), Violation> {
     let broken = |what: String| Err(Violation::new(Promise::Bounds, what));
     for (released, view) in run.released.iter().zip(views) {
@@ -514,12 +551,15 @@ fn bounds(run: &Run, views: &[View], setting: &Setting) -> Result<(), Violation>
             let ip = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
             let is_tcp = matches!(packet.transport(), Some((Kind::Tcp, _)));
             let most = if is_tcp { setting.config.max_packets } else { setting.config.max_udp_packets };
-            if packet.len() - ip > setting.config.max_bytes || view.segments.len() > most {
+            if packet.len() - ip > most_bytes(packet, &setting.config) || view.segments.len() > most {
                 return broken(format!("a train of {} bytes, {} packets", packet.len() - ip, view.segments.len()));
             }
         }
+        if view.swallowed.len() >= setting.config.max_acks.max(1) {
+            return broken(format!("an acknowledgment stands for {} others", view.swallowed.len()));
+        }
         if setting.config.hold != 0 {
-            for &index in view.came.iter().flatten() {
+            for &index in view.came.iter().flatten().chain(&view.swallowed) {
                 if released.at > run.times[index].after(setting.config.hold) {
                     return broken(format!("{:?} leaves at {:?}", run.times[index], released.at));
                 }

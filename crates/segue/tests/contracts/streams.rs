@@ -30,8 +30,18 @@ pub(crate) enum Around {
 
 /// A stream of `count` packets, as it arrives.
 pub(crate) fn stream(rng: &mut Rng, flows: usize, count: usize, around: Around) -> Vec<Arrival> {
+    let sent = flow::mixed(rng, flows, count);
+    carry(rng, flows, sent, around)
+}
+
+/// A stream of `count` packets in which most are pure acknowledgments, as it arrives.
+pub(crate) fn acknowledgments(rng: &mut Rng, flows: usize, count: usize, around: Around) -> Vec<Arrival> {
+    let sent = flow::acknowledging(rng, flows, count);
+    carry(rng, flows, sent, around)
+}
+
+fn carry(rng: &mut Rng, flows: usize, mut sent: Vec<Sent>, around: Around) -> Vec<Arrival> {
     let faults = Faults { loss: 10, duplicate: 10, reorder: 15, corrupt: 15 };
-    let mut sent = flow::mixed(rng, flows, count);
     damage_inside(rng, &mut sent);
     match around {
         Around::Nothing => {

@@ -100,6 +100,9 @@ impl Merger for Through {
     fn held(&self) -> usize {
         self.far.held()
     }
+    fn held_packets(&self) -> usize {
+        self.far.held_packets()
+    }
     fn stats(&self) -> Stats {
         let mut stats = self.far.stats().clone();
         stats.packets += self.lost;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use segue::checksum::Sum;
-use segue::gro::{Config, Gro, Profile};
+use segue::gro::{Alone, Config, Generation, Gro, Profile};
 use segue::hash;
 use segue::packet::{Csum, Frag, Kind, Layout, Pool, Start, Stop, Tunnels, Unit};
 use segue::time::Nanos;
@@ -13,20 +13,36 @@ use segue_testkit::flow::Sender;
 use crate::properties::{Arrival, Setting, check};
 use crate::streams::{self, Around};
 
+fn profile() -> impl Strategy<Value = Profile> {
+    prop_oneof![
+        3 => Just(Profile::Strict),
+        1 => Just(Profile::linux()),
+        1 => Just(Profile::Linux(Generation::V7)),
+        2 => Just(Profile::Lro),
+    ]
+}
+
 fn config() -> impl Strategy<Value = Config> {
-    let profile = prop_oneof![3 => Just(Profile::Strict), 1 => Just(Profile::Linux)];
-    let bytes = prop_oneof![3 => Just(65_535_usize), 1 => 100_usize..70_000];
+    let bytes = prop_oneof![3 => Just(65_535_usize), 1 => 100_usize..70_000, 1 => 70_000_usize..600_000];
     let flows = prop_oneof![2 => Just(256_usize), 1 => 1_usize..12];
+    let held = prop_oneof![3 => Just(8192_usize), 1 => 1_usize..40];
     let hold = prop_oneof![2 => Just(0_u64), 1 => 1_u64..200_000];
-    (profile, bytes, 0_usize..200, 0_usize..80, flows, hold, any::<[u64; 2]>()).prop_map(
-        |(profile, max_bytes, max_packets, max_udp_packets, max_flows, hold, key)| Config {
-            profile,
-            max_bytes,
-            max_packets,
-            max_udp_packets,
-            max_flows,
-            hold,
-            key: hash::Key(key),
+    let packets = (0_usize..200, 0_usize..80, held, 0_usize..40);
+    (profile(), bytes, packets, flows, hold, any::<bool>(), any::<[u64; 2]>()).prop_map(
+        |(profile, max_bytes, packets, max_flows, hold, acks, key)| {
+            let (max_packets, max_udp_packets, max_held_packets, max_acks) = packets;
+            Config {
+                profile,
+                max_bytes,
+                max_packets,
+                max_udp_packets,
+                max_flows,
+                max_held_packets,
+                hold,
+                acks,
+                max_acks,
+                key: hash::Key(key),
+            }
         },
     )
 }
@@ -72,12 +88,29 @@ proptest! {
     }
 
     #[test]
+    fn every_promise_of_a_receiver_holds_on_acknowledgments(
+        seed: u64, flows in 1_usize..12, count in 1_usize..400, around in 0_usize..3, setting in setting(Around::Nothing),
+    ) {
+        let around = [Around::Nothing, Around::Link, Around::Tunnels][around];
+        let config = Config { profile: Profile::Lro, acks: true, ..setting.config };
+        let start = if around == Around::Link { Start::Ethernet } else { Start::Ip };
+        let ports = if around == Around::Tunnels { streams::ports() } else { Default::default() };
+        let setting = Setting { start, ports, config, ..setting };
+        let arrivals = streams::acknowledgments(&mut Rng::new(seed), flows, count, around);
+        if let Err(violation) = check(&mut Gro::new(config), &arrivals, &setting) {
+            return Err(TestCaseError::fail(format!("{violation:?}")));
+        }
+    }
+
+    #[test]
     fn every_promise_holds_on_arbitrary_bytes(
         frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..120), 0..20),
         is_ethernet: bool,
+        profile in profile(),
     ) {
         let start = if is_ethernet { Start::Ethernet } else { Start::Ip };
-        let setting = Setting { start, ports: streams::ports(), ..Setting::new(Config::default()) };
+        let config = Config { profile, acks: true, ..Config::default() };
+        let setting = Setting { start, ports: streams::ports(), ..Setting::new(config) };
         let arrivals: Vec<_> = frames.into_iter().map(Arrival::new).collect();
         if let Err(violation) = check(&mut Gro::new(setting.config), &arrivals, &setting) {
             return Err(TestCaseError::fail(format!("{violation:?}")));
@@ -90,18 +123,20 @@ proptest! {
         pushed in proptest::collection::vec((0_usize..8, 0_usize..80), 0..8),
         in_front: bool,
         stop in 0_usize..5,
+        profile in profile(),
     ) {
         let kinds = [
             Kind::Ethernet, Kind::Vlan, Kind::Ipv4, Kind::Ipv6, Kind::Udp, Kind::Tcp, Kind::Gre, Kind::Gue,
         ];
         let stops = [Stop::Transport, Stop::Protocol, Stop::Fragment, Stop::Malformed, Stop::TooDeep];
         let mut rng = Rng::new(seed);
-        let mut gro = Gro::new(Config::default());
+        let mut gro = Gro::new(Config { profile, acks: true, ..Config::default() });
         let mut pool = Pool::new(8);
         let mut sender = Sender::tcp(Ip::V4(V4::new(1, 1, 2)), 1, 1, Vec::new());
         for _ in 0..4 {
             let mut packet = pool.take();
-            packet.load(Frag::all(sender.send(40, 0).bytes()), Start::Ip, &Tunnels::NONE);
+            let len = if rng.chance(200) { 0 } else { 40 };
+            packet.load(Frag::all(sender.send(len, 0).bytes()), Start::Ip, &Tunnels::NONE);
             let mut lie = Layout::empty(stops[stop]);
             for &(kind, len) in &pushed {
                 if in_front {
@@ -134,7 +169,7 @@ proptest! {
                 Unit::Train { gso, .. } => gso.segs(packet.payload.len()),
             };
         }
-        prop_assert_eq!(left, 4);
+        prop_assert_eq!(left + gro.stats().swallowed as usize, 4);
     }
 }
 
@@ -152,6 +187,21 @@ fn the_streams_are_worth_their_name() {
         let refused = run.stats.alone.total();
         assert!(run.joined() > 800, "{around:?}: {:?}", run.stats);
         assert!(refused > 200, "{around:?}: {refused}");
+    }
+}
+
+#[test]
+fn the_streams_of_acknowledgments_are_worth_their_name() {
+    for around in [Around::Nothing, Around::Link, Around::Tunnels] {
+        let config = Config { profile: Profile::Lro, acks: true, ..Config::default() };
+        let start = if around == Around::Link { Start::Ethernet } else { Start::Ip };
+        let setting = Setting { start, ports: streams::ports(), ..Setting::new(config) };
+        let arrivals = streams::acknowledgments(&mut Rng::new(5), 6, 4000, around);
+        let run = check(&mut Gro::new(config), &arrivals, &setting).unwrap();
+        assert!(run.stats.swallowed > 400, "{around:?}: {:?}", run.stats);
+        for why in [Alone::AckDuplicate, Alone::AckWindow, Alone::AckOld, Alone::AckOptions, Alone::AckFlags] {
+            assert!(run.stats.alone.of(why) > 20, "{around:?}: {:?}", run.stats);
+        }
     }
 }
 

@@ -33,8 +33,18 @@ impl Stream {
         Stream { packets, start: Start::Ip, config: Config::default(), step: 1 }
     }
 
-    pub(crate) fn linux(mut self) -> Stream {
-        self.config.profile = Profile::Linux;
+    pub(crate) fn linux(self) -> Stream {
+        self.profile(Profile::linux())
+    }
+
+    pub(crate) fn profile(mut self, profile: Profile) -> Stream {
+        self.config.profile = profile;
+        self
+    }
+
+    /// A receiver with LRO, acknowledgments included.
+    pub(crate) fn lro(mut self) -> Stream {
+        (self.config.profile, self.config.acks) = (Profile::Lro, true);
         self
     }
 

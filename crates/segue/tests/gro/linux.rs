@@ -1,7 +1,9 @@
 //! Where the profile `linux` differs from `strict`, and where it does not.
 
-use segue::gro::{Alone, Mismatch};
+use segue::gro::{Alone, Generation, Mismatch, Profile};
+use segue::packet::{Gso, Unit};
 use segue_testkit::build::{Gre, Ip, L4, Shim, Tunnel, V4};
+use segue_testkit::flow::{Ids, Sender};
 use segue_testkit::sum;
 
 use crate::bench::{Stream, between, every, run, tcp4, then, tunnel, v4, wrap};
@@ -72,4 +74,97 @@ fn linux_lets_cwr_on_a_later_segment_start_anew() {
     let mut sender = tcp4();
     let stream = Stream::new([0, 0x80, 0].map(|flags| sender.send(100, flags).bytes())).linux();
     assert_eq!(stream.gives(&[1, 2]).stats.mismatches.of(Mismatch::Cwr), 1);
+}
+
+const V6_12: Profile = Profile::Linux(Generation::V6_12);
+const V6_18: Profile = Profile::Linux(Generation::V6_18);
+const V7: Profile = Profile::Linux(Generation::V7);
+
+#[test]
+fn linux_without_a_generation_is_6_18() {
+    assert_eq!((Profile::linux(), Profile::Linux(Generation::default())), (V6_18, V6_18));
+}
+
+#[test]
+fn fixed_identifications_without_df_join_from_6_18_on() {
+    let stream = |df, ids| {
+        let mut sender = Sender::tcp(Ip::V4(V4 { id: 7, df, ..V4::new(1, 1, 2) }), 1, 1, Vec::new());
+        sender.ids = ids;
+        Stream::new(run(&mut sender, 3))
+    };
+    assert_eq!(stream(false, Ids::Fixed).profile(V6_12).gives(&[1, 1, 1]).stats.mismatches.of(Mismatch::IpId), 2);
+    for profile in [V6_18, V7, Profile::Strict] {
+        stream(false, Ids::Fixed).profile(profile).joins();
+    }
+    for profile in [V6_12, V6_18, V7] {
+        stream(true, Ids::Fixed).profile(profile).joins();
+        stream(false, Ids::Counting).profile(profile).joins();
+        stream(true, Ids::Counting).profile(profile).joins();
+    }
+}
+
+#[test]
+fn the_identification_outside_a_tunnel_is_looked_at_from_6_18_on() {
+    let stream = |df| {
+        let packets = run(&mut tcp4(), 3);
+        let mut ids = [5, 900, 2].into_iter();
+        let wrapped = packets.iter().map(|packet| {
+            let ip = Ip::V4(V4 { id: ids.next().unwrap(), df, ..V4::new(0, 1, 2) });
+            tunnel(ip, Shim::Fou, None, &v4()).wrap(packet)
+        });
+        Stream::new(wrapped.collect::<Vec<_>>())
+    };
+    let (outcome, left) = stream(true).profile(V6_12).run_unchecked();
+    assert_eq!(outcome.sizes, [3]);
+    assert_ne!(left[1], stream(true).packets[1].0, "the second identification is lost");
+    for (df, profile) in [(false, V6_12), (true, V6_18), (true, V7), (true, Profile::Strict)] {
+        assert_eq!(stream(df).profile(profile).gives(&[1, 1, 1]).stats.mismatches.of(Mismatch::IpId), 2);
+    }
+    // That of the inner header always is.
+    let packets = run(&mut tcp4(), 2);
+    let far = between(tcp4(), |packet| {
+        if let Ip::V4(ip) = &mut packet.ip {
+            ip.id = 77;
+        }
+    });
+    let inner = [packets[0].clone(), far.packets[1].0.clone()];
+    let around = tunnel(Ip::V4(V4::new(0, 1, 2)), Shim::Fou, None, &v4());
+    let stream = Stream::new(wrap(&around, inner)).profile(V6_12);
+    assert_eq!(stream.gives(&[1, 1]).stats.mismatches.of(Mismatch::IpId), 1);
+}
+
+#[test]
+fn cwr_on_every_segment_joins_from_7_on_and_stays_on_every_segment() {
+    let stream = |flags: [u8; 3]| {
+        let mut sender = tcp4();
+        Stream::new(flags.map(|flags| sender.send(100, flags).bytes()))
+    };
+    let outcome = stream([0x80; 3]).profile(V7).joins();
+    let Unit::Train { gso, .. } = outcome.trains[0].offload.unit else { panic!("a train") };
+    assert_eq!(gso.fixed_ids, Gso::CWR);
+    for profile in [V6_12, V6_18] {
+        assert_eq!(stream([0x80; 3]).profile(profile).gives(&[1, 1, 1]).stats.mismatches.of(Mismatch::Cwr), 2);
+    }
+    // Where it is not on all, 7 starts anew where 6.18 goes on, and the reverse.
+    assert_eq!(stream([0x80, 0, 0]).profile(V7).gives(&[1, 2]).stats.mismatches.of(Mismatch::TcpFlags), 1);
+    stream([0x80, 0, 0]).profile(V6_18).joins();
+    stream([0, 0x80, 0x80]).profile(V7).gives(&[1, 2]);
+    stream([0, 0x80, 0x80]).profile(V6_18).gives(&[1, 1, 1]);
+}
+
+#[test]
+fn no_kernel_swallows_acknowledgments() {
+    let mut sender = tcp4();
+    let packets: Vec<_> = (0..4)
+        .map(|_| {
+            if let L4::Tcp(tcp) = &mut sender.next.l4 {
+                tcp.ack += 1448;
+            }
+            sender.send(0, 0).bytes()
+        })
+        .collect();
+    for profile in [V6_12, V6_18, V7, Profile::Strict] {
+        let outcome = Stream::new(packets.clone()).profile(profile).config(|c| c.acks = true).gives(&[1; 4]);
+        assert_eq!((outcome.stats.swallowed, outcome.stats.alone.of(Alone::NoPayload)), (0, 4));
+    }
 }

@@ -1,10 +1,16 @@
 //! What GRO joins and what it does not, one named test a rule.
 
+mod acks;
 mod bench;
+mod deliver;
 mod flush;
 mod ip;
+mod jumbo;
 mod linux;
+mod lro;
 mod mismatch;
+mod padding;
+mod pages;
 mod refused;
 mod tcp;
 mod tunnels;

@@ -211,7 +211,7 @@ fn a_tiny_end_joins_a_train_whose_checksum_is_pending() {
 
 #[test]
 fn every_refusal_is_provoked() {
-    let all = || REFUSED.iter().chain(REFUSED_FLOWS);
+    let all = || REFUSED.iter().chain(REFUSED_FLOWS).chain(crate::acks::REFUSED);
     complete(all().map(|(reason, _)| *reason));
     for (reason, scenario) in all() {
         assert_eq!(scenario().run().stats.alone.of(*reason), 1);

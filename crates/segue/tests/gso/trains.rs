@@ -1,10 +1,10 @@
 //! Trains: every form, every size, for every port.
 
 use segue::gso::{Limits, SegmentCsum};
-use segue::packet::{Frag, Kind, LayerCsum, TrainCsum};
+use segue::packet::{Frag, Gso, Kind, LayerCsum, Start, TrainCsum, Tunnels, Unit};
 use segue::wire::{tcp, write_u16};
-use segue_testkit::build::{self, Ethernet, Gre, Ip, Remcsum, Shim, V4};
-use segue_testkit::oracle::{self, verify};
+use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Remcsum, Shim, V4};
+use segue_testkit::oracle::{self, Ports, verify};
 
 use crate::case::*;
 
@@ -245,12 +245,54 @@ fn a_train_is_cut_where_its_pieces_are_too_many_for_the_port() {
 #[test]
 fn a_train_longer_than_an_ip_packet_is_cut_even_for_a_port_without_limits() {
     let mut case = Case::new(inner(v4(1, 1), true, 200_000), 1448);
-    let limits = Limits { max_bytes: usize::MAX, ..PORT_TSO };
-    let out = split_both(&case.train(), &limits).unwrap().0;
-    assert_eq!(out.len(), 4);
-    assert!(out.iter().all(|o| o.bytes.len() <= 65_535 && o.gso.is_some()));
+    for max_bytes in [65_535, 65_535 + 256] {
+        let out = split_both(&case.train(), &Limits { max_bytes, ..PORT_TSO }).unwrap().0;
+        assert_eq!(out.len(), 4);
+        assert!(out.iter().all(|o| o.bytes.len() <= 65_535 && o.gso.is_some()));
+    }
     case.size = 1000;
     check_case(&case, &Limits::NONE);
+}
+
+#[test]
+fn a_port_that_takes_more_than_an_ip_packet_gets_tcp_trains_with_a_length_of_zero() {
+    for (ip, length_at) in [(v4(1, 1), 2), (v6(1), 4)] {
+        let case = Case::new(inner(ip.clone(), true, 200_000), 1448);
+        let out = split_both(&case.train(), &Limits { max_bytes: 500_000, ..PORT_TSO }).unwrap().0;
+        let whole = &out[0].bytes;
+        assert_eq!((out.len(), whole.len()), (1, case.train().len()));
+        assert_eq!(whole[length_at..length_at + 2], [0, 0]);
+        // It can be read again.
+        let layout = segue::wire::parse(whole, Start::Ip, &Tunnels::NONE);
+        assert!(layout.is_exact() && layout.transport().is_some() && layout.end() == whole.len());
+        let out = split_both(&case.train(), &Limits { max_bytes: 100_000, ..PORT_TSO }).unwrap().0;
+        assert_eq!(out.len(), 3);
+        assert!(out.iter().all(|o| o.bytes.len() <= 100_000));
+        // Datagrams have no such form.
+        let case = Case::new(inner(ip, false, 100_000), 1400);
+        let out = split_both(&case.train(), &Limits { max_bytes: 500_000, ..PORT_TSO }).unwrap().0;
+        assert!(out.len() > 1 && out.iter().all(|o| o.bytes.len() <= 65_535));
+    }
+}
+
+#[test]
+fn cwr_on_all_segments_is_put_on_all_and_left_to_no_port() {
+    let mut case = Case::new(inner(v4(1, 1), true, 5000), 1448);
+    if let L4::Tcp(tcp) = &mut case.inner.l4 {
+        tcp.flags |= 0x80;
+    }
+    for (cwr, sizes) in [(0, 1), (Gso::CWR, 4)] {
+        let mut train = case.train();
+        let Unit::Train { gso, .. } = &mut train.offload.unit else { panic!("a train") };
+        gso.fixed_ids |= cwr;
+        assert_eq!(split_both(&train, &PORT_TSO).unwrap().0.len(), sizes);
+        let out = split_both(&train, &Limits::NONE).unwrap().0;
+        let flags: Vec<_> = out.iter().map(|o| o.bytes[33] & 0x80 != 0).collect();
+        assert_eq!(flags, [true, cwr != 0, cwr != 0, cwr != 0]);
+        for segment in &out {
+            oracle::verify(&segment.bytes, oracle::Start::Ip, &Ports::default()).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,284 @@
+//! Pure acknowledgments: which of them may be swallowed by a newer one (profile `lro`).
+//!
+//! A sender counts what is acknowledged, so that of two acknowledgments of which the second acknowledges more, it loses
+//! nothing but the pace if it only sees the second (RFC 9293, section 3.10.7.4; RFC 5681, section 3.1, counts bytes in
+//! RFC 3465's way). It does count *duplicates* (RFC 5681, section 2), and reads the window, the ECN flags (RFC 3168; RFC 9768)
+//! and the SACK option (RFC 2018) of single ones. So nothing is swallowed but an acknowledgment without payload, with the flag
+//! ACK alone, without options or with timestamps in the usual layout, that acknowledged more than the one before it, and only
+//! by one that again acknowledges more, neither takes back the window nor goes back in time. What is left is the newest, byte
+//! for byte, so that its number, window, timestamp and echo belong together.
+//!
+//! Whether an acknowledgment is a duplicate depends on the one before it, which may be long gone: [`Memory`] keeps the last
+//! one of as many flows as fit. Of a flow that is not in it the first one stays alone, and so does the first after anything
+//! that a sender has to see: a duplicate, a window update, other flags or options, data.
+
+use alloc::vec::Vec;
+
+use super::Alone;
+use crate::wire::{read_u16, read_u32, tcp};
+
+/// Timestamp and echo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamps {
+    pub(super) value: u32,
+    pub(super) echo: u32,
+}
+
+/// The timestamps of a TCP header with exactly the usual layout of that option.
+pub(super) fn stamps(header: &[u8]) -> Option<Stamps> {
+    let is_usual = header.len() == tcp::STAMPED_LEN && header.get(tcp::OPTIONS..tcp::STAMP) == Some(&tcp::STAMPED[..]);
+    let (value, echo) = (read_u32(header, tcp::STAMP)?, read_u32(header, tcp::ECHO)?);
+    is_usual.then_some(Stamps { value, echo })
+}
+
+/// How far `a` is behind `b`, modulo 2^32: negative where it is ahead.
+pub(super) fn distance(a: u32, b: u32) -> i32 {
+    b.wrapping_sub(a) as i32
+}
+
+impl Stamps {
+    /// Whether neither goes back, and the echo is one (zero is none: RFC 7323, section 3.2).
+    pub(super) fn may_follow(self, before: Stamps) -> bool {
+        self.echo != 0 && distance(before.value, self.value) >= 0 && distance(before.echo, self.echo) >= 0
+    }
+}
+
+/// What a pure acknowledgment says.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ack {
+    number: u32,
+    window: u16,
+    stamps: Option<Stamps>,
+}
+
+impl Ack {
+    /// Of the TCP header of a packet without payload; why it must be seen by the sender.
+    fn read(header: &[u8]) -> Result<Ack, Alone> {
+        let (&[offset, flags], Some(number), Some(window)) = (
+            header.get(tcp::OFFSET..).and_then(|h| h.first_chunk()).ok_or(Alone::Malformed)?,
+            read_u32(header, tcp::ACK_NUMBER),
+            read_u16(header, tcp::WINDOW),
+        ) else {
+            return Err(Alone::Malformed);
+        };
+        // The lower half of the offset byte is AE and reserved bits.
+        if flags != tcp::ACK || offset & 0x0f != 0 {
+            return Err(Alone::AckFlags);
+        }
+        let stamps = stamps(header);
+        if header.len() != tcp::MIN_LEN && stamps.is_none() {
+            return Err(Alone::AckOptions);
+        }
+        Ok(Ack { number, window, stamps })
+    }
+}
+
+/// How far back a number is that data overtook on its way. The numbers of data are not verified, and one that is wrong must
+/// not stand for long: it is hardly ever this near.
+const NEAR: i32 = 1 << 20;
+
+/// What is known of the acknowledgments of one flow.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    hash: u64,
+    last: Ack,
+    /// The number that the last data carried, less what was overtaken.
+    with_data: Option<u32>,
+    /// That of the flow's SYN, or the largest one.
+    scale: u8,
+    /// Whether there is a last one.
+    is_known: bool,
+    /// Whether the next one has to be seen too.
+    is_guarded: bool,
+}
+
+const NOBODY: Seen = Seen {
+    hash: 0,
+    last: Ack { number: 0, window: 0, stamps: None },
+    with_data: None,
+    scale: tcp::MAX_WINDOW_SCALE,
+    is_known: false,
+    is_guarded: false,
+};
+
+/// Flows that share a set of [`Memory`].
+const WAYS: usize = 4;
+/// Fewest sets.
+const MIN_SETS: usize = 256;
+
+/// The last acknowledgment of each of many flows, in sets by hash, the newest of a set in front. Hashes are keyed, and a flow
+/// that lost its place has its next acknowledgment passed on alone.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// A power of two of them, or none.
+    sets: Vec<[Seen; WAYS]>,
+}
+
+impl Memory {
+    /// For about `flows` flows; 0 for one that knows nothing.
+    pub(super) fn new(flows: usize) -> Memory {
+        let count = if flows == 0 { 0 } else { flows.next_power_of_two().max(MIN_SETS) };
+        Memory { sets: alloc::vec![[NOBODY; WAYS]; count] }
+    }
+
+    fn set(&mut self, hash: u64) -> Option<&mut [Seen; WAYS]> {
+        let mask = self.sets.len().wrapping_sub(1);
+        // The lower bits choose the bucket of the table; these need not.
+        self.sets.get_mut((hash >> 32) as usize & mask)
+    }
+
+    fn find(&mut self, hash: u64) -> Option<&mut Seen> {
+        let set = self.set(hash)?;
+        let way = set.iter().position(|seen| seen.hash == hash)?;
+        set[..=way].rotate_right(1);
+        set.first_mut()
+    }
+
+    /// Takes the place of the flow, or of the one of its set that was quiet longest.
+    fn begin(&mut self, hash: u64) -> Option<&mut Seen> {
+        if self.find(hash).is_none() {
+            self.set(hash)?.rotate_right(1);
+        }
+        let seen = self.set(hash)?.first_mut()?;
+        *seen = Seen { hash, ..NOBODY };
+        Some(seen)
+    }
+
+    /// Whether the acknowledgment with this TCP header, whose checksum is right, may be swallowed by a newer one, and may
+    /// itself swallow the one before it.
+    pub(super) fn judge(&mut self, hash: u64, header: &[u8]) -> Result<(), Alone> {
+        let ack = match Ack::read(header) {
+            Ok(ack) => ack,
+            Err(why) => {
+                self.other(hash, header);
+                if header.get(tcp::FLAGS).is_some_and(|flags| flags & tcp::SYN != 0)
+                    && let Some(seen) = self.find(hash)
+                {
+                    seen.scale = window_scale(header);
+                }
+                return Err(why);
+            }
+        };
+        if self.find(hash).is_none() {
+            self.begin(hash);
+        }
+        let Some(seen) = self.find(hash) else { return Err(Alone::AckFirst) };
+        if !seen.is_known {
+            *seen = Seen { last: ack, is_known: true, is_guarded: false, ..*seen };
+            return Err(Alone::AckFirst);
+        }
+        let last = seen.last;
+        let more = distance(last.number, ack.number);
+        // The window's right edge may stay where it is, but not move back (RFC 9293, section 3.8.6).
+        let taken_back = u64::from(last.window.saturating_sub(ack.window)) << seen.scale;
+        let in_time = match (last.stamps, ack.stamps) {
+            (Some(before), Some(stamps)) => stamps.may_follow(before),
+            (None, None) => true,
+            _ => false,
+        };
+        let behind_data = seen.with_data.map(|number| distance(number, ack.number));
+        let why = match more {
+            ..0 => Some(Alone::AckOld),
+            0 if last.window != ack.window => Some(Alone::AckWindow),
+            0 => Some(Alone::AckDuplicate),
+            _ if behind_data == Some(0) => Some(Alone::AckDuplicate),
+            _ if behind_data.is_some_and(|by| (-NEAR..0).contains(&by)) => Some(Alone::AckOld),
+            more if taken_back > more as u64 => Some(Alone::AckWindow),
+            _ if !in_time => Some(Alone::AckTimestamp),
+            _ => None,
+        };
+        if more >= 0 {
+            seen.last = ack;
+        }
+        match why {
+            Some(why) => {
+                seen.is_guarded = true;
+                Err(why)
+            }
+            None if seen.is_guarded => {
+                seen.is_guarded = false;
+                Err(Alone::AckFirst)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Takes note of another packet of the flow, whose checksum may be wrong.
+    pub(super) fn other(&mut self, hash: u64, header: &[u8]) {
+        let Some(&flags) = header.get(tcp::FLAGS) else { return };
+        if flags & tcp::SYN != 0 || self.find(hash).is_none() {
+            self.begin(hash);
+        }
+        let Some(seen) = self.find(hash).filter(|_| flags & tcp::SYN == 0) else { return };
+        seen.is_guarded = true;
+        seen.is_known &= flags & (tcp::FIN | tcp::RST) == 0;
+        let number = read_u32(header, tcp::ACK_NUMBER);
+        let was_overtaken = seen.with_data.zip(number).is_some_and(|(a, b)| (-NEAR..0).contains(&distance(a, b)));
+        if !was_overtaken {
+            seen.with_data = number;
+        }
+    }
+}
+
+/// The scale of the windows that come after this SYN, or a larger one: without the option there is none, and a scale over
+/// 14 counts as 14 (RFC 7323, section 2.3).
+fn window_scale(header: &[u8]) -> u8 {
+    let mut options = header.get(tcp::OPTIONS..).unwrap_or(&[]);
+    loop {
+        options = match *options {
+            [] | [0, ..] => return 0,
+            [1, ref rest @ ..] => rest,
+            [tcp::WINDOW_SCALE, 3, scale, ..] => return scale.min(tcp::MAX_WINDOW_SCALE),
+            [_, len, ..] if len >= 2 && usize::from(len) <= options.len() => &options[usize::from(len)..],
+            // Nobody knows how the other side reads this.
+            _ => return tcp::MAX_WINDOW_SCALE,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn syn(options: &[u8]) -> Vec<u8> {
+        let mut header = alloc::vec![0; 20];
+        header[tcp::FLAGS] = tcp::SYN;
+        header.extend(options);
+        header
+    }
+
+    #[test]
+    fn the_window_scale_is_found_among_other_options() {
+        assert_eq!(window_scale(&syn(&[2, 4, 5, 0xb4, 1, 3, 3, 7])), 7);
+        assert_eq!(window_scale(&syn(&[1, 1, 1, 1])), 0);
+        assert_eq!(window_scale(&syn(&[])), 0);
+        assert_eq!(window_scale(&syn(&[0, 3, 3, 7])), 0, "behind the end of the list");
+        assert_eq!(window_scale(&syn(&[3, 3, 200, 0])), 14);
+        for broken in [&[3][..], &[3, 3], &[3, 2, 7], &[5, 0, 3, 3], &[5, 1, 0, 0], &[5, 200, 0, 0]] {
+            assert_eq!(window_scale(&syn(broken)), 14, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_flow_that_lost_its_place_begins_anew() {
+        let mut memory = Memory::new(1);
+        let ack = |number: u32| {
+            let mut header = [0; 20];
+            header[8..12].copy_from_slice(&number.to_be_bytes());
+            (header[12], header[13]) = (0x50, tcp::ACK);
+            header
+        };
+        let flow = |number: u64| (number * MIN_SETS as u64) << 32;
+        // All of one set, and one of them too many.
+        for other in 1..5 {
+            assert_eq!(memory.judge(flow(other), &ack(1)), Err(Alone::AckFirst));
+            assert_eq!(memory.judge(flow(other), &ack(2)), Ok(()));
+            assert_eq!(memory.judge(flow(1), &ack(2 + other as u32)), Ok(()));
+        }
+        assert_eq!(memory.judge(flow(5), &ack(1)), Err(Alone::AckFirst));
+        assert_eq!(memory.judge(flow(1), &ack(9)), Ok(()));
+        assert_eq!(memory.judge(flow(2), &ack(3)), Err(Alone::AckFirst), "it was quiet longest");
+        assert_eq!(memory.judge(flow(2), &ack(4)), Ok(()));
+        assert_eq!(Memory::new(0).judge(1, &ack(1)), Err(Alone::AckFirst));
+    }
+}
