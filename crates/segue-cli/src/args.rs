@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(
     name = "segue",
-    about = "packet offloads in user space: tunnels that move trains of packets",
+    about = "packet offloads in user space: tunnels and gateways that move trains of packets",
     disable_help_flag = true,
     disable_version_flag = true,
     disable_help_subcommand = true
@@ -63,12 +63,16 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     /// make a tunnel and keep it until Ctrl-C
     Tunnel(Tunnel),
-    /// counters and reasons of running tunnels
+    /// a bump in the wire that gathers packets into trains
+    Gateway(Gateway),
+    /// counters and reasons of what runs
     Stat(Stat),
     /// what this host can do, and what would fix the rest
     Doctor,
     /// two hosts with a tunnel between them: the demonstration
     Lab(Lab),
+    /// capture files: merge, split, decap, verify, stat
+    Pcap(crate::pcap::args::Pcap),
     /// the JSON Schema of what -j prints
     Schema(Schema),
     /// the complete help of a command
@@ -87,6 +91,41 @@ pub(crate) struct Tunnel {
     /// Words and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
+}
+
+/// `segue gateway`
+#[derive(Args, Debug)]
+pub(crate) struct Gateway {
+    /// An interface, or tap:NAME[@NETNS] for a TAP to be made
+    #[arg(value_name = "IN", required_unless_present_any = ["short_help", "long_help"])]
+    pub(crate) from: Option<String>,
+    /// The other one
+    #[arg(value_name = "OUT", required_unless_present_any = ["short_help", "long_help"])]
+    pub(crate) to: Option<String>,
+    /// Print the plan and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    pub(crate) check: bool,
+    /// Leave packets as they come
+    #[arg(long)]
+    pub(crate) no_lro: bool,
+    /// Which packets form a train: every byte restorable, or as Linux does
+    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = PossibleValuesParser::new(["strict", "linux"]))]
+    pub(crate) profile: String,
+    /// Longest time that a packet waits for the next, microseconds; 0 waits for none
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    pub(crate) hold_us: u64,
+    /// Largest train, bytes
+    #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(576..=65_535))]
+    pub(crate) max_bytes: u32,
+    /// Most packets of a train; of datagrams never more than 64
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    pub(crate) max_packets: u32,
+    /// The MTU of a TAP that is made; the other side's when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_521))]
+    pub(crate) tap_mtu: Option<u32>,
+    /// The name for segue stat; IN-OUT when not given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
 }
 
 /// `segue stat`
@@ -175,9 +214,11 @@ impl Command {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Command::Tunnel(_) => "tunnel",
+            Command::Gateway(_) => "gateway",
             Command::Stat(_) => "stat",
             Command::Doctor => "doctor",
             Command::Lab(_) => "lab",
+            Command::Pcap(_) => "pcap",
             Command::Schema(_) => "schema",
             Command::Help(_) => "help",
         }

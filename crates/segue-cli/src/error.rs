@@ -34,6 +34,10 @@ pub(crate) enum Kind {
     System,
     /// A running instance reports that it is not well.
     Unhealthy,
+    /// A file is cut off, damaged, or not what it should be.
+    Damaged,
+    /// What was found has been shown already; only the exit status is left to give.
+    Shown,
     /// A fault of segue itself.
     Internal,
     /// Stopped by the user.
@@ -58,6 +62,8 @@ impl Kind {
             Kind::Unreachable => "unreachable",
             Kind::System => "system",
             Kind::Unhealthy => "unhealthy",
+            Kind::Damaged => "damaged",
+            Kind::Shown => "shown",
             Kind::Internal => "internal",
             Kind::Interrupted => "interrupted",
         }

@@ -8,11 +8,11 @@ use crate::words::help::entry;
 use crate::words::{help as word_help, parse, tunnel};
 
 /// What is written by hand about a command.
-struct Page {
-    name: &'static str,
-    usage: &'static str,
-    examples: &'static [(&'static str, &'static str)],
-    more: &'static str,
+pub(crate) struct Page {
+    pub(crate) name: &'static str,
+    pub(crate) usage: &'static str,
+    pub(crate) examples: &'static [(&'static str, &'static str)],
+    pub(crate) more: &'static str,
 }
 
 const PAGES: &[Page] = &[
@@ -40,6 +40,28 @@ writes the counters to stderr. Exit status: 0 done, 1 failed, 2 used wrongly.
 
 Files: the control socket is NAME.sock in /run/segue for root, else in
 $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
+",
+    },
+    Page {
+        name: "gateway",
+        usage: "segue gateway IN OUT [OPTION]...",
+        examples: &[
+            ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
+            ("segue gateway eth0 tap:lro0@red --tap-mtu 1500", "the same in the network namespace red"),
+            ("segue gateway eth1 eth2 --check", "what a bump in the wire would be"),
+        ],
+        more: "\
+Both ways, frames that belong together are joined, trains are handed on whole to
+a port that takes them and cut for one that does not. What is not joined leaves
+as it came, byte for byte.
+
+The host's own stack sees the frames of an interface too, and would answer for
+its addresses. So IN and OUT may have none, and be no port of a bridge or bond:
+  ip link set dev eth0 addrgenmode none && ip addr flush dev eth0
+An address for this host belongs on a TAP. The TAP goes when the gateway ends.
+With --hold-us the gateway may not sleep while it waits for the next packet.
+
+Signals, exit status and control socket: as with segue tunnel.
 ",
     },
     Page {
@@ -78,6 +100,20 @@ their own where the kernel allows one. Exit 1 when a tunnel cannot run here.
         more: "\
 Two network namespaces and a link of 1500 bytes between them; rows are measured
 in turn. It needs iperf3, and root or a user namespace. Nothing stays behind.
+",
+    },
+    Page {
+        name: "pcap",
+        usage: "segue pcap merge|split|decap|verify|stat IN [OUT] [OPTION]...",
+        examples: &[
+            ("segue pcap stat in.pcap", "what it holds, and what of it would merge"),
+            ("segue pcap split big.pcap wire.pcap", "what was on the wire, for replay and analysis"),
+            ("segue pcap merge in.pcap out.pcapng", "trains, as GRO makes them"),
+        ],
+        more: "\
+pcap and pcapng, of any size, from and to pipes (-). Each command has its own
+help: segue pcap merge --help. Exit status: 0 done, 1 failed, bad packets found
+or the file is cut, 2 used wrongly, 130 interrupted.
 ",
     },
     Page {
@@ -153,8 +189,8 @@ pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
     Ok(if long { complete(page, command, &about) } else { screen(page, command, &about) })
 }
 
-/// At most 24 lines.
-fn screen(page: &Page, command: &clap::Command, about: &str) -> String {
+/// A screen of help: at most 24 lines.
+pub(crate) fn screen(page: &Page, command: &clap::Command, about: &str) -> String {
     let mut text = format!("segue {}: {about}\n\nUsage: {}\n\n", page.name, page.usage);
     if page.name == "tunnel" {
         text.push_str(&word_help::synopsis(tunnel::WORDS));
@@ -165,7 +201,7 @@ fn screen(page: &Page, command: &clap::Command, about: &str) -> String {
     text
 }
 
-fn complete(page: &Page, command: &clap::Command, about: &str) -> String {
+pub(crate) fn complete(page: &Page, command: &clap::Command, about: &str) -> String {
     let mut text = String::from("Examples:\n");
     for (line, what) in page.examples {
         text.push_str(&format!("  {line}\n      {what}\n"));

@@ -1,16 +1,20 @@
-//! The program `segue`: tunnels, statistics, doctor and lab.
+//! The program `segue`: tunnels, gateways, statistics, doctor and lab.
 //!
 //! clap owns commands and dashed options, [`words`] the keyword grammar of `segue tunnel`. A command returns one kind of
 //! failure ([`error::Error`]), which this file shows and turns into the exit status: 0 done, 1 failed, 2 used wrongly,
-//! 130 interrupted. Nothing below [`tunnel::start`] knows a port or the datapath.
+//! 130 interrupted. Ports and the datapath are known to [`daemon`], which
+//! is the life of a command that stays, and to the `start` of each such command.
 
 mod args;
 mod control;
+mod daemon;
 mod doctor;
 mod error;
+mod gateway;
 mod help;
 mod lab;
 mod out;
+mod pcap;
 mod sandbox;
 mod schema;
 mod signals;
@@ -65,7 +69,7 @@ fn start() -> ExitCode {
             // Doctor's JSON is complete in itself.
             let complete = out.json && matches!(cli.command, Some(Command::Doctor));
             // Whoever pressed Ctrl-C knows what happened.
-            let known = !out.json && error.kind == Kind::Interrupted;
+            let known = error.kind == Kind::Shown || !out.json && error.kind == Kind::Interrupted;
             if !complete && !known {
                 out.error(&error);
             }
@@ -112,6 +116,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         let long = cli.common.long_help;
         let text = match &cli.command {
             None => help::whole(long),
+            Some(Command::Pcap(pcap::args::Pcap { action: Some(action) })) => pcap::help::of(action.name(), long)?,
             Some(command) => help::of(command.name(), long)?,
         };
         out.data(&text);
@@ -120,9 +125,11 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
     match &cli.command {
         None => overview(out),
         Some(Command::Tunnel(args)) => tunnel::run(args, out),
+        Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),
+        Some(Command::Pcap(args)) => pcap::run(args, out),
         Some(Command::Schema(args)) => schema::run(args, out),
         Some(Command::Help(args)) => {
             let text = match &args.command {

@@ -219,6 +219,19 @@ pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
     check(unsafe { libc::unshare(flags) }).map(drop)
 }
 
+/// Does `work` in the network namespace behind `namespace`, and comes back. Only the calling thread moves.
+///
+/// Sockets and devices that `work` opens stay in that namespace.
+pub(crate) fn in_net_namespace<T>(namespace: &File, work: impl FnOnce() -> T) -> io::Result<T> {
+    let home = File::open("/proc/thread-self/ns/net")?;
+    // SAFETY: plain numbers.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
+    let done = work();
+    // SAFETY: plain numbers.
+    check(unsafe { libc::setns(home.as_raw_fd(), libc::CLONE_NEWNET) })?;
+    Ok(done)
+}
+
 /// Receives blocked signals as readable events (signalfd(2)).
 #[derive(Debug)]
 pub(crate) struct SignalFd(File);
@@ -473,10 +486,36 @@ pub(crate) fn cpu_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
+/// A right that segue may need (capabilities(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capability {
+    /// To make and change interfaces.
+    NetAdmin = 12,
+    /// To open packet sockets.
+    NetRaw = 13,
+    /// To enter namespaces.
+    SysAdmin = 21,
+}
+
+impl Capability {
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Capability::NetAdmin => "CAP_NET_ADMIN",
+            Capability::NetRaw => "CAP_NET_RAW",
+            Capability::SysAdmin => "CAP_SYS_ADMIN",
+        }
+    }
+
+    /// Whether it is among `capabilities`.
+    pub(crate) fn is_in(self, capabilities: u64) -> bool {
+        capabilities >> self as u32 & 1 == 1
+    }
+}
+
 /// Whether CAP_NET_ADMIN is among `capabilities`.
 pub(crate) fn has_net_admin(capabilities: u64) -> bool {
-    const CAP_NET_ADMIN: u32 = 12;
-    capabilities >> CAP_NET_ADMIN & 1 == 1
+    Capability::NetAdmin.is_in(capabilities)
 }
 
 fn check(result: c_int) -> io::Result<c_int> {

@@ -10,8 +10,8 @@ use crate::words::parse::nearest;
 /// Turns clap's error into ours; `args` are the words behind the program's name.
 pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
     let invalid = text(found, ContextKind::InvalidSubcommand).or_else(|| text(found, ContextKind::InvalidArg));
-    let command = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).find(|name| args.contains(name));
-    let help = command.as_ref().map_or("segue --help".to_owned(), |name| format!("segue {name} --help"));
+    let path = commands(args);
+    let help = [&["segue"], &path.iter().map(String::as_str).collect::<Vec<_>>()[..], &["--help"]].concat().join(" ");
     let point = |kind, message: String, word: &str, note: String, near: Option<String>| {
         let error = Error::new(kind, message, help.clone());
         match args.iter().position(|arg| arg == word || arg.starts_with(&format!("{word}="))) {
@@ -21,13 +21,13 @@ pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
     };
     match (found.kind(), invalid) {
         (ErrorKind::InvalidSubcommand, Some(word)) => {
-            let names: Vec<String> = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+            let names = names(&at(&path));
             let near = nearest(&word, names.iter().map(String::as_str)).map(str::to_owned);
             let note = near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?"));
             point(Kind::Usage, format!("unknown command `{}`", printable(&word)), &word, note, near)
         }
         (ErrorKind::UnknownArgument, Some(word)) => {
-            let near = nearest_option(&word, command.as_deref()).or_else(|| text(found, ContextKind::SuggestedArg));
+            let near = nearest_option(&word, &path).or_else(|| text(found, ContextKind::SuggestedArg));
             let note = near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?"));
             let what = if word.starts_with('-') { "unknown option" } else { "unknown word" };
             point(Kind::Usage, format!("{what} `{}`", printable(&word)), &word, note, near)
@@ -51,10 +51,30 @@ pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
     }
 }
 
-fn nearest_option(word: &str, command: Option<&str>) -> Option<String> {
+/// The command of a command line, and the one below it where it has any.
+fn commands(args: &[String]) -> Vec<String> {
+    let mut path = Vec::new();
+    for word in args {
+        if names(&at(&path)).contains(word) {
+            path.push(word.clone());
+        }
+    }
+    path
+}
+
+/// The command at the end of a path.
+fn at(path: &[String]) -> clap::Command {
     let mut tree = Cli::command();
     tree.build();
-    let own = command.and_then(|name| tree.find_subcommand(name)).unwrap_or(&tree);
+    path.iter().fold(tree, |tree, name| tree.find_subcommand(name).cloned().unwrap_or(tree))
+}
+
+fn names(command: &clap::Command) -> Vec<String> {
+    command.get_subcommands().map(|c| c.get_name().to_owned()).collect()
+}
+
+fn nearest_option(word: &str, path: &[String]) -> Option<String> {
+    let own = at(path);
     let names: Vec<String> = own
         .get_arguments()
         .flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default())
@@ -66,14 +86,18 @@ fn nearest_option(word: &str, command: Option<&str>) -> Option<String> {
 fn allowed(found: &clap::Error) -> String {
     match found.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(values)) if !values.is_empty() => format!("expected {}", values.join(", ")),
-        // clap says the range only in its text, behind the second colon: "0 is not in 1..=86400".
-        _ => found
-            .to_string()
-            .lines()
-            .next()
-            .and_then(|line| line.rsplit_once(" is not in "))
-            .and_then(|(_, range)| range.split_once("..="))
-            .map_or("expected a number".to_owned(), |(min, max)| format!("expected {min} to {max}")),
+        // clap says the range only in its text, behind the second colon: "0 is not in 1..=86400". Our own parsers say there
+        // what they expect.
+        _ => {
+            let text = found.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            let range = line.rsplit_once(" is not in ").and_then(|(_, range)| range.split_once("..="));
+            match (range, line.rsplit_once(": expected ")) {
+                (Some((min, max)), _) => format!("expected {min} to {max}"),
+                (None, Some((_, what))) => format!("expected {what}"),
+                (None, None) => "expected a number".to_owned(),
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Moves packets: the poll loop, the pipeline of a tunnel, and the counters that others may read meanwhile.
+//! Moves packets: the poll loop, the pipelines of a tunnel and of a gateway, and the counters that others may read meanwhile.
 //!
 //! A [`worker`](worker::run) owns everything it touches: ports, page pool, GRO table, counters. Workers share nothing;
 //! what others see of them is a [`board::Board`] of relaxed atomics that the worker alone writes, once a round. A round
@@ -8,6 +8,8 @@
 //! The crate names no concrete port: the program wires them.
 
 pub mod board;
+mod end;
+pub mod gateway;
 pub mod pipeline;
 mod sys;
 pub mod tunnel;

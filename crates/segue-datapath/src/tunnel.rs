@@ -9,12 +9,13 @@ use std::net::IpAddr;
 use segue::encap::{DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, OuterCsum, Received};
 use segue::gro::{self, Gro};
 use segue::gso;
-use segue::packet::{Frag, Packet};
+use segue::packet::Frag;
 use segue::reason::Counts;
 use segue::time::Nanos;
-use segue_port::{Burst, Page, Polled, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Burst, Page, Polled, Port, RxBatch};
 
 use crate::board::{Group, Sink};
+use crate::end::{self, End};
 use crate::pipeline::{Interest, Pipeline, Round};
 
 segue::reasons! {
@@ -197,81 +198,7 @@ impl Pipeline for Tunnel {
         sink.reasons(outside, Group::Drops, &self.drops);
         sink.reasons(outside, Group::Drops, &self.decap_drops);
         if let Some(gro) = &self.gro {
-            let stats = gro.stats();
-            sink.reasons(inside, Group::Flushes, &stats.flushes);
-            sink.reasons(inside, Group::Alone, &stats.alone);
-            sink.reasons(inside, Group::Mismatches, &stats.mismatches);
+            end::collect_gro(inside, gro.stats(), sink);
         }
-    }
-}
-
-struct End {
-    name: String,
-    port: Box<dyn Port>,
-    tx: TxBatch,
-    /// The port took no more; what is left waits in `tx`.
-    blocked: bool,
-    /// Payload bytes summed to complete checksums for this port.
-    completed: u64,
-}
-
-impl End {
-    fn new(name: String, port: Box<dyn Port>) -> End {
-        End { name, port, tx: TxBatch::default(), blocked: false, completed: 0 }
-    }
-
-    /// Hands the batch to the port; what it refuses in its present form is split again and goes at once.
-    fn transmit(&mut self, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) -> io::Result<()> {
-        if self.tx.is_empty() {
-            return Ok(());
-        }
-        loop {
-            match self.port.transmit(&mut self.tx)? {
-                Sent::All => self.blocked = false,
-                Sent::Blocked => self.blocked = true,
-                Sent::Narrowed => {
-                    let limits = *self.port.limits();
-                    self.tx.resplit(&limits, |packet, why| {
-                        drops.add(why);
-                        rx.pool.put(packet);
-                    });
-                    continue;
-                }
-            }
-            break;
-        }
-        self.completed += self.tx.take_checksummed();
-        self.tx.recycle(&mut rx.pool);
-        Ok(())
-    }
-
-    /// Splits a packet for the port and puts it into the batch.
-    fn push(&mut self, packet: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
-        let limits = *self.port.limits();
-        if let Err((packet, why)) = self.tx.push(packet, &limits) {
-            drops.add(why);
-            rx.pool.put(packet);
-        }
-    }
-
-    fn collect(&self, verified: u64, sink: &mut Sink<'_>) {
-        let (name, counters) = (self.name.as_str(), self.port.counters());
-        for (group, way) in [(Group::Receive, &counters.rx), (Group::Transmit, &counters.tx)] {
-            sink.put(name, group, "packets", way.packets);
-            sink.put(name, group, "bytes", way.bytes);
-            sink.put(name, group, "trains", way.trains);
-            sink.put(name, group, "segments", way.segments);
-            sink.put(name, group, "calls", way.calls);
-        }
-        let checksummed = counters.checksummed_bytes + self.completed + verified;
-        sink.put(name, Group::Port, "checksummed_bytes", checksummed);
-        sink.put(name, Group::Port, "blocked", counters.blocked);
-        sink.reasons(name, Group::Drops, &counters.drops);
-        sink.reasons(name, Group::Fallbacks, &counters.fallbacks);
-    }
-
-    fn interests(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
-        wait(Interest { fd: self.port.fd(), read: !other_blocked, write: false });
-        wait(Interest { fd: self.port.blocked_fd(), read: false, write: self.blocked });
     }
 }

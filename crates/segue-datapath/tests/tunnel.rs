@@ -1,118 +1,22 @@
 //! The tunnel pipeline between two ports that live in memory: nothing is lost, nothing piles up, every drop has a name.
 
+mod memory;
+
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, PipeReader};
-use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::IpAddr;
 use std::rc::Rc;
 
+use memory::{Carries, Memory, Wire, counter};
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
-use segue::packet::{Frag, Start, Tunnels};
 use segue::reason::Reason;
 use segue::time::Nanos;
-use segue_datapath::board::{Board, Group};
+use segue_datapath::board::Group;
 use segue_datapath::pipeline::{Pipeline, Round};
 use segue_datapath::tunnel::{Parts, Tunnel};
-use segue_port::{Burst, Counters, OffloadState, Page, Polled, Port, RxBatch, Sent, TxBatch};
 use segue_testkit::build::{Ip, V4};
 use segue_testkit::flow::Sender;
-
-/// What a port in memory shares with the test.
-#[derive(Default)]
-struct Wire {
-    /// Waits to be received: whole packets inside, datagrams outside.
-    waiting: VecDeque<Vec<u8>>,
-    /// What was sent, headers that the port does not send left out.
-    sent: Vec<Vec<u8>>,
-    /// Units that the port takes before it is blocked; `None` takes all.
-    room: Option<usize>,
-    /// Refuse the next batch once and take no trains from there on.
-    narrow: bool,
-    peer: Option<SocketAddr>,
-    receives: usize,
-}
-
-struct Memory {
-    wire: Rc<RefCell<Wire>>,
-    limits: Limits,
-    datagrams: bool,
-    fd: PipeReader,
-    counters: Counters,
-}
-
-impl Memory {
-    fn port(datagrams: bool, limits: Limits) -> (Box<dyn Port>, Rc<RefCell<Wire>>) {
-        let wire = Rc::new(RefCell::new(Wire::default()));
-        let (fd, _) = io::pipe().unwrap();
-        let port = Memory { wire: Rc::clone(&wire), limits, datagrams, fd, counters: Counters::default() };
-        (Box::new(port), wire)
-    }
-
-    fn page(into: &mut RxBatch, bytes: &[u8]) -> Page {
-        let mut page = into.pages.take().expect("the test holds few pages");
-        page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
-        page.freeze(bytes.len())
-    }
-}
-
-impl Port for Memory {
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
-        Vec::new()
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
-        let mut wire = self.wire.borrow_mut();
-        wire.receives += 1;
-        for _ in 0..budget {
-            let Some(bytes) = wire.waiting.pop_front() else { return Ok(Polled::Idle) };
-            let page = Memory::page(into, &bytes);
-            if self.datagrams {
-                let peer = wire.peer.unwrap_or_else(|| "198.18.0.2:6080".parse().unwrap());
-                into.bursts.push_back(Burst { segment_len: bytes.len(), page, peer, local: None, tos: 0, ttl: None });
-            } else {
-                let mut packet = into.pool.take();
-                packet.load(Frag::all(page), Start::Ip, &Tunnels::NONE);
-                into.packets.push_back(packet);
-            }
-        }
-        Ok(Polled::More)
-    }
-
-    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
-        let mut wire = self.wire.borrow_mut();
-        if std::mem::take(&mut wire.narrow) {
-            self.limits = Limits::NONE;
-            return Ok(Sent::Narrowed);
-        }
-        let room = wire.room.unwrap_or(usize::MAX);
-        let mut taken = 0;
-        for unit in batch.units().take(room) {
-            let skip = unit.outer().map_or(0, |outer| usize::from(outer.skip));
-            let mut bytes = unit.head()[skip..].to_vec();
-            unit.pieces().for_each(|piece| bytes.extend_from_slice(piece));
-            wire.sent.push(bytes);
-            taken += 1;
-        }
-        batch.sent(taken);
-        wire.room = wire.room.map(|room| room - taken);
-        Ok(if batch.is_empty() { Sent::All } else { Sent::Blocked })
-    }
-
-    fn counters(&self) -> &Counters {
-        &self.counters
-    }
-}
 
 struct Bench {
     tunnel: Tunnel,
@@ -131,9 +35,9 @@ fn config() -> Config {
 }
 
 fn bench(budget: usize) -> Bench {
-    let (inside_port, inside) = Memory::port(false, Limits { max_bytes: 65_535, max_pieces: 1000, ..trains() });
+    let (inside_port, inside) = Memory::port(Carries::Ip, Limits { max_bytes: 65_535, max_pieces: 1000, ..trains() });
     let outer = Limits { outer_csum: true, ..Limits::NONE };
-    let (outside_port, outside) = Memory::port(true, outer);
+    let (outside_port, outside) = Memory::port(Carries::Datagrams, outer);
     let tunnel = Tunnel::new(Parts {
         inside_name: "sg0".to_owned(),
         inside: inside_port,
@@ -156,10 +60,7 @@ impl Bench {
     }
 
     fn counter(&self, port: &str, group: Group, key: &str) -> u64 {
-        let board = Board::new(|sink| self.tunnel.collect(sink));
-        board.publish(|sink| self.tunnel.collect(sink));
-        let values: BTreeMap<_, _> = board.read().map(|(n, v)| ((n.port.clone(), n.group, n.key), v)).collect();
-        *values.iter().find(|((p, g, k), _)| p == port && *g == group && *k == key).expect("the counter exists").1
+        counter(&self.tunnel, port, group, key)
     }
 }
 

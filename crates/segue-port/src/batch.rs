@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use segue::gso::{self, Arena, Limits, Segment, SegmentCsum};
 use segue::packet::remote::field_offset;
-use segue::packet::{Gso, Outer, Packet, Pieces, Pool};
+use segue::packet::{Gso, Kind, Outer, Packet, Pieces, Pool};
 
 use crate::page::{Page, PagePool};
 
@@ -287,6 +287,11 @@ impl<'a> TxUnit<'a> {
     /// What a datagram port needs of the outer headers.
     pub fn outer(&self) -> Option<Outer> {
         self.packet.outer
+    }
+
+    /// The kind of the innermost IP header.
+    pub(crate) fn network(&self) -> Option<Kind> {
+        self.packet.layout.inner_ip().map(|ip| ip.kind)
     }
 
     /// Where the innermost transport header starts and where in it the checksum is, in bytes.

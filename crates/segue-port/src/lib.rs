@@ -1,8 +1,9 @@
-//! Where packets enter and leave: TUN devices, UDP sockets, the pages they read into, and wrappers for tests.
+//! Where packets enter and leave: TUN and TAP devices, packet sockets, UDP sockets, the pages they read into, and
+//! wrappers for tests.
 //!
 //! A [`Port`] says what it can take ([`Port::limits`]) and moves one batch a call. Two kinds share the trait: *packet*
-//! ports ([`tun::TunPort`]) carry whole packets and put them into [`RxBatch::packets`]; *datagram* ports
-//! ([`udp::UdpPort`]) carry what follows an outer UDP header, put [`Burst`]s into [`RxBatch::bursts`] and take the outer
+//! ports ([`tun::TunPort`], [`packet_socket::PacketPort`]) carry whole packets and put them into [`RxBatch::packets`];
+//! *datagram* ports ([`udp::UdpPort`]) carry what follows an outer UDP header, put [`Burst`]s into [`RxBatch::bursts`] and take the outer
 //! fields as metadata ([`segue::packet::Outer`]).
 //!
 //! The loop, in one sentence: `receive` with a budget until it says [`Polled::Idle`], transform, [`TxBatch::push`]
@@ -13,13 +14,18 @@
 //! another port.
 
 mod batch;
+pub mod capture;
 #[cfg(test)]
 mod lab;
+mod mmap;
+pub mod packet_socket;
 mod page;
 mod port;
 mod sys;
 pub mod tun;
+mod tunnelled;
 pub mod udp;
+mod vnet;
 pub mod wrap;
 
 pub use batch::{Burst, RxBatch, TxBatch, TxUnit};

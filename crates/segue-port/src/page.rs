@@ -3,10 +3,14 @@
 //! A [`PagePool`] belongs to one worker. It hands out whole pages to write to ([`PageMut`]); freezing one gives a
 //! [`Page`], a counted slice that can be cloned and cut but no longer written. When the last slice is gone the page is
 //! free again, and the page freed last is handed out first, while it is still in the cache.
+//!
+//! The slots of a receive ring are pages too ([`RingPages`]): freeing one gives it back to the kernel.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
+
+use crate::mmap::Slot;
 
 /// Bytes that one read needs: the largest IP packet, the largest virtio-net header (24) and rounding to cache lines.
 pub const WINDOW: usize = 65_600;
@@ -23,8 +27,31 @@ struct Home {
 
 #[derive(Debug)]
 struct Slab {
-    bytes: Box<[u8]>,
+    memory: Memory,
     home: Weak<Home>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Own(Box<[u8]>),
+    /// Of the ring, and its index there.
+    Slot(Slot, usize),
+}
+
+impl Memory {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Memory::Own(bytes) => bytes,
+            Memory::Slot(slot, _) => slot.bytes(),
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Memory::Own(bytes) => bytes,
+            Memory::Slot(slot, _) => slot.bytes_mut(),
+        }
+    }
 }
 
 /// One reference to a slab; the last one to go takes the slab home.
@@ -33,9 +60,12 @@ struct Handle(Rc<Slab>);
 
 impl std::ops::Drop for Handle {
     fn drop(&mut self) {
-        if Rc::strong_count(&self.0) == 1
-            && let Some(home) = self.0.home.upgrade()
-        {
+        let Some(slab) = Rc::get_mut(&mut self.0) else { return };
+        if let Memory::Slot(slot, _) = &mut slab.memory {
+            // At once: a poll finds the ring readable for as long as its newest frame is ours.
+            slot.release();
+        }
+        if let Some(home) = slab.home.upgrade() {
             home.free.borrow_mut().push(Rc::clone(&self.0));
         }
     }
@@ -72,7 +102,7 @@ impl Page {
 
 impl AsRef<[u8]> for Page {
     fn as_ref(&self) -> &[u8] {
-        &self.handle.0.bytes[self.start as usize..(self.start + self.len) as usize]
+        &self.handle.0.memory.bytes()[self.start as usize..(self.start + self.len) as usize]
     }
 }
 
@@ -86,12 +116,14 @@ impl PageMut {
     /// All of its bytes; what they hold is left over from earlier.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // The only way to a second reference is `freeze`, which consumes the page; no weak references are made.
-        Rc::get_mut(&mut self.handle.0).map(|slab| &mut slab.bytes[..]).expect("a page being written has one reference")
+        Rc::get_mut(&mut self.handle.0)
+            .map(|slab| slab.memory.bytes_mut())
+            .expect("a page being written has one reference")
     }
 
     /// The first `len` bytes, cut to the page, from here on shared and read-only.
     pub fn freeze(self, len: usize) -> Page {
-        let len = len.min(self.handle.0.bytes.len());
+        let len = len.min(self.handle.0.memory.bytes().len());
         Page { handle: self.handle, start: 0, len: len as u32 }
     }
 }
@@ -125,7 +157,8 @@ impl PagePool {
             Some(slab) => slab,
             None if self.home.made.get() < self.limit => {
                 self.home.made.set(self.home.made.get() + 1);
-                Rc::new(Slab { bytes: vec![0; self.page_len].into_boxed_slice(), home: Rc::downgrade(&self.home) })
+                let memory = Memory::Own(vec![0; self.page_len].into_boxed_slice());
+                Rc::new(Slab { memory, home: Rc::downgrade(&self.home) })
             }
             None => {
                 self.exhausted += 1;
@@ -148,6 +181,51 @@ impl PagePool {
     /// How often [`PagePool::take`] found no page.
     pub fn exhausted(&self) -> u64 {
         self.exhausted
+    }
+}
+
+/// The slots of a receive ring, as pages. A page that is freed goes back to the kernel at once, in any order; the kernel
+/// fills them in order and stops at one that is still ours.
+#[derive(Debug)]
+pub(crate) struct RingPages {
+    home: Rc<Home>,
+    /// Those that nobody refers to: the kernel's, whether filled or not.
+    slots: Box<[Option<Rc<Slab>>]>,
+    next: usize,
+}
+
+impl RingPages {
+    /// All slots of a ring, in the kernel's order.
+    pub(crate) fn new(slots: Vec<Slot>) -> RingPages {
+        let home = Rc::new(Home { free: RefCell::new(Vec::with_capacity(slots.len())), made: Cell::new(slots.len()) });
+        let slab = |(index, slot)| Rc::new(Slab { memory: Memory::Slot(slot, index), home: Rc::downgrade(&home) });
+        RingPages { slots: slots.into_iter().enumerate().map(slab).map(Some).collect(), home, next: 0 }
+    }
+
+    /// Slots in all.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The next slot that the kernel has filled.
+    pub(crate) fn claim(&mut self) -> Option<PageMut> {
+        self.reclaim();
+        let place = self.slots.get_mut(self.next)?;
+        let Memory::Slot(slot, _) = &mut Rc::get_mut(place.as_mut()?)?.memory else { return None };
+        if !slot.claim() {
+            return None;
+        }
+        let slab = place.take()?;
+        self.next = (self.next + 1) % self.slots.len();
+        Some(PageMut { handle: Handle(slab) })
+    }
+
+    fn reclaim(&mut self) {
+        for slab in self.home.free.borrow_mut().drain(..) {
+            if let Memory::Slot(_, index) = slab.memory {
+                self.slots[index] = Some(slab);
+            }
+        }
     }
 }
 

@@ -172,6 +172,7 @@ pub struct Counters {
 segue::reasons! {
     /// Why a port dropped something.
     pub enum Drop {
+        QueueFull = "queue_full": "Dropped by the interface's transmit queue because it was full.",
         VnetShort = "vnet_short": "A read from the device was shorter than its header, or empty behind it.",
         GsoType = "gso_type": "A train of a type that is unknown, or that does not fit the packet.",
         GsoHeaders = "gso_headers": "A train whose headers do not parse, are tunnelled, have SYN or RST, or do not cover it.",
@@ -202,6 +203,8 @@ segue::reasons! {
         TunTcpTrain = "tun_tso_einval": "The device refused a TCP train; TCP trains are cut in software from there on.",
         TunUdpTrain = "tun_uso_einval": "The device refused a UDP train; UDP trains are cut in software from there on.",
         ForeignChecksum = "foreign_csum": "A packet owed a checksum that is not its own transport's; it was computed at once.",
+        PacketTcpTrain = "packet_tso_einval": "The interface refused a TCP train; TCP trains are cut in software from there on.",
+        PacketUdpTrain = "packet_uso_einval": "The interface refused a UDP train; UDP trains are cut in software from there on.",
         PendingError = "pending_error": "A send reported an earlier datagram's error and was repeated.",
     }
 }

@@ -22,9 +22,9 @@ pub(crate) struct Document {
 /// One running segue.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Instance {
-    /// Its name: the interface's for a tunnel.
+    /// Its name: the interface's for a tunnel, those of both for a gateway.
     pub(crate) name: String,
-    /// What it is: `tunnel`.
+    /// What it is: `tunnel`, `gateway`.
     pub(crate) kind: String,
     /// The process that moves packets.
     pub(crate) pid: u32,

@@ -76,7 +76,7 @@ impl Bound {
                     return Err(Error::new(
                         Kind::InUse,
                         format!("{name} is already running"),
-                        format!("segue stat {name}                              shows it\nanother name: dev NAME\nin another network namespace: SEGUE_RUNTIME_DIR=DIR segue ..."),
+                        format!("segue stat {name}                              shows it\nanother name: segue tunnel dev NAME, segue gateway --name NAME\nin another network namespace: SEGUE_RUNTIME_DIR=DIR segue ..."),
                     )
                     .why(format!("its control socket {} answers", path.display())));
                 }

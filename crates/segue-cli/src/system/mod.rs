@@ -4,8 +4,7 @@ use std::io;
 use std::net::IpAddr;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload, NetlinkSerializable,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -32,6 +31,8 @@ pub(crate) struct Link {
     pub(crate) up: bool,
     /// Whether it is a TUN or TAP device.
     pub(crate) tun: bool,
+    /// Index of the bridge or bond that it is a port of.
+    pub(crate) master: Option<u32>,
 }
 
 /// The way to an address.
@@ -43,6 +44,13 @@ pub(crate) struct Route {
     pub(crate) link: u32,
     /// An MTU that belongs to the route itself, bytes.
     pub(crate) mtu: Option<u32>,
+}
+
+/// Whether the rest of an answer is of interest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    More,
+    NoMore,
 }
 
 /// A connection to the kernel's routing tables.
@@ -116,11 +124,12 @@ impl Netlink {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         };
         let up = found.header.flags.contains(LinkFlags::Up);
-        let mut link = Link { index: found.header.index, name: String::new(), mtu: 0, up, tun: false };
+        let mut link = Link { index: found.header.index, name: String::new(), mtu: 0, up, tun: false, master: None };
         for attribute in found.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::Controller(index) => link.master = Some(index),
                 LinkAttribute::LinkInfo(infos) => link.tun = infos.contains(&LinkInfo::Kind(InfoKind::Tun)),
                 _ => {}
             }
@@ -128,21 +137,51 @@ impl Netlink {
         Ok(link)
     }
 
+    /// The addresses of the link with this index.
+    pub(crate) fn addresses(&mut self, index: u32) -> io::Result<Vec<Prefix>> {
+        let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let mut found = Vec::new();
+        self.exchange(request, NLM_F_DUMP, &mut |message| {
+            let RouteNetlinkMessage::NewAddress(message) = message else { return Wanted::More };
+            // On a link to one peer, the address of IPv4 is the peer's and the local one stands apart.
+            let local = message.attributes.iter().find_map(|attribute| match attribute {
+                AddressAttribute::Local(address) => Some(*address),
+                _ => None,
+            });
+            let address = message.attributes.iter().find_map(|attribute| match attribute {
+                AddressAttribute::Address(address) => Some(*address),
+                _ => None,
+            });
+            if let (Some(address), true) = (local.or(address), message.header.index == index) {
+                found.push(Prefix { address, len: message.header.prefix_len });
+            }
+            Wanted::More
+        })?;
+        Ok(found)
+    }
+
     /// Sends a request and returns the first answer that is not an acknowledgement.
     fn ask(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
-        self.exchange(request, flags, None)
+        let mut answer = None;
+        self.exchange(request, flags, &mut |message| {
+            answer = Some(message);
+            Wanted::NoMore
+        })?;
+        Ok(answer)
     }
 
     /// Sends a request that changes something and waits for the kernel's word on it.
     fn tell(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        self.exchange::<RouteNetlinkMessage>(request, flags | NLM_F_ACK, Some(())).map(drop)
+        self.exchange(request, flags | NLM_F_ACK, &mut |_| Wanted::More)
     }
 
-    fn exchange<M>(&mut self, request: M, flags: u16, only_ack: Option<()>) -> io::Result<Option<M>>
-    where
-        M: NetlinkSerializable + NetlinkDeserializable,
-        NetlinkPayload<M>: From<M>,
-    {
+    /// Sends a request and hands every answer to `each`, until that has enough or the kernel says that it was all.
+    fn exchange(
+        &mut self,
+        request: RouteNetlinkMessage,
+        flags: u16,
+        each: &mut dyn FnMut(RouteNetlinkMessage) -> Wanted,
+    ) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
@@ -155,8 +194,9 @@ impl Netlink {
         loop {
             let (datagram, _) = self.socket.recv_from_full()?;
             let mut rest = &datagram[..];
+            let mut enough = false;
             while !rest.is_empty() {
-                let message = NetlinkMessage::<M>::deserialize(rest)
+                let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
                 // Messages are padded to four bytes; the last may lack its padding.
                 let len = (message.header.length as usize).next_multiple_of(4).clamp(4, rest.len());
@@ -166,9 +206,12 @@ impl Netlink {
                 }
                 match message.payload {
                     NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(None),
-                    NetlinkPayload::InnerMessage(inner) if only_ack.is_none() => return Ok(Some(inner)),
+                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(()),
+                    NetlinkPayload::InnerMessage(inner) => enough = each(inner) == Wanted::NoMore,
                     _ => {}
+                }
+                if enough {
+                    return Ok(());
                 }
             }
         }
@@ -185,12 +228,14 @@ pub(crate) struct Changes<'a> {
     pub(crate) index: u32,
     /// Its name.
     pub(crate) name: &'a str,
+    /// How `ip` is called where the link is: with the name of a namespace, or as it is.
+    pub(crate) ip: &'a str,
 }
 
 impl Changes<'_> {
     /// Sets the MTU, bytes.
     pub(crate) fn mtu(&mut self, mtu: u32) -> io::Result<()> {
-        self.out.change(&format!("ip link set dev {} mtu {mtu}", self.name), "RTM_NEWLINK IFLA_MTU");
+        self.out.change(&format!("{} link set dev {} mtu {mtu}", self.ip, self.name), "RTM_NEWLINK IFLA_MTU");
         let message = self.link(vec![LinkAttribute::Mtu(mtu)]);
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
@@ -198,7 +243,7 @@ impl Changes<'_> {
     /// Sets the largest packet that the stack hands to the device in one piece, bytes, at most 65536; up to there Linux
     /// uses one value for IPv4 and IPv6.
     pub(crate) fn gso_max_size(&mut self, bytes: u32) -> io::Result<()> {
-        let command = format!("ip link set dev {} gso_max_size {bytes}", self.name);
+        let command = format!("{} link set dev {} gso_max_size {bytes}", self.ip, self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_GSO_MAX_SIZE");
         let message = self.link(vec![LinkAttribute::GsoMaxSize(bytes)]);
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
@@ -206,8 +251,8 @@ impl Changes<'_> {
 
     /// Keeps the kernel from giving the link an IPv6 address of its own making, for a link that carries no IPv6.
     pub(crate) fn no_generated_addresses(&mut self) -> io::Result<()> {
-        self.out
-            .change(&format!("ip link set dev {} addrgenmode none", self.name), "RTM_NEWLINK IFLA_INET6_ADDR_GEN_MODE");
+        let command = format!("{} link set dev {} addrgenmode none", self.ip, self.name);
+        self.out.change(&command, "RTM_NEWLINK IFLA_INET6_ADDR_GEN_MODE");
         let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
         let message = self.link(vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])])]);
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
@@ -216,7 +261,7 @@ impl Changes<'_> {
     /// Adds an address. An IPv6 address is usable at once: on a tunnel nobody else can have it.
     pub(crate) fn address(&mut self, prefix: Prefix) -> io::Result<()> {
         let nodad = if prefix.address.is_ipv6() { " nodad" } else { "" };
-        self.out.change(&format!("ip addr add {prefix} dev {}{nodad}", self.name), "RTM_NEWADDR");
+        self.out.change(&format!("{} addr add {prefix} dev {}{nodad}", self.ip, self.name), "RTM_NEWADDR");
         let mut message = AddressMessage::default();
         message.header.family = family(prefix.address);
         message.header.prefix_len = prefix.len;
@@ -231,7 +276,7 @@ impl Changes<'_> {
 
     /// Brings the link up.
     pub(crate) fn up(&mut self) -> io::Result<()> {
-        self.out.change(&format!("ip link set dev {} up", self.name), "RTM_NEWLINK IFF_UP");
+        self.out.change(&format!("{} link set dev {} up", self.ip, self.name), "RTM_NEWLINK IFF_UP");
         let mut message = self.link(Vec::new());
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
@@ -261,6 +306,17 @@ mod tests {
         assert_eq!(netlink.link(by_name.index).unwrap(), by_name);
         assert_eq!(netlink.link_named("no-such-link").unwrap(), None);
         assert_eq!(netlink.link(0x7fff_fff0).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn the_addresses_of_a_link_are_its_own() {
+        let mut netlink = Netlink::open().unwrap();
+        let lo = netlink.link_named("lo").unwrap().expect("there is always lo");
+        let localhost = Prefix { address: "127.0.0.1".parse().unwrap(), len: 8 };
+        assert!(!lo.up || netlink.addresses(lo.index).unwrap().contains(&localhost));
+        assert_eq!(netlink.addresses(0x7fff_fff0).unwrap(), []);
+        // The connection is in step after a long answer.
+        assert_eq!(netlink.link(lo.index).unwrap(), lo);
     }
 
     #[test]

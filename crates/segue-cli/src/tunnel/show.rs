@@ -1,15 +1,11 @@
-//! A tunnel in words: before, while and after it runs.
-
-use std::time::{Duration, SystemTime};
+//! A tunnel in words: before and while it runs.
 
 use serde_json::{Value, json};
 
 use super::plan::{Choice, Encap, Profile};
 use super::resolve::Ready;
-use super::start::Offloads;
-use crate::control::model::{Instance, Side};
+use crate::daemon::running::Offloads;
 use crate::sandbox::Sandbox;
-use crate::units;
 
 /// The id of the JSON that `segue tunnel -j` prints, one object for each event.
 pub(crate) const SCHEMA: &str = "segue.tunnel/1";
@@ -72,58 +68,11 @@ fn received_checksum(ready: &Ready) -> &'static str {
     }
 }
 
-/// The event when the interface is up.
-pub(crate) fn up_json(ready: &Ready, offloads: &Offloads, sandbox: &Sandbox) -> Value {
-    let mut value = json!({
-        "schema": SCHEMA,
-        "event": "up",
-        "t": units::rfc3339(SystemTime::now()),
-        "offloads": offloads.map(),
-        "sandbox": sandbox,
-        "notes": ready.notes(),
-    });
+/// What the event says of the tunnel when the interface is up.
+pub(crate) fn up_json(ready: &Ready) -> Value {
+    let mut value = json!({});
     merge(&mut value, ready);
     value
-}
-
-/// The line when it is down.
-pub(crate) fn down_text(instance: &Instance, after: Duration) -> String {
-    format!("{} is down after {}: {}\n", instance.name, units::long_duration(after), counters_text(instance))
-}
-
-/// The event when it is down.
-pub(crate) fn down_json(instance: &Instance, after: Duration) -> Value {
-    json!({
-        "schema": SCHEMA,
-        "event": "down",
-        "t": units::rfc3339(SystemTime::now()),
-        "after_s": after.as_secs_f64(),
-        "instance": instance,
-    })
-}
-
-/// The totals of an instance on one line.
-pub(crate) fn counters_text(instance: &Instance) -> String {
-    let outside = instance.ports.values().filter(|port| port.side == Side::Outside);
-    let (mut rx, mut tx) = (0, 0);
-    for port in outside {
-        rx += port.receive.bytes;
-        tx += port.transmit.bytes;
-    }
-    let inside = instance.ports.values().filter(|port| port.side == Side::Inside);
-    let (mut bytes, mut packets) = (0, 0);
-    for port in inside {
-        bytes += port.transmit.bytes;
-        packets += port.transmit.packets;
-    }
-    let mean = u64::checked_div(bytes, packets).unwrap_or(0);
-    format!(
-        "{} in, {} out, mean train {}, {} dropped",
-        units::bytes(rx),
-        units::bytes(tx),
-        units::bytes(mean),
-        instance.drops
-    )
 }
 
 /// `ipip in GUE, 198.18.0.1 -> 198.18.0.2:6080`.

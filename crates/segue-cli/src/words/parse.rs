@@ -203,7 +203,7 @@ pub(crate) fn nearest<'a>(token: &str, candidates: impl Iterator<Item = &'a str>
 }
 
 /// What is wrong with a value, and what was perhaps meant.
-type Wrong = (String, Option<String>);
+pub(crate) type Wrong = (String, Option<String>);
 
 fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
     let expected = |text: &str| (format!("expected {text}"), None);
@@ -296,7 +296,8 @@ fn address_note(token: &str) -> &'static str {
     if token.contains('/') { "an address without a length" } else { "an IPv4 or IPv6 address" }
 }
 
-fn device(token: &str) -> Result<String, Wrong> {
+/// A name that an interface can have, or what is wrong with it.
+pub(crate) fn device(token: &str) -> Result<String, Wrong> {
     let note = match token {
         "" | "." | ".." => "expected a name for the interface",
         _ if token.len() > DEVICE_NAME_LEN => "a name has at most 15 bytes",

@@ -1,8 +1,9 @@
-//! TUN devices: whole IP packets, one a system call, trains among them where the kernel and we agreed on offloads.
+//! TUN and TAP devices: whole packets, one a system call, trains among them where the kernel and we agreed on offloads.
+//!
+//! The two differ in one thing, [`Layer`]: a TUN device carries IP packets, a TAP device Ethernet frames.
 
 #[cfg(test)]
 mod tests;
-mod vnet;
 
 use std::fmt;
 use std::fs::File;
@@ -12,18 +13,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use segue::gso::Limits;
-use segue::packet::{Frag, GsoKind, Start, Tunnels, Unit};
+use segue::packet::{GsoKind, Start};
+use segue::wire::ethernet;
 use segue::wire::virtio::{Form, VirtioNet};
 
 use crate::batch::{RxBatch, TxBatch};
 use crate::page::Carver;
 use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
 use crate::sys::{self, MAX_IOV, SendScratch};
+use crate::vnet;
 
-/// Most datagrams of a UDP train that a kernel writes to us: 128 since Linux 6.9.
-const MAX_UDP_SEGMENTS: usize = 128;
 /// Most datagrams of a UDP train that we write: every kernel with USO takes as many.
-const MAX_UDP_SEGMENTS_OUT: usize = 64;
+pub(crate) const MAX_UDP_SEGMENTS_OUT: usize = 64;
+/// Bytes of the largest frame: the largest IP packet behind an Ethernet header with two tags.
+pub(crate) const MAX_FRAME: usize = 65_535 + ethernet::LEN + 2 * ethernet::VLAN_LEN;
 
 /// `TUN_F_` bits of `linux/if_tun.h`.
 mod feature {
@@ -49,10 +52,37 @@ const OFFLOAD_SETS: [u32; 4] = [
 pub struct TunConfig {
     /// Its name, at most 15 bytes; a `%d` in it becomes the first free number.
     pub name: String,
+    /// What it carries.
+    pub layer: Layer,
     /// Whether the device may exist already.
     pub existing: Existing,
     /// Which offloads to use.
     pub offloads: TunOffloads,
+}
+
+/// What a device carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// IP packets: a TUN device.
+    Ip,
+    /// Ethernet frames, VLAN tags in them: a TAP device.
+    Ethernet,
+}
+
+impl Layer {
+    fn flag(self) -> u16 {
+        match self {
+            Layer::Ip => sys::tun::IFF_TUN,
+            Layer::Ethernet => sys::tun::IFF_TAP,
+        }
+    }
+
+    fn start(self) -> Start {
+        match self {
+            Layer::Ip => Start::Ip,
+            Layer::Ethernet => Start::Ethernet,
+        }
+    }
 }
 
 /// What to do about a device that is already there.
@@ -96,9 +126,9 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Unavailable(error) => write!(f, "/dev/net/tun cannot be opened: {error}"),
-            OpenError::Denied(error) => write!(f, "not permitted to make a TUN device: {error}"),
+            OpenError::Denied(error) => write!(f, "not permitted to make a TUN or TAP device: {error}"),
             OpenError::Busy(name) => write!(f, "device {name} is already in use"),
-            OpenError::Name(name) => write!(f, "{name:?} is no usable name for a TUN device"),
+            OpenError::Name(name) => write!(f, "{name:?} is no usable name for the device"),
             OpenError::Call(call, error) => write!(f, "{call}: {error}"),
         }
     }
@@ -106,11 +136,12 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// A TUN device. Dropping it removes the device unless it is persistent.
+/// A TUN or TAP device. Dropping it removes the device unless it is persistent.
 #[derive(Debug)]
 pub struct TunPort {
     file: File,
     name: String,
+    layer: Layer,
     header: Option<Form>,
     granted: u32,
     offloads: TunOffloads,
@@ -134,7 +165,7 @@ impl TunPort {
             ErrorKind::PermissionDenied => OpenError::Denied(error),
             _ => OpenError::Unavailable(error),
         })?;
-        let mut flags = sys::tun::IFF_TUN | sys::tun::IFF_NO_PI;
+        let mut flags = config.layer.flag() | sys::tun::IFF_NO_PI;
         if config.offloads != TunOffloads::None {
             flags |= sys::tun::IFF_VNET_HDR;
         }
@@ -150,20 +181,20 @@ impl TunPort {
         TunPort::attached(file, name, flags, config.offloads)
     }
 
-    /// Takes over a descriptor that is already attached to a TUN device without packet information.
+    /// Takes over a descriptor that is already attached to a TUN or TAP device without packet information.
     ///
     /// # Errors
     /// [`OpenError::Name`] where the descriptor is something else, or what setting the offloads ran into.
     pub fn from_fd(fd: OwnedFd, offloads: TunOffloads) -> Result<TunPort, OpenError> {
         let (name, flags) = sys::tun::attached(fd.as_fd()).map_err(|error| OpenError::Call("TUNGETIFF", error))?;
-        let needed = sys::tun::IFF_TUN | sys::tun::IFF_NO_PI;
-        if flags & needed != needed {
+        if flags & sys::tun::IFF_NO_PI == 0 || flags & (sys::tun::IFF_TUN | sys::tun::IFF_TAP) == 0 {
             return Err(OpenError::Name(name));
         }
         TunPort::attached(File::from(fd), name, flags, offloads)
     }
 
     fn attached(file: File, name: String, flags: u16, offloads: TunOffloads) -> Result<TunPort, OpenError> {
+        let layer = if flags & sys::tun::IFF_TAP != 0 { Layer::Ethernet } else { Layer::Ip };
         let with_header = flags & sys::tun::IFF_VNET_HDR != 0;
         let offloads = if with_header { offloads } else { TunOffloads::None };
         let mut refused = [None; 2];
@@ -217,7 +248,7 @@ impl TunPort {
             tso6: granted & feature::TSO6 != 0,
             // A kernel that does not know the USO bits refuses USO trains from us as well.
             uso: granted & feature::USO4 != 0,
-            max_bytes: 65_535,
+            max_bytes: if layer == Layer::Ip { 65_535 } else { MAX_FRAME },
             max_segs: 65_535 / 8,
             max_udp_segs: MAX_UDP_SEGMENTS_OUT,
             max_pieces: MAX_IOV - 2,
@@ -225,6 +256,7 @@ impl TunPort {
         Ok(TunPort {
             file,
             name,
+            layer,
             header: with_header.then_some(Form::Basic),
             granted,
             offloads,
@@ -243,6 +275,11 @@ impl TunPort {
         &self.name
     }
 
+    /// What it carries.
+    pub fn layer(&self) -> Layer {
+        self.layer
+    }
+
     /// Gives the descriptor up.
     pub fn into_fd(self) -> OwnedFd {
         self.file.into()
@@ -250,8 +287,7 @@ impl TunPort {
 
     /// Turns what was read into packets.
     fn deliver(&mut self, into: &mut RxBatch) {
-        let TunPort { carver, counters, header: form, .. } = self;
-        let RxBatch { packets, pool, pages, .. } = into;
+        let TunPort { carver, counters, header: form, layer, .. } = self;
         let skip = form.map_or(0, Form::len);
         carver.flush(|page, range, ()| {
             let header = match form {
@@ -263,38 +299,7 @@ impl TunPort {
                 counters.drops.add(Drop::VnetShort);
                 return;
             };
-            let mut packet = pool.take();
-            packet.load(Frag::new(page.clone(), body.clone()), Start::Ip, &Tunnels::NONE);
-            let segments = match vnet::check(&header, &packet) {
-                Ok(vnet::Claim::Unit(unit)) => {
-                    packet.offload.unit = unit;
-                    match unit {
-                        Unit::Whole(_) => 1,
-                        Unit::Train { gso, .. } => gso.segs(packet.payload.len()),
-                    }
-                }
-                Ok(vnet::Claim::Foreign { start, field }) => {
-                    let Some(mut copy) = pages.take() else {
-                        counters.drops.add(Drop::NoPage);
-                        pool.put(packet);
-                        return;
-                    };
-                    let bytes = &mut copy.bytes_mut()[..body.len()];
-                    bytes.copy_from_slice(&page.as_ref()[body.clone()]);
-                    vnet::finish(bytes, start, field);
-                    counters.checksummed_bytes += (body.len() - start) as u64;
-                    counters.fallbacks.add(Fallback::ForeignChecksum);
-                    packet.load(Frag::all(copy.freeze(body.len())), Start::Ip, &Tunnels::NONE);
-                    1
-                }
-                Err(reason) => {
-                    counters.drops.add(reason);
-                    pool.put(packet);
-                    return;
-                }
-            };
-            counters.rx.add(body.len(), segments);
-            packets.push_back(packet);
+            vnet::deliver(&header, (page, body), layer.start(), into, counters);
         });
     }
 
@@ -307,7 +312,7 @@ impl TunPort {
         }
         let header = match self.header {
             Some(form) => {
-                let header = vnet::describe(unit.csum(), unit.gso(), unit.head(), unit.checksum_place());
+                let header = vnet::header_of(&unit);
                 Some((header.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?.emit(form), form.len()))
             }
             None => None,
@@ -358,13 +363,18 @@ impl Port for TunPort {
             (true, false) => OffloadState::Refused(libc::EINVAL),
             (false, _) => OffloadState::Refused(self.refused[usize::from(!uso)].unwrap_or(libc::EINVAL)),
         };
-        vec![
-            ("tun_csum", state(feature::CSUM, true, false)),
-            ("tun_tso4", state(feature::TSO4, self.limits.tso4, false)),
-            ("tun_tso6", state(feature::TSO6, self.limits.tso6, false)),
-            ("tun_tso_ecn", state(feature::TSO_ECN, true, false)),
-            ("tun_uso", state(feature::USO4, self.limits.uso, true)),
-        ]
+        let names = match self.layer {
+            Layer::Ip => ["tun_csum", "tun_tso4", "tun_tso6", "tun_tso_ecn", "tun_uso"],
+            Layer::Ethernet => ["tap_csum", "tap_tso4", "tap_tso6", "tap_tso_ecn", "tap_uso"],
+        };
+        let states = [
+            state(feature::CSUM, true, false),
+            state(feature::TSO4, self.limits.tso4, false),
+            state(feature::TSO6, self.limits.tso6, false),
+            state(feature::TSO_ECN, true, false),
+            state(feature::USO4, self.limits.uso, true),
+        ];
+        names.into_iter().zip(states).collect()
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

@@ -15,7 +15,7 @@ const ENDS: [(&str, &str); 2] = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn config(name: &str, offloads: TunOffloads) -> TunConfig {
-    TunConfig { name: name.to_owned(), existing: Existing::Refuse, offloads }
+    TunConfig { name: name.to_owned(), layer: Layer::Ip, existing: Existing::Refuse, offloads }
 }
 
 /// A device in a namespace of its own, up and with addresses of both families.
@@ -500,4 +500,93 @@ fn after_warm_up_nothing_is_allocated() {
     let before = sys::allocations::count();
     (0..5).for_each(|_| round());
     assert_eq!(sys::allocations::count() - before, 0);
+}
+
+/// A TAP with an address of each family, and a station behind it that is known by name.
+fn tap(test: &str, offloads: TunOffloads) -> Option<TunPort> {
+    lab::namespace(test)?;
+    let port = match TunPort::open(&TunConfig { layer: Layer::Ethernet, ..config("tp0", offloads) }) {
+        Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
+            lab::skip(test, &format!("no TAP device: {error}"));
+            return None;
+        }
+        port => port.unwrap(),
+    };
+    lab::ip("link set tp0 address 02:00:00:00:00:02");
+    lab::ip("addr add 198.18.0.1/24 dev tp0");
+    lab::ip("addr add 2001:db8::1/64 dev tp0 nodad");
+    lab::ip("link set tp0 up mtu 1500");
+    for address in ["198.18.0.2", "2001:db8::2"] {
+        lab::ip(&format!("neigh add {address} lladdr 02:00:00:00:00:01 dev tp0"));
+    }
+    Some(port)
+}
+
+#[test]
+fn frames_and_trains_of_the_kernel_come_through_a_tap_with_a_valid_state() {
+    let Some(mut port) = tap("frames_and_trains_of_the_kernel_come_through_a_tap_with_a_valid_state", TunOffloads::All)
+    else {
+        return;
+    };
+    let mut into = RxBatch::new(16);
+    for ends in ENDS {
+        let (here, there) = addresses(ends);
+        let socket = UdpSocket::bind(SocketAddr::new(here, 0)).unwrap();
+        for len in [1, 999, 20_000] {
+            let data = bytes(len, len);
+            let mut scratch = SendScratch::default();
+            let mut out = scratch.begin();
+            out.message();
+            out.piece(&data);
+            out.control(libc::SOL_UDP, sys::UDP_SEGMENT, 1300u16);
+            out.send(socket.as_fd(), Some(SocketAddr::new(there, 7)), 0).unwrap();
+            receive(&mut port, &mut into, |packet| {
+                is(packet, Kind::Udp).then(|| {
+                    assert!(lab::is_good_once_complete(packet));
+                    let gso = Gso { kind: GsoKind::Udp, size: 1300, fixed_ids: 0 };
+                    let train = Unit::Train { csum: TrainCsum::Partial, gso };
+                    assert_eq!(packet.offload.unit, if len > 1300 { train } else { Unit::Whole(Csum::Partial) });
+                    let frame = lab::flat(packet);
+                    assert_eq!(frame[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+                    assert_eq!(frame[packet.head.len()..], data);
+                })
+            });
+        }
+    }
+    assert_eq!((port.counters().drops.total(), port.layer()), (0, Layer::Ethernet));
+    assert!(port.offloads().contains(&("tap_uso", OffloadState::On)));
+}
+
+#[test]
+fn trains_written_to_a_tap_arrive_as_their_datagrams_whatever_it_may_take() {
+    for offloads in [TunOffloads::All, TunOffloads::None] {
+        let Some(mut port) = tap("trains_written_to_a_tap_arrive_as_their_datagrams", offloads) else { return };
+        let mut pages = PagePool::new(4);
+        for ends in ENDS {
+            let (here, there) = addresses(ends);
+            let socket = UdpSocket::bind(SocketAddr::new(here, 0)).unwrap();
+            let target = socket.local_addr().unwrap().port();
+            let data = bytes(9_999, 5);
+            let ip = lab::ip_packet((there, here), 17, 6, &lab::udp(9, target, &data), Fill::Primed);
+            let mut frame = lab::ethernet(&[], &ip);
+            frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+            let mut packet = lab::load_frame(&mut pages, &frame);
+            let gso = Gso { kind: GsoKind::Udp, size: 1000, fixed_ids: 0 };
+            packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+            transmit(&mut port, [packet]);
+            expect_datagrams(&socket, &data, 1000);
+        }
+        let trains = if offloads == TunOffloads::All && port.limits().uso { 2 } else { 0 };
+        assert_eq!((port.counters().tx.trains, port.counters().drops.total()), (trains, 0));
+    }
+}
+
+#[test]
+fn a_descriptor_knows_whether_its_device_is_a_tap() {
+    let Some(port) = tap("a_descriptor_knows_whether_its_device_is_a_tap", TunOffloads::All) else { return };
+    let error =
+        TunPort::open(&TunConfig { existing: Existing::Attach, ..config("tp0", TunOffloads::All) }).unwrap_err();
+    assert!(matches!(error, OpenError::Name(_) | OpenError::Busy(_)), "a TUN is no TAP: {error:?}");
+    let port = TunPort::from_fd(port.into_fd(), TunOffloads::None).unwrap();
+    assert_eq!((port.name(), port.layer(), port.limits().csum), ("tp0", Layer::Ethernet, false));
 }

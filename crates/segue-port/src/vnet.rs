@@ -1,20 +1,26 @@
 //! The virtio-net header on both ways: what a kernel claims about a packet, checked against its bytes, and what we
 //! claim of ours.
 
+use std::ops::Range;
+
 use segue::checksum::{Field, Sum};
 use segue::gso::SegmentCsum;
 use segue::packet::remote::field_offset;
-use segue::packet::{Csum, Gso, GsoKind, Kind, Packet, TrainCsum, Unit};
+use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue::wire::virtio::{self, VirtioNet};
 use segue::wire::{tcp, udp, write_u16};
 
+use crate::batch::{RxBatch, TxUnit};
 use crate::page::Page;
-use crate::port::Drop;
-use crate::tun::MAX_UDP_SEGMENTS;
+use crate::port::{Counters, Drop, Fallback};
+use crate::tunnelled;
+
+/// Most datagrams of a UDP train that a kernel writes to us: 128 since Linux 6.9.
+const MAX_UDP_SEGMENTS: usize = 128;
 
 /// What a header says about its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(crate) enum Claim {
     /// A packet or train in one of our states.
     Unit(Unit),
     /// A single packet that owes a checksum in a place that is not its innermost transport header's, for instance that
@@ -22,12 +28,61 @@ pub(super) enum Claim {
     Foreign { start: usize, field: usize },
 }
 
+/// Makes a packet of the bytes `body` of `page`, which came with `header`, and puts it into `into`. What contradicts
+/// itself is counted and dropped.
+pub(crate) fn deliver(
+    header: &VirtioNet,
+    (page, body): (&Page, Range<usize>),
+    start: Start,
+    into: &mut RxBatch,
+    counters: &mut Counters,
+) {
+    let mut packet = into.pool.take();
+    let frag = Frag::new(page.clone(), body.clone());
+    packet.load(frag.clone(), start, &Tunnels::NONE);
+    let segments = match check(header, &packet) {
+        Ok(Claim::Unit(unit)) => {
+            packet.offload.unit = unit;
+            segments(&packet)
+        }
+        Ok(Claim::Foreign { start: from, field }) => {
+            let Some(mut copy) = into.pages.take() else {
+                counters.drops.add(Drop::NoPage);
+                return into.pool.put(packet);
+            };
+            let bytes = &mut copy.bytes_mut()[..body.len()];
+            bytes.copy_from_slice(&page.as_ref()[body.clone()]);
+            finish(bytes, from, field);
+            counters.checksummed_bytes += (body.len() - from) as u64;
+            counters.fallbacks.add(Fallback::ForeignChecksum);
+            packet.load(Frag::all(copy.freeze(body.len())), start, &Tunnels::NONE);
+            1
+        }
+        Err(_) if header.gso_type != virtio::GSO_NONE && tunnelled::load(header, &frag, &mut packet).is_some() => {
+            segments(&packet)
+        }
+        Err(reason) => {
+            counters.drops.add(reason);
+            return into.pool.put(packet);
+        }
+    };
+    counters.rx.add(body.len(), segments);
+    into.packets.push_back(packet);
+}
+
+fn segments(packet: &Packet<Page>) -> usize {
+    match packet.offload.unit {
+        Unit::Whole(_) => 1,
+        Unit::Train { gso, .. } => gso.segs(packet.payload.len()),
+    }
+}
+
 /// Checks a header against the parsed packet that came with it.
 ///
 /// `hdr_len` is not looked at: Linux puts 0, the right value or the length of the whole packet there. A train must be
 /// one plain TCP or UDP packet whose owed checksum is that of its transport header (virtio 1.2, section 5.1.6.4;
 /// the checks are those of Linux `virtio_net_hdr_to_skb`, made strict).
-pub(super) fn check(header: &VirtioNet, packet: &Packet<Page>) -> Result<Claim, Drop> {
+pub(crate) fn check(header: &VirtioNet, packet: &Packet<Page>) -> Result<Claim, Drop> {
     if header.gso_type == virtio::GSO_NONE { check_single(header, packet) } else { check_train(header, packet) }
 }
 
@@ -95,17 +150,23 @@ fn transport_place(packet: &Packet<Page>) -> Option<(usize, usize)> {
 ///
 /// A computed zero is written as all ones, as Linux does for every such field (`skb_checksum_help`): both mean the same
 /// except for UDP, where zero would mean that there is none (RFC 768).
-pub(super) fn finish(bytes: &mut [u8], start: usize, field: usize) {
+pub(crate) fn finish(bytes: &mut [u8], start: usize, field: usize) {
     let sum = bytes.get(start..).map_or(Sum::ZERO, Sum::of);
     write_u16(bytes, field, Field::complete_udp(sum).value());
 }
 
-/// The header for a unit of ours: `place` is where its transport header starts and where in it the checksum is,
-/// `head_len` the bytes of all headers.
-pub(super) fn describe(
+/// The header for a unit of ours.
+pub(crate) fn header_of(unit: &TxUnit<'_>) -> Option<VirtioNet> {
+    describe(unit.csum(), unit.gso(), unit.head(), unit.network(), unit.checksum_place())
+}
+
+/// `network` is the kind of the innermost IP header, `place` is where the transport header starts and where in it the
+/// checksum is.
+fn describe(
     csum: SegmentCsum,
     gso: Option<Gso>,
     head: &[u8],
+    network: Option<Kind>,
     place: Option<(usize, usize)>,
 ) -> Option<VirtioNet> {
     let mut header = VirtioNet::default();
@@ -124,7 +185,7 @@ pub(super) fn describe(
         header.gso_type = match gso.kind {
             GsoKind::Udp => virtio::GSO_UDP_L4,
             GsoKind::Tcp => {
-                let version = if head.first()? >> 4 == 4 { virtio::GSO_TCPV4 } else { virtio::GSO_TCPV6 };
+                let version = if network? == Kind::Ipv4 { virtio::GSO_TCPV4 } else { virtio::GSO_TCPV6 };
                 let congested = head.get(start + tcp::FLAGS)? & tcp::CWR != 0;
                 version | if congested { virtio::GSO_ECN } else { 0 }
             }
@@ -312,11 +373,18 @@ mod tests {
             let packet = lab::load(&mut pages, &tcp_packet(v4, flags, 3000));
             let gso = Gso { kind: GsoKind::Tcp, size: 1400, fixed_ids: 0 };
             let start = if v4 { 20 } else { 40 };
-            let header = describe(SegmentCsum::Partial, Some(gso), packet.head.bytes(), Some((start, 16))).unwrap();
+            let header = describe(
+                SegmentCsum::Partial,
+                Some(gso),
+                packet.head.bytes(),
+                packet.layout.inner_ip().map(|ip| ip.kind),
+                Some((start, 16)),
+            )
+            .unwrap();
             assert_eq!((header.gso_type, usize::from(header.hdr_len)), (gso_type, packet.head.len()));
             assert_eq!(check(&header, &packet), train(GsoKind::Tcp, 1400));
         }
-        assert_eq!(describe(SegmentCsum::Partial, None, &[0x45], None), None);
-        assert_eq!(describe(SegmentCsum::Verified, None, &[0x45], None).unwrap().flags, DATA_VALID);
+        assert_eq!(describe(SegmentCsum::Partial, None, &[0x45], None, None), None);
+        assert_eq!(describe(SegmentCsum::Verified, None, &[0x45], None, None).unwrap().flags, DATA_VALID);
     }
 }

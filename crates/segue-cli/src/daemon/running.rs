@@ -1,0 +1,219 @@
+//! A pipeline that is put together: its state for others, and its end.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use segue::hash;
+use segue_datapath::board::{Board, Group};
+use segue_datapath::pipeline::Pipeline;
+use segue_datapath::worker;
+use segue_port::{OffloadState, Port as DataPort};
+
+use crate::control::model::{Complaint, Instance, Offload, Port, Side, Worker};
+use crate::error::Error;
+
+/// What the kernel does for an instance, and why not what it does not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Offloads(BTreeMap<String, State>);
+
+/// One offload.
+#[derive(Clone, Debug)]
+enum State {
+    On,
+    /// Not asked for; why.
+    Off(String),
+    /// Asked for, and the kernel's answer.
+    Refused(String),
+}
+
+impl Offloads {
+    /// The form of `segue stat -j`.
+    pub(crate) fn map(&self) -> BTreeMap<String, Offload> {
+        let offload = |state: &State| match state {
+            State::On => Offload { on: true, why: None, refused: false },
+            State::Off(why) => Offload { on: false, why: Some(why.clone()), refused: false },
+            State::Refused(why) => Offload { on: false, why: Some(why.clone()), refused: true },
+        };
+        self.0.iter().map(|(name, state)| (name.clone(), offload(state))).collect()
+    }
+
+    /// Whether one of them is in use.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        matches!(self.0.get(name), Some(State::On))
+    }
+
+    /// Adds those of a port, each name with `prefix` in front; `off` says why one was not asked for.
+    pub(crate) fn add(&mut self, prefix: &str, port: &dyn DataPort, off: &str) {
+        for (name, state) in port.offloads() {
+            let state = match state {
+                OffloadState::On => State::On,
+                OffloadState::Off => State::Off(off.to_owned()),
+                OffloadState::Refused(errno) => {
+                    State::Refused(crate::error::os_text(&io::Error::from_raw_os_error(errno)))
+                }
+            };
+            self.0.insert(format!("{prefix}{name}"), state);
+        }
+    }
+}
+
+/// Random numbers, which must not be guessable from outside.
+pub(crate) fn random<const LEN: usize>() -> Result<[u8; LEN], Error> {
+    let mut bytes = [0; LEN];
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(|error| {
+        Error::system("cannot read random numbers", &error, "segue doctor").why("/dev/urandom could not be read")
+    })?;
+    Ok(bytes)
+}
+
+/// A key for the hash of flows.
+pub(crate) fn flow_key() -> Result<hash::Key, Error> {
+    let [a, b] = [random::<8>()?, random::<8>()?].map(u64::from_ne_bytes);
+    Ok(hash::Key([a, b]))
+}
+
+/// A pipeline that is put together.
+pub(crate) struct Running {
+    pipeline: Box<dyn Pipeline>,
+    board: Arc<Board>,
+    offloads: Offloads,
+    stop: PipeReader,
+}
+
+/// Ends [`Running::work`] from another thread.
+pub(crate) struct Stopper(PipeWriter);
+
+impl Stopper {
+    /// Asks for the end; it comes within a round.
+    pub(crate) fn stop(&mut self) {
+        // The reader is gone only if the work has ended already.
+        let _ = self.0.write_all(b"x");
+    }
+}
+
+impl Running {
+    /// Gets a pipeline ready. Nothing moves before [`Running::work`].
+    pub(crate) fn new(pipeline: Box<dyn Pipeline>, offloads: Offloads) -> Result<(Running, Stopper), Error> {
+        let board = worker::board(&*pipeline);
+        let (stop, stopper) = io::pipe().map_err(|error| {
+            Error::system("cannot start to move packets", &error, "segue doctor").why("a pipe failed")
+        })?;
+        Ok((Running { pipeline, board, offloads, stop }, Stopper(stopper)))
+    }
+
+    /// Moves packets until it is stopped.
+    pub(crate) fn work(&mut self, name: &str) -> Result<(), Error> {
+        worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board).map_err(|error| {
+            Error::system(format!("{name} can no longer move packets"), &error, "start it again")
+                .why("the interface or a socket is gone")
+        })
+    }
+
+    /// A function that reads ports and workers at any time, from any thread, into an instance.
+    pub(crate) fn reader(&self, ports: Vec<(String, Side)>) -> impl Fn(&mut Instance) + Send + Sync + Clone + use<> {
+        let (offloads, board) = (self.offloads.map(), Arc::clone(&self.board));
+        move |instance| {
+            instance.offloads.clone_from(&offloads);
+            for (name, side) in &ports {
+                instance.ports.insert(name.clone(), Port { side: *side, ..Port::default() });
+            }
+            let mut worker = Worker::default();
+            for (name, value) in board.read() {
+                if name.group == Group::Worker {
+                    worker.counters.insert(name.key.to_owned(), value);
+                } else if let Some(port) = instance.ports.get_mut(&name.port) {
+                    put(port, name.group, name.key, value);
+                }
+            }
+            instance.workers.push(worker);
+            take_back(instance);
+            let sick = instance.offloads.iter().filter(|(_, offload)| offload.refused);
+            instance.health = sick
+                .map(|(name, offload)| Complaint { what: format!("{name} off"), why: offload.why.clone(), since: None })
+                .collect();
+        }
+    }
+}
+
+/// Fallback counters that say that an offload was in use and was taken back while packets moved.
+const TAKEN_BACK: &[(&str, &[&str])] = &[
+    ("udp_segment_eio", &["udp_segment"]),
+    ("udp_segment_einval", &["udp_segment"]),
+    ("tun_tso_einval", &["tun_tso4", "tun_tso6"]),
+    ("tun_uso_einval", &["tun_uso"]),
+];
+
+/// Marks what the kernel has refused since the start.
+fn take_back(instance: &mut Instance) {
+    for (counter, names) in TAKEN_BACK {
+        if instance.ports.values().any(|port| port.fallbacks.get(*counter).is_some_and(|&count| count > 0)) {
+            for name in *names {
+                let why = Some(format!("the kernel refused it while packets moved ({counter})"));
+                instance.offloads.insert((*name).to_owned(), Offload { on: false, why, refused: true });
+            }
+        }
+    }
+}
+
+/// Sorts one counter into its place. Counters of one name, such as a drop that two stages know, are added.
+fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
+    let map = match group {
+        Group::Receive | Group::Transmit => {
+            let flow = if group == Group::Receive { &mut port.receive } else { &mut port.transmit };
+            match key {
+                "packets" => flow.packets = value,
+                "bytes" => flow.bytes = value,
+                "trains" => flow.trains = value,
+                "segments" => flow.segments = value,
+                "calls" => flow.calls = value,
+                _ => {}
+            }
+            return;
+        }
+        Group::Port if key == "checksummed_bytes" => {
+            port.checksummed_bytes = value;
+            return;
+        }
+        Group::Port | Group::Worker => &mut port.numbers,
+        Group::Drops => &mut port.drops,
+        Group::Flushes => &mut port.flushes,
+        Group::Alone => &mut port.refusals,
+        Group::Mismatches => &mut port.mismatches,
+        Group::Fallbacks => &mut port.fallbacks,
+    };
+    *map.entry(key.to_owned()).or_insert(0) += value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offload_that_the_kernel_took_back_is_off_and_says_why() {
+        let mut instance = Instance::default();
+        let on = Offload { on: true, ..Offload::default() };
+        for name in ["udp_segment", "udp_gro", "tun_tso4"] {
+            instance.offloads.insert(name.to_owned(), on.clone());
+        }
+        let mut port = Port::default();
+        port.fallbacks.insert("udp_segment_eio".to_owned(), 1);
+        port.fallbacks.insert("tun_tso_einval".to_owned(), 0);
+        instance.ports.insert("udp".to_owned(), port);
+        take_back(&mut instance);
+        let refused = |name: &str| instance.offloads[name].refused;
+        assert!(refused("udp_segment") && !instance.offloads["udp_segment"].on);
+        assert!(!refused("udp_gro") && !refused("tun_tso4"));
+    }
+
+    #[test]
+    fn counters_of_one_name_from_two_stages_are_added() {
+        let mut port = Port::default();
+        put(&mut port, Group::Drops, "too_deep", 2);
+        put(&mut port, Group::Drops, "too_deep", 3);
+        put(&mut port, Group::Transmit, "bytes", 7);
+        assert_eq!((port.drops["too_deep"], port.transmit.bytes), (5, 7));
+    }
+}

@@ -1,0 +1,67 @@
+//! A running instance in words, whatever it is: up, counters, down.
+
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::Daemon;
+use super::running::Offloads;
+use crate::control::model::{Instance, Side};
+use crate::sandbox::Sandbox;
+use crate::units;
+
+/// The event when it is up.
+pub(crate) fn up_json(daemon: &impl Daemon, offloads: &Offloads, sandbox: &Sandbox) -> Value {
+    let mut value = json!({
+        "schema": daemon.schema(),
+        "event": "up",
+        "t": units::rfc3339(SystemTime::now()),
+        "offloads": offloads.map(),
+        "sandbox": sandbox,
+        "notes": daemon.notes(),
+    });
+    if let (Value::Object(to), Value::Object(from)) = (&mut value, daemon.up_json()) {
+        to.extend(from);
+    }
+    value
+}
+
+/// The line when it is down.
+pub(crate) fn down_text(instance: &Instance, after: Duration) -> String {
+    format!("{} is down after {}: {}\n", instance.name, units::long_duration(after), counters_text(instance))
+}
+
+/// The event when it is down.
+pub(crate) fn down_json(daemon: &impl Daemon, instance: &Instance, after: Duration) -> Value {
+    json!({
+        "schema": daemon.schema(),
+        "event": "down",
+        "t": units::rfc3339(SystemTime::now()),
+        "after_s": after.as_secs_f64(),
+        "instance": instance,
+    })
+}
+
+/// The totals of an instance on one line.
+pub(crate) fn counters_text(instance: &Instance) -> String {
+    let outside = instance.ports.values().filter(|port| port.side == Side::Outside);
+    let (mut rx, mut tx) = (0, 0);
+    for port in outside {
+        rx += port.receive.bytes;
+        tx += port.transmit.bytes;
+    }
+    let inside = instance.ports.values().filter(|port| port.side == Side::Inside);
+    let (mut bytes, mut packets) = (0, 0);
+    for port in inside {
+        bytes += port.transmit.bytes;
+        packets += port.transmit.packets;
+    }
+    let mean = u64::checked_div(bytes, packets).unwrap_or(0);
+    format!(
+        "{} in, {} out, mean train {}, {} dropped",
+        units::bytes(rx),
+        units::bytes(tx),
+        units::bytes(mean),
+        instance.drops
+    )
+}

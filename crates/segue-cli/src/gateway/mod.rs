@@ -1,0 +1,124 @@
+//! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP that is made for it.
+
+mod plan;
+mod start;
+
+use std::fs::File;
+
+use serde_json::{Value, json};
+
+use self::plan::{Plan, Profile, What};
+use crate::args::Gateway;
+use crate::control::model::Side;
+use crate::daemon::running::Offloads;
+use crate::daemon::{self, Daemon, Opened};
+use crate::error::Error;
+use crate::out::Out;
+use crate::sandbox::Sandbox;
+use crate::sys;
+use crate::system::Netlink;
+use crate::units;
+
+/// The id of the JSON that `segue gateway -j` prints, one object for each event.
+const SCHEMA: &str = "segue.gateway/1";
+
+/// Runs the command.
+pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
+    let mut netlink = Netlink::open().map_err(|error| {
+        Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
+            .why("no rtnetlink socket could be opened")
+    })?;
+    let plan = plan::plan(args, &mut netlink)?;
+    if args.check { check(&plan, out) } else { daemon::up(&plan, &mut netlink, out) }
+}
+
+/// `--check`: what would stop the gateway, and what it would be. Changes nothing.
+fn check(plan: &Plan, out: &Out) -> Result<(), Error> {
+    let mut notes = plan.notes.clone();
+    let caps = sys::capabilities().unwrap_or(0);
+    for end in [&plan.from, &plan.to] {
+        if let What::Tap { netns: Some(netns) } = &end.what {
+            File::open(&netns.path).map_err(|error| start::no_namespace(netns, &error))?;
+        }
+        let needed = match &end.what {
+            What::Interface => &[sys::Capability::NetRaw][..],
+            What::Tap { netns: None } => &[sys::Capability::NetAdmin],
+            What::Tap { netns: Some(_) } => &[sys::Capability::NetAdmin, sys::Capability::SysAdmin],
+        };
+        for capability in needed.iter().filter(|capability| !capability.is_in(caps)) {
+            notes.push(format!("this user lacks {} and cannot open {}", capability.name(), end.name));
+        }
+    }
+    if out.json {
+        let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });
+        value["plan"] = json!(plan);
+        out.value(&value);
+    } else {
+        notes.iter().for_each(|note| out.note(&format!("note: {note}")));
+        out.data(&format!("{} can be: {}nothing was changed\n", plan.name, plan.text()));
+    }
+    Ok(())
+}
+
+impl Plan {
+    /// The ends on the first line, then one line for each and one for what happens between them.
+    fn text(&self) -> String {
+        let mut text = format!("{} <-> {}\n", self.from.name, self.to.name);
+        for end in [&self.from, &self.to] {
+            text.push_str(&format!("  {:<15} mtu {}, {}\n", end.name, end.mtu, end.place()));
+        }
+        let hold = if self.hold_us > 0 { format!(", held up to {} us", self.hold_us) } else { String::new() };
+        let profile = if self.profile == Profile::Linux { "linux" } else { "strict" };
+        let lro = match self.lro {
+            false => "off".to_owned(),
+            true => format!(
+                "trains to {} or {} packets, profile {profile}{hold}",
+                units::bytes(u64::from(self.max_bytes)),
+                self.max_packets
+            ),
+        };
+        text.push_str(&format!("  {:<15} {lro}\n", "lro"));
+        text
+    }
+}
+
+impl Daemon for Plan {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "gateway"
+    }
+
+    fn schema(&self) -> &'static str {
+        SCHEMA
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn ports(&self) -> Vec<(String, Side)> {
+        vec![(self.from.name.clone(), Side::Outside), (self.to.name.clone(), Side::Inside)]
+    }
+
+    fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
+        start::open(self, netlink, out)
+    }
+
+    fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {
+        format!(
+            "{} is up: {}  {:<15} 1, {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
+            self.name,
+            self.text(),
+            "workers",
+            sandbox.text(),
+            self.name
+        )
+    }
+
+    fn up_json(&self) -> Value {
+        json!({ "plan": self })
+    }
+}

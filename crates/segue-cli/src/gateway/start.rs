@@ -1,0 +1,144 @@
+//! From a plan to ports: packet sockets on interfaces, TAPs that are made, in their namespace.
+
+use std::fs::File;
+use std::io;
+
+use segue::{gro, hash};
+use segue_datapath::gateway::{Gateway, Parts, Side};
+use segue_port::Port;
+use segue_port::packet_socket::{self, PacketConfig, PacketPort};
+use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
+
+use super::plan::{End, Netns, Plan, Profile, What};
+use crate::daemon::Opened;
+use crate::daemon::running::{Offloads, flow_key};
+use crate::error::{Error, Kind};
+use crate::out::Out;
+use crate::sys;
+use crate::system::{Changes, Netlink};
+use crate::tunnel::start::tun_error;
+use crate::tunnel::why;
+
+/// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
+const BUDGET: usize = 64;
+/// Pages of memory for trains on their way, taken as they are needed: at most 128 MiB. A frame whose checksum had to be
+/// completed here has a page of its own.
+const PAGES: usize = 1024;
+
+/// Opens both ends.
+pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
+    let mut offloads = Offloads::default();
+    let mut open_end = |end: &End| -> Result<Box<dyn Port>, Error> {
+        let port = match &end.what {
+            What::Interface => interface(end, out)?,
+            What::Tap { netns: None } => tap(end, "ip", netlink, out)?,
+            What::Tap { netns: Some(netns) } => tap_inside(end, netns, out)?,
+        };
+        offloads.add(&format!("{}.", end.name), &*port, "switched off");
+        Ok(port)
+    };
+    let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
+    let gro = gro_config(plan, flow_key()?);
+    let parts = Parts {
+        sides: [
+            Side { name: plan.from.name.clone(), port: from, gro },
+            Side { name: plan.to.name.clone(), port: to, gro },
+        ],
+        budget: BUDGET,
+        pages: PAGES,
+    };
+    Ok(Opened { offloads, assemble: Box::new(move || Ok(Box::new(Gateway::new(parts)))) })
+}
+
+fn gro_config(plan: &Plan, key: hash::Key) -> Option<gro::Config> {
+    let default = gro::Config::default();
+    plan.lro.then(|| gro::Config {
+        profile: match plan.profile {
+            Profile::Strict => gro::Profile::Strict,
+            Profile::Linux => gro::Profile::linux(),
+        },
+        max_bytes: plan.max_bytes as usize,
+        max_packets: plan.max_packets as usize,
+        max_udp_packets: default.max_udp_packets.min(plan.max_packets as usize),
+        hold: plan.hold_us * 1000,
+        key,
+        ..default
+    })
+}
+
+fn interface(end: &End, out: &Out) -> Result<Box<dyn Port>, Error> {
+    out.change(&format!("ip link set dev {} promisc on", end.name), "PACKET_ADD_MEMBERSHIP PACKET_MR_PROMISC");
+    let port = PacketPort::open(&PacketConfig::new(&end.name)).map_err(|error| packet_error(&end.name, error))?;
+    Ok(Box::new(port))
+}
+
+fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
+    match error {
+        packet_socket::OpenError::NoInterface(_) => {
+            Error::new(Kind::NotFound, format!("there is no interface {name}"), "ip -br link")
+                .why("it went while the gateway started")
+        }
+        packet_socket::OpenError::NotEthernet(_) => {
+            let text = format!("{name} carries no Ethernet frames");
+            Error::new(Kind::Conflict, text, "another interface; for IP tunnels: segue tunnel")
+                .why("a gateway joins two Ethernets")
+        }
+        packet_socket::OpenError::Denied(error) => {
+            Error::system(format!("cannot open a packet socket on {name}"), &error, "sudo segue gateway ...")
+                .kind(Kind::NoPermission)
+                .why("this user lacks CAP_NET_RAW here")
+        }
+        packet_socket::OpenError::Call(call, error) => {
+            Error::system(format!("cannot receive from {name}: {call}"), &error, "segue doctor")
+                .why("the kernel refused")
+        }
+    }
+}
+
+/// A TAP in a namespace: made there, and set up over a connection of its own.
+fn tap_inside(end: &End, netns: &Netns, out: &Out) -> Result<Box<dyn Port>, Error> {
+    let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
+    let made = sys::in_net_namespace(&file, || {
+        let mut netlink = Netlink::open().map_err(|error| {
+            Error::system("cannot set up the TAP", &error, "segue doctor").why("no rtnetlink socket could be opened")
+        })?;
+        tap(end, &netns.ip(), &mut netlink, out)
+    });
+    made.map_err(|error| no_namespace(netns, &error))?
+}
+
+/// Why a namespace cannot be entered.
+pub(super) fn no_namespace(netns: &Netns, error: &io::Error) -> Error {
+    let made = Error::system(format!("cannot enter the network namespace {}", netns.name), error, "");
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => made
+            .kind(Kind::NotFound)
+            .why(format!("there is no {}", netns.path.display()))
+            .hint(format!("ip netns list\nsudo ip netns add {}", netns.name)),
+        Some(libc::EPERM | libc::EACCES) => {
+            made.kind(Kind::NoPermission).why("this user lacks CAP_SYS_ADMIN here").hint("sudo segue gateway ...")
+        }
+        _ => made.why(format!("{} is not a network namespace", netns.path.display())).hint("ip netns list"),
+    }
+}
+
+/// A TAP with its MTU, up.
+fn tap(end: &End, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<Box<dyn Port>, Error> {
+    let dev = &end.name;
+    let state = |error: &io::Error| why::change(dev, "read the state", error);
+    if netlink.link_named(dev).map_err(|error| state(&error))?.is_some_and(|link| !link.tun) {
+        return Err(why::tun_attach(dev, &io::Error::from_raw_os_error(libc::EEXIST)));
+    }
+    out.change(&format!("{ip} tuntap add dev {dev} mode tap vnet_hdr"), "TUNSETIFF");
+    let config =
+        TunConfig { name: dev.clone(), layer: Layer::Ethernet, existing: Existing::Attach, offloads: TunOffloads::All };
+    let port = TunPort::open(&config).map_err(|error| tun_error(dev, error))?;
+    let link = netlink
+        .link_named(dev)
+        .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
+        .map_err(|error| state(&error))?;
+    let mut changes = Changes { netlink, out, index: link.index, name: dev, ip };
+    changes.mtu(end.mtu).map_err(|error| why::change(dev, &format!("set the MTU {}", end.mtu), &error))?;
+    changes.up().map_err(|error| why::change(dev, "change the state", &error))?;
+    Ok(Box::new(port))
+}

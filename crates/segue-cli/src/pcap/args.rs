@@ -1,0 +1,212 @@
+//! The options of `segue pcap`.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
+use segue::wire::{Tunnels, gue, protocol};
+
+/// `segue pcap`
+#[derive(Args, Debug)]
+pub(crate) struct Pcap {
+    #[command(subcommand)]
+    pub(crate) action: Option<Action>,
+}
+
+/// What to do with a capture file.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Action {
+    /// join packets of a flow into trains, as GRO does
+    Merge(Merge),
+    /// cut trains and finish checksums: what was on the wire
+    Split(Split),
+    /// take one layer of tunnel off
+    Decap(Decap),
+    /// check every checksum
+    Verify(Verify),
+    /// flows, sizes, trains; what would merge, and why not the rest
+    Stat(Stat),
+}
+
+impl Action {
+    /// The name.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Action::Merge(_) => "merge",
+            Action::Split(_) => "split",
+            Action::Decap(_) => "decap",
+            Action::Verify(_) => "verify",
+            Action::Stat(_) => "stat",
+        }
+    }
+}
+
+/// What is read, and how.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Input {
+    /// The capture file, - for stdin
+    #[arg(value_name = "IN")]
+    pub(crate) input: Option<PathBuf>,
+    /// A cut or damaged file is no failure (exit 0)
+    #[arg(long)]
+    pub(crate) allow_cut: bool,
+    /// How progress is shown on stderr
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "never"]))]
+    pub(crate) progress: String,
+}
+
+/// Where it goes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Output {
+    /// The new file, - for stdout
+    #[arg(value_name = "OUT")]
+    pub(crate) output: Option<PathBuf>,
+    /// Replace IN when done
+    #[arg(short = 'i', long)]
+    pub(crate) in_place: bool,
+    /// Replace OUT where it exists
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Form of OUT; else as its name says, else as IN
+    #[arg(short = 'F', long, value_name = "FORM", value_parser = PossibleValuesParser::new(["pcap", "pcapng"]))]
+    pub(crate) format: Option<String>,
+}
+
+/// Which UDP ports carry tunnels.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Ports {
+    /// A UDP port with GUE; 6080 when not given, 0 for none
+    #[arg(long, value_name = "PORT")]
+    pub(crate) gue: Vec<u16>,
+    /// A UDP port with FOU: ipip, sit, gre or a protocol number
+    #[arg(long, value_name = "PORT:PROTO", value_parser = fou)]
+    pub(crate) fou: Vec<(u16, u8)>,
+}
+
+impl Ports {
+    /// As the parser takes them.
+    pub(crate) fn tunnels(&self) -> Tunnels {
+        let gue = if self.gue.is_empty() { &[gue::PORT][..] } else { &self.gue };
+        let tunnels = gue.iter().fold(Tunnels::NONE, |tunnels, port| tunnels.with_gue(*port));
+        self.fou.iter().fold(tunnels, |tunnels, (port, protocol)| tunnels.with_fou(*port, *protocol))
+    }
+}
+
+fn fou(text: &str) -> Result<(u16, u8), String> {
+    let wrong = || "expected PORT:PROTO, as 5555:ipip".to_owned();
+    let (port, name) = text.split_once(':').ok_or_else(wrong)?;
+    let port = port.parse().map_err(|_| wrong())?;
+    let number = match name {
+        "ipip" => protocol::IPV4,
+        "sit" => protocol::IPV6,
+        "gre" => protocol::GRE,
+        number => number.parse().map_err(|_| wrong())?,
+    };
+    Ok((port, number))
+}
+
+/// Limits and rules of merging.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Rules {
+    /// strict merges what can be restored, linux what Linux merges
+    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = PossibleValuesParser::new(["strict", "linux", "lro"]))]
+    pub(crate) profile: String,
+    /// Largest train, from its IP header
+    #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    pub(crate) max_bytes: u32,
+    /// Most packets of a train
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    pub(crate) max_packets: u32,
+    /// Longest time that a packet waits, microseconds
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=60_000_000))]
+    pub(crate) hold_us: u32,
+}
+
+/// `segue pcap merge`
+#[derive(Args, Debug)]
+pub(crate) struct Merge {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    #[command(flatten)]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) rules: Rules,
+    #[command(flatten)]
+    pub(crate) ports: Ports,
+}
+
+/// `segue pcap split`
+#[derive(Args, Debug)]
+pub(crate) struct Split {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    #[command(flatten)]
+    pub(crate) output: Output,
+    /// Take apart what segue pcap merge put together, exactly
+    #[arg(long, conflicts_with_all = ["mtu", "mss"])]
+    pub(crate) undo: bool,
+    /// Largest IP packet; else by the flow's SYN, else 1500
+    #[arg(long, value_name = "N", conflicts_with = "mss", value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    pub(crate) mtu: Option<u32>,
+    /// Payload bytes of a segment, of UDP trains as well
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_495))]
+    pub(crate) mss: Option<u32>,
+    /// Which checksums to write: unfinished ones, or wrong ones too
+    #[arg(long, value_name = "WHICH", default_value = "partial", value_parser = PossibleValuesParser::new(["partial", "all"]))]
+    pub(crate) fix_checksums: String,
+    #[command(flatten)]
+    pub(crate) ports: Ports,
+}
+
+/// `segue pcap decap`
+#[derive(Args, Debug)]
+pub(crate) struct Decap {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    #[command(flatten)]
+    pub(crate) output: Output,
+    /// Leave out what is not in a tunnel
+    #[arg(long)]
+    pub(crate) only_tunnelled: bool,
+    #[command(flatten)]
+    pub(crate) ports: Ports,
+}
+
+/// `segue pcap verify`
+#[derive(Args, Debug)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    /// Name IP packets longer than N bytes too
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    pub(crate) mtu: Option<u32>,
+    #[command(flatten)]
+    pub(crate) ports: Ports,
+}
+
+/// `segue pcap stat`
+#[derive(Args, Debug)]
+pub(crate) struct Stat {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    #[command(flatten)]
+    pub(crate) rules: Rules,
+    #[command(flatten)]
+    pub(crate) ports: Ports,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tunnel_ports_have_names_and_numbers() {
+        assert_eq!(fou("5555:ipip"), Ok((5555, 4)));
+        assert_eq!(fou("5556:41"), Ok((5556, 41)));
+        for wrong in ["", "5555", "5555:", ":gre", "70000:gre", "1:300", "x:4"] {
+            assert!(fou(wrong).is_err(), "{wrong}");
+        }
+        let none = Ports { gue: vec![0], fou: vec![] };
+        assert_eq!(format!("{:?}", none.tunnels()), format!("{:?}", Tunnels::NONE));
+    }
+}

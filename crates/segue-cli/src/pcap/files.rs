@@ -1,0 +1,471 @@
+//! Input and output files: pipes, the file beside that is renamed when complete, interrupts, progress.
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use segue_port::capture::{Format, ReadError, Reader, Writer};
+
+use super::args;
+use crate::error::{Error, Kind};
+use crate::out::{Out, to_stderr};
+use crate::signals::{Signals, Wish};
+use crate::sys::{Want, poll};
+use crate::units;
+
+/// How often the progress line is drawn.
+const REDRAW: Duration = Duration::from_millis(200);
+/// Reads between two looks at the clock and the signals, which cost more than a small read.
+const LOOKS: u32 = 4;
+
+/// What the user or the terminal may want while a file is worked on.
+#[derive(Debug)]
+struct Watch {
+    signals: Option<Signals>,
+    stopped: bool,
+    bar: Option<Bar>,
+    done: u64,
+    looks: u32,
+}
+
+#[derive(Debug)]
+struct Bar {
+    total: Option<u64>,
+    start: Instant,
+    drawn: Option<Instant>,
+}
+
+/// Shared between the two ends of the work.
+type Shared = Rc<RefCell<Watch>>;
+
+impl Watch {
+    /// Looks for Ctrl-C; an error when it came.
+    fn look(&mut self) -> io::Result<()> {
+        while let Some(signals) = &mut self.signals
+            && let Some((wish, _)) = signals.next()?
+        {
+            match wish {
+                Wish::Stop | Wish::StopNow | Wish::Hangup => self.stopped = true,
+                Wish::Counters => to_stderr(&format!("{} read\n", units::bytes(self.done))),
+                Wish::Child => {}
+            }
+        }
+        if self.stopped { Err(io::Error::other("interrupted")) } else { Ok(()) }
+    }
+
+    fn wait(&mut self, fd: &impl AsFd, want: Want) -> io::Result<()> {
+        loop {
+            self.look()?;
+            let Some(signals) = &self.signals else { return Ok(()) };
+            if poll(&[(fd.as_fd(), want), (signals.as_fd(), Want::Read)], Duration::from_secs(1))?[0] {
+                return Ok(());
+            }
+        }
+    }
+
+    fn draw(&mut self) {
+        let now = Instant::now();
+        if let Some(bar) = &mut self.bar
+            && bar.drawn.is_none_or(|drawn| now - drawn >= REDRAW)
+            && now - bar.start >= REDRAW
+        {
+            bar.drawn = Some(now);
+            to_stderr(&bar.line(self.done, now - bar.start));
+        }
+    }
+
+    fn erase(&mut self) {
+        if let Some(Bar { drawn: Some(_), .. }) = self.bar.take() {
+            to_stderr("\r\x1b[K");
+        }
+    }
+}
+
+impl Bar {
+    fn line(&self, done: u64, since: Duration) -> String {
+        let rate = done as f64 / since.as_secs_f64().max(0.001);
+        let speed = units::bytes(rate as u64);
+        match self.total {
+            Some(total) if total > 0 => {
+                let part = (done as f64 / total as f64).min(1.0);
+                let filled = (part * 24.0) as usize;
+                let left = Duration::from_secs_f64((total.saturating_sub(done)) as f64 / rate.max(1.0));
+                format!(
+                    "\r[{}{}] {:>3.0} %  {} of {}  {speed}/s  {} left\x1b[K",
+                    "#".repeat(filled),
+                    "-".repeat(24 - filled),
+                    part * 100.0,
+                    units::bytes(done),
+                    units::bytes(total),
+                    units::short_duration(left.as_secs()),
+                )
+            }
+            _ => format!("\r{}  {speed}/s\x1b[K", units::bytes(done)),
+        }
+    }
+}
+
+/// The input: a file, or stdin, that notices Ctrl-C.
+#[derive(Debug)]
+pub(super) struct Source {
+    file: File,
+    waits: bool,
+    watch: Shared,
+}
+
+impl Read for Source {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let mut watch = self.watch.borrow_mut();
+        if self.waits {
+            watch.wait(&self.file, Want::Read)?;
+        }
+        watch.looks += 1;
+        if watch.looks >= LOOKS {
+            watch.looks = 0;
+            watch.look()?;
+            watch.draw();
+        }
+        let n = self.file.read(out)?;
+        watch.done += n as u64;
+        Ok(n)
+    }
+}
+
+/// The output: a file that has its name only when complete, or stdout.
+#[derive(Debug)]
+pub(super) struct Target {
+    file: File,
+    waits: bool,
+    watch: Shared,
+    /// The file beside, and the name that it is to have.
+    beside: Option<Beside>,
+}
+
+#[derive(Debug)]
+struct Beside {
+    temporary: PathBuf,
+    path: PathBuf,
+    replace: bool,
+}
+
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.waits {
+            self.watch.borrow_mut().wait(&self.file, Want::Write)?;
+            // A pipe that has room takes this much without blocking (PIPE_BUF).
+            return self.file.write(&bytes[..bytes.len().min(4096)]);
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Target {
+    /// Gives the file its name.
+    fn commit(mut self) -> io::Result<()> {
+        self.watch.borrow_mut().look()?;
+        let Some(beside) = &self.beside else { return Ok(()) };
+        if beside.replace {
+            self.file.sync_data()?;
+            fs::rename(&beside.temporary, &beside.path)?;
+        } else {
+            // A link fails where the name exists, also where it came to be a moment ago; not every file system has links.
+            match fs::hard_link(&beside.temporary, &beside.path) {
+                Ok(()) => fs::remove_file(&beside.temporary)?,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => fs::rename(&beside.temporary, &beside.path)?,
+            }
+        }
+        self.beside = None;
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            let _ = fs::remove_file(&beside.temporary);
+        }
+    }
+}
+
+/// What is written to.
+pub(super) type Sink = Writer<BufWriter<Target>>;
+
+/// How far the input went.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    /// It is cut or damaged: what to say, and the number of the packet.
+    pub(super) fault: Option<(String, u64)>,
+}
+
+/// One command at work: names for messages, the input, and the watch.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) name: String,
+    action: &'static str,
+    allow_cut: bool,
+    watch: Shared,
+    input: Option<PathBuf>,
+}
+
+impl Job {
+    /// Opens the input.
+    pub(super) fn open(args: &args::Input, action: &'static str, out: &Out) -> Result<(Job, Reader<Source>), Error> {
+        let Some(path) = &args.input else {
+            let hint = format!("segue pcap {action} --help");
+            return Err(Error::new(Kind::Missing, "no capture file was given", hint));
+        };
+        let is_stdin = path.as_os_str() == "-";
+        let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
+        let file = if is_stdin {
+            let fd = io::stdin().as_fd().try_clone_to_owned();
+            File::from(fd.map_err(|error| Error::system("cannot read stdin", &error, "give a file name"))?)
+        } else {
+            File::open(path).map_err(|error| {
+                Error::system(format!("cannot open {name}"), &error, "check the name and the rights of the file")
+                    .kind(if error.kind() == io::ErrorKind::NotFound { Kind::NotFound } else { Kind::System })
+            })?
+        };
+        let data = file.metadata().ok();
+        let regular = data.as_ref().is_some_and(|data| data.is_file());
+        if data.as_ref().is_some_and(fs::Metadata::is_dir) {
+            return Err(Error::new(Kind::BadValue, format!("{name} is a directory"), "give a capture file"));
+        }
+        if is_stdin && io::stdin().is_terminal() {
+            return Err(Error::new(
+                Kind::Usage,
+                "stdin is a terminal, and a capture file is not typed",
+                format!("tcpdump -w - | segue pcap {action} - ..."),
+            ));
+        }
+        let shown = args.progress == "auto" && !out.quiet && io::stderr().is_terminal();
+        let total = data.filter(|_| regular).map(|data| data.len());
+        let bar = shown.then(|| Bar { total, start: Instant::now(), drawn: None });
+        let signals = Signals::new().map_err(|error| Error::system("cannot listen to signals", &error, "try again"))?;
+        let watch = Watch { signals: Some(signals), stopped: false, bar, done: 0, looks: 0 };
+        let watch = Rc::new(RefCell::new(watch));
+        let input = (!is_stdin).then(|| path.clone());
+        let job = Job { name, action, allow_cut: args.allow_cut, watch: Rc::clone(&watch), input };
+        let reader = Reader::new(Source { file, waits: !regular, watch }).map_err(|error| job.fatal(&error))?;
+        Ok((job, reader))
+    }
+
+    /// Makes the output, of the form that its name or `-F` says, else that of the input.
+    pub(super) fn create(&self, args: &args::Output, from: Format, out: &Out) -> Result<Sink, Error> {
+        let format = |path: Option<&Path>| -> Format {
+            let extension = path.and_then(Path::extension).map(|e| e.to_string_lossy().to_ascii_lowercase());
+            match (args.format.as_deref(), extension.as_deref()) {
+                (Some("pcap"), _) | (None, Some("pcap" | "cap" | "dmp")) => Format::Pcap,
+                (Some("pcapng"), _) | (None, Some("pcapng" | "ntar")) => Format::Pcapng,
+                _ => from,
+            }
+        };
+        let usage = |message: String, hint: String| Error::new(Kind::Usage, message, hint);
+        let command = format!("segue pcap {}", self.action);
+        let path = match (&args.output, args.in_place, &self.input) {
+            (Some(output), false, _) => output.clone(),
+            (None, true, Some(input)) => input.clone(),
+            (None, true, None) => {
+                return Err(usage("stdin cannot be replaced in place".into(), format!("{command} - OUT")));
+            }
+            (None, false, _) => {
+                let hint = format!("{command} {} OUT, or -i to replace it when done", self.name);
+                return Err(Error::new(Kind::Missing, "no output file", hint));
+            }
+            (Some(_), true, _) => {
+                return Err(usage(
+                    "-i replaces the input, so there is no output file".into(),
+                    format!("{command} -i {}", self.name),
+                ));
+            }
+        };
+        if path.as_os_str() == "-" {
+            return self.stdout(format(None), out);
+        }
+        let form = if args.in_place && args.format.is_none() { from } else { format(Some(&path)) };
+        if form != from {
+            out.note(&format!("note: {} becomes {} in {}", from.name(), form.name(), path.display()));
+        }
+        let same = |a: &Path, b: &Path| match (fs::metadata(a), fs::metadata(b)) {
+            (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+            _ => false,
+        };
+        if !args.in_place && self.input.as_deref().is_some_and(|input| same(input, &path)) {
+            let (input, shown) = (&self.name, path.display().to_string());
+            let which = if *input == shown { input.clone() } else { format!("{input}, {shown}") };
+            return Err(usage(
+                format!("input and output are the same file ({which})"),
+                format!("{command} -i {input}            replaces it when done"),
+            ));
+        }
+        let existing = fs::metadata(&path).ok();
+        if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
+            return Err(Error::new(Kind::BadValue, format!("{} is a directory", path.display()), "name a file in it"));
+        }
+        // A device or a pipe is written to; only files can be put beside.
+        if existing.as_ref().is_some_and(|data| !data.is_file()) {
+            let file = OpenOptions::new().write(true).open(&path).map_err(|error| self.cannot_write(&path, &error))?;
+            let target = Target { file, waits: true, watch: Rc::clone(&self.watch), beside: None };
+            return Ok(Writer::new(BufWriter::new(target), form));
+        }
+        if existing.is_some() && !args.force && !args.in_place {
+            return Err(exists(&path));
+        }
+        // A link stays a link: what it points to is replaced.
+        let path = fs::canonicalize(&path).unwrap_or(path);
+        let temporary = beside(&path);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&temporary)
+            .map_err(|error| self.cannot_write(&path, &error))?;
+        if let Some(data) = &existing {
+            let _ = file.set_permissions(fs::Permissions::from_mode(data.mode() & 0o7777));
+        }
+        let beside = Some(Beside { temporary, path, replace: args.force || args.in_place });
+        let target = Target { file, waits: false, watch: Rc::clone(&self.watch), beside };
+        Ok(Writer::new(BufWriter::with_capacity(1 << 18, target), form))
+    }
+
+    fn stdout(&self, format: Format, out: &Out) -> Result<Sink, Error> {
+        if out.json {
+            return Err(Error::new(
+                Kind::Conflict,
+                "with -j the summary goes to stdout, and so would the capture",
+                "name an output file, or leave out -j",
+            ));
+        }
+        if io::stdout().is_terminal() {
+            return Err(Error::new(
+                Kind::Usage,
+                "stdout is a terminal, and a capture file would garble it",
+                format!("segue pcap {} {} - | tcpdump -r -", self.action, self.name),
+            ));
+        }
+        let fd = io::stdout().as_fd().try_clone_to_owned();
+        let file = File::from(fd.map_err(|error| Error::system("cannot write to stdout", &error, "name a file"))?);
+        let waits = !file.metadata().is_ok_and(|data| data.is_file());
+        let target = Target { file, waits, watch: Rc::clone(&self.watch), beside: None };
+        Ok(Writer::new(BufWriter::with_capacity(1 << 16, target), format))
+    }
+
+    /// Ends the output: it gets its name.
+    pub(super) fn finish(&self, sink: Sink) -> Result<(), Error> {
+        let done = sink.finish().and_then(|buffered| buffered.into_inner().map_err(|error| error.into_error()));
+        done.and_then(Target::commit).map_err(|error| self.write_failed(&error))
+    }
+
+    /// What to do about an error of the reader: a cut or damaged file is noted, all else ends the work.
+    pub(super) fn fault(&self, error: &ReadError, end: &mut End) -> Result<(), Error> {
+        match error {
+            ReadError::Cut { number, .. } | ReadError::Damaged { number, .. } => {
+                end.fault = Some((error.to_string(), *number));
+                Ok(())
+            }
+            _ => Err(self.fatal(error)),
+        }
+    }
+
+    /// The failure that a cut or damaged input is after the work is done, unless it is allowed.
+    pub(super) fn verdict(&self, end: &End, out: &Out) -> Result<(), Error> {
+        self.erase();
+        let Some((what, _)) = &end.fault else { return Ok(()) };
+        if self.allow_cut {
+            out.note(&format!("note: {}: {what}", self.name));
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Damaged,
+            format!("{}: {what}", self.name),
+            "--allow-cut takes what is whole as all there is",
+        )
+        .why("all whole packets in front of it were used, nothing behind it"))
+    }
+
+    /// Removes the progress line.
+    pub(super) fn erase(&self) {
+        self.watch.borrow_mut().erase();
+    }
+
+    fn fatal(&self, error: &ReadError) -> Error {
+        let name = &self.name;
+        match error {
+            ReadError::Io(error) if self.watch.borrow().stopped => self.stopped(error),
+            ReadError::Io(error) => {
+                self.erase();
+                Error::system(format!("cannot read {name}"), error, "check the file and its disk")
+            }
+            ReadError::Compressed(with) => Error::new(
+                Kind::NotAvailable,
+                format!("{name} is compressed ({with})"),
+                format!("{} {name} | segue pcap {} - ...", unpacker(with), self.action),
+            ),
+            ReadError::Cut { .. } | ReadError::Damaged { .. } => {
+                Error::new(Kind::Damaged, format!("{name}: {error}"), "capture again, or look at it with: xxd")
+            }
+            ReadError::Empty | ReadError::Unknown(_) => {
+                Error::new(Kind::Damaged, format!("cannot read {name}: {error}"), "give a pcap or pcapng file")
+            }
+        }
+    }
+
+    /// A failure of the output.
+    pub(super) fn write_failed(&self, error: &io::Error) -> Error {
+        if self.watch.borrow().stopped {
+            return self.stopped(error);
+        }
+        self.erase();
+        match error.kind() {
+            // The reader has what it wanted.
+            io::ErrorKind::BrokenPipe => std::process::exit(0),
+            io::ErrorKind::AlreadyExists => {
+                Error::new(Kind::InUse, "the output file came to be in the meantime", "-f replaces it")
+            }
+            io::ErrorKind::Other => {
+                Error::new(Kind::BadValue, format!("cannot write: {error}"), "write pcapng: -F pcapng")
+            }
+            _ => Error::system("cannot write the output", error, "write to a place with room for it"),
+        }
+    }
+
+    fn stopped(&self, _: &io::Error) -> Error {
+        self.erase();
+        Error::new(Kind::Interrupted, "interrupted; nothing was written", "run it again")
+    }
+
+    fn cannot_write(&self, path: &Path, error: &io::Error) -> Error {
+        Error::system(format!("cannot write {}", path.display()), error, "name a place where you may write")
+    }
+}
+
+fn unpacker(with: &str) -> &str {
+    match with {
+        "gzip" => "zcat",
+        "zstd" => "zstdcat",
+        "xz" => "xzcat",
+        "bzip2" => "bzcat",
+        other => other,
+    }
+}
+
+fn exists(path: &Path) -> Error {
+    Error::new(Kind::Conflict, format!("{} exists", path.display()), "-f replaces it, or choose a new name")
+}
+
+/// The name of the file while it is made.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".segue-{}", std::process::id()));
+    path.with_file_name(name)
+}

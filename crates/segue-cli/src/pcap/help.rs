@@ -1,0 +1,109 @@
+//! The help of `segue pcap` and each of its commands.
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+use crate::error::{Error, Kind};
+use crate::help::{Page, complete, screen};
+
+/// The pages, in the order of the commands.
+const PAGES: &[Page] = &[
+    Page {
+        name: "pcap merge",
+        usage: "segue pcap merge IN OUT [OPTION]...",
+        examples: &[
+            ("segue pcap merge in.pcap out.pcapng", "trains, with what it takes to undo them"),
+            ("tcpdump -w - | segue pcap merge - - | tshark -r -", "in a pipe"),
+            ("segue pcap merge in.pcap out.pcap --profile linux --max-packets 44", "as Linux would, at most 44"),
+        ],
+        more: "\
+Time is that of the timestamps. A train stands at the place of its first packet.
+Into pcapng each train carries a note, with which segue pcap split --undo gives
+back the packets exactly; pcap has no place for it. docs/pcap.md has its form.
+",
+    },
+    Page {
+        name: "pcap split",
+        usage: "segue pcap split IN OUT [--undo | --mtu N | --mss N] [OPTION]...",
+        examples: &[
+            ("segue pcap split big.pcap wire.pcap", "cut by the MSS of each connection, else at 1500"),
+            ("segue pcap split --undo merged.pcapng out.pcap", "what was merged, exactly"),
+            ("segue pcap split -i big.pcap --mtu 9000", "in place, for a jumbo link"),
+        ],
+        more: "\
+Unfinished checksums, which hold only the pseudo header's sum, are finished.
+Wrong ones stay wrong, in every piece too, unless --fix-checksums all.
+A UDP train does not say how long its datagrams were; --mss says it.
+",
+    },
+    Page {
+        name: "pcap decap",
+        usage: "segue pcap decap IN OUT [OPTION]...",
+        examples: &[
+            ("segue pcap decap tunnel.pcap inside.pcap", "GUE on port 6080, GRE, IPIP and SIT"),
+            ("segue pcap decap in.pcap out.pcap --fou 5555:ipip --only-tunnelled", "FOU, and nothing else"),
+        ],
+        more: "\
+One layer is taken off; run it again for the next. The packet inside stays as it
+was in the tunnel, its checksum finished where a remote checksum option asks for
+it. What is damaged outside stays in its tunnel and is counted.
+",
+    },
+    Page {
+        name: "pcap verify",
+        usage: "segue pcap verify IN [OPTION]...",
+        examples: &[
+            ("segue pcap verify in.pcap", "a line for each packet that is not as on a wire"),
+            ("segue pcap verify in.pcap -j | jq -c 'select(.verdict==\"bad\")'", "an object a line for each packet"),
+        ],
+        more: "\
+Exit status: 0 nothing bad, 1 something bad or the file is cut. Unfinished
+checksums are not bad: the network card was to finish them.
+",
+    },
+    Page {
+        name: "pcap stat",
+        usage: "segue pcap stat IN [OPTION]...",
+        examples: &[
+            ("segue pcap stat in.pcap", "a screen"),
+            ("segue pcap stat in.pcap -j -p", "all of it, for programs"),
+        ],
+        more: "",
+    },
+];
+
+/// The help of one of the commands.
+pub(crate) fn of(action: &str, long: bool) -> Result<String, Error> {
+    let mut tree = Cli::command();
+    tree.build();
+    let page = PAGES.iter().find(|page| page.name.strip_prefix("pcap ") == Some(action));
+    let command = tree.find_subcommand("pcap").and_then(|pcap| pcap.find_subcommand(action));
+    let (Some(page), Some(command)) = (page, command) else {
+        return Err(Error::new(Kind::Usage, format!("there is no help for `pcap {action}`"), "segue help pcap"));
+    };
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    Ok(if long { complete(page, command, &about) } else { screen(page, command, &about) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_page_a_screen_and_examples() {
+        let tree = Cli::command();
+        let pcap = tree.find_subcommand("pcap").unwrap();
+        let names: Vec<String> = pcap.get_subcommands().map(|c| format!("pcap {}", c.get_name())).collect();
+        assert_eq!(PAGES.iter().map(|page| page.name).collect::<Vec<_>>(), names);
+        for page in PAGES {
+            let action = page.name.strip_prefix("pcap ").unwrap();
+            let screen = of(action, false).unwrap();
+            assert!(screen.lines().count() <= 24, "{} lines\n{screen}", screen.lines().count());
+            let long = of(action, true).unwrap();
+            assert!(long.starts_with("Examples:\n  ") && (2..=3).contains(&page.examples.len()), "{long}");
+            for text in [screen, long] {
+                assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! GRO over a capture: one table for each interface and link header, time from the timestamps.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use segue::gro::{self, Gro};
+use segue::packet::{Csum, Frag, Packet, Pool, Tunnels, Unit};
+use segue::reason::Reason;
+use segue::time::Nanos;
+use segue_port::capture::Record;
+
+use super::args::Rules;
+use super::frame::{Frame, Layer, Verdict};
+use crate::error::{Error, Kind};
+
+/// Most tables; the one used longest ago makes room for another. Real captures have one for each interface and direction.
+const MAX_LANES: usize = 64;
+
+/// A record's bytes, and which record it is.
+#[derive(Clone, Debug)]
+pub(super) struct Buf {
+    pub(super) raw: Rc<[u8]>,
+    /// Where the network header begins.
+    from: usize,
+    to: usize,
+    pub(super) index: u64,
+}
+
+impl AsRef<[u8]> for Buf {
+    fn as_ref(&self) -> &[u8] {
+        &self.raw[self.from..self.to]
+    }
+}
+
+/// The place of a range of a record's bytes, counted from the record's first.
+pub(super) fn place_of(buf: &Buf, part: &[u8]) -> usize {
+    part.as_ptr() as usize - buf.raw.as_ptr() as usize
+}
+
+/// What came out: a packet or train, and the records that it is made of, in order.
+pub(super) struct Out {
+    pub(super) packet: Box<Packet<Buf>>,
+    pub(super) members: Vec<u64>,
+}
+
+/// Why nothing was given to GRO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aside {
+    /// No IP.
+    NotIp,
+    /// Bytes of it are missing.
+    Cut,
+    /// A frame check sequence behind it would be wrong for a train.
+    CheckSequence,
+    /// An obsolete form of record, which has no place for a note.
+    Obsolete,
+}
+
+impl Aside {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Aside::NotIp => "not_ip",
+            Aside::Cut => "cut",
+            Aside::CheckSequence => "frame_check_sequence",
+            Aside::Obsolete => "obsolete_block",
+        }
+    }
+}
+
+struct Lane {
+    interface: u32,
+    prefix: Box<[u8]>,
+    gro: Gro<Buf>,
+    /// Packets without payload have no bytes by which to know them; they leave in the order in which they came.
+    bare: VecDeque<u64>,
+    used: u64,
+}
+
+/// The tables.
+pub(super) struct Lanes {
+    config: gro::Config,
+    tunnels: Tunnels,
+    lanes: Vec<Lane>,
+    pool: Pool<Buf>,
+    now: Nanos,
+    uses: u64,
+    done: Tally,
+    findings: Vec<super::frame::Finding>,
+}
+
+/// What GRO counted, over all tables.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) trains: u64,
+    pub(super) segments: u64,
+    pub(super) alone: BTreeMap<&'static str, u64>,
+    pub(super) flushes: BTreeMap<&'static str, u64>,
+    pub(super) mismatches: BTreeMap<&'static str, u64>,
+}
+
+impl Tally {
+    fn add(&mut self, stats: &gro::Stats) {
+        self.trains += stats.trains;
+        self.segments += stats.segments;
+        fn each<R: Reason>(to: &mut BTreeMap<&'static str, u64>, counts: &segue::reason::Counts<R>) {
+            for (reason, n) in counts.iter().filter(|(_, n)| *n > 0) {
+                *to.entry(reason.name()).or_default() += n;
+            }
+        }
+        each(&mut self.alone, &stats.alone);
+        each(&mut self.flushes, &stats.flushes);
+        each(&mut self.mismatches, &stats.mismatches);
+    }
+}
+
+/// The rules as the command line gave them.
+pub(super) fn config(rules: &Rules) -> Result<gro::Config, Error> {
+    let profile = match rules.profile.as_str() {
+        "linux" => gro::Profile::linux(),
+        "lro" => {
+            return Err(Error::new(
+                Kind::NotAvailable,
+                "profile `lro` is not available yet",
+                "--profile strict or --profile linux",
+            ));
+        }
+        _ => gro::Profile::Strict,
+    };
+    let most = rules.max_packets as usize;
+    Ok(gro::Config {
+        profile,
+        max_bytes: rules.max_bytes as usize,
+        max_packets: most,
+        max_udp_packets: most.min(gro::Config::default().max_udp_packets),
+        hold: u64::from(rules.hold_us) * 1000,
+        ..gro::Config::default()
+    })
+}
+
+impl Lanes {
+    pub(super) fn new(config: gro::Config, tunnels: Tunnels) -> Lanes {
+        Lanes {
+            config,
+            tunnels,
+            lanes: Vec::new(),
+            pool: Pool::new(256),
+            now: Nanos(0),
+            uses: 0,
+            done: Tally::default(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// Takes a record with its bytes in `raw`. What comes out goes to `each`, the record itself perhaps among it. `Err` says why it was not taken; whatever was held of its interface came out then.
+    pub(super) fn push(
+        &mut self,
+        record: &Record<'_>,
+        raw: &Rc<[u8]>,
+        index: u64,
+        mut each: impl FnMut(Out),
+    ) -> Result<(), Aside> {
+        if let Some(nanos) = record.nanos {
+            // Timestamps may go back, time does not.
+            self.now = self.now.max(Nanos(nanos));
+        }
+        self.expire(&mut each);
+        let aside = match segue_port::capture::link::start(record.link, record.data()) {
+            _ if record.is_cut() => Err(Aside::Cut),
+            _ if record.fcs_len != 0 => Err(Aside::CheckSequence),
+            _ if record.form == segue_port::capture::Form::Obsolete => Err(Aside::Obsolete),
+            None => Err(Aside::NotIp),
+            Some(start) => Ok(start),
+        };
+        let (prefix, start) = match aside {
+            Ok(found) => found,
+            // It has no flow, so nothing must wait for it.
+            Err(Aside::NotIp) => return Err(Aside::NotIp),
+            Err(why) => {
+                self.flush_interface(record.interface, &mut each);
+                return Err(why);
+            }
+        };
+        let lane = self.lane(record.interface, &record.data()[..prefix], &mut each);
+        let mut packet = self.pool.take();
+        let buf = Buf { raw: Rc::clone(raw), from: record.data.start + prefix, to: record.data.end, index };
+        packet.load(Frag::all(buf), start, &self.tunnels);
+        if self.is_unfinished(record, prefix, &packet) {
+            packet.offload.unit = Unit::Whole(Csum::Partial);
+        }
+        let lane = &mut self.lanes[lane];
+        if packet.payload.is_empty() {
+            lane.bare.push_back(index);
+        }
+        lane.gro.push(packet, self.now, &mut self.pool);
+        drain(lane, &mut each);
+        Ok(())
+    }
+
+    /// Whether the transport checksum was left to somebody in front of whom the packet was captured. The sum over the
+    /// payload is taken only where the field makes it likely.
+    fn is_unfinished(&mut self, record: &Record<'_>, prefix: usize, packet: &Packet<Buf>) -> bool {
+        let (Some(header), Some(ip)) = (packet.layout.transport(), packet.layout.inner_ip()) else { return false };
+        if packet.offload.unit != Unit::Whole(Csum::Unknown) || !packet.layout.is_exact() {
+            return false;
+        }
+        let bytes = &record.data()[prefix..];
+        let is_tcp = header.kind == segue::packet::Kind::Tcp;
+        let (number, at) = if is_tcp { (6, segue::wire::tcp::CHECKSUM) } else { (17, segue::wire::udp::CHECKSUM) };
+        let len = packet.len() - header.start();
+        let primed =
+            super::frame::pseudo(bytes, ip, number, len).map(|sum| segue::checksum::Field::primed(sum).value());
+        if primed.is_none() || primed != segue::wire::read_u16(bytes, header.start() + at) {
+            return false;
+        }
+        let Some(frame) = Frame::open(record.link, record.data(), &self.tunnels, usize::MAX) else { return false };
+        frame.judge(&mut self.findings);
+        let is_transport = |layer| layer == if is_tcp { Layer::Tcp } else { Layer::Udp };
+        self.findings.iter().any(|f| !f.is_outer && is_transport(f.layer) && f.verdict == Verdict::Unfinished)
+    }
+
+    /// Everything held comes out.
+    pub(super) fn flush(&mut self, mut each: impl FnMut(Out)) {
+        for lane in &mut self.lanes {
+            lane.gro.flush();
+            drain(lane, &mut each);
+        }
+    }
+
+    /// The end of a section: interfaces mean something else behind it.
+    pub(super) fn forget(&mut self, each: impl FnMut(Out)) {
+        self.flush(each);
+        for lane in self.lanes.drain(..) {
+            self.done.add(lane.gro.stats());
+        }
+    }
+
+    /// What was counted so far.
+    pub(super) fn tally(&self) -> Tally {
+        let mut tally = self.done.clone();
+        self.lanes.iter().for_each(|lane| tally.add(lane.gro.stats()));
+        tally
+    }
+
+    /// Boxes that came out and are no longer needed.
+    pub(super) fn give_back(&mut self, packet: Box<Packet<Buf>>) {
+        self.pool.put(packet);
+    }
+
+    fn expire(&mut self, each: &mut impl FnMut(Out)) {
+        for lane in &mut self.lanes {
+            if lane.gro.deadline().is_some_and(|deadline| deadline <= self.now) {
+                lane.gro.expire(self.now);
+                drain(lane, each);
+            }
+        }
+    }
+
+    fn flush_interface(&mut self, interface: u32, each: &mut impl FnMut(Out)) {
+        for lane in self.lanes.iter_mut().filter(|lane| lane.interface == interface) {
+            lane.gro.flush();
+            drain(lane, each);
+        }
+    }
+
+    fn lane(&mut self, interface: u32, prefix: &[u8], each: &mut impl FnMut(Out)) -> usize {
+        self.uses += 1;
+        let found = self.lanes.iter().position(|lane| lane.interface == interface && *lane.prefix == *prefix);
+        let at = found.unwrap_or_else(|| {
+            if self.lanes.len() == MAX_LANES {
+                let oldest = (0..MAX_LANES).min_by_key(|&at| self.lanes[at].used).unwrap_or(0);
+                let mut lane = self.lanes.swap_remove(oldest);
+                lane.gro.flush();
+                drain(&mut lane, each);
+                self.done.add(lane.gro.stats());
+            }
+            let gro = Gro::new(self.config);
+            self.lanes.push(Lane { interface, prefix: prefix.into(), gro, bare: VecDeque::new(), used: 0 });
+            self.lanes.len() - 1
+        });
+        self.lanes[at].used = self.uses;
+        at
+    }
+}
+
+fn drain(lane: &mut Lane, each: &mut impl FnMut(Out)) {
+    while let Some(packet) = lane.gro.pop() {
+        let mut members: Vec<u64> = packet.payload.frags().iter().map(|frag| frag.clone().into_inner().index).collect();
+        members.dedup();
+        if members.is_empty() {
+            members.extend(lane.bare.pop_front());
+        }
+        each(Out { packet, members });
+    }
+}

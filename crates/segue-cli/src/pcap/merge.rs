@@ -1,0 +1,419 @@
+//! `segue pcap merge`: what GRO would have made of a capture.
+//!
+//! A train stands at the place and has the time of its first packet, so that the file stays in order of time and no
+//! acknowledgment comes before what it acknowledges. Packets wait in a window until everything in front of them is
+//! decided; the window is bounded, and when it is full all trains end.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+
+use segue::gso;
+use segue::packet::{Csum, LayerCsum, TrainCsum, Unit};
+use segue_port::capture::undo::{self, Member};
+use segue_port::capture::{Block, BlockKind, Form, Format, Interface, Item, Order, Outgoing, Record, WHOLE, options};
+use serde_json::{Value, json};
+
+use super::args::Merge;
+use super::files::{End, Job, Sink};
+use super::lanes::{self, Buf, Lanes, place_of};
+use crate::error::Error;
+use crate::out::Out;
+
+/// Most records that wait.
+const WINDOW: usize = 65_536;
+/// Most bytes of records that wait.
+const WINDOW_BYTES: usize = 24 << 20;
+
+/// Runs it.
+pub(super) fn run(args: &Merge, out: &Out) -> Result<(), Error> {
+    let config = lanes::config(&args.rules)?;
+    let (job, mut reader) = Job::open(&args.input, "merge", out)?;
+    let sink = job.create(&args.output, reader.format(), out)?;
+    let mut work = Work {
+        window: Window {
+            slots: VecDeque::new(),
+            base: 0,
+            bytes: 0,
+            notes: sink.format() == Format::Pcapng,
+            refused: 0,
+        },
+        lanes: Lanes::new(config, args.ports.tunnels()),
+        sink,
+        aside: BTreeMap::new(),
+        order: reader.order(),
+        last_ticks: 0,
+    };
+    let mut end = End::default();
+    if let Some((head, raw)) = reader.pcap_head() {
+        let mut whole = *head;
+        whole.snaplen = whole.snaplen.max(WHOLE);
+        let mut list = Vec::new();
+        options::push(&mut list, Order::NATIVE, options::SHB_USERAPPL, super::USERAPPL.as_bytes());
+        undo::push(&mut list, Order::NATIVE, undo::About::Pcap, true, raw);
+        if work.window.notes {
+            work.order = Order::NATIVE;
+        }
+        work.sink.begin_pcap(&whole, raw, &list).map_err(|error| job.write_failed(&error))?;
+    }
+    loop {
+        match reader.next() {
+            Ok(None) => break,
+            Ok(Some(Item::Packet(record))) => work.packet(&record).map_err(|error| job.write_failed(&error))?,
+            Ok(Some(Item::Block(block))) => work.block(&block).map_err(|error| job.write_failed(&error))?,
+            Err(error) => job.fault(&error, &mut end)?,
+        }
+    }
+    work.flush().map_err(|error| job.write_failed(&error))?;
+    let (packets, units) = (reader.packets(), work.sink.packets());
+    let summary = work.summary(packets, units, &end);
+    job.finish(work.sink)?;
+    job.erase();
+    if out.json {
+        super::show_json(out, summary, &job, &end)
+    } else {
+        out.note(&text(&summary));
+        if !work.window.notes {
+            out.note("note: pcap has no place for what `split --undo` needs; write pcapng to keep it");
+        }
+        job.verdict(&end, out)
+    }
+}
+
+/// A record that waits, with its bytes.
+#[derive(Clone, Debug)]
+struct Entry {
+    record: Record<'static>,
+    raw: Rc<[u8]>,
+}
+
+impl Entry {
+    fn of(record: &Record<'_>) -> Entry {
+        let (data, options) = (record.data.clone(), record.options.clone());
+        Entry { record: Record { raw: &[], data, options, ..*record }, raw: record.raw.into() }
+    }
+
+    fn record(&self) -> Record<'_> {
+        let (data, options) = (self.record.data.clone(), self.record.options.clone());
+        Record { raw: &self.raw, data, options, ..self.record }
+    }
+}
+
+/// What waits at one place of the file.
+enum Slot {
+    /// A packet of which nothing is decided.
+    Waiting(Entry),
+    /// A packet that goes on as it is.
+    Alone(Entry),
+    /// A packet that is part of a train in front.
+    Absorbed,
+    /// A train, with its first packet.
+    Train(Entry, Train),
+    /// A block that is no packet.
+    Block(BlockKind, Vec<u8>, Order, Option<Interface>),
+}
+
+struct Train {
+    frame: Vec<u8>,
+    /// Options of the first packet and the note, without an end.
+    options: Vec<u8>,
+    ticks: u64,
+}
+
+impl Train {
+    fn len(&self) -> usize {
+        self.frame.len() + self.options.len()
+    }
+}
+
+/// The part of the file that is not decided yet.
+struct Window {
+    slots: VecDeque<Slot>,
+    /// Position of the first slot.
+    base: u64,
+    bytes: usize,
+    /// Whether trains carry notes.
+    notes: bool,
+    /// Trains that could not be written as one packet, and were left as they came.
+    refused: u64,
+}
+
+struct Work {
+    window: Window,
+    lanes: Lanes,
+    sink: Sink,
+    aside: BTreeMap<&'static str, u64>,
+    order: Order,
+    last_ticks: u64,
+}
+
+impl Work {
+    fn packet(&mut self, record: &Record<'_>) -> io::Result<()> {
+        let entry = Entry::of(record);
+        let raw = Rc::clone(&entry.raw);
+        let index = self.window.push(Slot::Waiting(entry), raw.len());
+        self.last_ticks = record.ticks.unwrap_or(self.last_ticks);
+        let mut done = Vec::new();
+        let taken = self.lanes.push(record, &raw, index, |out| done.push(out));
+        for out in done {
+            let packet = self.window.settle(out, self.order, self.last_ticks);
+            self.lanes.give_back(packet);
+        }
+        if let Err(why) = taken {
+            *self.aside.entry(why.name()).or_default() += 1;
+            self.window.alone(index);
+        }
+        if self.window.slots.len() >= WINDOW || self.window.bytes >= WINDOW_BYTES {
+            self.flush()?;
+        }
+        self.emit()
+    }
+
+    fn block(&mut self, block: &Block<'_>) -> io::Result<()> {
+        let Block { kind, raw, order, interface } = *block;
+        if kind == BlockKind::Section {
+            self.flush()?;
+            self.lanes.forget(|_| {});
+            self.order = order;
+            self.last_ticks = 0;
+        }
+        let raw = if self.window.notes { undo::annotated(kind, raw, order) } else { raw.to_vec() };
+        let len = raw.len();
+        self.window.push(Slot::Block(kind, raw, order, interface.cloned()), len);
+        self.emit()
+    }
+
+    /// Decides everything, and writes it.
+    fn flush(&mut self) -> io::Result<()> {
+        let mut done = Vec::new();
+        self.lanes.flush(|out| done.push(out));
+        for out in done {
+            let packet = self.window.settle(out, self.order, self.last_ticks);
+            self.lanes.give_back(packet);
+        }
+        self.emit()
+    }
+
+    /// Writes what is decided, up to the first that is not.
+    fn emit(&mut self) -> io::Result<()> {
+        while let Some(slot) = self.window.slots.front() {
+            if matches!(slot, Slot::Waiting(..)) {
+                break;
+            }
+            let Some(slot) = self.window.pop() else { break };
+            match slot {
+                Slot::Alone(entry) => self.alone(&entry)?,
+                Slot::Train(entry, train) => self.sink.packet(&Outgoing {
+                    interface: entry.record.interface,
+                    ticks: Some(train.ticks),
+                    len: train.frame.len() as u32,
+                    data: &[&train.frame],
+                    options: &train.options,
+                })?,
+                Slot::Block(kind, raw, order, interface) => {
+                    self.sink.block(&Block { kind, raw: &raw, order, interface: interface.as_ref() })?;
+                }
+                Slot::Absorbed | Slot::Waiting(..) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn alone(&mut self, entry: &Entry) -> io::Result<()> {
+        let record = entry.record();
+        if record.form != Form::Enhanced || !self.window.notes || undo::find(record.options(), self.order).is_none() {
+            return self.sink.record(&record);
+        }
+        // It carries the note of an earlier merge, which the undoing of this one must not take for its own.
+        let list = undo::filtered(record.options(), self.order, |_| true);
+        let data = record.data();
+        let head_len = data.len().min(64);
+        let member = Member {
+            position: 0,
+            ticks: record.ticks,
+            len: record.len,
+            head: data[..head_len].to_vec(),
+            payload: head_len..data.len(),
+            trailer: Vec::new(),
+            options: Some(list),
+        };
+        let ticks = record.ticks.unwrap_or(0);
+        let note = undo::encode(&data[..head_len], ticks, &[member]);
+        let mut carried = undo::filtered(record.options(), self.order, |code| code != undo::OPTION);
+        undo::push(&mut carried, self.order, undo::About::Members, false, &note);
+        self.sink.packet(&Outgoing {
+            interface: record.interface,
+            ticks: record.ticks,
+            len: record.len,
+            data: &[data],
+            options: &carried,
+        })
+    }
+
+    fn summary(&self, packets: u64, units: u64, end: &End) -> Value {
+        let tally = self.lanes.tally();
+        let mut alone = tally.alone;
+        for (name, n) in &self.aside {
+            *alone.entry(name).or_default() += n;
+        }
+        json!({
+            "schema": "segue.pcap.merge/1",
+            "packets_in": packets,
+            "packets_out": units,
+            "trains": tally.trains - self.window.refused,
+            "segments": tally.segments,
+            "mean_segments": if tally.trains > 0 { tally.segments as f64 / tally.trains as f64 } else { 0.0 },
+            "ratio": if units > 0 { packets as f64 / units as f64 } else { 1.0 },
+            "undo": self.window.notes,
+            "why_trains_ended": tally.flushes,
+            "why_alone": alone,
+            "why_refused": tally.mismatches,
+            "cut": end.fault.as_ref().map(|(what, _)| what),
+        })
+    }
+}
+
+impl Window {
+    fn push(&mut self, slot: Slot, len: usize) -> u64 {
+        self.bytes += len;
+        self.slots.push_back(slot);
+        self.base + self.slots.len() as u64 - 1
+    }
+
+    fn pop(&mut self) -> Option<Slot> {
+        let slot = self.slots.pop_front()?;
+        self.base += 1;
+        self.bytes -= match &slot {
+            Slot::Alone(entry) | Slot::Waiting(entry) => entry.raw.len(),
+            Slot::Block(_, raw, ..) => raw.len(),
+            Slot::Train(_, train) => train.len(),
+            // Its bytes went to the train.
+            Slot::Absorbed => 0,
+        };
+        Some(slot)
+    }
+
+    fn alone(&mut self, index: u64) {
+        if let Some(slot) = self.slots.get_mut((index - self.base) as usize)
+            && let Slot::Waiting(entry) = slot
+        {
+            *slot = Slot::Alone(entry.clone());
+        }
+    }
+
+    /// Puts what came out of GRO into its place; gives the box back.
+    fn settle(&mut self, out: lanes::Out, order: Order, last_ticks: u64) -> Box<segue::packet::Packet<Buf>> {
+        let lanes::Out { mut packet, members } = out;
+        if members.len() > 1
+            && let Some((entry, train)) = self.train(&mut packet, &members, order, last_ticks)
+        {
+            for index in &members {
+                let slot = &mut self.slots[(index - self.base) as usize];
+                if let Slot::Waiting(entry) = std::mem::replace(slot, Slot::Absorbed) {
+                    self.bytes -= entry.raw.len();
+                }
+            }
+            self.bytes += train.len();
+            self.slots[(members[0] - self.base) as usize] = Slot::Train(entry, train);
+            return packet;
+        }
+        if members.len() > 1 {
+            self.refused += 1;
+        }
+        for index in members {
+            self.alone(index);
+        }
+        packet
+    }
+
+    /// The one packet that a train becomes, with the note for its undoing. `None` where the engine cannot write it.
+    fn train(
+        &self,
+        packet: &mut segue::packet::Packet<Buf>,
+        members: &[u64],
+        order: Order,
+        last_ticks: u64,
+    ) -> Option<(Entry, Train)> {
+        finish(packet)?;
+        let at = |index: u64| match self.slots.get((index - self.base) as usize) {
+            Some(Slot::Waiting(entry)) => Some(entry),
+            _ => None,
+        };
+        let first = at(members[0])?;
+        let head = first.record();
+        let frag = &packet.payload.frags()[0];
+        // Link header, then the train's own headers, which are as long as those of its first packet.
+        let prefix =
+            (place_of(&frag.clone().into_inner(), frag.bytes()) - head.data.start).checked_sub(packet.head.len())?;
+        let mut frame = head.data()[..prefix].to_vec();
+        frame.extend_from_slice(packet.head.bytes());
+        let head_len = frame.len();
+        let ticks = head.ticks.unwrap_or(last_ticks);
+        // A hash of the bytes is no longer right, and a note of an earlier merge belongs to the packet inside.
+        let keep = |code| code != options::EPB_HASH && code != undo::OPTION;
+        let carried = undo::filtered(head.options(), order, keep);
+        let mut list = Vec::with_capacity(members.len());
+        for frag in packet.payload.frags() {
+            let buf = frag.clone().into_inner();
+            let record = at(buf.index)?.record();
+            let from = place_of(&buf, frag.bytes());
+            let payload = frame.len()..frame.len() + frag.len();
+            frame.extend_from_slice(frag.bytes());
+            if self.notes {
+                let own = undo::filtered(record.options(), order, |_| true);
+                list.push(Member {
+                    position: buf.index - members[0],
+                    ticks: record.ticks,
+                    len: record.len,
+                    head: record.raw[record.data.start..from].to_vec(),
+                    payload,
+                    trailer: record.raw[from + frag.len()..record.data.end].to_vec(),
+                    options: (own != carried).then_some(own),
+                });
+            }
+        }
+        let mut options = carried;
+        if self.notes {
+            let note = undo::encode(&frame[..head_len], ticks, &list);
+            undo::push(&mut options, order, undo::About::Members, false, &note);
+        }
+        Some((first.clone(), Train { frame, options, ticks }))
+    }
+}
+
+/// Makes one packet of a train, every checksum in it right where those of its segments were; one that was still to be
+/// finished stays so.
+fn finish(packet: &mut segue::packet::Packet<Buf>) -> Option<()> {
+    let Unit::Train { csum, .. } = packet.offload.unit else { return None };
+    // The field holds the sum of the pseudo header over the whole.
+    packet.offload.unit = match csum {
+        TrainCsum::Stale => Unit::Whole(Csum::Partial),
+        // Whatever covers it from outside covers it as it stands, unless the far end of the tunnel finishes it.
+        TrainCsum::Partial if packet.offload.layers().iter().any(|layer| layer.remote.is_some()) => {
+            Unit::Whole(Csum::Partial)
+        }
+        TrainCsum::Partial => Unit::Whole(Csum::Unknown),
+    };
+    debug_assert!(packet.offload.layers().iter().all(|layer| layer.udp != LayerCsum::Unknown));
+    gso::finish(packet).ok().map(|_| ())
+}
+
+fn text(summary: &Value) -> String {
+    let n = |key: &str| summary[key].as_u64().unwrap_or(0);
+    let made = match n("trains") {
+        0 => "nothing merged".to_owned(),
+        trains => format!(
+            "{trains} trains of {:.1} on average, ratio {:.2}",
+            summary["mean_segments"].as_f64().unwrap_or(0.0),
+            summary["ratio"].as_f64().unwrap_or(1.0),
+        ),
+    };
+    let mut text = format!("{} packets -> {} packets ({made})", n("packets_in"), n("packets_out"));
+    for (key, title) in [("why_trains_ended", "ended"), ("why_alone", "alone"), ("why_refused", "did not fit")] {
+        let reasons = super::reasons(&summary[key]);
+        if !reasons.is_empty() {
+            text.push_str(&format!("\n  {title}: {reasons}"));
+        }
+    }
+    text
+}

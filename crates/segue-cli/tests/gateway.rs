@@ -1,0 +1,591 @@
+//! A gateway between hosts: what crosses it arrives, trains arrive whole, and a kernel that cuts them again gives back what
+//! was sent, byte for byte.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{SEGUE, in_namespace};
+use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
+use segue_lab::{DEVICE, End, Family, Host, LinkForm, Process};
+use segue_port::packet_socket::{PacketConfig, PacketPort};
+use segue_port::{PagePool, Polled, Port, RxBatch, Sent, TxBatch};
+use segue_testkit::Rng;
+use segue_testkit::build::Ethernet;
+use segue_testkit::flow;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The TAP's name.
+const TAP: &str = "lro0";
+/// The hosts' port for connections.
+const PORT: u16 = 5001;
+
+/// A sender, and a gateway with a TAP in a third host.
+struct Bump {
+    sender: Host,
+    gateway: Host,
+    receiver: Host,
+    segue: Process,
+}
+
+impl Bump {
+    /// `None`, with the reason, where hosts cannot be made.
+    fn new(form: LinkForm, options: &[&str]) -> Option<Bump> {
+        Bump::with_mtu(form, options, "1500")
+    }
+
+    fn with_mtu(form: LinkForm, options: &[&str], mtu: &str) -> Option<Bump> {
+        if let Some(reason) = segue_lab::unavailable() {
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+        let [sender, gateway, receiver] = ["sender", "gateway", "receiver"].map(|name| Host::new(name).unwrap());
+        segue_lab::connect(&sender, &gateway, form).unwrap();
+        gateway.run("ip", &["link", "set", "dev", DEVICE, "addrgenmode", "none"]).unwrap();
+        gateway.run("ip", &["addr", "flush", "dev", DEVICE]).unwrap();
+        for host in [&sender, &gateway] {
+            host.run("ip", &["link", "set", "dev", DEVICE, "mtu", mtu]).unwrap();
+        }
+        let mut command = gateway.command(SEGUE);
+        command.args(["gateway", DEVICE, &format!("tap:{TAP}@{}", receiver.net_path()), "-j"]).args(options);
+        let mut segue = Process::spawn(command, b"").unwrap();
+        segue.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap();
+        Some(Bump { sender, gateway, receiver, segue })
+    }
+
+    /// The counters of one port.
+    fn port(&self, name: &str) -> Value {
+        let text = self.gateway.run(SEGUE, &["stat", "-j"]).unwrap();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(document["instances"][0]["kind"], "gateway", "{text}");
+        let port = document["instances"][0]["ports"][name].clone();
+        assert!(port.is_object(), "{text}");
+        port
+    }
+
+    fn assert_no_drops(&self) {
+        for name in [DEVICE, TAP] {
+            let port = self.port(name);
+            let dropped: u64 = port["drops"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+            assert_eq!(dropped, 0, "{port}");
+        }
+    }
+
+    /// Ends it, and says how that was.
+    fn stop(mut self) -> Option<i32> {
+        self.segue.stop(PATIENCE)?.code()
+    }
+}
+
+fn address(host: &Host, device: &str, end: End) {
+    for family in Family::ALL {
+        let prefix = end.prefix(0, *family);
+        let words: &[&str] = if *family == Family::V6 { &["nodad"] } else { &[] };
+        host.run("ip", &[&["addr", "add", &prefix, "dev", device][..], words].concat()).unwrap();
+    }
+}
+
+/// Bytes that differ from place to place.
+fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    Rng::new(seed).bytes(len)
+}
+
+/// Sends `data` over a connection from one host to the other and checks what arrives.
+fn stream(from: &Host, to: (&Host, End), family: Family, data: &[u8]) {
+    stream_in(0, from, to, family, data);
+}
+
+/// The same in one of the hosts' networks.
+fn stream_in(net: u8, from: &Host, to: (&Host, End), family: Family, data: &[u8]) {
+    let address = SocketAddr::new(to.1.address(net, family), PORT);
+    let listener = to.0.enter(|| TcpListener::bind(address)).unwrap().unwrap();
+    let mut client = from.enter(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_write_timeout(Some(PATIENCE)).unwrap();
+    let got = thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).map(|_| got)
+        });
+        client.write_all(data).unwrap();
+        drop(client);
+        reader.join().unwrap().unwrap()
+    });
+    assert!(got == data, "{family}: {} of {} bytes, or other ones", got.len(), data.len());
+}
+
+fn datagrams(from: (&Host, End), to: (&Host, End), family: Family) {
+    let open =
+        |(host, end): (&Host, End)| host.enter(|| UdpSocket::bind((end.address(0, family), 0))).unwrap().unwrap();
+    let (near, far) = (open(from), open(to));
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    let data: Vec<Vec<u8>> =
+        (0..120).map(|index| bytes([1400, 1400, 1400, 900, 1, 0][index % 6], index as u64)).collect();
+    let mut got = vec![0; 2000];
+    for burst in data.chunks(30) {
+        burst.iter().for_each(|data| {
+            near.send_to(data, far.local_addr().unwrap()).unwrap();
+        });
+        for data in burst {
+            let (len, peer) = far.recv_from(&mut got).unwrap();
+            assert!(got[..len] == data[..] && peer == near.local_addr().unwrap(), "{family}: {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn what_hosts_say_to_each_other_crosses_both_ways() {
+    for form in [LinkForm::Nic, LinkForm::Veth] {
+        let Some(bump) = Bump::new(form, &[]) else { return };
+        address(&bump.receiver, TAP, End::B);
+        let (near, far) = ((&bump.sender, End::A), (&bump.receiver, End::B));
+        for family in Family::ALL {
+            let to = End::B.address(0, *family).to_string();
+            bump.sender.run("ping", &["-c", "3", "-i", "0.2", "-W", "5", &to]).unwrap();
+            stream(near.0, far, *family, &bytes(3_000_000, 1));
+            stream(far.0, near, *family, &bytes(3_000_000, 2));
+            datagrams(near, far, *family);
+            datagrams(far, near, *family);
+        }
+        bump.assert_no_drops();
+        let (outside, inside) = (bump.port(DEVICE), bump.port(TAP));
+        for (port, way) in [(&inside, "transmit"), (&inside, "receive"), (&outside, "transmit")] {
+            assert!(port[way]["trains"].as_u64() > Some(50), "{form}: few trains: {port}");
+        }
+        for (here, there) in [(&outside, &inside), (&inside, &outside)] {
+            assert_eq!(here["receive"]["segments"], there["transmit"]["segments"], "nothing is lost on the way");
+        }
+        assert_eq!(bump.stop(), Some(0));
+    }
+}
+
+#[test]
+fn without_lro_frames_stay_alone() {
+    let Some(bump) = Bump::new(LinkForm::Nic, &["--no-lro"]) else { return };
+    // What the kernel gathers in front of the gateway is not the gateway's.
+    bump.gateway.run("ethtool", &["-K", DEVICE, "gro", "off"]).unwrap();
+    address(&bump.receiver, TAP, End::B);
+    stream(&bump.sender, (&bump.receiver, End::B), Family::V4, &bytes(500_000, 1));
+    let inside = bump.port(TAP);
+    assert_eq!(inside["transmit"]["trains"], 0, "{inside}");
+    assert!(inside["transmit"]["packets"].as_u64() > Some(340), "{inside}");
+    bump.assert_no_drops();
+}
+
+#[test]
+fn a_tunnel_of_the_hosts_kernels_crosses_with_its_trains() {
+    // The kernel hands trains in VXLAN to this link whole.
+    let Some(bump) = Bump::new(LinkForm::Veth, &[]) else { return };
+    address(&bump.receiver, TAP, End::B);
+    for (host, end) in [(&bump.sender, End::A), (&bump.receiver, End::B)] {
+        let (local, remote) = (end.address(0, Family::V4).to_string(), end.other().address(0, Family::V4).to_string());
+        let words = ["link", "add", "vx0", "type", "vxlan", "id", "5", "dstport", "4789", "udpcsum"];
+        if host.run("ip", &[&words[..], &["local", &local, "remote", &remote]].concat()).is_err() {
+            eprintln!("skipped: this kernel has no VXLAN");
+            return;
+        }
+        host.run("ip", &["addr", "add", &end.prefix(9, Family::V4), "dev", "vx0"]).unwrap();
+        host.run("ip", &["addr", "add", &end.prefix(9, Family::V6), "dev", "vx0", "nodad"]).unwrap();
+        host.run("ip", &["link", "set", "dev", "vx0", "up"]).unwrap();
+    }
+    for family in Family::ALL {
+        stream_in(9, &bump.sender, (&bump.receiver, End::B), *family, &bytes(3_000_000, 1));
+        stream_in(9, &bump.receiver, (&bump.sender, End::A), *family, &bytes(3_000_000, 2));
+    }
+    bump.assert_no_drops();
+    let outside = bump.port(DEVICE);
+    assert!(outside["receive"]["trains"].as_u64() > Some(20), "{outside}");
+}
+
+/// A fourth host behind the third: what comes out of the TAP goes there through an interface that cannot cut trains, so that
+/// the kernel does, and back.
+struct Wire {
+    bump: Bump,
+    end: Host,
+}
+
+/// The third host's interface towards the fourth.
+const OUT: &str = "out0";
+
+impl Wire {
+    fn new() -> Option<Wire> {
+        // Room for the longest segments of the generator with all of their options and tags.
+        const MTU: &str = "1600";
+        let bump = Bump::with_mtu(LinkForm::Nic, &[], MTU)?;
+        let (middle, end) = (&bump.receiver, Host::new("end").unwrap());
+        let words = ["link", "add", OUT, "mtu", MTU, "type", "veth", "peer", "name", DEVICE, "mtu", MTU, "netns"];
+        middle.run("ip", &[&words[..], &[&end.net_path()]].concat()).unwrap();
+        middle.run("ip", &["link", "set", "dev", OUT, "addrgenmode", "none"]).unwrap();
+        for (host, device) in [(&bump.sender, DEVICE), (&bump.gateway, DEVICE), (middle, OUT), (&end, DEVICE)] {
+            host.run("ip", &["link", "set", "dev", device, "up"]).unwrap();
+            let features = ["tso", "off", "gso", "off", "tx", "off", "gro", "off"];
+            host.run("ethtool", &[&["-K", device][..], &features].concat()).unwrap();
+        }
+        for (from, to) in [(TAP, OUT), (OUT, TAP)] {
+            middle.run("tc", &["qdisc", "add", "dev", from, "ingress"]).unwrap();
+            let filter = "protocol all u32 match u32 0 0 action mirred egress redirect dev";
+            let words =
+                ["filter", "add", "dev", from, "parent", "ffff:"].into_iter().chain(filter.split(' ')).chain([to]);
+            middle.run("tc", &words.collect::<Vec<_>>()).unwrap();
+        }
+        Some(Wire { bump, end })
+    }
+}
+
+/// Ends captures when it goes, also where the test fails in between.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Every frame that comes in at `device` until `stop`, with what is known of it. Counts itself in `ready` when it begins.
+fn capture(host: &Host, device: &str, ready: &AtomicUsize, stop: &AtomicBool) -> Vec<(Unit, Vec<u8>)> {
+    let config = PacketConfig { ring_bytes: 64 << 20, ..PacketConfig::new(device) };
+    host.enter(|| {
+        let mut port = PacketPort::open(&config).unwrap();
+        ready.fetch_add(1, Ordering::Relaxed);
+        let (mut into, mut frames) = (RxBatch::new(64), Vec::new());
+        let mut quiet = Instant::now();
+        while !stop.load(Ordering::Relaxed) || quiet.elapsed() < Duration::from_millis(300) {
+            if port.receive(&mut into, 64).unwrap() == Polled::Idle {
+                thread::sleep(Duration::from_micros(200));
+            }
+            while let Some(packet) = into.packets.pop_front() {
+                frames.push((packet.offload.unit, flat(&packet)));
+                into.pool.put(packet);
+                quiet = Instant::now();
+            }
+        }
+        assert_eq!(port.counters().drops.total(), 0, "{device}: {:?}", port.counters());
+        frames
+    })
+    .unwrap()
+}
+
+/// Until `count` captures have begun, or long enough for one of them to have failed.
+fn wait_for(ready: &AtomicUsize, count: usize) {
+    let end = Instant::now() + PATIENCE;
+    while ready.load(Ordering::Relaxed) < count && Instant::now() < end {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn flat(packet: &Packet<segue_port::Page>) -> Vec<u8> {
+    let mut bytes = packet.head.bytes().to_vec();
+    packet.payload.pieces(0..packet.payload.len()).for_each(|piece| bytes.extend_from_slice(piece));
+    bytes
+}
+
+/// Sends frames as they are, in bursts.
+fn transmit(host: &Host, frames: &[Vec<u8>]) {
+    host.enter(|| {
+        let mut port = PacketPort::open(&PacketConfig::new(DEVICE)).unwrap();
+        let (mut pages, mut batch) = (PagePool::new(128), TxBatch::new());
+        let mut into = RxBatch::new(1);
+        for burst in frames.chunks(100) {
+            for frame in burst {
+                let mut page = pages.take().expect("as many pages as a burst has frames");
+                page.bytes_mut()[..frame.len()].copy_from_slice(frame);
+                let mut packet = into.pool.take();
+                packet.load(Frag::all(page.freeze(frame.len())), Start::Ethernet, &Tunnels::NONE);
+                packet.offload.unit = Unit::Whole(Csum::Unknown);
+                batch.push(packet, port.limits()).unwrap();
+            }
+            while port.transmit(&mut batch).unwrap() != Sent::All {}
+            batch.recycle(&mut into.pool);
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(port.counters().drops.total(), 0);
+    })
+    .unwrap();
+}
+
+/// Station addresses that say which flow a frame is of.
+const STATION: [u8; 4] = [2, 0, 0x5e, 1];
+
+/// Added to the number of a flow for ICMP, and for what is no IP.
+const ICMP: u16 = 1000;
+const OTHER: u16 = 2000;
+
+fn station(flow: u16) -> [u8; 6] {
+    let ([a, b, c, d], [high, low]) = (STATION, flow.to_be_bytes());
+    [a, b, c, d, high, low]
+}
+
+fn flow_of(frame: &[u8]) -> Option<u16> {
+    let number = frame.get(6..12)?.strip_prefix(&STATION)?;
+    Some(u16::from_be_bytes([number[0], number[1]]))
+}
+
+/// Frames of many flows: bursts of TCP and UDP, everything that a stream has, tags, padding, damage, and what is no IP.
+fn traffic(count: usize) -> Vec<Vec<u8>> {
+    let mut rng = Rng::new(7);
+    let mut frames = Vec::new();
+    for sent in flow::mixed(&mut rng, 40, count) {
+        // Another protocol between the same hosts is a flow of its own.
+        let is_icmp = if sent.bytes[0] >> 4 == 4 { sent.bytes[9] == 1 } else { sent.bytes[6] == 58 };
+        let number = sent.flow as u16 + if is_icmp { ICMP } else { 0 };
+        let tags: &[(u16, u16)] = match sent.flow % 8 {
+            5 => &[(0x8100, 0x6005)],
+            6 => &[(0x88a8, 0x0007), (0x8100, 0x0009)],
+            _ => &[],
+        };
+        let ethernet = Ethernet { dst: [2, 0, 0x5e, 2, 0, 0], src: station(number), tags: tags.to_vec() };
+        let mut frame = ethernet.wrap(&sent.bytes);
+        match rng.below(100) {
+            // One bit of the payload or of the checksum.
+            0 => {
+                let last = frame.len() - 1;
+                frame[last] ^= 4;
+            }
+            // What a card adds to a short frame, and what none should.
+            2..20 if frame.len() < 60 => frame.resize(60, if sent.flow % 2 == 0 { 0 } else { 0xaa }),
+            1 => {
+                let mut other =
+                    Ethernet { src: station(number + OTHER), tags: Vec::new(), ..ethernet }.wrap(&sent.bytes);
+                other[12..14].copy_from_slice(&[0x88, 0xb5]);
+                frames.push(other);
+            }
+            _ => {}
+        }
+        frames.push(frame);
+    }
+    frames
+}
+
+fn by_flow(frames: impl Iterator<Item = Vec<u8>>) -> BTreeMap<u16, Vec<Vec<u8>>> {
+    let mut flows: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
+    for frame in frames {
+        if let Some(flow) = flow_of(&frame) {
+            flows.entry(flow).or_default().push(frame);
+        }
+    }
+    flows
+}
+
+/// Asserts that two lists of frames are the same, and shows the first that is not.
+fn assert_same(what: &str, expected: &[Vec<u8>], got: &[Vec<u8>]) {
+    for (index, (expected, got)) in expected.iter().zip(got).enumerate() {
+        let at = expected.iter().zip(got).position(|(a, b)| a != b).unwrap_or(expected.len().min(got.len()));
+        assert!(
+            expected == got,
+            "{what}: frame {index}: {} and {} bytes differ at {at}:\n{:02x?}\n{:02x?}",
+            expected.len(),
+            got.len(),
+            &expected[..expected.len().min(80)],
+            &got[..got.len().min(80)]
+        );
+    }
+    assert_eq!(expected.len(), got.len(), "{what}: how many frames");
+}
+
+#[test]
+fn the_kernels_own_segmentation_gives_back_every_frame_that_was_sent() {
+    let Some(wire) = Wire::new() else { return };
+    let frames = traffic(6000);
+    let (ready, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (tap, end) = thread::scope(|scope| {
+        let ending = Stop(&stop);
+        let tap = scope.spawn(|| capture(&wire.bump.receiver, TAP, &ready, &stop));
+        let end = scope.spawn(|| capture(&wire.end, DEVICE, &ready, &stop));
+        wait_for(&ready, 2);
+        transmit(&wire.bump.sender, &frames);
+        drop(ending);
+        (tap.join().unwrap(), end.join().unwrap())
+    });
+    wire.bump.assert_no_drops();
+    // At the TAP: trains, whole. That a virtio header of each fits its bytes is checked by the port that received them.
+    let trains = tap.iter().filter_map(|(unit, frame)| match unit {
+        Unit::Train { gso, .. } => Some((gso.size, frame.len())),
+        Unit::Whole(_) => None,
+    });
+    let (count, longest) = trains.fold((0, 0), |(count, longest), (_, len)| (count + 1, longest.max(len)));
+    assert!(count > 200 && longest > 10_000, "{count} trains, the longest has {longest} bytes");
+    assert!(tap.len() * 4 < frames.len() * 3, "{} units of {} frames", tap.len(), frames.len());
+    // At the end: what was sent.
+    assert!(end.iter().all(|(unit, _)| matches!(unit, Unit::Whole(_))));
+    let sent = by_flow(frames.into_iter());
+    let got = by_flow(end.into_iter().map(|(_, frame)| frame));
+    assert_eq!(sent.keys().collect::<Vec<_>>(), got.keys().collect::<Vec<_>>());
+    for (flow, frames) in &sent {
+        assert_same(&format!("flow {flow}"), frames, &got[flow]);
+    }
+}
+
+/// The frames of the connection, in one direction.
+fn connection(frames: Vec<(Unit, Vec<u8>)>, to_port: bool) -> Vec<Vec<u8>> {
+    let is_part = |frame: &[u8]| {
+        let ip = if frame[12..14] == [8, 0] { 20 } else { 40 };
+        let tcp = frame[12..14] == [8, 0] && frame[23] == 6 || frame[12..14] == [0x86, 0xdd] && frame[20] == 6;
+        let at = 14 + ip + if to_port { 2 } else { 0 };
+        tcp && frame.get(at..at + 2) == Some(&PORT.to_be_bytes()[..])
+    };
+    frames.into_iter().map(|(_, frame)| frame).filter(|frame| is_part(frame)).collect()
+}
+
+#[test]
+fn a_live_connection_has_the_same_frames_on_both_wires() {
+    let Some(wire) = Wire::new() else { return };
+    address(&wire.end, DEVICE, End::B);
+    for (family, up) in Family::ALL.iter().flat_map(|family| [(*family, true), (*family, false)]) {
+        let (ready, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let taps = [
+            (&wire.bump.gateway, DEVICE),
+            (&wire.end, DEVICE),
+            (&wire.bump.receiver, OUT),
+            (&wire.bump.sender, DEVICE),
+            (&wire.bump.receiver, TAP),
+        ];
+        let captured = thread::scope(|scope| {
+            let ending = Stop(&stop);
+            let (ready, stop) = (&ready, &stop);
+            let taps = taps.map(|(host, device)| scope.spawn(move || capture(host, device, ready, stop)));
+            wait_for(ready, 5);
+            let ends = [(&wire.bump.sender, End::A), (&wire.end, End::B)];
+            let (from, to) = if up { (ends[0], ends[1]) } else { (ends[1], ends[0]) };
+            stream(from.0, to, family, &bytes(2_000_000, 3));
+            drop(ending);
+            taps.map(|tap| tap.join().unwrap())
+        });
+        let [before, after, back_before, back_after, tap] = captured;
+        if up {
+            let trains = tap.iter().filter(|(unit, _)| matches!(unit, Unit::Train { .. })).count();
+            assert!(trains > 10, "{family}: {trains} trains at the TAP");
+        }
+        let what = format!("{family} {}", if up { "upwards" } else { "downwards" });
+        // Two processors send frames of one connection, and what is captured first of two at once is chance.
+        let sorted = |frames, to_port| {
+            let mut frames = connection(frames, to_port);
+            frames.sort();
+            frames
+        };
+        let there = sorted(before, up);
+        assert_same(&format!("{what}, there"), &there, &sorted(after, up));
+        let back = sorted(back_before, !up);
+        assert_same(&format!("{what}, back"), &back, &sorted(back_after, !up));
+        assert!(there.len() + back.len() > 2_000_000 / 1600, "{what}: {} and {} frames", there.len(), back.len());
+    }
+    wire.bump.assert_no_drops();
+}
+
+/// Starts `$SEGUE gateway LINE` in the background and waits until it answers.
+fn up(line: &str) -> String {
+    format!(
+        "$SEGUE gateway {line} & pid=$!
+for n in $(seq 100); do $SEGUE stat -j 2>/dev/null | grep -q '\"kind\":\"gateway\"' && break; sleep 0.05; done
+"
+    )
+}
+
+/// An interface without addresses, and a place for named namespaces.
+const BARE: &str = "ip addr flush dev peer0; ip link set dev peer0 addrgenmode none; ip addr flush dev peer0
+mount -t tmpfs tmpfs /run
+";
+
+#[test]
+fn a_gateway_comes_up_as_planned_with_its_tap_in_a_named_namespace_and_leaves_nothing_behind() {
+    let script = format!(
+        "{BARE}ip netns add red
+ip -j link > /run/before; $SEGUE gateway peer0 tap:t0@red --tap-mtu 1400 --check; echo \"status $?\"
+ip -j link > /run/after; cmp /run/before /run/after && ip -n red -br link show dev t0 2>&1
+{}ip -n red -o link show dev t0; ls $SEGUE_RUNTIME_DIR
+worker=$($SEGUE stat -j | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/')
+grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/$worker/status | tr '\\n' ' '; echo
+ip -d link show dev peer0 | grep -o 'promiscuity [0-9]*'
+kill -USR1 $pid; sleep 0.2; kill -TERM $pid; wait $pid; echo \"status $?\"
+ip -n red -br link show dev t0 2>&1; ip -d link show dev peer0 | grep -o 'promiscuity [0-9]*'; ls -A $SEGUE_RUNTIME_DIR; echo end",
+        up("peer0 tap:t0@red --tap-mtu 1400 -v")
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    let expected = "\
+peer0-t0 can be: peer0 <-> t0
+  peer0           mtu 1500, packet socket
+  t0              mtu 1400, TAP in red
+  lro             trains to 65.5 kB or 1000 packets, profile strict
+nothing was changed
+status 0
+Device \"t0\" does not exist.
+";
+    assert!(ran.stdout.starts_with(expected), "{ran:?}");
+    for part in [" mtu 1400 ", ",UP", "peer0-t0.sock", "CapEff:\t0000000000000000", "Seccomp:\t2", "promiscuity 1\n"] {
+        assert!(ran.stdout.contains(part), "{part}: {ran:?}");
+    }
+    assert!(!ran.stdout.contains("Uid:\t0\t"), "{ran:?}");
+    assert!(ran.stdout.ends_with("status 0\nDevice \"t0\" does not exist.\npromiscuity 0\nend\n"), "{ran:?}");
+    for line in [
+        "note: peer0 has the larger MTU; its packets above 1400 do not fit t0",
+        "ip -n red tuntap add dev t0 mode tap vnet_hdr    # TUNSETIFF",
+        "ip -n red link set dev t0 mtu 1400    # RTM_NEWLINK",
+        "ip -n red link set dev t0 up    # RTM_NEWLINK",
+        "peer0-t0 is up: peer0 <-> t0\n",
+        " B in, ",
+        "peer0-t0 is down after ",
+    ] {
+        assert!(ran.stderr.contains(line), "{line} is missing: {ran:?}");
+    }
+}
+
+#[test]
+fn what_a_gateway_cannot_stand_between_is_refused_with_a_way_out() {
+    let script = format!(
+        "{BARE}try() {{ $SEGUE gateway \"$@\"; echo \"status $?\"; echo --- >&2; }}
+try eth0 tap:t0; try none tap:t0; try peer0 peer0; try peer0 tap:t0@nowhere; try peer0 tap:eth0; try peer0 lo --tap-mtu 1400
+try peer0 tap:t0@/etc/hostname; try peer0 tap:t0 --max-bytes 9; try peer0 tap:a/b; try peer0 tap:t0 --name a/b
+ls -A $SEGUE_RUNTIME_DIR; ip -br link show dev t0 2>&1"
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    let statuses: Vec<&str> = ran.stdout.lines().filter_map(|line| line.strip_prefix("status ")).collect();
+    assert_eq!(statuses, ["1", "1", "2", "1", "1", "1", "1", "2", "2", "2"], "{ran:?}");
+    assert!(ran.stdout.ends_with("\nDevice \"t0\" does not exist.\n"), "nothing is left: {ran:?}");
+    for (index, (error, hint)) in [
+        ("eth0 has the address 198.18.0.1/24", "segue gateway eth0 tap:lro0"),
+        ("there is no interface none", "ip -br link"),
+        ("both ends are the same", "segue gateway --help"),
+        ("cannot enter the network namespace nowhere: No such file or directory", "sudo ip netns add nowhere"),
+        ("cannot create eth0", "another name"),
+        ("lo has the address 127.0.0.1/8", "sudo ip addr flush dev lo"),
+        ("cannot enter the network namespace /etc/hostname", "ip netns list"),
+        ("9 is not", ""),
+        ("`tap:a/b` is no end of a gateway", "segue gateway --help"),
+        ("`a/b` cannot be a gateway's name", "--name gw0"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let text = ran.stderr.split("---\n").nth(index).unwrap_or_default();
+        assert!(text.contains("error: ") && text.contains("\ntry:"), "{index}: {text}");
+        assert!(index == 7 || text.contains(error) && text.contains(hint), "{index}: {text}");
+    }
+}
+
+#[test]
+fn json_says_what_is_planned_up_and_down() {
+    let script = format!(
+        "{BARE}$SEGUE gateway peer0 tap:t0 --profile linux --hold-us 20 --max-bytes 9000 --max-packets 6 --check -j
+{}kill -INT $pid; wait $pid; cat /run/events",
+        up("peer0 tap:t0 --name gw0 --no-lro -j > /run/events")
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    let values: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let [check, up, down] = &values[..] else { panic!("{ran:?}") };
+    for (value, event) in [(check, "check"), (up, "up"), (down, "down")] {
+        assert_eq!((value["schema"].as_str(), value["event"].as_str()), (Some("segue.gateway/1"), Some(event)));
+    }
+    let plan = &check["plan"];
+    assert_eq!((plan["profile"].as_str(), plan["hold_us"].as_u64()), (Some("linux"), Some(20)));
+    assert_eq!((plan["max_bytes"].as_u64(), plan["max_packets"].as_u64()), (Some(9000), Some(6)));
+    assert_eq!((plan["in"]["kind"].as_str(), plan["out"]["kind"].as_str()), (Some("interface"), Some("tap")));
+    assert_eq!((up["plan"]["name"].as_str(), up["plan"]["lro"].as_bool()), (Some("gw0"), Some(false)));
+    assert_eq!(up["offloads"]["t0.tap_tso4"]["on"], true);
+    assert!(down["instance"]["ports"]["peer0"]["receive"].is_object());
+}

@@ -1,0 +1,370 @@
+//! `segue pcap` and its files: pipes, formats, refusals, cut input, interrupts, memory.
+
+mod common;
+#[path = "common/shapes.rs"]
+mod shapes;
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Place, SEGUE};
+use segue_port::capture::{Format, Outgoing, PcapHead, Writer};
+use segue_testkit::build::{Ip, V4};
+use segue_testkit::flow::Sender;
+use serde_json::Value;
+use shapes::{file, shapes};
+
+const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pcap");
+
+/// A place with a capture in it, in.pcap (bulk TCP on Ethernet).
+fn place() -> Place {
+    let place = Place::new();
+    fs::write(place.path().join("in.pcap"), file(&shapes(1)[0])).unwrap();
+    place
+}
+
+/// Runs a shell script there, in which `pcap` is `segue pcap`.
+fn shell(place: &Place, script: &str) -> Output {
+    let script = format!("pcap() {{ \"$SEGUE\" pcap \"$@\"; }}\n{script}");
+    common::command("bash", place).args(["-c", &script]).current_dir(place.path()).output().unwrap()
+}
+
+fn text(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn names(place: &Place) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(place.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn input_and_output_may_be_pipes() {
+    let place = place();
+    let (code, _, stderr) = text(&shell(
+        &place,
+        "set -o pipefail; cat in.pcap | pcap merge - - -F pcapng -q | pcap split --undo - - -F pcap -q > out.pcap && cmp in.pcap out.pcap",
+    ));
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    let (code, stdout, stderr) = text(&shell(&place, "pcap stat in.pcap | head -1; echo ${PIPESTATUS[0]}"));
+    assert!(stdout.starts_with("in.pcap   pcap, ") && stdout.ends_with("\n0\n"), "{stdout}");
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    let (_, stdout, stderr) =
+        text(&shell(&place, "pcap split in.pcap - -q | head -c 100 | wc -c; pcap verify in.pcap -j | head -1 | wc -l"));
+    assert_eq!((stdout.as_str(), stderr.as_str()), ("100\n1\n", ""));
+}
+
+#[test]
+fn the_same_file_twice_is_refused_and_in_place_replaces_it_whole() {
+    let place = place();
+    let before = fs::read(place.path().join("in.pcap")).unwrap();
+    for script in [
+        "pcap split in.pcap in.pcap",
+        "pcap split -f in.pcap ./in.pcap",
+        "ln in.pcap same.pcap; pcap merge -f in.pcap same.pcap",
+        "ln -s in.pcap link.pcap; pcap decap -f in.pcap link.pcap",
+    ] {
+        let (code, stdout, stderr) = text(&shell(&place, script));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{script}: {stderr}");
+        assert!(stderr.starts_with("error: input and output are the same file (in.pcap"), "{stderr}");
+        assert!(stderr.contains("\ntry:  segue pcap ") && stderr.contains(" -i in.pcap"), "{stderr}");
+        assert!(fs::read(place.path().join("in.pcap")).unwrap() == before);
+    }
+    let script =
+        "rm -f same.pcap; chmod 640 in.pcap; cp in.pcap was.pcap; pcap merge -i in.pcap; ls -l in.pcap | cut -c1-10";
+    let (code, stdout, _) = text(&shell(&place, script));
+    assert_eq!((code, stdout.as_str()), (Some(0), "-rw-r-----\n"));
+    assert!(fs::read(place.path().join("in.pcap")).unwrap().len() < before.len());
+    assert_eq!(names(&place), ["in.pcap", "link.pcap", "was.pcap"]);
+}
+
+#[test]
+fn an_existing_output_needs_f() {
+    let place = place();
+    let (code, _, stderr) = text(&shell(&place, "echo mine > out.pcap; pcap split in.pcap out.pcap; cat out.pcap >&2"));
+    assert_eq!(
+        (code, stderr.as_str()),
+        (Some(0), "error: out.pcap exists\ntry:  -f replaces it, or choose a new name\nmine\n")
+    );
+    assert_eq!(text(&shell(&place, "pcap split in.pcap out.pcap")).0, Some(2));
+    let (code, _, stderr) = text(&shell(&place, "pcap split -f in.pcap out.pcap && pcap verify -q out.pcap"));
+    assert_eq!((code, stderr.as_str().lines().count()), (Some(0), 1), "{stderr}");
+}
+
+#[test]
+fn the_form_of_the_output_is_that_of_the_input_unless_something_says_otherwise() {
+    let place = place();
+    let magic = |name: &str| fs::read(place.path().join(name)).unwrap()[..4].to_vec();
+    let ng = [0x0a, 0x0d, 0x0d, 0x0a];
+    for (args, name, is_ng, note) in [
+        ("in.pcap a.pcap", "a.pcap", false, ""),
+        ("in.pcap b", "b", false, ""),
+        ("in.pcap c.pcapng", "c.pcapng", true, "note: pcap becomes pcapng in c.pcapng\n"),
+        ("in.pcap d -F pcapng", "d", true, "note: pcap becomes pcapng in d\n"),
+        ("c.pcapng e", "e", true, ""),
+        ("c.pcapng f.cap", "f.cap", false, "note: pcapng becomes pcap in f.cap\n"),
+        ("in.pcap g.pcapng -F pcap", "g.pcapng", false, ""),
+    ] {
+        let (code, _, stderr) = text(&shell(&place, &format!("pcap split {args}")));
+        assert_eq!(code, Some(0), "{args}: {stderr}");
+        assert_eq!(magic(name) == ng, is_ng, "{args}");
+        assert_eq!(stderr.split("2").next().unwrap().contains("becomes"), !note.is_empty(), "{stderr}");
+        assert!(stderr.starts_with(note), "{stderr}");
+    }
+    let (_, _, stderr) = text(&shell(&place, "pcap merge in.pcap h.pcap"));
+    assert!(stderr.contains("note: pcap has no place for what `split --undo` needs"), "{stderr}");
+    let (code, _, stderr) = text(&shell(&place, "pcap split --undo h.pcap i.pcap"));
+    assert_eq!(code, Some(1));
+    assert!(stderr.starts_with("error: there is nothing to undo in h.pcap\nwhy:  "), "{stderr}");
+    let (code, _, stderr) = text(&shell(&place, "pcap split --undo c.pcapng i.pcap; ls i.pcap"));
+    assert!(code == Some(2) && stderr.contains("error: there is nothing to undo in c.pcapng"), "{stderr}");
+}
+
+#[test]
+fn a_cut_file_is_used_up_to_the_cut_and_said_to_be_cut() {
+    let place = place();
+    let script = "head -c 100000 in.pcap > cut.pcap; pcap split cut.pcap out.pcap; echo $?; pcap split cut.pcap out2.pcap --allow-cut; echo $?; cmp out.pcap out2.pcap";
+    let (_, stdout, stderr) = text(&shell(&place, script));
+    assert_eq!(stdout, "1\n0\n");
+    let error = stderr.lines().find(|line| line.starts_with("error: ")).unwrap();
+    assert!(
+        error.starts_with("error: cut.pcap: packet ")
+            && error.contains(" is cut off: ")
+            && error.contains(" bytes promised, "),
+        "{error}"
+    );
+    let offset: u64 = error.rsplit_once("(byte ").unwrap().1.trim_end_matches(')').parse().unwrap();
+    let number: u64 = error.split(' ').nth(3).unwrap().parse().unwrap();
+    let whole = fs::read(place.path().join("out.pcap")).unwrap();
+    assert!(whole == fs::read(place.path().join("in.pcap")).unwrap()[..offset as usize]);
+    let (_, stdout, _) = text(&shell(
+        &place,
+        "pcap stat out.pcap -j; pcap verify -j cut.pcap | tail -1; pcap merge -j -f cut.pcap m.pcapng",
+    ));
+    let values: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(values[0]["packets"], number - 1);
+    for value in &values[1..] {
+        assert_eq!(value["error"]["kind"], "damaged", "{value}");
+    }
+    // What was merged before the cut is undone like any other.
+    let (code, _, stderr) = text(&shell(&place, "pcap split --undo m.pcapng u.pcap && cmp u.pcap out.pcap"));
+    assert_eq!(code, Some(0), "{stderr}");
+}
+
+#[test]
+fn damage_and_things_that_are_no_captures_are_named() {
+    let place = place();
+    let script = "gzip -k in.pcap; cp in.pcap bad.pcap; printf '\\377\\377\\377\\177' | dd of=bad.pcap bs=1 seek=32 conv=notrunc 2>/dev/null
+        : > empty; echo hello > hello.pcap; mkdir dir
+        for f in in.pcap.gz bad.pcap empty hello.pcap dir none.pcap; do pcap stat $f >/dev/null; echo $?; done";
+    let (_, stdout, stderr) = text(&shell(&place, script));
+    assert_eq!(stdout, "2\n1\n1\n1\n2\n1\n", "{stderr}");
+    for part in [
+        "in.pcap.gz is compressed (gzip)\ntry:  zcat in.pcap.gz | segue pcap stat - ...",
+        "bad.pcap: the file is damaged at packet 1 (byte 24): a packet of more than 16 MiB",
+        "cannot read empty: the file is empty",
+        "cannot read hello.pcap: neither a pcap nor a pcapng file",
+        "dir is a directory",
+        "cannot open none.pcap: No such file or directory",
+    ] {
+        assert!(stderr.contains(part), "{part}\n{stderr}");
+    }
+}
+
+#[test]
+fn options_that_cannot_be_are_refused_before_anything_is_read() {
+    let place = place();
+    for (args, code, part) in [
+        ("merge in.pcap", 2, "no output file"),
+        ("merge", 2, "no capture file"),
+        ("merge in.pcap o.pcap --profile lro", 2, "profile `lro` is not available yet"),
+        ("merge in.pcap o.pcap --profile other", 2, "`other` is not a value of `--profile`"),
+        ("merge in.pcap o.pcap --hold-us 0", 2, "expected 1 to"),
+        ("split in.pcap o.pcap --undo --mtu 1500", 2, "cannot be used with"),
+        ("split in.pcap o.pcap --mtu 40", 2, "expected 68 to"),
+        ("split in.pcap o.pcap --fix-checksums none", 2, "`none` is not a value"),
+        ("split -i in.pcap o.pcap", 2, "-i replaces the input"),
+        ("split -i -", 2, "stdin cannot be replaced"),
+        ("decap in.pcap o.pcap --fou 5555", 2, "expected PORT:PROTO"),
+        ("split in.pcap none/o.pcap", 1, "cannot write none/o.pcap: No such file or directory"),
+        ("splitt in.pcap", 2, "did you mean `split`?"),
+        ("split in.pcap o.pcap --mt 5", 2, "try: segue pcap split --help"),
+        ("", 2, "segue pcap needs a command"),
+    ] {
+        let (status, stdout, stderr) = text(&shell(&place, &format!("pcap {args} < in.pcap")));
+        assert_eq!(status, Some(code), "{args}: {stderr}");
+        assert!(stdout.is_empty() && stderr.starts_with("error: ") && stderr.contains(part), "{args}: {stderr}");
+    }
+    let (code, stdout, _) = text(&shell(&place, "pcap split in.pcap - -j"));
+    let error: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &error["error"]["kind"]), (Some(2), &Value::from("conflict")));
+    assert_eq!(names(&place), ["in.pcap"]);
+    for action in ["", "merge", "split", "decap", "verify", "stat"] {
+        for help in ["-h", "--help"] {
+            let (code, stdout, stderr) = text(&shell(&place, &format!("pcap {action} {help}")));
+            assert_eq!((code, stderr.as_str()), (Some(0), ""), "{action} {help}");
+            assert!(stdout.contains(&format!("segue pcap {action}")), "{stdout}");
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_half_written() {
+    let place = place();
+    for signal in ["INT", "TERM"] {
+        // The input is a pipe that stays open, so the work cannot end by itself.
+        let script = format!(
+            "set -m; mkfifo fifo; (head -c 200000 in.pcap; exec sleep 20) > fifo & feeder=$!
+             \"$SEGUE\" pcap merge fifo out.pcapng & work=$!
+             for n in $(seq 50); do ls -A | grep -q '^.out.pcapng' && break; sleep 0.1; done
+             ls -A | grep -c '^.out.pcapng'
+             kill -{signal} $work; wait $work; echo $?
+             kill $feeder; rm fifo; ls -A"
+        );
+        let start = Instant::now();
+        let (_, stdout, stderr) = text(&shell(&place, &script));
+        assert_eq!(stdout, "1\n130\nin.pcap\n", "{stderr}");
+        assert!(start.elapsed() < Duration::from_secs(15));
+    }
+}
+
+#[test]
+fn a_full_disk_or_a_missing_right_leaves_nothing_either() {
+    let place = place();
+    let (code, _, stderr) = text(&shell(&place, "pcap split in.pcap /dev/full"));
+    assert_eq!(code, Some(1));
+    assert!(stderr.starts_with("error: cannot write the output: No space left on device"), "{stderr}");
+    let (code, _, stderr) = text(&shell(
+        &place,
+        "mkdir ro; ulimit -f 100; trap '' XFSZ; pcap split in.pcap ro/out.pcap; code=$?; ls -A ro; exit $code",
+    ));
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.starts_with("error: cannot write the output: File too large"), "{stderr}");
+    assert!(fs::read_dir(place.path().join("ro")).unwrap().next().is_none());
+}
+
+#[test]
+fn progress_is_shown_on_a_terminal_only() {
+    let place = place();
+    let (_, _, stderr) = text(&shell(&place, "pcap split in.pcap out.pcap"));
+    assert!(!stderr.contains('\r'), "{stderr:?}");
+    if !Path::new("/usr/bin/script").exists() {
+        println!("skipped: script(1) is not installed");
+        return;
+    }
+    // The line is drawn when more comes after a while.
+    let script = "mkfifo fifo; (head -c 100000 in.pcap; sleep 1; tail -c +100001 in.pcap) > fifo &
+        script -qec '\"$SEGUE\" pcap split fifo tty.pcap' /dev/null < /dev/null; cmp tty.pcap out.pcap";
+    let (code, stdout, _) = text(&shell(&place, script));
+    assert_eq!(code, Some(0), "{stdout:?}");
+    assert!(stdout.contains("kB/s") && stdout.contains("\r\x1b[K"), "{stdout:?}");
+}
+
+/// Transcripts that people see, kept as files. `SEGUE_GOLDEN=write` writes them anew.
+#[test]
+fn what_is_shown_of_the_captures_is_as_it_was_reviewed() {
+    let place = Place::new();
+    for name in ["gue-gre-remcsum-inner4-tcp", "vxlan-csum-inner6-udp", "gre-key-csum-seq-inner4-icmp", "sit-tcp"] {
+        fs::copy(format!("{CAPTURES}/{name}.pcap"), place.path().join("in.pcap")).unwrap();
+        let script = "exec 2>&1; for a in 'stat in.pcap' 'verify in.pcap --mtu 1400' 'merge in.pcap m.pcapng' 'split --undo m.pcapng u.pcap' 'decap in.pcap d.pcap' 'split in.pcap s.pcap --mtu 1000'; do echo \"\\$ segue pcap $a\"; pcap $a; echo \"exit $?\"; done";
+        let (_, shown, _) = text(&shell(&place, script));
+        let golden = Path::new(GOLDEN).join(format!("{name}.txt"));
+        if std::env::var_os("SEGUE_GOLDEN").is_some_and(|value| value == "write") {
+            fs::create_dir_all(GOLDEN).unwrap();
+            fs::write(&golden, &shown).unwrap();
+        }
+        let expected = fs::read_to_string(&golden).unwrap_or_default();
+        assert_eq!(shown, expected, "{name}");
+        fs::read_dir(place.path()).unwrap().for_each(|entry| fs::remove_file(entry.unwrap().path()).unwrap());
+    }
+}
+
+/// Bulk TCP of several flows, written until the file has `size` bytes.
+fn large(path: &Path, size: u64) {
+    let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, fs::File::create(path).unwrap()), Format::Pcap);
+    let head = PcapHead { order: segue_port::capture::Order::Little, nanos: true, snaplen: 262_144, link: 101 };
+    writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
+    let mut senders: Vec<Sender> =
+        (0..40).map(|n| Sender::tcp(Ip::V4(V4::new(1, n, 200)), u16::from(n), 1, vec![])).collect();
+    // One round of each flow is generated and then repeated with new numbers: a generator is slower than a disk.
+    // Flows take turns, so that many trains are held at a time.
+    let round: Vec<Vec<u8>> = (0..20)
+        .flat_map(|_| senders.iter_mut().map(|sender| sender.send(1448, 0).bytes()).collect::<Vec<_>>())
+        .collect();
+    let (mut written, mut ticks) = (0, 1_700_000_000_000_000_000_u64);
+    while written < size {
+        for packet in &round {
+            ticks += 1200;
+            writer
+                .packet(&Outgoing {
+                    interface: 0,
+                    ticks: Some(ticks),
+                    len: packet.len() as u32,
+                    data: &[packet],
+                    options: &[],
+                })
+                .unwrap();
+            written += packet.len() as u64 + 16;
+        }
+    }
+    writer.finish().unwrap().flush().unwrap();
+}
+
+/// Runs segue and returns the most memory that it had, in bytes.
+fn peak(place: &Place, args: &[&str]) -> u64 {
+    let mut child = common::command(SEGUE, place)
+        .arg("pcap")
+        .args(args)
+        .current_dir(place.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut most = 0;
+    loop {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok());
+        most = most.max(kilobytes.unwrap_or(0) * 1024);
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success(), "{args:?}");
+            return most;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn memory_does_not_grow_with_the_file() {
+    // 2 GiB takes a minute and a disk: `make soak`.
+    let is_soak = std::env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1");
+    let (size, limit) = if is_soak { (2 << 30, 200_000_000) } else { (64 << 20, 100_000_000) };
+    let place = Place::new();
+    large(&place.path().join("big.pcap"), size);
+    for args in [
+        &["merge", "big.pcap", "merged.pcapng", "--hold-us", "1000000"][..],
+        &["split", "--undo", "merged.pcapng", "undone.pcap"],
+        &["split", "merged.pcapng", "split.pcapng"],
+        &["decap", "big.pcap", "decap.pcap"],
+        &["verify", "big.pcap"],
+        &["stat", "big.pcap"],
+    ] {
+        let most = peak(&place, args);
+        println!("{args:?}: {most} bytes");
+        assert!(most < limit, "{args:?} had {most} bytes of memory");
+    }
+    let same = Command::new("cmp").arg("big.pcap").arg("undone.pcap").current_dir(place.path()).status().unwrap();
+    assert!(same.success());
+    let merged = fs::metadata(place.path().join("merged.pcapng")).unwrap();
+    assert!(merged.len() < size && merged.permissions().mode() & 0o600 == 0o600);
+}

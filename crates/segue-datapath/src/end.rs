@@ -1,0 +1,114 @@
+//! What every pipeline does at each of its ports: send what waits, split again what is refused, and show the counters.
+
+use std::io;
+
+use segue::gso::Limits;
+use segue::packet::{Packet, Unit};
+use segue::reason::Counts;
+use segue::{gro, gso};
+use segue_port::{Page, Port, RxBatch, Sent, TxBatch};
+
+use crate::board::{Group, Sink};
+use crate::pipeline::Interest;
+
+/// A port with what waits to leave through it.
+pub(crate) struct End {
+    pub(crate) name: String,
+    pub(crate) port: Box<dyn Port>,
+    tx: TxBatch,
+    /// The port took no more; what is left waits in `tx`.
+    pub(crate) blocked: bool,
+    /// Payload bytes summed to complete checksums for this port.
+    completed: u64,
+    exact: bool,
+}
+
+impl End {
+    /// An end through which nothing has gone yet.
+    pub(crate) fn new(name: String, port: Box<dyn Port>) -> End {
+        End { name, port, tx: TxBatch::default(), blocked: false, completed: 0, exact: false }
+    }
+
+    /// From here on trains are handed on whole only if whoever cuts them gives back the packets that they were made of.
+    /// A virtio-net header cannot say that an IPv4 identification stands still: a kernel counts it up.
+    pub(crate) fn exact(mut self) -> End {
+        self.exact = true;
+        self
+    }
+
+    /// Hands the batch to the port; what it refuses in its present form is split again and goes at once.
+    pub(crate) fn transmit(&mut self, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) -> io::Result<()> {
+        if self.tx.is_empty() {
+            return Ok(());
+        }
+        loop {
+            match self.port.transmit(&mut self.tx)? {
+                Sent::All => self.blocked = false,
+                Sent::Blocked => self.blocked = true,
+                Sent::Narrowed => {
+                    let limits = *self.port.limits();
+                    // This happens once or twice in the life of a port, and not all of the batch are such trains.
+                    let limits = if self.exact { without_trains(limits) } else { limits };
+                    self.tx.resplit(&limits, |packet, why| {
+                        drops.add(why);
+                        rx.pool.put(packet);
+                    });
+                    continue;
+                }
+            }
+            break;
+        }
+        self.completed += self.tx.take_checksummed();
+        self.tx.recycle(&mut rx.pool);
+        Ok(())
+    }
+
+    /// Splits a packet for the port and puts it into the batch.
+    pub(crate) fn push(&mut self, packet: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
+        let mut limits = *self.port.limits();
+        if let (true, Unit::Train { gso, .. }) = (self.exact, packet.offload.unit)
+            && gso.fixed_ids != 0
+        {
+            limits = without_trains(limits);
+        }
+        if let Err((packet, why)) = self.tx.push(packet, &limits) {
+            drops.add(why);
+            rx.pool.put(packet);
+        }
+    }
+
+    /// Writes the port's counters; `verified` are payload bytes that others summed for it.
+    pub(crate) fn collect(&self, verified: u64, sink: &mut Sink<'_>) {
+        let (name, counters) = (self.name.as_str(), self.port.counters());
+        for (group, way) in [(Group::Receive, &counters.rx), (Group::Transmit, &counters.tx)] {
+            sink.put(name, group, "packets", way.packets);
+            sink.put(name, group, "bytes", way.bytes);
+            sink.put(name, group, "trains", way.trains);
+            sink.put(name, group, "segments", way.segments);
+            sink.put(name, group, "calls", way.calls);
+        }
+        let checksummed = counters.checksummed_bytes + self.completed + verified;
+        sink.put(name, Group::Port, "checksummed_bytes", checksummed);
+        sink.put(name, Group::Port, "blocked", counters.blocked);
+        sink.reasons(name, Group::Drops, &counters.drops);
+        sink.reasons(name, Group::Fallbacks, &counters.fallbacks);
+    }
+
+    /// What to wait for here: nothing to read while the way out is blocked, so that a slow port holds back its source.
+    pub(crate) fn interests(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
+        wait(Interest { fd: self.port.fd(), read: !other_blocked, write: false });
+        wait(Interest { fd: self.port.blocked_fd(), read: false, write: self.blocked });
+    }
+}
+
+/// The same port, were it to take single packets only.
+fn without_trains(limits: Limits) -> Limits {
+    Limits { tso4: false, tso6: false, uso: false, ..limits }
+}
+
+/// Writes what joining packets for the port `name` has counted.
+pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
+    sink.reasons(name, Group::Flushes, &stats.flushes);
+    sink.reasons(name, Group::Alone, &stats.alone);
+    sink.reasons(name, Group::Mismatches, &stats.mismatches);
+}

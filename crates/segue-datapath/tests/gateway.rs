@@ -1,0 +1,226 @@
+//! The gateway pipeline between two ports that live in memory: trains go on whole, all else as it came, nothing is lost.
+
+mod memory;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use memory::{Carries, Memory, Wire, counter};
+use segue::gro;
+use segue::gso::Limits;
+use segue::time::Nanos;
+use segue_datapath::board::Group;
+use segue_datapath::gateway::{Gateway, Parts, Side};
+use segue_datapath::pipeline::{Pipeline, Round};
+use segue_testkit::build::{Ethernet, Ip, V4, V6};
+use segue_testkit::flow::{Ids, Sender};
+
+struct Bench {
+    gateway: Gateway,
+    wires: [Rc<RefCell<Wire>>; 2],
+}
+
+fn trains() -> Limits {
+    let count = Limits { max_segs: 1000, max_udp_segs: 64, max_bytes: 65_549, max_pieces: 1000, ..Limits::NONE };
+    Limits { csum: true, tso4: true, tso6: true, uso: true, ..count }
+}
+
+fn bench(config: Option<gro::Config>, limits: [Limits; 2], budget: usize, pages: usize) -> Bench {
+    let [(first, a), (second, b)] = limits.map(|limits| Memory::port(Carries::Ethernet, limits));
+    let side = |name: &str, port| Side { name: name.to_owned(), port, gro: config };
+    let gateway = Gateway::new(Parts { sides: [side("in", first), side("out", second)], budget, pages });
+    Bench { gateway, wires: [a, b] }
+}
+
+impl Bench {
+    fn default() -> Bench {
+        bench(Some(gro::Config::default()), [trains(); 2], 64, 256)
+    }
+
+    fn give(&self, end: usize, frames: &[Vec<u8>]) {
+        self.wires[end].borrow_mut().waiting.extend(frames.iter().cloned());
+    }
+
+    fn round(&mut self, now: u64) -> Round {
+        self.gateway.round(Nanos(now)).unwrap()
+    }
+
+    fn sent(&self, end: usize) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.wires[end].borrow_mut().sent)
+    }
+}
+
+fn frame(packet: &[u8]) -> Vec<u8> {
+    Ethernet { dst: [2; 6], src: [4; 6], tags: Vec::new() }.wrap(packet)
+}
+
+fn sender(ids: Ids) -> Sender {
+    let mut sender = Sender::tcp(Ip::V4(V4::new(1, 1, 2)), 0, 1000, Vec::new());
+    sender.ids = ids;
+    sender
+}
+
+fn segments(sender: &mut Sender, count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|_| frame(&sender.send(1000, 0).bytes())).collect()
+}
+
+#[test]
+fn a_run_of_frames_goes_on_as_one_train_both_ways() {
+    for from in [0, 1] {
+        let mut here = Bench::default();
+        let frames = segments(&mut sender(Ids::Counting), 30);
+        here.give(from, &frames);
+        assert_eq!(here.round(0), Round::Idle);
+        let sent = here.sent(1 - from);
+        assert_eq!(sent.len(), 1);
+        assert_eq!(sent[0][..14], frames[0][..14], "the frame keeps its stations");
+        let payload: Vec<u8> = frames.iter().flat_map(|frame| frame[54..].to_vec()).collect();
+        assert!(sent[0][54..] == payload);
+        assert!(here.sent(from).is_empty());
+    }
+}
+
+#[test]
+fn a_port_without_trains_gets_the_frames_as_they_came() {
+    let mut here = bench(Some(gro::Config::default()), [Limits::NONE; 2], 64, 256);
+    let mut six = Sender::tcp(Ip::V6(V6::new(1, 1, 2)), 1, 7, Vec::new());
+    let frames = [segments(&mut sender(Ids::Fixed), 20), segments(&mut six, 20)].concat();
+    here.give(0, &frames);
+    here.round(0);
+    assert!(here.sent(1) == frames);
+}
+
+#[test]
+fn frames_whose_identification_stands_still_are_not_handed_on_for_others_to_count_it_up() {
+    let strict = gro::Config::default();
+    let linux = gro::Config { profile: gro::Profile::linux(), ..strict };
+    for (config, units) in [(strict, 20), (linux, 1)] {
+        let mut here = bench(Some(config), [trains(); 2], 64, 256);
+        here.give(0, &segments(&mut sender(Ids::Fixed), 20));
+        here.round(0);
+        assert_eq!(here.sent(1).len(), units, "{:?}", config.profile);
+    }
+}
+
+#[test]
+fn what_joins_with_nothing_leaves_as_it_came() {
+    let mut here = Bench::default();
+    let mut bad = frame(&sender(Ids::Counting).send(100, 0).bytes());
+    bad[53] ^= 1;
+    let mut padded = frame(&sender(Ids::Counting).send(0, 0).bytes());
+    padded.resize(60, 0x55);
+    let other = [&[2; 12][..], &[0x88, 0xb5, 1, 2, 3]].concat();
+    let frames = vec![bad, padded, other, vec![7; 14], vec![1, 2, 3]];
+    here.give(0, &frames);
+    here.round(0);
+    let mut sent = here.sent(1);
+    sent.sort();
+    let mut expected = frames;
+    expected.sort();
+    assert!(sent == expected);
+}
+
+#[test]
+fn without_joining_frames_pass_one_by_one() {
+    let mut here = bench(None, [trains(); 2], 64, 256);
+    let frames = segments(&mut sender(Ids::Counting), 20);
+    here.give(0, &frames);
+    here.round(0);
+    assert!(here.sent(1) == frames);
+    assert_eq!(here.gateway.deadline(), None);
+}
+
+#[test]
+fn a_train_grows_over_rounds_while_its_port_has_more_but_not_for_long() {
+    let mut here = bench(Some(gro::Config::default()), [trains(); 2], 8, 256);
+    let mut stream = sender(Ids::Counting);
+    here.give(0, &segments(&mut stream, 20));
+    assert_eq!((here.round(0), here.round(1)), (Round::More, Round::More));
+    assert!(here.sent(1).is_empty(), "the rest of the train waits to be read");
+    assert_eq!(here.round(2), Round::Idle);
+    assert_eq!(here.sent(1).len(), 1);
+    // A port that always has more: after 50 microseconds a train goes all the same.
+    here.give(0, &segments(&mut stream, 24));
+    here.round(1_000);
+    here.round(52_000);
+    assert_eq!(here.sent(1).len(), 1);
+}
+
+#[test]
+fn with_a_hold_time_a_train_waits_for_it_and_the_loop_knows_until_when() {
+    let config = gro::Config { hold: 20_000, ..gro::Config::default() };
+    let mut here = bench(Some(config), [trains(); 2], 64, 256);
+    let mut stream = sender(Ids::Counting);
+    here.give(0, &segments(&mut stream, 3));
+    assert_eq!(here.round(100), Round::Idle);
+    assert_eq!(here.gateway.deadline(), Some(Nanos(20_100)));
+    here.give(0, &segments(&mut stream, 3));
+    here.round(10_000);
+    assert!(here.sent(1).is_empty());
+    here.round(20_100);
+    let sent = here.sent(1);
+    assert_eq!((sent.len(), sent[0].len()), (1, 54 + 6_000));
+    assert_eq!(here.gateway.deadline(), None);
+}
+
+#[test]
+fn memory_that_is_held_is_let_go_when_it_is_missing() {
+    let config = gro::Config { hold: 1_000_000, ..gro::Config::default() };
+    let mut here = bench(Some(config), [trains(); 2], 64, 4);
+    let frames = segments(&mut sender(Ids::Counting), 10);
+    here.give(0, &frames);
+    // Four pages: four frames, and all of them are held.
+    assert_eq!(here.round(0), Round::More);
+    here.round(1);
+    here.round(2);
+    here.round(2_000_000);
+    let sent: Vec<u8> = here.sent(1).iter().flat_map(|frame| frame[54..].to_vec()).collect();
+    let payload: Vec<u8> = frames.iter().flat_map(|frame| frame[54..].to_vec()).collect();
+    assert!(sent == payload);
+}
+
+#[test]
+fn a_blocked_port_holds_back_its_source_and_not_the_other_way() {
+    let mut here = Bench::default();
+    let frames = segments(&mut sender(Ids::Counting), 20);
+    let alone: Vec<Vec<u8>> = (0..20)
+        .map(|flow| frame(&Sender::tcp(Ip::V4(V4::new(1, 1, 2)), flow, 7, Vec::new()).send(100, 0).bytes()))
+        .collect();
+    here.wires[1].borrow_mut().room = Some(3);
+    here.give(0, &alone);
+    assert_eq!(here.round(0), Round::Idle, "there is nothing to do but wait for the port");
+    assert_eq!(here.wires[1].borrow().sent.len(), 3);
+    let received = here.wires[0].borrow().receives;
+    here.give(1, &frames);
+    here.round(1);
+    assert_eq!(here.wires[0].borrow().receives, received, "nothing more is read for the blocked port");
+    assert_eq!(here.sent(0).len(), 1, "the other way is open");
+    let mut write = 0;
+    here.gateway.each_interest(&mut |interest| write += usize::from(interest.write));
+    assert_eq!((write, here.gateway.deadline()), (1, None));
+    here.wires[1].borrow_mut().room = None;
+    here.round(2);
+    assert!(here.sent(1) == alone);
+}
+
+#[test]
+fn what_a_port_refuses_goes_again_in_smaller_form() {
+    let mut here = Bench::default();
+    let frames = segments(&mut sender(Ids::Counting), 12);
+    here.wires[1].borrow_mut().narrow = true;
+    here.give(0, &frames);
+    here.round(0);
+    assert!(here.sent(1) == frames);
+}
+
+#[test]
+fn each_end_counts_what_came_in_at_it() {
+    let mut here = Bench::default();
+    here.give(0, &segments(&mut sender(Ids::Counting), 12));
+    here.give(1, &[frame(&sender(Ids::Counting).send(0, 0).bytes())]);
+    here.round(0);
+    let count = |port, group, key| counter(&here.gateway, port, group, key);
+    assert_eq!((count("in", Group::Flushes, "poll_end"), count("out", Group::Flushes, "poll_end")), (1, 0));
+    assert_eq!((count("in", Group::Alone, "no_payload"), count("out", Group::Alone, "no_payload")), (0, 1));
+    assert_eq!(count("in", Group::Port, "checksummed_bytes"), 12 * 1000, "summed once, to verify");
+}

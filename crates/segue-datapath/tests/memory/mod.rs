@@ -1,0 +1,129 @@
+//! Ports that live in memory.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, PipeReader};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+use segue::gso::Limits;
+use segue::packet::{Frag, Start, Tunnels};
+use segue_datapath::board::{Board, Group};
+use segue_datapath::pipeline::Pipeline;
+use segue_port::{Burst, Counters, OffloadState, Page, Polled, Port, RxBatch, Sent, TxBatch};
+
+/// What a port carries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carries {
+    Ip,
+    Ethernet,
+    Datagrams,
+}
+
+/// What a port in memory shares with the test.
+#[derive(Default)]
+pub(crate) struct Wire {
+    /// Waits to be received: whole packets inside, datagrams outside.
+    pub(crate) waiting: VecDeque<Vec<u8>>,
+    /// What was sent, headers that the port does not send left out.
+    pub(crate) sent: Vec<Vec<u8>>,
+    /// Units that the port takes before it is blocked; `None` takes all.
+    pub(crate) room: Option<usize>,
+    /// Refuse the next batch once and take no trains from there on.
+    pub(crate) narrow: bool,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) receives: usize,
+}
+
+pub(crate) struct Memory {
+    wire: Rc<RefCell<Wire>>,
+    limits: Limits,
+    carries: Carries,
+    fd: PipeReader,
+    counters: Counters,
+}
+
+impl Memory {
+    pub(crate) fn port(carries: Carries, limits: Limits) -> (Box<dyn Port>, Rc<RefCell<Wire>>) {
+        let wire = Rc::new(RefCell::new(Wire::default()));
+        let (fd, _) = io::pipe().unwrap();
+        let port = Memory { wire: Rc::clone(&wire), limits, carries, fd, counters: Counters::default() };
+        (Box::new(port), wire)
+    }
+
+    fn page(into: &mut RxBatch, bytes: &[u8]) -> Option<Page> {
+        let mut page = into.pages.take()?;
+        page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        Some(page.freeze(bytes.len()))
+    }
+}
+
+impl Port for Memory {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        Vec::new()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        let mut wire = self.wire.borrow_mut();
+        wire.receives += 1;
+        for _ in 0..budget {
+            let Some(bytes) = wire.waiting.pop_front() else { return Ok(Polled::Idle) };
+            let Some(page) = Memory::page(into, &bytes) else {
+                wire.waiting.push_front(bytes);
+                return Ok(Polled::Starved);
+            };
+            if self.carries == Carries::Datagrams {
+                let peer = wire.peer.unwrap_or_else(|| "198.18.0.2:6080".parse().unwrap());
+                into.bursts.push_back(Burst { segment_len: bytes.len(), page, peer, local: None, tos: 0, ttl: None });
+            } else {
+                let mut packet = into.pool.take();
+                let start = if self.carries == Carries::Ip { Start::Ip } else { Start::Ethernet };
+                packet.load(Frag::all(page), start, &Tunnels::NONE);
+                into.packets.push_back(packet);
+            }
+        }
+        Ok(Polled::More)
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        let mut wire = self.wire.borrow_mut();
+        if std::mem::take(&mut wire.narrow) {
+            self.limits = Limits::NONE;
+            return Ok(Sent::Narrowed);
+        }
+        let room = wire.room.unwrap_or(usize::MAX);
+        let mut taken = 0;
+        for unit in batch.units().take(room) {
+            let skip = unit.outer().map_or(0, |outer| usize::from(outer.skip));
+            let mut bytes = unit.head()[skip..].to_vec();
+            unit.pieces().for_each(|piece| bytes.extend_from_slice(piece));
+            wire.sent.push(bytes);
+            taken += 1;
+        }
+        batch.sent(taken);
+        wire.room = wire.room.map(|room| room - taken);
+        Ok(if batch.is_empty() { Sent::All } else { Sent::Blocked })
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// One counter of a pipeline.
+pub(crate) fn counter(pipeline: &dyn Pipeline, port: &str, group: Group, key: &str) -> u64 {
+    let board = Board::new(|sink| pipeline.collect(sink));
+    board.publish(|sink| pipeline.collect(sink));
+    let values: BTreeMap<_, _> = board.read().map(|(n, v)| ((n.port.clone(), n.group, n.key), v)).collect();
+    *values.iter().find(|((p, g, k), _)| p == port && *g == group && *k == key).expect("the counter exists").1
+}

@@ -1,0 +1,394 @@
+//! Reading.
+
+use std::io::Read;
+
+use pcap_file::PcapError;
+use pcap_file::pcap::PcapParser;
+use pcap_file::{Endianness, TsResolution};
+
+use super::source::Source;
+use super::{
+    Block, BlockKind, Form, Format, Interface, Item, MAX_RECORD, Order, PCAP_HEAD_LEN, PCAP_RECORD_LEN, PcapHead,
+    ReadError, Record, Resolution, options,
+};
+
+/// Type of a section header block: a palindrome, so that it is read in any byte order.
+const SECTION: u32 = 0x0a0d_0d0a;
+const INTERFACE: u32 = 1;
+const OBSOLETE: u32 = 2;
+const SIMPLE: u32 = 3;
+const ENHANCED: u32 = 6;
+/// Most interfaces of one section; far beyond any real one, and a bound on memory.
+const MAX_INTERFACES: usize = 65_536;
+
+/// Reads a capture file of either form, one item at a time.
+pub struct Reader<R> {
+    source: Source<R>,
+    kind: Kind,
+    interfaces: Vec<Interface>,
+    /// Bytes of the item given last, still in the buffer.
+    given: usize,
+    packets: u64,
+    ended: bool,
+}
+
+enum Kind {
+    Pcap { parser: PcapParser, head: PcapHead, raw: [u8; PCAP_HEAD_LEN] },
+    Pcapng { order: Order },
+}
+
+impl<R> std::fmt::Debug for Reader<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("packets", &self.packets).field("interfaces", &self.interfaces).finish()
+    }
+}
+
+/// What was found in the buffer: an item's parts as numbers, so that the borrow begins at the end.
+enum Found {
+    Packet { interface: u32, ticks: Option<u64>, len: u32, form: Form, data: (usize, usize), options: (usize, usize) },
+    Block(BlockKind),
+}
+
+impl<R: Read> Reader<R> {
+    /// Begins to read, and finds out which form it is.
+    ///
+    /// # Errors
+    /// [`ReadError`]: what is no capture file, is compressed or empty, or what the system says.
+    pub fn new(input: R) -> Result<Reader<R>, ReadError> {
+        let mut source = Source::new(input);
+        let have = source.fill(PCAP_HEAD_LEN)?;
+        if have == 0 {
+            return Err(ReadError::Empty);
+        }
+        let bytes = source.bytes();
+        let kind = match bytes {
+            [0x1f, 0x8b, ..] => return Err(ReadError::Compressed("gzip")),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => return Err(ReadError::Compressed("zstd")),
+            [0xfd, b'7', b'z', b'X', b'Z', ..] => return Err(ReadError::Compressed("xz")),
+            [0x04, 0x22, 0x4d, 0x18, ..] => return Err(ReadError::Compressed("lz4")),
+            [b'B', b'Z', b'h', ..] => return Err(ReadError::Compressed("bzip2")),
+            [0xa1, 0xb2, 0xcd, 0x34, ..] | [0x34, 0xcd, 0xb2, 0xa1, ..] => {
+                return Err(ReadError::Unknown("a modified pcap file (magic a1b2cd34), which is not understood"));
+            }
+            [0x0a, 0x0d, 0x0d, 0x0a, ..] => Kind::Pcapng { order: Order::NATIVE },
+            _ => Self::pcap(bytes)?,
+        };
+        let mut reader = Reader { source, kind, interfaces: Vec::new(), given: 0, packets: 0, ended: false };
+        if let Kind::Pcap { head, .. } = reader.kind {
+            reader.interfaces.push(head.interface());
+            reader.source.consume(PCAP_HEAD_LEN);
+        }
+        Ok(reader)
+    }
+
+    fn pcap(bytes: &[u8]) -> Result<Kind, ReadError> {
+        let unknown = "neither a pcap nor a pcapng file";
+        let cut = |promised| ReadError::Cut { number: 1, offset: 0, promised, present: bytes.len() as u64 };
+        let Some(raw) = bytes.first_chunk::<PCAP_HEAD_LEN>() else {
+            let magic = bytes.first_chunk().map(|b| u32::from_be_bytes(*b));
+            let is_pcap = matches!(magic, Some(0xa1b2_c3d4 | 0xd4c3_b2a1 | 0xa1b2_3c4d | 0x4d3c_b2a1));
+            return Err(if is_pcap { cut(PCAP_HEAD_LEN as u64) } else { ReadError::Unknown(unknown) });
+        };
+        match PcapParser::new(raw) {
+            Ok((_, parser)) => {
+                let header = parser.header();
+                let order = if header.endianness == Endianness::Big { Order::Big } else { Order::Little };
+                let head = PcapHead {
+                    order,
+                    nanos: header.ts_resolution == TsResolution::NanoSecond,
+                    snaplen: header.snaplen,
+                    link: order.read32(raw, 20),
+                };
+                Ok(Kind::Pcap { parser, head, raw: *raw })
+            }
+            Err(_) => Err(ReadError::Unknown(unknown)),
+        }
+    }
+
+    /// Which form it is.
+    pub fn format(&self) -> Format {
+        match self.kind {
+            Kind::Pcap { .. } => Format::Pcap,
+            Kind::Pcapng { .. } => Format::Pcapng,
+        }
+    }
+
+    /// The header of a pcap file: as fields and as it stands.
+    pub fn pcap_head(&self) -> Option<(&PcapHead, &[u8; PCAP_HEAD_LEN])> {
+        match &self.kind {
+            Kind::Pcap { head, raw, .. } => Some((head, raw)),
+            Kind::Pcapng { .. } => None,
+        }
+    }
+
+    /// The byte order of the file, or of the section that the last item was in.
+    pub fn order(&self) -> Order {
+        match &self.kind {
+            Kind::Pcap { head, .. } => head.order,
+            Kind::Pcapng { order } => *order,
+        }
+    }
+
+    /// The interfaces of the section so far; one for pcap.
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// Packets given so far.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// How many bytes of the file have been gone through.
+    pub fn offset(&self) -> u64 {
+        self.source.offset() + self.given as u64
+    }
+
+    /// The next item, or `None` at the end of the file.
+    ///
+    /// # Errors
+    /// [`ReadError`]; all that comes after a cut or damaged record is `None`.
+    #[expect(clippy::should_implement_trait, reason = "the item borrows the reader")]
+    pub fn next(&mut self) -> Result<Option<Item<'_>>, ReadError> {
+        self.source.consume(self.given);
+        self.given = 0;
+        if self.ended {
+            return Ok(None);
+        }
+        let found = match self.kind {
+            Kind::Pcap { .. } => self.record(),
+            Kind::Pcapng { .. } => self.block(),
+        };
+        let (found, whole) = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                self.ended = true;
+                return Ok(None);
+            }
+            Err(error) => {
+                self.ended = true;
+                return Err(error);
+            }
+        };
+        self.given = whole;
+        let offset = self.source.offset();
+        if matches!(found, Found::Packet { .. }) {
+            self.packets += 1;
+        }
+        let order = self.order();
+        let raw = &self.source.bytes()[..whole];
+        Ok(Some(match found {
+            Found::Block(kind) => {
+                let interface = self.interfaces.last().filter(|_| kind == BlockKind::Interface);
+                Item::Block(Block { kind, raw, order, interface })
+            }
+            Found::Packet { interface, ticks, len, form, data, options } => {
+                // Whoever found the packet looked the interface up.
+                let of = self.interfaces.get(interface as usize);
+                Item::Packet(Record {
+                    number: self.packets,
+                    offset,
+                    interface,
+                    link: of.map_or(0, |of| of.link),
+                    fcs_len: of.map_or(0, |of| of.fcs_len),
+                    ticks,
+                    nanos: ticks.and_then(|ticks| of.map(|of| of.nanos(ticks))),
+                    len,
+                    form,
+                    raw,
+                    data: data.0..data.1,
+                    options: options.0..options.1,
+                })
+            }
+        }))
+    }
+
+    fn cut(&self, promised: usize) -> ReadError {
+        ReadError::Cut {
+            number: self.packets + 1,
+            offset: self.source.offset(),
+            promised: promised as u64,
+            present: self.source.bytes().len() as u64,
+        }
+    }
+
+    fn damaged(&self, what: &'static str) -> ReadError {
+        ReadError::Damaged { number: self.packets + 1, offset: self.source.offset(), what }
+    }
+
+    /// The next record of a pcap file and its length.
+    fn record(&mut self) -> Result<Option<(Found, usize)>, ReadError> {
+        let have = self.source.fill(PCAP_RECORD_LEN)?;
+        if have == 0 {
+            return Ok(None);
+        }
+        if have < PCAP_RECORD_LEN {
+            return Err(self.cut(PCAP_RECORD_LEN));
+        }
+        let order = self.order();
+        let caplen = order.read32(self.source.bytes(), 8) as usize;
+        if caplen > MAX_RECORD {
+            return Err(self.damaged("a packet of more than 16 MiB"));
+        }
+        let whole = PCAP_RECORD_LEN + caplen;
+        if self.source.fill(whole)? < whole {
+            return Err(self.cut(whole));
+        }
+        let Kind::Pcap { parser, head, .. } = &self.kind else { return Ok(None) };
+        let packet = match parser.next_raw_packet(self.source.bytes()) {
+            Ok((_, packet)) => packet,
+            Err(PcapError::IncompleteBuffer) => return Err(self.cut(whole)),
+            Err(_) => return Err(self.damaged("a record header that makes no sense")),
+        };
+        let per_second = if head.nanos { 1_000_000_000 } else { 1_000_000 };
+        let found = Found::Packet {
+            interface: 0,
+            ticks: Some(u64::from(packet.ts_sec) * per_second + u64::from(packet.ts_frac)),
+            len: packet.orig_len,
+            form: Form::Pcap,
+            data: (PCAP_RECORD_LEN, whole),
+            options: (whole, whole),
+        };
+        Ok(Some((found, whole)))
+    }
+
+    /// The next block of a pcapng file and its length.
+    fn block(&mut self) -> Result<Option<(Found, usize)>, ReadError> {
+        let have = self.source.fill(12)?;
+        if have == 0 {
+            return Ok(None);
+        }
+        if have < 12 {
+            return Err(self.cut(12));
+        }
+        let bytes = self.source.bytes();
+        let is_section = Order::NATIVE.read32(bytes, 0) == SECTION;
+        let order = match (is_section, &bytes[8..12]) {
+            (false, _) => self.order(),
+            (true, [0x1a, 0x2b, 0x3c, 0x4d]) => Order::Big,
+            (true, [0x4d, 0x3c, 0x2b, 0x1a]) => Order::Little,
+            (true, _) => return Err(self.damaged("a section header without a byte order")),
+        };
+        let kind = order.read32(bytes, 0);
+        let whole = order.read32(bytes, 4) as usize;
+        let least = match kind {
+            SECTION => 28,
+            INTERFACE => 20,
+            OBSOLETE | ENHANCED => 32,
+            SIMPLE => 16,
+            _ => 12,
+        };
+        if whole < least || !whole.is_multiple_of(4) {
+            return Err(self.damaged("a block length that makes no sense"));
+        }
+        if whole > MAX_RECORD {
+            return Err(self.damaged("a block of more than 16 MiB"));
+        }
+        if self.source.fill(whole)? < whole {
+            return Err(self.cut(whole));
+        }
+        let block = &self.source.bytes()[..whole];
+        if order.read32(block, whole - 4) as usize != whole {
+            return Err(self.damaged("the two lengths of a block differ"));
+        }
+        let found = match kind {
+            SECTION => {
+                if order.read16(block, 12) != 1 {
+                    return Err(ReadError::Unknown("a pcapng file of a major version other than 1"));
+                }
+                self.kind = Kind::Pcapng { order };
+                self.interfaces.clear();
+                Found::Block(BlockKind::Section)
+            }
+            INTERFACE => {
+                if self.interfaces.len() == MAX_INTERFACES {
+                    return Err(self.damaged("more than 65536 interfaces"));
+                }
+                let interface = interface(block, order);
+                self.interfaces.push(interface);
+                Found::Block(BlockKind::Interface)
+            }
+            ENHANCED => self.packet(
+                block.len(),
+                order.read32(block, 8),
+                Some(u64::from(order.read32(block, 12)) << 32 | u64::from(order.read32(block, 16))),
+                (order.read32(block, 20), order.read32(block, 24)),
+                Form::Enhanced,
+            )?,
+            OBSOLETE => self.packet(
+                block.len(),
+                u32::from(order.read16(block, 8)),
+                Some(u64::from(order.read32(block, 12)) << 32 | u64::from(order.read32(block, 16))),
+                (order.read32(block, 20), order.read32(block, 24)),
+                Form::Obsolete,
+            )?,
+            SIMPLE => {
+                let len = order.read32(block, 8);
+                let room = (whole - 16) as u32;
+                let Some(interface) = self.interfaces.first() else {
+                    return Err(self.damaged("a packet without an interface description"));
+                };
+                let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
+                let end = 12 + len.min(room).min(snaplen) as usize;
+                Found::Packet {
+                    interface: 0,
+                    ticks: None,
+                    len,
+                    form: Form::Simple,
+                    data: (12, end),
+                    options: (end, end),
+                }
+            }
+            _ => Found::Block(BlockKind::Other),
+        };
+        Ok(Some((found, whole)))
+    }
+
+    /// An enhanced or obsolete packet block of `whole` bytes.
+    fn packet(
+        &self,
+        whole: usize,
+        interface: u32,
+        ticks: Option<u64>,
+        (caplen, len): (u32, u32),
+        form: Form,
+    ) -> Result<Found, ReadError> {
+        if self.interfaces.get(interface as usize).is_none() {
+            return Err(self.damaged("a packet without an interface description"));
+        }
+        let (start, last) = (28, whole - 4);
+        let end = start + caplen as usize;
+        if end > last {
+            return Err(self.damaged("a packet longer than its block"));
+        }
+        let options = (end.next_multiple_of(4).min(last), last);
+        Ok(Found::Packet { interface, ticks, len, form, data: (start, end), options })
+    }
+}
+
+/// What an interface description block of at least 20 bytes says.
+fn interface(block: &[u8], order: Order) -> Interface {
+    let mut interface = Interface {
+        link: order.read16(block, 8),
+        fcs_len: 0,
+        snaplen: order.read32(block, 12),
+        resolution: Resolution::MICRO,
+        offset_seconds: 0,
+        name: None,
+    };
+    for (code, value) in options::list(&block[16..block.len() - 4], order) {
+        match (code, value) {
+            (options::IF_NAME, name) => interface.name = Some(String::from_utf8_lossy(name).into_owned()),
+            (options::IF_TSRESOL, &[value]) => interface.resolution = Resolution::from_option(value),
+            (options::IF_FCSLEN, &[value]) => interface.fcs_len = value,
+            (options::IF_TSOFFSET, value) => {
+                if let Some(bytes) = value.first_chunk::<8>() {
+                    interface.offset_seconds =
+                        if order == Order::Big { i64::from_be_bytes(*bytes) } else { i64::from_le_bytes(*bytes) };
+                }
+            }
+            _ => {}
+        }
+    }
+    interface
+}

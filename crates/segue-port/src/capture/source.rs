@@ -1,0 +1,102 @@
+//! Buffered input that knows where it is.
+
+use std::io::{self, ErrorKind, Read};
+
+/// Bytes asked of the system at a time.
+const CHUNK: usize = 256 << 10;
+
+/// Bytes of `input`, as many at once as somebody needs.
+#[derive(Debug)]
+pub(super) struct Source<R> {
+    input: R,
+    buf: Vec<u8>,
+    start: usize,
+    end: usize,
+    offset: u64,
+    ended: bool,
+}
+
+impl<R: Read> Source<R> {
+    pub(super) fn new(input: R) -> Source<R> {
+        Source { input, buf: vec![0; CHUNK], start: 0, end: 0, offset: 0, ended: false }
+    }
+
+    /// Makes `len` bytes available, or all that are left where there are fewer, and says how many there are now.
+    pub(super) fn fill(&mut self, len: usize) -> io::Result<usize> {
+        while self.end - self.start < len && !self.ended {
+            if self.buf.len() - self.start < len {
+                self.buf.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+                // Grown step by step, so that a promised length costs no memory before its bytes are there.
+                if self.buf.len() == self.end {
+                    self.buf.resize((self.buf.len() * 2).min(len.max(CHUNK)).max(self.end + 1), 0);
+                }
+            }
+            match self.input.read(&mut self.buf[self.end..]) {
+                Ok(0) => self.ended = true,
+                Ok(n) => self.end += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.end - self.start)
+    }
+
+    /// What is available.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+
+    /// Bytes in front of [`Source::bytes`].
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Moves past `len` of the available bytes.
+    pub(super) fn consume(&mut self, len: usize) {
+        let len = len.min(self.end - self.start);
+        self.start += len;
+        self.offset += len as u64;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+            // One huge record does not keep its memory.
+            if self.buf.len() > CHUNK {
+                self.buf = vec![0; CHUNK];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives one byte more with each read.
+    struct Dribble(Vec<u8>, usize);
+
+    impl Read for Dribble {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            self.1 += 1;
+            let n = self.1.min(out.len()).min(self.0.len());
+            out[..n].copy_from_slice(&self.0[..n]);
+            self.0.drain(..n);
+            Ok(n)
+        }
+    }
+
+    #[test]
+    fn any_length_becomes_available_however_the_bytes_come() {
+        let all: Vec<u8> = (0..700_000_u32).map(|n| (n % 251) as u8).collect();
+        let mut source = Source::new(Dribble(all.clone(), 400));
+        let mut at = 0;
+        for len in [1, 16, 300_000, 5, 262_144, 0, 99_999, 100_000] {
+            let have = source.fill(len).unwrap();
+            let take = len.min(have);
+            assert_eq!(source.offset(), at as u64);
+            assert_eq!(source.bytes()[..take], all[at..at + take]);
+            source.consume(take);
+            at += take;
+        }
+        assert_eq!((at, source.fill(1).unwrap()), (all.len(), 0));
+    }
+}

@@ -1,0 +1,407 @@
+//! The note with which merged packets can be taken apart again, exactly.
+//!
+//! It stands in a pcapng option with the code [`OPTION`], one of those that the format leaves to local use (the highest
+//! bit is set; no enterprise number is needed). Readers that do not know it skip it. The value is [`MAGIC`], one letter
+//! for what follows, and bytes; what does not fit into one option goes on in further ones with the letter `c`:
+//!
+//! - `p`, in a section header: the file was made from a pcap file, whose 24 bytes of header follow.
+//! - `s`, in a section header, and `i`, in an interface description: that block as it stood before the merge.
+//! - `m`, in a packet: the packets that were merged into it ([`encode`] has the form).
+//!
+//! The note does not depend on how the merge was done: headers are kept as differences, payload is in the merged packet
+//! itself. A file can be undone by any later version.
+
+use std::ops::Range;
+
+use super::{BlockKind, Order, WHOLE, options};
+
+/// The option's code.
+pub const OPTION: u16 = 0xd347;
+/// What each value begins with: a name, and the version of the form.
+pub const MAGIC: [u8; 5] = *b"sgue\x01";
+/// Longest header of a packet in a note, link part included.
+const MAX_HEAD: usize = 1024;
+/// Bytes of a note in one option.
+const CHUNK: usize = 65_000;
+
+/// What a note is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// The header of the pcap file that was merged.
+    Pcap,
+    /// A section header or interface description as it stood.
+    Block,
+    /// The packets that were merged.
+    Members,
+}
+
+impl About {
+    fn letter(self, is_section: bool) -> u8 {
+        match self {
+            About::Pcap => b'p',
+            About::Block if is_section => b's',
+            About::Block => b'i',
+            About::Members => b'm',
+        }
+    }
+}
+
+/// Appends a note to a list of options that has no end yet.
+pub fn push(to: &mut Vec<u8>, order: Order, about: About, is_section: bool, note: &[u8]) {
+    let mut letter = about.letter(is_section);
+    let mut rest = note;
+    loop {
+        let (now, later) = rest.split_at(rest.len().min(CHUNK));
+        let value = [&MAGIC[..], &[letter], now].concat();
+        options::push(to, order, OPTION, &value);
+        if later.is_empty() {
+            return;
+        }
+        (rest, letter) = (later, b'c');
+    }
+}
+
+/// The note in a list of options, where there is one.
+pub fn find(list: &[u8], order: Order) -> Option<(About, Vec<u8>)> {
+    let mut found: Option<(About, Vec<u8>)> = None;
+    for (code, value) in options::list(list, order) {
+        let Some((&letter, bytes)) = value.strip_prefix(&MAGIC[..]).and_then(|rest| rest.split_first()) else {
+            continue;
+        };
+        if code != OPTION {
+            continue;
+        }
+        match (letter, &mut found) {
+            (b'c', Some((_, note))) => note.extend_from_slice(bytes),
+            (b'p', None) => found = Some((About::Pcap, bytes.to_vec())),
+            (b's' | b'i', None) => found = Some((About::Block, bytes.to_vec())),
+            (b'm', None) => found = Some((About::Members, bytes.to_vec())),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The options of `list` that `keep` wants, without an end.
+pub fn filtered(list: &[u8], order: Order, keep: impl Fn(u16) -> bool) -> Vec<u8> {
+    let mut kept = Vec::new();
+    for (code, value) in options::list(list, order).filter(|(code, _)| keep(*code)) {
+        options::push(&mut kept, order, code, value);
+    }
+    kept
+}
+
+/// Where the options of a block begin: behind type, length and what is fixed.
+fn options_at(kind: BlockKind) -> Option<usize> {
+    match kind {
+        BlockKind::Section => Some(24),
+        BlockKind::Interface => Some(16),
+        BlockKind::Other => None,
+    }
+}
+
+/// A section header or interface description for a file with merged packets: the section's length is unknown, there is
+/// no snap length below [`WHOLE`], and the block as it stood is noted in it. Other blocks stay as they are.
+pub fn annotated(kind: BlockKind, raw: &[u8], order: Order) -> Vec<u8> {
+    let Some(at) = options_at(kind) else { return raw.to_vec() };
+    let Some(list) = raw.get(at..raw.len() - 4) else { return raw.to_vec() };
+    let mut body = raw[8..at].to_vec();
+    if kind == BlockKind::Section {
+        body[8..].fill(0xff);
+    } else if order.read32(&body, 4) < WHOLE {
+        body[4..].fill(0);
+    }
+    body.extend(filtered(list, order, |code| code != OPTION));
+    push(&mut body, order, About::Block, kind == BlockKind::Section, raw);
+    options::push(&mut body, order, options::END, &[]);
+    super::write::wrap(order, if kind == BlockKind::Section { 0x0a0d_0d0a } else { 1 }, &body)
+}
+
+/// A section header or interface description less its note.
+pub fn unannotated(kind: BlockKind, raw: &[u8], order: Order) -> Vec<u8> {
+    let Some((at, list)) = options_at(kind).and_then(|at| Some((at, raw.get(at..raw.len() - 4)?))) else {
+        return raw.to_vec();
+    };
+    let mut body = raw[8..at].to_vec();
+    let mut rest = filtered(list, order, |code| code != OPTION);
+    options::end(&mut rest, order);
+    body.extend(rest);
+    super::write::wrap(order, if kind == BlockKind::Section { 0x0a0d_0d0a } else { 1 }, &body)
+}
+
+/// What a section header or interface description has noted.
+pub fn noted(kind: BlockKind, raw: &[u8], order: Order) -> Option<(About, Vec<u8>)> {
+    find(raw.get(options_at(kind)?..raw.len() - 4)?, order)
+}
+
+/// One packet inside of a merged one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its place in the file, counted in packets and blocks from the first packet of the same train.
+    pub position: u64,
+    /// Its timestamp; `None` for a simple packet block.
+    pub ticks: Option<u64>,
+    /// Bytes of the packet when it was captured.
+    pub len: u32,
+    /// Link header and headers.
+    pub head: Vec<u8>,
+    /// Its payload, as a range of the merged packet's.
+    pub payload: Range<usize>,
+    /// What stood behind the payload: padding.
+    pub trailer: Vec<u8>,
+    /// Its options as they stood; `None` where they are those of the merged packet less its note.
+    pub options: Option<Vec<u8>>,
+}
+
+/// The note for a merged packet with headers `head` and timestamp `ticks`.
+///
+/// Numbers are LEB128, signed ones zigzag. First the number of packets; then for each: a byte of flags (1: no timestamp,
+/// 2: options follow, 4: a trailer follows), the distance of its position from the packet before, the signed difference
+/// of its timestamp, the length of its header, the differences to the header before it (the number of runs, and for each
+/// the bytes to skip, the length and the bytes), the length of its payload, its captured length less what is there, then
+/// options and trailer, each behind its length. The payloads stand one behind the other in the merged packet.
+pub fn encode(head: &[u8], ticks: u64, members: &[Member]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(32 * members.len());
+    number(&mut out, members.len() as u64);
+    let (mut before, mut position, mut time) = (head, 0, ticks);
+    for member in members {
+        let flags = u8::from(member.ticks.is_none())
+            | u8::from(member.options.is_some()) << 1
+            | u8::from(!member.trailer.is_empty()) << 2;
+        out.push(flags);
+        number(&mut out, member.position - position);
+        position = member.position;
+        let this = member.ticks.unwrap_or(time);
+        signed(&mut out, this.wrapping_sub(time) as i64);
+        time = this;
+        number(&mut out, member.head.len() as u64);
+        differences(&mut out, before, &member.head);
+        number(&mut out, member.payload.len() as u64);
+        let have = member.head.len() + member.payload.len() + member.trailer.len();
+        signed(&mut out, i64::from(member.len) - have as i64);
+        for bytes in
+            [member.options.as_deref(), Some(&member.trailer[..]).filter(|t| !t.is_empty())].into_iter().flatten()
+        {
+            number(&mut out, bytes.len() as u64);
+            out.extend_from_slice(bytes);
+        }
+        before = &member.head;
+    }
+    out
+}
+
+/// The packets that a note speaks of, for a merged packet with timestamp `ticks` and bytes `frame`, whose payload begins
+/// where the header of the first packet ends. `None` where the note does not fit the packet.
+pub fn decode(note: &[u8], ticks: u64, frame: &[u8]) -> Option<Vec<Member>> {
+    let mut from = Reading(note);
+    let count = usize::try_from(from.number()?).ok()?;
+    // Each takes at least seven bytes, which bounds what a wrong count can ask for.
+    let mut members = Vec::with_capacity(count.min(note.len() / 7));
+    let (mut position, mut time, mut payload) = (0_u64, ticks, None);
+    let mut before: &[u8] = frame.get(..frame.len().min(MAX_HEAD))?;
+    for _ in 0..count {
+        let flags = from.byte()?;
+        position = position.checked_add(from.number()?)?;
+        time = time.wrapping_add(from.signed()? as u64);
+        let head_len = usize::try_from(from.number()?).ok().filter(|len| *len <= MAX_HEAD)?;
+        let head = from.patched(before, head_len)?;
+        let start = *payload.get_or_insert(head_len);
+        let end = start.checked_add(usize::try_from(from.number()?).ok()?)?;
+        frame.get(start..end)?;
+        payload = Some(end);
+        let missing = from.signed()?;
+        let options = if flags & 2 != 0 { Some(from.bytes()?.to_vec()) } else { None };
+        let trailer = if flags & 4 != 0 { from.bytes()?.to_vec() } else { Vec::new() };
+        let have = i64::try_from(head_len + (end - start) + trailer.len()).ok()?;
+        members.push(Member {
+            position,
+            ticks: (flags & 1 == 0).then_some(time),
+            len: u32::try_from(have.checked_add(missing)?).ok()?,
+            head,
+            payload: start..end,
+            trailer,
+            options,
+        });
+        before = &members.last()?.head;
+    }
+    (payload == Some(frame.len()) && from.0.is_empty()).then_some(members)
+}
+
+/// The runs in which `this` differs from `before`; bytes past the end of `before` count as zero.
+fn differences(out: &mut Vec<u8>, before: &[u8], this: &[u8]) {
+    let differs = |at: usize| this[at] != before.get(at).copied().unwrap_or(0);
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for at in (0..this.len()).filter(|&at| differs(at)) {
+        match runs.last_mut() {
+            // Two equal bytes in between cost no more than a new run.
+            Some(run) if at - run.end <= 2 => run.end = at + 1,
+            _ => runs.push(at..at + 1),
+        }
+    }
+    number(out, runs.len() as u64);
+    let mut at = 0;
+    for run in runs {
+        number(out, (run.start - at) as u64);
+        number(out, run.len() as u64);
+        out.extend_from_slice(&this[run.clone()]);
+        at = run.end;
+    }
+}
+
+fn number(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn signed(out: &mut Vec<u8>, value: i64) {
+    number(out, (value << 1 ^ value >> 63) as u64);
+}
+
+struct Reading<'a>(&'a [u8]);
+
+impl<'a> Reading<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(byte)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn signed(&mut self) -> Option<i64> {
+        let value = self.number()?;
+        Some((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.number()?).ok()?;
+        self.take(len)
+    }
+
+    /// `before`, brought to `len` bytes and changed by the runs that follow.
+    fn patched(&mut self, before: &[u8], len: usize) -> Option<Vec<u8>> {
+        let mut head = before[..before.len().min(len)].to_vec();
+        head.resize(len, 0);
+        let mut at = 0_usize;
+        for _ in 0..self.number()? {
+            at = at.checked_add(usize::try_from(self.number()?).ok()?)?;
+            let run = self.bytes()?;
+            let end = at.checked_add(run.len())?;
+            head.get_mut(at..end)?.copy_from_slice(run);
+            at = end;
+        }
+        Some(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(position: u64, ticks: Option<u64>, head: &[u8], payload: Range<usize>) -> Member {
+        let len = (head.len() + payload.len()) as u32;
+        Member { position, ticks, len, head: head.to_vec(), payload, trailer: Vec::new(), options: None }
+    }
+
+    fn train() -> (Vec<u8>, Vec<Member>) {
+        let frame = [&b"HEADER--"[..], &[7; 20]].concat();
+        let mut members = vec![
+            member(0, Some(1000), b"HEADER00", 8..18),
+            member(3, Some(990), b"HxADyR01", 18..25),
+            member(4, None, b"HxADyRzz", 25..28),
+        ];
+        members[1].trailer = vec![0, 0, 1];
+        members[1].len += 3;
+        members[2].options = Some(vec![1, 0, 0, 0]);
+        members[2].len += 1500;
+        (frame, members)
+    }
+
+    #[test]
+    fn a_train_reads_back_as_it_was_noted() {
+        let (frame, members) = train();
+        let note = encode(&frame[..8], 1000, &members);
+        assert_eq!(decode(&note, 1000, &frame), Some(members));
+    }
+
+    #[test]
+    fn a_note_that_is_cut_changed_or_of_another_packet_is_refused_or_harmless() {
+        let (frame, members) = train();
+        let note = encode(&frame[..8], 1000, &members);
+        for cut in 0..note.len() {
+            assert_eq!(decode(&note[..cut], 1000, &frame), None, "cut at {cut}");
+        }
+        assert_eq!(decode(&note, 1000, &frame[..27]), None);
+        for at in 0..note.len() {
+            for bit in 0..8 {
+                let mut bad = note.clone();
+                bad[at] ^= 1 << bit;
+                for member in decode(&bad, 1000, &frame).unwrap_or_default() {
+                    assert!(member.payload.end <= frame.len() && member.head.len() <= MAX_HEAD);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_are_noted_and_come_back() {
+        use super::super::{Interface, Resolution, interface_block, section_block};
+        for order in [Order::Little, Order::Big] {
+            let mut list = Vec::new();
+            options::push(&mut list, order, options::SHB_USERAPPL, b"somebody");
+            let interface = Interface {
+                link: 1,
+                fcs_len: 0,
+                snaplen: 96,
+                resolution: Resolution::NANO,
+                offset_seconds: -3,
+                name: Some("eth0".into()),
+            };
+            let blocks = [
+                (BlockKind::Section, section_block(order, &list)),
+                (BlockKind::Interface, interface_block(order, &interface)),
+            ];
+            for (kind, block) in blocks {
+                let changed = annotated(kind, &block, order);
+                assert_eq!(noted(kind, &changed, order), Some((About::Block, block.clone())));
+                let bare = unannotated(kind, &changed, order);
+                assert_eq!((noted(kind, &bare, order), bare.len()), (None, block.len()));
+                // Twice noted, the inner note is in the outer one.
+                let twice = annotated(kind, &changed, order);
+                assert_eq!(noted(kind, &twice, order), Some((About::Block, changed)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_note_goes_on_in_further_options() {
+        for order in [Order::Little, Order::Big] {
+            let note: Vec<u8> = (0..150_000_u32).map(|n| n as u8).collect();
+            let mut list = Vec::new();
+            options::push(&mut list, order, options::COMMENT, b"kept");
+            push(&mut list, order, About::Members, false, &note);
+            assert_eq!(find(&list, order), Some((About::Members, note)));
+            let rest = filtered(&list, order, |code| code != OPTION);
+            assert_eq!(options::list(&rest, order).collect::<Vec<_>>(), [(options::COMMENT, &b"kept"[..])]);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Writing.
+
+use std::io::{self, Write};
+
+use super::{Block, BlockKind, Form, Format, Interface, Order, PCAP_HEAD_LEN, PcapHead, Record, Resolution, options};
+
+/// A packet to be written.
+#[derive(Clone, Debug)]
+pub struct Outgoing<'a> {
+    /// Which interface of the section, from 0.
+    pub interface: u32,
+    /// Its timestamp in ticks of that interface; `None` makes a simple packet block of it.
+    pub ticks: Option<u64>,
+    /// Bytes of the packet when it was captured.
+    pub len: u32,
+    /// Its bytes, in pieces.
+    pub data: &'a [&'a [u8]],
+    /// Options in the section's byte order, without an end.
+    pub options: &'a [u8],
+}
+
+/// Writes a capture file of either form from items of a file of either form.
+#[derive(Debug)]
+pub struct Writer<W: Write> {
+    out: W,
+    to: To,
+    packets: u64,
+    block: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum To {
+    /// A file whose header is written with the first interface.
+    Pcap { head: Option<PcapHead>, interfaces: Vec<Interface>, dropped: u64, coarsened: bool },
+    /// A file whose section headers come from the input, or are made with the first interface.
+    Pcapng { order: Order },
+}
+
+/// A pcap file holds one link type only; this is the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherLink(pub u16);
+
+impl std::fmt::Display for OtherLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a second link type ({}), where pcap can hold only one", super::link::name(self.0))
+    }
+}
+
+impl std::error::Error for OtherLink {}
+
+impl<W: Write> Writer<W> {
+    /// Begins a file; nothing is written yet.
+    pub fn new(out: W, format: Format) -> Writer<W> {
+        let to = match format {
+            Format::Pcap => To::Pcap { head: None, interfaces: Vec::new(), dropped: 0, coarsened: false },
+            Format::Pcapng => To::Pcapng { order: Order::NATIVE },
+        };
+        Writer { out, to, packets: 0, block: Vec::new() }
+    }
+
+    /// Which form is written.
+    pub fn format(&self) -> Format {
+        match self.to {
+            To::Pcap { .. } => Format::Pcap,
+            To::Pcapng { .. } => Format::Pcapng,
+        }
+    }
+
+    /// Packets written.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Blocks that are no packets and have no place in a pcap file.
+    pub fn dropped_blocks(&self) -> u64 {
+        if let To::Pcap { dropped, .. } = self.to { dropped } else { 0 }
+    }
+
+    /// Whether timestamps lost digits because a later interface of the input is finer than the first.
+    pub fn is_coarsened(&self) -> bool {
+        matches!(self.to, To::Pcap { coarsened: true, .. })
+    }
+
+    /// The file below.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    /// The file, after all is written.
+    ///
+    /// # Errors
+    /// What flushing met.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    /// Begins with what a pcap file says of itself. `raw` is written as it stands where the form stays; its snap length
+    /// and link type are then those of `head`. For pcapng, `section` are options of the section header, without an end.
+    ///
+    /// # Errors
+    /// What writing met.
+    pub fn begin_pcap(&mut self, head: &PcapHead, raw: &[u8; PCAP_HEAD_LEN], section: &[u8]) -> io::Result<()> {
+        match &mut self.to {
+            To::Pcap { head: written, interfaces, .. } => {
+                let mut bytes = *raw;
+                bytes[16..20].copy_from_slice(&head.order.put32(head.snaplen));
+                bytes[20..24].copy_from_slice(&head.order.put32(head.link));
+                *written = Some(*head);
+                interfaces.push(head.interface());
+                self.out.write_all(&bytes)
+            }
+            To::Pcapng { order } => {
+                let order = *order;
+                self.out.write_all(&section_block(order, section))?;
+                self.out.write_all(&interface_block(order, &head.interface()))
+            }
+        }
+    }
+
+    /// Writes a block that is no packet: as it stands into pcapng. A pcap file takes only what the first interface says.
+    ///
+    /// # Errors
+    /// What writing met, or [`OtherLink`] inside of an [`io::Error`].
+    pub fn block(&mut self, block: &Block<'_>) -> io::Result<()> {
+        let Block { kind, raw, order, interface } = *block;
+        match (&mut self.to, kind, interface) {
+            (To::Pcapng { order: ours }, ..) => {
+                if kind == BlockKind::Section {
+                    *ours = order;
+                }
+                self.out.write_all(raw)
+            }
+            (To::Pcap { interfaces, .. }, BlockKind::Section, _) => {
+                interfaces.clear();
+                Ok(())
+            }
+            (To::Pcap { head, interfaces, .. }, BlockKind::Interface, Some(interface)) => {
+                interfaces.push(interface.clone());
+                match head {
+                    Some(head) if head.link as u16 == interface.link => Ok(()),
+                    Some(_) => Err(io::Error::other(OtherLink(interface.link))),
+                    None => {
+                        let fcs = u32::from(interface.fcs_len / 2) << 28;
+                        let fcs = if fcs != 0 { fcs | 0x0400_0000 } else { 0 };
+                        let made = PcapHead {
+                            order: Order::NATIVE,
+                            nanos: !interface.resolution.is_coarse(),
+                            snaplen: if interface.snaplen == 0 { super::WHOLE } else { interface.snaplen },
+                            link: u32::from(interface.link) | fcs,
+                        };
+                        *head = Some(made);
+                        self.out.write_all(&made.bytes())
+                    }
+                }
+            }
+            (To::Pcap { dropped, .. }, ..) => {
+                *dropped += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes a packet of the input unchanged.
+    ///
+    /// # Errors
+    /// What writing met.
+    pub fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
+        let same = match (&self.to, record.form) {
+            (To::Pcap { head, .. }, form) => form == Form::Pcap && head.is_some(),
+            (To::Pcapng { .. }, form) => form != Form::Pcap,
+        };
+        if same {
+            self.packets += 1;
+            return self.out.write_all(record.raw);
+        }
+        self.packet(&Outgoing {
+            interface: record.interface,
+            ticks: Some(record.ticks.unwrap_or(0)),
+            len: record.len,
+            data: &[record.data()],
+            options: &[],
+        })
+    }
+
+    /// Writes a packet.
+    ///
+    /// # Errors
+    /// What writing met; a packet without an interface is `InvalidInput`.
+    pub fn packet(&mut self, packet: &Outgoing<'_>) -> io::Result<()> {
+        self.packets += 1;
+        let caplen: usize = packet.data.iter().map(|piece| piece.len()).sum();
+        let caplen32 = u32::try_from(caplen).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        match &mut self.to {
+            To::Pcap { head, interfaces, coarsened, .. } => {
+                let (Some(head), Some(interface)) = (head, interfaces.get(packet.interface as usize)) else {
+                    return Err(io::Error::from(io::ErrorKind::InvalidInput));
+                };
+                let ticks = packet.ticks.unwrap_or(0);
+                let ours = if head.nanos { Resolution::NANO } else { Resolution::MICRO };
+                let ticks = if interface.resolution == ours && interface.offset_seconds == 0 {
+                    ticks
+                } else {
+                    *coarsened |= !head.nanos && !interface.resolution.is_coarse();
+                    ours.ticks(interface.nanos(ticks))
+                };
+                let per_second = if head.nanos { 1_000_000_000 } else { 1_000_000 };
+                // Past 2106 the field has no value; the last one says so best.
+                let seconds = u32::try_from(ticks / per_second).unwrap_or(u32::MAX);
+                for word in [seconds, (ticks % per_second) as u32, caplen32, packet.len] {
+                    self.out.write_all(&head.order.put32(word))?;
+                }
+                packet.data.iter().try_for_each(|piece| self.out.write_all(piece))
+            }
+            To::Pcapng { order } => {
+                let order = *order;
+                let block = &mut self.block;
+                block.clear();
+                match packet.ticks {
+                    Some(ticks) => {
+                        let options_len =
+                            if packet.options.is_empty() { 0 } else { packet.options.len().next_multiple_of(4) + 4 };
+                        let whole = 32 + caplen.next_multiple_of(4) + options_len;
+                        let head = [
+                            6,
+                            whole as u32,
+                            packet.interface,
+                            (ticks >> 32) as u32,
+                            ticks as u32,
+                            caplen32,
+                            packet.len,
+                        ];
+                        head.iter().for_each(|&word| block.extend(order.put32(word)));
+                        packet.data.iter().for_each(|piece| block.extend_from_slice(piece));
+                        block.resize(block.len().next_multiple_of(4), 0);
+                        if !packet.options.is_empty() {
+                            block.extend_from_slice(packet.options);
+                            options::push(block, order, options::END, &[]);
+                        }
+                        block.extend(order.put32(whole as u32));
+                    }
+                    None => {
+                        let whole = 16 + caplen.next_multiple_of(4);
+                        [3, whole as u32, packet.len].iter().for_each(|&word| block.extend(order.put32(word)));
+                        packet.data.iter().for_each(|piece| block.extend_from_slice(piece));
+                        block.resize(block.len().next_multiple_of(4), 0);
+                        block.extend(order.put32(whole as u32));
+                    }
+                }
+                self.out.write_all(block)
+            }
+        }
+    }
+}
+
+/// A section header of version 1.0 and unknown length, with `options` that have no end yet.
+pub fn section_block(order: Order, options: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(64);
+    body.extend(order.put32(0x1a2b_3c4d));
+    body.extend(order.put16(1));
+    body.extend(order.put16(0));
+    body.extend([0xff; 8]);
+    body.extend_from_slice(options);
+    if !options.is_empty() {
+        options::push(&mut body, order, options::END, &[]);
+    }
+    wrap(order, 0x0a0d_0d0a, &body)
+}
+
+/// An interface description.
+pub fn interface_block(order: Order, interface: &Interface) -> Vec<u8> {
+    let mut body = Vec::with_capacity(64);
+    body.extend(order.put16(interface.link));
+    body.extend([0, 0]);
+    body.extend(order.put32(interface.snaplen));
+    let mut list = Vec::new();
+    if let Some(name) = &interface.name {
+        options::push(&mut list, order, options::IF_NAME, name.as_bytes());
+    }
+    options::push(&mut list, order, options::IF_TSRESOL, &[interface.resolution.option()]);
+    if interface.fcs_len != 0 {
+        options::push(&mut list, order, options::IF_FCSLEN, &[interface.fcs_len]);
+    }
+    if interface.offset_seconds != 0 {
+        let seconds = interface.offset_seconds;
+        let bytes = if order == Order::Big { seconds.to_be_bytes() } else { seconds.to_le_bytes() };
+        options::push(&mut list, order, options::IF_TSOFFSET, &bytes);
+    }
+    options::end(&mut list, order);
+    body.extend(list);
+    wrap(order, 1, &body)
+}
+
+/// A block around `body`, whose length is a multiple of four.
+pub(super) fn wrap(order: Order, kind: u32, body: &[u8]) -> Vec<u8> {
+    let whole = (body.len() + 12) as u32;
+    let mut block = Vec::with_capacity(body.len() + 12);
+    block.extend(order.put32(kind));
+    block.extend(order.put32(whole));
+    block.extend_from_slice(body);
+    block.extend(order.put32(whole));
+    block
+}

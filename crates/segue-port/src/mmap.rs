@@ -1,0 +1,97 @@
+//! Memory that the kernel and we write in turn: the slots of a packet socket's receive ring.
+#![allow(unsafe_code, reason = "mapped memory has no safe form in the standard library")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::rc::Rc;
+use std::slice;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The status word of a slot that the kernel may fill (`TP_STATUS_KERNEL`).
+const KERNELS: u32 = 0;
+/// The bit of the status word of a slot that is ours (`TP_STATUS_USER`).
+const OURS: u32 = 1;
+
+/// A mapping that many slots share; the last of them to go unmaps it.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: base and length are those of a successful mmap, and no slot is left that refers to it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// One frame's place in a ring whose slots begin with a status word (`TPACKET_V2`).
+///
+/// Its bytes can be had only between [`Slot::claim`] and [`Slot::release`]: in between the kernel does not touch them. Both
+/// take the slot exclusively, so no borrow of the bytes can outlive its turn.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    mapping: Rc<Mapping>,
+    at: usize,
+    len: usize,
+    ours: bool,
+}
+
+impl Slot {
+    /// Maps `blocks` blocks of `block_len` bytes of the ring of `fd`, each of which holds as many slots of `slot_len` bytes
+    /// as fit. A slot's length is a multiple of 16, as the kernel demands.
+    pub(crate) fn map(fd: BorrowedFd<'_>, blocks: usize, block_len: usize, slot_len: usize) -> io::Result<Vec<Slot>> {
+        let len = blocks.checked_mul(block_len).filter(|len| *len > 0 && slot_len >= 16 && slot_len.is_multiple_of(16));
+        let len = len.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: the kernel chooses the place; the mapping is of memory that nothing else in this process refers to.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let mapping = Rc::new(Mapping { base, len });
+        let in_block = block_len / slot_len;
+        let place = |index: usize| index / in_block.max(1) * block_len + index % in_block.max(1) * slot_len;
+        let slot = |index| Slot { mapping: Rc::clone(&mapping), at: place(index), len: slot_len, ours: false };
+        Ok((0..blocks * in_block).map(slot).collect())
+    }
+
+    /// Takes the slot over where the kernel has filled it, and says whether it has.
+    pub(crate) fn claim(&mut self) -> bool {
+        // Acquire: what the kernel wrote before the word is seen after it.
+        self.ours = self.ours || self.status().load(Ordering::Acquire) & OURS != 0;
+        self.ours
+    }
+
+    /// Gives the slot back to the kernel, if it is ours.
+    pub(crate) fn release(&mut self) {
+        if std::mem::take(&mut self.ours) {
+            // Release: what we read or wrote stays before the word.
+            self.status().store(KERNELS, Ordering::Release);
+        }
+    }
+
+    /// Its bytes, the status word included; none while it is the kernel's.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let len = if self.ours { self.len } else { 0 };
+        // SAFETY: the slot lies inside the mapping, which lives as long as `self`. While `ours` is set the kernel does not
+        // write to it, and `release`, which ends that, needs `self` exclusively.
+        unsafe { slice::from_raw_parts(self.mapping.base.as_ptr().add(self.at), len) }
+    }
+
+    /// Its bytes, to be written; none while it is the kernel's.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = if self.ours { self.len } else { 0 };
+        // SAFETY: as in `bytes`; slots do not overlap, and this one is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(self.mapping.base.as_ptr().add(self.at), len) }
+    }
+
+    fn status(&self) -> &AtomicU32 {
+        // SAFETY: the word is the first of the slot, which is inside the mapping and aligned to 16; the kernel writes it with
+        // single stores.
+        unsafe { AtomicU32::from_ptr(self.mapping.base.as_ptr().add(self.at).cast()) }
+    }
+}

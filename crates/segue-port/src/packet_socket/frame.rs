@@ -1,0 +1,184 @@
+//! What the kernel writes in front of each frame of a receive ring (`struct tpacket2_hdr`), and VLAN tags put back.
+
+use std::ops::Range;
+
+use segue::wire::virtio::{self, Form, VirtioNet};
+use segue::wire::{ethernet, ethertype};
+
+use crate::sys::packet::VNET_LEN;
+
+/// `TP_STATUS_` bits.
+pub(super) mod status {
+    /// The ring holds only the beginning; all of it waits in the socket's queue.
+    pub(crate) const COPY: u32 = 1 << 1;
+    /// Frames were dropped since the statistics were last read.
+    pub(crate) const LOSING: u32 = 1 << 2;
+    /// There was a VLAN tag.
+    pub(crate) const VLAN_VALID: u32 = 1 << 4;
+    /// Its protocol identifier is known.
+    pub(crate) const VLAN_TPID_VALID: u32 = 1 << 6;
+    /// The transport checksum was verified.
+    pub(crate) const CSUM_VALID: u32 = 1 << 7;
+}
+
+/// Bytes of the ring's own header.
+const HEADER_LEN: usize = 32;
+
+/// The fields that are used of a ring's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) status: u32,
+    /// Bytes of the frame.
+    pub(super) len: usize,
+    /// Bytes of it that are in the ring.
+    snap_len: usize,
+    /// Where it begins in the slot.
+    at: usize,
+    vlan_tci: u16,
+    vlan_tpid: u16,
+}
+
+impl Header {
+    /// Reads the header of a slot; `None` where it does not fit the slot.
+    pub(super) fn parse(slot: &[u8]) -> Option<Header> {
+        let bytes = slot.get(..HEADER_LEN)?;
+        let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let header = Header {
+            status: word(0),
+            len: word(4) as usize,
+            snap_len: word(8) as usize,
+            at: usize::from(half(12)),
+            vlan_tci: half(24),
+            vlan_tpid: half(26),
+        };
+        let fits = header.at >= HEADER_LEN + VNET_LEN && header.at + header.snap_len <= slot.len();
+        fits.then_some(header)
+    }
+
+    /// Where the frame is in its slot; `None` where the slot holds only a part of it.
+    pub(super) fn frame(&self) -> Option<Range<usize>> {
+        (self.snap_len == self.len).then_some(self.at..self.at + self.len)
+    }
+
+    /// The tag that the kernel took out of the frame, as its four bytes. A tag of zero is a tag.
+    fn tag(&self) -> Option<[u8; ethernet::VLAN_LEN]> {
+        let (valid, known) = (self.status & status::VLAN_VALID != 0, self.status & status::VLAN_TPID_VALID != 0);
+        let [a, b] = if known { self.vlan_tpid } else { ethertype::VLAN }.to_be_bytes();
+        let [c, d] = self.vlan_tci.to_be_bytes();
+        valid.then_some([a, b, c, d])
+    }
+
+    /// Makes the frame in `bytes[frame]` what was on the wire: the tag goes back behind the addresses, which move forward
+    /// over the virtio header in front of them. Returns that header, adapted, and where the frame is.
+    pub(super) fn restore(&self, bytes: &mut [u8], frame: Range<usize>) -> Option<(VirtioNet, Range<usize>)> {
+        let front = frame.start.checked_sub(VNET_LEN)?;
+        let mut vnet = parse_native(bytes.get(front..frame.start)?)?;
+        if self.status & status::CSUM_VALID != 0 && vnet.flags & virtio::NEEDS_CSUM == 0 {
+            vnet.flags |= virtio::DATA_VALID;
+        }
+        let Some(tag) = self.tag().filter(|_| frame.len() >= ethernet::TYPE) else { return Some((vnet, frame)) };
+        let start = frame.start - ethernet::VLAN_LEN;
+        bytes.copy_within(frame.start..frame.start + ethernet::TYPE, start);
+        bytes[start + ethernet::TYPE..frame.start + ethernet::TYPE].copy_from_slice(&tag);
+        // All others count from the checksum's start, and the header length is not believed anyway.
+        vnet.csum_start = vnet.csum_start.saturating_add(ethernet::VLAN_LEN as u16);
+        Some((vnet, start..frame.end))
+    }
+}
+
+/// Packet sockets have the header in the machine's byte order, and no option to change that.
+fn parse_native(bytes: &[u8]) -> Option<VirtioNet> {
+    let mut header: [u8; VNET_LEN] = bytes.try_into().ok()?;
+    swap_words(&mut header);
+    VirtioNet::parse(&header, Form::Basic)
+}
+
+/// The bytes of a header for a packet socket.
+pub(super) fn emit_native(header: &VirtioNet) -> [u8; VNET_LEN] {
+    let all = header.emit(Form::Basic);
+    let mut bytes = [0; VNET_LEN];
+    bytes.copy_from_slice(&all[..VNET_LEN]);
+    swap_words(&mut bytes);
+    bytes
+}
+
+fn swap_words(header: &mut [u8; VNET_LEN]) {
+    if cfg!(target_endian = "big") {
+        header[2..].chunks_exact_mut(2).for_each(<[u8]>::reverse);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slot with a frame of `len` bytes at 76, its first bytes being addresses and a type.
+    fn slot(status: u32, tci: u16, tpid: u16, len: usize) -> Vec<u8> {
+        let mut slot = vec![0; 76];
+        slot.extend((0..len).map(|at| at as u8));
+        slot[0..4].copy_from_slice(&status.to_ne_bytes());
+        slot[4..8].copy_from_slice(&(len as u32).to_ne_bytes());
+        slot[8..12].copy_from_slice(&(len as u32).to_ne_bytes());
+        slot[12..14].copy_from_slice(&76u16.to_ne_bytes());
+        slot[24..26].copy_from_slice(&tci.to_ne_bytes());
+        slot[26..28].copy_from_slice(&tpid.to_ne_bytes());
+        let vnet = VirtioNet { flags: virtio::NEEDS_CSUM, csum_start: 34, csum_offset: 16, ..VirtioNet::default() };
+        slot[66..76].copy_from_slice(&emit_native(&vnet));
+        slot
+    }
+
+    fn restored(mut slot: Vec<u8>) -> (VirtioNet, Vec<u8>) {
+        let header = Header::parse(&slot).unwrap();
+        let frame = header.frame().unwrap();
+        let (vnet, frame) = header.restore(&mut slot, frame).unwrap();
+        (vnet, slot[frame].to_vec())
+    }
+
+    #[test]
+    fn a_frame_without_a_tag_stays_as_it_is() {
+        let (vnet, frame) = restored(slot(1, 77, 0x88a8, 60));
+        assert_eq!((vnet.csum_start, vnet.flags), (34, virtio::NEEDS_CSUM));
+        assert_eq!(frame, (0..60).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn a_tag_goes_back_behind_the_addresses_and_moves_the_checksum() {
+        let both = status::VLAN_VALID | status::VLAN_TPID_VALID;
+        for (status, tci, tpid, tag) in [
+            (both, 0x2005, 0x8100, [0x81, 0, 0x20, 5]),
+            (both, 0x2005, 0x88a8, [0x88, 0xa8, 0x20, 5]),
+            (both, 0, 0x8100, [0x81, 0, 0, 0]),
+            (status::VLAN_VALID, 0xffff, 0, [0x81, 0, 0xff, 0xff]),
+        ] {
+            let (vnet, frame) = restored(slot(1 | status, tci, tpid, 60));
+            assert_eq!((vnet.csum_start, vnet.csum_offset), (38, 16));
+            assert_eq!(frame[..12], (0..12).collect::<Vec<u8>>());
+            assert_eq!(frame[12..16], tag);
+            assert_eq!(frame[16..], (12..60).collect::<Vec<u8>>());
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_the_slot_is_refused() {
+        let good = slot(1, 0, 0, 60);
+        for len in 0..76 {
+            assert_eq!(Header::parse(&good[..len]), None);
+        }
+        assert_eq!(Header::parse(&good[..135]), None, "the frame ends behind the slot");
+        let mut low = good.clone();
+        low[12..14].copy_from_slice(&41u16.to_ne_bytes());
+        assert_eq!(Header::parse(&low), None, "the virtio header would lie over the ring's");
+        let mut part = good;
+        part[4..8].copy_from_slice(&9000u32.to_ne_bytes());
+        assert_eq!(Header::parse(&part).unwrap().frame(), None);
+    }
+
+    #[test]
+    fn a_verified_checksum_is_marked_unless_one_is_owed() {
+        let mut owed = slot(1 | status::CSUM_VALID, 0, 0, 60);
+        assert_eq!(restored(owed.clone()).0.flags, virtio::NEEDS_CSUM);
+        owed[66] = 0;
+        assert_eq!(restored(owed).0.flags, virtio::DATA_VALID);
+    }
+}

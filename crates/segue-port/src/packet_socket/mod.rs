@@ -1,0 +1,447 @@
+//! Packet sockets (AF_PACKET): whole Ethernet frames of one interface, trains among them where the kernel has some.
+//!
+//! Frames are received into a ring that the kernel fills (`TPACKET_V2`) and stay there: a packet refers to its slot, which
+//! goes back to the kernel when the packet is done with. A slot has room for a frame of the interface's MTU; longer ones, which
+//! are trains of this host or of the kernel's GRO, are read from the socket's queue. Blocks of variable length
+//! (`TPACKET_V3`) would take trains in one place, but a block is handed over only when it is full or a timer of at least one
+//! millisecond has run out, too late for something in the middle of a wire.
+//!
+//! Every frame has a virtio-net header, on both ways. VLAN tags, which the kernel takes out of the frame, are put back.
+//! The socket is promiscuous and does not see what this host sends.
+//!
+//! **It is a tap**: the host's own stack gets every frame as well. An interface between two ports of a gateway must have
+//! no addresses, or the host answers too.
+
+mod frame;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use segue::gso::Limits;
+use segue::packet::{GsoKind, Start};
+use segue::wire::ethernet;
+use segue::wire::virtio::VirtioNet;
+
+use self::frame::{Header, emit_native, status};
+use crate::batch::{RxBatch, TxBatch};
+use crate::mmap::Slot;
+use crate::page::{Carver, Page, RingPages};
+use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
+use crate::sys::packet::VNET_LEN;
+use crate::sys::{self, MAX_IOV, MAX_MESSAGES, SendScratch};
+use crate::tun::{MAX_FRAME, MAX_UDP_SEGMENTS_OUT};
+use crate::vnet;
+
+/// Bytes in front of a frame in its slot: the ring's header, an address, the virtio header, and rounding.
+const SLOT_OVERHEAD: usize = 80;
+/// Slots begin at multiples of this, a cache line.
+const SLOT_ALIGN: usize = 64;
+/// Least bytes of a block; a block holds whole slots and is a multiple of the kernel's page.
+const BLOCK_LEN: usize = 1 << 16;
+/// The largest page of a kernel that Linux has.
+const MAX_KERNEL_PAGE: usize = 1 << 16;
+/// Bytes that the socket may have on their way out, and in its queue: several trains.
+const SOCKET_BYTES: i32 = 8 << 20;
+/// Polls in a row that find nothing before the socket is asked whether its interface is still there: a poll of the
+/// descriptor returns at once for as long as an error waits.
+const ASK_AFTER: u32 = 16;
+
+/// How to open a packet port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketConfig {
+    /// Name of the interface.
+    pub interface: String,
+    /// Bytes of the receive ring, which the kernel keeps in memory. A ring of the default 8 MiB takes 5000 frames of 1500
+    /// bytes: 6 ms at 10 Gbit/s.
+    pub ring_bytes: usize,
+    /// Which trains it may be given to send.
+    pub trains: Trains,
+}
+
+impl PacketConfig {
+    /// The defaults for an interface.
+    pub fn new(interface: impl Into<String>) -> PacketConfig {
+        PacketConfig { interface: interface.into(), ring_bytes: 8 << 20, trains: Trains::All }
+    }
+}
+
+/// Which trains a packet port is given to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trains {
+    /// TCP and UDP; the kernel cuts them where the interface cannot.
+    All,
+    /// TCP only, for kernels before 6.2.
+    NoUdp,
+    /// None: everything is cut here.
+    None,
+}
+
+/// Why a port could not be opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// There is no interface of this name.
+    NoInterface(String),
+    /// The interface carries no Ethernet frames.
+    NotEthernet(String),
+    /// Not allowed: the process lacks CAP_NET_RAW.
+    Denied(io::Error),
+    /// Some other call failed.
+    Call(&'static str, io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::NoInterface(name) => write!(f, "there is no interface {name}"),
+            OpenError::NotEthernet(name) => write!(f, "{name} carries no Ethernet frames"),
+            OpenError::Denied(error) => write!(f, "not permitted to open a packet socket: {error}"),
+            OpenError::Call(call, error) => write!(f, "{call}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// An interface, through a packet socket.
+#[derive(Debug)]
+pub struct PacketPort {
+    fd: OwnedFd,
+    name: String,
+    trains: Trains,
+    ring: RingPages,
+    limits: Limits,
+    counters: Counters,
+    carver: Carver<usize>,
+    frames: Vec<Frame>,
+    scratch: SendScratch,
+    headers: Vec<[u8; VNET_LEN]>,
+    /// Polls in a row that found nothing.
+    empty: u32,
+    #[cfg(test)]
+    refuse_trains: Option<i32>,
+}
+
+/// A frame of the current poll. One from the queue gets its page when that is frozen.
+#[derive(Debug)]
+struct Frame {
+    page: Option<Page>,
+    range: Range<usize>,
+    vnet: VirtioNet,
+}
+
+impl PacketPort {
+    /// Opens an interface. It need not be up.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(config: &PacketConfig) -> Result<PacketPort, OpenError> {
+        let fd = sys::packet::socket().map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),
+            _ => OpenError::Call("socket", error),
+        })?;
+        let interface =
+            sys::packet::interface(fd.as_fd(), &config.interface).map_err(|error| match error.raw_os_error() {
+                Some(libc::ENODEV) => OpenError::NoInterface(config.interface.clone()),
+                _ => OpenError::Call("SIOCGIFINDEX", error),
+            })?;
+        if !matches!(interface.hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
+            return Err(OpenError::NotEthernet(config.interface.clone()));
+        }
+        let call = |name| move |error| OpenError::Call(name, error);
+        sys::packet::prepare(fd.as_fd()).map_err(call("setsockopt"))?;
+        for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
+            sys::set_option(fd.as_fd(), libc::SOL_SOCKET, forced, SOCKET_BYTES)
+                .or_else(|_| sys::set_option(fd.as_fd(), libc::SOL_SOCKET, plain, SOCKET_BYTES))
+                .map_err(call("SO_RCVBUF"))?;
+        }
+        let ring = ring(fd.as_fd(), interface.mtu, config.ring_bytes).map_err(call("PACKET_RX_RING"))?;
+        sys::packet::promiscuous(fd.as_fd(), interface.index).map_err(call("PACKET_ADD_MEMBERSHIP"))?;
+        sys::packet::bind(fd.as_fd(), interface.index).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENODEV) => OpenError::NoInterface(config.interface.clone()),
+            _ => OpenError::Call("bind", error),
+        })?;
+        let tcp = config.trains != Trains::None;
+        let limits = Limits {
+            csum: true,
+            outer_csum: false,
+            tso4: tcp,
+            tso6: tcp,
+            uso: config.trains == Trains::All,
+            max_bytes: MAX_FRAME,
+            max_segs: 65_535 / 8,
+            max_udp_segs: MAX_UDP_SEGMENTS_OUT,
+            max_pieces: MAX_IOV - 2,
+        };
+        Ok(PacketPort {
+            fd,
+            name: config.interface.clone(),
+            trains: config.trains,
+            ring,
+            limits,
+            counters: Counters::default(),
+            carver: Carver::default(),
+            frames: Vec::new(),
+            scratch: SendScratch::default(),
+            headers: Vec::new(),
+            empty: 0,
+            #[cfg(test)]
+            refuse_trains: None,
+        })
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Frames of the interface's MTU that the ring holds.
+    pub fn ring_frames(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// Takes one frame from the ring, where there is one. `None` where it is empty.
+    fn take(&mut self) -> Option<()> {
+        let mut page = self.ring.claim()?;
+        let bytes = page.bytes_mut();
+        let Some(header) = Header::parse(bytes) else {
+            self.counters.drops.add(Drop::VnetShort);
+            return Some(());
+        };
+        if header.status & status::LOSING != 0 {
+            self.count_drops();
+        }
+        if header.status & status::COPY != 0 {
+            self.take_from_queue(&header);
+        } else if let Some(frame) = header.frame() {
+            match header.restore(bytes, frame) {
+                Some((vnet, range)) => {
+                    let end = range.end;
+                    self.frames.push(Frame { page: Some(page.freeze(end)), range, vnet });
+                }
+                None => self.counters.drops.add(Drop::VnetShort),
+            }
+        } else {
+            // It did not fit the slot, and the queue was full.
+            self.counters.drops.add(Drop::SocketOverflow);
+        }
+        Some(())
+    }
+
+    /// Reads the frame that belongs to a slot which was too small for it.
+    fn take_from_queue(&mut self, header: &Header) {
+        let Some(window) = self.carver.window() else { return self.counters.drops.add(Drop::NoPage) };
+        // Room for a tag in front.
+        let place = &mut window[ethernet::VLAN_LEN..];
+        self.counters.rx.calls += 1;
+        let got = match sys::packet::receive(self.fd.as_fd(), place) {
+            Ok(got) if got == header.len + VNET_LEN => got,
+            // Not the frame that the ring told of, or one that is longer than any packet can be.
+            _ => return self.counters.drops.add(Drop::Truncated),
+        };
+        let start = ethernet::VLAN_LEN + VNET_LEN;
+        let frame = start..ethernet::VLAN_LEN + got;
+        match header.restore(window, frame) {
+            Some((vnet, range)) => {
+                self.frames.push(Frame { page: None, range: 0..0, vnet });
+                self.carver.commit(range, self.frames.len() - 1);
+            }
+            None => self.counters.drops.add(Drop::VnetShort),
+        }
+    }
+
+    /// Freezes the page that frames were read into, so that they can be delivered.
+    fn settle(&mut self) {
+        let PacketPort { carver, frames, .. } = self;
+        carver.flush(|page, range, index| {
+            if let Some(frame) = frames.get_mut(index) {
+                (frame.page, frame.range) = (Some(page.clone()), range);
+            }
+        });
+    }
+
+    /// Turns what was taken into packets, in order.
+    fn deliver(&mut self, into: &mut RxBatch) {
+        self.settle();
+        let PacketPort { frames, counters, .. } = self;
+        for frame in frames.drain(..) {
+            if let Some(page) = &frame.page {
+                vnet::deliver(&frame.vnet, (page, frame.range), Start::Ethernet, into, counters);
+            }
+        }
+    }
+
+    fn count_drops(&mut self) {
+        if let Ok(drops) = sys::packet::take_drops(self.fd.as_fd()) {
+            self.counters.drops.add_many(Drop::SocketOverflow, u64::from(drops));
+        }
+    }
+
+    /// After a poll that found nothing: what the kernel counts, and an error that would keep the descriptor readable. One that
+    /// tells of an interface that is down is waited out, one that is gone is the end.
+    fn look(&mut self) -> io::Result<()> {
+        self.empty += 1;
+        if self.empty == 1 {
+            self.count_drops();
+        }
+        if self.empty.is_multiple_of(ASK_AFTER) {
+            let error = sys::option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)?;
+            if error != 0 && (error != libc::ENETDOWN || sys::packet::is_unbound(self.fd.as_fd())) {
+                return Err(io::Error::from_raw_os_error(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends as many units as one call takes. Returns how many the kernel took, of how many, or its word on the first.
+    fn send(&mut self, batch: &TxBatch) -> io::Result<usize> {
+        let PacketPort { headers, scratch, fd, .. } = self;
+        headers.clear();
+        for unit in batch.units().take(MAX_MESSAGES) {
+            #[cfg(test)]
+            if let (Some(errno), Some(_), true) = (self.refuse_trains, unit.gso(), headers.is_empty()) {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+            match vnet::header_of(&unit) {
+                Some(header) => headers.push(emit_native(&header)),
+                None if headers.is_empty() => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+                None => break,
+            }
+            #[cfg(test)]
+            if self.refuse_trains.is_some() {
+                break;
+            }
+        }
+        let mut out = scratch.begin();
+        for (unit, header) in batch.units().zip(headers.iter()) {
+            out.message();
+            out.piece(header);
+            out.piece(unit.head());
+            for piece in unit.pieces() {
+                out.piece(piece);
+            }
+        }
+        out.send(fd.as_fd(), None, 0)
+    }
+
+    /// Stops taking trains of `kind`.
+    fn narrow(&mut self, kind: GsoKind) {
+        let fallback = match kind {
+            GsoKind::Tcp => {
+                (self.limits.tso4, self.limits.tso6) = (false, false);
+                Fallback::PacketTcpTrain
+            }
+            GsoKind::Udp => {
+                self.limits.uso = false;
+                Fallback::PacketUdpTrain
+            }
+        };
+        self.counters.fallbacks.add(fallback);
+        tracing::info!(interface = self.name, ?kind, "the interface refused a train; such trains are cut in software");
+    }
+}
+
+/// A receive ring for frames of an interface with this MTU.
+fn ring(fd: BorrowedFd<'_>, mtu: usize, ring_bytes: usize) -> io::Result<RingPages> {
+    let frame = (mtu + ethernet::LEN + 2 * ethernet::VLAN_LEN).min(MAX_FRAME);
+    let slot_len = (SLOT_OVERHEAD + frame).next_multiple_of(SLOT_ALIGN);
+    let block_len = slot_len.max(BLOCK_LEN).next_multiple_of(MAX_KERNEL_PAGE);
+    let blocks = (ring_bytes / block_len).clamp(2, 1 << 14);
+    let narrow = |len: usize| u32::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
+    sys::packet::receive_ring(fd, narrow(blocks)?, narrow(block_len)?, narrow(slot_len)?)?;
+    Ok(RingPages::new(Slot::map(fd, blocks, block_len, slot_len)?))
+}
+
+impl Port for PacketPort {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        let state = |wanted: bool, taken: bool| match (wanted, taken) {
+            (false, _) => OffloadState::Off,
+            (true, true) => OffloadState::On,
+            (true, false) => OffloadState::Refused(libc::EINVAL),
+        };
+        vec![
+            ("packet_csum", OffloadState::On),
+            ("packet_tso", state(self.trains != Trains::None, self.limits.tso4)),
+            ("packet_uso", state(self.trains == Trains::All, self.limits.uso)),
+        ]
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        let mut polled = Polled::More;
+        for read in 0..budget {
+            // Whether a frame needs it is known only when its slot has been taken.
+            if self.carver.window().is_none() {
+                self.settle();
+                match into.pages.take() {
+                    Some(page) => self.carver.set_page(page),
+                    None => {
+                        polled = Polled::Starved;
+                        break;
+                    }
+                }
+            }
+            if self.take().is_none() {
+                polled = Polled::Idle;
+                if read == 0 {
+                    self.look()?;
+                }
+                break;
+            }
+            self.empty = 0;
+        }
+        self.deliver(into);
+        Ok(polled)
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        loop {
+            let Some(first) = batch.units().next() else { return Ok(Sent::All) };
+            let (segments, gso) = (first.segments(), first.gso());
+            self.counters.tx.calls += 1;
+            let error = match self.send(batch) {
+                Ok(sent) => {
+                    for unit in batch.units().take(sent) {
+                        self.counters.tx.add(unit.len(), unit.segments());
+                    }
+                    batch.sent(sent);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let reason = match error.raw_os_error() {
+                Some(libc::EAGAIN) => {
+                    self.counters.blocked += 1;
+                    return Ok(Sent::Blocked);
+                }
+                Some(libc::EINTR) => continue,
+                // The kernel has taken the frame and its queue has dropped it, as it does with those of every other sender.
+                Some(libc::ENOBUFS) => Drop::QueueFull,
+                Some(libc::EMSGSIZE) => Drop::TooBig,
+                Some(libc::ENETDOWN) => Drop::DeviceDown,
+                Some(libc::ENXIO | libc::ENODEV | libc::EBADF) => return Err(error),
+                Some(libc::EINVAL) if gso.is_some() => {
+                    self.narrow(gso.map_or(GsoKind::Tcp, |gso| gso.kind));
+                    return Ok(Sent::Narrowed);
+                }
+                _ => Drop::Refused,
+            };
+            self.counters.drops.add_many(reason, segments as u64);
+            batch.sent(1);
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
