@@ -16,6 +16,7 @@ mod help;
 mod lab;
 mod out;
 mod pcap;
+mod profile;
 mod progress;
 mod sandbox;
 mod schema;
