@@ -90,7 +90,7 @@ pub(super) fn bench() -> Bench {
         facts: vec![
             ("load", format!("sendfile, {}; a receiver that acknowledges each unit", bed::CONGESTION)),
             ("wire", "the sender's card has TSO; a third host cuts the trains to frames of 1500 bytes".into()),
-            ("steering", "RPS: what a host receives is worked on by its own core; kernel GRO in a thread there".into()),
+            ("steering", "RPS: what a host receives is worked on by its own core".into()),
             (
                 "cpu",
                 "sender: its core alone, gateway, stack, load, interrupts; receiver: its core, cutting included".into(),
@@ -148,9 +148,7 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
         bed::shape(&wire, bed::FAR, rate)?;
     }
     if case.receiver != Receiver::Two {
-        if let Some(why) = bed::aggregate(&receiver, &far)? {
-            return Ok(Sample::Skipped(why));
-        }
+        bed::aggregate_with_sender(&receiver, &far)?;
         if case.receiver == Receiver::Eight {
             // One frame more would be over the limit: a train closes when the next segment might not fit.
             let most = (8 * MTU).to_string();

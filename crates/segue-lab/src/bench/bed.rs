@@ -62,6 +62,9 @@ pub(super) fn cable(near: &Card<'_>, far: &Card<'_>) -> Result<(), LabError> {
     wait_until_up(&[(near.host, near.name), (far.host, far.name)])
 }
 
+/// What TCP may keep so that its window is less than 256 frames of 1500 bytes.
+const RING_MEMORY: &str = "4096 131072 400000";
+
 /// Receive packet steering: what the card gets is worked on by this processor, whoever sent it.
 fn steer(host: &Host, device: &str, core: usize) -> Result<(), LabError> {
     // Words of 32 processors, the highest first, separated by commas.
@@ -77,10 +80,18 @@ fn write(host: &Host, path: &str, value: &str) -> Result<(), LabError> {
     host.run("sh", &["-c", "echo \"$1\" > \"$2\"", "sh", value, path]).map(drop)
 }
 
+/// Switches the card's GRO on. A veth pair aggregates on the processor of whoever sends, which here is the receiver's as well.
+pub(super) fn aggregate_with_sender(host: &Host, device: &str) -> Result<(), LabError> {
+    ethtool(host, device, &["gro", "on"])
+}
+
 /// Switches the card's GRO on, in a thread of the kernel that runs on the host's processor and counts as the host's. Without
 /// that a veth pair aggregates on the sender's processor. `None`, or why it cannot be.
 pub(super) fn aggregate(host: &Host, device: &str) -> Result<Option<String>, LabError> {
     ethtool(host, device, &["gro", "on"])?;
+    // With GRO a veth end queues 256 frames and drops the rest, where a card has thousands and pause frames: more than that is
+    // not to be on its way.
+    host.set_sysctl("ipv4/tcp_rmem", RING_MEMORY)?;
     if write(host, &format!("/sys/class/net/{device}/threaded"), "1").is_err() {
         return Ok(Some("this kernel has no threaded NAPI, which steers GRO to a processor".into()));
     }
