@@ -53,7 +53,7 @@ impl FlowKey {
                 Kind::Ipv6 => bytes.get(ipv6::SRC.start..ipv6::DST.end),
                 Kind::Tcp | Kind::Udp => bytes.get(..4),
                 Kind::Gre => bytes.get(..2),
-                Kind::Gue => bytes.get(..0),
+                kind => kind.format().and_then(|format| bytes.get(format.flow.clone())),
             };
             key.push(&[header.kind as u8])?;
             key.push(part.ok_or(Alone::Malformed)?)?;

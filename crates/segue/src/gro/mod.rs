@@ -628,7 +628,7 @@ fn seal<B: AsRef<[u8]>>(held: Held<B>, profile: Profile) -> Box<Packet<B>> {
             Kind::Udp => {
                 write_u16(bytes, udp::LENGTH, length(len));
             }
-            Kind::Ethernet | Kind::Vlan | Kind::Tcp | Kind::Gre | Kind::Gue => {}
+            _ => {}
         }
     }
     let pseudo = verify::pseudo(head, ip, transport, total - transport.start());

@@ -70,7 +70,7 @@ crate::reasons! {
         FlowLabel = "flow_label": "The flow label.",
         Extensions = "extensions": "IPv6 extension headers.",
         IpId = "ip_id": "The identification neither stayed nor counted up.",
-        TunnelHeader = "tunnel_header": "Bytes of the GUE header.",
+        TunnelHeader = "tunnel_header": "Bytes of the header of GUE, VXLAN or Geneve.",
         Sequence = "sequence": "Not the next sequence number: a gap, a retransmission or an overlap.",
         AckNumber = "ack": "The acknowledgment number.",
         TcpFlags = "flags": "TCP flags, data offset or reserved bits.",
@@ -168,7 +168,6 @@ pub const FIELDS: &[(Kind, core::ops::Range<usize>, Mismatch)] = &[
     (Kind::Tcp, 14..16, Mismatch::Window),
     (Kind::Tcp, 18..20, Mismatch::Urgent),
     (Kind::Tcp, 20..60, Mismatch::Options),
-    (Kind::Gue, 0..128, Mismatch::TunnelHeader),
 ];
 
 /// Which bits of a packet's headers must be equal.
@@ -225,10 +224,11 @@ pub(super) fn explain(layout: &Layout, mask: &Mask, a: &[u8], b: &[u8]) -> Misma
         // The byte is shared: upper half traffic class, lower half flow label.
         return if (a[at] ^ b[at]) & 0xf0 != 0 { Mismatch::Tos } else { Mismatch::FlowLabel };
     }
+    let unnamed = if header.kind.format().is_some() { Mismatch::TunnelHeader } else { Mismatch::Headers };
     FIELDS
         .iter()
         .find(|(kind, range, _)| *kind == header.kind && range.contains(&offset))
-        .map_or(Mismatch::Headers, |(_, _, why)| *why)
+        .map_or(unnamed, |(_, _, why)| *why)
 }
 
 /// Why a packet cannot be part of a train, whatever is held; checksums over payload aside. Without payload nothing else was
@@ -254,10 +254,6 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
         match header.kind {
             Kind::Ipv4 => gate_ipv4(bytes, config.profile)?,
             Kind::Ipv6 if ipv6::is_routed(bytes) => return Err(Alone::Routing),
-            // Nobody knows what the far end makes of it.
-            Kind::Gue if matches!(remote::option(&packet.head, &packet.layout, index), Some(Err(_))) => {
-                return Err(Alone::Tunnel);
-            }
             Kind::Gre => {
                 let gre = gre::Gre::parse(bytes).ok_or(Alone::Malformed)?;
                 let in_udp = packet.layout.headers().iter().any(|h| h.kind == Kind::Udp && h.start() < header.start());
@@ -273,6 +269,10 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
                 if gre.checksum.is_some() && read_u16(bytes, gre::CHECKSUM + 2) != Some(0) {
                     return Err(Alone::Tunnel);
                 }
+            }
+            // Nobody knows what the far end makes of it.
+            _ if matches!(remote::option(&packet.head, &packet.layout, index), Some(Err(_))) => {
+                return Err(Alone::Tunnel);
             }
             _ => {}
         }
@@ -321,7 +321,7 @@ fn gate_form<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<(), Alone> {
             Kind::Udp => udp::LEN,
             Kind::Tcp => tcp::MIN_LEN,
             Kind::Gre => gre::MIN_LEN,
-            Kind::Gue => 0,
+            _ => 0,
         };
         if usize::from(header.len) < least || !header.len.is_multiple_of(2) {
             return Err(Alone::Malformed);
