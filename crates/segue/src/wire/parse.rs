@@ -32,6 +32,11 @@ pub enum Kind {
     Gue,
 }
 
+impl Kind {
+    /// How many there are; the last one has the highest number.
+    pub(crate) const COUNT: usize = Kind::Gue as usize + 1;
+}
+
 /// One header's place, in bytes from the start of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -113,6 +118,11 @@ impl Tunnels {
         self
     }
 
+    /// Whether UDP to `port` is a tunnel.
+    pub(crate) fn has(&self, port: u16) -> bool {
+        self.is_gue(port) || self.fou_protocol(port).is_some()
+    }
+
     fn is_gue(&self, port: u16) -> bool {
         port != 0 && self.gue.contains(&port)
     }
@@ -178,6 +188,16 @@ impl Layout {
     /// being exact.
     pub fn is_padded(&self) -> bool {
         self.exact && self.padded
+    }
+
+    /// The same headers in a packet that ends at `end`; the layout must be exact.
+    pub(crate) fn ending(&self, end: usize) -> Layout {
+        Layout { end: end as u32, ..*self }
+    }
+
+    /// Forgets all headers.
+    pub(crate) fn clear(&mut self) {
+        (self.count, self.stop, self.exact, self.padded, self.end) = (0, Stop::Protocol, false, false, 0);
     }
 
     /// Says that what followed the outermost IP packet was cut off.
