@@ -98,6 +98,9 @@ formats! {
 }
 
 impl Kind {
+    /// How many there are; their numbers start at 0.
+    pub(crate) const COUNT: usize = Kind::Gre as usize + 1 + FORMATS.len();
+
     /// The tunnel format behind UDP that it is, if it is one.
     pub fn format(self) -> Option<&'static Format> {
         FORMATS.get((self as usize).checked_sub(Kind::Gre as usize + 1)?)

@@ -114,6 +114,11 @@ impl Tunnels {
         self
     }
 
+    /// Whether UDP to `port` is a tunnel.
+    pub(crate) fn has(&self, port: u16) -> bool {
+        self.carried(port) != Carried::Data
+    }
+
     fn carried(&self, port: u16) -> Carried {
         if port == 0 {
             return Carried::Data;
@@ -178,6 +183,16 @@ impl Layout {
     /// being exact.
     pub fn is_padded(&self) -> bool {
         self.exact && self.padded
+    }
+
+    /// The same headers in a packet that ends at `end`; the layout must be exact.
+    pub(crate) fn ending(&self, end: usize) -> Layout {
+        Layout { end: end as u32, ..*self }
+    }
+
+    /// Forgets all headers.
+    pub(crate) fn clear(&mut self) {
+        (self.count, self.stop, self.exact, self.padded, self.end) = (0, Stop::Protocol, false, false, 0);
     }
 
     /// Says that what followed the outermost IP packet was cut off.

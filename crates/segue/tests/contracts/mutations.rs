@@ -91,7 +91,7 @@ fn damaged_datagrams_deliver_nothing_wrong() {
 }
 
 /// Four valid frames of one flow, which would join.
-fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
+pub(crate) fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
     let ip = |rng: &mut Rng, net| match rng.chance(500) {
         true => Ip::V4(V4 { id: rng.next_u64() as u16, ..V4::new(net, 1, 2) }),
         false => Ip::V6(V6::new(net, 1, 2)),
@@ -155,7 +155,7 @@ fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
 
 /// Leaves some frames alone, and damages others by bits, bytes, words, cuts, insertions; sometimes in a way that keeps the
 /// checksums right.
-fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
+pub(crate) fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
     for _ in 0..[0, 0, 0, 1, 1, 2, 4][rng.below(7)] {
         if frame.is_empty() {
             return;
@@ -193,7 +193,7 @@ fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
 }
 
 /// Where to begin and how many.
-fn effort(usual: usize) -> (u64, usize) {
+pub(crate) fn effort(usual: usize) -> (u64, usize) {
     if std::env::var_os("SEGUE_SOAK").is_none() {
         return (0x5e67_7565, usual);
     }

@@ -277,7 +277,7 @@ fn drain(merger: &mut impl Merger, at: Nanos, run: &mut Run) {
 }
 
 /// A packet as its port hands it over.
-fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
+pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
     let mut packet = pool.take();
     packet.load(Frag::all(arrival.bytes.clone()), setting.start, tunnels);
     let csum = match arrival.known {
