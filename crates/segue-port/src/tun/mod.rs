@@ -252,6 +252,7 @@ impl TunPort {
             max_segs: 65_535 / 8,
             max_udp_segs: MAX_UDP_SEGMENTS_OUT,
             max_pieces: MAX_IOV - 2,
+            ..Limits::NONE
         };
         Ok(TunPort {
             file,

@@ -41,6 +41,13 @@ pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<gue::Remcs
     Some(gue::Remcsum { start: u16::try_from(start).ok()?, offset: u16::try_from(start + offset).ok()? })
 }
 
+/// Takes the option out of the header in `bytes`, where it has one; nothing moves.
+pub fn withdraw(bytes: &mut [u8], kind: Kind) {
+    if kind == Kind::Gue {
+        Gue::withdraw_remcsum(bytes);
+    }
+}
+
 /// The option of the GUE header at `index` of the layout, where it has one, and what it means.
 pub fn option(head: &Head, layout: &Layout, index: usize) -> Option<Result<Remote, Refusal>> {
     let header = layout.headers().get(index).filter(|h| h.kind == Kind::Gue)?;

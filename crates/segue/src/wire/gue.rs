@@ -101,6 +101,15 @@ impl Gue {
         Ok(Gue { protocol: bytes[1], len, remcsum })
     }
 
+    /// Takes the remote checksum option out of a header that has one. Its bytes become zero and stay, as a surplus that
+    /// receivers skip, so that nothing moves.
+    pub fn withdraw_remcsum(bytes: &mut [u8]) {
+        if Gue::parse(bytes).is_ok_and(|gue| gue.remcsum.is_some()) {
+            // The option's flag is the only private one.
+            bytes[2..REMCSUM_LEN].fill(0);
+        }
+    }
+
     /// Bytes that a header with or without the remote checksum option takes when we write it.
     pub const fn emit_len(remcsum: bool) -> usize {
         if remcsum { REMCSUM_LEN } else { BASE_LEN }
