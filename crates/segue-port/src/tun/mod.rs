@@ -3,6 +3,8 @@
 //! The two differ in one thing, [`Layer`]: a TUN device carries IP packets, a TAP device Ethernet frames.
 
 #[cfg(test)]
+mod fragments;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;

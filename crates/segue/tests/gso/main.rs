@@ -2,6 +2,7 @@
 
 mod case;
 mod fragments;
+mod judge;
 mod properties;
 mod refusals;
 mod single;
