@@ -4,6 +4,7 @@
 //! - [`build`]: plain structures to bytes, with right lengths and checksums, tunnels of every supported form included.
 //! - [`oracle`]: walks a frame and checks every length and checksum in it.
 //! - [`flow`]: streams as a network carries them, with loss, duplicates, reordering and damage, each marked.
+//! - [`fragment`]: IP fragments, cut and put together.
 //! - [`strategy`]: the builders' inputs for proptest.
 //!
 //! Builders panic where they are asked for something that cannot be written, such as a packet over 65535 bytes; the
@@ -11,6 +12,7 @@
 
 pub mod build;
 pub mod flow;
+pub mod fragment;
 pub mod oracle;
 mod rng;
 pub mod strategy;

@@ -175,6 +175,7 @@ impl PacketPort {
             max_segs: 65_535 / 8,
             max_udp_segs: MAX_UDP_SEGMENTS_OUT,
             max_pieces: MAX_IOV - 2,
+            ..Limits::NONE
         };
         Ok(PacketPort {
             fd,
