@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use segue::gro::Profile;
 
 /// What the command line said.
 #[derive(Debug, Parser)]
@@ -108,9 +109,19 @@ pub(crate) struct Gateway {
     /// Leave packets as they come
     #[arg(long)]
     pub(crate) no_lro: bool,
-    /// Which packets form a train: every byte restorable, or as Linux does
-    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = PossibleValuesParser::new(["strict", "linux"]))]
-    pub(crate) profile: String,
+    /// Which packets form a train: strict (the default) joins what can be restored byte for byte, linux or linux:VERSION
+    /// what that kernel joins, lro what a receiver with LRO does
+    #[arg(long, value_name = "NAME", value_parser = crate::profile::parse)]
+    pub(crate) profile: Option<Profile>,
+    /// Let pure ACKs of a connection collapse to the newest; takes profile lro
+    #[arg(long)]
+    pub(crate) ack_aggregation: bool,
+    /// Most ACKs that one may stand for
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "ack_aggregation", value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    pub(crate) max_acks: u32,
+    /// Memory to receive into: pages with many frames to each, or a buffer for each frame
+    #[arg(long, value_name = "SIZE", default_value = "32k", value_parser = PossibleValuesParser::new(["4k", "8k", "16k", "32k", "frame"]))]
+    pub(crate) page: String,
     /// Longest time that a packet waits for the next, microseconds; 0 waits for none
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000))]
     pub(crate) hold_us: u64,

@@ -49,6 +49,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 1500", "the same in the network namespace red"),
             ("segue gateway eth1 eth2 --check", "what a bump in the wire would be"),
+            ("segue gateway eth0 tap:lro0 --ack-aggregation", "fewer pure ACKs for the sender's host"),
         ],
         more: "\
 Both ways, frames that belong together are joined, trains are handed on whole to
@@ -60,6 +61,16 @@ its addresses. So IN and OUT may have none, and be no port of a bridge or bond:
   ip link set dev eth0 addrgenmode none && ip addr flush dev eth0
 An address for this host belongs on a TAP. The TAP goes when the gateway ends.
 With --hold-us the gateway may not sleep while it waits for the next packet.
+
+Profiles: strict joins what can be cut into the same packets again, linux what
+Linux joins (linux:6.12, linux:6.18, linux:7.0 where its rules changed), lro what
+a receiver with LRO does: it keeps the stream, not the packets. ACK aggregation
+is part of lro; with --no-lro it is all that happens. Duplicate ACKs, window
+updates, SACK and ECN are never swallowed; segue stat counts what was.
+
+Received frames lie where the kernel puts them (one copy, its own) and are not
+copied again: in pages of the size that --page says, many to a page, or each in
+a buffer of its own (frame). Frames longer than a page cross pages.
 
 Signals, exit status and control socket: as with segue tunnel.
 ",

@@ -15,6 +15,7 @@ mod help;
 mod lab;
 mod out;
 mod pcap;
+mod profile;
 mod sandbox;
 mod schema;
 mod signals;
