@@ -208,7 +208,7 @@ pub(crate) struct Lab {
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "lab"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "lab", "pcap"]))]
     pub(crate) of: Option<String>,
 }
 

@@ -110,7 +110,9 @@ their own where the kernel allows one. Exit 1 when a tunnel cannot run here.
         ],
         more: "\
 Two network namespaces and a link of 1500 bytes between them; rows are measured
-in turn. It needs iperf3, and root or a user namespace. Nothing stays behind.
+in turn. It needs iperf3, and root or a user namespace. Nothing stays behind;
+what a lab leaves that is killed with SIGKILL (a control group, and what still
+runs in it), the next one takes away.
 ",
     },
     Page {
@@ -120,6 +122,7 @@ in turn. It needs iperf3, and root or a user namespace. Nothing stays behind.
             ("segue pcap stat in.pcap", "what it holds, and what of it would merge"),
             ("segue pcap split big.pcap wire.pcap", "what was on the wire, for replay and analysis"),
             ("segue pcap merge in.pcap out.pcapng", "trains, as GRO makes them"),
+            ("segue pcap merge in.pcap out.pcapng --explain", "with the reason as each packet's comment"),
         ],
         more: "\
 pcap and pcapng, of any size, from and to pipes (-). Each command has its own
@@ -129,8 +132,12 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|lab",
-        examples: &[("segue schema stat -p", "the schema of segue.stat/1"), ("segue schema lab", "of segue.bench/1")],
+        usage: "segue schema stat|lab|pcap",
+        examples: &[
+            ("segue schema stat -p", "the schema of segue.stat/1"),
+            ("segue schema lab", "of segue.bench/1"),
+            ("segue schema pcap", "of all that segue pcap -j prints"),
+        ],
         more: "",
     },
     Page {

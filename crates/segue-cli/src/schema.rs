@@ -14,10 +14,11 @@ use crate::out::Out;
 pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
     let schema = match args.of.as_deref() {
         Some("lab") => schema_for!(Bench),
+        Some("pcap") => schema_for!(crate::pcap::schema::Document),
         Some(_) => schema_for!(Document),
         None => {
             return Err(Error::new(Kind::Missing, "`schema` needs the name of a command", "segue schema stat")
-                .why("stat and lab print documents that have a schema"));
+                .why("stat, lab and pcap print documents that have a schema"));
         }
     };
     let value: Value = json!(schema);
