@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::notation::{Train, Written};
 use super::script::Frame;
-use super::train::{self, Gso};
+use super::train::{self, Gso, GsoKind};
 use super::{Case, Rules};
 
 /// What came out: a packet or a train.
@@ -139,7 +139,8 @@ fn compare(frames: &[&Frame], rules: Rules, out: &Out) -> Result<(), String> {
     let (expected, gso) = train::merge(frames, rules);
     let mut bytes = out.bytes.clone();
     train::mask(frames[0], &mut bytes);
-    if out.gso != Some(gso) {
+    let is_untold = out.gso.is_some_and(|gso| gso.kind == GsoKind::Untold) && gso.kind == GsoKind::Udp;
+    if out.gso != Some(gso) && !is_untold {
         return Err(format!("a train as {:?}, not {gso:?}", out.gso));
     }
     if bytes == expected {

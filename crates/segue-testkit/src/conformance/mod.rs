@@ -158,6 +158,8 @@ pub struct Row {
     pub gives: Gives,
     /// Whether a kernel behind a veth pair can be shown it: not what takes longer than a poll, or more frames than one.
     pub in_kernels: bool,
+    /// What a kernel must have besides what its carrier needs.
+    pub needs: Option<Feature>,
 }
 
 /// A row in a carrier.

@@ -13,6 +13,8 @@ pub enum GsoKind {
     Tcp6,
     /// UDP.
     Udp,
+    /// Something that a kernel has no word for (Linux before 6.2: UDP), nor for its size.
+    Untold,
 }
 
 /// How a train is to be cut.

@@ -2,7 +2,7 @@
 
 use super::{row, set_tos, set_ttl, v4, v6};
 use crate::build::L4;
-use crate::conformance::{On, Row, Script, gives};
+use crate::conformance::{Feature, On, Row, Script, gives};
 use crate::flow::Ids;
 
 /// Packets with these identifications, DF as given.
@@ -183,7 +183,8 @@ pub(super) const ROWS: &[Row] = &[
         s.run(1);
         s.link().tags = vec![(0x8100, 5)];
         s.run(2);
-    }),
+    })
+    .needs(Feature::Vlan),
     row("pad/one_byte_of_v4", On::Plain, gives("3").strict("1 1 1"), |s| {
         s.padded(1, &[0; 5]);
         s.padded(1, &[0xaa; 5]);

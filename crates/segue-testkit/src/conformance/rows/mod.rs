@@ -9,7 +9,7 @@ mod tcp;
 mod tunnel;
 mod udp;
 
-use super::{Gives, On, Row, Script};
+use super::{Feature, Gives, On, Row, Script};
 use crate::build::{Ip, L4, Tcp, V4, V6};
 
 pub(super) fn all() -> Vec<Row> {
@@ -17,13 +17,18 @@ pub(super) fn all() -> Vec<Row> {
 }
 
 const fn row(name: &'static str, on: On, gives: Gives, make: fn(&mut Script)) -> Row {
-    Row { name, on, make, gives, in_kernels: true }
+    Row { name, on, make, gives, in_kernels: true, needs: None }
 }
 
 impl Row {
     /// A row that no kernel behind a veth pair can be shown.
     const fn not_in_kernels(self) -> Row {
         Row { in_kernels: false, ..self }
+    }
+
+    /// A row for which a kernel must have more than its carrier needs.
+    const fn needs(self, feature: Feature) -> Row {
+        Row { needs: Some(feature), ..self }
     }
 }
 

@@ -94,12 +94,12 @@ pub(super) const ROWS: &[Row] = &[
         s.send(100, 0);
         s.with(100, |packet| tcp(&mut packet.l4).urgent = 9);
     }),
-    row("tcp/flags_cwr", On::Any, gives("1 2").v7("1 1 1"), |s| {
+    row("tcp/flags_cwr", On::Any, gives("1 2").v6_18("1 1 1").v7("1 1 1"), |s| {
         for flags in [0, CWR, 0] {
             s.send(100, flags);
         }
     }),
-    row("tcp/flags_cwr_first", On::Any, gives("3").v7("1 2"), |s| {
+    row("tcp/flags_cwr_first", On::Any, gives("3").v6_18("1 2").v7("1 2"), |s| {
         for flags in [CWR, 0, 0] {
             s.send(100, flags);
         }

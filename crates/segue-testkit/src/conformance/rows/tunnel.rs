@@ -3,7 +3,7 @@
 use super::{row, set_tos, set_ttl, v4, v6};
 use crate::build::{Gre, Ip, Tunnel, V4};
 use crate::conformance::script::Script;
-use crate::conformance::{On, Row, gives};
+use crate::conformance::{Feature, On, Row, gives};
 
 fn outer_ids(s: &mut Script, df: bool, ids: &[u16]) {
     for &id in ids {
@@ -110,7 +110,8 @@ pub(super) const ROWS: &[Row] = &[
     row("inner_eth/vlan", On::InnerEthernet, gives("3"), |s| {
         s.inner_link().tags = vec![(0x8100, 6)];
         s.run(3);
-    }),
+    })
+    .needs(Feature::Vlan),
     row("tunnel/two_levels", On::Outer4, gives("1 1"), |s| {
         let ip = Ip::V4(V4::new(7, 1, 2));
         let around = Tunnel { ip, udp: None, gre: None, ethernet: None };
