@@ -149,7 +149,7 @@ fn shows_ids(carrier: &str, rules: Rules) -> bool {
 }
 
 fn has_outer_checksum(carrier: &str) -> bool {
-    ["vxlan/", "geneve/", "fou/", "gue/", "gue1/", "gue-rco/"].iter().any(|udp| carrier.contains(udp))
+    ["vxlan/", "vxlan-rco/", "geneve/", "fou/", "gue/", "gue1/", "gue-rco/"].iter().any(|udp| carrier.contains(udp))
 }
 
 /// Whether it has a key behind a GRE checksum, and IPv4 inside.

@@ -2,7 +2,6 @@
 
 use super::{On, Rules};
 use crate::build::{Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6};
-use crate::sum::with_pseudo;
 
 /// The GUE port.
 pub const GUE_PORT: u16 = 6080;
@@ -12,6 +11,8 @@ pub const FOU_PORTS: [(u16, u8); 3] = [(5554, 4), (5541, 41), (5547, 47)];
 pub const FOU6_PORTS: [(u16, u8); 1] = [(5564, 4)];
 /// The VXLAN port (RFC 7348, section 8).
 pub const VXLAN_PORT: u16 = 4789;
+/// A VXLAN port whose receiver takes remote checksums.
+pub const VXLAN_REMOTE_PORT: u16 = 4790;
 /// The Geneve port (RFC 8926, section 7).
 pub const GENEVE_PORT: u16 = 6081;
 
@@ -82,65 +83,11 @@ impl Joins {
     }
 }
 
-/// Headers around an IP packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Around {
-    Tunnel(Tunnel),
-    /// UDP, a header that ends in a network identifier, and Ethernet.
-    Vni {
-        ip: Ip,
-        udp: Udp,
-        header: Vec<u8>,
-        ethernet: Ethernet,
-    },
-}
-
-impl Around {
-    pub(super) fn wrap(&self, inner: &[u8]) -> Vec<u8> {
-        match self {
-            Around::Tunnel(tunnel) => tunnel.wrap(inner),
-            Around::Vni { ip, udp, header, ethernet } => {
-                let inside = [&header[..], &ethernet.wrap(inner)].concat();
-                let length = u16::try_from(8 + inside.len()).expect("a UDP datagram has at most 65535 bytes");
-                let ports = [udp.src_port.to_be_bytes(), udp.dst_port.to_be_bytes()].concat();
-                let mut datagram = [&ports[..], &length.to_be_bytes(), &[0, 0], &inside].concat();
-                if udp.checksum {
-                    let (src, dst) = ip.addresses();
-                    let checksum = !with_pseudo(src, dst, 17, &datagram);
-                    let checksum = if checksum == 0 { 0xffff } else { checksum };
-                    datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
-                }
-                [ip.header(17, datagram.len()), datagram].concat()
-            }
-        }
-    }
-
-    pub(super) fn ip(&self) -> &Ip {
-        match self {
-            Around::Tunnel(Tunnel { ip, .. }) | Around::Vni { ip, .. } => ip,
-        }
-    }
-
-    pub(super) fn ip_mut(&mut self) -> &mut Ip {
-        match self {
-            Around::Tunnel(Tunnel { ip, .. }) | Around::Vni { ip, .. } => ip,
-        }
-    }
-
-    pub(super) fn udp(&self) -> Option<Udp> {
-        match self {
-            Around::Tunnel(tunnel) => tunnel.udp.map(|(udp, _)| udp),
-            Around::Vni { udp, .. } => Some(*udp),
-        }
-    }
-
-    /// Bytes between the GRE header and the inner IP packet, GRE included, where there is GRE with a checksum.
-    pub(super) fn gre_checksum(&self) -> Option<usize> {
-        let Around::Tunnel(Tunnel { gre: Some(gre), ethernet, .. }) = self else { return None };
-        let len = 4 + 4 + 4 * usize::from(gre.key.is_some()) + 4 * usize::from(gre.seq.is_some());
-        let inside = ethernet.as_ref().map_or(0, |ethernet| 14 + 4 * ethernet.tags.len());
-        gre.checksum.then_some(len + inside)
-    }
+/// Bytes between the checksum of GRE and the inner IP packet, where there is one.
+pub(super) fn behind_gre_checksum(around: &Tunnel) -> Option<usize> {
+    let gre = around.gre.filter(|gre| gre.checksum)?;
+    let inside = around.ethernet.as_ref().map_or(0, |ethernet| 14 + 4 * ethernet.tags.len());
+    Some(4 + 4 * usize::from(gre.key.is_some()) + 4 * usize::from(gre.seq.is_some()) + inside)
 }
 
 /// What the packets of a case travel in.
@@ -150,7 +97,7 @@ pub struct Carrier {
     pub name: String,
     /// What a kernel needs for it.
     pub feature: Feature,
-    pub(super) around: Option<Around>,
+    pub(super) around: Option<Tunnel>,
     pub(super) link: Ethernet,
     pub(super) inner: Ip,
     pub(super) joins: Joins,
@@ -158,15 +105,10 @@ pub struct Carrier {
 
 impl Carrier {
     pub(super) fn takes(&self, on: On) -> bool {
-        let (mut has_checksum, mut has_key, mut has_ethernet, mut is_remote) = (false, false, false, false);
-        if let Some(Around::Tunnel(tunnel)) = &self.around {
-            has_checksum = tunnel.gre.is_some_and(|gre| gre.checksum);
-            has_key = tunnel.gre.is_some_and(|gre| gre.key.is_some());
-            is_remote = matches!(tunnel.udp, Some((_, Shim::Gue(Some(_)))));
-            has_ethernet = tunnel.ethernet.is_some();
-        }
-        let outer = self.around.as_ref().map(Around::ip);
-        let is_vni = matches!(self.around, Some(Around::Vni { .. }));
+        let gre = self.around.as_ref().and_then(|around| around.gre);
+        let udp = self.around.as_ref().and_then(|around| around.udp);
+        let outer = self.around.as_ref().map(|around| &around.ip);
+        let is_remote = matches!(udp, Some((_, Shim::Gue(Some(_)) | Shim::Vxlan(_, true))));
         match on {
             On::Any => true,
             On::V4 => matches!(self.inner, Ip::V4(_)),
@@ -176,12 +118,12 @@ impl Carrier {
             On::Outer6 => matches!(outer, Some(Ip::V6(_))),
             On::OwnChecksum => !is_remote,
             On::RemoteChecksum => is_remote,
-            On::OuterUdp => self.around.as_ref().and_then(Around::udp).is_some_and(|udp| udp.checksum),
-            On::GreChecksum => has_checksum,
-            On::GreKey => has_key,
+            On::OuterUdp => udp.is_some_and(|(udp, _)| udp.checksum),
+            On::GreChecksum => gre.is_some_and(|gre| gre.checksum),
+            On::GreKey => gre.is_some_and(|gre| gre.key.is_some()),
             On::Tagged => !self.link.tags.is_empty(),
-            On::InnerEthernet => has_ethernet || is_vni,
-            On::Vni => is_vni,
+            On::InnerEthernet => self.around.as_ref().is_some_and(|around| around.ethernet.is_some()),
+            On::Vni => matches!(udp, Some((_, Shim::Vxlan(..) | Shim::Geneve(..)))),
         }
     }
 
@@ -196,14 +138,14 @@ impl Carrier {
     }
 }
 
-fn carrier(name: impl Into<String>, feature: Feature, around: Option<Around>, inner: Ip) -> Carrier {
+fn carrier(name: impl Into<String>, feature: Feature, around: Option<Tunnel>, inner: Ip) -> Carrier {
     // Addressed to another host, so that no stack answers.
     let link = Ethernet { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2], tags: Vec::new() };
     Carrier { name: name.into(), feature, around, link, inner, joins: Joins::All }
 }
 
-fn tunnel(ip: Ip, udp: Option<(Udp, Shim)>, gre: Option<Gre>) -> Around {
-    Around::Tunnel(Tunnel { ip, udp, gre, ethernet: None })
+fn tunnel(ip: Ip, udp: Option<(Udp, Shim)>, gre: Option<Gre>) -> Tunnel {
+    Tunnel { ip, udp, gre, ethernet: None }
 }
 
 fn udp(dst_port: u16, checksum: bool) -> Udp {
@@ -211,11 +153,6 @@ fn udp(dst_port: u16, checksum: bool) -> Udp {
 }
 
 const INSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 1, 1], src: [2, 0, 0, 0, 1, 2], tags: Vec::new() };
-/// VNI 42.
-const VXLAN: [u8; 8] = [8, 0, 0, 0, 0, 0, 42, 0];
-/// VNI 42, Ethernet inside, one option of four bytes that nobody must understand.
-const GENEVE: [u8; 16] = [2, 0, 0x65, 0x58, 0, 0, 42, 0, 1, 1, 5, 1, 1, 2, 3, 4];
-
 /// Every carrier.
 pub fn carriers() -> Vec<Carrier> {
     let v4 = || Ip::V4(V4::new(1, 1, 2));
@@ -252,12 +189,12 @@ pub fn carriers() -> Vec<Carrier> {
     }
     for (name, inner) in [("4/gre/eth/4", v4()), ("4/gre/eth/6", v6())] {
         let around = Tunnel { ip: out4(), udp: None, gre: Some(Gre::default()), ethernet: Some(INSIDE) };
-        all.push(carrier(name, Feature::Gre, Some(Around::Tunnel(around)), inner));
+        all.push(carrier(name, Feature::Gre, Some(around), inner));
     }
 
-    for (feature, port, header) in
-        [(Feature::Vxlan, VXLAN_PORT, &VXLAN[..]), (Feature::Geneve, GENEVE_PORT, &GENEVE[..])]
-    {
+    // Network 42; Geneve with one option of a word.
+    let vxlan = (Feature::Vxlan, VXLAN_PORT, Shim::Vxlan(42, false));
+    for (feature, port, shim) in [vxlan, (Feature::Geneve, GENEVE_PORT, Shim::Geneve(42, 1))] {
         for (outer, inner, checksum, ips) in [
             (out4(), v4(), true, ["4", "4"]),
             (out4(), v6(), true, ["4", "6"]),
@@ -267,9 +204,15 @@ pub fn carriers() -> Vec<Carrier> {
         ] {
             let bare = if checksum { "" } else { "-nocsum" };
             let name = format!("{}/{}{bare}/{}", ips[0], feature.name(), ips[1]);
-            let around = Around::Vni { ip: outer, udp: udp(port, checksum), header: header.to_vec(), ethernet: INSIDE };
+            let around =
+                Tunnel { ip: outer, udp: Some((udp(port, checksum), shim)), gre: None, ethernet: Some(INSIDE) };
             all.push(carrier(name, feature, Some(around), inner));
         }
+    }
+    for (name, inner) in [("4/vxlan-rco/4", v4()), ("4/vxlan-rco/6", v6())] {
+        let outside = Some((udp(VXLAN_REMOTE_PORT, true), Shim::Vxlan(42, true)));
+        let around = Tunnel { ip: out4(), udp: outside, gre: None, ethernet: Some(INSIDE) };
+        all.push(carrier(name, Feature::Vxlan, Some(around), inner));
     }
 
     let fou = |port, checksum| Some((udp(port, checksum), Shim::Fou));

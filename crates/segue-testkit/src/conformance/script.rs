@@ -1,7 +1,7 @@
 //! Writes the frames of a case.
 
-use super::carrier::{Around, Carrier};
-use crate::build::{Ethernet, Ip, L4, Packet, primed};
+use super::carrier::{Carrier, behind_gre_checksum};
+use crate::build::{Ethernet, Ip, L4, Packet, Tunnel, primed};
 use crate::flow::Sender;
 use crate::sum::with_pseudo;
 
@@ -34,7 +34,7 @@ const FLOWS: usize = 64;
 pub struct Script {
     carrier: Carrier,
     /// What is around the packets of the flows that do not send at the moment.
-    others: Vec<Option<Around>>,
+    others: Vec<Option<Tunnel>>,
     senders: Vec<Option<Sender>>,
     flow: usize,
     at: u64,
@@ -85,7 +85,7 @@ impl Script {
 
     /// The outer IP header of the frames that follow.
     pub fn outer(&mut self) -> &mut Ip {
-        self.carrier.around.as_mut().expect("the row is for tunnels").ip_mut()
+        &mut self.tunnel().ip
     }
 
     /// The Ethernet header of the frames that follow.
@@ -95,27 +95,12 @@ impl Script {
 
     /// The Ethernet header inside the tunnel.
     pub fn inner_link(&mut self) -> &mut Ethernet {
-        match self.carrier.around.as_mut() {
-            Some(Around::Vni { ethernet, .. }) => ethernet,
-            Some(Around::Tunnel(tunnel)) => tunnel.ethernet.as_mut().expect("the row is for Ethernet in tunnels"),
-            None => panic!("the row is for tunnels"),
-        }
+        self.tunnel().ethernet.as_mut().expect("the row is for Ethernet in tunnels")
     }
 
-    /// The bytes of the VXLAN or Geneve header.
-    pub fn vni(&mut self) -> &mut Vec<u8> {
-        match self.carrier.around.as_mut() {
-            Some(Around::Vni { header, .. }) => header,
-            _ => panic!("the row is for tunnels with a network identifier"),
-        }
-    }
-
-    /// The tunnel, of the kinds that are not VXLAN or Geneve.
-    pub fn tunnel(&mut self) -> &mut crate::build::Tunnel {
-        match self.carrier.around.as_mut() {
-            Some(Around::Tunnel(tunnel)) => tunnel,
-            _ => panic!("the row is for other tunnels"),
-        }
+    /// The tunnel around the frames of this flow that follow.
+    pub fn tunnel(&mut self) -> &mut Tunnel {
+        self.carrier.around.as_mut().expect("the row is for tunnels")
     }
 
     /// Sends `len` bytes in sequence, with `flags` added to ACK.
@@ -149,6 +134,20 @@ impl Script {
         self.send(len, 0);
         let frame = self.frames.last_mut().expect("one was sent");
         edit(&mut frame.bytes[frame.outer_at..]);
+    }
+
+    /// Sends `len` bytes in sequence; `edit` changes what is behind the outer UDP header, and its checksum is made anew.
+    pub fn shim_bytes(&mut self, len: usize, edit: impl FnOnce(&mut [u8])) {
+        self.outer_bytes(len, |bytes| {
+            let (at, addresses) = if bytes[0] >> 4 == 4 { (20, 12..20) } else { (40, 8..40) };
+            edit(&mut bytes[at + 8..]);
+            if bytes[at + 6..at + 8] != [0, 0] {
+                bytes[at + 6..at + 8].fill(0);
+                let (src, dst) = bytes[addresses.clone()].split_at(addresses.len() / 2);
+                let checksum = !with_pseudo(src, dst, 17, &bytes[at..]);
+                bytes[at + 6..at + 8].copy_from_slice(&checksum.to_be_bytes());
+            }
+        });
     }
 
     /// Sends `len` bytes in sequence in a frame with `padding` bytes behind the packet.
@@ -203,10 +202,10 @@ impl Script {
         let inner_at = bytes.len() - inner.len();
         let (mut udp_checksum, mut gre_checksum) = (None, None);
         if let Some(around) = &mut self.carrier.around {
-            let ip_len = if matches!(around.ip(), Ip::V4(_)) { 20 } else { 40 };
-            udp_checksum = around.udp().filter(|udp| udp.checksum).map(|_| outer_at + ip_len + 6);
-            gre_checksum = around.gre_checksum().map(|back| inner_at - back + 4);
-            if let Ip::V4(ip) = around.ip_mut() {
+            let ip_len = if matches!(around.ip, Ip::V4(_)) { 20 } else { 40 };
+            udp_checksum = around.udp.filter(|(udp, _)| udp.checksum).map(|_| outer_at + ip_len + 6);
+            gre_checksum = behind_gre_checksum(around).map(|behind| inner_at - behind);
+            if let Ip::V4(ip) = &mut around.ip {
                 ip.id = ip.id.wrapping_add(1);
             }
         }

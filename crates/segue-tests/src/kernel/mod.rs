@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use segue_testkit::build::{Ethernet, Ip, V4};
 use segue_testkit::conformance::{
-    Case, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, Gso, GsoKind, Out, VXLAN_PORT,
+    Case, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, Gso, GsoKind, Out, VXLAN_PORT, VXLAN_REMOTE_PORT,
 };
 use segue_testkit::flow::Sender;
 use sys::{Received, Role, Socket};
@@ -105,7 +105,10 @@ impl Gro {
             Feature::Plain | Feature::Ipip | Feature::Gre | Feature::Vlan => Ok(()),
             Feature::Vxlan => {
                 run(&["ip", "link", "add", "vx0", "type", "vxlan", "external", "dstport", &text(VXLAN_PORT)])?;
-                run(&["ip", "link", "set", "vx0", "up"])
+                run(&["ip", "link", "set", "vx0", "up"])?;
+                let words = ["ip", "link", "add", "vx1", "type", "vxlan", "id", "42", "remcsumrx", "dstport"];
+                run(&[&words[..], &[&text(VXLAN_REMOTE_PORT)]].concat())?;
+                run(&["ip", "link", "set", "vx1", "up"])
             }
             Feature::Geneve => {
                 run(&["ip", "link", "add", "gn0", "type", "geneve", "external", "dstport", &text(GENEVE_PORT)])?;
