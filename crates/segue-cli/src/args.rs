@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Doctor,
     /// two hosts with a tunnel between them: the demonstration
     Lab(Lab),
+    /// tables of measurements beside what others published
+    Bench(Bench),
     /// capture files: merge, split, decap, verify, stat
     Pcap(crate::pcap::args::Pcap),
     /// the JSON Schema of what -j prints
@@ -204,11 +206,43 @@ pub(crate) struct Lab {
     pub(crate) progress: String,
 }
 
+/// `segue bench`
+#[derive(Args, Debug)]
+pub(crate) struct Bench {
+    /// Which one: lro (receiving), ack (sending)
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack"]))]
+    pub(crate) name: Option<String>,
+    /// Every row
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) all: bool,
+    /// A few rows, one run of one second each: whether it works
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only rows that have all these words, as "lro 4k"; several times: any of them
+    #[arg(long, value_name = "WORDS", conflicts_with_all = ["all"])]
+    pub(crate) rows: Vec<String>,
+    /// Measurements of each row, 5 when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: Option<u32>,
+    /// Seconds of one measurement, 2 when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: Option<u32>,
+    /// Per cent of its processor that the host under test may use
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) quota: Option<u32>,
+    /// Say how many rows there are, how long they take and their words
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// How progress is shown on stderr
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "never", "json"]))]
+    pub(crate) progress: String,
+}
+
 /// `segue schema`
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "lab", "pcap"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "lab", "bench", "pcap"]))]
     pub(crate) of: Option<String>,
 }
 
@@ -229,6 +263,7 @@ impl Command {
             Command::Stat(_) => "stat",
             Command::Doctor => "doctor",
             Command::Lab(_) => "lab",
+            Command::Bench(_) => "bench",
             Command::Pcap(_) => "pcap",
             Command::Schema(_) => "schema",
             Command::Help(_) => "help",

@@ -116,6 +116,20 @@ runs in it), the next one takes away.
 ",
     },
     Page {
+        name: "bench",
+        usage: "segue bench lro|ack [OPTION]...",
+        examples: &[
+            ("segue bench lro", "receiving: one table, about five minutes"),
+            ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
+            ("segue bench lro --list", "rows, words to choose them by, and time"),
+        ],
+        more: "\
+Hosts in network namespaces, the one under test on a processor of its own; rows
+are measured in turn, medians shown. It needs root, iperf3, tc and two cores, and
+a machine that does nothing else. docs/bench.md says what the figures mean.
+",
+    },
+    Page {
         name: "pcap",
         usage: "segue pcap merge|split|decap|verify|stat IN [OUT] [OPTION]...",
         examples: &[
@@ -132,7 +146,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|lab|pcap",
+        usage: "segue schema stat|lab|bench|pcap",
         examples: &[
             ("segue schema stat -p", "the schema of segue.stat/1"),
             ("segue schema lab", "of segue.bench/1"),
