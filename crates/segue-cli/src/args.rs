@@ -73,6 +73,8 @@ pub(crate) enum Command {
     Lab(Lab),
     /// capture files: merge, split, decap, verify, stat
     Pcap(crate::pcap::args::Pcap),
+    /// USB adapters: a model of one, to test drivers with
+    Lan78xx(crate::lan78xx::args::Lan78xx),
     /// the JSON Schema of what -j prints
     Schema(Schema),
     /// the complete help of a command
@@ -219,6 +221,7 @@ impl Command {
             Command::Doctor => "doctor",
             Command::Lab(_) => "lab",
             Command::Pcap(_) => "pcap",
+            Command::Lan78xx(_) => "lan78xx",
             Command::Schema(_) => "schema",
             Command::Help(_) => "help",
         }

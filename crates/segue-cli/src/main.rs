@@ -13,6 +13,7 @@ mod error;
 mod gateway;
 mod help;
 mod lab;
+mod lan78xx;
 mod out;
 mod pcap;
 mod sandbox;
@@ -117,6 +118,9 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         let text = match &cli.command {
             None => help::whole(long),
             Some(Command::Pcap(pcap::args::Pcap { action: Some(action) })) => pcap::help::of(action.name(), long)?,
+            Some(Command::Lan78xx(lan78xx::args::Lan78xx { action: Some(action) })) => {
+                lan78xx::help::of(action.name(), long)?
+            }
             Some(command) => help::of(command.name(), long)?,
         };
         out.data(&text);
@@ -130,6 +134,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),
         Some(Command::Pcap(args)) => pcap::run(args, out),
+        Some(Command::Lan78xx(args)) => lan78xx::run(args, out),
         Some(Command::Schema(args)) => schema::run(args, out),
         Some(Command::Help(args)) => {
             let text = match &args.command {
