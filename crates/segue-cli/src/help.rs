@@ -145,6 +145,15 @@ or the file is cut, 2 used wrongly, 130 interrupted.
 ",
     },
     Page {
+        name: "lan78xx",
+        usage: "segue lan78xx model [OPTION]...",
+        examples: &[
+            ("segue lan78xx model --wire tap:cable0", "an adapter for anybody's driver, by USB/IP"),
+            ("segue lan78xx model --help", "all of it"),
+        ],
+        more: "Each command has its own help. More in docs/lan78xx.md.\n",
+    },
+    Page {
         name: "schema",
         usage: "segue schema stat|lab|bench|pcap",
         examples: &[
