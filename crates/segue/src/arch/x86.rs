@@ -19,7 +19,7 @@
 use core::arch::x86_64::*;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use super::scalar;
+use super::{HEAD_BLOCK, scalar};
 
 /// A vector instruction set. Made by [`available`] and [`chosen`] only, after asking the CPU and the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,17 @@ impl Set {
                 Kind::Avx2 => sum_avx2(src, len),
                 Kind::Avx512 => sum_avx512(src, len),
                 Kind::Avx512Vnni => sum_avx512_vnni(src, len),
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn differ(self, a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK]) -> bool {
+        // SAFETY: as in `sum`.
+        unsafe {
+            match self.0 {
+                Kind::Avx2 => differ_avx2(a, b, mask),
+                Kind::Avx512 | Kind::Avx512Vnni => differ_avx512(a, b, mask),
             }
         }
     }
@@ -171,6 +182,28 @@ macro_rules! shells {
 shells!("avx2", Ymm, sum_avx2, copy_avx2);
 shells!("avx512f,avx512bw", Zmm<false>, sum_avx512, copy_avx512);
 shells!("avx512f,avx512bw,avx512vnni", Zmm<true>, sum_avx512_vnni, copy_avx512_vnni);
+
+#[target_feature(enable = "avx2")]
+fn differ_avx2(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK]) -> bool {
+    let mut all = _mm256_setzero_si256();
+    for at in (0..HEAD_BLOCK).step_by(32) {
+        // SAFETY: 32 bytes from `at` on are inside of each array.
+        let [a, b, mask] = unsafe { [a, b, mask].map(|bytes| _mm256_loadu_si256(bytes.as_ptr().add(at).cast())) };
+        all = _mm256_or_si256(all, _mm256_and_si256(_mm256_xor_si256(a, b), mask));
+    }
+    _mm256_testz_si256(all, all) == 0
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn differ_avx512(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK]) -> bool {
+    let mut all = 0;
+    for at in (0..HEAD_BLOCK).step_by(64) {
+        // SAFETY: 64 bytes from `at` on are inside of each array.
+        let [a, b, mask] = unsafe { [a, b, mask].map(|bytes| _mm512_loadu_si512(bytes.as_ptr().add(at).cast())) };
+        all |= _mm512_test_epi64_mask(_mm512_xor_si512(a, b), mask);
+    }
+    all != 0
+}
 
 /// Bytes between two totals of the lanes. A vector of 32 words moves the total by at most 32 * 32768, so a block of
 /// 1024 such vectors, with a partial one at each edge, stays below 2^31 (2^30 for AVX2, whose vectors are half as wide and twice as many).
