@@ -59,13 +59,19 @@ impl Kernel {
         }
     }
 
-    /// Whether `a` and `b` differ in a bit that is set in `mask`.
+    /// Whether the first `len` bytes of `a` and `b` differ in a bit that is set in `mask`, which is zero behind them.
     #[inline(always)]
-    pub(crate) fn differ(self, a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK]) -> bool {
+    pub(crate) fn differ(
+        self,
+        a: &[u8; HEAD_BLOCK],
+        b: &[u8; HEAD_BLOCK],
+        mask: &[u8; HEAD_BLOCK],
+        len: usize,
+    ) -> bool {
         match self.0 {
             Set::Scalar => scalar::differ(a, b, mask),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            Set::X86(set) => set.differ(a, b, mask),
+            Set::X86(set) => set.differ(a, b, mask, len),
         }
     }
 }

@@ -99,11 +99,16 @@ mod tests {
         let a: [u8; HEAD_BLOCK] = core::array::from_fn(|at| at as u8);
         let mask: [u8; HEAD_BLOCK] = core::array::from_fn(|at| (at as u8).wrapping_mul(37));
         for kernel in crate::arch::available() {
-            assert!(!kernel.differ(&a, &a, &[0xff; HEAD_BLOCK]), "{}", kernel.name());
-            for (at, bit) in (0..HEAD_BLOCK).flat_map(|at| (0..8).map(move |bit| (at, 1_u8 << bit))) {
-                let mut b = a;
-                b[at] ^= bit;
-                assert_eq!(kernel.differ(&a, &b, &mask), mask[at] & bit != 0, "{}, byte {at}", kernel.name());
+            assert!(!kernel.differ(&a, &a, &[0xff; HEAD_BLOCK], HEAD_BLOCK), "{}", kernel.name());
+            for len in (20..=HEAD_BLOCK).step_by(2) {
+                let mut mask = mask;
+                mask[len..].fill(0);
+                for (at, bit) in (0..HEAD_BLOCK).flat_map(|at| (0..8).map(move |bit| (at, 1_u8 << bit))) {
+                    let mut b = a;
+                    b[at] ^= bit;
+                    let expected = mask[at] & bit != 0;
+                    assert_eq!(kernel.differ(&a, &b, &mask, len), expected, "{}, {len}, byte {at}", kernel.name());
+                }
             }
         }
     }

@@ -50,7 +50,7 @@ use form::Forms;
 use key::{FlowKey, Hasher};
 use quick::Rules;
 use rules::Masks;
-use table::{Carries, Held, Ids, Is, Table};
+use table::{Carries, Held, Ids, Is, Table, left};
 
 /// Most bytes of a train, whatever the configuration says: what Linux lets a device take.
 pub const MAX_TRAIN_BYTES: usize = 8 * 65_535;
@@ -413,9 +413,23 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     fn flush_because(&mut self, why: Flush) {
-        while let Some(oldest) = self.table.oldest() {
-            self.finish(oldest, why);
-        }
+        let Gro { table, ready, stats, config, .. } = self;
+        let (mut count, mut trains, mut segments) = (0, 0, 0);
+        table.remove_all(|slot| {
+            count += 1;
+            if slot.as_ref().is_some_and(|held| held.is.carries == Carries::Acks || held.segs == 1) {
+                return ready.extend(slot.take().map(|held| held.packet));
+            }
+            if let Some(held) = slot.take() {
+                trains += 1;
+                segments += u64::from(held.segs);
+                ready.push_back(seal(held, config.profile));
+            }
+        });
+        stats.flushes.add_many(why, count);
+        stats.trains += trains;
+        stats.segments += segments;
+        self.held_packets = 0;
     }
 
     fn pass(&mut self, packet: Box<Packet<B>>, why: Alone) {
@@ -458,13 +472,15 @@ impl<B: AsRef<[u8]>> Gro<B> {
             seq = read_u32(header, tcp::SEQ).unwrap_or(0);
             stamp = acks::stamps(header).map_or(0, |stamps| stamps.value);
         }
+        let (most, room) = (self.most(is_tcp), self.room(&packet).unwrap_or(0));
         self.keep(Held {
             hash,
             is: Is::other(self.forms.of(&packet), carries, verify::is_owed(&packet)),
             size,
-            room: self.room(&packet).unwrap_or(0),
+            room,
+            left: left(most.saturating_sub(1), room, size),
             segs: 1,
-            most: self.most(is_tcp),
+            most,
             next_seq: seq.wrapping_add(size as u32),
             stamp,
             ids: Ids::default(),

@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 
 use super::form::Which;
 use super::key::L3;
-use super::table::{Held, Ids, Is};
+use super::table::{Held, Ids, Is, left};
 use super::{Flush, Frame, Gro, Profile, acks, may_renew, next_ids, rules, verify};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::gso::MIN_TCP_SIZE;
@@ -135,6 +135,14 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// What becomes of a packet whose bytes from a place on sum to what `sum` says. `is_raw` says that UDP may be a tunnel.
     #[inline(always)]
     fn judge(&mut self, seen: &Seen<'_>, start: Start, is_raw: bool, sum: impl FnOnce(usize) -> Sum) -> Verdict {
+        // What nearly all packets on nearly all links are, seen at once.
+        let word = read_u32(seen.front, ethernet::TYPE).unwrap_or(0);
+        if start == Start::Ethernet
+            && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
+            && seen.front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
+        {
+            return self.judge_form::<1, false, true>(seen, is_raw, sum);
+        }
         let kind = |tags: usize| read_u16(seen.front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
         let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
         match start {
@@ -183,7 +191,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let (ip, transport) = (&front[l3..l4], &front[l4..l4 + tcp::MIN_LEN]);
         let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
 
-        let is_owed = matches!(csum, Csum::Partial);
+        let is_verified = matches!(csum, Csum::Verified);
+        let is_owed = !is_verified && matches!(csum, Csum::Partial);
+        let is_bad = !is_verified && matches!(csum, Csum::Absent | Csum::Bad);
         // What the length fields say is exactly what is there.
         let is_exact = if V6 {
             usize::from(word(ip, ipv6::PAYLOAD_LEN)) + l4 == total
@@ -192,7 +202,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         };
         let ones = self.rules.ones;
         let is_odd = !V6 && (u32::from(word(ip, ipv4::CHECKSUM)) == ones || !is_sum_good(ip));
-        if !is_exact || is_odd || matches!(csum, Csum::Absent | Csum::Bad) {
+        if !is_exact || is_odd || is_bad {
             return Verdict::Long;
         }
         if TCP {
@@ -217,10 +227,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
             return Verdict::Long;
         };
         // Types, versions, header lengths, fragments and flags are among what is equal, so that the form is too.
-        let Some(len) = total.checked_sub(form.len).filter(|len| *len > 0 && *len <= held.room) else {
+        let Some(len) = total.checked_sub(form.len).filter(|len| *len > 0) else {
             return Verdict::Long;
         };
-        if !held.is.train_of(LINK, is_owed) || self.kernel.differ(train, front, &form.mask) {
+        if !held.is.train_of(LINK, is_owed) || self.kernel.differ(train, front, &form.mask, form.len) {
             return Verdict::Long;
         }
         let is_lro = TCP && self.rules.is_lro;
@@ -232,7 +242,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             let (Some(train), Some(header)) = (train.get(range.clone()), front.get(range)) else {
                 return Verdict::Long;
             };
-            if may_renew(train, header, held.stamp).is_err() {
+            if len > held.room || may_renew(train, header, held.stamp).is_err() {
                 return Verdict::Long;
             }
         } else if len > held.size {
@@ -260,7 +270,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 }
             }
         }
-        if !matches!(csum, Csum::Verified) {
+        if !is_verified {
             let number = if TCP { protocol::TCP } else { protocol::UDP };
             let mut whole = pseudo::<V6>(ip, number, total - l4);
             let is_good = match csum {
@@ -338,6 +348,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             since: now,
             size,
             room,
+            left: left(most - 1, room, size),
             segs: 1,
             most,
             next_seq: first.seq.wrapping_add(size as u32),
@@ -382,8 +393,10 @@ fn is_sum_good(header: &[u8]) -> bool {
     // 2^64 is 1 modulo 65535, so that what is carried out comes back in.
     let (sum, carry) = word(0).overflowing_add(word(8));
     let (sum, again) = sum.overflowing_add(u64::from(last) + u64::from(carry));
-    // The version is not zero, and so neither is the sum: in 16 bits it is all ones.
-    sum.wrapping_add(u64::from(again)) % 0xffff == 0
+    // The version is not zero, and so neither is the sum: in 16 bits it is all ones. A multiple of 65535 is what times its
+    // inverse modulo 2^64 is no more than the largest quotient.
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    sum.wrapping_add(u64::from(again)).wrapping_mul(INVERSE) <= u64::MAX / 0xffff
 }
 
 /// The pseudo header of a packet with the IP header `ip`, for `len` bytes from its transport header on.

@@ -77,8 +77,10 @@ pub(super) struct Held<B> {
     pub(super) since: Nanos,
     /// Payload bytes of the first segment; in profile `lro` of the largest TCP segment.
     pub(super) size: usize,
-    /// Payload bytes that it may still take.
+    /// Payload bytes that it may still take, where the sizes of segments differ (profile `lro`).
     pub(super) room: usize,
+    /// How many more segments of this size it takes.
+    pub(super) left: u32,
     /// Packets it stands for.
     pub(super) segs: u32,
     /// Most packets.
@@ -99,11 +101,11 @@ impl<B: AsRef<[u8]>> Held<B> {
     pub(super) fn add(&mut self, ids: Ids, at: Option<usize>, tcp: &[u8], len: usize, is_lro: bool) -> Option<Flush> {
         self.ids = ids;
         self.segs += 1;
+        self.left = self.left.saturating_sub(1);
         self.next_seq = self.next_seq.wrapping_add(len as u32);
-        self.room = self.room.saturating_sub(len);
         let flags = tcp.get(tcp::FLAGS).copied().unwrap_or(0);
         // Each of them is rare.
-        if len != self.size || self.room < self.size || self.segs >= self.most || flags & CLOSING != 0 || is_lro {
+        if len != self.size || self.left == 0 || flags & CLOSING != 0 || is_lro {
             return self.close(at, tcp, len, is_lro);
         }
         None
@@ -122,9 +124,11 @@ impl<B: AsRef<[u8]>> Held<B> {
             if is_lro {
                 self.stamp = renew(header, tcp);
                 self.size = self.size.max(len);
+                self.room = self.room.saturating_sub(len);
+                self.left = left(self.most.saturating_sub(self.segs), self.room, self.size);
             }
         }
-        let is_full = self.segs >= self.most || self.room < self.size;
+        let is_full = self.left == 0;
         why.or(if is_short {
             Some(Flush::Short)
         } else if is_full {
@@ -133,6 +137,13 @@ impl<B: AsRef<[u8]>> Held<B> {
             None
         })
     }
+}
+
+/// How many more segments of `size` bytes fit, where no more than `most` and `room` bytes do.
+#[inline(always)]
+pub(super) fn left(most: u32, room: usize, size: usize) -> u32 {
+    // A train has far less than 4 GiB.
+    (room as u32).checked_div(size as u32).unwrap_or(0).min(most)
 }
 
 /// The neighbours of a slot. They are apart from what is held: what is written in small parts and read at once as a whole
@@ -248,6 +259,26 @@ impl<B> Table<B> {
     pub(super) fn remove(&mut self, at: usize) -> Held<B> {
         self.unlink(at, self.get(at).hash);
         self.slots[at].take().expect("it was there a moment ago")
+    }
+
+    /// Has `each` take out all, oldest first. It is given the places, so that it need not move what it does not use.
+    #[inline(always)]
+    pub(super) fn remove_all(&mut self, mut each: impl FnMut(&mut Option<Held<B>>)) {
+        let mut at = self.oldest;
+        while at != NONE {
+            let links = &mut self.links[at as usize];
+            let following = links.newer;
+            (links.next, self.free) = (self.free, at);
+            let slot = &mut self.slots[at as usize];
+            if let Some(held) = slot {
+                // Whatever else is in the bucket leaves as well.
+                let bucket = held.hash as usize & (self.buckets.len() - 1);
+                self.buckets[bucket] = NONE;
+                each(slot);
+            }
+            at = following;
+        }
+        (self.oldest, self.newest, self.len) = (NONE, NONE, 0);
     }
 
     #[inline]

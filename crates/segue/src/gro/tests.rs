@@ -21,9 +21,9 @@ fn packet(port: u16) -> Box<Packet<Vec<u8>>> {
 fn held(port: u16, hash: u64) -> Held<Vec<u8>> {
     let (size, segs, since) = (40, 1, Nanos(u64::from(port)));
     let (ids, is) = (Ids::default(), Is::other(None, Carries::Data, false));
-    let (most, room, next_seq, stamp, verified) = (9, 999, 0, 0, false);
+    let (most, left, room, next_seq, stamp, verified) = (9, 8, 999, 0, 0, false);
     let packet = packet(port);
-    Held { packet, hash, since, size, room, segs, most, next_seq, stamp, ids, is, verified }
+    Held { packet, hash, since, size, room, left, segs, most, next_seq, stamp, ids, is, verified }
 }
 
 #[test]
