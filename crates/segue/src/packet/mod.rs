@@ -151,6 +151,17 @@ impl<B: AsRef<[u8]>> Packet<B> {
         Some((header.kind, self.head.bytes().get(header.start()..header.end())?))
     }
 
+    /// Becomes a copy of `other`: the headers are copied, the payload is shared.
+    pub fn copy_from(&mut self, other: &Packet<B>)
+    where
+        B: Clone,
+    {
+        self.head.clone_from(&other.head);
+        self.payload.clear();
+        other.payload.frags().iter().for_each(|frag| self.payload.push(frag.clone()));
+        (self.layout, self.offload, self.outer) = (other.layout, other.offload, other.outer);
+    }
+
     /// Forgets everything, keeping the memory.
     #[inline]
     pub fn clear(&mut self) {

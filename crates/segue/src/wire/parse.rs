@@ -110,7 +110,7 @@ impl Tunnels {
     }
 
     fn add(mut self, port: u16, carried: Carried) -> Self {
-        if let Some(free) = self.ports.iter_mut().find(|p| p.0 == 0) {
+        if let Some(free) = self.ports.iter_mut().find(|p| p.0 == 0 && port != 0) {
             *free = (port, carried);
         }
         self
