@@ -41,7 +41,7 @@ what is longer and no TCP becomes IP fragments, unless its header forbids it.
         name: "pcap decap",
         usage: "segue pcap decap IN OUT [OPTION]...",
         examples: &[
-            ("segue pcap decap tunnel.pcap inside.pcap", "GUE on port 6080, GRE, IPIP and SIT"),
+            ("segue pcap decap tunnel.pcap inside.pcap", "GUE, VXLAN and Geneve on their ports, GRE, IPIP, SIT"),
             ("segue pcap decap in.pcap out.pcap --fou 5555:ipip --only-tunnelled", "FOU, and nothing else"),
         ],
         more: "\

@@ -107,6 +107,9 @@ fn check(inner: &build::Packet, tunnels: &[Tunnel], ethernet: Option<&Ethernet>,
 
 /// The tunnel around a fragment. An option that handed the transport checksum to the far end has left its bytes behind.
 fn wrap_as_gso_leaves_it(tunnel: &Tunnel, inside: &[u8]) -> Vec<u8> {
+    if let Some((udp, Shim::Vxlan(vni, true))) = tunnel.udp {
+        return Tunnel { udp: Some((udp, Shim::Vxlan(vni, false))), ..tunnel.clone() }.wrap(inside);
+    }
     let Some((udp, Shim::Gue(Some(Remcsum::Transport)))) = tunnel.udp else { return tunnel.wrap(inside) };
     let bare = Tunnel { udp: Some((udp, Shim::Gue(None))), ..tunnel.clone() };
     let mut bytes = bare.wrap(inside);
@@ -209,7 +212,7 @@ fn inside_every_tunnel_each_fragment_has_a_packet_of_its_own() {
                 cut(&Limits { mtu: 1500, fragment: SENDER, ..limits }, Csum::Partial);
                 cases += 1;
             }
-            if !matches!(tunnel.udp, Some((_, Shim::Gue(Some(Remcsum::Transport))))) {
+            if !matches!(tunnel.udp, Some((_, Shim::Gue(Some(Remcsum::Transport)) | Shim::Vxlan(_, true)))) {
                 cut(&limits(1400, SENDER), Csum::Unknown);
             }
         }
