@@ -229,7 +229,7 @@ fn datagrams_longer_than_the_mtu_become_fragments_unless_they_forbid_it() {
         for shim in [Shim::Gue(None), Shim::Gue(Some(Remcsum::Transport))] {
             let tunnel = Tunnel { ip: v6(), udp: Some((udp, shim)), gre, ethernet: None };
             let tunnelled = tunnel.wrap(&whole);
-            let (out, summary) = run("split", &[tunnelled.clone()], link::ETHERNET, &["--mtu", "1400"]);
+            let (out, summary) = run("split", std::slice::from_ref(&tunnelled), link::ETHERNET, &["--mtu", "1400"]);
             assert!(out.len() > 6 && summary["packets_fragmented"].as_u64() == Some(1));
             for packet in &out {
                 verify(packet, Start::Ip, &ports()).unwrap();
@@ -238,7 +238,7 @@ fn datagrams_longer_than_the_mtu_become_fragments_unless_they_forbid_it() {
             // Nobody makes a wrong outer checksum right.
             let mut bad = tunnelled.clone();
             bad[46] ^= 1;
-            let (out, summary) = run("split", &[bad.clone()], link::ETHERNET, &["--mtu", "1400"]);
+            let (out, summary) = run("split", std::slice::from_ref(&bad), link::ETHERNET, &["--mtu", "1400"]);
             assert_eq!((&out[0], out.len()), (&bad, 1));
             assert_eq!(summary["left_as_they_are"]["gso_outer_unknown"].as_u64(), Some(1));
         }

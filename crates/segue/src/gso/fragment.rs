@@ -170,7 +170,7 @@ impl<'a> Cut<'a> {
         }
         self.id = u32::from(read_u16(&self.head, header.start() + ipv4::ID).unwrap_or(0));
         let len = self.fragmentable();
-        if self.more && len % 8 != 0 {
+        if self.more && !len.is_multiple_of(8) {
             return Err(Refusal::Ragged);
         }
         if usize::from(header.len) + self.base + len > MAX_IP_LEN {
