@@ -19,8 +19,8 @@ pub use pool::Pool;
 pub use crate::wire::parse::{Header, Kind, Layout, Start, Stop, Tunnels};
 
 use crate::checksum::Sum;
-use crate::wire;
 use crate::wire::parse::MAX_HEADER_BYTES;
+use crate::wire::{self, ethernet};
 
 /// What a datagram port needs to know of the outer headers, which it does not send itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,6 +141,47 @@ impl<B: AsRef<[u8]>> Packet<B> {
         }
         self.payload.truncate(keep);
         self.layout.trimmed();
+        true
+    }
+
+    /// Puts an Ethernet header, or nothing, in the place of all that stands in front of the outermost IP header, tags included.
+    /// Padding behind the IP packet goes too. `false`, and no header is touched, where there is no IP header or no room.
+    pub fn relink(&mut self, link: Option<&[u8; ethernet::LEN]>) -> bool {
+        let Some(count) = self.layout.headers().iter().position(Header::is_ip) else { return false };
+        let front = self.layout.headers()[count].start();
+        if self.layout.is_padded() {
+            self.trim();
+        }
+        match link {
+            None if count == 0 => return true,
+            Some(link) if count == 1 && self.layout.headers()[0].kind == Kind::Ethernet => {
+                self.head.bytes_mut()[..ethernet::LEN].copy_from_slice(link);
+                return true;
+            }
+            _ => {}
+        }
+        let mut layout = self.layout;
+        layout.remove_front(count);
+        let mut gone = Layout::empty(Stop::Protocol);
+        gone.push(Kind::Ethernet, ethernet::LEN);
+        if link.is_some() && !layout.prepend(&gone) {
+            return false;
+        }
+        self.head.pull_front(front);
+        if let Some(link) = link {
+            match self.head.push_front(ethernet::LEN) {
+                Some(place) => place.copy_from_slice(link),
+                None => {
+                    // What was pulled is still there.
+                    let _ = self.head.push_front(front);
+                    return false;
+                }
+            }
+        }
+        self.layout = layout;
+        if let Unit::Train { gso, .. } = &mut self.offload.unit {
+            *gso = gso.without(count).behind(usize::from(link.is_some()));
+        }
         true
     }
 

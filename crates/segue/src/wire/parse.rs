@@ -270,6 +270,18 @@ impl Layout {
         true
     }
 
+    /// Takes the first `count` headers off, as what stands in front of IP is; all where there are fewer.
+    pub(crate) fn remove_front(&mut self, count: usize) {
+        let count = count.min(usize::from(self.count));
+        let Some(shift) = count.checked_sub(1).map(|last| self.headers[last].end()) else { return };
+        self.headers.copy_within(count.., 0);
+        self.count -= count as u8;
+        for header in &mut self.headers[..usize::from(self.count)] {
+            header.off -= shift as u16;
+        }
+        self.end = self.end.saturating_sub(shift as u32);
+    }
+
     fn stopped(mut self, stop: Stop) -> Layout {
         self.stop = stop;
         self
