@@ -10,6 +10,7 @@
 //!     rules V6_18                      whose rules the kernel is compared with
 //!     lacks FEATURE CASES              what it cannot join, and how many cases that leaves out
 //!     differs ROW|CARRIER|EXPECTED|CAME|WHAT IS WRONG WITH THE BYTES
+//!     restores ROW|CARRIER|WHERE THE FRAMES DIFFER THAT THE KERNEL CUT ITS TRAINS INTO
 //!     split ROW|CARRIER                a case that never was one poll
 //!     ran CASES
 
@@ -68,10 +69,16 @@ fn judge() -> Result<(), String> {
         for (case, outs) in some.iter().zip(gro.run(some).map_err(|error| error.to_string())?) {
             ran += 1;
             let (row, carrier) = (case.row.name, &case.carrier.name);
-            match outs.map(|outs| case.judge(rules, &outs)) {
-                None => println!("split {row}|{carrier}"),
-                Some(Ok(())) => {}
-                Some(Err(why)) => println!("differs {row}|{carrier}|{}|{}|{}", why.expected, why.came, why.bytes),
+            let Some(made) = outs else {
+                println!("split {row}|{carrier}");
+                continue;
+            };
+            if let Err(why) = case.judge(rules, &made.trains) {
+                println!("differs {row}|{carrier}|{}|{}|{}", why.expected, why.came, why.bytes);
+            }
+            let trains = case.trains_of(&made.trains).unwrap_or_default();
+            if let Err(why) = case.judge_split(&trains, &made.frames) {
+                println!("restores {row}|{carrier}|{why}");
             }
         }
     }
@@ -84,7 +91,7 @@ fn joins(gro: &Gro, cases: &[&Case], rules: Rules) -> Result<bool, String> {
     let Some(plainest) = cases.iter().find(|case| case.row.name == "tcp/data_same") else { return Ok(false) };
     let outs = gro.run(&[plainest]).map_err(|error| error.to_string())?;
     match outs.into_iter().next().flatten() {
-        Some(outs) => Ok(plainest.judge(rules, &outs).is_ok()),
+        Some(made) => Ok(plainest.judge(rules, &made.trains).is_ok()),
         None => Err(format!("{} never was one poll", plainest.name())),
     }
 }
