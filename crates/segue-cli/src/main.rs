@@ -6,6 +6,7 @@
 //! is the life of a command that stays, and to the `start` of each such command.
 
 mod args;
+mod bench;
 mod control;
 mod daemon;
 mod doctor;
@@ -15,6 +16,8 @@ mod help;
 mod lab;
 mod out;
 mod pcap;
+mod profile;
+mod progress;
 mod sandbox;
 mod schema;
 mod signals;
@@ -129,6 +132,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Stat(args)) => stat::run(args, out),
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),
+        Some(Command::Bench(args)) => bench::run(args, out),
         Some(Command::Pcap(args)) => pcap::run(args, out),
         Some(Command::Schema(args)) => schema::run(args, out),
         Some(Command::Help(args)) => {
