@@ -250,7 +250,12 @@ mod tests {
 
     #[test]
     fn the_oracle_knows_every_frame_of_the_cases_that_all_join() {
-        let ports = oracle::Ports { gue: vec![GUE_PORT], fou: FOU_PORTS.iter().chain(&FOU6_PORTS).copied().collect() };
+        let ports = oracle::Ports {
+            gue: vec![GUE_PORT],
+            fou: FOU_PORTS.iter().chain(&FOU6_PORTS).copied().collect(),
+            vxlan: vec![VXLAN_PORT, VXLAN_REMOTE_PORT],
+            geneve: vec![GENEVE_PORT],
+        };
         for case in cases() {
             if case.row.name == "tcp/data_same" {
                 for frame in &case.frames {
