@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use segue_testkit::build::{Ethernet, Ip, V4};
 use segue_testkit::conformance::{
     Case, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, Gso, GsoKind, Out, VXLAN_PORT, VXLAN_REMOTE_PORT,
+    Vector,
 };
 use segue_testkit::flow::Sender;
 use sys::{Received, Role, Socket};
@@ -47,6 +48,8 @@ pub struct Gro {
 struct Lane {
     near: Socket,
     joined: Ear,
+    /// Sends out of `k` too.
+    out: Socket,
     split: Socket,
 }
 
@@ -128,6 +131,7 @@ impl Gro {
             lanes.push(Lane {
                 near: open(&near, Role::Sends)?,
                 joined: Ear::new(&joining).map_err(|error| format!("{joining}: {error}"))?,
+                out: open(&splitting, Role::Sends)?,
                 split: open(&split, Role::HearsBare)?,
             });
         }
@@ -236,6 +240,38 @@ impl Gro {
         }
         Ok(Some(made))
     }
+}
+
+/// Has the kernel cut a train that it is handed behind a virtio-net header, on its way out of a device without offloads; gives
+/// what arrives. `None` where this kernel does not take such a train.
+///
+/// # Errors
+/// From the sockets.
+pub fn cut(gso: &Gro, vector: &Vector) -> io::Result<Option<Vec<Vec<u8>>>> {
+    let Some(Lane { out, split, .. }) = gso.lanes.first() else { return Ok(None) };
+    while split.receive()?.is_some() {}
+    let mut vnet = [0; 10];
+    // VIRTIO_NET_HDR_F_NEEDS_CSUM; the types of GSO, and the bit for CWR on the first.
+    vnet[0] = 1;
+    vnet[1] = match vector.gso.kind {
+        GsoKind::Tcp4 => 1,
+        GsoKind::Tcp6 => 4,
+        GsoKind::Udp | GsoKind::Untold => 5,
+    } | if vector.gso.has_cwr { 0x80 } else { 0 };
+    for (at, value) in [(2, vector.header_len), (4, vector.gso.size), (6, vector.csum_start), (8, vector.csum_offset)] {
+        vnet[at..at + 2].copy_from_slice(&u16::try_from(value).unwrap_or(u16::MAX).to_ne_bytes());
+    }
+    match out.send(vnet, &vector.frame) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+        sent => sent?,
+    }
+    let mut frames = Vec::new();
+    while frames.len() < vector.segments.len() && split.wait(Duration::from_millis(500))? {
+        while let Some(received) = split.receive()? {
+            frames.push(tagged(received));
+        }
+    }
+    Ok(Some(frames))
 }
 
 fn is_from(received: &Received, source: &[u8]) -> bool {

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use segue::gro::{Config, Frame, Generation, Gro, Profile};
-use segue::gso::{Frames, Limits, split_linear};
-use segue::packet::{Csum, Frag, GsoKind, Kind, Packet, Pool, Start, Tunnels, Unit};
+use segue::gso::{Arena, Frames, Limits, split, split_linear};
+use segue::packet::{Csum, Frag, GsoKind, Kind, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
 use segue::wire::tcp;
 use segue_testkit::conformance::{self, Case, Gso, Out, Rules};
@@ -137,5 +137,27 @@ fn what_strict_joined_is_restored_byte_for_byte() {
         sent.sort_unstable();
         came.sort_unstable();
         assert!(sent == came, "{}", case.name());
+    }
+}
+
+#[test]
+fn every_vector_leaves_as_the_table_says_in_both_forms() {
+    for vector in conformance::vectors() {
+        let mut packet = Packet::default();
+        packet.load(Frag::all(vector.frame.clone()), Start::Ethernet, &Tunnels::NONE);
+        let kind = if vector.gso.kind == conformance::GsoKind::Udp { GsoKind::Udp } else { GsoKind::Tcp };
+        let gso = segue::packet::Gso { kind, size: vector.gso.size as u16, fixed_ids: 0 };
+        packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+        let (mut linear, mut arena) = (Frames::new(), Arena::new());
+        split_linear(&packet, &Limits::NONE, &mut linear).expect("a good train");
+        let frames: Vec<Vec<u8>> = linear.frames().iter().map(|frame| linear.bytes(frame).to_vec()).collect();
+        assert!(frames == vector.segments, "{}", vector.name);
+        split(&packet, &Limits::NONE, &mut arena).expect("a good train");
+        for (segment, expected) in arena.segments().iter().zip(&vector.segments) {
+            let payload = packet.payload.pieces(segment.payload.start as usize..segment.payload.end as usize);
+            let bytes = [arena.head(segment), &payload.collect::<Vec<_>>().concat()].concat();
+            assert!(bytes == *expected, "{}", vector.name);
+        }
+        assert_eq!(arena.segments().len(), vector.segments.len());
     }
 }
