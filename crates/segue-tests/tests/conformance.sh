@@ -3,4 +3,4 @@
 # judge was built with. An emulated processor takes longer between two frames, so polls are further apart.
 modprobe -a veth vxlan geneve fou fou6 8021q || exit 3
 export GRO_JUDGE_PACE_MS=10 GRO_JUDGE_PAIRS=24
-exec /lab/ld-linux-x86-64.so.2 --library-path /lab /lab/gro-judge
+exec /lab/ld-linux-x86-64.so.2 --library-path /lab /lab/gro-judge "$@"

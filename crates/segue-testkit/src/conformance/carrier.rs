@@ -108,7 +108,6 @@ impl Carrier {
         let gre = self.around.as_ref().and_then(|around| around.gre);
         let udp = self.around.as_ref().and_then(|around| around.udp);
         let outer = self.around.as_ref().map(|around| &around.ip);
-        let is_remote = matches!(udp, Some((_, Shim::Gue(Some(_)) | Shim::Vxlan(_, true))));
         match on {
             On::Any => true,
             On::V4 => matches!(self.inner, Ip::V4(_)),
@@ -116,8 +115,8 @@ impl Carrier {
             On::Plain => self.feature == Feature::Plain,
             On::Outer4 => matches!(outer, Some(Ip::V4(_))),
             On::Outer6 => matches!(outer, Some(Ip::V6(_))),
-            On::OwnChecksum => !is_remote,
-            On::RemoteChecksum => is_remote,
+            On::OwnChecksum => !self.is_remote(),
+            On::RemoteChecksum => self.is_remote(),
             On::OuterUdp => udp.is_some_and(|(udp, _)| udp.checksum),
             On::GreChecksum => gre.is_some_and(|gre| gre.checksum),
             On::GreKey => gre.is_some_and(|gre| gre.key.is_some()),
@@ -125,6 +124,11 @@ impl Carrier {
             On::InnerEthernet => self.around.as_ref().is_some_and(|around| around.ethernet.is_some()),
             On::Vni => matches!(udp, Some((_, Shim::Vxlan(..) | Shim::Geneve(..)))),
         }
+    }
+
+    pub(super) fn is_remote(&self) -> bool {
+        let shim = self.around.as_ref().and_then(|around| around.udp).map(|(_, shim)| shim);
+        matches!(shim, Some(Shim::Gue(Some(_)) | Shim::Vxlan(_, true)))
     }
 
     fn joins(mut self, joins: Joins) -> Carrier {

@@ -1,5 +1,6 @@
 //! Compares what came out with the table.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::notation::{Train, Written};
@@ -67,6 +68,62 @@ impl Case {
         self.decode(outs).is_ok()
     }
 
+    /// Compares frames that came out of splitting `trains` with what those restore. Order does not count: what is lost of it,
+    /// [`Case::judge`] says.
+    ///
+    /// # Errors
+    /// The fields that differ, in all frames together.
+    pub fn judge_split(&self, trains: &[Train], came: &[Vec<u8>]) -> Result<(), String> {
+        let mut expected: Vec<(usize, Vec<u8>)> = Vec::new();
+        for train in trains {
+            let frames: Vec<&Frame> = train.frames.iter().map(|&frame| &self.frames[frame]).collect();
+            if frames.len() == 1 || train.is_newest {
+                expected.extend(train.frames.last().map(|&last| (last, self.frames[last].bytes.clone())));
+            } else {
+                expected.extend(train.frames.iter().copied().zip(train::split(&frames)));
+            }
+        }
+        let mut other = Vec::new();
+        for bytes in came {
+            let is_it = |(frame, expected): &(usize, Vec<u8>)| {
+                let frame = &self.frames[*frame];
+                bytes == expected
+                    || (frame.padding > 0 && frame.bytes.starts_with(bytes))
+                    || *bytes == frame.bytes && frame.padding > 0
+            };
+            match expected.iter().position(is_it) {
+                Some(found) => drop(expected.remove(found)),
+                None => other.push(bytes),
+            }
+        }
+        let mut fields: BTreeSet<String> = BTreeSet::new();
+        if other.len() < expected.len() {
+            fields.insert("frames missing".into());
+        }
+        if other.len() > expected.len() {
+            fields.insert("frames that nobody sent".into());
+        }
+        for (came, (frame, bytes)) in other.iter().zip(&expected) {
+            fields.extend(self.differing(*frame, bytes, came));
+        }
+        if fields.is_empty() { Ok(()) } else { Err(fields.into_iter().collect::<Vec<_>>().join(", ")) }
+    }
+
+    /// The fields in which `came` differs from what frame `frame` should be.
+    fn differing(&self, frame: usize, expected: &[u8], came: &[u8]) -> Vec<String> {
+        if came.len() != expected.len() {
+            return vec![format!("{} bytes instead of {}", came.len(), expected.len())];
+        }
+        let frame = &self.frames[frame];
+        let differing = (0..came.len()).filter(|&at| came[at] != expected[at]);
+        differing.map(|at| field_name(frame, expected, at)).collect()
+    }
+
+    /// Which frames each of `outs` is made of; `None` where that cannot be said.
+    pub fn trains_of(&self, outs: &[Out]) -> Option<Vec<Train>> {
+        self.decode(outs).ok()
+    }
+
     /// Which frames each of `outs` is made of; where that cannot be said, why, and what could.
     fn decode(&self, outs: &[Out]) -> Result<Vec<Train>, (Vec<Train>, String)> {
         let mut free: Vec<usize> = (0..self.frames.len()).collect();
@@ -124,6 +181,34 @@ impl Case {
             }
             (frames.len() > 1).then_some(frames)
         })
+    }
+}
+
+/// What is at byte `at` of a frame.
+fn field_name(frame: &Frame, bytes: &[u8], at: usize) -> String {
+    let Frame { outer_at, inner_at, udp_checksum, gre_checksum, .. } = *frame;
+    let is_in = |field: Option<usize>| field.is_some_and(|field| (field..field + 2).contains(&at));
+    if is_in(udp_checksum) {
+        return "outer UDP checksum".into();
+    }
+    if is_in(gre_checksum) {
+        return "GRE checksum".into();
+    }
+    for (level, name) in [(inner_at, "inner"), (outer_at, "outer")] {
+        // With the identification the header checksum changes.
+        if bytes[level] >> 4 == 4 && (is_in(Some(level + 4)) || is_in(Some(level + 10))) {
+            return format!("{name} identification");
+        }
+    }
+    let (protocol, upper) = train::upper(bytes, inner_at);
+    if is_in(Some(upper + if protocol == 6 { 16 } else { 6 })) {
+        return "checksum".into();
+    }
+    match at {
+        at if at >= upper => format!("transport byte {}", at - upper),
+        at if at >= inner_at => format!("inner byte {}", at - inner_at),
+        at if at >= outer_at => format!("outer byte {}", at - outer_at),
+        at => format!("link byte {at}"),
     }
 }
 

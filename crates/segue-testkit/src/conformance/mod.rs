@@ -1,10 +1,12 @@
-//! The conformance list of GRO: what goes in, and the trains that have to come out.
+//! The conformance list of GRO and GSO: what goes in, and what has to come out.
 //!
 //! A [`Row`] is a rule: a name, the packets that show it, and the trains that each set of [`Rules`] makes of them. A
 //! [`Carrier`] is what the packets travel in: nothing, a VLAN, or one of the tunnels. [`cases`] crosses the two. A [`Case`]
 //! has frames as bytes, so that anything that takes frames can be judged by it: segue's engine, and a kernel's GRO behind a
 //! veth pair. [`Case::judge`] decodes what came out, and compares it with the trains of the table, byte for byte, by a merge
 //! of its own.
+//!
+//! [`vectors`] are trains as a stack hands them to a device, each with the packets that must leave for it.
 //!
 //! The names in `tcp/`, `ip/`, `large/` and `single/` are those of the GRO selftest of Linux
 //! (`tools/testing/selftests/net/gro.c`), where it has the case.
@@ -15,6 +17,7 @@ mod notation;
 mod rows;
 mod script;
 mod train;
+mod vectors;
 
 pub use carrier::{
     Carrier, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, VXLAN_PORT, VXLAN_REMOTE_PORT, carriers,
@@ -23,6 +26,7 @@ pub use judge::{Difference, Out};
 pub use notation::Train;
 pub use script::{Frame, Script};
 pub use train::{Gso, GsoKind};
+pub use vectors::{Vector, vectors};
 
 /// Whose rules decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -250,9 +254,12 @@ mod tests {
 
     #[test]
     fn the_oracle_knows_every_frame_of_the_cases_that_all_join() {
-        let fou = FOU_PORTS.iter().chain(&FOU6_PORTS).copied().collect();
-        let (vxlan, geneve) = (vec![VXLAN_PORT, VXLAN_REMOTE_PORT], vec![GENEVE_PORT]);
-        let ports = oracle::Ports { gue: vec![GUE_PORT], fou, vxlan, geneve };
+        let ports = oracle::Ports {
+            gue: vec![GUE_PORT],
+            fou: FOU_PORTS.iter().chain(&FOU6_PORTS).copied().collect(),
+            vxlan: vec![VXLAN_PORT, VXLAN_REMOTE_PORT],
+            geneve: vec![GENEVE_PORT],
+        };
         for case in cases() {
             if case.row.name == "tcp/data_same" {
                 for frame in &case.frames {

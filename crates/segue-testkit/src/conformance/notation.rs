@@ -20,6 +20,14 @@ impl Train {
     pub fn single(frame: usize) -> Train {
         Train { frames: vec![frame], is_newest: false }
     }
+
+    /// Trains in the notation of the table.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn parse(text: &str) -> Vec<Train> {
+        parse(text)
+    }
 }
 
 /// Reads the notation.

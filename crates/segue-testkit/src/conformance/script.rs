@@ -24,6 +24,24 @@ pub struct Frame {
     pub(super) udp_checksum: Option<usize>,
     /// GRE checksum, where there is one.
     pub(super) gre_checksum: Option<usize>,
+    /// Whether the transport checksum is left to the far end.
+    pub(super) is_remote: bool,
+}
+
+impl Frame {
+    /// The identification of the innermost IP header, where that is IPv4.
+    pub fn inner_id(&self) -> Option<u16> {
+        self.id(self.inner_at)
+    }
+
+    /// That of the outermost, where there is a tunnel and it is IPv4.
+    pub fn outer_id(&self) -> Option<u16> {
+        if self.outer_at == self.inner_at { None } else { self.id(self.outer_at) }
+    }
+
+    fn id(&self, at: usize) -> Option<u16> {
+        (self.bytes[at] >> 4 == 4).then(|| u16::from_be_bytes([self.bytes[at + 4], self.bytes[at + 5]]))
+    }
 }
 
 /// Most flows of a case.
@@ -200,6 +218,7 @@ impl Script {
         let bytes = self.carrier.link.wrap(&outer);
         let outer_at = bytes.len() - outer.len();
         let inner_at = bytes.len() - inner.len();
+        let is_remote = self.carrier.is_remote();
         let (mut udp_checksum, mut gre_checksum) = (None, None);
         if let Some(around) = &mut self.carrier.around {
             let ip_len = if matches!(around.ip, Ip::V4(_)) { 20 } else { 40 };
@@ -219,6 +238,7 @@ impl Script {
             inner_at,
             udp_checksum,
             gre_checksum,
+            is_remote,
         });
     }
 }

@@ -10,16 +10,20 @@
 //!     rules V6_18                      whose rules the kernel is compared with
 //!     lacks FEATURE CASES              what it cannot join, and how many cases that leaves out
 //!     differs ROW|CARRIER|EXPECTED|CAME|WHAT IS WRONG WITH THE BYTES
+//!     restores ROW|CARRIER|WHERE THE FRAMES DIFFER THAT THE KERNEL CUT ITS TRAINS INTO
 //!     split ROW|CARRIER                a case that never was one poll
 //!     ran CASES
+//!     refuses VECTOR                   a train that it does not take from a virtio-net header
+//!     cuts VECTOR|WHERE THE FRAMES DIFFER THAT IT CUT IT INTO
+//!     cut VECTORS                      how many it cut as the table says
 
 use std::env;
 use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use segue_testkit::conformance::{self, Case, Feature, Rules};
-use segue_tests::kernel::{Gro, Pace};
+use segue_testkit::conformance::{self, Case, Feature, Rules, Vector};
+use segue_tests::kernel::{self, Gro, Pace};
 
 fn main() -> ExitCode {
     match judge() {
@@ -68,15 +72,43 @@ fn judge() -> Result<(), String> {
         for (case, outs) in some.iter().zip(gro.run(some).map_err(|error| error.to_string())?) {
             ran += 1;
             let (row, carrier) = (case.row.name, &case.carrier.name);
-            match outs.map(|outs| case.judge(rules, &outs)) {
-                None => println!("split {row}|{carrier}"),
-                Some(Ok(())) => {}
-                Some(Err(why)) => println!("differs {row}|{carrier}|{}|{}|{}", why.expected, why.came, why.bytes),
+            let Some(made) = outs else {
+                println!("split {row}|{carrier}");
+                continue;
+            };
+            if let Err(why) = case.judge(rules, &made.trains) {
+                println!("differs {row}|{carrier}|{}|{}|{}", why.expected, why.came, why.bytes);
+            }
+            let trains = case.trains_of(&made.trains).unwrap_or_default();
+            if let Err(why) = case.judge_split(&trains, &made.frames) {
+                println!("restores {row}|{carrier}|{why}");
             }
         }
     }
     println!("ran {ran}");
+
+    let mut cut = 0;
+    let is_chosen = |vector: &&Vector| words.iter().all(|word| vector.name.contains(word));
+    for vector in conformance::vectors().iter().filter(is_chosen) {
+        match kernel::cut(&gro, vector).map_err(|error| format!("{}: {error}", vector.name))? {
+            None => println!("refuses {}", vector.name),
+            Some(frames) if frames == vector.segments => cut += 1,
+            Some(frames) => println!("cuts {}|{}", vector.name, what_differs(&frames, &vector.segments)),
+        }
+    }
+    println!("cut {cut}");
     Ok(())
+}
+
+/// Where frames differ from what they should be.
+fn what_differs(came: &[Vec<u8>], expected: &[Vec<u8>]) -> String {
+    if came.len() != expected.len() {
+        return format!("{} frames, not {}", came.len(), expected.len());
+    }
+    let frame = came.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
+    let (came, expected) = (&came[frame], &expected[frame]);
+    let at: Vec<usize> = (0..came.len().min(expected.len())).filter(|&at| came[at] != expected[at]).collect();
+    format!("frame {frame}: {} bytes of {}, bytes {:?}", came.len(), expected.len(), &at[..at.len().min(8)])
 }
 
 /// Whether the kernel joins the plainest case of a feature.
@@ -84,7 +116,7 @@ fn joins(gro: &Gro, cases: &[&Case], rules: Rules) -> Result<bool, String> {
     let Some(plainest) = cases.iter().find(|case| case.row.name == "tcp/data_same") else { return Ok(false) };
     let outs = gro.run(&[plainest]).map_err(|error| error.to_string())?;
     match outs.into_iter().next().flatten() {
-        Some(outs) => Ok(plainest.judge(rules, &outs).is_ok()),
+        Some(made) => Ok(plainest.judge(rules, &made.trains).is_ok()),
         None => Err(format!("{} never was one poll", plainest.name())),
     }
 }
