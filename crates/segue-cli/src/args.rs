@@ -113,29 +113,28 @@ pub(crate) struct Gateway {
     /// Leave packets as they come
     #[arg(long)]
     pub(crate) no_lro: bool,
-    /// Which packets form a train: strict (the default) joins what can be restored byte for byte, linux or linux:VERSION
-    /// what that kernel joins, lro what a receiver with LRO does
+    /// Whose rules: strict (the default), linux, linux:VERSION or lro
     #[arg(long, value_name = "NAME", value_parser = crate::profile::parse)]
     pub(crate) profile: Option<Profile>,
-    /// Let pure ACKs of a connection collapse to the newest; takes profile lro
+    /// Let pure ACKs collapse to the newest (profile lro)
     #[arg(long)]
     pub(crate) ack_aggregation: bool,
     /// Most ACKs that one may stand for
     #[arg(long, value_name = "N", default_value_t = 32, requires = "ack_aggregation", value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_acks: u32,
-    /// Memory to receive into: pages with many frames to each, or a buffer for each frame
+    /// Pages to receive into, or a buffer for each frame
     #[arg(long, value_name = "SIZE", default_value = "32k", value_parser = PossibleValuesParser::new(["4k", "8k", "16k", "32k", "frame"]))]
     pub(crate) page: String,
-    /// Longest time that a packet waits for the next, microseconds; 0 waits for none
+    /// Longest wait of a packet for the next, microseconds
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000))]
     pub(crate) hold_us: u64,
     /// Largest train, bytes
     #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) max_bytes: u32,
-    /// Most packets of a train; of datagrams never more than 64
+    /// Most packets of a train; 64 datagrams at most
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_packets: u32,
-    /// The MTU of a TAP that is made; the other side's when not given
+    /// MTU of a TAP that is made; else the other side's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_521))]
     pub(crate) tap_mtu: Option<u32>,
     /// The name for segue stat; IN-OUT when not given

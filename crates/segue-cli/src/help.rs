@@ -51,8 +51,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
         examples: &[
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 1500", "the same in the network namespace red"),
-            ("segue gateway eth1 eth2 --check", "what a bump in the wire would be"),
-            ("segue gateway eth0 tap:lro0 --ack-aggregation", "fewer pure ACKs for the sender's host"),
+            ("segue gateway eth1 eth2 --ack-aggregation", "fewer pure ACKs for the sender's host"),
         ],
         more: "\
 Both ways, frames that belong together are joined, trains are handed on whole to
@@ -66,10 +65,10 @@ An address for this host belongs on a TAP. The TAP goes when the gateway ends.
 With --hold-us the gateway may not sleep while it waits for the next packet.
 
 Profiles: strict joins what can be cut into the same packets again, linux what
-Linux joins (linux:6.12, linux:6.18, linux:7.0 where its rules changed), lro what
-a receiver with LRO does: it keeps the stream, not the packets. ACK aggregation
-is part of lro; with --no-lro it is all that happens. Duplicate ACKs, window
-updates, SACK and ECN are never swallowed; segue stat counts what was.
+Linux joins (its rules changed in linux:6.18 and linux:7.0), lro what a receiver
+with LRO does: it keeps the stream, not the packets. ACK aggregation is part of
+lro; with --no-lro it is all that happens. Duplicate ACKs, window updates, SACK
+and ECN are never swallowed; segue stat counts what was.
 
 Received frames lie where the kernel puts them (one copy, its own) and are not
 copied again: in pages of the size that --page says, many to a page, or each in
@@ -139,7 +138,6 @@ a machine that does nothing else. docs/bench.md says what the figures mean.
             ("segue pcap stat in.pcap", "what it holds, and what of it would merge"),
             ("segue pcap split big.pcap wire.pcap", "what was on the wire, for replay and analysis"),
             ("segue pcap merge in.pcap out.pcapng", "trains, as GRO makes them"),
-            ("segue pcap merge in.pcap out.pcapng --explain", "with the reason as each packet's comment"),
         ],
         more: "\
 pcap and pcapng, of any size, from and to pipes (-). Each command has its own

@@ -341,10 +341,11 @@ fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeM
             hints.push(format!("{name} is off: {what}; segue doctor says why"));
         }
     }
-    if share(refusals, "ack") > 0.5 {
-        hints.push(
-            "most of what stays alone are pure ACKs: that is the other direction's traffic, not a fault".to_owned(),
-        );
+    if share(refusals, "ack") + share(refusals, "no_payload") > 0.5 {
+        let way = if instance.kind == "gateway" { "; --ack-aggregation lets them collapse" } else { "" };
+        hints.push(format!(
+            "most of what stays alone are pure ACKs: that is the other direction's traffic, not a fault{way}"
+        ));
     }
     if share(refusals, "csum") > 0.01 {
         hints.push("packets with a bad checksum arrive: look for a faulty link or program at the sender".to_owned());
@@ -364,7 +365,7 @@ mod tests {
         let inside = Port {
             transmit: Flow { packets: 19, bytes: 19 * 43_000, trains: 19, segments: 681, calls: 19 },
             flushes: BTreeMap::from([("full".into(), 71), ("psh".into(), 29), ("never".into(), 0)]),
-            refusals: BTreeMap::from([("pure_ack".into(), 9), ("ip_options".into(), 1)]),
+            refusals: BTreeMap::from([("no_payload".into(), 9), ("ip_options".into(), 1)]),
             ..Port::default()
         };
         let outside = Port {
@@ -413,7 +414,8 @@ mod tests {
     fn why_shows_shares_that_add_up_and_leaves_out_what_never_happened() {
         let text = why(&instance("sg0"), false);
         assert!(text.starts_with("sg0, last 10 s: 681 packets in -> 19 units (mean 35.8 segments)\n"), "{text}");
-        for part in ["full", "71.0 %", "29.0 %", "pure ack", "90.0 %", "udp_gro on", "too big 3", "hint: most of what"]
+        for part in
+            ["full", "71.0 %", "29.0 %", "no payload", "90.0 %", "udp_gro on", "too big 3", "hint: most of what"]
         {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
