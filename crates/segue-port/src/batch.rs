@@ -8,6 +8,7 @@ use segue::packet::remote::field_offset;
 use segue::packet::{Gso, Kind, Outer, Packet, Pieces, Pool};
 
 use crate::page::{Page, PagePool};
+use crate::vnet;
 
 /// What a datagram port received in one go: one datagram, or several of equal length from one sender.
 #[derive(Clone, Debug)]
@@ -50,16 +51,27 @@ pub struct RxBatch {
     pub pool: Pool<Page>,
     /// Memory to read into.
     pub pages: PagePool,
+    /// Checksum fields that a packet port has finished.
+    pub(crate) fields: PagePool,
 }
+
+/// Most packets in existence at a time with a checksum field that a port has finished.
+const MAX_FIELDS: usize = 1 << 14;
 
 impl RxBatch {
     /// An empty batch over at most `pages` pages.
     pub fn new(pages: usize) -> RxBatch {
+        RxBatch::over(PagePool::new(pages))
+    }
+
+    /// An empty batch over these pages.
+    pub fn over(pages: PagePool) -> RxBatch {
         RxBatch {
             packets: VecDeque::new(),
             bursts: VecDeque::new(),
             pool: Pool::new(1024),
-            pages: PagePool::new(pages),
+            pages,
+            fields: PagePool::of_pieces(MAX_FIELDS, vnet::FIELD_LEN),
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! - [`build`]: plain structures to bytes, with right lengths and checksums, tunnels of every supported form included.
 //! - [`oracle`]: walks a frame and checks every length and checksum in it.
+//! - [`conformance`]: the list of cases that GRO is judged by, for the engine and for kernels alike.
 //! - [`flow`]: streams as a network carries them, with loss, duplicates, reordering and damage, each marked.
 //! - [`fragment`]: IP fragments, cut and put together.
 //! - [`strategy`]: the builders' inputs for proptest.
@@ -11,6 +12,7 @@
 //! oracle never panics.
 
 pub mod build;
+pub mod conformance;
 pub mod flow;
 pub mod fragment;
 pub mod oracle;

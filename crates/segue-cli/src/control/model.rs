@@ -112,6 +112,13 @@ pub(crate) struct Port {
     pub(crate) transmit: Flow,
     /// Payload bytes that segue had to sum for packets of this port.
     pub(crate) checksummed_bytes: u64,
+    /// Pure acknowledgments from this port that gave way to a newer one of their connection: not dropped, but sent on no
+    /// more.
+    #[serde(default)]
+    pub(crate) swallowed: u64,
+    /// Packets from this port whose padding was cut off.
+    #[serde(default)]
+    pub(crate) trimmed: u64,
     /// Packets dropped, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
     /// Why trains ended, by reason.
@@ -252,6 +259,8 @@ impl Port {
             receive: self.receive.since(&before.receive),
             transmit: self.transmit.since(&before.transmit),
             checksummed_bytes: self.checksummed_bytes.saturating_sub(before.checksummed_bytes),
+            swallowed: self.swallowed.saturating_sub(before.swallowed),
+            trimmed: self.trimmed.saturating_sub(before.trimmed),
             drops: risen(&self.drops, &before.drops),
             flushes: risen(&self.flushes, &before.flushes),
             refusals: risen(&self.refusals, &before.refusals),

@@ -177,6 +177,14 @@ fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
             port.checksummed_bytes = value;
             return;
         }
+        Group::Port if key == "swallowed" => {
+            port.swallowed = value;
+            return;
+        }
+        Group::Port if key == "trimmed" => {
+            port.trimmed = value;
+            return;
+        }
         Group::Port | Group::Worker => &mut port.numbers,
         Group::Drops => &mut port.drops,
         Group::Flushes => &mut port.flushes,

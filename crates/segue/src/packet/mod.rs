@@ -10,7 +10,7 @@ mod payload;
 mod pool;
 pub mod remote;
 
-pub(crate) use head::BLOCK;
+pub(crate) use crate::arch::HEAD_BLOCK;
 pub use head::{HEADROOM, Head};
 pub use offload::{Csum, Gso, GsoKind, Layer, LayerCsum, MAX_LAYERS, Offload, Remote, TrainCsum, Unit};
 pub use payload::{Frag, Payload, Pieces};
@@ -27,6 +27,8 @@ use crate::wire::{self, ethernet};
 pub struct Outer {
     /// Which of the port's sockets sends it: the flow's source port.
     pub slot: u16,
+    /// Which of the port's peers it goes to; 0 is the first, and the only one of most.
+    pub to: u16,
     /// DSCP and ECN.
     pub tos: u8,
     /// Time to live or hop limit.
@@ -66,6 +68,7 @@ impl<B> Default for Packet<B> {
 
 impl<B: AsRef<[u8]>> Packet<B> {
     /// Bytes in all, padding left out.
+    #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.payload.len()
     }
@@ -92,12 +95,11 @@ impl<B: AsRef<[u8]>> Packet<B> {
     /// Makes an empty packet one of `total` bytes, exact and without tunnels, whose headers are known: they are the first
     /// bytes of `front`, and where they are is what `layout` says. The payload is still to come.
     #[inline(always)]
-    pub(crate) fn load_known(&mut self, front: &[u8; BLOCK], total: usize, layout: &Layout, csum: Csum) {
-        self.layout = layout.ending(total);
+    pub(crate) fn load_known(&mut self, front: &[u8; HEAD_BLOCK], total: usize, layout: &Layout, csum: Csum) {
+        debug_assert!(self.is_empty() && self.offload == Offload::UNKNOWN && self.outer.is_none());
+        self.layout.set_short(layout, total);
         self.head.set_block(front, layout.header_len());
-        self.offload = Offload::plain(Unit::Whole(csum));
-        self.outer = None;
-        self.payload.clear();
+        self.offload.unit = Unit::Whole(csum);
     }
 
     /// As [`Packet::load`], for a packet that lies in several ranges, as one that crosses pages does.
@@ -184,12 +186,25 @@ impl<B: AsRef<[u8]>> Packet<B> {
     }
 
     /// The innermost transport header's bytes and kind, where parsing got there.
+    #[inline]
     pub fn transport(&self) -> Option<(Kind, &[u8])> {
         let header = self.layout.transport()?;
         Some((header.kind, self.head.bytes().get(header.start()..header.end())?))
     }
 
+    /// Becomes a copy of `other`: the headers are copied, the payload is shared.
+    pub fn copy_from(&mut self, other: &Packet<B>)
+    where
+        B: Clone,
+    {
+        self.head.clone_from(&other.head);
+        self.payload.clear();
+        other.payload.frags().iter().for_each(|frag| self.payload.push(frag.clone()));
+        (self.layout, self.offload, self.outer) = (other.layout, other.offload, other.outer);
+    }
+
     /// Forgets everything, keeping the memory.
+    #[inline]
     pub fn clear(&mut self) {
         self.head.set(&[]);
         self.payload.clear();

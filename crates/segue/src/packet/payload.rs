@@ -13,6 +13,7 @@ pub struct Frag<B> {
 
 impl<B: AsRef<[u8]>> Frag<B> {
     /// The range `range` of `buf`, cut to what the buffer has; buffers past 4 GiB are not addressed.
+    #[inline]
     pub fn new(buf: B, range: Range<usize>) -> Frag<B> {
         let have = buf.as_ref().len().min(u32::MAX as usize);
         let start = range.start.min(have);
@@ -21,29 +22,34 @@ impl<B: AsRef<[u8]>> Frag<B> {
     }
 
     /// The whole of `buf`.
+    #[inline]
     pub fn all(buf: B) -> Frag<B> {
         let len = buf.as_ref().len();
         Frag::new(buf, 0..len)
     }
 
     /// The bytes.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         // In range by construction; a buffer whose length changes under us yields nothing rather than a panic.
         self.buf.as_ref().get(self.start as usize..(self.start + self.len) as usize).unwrap_or(&[])
     }
 
     /// Bytes in the range.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Whether the range is empty.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Without the first `n` bytes; empty where there are fewer.
     #[must_use]
+    #[inline]
     pub fn skip(mut self, n: usize) -> Frag<B> {
         let n = n.min(self.len()) as u32;
         self.start += n;
@@ -79,16 +85,19 @@ impl<B> Default for Payload<B> {
 
 impl<B: AsRef<[u8]>> Payload<B> {
     /// Bytes in all.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The ranges; none of them is empty.
+    #[inline]
     pub fn frags(&self) -> &[Frag<B>] {
         &self.frags
     }
@@ -99,6 +108,7 @@ impl<B: AsRef<[u8]>> Payload<B> {
     }
 
     /// Adds a range at the end; an empty one is given up at once.
+    #[inline]
     pub fn push(&mut self, frag: Frag<B>) {
         if !frag.is_empty() {
             self.len += frag.len();
@@ -107,6 +117,7 @@ impl<B: AsRef<[u8]>> Payload<B> {
     }
 
     /// Moves all ranges of `other` to the end of these.
+    #[inline]
     pub fn append(&mut self, other: &mut Payload<B>) {
         self.len += other.len;
         other.len = 0;
@@ -143,6 +154,7 @@ impl<B: AsRef<[u8]>> Payload<B> {
     }
 
     /// Removes all ranges, which gives their buffers back.
+    #[inline]
     pub fn clear(&mut self) {
         self.frags.clear();
         self.len = 0;
