@@ -88,6 +88,8 @@ pub(crate) struct Split {
     bad_left: Option<u64>,
     /// Packets that went through as they were.
     unchanged: Option<u64>,
+    /// Packets longer than `--mtu` that became IP fragments.
+    packets_fragmented: Option<u64>,
     /// Long UDP packets left whole because the size of their datagrams is not known.
     udp_of_unknown_size: Option<u64>,
     /// What could not be cut, by reason.
