@@ -76,6 +76,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// capture files: merge, split, decap, verify, stat
     Pcap(crate::pcap::args::Pcap),
+    /// USB adapters: a model of one, to test drivers with
+    Lan78xx(crate::lan78xx::args::Lan78xx),
     /// the JSON Schema of what -j prints
     Schema(Schema),
     /// the complete help of a command
@@ -265,6 +267,7 @@ impl Command {
             Command::Lab(_) => "lab",
             Command::Bench(_) => "bench",
             Command::Pcap(_) => "pcap",
+            Command::Lan78xx(_) => "lan78xx",
             Command::Schema(_) => "schema",
             Command::Help(_) => "help",
         }

@@ -18,7 +18,7 @@ pub(crate) struct Page {
 const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
-        usage: "segue tunnel dev NAME remote ADDR encap gue|fou [WORD...] [OPTION]...",
+        usage: "segue tunnel dev NAME remote ADDR [WORD...] [OPTION]...",
         examples: &[
             (
                 "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/30",
@@ -28,7 +28,10 @@ const PAGES: &[Page] = &[
                 "segue tunnel dev sg0 mode ipip local 198.18.0.1 remote 198.18.0.2 \\\n      encap fou encap-dport 5555 --check",
                 "what would be done, and the MTU",
             ),
-            ("segue tunnel dev sg0 remote 2001:db8::2 encap gue --verbose", "over IPv6, showing each change"),
+            (
+                "segue tunnel dev sg0 mode vxlan id 42 remote 198.18.0.2 dstport 4789",
+                "Ethernet to a VXLAN device of Linux, or to another segue",
+            ),
         ],
         more: "\
 Words have no dashes and come in any order. encap-csum is on by default, other
@@ -143,6 +146,15 @@ pcap and pcapng, of any size, from and to pipes (-). Each command has its own
 help: segue pcap merge --help. Exit status: 0 done, 1 failed, bad packets found
 or the file is cut, 2 used wrongly, 130 interrupted.
 ",
+    },
+    Page {
+        name: "lan78xx",
+        usage: "segue lan78xx model [OPTION]...",
+        examples: &[
+            ("segue lan78xx model --wire tap:cable0", "an adapter for anybody's driver, by USB/IP"),
+            ("segue lan78xx model --help", "all of it"),
+        ],
+        more: "Each command has its own help. More in docs/lan78xx.md.\n",
     },
     Page {
         name: "schema",

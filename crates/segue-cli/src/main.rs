@@ -14,6 +14,7 @@ mod error;
 mod gateway;
 mod help;
 mod lab;
+mod lan78xx;
 mod out;
 mod pcap;
 mod profile;
@@ -120,6 +121,9 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         let text = match &cli.command {
             None => help::whole(long),
             Some(Command::Pcap(pcap::args::Pcap { action: Some(action) })) => pcap::help::of(action.name(), long)?,
+            Some(Command::Lan78xx(lan78xx::args::Lan78xx { action: Some(action) })) => {
+                lan78xx::help::of(action.name(), long)?
+            }
             Some(command) => help::of(command.name(), long)?,
         };
         out.data(&text);
@@ -134,6 +138,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Lab(args)) => lab::run(args, out),
         Some(Command::Bench(args)) => bench::run(args, out),
         Some(Command::Pcap(args)) => pcap::run(args, out),
+        Some(Command::Lan78xx(args)) => lan78xx::run(args, out),
         Some(Command::Schema(args)) => schema::run(args, out),
         Some(Command::Help(args)) => {
             let text = match &args.command {

@@ -11,6 +11,7 @@ use segue_port::capture::{Item, Reader, link};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Remcsum, Shim, Tunnel, Udp, V4, V6};
 use segue_testkit::flow::{Sender, corrupt};
+use segue_testkit::fragment::reassemble;
 use segue_testkit::oracle::{Ports, Start, verify};
 use serde_json::Value;
 use shapes::{Shape, capture, framed};
@@ -201,6 +202,56 @@ fn wrong_checksums_stay_wrong_in_every_piece_and_unfinished_ones_are_finished() 
         verify(packet, Start::Ip, &ports()).unwrap();
     }
     assert_eq!((summary["bad_left"].as_u64(), summary["checksums_fixed"].as_u64()), (Some(0), Some(3)));
+}
+
+/// Fragments of 198.18.1.1 -> 198.18.1.2 or its IPv6 kin in the order in which they came, put together.
+fn together(out: &[Vec<u8>], inside: usize) -> Vec<u8> {
+    let parts: Vec<Vec<u8>> = out.iter().map(|packet| packet[inside..].to_vec()).collect();
+    reassemble(&parts).unwrap()
+}
+
+#[test]
+fn datagrams_longer_than_the_mtu_become_fragments_unless_they_forbid_it() {
+    let free = Ip::V4(V4 { df: false, id: 7, ..V4::new(1, 1, 2) });
+    for ip in [free.clone(), v6()] {
+        let whole = Sender::udp(ip.clone(), 1).send(9000, 0).bytes();
+        for sent in [whole.clone(), build::prime(&whole).unwrap()] {
+            for number in [link::ETHERNET, link::COOKED, link::RAW] {
+                let (out, summary) = run("split", std::slice::from_ref(&sent), number, &["--mtu", "1400"]);
+                assert!(out.len() > 6 && summary["packets_fragmented"].as_u64() == Some(1));
+                assert!(out.iter().all(|packet| packet.len() <= 1400));
+                assert_eq!(together(&out, 0), whole);
+            }
+        }
+        // In a tunnel with checksums the fragments are inside.
+        let udp = Udp { src_port: 50_001, dst_port: 6080, checksum: true };
+        let gre = Some(Gre { checksum: true, ..Gre::default() });
+        for shim in [Shim::Gue(None), Shim::Gue(Some(Remcsum::Transport))] {
+            let tunnel = Tunnel { ip: v6(), udp: Some((udp, shim)), gre, ethernet: None };
+            let tunnelled = tunnel.wrap(&whole);
+            let (out, summary) = run("split", std::slice::from_ref(&tunnelled), link::ETHERNET, &["--mtu", "1400"]);
+            assert!(out.len() > 6 && summary["packets_fragmented"].as_u64() == Some(1));
+            for packet in &out {
+                verify(packet, Start::Ip, &ports()).unwrap();
+            }
+            assert_eq!(together(&out, tunnelled.len() - whole.len()), whole);
+            // Nobody makes a wrong outer checksum right.
+            let mut bad = tunnelled.clone();
+            bad[46] ^= 1;
+            let (out, summary) = run("split", std::slice::from_ref(&bad), link::ETHERNET, &["--mtu", "1400"]);
+            assert_eq!((&out[0], out.len()), (&bad, 1));
+            assert_eq!(summary["left_as_they_are"]["gso_outer_unknown"].as_u64(), Some(1));
+        }
+    }
+    let fixed = Sender::udp(v4(), 1).send(9000, 0).bytes();
+    let (out, summary) = run("split", std::slice::from_ref(&fixed), link::ETHERNET, &["--mtu", "1400"]);
+    assert_eq!(out, [fixed]);
+    assert_eq!(summary["left_as_they_are"]["gso_dont_fragment"].as_u64(), Some(1));
+    // A wrong checksum is as wrong when the fragments are together.
+    let mut bad = Sender::udp(free, 1).send(9000, 0).bytes();
+    bad[5000] ^= 1;
+    let (out, summary) = run("split", std::slice::from_ref(&bad), link::ETHERNET, &["--mtu", "1400"]);
+    assert_eq!((together(&out, 0), summary["bad_left"].as_u64()), (bad, Some(1)));
 }
 
 #[test]

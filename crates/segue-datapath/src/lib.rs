@@ -9,8 +9,13 @@
 
 pub mod board;
 mod end;
+pub mod forward;
 pub mod gateway;
+pub mod group;
+pub mod icmp;
+pub mod nat;
 pub mod pipeline;
+pub mod route;
 mod sys;
 pub mod tunnel;
 pub mod worker;

@@ -6,12 +6,13 @@
 use std::io;
 use std::net::IpAddr;
 
-use segue::encap::{DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, OuterCsum, Received};
+use segue::encap::{DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, Fdb, OuterCsum, Received, Way};
 use segue::gro::{self, Gro};
 use segue::gso;
-use segue::packet::Frag;
+use segue::packet::{Frag, Packet};
 use segue::reason::Counts;
 use segue::time::Nanos;
+use segue::wire::ethernet;
 use segue_port::{Burst, Page, Polled, Port, RxBatch};
 
 use crate::board::{Group, Sink};
@@ -21,7 +22,8 @@ use crate::pipeline::{Interest, Pipeline, Round};
 segue::reasons! {
     /// Why the tunnel itself dropped something, beside what encapsulation, decapsulation and ports name.
     pub enum Dropped {
-        UnknownPeer = "unknown_peer": "A datagram whose source is not the configured remote address.",
+        UnknownPeer = "unknown_peer": "A datagram whose source is not a configured remote address.",
+        NoRemote = "no_remote": "A frame for a group or an unknown address, and no remote that has such.",
     }
 }
 
@@ -39,8 +41,13 @@ pub struct Parts {
     pub encap: Encapsulator,
     /// Takes headers off.
     pub decap: Decapsulator,
-    /// Whose datagrams are taken.
-    pub remote: IpAddr,
+    /// Whose datagrams are taken: the outside port's peers, in its order. Everything goes to the first, or, where frames are
+    /// inside and there is a forwarding table, where that says.
+    pub remotes: Vec<IpAddr>,
+    /// Which remote has which Ethernet address. Frames for groups and for addresses that nobody knows go to `flood`.
+    pub fdb: Option<Fdb>,
+    /// Which of the remotes have all frames that have no remote of their own.
+    pub flood: Vec<u16>,
     /// What the outside port vouches for on every datagram it delivers that carries a remote checksum option.
     pub outer_csum: OuterCsum,
     /// Joins what comes in; `None` leaves packets single.
@@ -53,7 +60,10 @@ pub struct Parts {
 
 impl std::fmt::Debug for Parts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts").field("inside", &self.inside_name).field("remote", &self.remote).finish_non_exhaustive()
+        f.debug_struct("Parts")
+            .field("inside", &self.inside_name)
+            .field("remotes", &self.remotes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -63,7 +73,9 @@ pub struct Tunnel {
     outside: End,
     encap: Encapsulator,
     decap: Decapsulator,
-    remote: IpAddr,
+    remotes: Vec<IpAddr>,
+    fdb: Option<Fdb>,
+    flood: Vec<u16>,
     outer_csum: OuterCsum,
     gro: Option<Gro<Page>>,
     rx: RxBatch,
@@ -76,7 +88,7 @@ pub struct Tunnel {
 
 impl std::fmt::Debug for Tunnel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tunnel").field("remote", &self.remote).finish_non_exhaustive()
+        f.debug_struct("Tunnel").field("remotes", &self.remotes).finish_non_exhaustive()
     }
 }
 
@@ -88,7 +100,9 @@ impl Tunnel {
             outside: End::new(parts.outside_name, parts.outside),
             encap: parts.encap,
             decap: parts.decap,
-            remote: parts.remote,
+            remotes: parts.remotes,
+            fdb: parts.fdb,
+            flood: parts.flood,
             outer_csum: parts.outer_csum,
             gro: parts.gro.map(Gro::new),
             rx: RxBatch::new(parts.pages),
@@ -101,7 +115,7 @@ impl Tunnel {
     }
 
     /// From the inside port to the outside port.
-    fn outward(&mut self) -> io::Result<Polled> {
+    fn outward(&mut self, now: Nanos) -> io::Result<Polled> {
         if self.outside.blocked {
             self.outside.transmit(&mut self.rx, &mut self.split_drops)?;
             if self.outside.blocked {
@@ -109,17 +123,52 @@ impl Tunnel {
             }
         }
         let polled = self.inside.port.receive(&mut self.rx, self.budget)?;
-        while let Some(mut packet) = self.rx.packets.pop_front() {
-            match self.encap.push(&mut packet) {
-                Ok(()) => self.outside.push(packet, &mut self.rx, &mut self.split_drops),
-                Err(why) => {
-                    self.encap_drops.add(why);
-                    self.rx.pool.put(packet);
-                }
-            }
+        while let Some(packet) = self.rx.packets.pop_front() {
+            self.wrap(packet, now);
         }
         self.outside.transmit(&mut self.rx, &mut self.split_drops)?;
         Ok(polled)
+    }
+
+    /// Puts a packet into the tunnel, or a frame into those of all remotes that should have it.
+    fn wrap(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
+        let Some(fdb) = &self.fdb else { return self.send(packet) };
+        let to = packet.head.bytes().get(ethernet::DST).and_then(|mac| mac.first_chunk());
+        match to.map_or(Way::Flood, |mac| fdb.way(*mac, now)) {
+            Way::To(remote) => self.aim_and_send(remote, packet),
+            Way::Flood => {
+                let flood = std::mem::take(&mut self.flood);
+                if let [others @ .., last] = &flood[..] {
+                    for remote in others {
+                        let mut copy = self.rx.pool.take();
+                        copy.copy_from(&packet);
+                        self.aim_and_send(*remote, copy);
+                    }
+                    self.aim_and_send(*last, packet);
+                } else {
+                    self.drops.add(Dropped::NoRemote);
+                    self.rx.pool.put(packet);
+                }
+                self.flood = flood;
+            }
+        }
+    }
+
+    fn aim_and_send(&mut self, remote: u16, packet: Box<Packet<Page>>) {
+        if let Some(address) = self.remotes.get(usize::from(remote)) {
+            self.encap.aim(*address, remote);
+        }
+        self.send(packet);
+    }
+
+    fn send(&mut self, mut packet: Box<Packet<Page>>) {
+        match self.encap.push(&mut packet) {
+            Ok(()) => self.outside.push(packet, &mut self.rx, &mut self.split_drops),
+            Err(why) => {
+                self.encap_drops.add(why);
+                self.rx.pool.put(packet);
+            }
+        }
     }
 
     /// From the outside port to the inside port.
@@ -147,9 +196,10 @@ impl Tunnel {
 
     /// Every datagram of a burst becomes a packet, and goes to GRO or straight to the inside port.
     fn take_apart(&mut self, burst: &Burst, now: Nanos) {
-        if burst.peer.ip() != self.remote {
+        let sender = burst.peer.ip();
+        let Some(from) = self.remotes.iter().position(|remote| *remote == sender) else {
             return self.drops.add_many(Dropped::UnknownPeer, burst.segments() as u64);
-        }
+        };
         let meta = Received { tos: burst.tos, csum: self.outer_csum, sum: None };
         for datagram in burst.datagrams() {
             let mut packet = self.rx.pool.take();
@@ -158,10 +208,18 @@ impl Tunnel {
                     self.decap_drops.add(why);
                     self.rx.pool.put(packet);
                 }
-                Ok(()) => match &mut self.gro {
-                    Some(gro) => gro.push(packet, now, &mut self.rx.pool),
-                    None => self.inside.push(packet, &mut self.rx, &mut self.split_drops),
-                },
+                Ok(()) => {
+                    if let Some(fdb) = &mut self.fdb
+                        && let Some(source) = packet.head.bytes().get(ethernet::SRC).and_then(|mac| mac.first_chunk())
+                    {
+                        // As many as the port has peers.
+                        fdb.learn(*source, from as u16, now);
+                    }
+                    match &mut self.gro {
+                        Some(gro) => gro.push(packet, now, &mut self.rx.pool),
+                        None => self.inside.push(packet, &mut self.rx, &mut self.split_drops),
+                    }
+                }
             }
         }
     }
@@ -169,7 +227,7 @@ impl Tunnel {
 
 impl Pipeline for Tunnel {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
-        let out = self.outward()?;
+        let out = self.outward(now)?;
         let inn = self.inward(now)?;
         // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
         // which is at once.
@@ -197,6 +255,12 @@ impl Pipeline for Tunnel {
         sink.reasons(inside, Group::Drops, &self.split_drops);
         sink.reasons(outside, Group::Drops, &self.drops);
         sink.reasons(outside, Group::Drops, &self.decap_drops);
+        if let Some(fdb) = &self.fdb {
+            let [learned, moved, evicted] = fdb.counts();
+            for (key, value) in [("fdb_learned", learned), ("fdb_moved", moved), ("fdb_evicted", evicted)] {
+                sink.put(outside, Group::Port, key, value);
+            }
+        }
         if let Some(gro) = &self.gro {
             end::collect_gro(inside, gro.stats(), sink);
         }

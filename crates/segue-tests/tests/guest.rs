@@ -32,6 +32,18 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     (10, V4, &[V4, V6], "mode gre key 12345 csum encap gue encap-dport 6080 encap-remcsum"),
     (11, V6, &[V4, V6], "mode ip6gre encap gue encap-dport 6086 encap-remcsum"),
     (12, V6, &[V4, V6], "mode ip6tnl encap gue encap-dport 6086"),
+    (13, V4, &[V4], "mode ipip"),
+    (14, V4, &[V6], "mode sit"),
+    (15, V4, &[V4, V6], "mode gre"),
+    (16, V4, &[V4, V6], "mode gre key 12345 csum"),
+    (17, V4, &[V4, V6], "mode gretap"),
+    (18, V6, &[V4, V6], "mode ip6gre"),
+    (19, V6, &[V4, V6], "mode ip6tnl"),
+    (20, V4, &[V4, V6], "mode gretap encap gue encap-dport 6080 encap-remcsum"),
+    (21, V4, &[V4, V6], "mode vxlan id 42 dstport 4789"),
+    (22, V4, &[V4, V6], "mode vxlan id 42 dstport 4790 remcsumtx remcsumrx"),
+    (23, V6, &[V4, V6], "mode vxlan id 43 dstport 4791 udp6zerocsumtx udp6zerocsumrx"),
+    (24, V4, &[V4, V6], "mode geneve id 42"),
 ];
 
 fn outer(net: u8, family: Family, host: u8) -> IpAddr {

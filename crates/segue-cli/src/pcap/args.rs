@@ -79,13 +79,13 @@ pub(crate) struct Ports {
     /// A UDP port with GUE; 6080 when not given, 0 for none
     #[arg(long, value_name = "PORT")]
     pub(crate) gue: Vec<u16>,
-    /// A UDP port with VXLAN; 4789 and 8472 when not given, 0 for none
+    /// A UDP port with VXLAN; else 4789 and 8472, 0 for none
     #[arg(long, value_name = "PORT")]
     pub(crate) vxlan: Vec<u16>,
     /// A UDP port with Geneve; 6081 when not given, 0 for none
     #[arg(long, value_name = "PORT")]
     pub(crate) geneve: Vec<u16>,
-    /// A UDP port with FOU: ipip, sit, gre, eth or a protocol number
+    /// A UDP port with FOU: ipip, sit, gre, eth or a number
     #[arg(long, value_name = "PORT:PROTO", value_parser = fou)]
     pub(crate) fou: Vec<(u16, u8)>,
 }

@@ -33,7 +33,8 @@ back the packets exactly; pcap has no place for it. docs/pcap.md has its form.
         more: "\
 Unfinished checksums, which hold only the pseudo header's sum, are finished.
 Wrong ones stay wrong, in every piece too, unless --fix-checksums all.
-A UDP train does not say how long its datagrams were; --mss says it.
+A UDP train does not say how long its datagrams were; --mss says it. With --mtu
+what is longer and no TCP becomes IP fragments, unless its header forbids it.
 ",
     },
     Page {

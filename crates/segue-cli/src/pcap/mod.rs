@@ -6,6 +6,7 @@
 pub(crate) mod args;
 mod decap;
 mod files;
+mod fragment;
 mod frame;
 pub(crate) mod help;
 mod lanes;

@@ -58,8 +58,10 @@ fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         .why("there is no such directory"));
     }
     free(dev, netlink)?;
-    let listen = SocketAddr::new(ready.local, ready.plan.port);
-    UdpSocket::bind(listen).map_err(|error| why::bind(listen, &error))?;
+    if ready.plan.has_udp() {
+        let listen = SocketAddr::new(ready.local, ready.plan.port);
+        UdpSocket::bind(listen).map_err(|error| why::bind(listen, &error))?;
+    }
     let mut notes = ready.notes();
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(why::TUN) {
         notes.push(format!("this user cannot start it: {}", why::tun_open(dev, &error).message));
@@ -103,13 +105,14 @@ impl Daemon for Ready {
     }
 
     fn ports(&self) -> Vec<(String, Side)> {
-        vec![(self.plan.dev.clone(), Side::Inside), (start::OUTSIDE.to_owned(), Side::Outside)]
+        vec![(self.plan.dev.clone(), Side::Inside), (start::outside_name(&self.plan).to_owned(), Side::Outside)]
     }
 
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
         let dev = &self.plan.dev;
         free(dev, netlink)?;
-        out.change(&format!("ip tuntap add dev {dev} mode tun vnet_hdr"), "TUNSETIFF");
+        let layer = if self.plan.mode.is_ethernet() { "tap" } else { "tun" };
+        out.change(&format!("ip tuntap add dev {dev} mode {layer} vnet_hdr"), "TUNSETIFF");
         let opened = start::open(self)?;
         configure(self, netlink, out)?;
         Ok(opened)

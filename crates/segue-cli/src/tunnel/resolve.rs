@@ -46,6 +46,10 @@ impl Ready {
     ///
     /// Linux takes [`TCP_RESERVE`] off the value and then as many whole segments as fit, so the sum of whole segments and that reserve gives exactly them.
     pub(crate) fn gso_max_size(&self) -> u32 {
+        if !self.plan.has_udp() {
+            // Packets leave one by one, however many a train has.
+            return MAX_PACKET;
+        }
         let inside_udp: u32 = self.overhead.iter().skip(2).map(|part| part.bytes).sum();
         let headers: u32 = self.overhead.iter().take(1).map(|part| part.bytes).sum();
         let send = MAX_PACKET - headers - 8;

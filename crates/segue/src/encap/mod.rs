@@ -20,12 +20,14 @@
 mod config;
 mod ecn;
 mod entropy;
+mod fdb;
 mod inner;
 mod receive;
 mod send;
 
 pub use config::{Carrier, Config, ConfigError, Df, GreOptions, Mode, SourcePorts, Tos, Ttl};
 pub use ecn::combine as combine_ecn;
+pub use fdb::{Fdb, Mac, Way};
 pub use receive::{Decapsulator, OuterCsum, Received, Refusal as DecapRefusal};
 pub use send::{Encapsulator, Refusal as EncapRefusal};
 

@@ -184,7 +184,7 @@ impl Encapsulator {
             Unit::Whole(_) => {}
             Unit::Train { gso, .. } => {
                 // One bit a header; the outer IPv4 header counts up.
-                gso.fixed_ids = gso.fixed_ids.checked_shl(outer.headers().len() as u32).unwrap_or(0);
+                *gso = gso.behind(outer.headers().len());
             }
         }
         packet.payload.truncate(payload_len);

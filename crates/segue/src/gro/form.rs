@@ -4,18 +4,21 @@
 use alloc::vec::Vec;
 
 use super::acks;
-use super::key::{L3, Plain};
+use super::key::L3;
 use super::rules::Masks;
-use crate::packet::{BLOCK, Kind, Layout, Packet, Start, Stop, Tunnels};
-use crate::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
+use crate::packet::{HEAD_BLOCK, Kind, Layout, Packet, Start, Stop, Tunnels};
+use crate::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp};
 
 /// One form.
 #[derive(Debug)]
 pub(super) struct Form {
     /// Bits of the headers that must be equal; zero behind them.
-    pub(super) mask: [u8; BLOCK],
+    pub(super) mask: [u8; HEAD_BLOCK],
     pub(super) layout: Layout,
-    pub(super) plain: Plain,
+    /// Whether it is TCP.
+    pub(super) is_tcp: bool,
+    /// Where the transport header starts.
+    pub(super) l4: usize,
     /// Where the IP header starts.
     pub(super) l3: usize,
     /// Bytes of all headers.
@@ -29,6 +32,12 @@ pub(super) struct Which(u8);
 impl Which {
     /// Another one.
     pub(super) const NONE: Which = Which(u8::MAX);
+
+    /// How many headers are in front of IP.
+    #[inline(always)]
+    pub(super) fn link(self) -> usize {
+        usize::from(self.0) / (2 * TRANSPORTS)
+    }
 }
 
 /// Transport headers told apart: UDP, TCP by its length in words, from 5 to 15, and TCP with timestamps that may differ.
@@ -63,58 +72,47 @@ impl Forms {
         self.forms.get(usize::from(which.0))
     }
 
-    /// Which form the packet has that begins with `front`, as far as types, versions and header lengths say. Bytes behind the
-    /// packet's end are zero, so that it may be said to have headers that it does not have.
+    /// Which form a packet has with `link` headers in front of IP, and with this transport header.
     #[inline(always)]
-    pub(super) fn find(&self, front: &[u8; BLOCK], start: Start) -> Option<Which> {
-        let (mut link, mut kind) = (0, None);
-        if start == Start::Ethernet {
-            link = 1;
-            let mut at = ethernet::TYPE;
-            let mut found = read_u16(front, at)?;
-            while matches!(found, ethertype::VLAN | ethertype::QINQ) && link <= ethernet::MAX_TAGS {
-                (link, at) = (link + 1, at + ethernet::VLAN_LEN);
-                found = read_u16(front, at)?;
+    pub(super) fn which<const V6: bool, const TCP: bool>(&self, link: usize, transport: &[u8]) -> Option<Which> {
+        let mut which = 0;
+        if TCP {
+            let words = usize::from(transport.get(tcp::OFFSET)? >> 4);
+            which = words.checked_sub(tcp::MIN_LEN / 4)? + FIRST_TCP;
+            if self.moves_stamps && transport.get(..words * 4).and_then(acks::stamps).is_some() {
+                which = STAMPED;
             }
-            kind = Some(found);
         }
-        let l3 = L3[link];
-        let first = front[l3];
-        let (is_v6, number, l4) = match (kind, first) {
-            (Some(ethertype::IPV4) | None, 0x45) => (false, front[l3 + ipv4::PROTOCOL], l3 + ipv4::MIN_LEN),
-            (Some(ethertype::IPV6) | None, 0x60..=0x6f) => (true, front[l3 + ipv6::NEXT_HEADER], l3 + ipv6::LEN),
-            _ => return None,
-        };
-        let transport = match number {
-            protocol::TCP => {
-                let words = usize::from(front[l4 + tcp::OFFSET] >> 4);
-                let is_stamped = self.moves_stamps && words * 4 == tcp::STAMPED_LEN && {
-                    front.get(l4..l4 + tcp::STAMPED_LEN).and_then(acks::stamps).is_some()
-                };
-                if is_stamped { STAMPED } else { (words * 4).checked_sub(tcp::MIN_LEN)? / 4 + FIRST_TCP }
-            }
-            protocol::UDP => 0,
-            _ => return None,
-        };
-        Some(Which(((link * 2 + usize::from(is_v6)) * TRANSPORTS + transport) as u8))
+        Some(Which(((link * 2 + usize::from(V6)) * TRANSPORTS + which) as u8))
     }
 
     /// Which form a parsed packet has, where its layout is that of the form.
     #[inline(always)]
     pub(super) fn of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> Option<Which> {
-        let layout = &packet.layout;
-        let first = layout.headers().first()?;
-        let start = if first.kind == Kind::Ethernet { Start::Ethernet } else { Start::Ip };
-        let which = self.find(packet.head.block()?, start)?;
+        let (transport, link) = (packet.layout.transport()?, packet.layout.headers().len().checked_sub(2)?);
+        let bytes = packet.head.bytes().get(transport.start()..)?;
+        let is_v6 = packet.layout.headers().get(link)?.kind == Kind::Ipv6;
+        if link >= L3.len() || bytes.len() < usize::from(transport.len) {
+            return None;
+        }
+        let which = match (is_v6, transport.kind) {
+            (false, Kind::Tcp) => self.which::<false, true>(link, bytes),
+            (false, _) => self.which::<false, false>(link, bytes),
+            (true, Kind::Tcp) => self.which::<true, true>(link, bytes),
+            (true, _) => self.which::<true, false>(link, bytes),
+        }?;
         let form = self.get(which)?;
-        let fits = packet.head.len() == form.len && *layout == form.layout && packet.offload.layers().is_empty();
+        let fits = packet.head.len() == form.len
+            && packet.layout == form.layout
+            && packet.layout.is_exact()
+            && packet.offload.layers().is_empty();
         fits.then_some(which)
     }
 }
 
 /// Has the parser say what the layout is, of a packet with one byte of payload.
 fn form(link: usize, is_v6: bool, transport: usize, masks: &Masks) -> Form {
-    let mut bytes = [0; BLOCK];
+    let mut bytes = [0; HEAD_BLOCK];
     let l3 = L3[link];
     let kind = if is_v6 { ethertype::IPV6 } else { ethertype::IPV4 };
     let l4 = l3 + if is_v6 { ipv6::LEN } else { ipv4::MIN_LEN };
@@ -148,8 +146,7 @@ fn form(link: usize, is_v6: bool, transport: usize, masks: &Masks) -> Form {
     let start = if link == 0 { Start::Ip } else { Start::Ethernet };
     let layout = wire::parse(&bytes[..end], start, &Tunnels::NONE);
     debug_assert!(layout.is_exact() && layout.stop() == Stop::Transport && layout.header_len() + 1 == end);
-    let mut mask = [0; BLOCK];
-    mask.copy_from_slice(&masks.all(&layout, &bytes[..end])[..BLOCK]);
-    let plain = Plain { link, is_v6, is_tcp: number == protocol::TCP, l4 };
-    Form { mask, layout, plain, l3, len: end - 1 }
+    let mut mask = [0; HEAD_BLOCK];
+    mask.copy_from_slice(&masks.all(&layout, &bytes[..end])[..HEAD_BLOCK]);
+    Form { mask, layout, is_tcp: number == protocol::TCP, l4, l3, len: end - 1 }
 }

@@ -2,7 +2,7 @@
 
 use super::Alone;
 use crate::hash;
-use crate::packet::{Header, Kind, Packet, Stop};
+use crate::packet::{HEAD_BLOCK, Header, Kind, Packet, Stop};
 use crate::wire::{ethernet, gre, ipv4, ipv6, read_u16, read_u32};
 
 const MAX: usize = 128;
@@ -109,14 +109,13 @@ pub(super) struct Hasher {
 
 /// A packet of one IP level without tunnel, as far as its flow is concerned; options and extension headers make no
 /// difference.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plain {
+struct Plain {
     /// Headers in front of IP: 0 for none, 1 for Ethernet, 2 and 3 for Ethernet with tags.
-    pub(super) link: usize,
-    pub(super) is_v6: bool,
-    pub(super) is_tcp: bool,
+    link: usize,
+    is_v6: bool,
+    is_tcp: bool,
     /// Where the transport header starts.
-    pub(super) l4: usize,
+    l4: usize,
 }
 
 /// Where the IP header starts, by the number of headers in front.
@@ -157,31 +156,42 @@ impl Hasher {
     }
 
     /// The hash of a packet of this form; `None` where `head` is too short for it.
-    #[inline(always)]
-    pub(super) fn plain(&self, head: &[u8], plain: Plain) -> Option<u64> {
+    fn plain(&self, head: &[u8], plain: Plain) -> Option<u64> {
         let Plain { link, is_v6, is_tcp, l4 } = plain;
+        let addresses = L3.get(link)? + if is_v6 { ipv6::SRC.start } else { ipv4::SRC.start };
+        let word = |index: usize| read_u64(head, addresses + 8 * index);
+        let words = if is_v6 { [word(0)?, word(1)?, word(2)?, word(3)?] } else { [word(0)?, 0, 0, 0] };
+        Some(self.words(head, link, is_v6, is_tcp, words, read_u32(head, l4)?))
+    }
+
+    /// The same of a usual packet, which begins with `front`.
+    #[inline(always)]
+    pub(super) fn usual<const LINK: usize, const V6: bool, const TCP: bool>(&self, front: &[u8; HEAD_BLOCK]) -> u64 {
+        let l3 = const { L3[LINK] };
+        let l4 = l3 + if V6 { ipv6::LEN } else { ipv4::MIN_LEN };
+        let addresses = l3 + if V6 { ipv6::SRC.start } else { ipv4::SRC.start };
+        let word = |index: usize| read_u64(front, addresses + 8 * index).unwrap_or(0);
+        let words = if V6 { [word(0), word(1), word(2), word(3)] } else { [word(0), 0, 0, 0] };
+        self.words(front, LINK, V6, TCP, words, read_u32(front, l4).unwrap_or(0))
+    }
+
+    #[inline(always)]
+    fn words(&self, head: &[u8], link: usize, is_v6: bool, is_tcp: bool, words: [u64; 4], ports: u32) -> u64 {
         let [k0, k1, k2, k3, k4, k5] = self.words;
-        let l3 = *L3.get(link)?;
-        let mut what = (link << 24 | usize::from(is_v6) << 26 | usize::from(is_tcp) << 27) as u64;
+        let mut what = ((link << 24) | (usize::from(is_v6) << 26) | (usize::from(is_tcp) << 27)) as u64;
         if link > 1 {
-            what |= u64::from(read_u16(head, L3[1])? & ethernet::VLAN_ID);
-            if link > 2 {
-                what |= u64::from(read_u16(head, L3[2])? & ethernet::VLAN_ID) << 12;
-            }
+            let id = |at| read_u16(head, at).map_or(0, |tag| u64::from(tag & ethernet::VLAN_ID));
+            what |= id(L3[1]) | if link > 2 { id(L3[2]) << 12 } else { 0 };
         }
-        let rest = what << 32 | u64::from(read_u32(head, l4)?);
-        let addresses = l3 + if is_v6 { ipv6::SRC.start } else { ipv4::SRC.start };
+        let rest = (what << 32) | u64::from(ports);
         let product = if is_v6 {
-            let source = nh(read_u64(head, addresses)?, k0, read_u64(head, addresses + 8)?, k1);
-            let destination = nh(read_u64(head, addresses + 16)?, k2, read_u64(head, addresses + 24)?, k3);
+            let (source, destination) = (nh(words[0], k0, words[1], k1), nh(words[2], k2, words[3], k3));
             source.wrapping_add(destination).wrapping_add(nh(rest, k4, 0, k5))
         } else {
-            nh(read_u64(head, addresses)?, k0, rest, k1)
+            nh(words[0], k0, rest, k1)
         };
-        // Spread over all bits: the lower ones choose a bucket, the upper ones a set of the memory of acknowledgments.
-        let folded = (product as u64) ^ (product >> 64) as u64;
-        let mixed = u128::from(folded ^ k5) * 0x9e37_79b9_7f4a_7c15;
-        Some(mixed as u64 ^ (mixed >> 64) as u64)
+        // The lower bits choose a bucket, the upper ones a set of the memory of acknowledgments.
+        (product as u64) ^ (product >> 64) as u64
     }
 }
 

@@ -38,6 +38,7 @@ use alloc::collections::VecDeque;
 pub use profile::{Generation, Profile};
 pub use rules::{Alone, Flush, Mismatch};
 
+use crate::arch::{self, Kernel};
 use crate::checksum::{Field, Sum};
 use crate::gso::{MAX_SEGS, MIN_TCP_SIZE};
 use crate::hash;
@@ -45,10 +46,11 @@ use crate::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Pool, Sta
 use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::wire::{ipv4, ipv6, read_u16, read_u32, tcp, udp, write_u16};
-use form::{Forms, Which};
+use form::Forms;
 use key::{FlowKey, Hasher};
+use quick::Rules;
 use rules::Masks;
-use table::{Carries, Held, Ids, Table};
+use table::{Carries, Held, Ids, Is, Table, left};
 
 /// Most bytes of a train, whatever the configuration says: what Linux lets a device take.
 pub const MAX_TRAIN_BYTES: usize = 8 * 65_535;
@@ -152,6 +154,9 @@ pub struct Gro<B> {
     masks: Masks,
     forms: Forms,
     hasher: Hasher,
+    rules: Rules,
+    /// Compares headers.
+    kernel: Kernel,
     is_quick: bool,
     table: Table<B>,
     memory: acks::Memory,
@@ -174,6 +179,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
             forms: Forms::new(&masks),
             masks,
             hasher: Hasher::new(config.key),
+            rules: Rules::new(config.profile),
+            kernel: arch::chosen(),
             is_quick: true,
             table: Table::new(config.max_flows),
             memory: acks::Memory::new(if config.acks { config.max_flows } else { 0 }),
@@ -298,7 +305,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         let Some(place) = place else { return self.hold(packet, hash, now) };
 
-        if self.table.get(place).carries == Carries::Acks {
+        if self.table.get(place).is.carries == Carries::Acks {
             self.finish(place, Flush::Order);
             return self.hold(packet, hash, now);
         }
@@ -355,7 +362,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         let Some(place) = place else { return self.insert(packet, hash, now, Carries::Acks) };
         let held = self.table.get_mut(place);
-        if held.carries == Carries::Data {
+        if held.is.carries == Carries::Data {
             self.finish(place, Flush::Order);
             return self.insert(packet, hash, now, Carries::Acks);
         }
@@ -406,9 +413,23 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     fn flush_because(&mut self, why: Flush) {
-        while let Some(oldest) = self.table.oldest() {
-            self.finish(oldest, why);
-        }
+        let Gro { table, ready, stats, config, .. } = self;
+        let (mut count, mut trains, mut segments) = (0, 0, 0);
+        table.remove_all(|slot| {
+            count += 1;
+            if slot.as_ref().is_some_and(|held| held.is.carries == Carries::Acks || held.segs == 1) {
+                return ready.extend(slot.take().map(|held| held.packet));
+            }
+            if let Some(held) = slot.take() {
+                trains += 1;
+                segments += u64::from(held.segs);
+                ready.push_back(seal(held, config.profile));
+            }
+        });
+        stats.flushes.add_many(why, count);
+        stats.trains += trains;
+        stats.segments += segments;
+        self.held_packets = 0;
     }
 
     fn pass(&mut self, packet: Box<Packet<B>>, why: Alone) {
@@ -451,14 +472,15 @@ impl<B: AsRef<[u8]>> Gro<B> {
             seq = read_u32(header, tcp::SEQ).unwrap_or(0);
             stamp = acks::stamps(header).map_or(0, |stamps| stamps.value);
         }
+        let (most, room) = (self.most(is_tcp), self.room(&packet).unwrap_or(0));
         self.keep(Held {
             hash,
-            carries,
-            form: self.forms.of(&packet).unwrap_or(Which::NONE),
+            is: Is::other(self.forms.of(&packet), carries, verify::is_owed(&packet)),
             size,
-            room: self.room(&packet).unwrap_or(0),
+            room,
+            left: left(most.saturating_sub(1), room, size),
             segs: 1,
-            most: self.most(is_tcp),
+            most,
             next_seq: seq.wrapping_add(size as u32),
             stamp,
             ids: Ids::default(),
@@ -533,43 +555,13 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Adds a verified segment that fits. Returns why the train is to be closed, where it is.
     fn join(&mut self, place: usize, mut packet: Box<Packet<B>>, pool: &mut Pool<B>) -> Option<Flush> {
         let ids = self.ids(self.table.get(place), &packet).ok()?;
-        let header = packet.transport().map_or(&[][..], |(_, header)| header);
-        let why = self.add(place, ids, header, packet.payload.len());
-        self.table.get_mut(place).packet.payload.append(&mut packet.payload);
-        pool.put(packet);
-        why
-    }
-
-    /// Takes note of a segment that fits, with its transport header and the bytes of its payload, which the caller moves.
-    /// Returns why the train is to be closed, where it is.
-    #[inline(always)]
-    fn add(&mut self, place: usize, ids: Ids, transport: &[u8], len: usize) -> Option<Flush> {
-        let is_lro = self.config.profile == Profile::Lro;
+        let is_lro = self.config.profile == Profile::Lro && matches!(packet.transport(), Some((Kind::Tcp, _)));
         self.held_packets += 1;
         let held = self.table.get_mut(place);
-        held.ids = ids;
-        held.segs += 1;
-        held.next_seq = held.next_seq.wrapping_add(len as u32);
-        held.room = held.room.saturating_sub(len);
-        let mut why = None;
-        let mut may_be_short = false;
-        if let Some((Kind::Tcp, _)) = held.packet.transport() {
-            let at = held.packet.layout.header_len() - transport.len();
-            let header = &mut held.packet.head.bytes_mut()[at..];
-            header[tcp::FLAGS] |= transport[tcp::FLAGS] & (tcp::FIN | tcp::PSH);
-            why = rules::closing(transport[tcp::FLAGS]);
-            if is_lro {
-                held.stamp = renew(header, transport);
-                held.size = held.size.max(len);
-                may_be_short = true;
-            }
-        }
-        if why.is_none() && len < held.size && !may_be_short {
-            why = Some(Flush::Short);
-        }
-        if why.is_none() && (held.segs >= held.most || held.room < held.size) {
-            why = Some(Flush::Full);
-        }
+        let (at, header) = tcp_header(&packet);
+        let why = held.add(ids, at, header, packet.payload.len(), is_lro);
+        held.packet.payload.append(&mut packet.payload);
+        pool.put(packet);
         why
     }
 
@@ -597,19 +589,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
 
     /// Takes the train at `place` out of the table and makes it ready.
     fn finish(&mut self, place: usize, why: Flush) {
-        let held = self.table.remove(place);
         self.stats.flushes.add(why);
-        if held.carries == Carries::Acks {
+        let held = self.table.get(place);
+        if held.is.carries == Carries::Acks || held.segs == 1 {
             self.held_packets -= 1;
-            self.ready.push_back(held.packet);
-            return;
+            let packet = self.table.remove(place).packet;
+            return self.ready.push_back(packet);
         }
         self.held_packets -= held.segs as usize;
-        if held.segs > 1 {
-            self.stats.trains += 1;
-            self.stats.segments += u64::from(held.segs);
-        }
-        self.ready.push_back(seal(held, self.config.profile));
+        self.stats.trains += 1;
+        self.stats.segments += u64::from(held.segs);
+        let train = seal(self.table.remove(place), self.config.profile);
+        self.ready.push_back(train);
     }
 }
 
@@ -636,8 +627,16 @@ fn same_headers<B: AsRef<[u8]>>(masks: &Masks, held: &Held<B>, packet: &Packet<B
     }
 }
 
-/// How the identification of an IPv4 header goes on behind a train of `segs` segments, where it does: `header` is its bit and
-/// whether it is the innermost one, `bytes` are those of the train and of the packet.
+/// Where the TCP header of a packet is, and its bytes.
+fn tcp_header<B: AsRef<[u8]>>(packet: &Packet<B>) -> (Option<usize>, &[u8]) {
+    match packet.transport() {
+        Some((Kind::Tcp, header)) => (Some(packet.layout.header_len() - header.len()), header),
+        _ => (None, &[]),
+    }
+}
+
+/// How the identification of an IPv4 header, with its bit and whether it is the innermost one, goes on behind a train of `segs`
+/// segments, where it does. The headers are that of the train and that of the packet.
 #[inline(always)]
 fn next_ids(
     mut ids: Ids,
@@ -702,11 +701,9 @@ fn length(len: usize) -> u16 {
 }
 
 /// Makes the header of a train that of the whole.
+#[inline(never)]
 fn seal<B: AsRef<[u8]>>(held: Held<B>, profile: Profile) -> Box<Packet<B>> {
-    let Held { mut packet, segs, size, ids, .. } = held;
-    if segs < 2 {
-        return packet;
-    }
+    let Held { mut packet, size, ids, .. } = held;
     let total = packet.len();
     let Packet { head, layout, .. } = &mut *packet;
     let (Some(&transport), Some(ip)) = (layout.transport(), layout.inner_ip()) else { return packet };

@@ -2,41 +2,61 @@
 //! being parsed.
 //!
 //! The result is that of the long way, always: whatever is not plain here goes there, and nothing has happened to it yet. That
-//! a packet has the layout of its form follows from its bytes: types, versions and header lengths by [`Forms::find`], length
-//! fields that say exactly what is there by [`Gro::judge`], and nothing else is read by the parser. A packet joins only if all
+//! a packet has the layout of its form follows from its bytes: types, versions and header lengths, and length fields that say
+//! exactly what is there; nothing else is read by the parser. A packet joins only if all
 //! bytes of its headers under the mask of its form are those of the train, addresses and ports included.
 
 use alloc::boxed::Box;
 
-#[cfg(doc)]
-use super::form::Forms;
-use super::form::{Form, Which};
-use super::key::Plain;
-use super::table::{Carries, Held, Ids};
+use super::form::Which;
+use super::key::L3;
+use super::table::{Held, Ids, Is, left};
 use super::{Flush, Frame, Gro, Profile, acks, may_renew, next_ids, rules, verify};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::gso::MIN_TCP_SIZE;
-use crate::packet::{BLOCK, Csum, Packet, Pool, Unit};
+use crate::packet::{Csum, HEAD_BLOCK, Packet, Pool, Start, Unit};
 use crate::time::Nanos;
-use crate::wire::{ipv4, ipv6, protocol, read_u16, read_u32, tcp, udp};
+use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp, udp};
 
 /// What becomes of a packet.
 enum Verdict {
     /// It goes the long way.
     Long,
-    /// It is the first of its flow, which has this hash.
-    Starts(u64),
-    /// It is the next segment of the train at this place.
-    Joins(usize, Ids),
+    /// It is the first of its flow, which has this hash, and has this form.
+    Starts(u64, Which),
+    /// It is the next segment of the train at this place, which is to be closed where there is a reason. Behind so many
+    /// bytes of headers its payload is to be put there.
+    Joins(u32, u16, Option<Flush>),
 }
 
 /// A packet before it is taken.
+#[derive(Clone, Copy)]
 struct Seen<'a> {
     /// Its first bytes. Behind its end they mean nothing.
-    front: &'a [u8; BLOCK],
+    front: &'a [u8; HEAD_BLOCK],
     total: usize,
     csum: Csum,
-    which: Which,
+}
+
+/// What the profile says, made ready.
+#[derive(Debug)]
+pub(super) struct Rules {
+    /// TCP flags with which a packet goes the long way.
+    long_flags: u8,
+    /// A checksum that would not be restored; no 16-bit value where there is none.
+    ones: u32,
+    is_lro: bool,
+}
+
+impl Rules {
+    pub(super) fn new(profile: Profile) -> Rules {
+        let cwr = if profile.joins_cwr() { 0 } else { tcp::CWR };
+        Rules {
+            long_flags: tcp::SYN | tcp::RST | tcp::URG | cwr,
+            ones: if profile == Profile::Strict { 0xffff } else { u32::MAX },
+            is_lro: profile == Profile::Lro,
+        }
+    }
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
@@ -48,31 +68,26 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let front = match bytes.first_chunk() {
             Some(front) => front,
             None => {
-                short = [0; BLOCK];
+                short = [0; HEAD_BLOCK];
                 short[..bytes.len()].copy_from_slice(bytes);
                 &short
             }
         };
-        let Some(which) = self.forms.find(front, frame.start) else { return Some(frame) };
-        let Some(form) = self.forms.get(which) else { return Some(frame) };
-        let (l4, header_len) = (form.plain.l4, form.len);
-        if !form.plain.is_tcp && self.config.tunnels.has(read_u16(front, l4 + udp::DST_PORT).unwrap_or(0)) {
-            return Some(frame);
-        }
-        let seen = Seen { front, total: bytes.len(), csum: frame.csum, which };
-        match self.judge(&seen, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
+        let (total, csum) = (bytes.len(), frame.csum);
+        let seen = Seen { front, total, csum };
+        match self.judge(&seen, frame.start, true, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
             Verdict::Long => return Some(frame),
-            Verdict::Starts(hash) => {
+            Verdict::Starts(hash, which) => {
+                let Some(form) = self.forms.get(which) else { return Some(frame) };
+                let first = First::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
                 let mut packet = pool.take();
-                if let Some(form) = self.forms.get(which) {
-                    packet.load_known(front, seen.total, &form.layout, frame.csum);
-                }
-                packet.payload.push(frame.bytes.skip(header_len));
-                self.start(packet, hash, which, now);
+                packet.load_known(front, total, &form.layout, csum);
+                packet.payload.push(frame.bytes.skip(form.len));
+                self.start(packet, hash, which, first, now);
             }
-            Verdict::Joins(place, ids) => {
-                let why = self.add(place, ids, &front[l4..header_len], seen.total - header_len);
-                self.table.get_mut(place).packet.payload.push(frame.bytes.skip(header_len));
+            Verdict::Joins(place, header_len, why) => {
+                let place = place as usize;
+                self.table.get_mut(place).packet.payload.push(frame.bytes.skip(usize::from(header_len)));
                 if let Some(why) = why {
                     self.finish(place, why);
                 }
@@ -90,19 +105,23 @@ impl<B: AsRef<[u8]>> Gro<B> {
         pool: &mut Pool<B>,
     ) -> Option<Box<Packet<B>>> {
         let Unit::Whole(csum) = packet.offload.unit else { return Some(packet) };
-        let (Some(which), Some(front)) = (self.forms.of(&packet), packet.head.block()) else { return Some(packet) };
-        let seen = Seen { front, total: packet.len(), csum, which };
+        let Some(front) = packet.head.block().filter(|_| self.forms.of(&packet).is_some()) else { return Some(packet) };
+        let start = if packet.layout.starts_with_ethernet() { Start::Ethernet } else { Start::Ip };
+        let seen = Seen { front, total: packet.len(), csum };
         let sum = |from| {
             let mut sum = Sum::of(packet.head.bytes().get(from..).unwrap_or(&[]));
             packet.payload.frags().iter().for_each(|frag| sum.add(frag.bytes()));
             sum
         };
-        match self.judge(&seen, sum) {
+        match self.judge(&seen, start, false, sum) {
             Verdict::Long => return Some(packet),
-            Verdict::Starts(hash) => self.start(packet, hash, which, now),
-            Verdict::Joins(place, ids) => {
-                let header = packet.transport().map_or(&[][..], |(_, header)| header);
-                let why = self.add(place, ids, header, packet.payload.len());
+            Verdict::Starts(hash, which) => {
+                let Some(form) = self.forms.get(which) else { return Some(packet) };
+                let first = First::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
+                self.start(packet, hash, which, first, now);
+            }
+            Verdict::Joins(place, _, why) => {
+                let place = place as usize;
                 self.table.get_mut(place).packet.payload.append(&mut packet.payload);
                 pool.put(packet);
                 if let Some(why) = why {
@@ -113,197 +132,280 @@ impl<B: AsRef<[u8]>> Gro<B> {
         None
     }
 
-    /// What becomes of a packet whose bytes from a place on sum to what `sum` says. If it goes the long way nothing has changed,
-    /// but that the train held of its flow may have been verified, as it would be there.
+    /// What becomes of a packet whose bytes from a place on sum to what `sum` says. `is_raw` says that UDP may be a tunnel.
     #[inline(always)]
-    fn judge(&mut self, seen: &Seen<'_>, sum: impl FnOnce(usize) -> Sum) -> Verdict {
-        let &Seen { front, total, csum, which } = seen;
-        let Some(form) = self.forms.get(which) else { return Verdict::Long };
-        let profile = self.config.profile;
-        let (Plain { is_v6, is_tcp, l4, link }, l3, is_owed) = (form.plain, form.l3, csum == Csum::Partial);
-        if total <= form.len
-            || matches!(csum, Csum::Absent | Csum::Bad)
-            || !is_ip_good(form, front, total, profile)
-            || !is_transport_good(form, front, total, is_owed, profile)
+    fn judge(&mut self, seen: &Seen<'_>, start: Start, is_raw: bool, sum: impl FnOnce(usize) -> Sum) -> Verdict {
+        // What nearly all packets on nearly all links are, seen at once.
+        let word = read_u32(seen.front, ethernet::TYPE).unwrap_or(0);
+        if start == Start::Ethernet
+            && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
+            && seen.front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
         {
-            return Verdict::Long;
+            return self.judge_form::<1, false, true>(seen, is_raw, sum);
         }
-        let Some(hash) = self.hasher.plain(front, form.plain) else { return Verdict::Long };
-        let (header, len) = (&front[l4..form.len], total - form.len);
-        // The long way has a reason for those.
-        let is_tiny = is_tcp && is_owed && len < usize::from(MIN_TCP_SIZE);
-        let place = self.table.find(hash, |_| true);
-        let Some(place) = place else { return self.judge_first(hash, is_tcp, is_tiny, header) };
+        let kind = |tags: usize| read_u16(seen.front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
+        let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
+        match start {
+            Start::Ip => {
+                let kind = if seen.front[0] >> 4 == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
+                self.judge_ip::<0>(seen, kind, is_raw, sum)
+            }
+            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(seen, kind(0), is_raw, sum),
+            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(seen, kind(1), is_raw, sum),
+            Start::Ethernet => self.judge_ip::<3>(seen, kind(2), is_raw, sum),
+        }
+    }
 
-        let held = self.table.get_mut(place);
-        let Some(train) = held.packet.head.block() else { return Verdict::Long };
-        if held.form != which
-            || held.carries != Carries::Data
-            || verify::is_owed(&held.packet) != is_owed
-            || !is_equal(train, front, &form.mask)
-        {
+    /// The same, where `LINK` headers are in front of IP and the last of them has the type `kind`.
+    #[inline(always)]
+    fn judge_ip<const LINK: usize>(
+        &mut self,
+        seen: &Seen<'_>,
+        kind: u16,
+        is_raw: bool,
+        sum: impl FnOnce(usize) -> Sum,
+    ) -> Verdict {
+        let l3 = const { L3[LINK] };
+        let (first, v4, v6) = (seen.front[l3], seen.front[l3 + ipv4::PROTOCOL], seen.front[l3 + ipv6::NEXT_HEADER]);
+        match (kind, first, v4, v6) {
+            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.judge_form::<LINK, false, true>(seen, is_raw, sum),
+            (ethertype::IPV4, 0x45, protocol::UDP, _) => self.judge_form::<LINK, false, false>(seen, is_raw, sum),
+            (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => self.judge_form::<LINK, true, true>(seen, is_raw, sum),
+            (ethertype::IPV6, 0x60..=0x6f, _, protocol::UDP) => self.judge_form::<LINK, true, false>(seen, is_raw, sum),
+            _ => Verdict::Long,
+        }
+    }
+
+    /// The same, of IP without options and this transport, as far as types and versions say. If it goes the long way nothing has
+    /// changed, but that the train held of its flow may have been verified, as it would be there.
+    #[inline(never)]
+    fn judge_form<const LINK: usize, const V6: bool, const TCP: bool>(
+        &mut self,
+        &Seen { front, total, csum }: &Seen<'_>,
+        is_raw: bool,
+        sum: impl FnOnce(usize) -> Sum,
+    ) -> Verdict {
+        let l3 = const { L3[LINK] };
+        let ip_len = const { if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        let (ip, transport) = (&front[l3..l4], &front[l4..l4 + tcp::MIN_LEN]);
+        let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+
+        let is_verified = matches!(csum, Csum::Verified);
+        let is_owed = !is_verified && matches!(csum, Csum::Partial);
+        let is_bad = !is_verified && matches!(csum, Csum::Absent | Csum::Bad);
+        // What the length fields say is exactly what is there.
+        let is_exact = if V6 {
+            usize::from(word(ip, ipv6::PAYLOAD_LEN)) + l4 == total
+        } else {
+            usize::from(word(ip, ipv4::TOTAL_LEN)) + l3 == total
+        };
+        let ones = self.rules.ones;
+        let is_odd = !V6 && (u32::from(word(ip, ipv4::CHECKSUM)) == ones || !is_sum_good(ip));
+        if !is_exact || is_odd || is_bad {
             return Verdict::Long;
         }
-        if is_tcp {
-            let in_turn = read_u32(header, tcp::SEQ) == Some(held.next_seq);
-            let is_cwr = header[tcp::FLAGS] & tcp::CWR != 0 && !profile.joins_cwr();
-            let renews = profile != Profile::Lro || may_renew(&train[l4..form.len], header, held.stamp).is_ok();
-            if !in_turn || is_cwr || !renews {
+        if TCP {
+            let is_odd = !is_owed && u32::from(word(transport, tcp::CHECKSUM)) == ones;
+            if transport[tcp::FLAGS] & self.rules.long_flags != 0 || is_odd {
+                return Verdict::Long;
+            }
+        } else {
+            let is_exact = usize::from(word(transport, udp::LENGTH)) + l4 == total;
+            let is_tunnel = is_raw && self.config.tunnels.has(word(transport, udp::DST_PORT));
+            if !is_exact || word(transport, udp::CHECKSUM) == 0 || is_tunnel {
                 return Verdict::Long;
             }
         }
-        let may_be_larger = is_tcp && profile == Profile::Lro && len <= held.room;
-        if len > held.size && !may_be_larger {
+
+        let hash = self.hasher.usual::<LINK, V6, TCP>(front);
+        let Some(place) = self.table.find(hash, |_| true) else {
+            return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
+        };
+        let held = self.table.get_mut(place);
+        let Some((form, train)) = self.forms.get(held.is.which()).zip(held.packet.head.block()) else {
+            return Verdict::Long;
+        };
+        // Types, versions, header lengths, fragments and flags are among what is equal, so that the form is too.
+        let Some(len) = total.checked_sub(form.len).filter(|len| *len > 0) else {
+            return Verdict::Long;
+        };
+        if !held.is.train_of(LINK, is_owed) || self.kernel.differ(train, front, &form.mask, form.len) {
             return Verdict::Long;
         }
-        let mut ids = Ok(held.ids);
-        if !is_v6 {
-            ids = next_ids(held.ids, held.segs, (1 << link, true), profile, (&train[l3..l4], &front[l3..l4]));
+        let is_lro = TCP && self.rules.is_lro;
+        if TCP && read_u32(transport, tcp::SEQ) != Some(held.next_seq) {
+            return Verdict::Long;
         }
-        let Ok(ids) = ids else { return Verdict::Long };
+        if is_lro {
+            let range = l4..form.len;
+            let (Some(train), Some(header)) = (train.get(range.clone()), front.get(range)) else {
+                return Verdict::Long;
+            };
+            if len > held.room || may_renew(train, header, held.stamp).is_err() {
+                return Verdict::Long;
+            }
+        } else if len > held.size {
+            return Verdict::Long;
+        }
+        let mut ids = held.ids;
+        if !V6 && held.segs == 1 {
+            match next_ids(ids, 1, (1 << LINK, true), self.config.profile, (&train[l3..l4], ip)) {
+                Ok(next) => ids = next,
+                Err(_) => return Verdict::Long,
+            }
+        } else if !V6 && !self.rules.is_lro {
+            // From the third segment on it is as it was from the first to the second.
+            let counted = if ids.fixed & (1 << LINK) == 0 { held.segs as u16 } else { 0 };
+            if word(ip, ipv4::ID) != word(&train[l3..l4], ipv4::ID).wrapping_add(counted) {
+                return Verdict::Long;
+            }
+        }
         if !held.verified {
             match verify::verify(&mut held.packet, &mut self.stats.checksummed_bytes) {
                 Ok(()) => held.verified = true,
                 Err(_) => {
                     self.finish(place, Flush::BadChecksum);
-                    return self.judge_first(hash, is_tcp, is_tiny, header);
+                    return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
                 }
             }
         }
-        let is_good = match csum {
-            Csum::Verified => true,
-            Csum::Complete(mut all) => {
-                all.remove(Sum::of(&front[l3..l4]));
-                let mut whole = pseudo(form, front, total);
-                whole.append(all, total - l4);
-                whole.fold() == 0xffff
-            }
-            Csum::Partial => {
-                let field = l4 + if is_tcp { tcp::CHECKSUM } else { udp::CHECKSUM };
-                read_u16(front, field) == Some(Field::primed(pseudo(form, front, total)).value())
-            }
-            _ => {
-                let mut whole = pseudo(form, front, total);
-                whole.append(sum(l4), total - l4);
-                let is_good = whole.fold() == 0xffff;
-                if is_good {
-                    self.stats.checksummed_bytes += len as u64;
+        if !is_verified {
+            let number = if TCP { protocol::TCP } else { protocol::UDP };
+            let mut whole = pseudo::<V6>(ip, number, total - l4);
+            let is_good = match csum {
+                Csum::Complete(mut all) => {
+                    all.remove(Sum::of(&ip[..ip_len]));
+                    whole.append(all, total - l4);
+                    whole.fold() == 0xffff
                 }
-                is_good
+                Csum::Partial => {
+                    let field = word(transport, if TCP { tcp::CHECKSUM } else { udp::CHECKSUM });
+                    field == Field::primed(whole).value()
+                }
+                _ => {
+                    whole.append(sum(l4), total - l4);
+                    let is_good = whole.fold() == 0xffff;
+                    self.stats.checksummed_bytes += if is_good { len as u64 } else { 0 };
+                    is_good
+                }
+            };
+            if !is_good {
+                return Verdict::Long;
             }
-        };
-        if !is_good {
-            return Verdict::Long;
         }
-        if is_tcp && self.config.acks {
+        let header_len = form.len;
+        let header = front.get(l4..header_len).unwrap_or(&[]);
+        self.stats.packets += 1;
+        self.held_packets += 1;
+        let why = held.add(ids, TCP.then_some(l4), header, len, is_lro);
+        if TCP && self.config.acks {
             self.memory.other(hash, header);
         }
-        self.stats.packets += 1;
-        Verdict::Joins(place, ids)
+        Verdict::Joins(place as u32, header_len as u16, why)
     }
 
     /// What becomes of a packet of whose flow nothing is held.
     #[inline(always)]
-    fn judge_first(&mut self, hash: u64, is_tcp: bool, is_tiny: bool, header: &[u8]) -> Verdict {
-        if is_tiny {
+    fn judge_first<const LINK: usize, const V6: bool, const TCP: bool>(
+        &mut self,
+        hash: u64,
+        front: &[u8; HEAD_BLOCK],
+        total: usize,
+        is_owed: bool,
+    ) -> Verdict {
+        let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        let Some(which) = self.forms.which::<V6, TCP>(LINK, &front[l4..]) else { return Verdict::Long };
+        let Some(form) = self.forms.get(which) else { return Verdict::Long };
+        let is_fragment = !V6 && read_u16(front, L3[LINK] + ipv4::FRAGMENT).is_none_or(|word| word & !ipv4::DF != 0);
+        let least = form.len + if TCP && is_owed { usize::from(MIN_TCP_SIZE) } else { 1 };
+        if total < least || is_fragment {
             return Verdict::Long;
         }
-        if is_tcp && self.config.acks {
-            self.memory.other(hash, header);
+        if TCP && self.config.acks {
+            self.memory.other(hash, front.get(l4..form.len).unwrap_or(&[]));
         }
-        Verdict::Starts(hash)
+        Verdict::Starts(hash, which)
     }
 
     /// Starts a train with a packet that is good for one, or passes it on where nothing could join it.
     #[inline(always)]
-    fn start(&mut self, packet: Box<Packet<B>>, hash: u64, which: Which, now: Nanos) {
+    fn start(&mut self, packet: Box<Packet<B>>, hash: u64, which: Which, first: First, now: Nanos) {
         self.stats.packets += 1;
         let Some(form) = self.forms.get(which) else { return };
-        let (is_tcp, size) = (form.plain.is_tcp, packet.payload.len());
-        let (mut next_seq, mut stamp, mut closed) = (0, 0, None);
-        let ip_len = form.len - form.l3;
-        if is_tcp && let Some(header) = packet.head.bytes().get(form.plain.l4..) {
-            next_seq = read_u32(header, tcp::SEQ).unwrap_or(0);
-            closed = header.get(tcp::FLAGS).copied().and_then(rules::closing);
-            if self.config.profile == Profile::Lro {
-                stamp = acks::stamps(header).map_or(0, |stamps| stamps.value);
-            }
-        }
-        let most = self.most(is_tcp);
-        let room = self.limit(is_tcp).saturating_sub(ip_len + size);
-        if closed.is_none() && (most < 2 || room < size) {
-            closed = Some(Flush::Full);
-        }
-        if let Some(why) = closed {
-            self.stats.flushes.add(why);
+        let unit = packet.offload.unit;
+        let size = packet.payload.len();
+        let most = self.most(form.is_tcp);
+        let room = self.limit(form.is_tcp).saturating_sub(size + form.len - form.l3);
+        let closed = rules::closing(first.flags);
+        if closed.is_some() || most < 2 || room < size {
+            self.stats.flushes.add(closed.unwrap_or(Flush::Full));
             self.ready.push_back(packet);
             return;
         }
-        let verified = packet.offload.unit == Unit::Whole(Csum::Verified);
         self.keep(Held {
             hash,
             since: now,
             size,
             room,
+            left: left(most - 1, room, size),
             segs: 1,
             most,
-            next_seq: next_seq.wrapping_add(size as u32),
-            stamp,
+            next_seq: first.seq.wrapping_add(size as u32),
+            stamp: first.stamp,
             ids: Ids::default(),
-            form: which,
-            carries: Carries::Data,
-            verified,
+            is: Is::train(which, matches!(unit, Unit::Whole(Csum::Partial))),
+            verified: matches!(unit, Unit::Whole(Csum::Verified)),
             packet,
         });
     }
 }
 
-/// Whether an IP header is one that a train can have, and says that the packet ends where it does.
-#[inline(always)]
-fn is_ip_good(form: &Form, front: &[u8; BLOCK], total: usize, profile: Profile) -> bool {
-    if form.plain.is_v6 {
-        return read_u16(front, form.l3 + ipv6::PAYLOAD_LEN).map(usize::from) == Some(total - form.plain.l4);
-    }
-    let Some(header) = front[form.l3..].first_chunk::<{ ipv4::MIN_LEN }>() else { return false };
-    let is_exact = read_u16(header, ipv4::TOTAL_LEN).map(usize::from) == Some(total - form.l3);
-    let is_whole = read_u16(header, ipv4::FRAGMENT).is_some_and(|word| word & !ipv4::DF == 0);
-    let is_canonical = profile != Profile::Strict || read_u16(header, ipv4::CHECKSUM) != Some(0xffff);
-    is_exact && is_whole && is_canonical && Sum::of(header).fold() == 0xffff
+/// What is kept of the TCP header that begins a train; zero of UDP.
+struct First {
+    seq: u32,
+    flags: u8,
+    /// The timestamp, where it may move on.
+    stamp: u32,
 }
 
-/// The same for a transport header, checksums aside that cover the payload.
-#[inline(always)]
-fn is_transport_good(form: &Form, front: &[u8; BLOCK], total: usize, is_owed: bool, profile: Profile) -> bool {
-    let l4 = form.plain.l4;
-    if form.plain.is_tcp {
-        let is_data = front[l4 + tcp::FLAGS] & (tcp::SYN | tcp::RST | tcp::URG) == 0;
-        let may_be_ones = is_owed || profile != Profile::Strict;
-        return is_data && (may_be_ones || read_u16(front, l4 + tcp::CHECKSUM) != Some(0xffff));
+impl First {
+    /// Of a packet that begins with `front` and has a TCP header at `at`.
+    #[inline(always)]
+    fn read(front: &[u8; HEAD_BLOCK], at: Option<usize>, is_lro: bool) -> First {
+        let Some(header) = at.and_then(|at| front.get(at..at + tcp::STAMPED_LEN)) else {
+            return First { seq: 0, flags: 0, stamp: 0 };
+        };
+        let is_stamped = is_lro && tcp::header_len(header[tcp::OFFSET]) == tcp::STAMPED_LEN;
+        First {
+            seq: read_u32(header, tcp::SEQ).unwrap_or(0),
+            flags: header[tcp::FLAGS],
+            stamp: if is_stamped { acks::stamps(header).map_or(0, |stamps| stamps.value) } else { 0 },
+        }
     }
-    let is_exact = read_u16(front, l4 + udp::LENGTH).map(usize::from) == Some(total - l4);
-    is_exact && read_u16(front, l4 + udp::CHECKSUM) != Some(0)
 }
 
-/// Whether two heads are the same under a mask.
+/// Whether the words of an IPv4 header without options sum to all ones, in whatever byte order.
 #[inline(always)]
-fn is_equal(a: &[u8; BLOCK], b: &[u8; BLOCK], mask: &[u8; BLOCK]) -> bool {
-    let word = |bytes: &[u8; BLOCK], at: usize| bytes[at..at + 8].first_chunk().map_or(0, |w| u64::from_ne_bytes(*w));
-    let differs = |range: core::ops::Range<usize>| {
-        range.step_by(8).fold(0, |all, at| all | ((word(a, at) ^ word(b, at)) & word(mask, at)))
-    };
-    // Most headers end in the first half.
-    differs(0..BLOCK / 2) == 0 && differs(BLOCK / 2..BLOCK) == 0
+fn is_sum_good(header: &[u8]) -> bool {
+    let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    let last = header[16..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+    // 2^64 is 1 modulo 65535, so that what is carried out comes back in.
+    let (sum, carry) = word(0).overflowing_add(word(8));
+    let (sum, again) = sum.overflowing_add(u64::from(last) + u64::from(carry));
+    // The version is not zero, and so neither is the sum: in 16 bits it is all ones. A multiple of 65535 is what times its
+    // inverse modulo 2^64 is no more than the largest quotient.
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    sum.wrapping_add(u64::from(again)).wrapping_mul(INVERSE) <= u64::MAX / 0xffff
 }
 
-/// The pseudo header of a packet of this form.
+/// The pseudo header of a packet with the IP header `ip`, for `len` bytes from its transport header on.
 #[inline(always)]
-fn pseudo(form: &Form, front: &[u8; BLOCK], total: usize) -> Sum {
-    let number = if form.plain.is_tcp { protocol::TCP } else { protocol::UDP };
-    let (ip, len) = (&front[form.l3..], total - form.plain.l4);
-    if form.plain.is_v6 {
-        let address = |range| ip.get(range).and_then(|bytes: &[u8]| bytes.first_chunk()).copied().unwrap_or_default();
-        return pseudo_v6(address(ipv6::SRC), address(ipv6::DST), number, len);
+fn pseudo<const V6: bool>(ip: &[u8], number: u8, len: usize) -> Sum {
+    if V6 {
+        let address = |at: usize| ip[at..].first_chunk().copied().unwrap_or_default();
+        return pseudo_v6(address(ipv6::SRC.start), address(ipv6::DST.start), number, len);
     }
-    let address = |range| ip.get(range).and_then(|bytes: &[u8]| bytes.first_chunk()).copied().unwrap_or_default();
-    pseudo_v4(address(ipv4::SRC), address(ipv4::DST), number, len)
+    let address = |at: usize| ip[at..].first_chunk().copied().unwrap_or_default();
+    pseudo_v4(address(ipv4::SRC.start), address(ipv4::DST.start), number, len)
 }

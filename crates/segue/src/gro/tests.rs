@@ -5,7 +5,7 @@ use segue_testkit::build::{Gre, Ip, L4, Packet as Built, Shim, Tcp, Tunnel, Udp,
 
 use super::key::FlowKey;
 use super::rules::{self, VARYING};
-use super::table::{Carries, Held, Ids, Table};
+use super::table::{Carries, Held, Ids, Is, Table};
 use super::*;
 use crate::packet::{Frag, Layout, Start, Stop, Tunnels};
 
@@ -20,10 +20,10 @@ fn packet(port: u16) -> Box<Packet<Vec<u8>>> {
 
 fn held(port: u16, hash: u64) -> Held<Vec<u8>> {
     let (size, segs, since) = (40, 1, Nanos(u64::from(port)));
-    let (ids, form, carries) = (Ids::default(), Which::NONE, Carries::Data);
-    let (most, room, next_seq, stamp, verified) = (9, 999, 0, 0, false);
+    let (ids, is) = (Ids::default(), Is::other(None, Carries::Data, false));
+    let (most, left, room, next_seq, stamp, verified) = (9, 8, 999, 0, 0, false);
     let packet = packet(port);
-    Held { packet, hash, since, size, room, segs, most, next_seq, stamp, ids, form, carries, verified }
+    Held { packet, hash, since, size, room, left, segs, most, next_seq, stamp, ids, is, verified }
 }
 
 #[test]

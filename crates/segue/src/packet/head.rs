@@ -1,12 +1,10 @@
 //! The header array of a packet: a fixed buffer with room in front.
 
+use crate::arch::HEAD_BLOCK;
 use crate::wire::parse::MAX_HEADER_BYTES;
 
 /// Bytes that can be put in front of a freshly loaded head: IPv6, UDP, GUE with remote checksum and GRE in full are 76.
 pub const HEADROOM: usize = 80;
-
-/// Bytes that are copied and compared in one go: most headers are no longer.
-pub(crate) const BLOCK: usize = 128;
 
 /// All headers of one packet, contiguous, with up to [`HEADROOM`] bytes of room in front.
 #[derive(Clone)]
@@ -30,6 +28,7 @@ impl core::fmt::Debug for Head {
 
 impl Head {
     /// Bytes held.
+    #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.end - self.start)
     }
@@ -40,11 +39,13 @@ impl Head {
     }
 
     /// The headers.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.buf[usize::from(self.start)..usize::from(self.end)]
     }
 
     /// The headers, to be changed.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buf[usize::from(self.start)..usize::from(self.end)]
     }
@@ -60,16 +61,16 @@ impl Head {
 
     /// As [`Head::set`] with the first `len` bytes of `block`; a copy of constant length.
     #[inline(always)]
-    pub(crate) fn set_block(&mut self, block: &[u8; BLOCK], len: usize) {
+    pub(crate) fn set_block(&mut self, block: &[u8; HEAD_BLOCK], len: usize) {
         self.start = HEADROOM as u16;
-        self.end = (HEADROOM + len.min(BLOCK)) as u16;
+        self.end = (HEADROOM + len.min(HEAD_BLOCK)) as u16;
         // What is behind the end is never shown.
-        self.buf[HEADROOM..HEADROOM + BLOCK].copy_from_slice(block);
+        self.buf[HEADROOM..HEADROOM + HEAD_BLOCK].copy_from_slice(block);
     }
 
     /// The headers and what lies behind them in the array, where that is enough for a block.
     #[inline(always)]
-    pub(crate) fn block(&self) -> Option<&[u8; BLOCK]> {
+    pub(crate) fn block(&self) -> Option<&[u8; HEAD_BLOCK]> {
         self.buf.get(usize::from(self.start)..)?.first_chunk()
     }
 

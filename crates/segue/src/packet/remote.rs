@@ -42,8 +42,8 @@ pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<Remcsum> {
 
 /// Takes the option out of the header in `bytes`, where it has one; nothing moves.
 pub fn withdraw(bytes: &mut [u8], kind: Kind) {
-    if let Some(format) = kind.format() {
-        (format.withdraw)(bytes);
+    if let Some(withdraw) = kind.format().and_then(|format| format.withdraw) {
+        withdraw(bytes);
     }
 }
 

@@ -49,10 +49,11 @@ pub struct Format {
     /// Reads a header at the start of a UDP payload, of which the first bytes are given; `None` where nobody can say what
     /// is inside.
     pub read: fn(&[u8]) -> Option<Shim>,
+    /// Takes the remote checksum option out of a header, where it has one, without moving anything; for formats that have such
+    /// an option.
+    pub withdraw: Option<fn(&mut [u8])>,
     /// The bytes of the header that tell flows apart, such as a network identifier.
     pub flow: Range<usize>,
-    /// Takes the remote checksum option out of a header, where it has one; nothing moves.
-    pub withdraw: fn(&mut [u8]),
 }
 
 macro_rules! formats {

@@ -22,19 +22,12 @@ const CONTROL: u8 = 0x20;
 const HLEN: u8 = 0x1f;
 
 /// GUE for the table of formats.
-pub const FORMAT: Format = Format { kind: Kind::Gue, name: "GUE", port: PORT, read, flow: 0..0, withdraw };
+pub const FORMAT: Format =
+    Format { kind: Kind::Gue, name: "GUE", port: PORT, read, withdraw: Some(Gue::withdraw_remcsum), flow: 0..0 };
 
 fn read(bytes: &[u8]) -> Option<Shim> {
     let gue = Gue::parse(bytes).ok()?;
     Some(Shim { len: gue.len, next: Next::Protocol(gue.protocol), remcsum: gue.remcsum })
-}
-
-/// Its bytes become zero and stay, as a surplus that receivers skip.
-fn withdraw(bytes: &mut [u8]) {
-    if Gue::parse(bytes).is_ok_and(|gue| gue.remcsum.is_some()) {
-        // The option's flag is the only private one.
-        bytes[2..REMCSUM_LEN].fill(0);
-    }
 }
 
 /// What a GUE header says.
@@ -107,6 +100,15 @@ impl Gue {
             return Err(Refusal::Control);
         }
         Ok(Gue { protocol: bytes[1], len, remcsum })
+    }
+
+    /// Takes the remote checksum option out of a header that has one. Its bytes become zero and stay, as a surplus that
+    /// receivers skip, so that nothing moves.
+    pub fn withdraw_remcsum(bytes: &mut [u8]) {
+        if Gue::parse(bytes).is_ok_and(|gue| gue.remcsum.is_some()) {
+            // The option's flag is the only private one.
+            bytes[2..REMCSUM_LEN].fill(0);
+        }
     }
 
     /// Bytes that a header with or without the remote checksum option takes when we write it.

@@ -68,16 +68,19 @@ pub mod ethertype {
 }
 
 /// Big-endian 16-bit value at `at`, or `None` past the end.
+#[inline]
 pub fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 /// Big-endian 32-bit value at `at`, or `None` past the end.
+#[inline]
 pub fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 /// Writes a big-endian 16-bit value; a place past the end is left alone and gives `false`.
+#[inline]
 pub fn write_u16(bytes: &mut [u8], at: usize, value: u16) -> bool {
     match bytes.get_mut(at..).and_then(|b| b.first_chunk_mut()) {
         Some(place) => {
@@ -89,6 +92,7 @@ pub fn write_u16(bytes: &mut [u8], at: usize, value: u16) -> bool {
 }
 
 /// Writes a big-endian 32-bit value; a place past the end is left alone and gives `false`.
+#[inline]
 pub fn write_u32(bytes: &mut [u8], at: usize, value: u32) -> bool {
     match bytes.get_mut(at..).and_then(|b| b.first_chunk_mut()) {
         Some(place) => {

@@ -25,11 +25,13 @@ pub struct Header {
 
 impl Header {
     /// First byte.
+    #[inline]
     pub fn start(&self) -> usize {
         usize::from(self.off)
     }
 
     /// First byte after it.
+    #[inline]
     pub fn end(&self) -> usize {
         usize::from(self.off) + usize::from(self.len)
     }
@@ -108,7 +110,7 @@ impl Tunnels {
     }
 
     fn add(mut self, port: u16, carried: Carried) -> Self {
-        if let Some(free) = self.ports.iter_mut().find(|p| p.0 == 0) {
+        if let Some(free) = self.ports.iter_mut().find(|p| p.0 == 0 && port != 0) {
             *free = (port, carried);
         }
         self
@@ -160,6 +162,7 @@ impl Layout {
     }
 
     /// The headers, outermost first.
+    #[inline]
     pub fn headers(&self) -> &[Header] {
         &self.headers[..usize::from(self.count)]
     }
@@ -170,6 +173,7 @@ impl Layout {
     }
 
     /// Bytes of all headers: where the payload starts.
+    #[inline]
     pub fn header_len(&self) -> usize {
         self.headers().last().map_or(0, Header::end)
     }
@@ -185,9 +189,23 @@ impl Layout {
         self.exact && self.padded
     }
 
-    /// The same headers in a packet that ends at `end`; the layout must be exact.
-    pub(crate) fn ending(&self, end: usize) -> Layout {
-        Layout { end: end as u32, ..*self }
+    /// Becomes `other`, which is exact and has no more than five headers, for a packet that ends at `end`.
+    #[inline(always)]
+    pub(crate) fn set_short(&mut self, other: &Layout, end: usize) {
+        const SHORT: usize = 5;
+        debug_assert!(other.is_exact() && usize::from(other.count) <= SHORT);
+        // What is behind the last header means nothing.
+        if let (Some(to), Some(from)) = (self.headers.first_chunk_mut::<SHORT>(), other.headers.first_chunk::<SHORT>())
+        {
+            *to = *from;
+        }
+        (self.count, self.stop, self.exact, self.padded, self.end) = (other.count, other.stop, true, false, end as u32);
+    }
+
+    /// Whether the outermost header is that of Ethernet.
+    #[inline]
+    pub(crate) fn starts_with_ethernet(&self) -> bool {
+        self.headers().first().is_some_and(|first| first.kind == Kind::Ethernet)
     }
 
     /// Forgets all headers.
@@ -201,16 +219,19 @@ impl Layout {
     }
 
     /// Bytes up to the end of the outermost IP packet: what is present less Ethernet padding.
+    #[inline]
     pub fn end(&self) -> usize {
         self.end as usize
     }
 
     /// The innermost TCP or UDP header, where parsing got there.
+    #[inline]
     pub fn transport(&self) -> Option<&Header> {
         if self.stop == Stop::Transport { self.headers().last() } else { None }
     }
 
     /// The innermost IP header.
+    #[inline]
     pub fn inner_ip(&self) -> Option<&Header> {
         self.headers().iter().rfind(|h| h.is_ip())
     }
@@ -247,6 +268,18 @@ impl Layout {
         self.count = total as u8;
         self.end += shift as u32;
         true
+    }
+
+    /// Takes the first `count` headers off, as what stands in front of IP is; all where there are fewer.
+    pub(crate) fn remove_front(&mut self, count: usize) {
+        let count = count.min(usize::from(self.count));
+        let Some(shift) = count.checked_sub(1).map(|last| self.headers[last].end()) else { return };
+        self.headers.copy_within(count.., 0);
+        self.count -= count as u8;
+        for header in &mut self.headers[..usize::from(self.count)] {
+            header.off -= shift as u16;
+        }
+        self.end = self.end.saturating_sub(shift as u32);
     }
 
     fn stopped(mut self, stop: Stop) -> Layout {

@@ -22,18 +22,12 @@ const REMCSUM: u32 = 0x0020_0000;
 const REMCSUM_UDP: u8 = 0x80;
 
 /// VXLAN for the table of formats.
-pub const FORMAT: Format = Format { kind: Kind::Vxlan, name: "VXLAN", port: PORT, read, flow: 4..7, withdraw };
+pub const FORMAT: Format =
+    Format { kind: Kind::Vxlan, name: "VXLAN", port: PORT, read, withdraw: Some(Vxlan::withdraw_remcsum), flow: 4..7 };
 
 fn read(bytes: &[u8]) -> Option<Shim> {
     let vxlan = Vxlan::parse(bytes).ok()?;
     Some(Shim { len: LEN, next: Next::Type(ethertype::TEB), remcsum: vxlan.remcsum })
-}
-
-fn withdraw(bytes: &mut [u8]) {
-    if let Ok(Vxlan { vni, remcsum: Some(_) }) = Vxlan::parse(bytes) {
-        // The header was there, and one without the option can always be said.
-        let _ = Vxlan { vni, remcsum: None }.emit(bytes);
-    }
 }
 
 /// What a VXLAN header says. An Ethernet frame follows it.
@@ -71,6 +65,15 @@ impl Vxlan {
                 Ok(Vxlan { vni, remcsum: Some(Remcsum { start, offset: start + field as u16 }) })
             }
             _ => Err(Refusal::Flags),
+        }
+    }
+
+    /// Takes the remote checksum option out of a header that has one.
+    pub fn withdraw_remcsum(bytes: &mut [u8]) {
+        if Vxlan::parse(bytes).is_ok_and(|vxlan| vxlan.remcsum.is_some()) {
+            // The flag's bit, and the byte behind the network identifier.
+            bytes[1] &= !(REMCSUM >> 16) as u8;
+            bytes[7] = 0;
         }
     }
 
@@ -147,5 +150,19 @@ mod tests {
         assert_eq!(Vxlan::parse(&[0x88, 0, 0, 1, 0, 0, 1, 0]), Err(Refusal::Flags));
         assert_eq!(Vxlan::parse(&[0x08, 0, 0, 0, 0, 0, 1, 7]), Err(Refusal::Flags));
         assert_eq!(Vxlan::parse(&[0x08, 0x20, 0, 1, 0, 0, 1, 7]), Err(Refusal::Flags));
+    }
+
+    #[test]
+    fn an_option_is_taken_out_and_nothing_else() {
+        let mut with = [0; LEN];
+        let remcsum = Some(Remcsum { start: 34, offset: 50 });
+        Vxlan { vni: 0x123456, remcsum }.emit(&mut with).unwrap();
+        let mut without = [0; LEN];
+        Vxlan { vni: 0x123456, remcsum: None }.emit(&mut without).unwrap();
+        for bytes in [&mut with, &mut without.clone()] {
+            Vxlan::withdraw_remcsum(bytes);
+            assert_eq!(*bytes, without);
+        }
+        Vxlan::withdraw_remcsum(&mut []);
     }
 }

@@ -108,7 +108,6 @@ fn check(inner: &build::Packet, tunnels: &[Tunnel], ethernet: Option<&Ethernet>,
 /// The tunnel around a fragment. An option that handed the transport checksum to the far end has left its bytes behind.
 fn wrap_as_gso_leaves_it(tunnel: &Tunnel, inside: &[u8]) -> Vec<u8> {
     if let Some((udp, Shim::Vxlan(vni, true))) = tunnel.udp {
-        // Its option has no bytes of its own.
         return Tunnel { udp: Some((udp, Shim::Vxlan(vni, false))), ..tunnel.clone() }.wrap(inside);
     }
     let Some((udp, Shim::Gue(Some(Remcsum::Transport)))) = tunnel.udp else { return tunnel.wrap(inside) };
