@@ -6,10 +6,10 @@
 use std::io;
 use std::net::IpAddr;
 
-use segue::encap::{DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, Fdb, OuterCsum, Received, Way};
+use segue::encap::{self, DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, Fdb, Fit, OuterCsum, Received, Way};
 use segue::gro::{self, Gro};
 use segue::gso;
-use segue::packet::{Frag, Packet};
+use segue::packet::{Frag, Packet, Start, Tunnels};
 use segue::reason::Counts;
 use segue::time::Nanos;
 use segue::wire::ethernet;
@@ -23,6 +23,7 @@ segue::reasons! {
     /// Why the tunnel itself dropped something, beside what encapsulation, decapsulation and ports name.
     pub enum Dropped {
         UnknownPeer = "unknown_peer": "A datagram whose source is not a configured remote address.",
+        PathMtu = "path_mtu": "A packet that the way has become too narrow for; its sender was told by ICMP.",
         NoRemote = "no_remote": "A frame for a group or an unknown address, and no remote that has such.",
     }
 }
@@ -78,6 +79,7 @@ pub struct Tunnel {
     flood: Vec<u16>,
     outer_csum: OuterCsum,
     gro: Option<Gro<Page>>,
+    way: WayMtu,
     rx: RxBatch,
     budget: usize,
     drops: Counts<Dropped>,
@@ -105,6 +107,7 @@ impl Tunnel {
             flood: parts.flood,
             outer_csum: parts.outer_csum,
             gro: parts.gro.map(Gro::new),
+            way: WayMtu::default(),
             rx: RxBatch::new(parts.pages),
             budget: parts.budget.max(1),
             drops: Counts::default(),
@@ -123,11 +126,42 @@ impl Tunnel {
             }
         }
         let polled = self.inside.port.receive(&mut self.rx, self.budget)?;
+        if !self.rx.packets.is_empty() {
+            self.way.ask(&*self.outside.port, self.encap.config().overhead(), now);
+        }
         while let Some(packet) = self.rx.packets.pop_front() {
-            self.wrap(packet, now);
+            match self.way.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
+                Fit::Fits => self.wrap(packet, now),
+                Fit::Fragment => self.wrap_in_fragments(packet, now),
+                Fit::TooBig(mtu) => self.tell_sender(packet, mtu),
+            }
+        }
+        if self.way.inside.is_some() && !self.inside.blocked {
+            self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
         }
         self.outside.transmit(&mut self.rx, &mut self.split_drops)?;
         Ok(polled)
+    }
+
+    /// A packet that does not fit the way and may be fragmented: its outside is.
+    fn wrap_in_fragments(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
+        self.way.fragments = true;
+        self.wrap(packet, now);
+        self.way.fragments = false;
+    }
+
+    /// A packet that does not fit the way and must not be fragmented: its sender hears of it.
+    fn tell_sender(&mut self, packet: Box<Packet<Page>>, mtu: usize) {
+        self.drops.add(Dropped::PathMtu);
+        if let Some(mut page) = self.rx.pages.take()
+            && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
+        {
+            let start = if self.encap.config().mode.is_ethernet() { Start::Ethernet } else { Start::Ip };
+            let mut error = self.rx.pool.take();
+            error.load(Frag::all(page.freeze(len)), start, &Tunnels::NONE);
+            self.inside.push(error, &mut self.rx, &mut self.split_drops);
+        }
+        self.rx.pool.put(packet);
     }
 
     /// Puts a packet into the tunnel, or a frame into those of all remotes that should have it.
@@ -163,7 +197,12 @@ impl Tunnel {
 
     fn send(&mut self, mut packet: Box<Packet<Page>>) {
         match self.encap.push(&mut packet) {
-            Ok(()) => self.outside.push(packet, &mut self.rx, &mut self.split_drops),
+            Ok(()) => {
+                if let (true, Some(outer)) = (self.way.fragments, &mut packet.outer) {
+                    outer.df = false;
+                }
+                self.outside.push(packet, &mut self.rx, &mut self.split_drops);
+            }
             Err(why) => {
                 self.encap_drops.add(why);
                 self.rx.pool.put(packet);
@@ -222,6 +261,33 @@ impl Tunnel {
                 }
             }
         }
+    }
+}
+
+/// How often the outside port is asked for the MTU of the way, in nanoseconds: more often than any TCP repeats itself.
+const ASK_EVERY: u64 = 100_000_000;
+
+/// What is known of the way's MTU.
+#[derive(Debug, Default)]
+struct WayMtu {
+    asked: Option<Nanos>,
+    /// What it was at first: the interface and whoever set the inside's MTU know that much.
+    first: Option<usize>,
+    /// Bytes of inner IP that fit, once that is less than at first.
+    inside: Option<usize>,
+    /// The packet at hand is to be fragmented outside.
+    fragments: bool,
+}
+
+impl WayMtu {
+    fn ask(&mut self, port: &dyn Port, overhead: usize, now: Nanos) {
+        if self.asked.is_some_and(|asked| now.0.saturating_sub(asked.0) < ASK_EVERY) {
+            return;
+        }
+        self.asked = Some(now);
+        let mtu = port.path_mtu();
+        let first = *self.first.get_or_insert(mtu.unwrap_or(usize::MAX));
+        self.inside = mtu.filter(|mtu| *mtu < first).map(|mtu| mtu.saturating_sub(overhead));
     }
 }
 

@@ -42,6 +42,12 @@ pub trait Port {
     /// What happened so far.
     fn counters(&self) -> &Counters;
 
+    /// For datagram ports with one peer: the largest IP packet that the way to it takes, in bytes, as far as the kernel has
+    /// learned that.
+    fn path_mtu(&self) -> Option<usize> {
+        None
+    }
+
     /// For datagram ports: the addresses that the socket in `slot` uses.
     fn path(&self, slot: u16) -> Option<Path> {
         let _ = slot;
@@ -80,6 +86,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn path(&self, slot: u16) -> Option<Path> {
         (**self).path(slot)
+    }
+
+    fn path_mtu(&self) -> Option<usize> {
+        (**self).path_mtu()
     }
 }
 

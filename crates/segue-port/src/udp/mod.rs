@@ -312,6 +312,16 @@ impl Port for UdpPort {
         &self.counters
     }
 
+    fn path_mtu(&self) -> Option<usize> {
+        // Each socket learns it by what itself has sent; one that is not connected does not say.
+        let (level, name) = match self.config.peer.is_ipv4() {
+            true => (libc::IPPROTO_IP, libc::IP_MTU),
+            false => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        let ask = |slot: &Slot| usize::try_from(sys::option(slot.fd.as_fd(), level, name).ok()?).ok();
+        self.slots.iter().filter(|slot| !slot.names_peer).filter_map(ask).min()
+    }
+
     fn path(&self, slot: u16) -> Option<Path> {
         let source = self.slots[usize::from(slot) % self.slots.len()].source;
         Some(Path { source, peer: self.config.peer, listen: self.listen })

@@ -149,6 +149,10 @@ impl Port for RawPort {
         &self.port.counters
     }
 
+    fn path_mtu(&self) -> Option<usize> {
+        self.port.path_mtu()
+    }
+
     fn path(&self, slot: u16) -> Option<Path> {
         self.port.path(slot)
     }

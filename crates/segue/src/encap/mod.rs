@@ -24,12 +24,14 @@ mod fdb;
 mod inner;
 mod receive;
 mod send;
+mod too_big;
 
 pub use config::{Carrier, Config, ConfigError, Df, GreOptions, Mode, SourcePorts, Tos, Ttl};
 pub use ecn::combine as combine_ecn;
 pub use fdb::{Fdb, Mac, Way};
 pub use receive::{Decapsulator, OuterCsum, Received, Refusal as DecapRefusal};
 pub use send::{Encapsulator, Refusal as EncapRefusal};
+pub use too_big::{Fit, fit, too_big};
 
 #[cfg(test)]
 mod tests;
