@@ -14,9 +14,8 @@ const CASES: [(usize, usize); 5] = [(1, 64), (8, 64), (64, 512), (512, 4096), (5
 
 fn frames(flows: usize, count: usize) -> Vec<Vec<u8>> {
     let link = Ethernet { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags: Vec::new() };
-    let mut senders: Vec<_> = (0..flows)
-        .map(|flow| Sender::tcp(Ip::V4(V4::new(1, 1, 2)), flow as u16, 1, Tcp::timestamps(1, 2)))
-        .collect();
+    let mut senders: Vec<_> =
+        (0..flows).map(|flow| Sender::tcp(Ip::V4(V4::new(1, 1, 2)), flow as u16, 1, Tcp::timestamps(1, 2))).collect();
     (0..count).map(|index| link.wrap(&senders[index % flows].send(1448, 0).bytes())).collect()
 }
 
