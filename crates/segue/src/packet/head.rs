@@ -7,11 +7,13 @@ use crate::wire::parse::MAX_HEADER_BYTES;
 pub const HEADROOM: usize = 80;
 
 /// All headers of one packet, contiguous, with up to [`HEADROOM`] bytes of room in front.
+// In this order, so that few cache lines hold all that a packet without tunnels uses.
 #[derive(Clone)]
+#[repr(C)]
 pub struct Head {
-    buf: [u8; HEADROOM + MAX_HEADER_BYTES],
     start: u16,
     end: u16,
+    buf: [u8; HEADROOM + MAX_HEADER_BYTES],
 }
 
 impl Default for Head {
@@ -64,8 +66,12 @@ impl Head {
     pub(crate) fn set_block(&mut self, block: &[u8; HEAD_BLOCK], len: usize) {
         self.start = HEADROOM as u16;
         self.end = (HEADROOM + len.min(HEAD_BLOCK)) as u16;
-        // What is behind the end is never shown.
-        self.buf[HEADROOM..HEADROOM + HEAD_BLOCK].copy_from_slice(block);
+        // What is behind the end is never shown. Most headers end in the first part.
+        const FIRST: usize = 80;
+        self.buf[HEADROOM..HEADROOM + FIRST].copy_from_slice(&block[..FIRST]);
+        if len > FIRST {
+            self.buf[HEADROOM + FIRST..HEADROOM + HEAD_BLOCK].copy_from_slice(&block[FIRST..]);
+        }
     }
 
     /// The headers and what lies behind them in the array, where that is enough for a block.

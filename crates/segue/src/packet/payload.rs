@@ -113,11 +113,11 @@ impl<B: AsRef<[u8]>> Payload<B> {
 
     /// Adds a range at the end; an empty one is given up at once.
     #[inline]
-    pub fn push(&mut self, mut frag: Frag<B>) {
+    pub fn push(&mut self, frag: Frag<B>) {
         if !frag.is_empty() {
             self.len += frag.len();
-            frag.end = self.gone.wrapping_add(self.len as u32);
-            self.frags.push(frag);
+            let Frag { buf, start, len, .. } = frag;
+            self.frags.push(Frag { buf, start, len, end: self.gone.wrapping_add(self.len as u32) });
         }
     }
 

@@ -131,15 +131,16 @@ impl Tunnels {
 
 /// Where every header of a packet is.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub struct Layout {
-    headers: [Header; MAX_HEADERS],
+    end: u32,
     count: u8,
     stop: Stop,
     /// Whether every length inside the outermost IP packet covers what is there.
     exact: bool,
     /// Whether bytes follow the outermost IP packet.
     padded: bool,
-    end: u32,
+    headers: [Header; MAX_HEADERS],
 }
 
 impl PartialEq for Layout {
