@@ -17,10 +17,12 @@
 //! The payload of a train is taken to be the stream: padding must have been cut off before it became one.
 
 mod arena;
+mod cut;
 mod plan;
 mod whole;
 
 pub use arena::{Arena, Frame, Frames};
+pub use cut::cut;
 
 use core::ops::Range;
 
