@@ -67,6 +67,8 @@ pub(crate) enum Command {
     Gateway(Gateway),
     /// counters and reasons of what runs
     Stat(Stat),
+    /// settings of what runs, read and changed while packets move
+    Set(Set),
     /// what this host can do, and what would fix the rest
     Doctor,
     /// two hosts with a tunnel between them: the demonstration
@@ -88,6 +90,9 @@ pub(crate) struct Tunnel {
     /// Write what crosses the outside to a capture file
     #[arg(long, value_name = "FILE.pcap")]
     pub(crate) trace: Option<PathBuf>,
+    /// A setting to begin with, as segue set knows it; may be given several times
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
+    pub(crate) set: Vec<(String, String)>,
     /// Words and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
@@ -126,6 +131,9 @@ pub(crate) struct Gateway {
     /// The name for segue stat; IN-OUT when not given
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// A setting to begin with, as segue set knows it; may be given several times
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
+    pub(crate) set: Vec<(String, String)>,
 }
 
 /// `segue stat`
@@ -150,6 +158,20 @@ pub(crate) struct Stat {
     /// Every column, however wide
     #[arg(short = 'd', long)]
     pub(crate) details: bool,
+}
+
+/// `segue set`
+#[derive(Args, Debug)]
+pub(crate) struct Set {
+    /// Which instance
+    #[arg(value_name = "INSTANCE")]
+    pub(crate) instance: Option<String>,
+    /// Nothing lists all; KNOB reads one; KNOB VALUE or KNOB=VALUE sets it, several at once all or none
+    #[arg(value_name = "KNOB")]
+    pub(crate) words: Vec<String>,
+    /// Say whether it could be set, and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    pub(crate) check: bool,
 }
 
 /// `segue lab`
@@ -197,7 +219,7 @@ pub(crate) struct Lab {
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "lab"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "lab"]))]
     pub(crate) of: Option<String>,
 }
 
@@ -216,6 +238,7 @@ impl Command {
             Command::Tunnel(_) => "tunnel",
             Command::Gateway(_) => "gateway",
             Command::Stat(_) => "stat",
+            Command::Set(_) => "set",
             Command::Doctor => "doctor",
             Command::Lab(_) => "lab",
             Command::Pcap(_) => "pcap",

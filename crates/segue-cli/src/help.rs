@@ -78,6 +78,36 @@ is not well or nothing runs. Units are SI: kB is 1000 bytes.
 ",
     },
     Page {
+        name: "set",
+        usage: "segue set INSTANCE [KNOB [VALUE]]... [OPTION]...",
+        examples: &[
+            ("segue set sg0", "every knob with its value"),
+            ("segue set gw0 net.gso.dev.eth1.enable_gso 0", "trains for eth1 are cut on entry"),
+            ("segue set gw0 net.gso.stats", "what GSO did so far, by port"),
+        ],
+        more: "\
+A change is in force from the next packet on, and no packet is lost by it. Where
+several are given, all are set or none. A port's name stands for IFNAME:
+
+  net.inet.tcp.gso, net.inet.udp.gso   0 cuts trains of that transport on entry
+  net.gso.dev.IFNAME.enable_gso        0 cuts those bound for IFNAME there;
+                                       1 in front of it, where it takes none
+  net.gso.dev.IFNAME.max_burst         largest train handed to IFNAME, bytes
+  net.gso.dev.IFNAME.tso               0 hands it none, though it takes them
+  net.inet.tcp.gro, net.inet.udp.gro   0 joins nothing of that transport
+  net.gro.dev.IFNAME.enable_gro        0 joins nothing that comes in there
+  net.gro.dev.IFNAME.profile, .max_burst, .max_packets, .hold_us
+  net.inet.tcp.ack                     0 lets no acknowledgments collapse
+  net.ack.dev.IFNAME.enable_ack        1 collapses those that come in there; the
+                                       profile must be lro. Most: .max_burst
+  net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
+  net.gso.stats, net.gro.stats, net.ack.stats, net.remcsum.stats   read only
+
+A tunnel joins under the name of its interface and sends under the name udp.
+The same names stand in the file of segue run, and behind --set at the start.
+",
+    },
+    Page {
         name: "doctor",
         usage: "segue doctor [OPTION]...",
         examples: &[
@@ -118,7 +148,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|lab",
+        usage: "segue schema stat|set|lab",
         examples: &[("segue schema stat -p", "the schema of segue.stat/1"), ("segue schema lab", "of segue.bench/1")],
         more: "",
     },

@@ -17,6 +17,7 @@ mod out;
 mod pcap;
 mod sandbox;
 mod schema;
+mod set;
 mod signals;
 mod stat;
 mod sys;
@@ -127,6 +128,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Tunnel(args)) => tunnel::run(args, out),
         Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
+        Some(Command::Set(args)) => set::run(args, out),
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),
         Some(Command::Pcap(args)) => pcap::run(args, out),

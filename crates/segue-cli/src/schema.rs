@@ -6,6 +6,7 @@ use schemars::{JsonSchema, schema_for};
 use serde_json::{Value, json};
 
 use crate::args::Schema;
+use crate::control::knobs;
 use crate::control::model::Document;
 use crate::error::{Error, Kind};
 use crate::out::Out;
@@ -14,10 +15,11 @@ use crate::out::Out;
 pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
     let schema = match args.of.as_deref() {
         Some("lab") => schema_for!(Bench),
+        Some("set") => schema_for!(knobs::Document),
         Some(_) => schema_for!(Document),
         None => {
             return Err(Error::new(Kind::Missing, "`schema` needs the name of a command", "segue schema stat")
-                .why("stat and lab print documents that have a schema"));
+                .why("stat, set and lab print documents that have a schema"));
         }
     };
     let value: Value = json!(schema);

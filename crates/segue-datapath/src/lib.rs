@@ -9,8 +9,11 @@
 
 pub mod board;
 mod end;
+mod entry;
 pub mod gateway;
+pub mod knobs;
 pub mod pipeline;
 mod sys;
+mod tuning;
 pub mod tunnel;
 pub mod worker;

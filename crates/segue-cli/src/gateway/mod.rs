@@ -5,6 +5,7 @@ mod start;
 
 use std::fs::File;
 
+use segue_datapath::knobs::Knobs;
 use serde_json::{Value, json};
 
 use self::plan::{Plan, Profile, What};
@@ -34,6 +35,7 @@ pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
 
 /// `--check`: what would stop the gateway, and what it would be. Changes nothing.
 fn check(plan: &Plan, out: &Out) -> Result<(), Error> {
+    start::knobs(plan)?;
     let mut notes = plan.notes.clone();
     let caps = sys::capabilities().unwrap_or(0);
     for end in [&plan.from, &plan.to] {
@@ -101,6 +103,10 @@ impl Daemon for Plan {
 
     fn ports(&self) -> Vec<(String, Side)> {
         vec![(self.from.name.clone(), Side::Outside), (self.to.name.clone(), Side::Inside)]
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        start::knobs(self)
     }
 
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {

@@ -103,6 +103,9 @@ pub(crate) struct Plan {
     pub(crate) max_bytes: u32,
     /// Most packets of a train.
     pub(crate) max_packets: u32,
+    /// Settings to begin with.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) set: Vec<(String, String)>,
     /// What to know before.
     #[serde(skip)]
     pub(crate) notes: Vec<String>,
@@ -162,6 +165,7 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
         hold_us: args.hold_us,
         max_bytes: args.max_bytes,
         max_packets: args.max_packets,
+        set: args.set.clone(),
         notes,
     })
 }

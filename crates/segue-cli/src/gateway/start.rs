@@ -4,13 +4,15 @@ use std::fs::File;
 use std::io;
 
 use segue::{gro, hash};
-use segue_datapath::gateway::{Gateway, Parts, Side};
+use segue_datapath::gateway::{self, Gateway, Parts, Side};
+use segue_datapath::knobs::Knobs;
 use segue_port::Port;
 use segue_port::packet_socket::{self, PacketConfig, PacketPort};
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 
 use super::plan::{End, Netns, Plan, Profile, What};
 use crate::daemon::Opened;
+use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::error::{Error, Kind};
 use crate::out::Out;
@@ -38,7 +40,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
         Ok(port)
     };
     let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
-    let gro = gro_config(plan, flow_key()?);
+    let gro = Some(gro_config(plan, flow_key()?));
     let parts = Parts {
         sides: [
             Side { name: plan.from.name.clone(), port: from, gro },
@@ -50,9 +52,18 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
     Ok(Opened { offloads, assemble: Box::new(move || Ok(Box::new(Gateway::new(parts)))) })
 }
 
-fn gro_config(plan: &Plan, key: hash::Key) -> Option<gro::Config> {
+/// The settings at the start.
+pub(super) fn knobs(plan: &Plan) -> Result<Knobs, Error> {
+    let config = Some(gro_config(plan, gro::Config::default().key));
+    let names = [plan.from.name.as_str(), plan.to.name.as_str()];
+    let preset = names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro)));
+    prepare(gateway::knobs(names, [config; 2]), &preset, &plan.set)
+}
+
+/// How packets are joined, where they are.
+fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     let default = gro::Config::default();
-    plan.lro.then(|| gro::Config {
+    gro::Config {
         profile: match plan.profile {
             Profile::Strict => gro::Profile::Strict,
             Profile::Linux => gro::Profile::linux(),
@@ -63,7 +74,7 @@ fn gro_config(plan: &Plan, key: hash::Key) -> Option<gro::Config> {
         hold: plan.hold_us * 1000,
         key,
         ..default
-    })
+    }
 }
 
 fn interface(end: &End, out: &Out) -> Result<Box<dyn Port>, Error> {

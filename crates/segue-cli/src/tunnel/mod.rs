@@ -9,6 +9,7 @@ pub(crate) mod why;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
+use segue_datapath::knobs::Knobs;
 use serde_json::Value;
 
 use self::resolve::Ready;
@@ -27,7 +28,7 @@ use crate::words::{parse, tunnel};
 /// Runs the command.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     let parsed = parse::parse("segue tunnel", tunnel::WORDS, &args.words)?;
-    let plan = plan::plan(&parsed, args.trace.clone())?;
+    let plan = plan::plan(&parsed, args.trace.clone(), &args.set)?;
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for routes", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
@@ -57,6 +58,7 @@ fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         )
         .why("there is no such directory"));
     }
+    start::knobs(&ready.plan)?;
     free(dev, netlink)?;
     let listen = SocketAddr::new(ready.local, ready.plan.port);
     UdpSocket::bind(listen).map_err(|error| why::bind(listen, &error))?;
@@ -104,6 +106,10 @@ impl Daemon for Ready {
 
     fn ports(&self) -> Vec<(String, Side)> {
         vec![(self.plan.dev.clone(), Side::Inside), (start::OUTSIDE.to_owned(), Side::Outside)]
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        start::knobs(&self.plan)
     }
 
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {

@@ -258,7 +258,8 @@ fn number(min: u64, max: u64, or: &'static [&'static str], token: &str) -> Resul
     }
 }
 
-fn integer(token: &str) -> Option<u64> {
+/// A decimal or hexadecimal number without a sign.
+pub(crate) fn integer(token: &str) -> Option<u64> {
     let (digits, radix) = match token.strip_prefix("0x").or_else(|| token.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (token, 10),
@@ -311,7 +312,7 @@ pub(crate) fn device(token: &str) -> Result<String, Wrong> {
 }
 
 /// `a, b or c`.
-fn list(names: &[&str]) -> String {
+pub(crate) fn list(names: &[&str]) -> String {
     match names {
         [] => String::new(),
         [one] => (*one).to_owned(),
