@@ -29,6 +29,8 @@ pub fn gso(data: &[u8]) {
     let bytes = input.rest().to_vec();
     let ports = streams::ports();
     let tunnels = ports.gue.iter().fold(Tunnels::NONE, |tunnels, &port| tunnels.with_gue(port));
+    let tunnels = ports.vxlan.iter().fold(tunnels, |tunnels, &port| tunnels.with(port, Kind::Vxlan));
+    let tunnels = ports.geneve.iter().fold(tunnels, |tunnels, &port| tunnels.with(port, Kind::Geneve));
     let tunnels = ports.fou.iter().fold(tunnels, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol));
 
     let mut packet = Packet::default();

@@ -73,7 +73,7 @@ fn train(ip: Ip, len: usize, flags: u8, options: Vec<u8>) -> Vec<u8> {
 }
 
 fn ports() -> Ports {
-    Ports { gue: vec![6080], fou: vec![(5555, 4), (5556, 41), (5557, 47)] }
+    segue_testkit::strategy::ports()
 }
 
 #[test]
@@ -220,6 +220,7 @@ fn udp_trains_are_cut_only_where_the_size_is_said() {
 fn tunnels() -> Vec<(&'static str, Tunnel)> {
     let udp = |port: u16, checksum: bool| Udp { src_port: 50_001, dst_port: port, checksum };
     let make = |ip: Ip, udp: Option<(Udp, Shim)>, gre: Option<Gre>| Tunnel { ip, udp, gre, ethernet: None };
+    let bridge = |tunnel: Tunnel| Tunnel { ethernet: Some(Ethernet::default()), ..tunnel };
     let outer4 = Ip::V4(V4::new(9, 1, 2));
     let outer6 = Ip::V6(V6::new(9, 1, 2));
     let gre = |checksum, key, seq| Some(Gre { checksum, key, seq });
@@ -244,11 +245,18 @@ fn tunnels() -> Vec<(&'static str, Tunnel)> {
             "gue gre csum remcsum",
             make(outer4.clone(), Some((udp(6080, true), Shim::Gue(Some(Remcsum::Transport)))), gre(true, None, None)),
         ),
-        ("fou gre", make(outer4, Some((udp(5557, true), Shim::Fou)), gre(true, None, None))),
+        ("fou gre", make(outer4.clone(), Some((udp(5557, true), Shim::Fou)), gre(true, None, None))),
+        ("fou ethernet", bridge(make(outer6.clone(), Some((udp(5558, true), Shim::Fou)), None))),
+        ("gretap", bridge(make(outer4.clone(), None, gre(true, Some(2), None)))),
+        ("vxlan", bridge(make(outer4.clone(), Some((udp(4789, true), Shim::Vxlan(42, false))), None))),
+        ("vxlan as Linux has it", bridge(make(outer4.clone(), Some((udp(8472, false), Shim::Vxlan(42, false))), None))),
+        ("vxlan remcsum", bridge(make(outer6.clone(), Some((udp(4789, true), Shim::Vxlan(42, true))), None))),
+        ("geneve", bridge(make(outer6, Some((udp(6081, true), Shim::Geneve(42, 3))), None))),
+        ("geneve with ip", make(outer4, Some((udp(6081, true), Shim::Geneve(42, 0))), None)),
     ]
 }
 
-const FOU: [&str; 6] = ["--fou", "5555:ipip", "--fou", "5556:sit", "--fou", "5557:gre"];
+const FOU: [&str; 8] = ["--fou", "5555:ipip", "--fou", "5556:sit", "--fou", "5557:gre", "--fou", "5558:eth"];
 
 #[test]
 fn every_tunnel_comes_off_and_leaves_the_packet_that_was_put_in() {

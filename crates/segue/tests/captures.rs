@@ -80,11 +80,12 @@ impl Capture {
     }
 
     fn ports(&self) -> oracle::Ports {
+        let fou = |protocol| oracle::Ports { fou: vec![(self.port, protocol)], ..oracle::Ports::default() };
         match (self.carrier, self.mode) {
-            (Carrier::Gue { .. }, _) => oracle::Ports { gue: vec![self.port], fou: vec![] },
-            (Carrier::Fou, Mode::Ipip) => oracle::Ports { gue: vec![], fou: vec![(self.port, 4)] },
-            (Carrier::Fou, Mode::Sit) => oracle::Ports { gue: vec![], fou: vec![(self.port, 41)] },
-            (Carrier::Fou, _) => oracle::Ports { gue: vec![], fou: vec![(self.port, 47)] },
+            (Carrier::Gue { .. }, _) => oracle::Ports { gue: vec![self.port], ..oracle::Ports::default() },
+            (Carrier::Fou, Mode::Ipip) => fou(4),
+            (Carrier::Fou, Mode::Sit) => fou(41),
+            (Carrier::Fou, _) => fou(47),
         }
     }
 }

@@ -40,7 +40,7 @@ A UDP train does not say how long its datagrams were; --mss says it.
         name: "pcap decap",
         usage: "segue pcap decap IN OUT [OPTION]...",
         examples: &[
-            ("segue pcap decap tunnel.pcap inside.pcap", "GUE on port 6080, GRE, IPIP and SIT"),
+            ("segue pcap decap tunnel.pcap inside.pcap", "GUE, VXLAN and Geneve on their ports, GRE, IPIP, SIT"),
             ("segue pcap decap in.pcap out.pcap --fou 5555:ipip --only-tunnelled", "FOU, and nothing else"),
         ],
         more: "\

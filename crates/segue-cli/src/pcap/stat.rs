@@ -320,11 +320,14 @@ fn encap(frame: &Frame<'_>) -> &'static str {
     if frame.layout.ip_levels() < 2 {
         return "plain";
     }
-    let has = |kind: Kind| headers.iter().any(|header| header.kind == kind);
-    let behind_ip = headers.iter().skip_while(|header| !header.is_ip()).nth(1).map(|header| header.kind);
-    match behind_ip {
-        Some(Kind::Udp) if has(Kind::Gue) => "gue",
-        Some(Kind::Udp) => "fou",
+    let mut behind = headers.iter().skip_while(|header| !header.is_ip()).skip(1).map(|header| header.kind);
+    match behind.next() {
+        Some(Kind::Udp) => match behind.next() {
+            Some(Kind::Gue) => "gue",
+            Some(Kind::Vxlan) => "vxlan",
+            Some(Kind::Geneve) => "geneve",
+            _ => "fou",
+        },
         Some(Kind::Gre) => "gre",
         _ => "ip",
     }

@@ -12,11 +12,14 @@ const WINDOW: u64 = 64;
 /// A datagram that did not come by then is lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How many came, or what came out of turn.
+type Receiving = JoinHandle<Result<u64, String>>;
+
 /// A stream of numbered datagrams that runs until it is stopped.
 pub(crate) struct Numbered {
     stop: std::sync::Arc<AtomicBool>,
     arrived: std::sync::Arc<AtomicU64>,
-    threads: Option<(JoinHandle<u64>, JoinHandle<Result<u64, String>>)>,
+    threads: Option<(JoinHandle<u64>, Receiving)>,
 }
 
 impl Numbered {

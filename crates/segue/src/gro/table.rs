@@ -3,8 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::key::FlowKey;
-use super::rules::Mask;
+use super::form::Which;
 use crate::packet::Packet;
 use crate::time::Nanos;
 
@@ -31,22 +30,25 @@ pub(super) enum Carries {
 /// A train under construction, or the newest of some pure acknowledgments.
 #[derive(Debug)]
 pub(super) struct Held<B> {
+    pub(super) packet: Box<Packet<B>>,
     pub(super) hash: u64,
-    pub(super) key: FlowKey,
-    pub(super) mask: Mask,
-    pub(super) carries: Carries,
+    pub(super) since: Nanos,
     /// Payload bytes of the first segment; in profile `lro` of the largest TCP segment.
     pub(super) size: usize,
+    /// Payload bytes that it may still take.
+    pub(super) room: usize,
     /// Packets it stands for.
-    pub(super) segs: usize,
+    pub(super) segs: u32,
+    /// Most packets.
+    pub(super) most: u32,
     pub(super) next_seq: u32,
     /// The timestamp of the newest TCP segment, where profile `lro` lets it move on.
     pub(super) stamp: u32,
     pub(super) ids: Ids,
+    pub(super) form: Which,
+    pub(super) carries: Carries,
     /// Whether the first packet's checksums were verified; later ones are before they join.
     pub(super) verified: bool,
-    pub(super) since: Nanos,
-    pub(super) packet: Box<Packet<B>>,
 }
 
 #[derive(Debug)]
@@ -92,13 +94,14 @@ impl<B> Table<B> {
         self.len
     }
 
-    /// The train held of a flow.
-    pub(super) fn find(&self, hash: u64, key: &FlowKey) -> Option<usize> {
+    /// What is held of a flow with this hash, of which `is_it` knows whether it is the one.
+    #[inline(always)]
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&Held<B>) -> bool) -> Option<usize> {
         let mut at = self.buckets[self.bucket(hash)];
         while at != NONE {
             let slot = &self.slots[at as usize];
             match &slot.held {
-                Some(held) if held.hash == hash && held.key == *key => return Some(at as usize),
+                Some(held) if held.hash == hash && is_it(held) => return Some(at as usize),
                 _ => at = slot.next,
             }
         }

@@ -294,7 +294,7 @@ fn check(head: &[u8], layout: &Layout) -> Result<(), Refusal> {
                 .get(header.start()..header.end())
                 .and_then(Gre::parse)
                 .is_some_and(|gre| gre.len() == usize::from(header.len)),
-            Kind::Ethernet | Kind::Vlan | Kind::Gue => true,
+            _ => true,
         };
         if !fits || header.len % 2 != 0 {
             return Err(Refusal::Layout);

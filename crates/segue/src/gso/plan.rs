@@ -219,7 +219,7 @@ impl<'a> Plan<'a> {
                     tail.sum.add(&self.template[start..header.end()]);
                     levels -= 1;
                 }
-                Kind::Ethernet | Kind::Vlan | Kind::Gue | Kind::Tcp => {
+                _ => {
                     tail.sum.add(&self.template[start..header.end()]);
                 }
             }

@@ -5,6 +5,9 @@ use crate::wire::parse::MAX_HEADER_BYTES;
 /// Bytes that can be put in front of a freshly loaded head: IPv6, UDP, GUE with remote checksum and GRE in full are 76.
 pub const HEADROOM: usize = 80;
 
+/// Bytes that are copied and compared in one go: most headers are no longer.
+pub(crate) const BLOCK: usize = 128;
+
 /// All headers of one packet, contiguous, with up to [`HEADROOM`] bytes of room in front.
 #[derive(Clone)]
 pub struct Head {
@@ -53,6 +56,21 @@ impl Head {
         self.start = HEADROOM as u16;
         self.end = self.start + bytes.len() as u16;
         self.bytes_mut().copy_from_slice(bytes);
+    }
+
+    /// As [`Head::set`] with the first `len` bytes of `block`; a copy of constant length.
+    #[inline(always)]
+    pub(crate) fn set_block(&mut self, block: &[u8; BLOCK], len: usize) {
+        self.start = HEADROOM as u16;
+        self.end = (HEADROOM + len.min(BLOCK)) as u16;
+        // What is behind the end is never shown.
+        self.buf[HEADROOM..HEADROOM + BLOCK].copy_from_slice(block);
+    }
+
+    /// The headers and what lies behind them in the array, where that is enough for a block.
+    #[inline(always)]
+    pub(crate) fn block(&self) -> Option<&[u8; BLOCK]> {
+        self.buf.get(usize::from(self.start)..)?.first_chunk()
     }
 
     /// Makes room for `len` more bytes in front and returns them, or `None` where there is too little.

@@ -10,6 +10,7 @@ mod payload;
 mod pool;
 pub mod remote;
 
+pub(crate) use head::BLOCK;
 pub use head::{HEADROOM, Head};
 pub use offload::{Csum, Gso, GsoKind, Layer, LayerCsum, MAX_LAYERS, Offload, Remote, TrainCsum, Unit};
 pub use payload::{Frag, Payload, Pieces};
@@ -88,6 +89,17 @@ impl<B: AsRef<[u8]>> Packet<B> {
         self.payload.push(frag.skip(header_len));
     }
 
+    /// Makes an empty packet one of `total` bytes, exact and without tunnels, whose headers are known: they are the first
+    /// bytes of `front`, and where they are is what `layout` says. The payload is still to come.
+    #[inline(always)]
+    pub(crate) fn load_known(&mut self, front: &[u8; BLOCK], total: usize, layout: &Layout, csum: Csum) {
+        self.layout = layout.ending(total);
+        self.head.set_block(front, layout.header_len());
+        self.offload = Offload::plain(Unit::Whole(csum));
+        self.outer = None;
+        self.payload.clear();
+    }
+
     /// As [`Packet::load`], for a packet that lies in several ranges, as one that crosses pages does.
     ///
     /// Headers may cross ranges too; they are copied, payload is not.
@@ -140,7 +152,7 @@ impl<B: AsRef<[u8]>> Packet<B> {
     pub fn clear(&mut self) {
         self.head.set(&[]);
         self.payload.clear();
-        self.layout = Layout::empty(Stop::Protocol);
+        self.layout.clear();
         self.offload = Offload::UNKNOWN;
         self.outer = None;
     }

@@ -166,8 +166,7 @@ impl Offload {
                 Kind::Gre if read_u16(bytes, 0).is_some_and(|flags| flags & gre::CSUM != 0) => {
                     layer.gre = LayerCsum::Unknown;
                 }
-                Kind::Gue => layer.remote = remote::option(head, layout, index).and_then(Result::ok),
-                _ => {}
+                _ => layer.remote = remote::option(head, layout, index).and_then(Result::ok).or(layer.remote),
             }
         }
         if offload.layers().iter().any(|l| l.remote == Some(Remote::Transport)) {

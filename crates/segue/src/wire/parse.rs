@@ -3,34 +3,14 @@
 //! Later stages take the layout and never derive an offset again. Parsing stops at the first thing that is no header we
 //! know and says why in [`Stop`]; what was found until then stays valid.
 
-use super::{ethernet, ethertype, gre, gue, ipv4, ipv6, protocol, read_u16, tcp, udp};
+use super::{Next, ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, tcp, udp};
+
+pub use super::format::Kind;
 
 /// Most headers that a layout holds, all levels together; it is also the nesting limit.
 pub const MAX_HEADERS: usize = 16;
 /// Most bytes of headers that a layout covers.
 pub const MAX_HEADER_BYTES: usize = 256;
-
-/// What a header is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    /// Ethernet II without tags: addresses and one type field.
-    Ethernet,
-    /// One VLAN tag: tag control information and the type that follows.
-    Vlan,
-    /// IPv4 with its options.
-    Ipv4,
-    /// IPv6 with its extension headers.
-    Ipv6,
-    /// UDP.
-    Udp,
-    /// TCP with its options.
-    Tcp,
-    /// GRE with its options.
-    Gre,
-    /// GUE with its options; 0 bytes long in version 1.
-    Gue,
-}
 
 /// One header's place, in bytes from the start of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,41 +64,66 @@ pub enum Start {
     Ip,
 }
 
+/// What the datagrams to a UDP port are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Carried {
+    /// Payload.
+    #[default]
+    Data,
+    /// A tunnel format.
+    Shim(Kind),
+    /// Packets of an IP protocol.
+    Protocol(u8),
+}
+
 /// Which UDP destination ports carry tunnels. Nothing in a packet says so: it is configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tunnels {
-    gue: [u16; 4],
-    fou: [(u16, u8); 4],
+    ports: [(u16, Carried); Tunnels::MOST],
 }
 
 impl Tunnels {
+    /// Most ports; further ones are ignored, as is port 0.
+    pub const MOST: usize = 16;
+
     /// No tunnel ports: UDP is always a transport.
-    pub const NONE: Tunnels = Tunnels { gue: [0; 4], fou: [(0, 0); 4] };
+    pub const NONE: Tunnels = Tunnels { ports: [(0, Carried::Data); Tunnels::MOST] };
 
-    /// With one more GUE port; the fifth and port 0 are ignored.
+    /// With one more port for a tunnel format; the first to name a port has it. A kind that is no such format is ignored.
     #[must_use]
-    pub fn with_gue(mut self, port: u16) -> Self {
-        if let Some(free) = self.gue.iter_mut().find(|p| **p == 0) {
-            *free = port;
+    pub fn with(self, port: u16, kind: Kind) -> Self {
+        if kind.format().is_some() { self.add(port, Carried::Shim(kind)) } else { self }
+    }
+
+    /// With one more GUE port.
+    #[must_use]
+    pub fn with_gue(self, port: u16) -> Self {
+        self.with(port, Kind::Gue)
+    }
+
+    /// With one more FOU port for one IP protocol.
+    #[must_use]
+    pub fn with_fou(self, port: u16, protocol: u8) -> Self {
+        self.add(port, Carried::Protocol(protocol))
+    }
+
+    fn add(mut self, port: u16, carried: Carried) -> Self {
+        if let Some(free) = self.ports.iter_mut().find(|p| p.0 == 0) {
+            *free = (port, carried);
         }
         self
     }
 
-    /// With one more FOU port for one IP protocol; the fifth and port 0 are ignored.
-    #[must_use]
-    pub fn with_fou(mut self, port: u16, protocol: u8) -> Self {
-        if let Some(free) = self.fou.iter_mut().find(|p| p.0 == 0) {
-            *free = (port, protocol);
+    /// Whether UDP to `port` is a tunnel.
+    pub(crate) fn has(&self, port: u16) -> bool {
+        self.carried(port) != Carried::Data
+    }
+
+    fn carried(&self, port: u16) -> Carried {
+        if port == 0 {
+            return Carried::Data;
         }
-        self
-    }
-
-    fn is_gue(&self, port: u16) -> bool {
-        port != 0 && self.gue.contains(&port)
-    }
-
-    fn fou_protocol(&self, port: u16) -> Option<u8> {
-        self.fou.iter().find(|p| p.0 == port && port != 0).map(|p| p.1)
+        self.ports.iter().take_while(|p| p.0 != 0).find(|p| p.0 == port).map_or(Carried::Data, |p| p.1)
     }
 }
 
@@ -178,6 +183,16 @@ impl Layout {
     /// being exact.
     pub fn is_padded(&self) -> bool {
         self.exact && self.padded
+    }
+
+    /// The same headers in a packet that ends at `end`; the layout must be exact.
+    pub(crate) fn ending(&self, end: usize) -> Layout {
+        Layout { end: end as u32, ..*self }
+    }
+
+    /// Forgets all headers.
+    pub(crate) fn clear(&mut self) {
+        (self.count, self.stop, self.exact, self.padded, self.end) = (0, Stop::Protocol, false, false, 0);
     }
 
     /// Says that what followed the outermost IP packet was cut off.
@@ -246,12 +261,6 @@ impl Layout {
     }
 }
 
-/// What the next header is.
-enum Next {
-    Type(u16),
-    Protocol(u8),
-}
-
 /// Finds every header of the packet in `bytes`, which must hold the whole packet and may have padding behind it.
 ///
 /// Lengths are checked against the bytes present at every level; no header is listed whose bytes are not all there.
@@ -318,7 +327,7 @@ pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) ->
                 }
                 Err(stop) => return layout.stopped(stop),
             },
-            Next::Type(ethertype::TEB) => {
+            Next::Type(ethertype::TEB) | Next::Protocol(protocol::ETHERNET) => {
                 tags = 0;
                 read_u16(rest, ethernet::TYPE).map(|kind| (Kind::Ethernet, ethernet::LEN, Some(Next::Type(kind))))
             }
@@ -326,14 +335,17 @@ pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) ->
             Next::Protocol(protocol::UDP) => match udp_header(rest, have) {
                 Some((port, length)) => {
                     limit = shorten(&mut layout, off + length, limit);
-                    if tunnels.is_gue(port) {
-                        if !layout.push(Kind::Udp, udp::LEN) {
-                            return layout.stopped(Stop::TooDeep);
+                    match tunnels.carried(port) {
+                        Carried::Data => Some((Kind::Udp, udp::LEN, None)),
+                        Carried::Protocol(protocol) => Some((Kind::Udp, udp::LEN, Some(Next::Protocol(protocol)))),
+                        Carried::Shim(kind) => {
+                            if !layout.push(Kind::Udp, udp::LEN) {
+                                return layout.stopped(Stop::TooDeep);
+                            }
+                            let inside = bytes.get(layout.header_len()..limit.min(bytes.len())).unwrap_or(&[]);
+                            let shim = kind.format().and_then(|format| (format.read)(inside));
+                            shim.map(|shim| (kind, shim.len, Some(shim.next)))
                         }
-                        let inside = bytes.get(layout.header_len()..limit.min(bytes.len())).unwrap_or(&[]);
-                        gue::Gue::parse(inside).ok().map(|g| (Kind::Gue, g.len, Some(Next::Protocol(g.protocol))))
-                    } else {
-                        Some((Kind::Udp, udp::LEN, tunnels.fou_protocol(port).map(Next::Protocol)))
                     }
                 }
                 None => None,

@@ -27,9 +27,9 @@ struct Through {
 impl Through {
     fn new(config: Config, setting: &Setting) -> Through {
         let back = Config { local: config.remote, remote: config.local, ..config };
-        let fou = |protocol| Ports { gue: Vec::new(), fou: vec![(config.dport, protocol)] };
+        let fou = |protocol| Ports { fou: vec![(config.dport, protocol)], ..Ports::default() };
         let ports = match (config.carrier, config.mode) {
-            (Carrier::Gue { .. }, _) => Ports { gue: vec![config.dport], fou: Vec::new() },
+            (Carrier::Gue { .. }, _) => Ports { gue: vec![config.dport], ..Ports::default() },
             (Carrier::Fou, Mode::Gre(_)) => fou(47),
             // Either version; the oracle is told which when it is asked.
             (Carrier::Fou, _) => fou(4),

@@ -4,6 +4,7 @@
 mod golden;
 mod property;
 mod refusals;
+mod toy;
 
 use core::net::IpAddr;
 
