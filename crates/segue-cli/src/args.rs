@@ -69,6 +69,8 @@ pub(crate) enum Command {
     Stat(Stat),
     /// settings of what runs, read and changed while packets move
     Set(Set),
+    /// tunnels and gateways of a file, as one service
+    Run(Run),
     /// what this host can do, and what would fix the rest
     Doctor,
     /// two hosts with a tunnel between them: the demonstration
@@ -93,6 +95,9 @@ pub(crate) struct Tunnel {
     /// A setting to begin with, as segue set knows it; may be given several times
     #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
     pub(crate) set: Vec<(String, String)>,
+    /// The process that watches over this one, and with which it ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) supervised: Option<i32>,
     /// Words and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
@@ -134,6 +139,9 @@ pub(crate) struct Gateway {
     /// A setting to begin with, as segue set knows it; may be given several times
     #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
     pub(crate) set: Vec<(String, String)>,
+    /// The process that watches over this one, and with which it ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) supervised: Option<i32>,
 }
 
 /// `segue stat`
@@ -158,6 +166,17 @@ pub(crate) struct Stat {
     /// Every column, however wide
     #[arg(short = 'd', long)]
     pub(crate) details: bool,
+}
+
+/// `segue run`
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// The file: a [[tunnel]] or [[gateway]] for each; keys are the words and options of the command
+    #[arg(short = 'c', long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print what would run and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    pub(crate) check: bool,
 }
 
 /// `segue set`
@@ -239,6 +258,7 @@ impl Command {
             Command::Gateway(_) => "gateway",
             Command::Stat(_) => "stat",
             Command::Set(_) => "set",
+            Command::Run(_) => "run",
             Command::Doctor => "doctor",
             Command::Lab(_) => "lab",
             Command::Pcap(_) => "pcap",

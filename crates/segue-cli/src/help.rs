@@ -108,6 +108,39 @@ The same names stand in the file of segue run, and behind --set at the start.
 ",
     },
     Page {
+        name: "run",
+        usage: "segue run -c FILE [OPTION]...",
+        examples: &[
+            ("segue run -c segue.toml --check", "what would run, or file, line and column of what is wrong"),
+            ("segue run -c segue.toml", "all of it until Ctrl-C; kill -HUP reads the file again"),
+        ],
+        more: "\
+The file is TOML:
+
+  [[tunnel]]                    # any number; keys are the words
+  dev = \"sg0\"
+  remote = \"198.18.0.2\"
+  encap = \"gue\"
+  encap-remcsum = true          # switches are true or false
+  addr = [\"198.19.0.1/30\"]      # what may be given several times is a list
+  net.inet.udp.gso = 0          # knobs as in segue set
+
+  [[gateway]]                   # in, out, and the options without dashes
+  in = \"eth1\"
+  out = \"tap:lro0\"
+  hold-us = 50
+
+Each has a process of its own. With SIGHUP the file is read again: what is the
+same goes on untouched, knobs are turned, the rest is stopped or started. A file
+that is wrong, or of which something does not start, leaves what runs as it is.
+An instance that ends by itself is started again. All of it: docs/run.md.
+
+Signals: SIGINT and SIGTERM end all, SIGUSR1 writes all counters. systemd hears
+of readiness and reloads (Type=notify). Exit status: 0 done, 1 failed, 2 used
+wrongly.
+",
+    },
+    Page {
         name: "doctor",
         usage: "segue doctor [OPTION]...",
         examples: &[

@@ -15,6 +15,7 @@ mod help;
 mod lab;
 mod out;
 mod pcap;
+mod run;
 mod sandbox;
 mod schema;
 mod set;
@@ -129,6 +130,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
         Some(Command::Set(args)) => set::run(args, out),
+        Some(Command::Run(args)) => run::run(args, out),
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),
         Some(Command::Pcap(args)) => pcap::run(args, out),

@@ -96,15 +96,11 @@ fn check(known: &[Knob], wishes: &[Wish], words: &[String]) -> Result<(), Error>
             let hint = format!("segue set {} {name}", printable(&words[0]));
             return Err(Error::new(Kind::Conflict, format!("{name} cannot be set"), hint).at(place));
         }
-        let (knob, number) = knobs::check(&shadow, name, text).map_err(|wrong| {
+        knobs::set(&mut shadow, name, text).map_err(|wrong| {
             let is_pair = !words[*at].contains('=');
             let at = if wrong.is_name || !is_pair { *at } else { at + 1 };
             failure(wrong, words, at)
         })?;
-        let value = knob.setting(number);
-        if let Some(knob) = shadow.iter_mut().find(|knob| knob.name == *name) {
-            knob.value = value;
-        }
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use common::{segue, segue_with, shell};
 use serde_json::Value;
 
-const COMMANDS: &[&str] = &["tunnel", "stat", "set", "doctor", "lab", "schema", "help"];
+const COMMANDS: &[&str] = &["tunnel", "stat", "set", "run", "doctor", "lab", "schema", "help"];
 
 #[test]
 fn a_short_help_is_one_screen_and_a_long_one_begins_with_examples() {

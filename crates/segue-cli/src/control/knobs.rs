@@ -199,6 +199,16 @@ pub(crate) fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'
     Ok((knob, number))
 }
 
+/// Sets a knob of a list, as an instance would.
+pub(crate) fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wrong> {
+    let (knob, number) = check(knobs, name, text)?;
+    let value = knob.setting(number);
+    if let Some(knob) = knobs.iter_mut().find(|knob| knob.name == name) {
+        knob.value = value;
+    }
+    Ok(())
+}
+
 /// The knob `name`, or the list of those that there are.
 pub(crate) fn find<'a>(knobs: &'a [Knob], name: &str) -> Result<&'a Knob, Wrong> {
     knobs.iter().find(|knob| knob.name == name).ok_or_else(|| unknown(knobs, name))

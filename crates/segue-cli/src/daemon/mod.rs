@@ -67,6 +67,18 @@ fn log_to_stderr() {
     let _ = log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).try_init();
 }
 
+/// From here on this process ends with the one that watches over it, if there is one.
+pub(crate) fn follow(supervisor: Option<i32>) -> Result<(), Error> {
+    let Some(pid) = supervisor else { return Ok(()) };
+    sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {
+        Error::system("cannot follow the process that started this one", &error, "segue doctor").why("prctl failed")
+    })?;
+    if sys::parent_pid() == pid {
+        return Ok(());
+    }
+    Err(Error::new(Kind::System, "the process that started this one has ended", "start again").why("somebody ended it"))
+}
+
 /// Opens everything, gives up what is not needed, and stays until a signal.
 pub(crate) fn up(daemon: &impl Daemon, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let out = &Out { on_closed: OnClosed::Ignore, ..*out };

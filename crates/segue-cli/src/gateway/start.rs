@@ -52,12 +52,12 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
     Ok(Opened { offloads, assemble: Box::new(move || Ok(Box::new(Gateway::new(parts)))) })
 }
 
-/// The settings at the start.
-pub(super) fn knobs(plan: &Plan) -> Result<Knobs, Error> {
+/// The settings at the start, with `wishes` beside what the options say.
+pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
     let config = Some(gro_config(plan, gro::Config::default().key));
     let names = [plan.from.name.as_str(), plan.to.name.as_str()];
     let preset = names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro)));
-    prepare(gateway::knobs(names, [config; 2]), &preset, &plan.set)
+    prepare(gateway::knobs(names, [config; 2]), &preset, wishes)
 }
 
 /// How packets are joined, where they are.

@@ -27,6 +27,7 @@ use crate::words::{parse, tunnel};
 
 /// Runs the command.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
+    daemon::follow(args.supervised)?;
     let parsed = parse::parse("segue tunnel", tunnel::WORDS, &args.words)?;
     let plan = plan::plan(&parsed, args.trace.clone(), &args.set)?;
     let mut netlink = Netlink::open().map_err(|error| {
@@ -58,7 +59,7 @@ fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         )
         .why("there is no such directory"));
     }
-    start::knobs(&ready.plan)?;
+    start::knobs(&ready.plan, &ready.plan.set)?;
     free(dev, netlink)?;
     let listen = SocketAddr::new(ready.local, ready.plan.port);
     UdpSocket::bind(listen).map_err(|error| why::bind(listen, &error))?;
@@ -109,7 +110,7 @@ impl Daemon for Ready {
     }
 
     fn knobs(&self) -> Result<Knobs, Error> {
-        start::knobs(&self.plan)
+        start::knobs(&self.plan, &self.plan.set)
     }
 
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {

@@ -146,12 +146,12 @@ fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
     }
 }
 
-/// The settings at the start.
-pub(crate) fn knobs(plan: &Plan) -> Result<Knobs, Error> {
+/// The settings at the start, with `wishes` beside what the words say.
+pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
     let knobs =
         tunnel::knobs(&plan.dev, OUTSIDE, Some(gro_config(plan, gro::Config::default().key)), plan.encap_remcsum);
     let preset = [(format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))];
-    prepare(knobs, &preset, &plan.set)
+    prepare(knobs, &preset, wishes)
 }
 
 /// How received packets are joined, where they are.

@@ -205,7 +205,7 @@ pub(crate) fn nearest<'a>(token: &str, candidates: impl Iterator<Item = &'a str>
 /// What is wrong with a value, and what was perhaps meant.
 pub(crate) type Wrong = (String, Option<String>);
 
-fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
+pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
     let expected = |text: &str| (format!("expected {text}"), None);
     match takes {
         Takes::Switch => Ok(Value::Switch(true)),
