@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use segue::gro::Profile;
 
 /// What the command line said.
 #[derive(Debug, Parser)]
@@ -75,8 +76,12 @@ pub(crate) enum Command {
     Doctor,
     /// two hosts with a tunnel between them: the demonstration
     Lab(Lab),
+    /// tables of measurements beside what others published
+    Bench(Bench),
     /// capture files: merge, split, decap, verify, stat
     Pcap(crate::pcap::args::Pcap),
+    /// USB adapters: a model of one, to test drivers with
+    Lan78xx(crate::lan78xx::args::Lan78xx),
     /// the JSON Schema of what -j prints
     Schema(Schema),
     /// the complete help of a command
@@ -118,9 +123,19 @@ pub(crate) struct Gateway {
     /// Leave packets as they come
     #[arg(long)]
     pub(crate) no_lro: bool,
-    /// Which packets form a train: every byte restorable, or as Linux does
-    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = PossibleValuesParser::new(["strict", "linux"]))]
-    pub(crate) profile: String,
+    /// Which packets form a train: strict (the default) joins what can be restored byte for byte, linux or linux:VERSION
+    /// what that kernel joins, lro what a receiver with LRO does
+    #[arg(long, value_name = "NAME", value_parser = crate::profile::parse)]
+    pub(crate) profile: Option<Profile>,
+    /// Let pure ACKs of a connection collapse to the newest; takes profile lro
+    #[arg(long)]
+    pub(crate) ack_aggregation: bool,
+    /// Most ACKs that one may stand for
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "ack_aggregation", value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    pub(crate) max_acks: u32,
+    /// Memory to receive into: pages with many frames to each, or a buffer for each frame
+    #[arg(long, value_name = "SIZE", default_value = "32k", value_parser = PossibleValuesParser::new(["4k", "8k", "16k", "32k", "frame"]))]
+    pub(crate) page: String,
     /// Longest time that a packet waits for the next, microseconds; 0 waits for none
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000))]
     pub(crate) hold_us: u64,
@@ -234,11 +249,43 @@ pub(crate) struct Lab {
     pub(crate) progress: String,
 }
 
+/// `segue bench`
+#[derive(Args, Debug)]
+pub(crate) struct Bench {
+    /// Which one: lro (receiving), ack (sending)
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack"]))]
+    pub(crate) name: Option<String>,
+    /// Every row
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) all: bool,
+    /// A few rows, one run of one second each: whether it works
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only rows that have all these words, as "lro 4k"; several times: any of them
+    #[arg(long, value_name = "WORDS", conflicts_with_all = ["all"])]
+    pub(crate) rows: Vec<String>,
+    /// Measurements of each row, 5 when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: Option<u32>,
+    /// Seconds of one measurement, 2 when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: Option<u32>,
+    /// Per cent of its processor that the host under test may use
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) quota: Option<u32>,
+    /// Say how many rows there are, how long they take and their words
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// How progress is shown on stderr
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "never", "json"]))]
+    pub(crate) progress: String,
+}
+
 /// `segue schema`
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "lab"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "lab", "bench", "pcap"]))]
     pub(crate) of: Option<String>,
 }
 
@@ -261,7 +308,9 @@ impl Command {
             Command::Run(_) => "run",
             Command::Doctor => "doctor",
             Command::Lab(_) => "lab",
+            Command::Bench(_) => "bench",
             Command::Pcap(_) => "pcap",
+            Command::Lan78xx(_) => "lan78xx",
             Command::Schema(_) => "schema",
             Command::Help(_) => "help",
         }

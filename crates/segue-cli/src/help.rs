@@ -49,6 +49,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 1500", "the same in the network namespace red"),
             ("segue gateway eth1 eth2 --check", "what a bump in the wire would be"),
+            ("segue gateway eth0 tap:lro0 --ack-aggregation", "fewer pure ACKs for the sender's host"),
         ],
         more: "\
 Both ways, frames that belong together are joined, trains are handed on whole to
@@ -60,6 +61,16 @@ its addresses. So IN and OUT may have none, and be no port of a bridge or bond:
   ip link set dev eth0 addrgenmode none && ip addr flush dev eth0
 An address for this host belongs on a TAP. The TAP goes when the gateway ends.
 With --hold-us the gateway may not sleep while it waits for the next packet.
+
+Profiles: strict joins what can be cut into the same packets again, linux what
+Linux joins (linux:6.12, linux:6.18, linux:7.0 where its rules changed), lro what
+a receiver with LRO does: it keeps the stream, not the packets. ACK aggregation
+is part of lro; with --no-lro it is all that happens. Duplicate ACKs, window
+updates, SACK and ECN are never swallowed; segue stat counts what was.
+
+Received frames lie where the kernel puts them (one copy, its own) and are not
+copied again: in pages of the size that --page says, many to a page, or each in
+a buffer of its own (frame). Frames longer than a page cross pages.
 
 Signals, exit status and control socket: as with segue tunnel.
 ",
@@ -162,7 +173,23 @@ their own where the kernel allows one. Exit 1 when a tunnel cannot run here.
         ],
         more: "\
 Two network namespaces and a link of 1500 bytes between them; rows are measured
-in turn. It needs iperf3, and root or a user namespace. Nothing stays behind.
+in turn. It needs iperf3, and root or a user namespace. Nothing stays behind;
+what a lab leaves that is killed with SIGKILL (a control group, and what still
+runs in it), the next one takes away.
+",
+    },
+    Page {
+        name: "bench",
+        usage: "segue bench lro|ack [OPTION]...",
+        examples: &[
+            ("segue bench lro", "receiving: one table, about five minutes"),
+            ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
+            ("segue bench lro --list", "rows, words to choose them by, and time"),
+        ],
+        more: "\
+Hosts in network namespaces, the one under test on a processor of its own; rows
+are measured in turn, medians shown. It needs root, iperf3, tc and two cores, and
+a machine that does nothing else. docs/bench.md says what the figures mean.
 ",
     },
     Page {
@@ -172,6 +199,7 @@ in turn. It needs iperf3, and root or a user namespace. Nothing stays behind.
             ("segue pcap stat in.pcap", "what it holds, and what of it would merge"),
             ("segue pcap split big.pcap wire.pcap", "what was on the wire, for replay and analysis"),
             ("segue pcap merge in.pcap out.pcapng", "trains, as GRO makes them"),
+            ("segue pcap merge in.pcap out.pcapng --explain", "with the reason as each packet's comment"),
         ],
         more: "\
 pcap and pcapng, of any size, from and to pipes (-). Each command has its own
@@ -180,9 +208,22 @@ or the file is cut, 2 used wrongly, 130 interrupted.
 ",
     },
     Page {
+        name: "lan78xx",
+        usage: "segue lan78xx model [OPTION]...",
+        examples: &[
+            ("segue lan78xx model --wire tap:cable0", "an adapter for anybody's driver, by USB/IP"),
+            ("segue lan78xx model --help", "all of it"),
+        ],
+        more: "Each command has its own help. More in docs/lan78xx.md.\n",
+    },
+    Page {
         name: "schema",
-        usage: "segue schema stat|set|lab",
-        examples: &[("segue schema stat -p", "the schema of segue.stat/1"), ("segue schema lab", "of segue.bench/1")],
+        usage: "segue schema stat|set|lab|bench|pcap",
+        examples: &[
+            ("segue schema stat -p", "the schema of segue.stat/1"),
+            ("segue schema lab", "of segue.bench/1"),
+            ("segue schema pcap", "of all that segue pcap -j prints"),
+        ],
         more: "",
     },
     Page {
@@ -193,10 +234,13 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
 ];
 
+/// Commands that the overview leaves to `segue help`.
+const LESS_USED: &[&str] = &["schema", "help", "lan78xx"];
+
 /// The overview of `segue` alone.
 pub(crate) fn overview() -> String {
     let mut text = String::from("segue: packet offloads in user space\n\n");
-    for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "schema") {
+    for command in Cli::command().get_subcommands().filter(|command| !LESS_USED.contains(&command.get_name())) {
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         text.push_str(&format!("  segue {:<8} {about}\n", command.get_name()));
     }

@@ -6,6 +6,7 @@
 //! is the life of a command that stays, and to the `start` of each such command.
 
 mod args;
+mod bench;
 mod control;
 mod daemon;
 mod doctor;
@@ -13,8 +14,11 @@ mod error;
 mod gateway;
 mod help;
 mod lab;
+mod lan78xx;
 mod out;
 mod pcap;
+mod profile;
+mod progress;
 mod run;
 mod sandbox;
 mod schema;
@@ -119,6 +123,9 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         let text = match &cli.command {
             None => help::whole(long),
             Some(Command::Pcap(pcap::args::Pcap { action: Some(action) })) => pcap::help::of(action.name(), long)?,
+            Some(Command::Lan78xx(lan78xx::args::Lan78xx { action: Some(action) })) => {
+                lan78xx::help::of(action.name(), long)?
+            }
             Some(command) => help::of(command.name(), long)?,
         };
         out.data(&text);
@@ -133,7 +140,9 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Run(args)) => run::run(args, out),
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),
+        Some(Command::Bench(args)) => bench::run(args, out),
         Some(Command::Pcap(args)) => pcap::run(args, out),
+        Some(Command::Lan78xx(args)) => lan78xx::run(args, out),
         Some(Command::Schema(args)) => schema::run(args, out),
         Some(Command::Help(args)) => {
             let text = match &args.command {

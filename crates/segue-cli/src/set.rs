@@ -133,7 +133,9 @@ fn counters(name: &str, instance: &Instance) -> BTreeMap<String, BTreeMap<String
                     counters.insert("segments".to_owned(), seen.segments);
                 }
             }
-            "net.ack.stats" => add("", &port.ack),
+            "net.ack.stats" => {
+                counters.insert("swallowed".to_owned(), port.swallowed);
+            }
             _ => add("", &port.remcsum),
         }
         counters

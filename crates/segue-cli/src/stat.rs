@@ -247,6 +247,14 @@ fn why(instance: &Instance, raw: bool) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+    let total = |of: fn(&Port) -> u64| ports.values().map(of).sum::<u64>();
+    let (swallowed, trimmed) = (total(|port| port.swallowed), total(|port| port.trimmed));
+    if swallowed > 0 {
+        text.push_str(&format!("  pure ACKs that gave way to newer ones: {}\n", count(swallowed)));
+    }
+    if trimmed > 0 {
+        text.push_str(&format!("  packets whose padding was cut off: {}\n", count(trimmed)));
+    }
     let mut list = |head: &str, reasons: &[(String, String)]| {
         if !reasons.is_empty() {
             let parts: Vec<String> = reasons.iter().map(|(name, share)| format!("{name} {share}")).collect();

@@ -169,6 +169,16 @@ fn commands_and_options_have_suggestions_too() {
 }
 
 #[test]
+fn a_name_behind_watch_is_said_to_be_read_as_seconds() {
+    let ran = segue("stat --watch sg0");
+    assert_eq!(ran.code, Some(2));
+    for part in ["`sg0` was read as the SECS of `--watch`", "segue stat sg0 --watch", "^^^"] {
+        assert!(ran.stderr.contains(part), "{part}: {ran:?}");
+    }
+    assert!(segue("stat --watch 1x").stderr.contains("`1x` is not a value of `--watch`"));
+}
+
+#[test]
 fn the_caret_is_under_the_word_that_is_wrong() {
     for (line, word) in [
         ("tunnel dev sg0 mode ippip remote ::1", "ippip"),

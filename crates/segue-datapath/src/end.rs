@@ -144,6 +144,8 @@ impl End {
 
 /// Writes what joining packets for the port `name` has counted.
 pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
+    sink.put(name, Group::Port, "swallowed", stats.swallowed);
+    sink.put(name, Group::Port, "trimmed", stats.trimmed);
     sink.reasons(name, Group::Flushes, &stats.flushes);
     sink.reasons(name, Group::Alone, &stats.alone);
     sink.reasons(name, Group::Mismatches, &stats.mismatches);

@@ -10,7 +10,7 @@ use segue::gro::{self, Gro};
 use segue::gso;
 use segue::reason::Counts;
 use segue::time::Nanos;
-use segue_port::{Page, Polled, Port, RxBatch};
+use segue_port::{Page, PagePool, Polled, Port, RxBatch};
 
 use crate::board::{Group, Sink, Stage};
 use crate::end::{self, End};
@@ -46,8 +46,8 @@ pub struct Parts {
     pub sides: [Side; 2],
     /// Frames taken from one port in one round.
     pub budget: usize,
-    /// Most pages of memory to receive into.
-    pub pages: usize,
+    /// Memory to receive into.
+    pub pages: PagePool,
 }
 
 impl std::fmt::Debug for Parts {
@@ -122,7 +122,7 @@ impl Gateway {
             entries: Default::default(),
             settings: Settings::new(names, configs, Remcsum::None),
             split_drops: Default::default(),
-            rx: RxBatch::new(parts.pages),
+            rx: RxBatch::over(parts.pages),
             budget: parts.budget.max(1),
         };
         made.settle();

@@ -16,6 +16,7 @@ use segue_datapath::gateway::{Gateway, Parts, Side};
 use segue_datapath::knobs::{Knobs, Refused, Values};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Tunnel};
+use segue_port::PagePool;
 use segue_testkit::build::{Ethernet, Ip, V4};
 use segue_testkit::flow::{Ids, Sender};
 
@@ -42,7 +43,7 @@ impl Bench {
         let gro = Some(gro::Config { hold, ..gro::Config::default() });
         let side = |name: &str, port| Side { name: name.to_owned(), port, gro };
         let sides = [side("in", first), side("out", second)];
-        let pipeline = Box::new(Gateway::new(Parts { sides, budget: 64, pages: 256 }));
+        let pipeline = Box::new(Gateway::new(Parts { sides, budget: 64, pages: PagePool::new(256) }));
         Bench::of(pipeline, [a, b], 54)
     }
 

@@ -212,13 +212,21 @@ pub(crate) mod packet {
         check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut stats).cast(), &raw mut len) })?;
         Ok(stats.tp_drops)
     }
+}
 
-    /// Receives one packet, virtio header first, without waiting.
-    pub(crate) fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: the kernel writes at most the length of `into`.
-        let got = unsafe { libc::recv(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
-        usize::try_from(got).map_err(|_| io::Error::last_os_error())
-    }
+/// Bytes of the kernel's page.
+pub(crate) fn page_len() -> usize {
+    // SAFETY: no pointers.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 16).max(1)
+}
+
+/// Reads one packet into several pieces; the descriptor never waits.
+pub(crate) fn read_pieces(fd: BorrowedFd<'_>, pieces: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
+    let count = pieces.len().min(MAX_IOV) as c_int;
+    // SAFETY: an IoSliceMut has the layout of an iovec; the kernel writes at most the length of each, and they are borrowed
+    // exclusively until the call returns.
+    let got = unsafe { libc::readv(fd.as_raw_fd(), pieces.as_mut_ptr().cast::<libc::iovec>(), count) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
 /// A UDP socket of the family of `address`, not bound, that never waits.

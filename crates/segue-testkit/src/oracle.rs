@@ -11,7 +11,7 @@ use crate::sum::{fold, pseudo, with_pseudo};
 /// Where a frame begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With an Ethernet header. Padding behind the IP packet is allowed.
+    /// With an Ethernet header. Padding behind the IP packet is allowed, as it is in frames inside of tunnels.
     Ethernet,
     /// With an IP header.
     Ip,
@@ -218,7 +218,8 @@ impl<'a> Walk<'a> {
                 }
                 self.ip(at, end, may_pad)
             }
-            0x6558 => self.ethernet(at, end, false),
+            // A frame inside of a tunnel may have been padded before it got there.
+            0x6558 => self.ethernet(at, end, true),
             _ => {
                 self.report.payload = at..end;
                 Ok(())
@@ -299,7 +300,7 @@ impl<'a> Walk<'a> {
                 self.ip(at, end, false)
             }
             47 => self.gre(at, end),
-            143 => self.ethernet(at, end, false),
+            143 => self.ethernet(at, end, true),
             _ => {
                 self.report.payload = at..end;
                 Ok(())
@@ -354,7 +355,7 @@ impl<'a> Walk<'a> {
             }
             _ => return Err(format!("VXLAN flags {flags:08x}, last byte {last:02x}")),
         }
-        self.ethernet(at + 8, end, false)
+        self.ethernet(at + 8, end, true)
     }
 
     fn geneve(&mut self, at: usize, end: usize) -> Result<(), String> {

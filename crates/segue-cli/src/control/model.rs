@@ -112,6 +112,13 @@ pub(crate) struct Port {
     pub(crate) transmit: Flow,
     /// Payload bytes that segue had to sum for packets of this port.
     pub(crate) checksummed_bytes: u64,
+    /// Pure acknowledgments from this port that gave way to a newer one of their connection: not dropped, but sent on no
+    /// more.
+    #[serde(default)]
+    pub(crate) swallowed: u64,
+    /// Packets from this port whose padding was cut off.
+    #[serde(default)]
+    pub(crate) trimmed: u64,
     /// Packets dropped, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
     /// Why trains ended, by reason.
@@ -131,9 +138,6 @@ pub(crate) struct Port {
     /// `cut_on_entry` where GSO is off, into `made_on_entry`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) gso: BTreeMap<String, u64>,
-    /// Acknowledgments that came in here and were collapsed.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) ack: BTreeMap<String, u64>,
     /// Packets whose inner checksum is left to the far end: `sent` by this host to the other, and `received`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) remcsum: BTreeMap<String, u64>,
@@ -279,6 +283,8 @@ impl Port {
             receive: self.receive.since(&before.receive),
             transmit: self.transmit.since(&before.transmit),
             checksummed_bytes: self.checksummed_bytes.saturating_sub(before.checksummed_bytes),
+            swallowed: self.swallowed.saturating_sub(before.swallowed),
+            trimmed: self.trimmed.saturating_sub(before.trimmed),
             drops: risen(&self.drops, &before.drops),
             flushes: risen(&self.flushes, &before.flushes),
             refusals: risen(&self.refusals, &before.refusals),
@@ -290,7 +296,6 @@ impl Port {
                 .map(|(name, seen)| (name.clone(), seen.since(before.stages.get(name))))
                 .collect(),
             gso: risen(&self.gso, &before.gso),
-            ack: risen(&self.ack, &before.ack),
             remcsum: risen(&self.remcsum, &before.remcsum),
             numbers: BTreeMap::new(),
         }

@@ -42,8 +42,10 @@ pub(crate) trait Daemon {
     fn notes(&self) -> Vec<String>;
     /// Its ports as the pipeline names them.
     fn ports(&self) -> Vec<(String, Side)>;
-    /// Its settings as they are at the start.
-    fn knobs(&self) -> Result<Knobs, Error>;
+    /// Its settings as they are at the start: none where nothing can be changed while it runs.
+    fn knobs(&self) -> Result<Knobs, Error> {
+        Ok(Knobs::default())
+    }
     /// Opens and sets up all that it needs, with all rights. On success everything is ready to go.
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error>;
     /// The lines when it is up.

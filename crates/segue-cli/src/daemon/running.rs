@@ -200,6 +200,14 @@ fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
             }
             return;
         }
+        Group::Port if key == "swallowed" => {
+            port.swallowed = value;
+            return;
+        }
+        Group::Port if key == "trimmed" => {
+            port.trimmed = value;
+            return;
+        }
         Group::Gso => &mut port.gso,
         Group::Remcsum => &mut port.remcsum,
         Group::Port | Group::Worker => &mut port.numbers,

@@ -8,13 +8,14 @@ use std::fs::File;
 use segue_datapath::knobs::Knobs;
 use serde_json::{Value, json};
 
-use self::plan::{Plan, Profile, What};
+use self::plan::{Plan, What};
 use crate::args::Gateway;
 use crate::control::model::Side;
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened};
 use crate::error::Error;
 use crate::out::Out;
+use crate::profile;
 use crate::sandbox::Sandbox;
 use crate::sys;
 use crate::system::Netlink;
@@ -71,7 +72,7 @@ impl Plan {
             text.push_str(&format!("  {:<15} mtu {}, {}\n", end.name, end.mtu, end.place()));
         }
         let hold = if self.hold_us > 0 { format!(", held up to {} us", self.hold_us) } else { String::new() };
-        let profile = if self.profile == Profile::Linux { "linux" } else { "strict" };
+        let profile = profile::name(self.profile);
         let lro = match self.lro {
             false => "off".to_owned(),
             true => format!(
@@ -81,6 +82,14 @@ impl Plan {
             ),
         };
         text.push_str(&format!("  {:<15} {lro}\n", "lro"));
+        let memory = match self.page_bytes {
+            0 => "one buffer for each frame".to_owned(),
+            bytes => format!("pages of {} KiB", bytes >> 10),
+        };
+        text.push_str(&format!("  {:<15} {memory}\n", "memory"));
+        if let Some(most) = self.max_acks {
+            text.push_str(&format!("  {:<15} up to {most} become one\n", "pure ACKs"));
+        }
         text
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
+use segue::gro::Profile;
 use segue::wire::{Kind, Tunnels, geneve, gue, protocol, vxlan};
 
 /// `segue pcap`
@@ -126,9 +127,10 @@ fn fou(text: &str) -> Result<(u16, u8), String> {
 /// Limits and rules of merging.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Rules {
-    /// strict merges what can be restored, linux what Linux merges
-    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = PossibleValuesParser::new(["strict", "linux", "lro"]))]
-    pub(crate) profile: String,
+    /// strict merges what can be restored, linux or linux:VERSION what that kernel merges, lro what a receiver with LRO does,
+    /// pure ACKs included
+    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = crate::profile::parse)]
+    pub(crate) profile: Profile,
     /// Largest train, from its IP header
     #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(68..=65_535))]
     pub(crate) max_bytes: u32,
@@ -149,6 +151,9 @@ pub(crate) struct Merge {
     pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) rules: Rules,
+    /// Write into each packet's comment why it became a train or stayed alone (pcapng)
+    #[arg(long)]
+    pub(crate) explain: bool,
     #[command(flatten)]
     pub(crate) ports: Ports,
 }

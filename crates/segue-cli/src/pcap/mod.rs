@@ -10,6 +10,7 @@ mod frame;
 pub(crate) mod help;
 mod lanes;
 mod merge;
+pub(crate) mod schema;
 mod split;
 mod stat;
 mod undo;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 
-use segue::encap::{self, Carrier, Decapsulator, Encapsulator, GreOptions, OuterCsum, SourcePorts, Tos, Ttl};
+use segue::encap::{self, Carrier, Decapsulator, Df, Encapsulator, GreOptions, OuterCsum, SourcePorts, Tos, Ttl};
 use segue::{gro, hash};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
@@ -139,7 +139,8 @@ fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
             Choice::Fixed(tos) => Tos::Fixed(tos),
             Choice::Inherit | Choice::Auto => Tos::Inherit,
         },
-        pmtudisc: plan.pmtudisc,
+        df: if plan.pmtudisc { Df::Set } else { Df::Inherit },
+        zero_csum6: !plan.encap_csum,
         slots: plan.sport.fixed().map_or(SourcePorts::Slots(slots), SourcePorts::Fixed),
         seed,
         ..encap::Config::new(mode, carrier, ready.local, plan.remote)

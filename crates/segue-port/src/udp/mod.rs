@@ -229,6 +229,7 @@ impl UdpPort {
             max_segs: 1,
             max_udp_segs: 1,
             max_pieces: MAX_IOV - 1,
+            ..Limits::NONE
         };
         Ok(UdpPort {
             config,

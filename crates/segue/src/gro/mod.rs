@@ -525,7 +525,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             if read_u32(bytes, tcp::SEQ) != Some(held.next_seq) {
                 return Err(Mismatch::Sequence);
             }
-            if bytes[tcp::FLAGS] & tcp::CWR != 0 && !self.config.profile.compares_cwr() {
+            if bytes[tcp::FLAGS] & tcp::CWR != 0 && !self.config.profile.joins_cwr() {
                 // Only the first segment of a train may carry it (Linux up to 6.18; splitting puts it there alone).
                 return Err(Mismatch::Cwr);
             }
@@ -770,7 +770,7 @@ fn seal<B: AsRef<[u8]>>(held: Held<B>, profile: Profile) -> Box<Packet<B>> {
     }
     let kind = if transport.kind == Kind::Tcp { GsoKind::Tcp } else { GsoKind::Udp };
     let is_cwr = kind == GsoKind::Tcp && packet.head.bytes()[transport.start() + tcp::FLAGS] & tcp::CWR != 0;
-    let fixed_ids = ids.fixed | if is_cwr && profile.compares_cwr() { Gso::CWR } else { 0 };
+    let fixed_ids = ids.fixed | if is_cwr && profile.joins_cwr() { Gso::CWR } else { 0 };
     let csum = if verify::is_owed(&packet) { TrainCsum::Partial } else { TrainCsum::Stale };
     packet.offload.unit = Unit::Train { csum, gso: Gso { kind, size: size as u16, fixed_ids } };
     packet

@@ -146,7 +146,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         if is_tcp {
             let in_turn = read_u32(header, tcp::SEQ) == Some(held.next_seq);
-            let is_cwr = header[tcp::FLAGS] & tcp::CWR != 0 && !profile.compares_cwr();
+            let is_cwr = header[tcp::FLAGS] & tcp::CWR != 0 && !profile.joins_cwr();
             let renews = profile != Profile::Lro || may_renew(&train[l4..form.len], header, held.stamp).is_ok();
             if !in_turn || is_cwr || !renews {
                 return Verdict::Long;

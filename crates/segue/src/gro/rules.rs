@@ -103,7 +103,7 @@ pub struct Varying {
 pub enum Whose {
     /// All.
     All,
-    /// All in which CWR closes what is held and is not compared.
+    /// All in which CWR closes what is held and is not compared: splitting puts it on the first segment alone.
     CwrCloses,
     /// Those of Linux.
     Linux,

@@ -27,6 +27,8 @@ use crate::wire::parse::MAX_HEADER_BYTES;
 pub struct Outer {
     /// Which of the port's sockets sends it: the flow's source port.
     pub slot: u16,
+    /// Which of the port's peers it goes to; 0 is the first, and the only one of most.
+    pub to: u16,
     /// DSCP and ECN.
     pub tos: u8,
     /// Time to live or hop limit.

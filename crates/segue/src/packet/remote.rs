@@ -40,6 +40,13 @@ pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<Remcsum> {
     Some(Remcsum { start: u16::try_from(start).ok()?, offset: u16::try_from(start + offset).ok()? })
 }
 
+/// Takes the option out of the header in `bytes`, where it has one; nothing moves.
+pub fn withdraw(bytes: &mut [u8], kind: Kind) {
+    if let Some(format) = kind.format() {
+        (format.withdraw)(bytes);
+    }
+}
+
 /// The option of the tunnel header at `index` of the layout, where it has one, and what it means.
 pub fn option(head: &Head, layout: &Layout, index: usize) -> Option<Result<Remote, Refusal>> {
     let header = layout.headers().get(index)?;

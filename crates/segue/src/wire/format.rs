@@ -51,6 +51,8 @@ pub struct Format {
     pub read: fn(&[u8]) -> Option<Shim>,
     /// The bytes of the header that tell flows apart, such as a network identifier.
     pub flow: Range<usize>,
+    /// Takes the remote checksum option out of a header, where it has one; nothing moves.
+    pub withdraw: fn(&mut [u8]),
 }
 
 macro_rules! formats {

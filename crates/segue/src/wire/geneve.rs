@@ -21,7 +21,8 @@ const CRITICAL: u8 = 0x80;
 const WORDS: u8 = 0x1f;
 
 /// Geneve for the table of formats.
-pub const FORMAT: Format = Format { kind: Kind::Geneve, name: "Geneve", port: PORT, read, flow: 4..7 };
+pub const FORMAT: Format =
+    Format { kind: Kind::Geneve, name: "Geneve", port: PORT, read, flow: 4..7, withdraw: |_| () };
 
 fn read(bytes: &[u8]) -> Option<Shim> {
     let geneve = Geneve::parse(bytes).ok()?;

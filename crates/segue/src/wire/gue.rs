@@ -22,11 +22,19 @@ const CONTROL: u8 = 0x20;
 const HLEN: u8 = 0x1f;
 
 /// GUE for the table of formats.
-pub const FORMAT: Format = Format { kind: Kind::Gue, name: "GUE", port: PORT, read, flow: 0..0 };
+pub const FORMAT: Format = Format { kind: Kind::Gue, name: "GUE", port: PORT, read, flow: 0..0, withdraw };
 
 fn read(bytes: &[u8]) -> Option<Shim> {
     let gue = Gue::parse(bytes).ok()?;
     Some(Shim { len: gue.len, next: Next::Protocol(gue.protocol), remcsum: gue.remcsum })
+}
+
+/// Its bytes become zero and stay, as a surplus that receivers skip.
+fn withdraw(bytes: &mut [u8]) {
+    if Gue::parse(bytes).is_ok_and(|gue| gue.remcsum.is_some()) {
+        // The option's flag is the only private one.
+        bytes[2..REMCSUM_LEN].fill(0);
+    }
 }
 
 /// What a GUE header says.

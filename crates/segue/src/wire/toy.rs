@@ -7,7 +7,8 @@ use super::{Format, Kind, Next, Shim, ethertype};
 /// A port for it.
 pub(crate) const PORT: u16 = 7777;
 
-pub(super) const FORMAT: Format = Format { kind: Kind::Toy, name: "toy", port: PORT, read, flow: 1..3 };
+pub(super) const FORMAT: Format =
+    Format { kind: Kind::Toy, name: "toy", port: PORT, read, flow: 1..3, withdraw: |_| () };
 
 /// `bytes[0]`: pairs of bytes to skip. Then an identifier of 2 bytes, what is skipped, and 3 bytes that end in what follows:
 /// 4, 6, or 0 for an Ethernet frame.

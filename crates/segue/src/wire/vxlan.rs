@@ -22,11 +22,18 @@ const REMCSUM: u32 = 0x0020_0000;
 const REMCSUM_UDP: u8 = 0x80;
 
 /// VXLAN for the table of formats.
-pub const FORMAT: Format = Format { kind: Kind::Vxlan, name: "VXLAN", port: PORT, read, flow: 4..7 };
+pub const FORMAT: Format = Format { kind: Kind::Vxlan, name: "VXLAN", port: PORT, read, flow: 4..7, withdraw };
 
 fn read(bytes: &[u8]) -> Option<Shim> {
     let vxlan = Vxlan::parse(bytes).ok()?;
     Some(Shim { len: LEN, next: Next::Type(ethertype::TEB), remcsum: vxlan.remcsum })
+}
+
+fn withdraw(bytes: &mut [u8]) {
+    if let Ok(Vxlan { vni, remcsum: Some(_) }) = Vxlan::parse(bytes) {
+        // The header was there, and one without the option can always be said.
+        let _ = Vxlan { vni, remcsum: None }.emit(bytes);
+    }
 }
 
 /// What a VXLAN header says. An Ethernet frame follows it.

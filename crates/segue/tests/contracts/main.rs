@@ -2,6 +2,7 @@
 //! and each has caught something deliberately broken.
 
 mod decap;
+mod hardening;
 mod mutants;
 mod mutations;
 mod properties;

@@ -2,6 +2,8 @@
 
 mod case;
 mod cut;
+mod fragments;
+mod judge;
 mod properties;
 mod refusals;
 mod single;
