@@ -68,6 +68,10 @@ pub(crate) enum Command {
     Gateway(Gateway),
     /// counters and reasons of what runs
     Stat(Stat),
+    /// settings of what runs, read and changed while packets move
+    Set(Set),
+    /// tunnels and gateways of a file, as one service
+    Run(Run),
     /// what this host can do, and what would fix the rest
     Doctor,
     /// two hosts with a tunnel between them: the demonstration
@@ -93,6 +97,12 @@ pub(crate) struct Tunnel {
     /// Write what crosses the outside to a capture file
     #[arg(long, value_name = "FILE.pcap")]
     pub(crate) trace: Option<PathBuf>,
+    /// A setting to begin with, as segue set knows it; may be given several times
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
+    pub(crate) set: Vec<(String, String)>,
+    /// The process that watches over this one, and with which it ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) supervised: Option<i32>,
     /// Words and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
@@ -140,6 +150,12 @@ pub(crate) struct Gateway {
     /// The name for segue stat; IN-OUT when not given
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// A setting to begin with, as segue set knows it; may be given several times
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
+    pub(crate) set: Vec<(String, String)>,
+    /// The process that watches over this one, and with which it ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) supervised: Option<i32>,
 }
 
 /// `segue stat`
@@ -164,6 +180,31 @@ pub(crate) struct Stat {
     /// Every column, however wide
     #[arg(short = 'd', long)]
     pub(crate) details: bool,
+}
+
+/// `segue run`
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// The file: a [[tunnel]] or [[gateway]] for each; keys are the words and options of the command
+    #[arg(short = 'c', long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print what would run and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    pub(crate) check: bool,
+}
+
+/// `segue set`
+#[derive(Args, Debug)]
+pub(crate) struct Set {
+    /// Which instance
+    #[arg(value_name = "INSTANCE")]
+    pub(crate) instance: Option<String>,
+    /// Nothing lists all; KNOB reads one; KNOB VALUE or KNOB=VALUE sets it, several at once all or none
+    #[arg(value_name = "KNOB")]
+    pub(crate) words: Vec<String>,
+    /// Say whether it could be set, and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    pub(crate) check: bool,
 }
 
 /// `segue lab`
@@ -243,7 +284,7 @@ pub(crate) struct Bench {
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "lab", "bench", "pcap"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "lab", "bench", "pcap"]))]
     pub(crate) of: Option<String>,
 }
 
@@ -262,6 +303,8 @@ impl Command {
             Command::Tunnel(_) => "tunnel",
             Command::Gateway(_) => "gateway",
             Command::Stat(_) => "stat",
+            Command::Set(_) => "set",
+            Command::Run(_) => "run",
             Command::Doctor => "doctor",
             Command::Lab(_) => "lab",
             Command::Bench(_) => "bench",

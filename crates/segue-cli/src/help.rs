@@ -91,6 +91,69 @@ is not well or nothing runs. Units are SI: kB is 1000 bytes.
 ",
     },
     Page {
+        name: "set",
+        usage: "segue set INSTANCE [KNOB [VALUE]]... [OPTION]...",
+        examples: &[
+            ("segue set sg0", "every knob with its value"),
+            ("segue set gw0 net.gso.dev.eth1.enable_gso 0", "trains for eth1 are cut on entry"),
+            ("segue set gw0 net.gso.stats", "what GSO did so far, by port"),
+        ],
+        more: "\
+A change is in force from the next packet on, and no packet is lost by it. Where
+several are given, all are set or none. A port's name stands for IFNAME:
+
+  net.inet.tcp.gso, net.inet.udp.gso   0 cuts trains of that transport on entry
+  net.gso.dev.IFNAME.enable_gso        0 cuts those bound for IFNAME there;
+                                       1 in front of it, where it takes none
+  net.gso.dev.IFNAME.max_burst         largest train handed to IFNAME, bytes
+  net.gso.dev.IFNAME.tso               0 hands it none, though it takes them
+  net.inet.tcp.gro, net.inet.udp.gro   0 joins nothing of that transport
+  net.gro.dev.IFNAME.enable_gro        0 joins nothing that comes in there
+  net.gro.dev.IFNAME.profile, .max_burst, .max_packets, .hold_us
+  net.inet.tcp.ack                     0 lets no acknowledgments collapse
+  net.ack.dev.IFNAME.enable_ack        1 collapses those that come in there; the
+                                       profile must be lro. Most: .max_burst
+  net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
+  net.gso.stats, net.gro.stats, net.ack.stats, net.remcsum.stats   read only
+
+A tunnel joins under the name of its interface and sends under the name udp.
+The same names stand in the file of segue run, and behind --set at the start.
+",
+    },
+    Page {
+        name: "run",
+        usage: "segue run -c FILE [OPTION]...",
+        examples: &[
+            ("segue run -c segue.toml --check", "what would run, or file, line and column of what is wrong"),
+            ("segue run -c segue.toml", "all of it until Ctrl-C; kill -HUP reads the file again"),
+        ],
+        more: "\
+The file is TOML:
+
+  [[tunnel]]                    # any number; keys are the words
+  dev = \"sg0\"
+  remote = \"198.18.0.2\"
+  encap = \"gue\"
+  encap-remcsum = true          # switches are true or false
+  addr = [\"198.19.0.1/30\"]      # what may be given several times is a list
+  net.inet.udp.gso = 0          # knobs as in segue set
+
+  [[gateway]]                   # in, out, and the options without dashes
+  in = \"eth1\"
+  out = \"tap:lro0\"
+  hold-us = 50
+
+Each has a process of its own. With SIGHUP the file is read again: what is the
+same goes on untouched, knobs are turned, the rest is stopped or started. A file
+that is wrong, or of which something does not start, leaves what runs as it is.
+An instance that ends by itself is started again. All of it: docs/run.md.
+
+Signals: SIGINT and SIGTERM end all, SIGUSR1 writes all counters. systemd hears
+of readiness and reloads (Type=notify). Exit status: 0 done, 1 failed, 2 used
+wrongly.
+",
+    },
+    Page {
         name: "doctor",
         usage: "segue doctor [OPTION]...",
         examples: &[
@@ -156,7 +219,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|lab|bench|pcap",
+        usage: "segue schema stat|set|lab|bench|pcap",
         examples: &[
             ("segue schema stat -p", "the schema of segue.stat/1"),
             ("segue schema lab", "of segue.bench/1"),
@@ -172,10 +235,13 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
 ];
 
+/// Commands that the overview leaves to `segue help`.
+const LESS_USED: &[&str] = &["schema", "help", "lan78xx"];
+
 /// The overview of `segue` alone.
 pub(crate) fn overview() -> String {
     let mut text = String::from("segue: packet offloads in user space\n\n");
-    for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "schema") {
+    for command in Cli::command().get_subcommands().filter(|command| !LESS_USED.contains(&command.get_name())) {
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         text.push_str(&format!("  segue {:<8} {about}\n", command.get_name()));
     }

@@ -19,8 +19,10 @@ mod out;
 mod pcap;
 mod profile;
 mod progress;
+mod run;
 mod sandbox;
 mod schema;
+mod set;
 mod signals;
 mod stat;
 mod sys;
@@ -134,6 +136,8 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Tunnel(args)) => tunnel::run(args, out),
         Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
+        Some(Command::Set(args)) => set::run(args, out),
+        Some(Command::Run(args)) => run::run(args, out),
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),
         Some(Command::Bench(args)) => bench::run(args, out),

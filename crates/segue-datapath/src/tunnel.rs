@@ -9,15 +9,18 @@ use std::net::IpAddr;
 use segue::encap::{self, DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, Fdb, Fit, OuterCsum, Received, Way};
 use segue::gro::{self, Gro};
 use segue::gso;
-use segue::packet::{Frag, Packet, Start, Tunnels};
+use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
 use segue::reason::Counts;
 use segue::time::Nanos;
 use segue::wire::ethernet;
 use segue_port::{Burst, Page, Polled, Port, RxBatch};
 
-use crate::board::{Group, Sink};
+use crate::board::{Group, Sink, Stage};
 use crate::end::{self, End};
+use crate::entry::{Entry, Seen};
+use crate::knobs::{Dial, Knobs};
 use crate::pipeline::{Interest, Pipeline, Round};
+use crate::tuning::{Remcsum, Settings};
 
 segue::reasons! {
     /// Why the tunnel itself dropped something, beside what encapsulation, decapsulation and ports name.
@@ -26,6 +29,15 @@ segue::reasons! {
         PathMtu = "path_mtu": "A packet that the way has become too narrow for; its sender was told by ICMP.",
         NoRemote = "no_remote": "A frame for a group or an unknown address, and no remote that has such.",
     }
+}
+
+/// The knobs that a tunnel between ports of these names has, before it is made; `remcsum` where it is made with remote
+/// checksum offload.
+pub fn knobs(inside: &str, outside: &str, gro: Option<gro::Config>, remcsum: bool) -> Knobs {
+    let remcsum = if remcsum { Remcsum::Can(true) } else { Remcsum::Never };
+    let names = [inside, outside].map(str::to_owned);
+    // Joining goes by the name of the port at which trains appear, as its counters do.
+    Knobs::list(|dial| Settings::new(names, [gro, None], remcsum).tune(dial))
 }
 
 /// What a tunnel is made of.
@@ -51,7 +63,8 @@ pub struct Parts {
     pub flood: Vec<u16>,
     /// What the outside port vouches for on every datagram it delivers that carries a remote checksum option.
     pub outer_csum: OuterCsum,
-    /// Joins what comes in; `None` leaves packets single.
+    /// How to join what comes in, which can then be changed and switched off as it runs; `None` leaves packets single for
+    /// good.
     pub gro: Option<gro::Config>,
     /// Packets or bursts taken from one port in one round.
     pub budget: usize,
@@ -79,13 +92,36 @@ pub struct Tunnel {
     flood: Vec<u16>,
     outer_csum: OuterCsum,
     gro: Option<Gro<Page>>,
+    joins: bool,
+    settings: Settings,
     way: WayMtu,
+    /// The ways outward and inward.
+    outward: Entry,
+    inward: Entry,
+    seen: Stages,
+    /// Packets sent and received whose checksum is left to the far end.
+    remote: Remote,
     rx: RxBatch,
     budget: usize,
     drops: Counts<Dropped>,
     encap_drops: Counts<EncapRefusal>,
     decap_drops: Counts<DecapRefusal>,
     split_drops: Counts<gso::Refusal>,
+}
+
+/// What the stages saw that only a tunnel has.
+#[derive(Debug, Default)]
+struct Stages {
+    decap: Seen,
+    gro: Seen,
+    encap: Seen,
+}
+
+/// Packets whose checksum is left to the far end.
+#[derive(Debug, Default)]
+struct Remote {
+    sent: u64,
+    received: u64,
 }
 
 impl std::fmt::Debug for Tunnel {
@@ -96,8 +132,11 @@ impl std::fmt::Debug for Tunnel {
 
 impl Tunnel {
     /// A tunnel between two ports.
-    pub fn new(parts: Parts) -> Tunnel {
-        Tunnel {
+    pub fn new(mut parts: Parts) -> Tunnel {
+        // Refused by what was made without it.
+        let remcsum = if parts.encap.set_remcsum(true) { Remcsum::Can(true) } else { Remcsum::Never };
+        let names = [&parts.inside_name, &parts.outside_name].map(String::clone);
+        let mut made = Tunnel {
             inside: End::new(parts.inside_name, parts.inside),
             outside: End::new(parts.outside_name, parts.outside),
             encap: parts.encap,
@@ -107,14 +146,22 @@ impl Tunnel {
             flood: parts.flood,
             outer_csum: parts.outer_csum,
             gro: parts.gro.map(Gro::new),
+            joins: parts.gro.is_some(),
+            settings: Settings::new(names, [parts.gro, None], remcsum),
             way: WayMtu::default(),
+            outward: Entry::default(),
+            inward: Entry::default(),
+            seen: Stages::default(),
+            remote: Remote::default(),
             rx: RxBatch::new(parts.pages),
             budget: parts.budget.max(1),
             drops: Counts::default(),
             encap_drops: Counts::default(),
             decap_drops: Counts::default(),
             split_drops: Counts::default(),
-        }
+        };
+        made.settle();
+        made
     }
 
     /// From the inside port to the outside port.
@@ -130,10 +177,14 @@ impl Tunnel {
             self.way.ask(&*self.outside.port, self.encap.config().overhead(), now);
         }
         while let Some(packet) = self.rx.packets.pop_front() {
-            match self.way.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
-                Fit::Fits => self.wrap(packet, now),
-                Fit::Fragment => self.wrap_in_fragments(packet, now),
-                Fit::TooBig(mtu) => self.tell_sender(packet, mtu),
+            let mut next = self.outward.enter(packet, &mut self.rx, &mut self.split_drops);
+            while let Some(packet) = next {
+                match self.way.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
+                    Fit::Fits => self.wrap(packet, now),
+                    Fit::Fragment => self.wrap_in_fragments(packet, now),
+                    Fit::TooBig(mtu) => self.tell_sender(packet, mtu),
+                }
+                next = self.outward.more();
             }
         }
         if self.way.inside.is_some() && !self.inside.blocked {
@@ -196,8 +247,10 @@ impl Tunnel {
     }
 
     fn send(&mut self, mut packet: Box<Packet<Page>>) {
+        self.seen.encap.add(&packet);
         match self.encap.push(&mut packet) {
             Ok(()) => {
+                self.remote.sent += remotely(&packet);
                 if let (true, Some(outer)) = (self.way.fragments, &mut packet.outer) {
                     outer.df = false;
                 }
@@ -218,6 +271,8 @@ impl Tunnel {
                 return Ok(Polled::Idle);
             }
         }
+        // What a change of settings let go.
+        self.hand_in();
         let polled = self.outside.port.receive(&mut self.rx, self.budget)?;
         while let Some(burst) = self.rx.bursts.pop_front() {
             self.take_apart(&burst, now);
@@ -225,12 +280,18 @@ impl Tunnel {
         if let Some(gro) = &mut self.gro {
             // With a hold time of 0 everything is due.
             gro.expire(now);
-            while let Some(packet) = gro.pop() {
-                self.inside.push(packet, &mut self.rx, &mut self.split_drops);
-            }
         }
+        self.hand_in();
         self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
         Ok(polled)
+    }
+
+    /// Hands all that is ready to the inside port.
+    fn hand_in(&mut self) {
+        let Tunnel { gro, inward, inside, rx, split_drops, .. } = self;
+        while let Some(packet) = gro.as_mut().and_then(Gro::pop) {
+            inward.each(packet, rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
+        }
     }
 
     /// Every datagram of a burst becomes a packet, and goes to GRO or straight to the inside port.
@@ -254,13 +315,45 @@ impl Tunnel {
                         // As many as the port has peers.
                         fdb.learn(*source, from as u16, now);
                     }
+                    self.seen.decap.add(&packet);
+                    self.remote.received += u64::from(packet.offload.unit == Unit::Whole(Csum::Partial));
                     match &mut self.gro {
-                        Some(gro) => gro.push(packet, now, &mut self.rx.pool),
-                        None => self.inside.push(packet, &mut self.rx, &mut self.split_drops),
+                        Some(gro) if self.joins => {
+                            self.seen.gro.add(&packet);
+                            gro.push(packet, now, &mut self.rx.pool);
+                        }
+                        _ => {
+                            let Tunnel { inward, inside, rx, split_drops, .. } = self;
+                            inward.each(packet, rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// Goes by the settings. What is held leaves first.
+    fn settle(&mut self) {
+        let Settings { protocols, leaving, joining, remcsum, .. } = &self.settings;
+        self.inside.leave(leaving[0]);
+        self.outside.leave(leaving[1]);
+        (self.inward.cuts, self.outward.cuts) = (self.settings.cuts(0), self.settings.cuts(1));
+        if let (Some(gro), Some(joining)) = (&mut self.gro, &joining[0]) {
+            self.joins = joining.on;
+            gro.reconfigure(joining.config(protocols, joining.hold()));
+        }
+        if let Remcsum::Can(on) = remcsum {
+            self.encap.set_remcsum(*on);
+        }
+    }
+}
+
+/// How many packets `packet` stands for whose checksum is left to the far end.
+fn remotely(packet: &Packet<Page>) -> u64 {
+    match (packet.offload.layers().first().and_then(|layer| layer.remote), packet.offload.unit) {
+        (None, _) => 0,
+        (Some(_), Unit::Whole(_)) => 1,
+        (Some(_), Unit::Train { gso, .. }) => gso.segs(packet.payload.len()) as u64,
     }
 }
 
@@ -311,12 +404,28 @@ impl Pipeline for Tunnel {
         self.gro.as_ref().and_then(Gro::deadline)
     }
 
+    fn tune(&mut self, dial: &mut Dial<'_>) {
+        self.settings.tune(dial);
+        self.settle();
+    }
+
     fn collect(&self, sink: &mut Sink<'_>) {
         let verified = self.gro.as_ref().map_or(0, |g| g.stats().checksummed_bytes) + self.decap.checksummed_bytes();
-        for (end, verified) in [(&self.inside, 0), (&self.outside, verified)] {
+        for (end, verified) in
+            [(&self.inside, self.inward.checksummed()), (&self.outside, verified + self.outward.checksummed())]
+        {
             end.collect(verified, sink);
         }
         let (inside, outside) = (self.inside.name.as_str(), self.outside.name.as_str());
+        self.outward.collect(inside, outside, sink);
+        self.inward.collect(outside, inside, sink);
+        self.seen.encap.collect(inside, Stage::Encap, sink);
+        self.seen.decap.collect(outside, Stage::Decap, sink);
+        sink.put(outside, Group::Remcsum, "sent", self.remote.sent);
+        sink.put(outside, Group::Remcsum, "received", self.remote.received);
+        if self.gro.is_some() {
+            self.seen.gro.collect(outside, Stage::Gro, sink);
+        }
         sink.reasons(inside, Group::Drops, &self.encap_drops);
         sink.reasons(inside, Group::Drops, &self.split_drops);
         sink.reasons(outside, Group::Drops, &self.drops);

@@ -39,6 +39,12 @@ pub trait Port {
     /// Only what makes the port useless.
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent>;
 
+    /// Joins packets of their own into one call only up to so many bytes from here on; 0 joins none. For ports that do so,
+    /// as datagram ports do: what others are handed in one piece is their caller's to limit.
+    fn limit_burst(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// What happened so far.
     fn counters(&self) -> &Counters;
 
@@ -78,6 +84,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
         (**self).transmit(batch)
+    }
+
+    fn limit_burst(&mut self, bytes: usize) {
+        (**self).limit_burst(bytes);
     }
 
     fn counters(&self) -> &Counters {

@@ -9,6 +9,7 @@ pub(crate) mod why;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
+use segue_datapath::knobs::Knobs;
 use serde_json::Value;
 
 use self::resolve::Ready;
@@ -26,8 +27,9 @@ use crate::words::{parse, tunnel};
 
 /// Runs the command.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
+    daemon::follow(args.supervised)?;
     let parsed = parse::parse("segue tunnel", tunnel::WORDS, &args.words)?;
-    let plan = plan::plan(&parsed, args.trace.clone())?;
+    let plan = plan::plan(&parsed, args.trace.clone(), &args.set)?;
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for routes", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
@@ -57,6 +59,7 @@ fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         )
         .why("there is no such directory"));
     }
+    start::knobs(&ready.plan, &ready.plan.set)?;
     free(dev, netlink)?;
     if ready.plan.has_udp() {
         let listen = SocketAddr::new(ready.local, ready.plan.port);
@@ -106,6 +109,10 @@ impl Daemon for Ready {
 
     fn ports(&self) -> Vec<(String, Side)> {
         vec![(self.plan.dev.clone(), Side::Inside), (start::outside_name(&self.plan).to_owned(), Side::Outside)]
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        start::knobs(&self.plan, &self.plan.set)
     }
 
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {

@@ -271,6 +271,9 @@ pub(crate) struct Plan {
     pub(crate) workers: u16,
     /// Where to write what crosses the outside.
     pub(crate) trace: Option<PathBuf>,
+    /// Settings to begin with.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) set: Vec<(String, String)>,
 }
 
 fn prefixes<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error> {
@@ -350,7 +353,7 @@ impl Plan {
 }
 
 /// Turns words into a plan.
-pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>) -> Result<Plan, Error> {
+pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
     let Some(remote) = address(parsed, "remote") else {
         // The table has `remote` as required; the parser has refused a line without it.
         return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
@@ -416,6 +419,7 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>) -> Result<Plan, Erro
         profile: if named(parsed, "profile") == Some("linux") { Profile::Linux } else { Profile::Strict },
         workers,
         trace,
+        set: set.to_vec(),
     };
     Ok(plan)
 }
@@ -665,7 +669,7 @@ mod tests {
 
     fn made(line: &str) -> Result<Plan, Error> {
         let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        plan(&parse("segue tunnel", WORDS, &tokens)?, None)
+        plan(&parse("segue tunnel", WORDS, &tokens)?, None, &[])
     }
 
     fn ok(line: &str) -> Plan {

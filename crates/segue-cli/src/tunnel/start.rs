@@ -9,8 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use segue::encap::{self, Carrier, Decapsulator, Df, Encapsulator, Fdb, GreOptions, OuterCsum, SourcePorts, Tos, Ttl};
 use segue::{gro, hash};
+use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
-use segue_datapath::tunnel::{Parts, Tunnel};
+use segue_datapath::tunnel::{self, Parts, Tunnel};
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Source, UdpConfig, UdpOffloads, UdpPort};
 use segue_port::wrap::Trace;
@@ -20,6 +21,7 @@ use super::plan::{self, Choice, Encap, Plan, Profile};
 use super::resolve::Ready;
 use super::why;
 use crate::daemon::Opened;
+use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::error::Error;
 
@@ -212,12 +214,25 @@ fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
     }
 }
 
-fn gro_config(plan: &Plan, key: hash::Key) -> Option<gro::Config> {
+/// The settings at the start, with `wishes` beside what the words say.
+pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
+    let knobs = tunnel::knobs(
+        &plan.dev,
+        outside_name(plan),
+        Some(gro_config(plan, gro::Config::default().key)),
+        plan.leaves_checksums(),
+    );
+    let preset = [(format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))];
+    prepare(knobs, &preset, wishes)
+}
+
+/// How received packets are joined, where they are.
+fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     let profile = match plan.profile {
         Profile::Strict => gro::Profile::Strict,
         Profile::Linux => gro::Profile::linux(),
     };
-    plan.gro.then(|| gro::Config { profile, key, ..gro::Config::default() })
+    gro::Config { profile, key, ..gro::Config::default() }
 }
 
 /// The forwarding table, where there is more than one remote to choose from, and the remotes that get what has none: the
@@ -275,7 +290,7 @@ fn assemble(
         flood,
         // The socket verifies what has a checksum, and its filter lets no remote checksum in that has none.
         outer_csum: OuterCsum::Verified,
-        gro: gro_config(plan, flows),
+        gro: Some(gro_config(plan, flows)),
         budget: BUDGET,
         pages: PAGES,
     })))

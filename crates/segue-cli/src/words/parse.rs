@@ -207,7 +207,7 @@ pub(crate) fn nearest<'a>(token: &str, candidates: impl Iterator<Item = &'a str>
 /// What is wrong with a value, and what was perhaps meant.
 pub(crate) type Wrong = (String, Option<String>);
 
-fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
+pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
     let expected = |text: &str| (format!("expected {text}"), None);
     match takes {
         Takes::Switch => Ok(Value::Switch(true)),
@@ -263,7 +263,8 @@ fn number(min: u64, max: u64, or: &'static [&'static str], token: &str) -> Resul
     }
 }
 
-fn integer(token: &str) -> Option<u64> {
+/// A decimal or hexadecimal number without a sign.
+pub(crate) fn integer(token: &str) -> Option<u64> {
     let (digits, radix) = match token.strip_prefix("0x").or_else(|| token.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (token, 10),
@@ -330,7 +331,7 @@ pub(crate) fn device(token: &str) -> Result<String, Wrong> {
 }
 
 /// `a, b or c`.
-fn list(names: &[&str]) -> String {
+pub(crate) fn list(names: &[&str]) -> String {
     match names {
         [] => String::new(),
         [one] => (*one).to_owned(),

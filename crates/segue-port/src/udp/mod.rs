@@ -188,6 +188,8 @@ pub struct UdpPort {
     segment: OffloadState,
     gro: OffloadState,
     max_segments: usize,
+    /// Most bytes of one message that stands for several datagrams.
+    max_burst: usize,
     counters: Counters,
     scratch: SendScratch,
     plan: send::Plan,
@@ -262,6 +264,7 @@ impl UdpPort {
             segment,
             gro,
             max_segments: probed.unwrap_or(SEGMENTS),
+            max_burst: usize::MAX,
             counters: Counters::default(),
             scratch: SendScratch::default(),
             plan: send::Plan::default(),
@@ -306,6 +309,10 @@ impl Port for UdpPort {
 
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
         self.transmit_runs(batch)
+    }
+
+    fn limit_burst(&mut self, bytes: usize) {
+        self.max_burst = bytes;
     }
 
     fn counters(&self) -> &Counters {

@@ -97,6 +97,7 @@ impl RawPort {
             slots,
             blocked_slot: 0,
             limits,
+            max_burst: usize::MAX,
             segment: OffloadState::Off,
             gro: OffloadState::Off,
             max_segments: 1,

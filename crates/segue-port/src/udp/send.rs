@@ -109,7 +109,7 @@ impl UdpPort {
             plan.order.sort_unstable();
         }
         let whole = self.segment == OffloadState::On;
-        let most_bytes = MAX_PAYLOAD[usize::from(self.config.peer.is_ipv6())];
+        let most_bytes = MAX_PAYLOAD[usize::from(self.config.peer.is_ipv6())].min(self.max_burst);
         for &(slot, entry) in &plan.order {
             let Some(outer) = batch.packet(entry as usize).outer else { continue };
             let key = Key { slot: usize::from(slot), to: outer.to, tos: outer.tos, ttl: outer.ttl, df: outer.df };

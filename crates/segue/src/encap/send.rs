@@ -34,6 +34,8 @@ const MAX_OUTER_LEN: usize = ipv6::LEN + udp::LEN;
 #[derive(Clone, Debug)]
 pub struct Encapsulator {
     config: Config,
+    /// Whether it was made with remote checksum offload.
+    can_remcsum: bool,
     /// Outer IP and UDP with everything that is the same for all packets.
     template: [u8; MAX_OUTER_LEN],
     hash: FlowHash,
@@ -51,12 +53,22 @@ impl Encapsulator {
         config.check()?;
         let hash = FlowHash::new(config.seed);
         let template = template(&config);
-        Ok(Encapsulator { config, template, hash, next_id: 0, next_seq: 0, to: 0 })
+        Ok(Encapsulator { config, can_remcsum: config.remcsum(), template, hash, next_id: 0, next_seq: 0, to: 0 })
     }
 
     /// What it was made of.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Leaves checksums to the far end from the next packet on, or no longer. Only a tunnel that was made with remote
+    /// checksum offload, whose users reckon with the length of its option, can be asked for it; `false` for others.
+    pub fn set_remcsum(&mut self, on: bool) -> bool {
+        let can = self.can_remcsum;
+        if let (true, Carrier::Gue { remcsum } | Carrier::Vxlan { remcsum, .. }) = (can, &mut self.config.carrier) {
+            *remcsum = on;
+        }
+        can
     }
 
     /// Puts the outer headers in front of `packet`, whose layout starts at the inner IP header, or at the Ethernet header

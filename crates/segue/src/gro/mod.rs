@@ -168,12 +168,8 @@ pub struct Gro<B> {
 
 impl<B: AsRef<[u8]>> Gro<B> {
     /// An empty one; limits out of range are brought into it.
-    pub fn new(mut config: Config) -> Gro<B> {
-        config.max_bytes = config.max_bytes.min(MAX_TRAIN_BYTES);
-        config.max_packets = config.max_packets.min(MAX_SEGS);
-        config.max_flows = config.max_flows.clamp(1, 65535);
-        config.max_held_packets = config.max_held_packets.max(1);
-        config.acks &= config.profile == Profile::Lro;
+    pub fn new(config: Config) -> Gro<B> {
+        let config = Gro::<B>::limited(config);
         let masks = Masks::new(config.profile);
         Gro {
             forms: Forms::new(&masks),
@@ -189,6 +185,37 @@ impl<B: AsRef<[u8]>> Gro<B> {
             stats: Stats::default(),
             config,
         }
+    }
+
+    /// The same with limits brought into their ranges.
+    fn limited(mut config: Config) -> Config {
+        config.max_bytes = config.max_bytes.min(MAX_TRAIN_BYTES);
+        config.max_packets = config.max_packets.min(MAX_SEGS);
+        config.max_flows = config.max_flows.clamp(1, 65535);
+        config.max_held_packets = config.max_held_packets.max(1);
+        config.acks &= config.profile == Profile::Lro;
+        config
+    }
+
+    /// The limits and rules in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes other limits and rules, as [`Gro::new`] does; what was counted stays. All that is held becomes ready first, so
+    /// that no train is made under two sets of rules. The table stays as large as it is: `max_flows` has no effect.
+    pub fn reconfigure(&mut self, config: Config) {
+        self.flush();
+        let fresh = Gro::<B>::limited(Config { max_flows: self.config.max_flows, ..config });
+        if fresh.acks != self.config.acks {
+            self.memory = acks::Memory::new(if fresh.acks { fresh.max_flows } else { 0 });
+        }
+        if fresh.profile != self.config.profile {
+            self.masks = Masks::new(fresh.profile);
+            self.forms = Forms::new(&self.masks);
+        }
+        self.hasher = Hasher::new(fresh.key);
+        self.config = fresh;
     }
 
     /// As [`Gro::new`], but every packet goes the long way, through the parser and each rule by itself. What comes out is the

@@ -20,11 +20,13 @@
 //! The payload of a train is taken to be the stream: padding must have been cut off before it became one.
 
 mod arena;
+mod cut;
 mod fragment;
 mod plan;
 mod whole;
 
 pub use arena::{Arena, FragmentIds, Frame, Frames};
+pub use cut::cut;
 pub use fragment::Fragment;
 
 use core::ops::Range;

@@ -219,6 +219,12 @@ impl Layout {
         self.padded = false;
     }
 
+    /// Says that the packet is now one of `len` bytes, without padding.
+    pub(crate) fn set_end(&mut self, len: usize) {
+        self.padded = false;
+        self.end = u32::try_from(len).unwrap_or(u32::MAX);
+    }
+
     /// Bytes up to the end of the outermost IP packet: what is present less Ethernet padding.
     #[inline]
     pub fn end(&self) -> usize {
