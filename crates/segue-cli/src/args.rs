@@ -278,6 +278,9 @@ pub(crate) struct Bench {
     /// How progress is shown on stderr
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "never", "json"]))]
     pub(crate) progress: String,
+    /// One end of a load: what a bench starts in its hosts
+    #[arg(long, hide = true, conflicts_with = "name")]
+    pub(crate) end: Option<String>,
 }
 
 /// `segue schema`

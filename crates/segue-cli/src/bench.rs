@@ -12,6 +12,13 @@ use crate::{units, version};
 
 /// Runs the command.
 pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
+    if let Some(words) = &args.end {
+        let said = bench::end(words).map_err(|error| {
+            Error::system("the load ended", &error, "segue bench --help").why("this is one end of a bench")
+        })?;
+        out.data(&(said + "\n"));
+        return Ok(());
+    }
     let name = args.name.as_deref().ok_or_else(|| {
         Error::new(Kind::Missing, "`bench` needs the name of a bench", "segue bench lro")
             .why(format!("they are: {}", bench::NAMES.join(", ")))

@@ -185,6 +185,40 @@ pub(crate) fn run_when_idle() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const lowest) }).map(drop)
 }
 
+/// Sets a socket option that is a number.
+pub(crate) fn set_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = mem::size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the pointer and length describe `value`.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
+}
+
+/// Sets a TCP socket's congestion control.
+pub(crate) fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let (level, option, len) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.len() as libc::socklen_t);
+    // SAFETY: the pointer and length describe `name`.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, name.as_ptr().cast(), len) }).map(drop)
+}
+
+/// Sends the first `len` bytes of a file, or as many as the socket took before something happened.
+pub(crate) fn send_file(to: BorrowedFd<'_>, file: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    let mut at: libc::off_t = 0;
+    // SAFETY: the pointer is to `at`.
+    let sent = unsafe { libc::sendfile(to.as_raw_fd(), file.as_raw_fd(), &raw mut at, len) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Takes at most `len` bytes from a TCP socket without copying them anywhere and without waiting; 0 at the stream's end.
+pub(crate) fn discard(fd: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    // SAFETY: with MSG_TRUNC a TCP socket writes nothing, so that no buffer is needed (tcp(7)).
+    let got = unsafe { libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
 /// Nanoseconds that the calling thread has run.
 pub(crate) fn thread_nanos() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,14 +1,13 @@
 //! `ack`: what aggregating received acknowledgements is worth to the sender (LRO of pure ACKs, 2007).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::layout::{Column, count, label, median, seed, short, sibling, spread};
-use super::{Bench, Layout, Part, Point, Sample, Site, bed};
-use crate::load::{self, Load, Style};
-use crate::{Cpu, End, Family, LabError, Named, Proto, Row, reach};
+use super::{Bench, Layout, Part, Point, Sample, Site, bed, ends};
+use crate::{Cpu, End, Family, LabError, Named, Row, reach};
 
 const TAP: &str = "eth0";
 const MTU: u32 = 1500;
@@ -89,13 +88,12 @@ pub(super) fn bench() -> Bench {
         points,
         layout: Layout { section: title, name, columns: COLUMNS, notes: NOTES },
         facts: vec![
-            ("load", format!("iperf3 -Z (sendfile), {}", bed::CONGESTION)),
+            ("load", format!("sendfile, {}; a receiver that acknowledges each unit", bed::CONGESTION)),
             ("wire", "the sender's card has TSO; a third host cuts the trains to frames of 1500 bytes".into()),
             ("steering", "RPS: what a host receives is worked on by its own core; kernel GRO in a thread there".into()),
             (
                 "cpu",
-                "sender: its core alone, gateway, stack, iperf3, interrupts; receiver: its core, cutting included"
-                    .into(),
+                "sender: its core alone, gateway, stack, load, interrupts; receiver: its core, cutting included".into(),
             ),
         ],
     }
@@ -133,21 +131,21 @@ fn published(case: &Case) -> Named<Value> {
 fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     let cpus = [Arc::new(Cpu::on_core(site.load_core, None)?), Arc::new(Cpu::on_core(site.test_core, site.quota)?)];
     let (sender, receiver) = (bed::host("sender", &cpus[1])?, bed::host("receiver", &cpus[0])?);
-    let wire = bed::host("wire", &cpus[0])?;
     let outside = if case.how == How::Kernel { None } else { Some(bed::host("gateway", &cpus[1])?) };
     let at_card = outside.as_ref().unwrap_or(&sender);
     let (card, far) = (bed::unique_name(), bed::unique_name());
-    bed::cable(
-        &bed::Card { host: at_card, name: &card, mtu: MTU, features: &["gro", "off"], core: site.test_core },
-        &bed::Card { host: &wire, name: "w0", mtu: MTU, features: &["gro", "off"], core: site.load_core },
+    let wire = bed::wire(
+        "wire",
+        &cpus[0],
+        MTU,
+        "on",
+        [
+            &bed::Card { host: at_card, name: &card, mtu: MTU, features: &["gro", "off"], core: site.test_core },
+            &bed::Card { host: &receiver, name: &far, mtu: MTU, features: &["gro", "off"], core: site.load_core },
+        ],
     )?;
-    bed::cable(
-        &bed::Card { host: &wire, name: "w1", mtu: MTU, features: &["tso", "off", "gro", "off"], core: site.load_core },
-        &bed::Card { host: &receiver, name: &far, mtu: MTU, features: &["gro", "off"], core: site.load_core },
-    )?;
-    bed::patch(&wire, ["w0", "w1"])?;
     if let Some(rate) = case.rate {
-        bed::shape(&wire, "w1", rate)?;
+        bed::shape(&wire, bed::FAR, rate)?;
     }
     if case.receiver != Receiver::Two {
         if let Some(why) = bed::aggregate(&receiver, &far)? {
@@ -174,31 +172,24 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     let to = End::B.address(0, Family::V4);
     reach((&sender, End::A.address(0, Family::V4)), (&receiver, to), Duration::from_secs(5))?;
 
-    let read = || -> Result<_, LabError> { Ok((bed::received(at_card, &card)?, bed::tcp_units(&sender)?)) };
-    let before = read()?;
-    let outcome = load::run(&Load {
-        client: &sender,
-        server: &receiver,
-        to,
-        proto: Proto::Tcp,
-        seconds: site.seconds,
-        parallel: case.flows,
-        style: Style { sendfile: true, congestion: Some(bed::CONGESTION) },
-    })?;
-    let after = read()?;
+    let read = || -> Result<_, LabError> {
+        Ok((bed::received(at_card, &card)?, bed::tcp_units(&sender)?, bed::tcp_counter(&sender, "RetransSegs")?))
+    };
+    let seconds = |cpu: &Cpu| cpu.seconds().map_err(|source| LabError::system("read the CPU time", source));
+    let (before, begin, cpu_before) = (read()?, Instant::now(), [seconds(&cpus[1])?, seconds(&cpus[0])?]);
+    let came = ends::run(&site.segue, &sender, (&receiver, &to.to_string()), case.flows, site.seconds)?;
+    let (after, wall, cpu_after) = (read()?, begin.elapsed().as_secs_f64(), [seconds(&cpus[1])?, seconds(&cpus[0])?]);
 
     let mut values = Named::default();
-    values.push("gbps", outcome.gbps());
-    for (end, cpu) in [("sender", outcome.cpu_s), ("receiver", outcome.server_cpu_s)] {
-        let Some(cpu) = cpu else { continue };
-        values.push(&format!("{end}_cpu_percent"), 100.0 * cpu / outcome.wall_s);
-        values.push(&format!("{end}_us_per_kb"), cpu * 1e6 / (outcome.bytes as f64 / KB));
+    values.push("gbps", came.bytes as f64 * 8e-9 / came.seconds);
+    for (index, end) in ["sender", "receiver"].into_iter().enumerate() {
+        let cpu = cpu_after[index] - cpu_before[index];
+        values.push(&format!("{end}_cpu_percent"), 100.0 * cpu / wall);
+        values.push(&format!("{end}_us_per_kb"), cpu * 1e6 / (came.bytes as f64 / KB));
     }
-    values.push("acks_in_per_s", (after.0 - before.0) as f64 / outcome.seconds);
-    values.push("acks_out_per_s", (after.1 - before.1) as f64 / outcome.seconds);
-    if let Some(retransmits) = outcome.retransmits {
-        values.push("retransmits", retransmits as f64);
-    }
+    values.push("acks_in_per_s", (after.0 - before.0) as f64 / came.seconds);
+    values.push("acks_out_per_s", (after.1 - before.1) as f64 / came.seconds);
+    values.push("retransmits", (after.2 - before.2) as f64);
     Ok(Sample::Values(values))
 }
 

@@ -88,19 +88,16 @@ pub(super) fn aggregate(host: &Host, device: &str) -> Result<Option<String>, Lab
     let begin = Instant::now();
     // The thread's name is cut at 15 bytes and may stand before its number.
     let prefix = format!("napi/{device}-");
-    while begin.elapsed() < Duration::from_secs(1) {
-        let found: Vec<u32> = tasks_named(&prefix);
+    let mut adopted = Err(io::Error::from(io::ErrorKind::NotFound));
+    while adopted.is_err() && begin.elapsed() < Duration::from_secs(2) {
+        let found = tasks_named(&prefix);
         if !found.is_empty() {
-            for task in found {
-                if let Err(error) = cpu.adopt(task) {
-                    return Ok(Some(format!("the kernel's GRO thread cannot be moved: {error}")));
-                }
-            }
-            return Ok(None);
+            // Before it has run for the first time it cannot be moved.
+            adopted = found.into_iter().try_for_each(|task| cpu.adopt(task));
         }
         thread::sleep(Duration::from_millis(5));
     }
-    Ok(Some("the kernel's GRO thread is not visible here".into()))
+    Ok(adopted.err().map(|error| format!("the kernel's GRO thread cannot be moved: {error}")))
 }
 
 fn tasks_named(prefix: &str) -> Vec<u32> {
@@ -126,16 +123,32 @@ pub(super) fn shape(host: &Host, device: &str, rate: &str) -> Result<(), LabErro
     host.run("tc", &[&class[..], &["burst", "256k", "cburst", "256k"]].concat()).map(drop)
 }
 
-/// Hands everything that one card receives to the other one to send, and the other way round, without a look at it.
-pub(super) fn patch(host: &Host, cards: [&str; 2]) -> Result<(), LabError> {
-    for (from, to) in [(cards[0], cards[1]), (cards[1], cards[0])] {
+/// A third host between two cards, on the load's processor: what is between two machines that are two. It hands on what it
+/// gets, cut to frames of `mtu` on the way to `far`: the near card has segmentation offload, and this is it.
+/// With `sums` `off` it completes the checksums, and the far card has nothing to say about them.
+///
+/// Frames are handed on as copies of their descriptors and the originals freed here, as a card frees what it has sent. Else
+/// the receiver would free the sender's frames, and Linux lets whoever frees a frame send the next ones (TCP small queues):
+/// the sender's work would be in the receiver's figures.
+pub(super) fn wire(name: &str, cpu: &Arc<Cpu>, mtu: u32, sums: &str, ends: [&Card<'_>; 2]) -> Result<Host, LabError> {
+    let host = host(name, cpu)?;
+    let core = cpu.core().unwrap_or_default();
+    let side = |name, features| Card { host: &host, name, mtu, features, core };
+    cable(ends[0], &side(NEAR, &["gro", "off"]))?;
+    cable(&side(FAR, &["tso", "off", "tx", sums, "gro", "off"]), ends[1])?;
+    for (from, to) in [(NEAR, FAR), (FAR, NEAR)] {
         host.run("tc", &["qdisc", "add", "dev", from, "handle", "ffff:", "ingress"])?;
         let filter =
             ["filter", "add", "dev", from, "parent", "ffff:", "protocol", "all", "u32", "match", "u32", "0", "0"];
-        host.run("tc", &[&filter[..], &["action", "mirred", "egress", "redirect", "dev", to]].concat())?;
+        host.run("tc", &[&filter[..], &["action", "mirred", "egress", "mirror", "dev", to]].concat())?;
     }
-    Ok(())
+    Ok(host)
 }
+
+/// The wire's device towards the near card.
+const NEAR: &str = "w0";
+/// The wire's device towards the far card.
+pub(super) const FAR: &str = "w1";
 
 /// Gives a host its address on a device: [`End::address`] of net 0.
 pub(super) fn address(host: &Host, end: End, device: &str) -> Result<(), LabError> {
@@ -177,12 +190,17 @@ pub(super) fn received(host: &Host, device: &str) -> Result<u64, LabError> {
 
 /// Units that TCP has received, a train being one.
 pub(super) fn tcp_units(host: &Host) -> Result<u64, LabError> {
+    tcp_counter(host, "InSegs")
+}
+
+/// One of TCP's counters in `/proc/net/snmp`.
+pub(super) fn tcp_counter(host: &Host, wanted: &str) -> Result<u64, LabError> {
     let text = read(host, "/proc/thread-self/net/snmp")?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
     let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
     let pairs = names.split(' ').zip(values.split(' '));
-    let found = pairs.into_iter().find(|(name, _)| *name == "InSegs").and_then(|(_, value)| value.parse().ok());
-    found.ok_or_else(|| LabError::system("count what TCP receives", io::ErrorKind::NotFound.into()))
+    let found = pairs.into_iter().find(|(name, _)| *name == wanted).and_then(|(_, value)| value.parse().ok());
+    found.ok_or_else(|| LabError::system(format!("read TCP's counter {wanted}"), io::ErrorKind::NotFound.into()))
 }
 
 fn read(host: &Host, path: &str) -> Result<String, LabError> {

@@ -76,10 +76,7 @@ pub(super) fn bench() -> Bench {
         layout: Layout { section: title, name, columns: COLUMNS, notes: NOTES },
         facts: vec![
             ("load", format!("iperf3 -Z (sendfile), {}", bed::CONGESTION)),
-            (
-                "wire",
-                "veth, tso off: frames of the sender's MTU, checksums verified by the card but where stated".into(),
-            ),
+            ("wire", "a third host cuts trains to frames; checksums verified by the card but where stated".into()),
             ("steering", "RPS: what a host receives is worked on by its own core; kernel GRO in a thread there".into()),
             ("cpu", "the receiver's core alone: gateway, stack, iperf3, interrupts".into()),
         ],
@@ -160,19 +157,30 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     let outside = if case.how.is_segue() { Some(bed::host("gateway", &cpus[1])?) } else { None };
     let at_card = outside.as_ref().unwrap_or(&receiver);
     let card = bed::unique_name();
-    let tx = if case.verified { "on" } else { "off" };
-    bed::cable(
-        &bed::Card {
-            host: &sender,
-            name: "eth0",
-            mtu: case.mtus.0,
-            features: &["tso", "off", "tx", tx, "gro", "off"],
-            core: site.load_core,
-        },
-        &bed::Card { host: at_card, name: &card, mtu: case.mtus.1, features: &["gro", "off"], core: site.test_core },
+    let wire = bed::wire(
+        "wire",
+        &cpus[0],
+        case.mtus.0,
+        if case.verified { "on" } else { "off" },
+        [
+            &bed::Card {
+                host: &sender,
+                name: "eth0",
+                mtu: case.mtus.0,
+                features: &["gro", "off"],
+                core: site.load_core,
+            },
+            &bed::Card {
+                host: at_card,
+                name: &card,
+                mtu: case.mtus.1,
+                features: &["gro", "off"],
+                core: site.test_core,
+            },
+        ],
     )?;
     if let Some(rate) = case.rate {
-        bed::shape(&sender, "eth0", rate)?;
+        bed::shape(&wire, bed::FAR, rate)?;
     }
     bed::address(&sender, End::A, "eth0")?;
     if case.how == How::KernelGro

@@ -9,6 +9,7 @@
 
 mod ack;
 mod bed;
+mod ends;
 mod layout;
 mod lro;
 
@@ -22,6 +23,7 @@ use crate::case::segue_version;
 use crate::process::require;
 use crate::{Cpu, LabError, Machine, Metric, Named, Progress, Row, SampleAt, Skipped, Step, Table, cores, interrupt};
 
+pub use self::ends::end;
 pub use self::layout::Layout;
 
 /// Names of all benches.
