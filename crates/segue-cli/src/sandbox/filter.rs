@@ -86,9 +86,10 @@ const ALLOWED_HERE: &[libc::c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// `FIONBIO` and what the TUN port asks of its device while it runs.
+/// `FIONBIO` and what is asked of a TUN device while it runs.
 #[allow(clippy::unnecessary_cast, reason = "the type of these numbers differs between C libraries")]
-const IOCTLS: &[u64] = &[libc::FIONBIO as u64, libc::TCGETS as u64, sys::TUNSETOFFLOAD, sys::TUNGETIFF];
+const IOCTLS: &[u64] =
+    &[libc::FIONBIO as u64, libc::TCGETS as u64, sys::TUNSETOFFLOAD, sys::TUNGETIFF, sys::TUNSETCARRIER];
 
 /// Filters this thread and the ones it starts.
 pub(super) fn apply() -> Result<(), String> {

@@ -5,6 +5,7 @@
 //! device may be writing: [`Transfer<Idle>`] is ours to read and write, [`Transfer::lend`] makes it the transport's
 //! ([`Transfer<Lent>`]), and it comes back from [`Transport::reap`] as [`Transfer<Done>`] with what happened.
 
+pub mod local;
 pub mod usbip;
 
 use std::fmt;
