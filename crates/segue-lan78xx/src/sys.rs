@@ -111,8 +111,10 @@ impl Set {
         own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Set)
     }
 
-    pub(crate) fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    /// Adds one, to wait until it can be read, or written.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, writing: bool) -> io::Result<()> {
+        let events = if writing { libc::EPOLLOUT } else { libc::EPOLLIN } as u32;
+        let mut event = libc::epoll_event { events, u64: 0 };
         // SAFETY: both descriptors are open, and the event lives through the call.
         check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })
     }

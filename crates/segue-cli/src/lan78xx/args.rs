@@ -84,9 +84,9 @@ pub(crate) struct List {
 /// `segue lan78xx up`
 #[derive(Args, Debug)]
 pub(crate) struct Up {
-    /// The adapter: usbip://HOST[:PORT]/BUSID, or model
-    #[arg(long, value_name = "USB")]
-    pub(crate) usb: Option<String>,
+    /// The adapter: auto, its port, usbip://HOST/BUSID, or model
+    #[arg(long, value_name = "USB", default_value = "auto")]
+    pub(crate) usb: String,
     /// The form of the driver
     #[arg(long, value_name = "NAME", default_value = "napi", value_parser = PossibleValuesParser::new(["napi", "standard"]))]
     pub(crate) mode: String,

@@ -19,9 +19,9 @@ const PAGES: &[Page] = &[
     },
     Page {
         name: "lan78xx up",
-        usage: "segue lan78xx up --usb usbip://HOST[:PORT]/BUSID|model [OPTION]...",
+        usage: "segue lan78xx up [--usb auto|PORT|usbip://HOST/BUSID|model] [OPTION]...",
         examples: &[
-            ("segue lan78xx up --usb usbip://127.0.0.1/1-1", "an adapter of another host as lan0"),
+            ("segue lan78xx up", "the adapter of this machine as lan0"),
             ("segue lan78xx up --usb model --wire tap:cable0", "a model in this process"),
             ("segue stat lan0 -j | jq .instances[0].ports", "its counters, the chip's included"),
         ],

@@ -1,7 +1,8 @@
-//! `segue lan78xx list`: the adapters that a USB/IP server has.
+//! `segue lan78xx list`: the adapters of this machine, and those that a USB/IP server has.
 
 use segue_lan78xx::regs::Chip;
-use segue_lan78xx::usb::usbip::{self, ImportError, PORT, Record};
+use segue_lan78xx::usb::usbip::{self, ImportError, PORT};
+use segue_lan78xx::usb::{Speed, usbfs};
 use serde_json::{Value, json};
 
 use super::args::List;
@@ -13,34 +14,42 @@ const SCHEMA: &str = "segue.lan78xx.list/1";
 
 /// Runs the command.
 pub(super) fn run(args: &List, out: &Out) -> Result<(), Error> {
-    let mut found = Vec::new();
+    let mut adapters = Vec::new();
+    let here = usbfs::list().map_err(|error| {
+        Error::system("cannot look for adapters", &error, "segue doctor").why("/sys/bus/usb/devices could not be read")
+    })?;
+    for adapter in here {
+        let speed = match adapter.mbit {
+            ..=12 => Speed::Full,
+            13..=480 => Speed::High,
+            _ => Speed::Super,
+        };
+        adapters.push((adapter.port, adapter.chip, Some(speed), adapter.driver));
+    }
     if let Some(server) = &args.usbip {
         let address = server_address(server)?;
         let records = usbip::list(address.as_str()).map_err(|error| import_error(&address, &error))?;
-        found.extend(records.into_iter().map(|record| (address.clone(), record)));
+        for record in records {
+            if let Some(chip) = Chip::of(record.identity.0, record.identity.1) {
+                let usb = format!("usbip://{address}/{}", record.bus_id);
+                adapters.push((usb, chip, record.usb_speed(), None));
+            }
+        }
     }
-    let adapters: Vec<(String, Record, Chip)> = found
-        .into_iter()
-        .filter_map(|(server, record)| {
-            let chip = Chip::of(record.identity.0, record.identity.1)?;
-            Some((server, record, chip))
-        })
-        .collect();
-    let usb = |server: &str, record: &Record| format!("usbip://{server}/{}", record.bus_id);
     if out.json {
         let list: Vec<Value> = adapters
             .iter()
-            .map(|(server, record, chip)| {
-                let speed = record.usb_speed().map(segue_lan78xx::usb::Speed::name);
-                json!({ "usb": usb(server, record), "chip": chip.name(), "speed": speed })
+            .map(|(usb, chip, speed, driver)| {
+                json!({ "usb": usb, "chip": chip.name(), "speed": speed.map(Speed::name), "driver": driver })
             })
             .collect();
         out.value(&json!({ "schema": SCHEMA, "adapters": list }));
         return Ok(());
     }
-    for (server, record, chip) in &adapters {
-        let speed = record.usb_speed().map_or("unknown", segue_lan78xx::usb::Speed::name);
-        out.data(&format!("{:<40} {} at {speed} speed\n", printable(&usb(server, record)), chip.name()));
+    for (usb, chip, speed, driver) in &adapters {
+        let driver = driver.as_ref().map_or_else(String::new, |driver| format!(", driver {driver}"));
+        let speed = speed.map_or("unknown", Speed::name);
+        out.data(&format!("{:<32} {} at {speed} speed{driver}\n", printable(usb), chip.name()));
     }
     if adapters.is_empty() {
         out.note("no adapter found");

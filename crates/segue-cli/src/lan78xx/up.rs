@@ -10,6 +10,7 @@ use segue_datapath::pipeline::Pipeline;
 use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState};
 use segue_lan78xx::model::{Config as ModelConfig, Model};
 use segue_lan78xx::usb::local::{Clock, Local};
+use segue_lan78xx::usb::usbfs::{self, Usbfs};
 use segue_lan78xx::usb::usbip::Client;
 use segue_lan78xx::usb::usbip::serve::Wire;
 use segue_lan78xx::usb::{Speed, Transport};
@@ -40,8 +41,15 @@ const PAGES: usize = 1024;
 /// Where the adapter is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Usb {
-    Usbip { server: String, bus_id: String },
-    Model { wire: Option<Tap> },
+    /// At this machine, by its port; the only one where none is given.
+    Here(Option<String>),
+    Usbip {
+        server: String,
+        bus_id: String,
+    },
+    Model {
+        wire: Option<Tap>,
+    },
 }
 
 impl Usb {
@@ -59,7 +67,17 @@ impl Usb {
                 Error::new(Kind::Conflict, text, "--usb model --wire tap:cable0").why("other adapters have a cable")
             );
         }
-        let Some(rest) = text.strip_prefix("usbip://") else { return wrong("it is usbip://HOST/BUSID or model") };
+        let is_port = |text: &str| {
+            let (bus, port) = text.split_once('-').unwrap_or_default();
+            let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+            digits(bus) && port.split('.').all(digits)
+        };
+        if text == "auto" || is_port(text) {
+            return Ok(Usb::Here((text != "auto").then(|| text.to_owned())));
+        }
+        let Some(rest) = text.strip_prefix("usbip://") else {
+            return wrong("it is auto, a port such as 1-1.4, usbip://HOST/BUSID, or model");
+        };
         let Some((host, bus_id)) = rest.split_once('/') else { return wrong("the bus id is missing, such as 1-1") };
         if bus_id.is_empty() || bus_id.len() > 31 || bus_id.contains('/') {
             return wrong("a bus id is like 1-1");
@@ -69,6 +87,7 @@ impl Usb {
 
     fn text(&self) -> String {
         match self {
+            Usb::Here(port) => port.clone().unwrap_or_else(|| "auto".to_owned()),
             Usb::Usbip { server, bus_id } => format!("usbip://{server}/{bus_id}"),
             Usb::Model { .. } => "model".to_owned(),
         }
@@ -77,11 +96,7 @@ impl Usb {
 
 /// Runs the command.
 pub(super) fn run(args: &args::Up, out: &Out) -> Result<(), Error> {
-    let Some(usb) = &args.usb else {
-        let text = "segue lan78xx up needs an adapter";
-        return Err(Error::new(Kind::Missing, text, "--usb usbip://HOST/BUSID\n--usb model --wire tap:cable0"));
-    };
-    let usb = Usb::parse(usb, args.wire.as_deref())?;
+    let usb = Usb::parse(&args.usb, args.wire.as_deref())?;
     let tap = Tap { offloads: TunOffloads::All, ..Tap::parse(&format!("tap:{}", args.dev), args.mtu)? };
     let plan = Plan {
         usb,
@@ -145,6 +160,7 @@ impl Plan {
 
     fn transport(&self, netlink: &mut Netlink, out: &Out) -> Result<Box<dyn Transport>, Error> {
         match &self.usb {
+            Usb::Here(port) => here(port.as_deref(), out),
             Usb::Usbip { server, bus_id } => {
                 let client = Client::import(server.as_str(), bus_id).map_err(|error| import_error(server, &error))?;
                 Ok(Box::new(client))
@@ -158,6 +174,48 @@ impl Plan {
             }
         }
     }
+}
+
+/// An adapter of this machine.
+fn here(port: Option<&str>, out: &Out) -> Result<Box<dyn Transport>, Error> {
+    let adapters = usbfs::list().map_err(|error| {
+        Error::system("cannot look for adapters", &error, "segue doctor").why("/sys/bus/usb/devices could not be read")
+    })?;
+    let chosen: Vec<&usbfs::Adapter> =
+        adapters.iter().filter(|adapter| port.is_none_or(|port| port == adapter.port)).collect();
+    let adapter = match chosen[..] {
+        [adapter] => adapter,
+        [] => {
+            let at = port.map_or_else(String::new, |port| format!(" at {port}"));
+            let text = format!("there is no LAN78xx adapter{at}");
+            return Err(Error::new(Kind::NotFound, text, "segue lan78xx list\nlsusb -d 0424:")
+                .why("no USB device of this machine has its ids"));
+        }
+        [..] => {
+            let ports: Vec<String> = chosen.iter().map(|adapter| format!("--usb {}", adapter.port)).collect();
+            return Err(Error::new(Kind::Missing, "there are several adapters", ports.join("\n"))
+                .why("auto takes the only one"));
+        }
+    };
+    if let Some(driver) = &adapter.driver {
+        let text = format!("echo {}:1.0 > /sys/bus/usb/drivers/{driver}/unbind", adapter.port);
+        out.change(&text, "USBDEVFS_DISCONNECT_CLAIM");
+    }
+    let usb = Usbfs::open(adapter).map_err(|error| {
+        let path = adapter.path.display();
+        let failed = Error::system(format!("cannot use the adapter at {}", adapter.port), &error, "start again");
+        match error.raw_os_error() {
+            Some(libc::EACCES | libc::EPERM) => failed
+                .kind(Kind::NoPermission)
+                .why(format!("this user may not write to {path}"))
+                .hint("sudo segue lan78xx up ...\nor a udev rule: docs/lan78xx.md"),
+            Some(libc::EBUSY) => {
+                failed.kind(Kind::InUse).why("another program has it").hint(format!("sudo fuser -v {path}"))
+            }
+            _ => failed.why(format!("{path} could not be opened")),
+        }
+    })?;
+    Ok(Box::new(usb))
 }
 
 fn driver_error(error: driver::Error) -> Error {
@@ -296,7 +354,11 @@ mod tests {
         let parsed = Usb::parse("usbip://198.18.0.1/1-1", None).unwrap();
         assert_eq!(parsed, Usb::Usbip { server: "198.18.0.1:3240".to_owned(), bus_id: "1-1".to_owned() });
         assert_eq!(Usb::parse("model", None).unwrap(), Usb::Model { wire: None });
-        for bad in ["", "usbip://", "usbip://a", "usbip://a/", "usbip://a/1/2", "http://a/1"] {
+        assert_eq!(Usb::parse("auto", None).unwrap(), Usb::Here(None));
+        assert_eq!(Usb::parse("1-1.4", None).unwrap(), Usb::Here(Some("1-1.4".to_owned())));
+        for bad in
+            ["", "1", "1-", "-1", "1-1.", "1-a", "usbip://", "usbip://a", "usbip://a/", "usbip://a/1/2", "http://a/1"]
+        {
             assert!(Usb::parse(bad, None).is_err(), "{bad}");
         }
         assert!(Usb::parse("usbip://a/1-1", Some("tap:c0")).is_err());

@@ -25,6 +25,7 @@ mod tx;
 
 use segue::gso::Limits;
 use segue::reason::Counts;
+use segue::time::Nanos;
 use segue_port::Counters;
 
 pub use chip::Error;
@@ -40,6 +41,8 @@ use crate::usb::{self, Done, Idle, Request, Transfer, Transport};
 
 /// How often a lost device is looked for, nanoseconds.
 const LOOK: u64 = 1_000_000_000;
+/// How long to wait when the link could not be looked at, nanoseconds.
+const LINK_RETRY: u64 = 100_000_000;
 /// How long sending may be stuck, as in Linux.
 const TX_PATIENCE: u64 = 5_000_000_000;
 /// Bytes of an interrupt transfer.
@@ -65,10 +68,10 @@ pub struct Driver<T> {
     rx: rx::Rx,
     tx: tx::Tx,
     interrupt: Option<Transfer<Idle>>,
-    /// Something is to be done about the link.
-    link_work: bool,
+    /// When something is to be done about the link.
+    link_work: Option<Nanos>,
     finder: Option<Finder<T>>,
-    look_at: Option<segue::time::Nanos>,
+    look_at: Option<Nanos>,
     listener: Option<Listener>,
     statistics: stats::Chip,
     moved_at_reading: u64,
@@ -102,9 +105,9 @@ impl<T: Transport> Driver<T> {
         let timer = Timer::new().map_err(system)?;
         {
             use std::os::fd::AsFd;
-            set.add(timer.fd.as_fd()).map_err(system)?;
+            set.add(timer.fd.as_fd(), false).map_err(system)?;
             if let Some(fd) = usb.fd() {
-                set.add(fd).map_err(system)?;
+                set.add(fd, usb.wakes_by_writing()).map_err(system)?;
             }
         }
         let rx = rx::Rx::new(&config)?;
@@ -129,7 +132,7 @@ impl<T: Transport> Driver<T> {
             rx,
             tx,
             interrupt: Some(Transfer::allocate(INTERRUPT_LEN)?),
-            link_work: false,
+            link_work: None,
             finder: None,
             look_at: None,
             listener: None,
@@ -227,8 +230,12 @@ impl<T: Transport> Driver<T> {
         }
         let now = self.chip.usb.now();
         if self.is_up {
-            if std::mem::take(&mut self.link_work) {
+            if self.link_work.take_if(|at| *at <= now).is_some() {
                 let done = self.follow_link();
+                if done.is_err() {
+                    // The chip reports an event once.
+                    self.link_work = Some(now.after(LINK_RETRY));
+                }
                 self.note(done);
             }
             self.recover();
@@ -279,7 +286,9 @@ impl<T: Transport> Driver<T> {
                 let bytes = transfer.received();
                 let events = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
                 // All else that the chip reports is known otherwise, or harmless.
-                self.link_work |= events & regs::int::PHY != 0;
+                if events & regs::int::PHY != 0 {
+                    self.link_work = Some(self.chip.usb.now());
+                }
             }
             Ok(_) => self.numbers.bad_interrupts += 1,
             Err(usb::Error::Gone) => self.lose(),
@@ -345,10 +354,11 @@ impl<T: Transport> Driver<T> {
     }
 
     fn renew(&mut self) -> Result<(), Error> {
-        use std::os::fd::AsFd;
         // The old transport's descriptor left the set when it was closed.
         if let Some(fd) = self.chip.usb.fd() {
-            self.set.add(fd.as_fd()).map_err(|_| Error::Setting("epoll refused the transport"))?;
+            self.set
+                .add(fd, self.chip.usb.wakes_by_writing())
+                .map_err(|_| Error::Setting("epoll refused the transport"))?;
         }
         self.rx = rx::Rx::new(&self.config)?;
         self.tx = tx::Tx::new(&self.config)?;

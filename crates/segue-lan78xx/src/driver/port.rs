@@ -105,7 +105,10 @@ impl<T: Transport> Driver<T> {
             self.look_at.filter(|_| self.finder.is_some())
         } else {
             let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
-            [self.chip.usb.deadline(), stuck, self.statistics.due()].into_iter().flatten().min()
+            [self.chip.usb.deadline(), stuck, self.statistics.due(), self.link_work.filter(|_| self.is_up)]
+                .into_iter()
+                .flatten()
+                .min()
         };
         self.timer.arm(due, now);
         due.is_some_and(|at| at <= now)

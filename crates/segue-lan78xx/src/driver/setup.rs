@@ -255,7 +255,7 @@ impl<T: Transport> Driver<T> {
         self.chip.modify(regs::FCT_TX_CTL, 0, fct::EN)?;
         self.chip.modify(regs::FCT_RX_CTL, 0, fct::EN)?;
         self.chip.modify(regs::MAC_RX, 0, mac_rx::RXEN)?;
-        self.link_work = true;
+        self.link_work = Some(self.chip.usb.now());
         self.fill();
         Ok(())
     }
