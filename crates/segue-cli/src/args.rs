@@ -80,7 +80,7 @@ pub(crate) enum Command {
     Bench(Bench),
     /// capture files: merge, split, decap, verify, stat
     Pcap(crate::pcap::args::Pcap),
-    /// USB adapters: a model of one, to test drivers with
+    /// a USB network adapter without a kernel driver, or a model
     Lan78xx(crate::lan78xx::args::Lan78xx),
     /// the JSON Schema of what -j prints
     Schema(Schema),

@@ -210,10 +210,10 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "lan78xx",
-        usage: "segue lan78xx model [OPTION]...",
+        usage: "segue lan78xx list|up|model [OPTION]...",
         examples: &[
             ("segue lan78xx model --wire tap:cable0", "an adapter for anybody's driver, by USB/IP"),
-            ("segue lan78xx model --help", "all of it"),
+            ("segue lan78xx up --usb usbip://127.0.0.1/1-1", "an adapter as the interface lan0"),
         ],
         more: "Each command has its own help. More in docs/lan78xx.md.\n",
     },

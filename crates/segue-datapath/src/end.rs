@@ -6,7 +6,7 @@ use segue::gso::Limits;
 use segue::packet::{Packet, Unit};
 use segue::reason::Counts;
 use segue::{gro, gso};
-use segue_port::{Page, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Extra, Page, Port, RxBatch, Sent, TxBatch};
 
 use crate::board::{Group, Sink, Stage};
 use crate::entry::Seen;
@@ -133,6 +133,13 @@ impl End {
         sink.put(name, Group::Gso, "packets_made", self.made);
         sink.reasons(name, Group::Drops, &counters.drops);
         sink.reasons(name, Group::Fallbacks, &counters.fallbacks);
+        self.port.extras(&mut |kind, key, value| {
+            let group = match kind {
+                Extra::Drop => Group::Drops,
+                Extra::Number => Group::Port,
+            };
+            sink.put(name, group, key, value);
+        });
     }
 
     /// What to wait for here: nothing to read while the way out is blocked, so that a slow port holds back its source.

@@ -54,6 +54,11 @@ pub trait Port {
         None
     }
 
+    /// Gives every counter that only this kind of port has to `put`, always the same ones in the same order.
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        let _ = put;
+    }
+
     /// For datagram ports: the addresses that the socket in `slot` uses.
     fn path(&self, slot: u16) -> Option<Path> {
         let _ = slot;
@@ -94,6 +99,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).counters()
     }
 
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        (**self).extras(put);
+    }
+
     fn path(&self, slot: u16) -> Option<Path> {
         (**self).path(slot)
     }
@@ -123,6 +132,15 @@ pub enum Sent {
     Blocked,
     /// The port takes less than it did: [`TxBatch::resplit`] for the new limits and call again.
     Narrowed,
+}
+
+/// What a counter of [`Port::extras`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// Something lost, by reason.
+    Drop,
+    /// Anything else.
+    Number,
 }
 
 /// Whether an offload is in use.

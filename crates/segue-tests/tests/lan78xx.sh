@@ -12,7 +12,7 @@ try() { # NAME COMMAND...: says whether it worked
 }
 dmesg -n 1
 sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0
-modprobe -a vhci-hcd lan78xx microchip 8021q || exit 3
+modprobe -a vhci-hcd lan78xx microchip 8021q tun || exit 3
 ip link set eth0 up && ip addr add 198.18.0.2/24 dev eth0 || exit 4
 head -c "$FILE_LEN" /dev/urandom > /tmp/file
 ip netns add peer && ip link set eth1 netns peer || exit 6
@@ -91,6 +91,26 @@ for n in $MODELS; do
     say "$n please unplug"
     try "$n gone" retry 10 sh -c "! test -e /sys/class/net/$dev"
 done
+
+# The same adapter without the kernel's driver: segue takes it from there, and gives it back at its end.
+if attach 2; then
+    ip link set "$dev" down; ip addr flush dev "$dev"
+    for mode in napi standard; do
+        /lab/segue lan78xx up --dev lan0 --mode $mode 2> /tmp/segue.log &
+        pid=$!
+        retry 20 carrier lan0 1 || say "2 no carrier of lan0: $(cat /tmp/segue.log)"
+        ip addr add 198.18.102.2/24 dev lan0; ip addr add 2001:db8:102::2/64 dev lan0 nodad
+        try "2 $mode ping56" pings 2 56
+        try "2 $mode ping1400" pings 2 1400
+        try "2 $mode send4" send TCP4:198.18.102.1:5010
+        try "2 $mode send6" send "TCP6:[2001:db8:102::1]:5010"
+        fetch "2 $mode get4" TCP4:198.18.102.1:5011
+        kill $pid; wait $pid; say "2 $mode exit $?"
+        try "2 $mode driver-back" retry 10 sh -c "grep -q 02:78:00:00:00:02 /sys/class/net/*/address"
+    done
+    say "2 please unplug"
+    sleep 1
+fi
 dmesg -c > /tmp/log
 # The VLAN table of an adapter that is gone cannot be cleared; the kernel says so on every one.
 grep -v 'failed to kill vid 0081/0' /tmp/log | grep -iE 'csum|checksum fail|WARNING|BUG:|Oops|call trace|kevent .* dropped|unexpected|failed to|timed out' | while read -r line; do

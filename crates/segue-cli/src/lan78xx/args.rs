@@ -15,6 +15,10 @@ pub(crate) struct Lan78xx {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
+    /// adapters that can be had
+    List(List),
+    /// make an adapter a network interface and keep it until Ctrl-C
+    Up(Up),
     /// serve a model of the adapter by USB/IP
     Model(Model),
 }
@@ -23,6 +27,8 @@ impl Action {
     /// The name.
     pub(crate) fn name(&self) -> &'static str {
         match self {
+            Action::List(_) => "list",
+            Action::Up(_) => "up",
             Action::Model(_) => "model",
         }
     }
@@ -65,4 +71,53 @@ pub(crate) struct Model {
     /// The name for segue stat
     #[arg(long, value_name = "NAME", default_value = "lan78xx-model")]
     pub(crate) name: String,
+}
+
+/// `segue lan78xx list`
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    /// Ask a USB/IP server too
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) usbip: Option<String>,
+}
+
+/// `segue lan78xx up`
+#[derive(Args, Debug)]
+pub(crate) struct Up {
+    /// The adapter: auto, its port, usbip://HOST/BUSID, or model
+    #[arg(long, value_name = "USB", default_value = "auto")]
+    pub(crate) usb: String,
+    /// The form of the driver
+    #[arg(long, value_name = "NAME", default_value = "napi", value_parser = PossibleValuesParser::new(["napi", "standard"]))]
+    pub(crate) mode: String,
+    /// The interface
+    #[arg(long, value_name = "NAME", default_value = "lan0")]
+    pub(crate) dev: String,
+    /// Largest packet
+    #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=9000))]
+    pub(crate) mtu: u32,
+    /// Leave received packets as they come; the mode says it when not given
+    #[arg(long)]
+    pub(crate) no_gro: bool,
+    /// Cut trains in software, not in the chip
+    #[arg(long)]
+    pub(crate) no_lso: bool,
+    /// Bulk-in transfers at a time; the mode says it when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) rx_transfers: Option<u16>,
+    /// Bulk-out transfers at a time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) tx_transfers: Option<u16>,
+    /// Most packets of one poll
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub(crate) budget: Option<u32>,
+    /// Offer no pause frames
+    #[arg(long)]
+    pub(crate) no_pause: bool,
+    /// Offer energy efficient Ethernet
+    #[arg(long)]
+    pub(crate) eee: bool,
+    /// The cable of a model: tap:NAME[@NETNS], a TAP to be made
+    #[arg(long, value_name = "tap:NAME")]
+    pub(crate) wire: Option<String>,
 }

@@ -7,14 +7,38 @@ use crate::error::{Error, Kind};
 use crate::help::{Page, complete, screen};
 
 /// The pages, in the order of the commands.
-const PAGES: &[Page] = &[Page {
-    name: "lan78xx model",
-    usage: "segue lan78xx model [--usbip ADDR:PORT] [--wire tap:NAME] [OPTION]...",
-    examples: &[
-        ("segue lan78xx model --wire tap:cable0", "an adapter whose cable ends in cable0"),
-        ("usbip attach -r 127.0.0.1 -b 1-1", "this or another host gets it, as root"),
-    ],
-    more: "\
+const PAGES: &[Page] = &[
+    Page {
+        name: "lan78xx list",
+        usage: "segue lan78xx list [--usbip HOST[:PORT]]",
+        examples: &[
+            ("segue lan78xx list --usbip 127.0.0.1", "what a USB/IP server has"),
+            ("segue lan78xx list -j", "for programs"),
+        ],
+        more: "",
+    },
+    Page {
+        name: "lan78xx up",
+        usage: "segue lan78xx up [--usb auto|PORT|usbip://HOST/BUSID|model] [OPTION]...",
+        examples: &[
+            ("segue lan78xx up", "the adapter of this machine as lan0"),
+            ("segue lan78xx up --usb model --wire tap:cable0", "a model in this process"),
+            ("segue stat lan0 -j | jq .instances[0].ports", "its counters, the chip's included"),
+        ],
+        more: "\
+The interface is a TAP with the adapter's address; its carrier is the link's.
+It goes when the command ends. docs/lan78xx.md has all of it, and says what was
+never tried on silicon.
+",
+    },
+    Page {
+        name: "lan78xx model",
+        usage: "segue lan78xx model [--usbip ADDR:PORT] [--wire tap:NAME] [OPTION]...",
+        examples: &[
+            ("segue lan78xx model --wire tap:cable0", "an adapter whose cable ends in cable0"),
+            ("usbip attach -r 127.0.0.1 -b 1-1", "this or another host gets it, as root"),
+        ],
+        more: "\
 USB/IP has no protection: whoever reaches the port has the device. With
 --commands, lines on stdin are obeyed:
   unplug, plug              off the bus, and on again
@@ -25,7 +49,8 @@ USB/IP has no protection: whoever reaches the port has the device. With
   notes                     what happened so far, one JSON object on stdout
 docs/lan78xx.md says what the model does, and what it was never compared with.
 ",
-}];
+    },
+];
 
 /// The help of one of the commands.
 pub(crate) fn of(action: &str, long: bool) -> Result<String, Error> {

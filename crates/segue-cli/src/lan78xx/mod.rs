@@ -2,8 +2,10 @@
 
 pub(crate) mod args;
 pub(crate) mod help;
+mod list;
 mod model;
 mod tap;
+mod up;
 
 use segue_lan78xx::model::Config;
 use segue_lan78xx::regs::Chip;
@@ -17,6 +19,8 @@ use crate::out::Out;
 pub(crate) fn run(args: &Lan78xx, out: &Out) -> Result<(), Error> {
     match &args.action {
         None => Err(Error::new(Kind::Missing, "segue lan78xx needs a command: model", "segue lan78xx --help")),
+        Some(Action::List(args)) => list::run(args, out),
+        Some(Action::Up(args)) => up::run(args, out),
         Some(Action::Model(args)) => model::run(args, out),
     }
 }

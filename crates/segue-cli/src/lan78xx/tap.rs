@@ -21,7 +21,7 @@ pub(super) struct Tap {
     pub(super) netns: Option<String>,
     pub(super) mtu: u32,
     pub(super) offloads: TunOffloads,
-    /// Its address, where it is not the kernel's choice.
+    /// Its address, where it is an adapter's interface; it has no carrier then until there is a link.
     pub(super) mac: Option<[u8; 6]>,
 }
 
@@ -88,6 +88,12 @@ impl Tap {
             .map_err(|error| state(&error))?;
         let mut changes = Changes { netlink, out, index: link.index, name: dev, ip };
         changes.mtu(self.mtu).map_err(|error| why::change(dev, &format!("set the MTU {}", self.mtu), &error))?;
+        if let Some(mac) = self.mac {
+            changes.mac(mac).map_err(|error| why::change(dev, "set the address", &error))?;
+            // Before it is up, so that nothing is sent without a link.
+            sys::tun_set_carrier(segue_port::Port::fd(&port), false)
+                .map_err(|error| why::change(dev, "set the carrier", &error))?;
+        }
         changes.up().map_err(|error| why::change(dev, "change the state", &error))?;
         Ok(port)
     }

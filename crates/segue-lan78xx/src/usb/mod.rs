@@ -1,10 +1,12 @@
 //! USB as the driver sees it: control requests, and transfers that are lent to a transport and come back.
 //!
-//! A [`Transport`] is one opened device: behind it is hardware, a device on another machine, or
-//! the model in this process. Memory for transfers goes round in three types, so that nobody touches what the
+//! A [`Transport`] is one opened device: behind it is hardware ([`usbfs`]), a device on another machine ([`usbip`]), or
+//! the model in this process ([`local`]). Memory for transfers goes round in three types, so that nobody touches what the
 //! device may be writing: [`Transfer<Idle>`] is ours to read and write, [`Transfer::lend`] makes it the transport's
 //! ([`Transfer<Lent>`]), and it comes back from [`Transport::reap`] as [`Transfer<Done>`] with what happened.
 
+pub mod local;
+pub mod usbfs;
 pub mod usbip;
 
 use std::fmt;
@@ -291,6 +293,11 @@ pub trait Transport {
     /// A descriptor that is readable when [`Transport::reap`] may have something; `None` where only time can tell.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Whether the descriptor is ready for writing, not for reading, when [`Transport::reap`] may have something.
+    fn wakes_by_writing(&self) -> bool {
+        false
+    }
+
     /// When [`Transport::reap`] may have something even if the descriptor stays silent.
     fn deadline(&self) -> Option<Nanos> {
         None
@@ -340,6 +347,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()
+    }
+
+    fn wakes_by_writing(&self) -> bool {
+        (**self).wakes_by_writing()
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -44,6 +44,11 @@ impl Wire {
         Wire { port, rx: RxBatch::new(64), tx: TxBatch::new(), frame: Vec::new(), lost: 0 }
     }
 
+    /// The descriptor that is readable when the port has frames.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.port.fd()
+    }
+
     /// Hands what comes from the port to the model. Whether there is more.
     ///
     /// # Errors
@@ -133,7 +138,7 @@ impl Server {
             each(stream.as_fd(), session.output().len() < MAX_OUTPUT, !session.output().is_empty());
         }
         if let Some(wire) = self.wire.as_ref().filter(|_| self.model.takes_more()) {
-            each(wire.port.fd(), true, false);
+            each(wire.fd(), true, false);
         }
     }
 
