@@ -27,8 +27,8 @@ const STATUS: &[(&str, i32)] = &[
     ("tunnel dev", 2),
     ("tunnel dev sg0", 2),
     ("tunnel dev sg0 remote", 2),
-    ("tunnel dev sg0 remote 127.0.0.2", 2),
-    ("tunnel dev sg0 remote 127.0.0.2 encap none", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 mode vxlan", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap none encap-dport 5", 2),
     ("tunnel dev sg0 remote 127.0.0.2 encap fou", 2),
     ("tunnel dev sg0 remote 127.0.0.2 encap gue noencap-csum encap-remcsum", 2),
     ("tunnel dev sg0 remote 127.0.0.2 encap fou encap-dport 5 encap-remcsum", 2),
@@ -155,9 +155,9 @@ fn each_word_of_the_help_with_a_letter_too_many_is_suggested() {
 
 #[test]
 fn a_shortened_word_is_refused_and_its_full_form_named() {
-    let ran = segue("tunnel dev sg0 rem 198.18.0.2");
+    let ran = segue("tunnel dev sg0 loc 198.18.0.2");
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("did you mean `remote`? only full words are taken"), "{ran:?}");
+    assert!(ran.stderr.contains("did you mean `local`? only full words are taken"), "{ran:?}");
 }
 
 #[test]
