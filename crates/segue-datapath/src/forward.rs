@@ -1,6 +1,6 @@
 //! The forwarding step: what a router decides for a batch of packets, and what it changes in them.
 //!
-//! One route lookup for each [group](crate::group), one neighbour lookup for each next hop that groups have in common. What
+//! One route lookup for each [group], one neighbour lookup for each next hop that groups have in common. What
 //! is done to a packet is done to a train once: its hop count goes down by one and its link header is replaced. The MTU is
 //! compared with what leaves in the end: the longest segment of a train.
 

@@ -1,6 +1,8 @@
 //! Sends the conformance list of GRO through the kernel that it runs on, and says where that differs from the table.
 //!
-//!     gro-judge [PART OF A CASE'S NAME]...
+//! ```text
+//! gro-judge [PART OF A CASE'S NAME]...
+//! ```
 //!
 //! `GRO_JUDGE_PAIRS` (8) veth pairs poll `GRO_JUDGE_PACE_MS` (4) milliseconds apart.
 //!
