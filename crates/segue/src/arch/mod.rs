@@ -61,6 +61,7 @@ impl Kernel {
 
     /// Whether the first `len` bytes of `a` and `b` differ in a bit that is set in `mask`, which is zero behind them.
     #[inline(always)]
+    #[cfg_attr(not(all(target_arch = "x86_64", target_feature = "sse2")), allow(unused_variables))]
     pub(crate) fn differ(
         self,
         a: &[u8; HEAD_BLOCK],
