@@ -14,12 +14,15 @@ mod error;
 mod gateway;
 mod help;
 mod lab;
+mod lan78xx;
 mod out;
 mod pcap;
 mod profile;
 mod progress;
+mod run;
 mod sandbox;
 mod schema;
+mod set;
 mod signals;
 mod stat;
 mod sys;
@@ -120,6 +123,9 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         let text = match &cli.command {
             None => help::whole(long),
             Some(Command::Pcap(pcap::args::Pcap { action: Some(action) })) => pcap::help::of(action.name(), long)?,
+            Some(Command::Lan78xx(lan78xx::args::Lan78xx { action: Some(action) })) => {
+                lan78xx::help::of(action.name(), long)?
+            }
             Some(command) => help::of(command.name(), long)?,
         };
         out.data(&text);
@@ -130,10 +136,13 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Tunnel(args)) => tunnel::run(args, out),
         Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
+        Some(Command::Set(args)) => set::run(args, out),
+        Some(Command::Run(args)) => run::run(args, out),
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),
         Some(Command::Bench(args)) => bench::run(args, out),
         Some(Command::Pcap(args)) => pcap::run(args, out),
+        Some(Command::Lan78xx(args)) => lan78xx::run(args, out),
         Some(Command::Schema(args)) => schema::run(args, out),
         Some(Command::Help(args)) => {
             let text = match &args.command {

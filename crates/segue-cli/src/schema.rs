@@ -6,6 +6,7 @@ use schemars::{JsonSchema, schema_for};
 use serde_json::{Value, json};
 
 use crate::args::Schema;
+use crate::control::knobs;
 use crate::control::model::Document;
 use crate::error::{Error, Kind};
 use crate::out::Out;
@@ -14,10 +15,12 @@ use crate::out::Out;
 pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
     let schema = match args.of.as_deref() {
         Some("lab" | "bench") => schema_for!(Bench),
+        Some("set") => schema_for!(knobs::Document),
+        Some("pcap") => schema_for!(crate::pcap::schema::Document),
         Some(_) => schema_for!(Document),
         None => {
             return Err(Error::new(Kind::Missing, "`schema` needs the name of a command", "segue schema stat")
-                .why("stat, lab and bench print documents that have a schema"));
+                .why("stat, set, lab, bench and pcap print documents that have a schema"));
         }
     };
     let value: Value = json!(schema);

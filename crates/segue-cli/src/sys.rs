@@ -337,6 +337,14 @@ pub(crate) fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Res
     Ok(polled.iter().map(|entry| entry.revents != 0).collect())
 }
 
+/// The monotonic clock, microseconds.
+pub(crate) fn monotonic_usec() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
 /// The user at the other end of a local socket (SO_PEERCRED), as it was when it connected.
 pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
@@ -433,6 +441,7 @@ pub(crate) const TUNGETFEATURES: u64 = ioc(2, 207, 4);
 pub(crate) const TUNSETOFFLOAD: u64 = ioc(1, 208, 4);
 pub(crate) const TUNGETIFF: u64 = ioc(2, 210, 4);
 pub(crate) const TUNSETVNETHDRSZ: u64 = ioc(1, 216, 4);
+pub(crate) const TUNSETCARRIER: u64 = ioc(1, 226, 4);
 
 /// The flags that a TUN driver takes (TUNGETFEATURES).
 pub(crate) fn tun_features(tun: &File) -> io::Result<u32> {
@@ -456,6 +465,13 @@ pub(crate) fn tun_attach(tun: &File, name: &str, flags: c_int) -> io::Result<Str
 pub(crate) fn tun_set_header_len(tun: &File, len: c_int) -> io::Result<()> {
     // SAFETY: the kernel reads one int, which outlives the call.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETVNETHDRSZ as _, &len) }).map(drop)
+}
+
+/// Sets the carrier of a TUN device's interface.
+pub(crate) fn tun_set_carrier(tun: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    let on = c_int::from(on);
+    // SAFETY: the kernel reads one int, which outlives the call.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETCARRIER as _, &on) }).map(drop)
 }
 
 /// Says which offloads the reader of a TUN device takes (TUN_F_* bits).

@@ -11,7 +11,7 @@
 //! - [`load`]: one iperf3 run between two hosts.
 //! - [`Case`]: one row to measure: segue, segue without trains, kernel VXLAN, fastd, the bare link, or the caller's own.
 //! - [`Lab`]: all of it together; [`run`] is the demonstration from beginning to end.
-//! - [`bench`]: tables of many cases, measured in turn, each with hosts that have a processor of their own.
+//! - [`mod@bench`]: tables of many cases, measured in turn, each with hosts that have a processor of their own.
 //! - [`Table`]: the result, as `segue.bench/1` JSON and as text.
 //!
 //! The life of a lab: [`Lab::new`] makes the hosts, the link and one [`Lane`] per case, all of which exist at the same

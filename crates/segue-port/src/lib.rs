@@ -30,4 +30,4 @@ pub mod wrap;
 
 pub use batch::{Burst, RxBatch, TxBatch, TxUnit};
 pub use page::{MIN_PAGE_LEN, PAGE_LEN, Page, PageMut, PagePool, Sharing, WINDOW};
-pub use port::{Counters, Direction, Drop, Fallback, OffloadState, Path, Polled, Port, Sent};
+pub use port::{Counters, Direction, Drop, Extra, Fallback, OffloadState, Path, Polled, Port, Sent};

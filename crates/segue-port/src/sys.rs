@@ -240,6 +240,30 @@ pub(crate) fn tcp_socket(address: IpAddr) -> io::Result<OwnedFd> {
     socket(address, libc::SOCK_STREAM)
 }
 
+/// A raw socket for one IP protocol of `address`'s family, non-blocking and closed on exec. Needs CAP_NET_RAW.
+pub(crate) fn raw_socket(address: IpAddr, protocol: u8) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(family, kind, c_int::from(protocol)) })?;
+    // SAFETY: the call above made the descriptor and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor that is readable while one of these is.
+pub(crate) fn either(fds: [BorrowedFd<'_>; 2]) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    // SAFETY: the call above made the descriptor and nobody else has it.
+    let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+    for fd in fds {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: the kernel reads the event, which outlives the call.
+        check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })?;
+    }
+    Ok(epoll)
+}
+
 fn socket(address: IpAddr, kind: c_int) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers.

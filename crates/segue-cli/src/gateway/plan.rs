@@ -100,6 +100,9 @@ pub(crate) struct Plan {
     pub(crate) max_bytes: u32,
     /// Most packets of a train.
     pub(crate) max_packets: u32,
+    /// Settings to begin with.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) set: Vec<(String, String)>,
     /// What to know before.
     #[serde(skip)]
     pub(crate) notes: Vec<String>,
@@ -142,14 +145,7 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
         notes
             .push(format!("{large} has the larger MTU; its packets above {} do not fit {small}", from_mtu.min(to_mtu)));
     }
-    let name = match &args.name {
-        Some(name) => name.clone(),
-        None => format!("{from}-{to}"),
-    };
-    if name.is_empty() || name.starts_with('.') || name.len() > 64 || name.chars().any(|c| c == '/' || c.is_control()) {
-        let text = format!("`{}` cannot be a gateway's name", printable(&name));
-        return Err(Error::new(Kind::BadValue, text, "segue gateway IN OUT --name gw0").why("it is the name of a file"));
-    }
+    let name = named(args, &from, &to)?;
     Ok(Plan {
         name,
         from: End { name: from, what: from_what, mtu: from_mtu },
@@ -161,8 +157,28 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
         hold_us: args.hold_us,
         max_bytes: args.max_bytes,
         max_packets: args.max_packets,
+        set: args.set.clone(),
         notes,
     })
+}
+
+/// The name that a gateway will have, before anything is asked of the system.
+pub(crate) fn name(args: &Gateway) -> Result<String, Error> {
+    let words = [&args.from, &args.to].map(|end| end.clone().unwrap_or_default());
+    let (from, to) = (parse_end(&words, 0)?.0, parse_end(&words, 1)?.0);
+    named(args, &from, &to)
+}
+
+fn named(args: &Gateway, from: &str, to: &str) -> Result<String, Error> {
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => format!("{from}-{to}"),
+    };
+    if name.is_empty() || name.starts_with('.') || name.len() > 64 || name.chars().any(|c| c == '/' || c.is_control()) {
+        let text = format!("`{}` cannot be a gateway's name", printable(&name));
+        return Err(Error::new(Kind::BadValue, text, "segue gateway IN OUT --name gw0").why("it is the name of a file"));
+    }
+    Ok(name)
 }
 
 /// The profile asked for, or the one that ACK aggregation takes.

@@ -4,13 +4,15 @@ use std::fs::File;
 use std::io;
 
 use segue::{gro, hash};
-use segue_datapath::gateway::{Gateway, Parts, Side};
+use segue_datapath::gateway::{self, Gateway, Parts, Side};
+use segue_datapath::knobs::Knobs;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 use segue_port::{PagePool, Port, WINDOW};
 
 use super::plan::{End, Netns, Plan, What};
 use crate::daemon::Opened;
+use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::error::{Error, Kind};
 use crate::out::Out;
@@ -37,7 +39,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
         Ok(port)
     };
     let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
-    let gro = gro_config(plan, flow_key()?);
+    let gro = Some(gro_config(plan, flow_key()?));
     let parts = Parts {
         sides: [
             Side { name: plan.from.name.clone(), port: from, gro },
@@ -52,11 +54,21 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
     Ok(Opened { offloads, assemble: Box::new(move || Ok(Box::new(Gateway::new(parts)))) })
 }
 
-fn gro_config(plan: &Plan, key: hash::Key) -> Option<gro::Config> {
+/// The settings at the start, with `wishes` beside what the options say.
+pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
+    let config = Some(gro_config(plan, gro::Config::default().key));
+    let names = [plan.from.name.as_str(), plan.to.name.as_str()];
+    let preset =
+        names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro || plan.max_acks.is_some())));
+    prepare(gateway::knobs(names, [config; 2]), &preset, wishes)
+}
+
+/// How packets are joined, where they are.
+fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     let default = gro::Config::default();
     // With one packet to a train only acknowledgments are joined.
-    let most = if plan.lro { plan.max_packets as usize } else { 1 };
-    (plan.lro || plan.max_acks.is_some()).then(|| gro::Config {
+    let most = if plan.lro || plan.max_acks.is_none() { plan.max_packets as usize } else { 1 };
+    gro::Config {
         profile: plan.profile,
         max_bytes: plan.max_bytes as usize,
         max_packets: most,
@@ -66,7 +78,7 @@ fn gro_config(plan: &Plan, key: hash::Key) -> Option<gro::Config> {
         max_acks: plan.max_acks.map_or(default.max_acks, |most| most as usize),
         key,
         ..default
-    })
+    }
 }
 
 fn interface(end: &End, page_bytes: usize, out: &Out) -> Result<Box<dyn Port>, Error> {

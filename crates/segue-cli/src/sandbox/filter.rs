@@ -7,6 +7,8 @@ use seccompiler::{
     TargetArch, apply_filter,
 };
 
+use segue_lan78xx::usb::usbfs;
+
 use crate::sys;
 
 /// Calls that are allowed whatever their arguments.
@@ -86,9 +88,10 @@ const ALLOWED_HERE: &[libc::c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// `FIONBIO` and what the TUN port asks of its device while it runs.
+/// `FIONBIO` and what is asked of a TUN device while it runs. Those of a USB device are beside them.
 #[allow(clippy::unnecessary_cast, reason = "the type of these numbers differs between C libraries")]
-const IOCTLS: &[u64] = &[libc::FIONBIO as u64, libc::TCGETS as u64, sys::TUNSETOFFLOAD, sys::TUNGETIFF];
+const IOCTLS: &[u64] =
+    &[libc::FIONBIO as u64, libc::TCGETS as u64, sys::TUNSETOFFLOAD, sys::TUNGETIFF, sys::TUNSETCARRIER];
 
 /// Filters this thread and the ones it starts.
 pub(super) fn apply() -> Result<(), String> {
@@ -110,7 +113,8 @@ fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     )?;
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().chain(ALLOWED_HERE).map(|&call| (call, Vec::new())).collect();
-    let ioctls: Result<Vec<SeccompRule>, _> = IOCTLS.iter().map(|&number| when(1, SeccompCmpOp::Eq, number)).collect();
+    let ioctls: Result<Vec<SeccompRule>, _> =
+        IOCTLS.iter().chain(&usbfs::IOCTLS).map(|&number| when(1, SeccompCmpOp::Eq, number)).collect();
     rules.insert(libc::SYS_ioctl, ioctls?);
     // Threads, but no processes.
     let thread = libc::CLONE_THREAD as u64;

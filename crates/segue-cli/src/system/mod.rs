@@ -274,6 +274,14 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
+    /// Sets the hardware address.
+    pub(crate) fn mac(&mut self, mac: [u8; 6]) -> io::Result<()> {
+        let text = mac.map(|byte| format!("{byte:02x}")).join(":");
+        self.out.change(&format!("{} link set dev {} address {text}", self.ip, self.name), "RTM_NEWLINK IFLA_ADDRESS");
+        let message = self.link(vec![LinkAttribute::Address(mac.to_vec())]);
+        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
     /// Brings the link up.
     pub(crate) fn up(&mut self) -> io::Result<()> {
         self.out.change(&format!("{} link set dev {} up", self.ip, self.name), "RTM_NEWLINK IFF_UP");

@@ -27,7 +27,7 @@ const PORT: u16 = 5202;
 const CHUNK: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// One of the ends, as a program of its own: `words` are those that [`run`] gives it. Returns what it prints.
+/// One of the ends, as a program of its own: `words` are those that `run` gives it. Returns what it prints.
 pub fn end(words: &str) -> io::Result<String> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let words: Vec<&str> = words.split(' ').collect();

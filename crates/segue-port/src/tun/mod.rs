@@ -3,6 +3,8 @@
 //! The two differ in one thing, [`Layer`]: a TUN device carries IP packets, a TAP device Ethernet frames.
 
 #[cfg(test)]
+mod fragments;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;
@@ -255,6 +257,7 @@ impl TunPort {
             max_segs: 65_535 / 8,
             max_udp_segs: MAX_UDP_SEGMENTS_OUT,
             max_pieces: MAX_IOV - 2,
+            ..Limits::NONE
         };
         Ok(TunPort {
             file,

@@ -1,0 +1,115 @@
+//! TAPs for `segue lan78xx`: an adapter's interface, or the end of a model's cable.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
+
+use crate::error::{Error, Kind, printable};
+use crate::out::Out;
+use crate::sys;
+use crate::system::{Changes, Netlink};
+use crate::tunnel::start::tun_error;
+use crate::tunnel::why;
+
+/// A TAP that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tap {
+    pub(super) name: String,
+    /// In which network namespace, by name.
+    pub(super) netns: Option<String>,
+    pub(super) mtu: u32,
+    pub(super) offloads: TunOffloads,
+    /// Its address, where it is an adapter's interface; it has no carrier then until there is a link.
+    pub(super) mac: Option<[u8; 6]>,
+}
+
+impl Tap {
+    /// Reads `tap:NAME[@NETNS]`.
+    pub(super) fn parse(text: &str, mtu: u32) -> Result<Tap, Error> {
+        let wrong = |why: &str| {
+            let text = format!("`{}` is no cable", printable(text));
+            Err(Error::new(Kind::BadValue, text, "--wire tap:cable0").why(why))
+        };
+        let Some(rest) = text.strip_prefix("tap:") else { return wrong("it begins with tap:") };
+        let (name, netns) = match rest.split_once('@') {
+            Some((name, netns)) => (name, Some(netns)),
+            None => (rest, None),
+        };
+        let is_name = |name: &str| !name.is_empty() && !name.contains(['/', '\0']) && name != "." && name != "..";
+        if !is_name(name) || name.len() > 15 || name.contains(char::is_whitespace) {
+            return wrong("an interface's name has 1 to 15 bytes, no slash and no space");
+        }
+        if netns.is_some_and(|netns| !is_name(netns)) {
+            return wrong("a namespace has the name that `ip netns` shows");
+        }
+        Ok(Tap { name: name.to_owned(), netns: netns.map(str::to_owned), mtu, offloads: TunOffloads::None, mac: None })
+    }
+
+    /// Makes it and brings it up.
+    pub(super) fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
+        let Some(netns) = &self.netns else { return self.make("ip", netlink, out) };
+        let path = PathBuf::from("/run/netns").join(netns);
+        let hint = format!("ip netns list\nsudo ip netns add {netns}");
+        let failed = |error: &io::Error| {
+            Error::system(format!("cannot enter the network namespace {netns}"), error, &hint)
+                .why(format!("{} could not be entered", path.display()))
+        };
+        let file = File::open(&path).map_err(|error| failed(&error))?;
+        let made = sys::in_net_namespace(&file, || {
+            let mut netlink = Netlink::open().map_err(|error| {
+                Error::system("cannot set up the TAP", &error, "segue doctor")
+                    .why("no rtnetlink socket could be opened")
+            })?;
+            self.make(&format!("ip -n {netns}"), &mut netlink, out)
+        });
+        made.map_err(|error| failed(&error))?
+    }
+
+    fn make(&self, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
+        let dev = &self.name;
+        let state = |error: &io::Error| why::change(dev, "read the state", error);
+        if netlink.link_named(dev).map_err(|error| state(&error))?.is_some_and(|link| !link.tun) {
+            return Err(why::tun_attach(dev, &io::Error::from_raw_os_error(libc::EEXIST)));
+        }
+        let header = if self.offloads == TunOffloads::None { "" } else { " vnet_hdr" };
+        out.change(&format!("{ip} tuntap add dev {dev} mode tap{header}"), "TUNSETIFF");
+        let config = TunConfig {
+            name: dev.clone(),
+            layer: Layer::Ethernet,
+            existing: Existing::Attach,
+            offloads: self.offloads,
+        };
+        let port = TunPort::open(&config).map_err(|error| tun_error(dev, error))?;
+        let link = netlink
+            .link_named(dev)
+            .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
+            .map_err(|error| state(&error))?;
+        let mut changes = Changes { netlink, out, index: link.index, name: dev, ip };
+        changes.mtu(self.mtu).map_err(|error| why::change(dev, &format!("set the MTU {}", self.mtu), &error))?;
+        if let Some(mac) = self.mac {
+            changes.mac(mac).map_err(|error| why::change(dev, "set the address", &error))?;
+            // Before it is up, so that nothing is sent without a link.
+            sys::tun_set_carrier(segue_port::Port::fd(&port), false)
+                .map_err(|error| why::change(dev, "set the carrier", &error))?;
+        }
+        changes.up().map_err(|error| why::change(dev, "change the state", &error))?;
+        Ok(port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cable_is_a_tap_here_or_in_a_namespace() {
+        let tap = Tap::parse("tap:c0@red", 1500).unwrap();
+        assert_eq!((tap.name.as_str(), tap.netns.as_deref()), ("c0", Some("red")));
+        assert_eq!(Tap::parse("tap:c0", 1500).unwrap().netns, None);
+        for bad in ["", "c0", "tap:", "tap:a/b", "tap:a b", "tap:c0@", "tap:c0@../x", "tap:0123456789abcdef"] {
+            assert!(Tap::parse(bad, 1500).is_err(), "{bad}");
+        }
+    }
+}

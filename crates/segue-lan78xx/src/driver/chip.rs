@@ -1,0 +1,238 @@
+//! Access to the chip: registers, PHY, tables, EEPROM and OTP memory, statistics. Every wait ends.
+
+use std::fmt;
+
+use crate::regs::{self, Chip as Kind, dp, e2p, hw_cfg, mii, request};
+use crate::usb::{self, Setup, Transport};
+
+/// Why the chip cannot be used, or a step failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// A request failed.
+    Usb(usb::Error),
+    /// A bit did not change in time; the name of what was waited for.
+    Stuck(&'static str),
+    /// It is none of these chips; its ID_REV.
+    Chip(u32),
+    /// The answer had another length than it must have.
+    Short(&'static str),
+    /// A setting that the chip does not take.
+    Setting(&'static str),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Usb(error) => write!(f, "{error}"),
+            Error::Stuck(what) => write!(f, "{what} did not come to its end"),
+            Error::Chip(id) => write!(f, "ID_REV {id:#010x} is no LAN78xx"),
+            Error::Short(what) => write!(f, "{what} had another length than it must have"),
+            Error::Setting(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<usb::Error> for Error {
+    fn from(error: usb::Error) -> Error {
+        Error::Usb(error)
+    }
+}
+
+pub(super) type Result<T> = std::result::Result<T, Error>;
+
+const MILLISECOND: u64 = 1_000_000;
+/// Longest wait for a bit, in steps.
+const STEPS: u32 = 1000;
+/// The same for the data port, whose steps are shorter.
+const TABLE_STEPS: u32 = 100;
+const TABLE_STEP: u64 = 50_000;
+
+/// The chip behind a transport.
+#[derive(Debug)]
+pub(super) struct Chip<T> {
+    pub(super) usb: T,
+    pub(super) kind: Kind,
+}
+
+impl<T: Transport> Chip<T> {
+    pub(super) fn read(&mut self, register: u16) -> Result<u32> {
+        let setup =
+            Setup { request_type: request::IN, request: request::READ_REGISTER, value: 0, index: register, length: 4 };
+        let mut bytes = [0; 4];
+        match self.usb.control_in(setup, &mut bytes)? {
+            4 => Ok(u32::from_le_bytes(bytes)),
+            _ => Err(Error::Short("a register")),
+        }
+    }
+
+    pub(super) fn write(&mut self, register: u16, value: u32) -> Result<()> {
+        let (request_type, request) = (request::OUT, request::WRITE_REGISTER);
+        let setup = Setup { request_type, request, value: 0, index: register, length: 4 };
+        Ok(self.usb.control_out(setup, &value.to_le_bytes())?)
+    }
+
+    /// Reads, clears and sets bits, writes. Returns what was there.
+    pub(super) fn modify(&mut self, register: u16, clear: u32, set: u32) -> Result<u32> {
+        let before = self.read(register)?;
+        self.write(register, before & !clear | set)?;
+        Ok(before)
+    }
+
+    /// Reads until `done`, at most a second.
+    pub(super) fn wait(&mut self, register: u16, what: &'static str, done: impl Fn(u32) -> bool) -> Result<u32> {
+        self.wait_in(register, what, (STEPS, MILLISECOND), done)
+    }
+
+    pub(super) fn wait_in(
+        &mut self,
+        register: u16,
+        what: &'static str,
+        (steps, step): (u32, u64),
+        done: impl Fn(u32) -> bool,
+    ) -> Result<u32> {
+        for _ in 0..steps {
+            let value = self.read(register)?;
+            if done(value) {
+                return Ok(value);
+            }
+            self.usb.sleep(step);
+        }
+        Err(Error::Stuck(what))
+    }
+
+    fn mii_idle(&mut self) -> Result<()> {
+        self.wait(regs::MII_ACC, "a PHY access", |value| value & mii::BUSY == 0).map(drop)
+    }
+
+    pub(super) fn phy_read(&mut self, register: u8) -> Result<u16> {
+        self.mii_idle()?;
+        self.write(regs::MII_ACC, mii::access(mii::INTERNAL, register, false))?;
+        self.mii_idle()?;
+        Ok(self.read(regs::MII_DATA)? as u16)
+    }
+
+    pub(super) fn phy_write(&mut self, register: u8, value: u16) -> Result<()> {
+        self.mii_idle()?;
+        self.write(regs::MII_DATA, u32::from(value))?;
+        self.write(regs::MII_ACC, mii::access(mii::INTERNAL, register, true))?;
+        self.mii_idle()
+    }
+
+    /// Writes a register of a device inside the PHY (IEEE 802.3, 22.2.4.3.11).
+    pub(super) fn mmd_write(&mut self, device: u16, register: u16, value: u16) -> Result<()> {
+        self.phy_write(mii::MMD_CONTROL, device)?;
+        self.phy_write(mii::MMD_DATA, register)?;
+        self.phy_write(mii::MMD_CONTROL, device | mii::MMD_NO_INCREMENT)?;
+        self.phy_write(mii::MMD_DATA, value)
+    }
+
+    /// Resets the MAC. Doing so during a PHY access can lock the chip up.
+    pub(super) fn reset_mac(&mut self) -> Result<()> {
+        self.mii_idle()?;
+        self.modify(regs::MAC_CR, 0, regs::mac_cr::RST)?;
+        self.wait(regs::MAC_CR, "the reset of the MAC", |value| value & regs::mac_cr::RST == 0).map(drop)
+    }
+
+    /// Writes words of the VLAN and hash tables.
+    pub(super) fn write_table(&mut self, address: usize, words: &[u32]) -> Result<()> {
+        let ready = |chip: &mut Chip<T>| {
+            let pace = (TABLE_STEPS, TABLE_STEP);
+            chip.wait_in(regs::DP_SEL, "the data port", pace, |value| value & dp::READY != 0)
+        };
+        ready(self)?;
+        self.modify(regs::DP_SEL, dp::SELECT, dp::VLAN_DA_RAM)?;
+        for (at, word) in words.iter().enumerate() {
+            self.write(regs::DP_ADDR, (address + at) as u32)?;
+            self.write(regs::DP_DATA, *word)?;
+            self.write(regs::DP_CMD, dp::WRITE)?;
+            ready(self)?;
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of the EEPROM; `None` where there is no valid one.
+    pub(super) fn eeprom(&mut self, address: u16, bytes: &mut [u8]) -> Result<Option<()>> {
+        // The LAN7800 shares two pins between its EEPROM and its LEDs.
+        let leds = match self.kind {
+            Kind::Lan7800 => Some(self.modify(regs::HW_CFG, hw_cfg::LED1_EN_LED0_EN, 0)?),
+            _ => None,
+        };
+        let outcome = self.eeprom_bytes(address, bytes);
+        if let Some(before) = leds {
+            self.write(regs::HW_CFG, before)?;
+        }
+        outcome
+    }
+
+    fn eeprom_bytes(&mut self, address: u16, bytes: &mut [u8]) -> Result<Option<()>> {
+        if self.eeprom_byte(0)? != Some(e2p::VALID) {
+            return Ok(None);
+        }
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            match self.eeprom_byte(address + at as u16)? {
+                Some(value) => *byte = value,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(()))
+    }
+
+    fn eeprom_byte(&mut self, address: u16) -> Result<Option<u8>> {
+        let what = "an EEPROM access";
+        self.wait(regs::E2P_CMD, what, |value| value & e2p::BUSY == 0)?;
+        self.write(regs::E2P_CMD, e2p::BUSY | e2p::READ | u32::from(address) & e2p::ADDRESS)?;
+        let end = self.wait(regs::E2P_CMD, what, |value| value & e2p::BUSY == 0 || value & e2p::TIMEOUT != 0)?;
+        if end & e2p::TIMEOUT != 0 {
+            return Ok(None);
+        }
+        Ok(Some(self.read(regs::E2P_DATA)? as u8))
+    }
+
+    /// Reads bytes of the OTP memory's image; `None` where there is none.
+    pub(super) fn otp(&mut self, address: u16, bytes: &mut [u8]) -> Result<Option<()>> {
+        if self.read(regs::OTP_PWR_DN)? & 1 != 0 {
+            self.write(regs::OTP_PWR_DN, 0)?;
+            self.wait(regs::OTP_PWR_DN, "power for the OTP memory", |value| value & 1 == 0)?;
+        }
+        let base = match self.otp_byte(0)? {
+            e2p::OTP_LOW => 0,
+            e2p::OTP_HIGH => e2p::OTP_HIGH_AT,
+            _ => return Ok(None),
+        };
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = self.otp_byte(base + address + at as u16)?;
+        }
+        Ok(Some(()))
+    }
+
+    fn otp_byte(&mut self, address: u16) -> Result<u8> {
+        self.write(regs::OTP_ADDR1, u32::from(address >> 8 & 0x1f))?;
+        self.write(regs::OTP_ADDR2, u32::from(address & 0xff))?;
+        self.write(regs::OTP_FUNC_CMD, 1)?;
+        self.write(regs::OTP_CMD_GO, 1)?;
+        self.wait(regs::OTP_STATUS, "an OTP access", |value| value & 1 == 0)?;
+        Ok(self.read(regs::OTP_RD_DATA)? as u8)
+    }
+
+    /// All counters of the chip.
+    pub(super) fn statistics(&mut self) -> Result<[u32; regs::STATISTICS.len()]> {
+        let setup = Setup {
+            request_type: request::IN,
+            request: request::READ_STATISTICS,
+            value: 0,
+            index: 0,
+            length: regs::STATISTICS_LEN as u16,
+        };
+        let mut bytes = [0; regs::STATISTICS_LEN];
+        if self.usb.control_in(setup, &mut bytes)? != regs::STATISTICS_LEN {
+            return Err(Error::Short("the statistics"));
+        }
+        let mut words = [0; regs::STATISTICS.len()];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Ok(words)
+    }
+}

@@ -1,0 +1,136 @@
+//! The link: what the PHY negotiated, and what the chip must be told of it.
+
+use crate::regs::{self, flow, mii, usb_cfg1};
+use crate::usb::{Speed, Transport};
+
+use super::chip::Result;
+use super::{Driver, Error};
+
+/// What the link is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkState {
+    /// Whether it is up.
+    pub up: bool,
+    /// Mbit/s.
+    pub mbit: u32,
+    /// Whether both sides may send at once.
+    pub full_duplex: bool,
+    /// Whether pause frames of the partner are obeyed.
+    pub rx_pause: bool,
+    /// Whether pause frames are sent.
+    pub tx_pause: bool,
+}
+
+impl<T: Transport> Driver<T> {
+    /// Starts the PHY: what is offered to the partner, interrupts, negotiation.
+    pub(super) fn start_phy(&mut self) -> Result<()> {
+        let pause = if self.config.pause { mii::PAUSE | mii::PAUSE_ASYM } else { 0 };
+        let speeds = mii::FULL100 | mii::HALF100 | mii::FULL10 | mii::HALF10;
+        // 1: IEEE 802.3.
+        self.chip.phy_write(mii::ADVERTISE, 1 | speeds | pause)?;
+        // No half duplex at 1000 Mbit/s: the MAC has none.
+        self.chip.phy_write(mii::CTRL1000, mii::ADV_FULL1000)?;
+        let eee = if self.config.eee { 0b110 } else { 0 };
+        self.chip.mmd_write(mii::MMD_AN, mii::MMD_AN_EEE_ADV, eee)?;
+        let mode = if self.config.eee { regs::mac_cr::EEE_EN } else { 0 };
+        self.chip.modify(regs::MAC_CR, regs::mac_cr::EEE_EN, mode)?;
+        self.chip.phy_write(mii::INT_MASK, 0x7fff)?;
+        self.chip.phy_read(mii::INT_STATUS)?;
+        self.chip.phy_write(mii::INT_MASK, mii::INT_ENABLE | mii::INT_LINK)?;
+        self.chip.write(regs::INT_EP_CTL, self.interrupts | regs::int::PHY)?;
+        self.chip.phy_write(mii::BMCR, mii::BMCR_AN_ENABLE | mii::BMCR_AN_RESTART)
+    }
+
+    /// Looks at the PHY, and tells the chip what came of it.
+    pub(super) fn follow_link(&mut self) -> Result<()> {
+        self.chip.write(regs::INT_STS, regs::int::PHY)?;
+        self.chip.phy_read(mii::INT_STATUS)?;
+        // The first reading may say that it was down since the last one.
+        self.chip.phy_read(mii::BMSR)?;
+        let status = self.chip.phy_read(mii::BMSR)?;
+        let link = if status & mii::BMSR_LINK == 0 { LinkState::default() } else { self.negotiated()? };
+        if link == self.link {
+            return Ok(());
+        }
+        if link.up {
+            self.link_up(&link)?
+        } else {
+            self.link_down()?
+        }
+        self.set_link(link);
+        Ok(())
+    }
+
+    fn negotiated(&mut self) -> Result<LinkState> {
+        let (own, partner) = (self.chip.phy_read(mii::ADVERTISE)?, self.chip.phy_read(mii::LPA)?);
+        let (own_fast, partner_fast) = (self.chip.phy_read(mii::CTRL1000)?, self.chip.phy_read(mii::STAT1000)?);
+        let both = own & partner;
+        let (mbit, full_duplex) = match () {
+            () if own_fast & mii::ADV_FULL1000 != 0 && partner_fast & mii::LPA_FULL1000 != 0 => (1000, true),
+            () if both & mii::FULL100 != 0 => (100, true),
+            () if both & mii::HALF100 != 0 => (100, false),
+            () => (10, both & mii::FULL10 != 0),
+        };
+        // IEEE 802.3, 28B.3: what the two offers of pause come to.
+        let has = |word: u16, bit: u16| word & bit != 0;
+        let symmetric = has(both, mii::PAUSE);
+        let asymmetric = has(both, mii::PAUSE_ASYM);
+        let rx_pause = full_duplex && (symmetric || asymmetric && has(own, mii::PAUSE));
+        let tx_pause = full_duplex && (symmetric || asymmetric && has(partner, mii::PAUSE));
+        Ok(LinkState { up: true, mbit, full_duplex, rx_pause, tx_pause })
+    }
+
+    fn link_up(&mut self, link: &LinkState) -> Result<()> {
+        let speed = self.chip.usb.speed();
+        if speed == Speed::Super {
+            // At 1000 Mbit/s the deeper sleep of the bus takes too long to wake from.
+            let (clear, set) = if link.mbit == 1000 { (usb_cfg1::U2_INIT_EN, 0) } else { (0, usb_cfg1::U2_INIT_EN) };
+            self.chip.modify(regs::USB_CFG1, clear, set)?;
+            self.chip.modify(regs::USB_CFG1, 0, usb_cfg1::U1_INIT_EN)?;
+        }
+        // Levels before the switch.
+        let levels = match speed {
+            Speed::Super => 0x0812,
+            Speed::High => 0x0211,
+            Speed::Full => 0,
+        };
+        self.chip.write(regs::FCT_FLOW, levels)?;
+        let send = if link.tx_pause { flow::TX_FCEN | flow::TIME } else { 0 };
+        let obey = if link.rx_pause { flow::RX_FCEN } else { 0 };
+        self.chip.write(regs::FLOW, send | obey)?;
+        self.statistics.start(self.chip.usb.now());
+        self.numbers.link_ups += 1;
+        Ok(())
+    }
+
+    fn link_down(&mut self) -> Result<()> {
+        self.statistics.stop();
+        self.chip.reset_mac()
+    }
+
+    pub(super) fn set_link(&mut self, link: LinkState) {
+        if std::mem::replace(&mut self.link, link) != link
+            && let Some(listener) = &mut self.listener
+        {
+            listener(&link);
+        }
+    }
+
+    /// Offers pause frames to the partner, or no longer, and negotiates anew.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn set_pause(&mut self, on: bool) -> std::result::Result<(), Error> {
+        self.config.pause = on;
+        self.start_phy()
+    }
+
+    /// Offers energy efficient Ethernet, or no longer, and negotiates anew.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn set_eee(&mut self, on: bool) -> std::result::Result<(), Error> {
+        self.config.eee = on;
+        self.start_phy()
+    }
+}

@@ -1,0 +1,116 @@
+//! The driver as a port.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use segue::gso::Limits;
+use segue_port::{Counters, Drop, Extra, OffloadState, Polled, Port, RxBatch, Sent, TxBatch};
+
+use crate::regs::STATISTICS;
+use crate::usb::Transport;
+
+use super::{Driver, TX_PATIENCE};
+
+impl<T: Transport> Port for Driver<T> {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        let lso = if self.config.lso.is_some() { OffloadState::On } else { OffloadState::Off };
+        let strip = if self.config.strip_tags { OffloadState::On } else { OffloadState::Off };
+        vec![("chip_csum", OffloadState::On), ("chip_lso", lso), ("chip_vlan_strip", strip)]
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.set.0.as_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        self.counters.rx.calls += 1;
+        self.service();
+        let polled = self.poll(into, budget);
+        // What was parsed made room in the chip, and transfers may be done already.
+        self.fill();
+        let more = if polled == Polled::Idle { self.arm() } else { false };
+        Ok(if more { Polled::More } else { polled })
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        self.service();
+        if !self.link.up || self.gone || !self.is_up {
+            // As an interface without carrier does.
+            let lost = batch.len();
+            self.counters.drops.add_many(Drop::DeviceDown, lost as u64);
+            batch.sent(lost);
+            return Ok(Sent::All);
+        }
+        let mut sent = self.pack(batch);
+        self.kick();
+        if sent == Sent::Blocked {
+            // Transfers may have come back while the last ones were packed.
+            self.reap();
+            sent = self.pack(batch);
+            self.kick();
+        }
+        if sent == Sent::Blocked {
+            self.counters.blocked += 1;
+        }
+        self.arm();
+        Ok(sent)
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        for (reason, count) in self.malformed.iter() {
+            put(Extra::Drop, segue::reason::Reason::name(reason), count);
+        }
+        let n = self.numbers;
+        for (name, value) in [
+            ("chip_polls", n.polls),
+            ("full_budgets", n.full_budgets),
+            ("overflows", n.overflows),
+            ("rx_transfers", n.rx_transfers),
+            ("rx_errors", n.rx_errors),
+            ("tx_transfers", n.tx_transfers),
+            ("tx_errors", n.tx_errors),
+            ("lso", n.lso),
+            ("tx_csum", n.tx_csum),
+            ("software", n.software),
+            ("rx_csum", n.rx_csum),
+            ("halts", n.halts),
+            ("tx_timeouts", n.tx_timeouts),
+            ("bad_interrupts", n.bad_interrupts),
+            ("link_ups", n.link_ups),
+            ("unplugs", n.unplugs),
+            ("control_errors", n.control_errors),
+            ("link_mbit", u64::from(if self.link.up { self.link.mbit } else { 0 })),
+        ] {
+            put(Extra::Number, name, value);
+        }
+        for (at, kind) in STATISTICS.iter().enumerate() {
+            put(Extra::Number, kind.name, self.statistics.value(at));
+        }
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// Sets the timer for what is due next; whether that is now.
+    fn arm(&mut self) -> bool {
+        let now = self.chip.usb.now();
+        let due = if self.gone {
+            self.look_at.filter(|_| self.finder.is_some())
+        } else {
+            let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
+            [self.chip.usb.deadline(), stuck, self.statistics.due(), self.link_work.filter(|_| self.is_up)]
+                .into_iter()
+                .flatten()
+                .min()
+        };
+        self.timer.arm(due, now);
+        due.is_some_and(|at| at <= now)
+    }
+}

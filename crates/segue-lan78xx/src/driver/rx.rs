@@ -1,0 +1,249 @@
+//! The receive side: transfers lent to the chip, their frames, and what did not fit a budget.
+
+use std::collections::VecDeque;
+
+use segue::checksum::Sum;
+use segue::packet::{Csum, Frag, Header as Layer, Packet, Start, Tunnels, Unit};
+use segue_port::{Page, PageMut, Polled, RxBatch};
+
+use crate::frame::rx::{Frames, Header, flag};
+use crate::frame::{ETHERNET_LEN, VLAN_LEN};
+use crate::regs::endpoint;
+use crate::usb::{self, Done, Idle, Request, Transfer, Transport};
+
+use super::{Config, Copying, Driver, Error, Resubmit};
+
+/// Frames in a page begin at multiples of this.
+const ALIGN: usize = 64;
+const TAG_TYPE: [u8; 2] = [0x81, 0x00];
+
+#[derive(Debug)]
+pub(super) struct Rx {
+    total: usize,
+    idle: Vec<Transfer<Idle>>,
+    done: VecDeque<Transfer<Done>>,
+    /// Parsed by an earlier poll, over its budget.
+    overflow: VecDeque<Box<Packet<Page>>>,
+    lent: usize,
+    halted: bool,
+    next_tag: u32,
+}
+
+impl Rx {
+    pub(super) fn new(config: &Config) -> Result<Rx, Error> {
+        let mut idle = Vec::new();
+        for _ in 0..config.rx_transfers {
+            idle.push(Transfer::allocate(config.rx_transfer_len)?);
+        }
+        let total = config.rx_transfers;
+        let (done, overflow) = (VecDeque::new(), VecDeque::new());
+        Ok(Rx { total, idle, done, overflow, lent: 0, halted: false, next_tag: 0 })
+    }
+
+    /// Whether no transfer is lent.
+    pub(super) fn is_home(&self) -> bool {
+        self.lent == 0
+    }
+
+    /// Gives up what was received and not delivered.
+    pub(super) fn forget(&mut self) {
+        self.overflow.clear();
+        self.idle.extend(self.done.drain(..).map(Transfer::recycle));
+        self.idle.truncate(self.total);
+        self.halted = false;
+    }
+
+    pub(super) fn waiting(&self) -> bool {
+        !self.overflow.is_empty() || !self.done.is_empty()
+    }
+}
+
+/// A frame in a page, and what the chip said of it.
+type Found = (Header, std::ops::Range<usize>);
+
+impl<T: Transport> Driver<T> {
+    /// Lends every idle transfer to the chip.
+    pub(super) fn fill(&mut self) {
+        if !self.is_up || self.gone || self.rx.halted {
+            return;
+        }
+        while let Some(transfer) = self.rx.idle.pop() {
+            let (tag, len) = (self.rx.next_tag, self.config.rx_transfer_len);
+            self.rx.next_tag = tag.wrapping_add(1);
+            self.rx.lent += 1;
+            let request = Request { endpoint: endpoint::BULK_IN, tag, len, zero_packet: false };
+            self.chip.usb.submit(transfer.lend(request));
+        }
+    }
+
+    pub(super) fn reap_in(&mut self, transfer: Transfer<Done>) {
+        self.rx.lent = self.rx.lent.saturating_sub(1);
+        match transfer.result() {
+            // One is sent when the chip starts; it means nothing.
+            Ok(0) => self.rx.idle.push(transfer.recycle()),
+            Ok(_) => {
+                self.numbers.rx_transfers += 1;
+                self.rx.done.push_back(transfer);
+                // Transfers whose frames nobody has taken yet are bounded by what the chip gets at a time.
+                let may = self.rx.done.len() < 2 * self.rx.total;
+                if self.config.resubmit == Resubmit::OnCompletion && may {
+                    if let Ok(fresh) = Transfer::allocate(self.config.rx_transfer_len) {
+                        self.rx.idle.push(fresh);
+                        self.fill();
+                    } else {
+                        self.counters.drops.add(segue_port::Drop::NoPage);
+                    }
+                }
+            }
+            Err(error) => {
+                self.rx.idle.push(transfer.recycle());
+                match error {
+                    usb::Error::Cancelled => {}
+                    usb::Error::Gone => self.lose(),
+                    usb::Error::Stall => {
+                        self.numbers.rx_errors += 1;
+                        self.rx.halted = true;
+                    }
+                    _ => self.numbers.rx_errors += 1,
+                }
+            }
+        }
+    }
+
+    /// Sets halted endpoints going again once all of their transfers are back.
+    pub(super) fn recover(&mut self) {
+        if self.rx.halted {
+            if !self.rx.is_home() {
+                self.chip.usb.cancel(endpoint::BULK_IN);
+                self.reap();
+            }
+            if self.rx.is_home() && !self.gone {
+                let cleared = self.chip.usb.clear_halt(endpoint::BULK_IN);
+                self.rx.halted = cleared.is_err();
+                self.numbers.halts += u64::from(cleared.is_ok());
+                self.note(cleared.map_err(Error::Usb));
+            }
+        }
+        self.recover_out();
+    }
+
+    /// Delivers what was received, at most `budget` packets.
+    pub(super) fn poll(&mut self, into: &mut RxBatch, budget: usize) -> Polled {
+        let budget = budget.min(self.config.budget.unwrap_or(usize::MAX)).max(1);
+        self.numbers.polls += 1;
+        let mut delivered = 0;
+        while delivered < budget
+            && let Some(packet) = self.rx.overflow.pop_front()
+        {
+            into.packets.push_back(packet);
+            delivered += 1;
+        }
+        while delivered < budget
+            && let Some(transfer) = self.rx.done.pop_front()
+        {
+            let Some(page) = into.pages.take() else {
+                self.rx.done.push_front(transfer);
+                return Polled::Starved;
+            };
+            self.parse(transfer.received(), page, into, (&mut delivered, budget));
+            // With memory of its own for each completion this one is no longer needed.
+            if self.rx.idle.len() + self.rx.lent < self.rx.total {
+                self.rx.idle.push(transfer.recycle());
+                self.fill();
+            }
+        }
+        if delivered >= budget {
+            self.numbers.full_budgets += 1;
+        }
+        if self.rx.waiting() { Polled::More } else { Polled::Idle }
+    }
+
+    /// Takes the frames out of a transfer; those over the budget go to the overflow queue.
+    fn parse(&mut self, bytes: &[u8], mut page: PageMut, into: &mut RxBatch, (delivered, budget): (&mut usize, usize)) {
+        let whole = self.config.copying == Copying::WholeTransfer;
+        let room = page.bytes_mut();
+        let mut found: Vec<Found> = Vec::with_capacity(into_count(bytes.len()));
+        let mut end = 0;
+        if whole {
+            let len = bytes.len().min(room.len());
+            room[..len].copy_from_slice(&bytes[..len]);
+            end = len;
+        }
+        for one in Frames::new(bytes, self.config.checksum_errors) {
+            let (header, range) = match one {
+                Ok(one) => one,
+                Err(why) => {
+                    self.malformed.add(why);
+                    continue;
+                }
+            };
+            let frame = &bytes[range.clone()];
+            let tag = header.has(flag::TAGGED) && self.config.strip_tags;
+            if whole && !tag {
+                found.push((header, range));
+                continue;
+            }
+            let len = frame.len() + if tag { VLAN_LEN } else { 0 };
+            let start = end.next_multiple_of(ALIGN);
+            // A page has room for four times the largest transfer.
+            let Some(place) = room.get_mut(start..start + len) else {
+                self.counters.drops.add(segue_port::Drop::NoPage);
+                continue;
+            };
+            if tag {
+                place[..12].copy_from_slice(&frame[..12]);
+                place[12..14].copy_from_slice(&TAG_TYPE);
+                place[14..16].copy_from_slice(&header.tag.to_be_bytes());
+                place[16..].copy_from_slice(&frame[12..]);
+            } else {
+                place.copy_from_slice(frame);
+            }
+            end = start + len;
+            found.push((header, start..end));
+        }
+        let page = page.freeze(end);
+        for (header, range) in found {
+            let len = range.len();
+            let mut packet = into.pool.take();
+            packet.load(Frag::new(page.clone(), range), Start::Ethernet, &Tunnels::NONE);
+            if self.take_sum(&header, &mut packet, len) {
+                self.numbers.rx_csum += 1;
+            }
+            let rx = &mut self.counters.rx;
+            (rx.packets, rx.segments, rx.bytes) = (rx.packets + 1, rx.segments + 1, rx.bytes + len as u64);
+            if *delivered < budget {
+                *delivered += 1;
+                into.packets.push_back(packet);
+            } else {
+                self.numbers.overflows += 1;
+                self.rx.overflow.push_back(packet);
+            }
+        }
+    }
+
+    /// Puts the chip's sum into the packet's state, where it is worth something.
+    fn take_sum(&self, header: &Header, packet: &mut Packet<Page>, len: usize) -> bool {
+        let tagged = header.has(flag::TAGGED);
+        let useless = header.has(flag::ICSM | flag::SOFT) || tagged && !self.config.strip_tags;
+        let Some(ip) = packet.layout.headers().iter().find(|header| Layer::is_ip(header)) else { return false };
+        if useless || packet.offload.unit != Unit::Whole(Csum::Unknown) || packet.layout.transport().is_none() {
+            return false;
+        }
+        // The chip sums from behind the Ethernet header, the tag that it took out left aside.
+        let from = ETHERNET_LEN + if tagged { VLAN_LEN } else { 0 };
+        let mut sum = Sum::ZERO;
+        sum.add_u16(header.csum);
+        // A second tag lies between there and IP.
+        let Some(between) = packet.head.bytes().get(from..ip.start()) else { return false };
+        sum.remove(Sum::of(between));
+        let mut whole = Sum::ZERO;
+        whole.append(sum, len - ip.start());
+        packet.offload.unit = Unit::Whole(Csum::Complete(whole));
+        true
+    }
+}
+
+/// How many frames to expect.
+fn into_count(len: usize) -> usize {
+    (len / 1024).max(4)
+}

@@ -1,0 +1,343 @@
+//! Reset, set-up, filters, and the way up and down.
+
+use crate::frame::{ETHERNET_LEN, FCS_LEN, MAX_MTU, MIN_MTU, VLAN_LEN, is_awkward_mtu};
+use crate::regs::{
+    self, Chip as Kind, dp, e2p, endpoint, fct, hw_cfg, mac_cr, mac_rx, mac_tx, pmt, rfe, usb_cfg0, usb_cfg1,
+};
+use crate::usb::{Speed, Transport};
+
+use super::chip::Result;
+use super::{Driver, Error};
+
+/// Where the adapter's address was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressSource {
+    /// In the address registers.
+    Register,
+    /// In the EEPROM.
+    Eeprom,
+    /// In the OTP memory.
+    Otp,
+    /// Nowhere: it is a random one.
+    Random,
+    /// It was given by the user.
+    User,
+}
+
+/// Which frames are received besides those to the own address and broadcasts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// All of them.
+    pub promiscuous: bool,
+    /// All multicasts.
+    pub all_multicast: bool,
+    /// These multicasts: the first 32 exactly, further ones by a hash that lets others through too.
+    pub multicast: Vec<[u8; 6]>,
+    /// Tagged frames with these ids only; `None` for all.
+    pub vlans: Option<Vec<u16>>,
+}
+
+/// How long stopping may take, in milliseconds.
+const STOP: (u32, u64) = (100, 1_000_000);
+
+fn is_unicast(mac: [u8; 6]) -> bool {
+    mac[0] & 1 == 0 && mac != [0; 6]
+}
+
+impl<T: Transport> Driver<T> {
+    /// Resets the chip and sets it up, in the order of Linux 6.12.
+    pub(super) fn reset(&mut self, mac: Option<[u8; 6]>) -> Result<()> {
+        let speed = self.chip.usb.speed();
+        self.interrupts = self.chip.read(regs::INT_EP_CTL)? & !regs::int::PHY;
+        self.chip.modify(regs::HW_CFG, 0, hw_cfg::LRST)?;
+        self.chip.wait(regs::HW_CFG, "the reset", |value| value & hw_cfg::LRST == 0)?;
+        let id = self.chip.read(regs::ID_REV)?;
+        self.chip.kind = Kind::of_id(id).ok_or(Error::Chip(id))?;
+        self.find_address(mac)?;
+        self.chip.modify(regs::USB_CFG0, 0, usb_cfg0::BIR)?;
+        self.set_latency()?;
+        self.chip.write(regs::BURST_CAP, u32::from(self.config.burst_cap))?;
+        self.chip.write(regs::BULK_IN_DLY, u32::from(self.config.bulk_in_delay))?;
+        self.chip.modify(regs::HW_CFG, 0, hw_cfg::MEF | hw_cfg::CLK125_EN | hw_cfg::REFCLK25_EN)?;
+        self.chip.modify(regs::USB_CFG0, 0, usb_cfg0::BCE)?;
+        self.chip.write(regs::FCT_RX_FIFO_END, fct::END_12K)?;
+        self.chip.write(regs::FCT_TX_FIFO_END, fct::END_12K)?;
+        self.chip.write(regs::INT_STS, u32::MAX)?;
+        self.chip.write(regs::FLOW, 0)?;
+        self.chip.write(regs::FCT_FLOW, 0)?;
+        self.apply_filter()?;
+        self.chip.modify(regs::PMT_CTL, 0, pmt::PHY_RST)?;
+        self.chip.wait(regs::PMT_CTL, "the reset of the PHY", |value| {
+            value & pmt::PHY_RST == 0 && value & pmt::READY != 0
+        })?;
+        let (clear, set) = match self.chip.kind {
+            // Its PHY is outside; GMII is for the one inside.
+            Kind::Lan7801 => (mac_cr::GMII_EN, mac_cr::AUTO_DUPLEX | mac_cr::AUTO_SPEED),
+            // An EEPROM image may say so already; doing it again changes nothing.
+            _ => (0, mac_cr::AUTO_DUPLEX | mac_cr::AUTO_SPEED),
+        };
+        self.chip.modify(regs::MAC_CR, clear, set)?;
+        self.apply_mtu(self.config.mtu, speed)
+    }
+
+    fn find_address(&mut self, given: Option<[u8; 6]>) -> Result<()> {
+        let (low, high) = (self.chip.read(regs::RX_ADDRL)?, self.chip.read(regs::RX_ADDRH)?);
+        let [a, b, c, d] = low.to_le_bytes();
+        let [e, f, ..] = high.to_le_bytes();
+        let mut mac = [a, b, c, d, e, f];
+        self.source = AddressSource::Register;
+        if let Some(given) = given {
+            // One that was found before is kept with where it came from.
+            self.source = if self.mac == given { self.source } else { AddressSource::User };
+            mac = given;
+        } else if !is_unicast(mac) {
+            let from_eeprom = self.chip.eeprom(e2p::MAC, &mut mac)?.is_some() && is_unicast(mac);
+            self.source = AddressSource::Eeprom;
+            if !from_eeprom {
+                let from_otp = self.chip.otp(e2p::MAC, &mut mac)?.is_some() && is_unicast(mac);
+                self.source = AddressSource::Otp;
+                if !from_otp {
+                    mac = random_address();
+                    self.source = AddressSource::Random;
+                }
+            }
+        }
+        self.mac = mac;
+        let low = u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]);
+        let high = u32::from_le_bytes([mac[4], mac[5], 0, 0]);
+        self.chip.write(regs::RX_ADDRL, low)?;
+        self.chip.write(regs::RX_ADDRH, high)?;
+        self.chip.write(regs::maf_lo(0), low)?;
+        self.chip.write(regs::maf_hi(0), high | regs::MAF_VALID)
+    }
+
+    /// Gives the adapter another address, until it is reset.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for a multicast address; see [`Error`].
+    pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<()> {
+        if !is_unicast(mac) {
+            return Err(Error::Setting("an adapter's address is no multicast and not zero"));
+        }
+        self.find_address(Some(mac))
+    }
+
+    /// Latency tolerance messages: what EEPROM or OTP say, where they are on.
+    fn set_latency(&mut self) -> Result<()> {
+        let mut words = [0; 6];
+        if self.chip.read(regs::USB_CFG1)? & usb_cfg1::LTM_ENABLE != 0 {
+            const LEN: u8 = 24;
+            let mut place = [0; 2];
+            let mut bytes = [0; LEN as usize];
+            let found = if self.chip.eeprom(e2p::LTM, &mut place)?.is_some() && place[0] == LEN {
+                self.chip.eeprom(u16::from(place[1]) * 2, &mut bytes)?
+            } else if self.chip.otp(e2p::LTM, &mut place)?.is_some() && place[0] == LEN {
+                self.chip.otp(u16::from(place[1]) * 2, &mut bytes)?
+            } else {
+                None
+            };
+            if found.is_some() {
+                for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+                    *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                }
+            }
+        }
+        for (at, word) in words.into_iter().enumerate() {
+            self.chip.write(regs::LTM_BELT_IDLE0 + 4 * at as u16, word)?;
+        }
+        Ok(())
+    }
+
+    /// Chooses which frames are received.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn set_filter(&mut self, filter: Filter) -> Result<()> {
+        self.filter = filter;
+        self.apply_filter()
+    }
+
+    fn apply_filter(&mut self) -> Result<()> {
+        let filter = &self.filter;
+        let mut rules = rfe::COE | rfe::BCAST_EN | rfe::DA_PERFECT;
+        if self.config.strip_tags {
+            rules |= rfe::VLAN_STRIP;
+        }
+        if filter.promiscuous {
+            rules |= rfe::UCAST_EN | rfe::MCAST_EN;
+        }
+        if filter.all_multicast {
+            rules |= rfe::MCAST_EN;
+        }
+        let exact = usize::from(regs::PERFECT_FILTERS - 1);
+        let mut hash = [0_u32; dp::HASH_WORDS];
+        for address in filter.multicast.iter().skip(exact) {
+            let bit = usize::from(regs::address_hash(*address));
+            hash[bit / 32] |= 1 << (bit % 32);
+            rules |= rfe::MCAST_HASH;
+        }
+        let mut vlans = [0_u32; dp::VLAN_WORDS];
+        let only_some = filter.vlans.as_ref().filter(|_| !filter.promiscuous);
+        for id in only_some.into_iter().flatten().map(|id| usize::from(id & 0xfff)) {
+            vlans[id / 32] |= 1 << (id % 32);
+            rules |= rfe::VLAN_FILTER;
+        }
+        if only_some.is_some() {
+            // Frames with a priority and no id belong to no VLAN.
+            vlans[0] |= 1;
+            rules |= rfe::VLAN_FILTER;
+        }
+        let addresses: Vec<[u8; 6]> = filter.multicast.iter().take(exact).copied().collect();
+        self.chip.write_table(dp::VLAN_WORDS, &hash)?;
+        if rules & rfe::VLAN_FILTER != 0 {
+            self.chip.write_table(0, &vlans)?;
+        }
+        for n in 1..regs::PERFECT_FILTERS {
+            // Not valid while it is half written.
+            self.chip.write(regs::maf_hi(n), 0)?;
+            if let Some(mac) = addresses.get(usize::from(n) - 1) {
+                self.chip.write(regs::maf_lo(n), u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]))?;
+                let high = u32::from_le_bytes([mac[4], mac[5], 0, 0]);
+                self.chip.write(regs::maf_hi(n), high | regs::MAF_VALID)?;
+            }
+        }
+        self.chip.write(regs::RFE_CTL, rules)
+    }
+
+    /// Changes the largest packet.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for an MTU below 68, above 9000, or whose frames would end where a USB packet ends, which Linux
+    /// refuses as well; see [`Error`].
+    pub fn set_mtu(&mut self, mtu: usize) -> Result<()> {
+        let speed = self.chip.usb.speed();
+        self.apply_mtu(mtu, speed)?;
+        self.config.mtu = mtu;
+        Ok(())
+    }
+
+    fn apply_mtu(&mut self, mtu: usize, speed: Speed) -> Result<()> {
+        if !(MIN_MTU..=MAX_MTU).contains(&mtu) {
+            return Err(Error::Setting("the MTU is 68 to 9000"));
+        }
+        if is_awkward_mtu(mtu, speed.max_packet()) {
+            return Err(Error::Setting("frames of this MTU would end where a USB packet ends; take one less or more"));
+        }
+        let most = (mtu + ETHERNET_LEN + VLAN_LEN + FCS_LEN) as u32;
+        let before = self.chip.read(regs::MAC_RX)?;
+        let runs = before & mac_rx::RXEN != 0;
+        if runs {
+            self.chip.write(regs::MAC_RX, before & !mac_rx::RXEN)?;
+        }
+        let size = mac_rx::MAX_SIZE << mac_rx::MAX_SIZE_SHIFT;
+        let after = before & !(size | mac_rx::RXEN) | most << mac_rx::MAX_SIZE_SHIFT;
+        self.chip.write(regs::MAC_RX, after)?;
+        if runs {
+            self.chip.write(regs::MAC_RX, after | mac_rx::RXEN)?;
+        }
+        Ok(())
+    }
+
+    /// Starts sending and receiving; the link follows by itself.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn up(&mut self) -> Result<()> {
+        if self.is_up {
+            return Ok(());
+        }
+        self.is_up = true;
+        self.start_phy()?;
+        self.listen();
+        self.chip.modify(regs::FCT_RX_CTL, 0, fct::RST)?;
+        self.chip.modify(regs::FCT_TX_CTL, 0, fct::RST)?;
+        self.chip.modify(regs::MAC_TX, 0, mac_tx::TXEN)?;
+        self.chip.modify(regs::FCT_TX_CTL, 0, fct::EN)?;
+        self.chip.modify(regs::FCT_RX_CTL, 0, fct::EN)?;
+        self.chip.modify(regs::MAC_RX, 0, mac_rx::RXEN)?;
+        self.link_work = Some(self.chip.usb.now());
+        self.fill();
+        Ok(())
+    }
+
+    /// Stops sending and receiving. What is on its way is lost.
+    ///
+    /// # Errors
+    /// See [`Error`]; the transfers are taken back in any case.
+    pub fn down(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.is_up) {
+            return Ok(());
+        }
+        let stopped = if self.gone { Ok(()) } else { self.stop() };
+        for address in [endpoint::BULK_IN, endpoint::BULK_OUT, endpoint::INTERRUPT] {
+            self.chip.usb.cancel(address);
+        }
+        // Cancelled transfers come back soon, but over a network not at once.
+        for _ in 0..100 {
+            self.reap();
+            if self.gone || self.interrupt.is_some() && self.rx.is_home() && self.tx.is_home() {
+                break;
+            }
+            self.chip.usb.sleep(1_000_000);
+        }
+        self.rx.forget();
+        self.tx.lose(&mut self.numbers);
+        self.statistics.stop();
+        self.set_link(super::LinkState::default());
+        stopped
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        let steps = [
+            (regs::FCT_TX_CTL, fct::EN, fct::DIS, "the transmit FIFO's stop"),
+            (regs::MAC_TX, mac_tx::TXEN, mac_tx::TXD, "the transmitter's stop"),
+            (regs::MAC_RX, mac_rx::RXEN, mac_rx::RXD, "the receiver's stop"),
+            (regs::FCT_RX_CTL, fct::EN, fct::DIS, "the receive FIFO's stop"),
+        ];
+        for (register, run, stopped, what) in steps {
+            if self.chip.modify(register, run, 0)? & run != 0 {
+                self.chip.wait_in(register, what, STOP, |value| value & stopped != 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gets the chip ready for a sleeping host: everything stopped, nothing that wakes.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn suspend(&mut self) -> Result<()> {
+        self.down()?;
+        self.chip.write(regs::WUCSR, 0)?;
+        self.chip.write(regs::WUCSR2, 0)?;
+        self.chip.write(regs::WK_SRC, u32::MAX)?;
+        // Mode 3: the lowest power from which the bus can resume it.
+        let clear = pmt::WOL_EN | pmt::PHY_WAKE_EN | pmt::SUS_MODE;
+        self.chip.modify(regs::PMT_CTL, clear, pmt::RES_CLR_WKP_EN | pmt::SUS_MODE | pmt::WUPS).map(drop)
+    }
+
+    /// Sets a chip going again after [`Driver::suspend`], also one that lost power meanwhile.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn resume(&mut self) -> Result<()> {
+        let kept = self.chip.read(regs::RFE_CTL)? & rfe::DA_PERFECT != 0;
+        if kept {
+            self.chip.write(regs::WUCSR, 0)?;
+            self.chip.write(regs::WUCSR2, 0)?;
+            self.chip.modify(regs::PMT_CTL, pmt::SUS_MODE, pmt::WUPS)?;
+        } else {
+            self.statistics.rebase();
+            self.reset(Some(self.mac))?;
+        }
+        self.up()
+    }
+}
+
+/// A random address that belongs to nobody (locally administered).
+fn random_address() -> [u8; 6] {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library's hash keys are random.
+    let value = std::collections::hash_map::RandomState::new().build_hasher().finish().to_ne_bytes();
+    [value[0] & 0xfc | 0x02, value[1], value[2], value[3], value[4], value[5]]
+}

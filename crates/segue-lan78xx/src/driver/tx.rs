@@ -1,0 +1,352 @@
+//! The transmit side: frames packed into transfers.
+
+use segue::checksum::{Field, Sum};
+use segue::gso::{self, Frames, Limits, SegmentCsum};
+use segue::packet::{Frag, Packet, Start, TrainCsum, Tunnels, Unit};
+use segue::time::Nanos;
+use segue::wire::write_u16;
+use segue_port::{Drop, Sent, TxBatch, TxUnit};
+
+use crate::frame::tx::{COMMAND_LEN, Command, MAX_MSS, MIN_MSS, Tag, needs_zero_packet, padding};
+use crate::frame::{ETHERNET_LEN, VLAN_LEN};
+use crate::regs::endpoint;
+use crate::usb::{self, Done, Idle, Request, Transfer, Transport};
+
+use super::{Config, Driver, Error, Kick, Numbers};
+
+/// The transfer that is being filled.
+#[derive(Debug)]
+struct Open {
+    memory: Transfer<Idle>,
+    len: usize,
+    frames: u32,
+    /// It holds a train that shares with nobody.
+    closed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Tx {
+    total: usize,
+    idle: Vec<Transfer<Idle>>,
+    open: Option<Open>,
+    /// Numbers and frames of the transfers on their way.
+    lent: Vec<(u32, u32)>,
+    since: Option<Nanos>,
+    halted: bool,
+    next_tag: u32,
+    /// A unit in one piece, for what the chip cannot do.
+    scratch: Vec<u8>,
+    cut: Frames,
+    /// Frames already cut that wait for room: places in `cut`.
+    left: usize,
+}
+
+impl Tx {
+    pub(super) fn new(config: &Config) -> Result<Tx, Error> {
+        let mut idle = Vec::new();
+        if !config.tx_fresh {
+            for _ in 0..config.tx_transfers {
+                idle.push(Transfer::allocate(config.tx_transfer_len)?);
+            }
+        }
+        Ok(Tx {
+            total: config.tx_transfers,
+            idle,
+            open: None,
+            lent: Vec::new(),
+            since: None,
+            halted: false,
+            next_tag: 0,
+            scratch: Vec::new(),
+            cut: Frames::default(),
+            left: 0,
+        })
+    }
+
+    pub(super) fn is_home(&self) -> bool {
+        self.lent.is_empty()
+    }
+
+    /// Since when nothing that is on its way has come to its end.
+    pub(super) fn stuck_since(&self, _now: Nanos) -> Option<Nanos> {
+        self.since.filter(|_| !self.lent.is_empty())
+    }
+
+    pub(super) fn restart_clock(&mut self, now: Nanos) {
+        self.since = Some(now);
+    }
+
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.stuck_since(Nanos(0))
+    }
+
+    /// Gives up what waits to be sent.
+    pub(super) fn lose(&mut self, numbers: &mut Numbers) {
+        if let Some(open) = self.open.take() {
+            numbers.tx_errors += u64::from(open.frames);
+            self.idle.push(open.memory);
+        }
+        self.idle.truncate(self.total);
+        self.halted = false;
+    }
+
+    /// Memory for a transfer, as far as the number of transfers allows.
+    fn memory(&mut self, config: &Config, needed: usize) -> Option<Transfer<Idle>> {
+        if self.lent.len() >= self.total {
+            return None;
+        }
+        if config.tx_fresh {
+            return Transfer::allocate(needed.max(config.tx_transfer_len)).ok();
+        }
+        self.idle.pop()
+    }
+}
+
+/// What the chip is to do with a frame, and where its tag is if that is to be taken out.
+struct Plan {
+    command: Command,
+    tagged: bool,
+}
+
+/// What the chip can do for a unit; `None` where it is to be done in software.
+fn plan(unit: &TxUnit<'_>) -> Option<Plan> {
+    let len = unit.len();
+    let owed = unit.csum() == SegmentCsum::Partial;
+    let plain = Plan { command: Command::plain(u32::try_from(len).ok()?), tagged: false };
+    if !owed && unit.gso().is_none() {
+        return Some(plain);
+    }
+    let head = unit.head();
+    let word = |at: usize| Some(u16::from_be_bytes([*head.get(at)?, *head.get(at + 1)?]));
+    // The chip looks behind no tag, but puts one in.
+    let tagged = word(12)? == 0x8100;
+    let ip = ETHERNET_LEN + if tagged { VLAN_LEN } else { 0 };
+    let (transport, protocol) = match word(ip - 2)? {
+        0x0800 => {
+            let is_fragment = word(ip + 6)? & 0x3fff != 0;
+            (!is_fragment).then_some((ip + usize::from(*head.get(ip)? & 0xf) * 4, *head.get(ip + 9)?))?
+        }
+        0x86dd => (ip + 40, *head.get(ip + 6)?),
+        _ => return None,
+    };
+    let (start, _) = unit.checksum_place()?;
+    if start != transport || !matches!(protocol, 6 | 17) {
+        return None;
+    }
+    let mss = match unit.gso() {
+        None => None,
+        Some(gso) if (MIN_MSS..=MAX_MSS).contains(&gso.size) && protocol == 6 => Some(gso.size),
+        Some(_) => return None,
+    };
+    let tag = if tagged { Tag::Insert(word(14)?) } else { Tag::Keep };
+    let len = plain.command.len - if tagged { VLAN_LEN as u32 } else { 0 };
+    let command = Command { len, tag, transport_csum: true, ip_csum: true, mss, ..plain.command };
+    Some(Plan { command, tagged })
+}
+
+/// The frame of a unit, piece by piece; with `tagged` its first tag is left out.
+fn pieces<'a>(unit: &TxUnit<'a>, tagged: bool) -> impl Iterator<Item = &'a [u8]> {
+    let head = unit.head();
+    let (front, rest) = if tagged { (&head[..12], &head[12 + VLAN_LEN..]) } else { (head, &head[..0]) };
+    [front, rest].into_iter().chain(unit.pieces())
+}
+
+impl<T: Transport> Driver<T> {
+    pub(super) fn reap_out(&mut self, transfer: Transfer<Done>) {
+        let tag = transfer.request().tag;
+        let place = self.tx.lent.iter().position(|(lent, _)| *lent == tag);
+        let frames = place.map_or(0, |place| self.tx.lent.remove(place).1);
+        self.tx.since = Some(self.chip.usb.now());
+        match transfer.result() {
+            Ok(_) => {}
+            Err(error) => {
+                self.numbers.tx_errors += u64::from(frames);
+                match error {
+                    usb::Error::Gone => self.lose(),
+                    usb::Error::Stall => self.tx.halted = true,
+                    _ => {}
+                }
+            }
+        }
+        if !self.config.tx_fresh && self.tx.idle.len() < self.tx.total {
+            self.tx.idle.push(transfer.recycle());
+        }
+    }
+
+    pub(super) fn recover_out(&mut self) {
+        if !self.tx.halted {
+            return;
+        }
+        if !self.tx.is_home() {
+            self.chip.usb.cancel(endpoint::BULK_OUT);
+            self.reap();
+        }
+        if self.tx.is_home() && !self.gone {
+            let cleared = self.chip.usb.clear_halt(endpoint::BULK_OUT);
+            self.tx.halted = cleared.is_err();
+            self.numbers.halts += u64::from(cleared.is_ok());
+            self.note(cleared.map_err(Error::Usb));
+        }
+    }
+
+    /// Sends the transfer that is being filled, where nothing else is on its way or it need not wait.
+    pub(super) fn kick(&mut self) {
+        let waits = self.config.kick == Kick::WhenIdle && !self.tx.lent.is_empty();
+        if !waits && self.tx.open.is_some() {
+            self.submit_open();
+        }
+    }
+
+    fn submit_open(&mut self) -> bool {
+        if self.tx.halted || self.gone || !self.is_up || self.tx.lent.len() >= self.tx.total {
+            return false;
+        }
+        let Some(open) = self.tx.open.take() else { return false };
+        let tag = self.tx.next_tag;
+        self.tx.next_tag = tag.wrapping_add(1);
+        if self.tx.lent.is_empty() {
+            self.tx.since = Some(self.chip.usb.now());
+        }
+        self.tx.lent.push((tag, open.frames));
+        self.numbers.tx_transfers += 1;
+        self.counters.tx.calls += 1;
+        let zero_packet = needs_zero_packet(open.len, self.chip.usb.speed().max_packet());
+        let request = Request { endpoint: endpoint::BULK_OUT, tag, len: open.len, zero_packet };
+        self.chip.usb.submit(open.memory.lend(request));
+        true
+    }
+
+    /// Makes room for a command with a frame of `len` bytes; `None` where every transfer is on its way.
+    fn room(&mut self, len: usize, alone: bool) -> Option<&mut [u8]> {
+        let fits = |open: &Open, limit: usize| {
+            !(open.closed || alone && open.len > 0) && open.len.next_multiple_of(4) + COMMAND_LEN + len <= limit
+        };
+        let limit = self.config.tx_transfer_len;
+        if self.tx.open.as_ref().is_some_and(|open| open.len > 0 && !fits(open, limit.min(open.memory.capacity())))
+            && !self.submit_open()
+        {
+            return None;
+        }
+        if self.tx.open.is_none() {
+            let memory = self.tx.memory(&self.config, COMMAND_LEN + len)?;
+            self.tx.open = Some(Open { memory, len: 0, frames: 0, closed: false });
+        }
+        let open = self.tx.open.as_mut()?;
+        let start = open.len + padding(open.len);
+        let end = start + COMMAND_LEN + len;
+        let memory = open.memory.bytes_mut();
+        if end > memory.len() {
+            return None;
+        }
+        memory[open.len..start].fill(0);
+        open.len = end;
+        open.frames += 1;
+        open.closed = alone;
+        memory.get_mut(start..end)
+    }
+
+    /// Most bytes of one frame without command.
+    fn largest(&self) -> usize {
+        self.config.tx_transfer_len.max(crate::frame::MAX_FRAME) - COMMAND_LEN
+    }
+
+    /// Packs what waits into transfers.
+    pub(super) fn pack(&mut self, batch: &mut TxBatch) -> Sent {
+        loop {
+            if !self.finish_cut() {
+                return Sent::Blocked;
+            }
+            let Some(unit) = batch.units().next() else { return Sent::All };
+            let (len, segments) = (unit.len(), unit.segments());
+            match plan(&unit) {
+                Some(Plan { command, tagged }) => {
+                    let body = command.len as usize;
+                    if body > self.largest()
+                        || !self.config.tx_fresh && body + COMMAND_LEN > self.config.tx_transfer_len
+                    {
+                        self.counters.drops.add(Drop::TooBig);
+                        batch.sent(1);
+                        continue;
+                    }
+                    let alone = command.mss.is_some() && !self.config.pack_trains;
+                    let Some(place) = self.room(body, alone) else { return Sent::Blocked };
+                    let (front, mut rest) = place.split_at_mut(COMMAND_LEN);
+                    front.copy_from_slice(&command.emit());
+                    for piece in pieces(&unit, tagged) {
+                        let (here, behind) = rest.split_at_mut(piece.len());
+                        here.copy_from_slice(piece);
+                        rest = behind;
+                    }
+                    self.numbers.lso += u64::from(command.mss.is_some());
+                    self.numbers.tx_csum += u64::from(command.transport_csum);
+                }
+                None => self.cut_in_software(&unit),
+            }
+            let tx = &mut self.counters.tx;
+            tx.packets += 1;
+            tx.bytes += len as u64;
+            tx.segments += segments as u64;
+            tx.trains += u64::from(segments > 1);
+            batch.sent(1);
+        }
+    }
+
+    /// Does in software what the chip cannot do for a unit: its frames wait in `cut`.
+    fn cut_in_software(&mut self, unit: &TxUnit<'_>) {
+        self.numbers.software += 1;
+        let Tx { scratch, cut, left, .. } = &mut self.tx;
+        scratch.clear();
+        pieces(unit, false).for_each(|piece| scratch.extend_from_slice(piece));
+        cut.clear();
+        *left = 0;
+        if unit.gso().is_none()
+            && let Some((start, offset)) = unit.checksum_place()
+        {
+            // As Linux does for every such field: a zero would mean that there is none (RFC 768).
+            let sum = scratch.get(start..).map_or(Sum::ZERO, Sum::of);
+            write_u16(scratch, start + offset, Field::complete_udp(sum).value());
+            self.counters.checksummed_bytes += (scratch.len().saturating_sub(start)) as u64;
+        }
+        let mut packet = Packet::<&[u8]>::default();
+        packet.load(Frag::all(&scratch[..]), Start::Ethernet, &Tunnels::NONE);
+        packet.offload.unit = match unit.gso() {
+            Some(gso) => Unit::Train { csum: TrainCsum::Partial, gso },
+            None => Unit::Whole(segue::packet::Csum::Unknown),
+        };
+        if gso::split_linear(&packet, &Limits::NONE, cut).is_err() {
+            self.counters.drops.add(Drop::GsoHeaders);
+            cut.clear();
+        }
+        self.counters.checksummed_bytes += cut.take_checksummed();
+    }
+
+    /// Packs frames that were cut in software; `false` while there is no room.
+    fn finish_cut(&mut self) -> bool {
+        loop {
+            let mut cut = std::mem::take(&mut self.tx.cut);
+            let place = self.tx.left;
+            let Some(frame) = cut.frames().get(place).map(|frame| cut.bytes(frame)) else {
+                cut.clear();
+                (self.tx.cut, self.tx.left) = (cut, 0);
+                return true;
+            };
+            let len = frame.len();
+            let fits = if len > self.largest() {
+                self.counters.drops.add(Drop::TooBig);
+                true
+            } else if let Some(room) = self.room(len, false) {
+                let (front, rest) = room.split_at_mut(COMMAND_LEN);
+                front.copy_from_slice(&Command::plain(len as u32).emit());
+                rest.copy_from_slice(frame);
+                true
+            } else {
+                false
+            };
+            self.tx.cut = cut;
+            if !fits {
+                return false;
+            }
+            self.tx.left += 1;
+        }
+    }
+}

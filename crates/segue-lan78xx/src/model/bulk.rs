@@ -1,0 +1,271 @@
+//! The two bulk engines: frames from the receive FIFO into the host's transfers, and the host's stream of commands and
+//! frames to the MAC.
+
+use std::collections::VecDeque;
+
+use segue::time::Nanos;
+
+use crate::frame::rx::{Builder, Header};
+use crate::frame::tx::{COMMAND_LEN, Command, padding};
+use crate::regs::{self, fct, hw_cfg, mac_tx, usb_cfg0};
+use crate::usb::Error;
+
+use super::{Fault, Model, Outcome};
+
+/// A received frame with its FCS.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) header: Header,
+    pub(super) bytes: Vec<u8>,
+    /// A length that the header is to say instead of the right one.
+    pub(super) said_len: Option<u16>,
+}
+
+impl Received {
+    /// Bytes that it takes in the FIFO.
+    pub(super) fn room(&self) -> usize {
+        (crate::frame::rx::HEADER_LEN + self.bytes.len()).next_multiple_of(4)
+    }
+}
+
+/// The receive FIFO, and the transfers that wait for what is in it.
+#[derive(Debug, Default)]
+pub(super) struct In {
+    pub(super) pending: VecDeque<(u32, usize)>,
+    pub(super) halted: bool,
+    fifo: VecDeque<Received>,
+    used: usize,
+    /// The transfer that is being filled, and when it ends if nothing more comes.
+    open: Builder,
+    closes_at: Nanos,
+    next_empty: Nanos,
+}
+
+impl In {
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn push(&mut self, frame: Received) {
+        self.used += frame.room();
+        self.fifo.push_back(frame);
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.fifo.clear();
+        self.used = 0;
+        self.open.bytes.clear();
+    }
+
+    /// Takes a waiting transfer back. What was filled into it already stays for the next one.
+    pub(super) fn cancel(&mut self, id: u32) {
+        self.pending.retain(|(pending, _)| *pending != id);
+    }
+}
+
+/// The transfers from the host, and where in the stream of commands and frames it is.
+#[derive(Debug, Default)]
+pub(super) struct Out {
+    pub(super) pending: VecDeque<(u32, Vec<u8>, bool)>,
+    pub(super) halted: bool,
+    /// A command or frame that began in an earlier transfer.
+    rest: Vec<u8>,
+    /// Bytes of the stream before `rest`, for alignment.
+    offset: usize,
+}
+
+impl Out {
+    /// Forgets what was incomplete.
+    pub(super) fn restart(&mut self) {
+        self.rest.clear();
+        self.offset = 0;
+    }
+}
+
+/// What a stretch of the stream holds.
+enum Step {
+    /// A command with its frame, up to this place.
+    Frame(Command, std::ops::Range<usize>),
+    /// Too little for a whole one.
+    Incomplete,
+    /// No command.
+    Nonsense,
+}
+
+fn step(stream: &[u8], at: usize) -> Step {
+    let Some(bytes) = stream.get(at..at + COMMAND_LEN) else { return Step::Incomplete };
+    let Some(command) = Command::parse(bytes) else { return Step::Nonsense };
+    let frame = at + COMMAND_LEN..at + COMMAND_LEN + command.len as usize;
+    if frame.end > stream.len() { Step::Incomplete } else { Step::Frame(command, frame) }
+}
+
+impl Model {
+    /// Fills the host's bulk-in transfers from the FIFO.
+    pub(super) fn pump_in(&mut self) {
+        while !self.bulk_in.halted
+            && let Some(&(id, len)) = self.bulk_in.pending.front()
+        {
+            if self.in_fault(id, len) {
+                continue;
+            }
+            let cap = self.burst_cap().min(len);
+            let many = self.register(regs::HW_CFG) & hw_cfg::MEF != 0;
+            let is_open = |model: &Model| !model.bulk_in.open.bytes.is_empty();
+            let mut full = is_open(self) && self.bulk_in.open.bytes.len() > len;
+            if full {
+                // The transfer that was being filled was taken back, and this one is smaller: what was in it is lost.
+                self.notes.unfit += 1;
+                self.bulk_in.open.bytes.clear();
+                full = false;
+            }
+            while let Some(next) = self.bulk_in.fifo.front() {
+                let needed = self.bulk_in.open.len_with(next.bytes.len());
+                if needed > cap {
+                    if is_open(self) {
+                        full = true;
+                        break;
+                    }
+                    let Some(lost) = self.bulk_in.fifo.pop_front() else { break };
+                    self.bulk_in.used -= lost.room();
+                    self.notes.unfit += 1;
+                    continue;
+                }
+                let Some(next) = self.bulk_in.fifo.pop_front() else { break };
+                self.bulk_in.used -= next.room();
+                let at = self.bulk_in.open.bytes.len().next_multiple_of(4);
+                self.bulk_in.open.push(next.header, &next.bytes);
+                if let Some(said) = next.said_len {
+                    let header = Header { len: said, ..next.header }.emit();
+                    self.bulk_in.open.bytes[at..at + header.len()].copy_from_slice(&header);
+                }
+                if self.lies.shifted_frames && self.bulk_in.open.bytes.len() + 2 <= cap {
+                    let behind = at + crate::frame::rx::HEADER_LEN;
+                    self.bulk_in.open.bytes.splice(behind..behind, [0, 0]);
+                }
+                self.bulk_in.closes_at = self.now.after(self.bulk_in_delay());
+                if !many || needed == cap {
+                    full = true;
+                    break;
+                }
+            }
+            if !is_open(self) {
+                let nak = self.register(regs::USB_CFG0) & usb_cfg0::BIR != 0;
+                let runs = self.register(regs::FCT_RX_CTL) & fct::EN != 0;
+                if nak || !runs || self.now < self.bulk_in.next_empty {
+                    return;
+                }
+                self.bulk_in.next_empty = self.now.after(self.empty_interval());
+            } else if !full && self.now < self.bulk_in.closes_at {
+                return;
+            }
+            self.bulk_in.pending.pop_front();
+            let bytes = std::mem::take(&mut self.bulk_in.open.bytes);
+            self.finish_in(id, bytes);
+        }
+    }
+
+    fn finish_in(&mut self, id: u32, mut bytes: Vec<u8>) {
+        if let Some(Fault::ShortTransfer(len)) = self.take_fault(|fault| matches!(fault, Fault::ShortTransfer(_))) {
+            bytes.truncate(len);
+        }
+        self.notes.bulk_in += 1;
+        self.complete(id, Ok(Outcome::Received(bytes)));
+    }
+
+    /// Whether the transfer went wrong as was asked for.
+    fn in_fault(&mut self, id: u32, len: usize) -> bool {
+        let is_meant =
+            |fault: &Fault| matches!(fault, Fault::BulkInStall | Fault::EmptyTransfer | Fault::RawTransfer(_));
+        let Some(fault) = self.take_fault(is_meant) else { return false };
+        self.bulk_in.pending.pop_front();
+        self.notes.bulk_in += 1;
+        let result = match fault {
+            Fault::RawTransfer(mut bytes) => {
+                bytes.truncate(len);
+                Ok(Outcome::Received(bytes))
+            }
+            Fault::BulkInStall => {
+                self.bulk_in.halted = true;
+                Err(Error::Stall)
+            }
+            _ => Ok(Outcome::Received(Vec::new())),
+        };
+        self.complete(id, result);
+        true
+    }
+
+    pub(super) fn in_deadline(&self) -> Option<Nanos> {
+        let side = &self.bulk_in;
+        if side.pending.is_empty() || side.halted {
+            return None;
+        }
+        if !side.open.bytes.is_empty() {
+            return Some(side.closes_at);
+        }
+        let nak = self.register(regs::USB_CFG0) & usb_cfg0::BIR != 0;
+        let runs = self.register(regs::FCT_RX_CTL) & fct::EN != 0;
+        (!nak && runs).then_some(side.next_empty)
+    }
+
+    /// Takes the host's bulk-out transfers as far as the MAC takes their frames.
+    pub(super) fn pump_out(&mut self) {
+        let runs = self.register(regs::FCT_TX_CTL) & fct::EN != 0 && self.register(regs::MAC_TX) & mac_tx::TXEN != 0;
+        while runs && !self.bulk_out.halted && self.mac_takes_more() {
+            let Some((id, data, zero)) = self.bulk_out.pending.pop_front() else { return };
+            self.notes.bulk_out += 1;
+            let stalled = self.take_fault(|fault| matches!(fault, Fault::BulkOutStall)).is_some();
+            let packet = self.config.speed.max_packet();
+            let ends_short = zero || data.len() % packet != 0 || data.is_empty();
+            if !stalled && !ends_short {
+                self.notes.unterminated += 1;
+            }
+            let len = data.len();
+            if stalled || !self.take_stream(data, ends_short) {
+                let stays = !stalled && self.register(regs::USB_CFG0) & usb_cfg0::NO_STALL != 0;
+                self.bulk_out.restart();
+                if !stays {
+                    self.bulk_out.halted = true;
+                    self.complete(id, Err(Error::Stall));
+                    return;
+                }
+            }
+            self.complete(id, Ok(Outcome::Sent(len)));
+        }
+    }
+
+    /// Carries out the commands in a stretch of the stream; `false` at a loss of sync.
+    fn take_stream(&mut self, data: Vec<u8>, ends_short: bool) -> bool {
+        let stream = if self.bulk_out.rest.is_empty() {
+            data
+        } else {
+            let mut stream = std::mem::take(&mut self.bulk_out.rest);
+            stream.extend_from_slice(&data);
+            stream
+        };
+        let offset = self.bulk_out.offset;
+        let mut at = 0;
+        while at < stream.len() {
+            match step(&stream, at) {
+                Step::Frame(command, frame) => {
+                    at = frame.end;
+                    self.send(&command, stream[frame].to_vec());
+                    // Padding is there only if something follows.
+                    at = (at + padding(offset + at)).min(stream.len());
+                }
+                Step::Incomplete if !ends_short => break,
+                Step::Incomplete | Step::Nonsense => {
+                    self.notes.lost_sync += 1;
+                    self.raise(regs::int::TXE);
+                    return false;
+                }
+            }
+        }
+        if ends_short {
+            self.bulk_out.restart();
+        } else {
+            self.bulk_out.offset = (offset + at) % crate::frame::tx::ALIGN;
+            self.bulk_out.rest = stream[at..].to_vec();
+        }
+        true
+    }
+}

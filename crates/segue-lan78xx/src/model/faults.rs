@@ -1,0 +1,79 @@
+//! What can be made to go wrong.
+
+use super::Model;
+
+/// One thing that goes wrong once, at the next occasion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The next frame from the wire is delivered with these error bits of [`crate::frame::rx::flag`], RED added.
+    RxError(u32),
+    /// The header of the next frame from the wire says this length.
+    RxLength(u16),
+    /// The next frame from the wire is delivered with ICSM: its checksum field is to be ignored.
+    RxIgnoreChecksum,
+    /// The next bulk-in transfer is cut to this many bytes.
+    ShortTransfer(usize),
+    /// The next bulk-in transfer is a zero-length packet.
+    EmptyTransfer,
+    /// The next bulk-in transfer has these bytes.
+    RawTransfer(Vec<u8>),
+    /// The next bulk-in transfer is answered with a stall, and the endpoint is halted.
+    BulkInStall,
+    /// The same for bulk-out.
+    BulkOutStall,
+    /// The next control request is answered with a stall.
+    ControlStall,
+    /// The next interrupt packet has this many bytes.
+    InterruptLength(usize),
+    /// After so many more transfers were submitted, the device is unplugged.
+    UnplugAfter(u32),
+}
+
+/// What is wrong for good. [`Lies::default`] is an honest chip.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lies {
+    /// The checksum field of received frames is inverted.
+    pub inverted_checksum: bool,
+    /// Received frames lie two bytes further than they should.
+    pub shifted_frames: bool,
+}
+
+impl Model {
+    /// Makes something go wrong. Faults of one kind happen in the order given.
+    pub fn inject(&mut self, fault: Fault) {
+        self.faults.push_back(fault);
+    }
+
+    /// Makes bits of a register read as set and others as clear, whatever is written; bits that wait for themselves never
+    /// come then.
+    pub fn stick(&mut self, register: u16, set: u32, clear: u32) {
+        self.stuck.retain(|(at, _, _)| *at != register);
+        if set | clear != 0 {
+            self.stuck.push((register, set, clear));
+        }
+    }
+
+    /// Faults that have not happened yet.
+    pub fn faults_left(&self) -> usize {
+        self.faults.len()
+    }
+
+    pub(super) fn take_fault(&mut self, is_meant: impl Fn(&Fault) -> bool) -> Option<Fault> {
+        let place = self.faults.iter().position(is_meant)?;
+        self.faults.remove(place)
+    }
+
+    /// Counts a transfer towards an unplugging.
+    pub(super) fn count_down(&mut self) {
+        for fault in &mut self.faults {
+            if let Fault::UnplugAfter(left) = fault {
+                if *left == 0 {
+                    self.faults.retain(|fault| !matches!(fault, Fault::UnplugAfter(_)));
+                    return self.unplug();
+                }
+                *left -= 1;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! The MAC: filters, frames to and from the wire, flow control, statistics.
+
+use std::collections::VecDeque;
+
+use segue::time::Nanos;
+
+use crate::frame::rx::{Header, flag};
+use crate::frame::tx::Command;
+use crate::frame::{ETHERNET_LEN, FCS_LEN, VLAN_LEN};
+use crate::regs::{self, dp, fct, flow, int, mac_cr, mac_rx, rfe, stat};
+
+use super::bulk::Received;
+use super::{Fault, Model, offload};
+
+/// Shortest frame without FCS.
+const MIN_FRAME: usize = 60;
+/// Where pause frames go (IEEE 802.3, 31B.1).
+const PAUSE_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x01];
+const PAUSE_HEAD: [u8; 4] = [0x88, 0x08, 0x00, 0x01];
+/// Bytes that a frame takes on the wire besides its own: FCS, preamble, gap (IEEE 802.3, 4.4.2).
+const WIRE_OVERHEAD: usize = FCS_LEN + 8 + 12;
+/// Frames that wait for somebody to take them from the wire.
+const MAX_OUTGOING: usize = 1 << 16;
+
+#[derive(Debug, Default)]
+pub(super) struct Mac {
+    /// With the partner, on their way here.
+    incoming: VecDeque<Vec<u8>>,
+    /// The wire is busy with a frame to here until then.
+    busy_in: Nanos,
+    /// On their way to the partner, and when they are there.
+    outgoing: VecDeque<(Nanos, Vec<u8>)>,
+    busy_out: Nanos,
+    /// The partner was told to be silent.
+    partner_paused: bool,
+    /// It told us to be.
+    paused_until: Nanos,
+}
+
+impl Mac {
+    pub(super) fn reset(&mut self) {
+        self.paused_until = Nanos(0);
+        self.partner_paused = false;
+    }
+}
+
+/// Unicast, broadcast, multicast: the order of the counters.
+fn class(destination: &[u8]) -> usize {
+    match destination {
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => 1,
+        [first, ..] if first & 1 != 0 => 2,
+        _ => 0,
+    }
+}
+
+/// Which counter of sizes a frame of this length belongs to, FCS included.
+fn size_class(len: usize) -> usize {
+    [64, 127, 255, 511, 1023, 1518].iter().position(|most| len <= *most).unwrap_or(6)
+}
+
+impl Model {
+    /// Adds to a counter, which wraps.
+    fn count(&mut self, place: usize, n: u64) {
+        let range = u64::from(regs::STATISTICS[place].max) + 1;
+        self.statistics[place] = ((u64::from(self.statistics[place]) + n) % range) as u32;
+    }
+
+    /// Nanoseconds that a frame of `len` bytes without FCS takes.
+    fn wire_time(&self, len: usize) -> u64 {
+        match self.phy.link() {
+            Some(speed) if self.config.paced => {
+                (len.max(MIN_FRAME) + WIRE_OVERHEAD) as u64 * 8 * 1000 / u64::from(speed.mbit())
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether the MAC runs at the speed of the link.
+    fn speed_fits(&self) -> bool {
+        let control = self.register(regs::MAC_CR);
+        let Some(link) = self.phy.link() else { return false };
+        let set = [10, 100, 1000, 0][(control >> mac_cr::SPEED_SHIFT & 3) as usize];
+        control & mac_cr::AUTO_SPEED != 0 || set == link.mbit()
+    }
+
+    /// What an automatic MAC shows of the link.
+    pub(super) fn follow_link(&mut self) {
+        let control = self.register(regs::MAC_CR);
+        if let (Some(link), true) = (self.phy.link(), control & mac_cr::AUTO_SPEED != 0) {
+            let value = match link.mbit() {
+                1000 => 2,
+                100 => 1,
+                _ => 0,
+            };
+            let duplex = if control & mac_cr::AUTO_DUPLEX != 0 { mac_cr::FULL_DUPLEX } else { 0 };
+            let cleared = control & !(3 << mac_cr::SPEED_SHIFT);
+            self.words[usize::from(regs::MAC_CR) / 4] = cleared | value << mac_cr::SPEED_SHIFT | duplex;
+        }
+    }
+
+    /// A frame from the partner, without FCS. Shorter ones than Ethernet allows are padded.
+    pub fn receive(&mut self, mut frame: Vec<u8>) {
+        if self.gone || self.mac.incoming.len() >= self.config.partner_queue {
+            self.notes.partner_lost += 1;
+            return;
+        }
+        if frame.len() < MIN_FRAME {
+            frame.resize(MIN_FRAME, 0);
+        }
+        self.mac.incoming.push_back(frame);
+    }
+
+    /// Whether the partner can hold another frame.
+    pub fn takes_more(&self) -> bool {
+        self.mac.incoming.len() < self.config.partner_queue
+    }
+
+    /// A frame that has reached the partner, without FCS.
+    pub fn transmit(&mut self) -> Option<Vec<u8>> {
+        if self.mac.outgoing.front()?.0 > self.now {
+            return None;
+        }
+        self.mac.outgoing.pop_front().map(|(_, frame)| frame)
+    }
+
+    /// Whether the transmit FIFO has room for more than it has to send.
+    pub(super) fn mac_takes_more(&self) -> bool {
+        if self.mac.paused_until > self.now || self.mac.outgoing.len() >= MAX_OUTGOING {
+            return false;
+        }
+        let fifo = ((self.register(regs::FCT_TX_FIFO_END) & 0x7f) as usize + 1) * 512;
+        self.mac.busy_out <= self.now.after(self.wire_time(fifo))
+    }
+
+    /// Carries out a command of the host.
+    pub(super) fn send(&mut self, command: &Command, mut frame: Vec<u8>) {
+        self.notes.bulk_out_frames += 1;
+        self.notes.csum_frames += u64::from(command.transport_csum || command.mss.is_some());
+        self.notes.tags_inserted += u64::from(command.tag != crate::frame::tx::Tag::Keep);
+        if command.mss.is_some() {
+            self.notes.lso_frames += 1;
+            self.notes.lso_largest = self.notes.lso_largest.max(frame.len() as u64);
+        }
+        if !command.fcs {
+            // The host says that the frame is complete.
+            let body = frame.len().saturating_sub(FCS_LEN);
+            let right = frame.len() >= MIN_FRAME + FCS_LEN && regs::fcs(&frame[..body]).to_le_bytes() == frame[body..];
+            frame.truncate(body);
+            if !right {
+                return self.count(stat::TX_FCS, 1);
+            }
+        }
+        let vlan_type = self.register(regs::VLAN_TYPE) as u16;
+        let Some(frames) = offload::apply(command, frame, vlan_type) else {
+            self.notes.bad_lso += 1;
+            return self.raise(int::TXE);
+        };
+        for mut frame in frames {
+            if frame.len() < MIN_FRAME {
+                frame.resize(MIN_FRAME, 0);
+            }
+            let loopback = self.register(regs::MAC_CR) & mac_cr::LOOPBACK != 0;
+            if !loopback && !self.speed_fits() {
+                self.count(stat::TX_CARRIER, 1);
+                continue;
+            }
+            let (class, len) = (class(&frame), frame.len() + FCS_LEN);
+            self.count(stat::TX_BYTES + class, len as u64);
+            self.count(stat::TX_FRAMES + class, 1);
+            self.count(stat::TX_SIZES + size_class(len), 1);
+            if loopback { self.mac_receive(frame) } else { self.put_on_wire(frame) }
+        }
+    }
+
+    fn put_on_wire(&mut self, frame: Vec<u8>) {
+        let start = self.mac.busy_out.max(self.now);
+        self.mac.busy_out = start.after(self.wire_time(frame.len()));
+        self.mac.outgoing.push_back((self.mac.busy_out, frame));
+    }
+
+    /// Lets the partner send what it has, as far as it may.
+    pub(super) fn pump_wire(&mut self) {
+        loop {
+            self.flow_control();
+            if self.mac.partner_paused || self.mac.busy_in > self.now {
+                return;
+            }
+            let Some(frame) = self.mac.incoming.pop_front() else { return };
+            self.mac.busy_in = self.mac.busy_in.max(self.now).after(self.wire_time(frame.len()));
+            if self.phy.link().is_some() {
+                self.mac_receive(frame);
+            }
+        }
+    }
+
+    pub(super) fn wire_deadline(&self) -> Option<Nanos> {
+        let incoming = !self.mac.partner_paused && !self.mac.incoming.is_empty();
+        let outgoing = self.mac.outgoing.front().map(|(at, _)| *at).filter(|at| *at > self.now);
+        let held = !self.bulk_out.pending.is_empty() && !self.mac_takes_more();
+        let paused = (held && self.mac.paused_until > self.now).then_some(self.mac.paused_until);
+        [incoming.then_some(self.mac.busy_in), outgoing, paused].into_iter().flatten().min()
+    }
+
+    /// Sends pause frames when the FIFO fills up, and the end of the pause when there is room again.
+    fn flow_control(&mut self) {
+        let levels = self.register(regs::FCT_FLOW);
+        let (on, off) = ((levels & 0x7f) as usize * 512, (levels >> 8 & 0x7f) as usize * 512);
+        let enabled = self.register(regs::FLOW) & flow::TX_FCEN != 0 && on > 0 && self.phy.link().is_some();
+        let used = self.bulk_in.used();
+        let pause = match self.mac.partner_paused {
+            false if enabled && used > on => true,
+            true if !enabled || used <= off => false,
+            _ => return,
+        };
+        self.mac.partner_paused = pause;
+        self.notes.pauses_sent += 1;
+        self.count(stat::TX_PAUSE, 1);
+    }
+
+    /// What the MAC does with a frame from the wire.
+    fn mac_receive(&mut self, mut frame: Vec<u8>) {
+        let control = self.register(regs::MAC_RX);
+        if control & mac_rx::RXEN == 0 || !self.speed_fits() && self.register(regs::MAC_CR) & mac_cr::LOOPBACK == 0 {
+            return;
+        }
+        if frame[..6] == PAUSE_ADDRESS && frame[12..16] == PAUSE_HEAD {
+            self.count(stat::RX_PAUSE, 1);
+            let settings = self.register(regs::FLOW);
+            if settings & flow::RX_FCEN != 0 {
+                let quanta = u64::from(u16::from_be_bytes([frame[16], frame[17]]));
+                let mbit = self.phy.link().map_or(1000, |link| u64::from(link.mbit()));
+                self.mac.paused_until = self.now.after(quanta * 512 * 1000 / mbit);
+            }
+            if settings & flow::FPF == 0 {
+                return;
+            }
+        }
+        let vlan_type = (self.register(regs::VLAN_TYPE) as u16).to_be_bytes();
+        let tag = (frame[12..14] == vlan_type).then(|| u16::from_be_bytes([frame[14], frame[15]]));
+        let len = frame.len() + FCS_LEN;
+        let mut most = (control >> mac_rx::MAX_SIZE_SHIFT & mac_rx::MAX_SIZE) as usize;
+        if control & mac_rx::VLAN_FSE != 0 && tag.is_some() {
+            most += VLAN_LEN;
+        }
+        let mut flags = 0;
+        if len > most {
+            self.count(stat::RX_OVERSIZE, 1);
+            if self.register(regs::FCT_RX_CTL) & fct::BAD == 0 {
+                return;
+            }
+            frame.truncate(most.saturating_sub(FCS_LEN).max(MIN_FRAME));
+            flags |= flag::RED | flag::LONG;
+        }
+        let fault = self.take_fault(|fault| matches!(fault, Fault::RxError(_)));
+        if let Some(Fault::RxError(errors)) = fault {
+            flags |= flag::RED | errors & (flag::HARD | flag::SOFT);
+            for (error, place) in [
+                (flag::FCS, stat::RX_FCS),
+                (flag::DRIBBLE, stat::RX_ALIGNMENT),
+                (flag::LONG, stat::RX_OVERSIZE),
+                (flag::RUNT, stat::RX_UNDERSIZE),
+            ] {
+                if errors & error != 0 {
+                    self.count(place, 1);
+                }
+            }
+        } else {
+            let class = class(&frame);
+            self.count(stat::RX_BYTES + class, len as u64);
+            self.count(stat::RX_FRAMES + class, 1);
+            self.count(stat::RX_SIZES + size_class(len), 1);
+        }
+        match self.filter(&frame, tag) {
+            Some(matched) => flags |= matched,
+            None => return self.notes.filtered += 1,
+        }
+        self.store(frame, tag, flags);
+    }
+
+    /// The flags of a frame that the receive filter takes.
+    fn filter(&self, frame: &[u8], tag: Option<u16>) -> Option<u32> {
+        let rules = self.register(regs::RFE_CTL);
+        let has = |rule| rules & rule != 0;
+        let address: [u8; 6] = frame.get(..6)?.try_into().ok()?;
+        let perfect = has(rfe::DA_PERFECT) && self.perfect_filter(address);
+        let hit = usize::from(regs::address_hash(address));
+        let hashed = self.table[dp::VLAN_WORDS + hit / 32] >> (hit % 32) & 1 == 1;
+        let (mut flags, taken) = match class(&address) {
+            1 => (flag::BAM, has(rfe::BCAST_EN)),
+            2 => (flag::MAM, has(rfe::MCAST_EN) || perfect || has(rfe::MCAST_HASH) && hashed),
+            _ => (0, has(rfe::UCAST_EN) || perfect || has(rfe::DA_HASH) && hashed),
+        };
+        let own = self.register(regs::RX_ADDRL).to_le_bytes();
+        let rest = self.register(regs::RX_ADDRH).to_le_bytes();
+        if address[..4] == own && address[4..] == rest[..2] {
+            flags |= flag::UAM;
+        }
+        if perfect {
+            flags |= flag::PFF;
+        }
+        let vlan = match tag {
+            Some(tag) if has(rfe::VLAN_FILTER) => {
+                let id = usize::from(tag & 0xfff);
+                self.table[id / 32] >> (id % 32) & 1 == 1
+            }
+            Some(_) => true,
+            None => !has(rfe::DISCARD_UNTAGGED),
+        };
+        (taken && vlan).then_some(flags)
+    }
+
+    fn perfect_filter(&self, address: [u8; 6]) -> bool {
+        (0..regs::PERFECT_FILTERS).any(|n| {
+            let (high, low) = (self.register(regs::maf_hi(n)), self.register(regs::maf_lo(n)));
+            high & regs::MAF_VALID != 0
+                && high & regs::MAF_SOURCE == 0
+                && low.to_le_bytes() == address[..4]
+                && high.to_le_bytes()[..2] == address[4..]
+        })
+    }
+
+    /// Puts a frame into the FIFO, with all that the chip says about it.
+    fn store(&mut self, mut frame: Vec<u8>, tag: Option<u16>, mut flags: u32) {
+        let rules = self.register(regs::RFE_CTL);
+        let fcs = regs::fcs(&frame);
+        let fcs = if flags & flag::FCS != 0 { !fcs } else { fcs };
+        let mut header = Header::default();
+        let stripped = tag.is_some() && rules & rfe::VLAN_STRIP != 0;
+        if let Some(tag) = tag {
+            flags |= flag::TAGGED;
+            header.tag = tag;
+        }
+        if stripped {
+            frame.drain(12..12 + VLAN_LEN);
+        }
+        let place = offload::place(&frame, self.register(regs::VLAN_TYPE) as u16);
+        match place {
+            Some(place) => {
+                flags |= match place.protocol {
+                    6 if !place.is_fragment => flag::TCP,
+                    17 if !place.is_fragment => flag::UDP,
+                    _ => flag::IP,
+                };
+                flags |= if place.is_v6 { flag::V6 } else { 0 };
+                let (ip, transport) = offload::verify(&frame, &place);
+                if !ip && rules & rfe::IP_COE != 0 {
+                    flags |= flag::RED | flag::ICE;
+                }
+                if !transport && rules & rfe::TCPUDP_COE != 0 {
+                    flags |= flag::RED | flag::TCE;
+                }
+            }
+            None => flags |= flag::ICSM,
+        }
+        if rules & rfe::COE == 0 || self.take_fault(|fault| matches!(fault, Fault::RxIgnoreChecksum)).is_some() {
+            flags |= flag::ICSM;
+        }
+        // With the tag left in, the chip starts at the wrong place.
+        let from = if tag.is_some() && !stripped { 12 } else { ETHERNET_LEN };
+        header.csum = offload::sum(0, &frame[from..]);
+        if self.lies.inverted_checksum {
+            header.csum = !header.csum;
+        }
+        header.flags = flags;
+        if self.register(regs::MAC_RX) & mac_rx::FCS_STRIP == 0 {
+            frame.extend_from_slice(&fcs.to_le_bytes());
+        }
+        let said_len = match self.take_fault(|fault| matches!(fault, Fault::RxLength(_))) {
+            Some(Fault::RxLength(len)) => Some(len),
+            _ => None,
+        };
+        let received = Received { header, bytes: frame, said_len };
+        if self.register(regs::FCT_RX_CTL) & fct::EN == 0 {
+            return;
+        }
+        // A transfer that waits takes what is in the FIFO while more comes.
+        let size = ((self.register(regs::FCT_RX_FIFO_END) & 0x7f) as usize + 1) * 512;
+        if self.bulk_in.used() + received.room() > size {
+            self.pump_in();
+        }
+        if self.bulk_in.used() + received.room() > size {
+            self.words[usize::from(regs::FCT_RX_CTL) / 4] |= fct::OVERFLOW | fct::DROP;
+            self.raise(int::RDFO);
+            return self.count(stat::RX_DROPPED, 1);
+        }
+        self.bulk_in.push(received);
+    }
+}

@@ -1,0 +1,121 @@
+//! System calls that the standard library lacks: `ppoll`, the monotonic clock, `epoll`, `timerfd`.
+#![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use segue::time::Nanos;
+
+/// What to wait for on a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interest<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+}
+
+impl<'a> Interest<'a> {
+    pub(crate) fn read(fd: BorrowedFd<'a>) -> Interest<'a> {
+        Interest { fd, read: true, write: false }
+    }
+}
+
+/// Waits until one of the descriptors is ready or the time is over; which ones are.
+pub(crate) fn wait(interests: &[Interest<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
+    let events =
+        |one: &Interest<'_>| (if one.read { libc::POLLIN } else { 0 }) | (if one.write { libc::POLLOUT } else { 0 });
+    let mut fds: Vec<libc::pollfd> =
+        interests.iter().map(|one| libc::pollfd { fd: one.fd.as_raw_fd(), events: events(one), revents: 0 }).collect();
+    let spec = timeout.map(timespec);
+    let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the vector holds as many pollfd values as are announced and outlives the call; `spec` is null or points to a
+    // timespec on this stack frame; no signal mask is passed.
+    let result = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, spec, std::ptr::null()) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+        fds.iter_mut().for_each(|fd| fd.revents = 0);
+    }
+    Ok(fds.iter().map(|fd| fd.revents != 0).collect())
+}
+
+fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(time.subsec_nanos() as i32),
+    }
+}
+
+/// The monotonic clock.
+pub(crate) fn now() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+fn own(fd: libc::c_int) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call that made the descriptor succeeded, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A timer that makes its descriptor readable.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    pub(crate) fd: OwnedFd,
+    armed: Option<Nanos>,
+}
+
+impl Timer {
+    pub(crate) fn new() -> io::Result<Timer> {
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
+        Ok(Timer { fd: own(fd)?, armed: None })
+    }
+
+    /// Lets it fire at `at`, or never. Arming it anew makes the descriptor silent until then.
+    pub(crate) fn arm(&mut self, at: Option<Nanos>, now: Nanos) {
+        if self.armed == at && at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.armed = at;
+        // A time that has passed must not be 0, which disarms.
+        let at = at.map_or(Duration::ZERO, |at| Duration::from_nanos(at.0.max(1)));
+        let zero = timespec(Duration::ZERO);
+        let spec = libc::itimerspec { it_interval: zero, it_value: timespec(at) };
+        // SAFETY: the descriptor is a timer, `spec` lives through the call, the old value is not asked for. It cannot fail
+        // with these arguments.
+        unsafe {
+            libc::timerfd_settime(self.fd.as_raw_fd(), libc::TFD_TIMER_ABSTIME, &raw const spec, std::ptr::null_mut())
+        };
+    }
+}
+
+/// A set of descriptors that is readable when one of them is.
+#[derive(Debug)]
+pub(crate) struct Set(pub(crate) OwnedFd);
+
+impl Set {
+    pub(crate) fn new() -> io::Result<Set> {
+        // SAFETY: no pointers.
+        own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Set)
+    }
+
+    /// Adds one, to wait until it can be read, or written.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, writing: bool) -> io::Result<()> {
+        let events = if writing { libc::EPOLLOUT } else { libc::EPOLLIN } as u32;
+        let mut event = libc::epoll_event { events, u64: 0 };
+        // SAFETY: both descriptors are open, and the event lives through the call.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })
+    }
+}

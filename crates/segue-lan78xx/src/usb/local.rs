@@ -1,0 +1,159 @@
+//! The model in this process as a [`Transport`].
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use segue::time::Nanos;
+
+use crate::model::{Completion, Model, Outcome, Wish};
+use crate::regs::VENDOR;
+use crate::sys;
+use crate::usb::usbip::serve::Wire;
+use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
+
+/// Whose time it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The system's monotonic clock.
+    System,
+    /// One that stands still but for [`Transport::sleep`].
+    Still(Nanos),
+}
+
+/// A model, and a cable for it.
+#[derive(Debug)]
+pub struct Local {
+    /// The device.
+    pub model: Model,
+    /// Its cable; without one frames are given and taken by [`Model::receive`] and [`Model::transmit`].
+    pub wire: Option<Wire>,
+    clock: Clock,
+    next: u32,
+    waiting: BTreeMap<u32, Transfer<Lent>>,
+    done: VecDeque<Transfer<Done>>,
+    /// The model has something new to look at.
+    fresh: bool,
+}
+
+impl Local {
+    /// A device at hand.
+    pub fn new(model: Model, wire: Option<Wire>, clock: Clock) -> Local {
+        Local { model, wire, clock, next: 0, waiting: BTreeMap::new(), done: VecDeque::new(), fresh: false }
+    }
+
+    fn collect(&mut self) {
+        self.fresh = false;
+        self.model.advance(self.now());
+        if let Some(wire) = &mut self.wire {
+            // A cable that is gone is silent; the interface at its end says so.
+            let _ = if self.model.takes_more() { wire.read(&mut self.model).map(drop) } else { Ok(()) };
+            self.model.advance(match self.clock {
+                Clock::System => sys::now(),
+                Clock::Still(now) => now,
+            });
+            let _ = wire.write(&mut self.model);
+        }
+        while let Some(Completion { id, result }) = self.model.done() {
+            let Some(mut transfer) = self.waiting.remove(&id) else { continue };
+            let result = result.map(|outcome| match outcome {
+                Outcome::Received(bytes) => {
+                    let room = transfer.incoming();
+                    let len = bytes.len().min(room.len());
+                    room[..len].copy_from_slice(&bytes[..len]);
+                    bytes.len()
+                }
+                Outcome::Sent(len) => len,
+            });
+            self.done.push_back(transfer.complete(result));
+        }
+    }
+}
+
+impl Transport for Local {
+    fn identity(&self) -> (u16, u16) {
+        (VENDOR, self.model.config().chip.product())
+    }
+
+    fn speed(&self) -> Speed {
+        self.model.config().speed
+    }
+
+    fn control_in(&mut self, setup: Setup, into: &mut [u8]) -> Result<usize, Error> {
+        self.model.advance(self.now());
+        let answer = self.model.control(setup, &[])?;
+        let len = answer.len().min(into.len());
+        into[..len].copy_from_slice(&answer[..len]);
+        Ok(len)
+    }
+
+    fn control_out(&mut self, setup: Setup, data: &[u8]) -> Result<(), Error> {
+        self.model.advance(self.now());
+        self.model.control(setup, data).map(drop)
+    }
+
+    fn submit(&mut self, transfer: Transfer<Lent>) {
+        let request = transfer.request();
+        let id = self.next;
+        self.next = self.next.wrapping_add(1);
+        let wish = if request.endpoint & 0x80 != 0 {
+            Wish::In(request.len)
+        } else {
+            Wish::Out(transfer.outgoing().to_vec(), request.zero_packet)
+        };
+        self.waiting.insert(id, transfer);
+        self.model.submit(id, request.endpoint, wish);
+        self.fresh = true;
+    }
+
+    fn reap(&mut self) -> Option<Transfer<Done>> {
+        if self.done.is_empty() {
+            self.collect();
+        }
+        self.done.pop_front()
+    }
+
+    fn cancel(&mut self, endpoint: u8) {
+        let is_meant =
+            |(id, transfer): (&u32, &Transfer<Lent>)| (transfer.request().endpoint == endpoint).then_some(*id);
+        let ids: Vec<u32> = self.waiting.iter().filter_map(is_meant).collect();
+        for id in ids {
+            if self.model.cancel(id)
+                && let Some(transfer) = self.waiting.remove(&id)
+            {
+                self.done.push_back(transfer.complete(Err(Error::Cancelled)));
+            }
+        }
+    }
+
+    fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error> {
+        const CLEAR_FEATURE: u8 = 1;
+        let index = u16::from(endpoint);
+        self.control_out(Setup { request_type: 2, request: CLEAR_FEATURE, value: 0, index, length: 0 }, &[])
+    }
+
+    fn now(&self) -> Nanos {
+        match self.clock {
+            Clock::System => sys::now(),
+            Clock::Still(now) => now,
+        }
+    }
+
+    fn sleep(&mut self, nanos: u64) {
+        match &mut self.clock {
+            Clock::System => std::thread::sleep(Duration::from_nanos(nanos)),
+            Clock::Still(now) => *now = now.after(nanos),
+        }
+        self.model.advance(self.now());
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.wire.as_ref().map(Wire::fd)
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        let done = (self.fresh || !self.done.is_empty()).then_some(Nanos(0));
+        done.or_else(|| self.model.deadline())
+    }
+}

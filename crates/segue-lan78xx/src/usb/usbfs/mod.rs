@@ -1,0 +1,221 @@
+//! A device at this machine, by the kernel's usbfs (Linux, Documentation/driver-api/usb/usb.rst): no thread, no library, and a
+//! descriptor that the poll loop waits on.
+
+mod sys;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use segue::time::Nanos;
+
+pub use sys::IOCTLS;
+
+use crate::regs::{Chip, endpoint};
+use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
+
+/// Longest time that a control request takes, as in Linux.
+const CONTROL_MS: u32 = 5000;
+/// Where the kernel describes devices, and where it has them.
+const DESCRIPTIONS: &str = "/sys/bus/usb/devices";
+const DEVICES: &str = "/dev/bus/usb";
+
+/// An adapter that the kernel knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adapter {
+    /// Bus and port, such as `1-1.4`: the name of its description.
+    pub port: String,
+    /// Its file.
+    pub path: PathBuf,
+    /// The chip.
+    pub chip: Chip,
+    /// Vendor and product id.
+    pub identity: (u16, u16),
+    /// Mbit/s of the bus, as the kernel says.
+    pub mbit: u32,
+    /// The kernel's driver that has it.
+    pub driver: Option<String>,
+}
+
+/// All adapters of this machine, by port.
+///
+/// # Errors
+/// Where the kernel's descriptions cannot be read. Without USB there are none.
+pub fn list() -> io::Result<Vec<Adapter>> {
+    let folder = match fs::read_dir(DESCRIPTIONS) {
+        Ok(folder) => folder,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut found: Vec<Adapter> = folder.flatten().filter_map(|entry| describe(&entry.path())).collect();
+    found.sort_by(|a, b| a.port.cmp(&b.port));
+    Ok(found)
+}
+
+fn describe(folder: &Path) -> Option<Adapter> {
+    let text = |name: &str| fs::read_to_string(folder.join(name)).ok().map(|text| text.trim().to_owned());
+    let hex = |name: &str| u16::from_str_radix(&text(name)?, 16).ok();
+    let identity = (hex("idVendor")?, hex("idProduct")?);
+    let chip = Chip::of(identity.0, identity.1)?;
+    let number = |name: &str| text(name)?.parse::<u32>().ok();
+    let (bus, device) = (number("busnum")?, number("devnum")?);
+    let port = folder.file_name()?.to_str()?.to_owned();
+    let interface = folder.join(format!("{port}:1.0/driver"));
+    let driver = fs::read_link(interface).ok();
+    Some(Adapter {
+        path: PathBuf::from(format!("{DEVICES}/{bus:03}/{device:03}")),
+        port,
+        chip,
+        identity,
+        mbit: number("speed").unwrap_or(0),
+        driver: driver.and_then(|path| Some(path.file_name()?.to_str()?.to_owned())),
+    })
+}
+
+fn error_of(number: i32) -> Error {
+    match number {
+        libc::EPIPE => Error::Stall,
+        libc::ENODEV | libc::ESHUTDOWN => Error::Gone,
+        libc::ETIMEDOUT => Error::Timeout,
+        libc::EOVERFLOW => Error::Overflow,
+        libc::ENOENT | libc::ECONNRESET => Error::Cancelled,
+        libc::ENOMEM => Error::Memory,
+        _ => Error::Protocol,
+    }
+}
+
+fn from_io(error: &io::Error) -> Error {
+    error.raw_os_error().map_or(Error::Protocol, error_of)
+}
+
+/// An adapter at this machine, taken from the kernel's driver until this value goes.
+#[derive(Debug)]
+pub struct Usbfs {
+    file: File,
+    identity: (u16, u16),
+    speed: Speed,
+    next: usize,
+    pending: BTreeMap<usize, sys::Pending>,
+    done: VecDeque<Transfer<Done>>,
+}
+
+impl Usbfs {
+    /// Takes an adapter.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened for writing, or another program has the interface.
+    pub fn open(adapter: &Adapter) -> io::Result<Usbfs> {
+        let file = OpenOptions::new().read(true).write(true).open(&adapter.path)?;
+        sys::claim(&file)?;
+        let speed = match sys::speed(&file)? {
+            ..=2 => Speed::Full,
+            3 | 4 => Speed::High,
+            _ => Speed::Super,
+        };
+        Ok(Usbfs { file, identity: adapter.identity, speed, next: 0, pending: BTreeMap::new(), done: VecDeque::new() })
+    }
+
+    fn collect(&mut self) {
+        loop {
+            match sys::reap(&self.file) {
+                Ok(None) => return,
+                Ok(Some(number)) => {
+                    let Some(pending) = self.pending.remove(&number) else { continue };
+                    let (request, bytes, status, len) = pending.finish();
+                    let result = if status == 0 { Ok(len) } else { Err(error_of(-status)) };
+                    self.done.push_back(Transfer::from_bytes(request, bytes).complete(result));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    // Disconnected, and all that was pending was reaped or never will be.
+                    for (_, pending) in std::mem::take(&mut self.pending) {
+                        let (request, bytes, ..) = pending.finish();
+                        self.done.push_back(Transfer::from_bytes(request, bytes).complete(Err(Error::Gone)));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Usbfs {
+    fn drop(&mut self) {
+        sys::release(&self.file);
+    }
+}
+
+impl Transport for Usbfs {
+    fn identity(&self) -> (u16, u16) {
+        self.identity
+    }
+
+    fn speed(&self) -> Speed {
+        self.speed
+    }
+
+    fn control_in(&mut self, setup: Setup, into: &mut [u8]) -> Result<usize, Error> {
+        sys::control(&self.file, setup, into, CONTROL_MS).map_err(|error| from_io(&error))
+    }
+
+    fn control_out(&mut self, setup: Setup, data: &[u8]) -> Result<(), Error> {
+        let mut data = data.to_vec();
+        sys::control(&self.file, setup, &mut data, CONTROL_MS).map(drop).map_err(|error| from_io(&error))
+    }
+
+    fn submit(&mut self, transfer: Transfer<Lent>) {
+        let (request, bytes) = transfer.into_bytes();
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        let interrupt = request.endpoint == endpoint::INTERRUPT;
+        match sys::Pending::submit(&self.file, number, request, bytes, interrupt) {
+            Ok(pending) => {
+                self.pending.insert(number, pending);
+            }
+            Err((request, bytes, error)) => {
+                self.done.push_back(Transfer::from_bytes(request, bytes).complete(Err(from_io(&error))));
+            }
+        }
+    }
+
+    fn reap(&mut self) -> Option<Transfer<Done>> {
+        if self.done.is_empty() {
+            self.collect();
+        }
+        self.done.pop_front()
+    }
+
+    fn cancel(&mut self, endpoint: u8) {
+        for pending in self.pending.values_mut().filter(|pending| pending.request().endpoint == endpoint) {
+            pending.discard(&self.file);
+        }
+    }
+
+    fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error> {
+        sys::clear_halt(&self.file, endpoint).map_err(|error| from_io(&error))
+    }
+
+    fn now(&self) -> Nanos {
+        crate::sys::now()
+    }
+
+    fn sleep(&mut self, nanos: u64) {
+        std::thread::sleep(Duration::from_nanos(nanos));
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    fn wakes_by_writing(&self) -> bool {
+        // usbfs reports a transfer that is done as room to write.
+        true
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        (!self.done.is_empty()).then_some(Nanos(0))
+    }
+}

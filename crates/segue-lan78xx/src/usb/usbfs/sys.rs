@@ -1,0 +1,193 @@
+//! The ioctls of usbfs (linux/usbdevice_fs.h).
+#![allow(unsafe_code, reason = "usbfs is ioctls on structures with pointers")]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use crate::usb::{Request, Setup};
+
+/// Kinds of URBs.
+const INTERRUPT: u8 = 1;
+const BULK: u8 = 3;
+/// A zero-length packet follows a transfer that ends with a full one.
+const ZERO_PACKET: c_uint = 0x40;
+
+#[repr(C)]
+struct Control {
+    request_type: u8,
+    request: u8,
+    value: u16,
+    index: u16,
+    length: u16,
+    timeout_ms: u32,
+    data: *mut c_void,
+}
+
+#[repr(C)]
+struct Urb {
+    kind: u8,
+    endpoint: u8,
+    status: c_int,
+    flags: c_uint,
+    buffer: *mut c_void,
+    buffer_length: c_int,
+    actual_length: c_int,
+    start_frame: c_int,
+    packets: c_int,
+    error_count: c_int,
+    signal: c_uint,
+    context: *mut c_void,
+}
+
+#[repr(C)]
+struct DisconnectClaim {
+    interface: c_uint,
+    flags: c_uint,
+    driver: [u8; 256],
+}
+
+#[repr(C)]
+struct Inner {
+    interface: c_int,
+    code: c_int,
+    data: *mut c_void,
+}
+
+const fn code(direction: u64, number: u64, size: usize) -> u64 {
+    direction << 30 | (size as u64) << 16 | (b'U' as u64) << 8 | number
+}
+
+const NONE: u64 = 0;
+const WRITE: u64 = 1;
+const READ: u64 = 2;
+const CONTROL: u64 = code(READ | WRITE, 0, size_of::<Control>());
+const SUBMIT: u64 = code(READ, 10, size_of::<Urb>());
+const DISCARD: u64 = code(NONE, 11, 0);
+const REAP_NOW: u64 = code(WRITE, 13, size_of::<*mut c_void>());
+const RELEASE: u64 = code(READ, 16, size_of::<c_uint>());
+const INNER: u64 = code(READ | WRITE, 18, size_of::<Inner>());
+const CLEAR_HALT: u64 = code(READ, 21, size_of::<c_uint>());
+const CONNECT: u64 = code(NONE, 23, 0);
+const DISCONNECT_CLAIM: u64 = code(READ, 27, size_of::<DisconnectClaim>());
+const SPEED: u64 = code(NONE, 31, 0);
+
+/// Every ioctl that is used while the device is in use.
+pub const IOCTLS: [u64; 7] = [CONTROL, SUBMIT, DISCARD, REAP_NOW, RELEASE, INNER, CLEAR_HALT];
+
+fn call<A>(file: &File, number: u64, argument: *mut A) -> io::Result<c_int> {
+    // SAFETY: every caller passes the structure that the number stands for, or null where there is none, and it outlives
+    // the call.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), number as _, argument) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Takes the interface, from the kernel's driver if that has it.
+pub(super) fn claim(file: &File) -> io::Result<()> {
+    let mut claim = DisconnectClaim { interface: 0, flags: 0, driver: [0; 256] };
+    call(file, DISCONNECT_CLAIM, &raw mut claim).map(drop)
+}
+
+/// Gives it back.
+pub(super) fn release(file: &File) {
+    let mut interface: c_uint = 0;
+    let mut inner = Inner { interface: 0, code: CONNECT as c_int, data: std::ptr::null_mut() };
+    // A device that is gone has nothing to give back.
+    let _ = call(file, RELEASE, &raw mut interface);
+    let _ = call(file, INNER, &raw mut inner);
+}
+
+/// How fast the bus is: 2 full, 3 high, 5 super and more.
+pub(super) fn speed(file: &File) -> io::Result<c_int> {
+    call(file, SPEED, std::ptr::null_mut::<c_void>())
+}
+
+/// A control request; `data` is read or written as `setup` says. Returns the length of the answer.
+pub(super) fn control(file: &File, setup: Setup, data: &mut [u8], timeout_ms: u32) -> io::Result<usize> {
+    let mut request = Control {
+        request_type: setup.request_type,
+        request: setup.request,
+        value: setup.value,
+        index: setup.index,
+        length: setup.length.min(data.len().min(usize::from(u16::MAX)) as u16),
+        timeout_ms,
+        data: data.as_mut_ptr().cast(),
+    };
+    call(file, CONTROL, &raw mut request).map(|len| usize::try_from(len).unwrap_or(0))
+}
+
+pub(super) fn clear_halt(file: &File, endpoint: u8) -> io::Result<()> {
+    let mut endpoint = c_uint::from(endpoint);
+    call(file, CLEAR_HALT, &raw mut endpoint).map(drop)
+}
+
+/// A transfer that the kernel has. Its memory stays where it is until it was reaped: the kernel copies into it then.
+pub(super) struct Pending {
+    urb: Box<Urb>,
+    bytes: Vec<u8>,
+    request: Request,
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+impl Pending {
+    /// Hands a transfer to the kernel; `number` comes back from [`reap`]. The error comes with the memory.
+    pub(super) fn submit(
+        file: &File,
+        number: usize,
+        request: Request,
+        mut bytes: Vec<u8>,
+        interrupt: bool,
+    ) -> Result<Pending, (Request, Vec<u8>, io::Error)> {
+        let mut urb = Box::new(Urb {
+            kind: if interrupt { INTERRUPT } else { BULK },
+            endpoint: request.endpoint,
+            status: 0,
+            flags: if request.zero_packet { ZERO_PACKET } else { 0 },
+            buffer: bytes.as_mut_ptr().cast(),
+            buffer_length: request.len.min(bytes.len()) as c_int,
+            actual_length: 0,
+            start_frame: 0,
+            packets: 0,
+            error_count: 0,
+            signal: 0,
+            context: number as *mut c_void,
+        });
+        match call(file, SUBMIT, &raw mut *urb) {
+            Ok(_) => Ok(Pending { urb, bytes, request }),
+            Err(error) => Err((request, bytes, error)),
+        }
+    }
+
+    /// Asks for it back; it comes from [`reap`].
+    pub(super) fn discard(&mut self, file: &File) {
+        // One that is done already cannot be discarded, and comes as it is.
+        let _ = call(file, DISCARD, &raw mut *self.urb);
+    }
+
+    pub(super) fn request(&self) -> Request {
+        self.request
+    }
+
+    /// What came of it: the kernel's status, a negative error number or 0, and how many bytes.
+    pub(super) fn finish(self) -> (Request, Vec<u8>, c_int, usize) {
+        (self.request, self.bytes, self.urb.status, usize::try_from(self.urb.actual_length).unwrap_or(0))
+    }
+}
+
+/// The number of a transfer that is done, if there is one.
+pub(super) fn reap(file: &File) -> io::Result<Option<usize>> {
+    let mut done: *mut Urb = std::ptr::null_mut();
+    match call(file, REAP_NOW, &raw mut done) {
+        Ok(_) if done.is_null() => Ok(None),
+        // SAFETY: the kernel gives back an address that it got from `Pending::submit`, whose memory lives until it was reaped.
+        Ok(_) => Ok(Some(unsafe { (*done).context } as usize)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,425 @@
+//! The client: a device on another machine as a [`Transport`].
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use segue::time::Nanos;
+
+use crate::sys::{self, Interest};
+use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
+
+use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Record, command, flag, op};
+
+/// Longest time that a control request takes, as in Linux.
+const CONTROL_TIMEOUT: u64 = 5_000_000_000;
+/// Longest time for a connection and its greeting.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Devices of one server that are looked at.
+const MAX_DEVICES: u32 = 1024;
+
+/// Why a device could not be had.
+#[derive(Debug)]
+pub enum ImportError {
+    /// The server could not be reached, or hung up.
+    Io(io::Error),
+    /// It speaks another protocol or version.
+    Protocol,
+    /// It has no such device, or somebody has it already.
+    Refused,
+    /// The device is slower or faster than any adapter of this kind.
+    Speed(u32),
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ImportError::Io(error) => write!(f, "{error}"),
+            ImportError::Protocol => f.write_str("no answer in USB/IP 1.1.1"),
+            ImportError::Refused => f.write_str("the server has no such device free"),
+            ImportError::Speed(speed) => write!(f, "a device of USB/IP speed {speed}"),
+        }
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+impl From<io::Error> for ImportError {
+    fn from(error: io::Error) -> ImportError {
+        ImportError::Io(error)
+    }
+}
+
+fn connect(server: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+    for address in server.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, GREETING_TIMEOUT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Asks an operation and returns the status of its answer.
+fn ask(stream: &mut TcpStream, code: u16, rest: &[u8], answer: u16) -> Result<u32, ImportError> {
+    let mut request = Vec::with_capacity(OP_LEN + rest.len());
+    request.extend_from_slice(&wire::VERSION.to_be_bytes());
+    request.extend_from_slice(&code.to_be_bytes());
+    request.extend_from_slice(&[0; 4]);
+    request.extend_from_slice(rest);
+    stream.write_all(&request)?;
+    let mut head = [0; OP_LEN];
+    stream.read_exact(&mut head)?;
+    if wire::half(&head, 0) != wire::VERSION || wire::half(&head, 2) != answer {
+        return Err(ImportError::Protocol);
+    }
+    Ok(wire::word(&head, 4))
+}
+
+/// The devices that a server has.
+///
+/// # Errors
+/// See [`ImportError`].
+pub fn list(server: impl ToSocketAddrs) -> Result<Vec<Record>, ImportError> {
+    let mut stream = connect(server)?;
+    if ask(&mut stream, op::REQ_DEVLIST, &[], op::REP_DEVLIST)? != 0 {
+        return Err(ImportError::Refused);
+    }
+    let mut count = [0; 4];
+    stream.read_exact(&mut count)?;
+    let mut records = Vec::new();
+    for _ in 0..u32::from_be_bytes(count).min(MAX_DEVICES) {
+        let mut bytes = [0; RECORD_LEN];
+        stream.read_exact(&mut bytes)?;
+        let record = Record::parse(&bytes).ok_or(ImportError::Protocol)?;
+        let mut interfaces = vec![0; 4 * usize::from(record.interfaces)];
+        stream.read_exact(&mut interfaces)?;
+        records.push(record);
+    }
+    Ok(records)
+}
+
+/// What an answer is waited for.
+#[derive(Debug)]
+enum Waiting {
+    Transfer(Transfer<Lent>),
+    /// A control request; the length that it may have.
+    Control(usize),
+    /// A request to take a transfer back.
+    Unlink(u32),
+    /// A control request that nobody waits for any more.
+    Forgotten(usize),
+}
+
+/// A device on another machine.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    record: Record,
+    speed: Speed,
+    next: u32,
+    waiting: HashMap<u32, Waiting>,
+    /// Numbers of transfers in the order in which they were submitted.
+    order: VecDeque<u32>,
+    done: VecDeque<Transfer<Done>>,
+    /// The answer to the control request under way.
+    answer: Option<Result<Vec<u8>, Error>>,
+    input: Vec<u8>,
+    gone: bool,
+}
+
+impl Client {
+    /// Takes the device `bus_id` of a server.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn import(server: impl ToSocketAddrs, bus_id: &str) -> Result<Client, ImportError> {
+        let mut stream = connect(server)?;
+        if ask(&mut stream, op::REQ_IMPORT, &wire::bus_id_bytes(bus_id), op::REP_IMPORT)? != 0 {
+            return Err(ImportError::Refused);
+        }
+        let mut bytes = [0; RECORD_LEN];
+        stream.read_exact(&mut bytes)?;
+        let record = Record::parse(&bytes).ok_or(ImportError::Protocol)?;
+        let speed = record.usb_speed().ok_or(ImportError::Speed(record.speed))?;
+        stream.set_nonblocking(true)?;
+        let mut client = Client {
+            stream,
+            record,
+            speed,
+            next: 1,
+            waiting: HashMap::new(),
+            order: VecDeque::new(),
+            done: VecDeque::new(),
+            answer: None,
+            input: Vec::new(),
+            gone: false,
+        };
+        // Nobody on the other side configures the device for us.
+        const SET_CONFIGURATION: u8 = 9;
+        let setup = Setup { request_type: 0, request: SET_CONFIGURATION, value: 1, index: 0, length: 0 };
+        client.control_out(setup, &[]).map_err(|_| ImportError::Protocol)?;
+        Ok(client)
+    }
+
+    fn number(&mut self) -> u32 {
+        let number = self.next;
+        self.next = self.next.wrapping_add(1).max(1);
+        number
+    }
+
+    fn lose(&mut self) {
+        self.gone = true;
+        self.answer.get_or_insert(Err(Error::Gone));
+        for number in std::mem::take(&mut self.order) {
+            if let Some(Waiting::Transfer(transfer)) = self.waiting.remove(&number) {
+                self.done.push_back(transfer.complete(Err(Error::Gone)));
+            }
+        }
+        self.waiting.clear();
+    }
+
+    /// Sends a message; waits while the way out is full, and listens meanwhile so that both ends cannot wait for each other.
+    fn send(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        let until = sys::now().after(CONTROL_TIMEOUT);
+        while at < bytes.len() && !self.gone {
+            match self.stream.write(&bytes[at..]) {
+                Ok(0) => self.lose(),
+                Ok(len) => at += len,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && sys::now() < until => {
+                    let interest = Interest { fd: self.stream.as_fd(), read: true, write: true };
+                    let _ = sys::wait(&[interest], Some(Duration::from_millis(100)));
+                    self.listen();
+                }
+                Err(_) => self.lose(),
+            }
+        }
+    }
+
+    /// Reads what the server says.
+    fn listen(&mut self) {
+        let mut buffer = [0; 65536];
+        while !self.gone {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.lose(),
+                Ok(len) => {
+                    self.input.extend_from_slice(&buffer[..len]);
+                    if self.digest().is_none() {
+                        self.lose();
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.lose(),
+            }
+        }
+    }
+
+    /// Takes whole messages from what was read; `None` where one makes no sense.
+    fn digest(&mut self) -> Option<()> {
+        let mut at = 0;
+        while let Some(header) = Header::parse(&self.input[at..]) {
+            match header.command {
+                command::RET_SUBMIT => {
+                    let Some(len) = self.submitted(&header, at + HEADER_LEN)? else { break };
+                    at += HEADER_LEN + len;
+                }
+                command::RET_UNLINK => {
+                    let Some(Waiting::Unlink(target)) = self.waiting.remove(&header.seqnum) else { return None };
+                    if wire::error_of(header.words[0] as i32) == Some(Error::Cancelled) {
+                        self.finish(target, Err(Error::Cancelled));
+                    }
+                    at += HEADER_LEN;
+                }
+                _ => return None,
+            }
+        }
+        self.input.drain(..at);
+        Some(())
+    }
+
+    /// The answer to a transfer: the length of its data, or `None` inside while they are not all here.
+    #[expect(clippy::option_option, reason = "nonsense, not yet, and done are three answers")]
+    fn submitted(&mut self, header: &Header, body: usize) -> Option<Option<usize>> {
+        let (status, len) = (header.words[0] as i32, header.words[1] as usize);
+        let result = wire::error_of(status).map_or(Ok(len), Err);
+        match self.waiting.get_mut(&header.seqnum)? {
+            Waiting::Transfer(transfer) => {
+                let request = transfer.request();
+                if len > request.len.min(MAX_TRANSFER) {
+                    return None;
+                }
+                let mut data = 0;
+                if request.endpoint & 0x80 != 0 {
+                    let Some(bytes) = self.input.get(body..body + len) else { return Some(None) };
+                    transfer.incoming()[..len].copy_from_slice(bytes);
+                    data = len;
+                }
+                self.finish(header.seqnum, result);
+                Some(Some(data))
+            }
+            waiting @ (Waiting::Control(_) | Waiting::Forgotten(_)) => {
+                let is_wanted = matches!(waiting, Waiting::Control(_));
+                let (Waiting::Control(most) | Waiting::Forgotten(most)) = *waiting else { return None };
+                // What goes out has no data behind it.
+                let data = if most == 0 { 0 } else { len };
+                if data > most {
+                    return None;
+                }
+                let Some(bytes) = self.input.get(body..body + data) else { return Some(None) };
+                if is_wanted {
+                    self.answer = Some(result.map(|_| bytes.to_vec()));
+                }
+                self.waiting.remove(&header.seqnum);
+                Some(Some(data))
+            }
+            Waiting::Unlink(_) => None,
+        }
+    }
+
+    fn finish(&mut self, number: u32, result: Result<usize, Error>) {
+        if let Some(Waiting::Transfer(transfer)) = self.waiting.remove(&number) {
+            self.order.retain(|waiting| *waiting != number);
+            self.done.push_back(transfer.complete(result));
+        }
+    }
+
+    fn header(&self, number: u32, endpoint: u8, words: [u32; 5], setup: [u8; 8]) -> Header {
+        Header {
+            command: command::SUBMIT,
+            seqnum: number,
+            devid: self.record.bus << 16 | self.record.device,
+            direction: u32::from(endpoint >> 7),
+            ep: u32::from(endpoint & 0x7f),
+            words,
+            setup,
+        }
+    }
+
+    fn control(&mut self, setup: Setup, data: &[u8]) -> Result<Vec<u8>, Error> {
+        if self.gone {
+            return Err(Error::Gone);
+        }
+        let number = self.number();
+        let (endpoint, flags, most) =
+            if setup.is_in() { (0x80, flag::DIR_IN, usize::from(setup.length)) } else { (0, 0, 0) };
+        let mut message = Vec::with_capacity(HEADER_LEN + data.len());
+        self.header(number, endpoint, [flags, u32::from(setup.length), 0, 0, 0], setup.emit()).emit(&mut message);
+        message.extend_from_slice(data);
+        self.waiting.insert(number, Waiting::Control(most));
+        self.answer = None;
+        self.send(&message);
+        let until = sys::now().after(CONTROL_TIMEOUT);
+        loop {
+            self.listen();
+            if let Some(answer) = self.answer.take() {
+                return answer;
+            }
+            let left = until.0.saturating_sub(sys::now().0);
+            if left == 0 {
+                // Its answer may still come.
+                self.waiting.insert(number, Waiting::Forgotten(most));
+                return Err(Error::Timeout);
+            }
+            let _ = sys::wait(&[Interest::read(self.stream.as_fd())], Some(Duration::from_nanos(left)));
+        }
+    }
+}
+
+impl Transport for Client {
+    fn identity(&self) -> (u16, u16) {
+        self.record.identity
+    }
+
+    fn speed(&self) -> Speed {
+        self.speed
+    }
+
+    fn control_in(&mut self, setup: Setup, into: &mut [u8]) -> Result<usize, Error> {
+        let answer = self.control(setup, &[])?;
+        let len = answer.len().min(into.len());
+        into[..len].copy_from_slice(&answer[..len]);
+        Ok(len)
+    }
+
+    fn control_out(&mut self, setup: Setup, data: &[u8]) -> Result<(), Error> {
+        self.control(setup, data).map(drop)
+    }
+
+    fn submit(&mut self, transfer: Transfer<Lent>) {
+        if self.gone {
+            return self.done.push_back(transfer.complete(Err(Error::Gone)));
+        }
+        let request = transfer.request();
+        let number = self.number();
+        let is_in = request.endpoint & 0x80 != 0;
+        let mut flags = if is_in { flag::DIR_IN } else { 0 };
+        if request.zero_packet {
+            flags |= flag::ZERO_PACKET;
+        }
+        let outgoing = if is_in { &[][..] } else { transfer.outgoing() };
+        let mut message = Vec::with_capacity(HEADER_LEN + outgoing.len());
+        self.header(number, request.endpoint, [flags, request.len as u32, 0, 0, 0], [0; 8]).emit(&mut message);
+        message.extend_from_slice(outgoing);
+        self.waiting.insert(number, Waiting::Transfer(transfer));
+        self.order.push_back(number);
+        self.send(&message);
+    }
+
+    fn reap(&mut self) -> Option<Transfer<Done>> {
+        if self.done.is_empty() {
+            self.listen();
+        }
+        self.done.pop_front()
+    }
+
+    fn cancel(&mut self, endpoint: u8) {
+        let is_meant = |number: &&u32| match self.waiting.get(*number) {
+            Some(Waiting::Transfer(transfer)) => transfer.request().endpoint == endpoint,
+            _ => false,
+        };
+        let targets: Vec<u32> = self.order.iter().filter(is_meant).copied().collect();
+        for target in targets {
+            let number = self.number();
+            let mut message = Vec::with_capacity(HEADER_LEN);
+            let mut header = self.header(number, endpoint, [target, 0, 0, 0, 0], [0; 8]);
+            header.command = command::UNLINK;
+            header.emit(&mut message);
+            self.waiting.insert(number, Waiting::Unlink(target));
+            self.send(&message);
+        }
+    }
+
+    fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error> {
+        const CLEAR_FEATURE: u8 = 1;
+        let index = u16::from(endpoint);
+        self.control_out(Setup { request_type: 2, request: CLEAR_FEATURE, value: 0, index, length: 0 }, &[])
+    }
+
+    fn now(&self) -> Nanos {
+        sys::now()
+    }
+
+    fn sleep(&mut self, nanos: u64) {
+        std::thread::sleep(Duration::from_nanos(nanos));
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.stream.as_fd())
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        // What was taken in beside a control request makes no descriptor readable.
+        (!self.done.is_empty()).then_some(Nanos(0))
+    }
+}

@@ -1,0 +1,244 @@
+//! The server's side of one connection, without its I/O.
+
+use crate::model::descriptors::{BCD_DEVICE, CLASS};
+use crate::model::{Completion, Model, Outcome, Wish};
+use crate::regs::VENDOR;
+use crate::usb::{Error, Setup, Speed};
+
+use super::wire::{self, BUS_ID_LEN, ECONNRESET, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, Record, command, flag, op};
+
+/// How a model is shown.
+#[derive(Clone, Debug)]
+pub struct Exported {
+    /// Name of the port it is at.
+    pub bus_id: String,
+    /// Whether somebody has it.
+    pub is_taken: bool,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing was asked yet.
+    Greeting,
+    /// The device is the client's.
+    Attached,
+    /// To be closed once everything was sent.
+    Over,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Session {
+    phase: Phase,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Numbers of transfers that wait.
+    waiting: Vec<u32>,
+    /// The device is this connection's, until it is closed.
+    owns: bool,
+}
+
+impl Default for Session {
+    fn default() -> Session {
+        Session { phase: Phase::Greeting, input: Vec::new(), output: Vec::new(), waiting: Vec::new(), owns: false }
+    }
+}
+
+fn record(model: &Model, exported: &Exported) -> Record {
+    let config = model.config();
+    let speed = match config.speed {
+        Speed::Full => 2,
+        Speed::High => 3,
+        Speed::Super => 5,
+    };
+    Record {
+        bus_id: exported.bus_id.clone(),
+        bus: 1,
+        device: 2,
+        speed,
+        identity: (VENDOR, config.chip.product()),
+        release: BCD_DEVICE,
+        class: CLASS,
+        interfaces: 1,
+    }
+}
+
+impl Session {
+    /// How far it is.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// What is to be sent.
+    pub fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    /// Forgets what was sent.
+    pub fn sent(&mut self, len: usize) {
+        self.output.drain(..len.min(self.output.len()));
+    }
+
+    /// Takes bytes from the client, in pieces of any length. What makes no sense ends the connection.
+    pub fn feed(&mut self, bytes: &[u8], model: &mut Model, exported: &mut Exported) {
+        self.input.extend_from_slice(bytes);
+        let mut at = 0;
+        loop {
+            let used = match self.phase {
+                Phase::Greeting => self.greet(at, model, exported),
+                Phase::Attached => self.transfer(at, model),
+                Phase::Over => {
+                    self.input.clear();
+                    return;
+                }
+            };
+            match used {
+                0 => break,
+                used => at += used,
+            }
+        }
+        self.input.drain(..at);
+    }
+
+    /// Carries out an operation; returns how many bytes it took, 0 while it is incomplete.
+    fn greet(&mut self, at: usize, model: &Model, exported: &mut Exported) -> usize {
+        let bytes = &self.input[at..];
+        if bytes.len() < OP_LEN {
+            return 0;
+        }
+        match (wire::half(bytes, 0) == wire::VERSION, wire::half(bytes, 2)) {
+            (true, op::REQ_DEVLIST) => {
+                self.answer(op::REP_DEVLIST, 0);
+                let count = u32::from(!model.is_gone());
+                self.output.extend_from_slice(&count.to_be_bytes());
+                if count > 0 {
+                    record(model, exported).emit(&mut self.output);
+                    self.output.extend(CLASS);
+                    self.output.push(0);
+                }
+                self.phase = Phase::Over;
+                OP_LEN
+            }
+            (true, op::REQ_IMPORT) => {
+                let Some(name) = bytes.get(OP_LEN..OP_LEN + BUS_ID_LEN) else { return 0 };
+                let is_known = name == wire::bus_id_bytes(&exported.bus_id) && !model.is_gone();
+                if is_known && !exported.is_taken {
+                    (exported.is_taken, self.owns) = (true, true);
+                    self.answer(op::REP_IMPORT, 0);
+                    record(model, exported).emit(&mut self.output);
+                    self.phase = Phase::Attached;
+                } else {
+                    self.answer(op::REP_IMPORT, 1);
+                    self.phase = Phase::Over;
+                }
+                OP_LEN + BUS_ID_LEN
+            }
+            _ => {
+                self.phase = Phase::Over;
+                OP_LEN
+            }
+        }
+    }
+
+    fn answer(&mut self, code: u16, status: u32) {
+        self.output.extend_from_slice(&wire::VERSION.to_be_bytes());
+        self.output.extend_from_slice(&code.to_be_bytes());
+        self.output.extend_from_slice(&status.to_be_bytes());
+    }
+
+    /// Carries out one message about a transfer.
+    fn transfer(&mut self, at: usize, model: &mut Model) -> usize {
+        let Some(header) = Header::parse(&self.input[at..]) else { return 0 };
+        match header.command {
+            command::SUBMIT => self.submit(at, &header, model),
+            command::UNLINK => {
+                let target = header.words[0];
+                let was_waiting = self.forget(target) && model.cancel(target);
+                let status = if was_waiting { ECONNRESET } else { 0 };
+                self.reply(command::RET_UNLINK, header.seqnum, [status as u32, 0, 0, 0, 0]);
+                HEADER_LEN
+            }
+            _ => {
+                self.phase = Phase::Over;
+                HEADER_LEN
+            }
+        }
+    }
+
+    fn submit(&mut self, at: usize, header: &Header, model: &mut Model) -> usize {
+        let [flags, len, ..] = header.words;
+        let len = len as usize;
+        let is_in = header.direction == 1;
+        if len > MAX_TRANSFER || header.direction > 1 || header.ep > 15 {
+            self.phase = Phase::Over;
+            return HEADER_LEN;
+        }
+        let body = at + HEADER_LEN;
+        let data = if is_in { 0..0 } else { body..body + len };
+        let Some(data) = self.input.get(data.clone()).map(<[u8]>::to_vec) else { return 0 };
+        let used = HEADER_LEN + data.len();
+        if header.ep == 0 {
+            let setup = Setup::parse(header.setup);
+            let result = if setup.is_in() == is_in || setup.length == 0 {
+                model.control(Setup { length: setup.length.min(len as u16), ..setup }, &data)
+            } else {
+                Err(Error::Protocol)
+            };
+            let result = result.map(|bytes| if is_in { Outcome::Received(bytes) } else { Outcome::Sent(len) });
+            self.finish(header.seqnum, len, result);
+            return used;
+        }
+        let address = header.ep as u8 | if is_in { 0x80 } else { 0 };
+        let wish = if is_in { Wish::In(len) } else { Wish::Out(data, flags & flag::ZERO_PACKET != 0) };
+        self.waiting.push(header.seqnum);
+        model.submit(header.seqnum, address, wish);
+        used
+    }
+
+    fn forget(&mut self, number: u32) -> bool {
+        let place = self.waiting.iter().position(|waiting| *waiting == number);
+        place.map(|place| self.waiting.swap_remove(place)).is_some()
+    }
+
+    /// Sends what has been done since.
+    pub fn collect(&mut self, model: &mut Model) {
+        while let Some(Completion { id, result }) = model.done() {
+            // What was left from an earlier connection has nobody to hear of it.
+            if self.forget(id) {
+                self.finish(id, usize::MAX, result);
+            }
+        }
+        if model.is_gone() {
+            self.phase = Phase::Over;
+        }
+    }
+
+    fn finish(&mut self, number: u32, most: usize, result: Result<Outcome, Error>) {
+        let (status, len, data) = match result {
+            Ok(Outcome::Received(mut bytes)) => {
+                bytes.truncate(most);
+                (0, bytes.len(), bytes)
+            }
+            Ok(Outcome::Sent(len)) => (0, len, Vec::new()),
+            Err(error) => (wire::number_of(error), 0, Vec::new()),
+        };
+        self.reply(command::RET_SUBMIT, number, [status as u32, len as u32, 0, 0, 0]);
+        self.output.extend_from_slice(&data);
+    }
+
+    fn reply(&mut self, command: u32, seqnum: u32, words: [u32; 5]) {
+        Header { command, seqnum, devid: 0, direction: 0, ep: 0, words, setup: [0; 8] }.emit(&mut self.output);
+    }
+
+    /// Ends the connection: takes back what waits.
+    pub fn close(&mut self, model: &mut Model, exported: &mut Exported) {
+        for number in self.waiting.drain(..) {
+            model.cancel(number);
+        }
+        if std::mem::take(&mut self.owns) {
+            exported.is_taken = false;
+        }
+        self.phase = Phase::Over;
+    }
+}

@@ -1,0 +1,196 @@
+//! The messages. All header fields are big-endian.
+
+use crate::usb::{Error, Speed};
+
+/// TCP port of USB/IP.
+pub const PORT: u16 = 3240;
+/// Protocol version 1.1.1.
+pub(super) const VERSION: u16 = 0x0111;
+/// Bytes of the header of operations: version, code, status.
+pub(super) const OP_LEN: usize = 8;
+/// Bytes of a bus id.
+pub(super) const BUS_ID_LEN: usize = 32;
+/// Bytes of a device's record.
+pub(super) const RECORD_LEN: usize = 312;
+/// Bytes of the header of every message about a transfer.
+pub(super) const HEADER_LEN: usize = 48;
+
+/// Codes of operations.
+pub(super) mod op {
+    pub(in super::super) const REQ_DEVLIST: u16 = 0x8005;
+    pub(in super::super) const REP_DEVLIST: u16 = 0x0005;
+    pub(in super::super) const REQ_IMPORT: u16 = 0x8003;
+    pub(in super::super) const REP_IMPORT: u16 = 0x0003;
+}
+
+/// Commands about transfers.
+pub(super) mod command {
+    pub(in super::super) const SUBMIT: u32 = 1;
+    pub(in super::super) const UNLINK: u32 = 2;
+    pub(in super::super) const RET_SUBMIT: u32 = 3;
+    pub(in super::super) const RET_UNLINK: u32 = 4;
+}
+
+/// Flags of transfers, `URB_` in the kernel.
+pub(super) mod flag {
+    pub(in super::super) const ZERO_PACKET: u32 = 0x40;
+    pub(in super::super) const DIR_IN: u32 = 0x200;
+}
+
+/// Error numbers, which are those of Linux on every machine.
+pub(super) const EPIPE: i32 = -32;
+pub(super) const EPROTO: i32 = -71;
+pub(super) const EOVERFLOW: i32 = -75;
+pub(super) const ECONNRESET: i32 = -104;
+pub(super) const ESHUTDOWN: i32 = -108;
+pub(super) const ETIMEDOUT: i32 = -110;
+const ENOENT: i32 = -2;
+const ENODEV: i32 = -19;
+const ENOMEM: i32 = -12;
+const EREMOTEIO: i32 = -121;
+
+pub(super) fn number_of(error: Error) -> i32 {
+    match error {
+        Error::Stall => EPIPE,
+        Error::Cancelled => ECONNRESET,
+        Error::Gone => ESHUTDOWN,
+        Error::Protocol => EPROTO,
+        Error::Overflow => EOVERFLOW,
+        Error::Timeout => ETIMEDOUT,
+        Error::Memory => ENOMEM,
+    }
+}
+
+pub(super) fn error_of(number: i32) -> Option<Error> {
+    Some(match number {
+        // A short read is none where it was not forbidden.
+        0 | EREMOTEIO => return None,
+        EPIPE => Error::Stall,
+        ECONNRESET | ENOENT => Error::Cancelled,
+        ESHUTDOWN | ENODEV => Error::Gone,
+        EOVERFLOW => Error::Overflow,
+        ETIMEDOUT => Error::Timeout,
+        ENOMEM => Error::Memory,
+        _ => Error::Protocol,
+    })
+}
+
+pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+pub(super) fn half(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
+}
+
+/// One header about a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) command: u32,
+    pub(super) seqnum: u32,
+    pub(super) devid: u32,
+    /// 0 out, 1 in.
+    pub(super) direction: u32,
+    pub(super) ep: u32,
+    /// SUBMIT: flags, length, start frame, packets, interval. RET_SUBMIT: status, length, start frame, packets, errors.
+    /// UNLINK: the number of the transfer. RET_UNLINK: status.
+    pub(super) words: [u32; 5],
+    pub(super) setup: [u8; 8],
+}
+
+impl Header {
+    pub(super) fn parse(bytes: &[u8]) -> Option<Header> {
+        let bytes = bytes.get(..HEADER_LEN)?;
+        Some(Header {
+            command: word(bytes, 0),
+            seqnum: word(bytes, 4),
+            devid: word(bytes, 8),
+            direction: word(bytes, 12),
+            ep: word(bytes, 16),
+            words: [20, 24, 28, 32, 36].map(|at| word(bytes, at)),
+            setup: bytes[40..48].try_into().ok()?,
+        })
+    }
+
+    pub(super) fn emit(&self, to: &mut Vec<u8>) {
+        for value in [self.command, self.seqnum, self.devid, self.direction, self.ep].iter().chain(&self.words) {
+            to.extend_from_slice(&value.to_be_bytes());
+        }
+        to.extend_from_slice(&self.setup);
+    }
+}
+
+/// What a server says about a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Name of the port it is at, such as `1-1`.
+    pub bus_id: String,
+    /// Number of the bus.
+    pub bus: u32,
+    /// Number of the device on it.
+    pub device: u32,
+    /// How fast, as USB/IP counts: 2 full, 3 high, 5 super.
+    pub speed: u32,
+    /// Vendor and product id.
+    pub identity: (u16, u16),
+    /// Release of the device.
+    pub release: u16,
+    /// Class, subclass, protocol.
+    pub class: [u8; 3],
+    /// Number of interfaces.
+    pub interfaces: u8,
+}
+
+impl Record {
+    /// The speed, where it is one of ours.
+    pub fn usb_speed(&self) -> Option<Speed> {
+        match self.speed {
+            2 => Some(Speed::Full),
+            3 => Some(Speed::High),
+            5 | 6 => Some(Speed::Super),
+            _ => None,
+        }
+    }
+
+    pub(super) fn emit(&self, to: &mut Vec<u8>) {
+        let start = to.len();
+        to.extend_from_slice(format!("/sys/devices/segue/usb{}/{}", self.bus, self.bus_id).as_bytes());
+        to.resize(start + 256, 0);
+        to.extend(bus_id_bytes(&self.bus_id));
+        for value in [self.bus, self.device, self.speed] {
+            to.extend_from_slice(&value.to_be_bytes());
+        }
+        for value in [self.identity.0, self.identity.1, self.release] {
+            to.extend_from_slice(&value.to_be_bytes());
+        }
+        to.extend(self.class);
+        // The configuration in use, how many there are, and their interfaces.
+        to.extend([1, 1, self.interfaces]);
+    }
+
+    pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
+        let bytes = bytes.get(..RECORD_LEN)?;
+        let name = &bytes[256..288];
+        let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        Some(Record {
+            bus_id: String::from_utf8_lossy(&name[..len]).into_owned(),
+            bus: word(bytes, 288),
+            device: word(bytes, 292),
+            speed: word(bytes, 296),
+            identity: (half(bytes, 300), half(bytes, 302)),
+            release: half(bytes, 304),
+            class: [bytes[306], bytes[307], bytes[308]],
+            interfaces: bytes[311],
+        })
+    }
+}
+
+pub(super) fn bus_id_bytes(name: &str) -> [u8; BUS_ID_LEN] {
+    let mut bytes = [0; BUS_ID_LEN];
+    let len = name.len().min(BUS_ID_LEN - 1);
+    bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+    bytes
+}
+
+/// Most bytes of one transfer: what the kernel's usbfs gives one process by default.
+pub(super) const MAX_TRANSFER: usize = 16 << 20;

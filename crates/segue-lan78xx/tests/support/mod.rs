@@ -1,0 +1,174 @@
+//! What the tests of the driver stand on: a model in this process with a clock that stands still, and frames.
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
+
+use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
+use segue_lan78xx::driver::{Config, Driver};
+use segue_lan78xx::model::{self, Model};
+use segue_lan78xx::usb::Speed;
+use segue_lan78xx::usb::local::{Clock, Local};
+use segue_port::{Page, Port, RxBatch, Sent, TxBatch};
+use segue_testkit::build::{Ethernet, Ip, L4, Tcp, V4, V6};
+use segue_testkit::flow::Sender;
+
+pub const MAC: [u8; 6] = [0x02, 0x78, 0, 0, 0, 1];
+pub const PEER: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
+pub const SPEEDS: [Speed; 3] = [Speed::Full, Speed::High, Speed::Super];
+
+pub fn chip(speed: Speed) -> model::Config {
+    model::Config { speed, ..model::Config::default() }
+}
+
+pub fn local(config: model::Config) -> Local {
+    Local::new(Model::new(config), None, Clock::Still(segue::time::Nanos(1)))
+}
+
+/// Both forms of the driver.
+pub fn modes(speed: Speed) -> [(&'static str, Config); 2] {
+    [("napi", Config::napi(speed)), ("standard", Config::standard(speed))]
+}
+
+/// A driver whose link is up, and what it receives into.
+pub struct Rig {
+    pub driver: Driver<Local>,
+    pub rx: RxBatch,
+    pub tx: TxBatch,
+}
+
+impl Rig {
+    pub fn new(speed: Speed, config: Config) -> Rig {
+        Rig::of(chip(speed), config)
+    }
+
+    pub fn of(chip: model::Config, config: Config) -> Rig {
+        let driver = Driver::open(local(chip), config).unwrap();
+        let mut rig = Rig { driver, rx: RxBatch::new(256), tx: TxBatch::new() };
+        rig.driver.up().unwrap();
+        rig.until(|rig| rig.driver.link().up);
+        rig
+    }
+
+    pub fn model(&mut self) -> &mut Model {
+        &mut self.driver.usb().model
+    }
+
+    /// Lets a tenth of a millisecond pass and polls once.
+    pub fn step(&mut self) {
+        use segue_lan78xx::usb::Transport;
+        self.driver.usb().sleep(100_000);
+        self.driver.receive(&mut self.rx, 64).unwrap();
+    }
+
+    #[track_caller]
+    pub fn until(&mut self, done: impl Fn(&mut Rig) -> bool) {
+        for _ in 0..200_000 {
+            if done(self) {
+                return;
+            }
+            self.step();
+        }
+        panic!("it never came: {:?} {:?}", self.driver.link(), self.driver.numbers());
+    }
+
+    /// What is received in the next two milliseconds.
+    pub fn frames(&mut self) -> Vec<Vec<u8>> {
+        self.packets().iter().map(|packet| bytes(packet)).collect()
+    }
+
+    #[expect(clippy::vec_box, reason = "the boxes go back to their pool")]
+    pub fn packets(&mut self) -> Vec<Box<Packet<Page>>> {
+        for _ in 0..20 {
+            self.step();
+        }
+        self.rx.packets.drain(..).collect()
+    }
+
+    /// Sends a packet, with all that it owes.
+    #[track_caller]
+    pub fn send(&mut self, packet: Box<Packet<Page>>) -> Sent {
+        self.tx.push(packet, self.driver.limits()).map_err(|(_, why)| why).unwrap();
+        self.flush()
+    }
+
+    pub fn flush(&mut self) -> Sent {
+        let sent = self.driver.transmit(&mut self.tx).unwrap();
+        self.tx.recycle(&mut self.rx.pool);
+        sent
+    }
+
+    /// What has reached the partner after a while.
+    pub fn arrived(&mut self) -> Vec<Vec<u8>> {
+        for _ in 0..20 {
+            self.step();
+            self.flush();
+        }
+        let mut frames = Vec::new();
+        while let Some(frame) = self.model().transmit() {
+            frames.push(frame);
+        }
+        frames
+    }
+
+    /// A packet of these bytes of a frame.
+    pub fn packet(&mut self, frame: &[u8], csum: Csum) -> Box<Packet<Page>> {
+        let mut page = self.rx.pages.take().unwrap();
+        page.bytes_mut()[..frame.len()].copy_from_slice(frame);
+        let mut packet = self.rx.pool.take();
+        packet.load(Frag::all(page.freeze(frame.len())), Start::Ethernet, &Tunnels::NONE);
+        packet.offload.unit = Unit::Whole(csum);
+        packet
+    }
+
+    /// A TCP train of a frame whose checksum field is primed.
+    pub fn train(&mut self, frame: &[u8], size: u16) -> Box<Packet<Page>> {
+        let mut packet = self.packet(frame, Csum::Partial);
+        packet.offload.unit =
+            Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind: GsoKind::Tcp, size, fixed_ids: 0 } };
+        packet
+    }
+}
+
+pub fn bytes(packet: &Packet<Page>) -> Vec<u8> {
+    let mut bytes = packet.head.bytes().to_vec();
+    packet.payload.frags().iter().for_each(|frag| bytes.extend_from_slice(frag.bytes()));
+    bytes
+}
+
+pub fn ethernet(tags: &[(u16, u16)]) -> Ethernet {
+    Ethernet { dst: MAC, src: PEER, tags: tags.to_vec() }
+}
+
+pub fn ip(v4: bool) -> Ip {
+    if v4 { Ip::V4(V4::new(1, 1, 2)) } else { Ip::V6(V6::new(1, 1, 2)) }
+}
+
+/// A UDP datagram to the adapter, `number` in its payload.
+pub fn datagram(v4: bool, number: u16, len: usize) -> Vec<u8> {
+    let mut packet = Sender::udp(ip(v4), number).send(len, 0);
+    let count = packet.data.len().min(2);
+    packet.data[..count].copy_from_slice(&number.to_be_bytes()[..count]);
+    ethernet(&[]).wrap(&packet.bytes())
+}
+
+/// A TCP segment of `len` bytes.
+pub fn segment(v4: bool, len: usize, flags: u8) -> Vec<u8> {
+    let mut packet = Sender::tcp(ip(v4), 1, 0xffff_ff00, Tcp::timestamps(1, 2)).send(len, flags);
+    if let (Ip::V4(ip), L4::Tcp(_)) = (&mut packet.ip, &packet.l4) {
+        ip.id = 0xfffe;
+    }
+    ethernet(&[]).wrap(&packet.bytes())
+}
+
+/// The same with its checksum field primed.
+pub fn primed(frame: &[u8]) -> Vec<u8> {
+    let l3 = frame.len() - frame[14..].len();
+    [&frame[..l3], &segue_testkit::build::prime(&frame[l3..]).unwrap()].concat()
+}
+
+/// Without Ethernet padding and FCS: what of a frame is an IP packet, and its Ethernet header.
+pub fn unpadded(frame: &[u8]) -> Vec<u8> {
+    let len = match frame[14] >> 4 {
+        4 => usize::from(u16::from_be_bytes([frame[16], frame[17]])),
+        _ => 40 + usize::from(u16::from_be_bytes([frame[18], frame[19]])),
+    };
+    frame[..14 + len].to_vec()
+}

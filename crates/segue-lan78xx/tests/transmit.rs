@@ -1,0 +1,258 @@
+//! What reaches the wire of what the driver is given, in both forms.
+
+mod support;
+
+use segue::gso::{self, Frames, Limits};
+use segue::packet::Csum;
+use segue_lan78xx::driver::{Config, Kick};
+use segue_lan78xx::model::Fault;
+use segue_lan78xx::usb::{Speed, Transport};
+use segue_port::{Port, Sent};
+use segue_testkit::flow::Sender;
+use segue_testkit::oracle;
+use support::{Rig, SPEEDS, datagram, ethernet, ip, modes, primed, segment, unpadded};
+
+fn assert_ready(frames: &[Vec<u8>]) {
+    for frame in frames {
+        let ready = oracle::verify(frame, oracle::Start::Ethernet, &oracle::Ports::default());
+        ready.unwrap_or_else(|error| panic!("{error}: {frame:02x?}"));
+    }
+}
+
+#[test]
+fn frames_of_every_length_reach_the_wire_in_order_with_their_checksums() {
+    for speed in SPEEDS {
+        for (mode, config) in modes(speed) {
+            let mut rig = Rig::new(speed, config);
+            let mut expected = Vec::new();
+            for n in 0..300_u16 {
+                let frame = datagram(n % 2 == 0, n, usize::from(n) * 4 % 1400 + usize::from(n) % 4);
+                let packet = rig.packet(&primed(&frame), Csum::Partial);
+                expected.push(frame);
+                if rig.send(packet) == Sent::Blocked {
+                    rig.step();
+                }
+            }
+            let got = rig.arrived();
+            assert_eq!(got.iter().map(|frame| unpadded(frame)).collect::<Vec<_>>(), expected, "{mode} {speed:?}");
+            let notes = rig.model().notes();
+            assert_eq!((notes.lost_sync, notes.unterminated, notes.csum_frames), (0, 0, 300), "{mode} {speed:?}");
+        }
+    }
+}
+
+#[test]
+fn the_chip_cuts_trains_exactly_as_software_does() {
+    for speed in SPEEDS {
+        for (mode, config) in modes(speed) {
+            for v4 in [true, false] {
+                for (len, size) in [(9000, 1000), (8000, 999), (1001, 1000), (3000, 8), (8800, 1448)] {
+                    if len + 66 + 14 > config.lso.unwrap() {
+                        continue;
+                    }
+                    let mut rig = Rig::new(speed, config);
+                    let frame = primed(&segment(v4, len, 0x80 | 0x08 | 0x01));
+                    let packet = rig.train(&frame, size);
+                    let mut software = Frames::new();
+                    gso::split_linear(&packet, &Limits::NONE, &mut software).unwrap();
+                    let mut expected: Vec<Vec<u8>> =
+                        software.frames().iter().map(|frame| software.bytes(frame).to_vec()).collect();
+                    rig.send(packet);
+                    let got: Vec<Vec<u8>> = rig.arrived().iter().map(|frame| unpadded(frame)).collect();
+                    expected.iter_mut().for_each(|frame| *frame = unpadded(frame));
+                    assert!(got == expected, "{mode} {speed:?} {v4} {len} {size}");
+                    assert_eq!(rig.model().notes().lso_frames, 1);
+                    assert_ready(&got);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_train_at_the_ceiling_is_cut_by_the_chip_and_a_larger_one_becomes_two() {
+    for (speed, ceiling) in [(Speed::Super, 32_746), (Speed::High, 16_362), (Speed::Full, 10_218)] {
+        let config = Config::napi(speed);
+        assert_eq!(config.lso, Some(ceiling));
+        let head = segment(true, 0, 0).len();
+        for (len, trains) in [(ceiling - head, 1), (ceiling - head + 1, 2), (60_000, 60_000 / ceiling + 1)] {
+            let mut rig = Rig::new(speed, config);
+            let frame = primed(&segment(true, len, 0));
+            let packet = rig.train(&frame, 1000);
+            rig.send(packet);
+            let got = rig.arrived();
+            assert_eq!(got.iter().map(|frame| unpadded(frame).len() - head).sum::<usize>(), len, "{speed:?} {len}");
+            let notes = rig.model().notes();
+            assert_eq!((notes.bulk_out_frames, notes.lost_sync), (trains as u64, 0), "{speed:?} {len}");
+            assert!(notes.lso_largest <= ceiling as u64);
+            assert_ready(&got.iter().map(|frame| unpadded(frame)).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn a_tagged_train_is_cut_behind_its_tag_and_two_tags_are_left_to_software() {
+    for (mode, config) in modes(Speed::Super) {
+        let plain = segment(true, 5000, 0);
+        for (tags, by_chip) in [(vec![(0x8100, 0x2064)], 1), (vec![(0x88a8, 5), (0x8100, 6)], 0)] {
+            let mut rig = Rig::new(Speed::Super, config);
+            let primed = primed(&plain);
+            let frame = ethernet(&tags).wrap(&primed[14..]);
+            let packet = rig.train(&frame, 1000);
+            rig.send(packet);
+            let got = rig.arrived();
+            assert_eq!((got.len(), rig.model().notes().lso_frames), (5, by_chip), "{mode} {tags:x?}");
+            assert!(got.iter().all(|one| one[12..12 + 4 * tags.len()] == frame[12..12 + 4 * tags.len()]));
+            assert_ready(&got);
+            assert_eq!(rig.driver.numbers().software, 1 - by_chip);
+        }
+    }
+}
+
+#[test]
+fn a_checksum_that_the_chip_cannot_find_is_computed_in_software() {
+    let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
+    let mut sender = Sender::udp(ip(false), 4);
+    if let segue_testkit::build::Ip::V6(v6) = &mut sender.next.ip {
+        v6.extensions.push((60, vec![0; 6]));
+    }
+    let packet = sender.send(333, 0).bytes();
+    let right = ethernet(&[]).wrap(&packet);
+    let frame = ethernet(&[]).wrap(&segue_testkit::build::prime(&packet).unwrap());
+    assert_ne!(right, frame);
+    let packet = rig.packet(&frame, Csum::Partial);
+    rig.send(packet);
+    assert_eq!(rig.arrived(), [right]);
+    assert_eq!((rig.driver.numbers().software, rig.model().notes().csum_frames), (1, 0));
+}
+
+#[test]
+fn a_udp_checksum_that_comes_out_as_zero_is_sent_as_all_ones() {
+    let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
+    // The payload's first word is made what the checksum would be.
+    let mut frame = datagram(true, 0, 64);
+    frame[42..44].fill(0);
+    let clean = |frame: &mut Vec<u8>| {
+        let primed = primed(frame);
+        let sum = segue::checksum::Field::complete(segue::checksum::Sum::of(&primed[34..])).value();
+        (primed, sum)
+    };
+    let (_, sum) = clean(&mut frame);
+    frame[42..44].copy_from_slice(&sum.to_be_bytes());
+    let (primed, sum) = clean(&mut frame);
+    assert_eq!(sum, 0);
+    let packet = rig.packet(&primed, Csum::Partial);
+    rig.send(packet);
+    let got = rig.arrived();
+    assert_eq!(got[0][40..42], [0xff, 0xff]);
+    assert_ready(&got);
+}
+
+#[test]
+fn transfers_are_filled_while_another_is_on_its_way() {
+    let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
+    for n in 0..200 {
+        let packet = rig.packet(&datagram(true, n, 1000), Csum::Unknown);
+        rig.tx.push(packet, rig.driver.limits()).unwrap();
+    }
+    rig.flush();
+    assert_eq!(rig.arrived().len(), 200);
+    // 31 frames of 1042 bytes and their commands are what 32 KiB hold.
+    assert_eq!(rig.driver.numbers().tx_transfers, 200_u64.div_ceil(31));
+
+    // Every one at once, as the older driver did.
+    let mut rig = Rig::new(Speed::Super, Config { kick: Kick::Always, ..Config::napi(Speed::Super) });
+    for n in 0..50 {
+        let packet = rig.packet(&datagram(true, n, 1000), Csum::Unknown);
+        rig.send(packet);
+    }
+    assert_eq!((rig.arrived().len(), rig.driver.numbers().tx_transfers), (50, 50));
+}
+
+#[test]
+fn a_transfer_that_ends_with_a_full_packet_is_followed_by_an_empty_one() {
+    for (speed, packet) in [(Speed::Super, 1024), (Speed::High, 512)] {
+        for extra in [0, 1] {
+            let mut rig = Rig::new(speed, Config::napi(speed));
+            let frame = datagram(true, 1, packet - 8 - 42 + extra);
+            assert_eq!(frame.len() + 8, packet + extra);
+            let one = rig.packet(&frame, Csum::Unknown);
+            rig.send(one);
+            assert_eq!(rig.arrived(), [frame]);
+            let notes = rig.model().notes();
+            assert_eq!((notes.unterminated, notes.lost_sync), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_port_whose_transfers_are_all_on_their_way_holds_back_and_loses_nothing() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut rig = Rig::new(Speed::Super, config);
+        // The partner makes the chip wait.
+        let mut pause = vec![0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0x08, 0, 1, 0xff, 0xff];
+        pause.resize(60, 0);
+        rig.model().receive(pause);
+        rig.step();
+        let mut blocked = false;
+        for n in 0..2000 {
+            let packet = rig.packet(&datagram(true, n, 1000), Csum::Unknown);
+            rig.tx.push(packet, rig.driver.limits()).unwrap();
+            if rig.flush() == Sent::Blocked {
+                blocked = true;
+                break;
+            }
+        }
+        assert!(blocked, "{mode}");
+        rig.driver.usb().sleep(40_000_000);
+        let count = rig.driver.counters().tx.packets as usize + rig.tx.len();
+        let got = rig.arrived();
+        assert_eq!((got.len(), rig.tx.len()), (count, 0), "{mode}");
+        let numbers: Vec<u16> = got.iter().map(|frame| u16::from_be_bytes([frame[42], frame[43]])).collect();
+        assert_eq!(numbers, (0..count as u16).collect::<Vec<_>>(), "{mode}");
+    }
+}
+
+#[test]
+fn sending_that_is_stuck_for_five_seconds_begins_anew() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut rig = Rig::new(Speed::Super, config);
+        // The FIFO stands still without anybody having said so.
+        rig.driver.usb().model.control(write(segue_lan78xx::regs::FCT_TX_CTL), &0_u32.to_le_bytes()).unwrap();
+        let packet = rig.packet(&datagram(true, 1, 100), Csum::Unknown);
+        rig.send(packet);
+        assert!(rig.arrived().is_empty());
+        rig.driver.usb().sleep(5_100_000_000);
+        rig.step();
+        assert_eq!((rig.driver.numbers().tx_timeouts, rig.driver.numbers().tx_errors), (1, 1), "{mode}");
+        let run = segue_lan78xx::regs::fct::EN.to_le_bytes();
+        rig.driver.usb().model.control(write(segue_lan78xx::regs::FCT_TX_CTL), &run).unwrap();
+        let packet = rig.packet(&datagram(true, 2, 100), Csum::Unknown);
+        rig.send(packet);
+        assert_eq!(rig.arrived().len(), 1, "{mode}");
+    }
+}
+
+fn write(register: u16) -> segue_lan78xx::usb::Setup {
+    segue_lan78xx::usb::Setup { request_type: 0x40, request: 0xa0, value: 0, index: register, length: 4 }
+}
+
+#[test]
+fn a_halted_endpoint_runs_again_and_only_frames_on_their_way_are_lost() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut rig = Rig::new(Speed::Super, config);
+        rig.model().inject(Fault::BulkOutStall);
+        rig.model().inject(Fault::BulkInStall);
+        let mut arrived = 0;
+        for n in 0..20 {
+            let packet = rig.packet(&datagram(true, n, 100), Csum::Unknown);
+            rig.send(packet);
+            rig.model().receive(datagram(true, n, 100));
+            arrived += rig.arrived().len();
+        }
+        assert_eq!(arrived, 19, "{mode}");
+        assert_eq!(rig.packets().len(), 20, "{mode}: nothing received was lost");
+        let numbers = rig.driver.numbers();
+        assert_eq!((numbers.halts, numbers.tx_errors, numbers.rx_errors), (2, 1, 1), "{mode}");
+    }
+}

@@ -1,0 +1,129 @@
+//! `segue lan78xx up` on `segue lan78xx model`: segue's own driver, in both forms, over USB/IP and in one process, between
+//! two hosts of this machine's kernel.
+
+use std::io::{PipeWriter, Write};
+use std::net::IpAddr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::{Host, LinkForm, Process};
+use segue_tests::traffic::{self, Place};
+use segue_tests::{Ground, Stat, test_name};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[track_caller]
+fn until(what: &str, process: &mut Process, done: impl Fn(&Process) -> bool) {
+    let begin = Instant::now();
+    while !done(process) {
+        let ended = process.ended().is_some();
+        assert!(!ended && begin.elapsed() < PATIENCE, "no {what}: {}", process.last_words());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn start(host: &Host, program: &Path, words: &[&str]) -> (Process, PipeWriter) {
+    let (stdin, commands) = std::io::pipe().unwrap();
+    let mut command = host.command(program);
+    command.arg("lan78xx").args(words).stdin(stdin);
+    (Process::spawn(command, b"").unwrap(), commands)
+}
+
+fn carrier(host: &Host, device: &str) -> bool {
+    host.run("ip", &["-o", "link", "show", "dev", device]).is_ok_and(|line| line.contains("LOWER_UP"))
+}
+
+fn address(host: &Host, device: &str, v4: &str, v6: &str) {
+    host.run("ip", &["addr", "add", v4, "dev", device]).unwrap();
+    host.run("ip", &["addr", "add", v6, "dev", device, "nodad"]).unwrap();
+}
+
+/// Everything that one form of the driver has to carry, between `lan0` in B and the cable in A or wherever it is.
+fn carry(near: (&Host, &str), far: (&Host, &str)) {
+    address(near.0, near.1, "198.19.0.2/24", "2001:db8:9::2/64");
+    address(far.0, far.1, "198.19.0.1/24", "2001:db8:9::1/64");
+    for ips in [["198.19.0.2", "198.19.0.1"], ["2001:db8:9::2", "2001:db8:9::1"]] {
+        let [here, there]: [IpAddr; 2] = ips.map(|ip| ip.parse().unwrap());
+        let (here, there) = (Place { host: near.0, address: here }, Place { host: far.0, address: there });
+        traffic::pings(here, there, &[56, 1400, 2500]);
+        traffic::file(here, there, traffic::SHORT, 1);
+        traffic::file(there, here, traffic::SHORT, 2);
+        traffic::datagrams(here, there, &[1, 18, 19, 64, 501, 1472, 1473, 9000], 3);
+        traffic::datagrams(there, here, &[1, 18, 19, 64, 501, 1472, 1473, 9000], 4);
+    }
+}
+
+#[test]
+fn both_forms_of_the_driver_carry_everything_over_usbip_at_super_and_high_speed() {
+    for (speed, mode) in [("super", "napi"), ("super", "standard"), ("high", "napi"), ("high", "standard")] {
+        let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+        let (a, b) = (&ground.a, &ground.b);
+        let words = ["model", "--usbip", "198.18.0.1:3240", "--wire", "tap:cable0", "--speed", speed, "--commands"];
+        let (mut model, mut commands) = start(a, &ground.program, &words);
+        until("model", &mut model, |process| process.stderr().contains("is up"));
+        let words = ["up", "--usb", "usbip://198.18.0.1/1-1", "--mode", mode];
+        let (mut driver, _stdin) = start(b, &ground.program, &words);
+        until("driver", &mut driver, |process| process.stderr().contains("is up") && carrier(b, "lan0"));
+        let shown = b.run("ip", &["link", "show", "dev", "lan0"]).unwrap();
+        assert!(shown.contains("02:78:00:00:00:01"), "the adapter's address: {shown}");
+        carry((b, "lan0"), (a, "cable0"));
+
+        let at_chip = Stat::read(a, &ground.program, "lan78xx-model");
+        let note = |key: &str| at_chip.count("usb", "numbers", key);
+        assert!(
+            note("lso_frames") > 0 && note("csum_frames") > note("lso_frames"),
+            "{speed} {mode}: {}",
+            at_chip.json()
+        );
+        for key in ["lost_sync", "unterminated", "unfit", "bad_lso"] {
+            assert_eq!(note(key), 0, "{speed} {mode}: {key}");
+        }
+        let stat = Stat::read(b, &ground.program, "lan0");
+        assert!(stat.drops().is_empty(), "{speed} {mode}: {:?}", stat.drops());
+        let trains = stat.count("lan0", "transmit", "trains");
+        assert_eq!(trains > 0, mode == "napi", "{speed} {mode}: only one form joins what it receives");
+        assert_eq!(stat.count("adapter", "numbers", "link_mbit"), 1000);
+
+        // The interface follows the cable.
+        writeln!(commands, "link down").unwrap();
+        until("carrier off", &mut driver, |_| !carrier(b, "lan0"));
+        writeln!(commands, "link up 100").unwrap();
+        until("carrier on", &mut driver, |_| carrier(b, "lan0"));
+        let [here, there]: [IpAddr; 2] = ["198.19.0.2", "198.19.0.1"].map(|ip| ip.parse().unwrap());
+        traffic::pings(Place { host: b, address: here }, Place { host: a, address: there }, &[56]);
+        // Halted endpoints run again by themselves, under load.
+        for fault in ["stall-in", "stall-out", "fcs", "empty"] {
+            writeln!(commands, "fault {fault}").unwrap();
+            traffic::file(Place { host: b, address: here }, Place { host: a, address: there }, 1 << 20, 5);
+        }
+        let stat = Stat::read(b, &ground.program, "lan0");
+        assert_eq!(stat.count("adapter", "numbers", "halts"), 2, "{speed} {mode}");
+        writeln!(commands, "unplug").unwrap();
+        until("carrier off", &mut driver, |_| !carrier(b, "lan0"));
+        let stat = Stat::read(b, &ground.program, "lan0");
+        assert_eq!(stat.count("adapter", "numbers", "unplugs"), 1, "{speed} {mode}");
+        assert!(driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", driver.last_words());
+        assert!(!b.has_device("lan0"));
+    }
+}
+
+#[test]
+fn both_forms_of_the_driver_carry_everything_on_a_model_in_the_same_process() {
+    for mode in ["napi", "standard"] {
+        let Some(ground) = Ground::apart(test_name!(), &["ping"]) else { return };
+        let (a, b) = (&ground.a, &ground.b);
+        let words = ["up", "--usb", "model", "--wire", "tap:cable0", "--mode", mode, "--mtu", "9000"];
+        let (mut driver, _stdin) = start(b, &ground.program, &words);
+        until("driver", &mut driver, |process| process.stderr().contains("is up") && carrier(b, "lan0"));
+        // The cable's end moves to the other host.
+        let target = a.net_path();
+        b.run("ip", &["link", "set", "dev", "cable0", "netns", &target]).unwrap();
+        a.run("ip", &["link", "set", "dev", "cable0", "up"]).unwrap();
+        carry((b, "lan0"), (a, "cable0"));
+        let stat = Stat::read(b, &ground.program, "lan0");
+        assert!(stat.drops().is_empty(), "{mode}: {:?}", stat.drops());
+        // Two segments of this MTU are more than the older form lets the chip cut.
+        assert_eq!(stat.count("adapter", "numbers", "lso") > 0, mode == "napi", "{mode}");
+    }
+}

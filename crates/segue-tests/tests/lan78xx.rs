@@ -1,0 +1,238 @@
+//! The model of a LAN78xx adapter, as the Linux kernel's own driver sees it: a guest with Debian's unmodified lan78xx attaches
+//! models that `segue lan78xx model` serves by USB/IP, at super and at high speed, and then `segue lan78xx up` takes one from
+//! it by usbfs. One boot for all.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::{PipeWriter, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::{Host, Process};
+use segue_tests::traffic::{self, Digested};
+use segue_tests::{Ground, Random, Stat, skip, test_name};
+
+const BOOT: Duration = Duration::from_secs(90);
+const ALL: Duration = Duration::from_secs(400);
+
+/// Bytes of each file.
+fn file_len() -> u64 {
+    if env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1") { 32 << 20 } else { 4 << 20 }
+}
+
+/// Number, speed, what is wrong with it.
+const MODELS: &[(u8, &str, &str, Option<&str>)] = &[
+    (0, "lan7800", "super", None),
+    (1, "lan7850", "high", None),
+    (2, "lan7800", "super", None),
+    (8, "lan7800", "super", Some("lie checksum")),
+    (9, "lan7800", "super", Some("lie header")),
+];
+
+/// The guest that `lab/vm-build` made, and the script that boots it; or what is missing.
+fn guest() -> Result<(PathBuf, PathBuf), String> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let cache = env::var_os("SEGUE_VM_CACHE").map_or_else(|| top.join("target/vm"), PathBuf::from);
+    for file in ["vmlinux", "initrd.cpio"] {
+        if !cache.join(file).exists() {
+            return Err(format!("no guest in {} (lab/vm-build)", cache.display()));
+        }
+    }
+    Ok((cache.canonicalize().map_err(|error| error.to_string())?, top.join("lab/vm-run")))
+}
+
+/// A model that is served, and its stdin.
+struct Model {
+    process: Process,
+    commands: PipeWriter,
+}
+
+impl Model {
+    #[track_caller]
+    fn start(host: &Host, program: &Path, (number, chip, speed, lie): (u8, &str, &str, Option<&str>)) -> Model {
+        let (stdin, commands) = std::io::pipe().unwrap();
+        let cable = format!("cable{number}");
+        let mut command = host.command(program);
+        command.args(["lan78xx", "model", "--commands", "--chip", chip, "--speed", speed]);
+        command.args(["--usbip", &format!("198.18.0.1:{}", 3240 + u16::from(number))]);
+        command.args(["--wire", &format!("tap:{cable}"), "--mac", &format!("02:78:00:00:00:0{number}")]);
+        command.args(["--name", &format!("model{number}")]).stdin(stdin);
+        let mut model = Model { process: Process::spawn(command, b"").unwrap(), commands };
+        let begin = Instant::now();
+        while !host.has_device(&cable) || !model.process.stderr().contains("is up") {
+            let ended = model.process.ended().is_some();
+            assert!(!ended && begin.elapsed() < BOOT, "no model: {}", model.process.last_words());
+            thread::sleep(Duration::from_millis(5));
+        }
+        host.run("ip", &["link", "set", &cable, "master", "br0"]).unwrap();
+        host.run("ip", &["addr", "add", &format!("198.18.10{number}.1/24"), "dev", "br0"]).unwrap();
+        host.run("ip", &["addr", "add", &format!("2001:db8:10{number}::1/64"), "dev", "br0", "nodad"]).unwrap();
+        if let Some(lie) = lie {
+            model.say(lie);
+        }
+        model
+    }
+
+    fn say(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").unwrap();
+    }
+}
+
+/// The MTU of a model's cable and of what it ends in.
+fn set_mtu(host: &Host, number: u8, mtu: &str) {
+    for device in [&format!("cable{number}"), "br0"] {
+        host.run("ip", &["link", "set", device, "mtu", mtu]).unwrap();
+    }
+}
+
+/// Datagrams that the guest echoes.
+fn datagrams(host: &Host, far: IpAddr, seed: u64) {
+    let socket = traffic::inside(host, || UdpSocket::bind("[::]:0")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let far = match far {
+        IpAddr::V4(v4) => IpAddr::V6(v4.to_ipv6_mapped()),
+        IpAddr::V6(_) => far,
+    };
+    socket.connect((far, 5002)).unwrap();
+    let mut random = Random::new(seed);
+    for size in [1, 18, 22, 23, 64, 501, 1300, 1472, 1473, 2600, 9000] {
+        let bytes = random.bytes(size);
+        socket.send(&bytes).unwrap();
+        let mut buffer = vec![0; 1 << 16];
+        let len = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{size} bytes echoed by {far}: {error}"));
+        assert!(buffer[..len] == bytes, "{size} bytes echoed by {far}: {len} came back, or others");
+    }
+}
+
+#[test]
+fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed() {
+    let (cache, run) = match guest() {
+        Ok(found) => found,
+        Err(why) => return skip(test_name!(), &why),
+    };
+    let Some(ground) = Ground::apart(test_name!(), &["bash", "cpio", "qemu-system-x86_64"]) else { return };
+    let host = &ground.a;
+    // The guest's way to the models, and a card of the guest at the other end of their cables: what speaks VLAN there.
+    for tap in ["tap0", "tap1"] {
+        host.run("ip", &["tuntap", "add", "dev", tap, "mode", "tap"]).unwrap();
+        host.run("ip", &["link", "set", tap, "up"]).unwrap();
+    }
+    host.run("ip", &["addr", "add", "198.18.0.1/24", "dev", "tap0"]).unwrap();
+    host.run("ip", &["link", "add", "br0", "type", "bridge"]).unwrap();
+    host.run("ip", &["link", "set", "tap1", "master", "br0"]).unwrap();
+    host.run("ip", &["link", "set", "br0", "up"]).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lan78xx.sh");
+    let soak = env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1");
+    let mut command = host.command("bash");
+    command.arg(run).arg("--cache").arg(cache).args(["--tap", "tap0", "--tap", "tap1", "--timeout", "500"]);
+    command.args(["--env", "MODELS=0 1", "--env", if soak { "CYCLES=20" } else { "CYCLES=3" }]);
+    command.arg("--add").arg(&ground.program);
+    command.arg("--env").arg(format!("FILE_LEN={}", file_len())).arg("--script").arg(script);
+    let mut guest = Process::spawn(command, b"").unwrap();
+    let mut models: BTreeMap<u8, Model> =
+        MODELS.iter().map(|model| (model.0, Model::start(host, &ground.program, *model))).collect();
+
+    // Files from the guest, and one for it.
+    let (tell, arrived) = std::sync::mpsc::channel::<Result<Digested, String>>();
+    let sink = traffic::inside(host, || TcpListener::bind("[::]:5010")).unwrap();
+    thread::spawn(move || {
+        for stream in sink.incoming().flatten() {
+            let got = traffic::receive_file(stream).map_err(|error| error.to_string());
+            if tell.send(got).is_err() {
+                return;
+            }
+        }
+    });
+    let source = traffic::inside(host, || TcpListener::bind("[::]:5011")).unwrap();
+    let (tell_sent, sent) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for (seed, stream) in source.incoming().flatten().enumerate() {
+            let got = traffic::send_file(stream, file_len(), seed as u64).map_err(|error| error.to_string());
+            if tell_sent.send(got).is_err() {
+                return;
+            }
+        }
+    });
+
+    let begin = Instant::now();
+    let (mut heard, mut gone) = (Vec::new(), Vec::new());
+    loop {
+        let text = guest.stdout();
+        let lines: Vec<String> =
+            text.lines().filter_map(|line| line.trim_end().strip_prefix("@ ")).map(String::from).collect();
+        for line in &lines[heard.len()..] {
+            if let Some((number, wish)) = line.split_once(" please ") {
+                let number: u8 = number.parse().unwrap();
+                match wish {
+                    "udp" => {
+                        datagrams(host, IpAddr::from([198, 18, 100 + number, 2]), 1);
+                        let far: IpAddr = format!("2001:db8:10{number}::2").parse().unwrap();
+                        datagrams(host, far, 2);
+                        let done = || TcpStream::connect_timeout(&([198, 18, 0, 2], 5999).into(), BOOT);
+                        traffic::inside(host, done).unwrap();
+                    }
+                    "mtu 9000" => set_mtu(host, number, "9000"),
+                    "unplug" => {
+                        set_mtu(host, number, "1500");
+                        gone.push((number, Stat::read(host, &ground.program, &format!("model{number}"))));
+                        models.get_mut(&number).unwrap().say("unplug");
+                    }
+                    other => models.get_mut(&number).unwrap().say(other),
+                }
+            }
+        }
+        heard = lines;
+        if heard.iter().any(|line| line == "end") {
+            break;
+        }
+        let words = || format!("{text}\n{}", guest.stderr());
+        assert!(begin.elapsed() < ALL, "the guest has not come to its end:\n{}", words());
+        if guest.ended().is_some() {
+            panic!("the guest has ended early:\n{text}\n{}", guest.last_words());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let all = heard.join("\n");
+    let failed: Vec<&String> = heard.iter().filter(|line| line.contains("fail") || line.contains(" no ")).collect();
+    let expected_failure = ["9 ping failed"];
+    assert_eq!(failed, expected_failure, "{all}");
+    let complaints: Vec<&String> = heard.iter().filter(|line| line.starts_with("complaint")).collect();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    let said = |word: &str| -> Vec<String> {
+        heard.iter().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned()).collect()
+    };
+    for (number, ..) in &MODELS[..2] {
+        assert_eq!(said(&format!("{number} link ")), ["1000Mb/s Full"], "{all}");
+        assert_eq!(said(&format!("{number} slow ")), ["100Mb/s"], "{all}");
+    }
+    let wrong: Vec<&String> = heard.iter().filter(|line| line.contains("counter") && !line.ends_with(" 0")).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    for mode in ["napi", "standard"] {
+        assert_eq!(said(&format!("2 {mode} exit ")), ["0"], "{all}");
+    }
+    assert!(said("8 complaints").iter().all(|count| count != "0"), "an inverted checksum went unnoticed: {all}");
+
+    let file = Digested { len: file_len(), sha256: said("file ").concat() };
+    let arrived: Vec<_> = arrived.try_iter().collect();
+    assert_eq!(arrived, vec![Ok(file); 10], "files from the guest");
+    let got: Vec<String> =
+        heard.iter().filter_map(|line| line.split_once(" got ")).map(|(_, hash)| hash.into()).collect();
+    let sent: Vec<String> = sent.try_iter().map(|sent| sent.unwrap().sha256).collect();
+    assert_eq!((sent.len(), &got), (6, &sent), "files to the guest");
+
+    for (number, stat) in gone {
+        let note = |key: &str| stat.count("usb", "numbers", key);
+        assert!(note("lso_frames") > 0, "model {number}: {}", stat.json());
+        let jumbo = if number < 2 { &["rx_greater_1518_byte_frames", "tx_greater_1518_byte_frames"][..] } else { &[] };
+        for key in jumbo {
+            assert!(stat.count(&format!("cable{number}"), "numbers", key) > 0, "model {number}: no {key}");
+        }
+        for key in ["lost_sync", "unterminated", "unfit", "bad_lso"] {
+            assert_eq!(note(key), 0, "model {number}: {key}");
+        }
+    }
+    let status = guest.wait(Duration::from_secs(30)).unwrap();
+    assert!(status.success(), "{status}: {all}");
+}

@@ -1,0 +1,129 @@
+#!/bin/sh
+# The guest's side of lan78xx.rs: the kernel's own lan78xx driver on models that the host serves by USB/IP.
+# Model N answers on port 3240+N; its cable ends in a bridge of the host, 198.18.10N.1 and 2001:db8:10N::1, and so does
+# eth1 here, which is kept apart in a namespace and has VLAN 100, 198.18.11N.1 (not every host's kernel has VLANs).
+# Ports at the host: 5010 takes a file, 5011 gives one; in the namespace: 5010 hashes, 5011 gives the file; here 5002
+# echoes datagrams.
+# What it tells the host is a line with "@ " in front; "@ please WORDS" asks for a command to the model.
+say() { echo "@ $*"; }
+try() { # NAME COMMAND...: says whether it worked
+    name=$1; shift
+    if "$@" > /tmp/try 2>&1; then say "$name ok"; else say "$name failed: $(tail -n3 /tmp/try | tr '\n' ' ')"; fi
+}
+dmesg -n 1
+sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0
+modprobe -a vhci-hcd lan78xx microchip 8021q tun || exit 3
+ip link set eth0 up && ip addr add 198.18.0.2/24 dev eth0 || exit 4
+head -c "$FILE_LEN" /dev/urandom > /tmp/file
+ip netns add peer && ip link set eth1 netns peer || exit 6
+peer() { ip netns exec peer "$@"; }
+peer ip link set eth1 up
+peer ip link add link eth1 name v100 type vlan id 100 && peer ip link set v100 up || exit 7
+peer socat TCP4-LISTEN:5010,fork,reuseaddr SYSTEM:sha256sum &
+peer socat -U TCP4-LISTEN:5011,fork,reuseaddr OPEN:/tmp/file,rdonly &
+sum=$(sha256sum < /tmp/file | cut -d' ' -f1)
+say file "$sum"
+socat -b 65536 UDP6-RECVFROM:5002,ipv6only=0,fork PIPE &
+retry 20 sh -c 'ss -Huln | grep -q :5002' || exit 5
+dmesg -c > /dev/null
+
+# For retry, which runs programs only.
+printf '#!/bin/sh\ntest "$(cat "/sys/class/net/$1/carrier" 2>/dev/null)" = "$2"\n' > /bin/carrier
+chmod +x /bin/carrier
+# The interface of a model has the last byte of its address.
+find_dev() { dev=$(grep -l "02:78:00:00:00:0$1" /sys/class/net/*/address 2>/dev/null | grep -v '\.100' | head -n1); dev=${dev%/address}; dev=${dev##*/}; test -n "$dev"; }
+attach() { # N
+    retry 20 usbip --tcp-port $((3240 + $1)) attach -r 198.18.0.1 -b 1-1 > /tmp/try 2>&1 || { say "$1 attach failed"; return 1; }
+    for _ in $(seq 100); do find_dev "$1" && break; sleep 0.1; done
+    [ -n "$dev" ] || { say "$1 no interface"; return 1; }
+    ip link set "$dev" up
+    ip addr add "198.18.10$1.2/24" dev "$dev"; ip addr add "2001:db8:10$1::2/64" dev "$dev" nodad
+    retry 10 carrier "$dev" 1 || say "$1 no carrier"
+}
+pings() { # N SIZE: both families
+    ping -c2 -i0.2 -W5 -s "$2" "198.18.10$1.1" && ping -c2 -i0.2 -W5 -s "$2" "2001:db8:10$1::1"
+}
+send() { timeout 60 socat -u OPEN:/tmp/file,rdonly "$1"; }
+fetch() { # NAME ADDRESS
+    say "$1 got $(timeout 60 socat -u "$2" - | sha256sum | cut -d' ' -f1)"
+}
+
+for n in $MODELS; do
+    attach "$n" || continue
+    say "$n link $(ethtool "$dev" | sed -n 's/^\s*\(Speed\|Duplex\): //p' | tr '\n' ' ')"
+    try "$n ping56" pings "$n" 56
+    try "$n ping1400" pings "$n" 1400
+    try "$n send4" send "TCP4:198.18.10$n.1:5010"
+    try "$n send6" send "TCP6:[2001:db8:10$n::1]:5010"
+    fetch "$n get4" "TCP4:198.18.10$n.1:5011"
+    fetch "$n get6" "TCP6:[2001:db8:10$n::1]:5011"
+    say "$n please udp"
+    timeout 60 socat -u TCP4-LISTEN:5999,reuseaddr - > /dev/null || say "$n no udp"
+    peer ip addr add "198.18.11$n.1/24" dev v100
+    ip link add link "$dev" name "$dev.100" type vlan id 100
+    ip link set "$dev.100" up; ip addr add "198.18.11$n.2/24" dev "$dev.100"
+    try "$n vlan-ping" ping -c2 -i0.2 -W5 -s 1400 "198.18.11$n.1"
+    try "$n vlan-send" test "$(timeout 60 socat -t 30 - "TCP4:198.18.11$n.1:5010" < /tmp/file | cut -c1-64)" = "$sum"
+    try "$n vlan-get" test "$(timeout 60 socat -u "TCP4:198.18.11$n.1:5011" - | sha256sum | cut -c1-64)" = "$sum"
+    ip link del "$dev.100"
+    say "$n please mtu 9000"
+    try "$n mtu" ip link set "$dev" mtu 9000
+    sleep 1
+    try "$n ping8972" pings "$n" 8972
+    try "$n jumbo-send" send "TCP4:198.18.10$n.1:5010"
+    try "$n promisc" sh -c "ip link set $dev promisc on && ip link set $dev promisc off"
+    for _ in $(seq "$CYCLES"); do
+        ip link set "$dev" down; ip link set "$dev" up
+        ip addr add "2001:db8:10$n::2/64" dev "$dev" nodad
+        retry 10 carrier "$dev" 1 || say "$n no carrier after up"
+    done
+    try "$n ping-after-up" pings "$n" 56
+    say "$n please link down"
+    try "$n carrier-off" retry 10 carrier "$dev" 0
+    say "$n please link up 100"
+    try "$n carrier-on" retry 10 carrier "$dev" 1
+    say "$n slow $(ethtool "$dev" | sed -n 's/^\s*Speed: //p')"
+    try "$n ping-slow" pings "$n" 1400
+    for name in "RX FCS Errors" "RX Dropped Frames" "TX FCS Errors"; do
+        say "$n counter $name $(ethtool -S "$dev" | sed -n "s/^ *$name: //p")"
+    done
+    say "$n counter rx_errors $(cat "/sys/class/net/$dev/statistics/rx_errors")"
+    say "$n please unplug"
+    try "$n gone" retry 10 sh -c "! test -e /sys/class/net/$dev"
+done
+
+# The same adapter without the kernel's driver: segue takes it from there, and gives it back at its end.
+if attach 2; then
+    ip link set "$dev" down; ip addr flush dev "$dev"
+    for mode in napi standard; do
+        /lab/segue lan78xx up --dev lan0 --mode $mode 2> /tmp/segue.log &
+        pid=$!
+        retry 20 carrier lan0 1 || say "2 no carrier of lan0: $(cat /tmp/segue.log)"
+        ip addr add 198.18.102.2/24 dev lan0; ip addr add 2001:db8:102::2/64 dev lan0 nodad
+        try "2 $mode ping56" pings 2 56
+        try "2 $mode ping1400" pings 2 1400
+        try "2 $mode send4" send TCP4:198.18.102.1:5010
+        try "2 $mode send6" send "TCP6:[2001:db8:102::1]:5010"
+        fetch "2 $mode get4" TCP4:198.18.102.1:5011
+        kill $pid; wait $pid; say "2 $mode exit $?"
+        try "2 $mode driver-back" retry 10 sh -c "grep -q 02:78:00:00:00:02 /sys/class/net/*/address"
+    done
+    say "2 please unplug"
+    sleep 1
+fi
+dmesg -c > /tmp/log
+# The VLAN table of an adapter that is gone cannot be cleared; the kernel says so on every one.
+grep -v 'failed to kill vid 0081/0' /tmp/log | grep -iE 'csum|checksum fail|WARNING|BUG:|Oops|call trace|kevent .* dropped|unexpected|failed to|timed out' | while read -r line; do
+    say "complaint $line"
+done
+nstat -az | while read -r name value _; do
+    case $name in *Csum*|*InErr*) say "counter $name $value" ;; esac
+done
+
+# Chips that are wrong: the kernel must notice, or what was seen above means nothing.
+attach 8 && ping -c2 -W2 198.18.108.1 > /dev/null 2>&1
+say "8 complaints $(dmesg | grep -c 'hw csum failure')"
+attach 9
+if ping -c2 -W2 198.18.109.1 > /dev/null 2>&1; then say "9 ping ok"; else say "9 ping failed"; fi
+say end
+exit 0
