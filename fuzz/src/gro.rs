@@ -4,8 +4,9 @@ use segue::packet::Start;
 use crate::input::Input;
 use crate::properties::{Arrival, Promise, Setting, broken};
 use crate::streams;
+use crate::ways::disagreement;
 
-/// GRO on a sequence of arbitrary frames: every promise of the engine is kept.
+/// GRO on a sequence of arbitrary frames: every promise of the engine is kept, and the short way gives what the long way does.
 ///
 /// The first byte says where frames begin (bit 0: with IP), whose rules decide (bit 1: those of Linux; with bit 5 those of
 /// a receiver, or those of older and newer kernels), and how small the limits are (bits 2 to 4). Then each frame has two bytes of length before it; a length over what is there takes the rest.
@@ -40,6 +41,8 @@ pub fn gro(data: &[u8]) {
     let is_linux = matches!(profile, Profile::Linux(_));
     found.retain(|violation| !is_linux || violation.promise != Promise::Transparency);
     assert!(found.is_empty(), "{found:?}");
+    let what = disagreement(&arrivals, &setting);
+    assert!(what.is_none(), "{}", what.unwrap_or_default());
 }
 
 fn frames(mut input: Input<'_>) -> Vec<Arrival> {

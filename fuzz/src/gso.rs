@@ -1,12 +1,13 @@
-use segue::gso::{Arena, Frames, Limits, finish, split, split_linear};
+use segue::gso::{Arena, Fragment, Frames, Limits, finish, split, split_linear};
 use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Remote, Start, TrainCsum, Tunnels, Unit};
+use segue_testkit::fragment::reassemble;
 use segue_testkit::oracle::{self, Owed, verify, verify_owed};
 
 use crate::input::Input;
 use crate::streams;
 
 /// GSO on an arbitrary frame with arbitrary metadata: it ends, both forms agree, no payload is lost or changed, limits are
-/// kept, and a train with good headers gives good packets.
+/// kept, a train with good headers gives good packets, and fragments of a good packet are that packet.
 pub fn gso(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
@@ -14,7 +15,7 @@ pub fn gso(data: &[u8]) {
     let gso =
         Gso { kind: if how & 2 == 0 { GsoKind::Tcp } else { GsoKind::Udp }, size: input.u16(), fixed_ids: input.u16() };
     let can = input.u8();
-    let limits = Limits {
+    let mut limits = Limits {
         csum: can & 1 != 0,
         outer_csum: can & 2 != 0,
         tso4: can & 4 != 0,
@@ -24,11 +25,27 @@ pub fn gso(data: &[u8]) {
         max_segs: if can & 64 == 0 { 65_535 } else { usize::from(input.u8()) },
         max_udp_segs: if can & 64 == 0 { 65_535 } else { usize::from(input.u8()) },
         max_pieces: if can & 128 == 0 { usize::MAX } else { usize::from(input.u8()) },
+        ..Limits::NONE
     };
     let states = input.u8();
+    if states & 0x40 != 0 {
+        limits.mtu = usize::from(input.u16());
+        let more = input.u8();
+        limits.fragment = match more & 3 {
+            0 => Fragment::Never,
+            1 => Fragment::Router,
+            2 => Fragment::Sender { clears_df: false },
+            _ => Fragment::Sender { clears_df: true },
+        };
+        limits.header_room = usize::from(more >> 2 & 15);
+        limits.max_piece = if more & 64 == 0 { usize::MAX } else { usize::from(input.u8()) };
+        limits.max_head = if more & 128 == 0 { usize::MAX } else { usize::from(input.u8()) };
+    }
     let bytes = input.rest().to_vec();
     let ports = streams::ports();
     let tunnels = ports.gue.iter().fold(Tunnels::NONE, |tunnels, &port| tunnels.with_gue(port));
+    let tunnels = ports.vxlan.iter().fold(tunnels, |tunnels, &port| tunnels.with(port, Kind::Vxlan));
+    let tunnels = ports.geneve.iter().fold(tunnels, |tunnels, &port| tunnels.with(port, Kind::Geneve));
     let tunnels = ports.fou.iter().fold(tunnels, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol));
 
     let mut packet = Packet::default();
@@ -57,6 +74,7 @@ pub fn gso(data: &[u8]) {
     assert_eq!(frames.frames().len(), count.unwrap_or(0));
     let mut payload = Vec::new();
     for (segment, frame) in arena.segments().iter().zip(frames.frames()) {
+        let l3 = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
         let mut whole = arena.head(segment).to_vec();
         let range = segment.payload.start as usize..segment.payload.end as usize;
         let pieces: Vec<u8> = packet.payload.pieces(range).flatten().copied().collect();
@@ -64,15 +82,32 @@ pub fn gso(data: &[u8]) {
         whole.extend(pieces);
         assert_eq!(frames.bytes(frame), whole);
         assert_eq!((frame.csum, frame.gso), (segment.csum, segment.gso));
+        assert_eq!(frame.room as usize, limits.header_room);
+        let is_padded = packet.layout.is_padded();
+        assert!(segment.gso.is_some() || is_padded || whole.len() - l3 <= limits.mtu, "longer than the MTU");
         if let Some(gso) = segment.gso {
             let most = if gso.kind == GsoKind::Tcp { limits.max_segs } else { limits.max_udp_segs };
             assert!(limits.csum && whole.len() <= limits.max_bytes && gso.segs(segment.payload.len()) <= most);
         }
     }
-    if count.is_ok() {
-        assert!(packet.payload.pieces(0..packet.payload.len()).flatten().eq(&payload), "the payload is what it was");
-    }
     let is_train = matches!(packet.offload.unit, Unit::Train { .. });
+    // Padding is no part of the last fragment.
+    let is_cut = !is_train && count.is_ok_and(|count| count > 1);
+    let kept = if is_cut && packet.layout.is_padded() { packet.layout.end() - packet.head.len() } else { usize::MAX };
+    if count.is_ok() {
+        assert!(packet.payload.pieces(0..kept).flatten().eq(&payload), "the payload is what it was");
+    }
+    let is_plain = start == Start::Ip && packet.layout.ip_levels() == 1 && !claimed;
+    if is_cut && is_plain && packet.offload.unit == Unit::Whole(Csum::Unknown) {
+        let good = |bytes: &[u8]| verify(bytes, oracle::Start::Ip, &ports).is_ok();
+        let all: Vec<Vec<u8>> = frames.frames().iter().map(|frame| frames.bytes(frame).to_vec()).collect();
+        // A fragment that is cut again has no beginning, or no end, to be put together with.
+        if good(&bytes) && packet.layout.stop() != segue::packet::Stop::Fragment {
+            let together = reassemble(&all).unwrap_or_else(|what| panic!("{what}: {all:02x?}"));
+            assert_eq!(together.len(), bytes.len());
+            assert!(good(&together), "what is put together is as good");
+        }
+    }
     if !is_train {
         let _ = finish(&mut packet);
         return;

@@ -1,5 +1,5 @@
 use segue::wire::parse::{MAX_HEADERS, Start};
-use segue::wire::{Stop, Tunnels, parse as parse_packet};
+use segue::wire::{Kind, Stop, Tunnels, parse as parse_packet};
 
 use crate::input::Input;
 
@@ -11,6 +11,7 @@ pub fn parse(data: &[u8]) {
     let start = if input.u8() & 1 == 0 { Start::Ethernet } else { Start::Ip };
     let bytes = input.rest();
     let tunnels = Tunnels::NONE.with_gue(6080).with_gue(6086).with_fou(5554, 4).with_fou(5547, 47).with_fou(5541, 41);
+    let tunnels = tunnels.with_fou(5558, 143).with(4789, Kind::Vxlan).with(4790, Kind::Vxlan).with(6081, Kind::Geneve);
     for tunnels in [Tunnels::NONE, tunnels] {
         let layout = parse_packet(bytes, start, &tunnels);
         assert!(layout.headers().len() <= MAX_HEADERS);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use segue::gro::Profile;
 
 /// What the command line said.
 #[derive(Debug, Parser)]
@@ -67,10 +68,16 @@ pub(crate) enum Command {
     Gateway(Gateway),
     /// counters and reasons of what runs
     Stat(Stat),
+    /// settings of what runs, read and changed while packets move
+    Set(Set),
+    /// tunnels and gateways of a file, as one service
+    Run(Run),
     /// what this host can do, and what would fix the rest
     Doctor,
     /// two hosts with a tunnel between them: the demonstration
     Lab(Lab),
+    /// tables of measurements beside what others published
+    Bench(Bench),
     /// capture files: merge, split, decap, verify, stat
     Pcap(crate::pcap::args::Pcap),
     /// a USB network adapter without a kernel driver, or a model
@@ -90,6 +97,12 @@ pub(crate) struct Tunnel {
     /// Write what crosses the outside to a capture file
     #[arg(long, value_name = "FILE.pcap")]
     pub(crate) trace: Option<PathBuf>,
+    /// A setting to begin with, as segue set knows it; may be given several times
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
+    pub(crate) set: Vec<(String, String)>,
+    /// The process that watches over this one, and with which it ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) supervised: Option<i32>,
     /// Words and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
@@ -110,24 +123,39 @@ pub(crate) struct Gateway {
     /// Leave packets as they come
     #[arg(long)]
     pub(crate) no_lro: bool,
-    /// Which packets form a train: every byte restorable, or as Linux does
-    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = PossibleValuesParser::new(["strict", "linux"]))]
-    pub(crate) profile: String,
-    /// Longest time that a packet waits for the next, microseconds; 0 waits for none
+    /// Whose rules: strict (the default), linux, linux:VERSION or lro
+    #[arg(long, value_name = "NAME", value_parser = crate::profile::parse)]
+    pub(crate) profile: Option<Profile>,
+    /// Let pure ACKs collapse to the newest (profile lro)
+    #[arg(long)]
+    pub(crate) ack_aggregation: bool,
+    /// Most ACKs that one may stand for
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "ack_aggregation", value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    pub(crate) max_acks: u32,
+    /// Pages to receive into, or a buffer for each frame
+    #[arg(long, value_name = "SIZE", default_value = "32k", value_parser = PossibleValuesParser::new(["4k", "8k", "16k", "32k", "frame"]))]
+    pub(crate) page: String,
+    /// Longest wait of a packet for the next, microseconds
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000))]
     pub(crate) hold_us: u64,
     /// Largest train, bytes
     #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) max_bytes: u32,
-    /// Most packets of a train; of datagrams never more than 64
+    /// Most packets of a train; 64 datagrams at most
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_packets: u32,
-    /// The MTU of a TAP that is made; the other side's when not given
+    /// MTU of a TAP that is made; else the other side's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_521))]
     pub(crate) tap_mtu: Option<u32>,
     /// The name for segue stat; IN-OUT when not given
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// A setting to begin with, as segue set knows it; may be given several times
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
+    pub(crate) set: Vec<(String, String)>,
+    /// The process that watches over this one, and with which it ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) supervised: Option<i32>,
 }
 
 /// `segue stat`
@@ -152,6 +180,31 @@ pub(crate) struct Stat {
     /// Every column, however wide
     #[arg(short = 'd', long)]
     pub(crate) details: bool,
+}
+
+/// `segue run`
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// The file: a [[tunnel]] or [[gateway]] for each; keys are the words and options of the command
+    #[arg(short = 'c', long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print what would run and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    pub(crate) check: bool,
+}
+
+/// `segue set`
+#[derive(Args, Debug)]
+pub(crate) struct Set {
+    /// Which instance
+    #[arg(value_name = "INSTANCE")]
+    pub(crate) instance: Option<String>,
+    /// Nothing lists all; KNOB reads one; KNOB VALUE or KNOB=VALUE sets it, several at once all or none
+    #[arg(value_name = "KNOB")]
+    pub(crate) words: Vec<String>,
+    /// Say whether it could be set, and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    pub(crate) check: bool,
 }
 
 /// `segue lab`
@@ -195,11 +248,46 @@ pub(crate) struct Lab {
     pub(crate) progress: String,
 }
 
+/// `segue bench`
+#[derive(Args, Debug)]
+pub(crate) struct Bench {
+    /// Which one: lro (receiving), ack (sending)
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack"]))]
+    pub(crate) name: Option<String>,
+    /// Every row
+    #[arg(long, conflicts_with = "quick")]
+    pub(crate) all: bool,
+    /// A few rows, one run of one second each: whether it works
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only rows that have all these words, as "lro 4k"; several times: any of them
+    #[arg(long, value_name = "WORDS", conflicts_with_all = ["all"])]
+    pub(crate) rows: Vec<String>,
+    /// Measurements of each row, 5 when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: Option<u32>,
+    /// Seconds of one measurement, 2 when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: Option<u32>,
+    /// Per cent of its processor that the host under test may use
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) quota: Option<u32>,
+    /// Say how many rows there are, how long they take and their words
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// How progress is shown on stderr
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "never", "json"]))]
+    pub(crate) progress: String,
+    /// One end of a load: what a bench starts in its hosts
+    #[arg(long, hide = true, conflicts_with = "name")]
+    pub(crate) end: Option<String>,
+}
+
 /// `segue schema`
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "lab"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "lab", "bench", "pcap"]))]
     pub(crate) of: Option<String>,
 }
 
@@ -218,8 +306,11 @@ impl Command {
             Command::Tunnel(_) => "tunnel",
             Command::Gateway(_) => "gateway",
             Command::Stat(_) => "stat",
+            Command::Set(_) => "set",
+            Command::Run(_) => "run",
             Command::Doctor => "doctor",
             Command::Lab(_) => "lab",
+            Command::Bench(_) => "bench",
             Command::Pcap(_) => "pcap",
             Command::Lan78xx(_) => "lan78xx",
             Command::Schema(_) => "schema",

@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     System,
     /// A running instance reports that it is not well.
     Unhealthy,
+    /// A configuration file says something that cannot be.
+    Config,
     /// A file is cut off, damaged, or not what it should be.
     Damaged,
     /// What was found has been shown already; only the exit status is left to give.
@@ -62,6 +64,7 @@ impl Kind {
             Kind::Unreachable => "unreachable",
             Kind::System => "system",
             Kind::Unhealthy => "unhealthy",
+            Kind::Config => "config",
             Kind::Damaged => "damaged",
             Kind::Shown => "shown",
             Kind::Internal => "internal",
@@ -92,6 +95,27 @@ pub(crate) struct Place {
     pub(crate) nearest: Option<String>,
 }
 
+/// Which place of a file is wrong, shown with a caret under it.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// The file as it was named.
+    pub(crate) file: String,
+    /// The line, from 1.
+    pub(crate) line: usize,
+    /// The column in characters, from 1.
+    pub(crate) column: usize,
+    /// How many characters are wrong, at least 1.
+    pub(crate) width: usize,
+    /// The line itself.
+    pub(crate) text: String,
+    /// What to write beside the caret.
+    pub(crate) note: String,
+    /// The nearest right word, if there is one.
+    pub(crate) nearest: Option<String>,
+    /// What else is wrong in the file.
+    pub(crate) more: Vec<Error>,
+}
+
 /// A failure that a person can act on.
 #[derive(Clone, Debug)]
 pub(crate) struct Error {
@@ -106,12 +130,14 @@ pub(crate) struct Error {
     pub(crate) os_error: Option<i32>,
     /// The wrong word. On the heap, to keep `Result`s small.
     pub(crate) place: Option<Box<Place>>,
+    /// The wrong place of a file.
+    pub(crate) source: Option<Box<Source>>,
 }
 
 impl Error {
     /// A failure with what happened and what to try.
     pub(crate) fn new(kind: Kind, message: impl Into<String>, hint: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), why: None, hint: hint.into(), os_error: None, place: None }
+        Error { kind, message: message.into(), why: None, hint: hint.into(), os_error: None, place: None, source: None }
     }
 
     /// A refusal of the system: `message`, then its text.
@@ -149,7 +175,20 @@ impl Error {
     pub(crate) fn text(&self) -> String {
         const BAD: Style = AnsiColor::Red.on_default().bold();
         const BOLD: Style = Style::new().bold();
-        let mut text = format!("{BAD}error:{BAD:#} {}\n", self.message);
+        let mut text = match &self.source {
+            None => format!("{BAD}error:{BAD:#} {}\n", self.message),
+            Some(source) => {
+                let Source { file, line, column, width, text, note, .. } = &**source;
+                let gutter = " ".repeat(line.to_string().len());
+                let (text, before) = (shown(text), " ".repeat(column.saturating_sub(1)));
+                let caret = format!("{before}{BAD}{}{BAD:#} {note}", "^".repeat(*width));
+                let caret = caret.trim_end();
+                let message = &self.message;
+                format!(
+                    "{BAD}error:{BAD:#} {file}:{line}:{column}: {message}\n {gutter} |\n {line} | {text}\n {gutter} | {caret}\n"
+                )
+            }
+        };
         // Beside `why:` the text stands in one column; under a caret there is only `try:`.
         let gap = if self.place.is_some() && self.why.is_none() { " " } else { "  " };
         if let Some(place) = &self.place {
@@ -164,7 +203,16 @@ impl Error {
         if let Some(why) = &self.why {
             text.push_str(&format!("{BOLD}why:{BOLD:#}{gap}{}\n", why.replace('\n', &indent)));
         }
+        for error in self.source.iter().flat_map(|source| &source.more) {
+            let one = error.text();
+            // What to try stands once, at the end.
+            text.push_str(one.split(&format!("{BOLD}try:")).next().unwrap_or_default());
+        }
         text.push_str(&format!("{BOLD}try:{BOLD:#}{gap}{}\n", self.hint.replace('\n', &indent)));
+        if let Some(source) = &self.source {
+            let count = 1 + source.more.len();
+            text.push_str(&format!("{count} error{}, nothing was changed\n", if count == 1 { "" } else { "s" }));
+        }
         text
     }
 
@@ -182,6 +230,16 @@ impl Error {
             error["word_index"] = json!(place.at);
             error["nearest"] = json!(place.nearest);
             error["note"] = json!(place.note);
+        }
+        if let Some(source) = &self.source {
+            error["file"] = json!(source.file);
+            error["line"] = json!(source.line);
+            error["column"] = json!(source.column);
+            error["nearest"] = json!(source.nearest);
+            error["note"] = json!(source.note);
+            if !source.more.is_empty() {
+                error["more"] = source.more.iter().map(|error| error.json()["error"].take()).collect();
+            }
         }
         json!({ "error": error })
     }
@@ -216,6 +274,21 @@ fn excerpt(place: &Place) -> (String, String) {
     let after = if to < line.len() { " ..." } else { "" };
     let text: String = line[from..to].iter().collect();
     (format!("{before}{text}{after}"), caret(start - from + before.len(), width))
+}
+
+/// A line as it may be shown: nothing in it can move the cursor, and every character has one column.
+fn shown(line: &str) -> String {
+    line.chars()
+        .map(|c| {
+            if c == '\t' {
+                ' '
+            } else if c.is_control() {
+                '?'
+            } else {
+                c
+            }
+        })
+        .collect()
 }
 
 /// A word as it may be shown: nothing in it can move the cursor or break the caret's column.
@@ -282,6 +355,40 @@ try:  sudo segue tunnel ...
                 assert!(column >= text.len(), "the caret stands behind the last word: {text}\n{caret}");
             }
         }
+    }
+
+    #[test]
+    fn a_wrong_place_of_a_file_is_shown_with_its_line_and_all_of_them_are_counted() {
+        let source = |line, column, width, text: &str, note: &str| Source {
+            file: "segue.toml".into(),
+            line,
+            column,
+            width,
+            text: text.into(),
+            note: note.into(),
+            nearest: None,
+            more: Vec::new(),
+        };
+        let mut error = Error::new(Kind::Config, "unknown key `remot`", "segue help run");
+        let mut first = source(7, 1, 5, "remot = 1", "did you mean `remote`?");
+        let mut second = Error::new(Kind::Config, "`x` is no value", "something else");
+        second.source = Some(Box::new(source(12, 7, 3, "mtu =\t\"x\"", "")));
+        first.more.push(second);
+        error.source = Some(Box::new(first));
+        let expected = "\
+error: segue.toml:7:1: unknown key `remot`
+   |
+ 7 | remot = 1
+   | ^^^^^ did you mean `remote`?
+error: segue.toml:12:7: `x` is no value
+    |
+ 12 | mtu = \"x\"
+    |       ^^^
+try:  segue help run
+2 errors, nothing was changed
+";
+        assert_eq!(plain(&error), expected);
+        assert_eq!((error.kind.exit_code(), &error.json()["error"]["more"][0]["line"]), (1, &json!(12)));
     }
 
     #[test]

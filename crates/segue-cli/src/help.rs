@@ -18,7 +18,7 @@ pub(crate) struct Page {
 const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
-        usage: "segue tunnel dev NAME remote ADDR encap gue|fou [WORD...] [OPTION]...",
+        usage: "segue tunnel dev NAME remote ADDR [WORD...] [OPTION]...",
         examples: &[
             (
                 "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/30",
@@ -28,7 +28,10 @@ const PAGES: &[Page] = &[
                 "segue tunnel dev sg0 mode ipip local 198.18.0.1 remote 198.18.0.2 \\\n      encap fou encap-dport 5555 --check",
                 "what would be done, and the MTU",
             ),
-            ("segue tunnel dev sg0 remote 2001:db8::2 encap gue --verbose", "over IPv6, showing each change"),
+            (
+                "segue tunnel dev sg0 mode vxlan id 42 remote 198.18.0.2 dstport 4789",
+                "Ethernet to a VXLAN device of Linux, or to another segue",
+            ),
         ],
         more: "\
 Words have no dashes and come in any order. encap-csum is on by default, other
@@ -48,7 +51,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
         examples: &[
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 1500", "the same in the network namespace red"),
-            ("segue gateway eth1 eth2 --check", "what a bump in the wire would be"),
+            ("segue gateway eth1 eth2 --ack-aggregation", "fewer pure ACKs for the sender's host"),
         ],
         more: "\
 Both ways, frames that belong together are joined, trains are handed on whole to
@@ -60,6 +63,16 @@ its addresses. So IN and OUT may have none, and be no port of a bridge or bond:
   ip link set dev eth0 addrgenmode none && ip addr flush dev eth0
 An address for this host belongs on a TAP. The TAP goes when the gateway ends.
 With --hold-us the gateway may not sleep while it waits for the next packet.
+
+Profiles: strict joins what can be cut into the same packets again, linux what
+Linux joins (its rules changed in linux:6.18 and linux:7.0), lro what a receiver
+with LRO does: it keeps the stream, not the packets. ACK aggregation is part of
+lro; with --no-lro it is all that happens. Duplicate ACKs, window updates, SACK
+and ECN are never swallowed; segue stat counts what was.
+
+Received frames lie where the kernel puts them (one copy, its own) and are not
+copied again: in pages of the size that --page says, many to a page, or each in
+a buffer of its own (frame). Frames longer than a page cross pages.
 
 Signals, exit status and control socket: as with segue tunnel.
 ",
@@ -75,6 +88,69 @@ Signals, exit status and control socket: as with segue tunnel.
         more: "\
 With --watch, -j prints one object a line. With --health, exit 1 when anything
 is not well or nothing runs. Units are SI: kB is 1000 bytes.
+",
+    },
+    Page {
+        name: "set",
+        usage: "segue set INSTANCE [KNOB [VALUE]]... [OPTION]...",
+        examples: &[
+            ("segue set sg0", "every knob with its value"),
+            ("segue set gw0 net.gso.dev.eth1.enable_gso 0", "trains for eth1 are cut on entry"),
+            ("segue set gw0 net.gso.stats", "what GSO did so far, by port"),
+        ],
+        more: "\
+A change is in force from the next packet on, and no packet is lost by it. Where
+several are given, all are set or none. A port's name stands for IFNAME:
+
+  net.inet.tcp.gso, net.inet.udp.gso   0 cuts trains of that transport on entry
+  net.gso.dev.IFNAME.enable_gso        0 cuts those bound for IFNAME there;
+                                       1 in front of it, where it takes none
+  net.gso.dev.IFNAME.max_burst         largest train handed to IFNAME, bytes
+  net.gso.dev.IFNAME.tso               0 hands it none, though it takes them
+  net.inet.tcp.gro, net.inet.udp.gro   0 joins nothing of that transport
+  net.gro.dev.IFNAME.enable_gro        0 joins nothing that comes in there
+  net.gro.dev.IFNAME.profile, .max_burst, .max_packets, .hold_us
+  net.inet.tcp.ack                     0 lets no acknowledgments collapse
+  net.ack.dev.IFNAME.enable_ack        1 collapses those that come in there; the
+                                       profile must be lro. Most: .max_burst
+  net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
+  net.gso.stats, net.gro.stats, net.ack.stats, net.remcsum.stats   read only
+
+A tunnel joins under the name of its interface and sends under the name udp.
+The same names stand in the file of segue run, and behind --set at the start.
+",
+    },
+    Page {
+        name: "run",
+        usage: "segue run -c FILE [OPTION]...",
+        examples: &[
+            ("segue run -c segue.toml --check", "what would run, or file, line and column of what is wrong"),
+            ("segue run -c segue.toml", "all of it until Ctrl-C; kill -HUP reads the file again"),
+        ],
+        more: "\
+The file is TOML:
+
+  [[tunnel]]                    # any number; keys are the words
+  dev = \"sg0\"
+  remote = \"198.18.0.2\"
+  encap = \"gue\"
+  encap-remcsum = true          # switches are true or false
+  addr = [\"198.19.0.1/30\"]      # what may be given several times is a list
+  net.inet.udp.gso = 0          # knobs as in segue set
+
+  [[gateway]]                   # in, out, and the options without dashes
+  in = \"eth1\"
+  out = \"tap:lro0\"
+  hold-us = 50
+
+Each has a process of its own. With SIGHUP the file is read again: what is the
+same goes on untouched, knobs are turned, the rest is stopped or started. A file
+that is wrong, or of which something does not start, leaves what runs as it is.
+An instance that ends by itself is started again. All of it: docs/run.md.
+
+Signals: SIGINT and SIGTERM end all, SIGUSR1 writes all counters. systemd hears
+of readiness and reloads (Type=notify). Exit status: 0 done, 1 failed, 2 used
+wrongly.
 ",
     },
     Page {
@@ -99,7 +175,23 @@ their own where the kernel allows one. Exit 1 when a tunnel cannot run here.
         ],
         more: "\
 Two network namespaces and a link of 1500 bytes between them; rows are measured
-in turn. It needs iperf3, and root or a user namespace. Nothing stays behind.
+in turn. It needs iperf3, and root or a user namespace. Nothing stays behind;
+what a lab leaves that is killed with SIGKILL (a control group, and what still
+runs in it), the next one takes away.
+",
+    },
+    Page {
+        name: "bench",
+        usage: "segue bench lro|ack [OPTION]...",
+        examples: &[
+            ("segue bench lro", "receiving: one table, about five minutes"),
+            ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
+            ("segue bench lro --list", "rows, words to choose them by, and time"),
+        ],
+        more: "\
+Hosts in network namespaces, the one under test on a processor of its own; rows
+are measured in turn, medians shown. It needs root, iperf3, tc and two cores, and
+a machine that does nothing else. docs/bench.md says what the figures mean.
 ",
     },
     Page {
@@ -127,8 +219,12 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|lab",
-        examples: &[("segue schema stat -p", "the schema of segue.stat/1"), ("segue schema lab", "of segue.bench/1")],
+        usage: "segue schema stat|set|lab|bench|pcap",
+        examples: &[
+            ("segue schema stat -p", "the schema of segue.stat/1"),
+            ("segue schema lab", "of segue.bench/1"),
+            ("segue schema pcap", "of all that segue pcap -j prints"),
+        ],
         more: "",
     },
     Page {
@@ -139,10 +235,13 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
 ];
 
+/// Commands that the overview leaves to `segue help`.
+const LESS_USED: &[&str] = &["schema", "help", "lan78xx"];
+
 /// The overview of `segue` alone.
 pub(crate) fn overview() -> String {
     let mut text = String::from("segue: packet offloads in user space\n\n");
-    for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "schema") {
+    for command in Cli::command().get_subcommands().filter(|command| !LESS_USED.contains(&command.get_name())) {
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         text.push_str(&format!("  segue {:<8} {about}\n", command.get_name()));
     }

@@ -1,14 +1,14 @@
 //! `segue lab`: the command line of the demonstration.
 
-use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::io;
 
-use segue_lab::{Lab as Hosts, LabError, LinkForm, Measurement, Options, Progress, Step, interrupt};
+use segue_lab::{Lab as Hosts, LabError, LinkForm, Options, interrupt};
 use serde_json::{Value, json};
 
 use crate::args::Lab;
 use crate::error::{Error, Kind};
-use crate::out::{Out, to_stderr};
+use crate::out::Out;
+use crate::progress::Shown;
 use crate::version;
 
 /// Runs the command.
@@ -96,7 +96,7 @@ fn options(args: &Lab) -> Result<Options, LabError> {
 }
 
 /// The lab's errors in the form of all others.
-fn failure(error: LabError) -> Error {
+pub(crate) fn failure(error: LabError) -> Error {
     let kind = match &error {
         LabError::Usage(_) => Kind::Usage,
         LabError::Interrupted => Kind::Interrupted,
@@ -119,89 +119,6 @@ fn failure(error: LabError) -> Error {
         made.why = Some(rest.lines().map(str::trim).collect::<Vec<_>>().join("\n"));
     }
     made
-}
-
-/// How progress is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    /// One line that is written over.
-    Line,
-    /// One line for each step that is done.
-    Lines,
-    /// One JSON object for each step.
-    Json,
-    Never,
-}
-
-struct Shown {
-    how: How,
-    /// Columns of the line that stands on the terminal.
-    standing: usize,
-}
-
-impl Shown {
-    fn new(how: &str, quiet: bool) -> Shown {
-        let how = match how {
-            "json" => How::Json,
-            "never" => How::Never,
-            _ if quiet => How::Never,
-            _ if io::stderr().is_terminal() => How::Line,
-            _ => How::Lines,
-        };
-        Shown { how, standing: 0 }
-    }
-
-    /// Takes the line from the terminal.
-    fn clear(&mut self) {
-        if self.standing > 0 {
-            to_stderr(&format!("\r{}\r", " ".repeat(self.standing)));
-            self.standing = 0;
-        }
-    }
-}
-
-impl Progress for Shown {
-    fn step(&mut self, step: &Step) {
-        match (self.how, step) {
-            (How::Never, _) => {}
-            (How::Json, _) => to_stderr(&format!("{}\n", object(step))),
-            (How::Lines, Step::Measuring(_)) => {}
-            (How::Lines, _) | (How::Line, Step::Skipped { .. }) => {
-                self.clear();
-                to_stderr(&format!("{step}\n"));
-            }
-            (How::Line, _) => {
-                let text = step.to_string();
-                let rest = self.standing.saturating_sub(text.len());
-                to_stderr(&format!("\r{text}{}", " ".repeat(rest)));
-                self.standing = text.len();
-            }
-        }
-    }
-}
-
-fn object(step: &Step) -> Value {
-    let measurement = |name: &str, m: &Measurement| {
-        json!({
-            "step": name, "case": m.case, "family": m.family.number(), "proto": m.proto.as_str(), "run": m.run,
-            "runs": m.runs, "done": m.done, "total": m.total, "left_s": seconds(m.left),
-        })
-    };
-    match step {
-        Step::Preparing(what) => json!({ "step": "preparing", "what": what }),
-        Step::Skipped { case, reason } => json!({ "step": "skipped", "case": case, "reason": reason }),
-        Step::Measuring(m) => measurement("measuring", m),
-        Step::Measured { measurement: m, gbps } => {
-            let mut value = measurement("measured", m);
-            value["gbps"] = json!(gbps);
-            value
-        }
-        other => json!({ "step": "other", "what": other.to_string() }),
-    }
-}
-
-fn seconds(duration: Duration) -> f64 {
-    duration.as_secs_f64()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! is the life of a command that stays, and to the `start` of each such command.
 
 mod args;
+mod bench;
 mod control;
 mod daemon;
 mod doctor;
@@ -16,8 +17,12 @@ mod lab;
 mod lan78xx;
 mod out;
 mod pcap;
+mod profile;
+mod progress;
+mod run;
 mod sandbox;
 mod schema;
+mod set;
 mod signals;
 mod stat;
 mod sys;
@@ -131,8 +136,11 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Tunnel(args)) => tunnel::run(args, out),
         Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
+        Some(Command::Set(args)) => set::run(args, out),
+        Some(Command::Run(args)) => run::run(args, out),
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),
+        Some(Command::Bench(args)) => bench::run(args, out),
         Some(Command::Pcap(args)) => pcap::run(args, out),
         Some(Command::Lan78xx(args)) => lan78xx::run(args, out),
         Some(Command::Schema(args)) => schema::run(args, out),

@@ -6,6 +6,7 @@ use schemars::{JsonSchema, schema_for};
 use serde_json::{Value, json};
 
 use crate::args::Schema;
+use crate::control::knobs;
 use crate::control::model::Document;
 use crate::error::{Error, Kind};
 use crate::out::Out;
@@ -13,11 +14,13 @@ use crate::out::Out;
 /// Prints it.
 pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
     let schema = match args.of.as_deref() {
-        Some("lab") => schema_for!(Bench),
+        Some("lab" | "bench") => schema_for!(Bench),
+        Some("set") => schema_for!(knobs::Document),
+        Some("pcap") => schema_for!(crate::pcap::schema::Document),
         Some(_) => schema_for!(Document),
         None => {
             return Err(Error::new(Kind::Missing, "`schema` needs the name of a command", "segue schema stat")
-                .why("stat and lab print documents that have a schema"));
+                .why("stat, set, lab, bench and pcap print documents that have a schema"));
         }
     };
     let value: Value = json!(schema);
@@ -31,7 +34,7 @@ pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
 struct Bench {
     /// Always `segue.bench/1`.
     schema: String,
-    /// Which bench: `lab`.
+    /// Which bench: `lab`, `lro`, `ack`.
     bench: String,
     /// The machine, and how its numbers were taken.
     machine: BTreeMap<String, Value>,
@@ -58,6 +61,9 @@ struct Row {
     case: BTreeMap<String, Value>,
     /// Results by name; the name carries the unit.
     metrics: BTreeMap<String, Metric>,
+    /// What was published for this row under the same names: a number, or two for a range; missing when nothing was.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    seed: BTreeMap<String, Value>,
 }
 
 #[derive(JsonSchema)]

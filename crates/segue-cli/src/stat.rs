@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::args::Stat;
 use crate::control::client;
-use crate::control::model::{Document, Instance, Port, SCHEMA, Side};
+use crate::control::model::{Document, Flow, Instance, Port, SCHEMA, Side};
 use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::sys;
@@ -17,6 +17,8 @@ use crate::words::help::wrapped;
 
 /// Widest table, unless a wider one is asked for.
 const WIDTH: usize = 80;
+/// Stages at the port where packets come in, in their order on the way.
+const STAGES: &[&str] = &["decap", "gro", "entry", "encap"];
 /// How many reasons of a list are shown.
 const REASONS: usize = 8;
 
@@ -232,6 +234,7 @@ fn why(instance: &Instance, raw: bool) -> String {
     let trains = format!("{} packets in -> {} units (mean {mean:.1} segments)", count(packets), count(units_in));
     text.push_str(&format!(": {trains}\n"));
 
+    text.push_str(&stages(ports, raw));
     let flushes = merged(ports, |port| &port.flushes);
     let refusals = merged(ports, |port| &port.refusals);
     let (left, right) = (shares(&flushes, raw), shares(&refusals, raw));
@@ -243,6 +246,14 @@ fn why(instance: &Instance, raw: bool) -> String {
         let line = format!("  {:<20} {:>8}      {:<25} {:>8}", l.0, l.1, r.0, r.1);
         text.push_str(line.trim_end());
         text.push('\n');
+    }
+    let total = |of: fn(&Port) -> u64| ports.values().map(of).sum::<u64>();
+    let (swallowed, trimmed) = (total(|port| port.swallowed), total(|port| port.trimmed));
+    if swallowed > 0 {
+        text.push_str(&format!("  pure ACKs that gave way to newer ones: {}\n", count(swallowed)));
+    }
+    if trimmed > 0 {
+        text.push_str(&format!("  packets whose padding was cut off: {}\n", count(trimmed)));
     }
     let mut list = |head: &str, reasons: &[(String, String)]| {
         if !reasons.is_empty() {
@@ -274,6 +285,41 @@ fn why(instance: &Instance, raw: bool) -> String {
         text.push_str(&format!("hint: {hint}\n"));
     }
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// What each stage on each way saw: where trains are made, how far they come, where they are cut.
+fn stages(ports: &BTreeMap<String, Port>, raw: bool) -> String {
+    let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
+    let row = |place: &str, what: &str, [units, trains, segments]: [u64; 3]| {
+        let mean = if units > 0 { segments as f64 / units as f64 } else { 0.0 };
+        vec![place.to_owned(), what.to_owned(), count(units), count(trains), count(segments), format!("{mean:.1}")]
+    };
+    let flow = |flow: &Flow| [flow.packets, flow.trains, flow.segments];
+    let mut rows = Vec::new();
+    for (name, from) in ports {
+        if from.stages.get("entry").is_none_or(|entry| entry.packets == 0) {
+            continue;
+        }
+        rows.push(row(&printable(name), "receive", flow(&from.receive)));
+        for stage in STAGES {
+            if let Some(seen) = from.stages.get(*stage) {
+                rows.push(row("", stage, [seen.packets, seen.trains, seen.segments]));
+            }
+        }
+        // What came in at one of two ports leaves at the other.
+        for (name, to) in ports.iter().filter(|(other, _)| *other != name) {
+            if let Some(seen) = to.stages.get("gso") {
+                rows.push(row(&printable(name), "gso", [seen.packets, seen.trains, seen.segments]));
+            }
+            rows.push(row("", "transmit", flow(&to.transmit)));
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heads = ["PORT", "STAGE", "UNITS", "TRAINS", "PACKETS", "MEAN"].map(str::to_owned).to_vec();
+    let table = plain_table(heads, rows.into_iter(), &[false, false, true, true, true, true]);
+    table.lines().map(|line| format!("  {line}\n")).collect()
 }
 
 fn side(ports: &BTreeMap<String, Port>, side: Side) -> Port {
@@ -333,10 +379,11 @@ fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeM
             hints.push(format!("{name} is off: {what}; segue doctor says why"));
         }
     }
-    if share(refusals, "ack") > 0.5 {
-        hints.push(
-            "most of what stays alone are pure ACKs: that is the other direction's traffic, not a fault".to_owned(),
-        );
+    if share(refusals, "ack") + share(refusals, "no_payload") > 0.5 {
+        let way = if instance.kind == "gateway" { "; --ack-aggregation lets them collapse" } else { "" };
+        hints.push(format!(
+            "most of what stays alone are pure ACKs: that is the other direction's traffic, not a fault{way}"
+        ));
     }
     if share(refusals, "csum") > 0.01 {
         hints.push("packets with a bad checksum arrive: look for a faulty link or program at the sender".to_owned());
@@ -350,13 +397,13 @@ fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeM
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::model::{Complaint, Flow, Offload, Recent};
+    use crate::control::model::{Complaint, Offload, Recent};
 
     fn instance(name: &str) -> Instance {
         let inside = Port {
             transmit: Flow { packets: 19, bytes: 19 * 43_000, trains: 19, segments: 681, calls: 19 },
             flushes: BTreeMap::from([("full".into(), 71), ("psh".into(), 29), ("never".into(), 0)]),
-            refusals: BTreeMap::from([("pure_ack".into(), 9), ("ip_options".into(), 1)]),
+            refusals: BTreeMap::from([("no_payload".into(), 9), ("ip_options".into(), 1)]),
             ..Port::default()
         };
         let outside = Port {
@@ -405,7 +452,8 @@ mod tests {
     fn why_shows_shares_that_add_up_and_leaves_out_what_never_happened() {
         let text = why(&instance("sg0"), false);
         assert!(text.starts_with("sg0, last 10 s: 681 packets in -> 19 units (mean 35.8 segments)\n"), "{text}");
-        for part in ["full", "71.0 %", "29.0 %", "pure ack", "90.0 %", "udp_gro on", "too big 3", "hint: most of what"]
+        for part in
+            ["full", "71.0 %", "29.0 %", "no payload", "90.0 %", "udp_gro on", "too big 3", "hint: most of what"]
         {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

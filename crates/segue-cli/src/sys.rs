@@ -337,6 +337,14 @@ pub(crate) fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Res
     Ok(polled.iter().map(|entry| entry.revents != 0).collect())
 }
 
+/// The monotonic clock, microseconds.
+pub(crate) fn monotonic_usec() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
 /// The user at the other end of a local socket (SO_PEERCRED), as it was when it connected.
 pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };

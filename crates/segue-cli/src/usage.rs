@@ -38,6 +38,12 @@ pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
             if value.is_empty() {
                 return point(Kind::Usage, format!("`{option}` needs a value"), &option, allowed(found), None);
             }
+            if option == "--watch" && !value.starts_with(|first: char| first.is_ascii_digit()) {
+                let name = printable(&value);
+                let text = format!("`{name}` was read as the SECS of `--watch`");
+                return point(Kind::BadValue, text, &value, "expected 1 to 86400".to_owned(), None)
+                    .hint(format!("segue stat {name} --watch                    the name in front"));
+            }
             let near = text(found, ContextKind::SuggestedValue);
             let note = near.as_ref().map_or_else(|| allowed(found), |near| format!("did you mean `{near}`?"));
             point(Kind::BadValue, format!("`{}` is not a value of `{option}`", printable(&value)), &value, note, near)

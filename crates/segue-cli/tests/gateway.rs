@@ -180,6 +180,67 @@ fn without_lro_frames_stay_alone() {
 }
 
 #[test]
+fn pages_of_every_size_carry_frames_and_trains_both_ways() {
+    // Trains from both kernels on one link, frames alone on the other.
+    for (form, page) in [LinkForm::Veth, LinkForm::Nic].into_iter().flat_map(|form| PAGES.map(|page| (form, page))) {
+        let Some(bump) = Bump::with_mtu(form, &["--page", page], "9000") else { return };
+        address(&bump.receiver, TAP, End::B);
+        for (family, data) in [(Family::V4, bytes(600_000, 1)), (Family::V6, bytes(1, 2))] {
+            stream(&bump.sender, (&bump.receiver, End::B), family, &data);
+            stream(&bump.receiver, (&bump.sender, End::A), family, &data);
+        }
+        datagrams((&bump.sender, End::A), (&bump.receiver, End::B), Family::V6);
+        bump.assert_no_drops();
+        let inside = bump.port(TAP);
+        assert!(inside["transmit"]["trains"].as_u64() > Some(5), "{page}, {form}: {inside}");
+    }
+}
+
+/// The words of `--page`.
+const PAGES: [&str; 5] = ["4k", "8k", "16k", "32k", "frame"];
+
+#[test]
+fn pure_acks_collapse_in_both_directions_and_are_counted() {
+    // Short trains, so that both ends acknowledge often.
+    let options = ["--ack-aggregation", "--max-acks", "8", "--max-packets", "2", "--hold-us", "1000"];
+    let Some(bump) = Bump::new(LinkForm::Nic, &options) else { return };
+    for host in [&bump.sender, &bump.gateway] {
+        host.run("ethtool", &["-K", DEVICE, "gro", "off"]).unwrap();
+    }
+    address(&bump.receiver, TAP, End::B);
+    for family in Family::ALL {
+        stream(&bump.sender, (&bump.receiver, End::B), *family, &bytes(3_000_000, 1));
+        stream(&bump.receiver, (&bump.sender, End::A), *family, &bytes(3_000_000, 2));
+    }
+    bump.assert_no_drops();
+    let (outside, inside) = (bump.port(DEVICE), bump.port(TAP));
+    for (here, there) in [(&outside, &inside), (&inside, &outside)] {
+        let swallowed = here["swallowed"].as_u64().unwrap();
+        assert!(swallowed > 50, "{here}");
+        let sent = there["transmit"]["segments"].as_u64().unwrap();
+        assert_eq!(here["receive"]["segments"].as_u64().unwrap(), sent + swallowed, "all are accounted for");
+    }
+    let text = bump.gateway.run(SEGUE, &["stat", "--why"]).unwrap();
+    assert!(text.contains("pure ACKs that gave way to newer ones: "), "{text}");
+    assert_eq!(bump.stop(), Some(0));
+}
+
+#[test]
+fn acks_can_collapse_while_data_stays_as_it_comes() {
+    let Some(bump) = Bump::new(LinkForm::Nic, &["--no-lro", "--ack-aggregation", "--hold-us", "1000"]) else { return };
+    for host in [&bump.sender, &bump.gateway] {
+        host.run("ethtool", &["-K", DEVICE, "gro", "off"]).unwrap();
+    }
+    address(&bump.receiver, TAP, End::B);
+    stream(&bump.sender, (&bump.receiver, End::B), Family::V4, &bytes(3_000_000, 1));
+    stream(&bump.receiver, (&bump.sender, End::A), Family::V4, &bytes(3_000_000, 1));
+    let (outside, inside) = (bump.port(DEVICE), bump.port(TAP));
+    assert_eq!(inside["transmit"]["trains"], 0, "{inside}");
+    assert!(outside["swallowed"].as_u64().unwrap() + inside["swallowed"].as_u64().unwrap() > 0, "{outside} {inside}");
+    bump.assert_no_drops();
+}
+
+#[test]
 fn a_tunnel_of_the_hosts_kernels_crosses_with_its_trains() {
     // The kernel hands trains in VXLAN to this link whole.
     let Some(bump) = Bump::new(LinkForm::Veth, &[]) else { return };
@@ -512,6 +573,7 @@ peer0-t0 can be: peer0 <-> t0
   peer0           mtu 1500, packet socket
   t0              mtu 1400, TAP in red
   lro             trains to 65.5 kB or 1000 packets, profile strict
+  memory          pages of 32 KiB
 nothing was changed
 status 0
 Device \"t0\" does not exist.
@@ -582,7 +644,7 @@ fn json_says_what_is_planned_up_and_down() {
         assert_eq!((value["schema"].as_str(), value["event"].as_str()), (Some("segue.gateway/1"), Some(event)));
     }
     let plan = &check["plan"];
-    assert_eq!((plan["profile"].as_str(), plan["hold_us"].as_u64()), (Some("linux"), Some(20)));
+    assert_eq!((plan["profile"].as_str(), plan["hold_us"].as_u64()), (Some("linux:6.18"), Some(20)));
     assert_eq!((plan["max_bytes"].as_u64(), plan["max_packets"].as_u64()), (Some(9000), Some(6)));
     assert_eq!((plan["in"]["kind"].as_str(), plan["out"]["kind"].as_str()), (Some("interface"), Some("tap")));
     assert_eq!((up["plan"]["name"].as_str(), up["plan"]["lro"].as_bool()), (Some("gw0"), Some(false)));

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use common::{segue, segue_with, shell};
 use serde_json::Value;
 
-const COMMANDS: &[&str] = &["tunnel", "stat", "doctor", "lab", "schema", "help"];
+const COMMANDS: &[&str] = &["tunnel", "stat", "set", "run", "doctor", "lab", "schema", "help"];
 
 #[test]
 fn a_short_help_is_one_screen_and_a_long_one_begins_with_examples() {
@@ -143,7 +143,7 @@ fn closed_standard_streams_are_no_fault() {
 
 #[test]
 fn every_command_that_prints_data_has_j_and_p() {
-    for line in ["", "stat", "doctor", "--version", "schema stat", "schema lab"] {
+    for line in ["", "stat", "doctor", "--version", "schema stat", "schema set", "schema lab"] {
         let json = segue(&format!("{line} -j"));
         let value = json.json();
         assert_eq!(json.stdout.lines().count(), 1, "segue {line} -j");

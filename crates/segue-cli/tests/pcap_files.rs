@@ -187,8 +187,8 @@ fn options_that_cannot_be_are_refused_before_anything_is_read() {
     for (args, code, part) in [
         ("merge in.pcap", 2, "no output file"),
         ("merge", 2, "no capture file"),
-        ("merge in.pcap o.pcap --profile lro", 2, "profile `lro` is not available yet"),
-        ("merge in.pcap o.pcap --profile other", 2, "`other` is not a value of `--profile`"),
+        ("merge in.pcap o.pcap --profile other", 2, "expected strict, linux, linux:VERSION (as linux:6.12) or lro"),
+        ("merge in.pcap o.pcap --profile linux:x", 2, "expected strict, linux, linux:VERSION (as linux:6.12) or lro"),
         ("merge in.pcap o.pcap --hold-us 0", 2, "expected 1 to"),
         ("split in.pcap o.pcap --undo --mtu 1500", 2, "cannot be used with"),
         ("split in.pcap o.pcap --mtu 40", 2, "expected 68 to"),

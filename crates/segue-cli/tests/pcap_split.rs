@@ -11,6 +11,7 @@ use segue_port::capture::{Item, Reader, link};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Remcsum, Shim, Tunnel, Udp, V4, V6};
 use segue_testkit::flow::{Sender, corrupt};
+use segue_testkit::fragment::reassemble;
 use segue_testkit::oracle::{Ports, Start, verify};
 use serde_json::Value;
 use shapes::{Shape, capture, framed};
@@ -73,7 +74,7 @@ fn train(ip: Ip, len: usize, flags: u8, options: Vec<u8>) -> Vec<u8> {
 }
 
 fn ports() -> Ports {
-    Ports { gue: vec![6080], fou: vec![(5555, 4), (5556, 41), (5557, 47)] }
+    segue_testkit::strategy::ports()
 }
 
 #[test]
@@ -203,6 +204,56 @@ fn wrong_checksums_stay_wrong_in_every_piece_and_unfinished_ones_are_finished() 
     assert_eq!((summary["bad_left"].as_u64(), summary["checksums_fixed"].as_u64()), (Some(0), Some(3)));
 }
 
+/// Fragments of 198.18.1.1 -> 198.18.1.2 or its IPv6 kin in the order in which they came, put together.
+fn together(out: &[Vec<u8>], inside: usize) -> Vec<u8> {
+    let parts: Vec<Vec<u8>> = out.iter().map(|packet| packet[inside..].to_vec()).collect();
+    reassemble(&parts).unwrap()
+}
+
+#[test]
+fn datagrams_longer_than_the_mtu_become_fragments_unless_they_forbid_it() {
+    let free = Ip::V4(V4 { df: false, id: 7, ..V4::new(1, 1, 2) });
+    for ip in [free.clone(), v6()] {
+        let whole = Sender::udp(ip.clone(), 1).send(9000, 0).bytes();
+        for sent in [whole.clone(), build::prime(&whole).unwrap()] {
+            for number in [link::ETHERNET, link::COOKED, link::RAW] {
+                let (out, summary) = run("split", std::slice::from_ref(&sent), number, &["--mtu", "1400"]);
+                assert!(out.len() > 6 && summary["packets_fragmented"].as_u64() == Some(1));
+                assert!(out.iter().all(|packet| packet.len() <= 1400));
+                assert_eq!(together(&out, 0), whole);
+            }
+        }
+        // In a tunnel with checksums the fragments are inside.
+        let udp = Udp { src_port: 50_001, dst_port: 6080, checksum: true };
+        let gre = Some(Gre { checksum: true, ..Gre::default() });
+        for shim in [Shim::Gue(None), Shim::Gue(Some(Remcsum::Transport))] {
+            let tunnel = Tunnel { ip: v6(), udp: Some((udp, shim)), gre, ethernet: None };
+            let tunnelled = tunnel.wrap(&whole);
+            let (out, summary) = run("split", std::slice::from_ref(&tunnelled), link::ETHERNET, &["--mtu", "1400"]);
+            assert!(out.len() > 6 && summary["packets_fragmented"].as_u64() == Some(1));
+            for packet in &out {
+                verify(packet, Start::Ip, &ports()).unwrap();
+            }
+            assert_eq!(together(&out, tunnelled.len() - whole.len()), whole);
+            // Nobody makes a wrong outer checksum right.
+            let mut bad = tunnelled.clone();
+            bad[46] ^= 1;
+            let (out, summary) = run("split", std::slice::from_ref(&bad), link::ETHERNET, &["--mtu", "1400"]);
+            assert_eq!((&out[0], out.len()), (&bad, 1));
+            assert_eq!(summary["left_as_they_are"]["gso_outer_unknown"].as_u64(), Some(1));
+        }
+    }
+    let fixed = Sender::udp(v4(), 1).send(9000, 0).bytes();
+    let (out, summary) = run("split", std::slice::from_ref(&fixed), link::ETHERNET, &["--mtu", "1400"]);
+    assert_eq!(out, [fixed]);
+    assert_eq!(summary["left_as_they_are"]["gso_dont_fragment"].as_u64(), Some(1));
+    // A wrong checksum is as wrong when the fragments are together.
+    let mut bad = Sender::udp(free, 1).send(9000, 0).bytes();
+    bad[5000] ^= 1;
+    let (out, summary) = run("split", std::slice::from_ref(&bad), link::ETHERNET, &["--mtu", "1400"]);
+    assert_eq!((together(&out, 0), summary["bad_left"].as_u64()), (bad, Some(1)));
+}
+
 #[test]
 fn udp_trains_are_cut_only_where_the_size_is_said() {
     let whole = build::prime(&Sender::udp(v4(), 1).send(12_000, 0).bytes()).unwrap();
@@ -220,6 +271,7 @@ fn udp_trains_are_cut_only_where_the_size_is_said() {
 fn tunnels() -> Vec<(&'static str, Tunnel)> {
     let udp = |port: u16, checksum: bool| Udp { src_port: 50_001, dst_port: port, checksum };
     let make = |ip: Ip, udp: Option<(Udp, Shim)>, gre: Option<Gre>| Tunnel { ip, udp, gre, ethernet: None };
+    let bridge = |tunnel: Tunnel| Tunnel { ethernet: Some(Ethernet::default()), ..tunnel };
     let outer4 = Ip::V4(V4::new(9, 1, 2));
     let outer6 = Ip::V6(V6::new(9, 1, 2));
     let gre = |checksum, key, seq| Some(Gre { checksum, key, seq });
@@ -244,11 +296,18 @@ fn tunnels() -> Vec<(&'static str, Tunnel)> {
             "gue gre csum remcsum",
             make(outer4.clone(), Some((udp(6080, true), Shim::Gue(Some(Remcsum::Transport)))), gre(true, None, None)),
         ),
-        ("fou gre", make(outer4, Some((udp(5557, true), Shim::Fou)), gre(true, None, None))),
+        ("fou gre", make(outer4.clone(), Some((udp(5557, true), Shim::Fou)), gre(true, None, None))),
+        ("fou ethernet", bridge(make(outer6.clone(), Some((udp(5558, true), Shim::Fou)), None))),
+        ("gretap", bridge(make(outer4.clone(), None, gre(true, Some(2), None)))),
+        ("vxlan", bridge(make(outer4.clone(), Some((udp(4789, true), Shim::Vxlan(42, false))), None))),
+        ("vxlan as Linux has it", bridge(make(outer4.clone(), Some((udp(8472, false), Shim::Vxlan(42, false))), None))),
+        ("vxlan remcsum", bridge(make(outer6.clone(), Some((udp(4789, true), Shim::Vxlan(42, true))), None))),
+        ("geneve", bridge(make(outer6, Some((udp(6081, true), Shim::Geneve(42, 3))), None))),
+        ("geneve with ip", make(outer4, Some((udp(6081, true), Shim::Geneve(42, 0))), None)),
     ]
 }
 
-const FOU: [&str; 6] = ["--fou", "5555:ipip", "--fou", "5556:sit", "--fou", "5557:gre"];
+const FOU: [&str; 8] = ["--fou", "5555:ipip", "--fou", "5556:sit", "--fou", "5557:gre", "--fou", "5558:eth"];
 
 #[test]
 fn every_tunnel_comes_off_and_leaves_the_packet_that_was_put_in() {

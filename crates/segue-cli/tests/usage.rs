@@ -27,8 +27,8 @@ const STATUS: &[(&str, i32)] = &[
     ("tunnel dev", 2),
     ("tunnel dev sg0", 2),
     ("tunnel dev sg0 remote", 2),
-    ("tunnel dev sg0 remote 127.0.0.2", 2),
-    ("tunnel dev sg0 remote 127.0.0.2 encap none", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 mode vxlan", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap none encap-dport 5", 2),
     ("tunnel dev sg0 remote 127.0.0.2 encap fou", 2),
     ("tunnel dev sg0 remote 127.0.0.2 encap gue noencap-csum encap-remcsum", 2),
     ("tunnel dev sg0 remote 127.0.0.2 encap fou encap-dport 5 encap-remcsum", 2),
@@ -50,6 +50,23 @@ const STATUS: &[(&str, i32)] = &[
     ("lan78xx model --wire eth0", 2),
     ("lan78xx model --mac 01:00:00:00:00:00", 2),
     ("lan78xx model --chip lan7850", 2),
+    ("run", 2),
+    ("run -h", 0),
+    ("run --help", 0),
+    ("run -c", 2),
+    ("run -c /nonexistent/segue.toml", 1),
+    ("run -c /dev/null --check", 0),
+    ("run -c /etc/passwd --check", 1),
+    ("run -c /dev/zero --check", 1),
+    ("run -c / --check", 1),
+    ("set", 2),
+    ("set -h", 0),
+    ("set --help", 0),
+    ("set nothing-runs-here", 1),
+    ("set nothing-runs-here net.inet.tcp.gso 0", 1),
+    ("tunnel dev sg0 remote 127.0.0.2 encap gue --set net.inet.tcp.gso", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap gue --set net.inet.tcp.gso=7 --check", 2),
+    ("tunnel dev sg0 remote 127.0.0.2 encap gue --set net.inet.sctp.gso=1 --check", 2),
     ("gateway", 2),
     ("gateway eth0", 2),
     ("gateway -h", 0),
@@ -153,9 +170,9 @@ fn each_word_of_the_help_with_a_letter_too_many_is_suggested() {
 
 #[test]
 fn a_shortened_word_is_refused_and_its_full_form_named() {
-    let ran = segue("tunnel dev sg0 rem 198.18.0.2");
+    let ran = segue("tunnel dev sg0 loc 198.18.0.2");
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("did you mean `remote`? only full words are taken"), "{ran:?}");
+    assert!(ran.stderr.contains("did you mean `local`? only full words are taken"), "{ran:?}");
 }
 
 #[test]
@@ -164,6 +181,16 @@ fn commands_and_options_have_suggestions_too() {
         let ran = segue(line);
         assert!(ran.stderr.contains(&format!("did you mean `{meant}`?")), "segue {line}: {ran:?}");
     }
+}
+
+#[test]
+fn a_name_behind_watch_is_said_to_be_read_as_seconds() {
+    let ran = segue("stat --watch sg0");
+    assert_eq!(ran.code, Some(2));
+    for part in ["`sg0` was read as the SECS of `--watch`", "segue stat sg0 --watch", "^^^"] {
+        assert!(ran.stderr.contains(part), "{part}: {ran:?}");
+    }
+    assert!(segue("stat --watch 1x").stderr.contains("`1x` is not a value of `--watch`"));
 }
 
 #[test]

@@ -23,8 +23,29 @@ pub enum Group {
     Mismatches,
     /// What was done in a smaller form because the kernel refused, by reason.
     Fallbacks,
+    /// What one stage on the way saw.
+    Stage(Stage),
+    /// What cutting trains for the port took.
+    Gso,
+    /// Remote checksum offload.
+    Remcsum,
     /// Numbers of the worker: polls, full budgets, wake-ups.
     Worker,
+}
+
+/// A stage on the way through a pipeline. All but the last are counted at the port where packets came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// Outer headers are taken off: what came out.
+    Decap,
+    /// Packets are joined: what went in.
+    Gro,
+    /// The way to the port out begins: what came there, before trains are cut where GSO is off.
+    Entry,
+    /// Outer headers are put on: what went in.
+    Encap,
+    /// Trains are cut for the port out, at which this is counted: what went in.
+    Gso,
 }
 
 /// The place of one counter.

@@ -8,8 +8,10 @@ use segue::reason::Counts;
 use segue::{gro, gso};
 use segue_port::{Extra, Page, Port, RxBatch, Sent, TxBatch};
 
-use crate::board::{Group, Sink};
+use crate::board::{Group, Sink, Stage};
+use crate::entry::Seen;
 use crate::pipeline::Interest;
+use crate::tuning::{Leaving, without_trains};
 
 /// A port with what waits to leave through it.
 pub(crate) struct End {
@@ -20,20 +22,44 @@ pub(crate) struct End {
     pub(crate) blocked: bool,
     /// Payload bytes summed to complete checksums for this port.
     completed: u64,
-    exact: bool,
+    /// Trains are handed on whole only if whoever cuts them gives back the packets that they were made of. A virtio-net
+    /// header cannot say that an IPv4 identification stands still: a kernel counts it up.
+    pub(crate) exact: bool,
+    leaving: Leaving,
+    seen: Seen,
+    /// Trains that were cut for the port, the packets and smaller trains that they became, and trains that went whole.
+    cut: u64,
+    made: u64,
+    whole: u64,
 }
 
 impl End {
     /// An end through which nothing has gone yet.
     pub(crate) fn new(name: String, port: Box<dyn Port>) -> End {
-        End { name, port, tx: TxBatch::default(), blocked: false, completed: 0, exact: false }
+        End {
+            name,
+            port,
+            tx: TxBatch::default(),
+            blocked: false,
+            completed: 0,
+            exact: false,
+            leaving: Leaving::default(),
+            seen: Seen::default(),
+            cut: 0,
+            made: 0,
+            whole: 0,
+        }
     }
 
-    /// From here on trains are handed on whole only if whoever cuts them gives back the packets that they were made of.
-    /// A virtio-net header cannot say that an IPv4 identification stands still: a kernel counts it up.
-    pub(crate) fn exact(mut self) -> End {
-        self.exact = true;
-        self
+    /// From here on packets leave so.
+    pub(crate) fn leave(&mut self, leaving: Leaving) {
+        self.leaving = leaving;
+        self.port.limit_burst(leaving.burst());
+    }
+
+    /// What the port may be handed.
+    fn limits(&self) -> Limits {
+        self.leaving.narrow(*self.port.limits())
     }
 
     /// Hands the batch to the port; what it refuses in its present form is split again and goes at once.
@@ -46,7 +72,7 @@ impl End {
                 Sent::All => self.blocked = false,
                 Sent::Blocked => self.blocked = true,
                 Sent::Narrowed => {
-                    let limits = *self.port.limits();
+                    let limits = self.limits();
                     // This happens once or twice in the life of a port, and not all of the batch are such trains.
                     let limits = if self.exact { without_trains(limits) } else { limits };
                     self.tx.resplit(&limits, |packet, why| {
@@ -65,15 +91,26 @@ impl End {
 
     /// Splits a packet for the port and puts it into the batch.
     pub(crate) fn push(&mut self, packet: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
-        let mut limits = *self.port.limits();
-        if let (true, Unit::Train { gso, .. }) = (self.exact, packet.offload.unit)
-            && gso.fixed_ids != 0
-        {
-            limits = without_trains(limits);
+        self.seen.add(&packet);
+        let mut limits = self.limits();
+        let mut is_train = false;
+        if let Unit::Train { gso, .. } = packet.offload.unit {
+            is_train = true;
+            if self.exact && gso.fixed_ids != 0 {
+                limits = without_trains(limits);
+            }
         }
-        if let Err((packet, why)) = self.tx.push(packet, &limits) {
-            drops.add(why);
-            rx.pool.put(packet);
+        match self.tx.push(packet, &limits) {
+            Ok(1) if is_train => self.whole += 1,
+            Ok(made) if is_train => {
+                self.cut += 1;
+                self.made += made as u64;
+            }
+            Ok(_) => {}
+            Err((packet, why)) => {
+                drops.add(why);
+                rx.pool.put(packet);
+            }
         }
     }
 
@@ -90,6 +127,10 @@ impl End {
         let checksummed = counters.checksummed_bytes + self.completed + verified;
         sink.put(name, Group::Port, "checksummed_bytes", checksummed);
         sink.put(name, Group::Port, "blocked", counters.blocked);
+        self.seen.collect(name, Stage::Gso, sink);
+        sink.put(name, Group::Gso, "trains_whole", self.whole);
+        sink.put(name, Group::Gso, "trains_cut", self.cut);
+        sink.put(name, Group::Gso, "packets_made", self.made);
         sink.reasons(name, Group::Drops, &counters.drops);
         sink.reasons(name, Group::Fallbacks, &counters.fallbacks);
         self.port.extras(&mut |kind, key, value| {
@@ -108,13 +149,10 @@ impl End {
     }
 }
 
-/// The same port, were it to take single packets only.
-fn without_trains(limits: Limits) -> Limits {
-    Limits { tso4: false, tso6: false, uso: false, ..limits }
-}
-
 /// Writes what joining packets for the port `name` has counted.
 pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
+    sink.put(name, Group::Port, "swallowed", stats.swallowed);
+    sink.put(name, Group::Port, "trimmed", stats.trimmed);
     sink.reasons(name, Group::Flushes, &stats.flushes);
     sink.reasons(name, Group::Alone, &stats.alone);
     sink.reasons(name, Group::Mismatches, &stats.mismatches);

@@ -10,11 +10,14 @@ use segue::gro::{self, Gro};
 use segue::gso;
 use segue::reason::Counts;
 use segue::time::Nanos;
-use segue_port::{Page, Polled, Port, RxBatch};
+use segue_port::{Page, PagePool, Polled, Port, RxBatch};
 
-use crate::board::{Group, Sink};
+use crate::board::{Group, Sink, Stage};
 use crate::end::{self, End};
+use crate::entry::{Entry, Seen};
+use crate::knobs::{Dial, Knobs};
 use crate::pipeline::{Interest, Pipeline, Round};
+use crate::tuning::{Joining, Protocols, Remcsum, Settings};
 
 /// Longest time that a train stays open while its port has more to read and no hold time is set, in nanoseconds: the reads
 /// of one round need not hold all of a train, and a port that always has more must not keep a packet of another flow.
@@ -26,9 +29,15 @@ pub struct Side {
     pub name: String,
     /// The packet port.
     pub port: Box<dyn Port>,
-    /// Joins what comes in here; `None` leaves packets as they are. A hold time of 0 ends every train as soon as nothing
+    /// How to join what comes in here, which can then be changed and switched off as it runs; `None` leaves packets as they
+    /// are for good. A hold time of 0 ends every train as soon as nothing
     /// more waits.
     pub gro: Option<gro::Config>,
+}
+
+/// The knobs that a gateway between ports of these names has, before it is made.
+pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2]) -> Knobs {
+    Knobs::list(|dial| Settings::new(names.map(str::to_owned), gro, Remcsum::None).tune(dial))
 }
 
 /// What a gateway is made of.
@@ -37,8 +46,8 @@ pub struct Parts {
     pub sides: [Side; 2],
     /// Frames taken from one port in one round.
     pub budget: usize,
-    /// Most pages of memory to receive into.
-    pub pages: usize,
+    /// Memory to receive into.
+    pub pages: PagePool,
 }
 
 impl std::fmt::Debug for Parts {
@@ -53,6 +62,9 @@ pub struct Gateway {
     ends: [End; 2],
     /// What joins the packets that come in at the end of the same index.
     joins: [Option<Join>; 2],
+    /// The way to the end of the same index.
+    entries: [Entry; 2],
+    settings: Settings,
     /// Packets that could not be split for the end of the same index.
     split_drops: [Counts<gso::Refusal>; 2],
     rx: RxBatch,
@@ -61,15 +73,24 @@ pub struct Gateway {
 
 struct Join {
     gro: Gro<Page>,
+    on: bool,
     /// Whether what is held waits for its time even when nothing more waits to be read.
     holds: bool,
+    seen: Seen,
 }
 
 impl Join {
-    fn new(mut config: gro::Config) -> Join {
-        let holds = config.hold > 0;
-        config.hold = if holds { config.hold } else { BUSY_HOLD };
-        Join { gro: Gro::new(config), holds }
+    fn new(config: gro::Config) -> Join {
+        let hold = if config.hold > 0 { config.hold } else { BUSY_HOLD };
+        let gro = Gro::new(gro::Config { hold, ..config });
+        Join { gro, on: true, holds: config.hold > 0, seen: Seen::default() }
+    }
+
+    /// Goes by these settings from here on. What is held leaves first.
+    fn retune(&mut self, joining: &Joining, protocols: &Protocols) {
+        let hold = joining.hold();
+        (self.on, self.holds) = (joining.on, hold > 0);
+        self.gro.reconfigure(joining.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
     }
 
     /// Ends the trains that have to end after a poll like this.
@@ -94,26 +115,42 @@ impl Gateway {
     /// A gateway between two ports.
     pub fn new(parts: Parts) -> Gateway {
         let configs = parts.sides.each_ref().map(|side| side.gro);
-        let strict = |config: Option<gro::Config>| config.is_some_and(|config| config.profile == gro::Profile::Strict);
-        let [first, second] = parts.sides.map(|side| End::new(side.name, side.port));
-        // What comes in at one end leaves at the other.
-        let first = if strict(configs[1]) { first.exact() } else { first };
-        let second = if strict(configs[0]) { second.exact() } else { second };
-        Gateway {
-            ends: [first, second],
+        let names = parts.sides.each_ref().map(|side| side.name.clone());
+        let mut made = Gateway {
+            ends: parts.sides.map(|side| End::new(side.name, side.port)),
             joins: configs.map(|config| config.map(Join::new)),
+            entries: Default::default(),
+            settings: Settings::new(names, configs, Remcsum::None),
             split_drops: Default::default(),
-            rx: RxBatch::new(parts.pages),
+            rx: RxBatch::over(parts.pages),
             budget: parts.budget.max(1),
+        };
+        made.settle();
+        made
+    }
+
+    /// Goes by the settings.
+    fn settle(&mut self) {
+        let Settings { protocols, leaving, joining, .. } = &self.settings;
+        for at in 0..2 {
+            self.ends[at].leave(leaving[at]);
+            // What comes in at one end leaves at the other.
+            self.ends[at].exact = joining[1 - at].as_ref().is_some_and(Joining::is_strict);
+            self.entries[at].cuts = self.settings.cuts(at);
+            if let (Some(join), Some(joining)) = (&mut self.joins[at], &joining[at]) {
+                join.retune(joining, protocols);
+            }
         }
     }
 
     /// From one end to the other.
     fn forward(&mut self, from: usize, now: Nanos) -> io::Result<Polled> {
-        let Gateway { ends: [first, second], joins, split_drops: [first_drops, second_drops], rx, budget } = self;
-        let (from, join, to, drops) = match from {
-            0 => (first, &mut joins[0], second, second_drops),
-            _ => (second, &mut joins[1], first, first_drops),
+        let Gateway {
+            ends: [first, second], joins, entries, split_drops: [first_drops, second_drops], rx, budget, ..
+        } = self;
+        let (from, join, entry, to, drops) = match from {
+            0 => (first, &mut joins[0], &mut entries[1], second, second_drops),
+            _ => (second, &mut joins[1], &mut entries[0], first, first_drops),
         };
         if to.blocked {
             to.transmit(rx, drops)?;
@@ -121,17 +158,25 @@ impl Gateway {
                 return Ok(Polled::Idle);
             }
         }
+        // What a change of settings let go.
+        while let Some(packet) = join.as_mut().and_then(|join| join.gro.pop()) {
+            entry.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
+        }
         let polled = from.port.receive(rx, *budget)?;
+        let mut join = join.as_mut().filter(|join| join.on);
         while let Some(packet) = rx.packets.pop_front() {
-            match join {
-                Some(join) => join.gro.push(packet, now, &mut rx.pool),
-                None => to.push(packet, rx, drops),
+            match &mut join {
+                Some(join) => {
+                    join.seen.add(&packet);
+                    join.gro.push(packet, now, &mut rx.pool);
+                }
+                None => entry.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops)),
             }
         }
         if let Some(join) = join {
             join.settle(polled, now);
             while let Some(packet) = join.gro.pop() {
-                to.push(packet, rx, drops);
+                entry.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
             }
         }
         to.transmit(rx, drops)?;
@@ -163,11 +208,23 @@ impl Pipeline for Gateway {
         ways.into_iter().filter_map(due).min()
     }
 
+    fn tune(&mut self, dial: &mut Dial<'_>) {
+        self.settings.tune(dial);
+        self.settle();
+    }
+
     fn collect(&self, sink: &mut Sink<'_>) {
-        for ((end, join), drops) in self.ends.iter().zip(&self.joins).zip(&self.split_drops) {
+        let [first, second] = self.ends.each_ref().map(|end| end.name.as_str());
+        self.entries[1].collect(first, second, sink);
+        self.entries[0].collect(second, first, sink);
+        for (((end, join), entry), drops) in self.ends.iter().zip(&self.joins).zip(&self.entries).zip(&self.split_drops)
+        {
             let stats = join.as_ref().map(|join| join.gro.stats());
-            end.collect(stats.map_or(0, |stats| stats.checksummed_bytes), sink);
+            end.collect(stats.map_or(0, |stats| stats.checksummed_bytes) + entry.checksummed(), sink);
             sink.reasons(&end.name, Group::Drops, drops);
+            if let Some(join) = join {
+                join.seen.collect(&end.name, Stage::Gro, sink);
+            }
             if let Some(stats) = stats {
                 end::collect_gro(&end.name, stats, sink);
             }

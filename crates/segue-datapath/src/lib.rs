@@ -9,8 +9,16 @@
 
 pub mod board;
 mod end;
+mod entry;
+pub mod forward;
 pub mod gateway;
+pub mod group;
+pub mod icmp;
+pub mod knobs;
+pub mod nat;
 pub mod pipeline;
+pub mod route;
 mod sys;
+mod tuning;
 pub mod tunnel;
 pub mod worker;

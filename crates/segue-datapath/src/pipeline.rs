@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use segue::time::Nanos;
 
 use crate::board::Sink;
+use crate::knobs::Dial;
 
 /// What the worker is to wait for on a port.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,11 @@ pub trait Pipeline {
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>));
     /// When a round is due even if nothing arrives.
     fn deadline(&self) -> Option<Nanos>;
+    /// Shows every setting that can change while packets move to `dial`, always the same ones in the same order, and goes by
+    /// what they are afterwards. No packet is lost by it.
+    fn tune(&mut self, dial: &mut Dial<'_>) {
+        let _ = dial;
+    }
     /// Writes every counter, always the same ones in the same order.
     fn collect(&self, sink: &mut Sink<'_>);
 }

@@ -6,23 +6,38 @@
 use std::io;
 use std::net::IpAddr;
 
-use segue::encap::{DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, OuterCsum, Received};
+use segue::encap::{self, DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, Fdb, Fit, OuterCsum, Received, Way};
 use segue::gro::{self, Gro};
 use segue::gso;
-use segue::packet::Frag;
+use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
 use segue::reason::Counts;
 use segue::time::Nanos;
+use segue::wire::ethernet;
 use segue_port::{Burst, Page, Polled, Port, RxBatch};
 
-use crate::board::{Group, Sink};
+use crate::board::{Group, Sink, Stage};
 use crate::end::{self, End};
+use crate::entry::{Entry, Seen};
+use crate::knobs::{Dial, Knobs};
 use crate::pipeline::{Interest, Pipeline, Round};
+use crate::tuning::{Remcsum, Settings};
 
 segue::reasons! {
     /// Why the tunnel itself dropped something, beside what encapsulation, decapsulation and ports name.
     pub enum Dropped {
-        UnknownPeer = "unknown_peer": "A datagram whose source is not the configured remote address.",
+        UnknownPeer = "unknown_peer": "A datagram whose source is not a configured remote address.",
+        PathMtu = "path_mtu": "A packet that the way has become too narrow for; its sender was told by ICMP.",
+        NoRemote = "no_remote": "A frame for a group or an unknown address, and no remote that has such.",
     }
+}
+
+/// The knobs that a tunnel between ports of these names has, before it is made; `remcsum` where it is made with remote
+/// checksum offload.
+pub fn knobs(inside: &str, outside: &str, gro: Option<gro::Config>, remcsum: bool) -> Knobs {
+    let remcsum = if remcsum { Remcsum::Can(true) } else { Remcsum::Never };
+    let names = [inside, outside].map(str::to_owned);
+    // Joining goes by the name of the port at which trains appear, as its counters do.
+    Knobs::list(|dial| Settings::new(names, [gro, None], remcsum).tune(dial))
 }
 
 /// What a tunnel is made of.
@@ -39,11 +54,17 @@ pub struct Parts {
     pub encap: Encapsulator,
     /// Takes headers off.
     pub decap: Decapsulator,
-    /// Whose datagrams are taken.
-    pub remote: IpAddr,
+    /// Whose datagrams are taken: the outside port's peers, in its order. Everything goes to the first, or, where frames are
+    /// inside and there is a forwarding table, where that says.
+    pub remotes: Vec<IpAddr>,
+    /// Which remote has which Ethernet address. Frames for groups and for addresses that nobody knows go to `flood`.
+    pub fdb: Option<Fdb>,
+    /// Which of the remotes have all frames that have no remote of their own.
+    pub flood: Vec<u16>,
     /// What the outside port vouches for on every datagram it delivers that carries a remote checksum option.
     pub outer_csum: OuterCsum,
-    /// Joins what comes in; `None` leaves packets single.
+    /// How to join what comes in, which can then be changed and switched off as it runs; `None` leaves packets single for
+    /// good.
     pub gro: Option<gro::Config>,
     /// Packets or bursts taken from one port in one round.
     pub budget: usize,
@@ -53,7 +74,10 @@ pub struct Parts {
 
 impl std::fmt::Debug for Parts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Parts").field("inside", &self.inside_name).field("remote", &self.remote).finish_non_exhaustive()
+        f.debug_struct("Parts")
+            .field("inside", &self.inside_name)
+            .field("remotes", &self.remotes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -63,9 +87,20 @@ pub struct Tunnel {
     outside: End,
     encap: Encapsulator,
     decap: Decapsulator,
-    remote: IpAddr,
+    remotes: Vec<IpAddr>,
+    fdb: Option<Fdb>,
+    flood: Vec<u16>,
     outer_csum: OuterCsum,
     gro: Option<Gro<Page>>,
+    joins: bool,
+    settings: Settings,
+    way: WayMtu,
+    /// The ways outward and inward.
+    outward: Entry,
+    inward: Entry,
+    seen: Stages,
+    /// Packets sent and received whose checksum is left to the far end.
+    remote: Remote,
     rx: RxBatch,
     budget: usize,
     drops: Counts<Dropped>,
@@ -74,34 +109,63 @@ pub struct Tunnel {
     split_drops: Counts<gso::Refusal>,
 }
 
+/// What the stages saw that only a tunnel has.
+#[derive(Debug, Default)]
+struct Stages {
+    decap: Seen,
+    gro: Seen,
+    encap: Seen,
+}
+
+/// Packets whose checksum is left to the far end.
+#[derive(Debug, Default)]
+struct Remote {
+    sent: u64,
+    received: u64,
+}
+
 impl std::fmt::Debug for Tunnel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tunnel").field("remote", &self.remote).finish_non_exhaustive()
+        f.debug_struct("Tunnel").field("remotes", &self.remotes).finish_non_exhaustive()
     }
 }
 
 impl Tunnel {
     /// A tunnel between two ports.
-    pub fn new(parts: Parts) -> Tunnel {
-        Tunnel {
+    pub fn new(mut parts: Parts) -> Tunnel {
+        // Refused by what was made without it.
+        let remcsum = if parts.encap.set_remcsum(true) { Remcsum::Can(true) } else { Remcsum::Never };
+        let names = [&parts.inside_name, &parts.outside_name].map(String::clone);
+        let mut made = Tunnel {
             inside: End::new(parts.inside_name, parts.inside),
             outside: End::new(parts.outside_name, parts.outside),
             encap: parts.encap,
             decap: parts.decap,
-            remote: parts.remote,
+            remotes: parts.remotes,
+            fdb: parts.fdb,
+            flood: parts.flood,
             outer_csum: parts.outer_csum,
             gro: parts.gro.map(Gro::new),
+            joins: parts.gro.is_some(),
+            settings: Settings::new(names, [parts.gro, None], remcsum),
+            way: WayMtu::default(),
+            outward: Entry::default(),
+            inward: Entry::default(),
+            seen: Stages::default(),
+            remote: Remote::default(),
             rx: RxBatch::new(parts.pages),
             budget: parts.budget.max(1),
             drops: Counts::default(),
             encap_drops: Counts::default(),
             decap_drops: Counts::default(),
             split_drops: Counts::default(),
-        }
+        };
+        made.settle();
+        made
     }
 
     /// From the inside port to the outside port.
-    fn outward(&mut self) -> io::Result<Polled> {
+    fn outward(&mut self, now: Nanos) -> io::Result<Polled> {
         if self.outside.blocked {
             self.outside.transmit(&mut self.rx, &mut self.split_drops)?;
             if self.outside.blocked {
@@ -109,17 +173,94 @@ impl Tunnel {
             }
         }
         let polled = self.inside.port.receive(&mut self.rx, self.budget)?;
-        while let Some(mut packet) = self.rx.packets.pop_front() {
-            match self.encap.push(&mut packet) {
-                Ok(()) => self.outside.push(packet, &mut self.rx, &mut self.split_drops),
-                Err(why) => {
-                    self.encap_drops.add(why);
-                    self.rx.pool.put(packet);
+        if !self.rx.packets.is_empty() {
+            self.way.ask(&*self.outside.port, self.encap.config().overhead(), now);
+        }
+        while let Some(packet) = self.rx.packets.pop_front() {
+            let mut next = self.outward.enter(packet, &mut self.rx, &mut self.split_drops);
+            while let Some(packet) = next {
+                match self.way.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
+                    Fit::Fits => self.wrap(packet, now),
+                    Fit::Fragment => self.wrap_in_fragments(packet, now),
+                    Fit::TooBig(mtu) => self.tell_sender(packet, mtu),
                 }
+                next = self.outward.more();
             }
+        }
+        if self.way.inside.is_some() && !self.inside.blocked {
+            self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
         }
         self.outside.transmit(&mut self.rx, &mut self.split_drops)?;
         Ok(polled)
+    }
+
+    /// A packet that does not fit the way and may be fragmented: its outside is.
+    fn wrap_in_fragments(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
+        self.way.fragments = true;
+        self.wrap(packet, now);
+        self.way.fragments = false;
+    }
+
+    /// A packet that does not fit the way and must not be fragmented: its sender hears of it.
+    fn tell_sender(&mut self, packet: Box<Packet<Page>>, mtu: usize) {
+        self.drops.add(Dropped::PathMtu);
+        if let Some(mut page) = self.rx.pages.take()
+            && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
+        {
+            let start = if self.encap.config().mode.is_ethernet() { Start::Ethernet } else { Start::Ip };
+            let mut error = self.rx.pool.take();
+            error.load(Frag::all(page.freeze(len)), start, &Tunnels::NONE);
+            self.inside.push(error, &mut self.rx, &mut self.split_drops);
+        }
+        self.rx.pool.put(packet);
+    }
+
+    /// Puts a packet into the tunnel, or a frame into those of all remotes that should have it.
+    fn wrap(&mut self, packet: Box<Packet<Page>>, now: Nanos) {
+        let Some(fdb) = &self.fdb else { return self.send(packet) };
+        let to = packet.head.bytes().get(ethernet::DST).and_then(|mac| mac.first_chunk());
+        match to.map_or(Way::Flood, |mac| fdb.way(*mac, now)) {
+            Way::To(remote) => self.aim_and_send(remote, packet),
+            Way::Flood => {
+                let flood = std::mem::take(&mut self.flood);
+                if let [others @ .., last] = &flood[..] {
+                    for remote in others {
+                        let mut copy = self.rx.pool.take();
+                        copy.copy_from(&packet);
+                        self.aim_and_send(*remote, copy);
+                    }
+                    self.aim_and_send(*last, packet);
+                } else {
+                    self.drops.add(Dropped::NoRemote);
+                    self.rx.pool.put(packet);
+                }
+                self.flood = flood;
+            }
+        }
+    }
+
+    fn aim_and_send(&mut self, remote: u16, packet: Box<Packet<Page>>) {
+        if let Some(address) = self.remotes.get(usize::from(remote)) {
+            self.encap.aim(*address, remote);
+        }
+        self.send(packet);
+    }
+
+    fn send(&mut self, mut packet: Box<Packet<Page>>) {
+        self.seen.encap.add(&packet);
+        match self.encap.push(&mut packet) {
+            Ok(()) => {
+                self.remote.sent += remotely(&packet);
+                if let (true, Some(outer)) = (self.way.fragments, &mut packet.outer) {
+                    outer.df = false;
+                }
+                self.outside.push(packet, &mut self.rx, &mut self.split_drops);
+            }
+            Err(why) => {
+                self.encap_drops.add(why);
+                self.rx.pool.put(packet);
+            }
+        }
     }
 
     /// From the outside port to the inside port.
@@ -130,6 +271,8 @@ impl Tunnel {
                 return Ok(Polled::Idle);
             }
         }
+        // What a change of settings let go.
+        self.hand_in();
         let polled = self.outside.port.receive(&mut self.rx, self.budget)?;
         while let Some(burst) = self.rx.bursts.pop_front() {
             self.take_apart(&burst, now);
@@ -137,19 +280,26 @@ impl Tunnel {
         if let Some(gro) = &mut self.gro {
             // With a hold time of 0 everything is due.
             gro.expire(now);
-            while let Some(packet) = gro.pop() {
-                self.inside.push(packet, &mut self.rx, &mut self.split_drops);
-            }
         }
+        self.hand_in();
         self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
         Ok(polled)
     }
 
+    /// Hands all that is ready to the inside port.
+    fn hand_in(&mut self) {
+        let Tunnel { gro, inward, inside, rx, split_drops, .. } = self;
+        while let Some(packet) = gro.as_mut().and_then(Gro::pop) {
+            inward.each(packet, rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
+        }
+    }
+
     /// Every datagram of a burst becomes a packet, and goes to GRO or straight to the inside port.
     fn take_apart(&mut self, burst: &Burst, now: Nanos) {
-        if burst.peer.ip() != self.remote {
+        let sender = burst.peer.ip();
+        let Some(from) = self.remotes.iter().position(|remote| *remote == sender) else {
             return self.drops.add_many(Dropped::UnknownPeer, burst.segments() as u64);
-        }
+        };
         let meta = Received { tos: burst.tos, csum: self.outer_csum, sum: None };
         for datagram in burst.datagrams() {
             let mut packet = self.rx.pool.take();
@@ -158,18 +308,85 @@ impl Tunnel {
                     self.decap_drops.add(why);
                     self.rx.pool.put(packet);
                 }
-                Ok(()) => match &mut self.gro {
-                    Some(gro) => gro.push(packet, now, &mut self.rx.pool),
-                    None => self.inside.push(packet, &mut self.rx, &mut self.split_drops),
-                },
+                Ok(()) => {
+                    if let Some(fdb) = &mut self.fdb
+                        && let Some(source) = packet.head.bytes().get(ethernet::SRC).and_then(|mac| mac.first_chunk())
+                    {
+                        // As many as the port has peers.
+                        fdb.learn(*source, from as u16, now);
+                    }
+                    self.seen.decap.add(&packet);
+                    self.remote.received += u64::from(packet.offload.unit == Unit::Whole(Csum::Partial));
+                    match &mut self.gro {
+                        Some(gro) if self.joins => {
+                            self.seen.gro.add(&packet);
+                            gro.push(packet, now, &mut self.rx.pool);
+                        }
+                        _ => {
+                            let Tunnel { inward, inside, rx, split_drops, .. } = self;
+                            inward.each(packet, rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
+                        }
+                    }
+                }
             }
         }
+    }
+
+    /// Goes by the settings. What is held leaves first.
+    fn settle(&mut self) {
+        let Settings { protocols, leaving, joining, remcsum, .. } = &self.settings;
+        self.inside.leave(leaving[0]);
+        self.outside.leave(leaving[1]);
+        (self.inward.cuts, self.outward.cuts) = (self.settings.cuts(0), self.settings.cuts(1));
+        if let (Some(gro), Some(joining)) = (&mut self.gro, &joining[0]) {
+            self.joins = joining.on;
+            gro.reconfigure(joining.config(protocols, joining.hold()));
+        }
+        if let Remcsum::Can(on) = remcsum {
+            self.encap.set_remcsum(*on);
+        }
+    }
+}
+
+/// How many packets `packet` stands for whose checksum is left to the far end.
+fn remotely(packet: &Packet<Page>) -> u64 {
+    match (packet.offload.layers().first().and_then(|layer| layer.remote), packet.offload.unit) {
+        (None, _) => 0,
+        (Some(_), Unit::Whole(_)) => 1,
+        (Some(_), Unit::Train { gso, .. }) => gso.segs(packet.payload.len()) as u64,
+    }
+}
+
+/// How often the outside port is asked for the MTU of the way, in nanoseconds: more often than any TCP repeats itself.
+const ASK_EVERY: u64 = 100_000_000;
+
+/// What is known of the way's MTU.
+#[derive(Debug, Default)]
+struct WayMtu {
+    asked: Option<Nanos>,
+    /// What it was at first: the interface and whoever set the inside's MTU know that much.
+    first: Option<usize>,
+    /// Bytes of inner IP that fit, once that is less than at first.
+    inside: Option<usize>,
+    /// The packet at hand is to be fragmented outside.
+    fragments: bool,
+}
+
+impl WayMtu {
+    fn ask(&mut self, port: &dyn Port, overhead: usize, now: Nanos) {
+        if self.asked.is_some_and(|asked| now.0.saturating_sub(asked.0) < ASK_EVERY) {
+            return;
+        }
+        self.asked = Some(now);
+        let mtu = port.path_mtu();
+        let first = *self.first.get_or_insert(mtu.unwrap_or(usize::MAX));
+        self.inside = mtu.filter(|mtu| *mtu < first).map(|mtu| mtu.saturating_sub(overhead));
     }
 }
 
 impl Pipeline for Tunnel {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
-        let out = self.outward()?;
+        let out = self.outward(now)?;
         let inn = self.inward(now)?;
         // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
         // which is at once.
@@ -187,16 +404,38 @@ impl Pipeline for Tunnel {
         self.gro.as_ref().and_then(Gro::deadline)
     }
 
+    fn tune(&mut self, dial: &mut Dial<'_>) {
+        self.settings.tune(dial);
+        self.settle();
+    }
+
     fn collect(&self, sink: &mut Sink<'_>) {
         let verified = self.gro.as_ref().map_or(0, |g| g.stats().checksummed_bytes) + self.decap.checksummed_bytes();
-        for (end, verified) in [(&self.inside, 0), (&self.outside, verified)] {
+        for (end, verified) in
+            [(&self.inside, self.inward.checksummed()), (&self.outside, verified + self.outward.checksummed())]
+        {
             end.collect(verified, sink);
         }
         let (inside, outside) = (self.inside.name.as_str(), self.outside.name.as_str());
+        self.outward.collect(inside, outside, sink);
+        self.inward.collect(outside, inside, sink);
+        self.seen.encap.collect(inside, Stage::Encap, sink);
+        self.seen.decap.collect(outside, Stage::Decap, sink);
+        sink.put(outside, Group::Remcsum, "sent", self.remote.sent);
+        sink.put(outside, Group::Remcsum, "received", self.remote.received);
+        if self.gro.is_some() {
+            self.seen.gro.collect(outside, Stage::Gro, sink);
+        }
         sink.reasons(inside, Group::Drops, &self.encap_drops);
         sink.reasons(inside, Group::Drops, &self.split_drops);
         sink.reasons(outside, Group::Drops, &self.drops);
         sink.reasons(outside, Group::Drops, &self.decap_drops);
+        if let Some(fdb) = &self.fdb {
+            let [learned, moved, evicted] = fdb.counts();
+            for (key, value) in [("fdb_learned", learned), ("fdb_moved", moved), ("fdb_evicted", evicted)] {
+                sink.put(outside, Group::Port, key, value);
+            }
+        }
         if let Some(gro) = &self.gro {
             end::collect_gro(inside, gro.stats(), sink);
         }

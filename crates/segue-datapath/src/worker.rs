@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::board::{Board, Group, Sink};
+use crate::knobs::Knobs;
 use crate::pipeline::{Pipeline, Round};
 use crate::sys::{self, PollSet};
 
@@ -34,16 +35,18 @@ pub fn board(pipeline: &dyn Pipeline) -> Arc<Board> {
 }
 
 /// Runs `pipeline` until `stop` becomes readable. Counters are published to `board` after every round, before the loop
-/// sleeps, so that what an idle worker shows is exact.
+/// sleeps, so that what an idle worker shows is exact. What `knobs` were set to is in force from the next round on.
 ///
 /// # Errors
 /// Where waiting fails, or a port has become useless (its device is gone); what single packets did wrong is counted.
-pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board) -> io::Result<()> {
+pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, knobs: &Knobs) -> io::Result<()> {
     let mut polls = Polls::default();
     let mut set = PollSet::default();
+    let mut seen = 0;
     // A loaded worker must still hear the stop signal: look at it now and then without sleeping.
     const LOOK_EVERY: u64 = 64;
     loop {
+        knobs.follow(&mut seen, pipeline);
         let round = pipeline.round(sys::now())?;
         polls.rounds += 1;
         let look = polls.rounds % LOOK_EVERY == 0;

@@ -12,6 +12,7 @@ use segue::time::Nanos;
 use segue_datapath::board::Group;
 use segue_datapath::gateway::{Gateway, Parts, Side};
 use segue_datapath::pipeline::{Pipeline, Round};
+use segue_port::PagePool;
 use segue_testkit::build::{Ethernet, Ip, V4, V6};
 use segue_testkit::flow::{Ids, Sender};
 
@@ -28,7 +29,8 @@ fn trains() -> Limits {
 fn bench(config: Option<gro::Config>, limits: [Limits; 2], budget: usize, pages: usize) -> Bench {
     let [(first, a), (second, b)] = limits.map(|limits| Memory::port(Carries::Ethernet, limits));
     let side = |name: &str, port| Side { name: name.to_owned(), port, gro: config };
-    let gateway = Gateway::new(Parts { sides: [side("in", first), side("out", second)], budget, pages });
+    let gateway =
+        Gateway::new(Parts { sides: [side("in", first), side("out", second)], budget, pages: PagePool::new(pages) });
     Bench { gateway, wires: [a, b] }
 }
 

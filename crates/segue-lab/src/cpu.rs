@@ -9,17 +9,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::sys;
+use crate::processor::Core;
+use crate::{LabError, sys};
 
 /// A counter of CPU time: what the children of the accounted hosts used, the kernel's work in their context included, plus
 /// ksoftirqd, which does the network's work when there is too much of it for that.
 ///
 /// A control group where one can be made (v1 cpuacct, else v2), else the whole machine's busy time. ksoftirqd also works for
 /// others, so a machine that does something else counts too much.
+///
+/// With [`Cpu::on_core`] the children have one processor, and what is counted is the time in which that processor was not idle,
+/// so that interrupts are in it too, less the time in which tasks ran there that are not the hosts'.
 #[derive(Debug)]
 pub struct Cpu {
     group: Option<Group>,
     softirq: Vec<PathBuf>,
+    core: Option<Core>,
+    quota: Option<Group>,
 }
 
 #[derive(Debug)]
@@ -30,6 +36,8 @@ struct Group {
 }
 
 const PREFIX: &str = "segue-lab-";
+/// In place of a version: a group of v1's cpu controller, which limits and does not count.
+const LIMIT_ONLY: u8 = 0;
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Cpu {
@@ -39,11 +47,57 @@ impl Cpu {
             let parent = v2_parent()?;
             Group::make(&parent, 2)
         });
-        Cpu { group, softirq: ksoftirqd() }
+        Cpu { group, softirq: ksoftirqd(""), core: None, quota: None }
+    }
+
+    /// The same for hosts whose children run on processor `core` only and, with `quota`, for at most so many per cent of the
+    /// time. Interrupts are outside of the quota: the kernel does their work in nobody's name.
+    pub fn on_core(core: usize, quota: Option<u32>) -> Result<Cpu, LabError> {
+        let everybody = mount(|kind, options| kind == "cgroup" && has(options, "cpuacct"));
+        let watched = Core::watch(core, everybody.map(|dir| dir.join("cpuacct.usage_percpu")))
+            .map_err(|source| LabError::system(format!("watch processor {core}"), source))?;
+        let mut cpu = Cpu { softirq: ksoftirqd(&core.to_string()), core: Some(watched), ..Cpu::new() };
+        if let Some(percent) = quota {
+            cpu.limit(percent).map_err(|source| LabError::System {
+                what: format!("limit a host to {percent} % of a processor"),
+                source,
+                hint: "run it as root, on a kernel with CONFIG_CFS_BANDWIDTH; in cgroup v2 the cpu controller has to be on".into(),
+            })?;
+        }
+        Ok(cpu)
+    }
+
+    fn limit(&mut self, percent: u32) -> io::Result<()> {
+        const PERIOD_US: u32 = 10_000;
+        let quota = PERIOD_US / 100 * percent;
+        let own = self.group.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        if own.version == 2 {
+            return fs::write(own.dir.join("cpu.max"), format!("{quota} {PERIOD_US}"));
+        }
+        let set = |dir: &Path| {
+            fs::write(dir.join("cpu.cfs_period_us"), PERIOD_US.to_string())?;
+            fs::write(dir.join("cpu.cfs_quota_us"), quota.to_string())
+        };
+        // One hierarchy with both controllers, or one for each.
+        if own.dir.join("cpu.cfs_quota_us").exists() {
+            return set(&own.dir);
+        }
+        let parent = parent(|kind, options| kind == "cgroup" && has(options, "cpu"), |list| has(list, "cpu"));
+        let other = parent.and_then(|parent| Group::make(&parent, LIMIT_ONLY));
+        let other = other.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        set(&other.dir)?;
+        self.quota = Some(other);
+        Ok(())
     }
 
     /// How the time is taken, in words, for `machine.cpu_method`.
     pub fn method(&self) -> &'static str {
+        if let Some(core) = &self.core {
+            return match self.group.is_some() && core.knows_tasks() {
+                true => "the core's busy time less that of other tasks",
+                false => "the core's busy time",
+            };
+        }
         match (&self.group, self.softirq.is_empty()) {
             (Some(Group { version: 1, .. }), false) => "cgroup v1 cpuacct + ksoftirqd",
             (Some(Group { version: 1, .. }), true) => "cgroup v1 cpuacct",
@@ -55,20 +109,40 @@ impl Cpu {
 
     /// Seconds so far, from an arbitrary origin: take the difference of two readings.
     pub fn seconds(&self) -> io::Result<f64> {
+        // A processor that went away takes its thread with it.
+        let softirq: f64 = self.softirq.iter().filter_map(|path| on_cpu(path).ok()).sum();
+        if let Some(core) = &self.core {
+            let Some((group, tasks)) = self.group.as_ref().zip(core.tasks()) else { return Ok(core.busy()) };
+            return Ok(core.busy() - (tasks - group.seconds()? - softirq));
+        }
         match &self.group {
-            Some(group) => {
-                // A processor that went away takes its thread with it.
-                let softirq: f64 = self.softirq.iter().filter_map(|path| on_cpu(path).ok()).sum();
-                Ok(group.seconds()? + softirq)
-            }
+            Some(group) => Ok(group.seconds()? + softirq),
             None => {
                 busy(&fs::read_to_string("/proc/stat")?).ok_or_else(|| io::Error::other("/proc/stat has no cpu line"))
             }
         }
     }
 
-    pub(crate) fn group(&self) -> Option<Arc<File>> {
-        self.group.as_ref().map(|group| Arc::clone(&group.procs))
+    /// Where children have to be so that they count.
+    pub(crate) fn place(&self) -> sys::Place {
+        let groups = self.group.iter().chain(&self.quota).map(|group| Arc::clone(&group.procs)).collect();
+        sys::Place { groups, core: self.core(), ..Default::default() }
+    }
+
+    /// Counts a thread that exists, one of the kernel's for instance, as if it had been started in a host: by its number.
+    pub fn adopt(&self, thread: u32) -> io::Result<()> {
+        for group in self.group.iter().chain(&self.quota) {
+            fs::write(group.dir.join("cgroup.procs"), thread.to_string())?;
+        }
+        match self.core() {
+            Some(core) => sys::run_thread_on(thread, core),
+            None => Ok(()),
+        }
+    }
+
+    /// The processor that the children have to themselves.
+    pub fn core(&self) -> Option<usize> {
+        self.core.as_ref().map(|core| core.number)
     }
 
     /// The control group's directory, when there is one.
@@ -114,11 +188,14 @@ impl Group {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        sys::prepare_child(&mut probe, sys::Place { namespaces: None, cgroup: Some(Arc::clone(&self.procs)) });
+        sys::prepare_child(&mut probe, sys::Place { groups: vec![Arc::clone(&self.procs)], ..Default::default() });
         probe.status().is_ok_and(|status| status.success())
     }
 
     fn seconds(&self) -> io::Result<f64> {
+        if self.version == LIMIT_ONLY {
+            return Ok(0.0);
+        }
         let (file, unit) = if self.version == 1 { ("cpuacct.usage", 1e-9) } else { ("cpu.stat", 1e-6) };
         let text = fs::read_to_string(self.dir.join(file))?;
         let number = if self.version == 1 { text.trim() } else { usage_usec(&text).unwrap_or_default() };
@@ -180,17 +257,26 @@ fn locate(
     mounted: impl Fn(&str, &str) -> bool,
     member: impl Fn(&str) -> bool,
 ) -> Option<PathBuf> {
-    let root = mounts.lines().find_map(|line| {
-        let mut words = line.split(' ').skip(1);
-        let (dir, kind, options) = (words.next()?, words.next()?, words.next()?);
-        mounted(kind, options).then_some(dir)
-    })?;
+    let root = mount_in(mounts, mounted)?;
     // Lines are `ID:CONTROLLERS:/PATH`, with no controllers for v2 (cgroups(7)).
     let path = own.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         member(controllers).then_some(path)
     })?;
     Some(Path::new(root).join(path.trim_start_matches('/')))
+}
+
+fn mount(mounted: impl Fn(&str, &str) -> bool) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    mount_in(&mounts, mounted).map(PathBuf::from)
+}
+
+fn mount_in(mounts: &str, mounted: impl Fn(&str, &str) -> bool) -> Option<&str> {
+    mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let (dir, kind, options) = (words.next()?, words.next()?, words.next()?);
+        mounted(kind, options).then_some(dir)
+    })
 }
 
 fn has(list: &str, word: &str) -> bool {
@@ -201,10 +287,13 @@ fn usage_usec(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("usage_usec ")).map(str::trim)
 }
 
-/// The `schedstat` files of the ksoftirqd threads; none in a PID namespace that does not show them.
-fn ksoftirqd() -> Vec<PathBuf> {
+/// The `schedstat` files of the ksoftirqd threads, or of that of one processor; none in a PID namespace that does not show them.
+fn ksoftirqd(core: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
-    let ours = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with("ksoftirqd/"));
+    let ours = |path: &PathBuf| {
+        let comm = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        comm.trim().strip_prefix("ksoftirqd/").is_some_and(|number| core.is_empty() || core == number)
+    };
     entries.filter(ours).map(|path| path.join("schedstat")).filter(|path| on_cpu(path).is_ok()).collect()
 }
 
@@ -268,7 +357,7 @@ mod tests {
         let procs = Arc::new(OpenOptions::new().write(true).open(dead.join("cgroup.procs")).unwrap());
         let mut left = Command::new("sleep");
         left.arg("60");
-        sys::prepare_child(&mut left, sys::Place { namespaces: None, cgroup: Some(procs) });
+        sys::prepare_child(&mut left, sys::Place { groups: vec![procs], ..Default::default() });
         let mut left = left.spawn().unwrap();
         sweep(&parent);
         assert!(!left.wait().unwrap().success());
@@ -281,7 +370,7 @@ mod tests {
         let before = cpu.seconds().unwrap();
         let mut child = Command::new("sh");
         child.args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]);
-        sys::prepare_child(&mut child, sys::Place { namespaces: None, cgroup: cpu.group() });
+        sys::prepare_child(&mut child, cpu.place());
         assert!(child.status().unwrap().success());
         let used = cpu.seconds().unwrap() - before;
         assert!(used > 0.01, "{used} s by {}", cpu.method());

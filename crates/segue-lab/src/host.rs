@@ -79,8 +79,9 @@ impl Host {
         // Another place for control sockets would be one that the hosts share.
         command.env_remove("SEGUE_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR");
         command.stdin(Stdio::null()).env("LC_ALL", "C").env("PATH", crate::process::search_path()).process_group(0);
-        let cgroup = self.cpu.as_ref().and_then(|cpu| cpu.group());
-        sys::prepare_child(&mut command, sys::Place { namespaces: Some(Arc::clone(&self.namespaces)), cgroup });
+        let mut place = self.cpu.as_ref().map(|cpu| cpu.place()).unwrap_or_default();
+        place.namespaces = Some(Arc::clone(&self.namespaces));
+        sys::prepare_child(&mut command, place);
         command
     }
 

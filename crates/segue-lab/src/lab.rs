@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::case::{needs_segue, segue_version, shape};
 use crate::host::in_user_namespace;
-use crate::load::{self, Load, Outcome};
+use crate::load::{self, Load, Outcome, Style};
 use crate::process::require;
 use crate::{
     Case, Cpu, End, Family, Ground, Host, LabError, Lane, Machine, Measurement, Metric, Named, Options, Prepared,
@@ -154,6 +154,7 @@ impl Lab {
             proto: self.options.proto,
             seconds: self.options.seconds,
             parallel: self.options.parallel,
+            style: Style::default(),
         })
         .map_err(|error| match error {
             LabError::Load(text) => LabError::Load(format!("{text} (case {name}, IPv{family})")),
@@ -177,7 +178,7 @@ impl Lab {
             ("train_bytes", &samples.train_bytes),
         ];
         let metrics = metrics.iter().filter_map(|(name, samples)| Some((name.to_string(), Metric::new(samples)?)));
-        Row { case, metrics: Named(metrics.collect()) }
+        Row { case, metrics: Named(metrics.collect()), seed: Named::default() }
     }
 
     fn machine(&self) -> Machine {

@@ -11,6 +11,7 @@
 //! - [`load`]: one iperf3 run between two hosts.
 //! - [`Case`]: one row to measure: segue, segue without trains, kernel VXLAN, fastd, the bare link, or the caller's own.
 //! - [`Lab`]: all of it together; [`run`] is the demonstration from beginning to end.
+//! - [`mod@bench`]: tables of many cases, measured in turn, each with hosts that have a processor of their own.
 //! - [`Table`]: the result, as `segue.bench/1` JSON and as text.
 //!
 //! The life of a lab: [`Lab::new`] makes the hosts, the link and one [`Lane`] per case, all of which exist at the same
@@ -24,6 +25,7 @@
 //! Children are killed by the kernel when the *thread* that started them ends (`PR_SET_PDEATHSIG`), so a thread that starts
 //! a child has to outlive it.
 
+pub mod bench;
 mod case;
 mod cpu;
 mod error;
@@ -35,6 +37,7 @@ pub mod load;
 mod machine;
 mod options;
 mod process;
+mod processor;
 mod progress;
 mod relay;
 mod sys;
@@ -49,6 +52,7 @@ pub use link::{DEVICE, LinkForm, connect};
 pub use machine::Machine;
 pub use options::{Encap, End, Family, Mode, Options, Proto};
 pub use process::{Process, which};
-pub use progress::{Measurement, Progress, Step};
+pub use processor::cores;
+pub use progress::{Measurement, Progress, SampleAt, Step};
 pub use relay::{Counts, DamageArea, Faults, Relay};
 pub use table::{Metric, Named, Row, Skipped, Table};

@@ -1,7 +1,8 @@
 //! One iperf3 run between two hosts.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -29,6 +30,17 @@ pub struct Load<'a> {
     pub seconds: u32,
     /// Streams at the same time.
     pub parallel: u32,
+    /// How the sender does it.
+    pub style: Style,
+}
+
+/// How a sender sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Style {
+    /// From a file by `sendfile(2)`, without copying the bytes into the kernel.
+    pub sendfile: bool,
+    /// TCP's congestion control; the machine's own when `None`.
+    pub congestion: Option<&'static str>,
 }
 
 /// What came of it.
@@ -45,6 +57,10 @@ pub struct Outcome {
     /// CPU seconds of the client host's [`Cpu`] from before the sender started until both ends had ended; `None` when the host
     /// is not accounted.
     pub cpu_s: Option<f64>,
+    /// The same of the server host, where it is counted apart from the client's.
+    pub server_cpu_s: Option<f64>,
+    /// Seconds between the two readings of CPU time.
+    pub wall_s: f64,
 }
 
 impl Outcome {
@@ -73,7 +89,15 @@ pub fn run(load: &Load<'_>) -> Result<Outcome, LabError> {
     if load.proto == Proto::Udp {
         client.args(["-u", "-b", "0", "-l", DATAGRAM_LEN]);
     }
-    let before = reading(load.client.cpu().map(AsRef::as_ref))?;
+    if load.style.sendfile {
+        client.arg("-Z");
+    }
+    if let Some(congestion) = load.style.congestion {
+        client.args(["-C", congestion]);
+    }
+    let cpus = [load.client.cpu(), load.server.cpu().filter(|server| !is_same(load.client.cpu(), server))];
+    let read = || -> Result<_, LabError> { Ok((reading(cpus[0])?, reading(cpus[1])?)) };
+    let (begin, before) = (Instant::now(), read()?);
     let mut client = Process::spawn(client, b"")?;
     client.wait(Duration::from_secs(u64::from(load.seconds)) + OVERHEAD)?;
     // iperf3 3.12 can end with status 0 and an error in its report, so the report decides.
@@ -82,12 +106,18 @@ pub fn run(load: &Load<'_>) -> Result<Outcome, LabError> {
         stderr => LabError::Load(format!("{text}\n  | {stderr}")),
     })?;
     server.wait(OVERHEAD)?;
-    let after = reading(load.client.cpu().map(AsRef::as_ref))?;
-    outcome.cpu_s = before.zip(after).map(|(before, after)| after - before);
+    let after = read()?;
+    outcome.wall_s = begin.elapsed().as_secs_f64();
+    let used = |before: Option<f64>, after: Option<f64>| before.zip(after).map(|(before, after)| after - before);
+    (outcome.cpu_s, outcome.server_cpu_s) = (used(before.0, after.0), used(before.1, after.1));
     Ok(outcome)
 }
 
-fn reading(cpu: Option<&Cpu>) -> Result<Option<f64>, LabError> {
+fn is_same(one: Option<&Arc<Cpu>>, other: &Arc<Cpu>) -> bool {
+    one.is_some_and(|one| Arc::ptr_eq(one, other))
+}
+
+fn reading(cpu: Option<&Arc<Cpu>>) -> Result<Option<f64>, LabError> {
     cpu.map(|cpu| cpu.seconds().map_err(|source| LabError::system("read the CPU time", source))).transpose()
 }
 
@@ -112,6 +142,8 @@ fn parse(report: &str, proto: Proto) -> Result<Outcome, String> {
         retransmits: end["sum_sent"]["retransmits"].as_u64().filter(|_| proto == Proto::Tcp),
         lost_percent: received["lost_percent"].as_f64().filter(|_| proto == Proto::Udp),
         cpu_s: None,
+        server_cpu_s: None,
+        wall_s: seconds,
     })
 }
 
@@ -146,7 +178,8 @@ mod tests {
 
     #[test]
     fn nothing_received_has_no_cost_per_gigabyte() {
-        let nothing = Outcome { bytes: 0, seconds: 1.0, retransmits: None, lost_percent: None, cpu_s: Some(1.0) };
+        let report = r#"{"end":{"sum_sent":{"bytes":0},"sum_received":{"bytes":0,"seconds":1.0}}}"#;
+        let nothing = Outcome { cpu_s: Some(1.0), ..parse(report, Proto::Tcp).unwrap() };
         assert_eq!(nothing.cpu_s_per_gb(), None);
     }
 }

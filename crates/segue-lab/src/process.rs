@@ -243,7 +243,7 @@ pub(crate) fn require(programs: &[&str]) -> Result<(), LabError> {
 
 fn package(program: &str) -> &str {
     match program {
-        "ip" => "iproute2",
+        "ip" | "tc" => "iproute2",
         "ping" => "iputils-ping",
         other => other,
     }

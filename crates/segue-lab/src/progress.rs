@@ -43,6 +43,34 @@ pub enum Step {
         /// Received payload, 1e9 bits a second.
         gbps: f64,
     },
+    /// A measurement of a bench begins.
+    Sampling(SampleAt),
+    /// A measurement of a bench is done.
+    Sampled {
+        /// Which one.
+        at: SampleAt,
+        /// Received payload, 1e9 bits a second, where that is measured.
+        gbps: Option<f64>,
+    },
+}
+
+/// One measurement of a bench and its place in the whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleAt {
+    /// The bench's name.
+    pub bench: &'static str,
+    /// The row's labels.
+    pub case: String,
+    /// Which round, from 1.
+    pub run: u32,
+    /// How many rounds there are.
+    pub runs: u32,
+    /// Measurements finished, of all rows; this one included once it is [`Step::Sampled`].
+    pub done: usize,
+    /// Measurements in all.
+    pub total: usize,
+    /// The rest will take about this long.
+    pub left: Duration,
 }
 
 /// One measurement and its place in the whole.
@@ -78,21 +106,47 @@ impl fmt::Display for Step {
         match self {
             Step::Preparing(what) => write!(f, "{what} ..."),
             Step::Skipped { case, reason } => write!(f, "{case}: skipped, {reason}"),
-            Step::Measuring(m) => write!(f, "{m}{}", Tail(m, None)),
-            Step::Measured { measurement: m, gbps } => write!(f, "{m}{}", Tail(m, Some(*gbps))),
+            Step::Measuring(m) => write!(f, "{m}{}", tail(m, None)),
+            Step::Measured { measurement: m, gbps } => write!(f, "{m}{}", tail(m, Some(*gbps))),
+            Step::Sampling(at) => write!(f, "{at}{}", at.tail(None)),
+            Step::Sampled { at, gbps } => write!(f, "{at}{}", at.tail(*gbps)),
         }
     }
 }
 
-struct Tail<'a>(&'a Measurement, Option<f64>);
-
-impl fmt::Display for Tail<'_> {
+impl fmt::Display for SampleAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.1 {
+        let SampleAt { bench, case, run, runs, .. } = self;
+        // What is told behind it has 49 columns at most.
+        let case: String = case.chars().take(30).collect();
+        write!(f, "{bench} {run}/{runs} {case:<30}")
+    }
+}
+
+impl SampleAt {
+    fn tail(&self, gbps: Option<f64>) -> Tail {
+        Tail { gbps, done: self.done, total: self.total, left: self.left }
+    }
+}
+
+fn tail(m: &Measurement, gbps: Option<f64>) -> Tail {
+    Tail { gbps, done: m.done, total: m.total, left: m.left }
+}
+
+struct Tail {
+    gbps: Option<f64>,
+    done: usize,
+    total: usize,
+    left: Duration,
+}
+
+impl fmt::Display for Tail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.gbps {
             Some(gbps) => write!(f, " {gbps:>6.2} Gbit/s")?,
             None => write!(f, " {:>13}", "")?,
         }
-        let Measurement { done, total, left, .. } = self.0;
+        let Tail { done, total, left, .. } = self;
         write!(f, "   {done} of {total}")?;
         match left.as_secs_f64().round() as u64 {
             0 => Ok(()),

@@ -104,8 +104,10 @@ pub(crate) fn has_ended(child: u32) -> bool {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
     pub(crate) namespaces: Option<Arc<Namespaces>>,
-    /// An open `cgroup.procs`.
-    pub(crate) cgroup: Option<Arc<File>>,
+    /// The open `cgroup.procs` of each group that it belongs to.
+    pub(crate) groups: Vec<Arc<File>>,
+    /// The only processor that it may use.
+    pub(crate) core: Option<usize>,
 }
 
 /// Makes the child die with the thread that starts it, and start in `place`.
@@ -119,7 +121,10 @@ pub(crate) fn prepare_child(command: &mut Command, place: Place) {
         if u32::try_from(unsafe { libc::getppid() }) != Ok(parent) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        if let Some(procs) = &place.cgroup {
+        if let Some(core) = place.core {
+            run_only_on(core)?;
+        }
+        for procs in &place.groups {
             // SAFETY: the buffer is one byte long; "0" names the writer itself in both generations of cgroups.
             if unsafe { libc::write(procs.as_raw_fd(), c"0".as_ptr().cast(), 1) } != 1 {
                 return Err(io::Error::last_os_error());
@@ -142,6 +147,84 @@ pub(crate) fn prepare_child(command: &mut Command, place: Place) {
     // SAFETY: between fork and exec the closure only makes system calls on memory of its own; it neither allocates nor locks
     // (`Arc`s are only read, an `io::Error` from an errno does not allocate).
     unsafe { command.pre_exec(in_child) };
+}
+
+/// Binds the calling thread to one processor.
+pub(crate) fn run_only_on(core: usize) -> io::Result<()> {
+    run_thread_on(0, core)
+}
+
+/// Binds a thread to one processor; 0 is the calling one.
+pub(crate) fn run_thread_on(thread: u32, core: usize) -> io::Result<()> {
+    let thread = libc::pid_t::try_from(thread).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    // SAFETY: all-zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    if core >= 8 * mem::size_of_val(&set) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: `core` is within the set.
+    unsafe { libc::CPU_SET(core, &mut set) };
+    // SAFETY: the pointer and length describe `set`.
+    check(unsafe { libc::sched_setaffinity(thread, mem::size_of_val(&set), &raw const set) }).map(drop)
+}
+
+/// The processors that the calling thread may use.
+pub(crate) fn own_cores() -> io::Result<Vec<usize>> {
+    // SAFETY: all-zero is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
+    // SAFETY: the pointer and length describe `set`; 0 is the calling thread.
+    check(unsafe { libc::sched_getaffinity(0, mem::size_of_val(&set), &raw mut set) })?;
+    // SAFETY: the numbers are within the set.
+    Ok((0..8 * mem::size_of_val(&set)).filter(|core| unsafe { libc::CPU_ISSET(*core, &set) }).collect())
+}
+
+/// Lets the calling thread run only when nobody else on its processor wants to (`SCHED_IDLE`).
+pub(crate) fn run_when_idle() -> io::Result<()> {
+    let lowest = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the pointer is to `lowest`; 0 is the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const lowest) }).map(drop)
+}
+
+/// Sets a socket option that is a number.
+pub(crate) fn set_option(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = mem::size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the pointer and length describe `value`.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
+}
+
+/// Sets a TCP socket's congestion control.
+pub(crate) fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let (level, option, len) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.len() as libc::socklen_t);
+    // SAFETY: the pointer and length describe `name`.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, name.as_ptr().cast(), len) }).map(drop)
+}
+
+/// Sends the first `len` bytes of a file, or as many as the socket took before something happened.
+pub(crate) fn send_file(to: BorrowedFd<'_>, file: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    let mut at: libc::off_t = 0;
+    // SAFETY: the pointer is to `at`.
+    let sent = unsafe { libc::sendfile(to.as_raw_fd(), file.as_raw_fd(), &raw mut at, len) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Takes at most `len` bytes from a TCP socket without copying them anywhere and without waiting; 0 at the stream's end.
+pub(crate) fn discard(fd: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    // SAFETY: with MSG_TRUNC a TCP socket writes nothing, so that no buffer is needed (tcp(7)).
+    let got = unsafe { libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Nanoseconds that the calling thread has run.
+pub(crate) fn thread_nanos() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to `time`; the clock exists for every thread.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn enter_net_raw(fd: libc::c_int, kind: libc::c_int) -> io::Result<()> {

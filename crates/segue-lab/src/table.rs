@@ -31,6 +31,9 @@ pub struct Row {
     pub case: Named<Value>,
     /// Metrics by name; the name carries the unit.
     pub metrics: Named<Metric>,
+    /// What the authors of the result that this row repeats published, under the same names: a number or `[from, to]`.
+    #[serde(skip_serializing_if = "Named::is_empty")]
+    pub seed: Named<Value>,
 }
 
 /// A case that was asked for and could not run.
@@ -88,6 +91,11 @@ impl<T> Named<T> {
     /// The value of a name.
     pub fn find(&self, name: &str) -> Option<&T> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Adds a name at the end.
@@ -272,7 +280,7 @@ mod tests {
             if let Some(train) = train {
                 metrics.push("train_bytes", Metric::new(&[train]).unwrap());
             }
-            table.rows.push(Row { case, metrics });
+            table.rows.push(Row { case, metrics, seed: Named::default() });
         }
         table
     }

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use segue::gso::{self, Arena, Limits, Segment, SegmentCsum};
+use segue::gso::{self, Arena, FragmentIds, Limits, Segment, SegmentCsum};
 use segue::packet::remote::field_offset;
 use segue::packet::{Gso, Kind, Outer, Packet, Pieces, Pool};
 
 use crate::page::{Page, PagePool};
+use crate::vnet;
 
 /// What a datagram port received in one go: one datagram, or several of equal length from one sender.
 #[derive(Clone, Debug)]
@@ -50,16 +51,27 @@ pub struct RxBatch {
     pub pool: Pool<Page>,
     /// Memory to read into.
     pub pages: PagePool,
+    /// Checksum fields that a packet port has finished.
+    pub(crate) fields: PagePool,
 }
+
+/// Most packets in existence at a time with a checksum field that a port has finished.
+const MAX_FIELDS: usize = 1 << 14;
 
 impl RxBatch {
     /// An empty batch over at most `pages` pages.
     pub fn new(pages: usize) -> RxBatch {
+        RxBatch::over(PagePool::new(pages))
+    }
+
+    /// An empty batch over these pages.
+    pub fn over(pages: PagePool) -> RxBatch {
         RxBatch {
             packets: VecDeque::new(),
             bursts: VecDeque::new(),
             pool: Pool::new(1024),
-            pages: PagePool::new(pages),
+            pages,
+            fields: PagePool::of_pieces(MAX_FIELDS, vnet::FIELD_LEN),
         }
     }
 }
@@ -67,6 +79,8 @@ impl RxBatch {
 #[derive(Debug)]
 struct Entry {
     packet: Box<Packet<Page>>,
+    /// As it was when the packet was split: its fragments must be numbered the same when it is split again.
+    ids: FragmentIds,
     first: u32,
     next: u32,
     end: u32,
@@ -97,11 +111,12 @@ impl TxBatch {
         limits: &Limits,
     ) -> Result<usize, (Box<Packet<Page>>, gso::Refusal)> {
         let first = self.arena.segments().len() as u32;
+        let ids = self.arena.ids;
         if let Err(reason) = gso::split(&packet, limits, &mut self.arena) {
             return Err((packet, reason));
         }
         let end = self.arena.segments().len() as u32;
-        self.entries.push(Entry { packet, first, next: first, end });
+        self.entries.push(Entry { packet, ids, first, next: first, end });
         let units = (end - first) as usize;
         self.waiting += units;
         Ok(units)
@@ -152,6 +167,7 @@ impl TxBatch {
         let mut before = std::mem::take(&mut self.arena);
         self.checksummed += before.take_checksummed();
         self.waiting = 0;
+        let ids = before.ids;
         for mut entry in std::mem::take(&mut self.entries) {
             let sent_to = before
                 .segments()
@@ -164,6 +180,7 @@ impl TxBatch {
                 continue;
             }
             entry.first = self.arena.segments().len() as u32;
+            self.arena.ids = entry.ids;
             match gso::split(&entry.packet, limits, &mut self.arena) {
                 Err(reason) => refused(entry.packet, reason),
                 Ok(_) => {
@@ -176,6 +193,7 @@ impl TxBatch {
                 }
             }
         }
+        self.arena.ids = ids;
     }
 
     /// Payload bytes over which splitting computed transport checksums, since the last call.

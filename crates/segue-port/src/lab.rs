@@ -163,6 +163,14 @@ fn load_from(pages: &mut PagePool, bytes: &[u8], start: Start) -> Box<Packet<Pag
     packet
 }
 
+/// The bytes in one page, as ranges of at most `len` bytes.
+pub(crate) fn ranges(pages: &mut PagePool, bytes: &[u8], len: usize) -> Vec<Frag<Page>> {
+    let mut page = pages.take().expect("a page");
+    page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+    let page = page.freeze(bytes.len());
+    (0..bytes.len()).step_by(len).map(|at| Frag::new(page.clone(), at..at + len)).collect()
+}
+
 /// The packet with its owed checksum completed by the oracle's arithmetic is good; where none is owed it is good as it is.
 pub(crate) fn is_good_once_complete(packet: &Packet<Page>) -> bool {
     let mut bytes = flat(packet);

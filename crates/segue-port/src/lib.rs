@@ -29,5 +29,5 @@ mod vnet;
 pub mod wrap;
 
 pub use batch::{Burst, RxBatch, TxBatch, TxUnit};
-pub use page::{PAGE_LEN, Page, PageMut, PagePool, WINDOW};
+pub use page::{MIN_PAGE_LEN, PAGE_LEN, Page, PageMut, PagePool, Sharing, WINDOW};
 pub use port::{Counters, Direction, Drop, Extra, Fallback, OffloadState, Path, Polled, Port, Sent};

@@ -5,12 +5,21 @@
 //! free again, and the page freed last is handed out first, while it is still in the cache.
 //!
 //! The slots of a receive ring are pages too ([`RingPages`]): freeing one gives it back to the kernel.
+//!
+//! Pages may be as small as a kernel's. Reads of unknown length then go on in the next page where one ends ([`Scatter`]), and
+//! a packet that crosses pages is one of several ranges; nothing is copied for that.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::rc::{Rc, Weak};
 
+use segue::packet::Frag;
+
 use crate::mmap::Slot;
+use crate::sys;
 
 /// Bytes that one read needs: the largest IP packet, the largest virtio-net header (24) and rounding to cache lines.
 pub const WINDOW: usize = 65_600;
@@ -18,6 +27,12 @@ pub const WINDOW: usize = 65_600;
 pub const PAGE_LEN: usize = 2 * WINDOW;
 /// Reads into one page start at multiples of this.
 const ALIGN: usize = 64;
+/// The smallest page.
+pub const MIN_PAGE_LEN: usize = 4096;
+/// Bytes of a read that are always in one page: a virtio-net header, room for a VLAN tag, the addresses.
+pub(crate) const FRONT: usize = 128;
+/// Most pages that one read goes to.
+const MAX_PIECES: usize = WINDOW.div_ceil(MIN_PAGE_LEN) + 1;
 
 #[derive(Debug)]
 struct Home {
@@ -134,8 +149,18 @@ impl PageMut {
 pub struct PagePool {
     home: Rc<Home>,
     page_len: usize,
+    sharing: Sharing,
     limit: usize,
     exhausted: u64,
+}
+
+/// How many reads go into one page of a [`PagePool`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// As many as fit.
+    Many,
+    /// One.
+    One,
 }
 
 impl PagePool {
@@ -144,10 +169,30 @@ impl PagePool {
         PagePool::with_page_len(limit, PAGE_LEN)
     }
 
-    /// A pool of at most `limit` pages of `page_len` bytes, at least [`WINDOW`] and below 2 GiB.
+    /// A pool of at most `limit` pages of `page_len` bytes, at least [`MIN_PAGE_LEN`] and below 2 GiB. UDP ports need pages of
+    /// at least [`WINDOW`]; reads of packet ports cross smaller ones.
     pub fn with_page_len(limit: usize, page_len: usize) -> PagePool {
+        PagePool::of(limit, page_len.clamp(MIN_PAGE_LEN, i32::MAX as usize), Sharing::Many)
+    }
+
+    /// A pool of at most `limit` buffers, each for one packet of any size.
+    pub fn of_frames(limit: usize) -> PagePool {
+        PagePool::of(limit, WINDOW, Sharing::One)
+    }
+
+    /// Pieces of `len` bytes that packet ports put finished checksum fields into.
+    pub(crate) fn of_pieces(limit: usize, len: usize) -> PagePool {
+        PagePool::of(limit, len, Sharing::One)
+    }
+
+    fn of(limit: usize, page_len: usize, sharing: Sharing) -> PagePool {
         let home = Home { free: RefCell::new(Vec::with_capacity(limit)), made: Cell::new(0) };
-        PagePool { home: Rc::new(home), page_len: page_len.clamp(WINDOW, i32::MAX as usize), limit, exhausted: 0 }
+        PagePool { home: Rc::new(home), page_len, sharing, limit, exhausted: 0 }
+    }
+
+    /// How many reads go into one page.
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
     }
 
     /// A page of one's own, the one freed last if there is one; `None`, counted, where all are in use.
@@ -283,9 +328,167 @@ impl<T> Carver<T> {
     }
 }
 
+/// Reads of unknown length into pages of any size: one that does not fit the rest of a page goes on in the next. Where a page
+/// holds any read, none is cut.
+#[derive(Debug, Default)]
+pub(crate) struct Scatter {
+    pages: VecDeque<PageMut>,
+    page_len: usize,
+    /// Where the next read begins, counted over the pages.
+    cursor: usize,
+    frozen: Vec<Page>,
+}
+
+impl Scatter {
+    /// Makes room for a read of [`WINDOW`] bytes. `false` where no page is free.
+    pub(crate) fn make_room(&mut self, pool: &mut PagePool) -> bool {
+        if self.page_len != pool.page_len() {
+            // Another pool: what was kept for the next read goes back to its own.
+            debug_assert!(self.cursor == 0);
+            self.pages.clear();
+            self.page_len = pool.page_len();
+        }
+        let into = self.cursor % self.page_len;
+        let must_fit = if self.page_len >= WINDOW { WINDOW } else { FRONT };
+        if into > 0 && (pool.sharing() == Sharing::One || self.page_len - into < must_fit) {
+            self.cursor += self.page_len - into;
+        }
+        while self.pages.len() * self.page_len < self.cursor + WINDOW {
+            match pool.take() {
+                Some(page) => self.pages.push_back(page),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Where the next read goes, piece by piece; the first [`FRONT`] bytes are in the first one.
+    pub(crate) fn pieces(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let (page_len, cursor) = (self.page_len.max(1), self.cursor);
+        let last = cursor + WINDOW;
+        self.pages.iter_mut().enumerate().skip(cursor / page_len).filter_map(move |(index, page)| {
+            let base = index * page_len;
+            let end = last.saturating_sub(base).min(page_len);
+            page.bytes_mut().get_mut(cursor.saturating_sub(base)..end).filter(|piece| !piece.is_empty())
+        })
+    }
+
+    /// The first piece, for what has to be in one.
+    pub(crate) fn front(&mut self) -> &mut [u8] {
+        self.pieces().next().unwrap_or(&mut [])
+    }
+
+    /// Reads one packet from `fd` to behind the first `skip` bytes of the pieces. Returns its length.
+    pub(crate) fn read(&mut self, fd: BorrowedFd<'_>, skip: usize) -> io::Result<usize> {
+        let mut slices: [IoSliceMut<'_>; MAX_PIECES] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let mut count = 0;
+        for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
+            let skip = if count == 0 { skip.min(piece.len()) } else { 0 };
+            *slice = IoSliceMut::new(&mut piece[skip..]);
+            count += 1;
+        }
+        sys::read_pieces(fd, &mut slices[..count])
+    }
+
+    /// Takes note that `range` of the pieces was filled, and returns it as [`Scatter::frags`] takes it.
+    pub(crate) fn commit(&mut self, range: Range<usize>) -> Range<usize> {
+        let at = self.cursor;
+        self.cursor = (at + range.end).next_multiple_of(ALIGN);
+        at + range.start..at + range.end
+    }
+
+    /// Freezes the pages that something was read into.
+    pub(crate) fn freeze(&mut self) {
+        let used = self.cursor.div_ceil(self.page_len.max(1));
+        self.frozen.extend(self.pages.drain(..used.min(self.pages.len())).map(|page| page.freeze(self.page_len)));
+        self.cursor = 0;
+    }
+
+    /// The pieces of what was read to `range`.
+    pub(crate) fn frags(&self, range: Range<usize>) -> impl Iterator<Item = Frag<Page>> + Clone + '_ {
+        let page_len = self.page_len.max(1);
+        let indexes = range.start / page_len..range.end.div_ceil(page_len);
+        indexes.filter_map(move |index| {
+            let base = index * page_len;
+            let part = range.start.saturating_sub(base)..(range.end - base).min(page_len);
+            Some(Frag::new(self.frozen.get(index)?.clone(), part))
+        })
+    }
+
+    /// Gives up what was frozen; packets hold what they need of it.
+    pub(crate) fn release(&mut self) {
+        self.frozen.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_cross_small_pages_and_come_back_byte_for_byte() {
+        let data: Vec<u8> = (0..WINDOW).map(|at| (at * 7 + at / 251) as u8).collect();
+        for (mut pool, crosses) in [
+            (PagePool::with_page_len(200, 4096), true),
+            (PagePool::with_page_len(100, 8192), true),
+            (PagePool::with_page_len(50, 32_768), true),
+            (PagePool::new(50), false),
+            (PagePool::of_frames(50), false),
+        ] {
+            let mut scatter = Scatter::default();
+            for _ in 0..2 {
+                let mut ranges = Vec::new();
+                for len in [1, 64, 3_000, 1_514, 9_000, 65_535, 60, 4_096, 40_000] {
+                    assert!(scatter.make_room(&mut pool));
+                    assert!(scatter.front().len() >= FRONT);
+                    assert!(scatter.pieces().map(|piece| piece.len()).sum::<usize>() >= WINDOW);
+                    let mut rest = &data[..len];
+                    for piece in scatter.pieces() {
+                        let (now, later) = rest.split_at(piece.len().min(rest.len()));
+                        piece[..now.len()].copy_from_slice(now);
+                        rest = later;
+                    }
+                    ranges.push(scatter.commit(0..len));
+                }
+                scatter.freeze();
+                for range in ranges {
+                    let frags: Vec<_> = scatter.frags(range.clone()).collect();
+                    let bytes: Vec<u8> = frags.iter().flat_map(|frag| frag.bytes().to_vec()).collect();
+                    assert!(bytes == data[..range.len()], "{}: {} bytes", pool.page_len(), range.len());
+                    assert!(frags.len() == 1 || crosses);
+                }
+                scatter.release();
+            }
+            drop(scatter);
+            assert_eq!(pool.in_use(), 0);
+        }
+    }
+
+    #[test]
+    fn many_small_reads_share_a_page_unless_each_is_to_have_its_own() {
+        for (mut pool, pages) in [(PagePool::with_page_len(50, 4096), 2), (PagePool::of_frames(50), 40)] {
+            let mut scatter = Scatter::default();
+            for _ in 0..40 {
+                assert!(scatter.make_room(&mut pool));
+                scatter.commit(0..100);
+            }
+            scatter.freeze();
+            assert_eq!(scatter.frozen.len(), pages);
+        }
+    }
+
+    #[test]
+    fn without_a_free_page_there_is_no_room_and_nothing_is_lost() {
+        let mut pool = PagePool::with_page_len(20, 4096);
+        let mut scatter = Scatter::default();
+        assert!(scatter.make_room(&mut pool));
+        let first = scatter.commit(0..20_000);
+        assert!(!scatter.make_room(&mut pool));
+        scatter.freeze();
+        assert_eq!(scatter.frags(first.clone()).map(|frag| frag.len()).sum::<usize>(), 20_000);
+        scatter.release();
+        assert!(scatter.make_room(&mut pool), "they are free again");
+    }
 
     #[test]
     fn a_page_comes_back_when_its_last_slice_is_gone() {

@@ -39,8 +39,20 @@ pub trait Port {
     /// Only what makes the port useless.
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent>;
 
+    /// Joins packets of their own into one call only up to so many bytes from here on; 0 joins none. For ports that do so,
+    /// as datagram ports do: what others are handed in one piece is their caller's to limit.
+    fn limit_burst(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+
     /// What happened so far.
     fn counters(&self) -> &Counters;
+
+    /// For datagram ports with one peer: the largest IP packet that the way to it takes, in bytes, as far as the kernel has
+    /// learned that.
+    fn path_mtu(&self) -> Option<usize> {
+        None
+    }
 
     /// Gives every counter that only this kind of port has to `put`, always the same ones in the same order.
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
@@ -79,6 +91,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).transmit(batch)
     }
 
+    fn limit_burst(&mut self, bytes: usize) {
+        (**self).limit_burst(bytes);
+    }
+
     fn counters(&self) -> &Counters {
         (**self).counters()
     }
@@ -89,6 +105,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn path(&self, slot: u16) -> Option<Path> {
         (**self).path(slot)
+    }
+
+    fn path_mtu(&self) -> Option<usize> {
+        (**self).path_mtu()
     }
 }
 

@@ -212,13 +212,21 @@ pub(crate) mod packet {
         check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut stats).cast(), &raw mut len) })?;
         Ok(stats.tp_drops)
     }
+}
 
-    /// Receives one packet, virtio header first, without waiting.
-    pub(crate) fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: the kernel writes at most the length of `into`.
-        let got = unsafe { libc::recv(fd.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
-        usize::try_from(got).map_err(|_| io::Error::last_os_error())
-    }
+/// Bytes of the kernel's page.
+pub(crate) fn page_len() -> usize {
+    // SAFETY: no pointers.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 16).max(1)
+}
+
+/// Reads one packet into several pieces; the descriptor never waits.
+pub(crate) fn read_pieces(fd: BorrowedFd<'_>, pieces: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
+    let count = pieces.len().min(MAX_IOV) as c_int;
+    // SAFETY: an IoSliceMut has the layout of an iovec; the kernel writes at most the length of each, and they are borrowed
+    // exclusively until the call returns.
+    let got = unsafe { libc::readv(fd.as_raw_fd(), pieces.as_mut_ptr().cast::<libc::iovec>(), count) };
+    usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
 /// A UDP socket of the family of `address`, not bound, that never waits.
@@ -230,6 +238,30 @@ pub(crate) fn udp_socket(address: IpAddr) -> io::Result<OwnedFd> {
 #[cfg(test)]
 pub(crate) fn tcp_socket(address: IpAddr) -> io::Result<OwnedFd> {
     socket(address, libc::SOCK_STREAM)
+}
+
+/// A raw socket for one IP protocol of `address`'s family, non-blocking and closed on exec. Needs CAP_NET_RAW.
+pub(crate) fn raw_socket(address: IpAddr, protocol: u8) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(family, kind, c_int::from(protocol)) })?;
+    // SAFETY: the call above made the descriptor and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor that is readable while one of these is.
+pub(crate) fn either(fds: [BorrowedFd<'_>; 2]) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    // SAFETY: the call above made the descriptor and nobody else has it.
+    let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+    for fd in fds {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: the kernel reads the event, which outlives the call.
+        check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })?;
+    }
+    Ok(epoll)
 }
 
 fn socket(address: IpAddr, kind: c_int) -> io::Result<OwnedFd> {

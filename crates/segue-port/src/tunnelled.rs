@@ -4,15 +4,16 @@
 //! header only what it says of a plain one: inner type, inner size, the place of the inner checksum. Where the inner packet
 //! starts follows from that place: its IP header ends there, and its length reaches to the last byte.
 
-use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, Layer, LayerCsum, Layout, Offload, Packet, Stop, TrainCsum, Unit};
+use segue::packet::{Csum, Gso, GsoKind, Kind, Layer, LayerCsum, Layout, Offload, Packet, Stop, TrainCsum, Unit};
 use segue::wire::virtio::{self, VirtioNet};
 use segue::wire::{ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 use crate::page::Page;
 
-/// Takes `packet`, whose bytes are `frag` and whose outer headers were found, for the tunnelled train that `header` speaks
-/// of, and returns what it is. `None`, and the packet is as it was, where the two do not fit.
-pub(crate) fn load(header: &VirtioNet, frag: &Frag<Page>, packet: &mut Packet<Page>) -> Option<Unit> {
+/// Takes `packet`, which begins with the bytes `front` and whose outer headers were found, for the tunnelled train that
+/// `header` speaks of, and returns what it is. `None`, and the packet is as it was, where the two do not fit.
+pub(crate) fn load(header: &VirtioNet, front: &[u8], packet: &mut Packet<Page>) -> Option<Unit> {
+    let all = packet.len();
     let kind = match header.gso_type & !virtio::GSO_ECN {
         virtio::GSO_TCPV4 | virtio::GSO_TCPV6 => Kind::Tcp,
         virtio::GSO_UDP_L4 => Kind::Udp,
@@ -29,9 +30,9 @@ pub(crate) fn load(header: &VirtioNet, frag: &Frag<Page>, packet: &mut Packet<Pa
         // The parser followed the tunnel: IP or GRE in IP.
         found if inside && found.kind == kind && found.start() == start => (packet.layout, packet.offload),
         found if packet.layout.ip_levels() == 1 && found.kind == Kind::Udp && found.end() < start => {
-            let layout = behind_udp(frag.bytes(), &packet.layout, start, kind)?;
+            let layout = behind_udp((front, all), &packet.layout, start, kind)?;
             let mut layers = Offload::UNKNOWN;
-            let none = read_u16(frag.bytes(), found.start() + udp::CHECKSUM) == Some(0);
+            let none = read_u16(front, found.start() + udp::CHECKSUM) == Some(0);
             // What stands there is the sum of the pseudo header.
             let udp = if none { LayerCsum::Absent } else { LayerCsum::Owed };
             layers.push_outer(Layer { udp, ..Layer::NONE });
@@ -39,20 +40,20 @@ pub(crate) fn load(header: &VirtioNet, frag: &Frag<Page>, packet: &mut Packet<Pa
         }
         _ => return None,
     };
-    let flags = frag.bytes().get(start + tcp::FLAGS).copied();
+    let flags = front.get(start + tcp::FLAGS).copied();
     if kind == Kind::Tcp && flags.is_none_or(|flags| flags & (tcp::SYN | tcp::RST) != 0) {
         return None;
     }
     let len = layout.header_len();
     let gso =
         Gso { kind: if kind == Kind::Tcp { GsoKind::Tcp } else { GsoKind::Udp }, size: header.gso_size, fixed_ids: 0 };
-    let unit = match gso.segs(frag.len().checked_sub(len)?) {
+    let unit = match gso.segs(all.checked_sub(len)?) {
         1 => Unit::Whole(Csum::Partial),
         _ => Unit::Train { csum: TrainCsum::Partial, gso },
     };
-    packet.head.set(&frag.bytes()[..len]);
-    packet.payload.clear();
-    packet.payload.push(frag.clone().skip(len));
+    let more = len.checked_sub(packet.head.len())?;
+    packet.head.set(front.get(..len)?);
+    packet.payload.advance(more);
     (packet.layout, packet.offload) = (layout, layers);
     packet.offload.unit = unit;
     Some(unit)
@@ -61,8 +62,8 @@ pub(crate) fn load(header: &VirtioNet, frag: &Frag<Page>, packet: &mut Packet<Pa
 /// The layout of a packet whose innermost transport header, of this kind, is at `start`, somewhere behind the UDP header that
 /// `outer` ends with. What lies between that and the inner IP header is listed as one GUE header: segmentation repeats its
 /// bytes as they are, which is right for all of them.
-fn behind_udp(bytes: &[u8], outer: &Layout, start: usize, kind: Kind) -> Option<Layout> {
-    let (ip, at) = inner_ip(bytes, outer.header_len(), start, kind)?;
+fn behind_udp((bytes, all): (&[u8], usize), outer: &Layout, start: usize, kind: Kind) -> Option<Layout> {
+    let (ip, at) = inner_ip((bytes, all), outer.header_len(), start, kind)?;
     let len = match kind {
         Kind::Tcp => tcp::header_len(*bytes.get(start + tcp::OFFSET)?),
         _ => udp::LEN,
@@ -76,19 +77,20 @@ fn behind_udp(bytes: &[u8], outer: &Layout, start: usize, kind: Kind) -> Option<
     (fits && pushed).then_some(layout)
 }
 
-/// The kind and the place of an IP header in `bytes[from..]` that ends at `end`, carries `kind` and reaches to the last byte.
-fn inner_ip(bytes: &[u8], from: usize, end: usize, kind: Kind) -> Option<(Kind, usize)> {
+/// The kind and the place of an IP header in `bytes[from..]` that ends at `end`, carries `kind` and reaches to the last of
+/// the `all` bytes.
+fn inner_ip((bytes, all): (&[u8], usize), from: usize, end: usize, kind: Kind) -> Option<(Kind, usize)> {
     let number = if kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
     let fits_v4 = |at: usize, header: &[u8]| {
         header[0] == 0x40 | (header.len() / 4) as u8
             && header[ipv4::PROTOCOL] == number
-            && read_u16(header, ipv4::TOTAL_LEN).map(usize::from) == Some(bytes.len() - at)
+            && read_u16(header, ipv4::TOTAL_LEN).map(usize::from) == Some(all - at)
     };
     // Without extension headers: a kernel makes no trains with them in a tunnel.
     let fits_v6 = |at: usize, header: &[u8]| {
         header[0] >> 4 == 6
             && header[ipv6::NEXT_HEADER] == number
-            && read_u16(header, ipv6::PAYLOAD_LEN).map(usize::from) == Some(bytes.len() - at - ipv6::LEN)
+            && read_u16(header, ipv6::PAYLOAD_LEN).map(usize::from) == Some(all - at - ipv6::LEN)
     };
     let place = |len: usize| end.checked_sub(len).filter(|at| *at >= from && end <= bytes.len());
     let v4 = (ipv4::MIN_LEN..=60).step_by(4).filter_map(place).find(|at| fits_v4(*at, &bytes[*at..end]));
@@ -101,12 +103,15 @@ mod tests {
     use std::net::IpAddr;
 
     use segue::gso::{self, Arena, Limits};
-    use segue::packet::{Start, Tunnels};
+    use segue::packet::Start;
     use segue::wire::virtio::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
 
     use super::*;
+    use crate::batch::RxBatch;
     use crate::lab::{self, Fill, bytes, sum16};
     use crate::page::PagePool;
+    use crate::port::Counters;
+    use crate::vnet;
 
     fn ends(v4: bool) -> (IpAddr, IpAddr) {
         let parse = |text: &str| text.parse().unwrap();
@@ -157,12 +162,22 @@ mod tests {
 
     fn taken(frame: &[u8], header: &VirtioNet) -> Option<Box<Packet<Page>>> {
         let mut pages = PagePool::new(1);
-        let mut page = pages.take().unwrap();
-        page.bytes_mut()[..frame.len()].copy_from_slice(frame);
-        let frag = Frag::all(page.freeze(frame.len()));
-        let mut packet = Box::new(Packet::default());
-        packet.load(frag.clone(), Start::Ethernet, &Tunnels::NONE);
-        load(header, &frag, &mut packet).map(|_| packet)
+        let mut packet = lab::load_frame(&mut pages, frame);
+        let is_taken = load(header, frame, &mut packet).is_some();
+        // In ranges it is the same train.
+        for len in [7, 64, 999] {
+            let (mut into, mut counters) = (RxBatch::new(1), Counters::default());
+            let ranges = lab::ranges(&mut PagePool::new(1), frame, len);
+            vnet::deliver(header, ranges.into_iter(), Start::Ethernet, &mut into, &mut counters);
+            let other = into.packets.pop_front();
+            if is_taken && header.gso_type != virtio::GSO_NONE {
+                let other = other.unwrap_or_else(|| panic!("in ranges of {len}: {:?}", counters.drops));
+                assert_eq!(other.offload, packet.offload);
+                assert_eq!(other.layout.headers(), packet.layout.headers());
+                assert!(lab::flat(&other) == lab::flat(&packet));
+            }
+        }
+        is_taken.then_some(packet)
     }
 
     /// VXLAN, and Geneve with an option, both with an Ethernet header inside; and nothing at all.

@@ -125,6 +125,10 @@ pub enum Shim {
     Gue(Option<Remcsum>),
     /// GUE version 1: nothing, for IP only.
     GueBare,
+    /// VXLAN with this network identifier, perhaps with a remote checksum; it wants an Ethernet header inside.
+    Vxlan(u32, bool),
+    /// Geneve with this network identifier, and options of so many words of 4 bytes.
+    Geneve(u32, u8),
 }
 
 /// GRE header.
@@ -360,13 +364,14 @@ impl Tunnel {
         };
         let mut content = inner.to_vec();
         let mut inner_at = 0;
+        let mut inside_type = ethertype;
         if let Some(ethernet) = &self.ethernet {
             content = ethernet.wrap(&content);
             inner_at += content.len() - inner.len();
+            (protocol, inside_type) = (143, 0x6558);
         }
         if let Some(gre) = self.gre {
-            let ethertype = if self.ethernet.is_some() { 0x6558 } else { ethertype };
-            let header = gre.header(ethertype);
+            let header = gre.header(inside_type);
             inner_at += header.len();
             content = [header, content].concat();
             if gre.checksum {
@@ -396,6 +401,28 @@ impl Tunnel {
                             header
                         }
                     };
+                    content = [header, content].concat();
+                }
+                Shim::Vxlan(vni, is_remote) => {
+                    assert!(self.ethernet.is_some(), "VXLAN carries Ethernet");
+                    let mut word = (vni << 8).to_be_bytes();
+                    let mut flags = [0x08, 0, 0, 0];
+                    if let Some((start, offset, value)) = primed(inner).filter(|_| is_remote) {
+                        let field = inner_at + offset;
+                        content[field..field + 2].copy_from_slice(&value.to_be_bytes());
+                        flags[1] = 0x20;
+                        word[3] = ((inner_at + start) / 2) as u8 | if offset - start == 6 { 0x80 } else { 0 };
+                    }
+                    content = [&flags[..], &word, &content].concat();
+                }
+                Shim::Geneve(vni, words) => {
+                    let mut header = vec![words, 0];
+                    header.extend(inside_type.to_be_bytes());
+                    header.extend((vni << 8).to_be_bytes());
+                    if words > 0 {
+                        header.extend([0x01, 0x02, 0x03, words - 1]);
+                        header.resize(header.len() + usize::from(words - 1) * 4, 0x5a);
+                    }
                     content = [header, content].concat();
                 }
             }

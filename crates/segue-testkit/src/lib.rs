@@ -3,14 +3,18 @@
 //!
 //! - [`build`]: plain structures to bytes, with right lengths and checksums, tunnels of every supported form included.
 //! - [`oracle`]: walks a frame and checks every length and checksum in it.
+//! - [`conformance`]: the list of cases that GRO is judged by, for the engine and for kernels alike.
 //! - [`flow`]: streams as a network carries them, with loss, duplicates, reordering and damage, each marked.
+//! - [`fragment`]: IP fragments, cut and put together.
 //! - [`strategy`]: the builders' inputs for proptest.
 //!
 //! Builders panic where they are asked for something that cannot be written, such as a packet over 65535 bytes; the
 //! oracle never panics.
 
 pub mod build;
+pub mod conformance;
 pub mod flow;
+pub mod fragment;
 pub mod oracle;
 mod rng;
 pub mod strategy;

@@ -11,7 +11,7 @@ use crate::sum::{fold, pseudo, with_pseudo};
 /// Where a frame begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With an Ethernet header. Padding behind the IP packet is allowed.
+    /// With an Ethernet header. Padding behind the IP packet is allowed, as it is in frames inside of tunnels.
     Ethernet,
     /// With an IP header.
     Ip,
@@ -24,6 +24,10 @@ pub struct Ports {
     pub gue: Vec<u16>,
     /// FOU, each with its IP protocol.
     pub fou: Vec<(u16, u8)>,
+    /// VXLAN.
+    pub vxlan: Vec<u16>,
+    /// Geneve.
+    pub geneve: Vec<u16>,
 }
 
 /// What is left to a port.
@@ -60,6 +64,8 @@ pub struct Level {
     pub has_udp_checksum: bool,
     /// GUE version, where there is GUE.
     pub gue: Option<u8>,
+    /// Network identifier, where there is VXLAN or Geneve.
+    pub vni: Option<u32>,
     /// Start and offset of a remote checksum option.
     pub remcsum: Option<(u16, u16)>,
     /// GRE: key and sequence number.
@@ -212,7 +218,8 @@ impl<'a> Walk<'a> {
                 }
                 self.ip(at, end, may_pad)
             }
-            0x6558 => self.ethernet(at, end, false),
+            // A frame inside of a tunnel may have been padded before it got there.
+            0x6558 => self.ethernet(at, end, true),
             _ => {
                 self.report.payload = at..end;
                 Ok(())
@@ -293,6 +300,7 @@ impl<'a> Walk<'a> {
                 self.ip(at, end, false)
             }
             47 => self.gre(at, end),
+            143 => self.ethernet(at, end, true),
             _ => {
                 self.report.payload = at..end;
                 Ok(())
@@ -307,7 +315,9 @@ impl<'a> Walk<'a> {
         }
         let port = self.u16(at + 2)?;
         let fou = self.ports.fou.iter().find(|f| f.0 == port).map(|f| f.1);
-        if !self.ports.gue.contains(&port) && fou.is_none() {
+        let [is_gue, is_vxlan, is_geneve] =
+            [&self.ports.gue, &self.ports.vxlan, &self.ports.geneve].map(|ports| ports.contains(&port));
+        if !(is_gue || is_vxlan || is_geneve || fou.is_some()) {
             return self.transport(17, at, end);
         }
         let place = self.place(17, at..end, at + 6);
@@ -325,8 +335,40 @@ impl<'a> Walk<'a> {
         }
         match fou {
             Some(protocol) => self.protocol(protocol, at + 8, end),
+            None if is_vxlan => self.vxlan(at + 8, end),
+            None if is_geneve => self.geneve(at + 8, end),
             None => self.gue(at + 8, end),
         }
+    }
+
+    fn vxlan(&mut self, at: usize, end: usize) -> Result<(), String> {
+        let flags = u32_at(&self.bytes, at)?;
+        let (vni, last) = (u32_at(&self.bytes, at + 4)? >> 8, self.u8(at + 7)?);
+        if let Some(level) = self.report.levels.last_mut() {
+            level.vni = Some(vni);
+        }
+        match flags {
+            0x0800_0000 if last == 0 => {}
+            0x0820_0000 => {
+                let start = u16::from(last & 0x7f) * 2;
+                self.remcsum((start, start + if last & 0x80 == 0 { 16 } else { 6 }), at + 8, end)?;
+            }
+            _ => return Err(format!("VXLAN flags {flags:08x}, last byte {last:02x}")),
+        }
+        self.ethernet(at + 8, end, true)
+    }
+
+    fn geneve(&mut self, at: usize, end: usize) -> Result<(), String> {
+        let (first, second) = (self.u8(at)?, self.u8(at + 1)?);
+        let inside = at + 8 + usize::from(first & 0x3f) * 4;
+        if first >> 6 != 0 || second & 0xc0 != 0 || inside > end {
+            return Err(format!("Geneve begins with {first:02x}{second:02x}"));
+        }
+        let (kind, vni) = (self.u16(at + 2)?, u32_at(&self.bytes, at + 4)? >> 8);
+        if let Some(level) = self.report.levels.last_mut() {
+            level.vni = Some(vni);
+        }
+        self.ethertype(kind, inside, end, false)
     }
 
     fn gue(&mut self, at: usize, end: usize) -> Result<(), String> {
@@ -351,7 +393,7 @@ impl<'a> Walk<'a> {
                 if self.slice(at + 4..at + 8)? != [0x80, 0, 0, 0] {
                     return Err("unknown GUE private flags".into());
                 }
-                self.remcsum(at + 8, inside, end)?;
+                self.remcsum((self.u16(at + 8)?, self.u16(at + 10)?), inside, end)?;
             }
             _ => return Err(format!("GUE flags {flags:04x} with {} words", first & 31)),
         }
@@ -361,9 +403,8 @@ impl<'a> Walk<'a> {
         self.protocol(protocol, inside, end)
     }
 
-    /// Carries the option at `option` out, on the copy.
-    fn remcsum(&mut self, option: usize, base: usize, end: usize) -> Result<(), String> {
-        let (start, offset) = (self.u16(option)?, self.u16(option + 2)?);
+    /// Carries the option out, on the copy.
+    fn remcsum(&mut self, (start, offset): (u16, u16), base: usize, end: usize) -> Result<(), String> {
         if let Some(level) = self.report.levels.last_mut() {
             level.remcsum = Some((start, offset));
             if level.udp.is_some() && !level.has_udp_checksum {
@@ -506,7 +547,8 @@ mod tests {
     use crate::build::{Ethernet, Gre, Ip, L4, Packet, Remcsum, Shim, Tcp, Tunnel, Udp, V4, V6, prime};
 
     fn ports() -> Ports {
-        Ports { gue: vec![6080], fou: vec![(5555, 4), (5556, 41), (5557, 47)] }
+        let fou = vec![(5555, 4), (5556, 41), (5557, 47), (5558, 143)];
+        Ports { gue: vec![6080], fou, vxlan: vec![4789], geneve: vec![6081] }
     }
 
     fn tcp(ip: Ip, len: usize) -> Packet {
@@ -544,6 +586,19 @@ mod tests {
                             let ip = outer.clone();
                             forms.push(Tunnel { ip, udp: Some((udp, shim)), gre, ethernet: None }.wrap(&packet));
                         }
+                    }
+                    for (shim, dst_port) in [
+                        (Shim::Fou, 5558),
+                        (Shim::Gue(Some(Remcsum::Transport)), 6080),
+                        (Shim::Vxlan(5, false), 4789),
+                        (Shim::Vxlan(0xff_ffff, true), 4789),
+                        (Shim::Geneve(5, 0), 6081),
+                        (Shim::Geneve(5, 3), 6081),
+                    ] {
+                        let udp = Udp { src_port: 50000, dst_port, checksum: true };
+                        let ethernet = Some(Ethernet { tags: vec![(0x8100, 5)], ..Ethernet::default() });
+                        let ip = outer.clone();
+                        forms.push(Tunnel { ip, udp: Some((udp, shim)), gre: None, ethernet }.wrap(&packet));
                     }
                 }
             }

@@ -2,12 +2,17 @@
 
 use proptest::prelude::*;
 
-use crate::build::{Gre, Ip, L4, Packet, Remcsum, Shim, Tcp, Tunnel, Udp, V4, V6};
+use crate::build::{Ethernet, Gre, Ip, L4, Packet, Remcsum, Shim, Tcp, Tunnel, Udp, V4, V6};
+use crate::oracle::Ports;
 
 /// The GUE port of [`tunnel`].
 pub const GUE_PORT: u16 = 6080;
 /// The FOU ports of [`tunnel`], each with its IP protocol.
-pub const FOU_PORTS: [(u16, u8); 3] = [(5555, 4), (5556, 41), (5557, 47)];
+pub const FOU_PORTS: [(u16, u8); 4] = [(5555, 4), (5556, 41), (5557, 47), (5558, 143)];
+/// The VXLAN port of [`tunnel`].
+pub const VXLAN_PORT: u16 = 4789;
+/// The Geneve port of [`tunnel`].
+pub const GENEVE_PORT: u16 = 6081;
 
 /// An IPv4 or IPv6 header between two hosts of network `net`, without options; sometimes about to wrap its
 /// identification.
@@ -59,9 +64,26 @@ pub fn packet(max: usize) -> impl Strategy<Value = Packet> {
         .prop_map(|(ip, l4, data)| Packet { ip, l4, data })
 }
 
-/// A tunnel over UDP for inner packets of IPv4 (`is_v4`) or IPv6: GUE of every form or FOU, perhaps with GRE, on
-/// [`GUE_PORT`] and [`FOU_PORTS`]. A remote checksum comes with an outer checksum only, and in the form that points at the
-/// transport.
+/// All of them, for the oracle.
+pub fn ports() -> Ports {
+    Ports { gue: vec![GUE_PORT], fou: FOU_PORTS.to_vec(), vxlan: vec![VXLAN_PORT], geneve: vec![GENEVE_PORT] }
+}
+
+/// The UDP port, among those above, that takes this.
+pub fn port_of(shim: Shim, gre: bool, ethernet: bool, inner_is_v4: bool) -> u16 {
+    match shim {
+        Shim::Fou if gre => FOU_PORTS[2].0,
+        Shim::Fou if ethernet => FOU_PORTS[3].0,
+        Shim::Fou => FOU_PORTS[usize::from(!inner_is_v4)].0,
+        Shim::Gue(_) | Shim::GueBare => GUE_PORT,
+        Shim::Vxlan(..) => VXLAN_PORT,
+        Shim::Geneve(..) => GENEVE_PORT,
+    }
+}
+
+/// A tunnel over UDP for inner packets of IPv4 (`is_v4`) or IPv6: GUE of every form or FOU, perhaps with GRE, VXLAN or
+/// Geneve, on the ports above, with an Ethernet header inside where there may be one. A remote checksum comes with an outer
+/// checksum only, and in the form that points at the transport.
 pub fn tunnel(is_v4: bool) -> impl Strategy<Value = Tunnel> {
     let gre = (any::<bool>(), any::<Option<u32>>(), any::<Option<u32>>()).prop_map(|(checksum, key, seq)| Gre {
         checksum,
@@ -73,17 +95,22 @@ pub fn tunnel(is_v4: bool) -> impl Strategy<Value = Tunnel> {
         Just(Shim::Gue(None)),
         Just(Shim::Gue(Some(Remcsum::Transport))),
         Just(Shim::GueBare),
+        (0_u32..1 << 24, any::<bool>()).prop_map(|(vni, remote)| Shim::Vxlan(vni, remote)),
+        (0_u32..1 << 24, 0_u8..6).prop_map(|(vni, words)| Shim::Geneve(vni, words)),
     ];
-    let parts = (ip(0), shim, proptest::option::of(gre), 32_768_u16.., any::<bool>());
-    parts.prop_map(move |(ip, shim, gre, src_port, checksum)| {
-        // GUE version 1 carries nothing but IP, and IPv6 wants a checksum.
-        let gre = gre.filter(|_| shim != Shim::GueBare);
-        let checksum = checksum || matches!(ip, Ip::V6(_)) || matches!(shim, Shim::Gue(Some(_)));
-        let dst_port = match (shim, gre) {
-            (Shim::Fou, Some(_)) => FOU_PORTS[2].0,
-            (Shim::Fou, None) => FOU_PORTS[usize::from(!is_v4)].0,
-            _ => GUE_PORT,
-        };
-        Tunnel { ip, udp: Some((Udp { src_port, dst_port, checksum }, shim)), gre, ethernet: None }
+    let ethernet = (any::<[u8; 6]>(), any::<Option<u16>>()).prop_map(|(src, tag)| Ethernet {
+        dst: [2, 0, 0, 0, 0, 1],
+        src,
+        tags: tag.map(|tag| (0x8100, tag)).into_iter().collect(),
+    });
+    let parts = (ip(0), shim, proptest::option::of(gre), 32_768_u16.., any::<bool>(), ethernet, any::<bool>());
+    parts.prop_map(move |(ip, shim, gre, src_port, checksum, ethernet, wants_ethernet)| {
+        // GUE version 1 carries nothing but IP, VXLAN nothing but Ethernet, and IPv6 wants a checksum.
+        let gre = gre.filter(|_| matches!(shim, Shim::Fou | Shim::Gue(_)));
+        let is_bridge = matches!(shim, Shim::Vxlan(..)) || wants_ethernet && shim != Shim::GueBare;
+        let ethernet = is_bridge.then_some(ethernet);
+        let checksum = checksum || matches!(ip, Ip::V6(_)) || matches!(shim, Shim::Gue(Some(_)) | Shim::Vxlan(_, true));
+        let dst_port = port_of(shim, gre.is_some(), is_bridge, is_v4);
+        Tunnel { ip, udp: Some((Udp { src_port, dst_port, checksum }, shim)), gre, ethernet }
     })
 }

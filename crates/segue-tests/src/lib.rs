@@ -9,10 +9,14 @@
 //! - [`traffic`]: files by TCP, datagrams, pings, each compared byte for byte.
 //! - [`capture`]: outbound frames at a host, and tshark's opinion of them.
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
+//! - [`guest`]: where the guest is.
+//! - [`kernel`]: a kernel's own GRO.
 //! - [`sys`]: socket options that the standard library lacks.
 
 pub mod capture;
 mod ground;
+pub mod guest;
+pub mod kernel;
 mod random;
 mod stat;
 pub mod sys;

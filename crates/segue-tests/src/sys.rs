@@ -31,6 +31,16 @@ pub fn set_tos(socket: &UdpSocket, tos: u8) -> io::Result<()> {
     }
 }
 
+/// Forbids fragmenting: what does not fit the way is refused with EMSGSIZE.
+pub fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
+    if socket.local_addr()?.is_ipv4() {
+        set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+    } else {
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)
+    }
+}
+
 /// Sends a signal to a child that has not been waited for, so that its id cannot have been given to another process.
 pub fn signal(child: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(child).map_err(io::Error::other)?;

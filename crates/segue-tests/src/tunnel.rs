@@ -23,6 +23,18 @@ pub enum Inside {
     Gre,
     /// GRE with key and checksum, with both.
     GreKeyCsum,
+    /// Both, right in IPv6.
+    Ip6tnl,
+    /// GRE with Ethernet.
+    Gretap,
+    /// VXLAN.
+    Vxlan,
+    /// VXLAN with remote checksum offload both ways.
+    VxlanRemcsum,
+    /// VXLAN without UDP checksum.
+    VxlanZero,
+    /// Geneve.
+    Geneve,
 }
 
 /// What carries it.
@@ -34,6 +46,8 @@ pub enum Carrier {
     GueRemcsum,
     /// FOU.
     Fou,
+    /// Nothing: IP itself, or what the mode brings.
+    Bare,
 }
 
 /// A kind of tunnel.
@@ -76,8 +90,13 @@ impl Inside {
         match self {
             Inside::Ipip => &[Family::V4],
             Inside::Sit => &[Family::V6],
-            Inside::Gre | Inside::GreKeyCsum => Family::ALL,
+            _ => Family::ALL,
         }
+    }
+
+    /// Whether it has a UDP header without a carrier.
+    pub fn brings_udp(self) -> bool {
+        matches!(self, Inside::Vxlan | Inside::VxlanRemcsum | Inside::VxlanZero | Inside::Geneve)
     }
 
     /// Its words.
@@ -87,6 +106,12 @@ impl Inside {
             Inside::Sit => &["mode", "sit"],
             Inside::Gre => &["mode", "gre"],
             Inside::GreKeyCsum => &["mode", "gre", "key", "3735928559", "csum"],
+            Inside::Ip6tnl => &["mode", "ip6tnl"],
+            Inside::Gretap => &["mode", "gretap", "key", "7"],
+            Inside::Vxlan => &["mode", "vxlan", "id", "42"],
+            Inside::VxlanRemcsum => &["mode", "vxlan", "id", "42", "remcsumtx", "remcsumrx"],
+            Inside::VxlanZero => &["mode", "vxlan", "id", "42", "noudpcsum", "udp6zerocsumtx", "udp6zerocsumrx"],
+            Inside::Geneve => &["mode", "geneve", "id", "16777215"],
         }
     }
 }
@@ -98,6 +123,7 @@ impl Carrier {
             Carrier::Gue => &["encap", "gue"],
             Carrier::GueRemcsum => &["encap", "gue", "encap-remcsum"],
             Carrier::Fou => &["encap", "fou"],
+            Carrier::Bare => &[],
         }
     }
 }
@@ -112,9 +138,11 @@ impl Shape {
     pub fn words(&self, end: End, net: u8) -> Vec<String> {
         let (local, remote) = (end.address(0, self.outer).to_string(), end.other().address(0, self.outer).to_string());
         let (device, port) = (Shape::device(net), Shape::port(net).to_string());
-        let fixed = ["dev", &device, "local", &local, "remote", &remote, "encap-dport", &port];
+        let fixed = ["dev", &device, "local", &local, "remote", &remote];
+        let has_port = self.carrier != Carrier::Bare || self.inside.brings_udp();
+        let port = if has_port { &["encap-dport", &port][..] } else { &[] };
         let addresses = self.inside.families().iter().flat_map(|family| ["addr".into(), end.prefix(net, *family)]);
-        let words = fixed.iter().chain(self.inside.words()).chain(self.carrier.words()).chain(self.extra);
+        let words = fixed.iter().chain(port).chain(self.inside.words()).chain(self.carrier.words()).chain(self.extra);
         words.map(ToString::to_string).chain(addresses).collect()
     }
 

@@ -2,10 +2,9 @@
 //! boot for all. The guest's tap carries finished frames only, so its own stack segments and checksums.
 
 use std::collections::BTreeSet;
-use std::env;
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
-use segue_tests::{Ground, Random, Stat, Tunnel, skip, test_name};
+use segue_tests::{Ground, Random, Stat, Tunnel, guest, skip, test_name};
 
 const FILE_LEN: u64 = 4 << 20;
 const BOOT: Duration = Duration::from_secs(90);
@@ -33,6 +32,18 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     (10, V4, &[V4, V6], "mode gre key 12345 csum encap gue encap-dport 6080 encap-remcsum"),
     (11, V6, &[V4, V6], "mode ip6gre encap gue encap-dport 6086 encap-remcsum"),
     (12, V6, &[V4, V6], "mode ip6tnl encap gue encap-dport 6086"),
+    (13, V4, &[V4], "mode ipip"),
+    (14, V4, &[V6], "mode sit"),
+    (15, V4, &[V4, V6], "mode gre"),
+    (16, V4, &[V4, V6], "mode gre key 12345 csum"),
+    (17, V4, &[V4, V6], "mode gretap"),
+    (18, V6, &[V4, V6], "mode ip6gre"),
+    (19, V6, &[V4, V6], "mode ip6tnl"),
+    (20, V4, &[V4, V6], "mode gretap encap gue encap-dport 6080 encap-remcsum"),
+    (21, V4, &[V4, V6], "mode vxlan id 42 dstport 4789"),
+    (22, V4, &[V4, V6], "mode vxlan id 42 dstport 4790 remcsumtx remcsumrx"),
+    (23, V6, &[V4, V6], "mode vxlan id 43 dstport 4791 udp6zerocsumtx udp6zerocsumrx"),
+    (24, V4, &[V4, V6], "mode geneve id 42"),
 ];
 
 fn outer(net: u8, family: Family, host: u8) -> IpAddr {
@@ -52,19 +63,6 @@ fn inner(net: u8, family: Family, host: u8) -> IpAddr {
 
 fn digits(net: u8) -> u16 {
     u16::from_str_radix(&net.to_string(), 16).expect("decimal digits are hexadecimal digits")
-}
-
-/// The guest that `lab/vm-build` made, and the script that boots it; or what is missing.
-fn guest() -> Result<(PathBuf, PathBuf), String> {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let cache = env::var_os("SEGUE_VM_CACHE").map_or_else(|| top.join("target/vm"), PathBuf::from);
-    let run = top.join("lab/vm-run");
-    for file in ["vmlinux", "initrd.cpio"] {
-        if !cache.join(file).exists() {
-            return Err(format!("no guest in {} (lab/vm-build)", cache.display()));
-        }
-    }
-    Ok((cache.canonicalize().map_err(|error| error.to_string())?, run))
 }
 
 /// A booting or running guest.
@@ -114,7 +112,7 @@ impl Guest {
 
 #[test]
 fn a_guest_with_a_real_kernel_exchanges_everything_with_segue_in_every_mode() {
-    let (cache, run) = match guest() {
+    let (cache, run) = match guest::find() {
         Ok(found) => found,
         Err(why) => return skip(test_name!(), &why),
     };

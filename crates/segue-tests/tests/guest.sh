@@ -6,7 +6,7 @@
 say() { echo "@ $*"; }
 sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 \
     net.ipv6.conf.all.router_solicitations=0 net.ipv6.conf.default.router_solicitations=0 net.ipv4.conf.all.rp_filter=0
-modprobe -a fou fou6 ipip ip_gre ip6_gre sit ip6_tunnel
+modprobe -a fou fou6 ipip ip_gre ip6_gre sit ip6_tunnel vxlan geneve
 ip link set eth0 up
 # With GRO on, a receiving 6.1 kernel loses most bursts of GRE in UDP.
 ethtool -K eth0 gro off
@@ -24,7 +24,10 @@ tunnel() { # N OUTER-FAMILY INNER-FAMILIES LINK-ARGUMENTS...
     else
         l=2001:db8:ffff:$n::2 r=2001:db8:ffff:$n::1; ip addr add $l/64 dev eth0 nodad
     fi
-    ip link add t$n "$@" local $l remote $r && ip link set t$n up || exit 4
+    # Geneve takes no local address.
+    case $* in *geneve*) local= ;; *) local="local $l" ;; esac
+    # shellcheck disable=SC2086
+    ip link add t$n "$@" $local remote $r && ip link set t$n up || exit 4
     case $inner in *4*) ip addr add 198.19.$n.2/24 dev t$n ;; esac
     case $inner in *6*) ip addr add 2001:db8:$n::2/64 dev t$n nodad ;; esac
     names="$names $n:$inner"
@@ -44,6 +47,18 @@ tunnel 9 4 46 type gre ttl 64 $fou 5547
 tunnel 10 4 46 type gre ttl 64 key 12345 csum $gue encap-remcsum
 tunnel 11 6 46 type ip6gre hoplimit 64 encaplimit none $gue6 encap-remcsum
 tunnel 12 6 46 type ip6tnl mode any hoplimit 64 encaplimit none $gue6
+tunnel 13 4 4  type ipip ttl 64
+tunnel 14 4 6  type sit ttl 64
+tunnel 15 4 46 type gre ttl 64
+tunnel 16 4 46 type gre ttl 64 key 12345 csum
+tunnel 17 4 46 type gretap ttl 64
+tunnel 18 6 46 type ip6gre hoplimit 64 encaplimit none
+tunnel 19 6 46 type ip6tnl mode any hoplimit 64 encaplimit none
+tunnel 20 4 46 type gretap ttl 64 $gue encap-remcsum
+tunnel 21 4 46 type vxlan id 42 dev eth0 dstport 4789 udpcsum
+tunnel 22 4 46 type vxlan id 42 dev eth0 dstport 4790 udpcsum remcsumtx remcsumrx
+tunnel 23 6 46 type vxlan id 43 dev eth0 dstport 4791 udp6zerocsumtx udp6zerocsumrx
+tunnel 24 4 46 type geneve id 42 dstport 6081 udpcsum
 
 socat TCP6-LISTEN:5001,ipv6only=0,fork,reuseaddr,backlog=8 SYSTEM:sha256sum &
 socat -b 65536 UDP6-RECVFROM:5002,ipv6only=0,fork PIPE &

@@ -3,8 +3,8 @@
 
 use segue_lab::Family::{V4, V6};
 use segue_lab::{End, LinkForm};
-use segue_tests::Carrier::{Fou, Gue, GueRemcsum};
-use segue_tests::Inside::{Gre, GreKeyCsum, Ipip, Sit};
+use segue_tests::Carrier::{Bare, Fou, Gue, GueRemcsum};
+use segue_tests::Inside::{Geneve, Gre, GreKeyCsum, Gretap, Ip6tnl, Ipip, Sit, Vxlan, VxlanRemcsum, VxlanZero};
 use segue_tests::{Ground, Pair, Shape, test_name, traffic};
 
 fn carries_everything(name: &str, shape: Shape) {
@@ -67,4 +67,26 @@ combinations! {
     gre_with_key_and_checksum_in_gue_with_remcsum_over_ipv6_carries_everything: GreKeyCsum in GueRemcsum over V6;
     gre_with_key_and_checksum_in_fou_over_ipv4_carries_everything: GreKeyCsum in Fou over V4;
     gre_with_key_and_checksum_in_fou_over_ipv6_carries_everything: GreKeyCsum in Fou over V6;
+    ipip_over_ipv4_carries_everything: Ipip in Bare over V4;
+    ipip_over_ipv6_carries_everything: Ipip in Bare over V6;
+    sit_over_ipv4_carries_everything: Sit in Bare over V4;
+    sit_over_ipv6_carries_everything: Sit in Bare over V6;
+    ip6tnl_carries_everything: Ip6tnl in Bare over V6;
+    gre_over_ipv4_carries_everything: Gre in Bare over V4;
+    gre_over_ipv6_carries_everything: Gre in Bare over V6;
+    gre_with_key_and_checksum_over_ipv4_carries_everything: GreKeyCsum in Bare over V4;
+    gre_with_key_and_checksum_over_ipv6_carries_everything: GreKeyCsum in Bare over V6;
+    gretap_over_ipv4_carries_everything: Gretap in Bare over V4;
+    gretap_over_ipv6_carries_everything: Gretap in Bare over V6;
+    gretap_in_gue_over_ipv4_carries_everything: Gretap in Gue over V4;
+    gretap_in_gue_with_remcsum_over_ipv6_carries_everything: Gretap in GueRemcsum over V6;
+    gretap_in_fou_over_ipv6_carries_everything: Gretap in Fou over V6;
+    vxlan_over_ipv4_carries_everything: Vxlan in Bare over V4;
+    vxlan_over_ipv6_carries_everything: Vxlan in Bare over V6;
+    vxlan_with_remcsum_over_ipv4_carries_everything: VxlanRemcsum in Bare over V4;
+    vxlan_with_remcsum_over_ipv6_carries_everything: VxlanRemcsum in Bare over V6;
+    vxlan_without_checksum_over_ipv4_carries_everything: VxlanZero in Bare over V4;
+    vxlan_without_checksum_over_ipv6_carries_everything: VxlanZero in Bare over V6;
+    geneve_over_ipv4_carries_everything: Geneve in Bare over V4;
+    geneve_over_ipv6_carries_everything: Geneve in Bare over V6;
 }

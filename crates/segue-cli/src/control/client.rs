@@ -6,10 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::knobs::{Change, Knob};
 use super::model::Instance;
-use super::{ANSWER_LEN, place};
+use super::{ANSWER_LEN, REQUEST_LEN, place};
 use crate::error::{Error, Kind, printable};
 use crate::words::parse::nearest;
 
@@ -41,11 +42,44 @@ pub(crate) fn all() -> Found {
 
 /// Asks the instance `name`.
 pub(crate) fn one(name: &str) -> Result<Instance, Error> {
+    request(name, &json!({ "get": "stat" }), |mut answer| serde_json::from_value(answer["instance"].take()))
+}
+
+/// The settings of the instance `name`.
+pub(crate) fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
+    request(name, &json!({ "get": "knobs" }), |mut answer| serde_json::from_value(answer["knobs"].take()))
+}
+
+/// Changes settings of the instance `name`: all of them, or none.
+pub(crate) fn set(name: &str, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
+    let wish = json!({ "set": wishes });
+    if wish.to_string().len() >= REQUEST_LEN {
+        return Err(Error::new(Kind::Usage, "this is too much at once", "segue set NAME KNOB VALUE")
+            .why(format!("a request has at most {REQUEST_LEN} bytes")));
+    }
+    let mut answer = request(name, &wish, Ok)?;
+    if let Some(error) = answer.get("error") {
+        // What could be wrong was found before it was sent, so that this has happened in between.
+        let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
+        return Err(Error::new(Kind::Conflict, text("message"), text("hint")).why(text("why")));
+    }
+    serde_json::from_value(answer["changed"].take()).map_err(|_| {
+        Error::new(
+            Kind::System,
+            format!("{} did not say what it changed", printable(name)),
+            "segue --version on both sides",
+        )
+        .why("its answer is not one that this version understands")
+    })
+}
+
+/// Asks the instance `name` for something.
+fn request<T>(name: &str, wish: &Value, read: impl Fn(Value) -> Result<T, serde_json::Error>) -> Result<T, Error> {
     let sockets = sockets();
     let mut dead = false;
     for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
-        match ask(path) {
-            Ok(instance) => return Ok(instance),
+        match talk(path, wish).and_then(|answer| Ok(read(answer)?)) {
+            Ok(answer) => return Ok(answer),
             Err(error) if is_dead(&error) => dead = true,
             Err(error) => return Err(failure(name, path, &error)),
         }
@@ -76,18 +110,22 @@ fn sockets() -> Vec<(String, PathBuf)> {
 }
 
 fn ask(path: &Path) -> io::Result<Instance> {
+    let mut answer = talk(path, &json!({ "get": "stat" }))?;
+    Ok(serde_json::from_value(answer["instance"].take())?)
+}
+
+fn talk(path: &Path, wish: &Value) -> io::Result<Value> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER_TIME))?;
     stream.set_write_timeout(Some(ANSWER_TIME))?;
-    stream.write_all(b"{\"get\":\"stat\"}\n")?;
+    stream.write_all(format!("{wish}\n").as_bytes())?;
     let mut bytes = Vec::new();
     stream.take(ANSWER_LEN as u64).read_to_end(&mut bytes)?;
     if bytes.is_empty() {
         // The server closes without a word when the asker is not allowed to ask.
         return Err(io::Error::from_raw_os_error(libc::EACCES));
     }
-    let mut answer: Value = serde_json::from_slice(&bytes)?;
-    Ok(serde_json::from_value(answer["instance"].take())?)
+    Ok(serde_json::from_slice(&bytes)?)
 }
 
 fn is_dead(error: &io::Error) -> bool {

@@ -112,6 +112,13 @@ pub(crate) struct Port {
     pub(crate) transmit: Flow,
     /// Payload bytes that segue had to sum for packets of this port.
     pub(crate) checksummed_bytes: u64,
+    /// Pure acknowledgments from this port that gave way to a newer one of their connection: not dropped, but sent on no
+    /// more.
+    #[serde(default)]
+    pub(crate) swallowed: u64,
+    /// Packets from this port whose padding was cut off.
+    #[serde(default)]
+    pub(crate) trimmed: u64,
     /// Packets dropped, by reason.
     pub(crate) drops: BTreeMap<String, u64>,
     /// Why trains ended, by reason.
@@ -123,9 +130,33 @@ pub(crate) struct Port {
     pub(crate) mismatches: BTreeMap<String, u64>,
     /// What was done in a smaller form because the kernel refused the larger, by reason.
     pub(crate) fallbacks: BTreeMap<String, u64>,
+    /// What each stage saw of the packets that came in here (`decap`, `gro`, `entry`, `encap`) or leave here (`gso`): a train
+    /// that goes through whole counts as one unit at each.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) stages: BTreeMap<String, Seen>,
+    /// What cutting trains for this port took: `trains_cut` in front of it into `packets_made`, `trains_whole` handed to it,
+    /// `cut_on_entry` where GSO is off, into `made_on_entry`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) gso: BTreeMap<String, u64>,
+    /// Packets whose inner checksum is left to the far end: `sent` by this host to the other, and `received`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) remcsum: BTreeMap<String, u64>,
     /// Other numbers of the port.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) numbers: BTreeMap<String, u64>,
+}
+
+/// What a stage on the way saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Seen {
+    /// Units: a train counts as one, so does a packet of its own.
+    pub(crate) packets: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// Those of the units that were trains.
+    pub(crate) trains: u64,
+    /// Packets of wire size that all units stand for.
+    pub(crate) segments: u64,
 }
 
 /// What went one way through a port.
@@ -252,12 +283,33 @@ impl Port {
             receive: self.receive.since(&before.receive),
             transmit: self.transmit.since(&before.transmit),
             checksummed_bytes: self.checksummed_bytes.saturating_sub(before.checksummed_bytes),
+            swallowed: self.swallowed.saturating_sub(before.swallowed),
+            trimmed: self.trimmed.saturating_sub(before.trimmed),
             drops: risen(&self.drops, &before.drops),
             flushes: risen(&self.flushes, &before.flushes),
             refusals: risen(&self.refusals, &before.refusals),
             mismatches: risen(&self.mismatches, &before.mismatches),
             fallbacks: risen(&self.fallbacks, &before.fallbacks),
+            stages: self
+                .stages
+                .iter()
+                .map(|(name, seen)| (name.clone(), seen.since(before.stages.get(name))))
+                .collect(),
+            gso: risen(&self.gso, &before.gso),
+            remcsum: risen(&self.remcsum, &before.remcsum),
             numbers: BTreeMap::new(),
+        }
+    }
+}
+
+impl Seen {
+    fn since(&self, before: Option<&Seen>) -> Seen {
+        let before = before.copied().unwrap_or_default();
+        Seen {
+            packets: self.packets.saturating_sub(before.packets),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            trains: self.trains.saturating_sub(before.trains),
+            segments: self.segments.saturating_sub(before.segments),
         }
     }
 }

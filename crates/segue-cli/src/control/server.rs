@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::knobs::{Change, Knob};
 use super::model::Instance;
 use super::{REQUEST_LEN, place};
 use crate::error::{Error, Kind};
@@ -27,6 +28,14 @@ const CLIENT_TIME: Duration = Duration::from_secs(2);
 const SAMPLE: Duration = Duration::from_secs(1);
 /// How many samples are kept.
 const SAMPLES: usize = 10;
+
+/// The settings of an instance, from its own side.
+pub(crate) trait Panel {
+    /// All of them, as they are.
+    fn list(&self) -> Vec<Knob>;
+    /// Changes all of these, or none.
+    fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error>;
+}
 
 /// A socket that is open and has the right mode, before anybody serves it.
 #[derive(Debug)]
@@ -99,8 +108,12 @@ impl Bound {
         &self.file.0
     }
 
-    /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment.
-    pub(crate) fn serve(self, snapshot: impl Fn() -> Instance + Send + 'static) -> io::Result<Server> {
+    /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment, `panel` turns the knobs.
+    pub(crate) fn serve(
+        self,
+        snapshot: impl Fn() -> Instance + Send + 'static,
+        panel: impl Panel + Send + 'static,
+    ) -> io::Result<Server> {
         let Bound { listener, file, owner, stop: (stop, stopped) } = self;
         let mut service = Service {
             listener,
@@ -111,6 +124,7 @@ impl Bound {
             samples: VecDeque::new(),
             next_sample: Instant::now(),
             snapshot: Box::new(snapshot),
+            panel: Box::new(panel),
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || service.run())?;
         Ok(Server { thread, stop })
@@ -141,6 +155,7 @@ struct Service {
     samples: VecDeque<(Instant, Instance)>,
     next_sample: Instant,
     snapshot: Box<dyn Fn() -> Instance + Send>,
+    panel: Box<dyn Panel + Send>,
 }
 
 struct Client {
@@ -238,7 +253,17 @@ impl Service {
 
     fn answer(&self, line: &[u8]) -> Value {
         let request: Value = serde_json::from_slice(line).unwrap_or(Value::Null);
+        if let Some(wishes) = request.get("set") {
+            return match serde_json::from_value::<Vec<(String, String)>>(wishes.clone()) {
+                Err(_) => Error::new(Kind::Usage, "unknown request", r#"{"set":[["KNOB","VALUE"]]}"#).json(),
+                Ok(wishes) => match self.panel.set(&wishes) {
+                    Ok(changed) => json!({ "changed": changed }),
+                    Err(error) => error.json(),
+                },
+            };
+        }
         match request.get("get").and_then(Value::as_str) {
+            Some("knobs") => json!({ "knobs": self.panel.list() }),
             Some("stat") => {
                 let mut instance = self.instance();
                 instance.recent = self.samples.front().and_then(|(at, before)| {
@@ -301,6 +326,19 @@ mod tests {
 
     use super::*;
 
+    /// One knob that takes nothing.
+    struct None;
+
+    impl Panel for None {
+        fn list(&self) -> Vec<Knob> {
+            Vec::new()
+        }
+
+        fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
+            Err(Error::new(Kind::UnknownWord, format!("no {}", wishes[0].0), "none"))
+        }
+    }
+
     struct Directory(PathBuf);
 
     impl Directory {
@@ -314,7 +352,7 @@ mod tests {
         fn serve(&self) -> (Server, PathBuf) {
             let bound = Bound::in_directory(&self.0, "sg0").unwrap();
             let path = bound.path().to_owned();
-            let server = bound.serve(|| Instance { name: "sg0".into(), pid: 7, ..Instance::default() }).unwrap();
+            let server = bound.serve(|| Instance { name: "sg0".into(), pid: 7, ..Instance::default() }, None).unwrap();
             (server, path)
         }
     }
@@ -342,6 +380,9 @@ mod tests {
         for garbage in [&b"\n"[..], b"{\n", b"[]\n", b"{\"get\":\"else\"}\n", b"\xff\xfe\n"] {
             assert_eq!(ask(&path, garbage)["error"]["kind"], "usage", "{garbage:?}");
         }
+        assert_eq!(ask(&path, b"{\"get\":\"knobs\"}\n")["knobs"], json!([]));
+        assert_eq!(ask(&path, b"{\"set\":[[\"a\",\"1\"]]}\n")["error"]["message"], "no a");
+        assert_eq!(ask(&path, b"{\"set\":[[\"a\"]]}\n")["error"]["kind"], "usage");
         let long = vec![b'x'; REQUEST_LEN + 1];
         assert_eq!(ask(&path, &long)["error"]["message"], "the request is too long");
         server.stop();

@@ -1,5 +1,6 @@
 //! The life of a command that stays: it opens what it needs, gives up its rights, moves packets, and ends on a signal.
 
+pub(crate) mod knobs;
 pub(crate) mod running;
 pub(crate) mod show;
 
@@ -10,12 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use serde_json::Value;
 
+use self::knobs::Desk;
 use self::running::{Offloads, Running, Stopper};
+use crate::control::knobs::{Change, Knob};
 use crate::control::model::{Instance, Side};
-use crate::control::server::{Bound, Server};
+use crate::control::server::{Bound, Panel, Server};
 use crate::error::{Error, Kind};
 use crate::out::{OnClosed, Out};
 use crate::sandbox::{self, Sandbox};
@@ -38,6 +42,10 @@ pub(crate) trait Daemon {
     fn notes(&self) -> Vec<String>;
     /// Its ports as the pipeline names them.
     fn ports(&self) -> Vec<(String, Side)>;
+    /// Its settings as they are at the start: none where nothing can be changed while it runs.
+    fn knobs(&self) -> Result<Knobs, Error> {
+        Ok(Knobs::default())
+    }
     /// Opens and sets up all that it needs, with all rights. On success everything is ready to go.
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error>;
     /// The lines when it is up.
@@ -61,6 +69,18 @@ fn log_to_stderr() {
     let _ = log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).try_init();
 }
 
+/// From here on this process ends with the one that watches over it, if there is one.
+pub(crate) fn follow(supervisor: Option<i32>) -> Result<(), Error> {
+    let Some(pid) = supervisor else { return Ok(()) };
+    sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {
+        Error::system("cannot follow the process that started this one", &error, "segue doctor").why("prctl failed")
+    })?;
+    if sys::parent_pid() == pid {
+        return Ok(());
+    }
+    Err(Error::new(Kind::System, "the process that started this one has ended", "start again").why("somebody ended it"))
+}
+
 /// Opens everything, gives up what is not needed, and stays until a signal.
 pub(crate) fn up(daemon: &impl Daemon, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let out = &Out { on_closed: OnClosed::Ignore, ..*out };
@@ -73,14 +93,16 @@ pub(crate) fn up(daemon: &impl Daemon, netlink: &mut Netlink, out: &Out) -> Resu
     if !out.json {
         daemon.notes().iter().for_each(|note| out.note(&format!("note: {note}")));
     }
+    let knobs = daemon.knobs()?;
     let socket = Bound::new(daemon.name())?;
     let Opened { offloads, assemble } = daemon.open(netlink, out)?;
     let sandbox = sandbox::enter(&mut signals, socket.path(), out)?;
-    let (mut running, stopper) = Running::new(assemble()?, offloads.clone())?;
+    let (mut running, stopper) = Running::new(assemble()?, offloads.clone(), knobs)?;
     let since = Instant::now();
     let snapshot = snapshot(daemon, since, running.reader(daemon.ports()));
     let socket_path = socket.path().to_owned();
-    let server = socket.serve(snapshot.clone()).map_err(|error| {
+    let panel = Announced { desk: running.desk(), name: daemon.name().to_owned(), schema: daemon.schema(), out: *out };
+    let server = socket.serve(snapshot.clone(), panel).map_err(|error| {
         Error::system("cannot serve the control socket", &error, "segue doctor").why("its thread did not start")
     })?;
     if out.json {
@@ -91,6 +113,32 @@ pub(crate) fn up(daemon: &impl Daemon, netlink: &mut Netlink, out: &Out) -> Resu
     let outcome = work(&mut running, stopper, &mut signals, &snapshot, &socket_path, daemon.name(), out);
     down(daemon, server, &snapshot, since, out);
     outcome
+}
+
+/// The knobs of an instance that says what was changed.
+struct Announced {
+    desk: Desk,
+    name: String,
+    schema: &'static str,
+    out: Out,
+}
+
+impl Panel for Announced {
+    fn list(&self) -> Vec<Knob> {
+        self.desk.list()
+    }
+
+    fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
+        let changed = self.desk.set(wishes)?;
+        if self.out.json {
+            self.out.value(&show::set_json(self.schema, &self.name, &changed));
+        } else {
+            changed
+                .iter()
+                .for_each(|c| self.out.note(&format!("{}: {}: {} -> {}", self.name, c.name, c.before, c.value)));
+        }
+        Ok(changed)
+    }
 }
 
 /// Moves packets on this thread while another one listens to signals, until one of them is done.

@@ -7,12 +7,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use segue::hash;
-use segue_datapath::board::{Board, Group};
+use segue_datapath::board::{Board, Group, Stage};
+use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::worker;
 use segue_port::{OffloadState, Port as DataPort};
 
-use crate::control::model::{Complaint, Instance, Offload, Port, Side, Worker};
+use super::knobs::Desk;
+use crate::control::model::{Complaint, Instance, Offload, Port, Seen, Side, Worker};
 use crate::error::Error;
 
 /// What the kernel does for an instance, and why not what it does not.
@@ -79,6 +81,7 @@ pub(crate) fn flow_key() -> Result<hash::Key, Error> {
 pub(crate) struct Running {
     pipeline: Box<dyn Pipeline>,
     board: Arc<Board>,
+    knobs: Arc<Knobs>,
     offloads: Offloads,
     stop: PipeReader,
 }
@@ -96,20 +99,29 @@ impl Stopper {
 
 impl Running {
     /// Gets a pipeline ready. Nothing moves before [`Running::work`].
-    pub(crate) fn new(pipeline: Box<dyn Pipeline>, offloads: Offloads) -> Result<(Running, Stopper), Error> {
+    pub(crate) fn new(
+        pipeline: Box<dyn Pipeline>,
+        offloads: Offloads,
+        knobs: Knobs,
+    ) -> Result<(Running, Stopper), Error> {
         let board = worker::board(&*pipeline);
         let (stop, stopper) = io::pipe().map_err(|error| {
             Error::system("cannot start to move packets", &error, "segue doctor").why("a pipe failed")
         })?;
-        Ok((Running { pipeline, board, offloads, stop }, Stopper(stopper)))
+        Ok((Running { pipeline, board, knobs: Arc::new(knobs), offloads, stop }, Stopper(stopper)))
     }
 
     /// Moves packets until it is stopped.
     pub(crate) fn work(&mut self, name: &str) -> Result<(), Error> {
-        worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board).map_err(|error| {
+        worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board, &self.knobs).map_err(|error| {
             Error::system(format!("{name} can no longer move packets"), &error, "start it again")
                 .why("the interface or a socket is gone")
         })
+    }
+
+    /// What turns its knobs from another thread.
+    pub(crate) fn desk(&self) -> Desk {
+        Desk::new(Arc::clone(&self.knobs))
     }
 
     /// A function that reads ports and workers at any time, from any thread, into an instance.
@@ -177,6 +189,27 @@ fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
             port.checksummed_bytes = value;
             return;
         }
+        Group::Stage(stage) => {
+            let seen: &mut Seen = port.stages.entry(stage_name(stage).to_owned()).or_default();
+            match key {
+                "packets" => seen.packets = value,
+                "bytes" => seen.bytes = value,
+                "trains" => seen.trains = value,
+                "segments" => seen.segments = value,
+                _ => {}
+            }
+            return;
+        }
+        Group::Port if key == "swallowed" => {
+            port.swallowed = value;
+            return;
+        }
+        Group::Port if key == "trimmed" => {
+            port.trimmed = value;
+            return;
+        }
+        Group::Gso => &mut port.gso,
+        Group::Remcsum => &mut port.remcsum,
         Group::Port | Group::Worker => &mut port.numbers,
         Group::Drops => &mut port.drops,
         Group::Flushes => &mut port.flushes,
@@ -185,6 +218,16 @@ fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
         Group::Fallbacks => &mut port.fallbacks,
     };
     *map.entry(key.to_owned()).or_insert(0) += value;
+}
+
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Decap => "decap",
+        Stage::Gro => "gro",
+        Stage::Entry => "entry",
+        Stage::Encap => "encap",
+        Stage::Gso => "gso",
+    }
 }
 
 #[cfg(test)]

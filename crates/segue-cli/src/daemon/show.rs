@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::Daemon;
 use super::running::Offloads;
+use crate::control::knobs::Change;
 use crate::control::model::{Instance, Side};
 use crate::sandbox::Sandbox;
 use crate::units;
@@ -24,6 +25,12 @@ pub(crate) fn up_json(daemon: &impl Daemon, offloads: &Offloads, sandbox: &Sandb
         to.extend(from);
     }
     value
+}
+
+/// The event when settings were changed.
+pub(crate) fn set_json(schema: &str, name: &str, changed: &[Change]) -> Value {
+    let t = units::rfc3339(SystemTime::now());
+    json!({ "schema": schema, "event": "set", "t": t, "name": name, "changed": changed })
 }
 
 /// The line when it is down.

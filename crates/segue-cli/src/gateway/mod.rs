@@ -1,19 +1,21 @@
 //! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP that is made for it.
 
-mod plan;
-mod start;
+pub(crate) mod plan;
+pub(crate) mod start;
 
 use std::fs::File;
 
+use segue_datapath::knobs::Knobs;
 use serde_json::{Value, json};
 
-use self::plan::{Plan, Profile, What};
+use self::plan::{Plan, What};
 use crate::args::Gateway;
 use crate::control::model::Side;
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened};
 use crate::error::Error;
 use crate::out::Out;
+use crate::profile;
 use crate::sandbox::Sandbox;
 use crate::sys;
 use crate::system::Netlink;
@@ -24,6 +26,7 @@ const SCHEMA: &str = "segue.gateway/1";
 
 /// Runs the command.
 pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
+    daemon::follow(args.supervised)?;
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
@@ -34,6 +37,7 @@ pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
 
 /// `--check`: what would stop the gateway, and what it would be. Changes nothing.
 fn check(plan: &Plan, out: &Out) -> Result<(), Error> {
+    start::knobs(plan, &plan.set)?;
     let mut notes = plan.notes.clone();
     let caps = sys::capabilities().unwrap_or(0);
     for end in [&plan.from, &plan.to] {
@@ -62,13 +66,13 @@ fn check(plan: &Plan, out: &Out) -> Result<(), Error> {
 
 impl Plan {
     /// The ends on the first line, then one line for each and one for what happens between them.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = format!("{} <-> {}\n", self.from.name, self.to.name);
         for end in [&self.from, &self.to] {
             text.push_str(&format!("  {:<15} mtu {}, {}\n", end.name, end.mtu, end.place()));
         }
         let hold = if self.hold_us > 0 { format!(", held up to {} us", self.hold_us) } else { String::new() };
-        let profile = if self.profile == Profile::Linux { "linux" } else { "strict" };
+        let profile = profile::name(self.profile);
         let lro = match self.lro {
             false => "off".to_owned(),
             true => format!(
@@ -78,6 +82,14 @@ impl Plan {
             ),
         };
         text.push_str(&format!("  {:<15} {lro}\n", "lro"));
+        let memory = match self.page_bytes {
+            0 => "one buffer for each frame".to_owned(),
+            bytes => format!("pages of {} KiB", bytes >> 10),
+        };
+        text.push_str(&format!("  {:<15} {memory}\n", "memory"));
+        if let Some(most) = self.max_acks {
+            text.push_str(&format!("  {:<15} up to {most} become one\n", "pure ACKs"));
+        }
         text
     }
 }
@@ -101,6 +113,10 @@ impl Daemon for Plan {
 
     fn ports(&self) -> Vec<(String, Side)> {
         vec![(self.from.name.clone(), Side::Outside), (self.to.name.clone(), Side::Inside)]
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        start::knobs(self, &self.set)
     }
 
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use segue::gro::Profile;
 use serde::Serialize;
 
 use crate::args::Gateway;
 use crate::error::{Error, Kind, Place, printable};
+use crate::profile;
 use crate::system::{Link, Netlink};
 use crate::tunnel::why;
 use crate::words::parse::{self, Prefix};
@@ -72,16 +74,6 @@ impl End {
     }
 }
 
-/// Whose rules say what is joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Profile {
-    /// Only what can be restored byte for byte.
-    Strict,
-    /// What Linux joins.
-    Linux,
-}
-
 /// A gateway that can be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Plan {
@@ -96,13 +88,21 @@ pub(crate) struct Plan {
     /// Whether packets are joined.
     pub(crate) lro: bool,
     /// By whose rules.
+    #[serde(serialize_with = "crate::profile::serialize")]
     pub(crate) profile: Profile,
+    /// How many pure acknowledgments one may stand for, where they are joined.
+    pub(crate) max_acks: Option<u32>,
+    /// Bytes of the pages that are received into; 0 for a buffer for each frame.
+    pub(crate) page_bytes: usize,
     /// Longest time that a packet waits for the next, microseconds.
     pub(crate) hold_us: u64,
     /// Largest train, bytes.
     pub(crate) max_bytes: u32,
     /// Most packets of a train.
     pub(crate) max_packets: u32,
+    /// Settings to begin with.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) set: Vec<(String, String)>,
     /// What to know before.
     #[serde(skip)]
     pub(crate) notes: Vec<String>,
@@ -145,6 +145,31 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
         notes
             .push(format!("{large} has the larger MTU; its packets above {} do not fit {small}", from_mtu.min(to_mtu)));
     }
+    let name = named(args, &from, &to)?;
+    Ok(Plan {
+        name,
+        from: End { name: from, what: from_what, mtu: from_mtu },
+        to: End { name: to, what: to_what, mtu: to_mtu },
+        lro: !args.no_lro,
+        profile: profile(args)?,
+        max_acks: args.ack_aggregation.then_some(args.max_acks),
+        page_bytes: args.page.strip_suffix('k').and_then(|kilo| kilo.parse().ok()).map_or(0, |kilo: usize| kilo << 10),
+        hold_us: args.hold_us,
+        max_bytes: args.max_bytes,
+        max_packets: args.max_packets,
+        set: args.set.clone(),
+        notes,
+    })
+}
+
+/// The name that a gateway will have, before anything is asked of the system.
+pub(crate) fn name(args: &Gateway) -> Result<String, Error> {
+    let words = [&args.from, &args.to].map(|end| end.clone().unwrap_or_default());
+    let (from, to) = (parse_end(&words, 0)?.0, parse_end(&words, 1)?.0);
+    named(args, &from, &to)
+}
+
+fn named(args: &Gateway, from: &str, to: &str) -> Result<String, Error> {
     let name = match &args.name {
         Some(name) => name.clone(),
         None => format!("{from}-{to}"),
@@ -153,17 +178,20 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
         let text = format!("`{}` cannot be a gateway's name", printable(&name));
         return Err(Error::new(Kind::BadValue, text, "segue gateway IN OUT --name gw0").why("it is the name of a file"));
     }
-    Ok(Plan {
-        name,
-        from: End { name: from, what: from_what, mtu: from_mtu },
-        to: End { name: to, what: to_what, mtu: to_mtu },
-        lro: !args.no_lro,
-        profile: if args.profile == "linux" { Profile::Linux } else { Profile::Strict },
-        hold_us: args.hold_us,
-        max_bytes: args.max_bytes,
-        max_packets: args.max_packets,
-        notes,
-    })
+    Ok(name)
+}
+
+/// The profile asked for, or the one that ACK aggregation takes.
+fn profile(args: &Gateway) -> Result<Profile, Error> {
+    match (args.profile, args.ack_aggregation) {
+        (None | Some(Profile::Lro), true) => Ok(Profile::Lro),
+        (Some(other), true) => {
+            let text = format!("`--ack-aggregation` does not go with profile {}", profile::name(other));
+            Err(Error::new(Kind::Conflict, text, "segue gateway IN OUT --ack-aggregation --profile lro")
+                .why("an acknowledgment that is swallowed cannot be restored, and Linux swallows none"))
+        }
+        (wanted, false) => Ok(wanted.unwrap_or_default()),
+    }
 }
 
 fn wrong(words: &[String], at: usize, kind: Kind, message: impl Into<String>, note: impl Into<String>) -> Error {

@@ -4,13 +4,15 @@ use std::fs::File;
 use std::io;
 
 use segue::{gro, hash};
-use segue_datapath::gateway::{Gateway, Parts, Side};
-use segue_port::Port;
-use segue_port::packet_socket::{self, PacketConfig, PacketPort};
+use segue_datapath::gateway::{self, Gateway, Parts, Side};
+use segue_datapath::knobs::Knobs;
+use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
+use segue_port::{PagePool, Port, WINDOW};
 
-use super::plan::{End, Netns, Plan, Profile, What};
+use super::plan::{End, Netns, Plan, What};
 use crate::daemon::Opened;
+use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::error::{Error, Kind};
 use crate::out::Out;
@@ -21,16 +23,15 @@ use crate::tunnel::why;
 
 /// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
 const BUDGET: usize = 64;
-/// Pages of memory for trains on their way, taken as they are needed: at most 128 MiB. A frame whose checksum had to be
-/// completed here has a page of its own.
-const PAGES: usize = 1024;
+/// Bytes of memory for trains on their way, beside the rings; pages are taken as they are needed.
+const MEMORY: usize = 128 << 20;
 
 /// Opens both ends.
 pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
     let mut offloads = Offloads::default();
     let mut open_end = |end: &End| -> Result<Box<dyn Port>, Error> {
         let port = match &end.what {
-            What::Interface => interface(end, out)?,
+            What::Interface => interface(end, plan.page_bytes, out)?,
             What::Tap { netns: None } => tap(end, "ip", netlink, out)?,
             What::Tap { netns: Some(netns) } => tap_inside(end, netns, out)?,
         };
@@ -38,37 +39,53 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
         Ok(port)
     };
     let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
-    let gro = gro_config(plan, flow_key()?);
+    let gro = Some(gro_config(plan, flow_key()?));
     let parts = Parts {
         sides: [
             Side { name: plan.from.name.clone(), port: from, gro },
             Side { name: plan.to.name.clone(), port: to, gro },
         ],
         budget: BUDGET,
-        pages: PAGES,
+        pages: match plan.page_bytes {
+            0 => PagePool::of_frames(MEMORY / WINDOW),
+            bytes => PagePool::with_page_len(MEMORY / bytes, bytes),
+        },
     };
     Ok(Opened { offloads, assemble: Box::new(move || Ok(Box::new(Gateway::new(parts)))) })
 }
 
-fn gro_config(plan: &Plan, key: hash::Key) -> Option<gro::Config> {
-    let default = gro::Config::default();
-    plan.lro.then(|| gro::Config {
-        profile: match plan.profile {
-            Profile::Strict => gro::Profile::Strict,
-            Profile::Linux => gro::Profile::linux(),
-        },
-        max_bytes: plan.max_bytes as usize,
-        max_packets: plan.max_packets as usize,
-        max_udp_packets: default.max_udp_packets.min(plan.max_packets as usize),
-        hold: plan.hold_us * 1000,
-        key,
-        ..default
-    })
+/// The settings at the start, with `wishes` beside what the options say.
+pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
+    let config = Some(gro_config(plan, gro::Config::default().key));
+    let names = [plan.from.name.as_str(), plan.to.name.as_str()];
+    let preset =
+        names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro || plan.max_acks.is_some())));
+    prepare(gateway::knobs(names, [config; 2]), &preset, wishes)
 }
 
-fn interface(end: &End, out: &Out) -> Result<Box<dyn Port>, Error> {
+/// How packets are joined, where they are.
+fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
+    let default = gro::Config::default();
+    // With one packet to a train only acknowledgments are joined.
+    let most = if plan.lro || plan.max_acks.is_none() { plan.max_packets as usize } else { 1 };
+    gro::Config {
+        profile: plan.profile,
+        max_bytes: plan.max_bytes as usize,
+        max_packets: most,
+        max_udp_packets: default.max_udp_packets.min(most),
+        hold: plan.hold_us * 1000,
+        acks: plan.max_acks.is_some(),
+        max_acks: plan.max_acks.map_or(default.max_acks, |most| most as usize),
+        key,
+        ..default
+    }
+}
+
+fn interface(end: &End, page_bytes: usize, out: &Out) -> Result<Box<dyn Port>, Error> {
     out.change(&format!("ip link set dev {} promisc on", end.name), "PACKET_ADD_MEMBERSHIP PACKET_MR_PROMISC");
-    let port = PacketPort::open(&PacketConfig::new(&end.name)).map_err(|error| packet_error(&end.name, error))?;
+    let buffers = if page_bytes == 0 { Buffers::Frames } else { Buffers::Pages(page_bytes) };
+    let config = PacketConfig { buffers, ..PacketConfig::new(&end.name) };
+    let port = PacketPort::open(&config).map_err(|error| packet_error(&end.name, error))?;
     Ok(Box::new(port))
 }
 

@@ -293,7 +293,7 @@ impl Daemon for Plan {
                 Way { name: self.tap.name.clone(), port: Box::new(tap), gro: None },
             ],
             budget: BUDGET,
-            pages: PAGES,
+            pages: segue_port::PagePool::new(PAGES),
         };
         let assemble = move || -> Result<Box<dyn Pipeline>, Error> { Ok(Box::new(Gateway::new(parts))) };
         Ok(Opened { offloads, assemble: Box::new(assemble) })

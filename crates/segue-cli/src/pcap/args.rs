@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use segue::wire::{Tunnels, gue, protocol};
+use segue::gro::Profile;
+use segue::wire::{Kind, Tunnels, geneve, gue, protocol, vxlan};
 
 /// `segue pcap`
 #[derive(Args, Debug)]
@@ -78,7 +79,13 @@ pub(crate) struct Ports {
     /// A UDP port with GUE; 6080 when not given, 0 for none
     #[arg(long, value_name = "PORT")]
     pub(crate) gue: Vec<u16>,
-    /// A UDP port with FOU: ipip, sit, gre or a protocol number
+    /// A UDP port with VXLAN; else 4789 and 8472, 0 for none
+    #[arg(long, value_name = "PORT")]
+    pub(crate) vxlan: Vec<u16>,
+    /// A UDP port with Geneve; 6081 when not given, 0 for none
+    #[arg(long, value_name = "PORT")]
+    pub(crate) geneve: Vec<u16>,
+    /// A UDP port with FOU: ipip, sit, gre, eth or a number
     #[arg(long, value_name = "PORT:PROTO", value_parser = fou)]
     pub(crate) fou: Vec<(u16, u8)>,
 }
@@ -86,9 +93,20 @@ pub(crate) struct Ports {
 impl Ports {
     /// As the parser takes them.
     pub(crate) fn tunnels(&self) -> Tunnels {
-        let gue = if self.gue.is_empty() { &[gue::PORT][..] } else { &self.gue };
-        let tunnels = gue.iter().fold(Tunnels::NONE, |tunnels, port| tunnels.with_gue(*port));
-        self.fou.iter().fold(tunnels, |tunnels, (port, protocol)| tunnels.with_fou(*port, *protocol))
+        // What was asked for comes first: it wins over a usual port.
+        let fou = self.fou.iter().fold(Tunnels::NONE, |tunnels, (port, protocol)| tunnels.with_fou(*port, *protocol));
+        let formats = [
+            (Kind::Gue, &self.gue, &[gue::PORT][..]),
+            // Linux has another port than IANA.
+            (Kind::Vxlan, &self.vxlan, &[vxlan::PORT, 8472]),
+            (Kind::Geneve, &self.geneve, &[geneve::PORT]),
+        ];
+        let add = |tunnels: Tunnels, kind, ports: &[u16]| ports.iter().fold(tunnels, |all, port| all.with(*port, kind));
+        let asked = formats.iter().fold(fou, |tunnels, (kind, ports, _)| add(tunnels, *kind, ports));
+        formats
+            .iter()
+            .filter(|(_, ports, _)| ports.is_empty())
+            .fold(asked, |all, (kind, _, usual)| add(all, *kind, usual))
     }
 }
 
@@ -100,6 +118,7 @@ fn fou(text: &str) -> Result<(u16, u8), String> {
         "ipip" => protocol::IPV4,
         "sit" => protocol::IPV6,
         "gre" => protocol::GRE,
+        "eth" => protocol::ETHERNET,
         number => number.parse().map_err(|_| wrong())?,
     };
     Ok((port, number))
@@ -108,9 +127,10 @@ fn fou(text: &str) -> Result<(u16, u8), String> {
 /// Limits and rules of merging.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Rules {
-    /// strict merges what can be restored, linux what Linux merges
-    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = PossibleValuesParser::new(["strict", "linux", "lro"]))]
-    pub(crate) profile: String,
+    /// strict merges what can be restored, linux or linux:VERSION what that kernel merges, lro what a receiver with LRO does,
+    /// pure ACKs included
+    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = crate::profile::parse)]
+    pub(crate) profile: Profile,
     /// Largest train, from its IP header
     #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(68..=65_535))]
     pub(crate) max_bytes: u32,
@@ -131,6 +151,9 @@ pub(crate) struct Merge {
     pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) rules: Rules,
+    /// Write into each packet's comment why it became a train or stayed alone (pcapng)
+    #[arg(long)]
+    pub(crate) explain: bool,
     #[command(flatten)]
     pub(crate) ports: Ports,
 }
@@ -206,7 +229,7 @@ mod tests {
         for wrong in ["", "5555", "5555:", ":gre", "70000:gre", "1:300", "x:4"] {
             assert!(fou(wrong).is_err(), "{wrong}");
         }
-        let none = Ports { gue: vec![0], fou: vec![] };
+        let none = Ports { gue: vec![0], vxlan: vec![0], geneve: vec![0], fou: vec![] };
         assert_eq!(format!("{:?}", none.tunnels()), format!("{:?}", Tunnels::NONE));
     }
 }

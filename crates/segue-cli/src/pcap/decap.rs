@@ -211,9 +211,8 @@ impl Work {
         let start = headers[first].start();
         let packet: Packet<&[u8]> = frame.packet();
         let remote = packet.offload.layers().first().and_then(|layer| layer.remote);
-        let has_option = headers[..first].iter().enumerate().any(|(index, header)| {
-            header.kind == Kind::Gue && segue::packet::remote::option(&packet.head, &frame.layout, index).is_some()
-        });
+        let has_option =
+            (0..first).any(|index| segue::packet::remote::option(&packet.head, &frame.layout, index).is_some());
         if has_option {
             // Without a right outer checksum nothing protects the packet.
             let udp = self.findings.iter().find(|f| f.is_outer && f.level == 0 && f.layer == Layer::Udp);

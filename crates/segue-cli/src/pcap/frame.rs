@@ -252,7 +252,9 @@ impl<'f, 'a> Judge<'f, 'a> {
 
     fn all(&self, findings: &mut Vec<Finding>) {
         let layout = &self.frame.layout;
-        let levels = layout.ip_levels();
+        // A tunnel without IP inside, as of a frame with ARP, is one all the same.
+        let is_bridge = |header: &Header| header.kind == Kind::Ethernet && header.start() > self.frame.l3();
+        let levels = layout.ip_levels() + usize::from(innermost_link(layout).is_some_and(is_bridge));
         // The innermost one first: what is left open inside is part of what checksums outside cover.
         let transport = layout.transport().copied();
         let last = layout.headers().len().saturating_sub(1);
@@ -427,6 +429,11 @@ pub(super) fn pseudo(bytes: &[u8], ip: &Header, number: u8, len: usize) -> Optio
     }
     let (src, dst) = (header.get(ipv6::SRC)?, header.get(ipv6::DST)?);
     Some(pseudo_v6(src.try_into().ok()?, dst.try_into().ok()?, number, len))
+}
+
+/// The innermost Ethernet header, where no IP header follows it.
+fn innermost_link(layout: &Layout) -> Option<&Header> {
+    layout.headers().iter().rev().take_while(|header| !header.is_ip()).find(|header| header.kind == Kind::Ethernet)
 }
 
 /// Whether an IPv6 routing header with stops to come hides the address that the checksum was made with (RFC 8200, 8.1).

@@ -33,14 +33,15 @@ back the packets exactly; pcap has no place for it. docs/pcap.md has its form.
         more: "\
 Unfinished checksums, which hold only the pseudo header's sum, are finished.
 Wrong ones stay wrong, in every piece too, unless --fix-checksums all.
-A UDP train does not say how long its datagrams were; --mss says it.
+A UDP train does not say how long its datagrams were; --mss says it. With --mtu
+what is longer and no TCP becomes IP fragments, unless its header forbids it.
 ",
     },
     Page {
         name: "pcap decap",
         usage: "segue pcap decap IN OUT [OPTION]...",
         examples: &[
-            ("segue pcap decap tunnel.pcap inside.pcap", "GUE on port 6080, GRE, IPIP and SIT"),
+            ("segue pcap decap tunnel.pcap inside.pcap", "GUE, VXLAN and Geneve on their ports, GRE, IPIP, SIT"),
             ("segue pcap decap in.pcap out.pcap --fou 5555:ipip --only-tunnelled", "FOU, and nothing else"),
         ],
         more: "\

@@ -1,6 +1,6 @@
 //! GRO over a capture: one table for each interface and link header, time from the timestamps.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use segue::gro::{self, Gro};
@@ -11,7 +11,6 @@ use segue_port::capture::Record;
 
 use super::args::Rules;
 use super::frame::{Frame, Layer, Verdict};
-use crate::error::{Error, Kind};
 
 /// Most tables; the one used longest ago makes room for another. Real captures have one for each interface and direction.
 const MAX_LANES: usize = 64;
@@ -41,7 +40,14 @@ pub(super) fn place_of(buf: &Buf, part: &[u8]) -> usize {
 pub(super) struct Out {
     pub(super) packet: Box<Packet<Buf>>,
     pub(super) members: Vec<u64>,
+    /// Records of acknowledgments that this one stands for, in order.
+    pub(super) swallowed: Vec<u64>,
+    /// Why it came out, or was not held; what differed from the next packet of the flow is in brackets.
+    pub(super) why: Why,
 }
+
+/// Reasons that came up while one packet was pushed. More than one where several trains came out for different ones.
+pub(super) type Why = Rc<[&'static str]>;
 
 /// Why nothing was given to GRO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +77,20 @@ struct Lane {
     interface: u32,
     prefix: Box<[u8]>,
     gro: Gro<Buf>,
-    /// Packets without payload have no bytes by which to know them; they leave in the order in which they came.
-    bare: VecDeque<u64>,
+    /// Packets without payload have no bytes by which to know them: their records, and those of the acknowledgments that they
+    /// have swallowed, by the box that they are in.
+    bare: BTreeMap<usize, Bare>,
     used: u64,
+}
+
+struct Bare {
+    index: u64,
+    swallowed: Vec<u64>,
+}
+
+/// By what a packet is known that has no payload; boxes do not move.
+fn place_in_memory(packet: &Packet<Buf>) -> usize {
+    std::ptr::from_ref(packet).addr()
 }
 
 /// The tables.
@@ -92,6 +109,8 @@ pub(super) struct Lanes {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) trains: u64,
+    pub(super) swallowed: u64,
+    pub(super) trimmed: u64,
     pub(super) segments: u64,
     pub(super) alone: BTreeMap<&'static str, u64>,
     pub(super) flushes: BTreeMap<&'static str, u64>,
@@ -101,6 +120,8 @@ pub(super) struct Tally {
 impl Tally {
     fn add(&mut self, stats: &gro::Stats) {
         self.trains += stats.trains;
+        self.swallowed += stats.swallowed;
+        self.trimmed += stats.trimmed;
         self.segments += stats.segments;
         fn each<R: Reason>(to: &mut BTreeMap<&'static str, u64>, counts: &segue::reason::Counts<R>) {
             for (reason, n) in counts.iter().filter(|(_, n)| *n > 0) {
@@ -114,27 +135,17 @@ impl Tally {
 }
 
 /// The rules as the command line gave them.
-pub(super) fn config(rules: &Rules) -> Result<gro::Config, Error> {
-    let profile = match rules.profile.as_str() {
-        "linux" => gro::Profile::linux(),
-        "lro" => {
-            return Err(Error::new(
-                Kind::NotAvailable,
-                "profile `lro` is not available yet",
-                "--profile strict or --profile linux",
-            ));
-        }
-        _ => gro::Profile::Strict,
-    };
+pub(super) fn config(rules: &Rules) -> gro::Config {
     let most = rules.max_packets as usize;
-    Ok(gro::Config {
-        profile,
+    gro::Config {
+        profile: rules.profile,
+        acks: rules.profile == gro::Profile::Lro,
         max_bytes: rules.max_bytes as usize,
         max_packets: most,
         max_udp_packets: most.min(gro::Config::default().max_udp_packets),
         hold: u64::from(rules.hold_us) * 1000,
         ..gro::Config::default()
-    })
+    }
 }
 
 impl Lanes {
@@ -188,11 +199,25 @@ impl Lanes {
             packet.offload.unit = Unit::Whole(Csum::Partial);
         }
         let lane = &mut self.lanes[lane];
-        if packet.payload.is_empty() {
-            lane.bare.push_back(index);
+        let place = place_in_memory(&packet);
+        if packet.payload.is_empty() || packet.layout.is_padded() {
+            lane.bare.insert(place, Bare { index, swallowed: Vec::new() });
         }
+        let before = lane.gro.stats().clone();
+        // The pool has room for one more box, so that one that is swallowed is the next that it hands out.
+        let spare = self.pool.take();
         lane.gro.push(packet, self.now, &mut self.pool);
-        drain(lane, &mut each);
+        if lane.gro.stats().swallowed > before.swallowed {
+            let gone = self.pool.take();
+            let older = lane.bare.remove(&place_in_memory(&gone));
+            if let (Some(mut older), Some(newer)) = (older, lane.bare.get_mut(&place)) {
+                older.swallowed.push(older.index);
+                newer.swallowed = older.swallowed;
+            }
+            self.pool.put(gone);
+        }
+        self.pool.put(spare);
+        drain_after(lane, &before, Some(index), &mut each);
         Ok(())
     }
 
@@ -221,8 +246,7 @@ impl Lanes {
     /// Everything held comes out.
     pub(super) fn flush(&mut self, mut each: impl FnMut(Out)) {
         for lane in &mut self.lanes {
-            lane.gro.flush();
-            drain(lane, &mut each);
+            finish(lane, &mut each);
         }
     }
 
@@ -249,16 +273,16 @@ impl Lanes {
     fn expire(&mut self, each: &mut impl FnMut(Out)) {
         for lane in &mut self.lanes {
             if lane.gro.deadline().is_some_and(|deadline| deadline <= self.now) {
+                let before = lane.gro.stats().clone();
                 lane.gro.expire(self.now);
-                drain(lane, each);
+                drain_after(lane, &before, None, each);
             }
         }
     }
 
     fn flush_interface(&mut self, interface: u32, each: &mut impl FnMut(Out)) {
         for lane in self.lanes.iter_mut().filter(|lane| lane.interface == interface) {
-            lane.gro.flush();
-            drain(lane, each);
+            finish(lane, each);
         }
     }
 
@@ -269,12 +293,11 @@ impl Lanes {
             if self.lanes.len() == MAX_LANES {
                 let oldest = (0..MAX_LANES).min_by_key(|&at| self.lanes[at].used).unwrap_or(0);
                 let mut lane = self.lanes.swap_remove(oldest);
-                lane.gro.flush();
-                drain(&mut lane, each);
+                finish(&mut lane, each);
                 self.done.add(lane.gro.stats());
             }
             let gro = Gro::new(self.config);
-            self.lanes.push(Lane { interface, prefix: prefix.into(), gro, bare: VecDeque::new(), used: 0 });
+            self.lanes.push(Lane { interface, prefix: prefix.into(), gro, bare: BTreeMap::new(), used: 0 });
             self.lanes.len() - 1
         });
         self.lanes[at].used = self.uses;
@@ -282,13 +305,66 @@ impl Lanes {
     }
 }
 
-fn drain(lane: &mut Lane, each: &mut impl FnMut(Out)) {
+/// Everything that is held comes out.
+fn finish(lane: &mut Lane, each: &mut impl FnMut(Out)) {
+    let before = lane.gro.stats().clone();
+    lane.gro.flush();
+    drain_after(lane, &before, None, each);
+}
+
+/// Hands on what came out since `before`, with the reasons that were counted since; `pushed` is the record of the packet that
+/// was given to the table.
+fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: &mut impl FnMut(Out)) {
+    let mut ready = Vec::new();
     while let Some(packet) = lane.gro.pop() {
         let mut members: Vec<u64> = packet.payload.frags().iter().map(|frag| frag.clone().into_inner().index).collect();
         members.dedup();
-        if members.is_empty() {
-            members.extend(lane.bare.pop_front());
+        let mut swallowed = Vec::new();
+        if members.is_empty()
+            && let Some(bare) = lane.bare.remove(&place_in_memory(&packet))
+        {
+            members.push(bare.index);
+            swallowed = bare.swallowed;
         }
-        each(Out { packet, members });
+        ready.push((packet, members, swallowed));
     }
+    if ready.is_empty() {
+        return;
+    }
+    let now = lane.gro.stats();
+    let (alone, flushes) = (risen(&now.alone, &before.alone), risen(&now.flushes, &before.flushes));
+    // What is pushed and not held comes out last, and nothing else is alone. What closes a train of one is known before it
+    // is held, so that it is counted after what it closes.
+    let is_own = |members: &[u64]| members.len() == 1 && pushed == members.first().copied();
+    let (own, others): (Vec<&'static str>, Vec<&'static str>) = match &alone[..] {
+        [] if ready.len() > 1 && ready.last().is_some_and(|(_, members, _)| is_own(members)) => {
+            let closes = |reason: &&'static str| CLOSING.contains(reason);
+            let (own, others): (Vec<_>, Vec<_>) = flushes.iter().copied().partition(closes);
+            if own.is_empty() || others.is_empty() { (flushes.clone(), flushes.clone()) } else { (own, others) }
+        }
+        [] => (flushes.clone(), flushes.clone()),
+        alone => (alone.to_vec(), flushes.clone()),
+    };
+    let mut others = others;
+    if let Some(place) = others.iter().position(|reason| *reason == gro::Flush::Mismatch.name()) {
+        others.splice(place + 1..place + 1, risen(&now.mismatches, &before.mismatches));
+    }
+    let (own, others): (Why, Why) = (own.into(), others.into());
+    let last = ready.len() - 1;
+    for (at, (packet, members, swallowed)) in ready.into_iter().enumerate() {
+        let why = if at == last && is_own(&members) { &own } else { &others };
+        each(Out { packet, members, swallowed, why: Rc::clone(why) });
+    }
+}
+
+/// What ends a train at the packet itself.
+const CLOSING: [&str; 3] = ["psh", "fin", "full"];
+
+/// Reasons of which there are more than there were.
+fn risen<R: Reason>(now: &segue::reason::Counts<R>, before: &segue::reason::Counts<R>) -> Vec<&'static str> {
+    now.iter()
+        .zip(before.iter())
+        .filter(|((_, now), (_, before))| now > before)
+        .map(|((reason, _), _)| reason.name())
+        .collect()
 }

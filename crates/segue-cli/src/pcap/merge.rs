@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 use super::args::Merge;
 use super::files::{End, Job, Sink};
 use super::lanes::{self, Buf, Lanes, place_of};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::out::Out;
+use crate::profile;
 
 /// Most records that wait.
 const WINDOW: usize = 65_536;
@@ -27,18 +28,24 @@ const WINDOW_BYTES: usize = 24 << 20;
 
 /// Runs it.
 pub(super) fn run(args: &Merge, out: &Out) -> Result<(), Error> {
-    let config = lanes::config(&args.rules)?;
+    let config = lanes::config(&args.rules);
     let (job, mut reader) = Job::open(&args.input, "merge", out)?;
     let sink = job.create(&args.output, reader.format(), out)?;
+    if args.explain && sink.format() == Format::Pcap {
+        return Err(Error::new(Kind::Conflict, "`--explain` with pcap", "segue pcap merge IN OUT.pcapng --explain")
+            .why("pcap has no place for comments"));
+    }
     let mut work = Work {
         window: Window {
             slots: VecDeque::new(),
             base: 0,
             bytes: 0,
             notes: sink.format() == Format::Pcapng,
+            explain: args.explain,
             refused: 0,
         },
         lanes: Lanes::new(config, args.ports.tunnels()),
+        profile: profile::name(config.profile),
         sink,
         aside: BTreeMap::new(),
         order: reader.order(),
@@ -73,6 +80,9 @@ pub(super) fn run(args: &Merge, out: &Out) -> Result<(), Error> {
         super::show_json(out, summary, &job, &end)
     } else {
         out.note(&text(&summary));
+        if work.window.notes && summary["undo"] == false {
+            out.note("note: what was swallowed is not in the file; `split --undo` will refuse it");
+        }
         if !work.window.notes {
             out.note("note: pcap has no place for what `split --undo` needs; write pcapng to keep it");
         }
@@ -104,13 +114,22 @@ enum Slot {
     /// A packet of which nothing is decided.
     Waiting(Entry),
     /// A packet that goes on as it is.
-    Alone(Entry),
+    Alone(Entry, Remark),
     /// A packet that is part of a train in front.
     Absorbed,
     /// A train, with its first packet.
     Train(Entry, Train),
     /// A block that is no packet.
     Block(BlockKind, Vec<u8>, Order, Option<Interface>),
+}
+
+/// What is to be said of a packet that goes on as it is.
+#[derive(Clone, Debug, Default)]
+struct Remark {
+    /// A comment.
+    why: Option<String>,
+    /// How many acknowledgments it stands for.
+    swallowed: usize,
 }
 
 struct Train {
@@ -134,6 +153,8 @@ struct Window {
     bytes: usize,
     /// Whether trains carry notes.
     notes: bool,
+    /// Whether packets carry comments.
+    explain: bool,
     /// Trains that could not be written as one packet, and were left as they came.
     refused: u64,
 }
@@ -141,6 +162,7 @@ struct Window {
 struct Work {
     window: Window,
     lanes: Lanes,
+    profile: &'static str,
     sink: Sink,
     aside: BTreeMap<&'static str, u64>,
     order: Order,
@@ -161,7 +183,8 @@ impl Work {
         }
         if let Err(why) = taken {
             *self.aside.entry(why.name()).or_default() += 1;
-            self.window.alone(index);
+            let remark = Remark { why: self.window.explain.then(|| alone_because(&[why.name()])), swallowed: 0 };
+            self.window.alone(index, remark);
         }
         if self.window.slots.len() >= WINDOW || self.window.bytes >= WINDOW_BYTES {
             self.flush()?;
@@ -202,7 +225,7 @@ impl Work {
             }
             let Some(slot) = self.window.pop() else { break };
             match slot {
-                Slot::Alone(entry) => self.alone(&entry)?,
+                Slot::Alone(entry, remark) => self.alone(&entry, &remark)?,
                 Slot::Train(entry, train) => self.sink.packet(&Outgoing {
                     interface: entry.record.interface,
                     ticks: Some(train.ticks),
@@ -219,12 +242,15 @@ impl Work {
         Ok(())
     }
 
-    fn alone(&mut self, entry: &Entry) -> io::Result<()> {
+    fn alone(&mut self, entry: &Entry, remark: &Remark) -> io::Result<()> {
         let record = entry.record();
-        if record.form != Form::Enhanced || !self.window.notes || undo::find(record.options(), self.order).is_none() {
+        let has_note = record.form == Form::Enhanced && undo::find(record.options(), self.order).is_some();
+        let is_plain = !has_note && remark.why.is_none() && remark.swallowed == 0;
+        if is_plain || !self.window.notes || record.form == Form::Obsolete {
             return self.sink.record(&record);
         }
-        // It carries the note of an earlier merge, which the undoing of this one must not take for its own.
+        // What is put to its options must be taken off again, and the note of an earlier merge must not be taken for this
+        // one's: it is noted as a train of one.
         let list = undo::filtered(record.options(), self.order, |_| true);
         let data = record.data();
         let head_len = data.len().min(64);
@@ -237,13 +263,19 @@ impl Work {
             trailer: Vec::new(),
             options: Some(list),
         };
-        let ticks = record.ticks.unwrap_or(0);
-        let note = undo::encode(&data[..head_len], ticks, &[member]);
+        let ticks = record.ticks.unwrap_or(self.last_ticks);
         let mut carried = undo::filtered(record.options(), self.order, |code| code != undo::OPTION);
-        undo::push(&mut carried, self.order, undo::About::Members, false, &note);
+        if let Some(why) = &remark.why {
+            options::push(&mut carried, self.order, options::COMMENT, why.as_bytes());
+        }
+        let (about, note) = match remark.swallowed {
+            0 => (undo::About::Members, undo::encode(&data[..head_len], ticks, &[member])),
+            count => (undo::About::Swallowed, undo::swallowed(count as u64)),
+        };
+        undo::push(&mut carried, self.order, about, false, &note);
         self.sink.packet(&Outgoing {
             interface: record.interface,
-            ticks: record.ticks,
+            ticks: Some(ticks),
             len: record.len,
             data: &[data],
             options: &carried,
@@ -264,7 +296,10 @@ impl Work {
             "segments": tally.segments,
             "mean_segments": if tally.trains > 0 { tally.segments as f64 / tally.trains as f64 } else { 0.0 },
             "ratio": if units > 0 { packets as f64 / units as f64 } else { 1.0 },
-            "undo": self.window.notes,
+            "undo": self.window.notes && tally.swallowed == 0,
+            "profile": self.profile,
+            "swallowed": tally.swallowed,
+            "trimmed": tally.trimmed,
             "why_trains_ended": tally.flushes,
             "why_alone": alone,
             "why_refused": tally.mismatches,
@@ -284,35 +319,38 @@ impl Window {
         let slot = self.slots.pop_front()?;
         self.base += 1;
         self.bytes -= match &slot {
-            Slot::Alone(entry) | Slot::Waiting(entry) => entry.raw.len(),
+            Slot::Alone(entry, _) | Slot::Waiting(entry) => entry.raw.len(),
             Slot::Block(_, raw, ..) => raw.len(),
             Slot::Train(_, train) => train.len(),
-            // Its bytes went to the train.
+            // Its bytes went to the train, or are gone.
             Slot::Absorbed => 0,
         };
         Some(slot)
     }
 
-    fn alone(&mut self, index: u64) {
+    fn alone(&mut self, index: u64, remark: Remark) {
         if let Some(slot) = self.slots.get_mut((index - self.base) as usize)
             && let Slot::Waiting(entry) = slot
         {
-            *slot = Slot::Alone(entry.clone());
+            *slot = Slot::Alone(entry.clone(), remark);
+        }
+    }
+
+    /// Takes a packet out of the file.
+    fn absorb(&mut self, index: u64) {
+        let Some(slot) = self.slots.get_mut((index - self.base) as usize) else { return };
+        if let Slot::Waiting(entry) = std::mem::replace(slot, Slot::Absorbed) {
+            self.bytes -= entry.raw.len();
         }
     }
 
     /// Puts what came out of GRO into its place; gives the box back.
     fn settle(&mut self, out: lanes::Out, order: Order, last_ticks: u64) -> Box<segue::packet::Packet<Buf>> {
-        let lanes::Out { mut packet, members } = out;
+        let lanes::Out { mut packet, members, swallowed, why } = out;
         if members.len() > 1
-            && let Some((entry, train)) = self.train(&mut packet, &members, order, last_ticks)
+            && let Some((entry, train)) = self.train(&mut packet, &members, &why, order, last_ticks)
         {
-            for index in &members {
-                let slot = &mut self.slots[(index - self.base) as usize];
-                if let Slot::Waiting(entry) = std::mem::replace(slot, Slot::Absorbed) {
-                    self.bytes -= entry.raw.len();
-                }
-            }
+            members.iter().for_each(|index| self.absorb(*index));
             self.bytes += train.len();
             self.slots[(members[0] - self.base) as usize] = Slot::Train(entry, train);
             return packet;
@@ -320,8 +358,14 @@ impl Window {
         if members.len() > 1 {
             self.refused += 1;
         }
+        let why = self.explain.then(|| match swallowed.len() {
+            0 => alone_because(&why),
+            count => format!("segue: stands for {} ACKs, ended: {}", count + 1, spoken(&why)),
+        });
+        swallowed.iter().for_each(|index| self.absorb(*index));
+        let remark = Remark { why, swallowed: swallowed.len() };
         for index in members {
-            self.alone(index);
+            self.alone(index, remark.clone());
         }
         packet
     }
@@ -331,6 +375,7 @@ impl Window {
         &self,
         packet: &mut segue::packet::Packet<Buf>,
         members: &[u64],
+        why: &[&'static str],
         order: Order,
         last_ticks: u64,
     ) -> Option<(Entry, Train)> {
@@ -351,7 +396,11 @@ impl Window {
         let ticks = head.ticks.unwrap_or(last_ticks);
         // A hash of the bytes is no longer right, and a note of an earlier merge belongs to the packet inside.
         let keep = |code| code != options::EPB_HASH && code != undo::OPTION;
-        let carried = undo::filtered(head.options(), order, keep);
+        let mut carried = undo::filtered(head.options(), order, keep);
+        if self.explain {
+            let text = format!("segue: train of {} packets, ended: {}", members.len(), spoken(why));
+            options::push(&mut carried, order, options::COMMENT, text.as_bytes());
+        }
         let mut list = Vec::with_capacity(members.len());
         for frag in packet.payload.frags() {
             let buf = frag.clone().into_inner();
@@ -379,6 +428,16 @@ impl Window {
         }
         Some((first.clone(), Train { frame, options, ticks }))
     }
+}
+
+/// Why a packet stayed alone, as a comment.
+fn alone_because(why: &[&'static str]) -> String {
+    format!("segue: alone: {}", spoken(why))
+}
+
+/// Reasons, for people.
+fn spoken(why: &[&'static str]) -> String {
+    why.iter().map(|reason| reason.replace('_', " ")).collect::<Vec<_>>().join(", ")
 }
 
 /// Makes one packet of a train, every checksum in it right where those of its segments were; one that was still to be
@@ -409,6 +468,9 @@ fn text(summary: &Value) -> String {
         ),
     };
     let mut text = format!("{} packets -> {} packets ({made})", n("packets_in"), n("packets_out"));
+    if n("swallowed") > 0 {
+        text.push_str(&format!("\n  swallowed: {} gave way to a newer ACK", super::packets(n("swallowed"))));
+    }
     for (key, title) in [("why_trains_ended", "ended"), ("why_alone", "alone"), ("why_refused", "did not fit")] {
         let reasons = super::reasons(&summary[key]);
         if !reasons.is_empty() {

@@ -6,10 +6,12 @@
 pub(crate) mod args;
 mod decap;
 mod files;
+mod fragment;
 mod frame;
 pub(crate) mod help;
 mod lanes;
 mod merge;
+pub(crate) mod schema;
 mod split;
 mod stat;
 mod undo;

@@ -67,6 +67,7 @@ pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
         "lengths_filled_in": counts.lengths,
         "bad_left": counts.bad_left,
         "unchanged": counts.unchanged,
+        "packets_fragmented": counts.fragmented,
         "udp_of_unknown_size": counts.udp,
         "left_as_they_are": counts.refused,
         "cut": end.fault.as_ref().map(|(what, _)| what),
@@ -78,9 +79,10 @@ pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
         return super::show_json(out, summary, &job, &end);
     }
     out.note(&format!(
-        "{} packets -> {units} packets ({} trains cut, {} checksums finished, {} fixed, {} changed else)",
+        "{} packets -> {units} packets ({} trains cut, {} fragmented, {} checksums finished, {} fixed, {} changed else)",
         reader.packets(),
         counts.trains,
+        counts.fragmented,
         counts.finished,
         counts.fixed,
         counts.lengths,
@@ -93,7 +95,7 @@ pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
     }
     if counts.udp > 0 {
         out.note(&format!(
-            "  {} of UDP above the MTU left as they are: the size of their datagrams is not in the file; --mss N cuts them",
+            "  {} of UDP above 1500 bytes left as they are: the size of their datagrams is not in the file; --mss N cuts them, --mtu N makes fragments",
             super::packets(counts.udp)
         ));
     }
@@ -124,6 +126,7 @@ enum Size {
 #[derive(Debug, Default)]
 struct Counts {
     trains: u64,
+    fragmented: u64,
     finished: u64,
     fixed: u64,
     lengths: u64,
@@ -177,10 +180,8 @@ impl Work {
                 Some(size) => (payload > size).then_some(size),
                 None => by_mtu(USUAL_MTU),
             },
-            (Size::Mtu(mtu), _) => {
-                self.counts.udp += u64::from(frame.ip_len() > mtu);
-                None
-            }
+            // One datagram, for all that is known: fragments, in `single`.
+            (Size::Mtu(_), _) => None,
             (Size::Learned, _) => {
                 self.counts.udp += u64::from(frame.ip_len() > USUAL_MTU);
                 None
@@ -205,7 +206,17 @@ impl Work {
             return sink.record(record);
         }
         self.counts.trains += 1;
-        let prefix = &record.data()[..frame.prefix];
+        let honest = bad.filter(|_| !self.fix_all);
+        if honest.is_some() {
+            self.counts.bad_left += 1;
+        }
+        self.counts.fixed += u64::from(bad.is_some() && self.fix_all);
+        self.write(record, frame.prefix, honest, sink)
+    }
+
+    /// Writes what one record was cut into; `bad` is what stays wrong in each.
+    fn write(&mut self, record: &Record<'_>, prefix: usize, bad: Option<Finding>, sink: &mut Sink) -> io::Result<()> {
+        let prefix = &record.data()[..prefix];
         let carried = |first: bool| {
             segue_port::capture::undo::filtered(record.options(), self.order, |code| match code {
                 options::EPB_FLAGS | options::EPB_QUEUE => true,
@@ -214,16 +225,11 @@ impl Work {
             })
         };
         let (first, later) = (carried(true), carried(false));
-        let honest = bad.filter(|_| !self.fix_all);
-        if honest.is_some() {
-            self.counts.bad_left += 1;
-        }
-        self.counts.fixed += u64::from(bad.is_some() && self.fix_all);
         let mut bytes = Vec::new();
         for (at, segment) in self.frames.frames().iter().enumerate() {
             bytes.clear();
             bytes.extend_from_slice(self.frames.bytes(segment));
-            if let Some(bad) = honest {
+            if let Some(bad) = bad {
                 spoil(&mut bytes, &bad);
             }
             sink.packet(&Outgoing {
@@ -245,11 +251,29 @@ impl Work {
         self.counts.bad_left += u64::from(left);
         // A packet too long for its own length field cannot be made whole without being cut.
         let is_too_long = frame.is_unsized && frame.ip_len() > usize::from(u16::MAX);
-        if is_too_long || todo.is_empty() && !frame.is_unsized {
+        let is_as_it_was = is_too_long || todo.is_empty() && !frame.is_unsized;
+        let finished = if is_as_it_was { None } else { finish(frame, &todo) };
+        if let Size::Mtu(mtu) = self.size
+            && frame.ip_len() > mtu
+            && (is_as_it_was || finished.is_some())
+        {
+            let whole = finished.as_ref().map(|bytes| [&record.data()[..frame.prefix], bytes].concat());
+            self.frames.clear();
+            let data = whole.as_deref().unwrap_or(record.data());
+            let (tunnels, findings) = (&self.tunnels, &mut self.findings);
+            match super::fragment::cut(record.link, data, mtu, tunnels, findings, &mut self.frames) {
+                Ok(()) => {
+                    self.counts.fragmented += 1;
+                    return self.write(record, frame.prefix, None, sink);
+                }
+                Err(why) => *self.counts.refused.entry(why).or_default() += 1,
+            }
+        }
+        if is_as_it_was {
             self.counts.unchanged += 1;
             return sink.record(record);
         }
-        let Some(mut bytes) = finish(frame, &todo) else {
+        let Some(mut bytes) = finished else {
             *self.counts.refused.entry("not_finished").or_default() += 1;
             return sink.record(record);
         };

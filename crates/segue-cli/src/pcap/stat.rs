@@ -1,6 +1,7 @@
 //! `segue pcap stat`: what a capture holds, what of it would merge, and why the rest would not.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem::discriminant;
 use std::rc::Rc;
 
 use segue::gro::Profile;
@@ -57,16 +58,16 @@ struct Seen {
 
 /// Runs it.
 pub(super) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
-    let config = lanes::config(&args.rules)?;
+    let config = lanes::config(&args.rules);
     let (job, mut reader) = Job::open(&args.input, "stat", out)?;
     let (format, tunnels) = (reader.format(), args.ports.tunnels());
-    let other = match config.profile {
-        Profile::Linux(_) => Profile::Strict,
-        _ => Profile::linux(),
-    };
-    let mut tables =
-        [Lanes::new(config, tunnels), Lanes::new(segue::gro::Config { profile: other, ..config }, tunnels)];
-    let mut units_out = [0_u64; 2];
+    // The one that is asked for in front, and the two that are always told.
+    let mut profiles = vec![config.profile];
+    let always = [Profile::Strict, Profile::linux()].into_iter();
+    profiles.extend(always.filter(|profile| discriminant(profile) != discriminant(&config.profile)));
+    let table = |profile: &Profile| Lanes::new(segue::gro::Config { profile: *profile, ..config }, tunnels);
+    let mut tables: Vec<Lanes> = profiles.iter().map(table).collect();
+    let mut units_out = vec![0_u64; profiles.len()];
     let (mut seen, mut end, mut findings) = (Seen::default(), End::default(), Vec::new());
     if reader.pcap_head().is_some() {
         let only = &reader.interfaces()[0];
@@ -109,9 +110,8 @@ pub(super) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
     }
     job.erase();
     let tally = tables[0].tally();
-    let linux = if other == Profile::linux() { units_out[1] } else { units_out[0] };
-    let strict = if other == Profile::linux() { units_out[0] } else { units_out[1] };
-    let summary = seen.json(format.name(), &tally, (strict, linux), &args.rules.profile, &end);
+    let units: Vec<(Profile, u64)> = profiles.into_iter().zip(units_out).collect();
+    let summary = seen.json(format.name(), &tally, &units, &end);
     if out.json {
         return super::show_json(out, summary, &job, &end);
     }
@@ -188,7 +188,11 @@ impl Seen {
         flows
     }
 
-    fn json(&self, format: &str, tally: &Tally, (strict, linux): (u64, u64), profile: &str, end: &End) -> Value {
+    /// `units` are the packets that would be left by profile, the one that was asked for first.
+    fn json(&self, format: &str, tally: &Tally, units: &[(Profile, u64)], end: &End) -> Value {
+        let left = |wanted: Profile| {
+            units.iter().find(|(profile, _)| discriminant(profile) == discriminant(&wanted)).map(|(_, packets)| packets)
+        };
         let sizes: Vec<Value> = SIZES
             .iter()
             .zip(self.sizes)
@@ -223,11 +227,13 @@ impl Seen {
             "packets_of_further_flows": self.flows_beyond,
             "flows": flows,
             "would_merge": {
-                "profile": profile,
-                "packets_strict": strict,
-                "packets_linux": linux,
+                "profile": units.first().map(|(profile, _)| crate::profile::name(*profile)),
+                "packets_strict": left(Profile::Strict),
+                "packets_linux": left(Profile::linux()),
+                "packets_lro": left(Profile::Lro),
                 "trains": tally.trains,
                 "segments": tally.segments,
+                "swallowed": tally.swallowed,
                 "why_trains_ended": tally.flushes,
                 "why_alone": tally.alone,
                 "why_refused": tally.mismatches,
@@ -295,15 +301,19 @@ impl Seen {
         }
         let merge = &summary["would_merge"];
         let count = |key: &str| merge[key].as_u64().unwrap_or(0);
+        let lro = merge["packets_lro"].as_u64().map_or(String::new(), |packets| format!(", {packets} with lro"));
         line(
             "could merge",
             format!(
-                "{} -> {} packets with profile strict, {} with linux",
+                "{} -> {} packets with profile strict, {} with linux{lro}",
                 self.packets,
                 count("packets_strict"),
                 count("packets_linux")
             ),
         );
+        if count("swallowed") > 0 {
+            line("", format!("{} would give way to a newer ACK", super::packets(count("swallowed"))));
+        }
         line("  ended", super::reasons(&merge["why_trains_ended"]));
         line("  alone", super::reasons(&merge["why_alone"]));
         line("  no fit", super::reasons(&merge["why_refused"]));
@@ -320,11 +330,14 @@ fn encap(frame: &Frame<'_>) -> &'static str {
     if frame.layout.ip_levels() < 2 {
         return "plain";
     }
-    let has = |kind: Kind| headers.iter().any(|header| header.kind == kind);
-    let behind_ip = headers.iter().skip_while(|header| !header.is_ip()).nth(1).map(|header| header.kind);
-    match behind_ip {
-        Some(Kind::Udp) if has(Kind::Gue) => "gue",
-        Some(Kind::Udp) => "fou",
+    let mut behind = headers.iter().skip_while(|header| !header.is_ip()).skip(1).map(|header| header.kind);
+    match behind.next() {
+        Some(Kind::Udp) => match behind.next() {
+            Some(Kind::Gue) => "gue",
+            Some(Kind::Vxlan) => "vxlan",
+            Some(Kind::Geneve) => "geneve",
+            _ => "fou",
+        },
         Some(Kind::Gre) => "gre",
         _ => "ip",
     }

@@ -40,6 +40,7 @@ pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
         notes: 0,
         merged: 0,
         unreadable: 0,
+        swallowed: None,
     };
     let mut end = End::default();
     loop {
@@ -48,6 +49,12 @@ pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
             Ok(Some(Item::Packet(record))) => work.packet(&record).map_err(|error| job.write_failed(&error))?,
             Ok(Some(Item::Block(block))) => work.block(&block).map_err(|error| job.write_failed(&error))?,
             Err(error) => job.fault(&error, &mut end)?,
+        }
+        if let Some(number) = work.swallowed {
+            job.erase();
+            let text = format!("the merge that made {} cannot be undone", job.name);
+            return Err(Error::new(Kind::Conflict, text, "segue pcap merge --profile strict          can be undone")
+                .why(format!("packet {number} stands for acknowledgments that profile lro swallowed")));
         }
     }
     work.settle().map_err(|error| job.write_failed(&error))?;
@@ -95,15 +102,24 @@ struct Work {
     notes: u64,
     merged: u64,
     unreadable: u64,
+    /// The number of a packet that stands for others which are gone.
+    swallowed: Option<u64>,
 }
 
 impl Work {
     fn packet(&mut self, record: &Record<'_>) -> io::Result<()> {
         let order = self.order;
         let note = if record.form == Form::Enhanced { undo::find(record.options(), order) } else { None };
-        let Some((About::Members, note)) = note else {
-            self.sink.record(record)?;
-            return self.advance();
+        let note = match note {
+            Some((About::Members, note)) => note,
+            Some((About::Swallowed, _)) => {
+                self.swallowed = Some(record.number);
+                return Ok(());
+            }
+            _ => {
+                self.sink.record(record)?;
+                return self.advance();
+            }
         };
         let ticks = record.ticks.unwrap_or(0);
         let Some(members) = undo::decode(&note, ticks, record.data()).filter(|members| !members.is_empty()) else {

@@ -248,8 +248,7 @@ pub(super) fn describe(frame: &Frame<'_>) -> String {
             Kind::Udp => "UDP",
             Kind::Tcp => "TCP",
             Kind::Gre => "GRE",
-            Kind::Gue => "GUE",
-            _ => "Ethernet",
+            kind => kind.format().map_or("Ethernet", |format| format.name),
         })
         .collect();
     let (src, dst) = addresses(frame, ip.start(), ip.kind == Kind::Ipv4);

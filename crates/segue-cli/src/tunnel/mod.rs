@@ -9,6 +9,7 @@ pub(crate) mod why;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
+use segue_datapath::knobs::Knobs;
 use serde_json::Value;
 
 use self::resolve::Ready;
@@ -26,8 +27,9 @@ use crate::words::{parse, tunnel};
 
 /// Runs the command.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
+    daemon::follow(args.supervised)?;
     let parsed = parse::parse("segue tunnel", tunnel::WORDS, &args.words)?;
-    let plan = plan::plan(&parsed, args.trace.clone())?;
+    let plan = plan::plan(&parsed, args.trace.clone(), &args.set)?;
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for routes", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
@@ -57,9 +59,12 @@ fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         )
         .why("there is no such directory"));
     }
+    start::knobs(&ready.plan, &ready.plan.set)?;
     free(dev, netlink)?;
-    let listen = SocketAddr::new(ready.local, ready.plan.port);
-    UdpSocket::bind(listen).map_err(|error| why::bind(listen, &error))?;
+    if ready.plan.has_udp() {
+        let listen = SocketAddr::new(ready.local, ready.plan.port);
+        UdpSocket::bind(listen).map_err(|error| why::bind(listen, &error))?;
+    }
     let mut notes = ready.notes();
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(why::TUN) {
         notes.push(format!("this user cannot start it: {}", why::tun_open(dev, &error).message));
@@ -103,13 +108,18 @@ impl Daemon for Ready {
     }
 
     fn ports(&self) -> Vec<(String, Side)> {
-        vec![(self.plan.dev.clone(), Side::Inside), (start::OUTSIDE.to_owned(), Side::Outside)]
+        vec![(self.plan.dev.clone(), Side::Inside), (start::outside_name(&self.plan).to_owned(), Side::Outside)]
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        start::knobs(&self.plan, &self.plan.set)
     }
 
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
         let dev = &self.plan.dev;
         free(dev, netlink)?;
-        out.change(&format!("ip tuntap add dev {dev} mode tun vnet_hdr"), "TUNSETIFF");
+        let layer = if self.plan.mode.is_ethernet() { "tap" } else { "tun" };
+        out.change(&format!("ip tuntap add dev {dev} mode {layer} vnet_hdr"), "TUNSETIFF");
         let opened = start::open(self)?;
         configure(self, netlink, out)?;
         Ok(opened)

@@ -10,6 +10,12 @@ use crate::words::parse::{Parsed, Prefix, Value};
 
 /// GUE's registered UDP port.
 const GUE_PORT: u16 = 6080;
+/// The port that Linux takes for VXLAN where none is said; the registered one is 4789.
+const LINUX_VXLAN_PORT: u16 = 8472;
+/// Geneve's registered UDP port.
+const GENEVE_PORT: u16 = 6081;
+/// Time to live of VXLAN and Geneve where none is said, as Linux has it.
+const BRIDGE_TTL: u8 = 64;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
 pub(crate) const IPV6_MIN_MTU: u32 = 1280;
 
@@ -23,8 +29,14 @@ pub(crate) enum Mode {
     Sit,
     /// IPv4 and IPv6 behind a GRE header.
     Gre,
-    /// IPv4 and IPv6, told apart by the protocol number (GUE) or the first nibble (FOU).
+    /// IPv4 and IPv6, told apart by the protocol number or, over FOU, the first nibble.
     Ip6tnl,
+    /// Ethernet behind a GRE header.
+    Gretap,
+    /// Ethernet behind UDP and a VXLAN header.
+    Vxlan,
+    /// Ethernet behind UDP and a Geneve header.
+    Geneve,
 }
 
 impl Mode {
@@ -35,7 +47,20 @@ impl Mode {
             Mode::Sit => "sit",
             Mode::Gre => "gre",
             Mode::Ip6tnl => "ip6tnl",
+            Mode::Gretap => "gretap",
+            Mode::Vxlan => "vxlan",
+            Mode::Geneve => "geneve",
         }
+    }
+
+    /// Whether Ethernet frames are inside.
+    pub(crate) fn is_ethernet(self) -> bool {
+        matches!(self, Mode::Gretap | Mode::Vxlan | Mode::Geneve)
+    }
+
+    /// Whether it has a UDP header and a network identifier of its own.
+    pub(crate) fn is_overlay(self) -> bool {
+        matches!(self, Mode::Vxlan | Mode::Geneve)
     }
 
     /// Whether packets of this kind may be inside.
@@ -43,19 +68,21 @@ impl Mode {
         match self {
             Mode::Ipip => address.is_ipv4(),
             Mode::Sit => address.is_ipv6(),
-            Mode::Gre | Mode::Ip6tnl => true,
+            Mode::Gre | Mode::Ip6tnl | Mode::Gretap | Mode::Vxlan | Mode::Geneve => true,
         }
     }
 }
 
-/// What the UDP datagrams carry.
+/// What stands between the outer IP header and the mode's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Encap {
     /// Generic UDP Encapsulation, Linux's layout.
     Gue,
-    /// The inner protocol at once.
+    /// UDP, and the inner protocol at once.
     Fou,
+    /// Nothing.
+    None,
 }
 
 impl Encap {
@@ -64,6 +91,7 @@ impl Encap {
         match self {
             Encap::Gue => "gue",
             Encap::Fou => "fou",
+            Encap::None => "none",
         }
     }
 }
@@ -126,6 +154,72 @@ pub(crate) struct Gre {
     pub(crate) oseq: bool,
 }
 
+/// Don't Fragment outside, of VXLAN and Geneve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Df {
+    /// Never.
+    Unset,
+    /// Always.
+    Set,
+    /// As inside.
+    Inherit,
+}
+
+/// An Ethernet address and who has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbour {
+    /// The address; zero stands for groups and whatever is unknown.
+    pub(crate) mac: [u8; 6],
+    /// The remote.
+    pub(crate) remote: IpAddr,
+}
+
+impl Serialize for Neighbour {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let [a, b, c, d, e, f] = self.mac;
+        to.collect_str(&format_args!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x},{}", self.remote))
+    }
+}
+
+/// What only VXLAN and Geneve have.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Overlay {
+    /// Network identifier; `None` in other modes.
+    pub(crate) id: Option<u32>,
+    /// No UDP checksums over IPv6 are sent.
+    pub(crate) udp6zerocsumtx: bool,
+    /// None are asked for over IPv6.
+    pub(crate) udp6zerocsumrx: bool,
+    /// Remote checksum offload when sending.
+    pub(crate) remcsumtx: bool,
+    /// And when receiving.
+    pub(crate) remcsumrx: bool,
+    /// Addresses are learned.
+    pub(crate) learning: bool,
+    /// For so many seconds.
+    pub(crate) ageing: u32,
+    /// So many at least.
+    pub(crate) maxaddress: u32,
+    /// Addresses that are set.
+    pub(crate) fdb: Vec<Neighbour>,
+    /// Don't Fragment.
+    pub(crate) df: Df,
+}
+
+impl Overlay {
+    /// Every remote but `first`, each once.
+    pub(crate) fn others(&self, first: IpAddr) -> Vec<IpAddr> {
+        let mut others: Vec<IpAddr> = Vec::new();
+        for entry in &self.fdb {
+            if entry.remote != first && !others.contains(&entry.remote) {
+                others.push(entry.remote);
+            }
+        }
+        others
+    }
+}
+
 /// A tunnel as it was asked for: everything is checked that needs no question to the system.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Plan {
@@ -164,6 +258,9 @@ pub(crate) struct Plan {
     pub(crate) pmtudisc: bool,
     /// GRE's options; `None` in other modes.
     pub(crate) gre: Option<Gre>,
+    /// What only VXLAN and Geneve have.
+    #[serde(flatten)]
+    pub(crate) overlay: Overlay,
     /// Received packets are joined.
     pub(crate) gro: bool,
     /// Trains are sent.
@@ -174,6 +271,9 @@ pub(crate) struct Plan {
     pub(crate) workers: u16,
     /// Where to write what crosses the outside.
     pub(crate) trace: Option<PathBuf>,
+    /// Settings to begin with.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) set: Vec<(String, String)>,
 }
 
 fn prefixes<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error> {
@@ -196,21 +296,50 @@ impl Plan {
     /// without a pending checksum go without.
     pub(crate) fn overhead(&self) -> Vec<Overhead> {
         let outer = if self.remote.is_ipv4() { ("IPv4", 20) } else { ("IPv6", 40) };
-        let mut parts = vec![outer, ("UDP", 8)];
-        if self.encap == Encap::Gue {
-            parts.push(("GUE", if self.encap_remcsum { 12 } else { 4 }));
+        let mut parts = vec![outer];
+        if self.has_udp() {
+            parts.push(("UDP", 8));
+        }
+        match (self.encap, self.mode) {
+            (Encap::Gue, _) => parts.push(("GUE", if self.encap_remcsum { 12 } else { 4 })),
+            (_, Mode::Vxlan) => parts.push(("VXLAN", 8)),
+            (_, Mode::Geneve) => parts.push(("Geneve", 8)),
+            _ => {}
         }
         if let Some(gre) = self.gre {
             let options = [gre.ocsum, gre.okey.is_some(), gre.oseq];
             parts.push(("GRE", 4 + 4 * options.iter().filter(|&&on| on).count() as u32));
         }
+        if self.mode.is_ethernet() {
+            parts.push(("Ethernet", 14));
+        }
         parts.into_iter().map(|(header, bytes)| Overhead { header, bytes }).collect()
+    }
+
+    /// Whether it is carried in UDP.
+    pub(crate) fn has_udp(&self) -> bool {
+        self.encap != Encap::None || self.mode.is_overlay()
+    }
+
+    /// Whether inner checksums are left to the remote end.
+    pub(crate) fn leaves_checksums(&self) -> bool {
+        self.encap_remcsum || self.overlay.remcsumtx
     }
 
     /// Notes about this plan that its user should read, whatever happens.
     pub(crate) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if !self.encap_csum {
+        if self.mode == Mode::Vxlan && self.dport == LINUX_VXLAN_PORT {
+            notes.push(
+                "the remote's port is 8472, as Linux has it; VXLAN's registered one is `dstport 4789`".to_owned(),
+            );
+        }
+        if !self.has_udp() {
+            notes.push(
+                "without encap nothing gathers packets outside: each is sent and received by itself; `encap gue` does"
+                    .to_owned(),
+            );
+        } else if !self.encap_csum {
             notes.push(
                 "without encap-csum the kernel takes no trains of datagrams: sending one datagram at a time".to_owned(),
             );
@@ -224,21 +353,26 @@ impl Plan {
 }
 
 /// Turns words into a plan.
-pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>) -> Result<Plan, Error> {
+pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
     let Some(remote) = address(parsed, "remote") else {
         // The table has `remote` as required; the parser has refused a line without it.
         return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
     };
-    let encap = encap(parsed)?;
     let mode = mode(parsed, remote)?;
+    let encap = encap(parsed, mode)?;
     let local = local(parsed, remote)?;
     check_remote(parsed, remote)?;
-    let dport = dport(parsed, encap)?;
-    let encap_csum = switch(parsed, "encap-csum", true);
+    let dport = dport(parsed, mode, encap)?;
+    let overlay = overlay(parsed, mode, remote)?;
+    let encap_csum = switch(parsed, "encap-csum", true) && !(remote.is_ipv6() && overlay.udp6zerocsumtx);
     let encap_remcsum = switch(parsed, "encap-remcsum", false);
-    if encap_remcsum && !encap_csum {
-        let at = parsed.place_of("encap-csum").unwrap_or(parsed.end());
-        let message = "`noencap-csum` does not go with `encap-remcsum`";
+    if (encap_remcsum || overlay.remcsumtx) && !encap_csum {
+        let at = parsed.place_of("encap-csum").or(parsed.place_of("udp6zerocsumtx")).unwrap_or(parsed.end());
+        let message = match (mode, overlay.udp6zerocsumtx && remote.is_ipv6()) {
+            (Mode::Vxlan, true) => "`udp6zerocsumtx` does not go with `remcsumtx`",
+            (Mode::Vxlan, false) => "`noudpcsum` does not go with `remcsumtx`",
+            _ => "`noencap-csum` does not go with `encap-remcsum`",
+        };
         return Err(parsed
             .error_at(Kind::Conflict, message, at, "leave one of the two out")
             .why("the outer checksum is then the only protection of the payload"));
@@ -252,6 +386,12 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>) -> Result<Plan, Erro
         let at = parsed.place_of("workers").unwrap_or(parsed.end()) + 1;
         let message = format!("`workers {workers}` is not available yet");
         return Err(parsed.error_at(Kind::NotAvailable, message, at, "this version has 1 worker"));
+    }
+    if trace.is_some() && (encap == Encap::None && !mode.is_overlay() || !overlay.others(remote).is_empty()) {
+        let what = if mode.is_overlay() { "several remotes" } else { "a tunnel without UDP" };
+        return Err(parsed
+            .error_at(Kind::NotAvailable, format!("`--trace` of {what} is not available yet"), parsed.end(), "")
+            .why("only what one UDP peer sends and gets is written"));
     }
     let plan = Plan {
         dev: match parsed.value_of("dev") {
@@ -269,42 +409,106 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>) -> Result<Plan, Erro
         encap_remcsum,
         addr: addresses(parsed, mode, mtu)?,
         mtu,
-        ttl: octet(parsed, "ttl", Choice::Inherit),
+        ttl: octet(parsed, "ttl", if mode.is_overlay() { Choice::Fixed(BRIDGE_TTL) } else { Choice::Inherit }),
         tos: octet(parsed, "tos", Choice::Fixed(0)),
         pmtudisc: switch(parsed, "pmtudisc", true),
-        gre: (mode == Mode::Gre).then(|| gre(parsed)),
+        gre: matches!(mode, Mode::Gre | Mode::Gretap).then(|| gre(parsed)),
+        overlay,
         gro: named(parsed, "gro") != Some("off"),
         gso: named(parsed, "gso") != Some("off"),
         profile: if named(parsed, "profile") == Some("linux") { Profile::Linux } else { Profile::Strict },
         workers,
         trace,
+        set: set.to_vec(),
     };
     Ok(plan)
 }
 
-fn encap(parsed: &Parsed) -> Result<Encap, Error> {
+fn encap(parsed: &Parsed, mode: Mode) -> Result<Encap, Error> {
+    let encap = match named(parsed, "encap") {
+        Some("gue") => Encap::Gue,
+        Some("fou") => Encap::Fou,
+        _ => Encap::None,
+    };
     let at = parsed.place_of("encap").map_or(parsed.end(), |at| at + 1);
-    match named(parsed, "encap") {
-        Some("gue") => Ok(Encap::Gue),
-        Some("fou") => Ok(Encap::Fou),
-        _ => Err(parsed
-            .error_at(Kind::NotAvailable, "a tunnel without `encap` is not available yet", at, "add `encap gue`")
-            .why("this version carries tunnels in UDP only")),
+    if encap != Encap::None && mode.is_overlay() {
+        let message = format!("`encap {}` does not go with `mode {}`", encap.name(), mode.name());
+        return Err(parsed.error_at(Kind::Conflict, message, at, "it brings its own UDP header: leave `encap` out"));
     }
+    let wants_udp = ["encap-dport", "encap-sport", "port"].into_iter().find(|word| parsed.place_of(word).is_some());
+    if let (Some(word), Encap::None, false) = (wants_udp, encap, mode.is_overlay()) {
+        let at = parsed.place_of(word).unwrap_or(parsed.end());
+        let message = format!("`{word}` does not go with `encap none`");
+        return Err(parsed.error_at(Kind::Conflict, message, at, "it needs `encap gue or fou`"));
+    }
+    Ok(encap)
+}
+
+fn overlay(parsed: &Parsed, mode: Mode, remote: IpAddr) -> Result<Overlay, Error> {
+    let number = |name, default| match parsed.value_of(name) {
+        Some(Value::Number(number)) => u32::try_from(*number).unwrap_or(default),
+        _ => default,
+    };
+    let id = match parsed.value_of("id") {
+        Some(Value::Number(id)) => u32::try_from(*id).ok(),
+        _ => None,
+    };
+    if id.is_none() && mode.is_overlay() {
+        let message = format!("`mode {}` needs `id`", mode.name());
+        return Err(parsed.error_at(Kind::Missing, message, parsed.end(), "add `id 42`, the same at both ends"));
+    }
+    let mut fdb = Vec::new();
+    for (value, at) in parsed.values_of("fdb") {
+        let Value::Neighbour(mac, who) = value else { continue };
+        if who.is_ipv4() != remote.is_ipv4() || who.is_unspecified() || who.is_multicast() {
+            let message = format!("`{who}` cannot be a remote beside {remote}");
+            let note = format!("expected an {} unicast address", family(remote));
+            return Err(parsed.error_at(Kind::Conflict, message, at, note));
+        }
+        if mac[0] & 1 == 1 {
+            let message = "a group has no remote of its own".to_owned();
+            return Err(parsed.error_at(Kind::Conflict, message, at, "00:00:00:00:00:00 adds one for all groups"));
+        }
+        fdb.push(Neighbour { mac: *mac, remote: *who });
+    }
+    Ok(Overlay {
+        id,
+        udp6zerocsumtx: switch(parsed, "udp6zerocsumtx", false),
+        udp6zerocsumrx: switch(parsed, "udp6zerocsumrx", false),
+        remcsumtx: switch(parsed, "remcsumtx", false),
+        remcsumrx: switch(parsed, "remcsumrx", false),
+        learning: switch(parsed, "learning", true),
+        ageing: number("ageing", 300),
+        maxaddress: number("maxaddress", 4096),
+        fdb,
+        df: match named(parsed, "df") {
+            Some("set") => Df::Set,
+            Some("inherit") => Df::Inherit,
+            _ => Df::Unset,
+        },
+    })
 }
 
 fn mode(parsed: &Parsed, remote: IpAddr) -> Result<Mode, Error> {
     let word = named(parsed, "mode").unwrap_or("gre");
-    if word.starts_with("ip6") && remote.is_ipv4() {
+    if (word.starts_with("ip6") || word == "ipip6") && remote.is_ipv4() {
         let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
         let message = format!("`mode {word}` needs an IPv6 remote");
-        let instead = if word == "ip6gre" { "gre" } else { "ipip" };
+        let instead = match word {
+            "ip6gre" => "gre",
+            "ip6gretap" => "gretap",
+            "ip6ip6" => "sit",
+            _ => "ipip",
+        };
         return Err(parsed.error_at(Kind::Conflict, message, at, format!("over IPv4 it is `mode {instead}`")));
     }
     Ok(match word {
-        "ipip" => Mode::Ipip,
-        "sit" => Mode::Sit,
+        "ipip" | "ipip6" => Mode::Ipip,
+        "sit" | "ip6ip6" => Mode::Sit,
         "ip6tnl" => Mode::Ip6tnl,
+        "gretap" | "ip6gretap" => Mode::Gretap,
+        "vxlan" => Mode::Vxlan,
+        "geneve" => Mode::Geneve,
         _ => Mode::Gre,
     })
 }
@@ -350,10 +554,12 @@ fn is_broadcast(address: IpAddr) -> bool {
     matches!(address, IpAddr::V4(v4) if v4.is_broadcast())
 }
 
-fn dport(parsed: &Parsed, encap: Encap) -> Result<u16, Error> {
+fn dport(parsed: &Parsed, mode: Mode, encap: Encap) -> Result<u16, Error> {
     match (small(parsed, "encap-dport"), encap) {
         (Some(port), _) => Ok(port),
-        (None, Encap::Gue) => Ok(GUE_PORT),
+        (None, Encap::None) if mode == Mode::Vxlan => Ok(LINUX_VXLAN_PORT),
+        (None, Encap::None) if mode == Mode::Geneve => Ok(GENEVE_PORT),
+        (None, Encap::Gue | Encap::None) => Ok(GUE_PORT),
         (None, Encap::Fou) => Err(parsed
             .error_at(Kind::Missing, "`encap fou` needs `encap-dport`", parsed.end(), "add `encap-dport 5555`")
             .why("no port is registered for FOU; use the remote's")),
@@ -463,7 +669,7 @@ mod tests {
 
     fn made(line: &str) -> Result<Plan, Error> {
         let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        plan(&parse("segue tunnel", WORDS, &tokens)?, None)
+        plan(&parse("segue tunnel", WORDS, &tokens)?, None, &[])
     }
 
     fn ok(line: &str) -> Plan {
@@ -486,6 +692,19 @@ mod tests {
     }
 
     #[test]
+    fn vxlan_and_geneve_start_as_in_linux() {
+        let vxlan = ok("dev sg0 remote 198.18.0.2 mode vxlan id 42");
+        assert_eq!((vxlan.encap, vxlan.dport, vxlan.port, vxlan.ttl), (Encap::None, 8472, 8472, Choice::Fixed(64)));
+        assert!(vxlan.encap_csum && vxlan.overlay.learning && !vxlan.overlay.remcsumrx);
+        assert_eq!((vxlan.overlay.id, vxlan.overlay.ageing, vxlan.overlay.df), (Some(42), 300, Df::Unset));
+        assert!(vxlan.notes()[0].contains("dstport 4789"));
+        let geneve = ok("dev sg0 remote 198.18.0.2 mode geneve vni 42 noudpcsum");
+        assert_eq!((geneve.dport, geneve.encap_csum), (6081, false));
+        let over6 = ok("dev sg0 remote ::1 mode vxlan id 1 dstport 4789 udp6zerocsumtx udp6zerocsumrx");
+        assert_eq!((over6.dport, over6.encap_csum, over6.overlay.udp6zerocsumrx), (4789, false, true));
+    }
+
+    #[test]
     fn headers_add_up_as_linux_counts_them() {
         let base = "dev sg0 remote 198.18.0.2";
         assert_eq!(mtu_cost(&format!("{base} mode ipip encap gue encap-remcsum")), 40);
@@ -494,6 +713,10 @@ mod tests {
         assert_eq!(mtu_cost(&format!("{base} mode gre key 1 csum seq encap gue")), 48);
         assert_eq!(mtu_cost(&format!("{base} mode gre ikey 1 icsum iseq encap gue")), 36);
         assert_eq!(mtu_cost("dev sg0 remote 2001:db8::2 mode sit encap gue"), 52);
+        assert_eq!(mtu_cost(&format!("{base} mode ipip")), 20);
+        assert_eq!(mtu_cost(&format!("{base} mode gretap key 1")), 42);
+        assert_eq!(mtu_cost(&format!("{base} mode vxlan id 1")), 50);
+        assert_eq!(mtu_cost("dev sg0 remote 2001:db8::2 mode geneve id 1"), 70);
     }
 
     #[test]
@@ -501,8 +724,19 @@ mod tests {
         let base = "dev sg0 remote 198.18.0.2";
         let cases = [
             (format!("{base} encap gue noencap-csum encap-remcsum"), "`noencap-csum` does not go with `encap-remcsum`"),
-            (base.to_owned(), "a tunnel without `encap` is not available yet"),
-            (format!("{base} encap none"), "a tunnel without `encap` is not available yet"),
+            (format!("{base} encap none encap-dport 5"), "`encap-dport` does not go with `encap none`"),
+            (format!("{base} encap none encap-remcsum"), "`encap-remcsum` does not go with `encap none`"),
+            (format!("{base} mode vxlan"), "`mode vxlan` needs `id`"),
+            (format!("{base} mode geneve id 1 encap gue"), "`encap gue` does not go with `mode geneve`"),
+            (format!("{base} mode geneve id 1 remcsumtx"), "`remcsumtx` does not go with `mode geneve`"),
+            (format!("{base} mode vxlan id 1 noudpcsum remcsumtx"), "`noudpcsum` does not go with `remcsumtx`"),
+            (
+                "dev sg0 remote ::1 mode vxlan id 1 udp6zerocsumtx remcsumtx".to_owned(),
+                "`udp6zerocsumtx` does not go with `remcsumtx`",
+            ),
+            (format!("{base} mode vxlan id 1 fdb 02:00:00:00:00:01,::1"), "`::1` cannot be a remote beside 198.18.0.2"),
+            (format!("{base} mode ip6gretap"), "`mode ip6gretap` needs an IPv6 remote"),
+            (format!("{base} mode gretap id 1"), "`id` does not go with `mode gretap`"),
             (format!("{base} encap fou"), "`encap fou` needs `encap-dport`"),
             (format!("{base} encap fou encap-dport 5 encap-remcsum"), "`encap-remcsum` does not go with `encap fou`"),
             (format!("{base} encap gue mode ip6gre"), "`mode ip6gre` needs an IPv6 remote"),

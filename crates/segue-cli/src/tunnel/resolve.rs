@@ -46,6 +46,10 @@ impl Ready {
     ///
     /// Linux takes [`TCP_RESERVE`] off the value and then as many whole segments as fit, so the sum of whole segments and that reserve gives exactly them.
     pub(crate) fn gso_max_size(&self) -> u32 {
+        if !self.plan.has_udp() {
+            // Packets leave one by one, however many a train has.
+            return MAX_PACKET;
+        }
         let inside_udp: u32 = self.overhead.iter().skip(2).map(|part| part.bytes).sum();
         let headers: u32 = self.overhead.iter().take(1).map(|part| part.bytes).sum();
         let send = MAX_PACKET - headers - 8;
@@ -139,7 +143,7 @@ mod tests {
 
     fn on_link(line: &str, mtu: u32, route_mtu: Option<u32>) -> Result<Ready, Error> {
         let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let plan = plan(&parse("segue tunnel", WORDS, &tokens).unwrap(), None).unwrap();
+        let plan = plan(&parse("segue tunnel", WORDS, &tokens).unwrap(), None, &[]).unwrap();
         let link = Link { index: 2, name: "eth0".into(), mtu, up: true, tun: false, master: None };
         ready(plan, "198.18.0.1".parse().unwrap(), &link, route_mtu)
     }

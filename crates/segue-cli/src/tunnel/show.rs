@@ -18,8 +18,12 @@ pub(crate) fn plan_text(ready: &Ready) -> String {
         text.push_str(&format!("  address   {prefix}\n"));
     }
     let sport = plan.sport.fixed().map_or("auto".to_owned(), |port| port.to_string());
-    text.push_str(&format!("  listen    {}, UDP {}    source port {sport}\n", ready.local, plan.port));
-    let train = |on: bool| if on && plan.encap_csum { "trains" } else { "one datagram at a time" };
+    if plan.has_udp() {
+        text.push_str(&format!("  listen    {}, UDP {}    source port {sport}\n", ready.local, plan.port));
+    } else {
+        text.push_str(&format!("  listen    {}, raw socket\n", ready.local));
+    }
+    let train = |on: bool| if on && plan.encap_csum && plan.has_udp() { "trains" } else { "one datagram at a time" };
     let profile = if plan.profile == Profile::Linux { "linux" } else { "strict" };
     text.push_str(&format!("  receive   {}, gro {}, profile {profile}\n", train(plan.gro), on_off(plan.gro)));
     text.push_str(&format!(
@@ -63,7 +67,8 @@ pub(crate) fn up_text(ready: &Ready, offloads: &Offloads, sandbox: &Sandbox) -> 
 fn received_checksum(ready: &Ready) -> &'static str {
     match (ready.plan.gro, ready.plan.encap) {
         (true, Encap::Gue) => "remote, else verified here",
-        (true, Encap::Fou) => "verified here",
+        (true, Encap::None) if ready.plan.overlay.remcsumrx => "remote, else verified here",
+        (true, Encap::Fou | Encap::None) => "verified here",
         (false, _) => "left to the receiver",
     }
 }
@@ -78,8 +83,16 @@ pub(crate) fn up_json(ready: &Ready) -> Value {
 /// `ipip in GUE, 198.18.0.1 -> 198.18.0.2:6080`.
 fn subject(ready: &Ready) -> String {
     let plan = &ready.plan;
-    let to = std::net::SocketAddr::new(plan.remote, plan.dport);
-    format!("{} in {}, {} -> {to}", plan.mode.name(), plan.encap.name().to_uppercase(), ready.local)
+    let to = match plan.has_udp() {
+        true => std::net::SocketAddr::new(plan.remote, plan.dport).to_string(),
+        false => plan.remote.to_string(),
+    };
+    let carried = match (plan.encap, plan.overlay.id) {
+        (Encap::None, Some(id)) => format!(" {id}"),
+        (Encap::None, None) => String::new(),
+        (encap, _) => format!(" in {}", encap.name().to_uppercase()),
+    };
+    format!("{}{carried}, {} -> {to}", plan.mode.name(), ready.local)
 }
 
 fn mtu_line(ready: &Ready) -> String {
@@ -92,7 +105,7 @@ fn mtu_line(ready: &Ready) -> String {
 }
 
 fn checksum(ready: &Ready) -> &'static str {
-    if ready.plan.encap_remcsum { "remote, none computed here" } else { "computed here" }
+    if ready.plan.leaves_checksums() { "remote, none computed here" } else { "computed here" }
 }
 
 fn on_off(on: bool) -> &'static str {

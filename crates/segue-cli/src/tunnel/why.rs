@@ -227,6 +227,19 @@ pub(crate) fn bind(address: SocketAddr, error: &io::Error) -> Error {
     }
 }
 
+/// Why a raw socket could not be made.
+pub(crate) fn raw_socket(error: &io::Error) -> Error {
+    let made = Error::system("cannot open a raw socket", error, "");
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => with(
+            made.kind(Kind::NoPermission),
+            "a tunnel without UDP needs CAP_NET_RAW".to_owned(),
+            "sudo, or setcap cap_net_admin,cap_net_raw+ep $(command -v segue), or encap gue",
+        ),
+        _ => with(made, "the kernel refused the socket".to_owned(), "segue doctor"),
+    }
+}
+
 /// Why a change to the interface `dev` failed; `what` is the change.
 pub(crate) fn change(dev: &str, what: &str, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot {what} of {dev}"), error, "");

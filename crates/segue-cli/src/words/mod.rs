@@ -36,6 +36,8 @@ pub(crate) enum Takes {
     Prefix,
     /// One of these.
     OneOf(&'static [&'static str]),
+    /// An Ethernet address, a comma, and the address of who has it.
+    Neighbour,
     /// The name of a network interface.
     Device,
 }

@@ -36,6 +36,8 @@ pub(crate) enum Value {
     Address(IpAddr),
     /// An address with a prefix length.
     Prefix(Prefix),
+    /// An Ethernet address, and who has it.
+    Neighbour([u8; 6], IpAddr),
     /// The name of an interface.
     Device(String),
 }
@@ -205,7 +207,7 @@ pub(crate) fn nearest<'a>(token: &str, candidates: impl Iterator<Item = &'a str>
 /// What is wrong with a value, and what was perhaps meant.
 pub(crate) type Wrong = (String, Option<String>);
 
-fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
+pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
     let expected = |text: &str| (format!("expected {text}"), None);
     match takes {
         Takes::Switch => Ok(Value::Switch(true)),
@@ -217,6 +219,9 @@ fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
             .ok_or_else(|| expected("a number to 4294967295 or a dotted quad")),
         Takes::Address => token.parse().map(Value::Address).map_err(|_| expected(address_note(token))),
         Takes::Prefix => prefix(token).map(Value::Prefix),
+        Takes::Neighbour => neighbour(token)
+            .map(|(mac, address)| Value::Neighbour(mac, address))
+            .ok_or_else(|| expected("MAC,ADDR, as in 02:00:00:00:00:01,198.18.0.3")),
         Takes::Device => device(token).map(Value::Device),
     }
 }
@@ -258,7 +263,8 @@ fn number(min: u64, max: u64, or: &'static [&'static str], token: &str) -> Resul
     }
 }
 
-fn integer(token: &str) -> Option<u64> {
+/// A decimal or hexadecimal number without a sign.
+pub(crate) fn integer(token: &str) -> Option<u64> {
     let (digits, radix) = match token.strip_prefix("0x").or_else(|| token.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (token, 10),
@@ -272,6 +278,20 @@ fn key(token: &str) -> Option<u32> {
         Ok(quad) => Some(u32::from(quad)),
         Err(_) => integer(token).and_then(|number| u32::try_from(number).ok()),
     }
+}
+
+fn neighbour(token: &str) -> Option<([u8; 6], IpAddr)> {
+    let (mac, address) = token.split_once(',')?;
+    let mut bytes = [0; 6];
+    let mut parts = mac.split(':');
+    for byte in &mut bytes {
+        let part = parts.next().filter(|part| (1..=2).contains(&part.len()) && !part.starts_with('+'))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    if parts.next().is_some() {
+        return None;
+    }
+    Some((bytes, address.parse().ok()?))
 }
 
 fn prefix(token: &str) -> Result<Prefix, Wrong> {
@@ -311,7 +331,7 @@ pub(crate) fn device(token: &str) -> Result<String, Wrong> {
 }
 
 /// `a, b or c`.
-fn list(names: &[&str]) -> String {
+pub(crate) fn list(names: &[&str]) -> String {
     match names {
         [] => String::new(),
         [one] => (*one).to_owned(),
@@ -371,10 +391,10 @@ mod tests {
 
     #[test]
     fn a_unique_prefix_is_refused_and_named() {
-        let (message, place) = wrong("dev sg0 rem 198.18.0.2");
-        assert_eq!(message, "unknown word `rem`");
+        let (message, place) = wrong("dev sg0 loc 198.18.0.2");
+        assert_eq!(message, "unknown word `loc`");
         assert_eq!(place.at, 2);
-        assert_eq!(place.note, "did you mean `remote`? only full words are taken");
+        assert_eq!(place.note, "did you mean `local`? only full words are taken");
     }
 
     #[test]
@@ -387,7 +407,12 @@ mod tests {
     fn bad_values_are_pointed_at() {
         let cases = [
             ("mode gree", "did you mean `gre`?"),
-            ("mode vxlan", "expected ipip, sit, gre, ip6gre or ip6tnl"),
+            (
+                "mode wireguard",
+                "expected ipip, sit, gre, gretap, vxlan, geneve, ip6tnl, ipip6, ip6ip6, ip6gre or ip6gretap",
+            ),
+            ("fdb 02:00:00:00:00,198.18.0.1", "expected MAC,ADDR, as in 02:00:00:00:00:01,198.18.0.3"),
+            ("id 16777216", "expected 0 to 16777215"),
             ("ttl 256", "expected 1 to 255 or inherit"),
             ("ttl inherrit", "did you mean `inherit`?"),
             ("mtu 67", "expected 68 to 65535 or auto"),

@@ -2,7 +2,9 @@
 
 use super::{Takes, Word};
 
-const GRE: &[(&str, &[&str])] = &[("mode", &["gre", "ip6gre"])];
+const GRE: &[(&str, &[&str])] = &[("mode", &["gre", "ip6gre", "gretap", "ip6gretap"])];
+const BRIDGE: &[(&str, &[&str])] = &[("mode", &["vxlan", "geneve"])];
+const VXLAN: &[(&str, &[&str])] = &[("mode", &["vxlan"])];
 const PORT: Takes = Takes::Number { min: 1, max: 65_535, or: &[] };
 
 /// Every word, in the order in which help shows them.
@@ -17,10 +19,22 @@ pub(crate) const WORDS: &[Word] = &[
     },
     Word {
         name: "mode",
-        takes: Takes::OneOf(&["ipip", "sit", "gre", "ip6gre", "ip6tnl"]),
+        takes: Takes::OneOf(&[
+            "ipip",
+            "sit",
+            "gre",
+            "gretap",
+            "vxlan",
+            "geneve",
+            "ip6tnl",
+            "ipip6",
+            "ip6ip6",
+            "ip6gre",
+            "ip6gretap",
+        ]),
         metavar: "MODE",
         default: "gre",
-        help: "what is inside: ipip IPv4, sit IPv6, gre and ip6tnl both; ip6gre and ip6tnl need an IPv6 remote",
+        help: "what is inside: ipip IPv4, sit IPv6, gre and ip6tnl both, gretap, vxlan and geneve Ethernet; names with ip6 need an IPv6 remote",
         ..Word::PLAIN
     },
     Word {
@@ -40,16 +54,18 @@ pub(crate) const WORDS: &[Word] = &[
     },
     Word {
         name: "encap",
-        takes: Takes::OneOf(&["gue", "fou", "none"]),
+        takes: Takes::OneOf(&["none", "gue", "fou"]),
         metavar: "KIND",
-        help: "what carries it: gue or fou, both in UDP",
+        default: "none",
+        help: "what carries it: gue or fou, both in UDP, or none: IP itself; vxlan and geneve bring their own",
         ..Word::PLAIN
     },
     Word {
         name: "encap-dport",
+        aliases: &["dstport"],
         takes: PORT,
         metavar: "PORT",
-        help: "the remote's UDP port; 6080 for gue when not given, fou has no default",
+        help: "the remote's UDP port; when not given 6080 for gue, 8472 for vxlan as in Linux, 6081 for geneve; fou has no default",
         ..Word::PLAIN
     },
     Word {
@@ -69,7 +85,7 @@ pub(crate) const WORDS: &[Word] = &[
     },
     Word {
         name: "encap-csum",
-        aliases: &["encap-csum6"],
+        aliases: &["encap-csum6", "udpcsum"],
         default: "encap-csum",
         help: "UDP checksum outside (iproute2 has it off: trains need it)",
         ..Word::PLAIN
@@ -79,6 +95,87 @@ pub(crate) const WORDS: &[Word] = &[
         default: "noencap-remcsum",
         help: "leave inner checksums to the remote end (gue only)",
         needs: &[("encap", &["gue"])],
+        ..Word::PLAIN
+    },
+    Word {
+        name: "id",
+        aliases: &["vni"],
+        takes: Takes::Number { min: 0, max: 0x00ff_ffff, or: &[] },
+        metavar: "N",
+        help: "network identifier of vxlan and geneve",
+        needs: BRIDGE,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "udp6zerocsumtx",
+        default: "noudp6zerocsumtx",
+        help: "no UDP checksum outside over IPv6",
+        needs: BRIDGE,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "udp6zerocsumrx",
+        default: "noudp6zerocsumrx",
+        help: "take datagrams without UDP checksum over IPv6",
+        needs: BRIDGE,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "remcsumtx",
+        default: "noremcsumtx",
+        help: "leave inner checksums to the remote end, which must have remcsumrx",
+        needs: VXLAN,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "remcsumrx",
+        default: "noremcsumrx",
+        help: "take packets whose inner checksum was left to this end",
+        needs: VXLAN,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "learning",
+        default: "learning",
+        help: "learn which remote has which Ethernet address",
+        needs: VXLAN,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "ageing",
+        takes: Takes::Number { min: 1, max: 1_000_000, or: &[] },
+        metavar: "N",
+        default: "300",
+        unit: "seconds",
+        help: "a learned address that is silent for so long is forgotten",
+        needs: VXLAN,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "maxaddress",
+        takes: Takes::Number { min: 1, max: 1 << 20, or: &[] },
+        metavar: "N",
+        default: "4096",
+        help: "learned addresses to have room for",
+        needs: VXLAN,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "fdb",
+        takes: Takes::Neighbour,
+        metavar: "MAC,ADDR",
+        help: "the remote that has this Ethernet address; with 00:00:00:00:00:00 another one for groups and unknown addresses",
+        needs: VXLAN,
+        repeats: true,
+        ..Word::PLAIN
+    },
+    Word {
+        name: "df",
+        takes: Takes::OneOf(&["unset", "set", "inherit"]),
+        metavar: "HOW",
+        default: "unset",
+        help: "forbid fragmenting outside: no, yes, or as inside (vxlan and geneve)",
+        needs: BRIDGE,
         ..Word::PLAIN
     },
     Word {
@@ -105,7 +202,7 @@ pub(crate) const WORDS: &[Word] = &[
         takes: Takes::Number { min: 1, max: 255, or: &["inherit"] },
         metavar: "N|inherit",
         default: "inherit",
-        help: "time to live outside; inherit copies the inner one",
+        help: "time to live outside; inherit copies the inner one; 64 for vxlan and geneve when not given",
         ..Word::PLAIN
     },
     Word {

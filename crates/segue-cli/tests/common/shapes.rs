@@ -17,8 +17,21 @@ pub(crate) struct Shape {
     pub(crate) form: &'static str,
 }
 
-const TRAFFIC: &[&str] =
-    &["bulk", "mixed", "faults", "tiny", "unfinished", "trains", "gue", "gre", "ipip", "odd", "big_ids", "udp"];
+const TRAFFIC: &[&str] = &[
+    "bulk",
+    "mixed",
+    "faults",
+    "tiny",
+    "unfinished",
+    "trains",
+    "gue",
+    "vxlan",
+    "gre",
+    "ipip",
+    "odd",
+    "big_ids",
+    "udp",
+];
 const LINKS: &[u16] = &[link::ETHERNET, link::RAW, link::COOKED, link::COOKED2];
 const FORMS: &[&str] = &["us_le", "us_be", "ns_le", "ns_be", "ng", "ng_be", "ng_many"];
 
@@ -107,6 +120,15 @@ pub(crate) fn packets(traffic: &str, rng: &mut Rng) -> Vec<Vec<u8>> {
                 .into_iter()
                 .map(|remcsum| tunnel(v4(9), Some((outer, Shim::Gue(remcsum))), None))
                 .collect();
+            wrapped(&tunnels, inner.into_iter().filter(|p| p.len() < 60_000).collect())
+        }
+        "vxlan" => {
+            let inner = [packets("bulk", rng), packets("mixed", rng)].concat();
+            let forms = [(4789, Shim::Vxlan(7, true)), (4789, Shim::Vxlan(7, false)), (6081, Shim::Geneve(7, 2))];
+            let tunnels = forms.map(|(dst_port, shim)| Tunnel {
+                ethernet: Some(Ethernet { tags: vec![(0x8100, 3)], ..Ethernet::default() }),
+                ..tunnel(v4(9), Some((Udp { dst_port, ..outer }, shim)), None)
+            });
             wrapped(&tunnels, inner.into_iter().filter(|p| p.len() < 60_000).collect())
         }
         "gre" => {

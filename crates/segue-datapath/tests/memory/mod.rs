@@ -8,8 +8,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
+use segue::checksum::{Field, pseudo_v4};
 use segue::gso::Limits;
-use segue::packet::{Frag, Start, Tunnels};
+use segue::packet::{Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue_datapath::board::{Board, Group};
 use segue_datapath::pipeline::Pipeline;
 use segue_port::{Burst, Counters, OffloadState, Page, Polled, Port, RxBatch, Sent, TxBatch};
@@ -35,6 +36,9 @@ pub(crate) struct Wire {
     pub(crate) narrow: bool,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) receives: usize,
+    /// What is received with more payload than this is a TCP train over IPv4 of such segments, with its checksum owed, as a
+    /// TUN device hands it over.
+    pub(crate) train: Option<u16>,
 }
 
 pub(crate) struct Memory {
@@ -89,6 +93,9 @@ impl Port for Memory {
                 let mut packet = into.pool.take();
                 let start = if self.carries == Carries::Ip { Start::Ip } else { Start::Ethernet };
                 packet.load(Frag::all(page), start, &Tunnels::NONE);
+                if let Some(size) = wire.train.filter(|&size| packet.payload.len() > usize::from(size)) {
+                    owe(&mut packet, size);
+                }
                 into.packets.push_back(packet);
             }
         }
@@ -118,6 +125,17 @@ impl Port for Memory {
     fn counters(&self) -> &Counters {
         &self.counters
     }
+}
+
+fn owe(packet: &mut Packet<Page>, size: u16) {
+    let (tcp, ip) = (packet.layout.transport().unwrap().start(), packet.layout.inner_ip().unwrap().start());
+    let len = packet.len() - tcp;
+    let head = packet.head.bytes_mut();
+    let address = |at: usize| <[u8; 4]>::try_from(&head[ip + at..][..4]).unwrap();
+    let field = Field::primed(pseudo_v4(address(12), address(16), 6, len));
+    head[tcp + 16..][..2].copy_from_slice(&field.value().to_be_bytes());
+    let gso = Gso { kind: GsoKind::Tcp, size, fixed_ids: 0 };
+    packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
 }
 
 /// One counter of a pipeline.

@@ -33,6 +33,8 @@ pub enum About {
     Block,
     /// The packets that were merged.
     Members,
+    /// How many acknowledgments this one stands for, which are not in the file (LEB128). It cannot be undone.
+    Swallowed,
 }
 
 impl About {
@@ -42,6 +44,7 @@ impl About {
             About::Block if is_section => b's',
             About::Block => b'i',
             About::Members => b'm',
+            About::Swallowed => b'a',
         }
     }
 }
@@ -76,6 +79,7 @@ pub fn find(list: &[u8], order: Order) -> Option<(About, Vec<u8>)> {
             (b'p', None) => found = Some((About::Pcap, bytes.to_vec())),
             (b's' | b'i', None) => found = Some((About::Block, bytes.to_vec())),
             (b'm', None) => found = Some((About::Members, bytes.to_vec())),
+            (b'a', None) => found = Some((About::Swallowed, bytes.to_vec())),
             _ => {}
         }
     }
@@ -132,6 +136,13 @@ pub fn unannotated(kind: BlockKind, raw: &[u8], order: Order) -> Vec<u8> {
 /// What a section header or interface description has noted.
 pub fn noted(kind: BlockKind, raw: &[u8], order: Order) -> Option<(About, Vec<u8>)> {
     find(raw.get(options_at(kind)?..raw.len() - 4)?, order)
+}
+
+/// The note of an acknowledgment that stands for `count` others.
+pub fn swallowed(count: u64) -> Vec<u8> {
+    let mut note = Vec::new();
+    number(&mut note, count);
+    note
 }
 
 /// One packet inside of a merged one.

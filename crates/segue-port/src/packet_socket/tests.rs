@@ -191,6 +191,80 @@ fn frames_of_the_ring_and_of_the_queue_come_in_the_order_of_the_wire() {
     assert_eq!(to.counters().rx.calls, 20, "only the long ones cost a call");
 }
 
+/// Every way in which frames may lie in memory, the ring's and the queue's.
+fn memories() -> Vec<(Buffers, PagePool)> {
+    let pages = [4, 8, 16, 32].map(|kilo| kilo << 10);
+    let mut all: Vec<_> =
+        pages.map(|len| (Buffers::Pages(len), PagePool::with_page_len((4 << 20) / len, len))).into_iter().collect();
+    all.push((Buffers::Frames, PagePool::of_frames(64)));
+    all
+}
+
+#[test]
+fn frames_of_every_size_arrive_whatever_the_pages_are() {
+    for (buffers, pool) in memories() {
+        let Some(()) = cable("frames_of_every_size_arrive_whatever_the_pages_are", false) else { return };
+        for end in ["v0", "v1"] {
+            lab::ip(&format!("link set dev {end} mtu 9000"));
+        }
+        let mut from = open("v0");
+        let mut to = PacketPort::open(&PacketConfig { buffers, ..PacketConfig::new("v1") }).unwrap();
+        let mut pages = PagePool::new(64);
+        let (mut into, mut got) = (RxBatch::over(pool), Vec::new());
+        for round in 0..3 {
+            let mut sent = Vec::new();
+            for (index, len) in [9, 60_000, 1_472, 8_940, 100, 3_000, 4_500, 1_900, 8_000, 65_000, 1].iter().enumerate()
+            {
+                let (tags, addresses) = (TAGS[(index + round) % TAGS.len()], ENDS[index % 2]);
+                let frame = udp_frame(tags, addresses, &bytes(*len, index), Fill::Primed);
+                let unit = if *len > 8_940 { uso(1400) } else { Unit::Whole(Csum::Partial) };
+                sent.push((unit, frame));
+            }
+            transmit(
+                &mut from,
+                sent.iter().map(|(unit, frame)| with_unit(&mut pages, frame, *unit)).collect::<Vec<_>>(),
+            );
+            let end = Instant::now() + PATIENCE;
+            while got.len() < sent.len() {
+                assert!(Instant::now() < end, "{buffers:?}: {} came: {:?}", got.len(), to.counters());
+                to.receive(&mut into, 16).unwrap();
+                while let Some(packet) = into.packets.pop_front() {
+                    got.push((packet.offload.unit, lab::flat(&packet)));
+                    into.pool.put(packet);
+                }
+            }
+            assert!(got == sent, "{buffers:?}");
+            got.clear();
+        }
+        assert_eq!(to.counters().drops.total(), 0);
+        let calls = to.counters().rx.calls;
+        match buffers {
+            // Frames of 9000 bytes fit the ring's larger pages.
+            Buffers::Frames | Buffers::Pages(16_384..) => assert_eq!(calls, 6, "{buffers:?}"),
+            Buffers::Pages(_) => assert!(calls > 6, "{buffers:?}: {calls}"),
+        }
+    }
+}
+
+#[test]
+fn a_page_holds_as_many_frames_as_fit_and_a_buffer_of_its_own_one() {
+    let Some(()) = cable("a_page_holds_as_many_frames_as_fit_and_a_buffer_of_its_own_one", false) else { return };
+    for (buffers, frames) in [
+        (Buffers::Pages(4 << 10), 2),
+        (Buffers::Pages(8 << 10), 5),
+        (Buffers::Pages(16 << 10), 10),
+        (Buffers::Pages(32 << 10), 20),
+        (Buffers::Frames, 1),
+    ] {
+        let port = PacketPort::open(&PacketConfig { buffers, ..PacketConfig::new("v0") }).unwrap();
+        let page = match buffers {
+            Buffers::Pages(len) => len,
+            Buffers::Frames => 4 << 10,
+        };
+        assert_eq!(port.ring_frames(), (8 << 20) / page * frames, "{buffers:?}");
+    }
+}
+
 #[test]
 fn a_full_ring_is_counted_and_drains_in_order() {
     let Some(()) = cable("a_full_ring_is_counted_and_drains_in_order", false) else { return };

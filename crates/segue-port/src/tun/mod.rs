@@ -3,12 +3,15 @@
 //! The two differ in one thing, [`Layer`]: a TUN device carries IP packets, a TAP device Ethernet frames.
 
 #[cfg(test)]
+mod fragments;
+#[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::fs::File;
 use std::fs::OpenOptions;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -18,7 +21,7 @@ use segue::wire::ethernet;
 use segue::wire::virtio::{Form, VirtioNet};
 
 use crate::batch::{RxBatch, TxBatch};
-use crate::page::Carver;
+use crate::page::{FRONT, Scatter};
 use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
 use crate::sys::{self, MAX_IOV, SendScratch};
 use crate::vnet;
@@ -148,7 +151,9 @@ pub struct TunPort {
     refused: [Option<i32>; 2],
     limits: Limits,
     counters: Counters,
-    carver: Carver<()>,
+    scatter: Scatter,
+    /// Where the reads of the current poll are.
+    reads: Vec<Range<usize>>,
     scratch: SendScratch,
     #[cfg(test)]
     refuse_trains: Option<i32>,
@@ -252,6 +257,7 @@ impl TunPort {
             max_segs: 65_535 / 8,
             max_udp_segs: MAX_UDP_SEGMENTS_OUT,
             max_pieces: MAX_IOV - 2,
+            ..Limits::NONE
         };
         Ok(TunPort {
             file,
@@ -263,7 +269,8 @@ impl TunPort {
             refused,
             limits,
             counters: Counters::default(),
-            carver: Carver::default(),
+            scatter: Scatter::default(),
+            reads: Vec::new(),
             scratch: SendScratch::default(),
             #[cfg(test)]
             refuse_trains: None,
@@ -287,20 +294,23 @@ impl TunPort {
 
     /// Turns what was read into packets.
     fn deliver(&mut self, into: &mut RxBatch) {
-        let TunPort { carver, counters, header: form, layer, .. } = self;
+        let TunPort { scatter, reads, counters, header: form, layer, .. } = self;
         let skip = form.map_or(0, Form::len);
-        carver.flush(|page, range, ()| {
+        scatter.freeze();
+        for range in reads.drain(..) {
+            let front = scatter.frags(range.start..range.end.min(range.start + FRONT)).next();
             let header = match form {
-                Some(form) => VirtioNet::parse(&page.as_ref()[range.clone()], *form),
+                Some(form) => front.and_then(|front| VirtioNet::parse(front.bytes(), *form)),
                 None => Some(VirtioNet::default()),
             };
             let body = (range.start + skip).min(range.end)..range.end;
             let (Some(header), false) = (header, body.is_empty()) else {
                 counters.drops.add(Drop::VnetShort);
-                return;
+                continue;
             };
-            vnet::deliver(&header, (page, body), layer.start(), into, counters);
-        });
+            vnet::deliver(&header, scatter.frags(body), layer.start(), into, counters);
+        }
+        scatter.release();
     }
 
     /// Writes one unit. The error is the kernel's.
@@ -385,18 +395,15 @@ impl Port for TunPort {
         let mut polled = Polled::More;
         let mut reads = 0;
         while reads < budget {
-            let Some(window) = self.carver.window() else {
-                self.deliver(into);
-                match into.pages.take() {
-                    Some(page) => self.carver.set_page(page),
-                    None => return Ok(Polled::Starved),
-                }
-                continue;
-            };
+            if !self.scatter.make_room(&mut into.pages) {
+                polled = Polled::Starved;
+                break;
+            }
             self.counters.rx.calls += 1;
-            match (&self.file).read(window) {
+            match self.scatter.read(self.file.as_fd(), 0) {
                 Ok(len) => {
-                    self.carver.commit(0..len, ());
+                    let range = self.scatter.commit(0..len);
+                    self.reads.push(range);
                     reads += 1;
                 }
                 Err(error) => match error.raw_os_error() {

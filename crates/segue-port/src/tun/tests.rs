@@ -11,15 +11,15 @@ use crate::lab::{self, Fill, bytes};
 use crate::page::{Page, PagePool};
 
 /// The kernel's addresses on the device, and ours behind it.
-const ENDS: [(&str, &str); 2] = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")];
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const ENDS: [(&str, &str); 2] = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")];
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 fn config(name: &str, offloads: TunOffloads) -> TunConfig {
     TunConfig { name: name.to_owned(), layer: Layer::Ip, existing: Existing::Refuse, offloads }
 }
 
 /// A device in a namespace of its own, up and with addresses of both families.
-fn device(test: &str, offloads: TunOffloads) -> Option<TunPort> {
+pub(super) fn device(test: &str, offloads: TunOffloads) -> Option<TunPort> {
     lab::namespace(test)?;
     let port = match TunPort::open(&config("sg0", offloads)) {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
@@ -71,7 +71,7 @@ fn is(packet: &Packet<Page>, kind: Kind) -> bool {
     packet.layout.transport().is_some_and(|header| header.kind == kind) && packet.layout.ip_levels() == 1
 }
 
-fn addresses(ends: (&str, &str)) -> (IpAddr, IpAddr) {
+pub(super) fn addresses(ends: (&str, &str)) -> (IpAddr, IpAddr) {
     (ends.0.parse().unwrap(), ends.1.parse().unwrap())
 }
 

@@ -5,7 +5,7 @@
 //! families).
 
 use libc::sock_filter;
-use segue::wire::{gue, udp};
+use segue::wire::{gue, udp, vxlan};
 
 /// What is left of the payload of a datagram that must not get through: its length tells it from every other, because a
 /// datagram that really has this length loses it.
@@ -56,6 +56,23 @@ pub(super) const NO_UNCOVERED_REMCSUM: [sock_filter; 14] = [
     jump(libc::BPF_JSET, PRIVATE, 0, 2),
     PRIVATE_FLAGS,
     jump(libc::BPF_JSET, REMCSUM, 1, 0),
+    keep(u32::MAX),
+    keep(MARKED),
+    keep(udp::LEN as u32),
+];
+
+/// The remote checksum flag in the first word of a VXLAN header.
+const VXLAN_REMCSUM: u32 = 0x0020_0000;
+
+/// The same for a VXLAN socket.
+pub(super) const NO_UNCOVERED_VXLAN_REMCSUM: [sock_filter; 10] = [
+    LENGTH,
+    jump(libc::BPF_JEQ, MARKED, 7, 0),
+    jump(libc::BPF_JGE, (udp::LEN + vxlan::LEN) as u32, 0, 4),
+    CHECKSUM,
+    jump(libc::BPF_JEQ, 0, 0, 2),
+    load(libc::BPF_W, udp::LEN),
+    jump(libc::BPF_JSET, VXLAN_REMCSUM, 1, 0),
     keep(u32::MAX),
     keep(MARKED),
     keep(udp::LEN as u32),

@@ -5,6 +5,7 @@
 //! [`Outer`](segue::packet::Outer) which slot it takes.
 
 mod filter;
+mod raw;
 mod receive;
 mod send;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
+pub use raw::{RawConfig, RawPort};
 use segue::gso::Limits;
 
 use crate::batch::{RxBatch, TxBatch};
@@ -101,6 +103,8 @@ pub enum Checksum {
 pub enum Carries {
     /// GUE: datagrams with the remote checksum option and without an outer checksum are kept out and counted.
     Gue,
+    /// VXLAN: the same.
+    Vxlan,
     /// Something without such an option.
     Other,
 }
@@ -162,8 +166,8 @@ impl std::error::Error for OpenError {}
 struct Slot {
     fd: OwnedFd,
     source: SocketAddr,
-    /// Not connected: every message names the peer.
-    to: Option<SocketAddr>,
+    /// Not connected: every message names the peer that it goes to.
+    names_peer: bool,
     /// What the socket's path MTU discovery is set to.
     df: bool,
 }
@@ -172,7 +176,11 @@ struct Slot {
 #[derive(Debug)]
 pub struct UdpPort {
     config: UdpConfig,
+    /// Every peer, the configuration's first.
+    peers: Vec<SocketAddr>,
     rx: OwnedFd,
+    /// Of a raw port: whether what it receives begins with an IPv4 header.
+    strips: bool,
     listen: SocketAddr,
     slots: Vec<Slot>,
     blocked_slot: usize,
@@ -180,6 +188,8 @@ pub struct UdpPort {
     segment: OffloadState,
     gro: OffloadState,
     max_segments: usize,
+    /// Most bytes of one message that stands for several datagrams.
+    max_burst: usize,
     counters: Counters,
     scratch: SendScratch,
     plan: send::Plan,
@@ -194,9 +204,20 @@ impl UdpPort {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(config: UdpConfig) -> Result<UdpPort, OpenError> {
-        if config.local.is_ipv4() != config.peer.is_ipv4() {
+        UdpPort::open_to(config, &[])
+    }
+
+    /// As [`UdpPort::open`], with more peers: a packet's [`Outer::to`](segue::packet::Outer::to) is 0 for that of the
+    /// configuration, 1 for the first of these, and so on.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_to(config: UdpConfig, others: &[SocketAddr]) -> Result<UdpPort, OpenError> {
+        let peers: Vec<SocketAddr> = [&[config.peer], others].concat();
+        if peers.iter().any(|peer| config.local.is_ipv4() != peer.is_ipv4()) {
             return Err(OpenError::Families);
         }
+        let is_single = others.is_empty();
         let rx = receiving_socket(&config)?;
         let listen = name_of(&rx)?;
         let gro = match config.offloads.receives() {
@@ -213,9 +234,11 @@ impl UdpPort {
             (_, _, Err(errno)) => OffloadState::Refused(errno),
         };
         let slots = match config.source {
-            Source::Auto => (0..AUTO_SLOTS).map(|_| sending_socket(&config, 0)).collect::<Result<Vec<_>, _>>()?,
+            Source::Auto => {
+                (0..AUTO_SLOTS).map(|_| sending_socket(&config, 0, is_single)).collect::<Result<Vec<_>, _>>()?
+            }
             Source::Fixed(port) if port == listen.port() => vec![shared_socket(&config, &rx, listen)?],
-            Source::Fixed(port) => vec![sending_socket(&config, port)?],
+            Source::Fixed(port) => vec![sending_socket(&config, port, is_single)?],
         };
         let limits = Limits {
             csum: false,
@@ -227,10 +250,13 @@ impl UdpPort {
             max_segs: 1,
             max_udp_segs: 1,
             max_pieces: MAX_IOV - 1,
+            ..Limits::NONE
         };
         Ok(UdpPort {
             config,
+            peers,
             rx,
+            strips: false,
             listen,
             slots,
             blocked_slot: 0,
@@ -238,6 +264,7 @@ impl UdpPort {
             segment,
             gro,
             max_segments: probed.unwrap_or(SEGMENTS),
+            max_burst: usize::MAX,
             counters: Counters::default(),
             scratch: SendScratch::default(),
             plan: send::Plan::default(),
@@ -284,8 +311,22 @@ impl Port for UdpPort {
         self.transmit_runs(batch)
     }
 
+    fn limit_burst(&mut self, bytes: usize) {
+        self.max_burst = bytes;
+    }
+
     fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    fn path_mtu(&self) -> Option<usize> {
+        // Each socket learns it by what itself has sent; one that is not connected does not say.
+        let (level, name) = match self.config.peer.is_ipv4() {
+            true => (libc::IPPROTO_IP, libc::IP_MTU),
+            false => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        let ask = |slot: &Slot| usize::try_from(sys::option(slot.fd.as_fd(), level, name).ok()?).ok();
+        self.slots.iter().filter(|slot| !slot.names_peer).filter_map(ask).min()
     }
 
     fn path(&self, slot: u16) -> Option<Path> {
@@ -386,29 +427,36 @@ fn receiving_socket(config: &UdpConfig) -> Result<OwnedFd, OpenError> {
         sys::set_option(fd.as_fd(), level, name, 1).map_err(call(text))?;
     }
     set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.buffer_len);
-    if config.carries == Carries::Gue {
-        sys::attach_filter(fd.as_fd(), &filter::NO_UNCOVERED_REMCSUM).map_err(call("SO_ATTACH_FILTER"))?;
+    let filter = match config.carries {
+        Carries::Gue => &filter::NO_UNCOVERED_REMCSUM[..],
+        Carries::Vxlan => &filter::NO_UNCOVERED_VXLAN_REMCSUM,
+        Carries::Other => &[],
+    };
+    if !filter.is_empty() {
+        sys::attach_filter(fd.as_fd(), filter).map_err(call("SO_ATTACH_FILTER"))?;
     }
     // Bound last: nothing may be queued that was not filtered.
     bind(&fd, SocketAddr::new(config.local, config.port))?;
     Ok(fd)
 }
 
-fn sending_socket(config: &UdpConfig, port: u16) -> Result<Slot, OpenError> {
+fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> Result<Slot, OpenError> {
     let fd = sys::udp_socket(config.local).map_err(call("socket"))?;
     sys::attach_filter(fd.as_fd(), &filter::NOTHING).map_err(call("SO_ATTACH_FILTER"))?;
     prepare_sending(config, &fd)?;
     bind(&fd, SocketAddr::new(config.local, port))?;
-    sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
+    if connected {
+        sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
+    }
     let source = name_of(&fd)?;
-    Ok(Slot { fd, source, to: None, df: true })
+    Ok(Slot { fd, source, names_peer: !connected, df: true })
 }
 
 /// The receiving socket as the sending one. It is not connected, because it has to hear others than the peer.
 fn shared_socket(config: &UdpConfig, rx: &OwnedFd, listen: SocketAddr) -> Result<Slot, OpenError> {
     let fd = rx.try_clone().map_err(call("dup"))?;
     prepare_sending(config, &fd)?;
-    Ok(Slot { fd, source: listen, to: Some(config.peer), df: true })
+    Ok(Slot { fd, source: listen, names_peer: true, df: true })
 }
 
 /// The most segments that a UDP_SEGMENT send may have, found out once by sending single bytes to a socket of our own on

@@ -4,6 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
+use segue::wire::ipv4;
+
 use super::{Carries, UdpPort, filter};
 use crate::batch::{Burst, RxBatch};
 use crate::page::{Carver, Page, PageMut, WINDOW};
@@ -27,6 +29,13 @@ pub(super) struct Receiver {
     pages: Vec<PageMut>,
     small: u32,
     overflows: u32,
+}
+
+impl Receiver {
+    /// How many packets the socket said that it had lost.
+    pub(super) fn overflows_mut(&mut self) -> &mut u32 {
+        &mut self.overflows
+    }
 }
 
 impl UdpPort {
@@ -114,7 +123,10 @@ impl UdpPort {
                 let received = self.receiver.scratch.received(index);
                 let at = (index - first) * WINDOW;
                 if self.accept(&received) {
-                    into.bursts.extend(burst(&page, at..at + received.len, &received));
+                    match burst(&page, at..at + received.len, &received, self.strips) {
+                        Some(burst) => into.bursts.push_back(burst),
+                        None => self.counters.drops.add(Drop::Empty),
+                    }
                 }
             }
         }
@@ -136,7 +148,7 @@ impl UdpPort {
         }
         let reason = match received.len {
             _ if received.truncated => Drop::Truncated,
-            filter::MARKER_LEN if self.config.carries == Carries::Gue => Drop::RemcsumNoOuterCsum,
+            filter::MARKER_LEN if self.config.carries != Carries::Other => Drop::RemcsumNoOuterCsum,
             0 => Drop::Empty,
             _ => {
                 self.counters.rx.add(received.len, received.len.div_ceil(segment_len(received)));
@@ -155,7 +167,11 @@ impl UdpPort {
 
     /// Hands out what the page at hand holds.
     fn flush(&mut self, into: &mut RxBatch) {
-        self.receiver.carver.flush(|page, range, received| into.bursts.extend(burst(page, range, &received)));
+        let (strips, drops) = (self.strips, &mut self.counters.drops);
+        self.receiver.carver.flush(|page, range, received| match burst(page, range, &received, strips) {
+            Some(burst) => into.bursts.push_back(burst),
+            None => drops.add(Drop::Empty),
+        });
     }
 }
 
@@ -164,10 +180,21 @@ fn segment_len(received: &Received) -> usize {
     received.segment_len.filter(|len| (1..received.len).contains(len)).unwrap_or(received.len).max(1)
 }
 
-fn burst(page: &Page, range: Range<usize>, received: &Received) -> Option<Burst> {
+/// `strips`: an IPv4 header stands in front, which the kernel has checked. `None` where nothing is left.
+fn burst(page: &Page, range: Range<usize>, received: &Received, strips: bool) -> Option<Burst> {
+    let mut page = page.slice(range);
+    let mut segment_len = segment_len(received);
+    if strips {
+        let header_len = ipv4::header_len(*page.as_ref().first()?);
+        page = page.slice(header_len.min(page.len())..page.len());
+        segment_len = page.len();
+    }
+    if page.is_empty() {
+        return None;
+    }
     Some(Burst {
-        page: page.slice(range),
-        segment_len: segment_len(received),
+        page,
+        segment_len,
         // The kernel names the sender of every datagram.
         peer: received.peer?,
         local: received.local,

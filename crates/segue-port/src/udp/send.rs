@@ -29,6 +29,7 @@ pub(super) struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     slot: usize,
+    to: u16,
     tos: u8,
     ttl: u8,
     df: bool,
@@ -108,10 +109,10 @@ impl UdpPort {
             plan.order.sort_unstable();
         }
         let whole = self.segment == OffloadState::On;
-        let most_bytes = MAX_PAYLOAD[usize::from(self.config.peer.is_ipv6())];
+        let most_bytes = MAX_PAYLOAD[usize::from(self.config.peer.is_ipv6())].min(self.max_burst);
         for &(slot, entry) in &plan.order {
             let Some(outer) = batch.packet(entry as usize).outer else { continue };
-            let key = Key { slot: usize::from(slot), tos: outer.tos, ttl: outer.ttl, df: outer.df };
+            let key = Key { slot: usize::from(slot), to: outer.to, tos: outer.tos, ttl: outer.ttl, df: outer.df };
             for (position, unit) in (batch.position(entry as usize)..).zip(batch.units_of(entry as usize)) {
                 let len = unit.len().saturating_sub(usize::from(outer.skip));
                 let pieces = 1 + count_pieces(&unit);
@@ -148,7 +149,8 @@ impl UdpPort {
         let at_once = if self.inject.is_some() { 1 } else { at_once };
         let mut at = 0;
         while let Some(first) = plan.runs.get(at).copied() {
-            let same = |run: &&Run| run.key.slot == first.key.slot && run.key.df == first.key.df;
+            let same =
+                |run: &&Run| (run.key.slot, run.key.to, run.key.df) == (first.key.slot, first.key.to, first.key.df);
             let count = plan.runs[at..].iter().take(at_once).take_while(same).count();
             let group = &plan.runs[at..at + count];
             let (done, error) = self.send_group(plan, group, batch);
@@ -211,11 +213,13 @@ impl UdpPort {
                 out.control(level, kind, i32::from(run.key.ttl));
             }
         }
+        let peer = self.peers.get(usize::from(first.key.to)).copied().unwrap_or(self.config.peer);
+        let to = slot.names_peer.then_some(peer);
         let mut done = 0;
         let mut error = None;
         while done < group.len() && error.is_none() {
             self.counters.tx.calls += 1;
-            match out.send(slot.fd.as_fd(), slot.to, done) {
+            match out.send(slot.fd.as_fd(), to, done) {
                 Ok(n) => done += n,
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
                 Err(e) => error = Some(e),

@@ -35,7 +35,7 @@ fn sender(to: &UdpPort, change: impl Fn(&mut UdpConfig)) -> UdpPort {
 }
 
 fn outer(slot: u16, tos: u8) -> Outer {
-    Outer { slot, tos, ttl: 64, df: true, skip: SKIP as u16 }
+    Outer { slot, to: 0, tos, ttl: 64, df: true, skip: SKIP as u16 }
 }
 
 /// A packet whose datagram is `head` and `payload`.

@@ -261,6 +261,10 @@ impl<P: Port> Port for Faults<P> {
         self.inner.transmit(batch)
     }
 
+    fn limit_burst(&mut self, bytes: usize) {
+        self.inner.limit_burst(bytes);
+    }
+
     fn counters(&self) -> &Counters {
         self.inner.counters()
     }

@@ -206,7 +206,7 @@ fn a_trace_of_datagrams_has_good_outer_headers() {
             let mut page = pages.take().unwrap();
             page.bytes_mut()[..301].copy_from_slice(&bytes(301, seed));
             packet.payload.push(Frag::all(page.freeze(301)));
-            packet.outer = Some(Outer { slot: 2, tos: 0xb9, ttl: 64, df: true, skip: 28 });
+            packet.outer = Some(Outer { slot: 2, to: 0, tos: 0xb9, ttl: 64, df: true, skip: 28 });
             batch.push(packet, tx.limits()).unwrap();
         }
         assert_eq!(tx.transmit(&mut batch).unwrap(), Sent::All);

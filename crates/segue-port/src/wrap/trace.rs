@@ -197,6 +197,10 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         sent
     }
 
+    fn limit_burst(&mut self, bytes: usize) {
+        self.inner.limit_burst(bytes);
+    }
+
     fn counters(&self) -> &Counters {
         self.inner.counters()
     }

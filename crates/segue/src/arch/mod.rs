@@ -11,6 +11,9 @@ pub(crate) mod scalar;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86;
 
+/// Bytes that [`Kernel::differ`] compares.
+pub(crate) const HEAD_BLOCK: usize = 128;
+
 /// One implementation that the CPU at hand can run.
 ///
 /// Values come only from [`chosen`] and [`available`], so that holding one is the proof that its instructions exist.
@@ -53,6 +56,23 @@ impl Kernel {
             Set::Scalar => scalar::copy(dst, src),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Set::X86(set) => set.copy(dst, src),
+        }
+    }
+
+    /// Whether the first `len` bytes of `a` and `b` differ in a bit that is set in `mask`, which is zero behind them.
+    #[inline(always)]
+    #[cfg_attr(not(all(target_arch = "x86_64", target_feature = "sse2")), allow(unused_variables))]
+    pub(crate) fn differ(
+        self,
+        a: &[u8; HEAD_BLOCK],
+        b: &[u8; HEAD_BLOCK],
+        mask: &[u8; HEAD_BLOCK],
+        len: usize,
+    ) -> bool {
+        match self.0 {
+            Set::Scalar => scalar::differ(a, b, mask),
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Set::X86(set) => set.differ(a, b, mask, len),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Plain sums with 64-bit integers: the short-input path of every CPU, and the whole path of those without a vector
 //! unit that we know. No `unsafe`.
 
+use super::HEAD_BLOCK;
+
 /// Longest input for [`short`], in bytes.
 pub(crate) const SHORT_MAX: usize = 64;
 
@@ -46,6 +48,15 @@ pub(crate) fn short(bytes: &[u8]) -> u64 {
     narrow(sum)
 }
 
+/// Whether `a` and `b` differ in a bit that is set in `mask`.
+pub(crate) fn differ(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK]) -> bool {
+    let mut differs = 0;
+    for at in 0..HEAD_BLOCK {
+        differs |= (a[at] ^ b[at]) & mask[at];
+    }
+    differs != 0
+}
+
 /// Copies and sums. The second pass over each block finds it in the first-level cache.
 pub(crate) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     const BLOCK: usize = 8192;
@@ -77,4 +88,28 @@ fn below_8(bytes: &[u8]) -> u64 {
 #[inline(always)]
 fn narrow(wide: u128) -> u64 {
     join(wide as u64, (wide >> 64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_implementation_sees_every_bit_that_counts_and_no_other() {
+        let a: [u8; HEAD_BLOCK] = core::array::from_fn(|at| at as u8);
+        let mask: [u8; HEAD_BLOCK] = core::array::from_fn(|at| (at as u8).wrapping_mul(37));
+        for kernel in crate::arch::available() {
+            assert!(!kernel.differ(&a, &a, &[0xff; HEAD_BLOCK], HEAD_BLOCK), "{}", kernel.name());
+            for len in (20..=HEAD_BLOCK).step_by(2) {
+                let mut mask = mask;
+                mask[len..].fill(0);
+                for (at, bit) in (0..HEAD_BLOCK).flat_map(|at| (0..8).map(move |bit| (at, 1_u8 << bit))) {
+                    let mut b = a;
+                    b[at] ^= bit;
+                    let expected = mask[at] & bit != 0;
+                    assert_eq!(kernel.differ(&a, &b, &mask, len), expected, "{}, {len}, byte {at}", kernel.name());
+                }
+            }
+        }
+    }
 }

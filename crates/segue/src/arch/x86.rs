@@ -19,7 +19,7 @@
 use core::arch::x86_64::*;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use super::scalar;
+use super::{HEAD_BLOCK, scalar};
 
 /// A vector instruction set. Made by [`available`] and [`chosen`] only, after asking the CPU and the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,19 @@ impl Set {
                 Kind::Avx512Vnni => sum_avx512_vnni(src, len),
             }
         }
+    }
+
+    #[inline(always)]
+    pub(super) fn differ(
+        self,
+        a: &[u8; HEAD_BLOCK],
+        b: &[u8; HEAD_BLOCK],
+        mask: &[u8; HEAD_BLOCK],
+        len: usize,
+    ) -> bool {
+        // Wider vectors are no faster: loads that cross cache lines are what it costs.
+        // SAFETY: as in `sum`; every set has these instructions.
+        unsafe { differ_avx2(a, b, mask, len) }
     }
 
     #[inline]
@@ -99,8 +112,8 @@ pub(super) fn available() -> impl Iterator<Item = Set> {
     let found = detect();
     [
         found.avx2.then_some(Set(Kind::Avx2)),
-        found.avx512bw.then_some(Set(Kind::Avx512)),
-        (found.avx512bw && found.avx512vnni).then_some(Set(Kind::Avx512Vnni)),
+        (found.avx2 && found.avx512bw).then_some(Set(Kind::Avx512)),
+        (found.avx2 && found.avx512bw && found.avx512vnni).then_some(Set(Kind::Avx512Vnni)),
     ]
     .into_iter()
     .flatten()
@@ -171,6 +184,21 @@ macro_rules! shells {
 shells!("avx2", Ymm, sum_avx2, copy_avx2);
 shells!("avx512f,avx512bw", Zmm<false>, sum_avx512, copy_avx512);
 shells!("avx512f,avx512bw,avx512vnni", Zmm<true>, sum_avx512_vnni, copy_avx512_vnni);
+
+#[target_feature(enable = "avx2")]
+fn differ_avx2(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK], len: usize) -> bool {
+    let part = |at: usize| {
+        // SAFETY: callers keep `at` at 96 or below, and 32 bytes from there on are inside of each array.
+        let [a, b, mask] = unsafe { [a, b, mask].map(|bytes| _mm256_loadu_si256(bytes.as_ptr().add(at).cast())) };
+        _mm256_and_si256(_mm256_xor_si256(a, b), mask)
+    };
+    // Headers end behind the first vector, and most before the end of the third.
+    let mut all = _mm256_or_si256(_mm256_or_si256(part(0), part(32)), part(64));
+    if len > 96 {
+        all = _mm256_or_si256(all, part(96));
+    }
+    _mm256_testz_si256(all, all) == 0
+}
 
 /// Bytes between two totals of the lanes. A vector of 32 words moves the total by at most 32 * 32768, so a block of
 /// 1024 such vectors, with a partial one at each edge, stays below 2^31 (2^30 for AVX2, whose vectors are half as wide and twice as many).

@@ -4,18 +4,34 @@ use core::fmt;
 use core::net::IpAddr;
 
 use crate::wire::gue::{self, Gue};
-use crate::wire::{gre, ipv4, ipv6, protocol, udp};
+use crate::wire::{ethernet, geneve, gre, ipv4, ipv6, protocol, udp, vxlan};
 
-/// What stands between UDP and the protocol inside.
+/// What stands between the outer IP header and what is inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// A GUE header. `remcsum` asks for remote checksum offload when sending; receiving it needs no asking.
+    /// UDP and a GUE header. `remcsum` asks for remote checksum offload when sending; receiving it needs no asking.
     Gue {
         /// Leave inner checksums that are pending to the far end.
         remcsum: bool,
     },
-    /// Nothing ("foo over UDP"): the port alone says what is inside.
+    /// UDP and nothing else ("foo over UDP"): the port alone says what is inside.
     Fou,
+    /// Nothing: the IP protocol number says what is inside.
+    Bare,
+    /// UDP and a VXLAN header.
+    Vxlan {
+        /// Network identifier, 24 bits.
+        vni: u32,
+        /// Leave inner checksums that are pending to the far end, which must have been told to take that.
+        remcsum: bool,
+        /// Take packets whose inner checksum was left to us; refused otherwise, as Linux does.
+        takes_remcsum: bool,
+    },
+    /// UDP and a Geneve header, sent without options.
+    Geneve {
+        /// Network identifier, 24 bits.
+        vni: u32,
+    },
 }
 
 /// What is inside.
@@ -29,6 +45,10 @@ pub enum Mode {
     Ip,
     /// IPv4 and IPv6 behind a GRE header.
     Gre(GreOptions),
+    /// Ethernet frames behind a GRE header.
+    GreTap(GreOptions),
+    /// Ethernet frames: all that VXLAN and Geneve carry here; in GUE and FOU as IP protocol 143.
+    Ethernet,
 }
 
 /// The optional words of the GRE header (RFC 2784, RFC 2890), for each direction by itself.
@@ -67,6 +87,17 @@ pub enum Tos {
     Fixed(u8),
 }
 
+/// Whether outer packets may be fragmented: the DF flag of IPv4; over IPv6, whether the sender's host may do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Df {
+    /// They may, whatever the inner packet says; Linux's VXLAN and Geneve start with this.
+    Unset,
+    /// As the inner packet says.
+    Inherit,
+    /// They may not.
+    Set,
+}
+
 /// How the outer source port is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePorts {
@@ -92,15 +123,21 @@ pub struct Config {
     pub dport: u16,
     /// UDP port that we listen on.
     pub port: u16,
-    /// Outer UDP checksum: sent, and over IPv6 also demanded (RFC 6935, section 5: a port takes datagrams without one
-    /// only if told to).
+    /// Whether an outer UDP checksum is sent.
     pub csum: bool,
+    /// Whether datagrams without UDP checksum are taken over IPv6 (RFC 6935, section 5: only if a port was told to). Over
+    /// IPv4 they always are.
+    pub zero_csum6: bool,
+    /// Largest inner IP packet, in bytes, where the port that receives is a socket of a kernel that may have joined packets
+    /// or left their checksums unfinished without saying so, as raw sockets show what GRO and other interfaces of the same
+    /// host did; `None` where every packet comes as it was on a wire. See [`Decapsulator`](super::Decapsulator).
+    pub unfinished: Option<u16>,
     /// Outer TTL or hop limit.
     pub ttl: Ttl,
     /// Outer DSCP.
     pub tos: Tos,
-    /// Set Don't Fragment on the outside always, not only where the inner packet has it.
-    pub pmtudisc: bool,
+    /// Don't Fragment on the outside.
+    pub df: Df,
     /// Outer source port.
     pub slots: SourcePorts,
     /// Key of the flow hash. Random in production: who can predict the hash can aim flows at one queue.
@@ -120,6 +157,10 @@ pub enum ConfigError {
     ZeroPort,
     /// The fixed TTL is 0.
     ZeroTtl,
+    /// The carrier does not carry the mode.
+    Carrier,
+    /// A network identifier of more than 24 bits.
+    Vni,
 }
 
 impl fmt::Display for ConfigError {
@@ -132,6 +173,8 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::ZeroPort => f.write_str("0 is no UDP port"),
             ConfigError::ZeroTtl => f.write_str("a packet with a TTL of 0 goes nowhere"),
+            ConfigError::Carrier => f.write_str("this mode is not carried in that way"),
+            ConfigError::Vni => f.write_str("a network identifier has 24 bits"),
         }
     }
 }
@@ -139,20 +182,27 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// A tunnel with the usual choices: GUE's port at both ends, outer checksum, TTL 64, DSCP inherited, path MTU
-    /// discovery, 16 source ports, and a seed of zeros that a program should replace.
+    /// A tunnel with the usual choices: the carrier's port at both ends (GUE's for FOU), outer checksum, TTL 64, DSCP
+    /// inherited, path MTU discovery, 16 source ports, and a seed of zeros that a program should replace.
     pub fn new(mode: Mode, carrier: Carrier, local: IpAddr, remote: IpAddr) -> Config {
+        let port = match carrier {
+            Carrier::Vxlan { .. } => vxlan::PORT,
+            Carrier::Geneve { .. } => geneve::PORT,
+            Carrier::Gue { .. } | Carrier::Fou | Carrier::Bare => gue::PORT,
+        };
         Config {
             mode,
             carrier,
             local,
             remote,
-            dport: gue::PORT,
-            port: gue::PORT,
+            dport: port,
+            port,
             csum: true,
+            zero_csum6: false,
+            unfinished: None,
             ttl: Ttl::Fixed(64),
             tos: Tos::Inherit,
-            pmtudisc: true,
+            df: Df::Set,
             slots: SourcePorts::Slots(16),
             seed: [0; 16],
         }
@@ -165,6 +215,19 @@ impl Config {
         }
         if let Some(&address) = [self.local, self.remote].iter().find(|a| a.is_unspecified() || a.is_multicast()) {
             return Err(ConfigError::Address(address));
+        }
+        let carries = match self.carrier {
+            Carrier::Vxlan { .. } | Carrier::Geneve { .. } => self.mode == Mode::Ethernet,
+            Carrier::Bare => self.mode != Mode::Ethernet,
+            Carrier::Gue { .. } | Carrier::Fou => true,
+        };
+        if !carries {
+            return Err(ConfigError::Carrier);
+        }
+        if let Carrier::Vxlan { vni, .. } | Carrier::Geneve { vni } = self.carrier
+            && vni > vxlan::MAX_VNI
+        {
+            return Err(ConfigError::Vni);
         }
         if self.remcsum() && !self.csum {
             return Err(ConfigError::RemcsumWithoutCsum);
@@ -179,29 +242,31 @@ impl Config {
         Ok(())
     }
 
-    /// Bytes on top of the inner IP packet when sending, for the MTU of the inside: 28 to 76.
+    /// Bytes on top of the inner IP packet when sending, for the MTU of the inside: 20 to 90. An Ethernet header inside
+    /// counts, VLAN tags do not.
     ///
     /// With remote checksum offload its 8 bytes are always counted, although packets whose checksum is complete go without
     /// (Linux counts the same way).
     pub fn overhead(&self) -> usize {
         let carrier = match self.carrier {
             Carrier::Gue { remcsum } => Gue::emit_len(remcsum),
-            Carrier::Fou => 0,
+            Carrier::Fou | Carrier::Bare => 0,
+            Carrier::Vxlan { .. } => vxlan::LEN,
+            Carrier::Geneve { .. } => geneve::MIN_LEN,
         };
-        let gre = match self.mode {
-            Mode::Gre(options) => options.send_len(),
-            Mode::Ipip | Mode::Sit | Mode::Ip => 0,
-        };
-        self.outer_len() + carrier + gre
+        let gre = self.mode.gre().map_or(0, GreOptions::send_len);
+        let link = if self.mode.is_ethernet() { ethernet::LEN } else { 0 };
+        self.outer_len() + carrier + gre + link
     }
 
     /// Bytes of outer IP and UDP.
     pub(super) fn outer_len(&self) -> usize {
-        udp::LEN + if self.local.is_ipv4() { ipv4::MIN_LEN } else { ipv6::LEN }
+        let udp = if self.carrier == Carrier::Bare { 0 } else { udp::LEN };
+        udp + if self.local.is_ipv4() { ipv4::MIN_LEN } else { ipv6::LEN }
     }
 
     pub(super) fn remcsum(&self) -> bool {
-        self.carrier == Carrier::Gue { remcsum: true }
+        matches!(self.carrier, Carrier::Gue { remcsum: true } | Carrier::Vxlan { remcsum: true, .. })
     }
 }
 
@@ -212,15 +277,42 @@ impl Mode {
             Mode::Ipip => version == 4,
             Mode::Sit => version == 6,
             Mode::Ip | Mode::Gre(_) => true,
+            Mode::GreTap(_) | Mode::Ethernet => false,
+        }
+    }
+
+    /// Whether Ethernet frames are inside.
+    pub fn is_ethernet(&self) -> bool {
+        matches!(self, Mode::GreTap(_) | Mode::Ethernet)
+    }
+
+    /// The options of its GRE header, where it has one.
+    pub fn gre(&self) -> Option<&GreOptions> {
+        match self {
+            Mode::Gre(options) | Mode::GreTap(options) => Some(options),
+            Mode::Ipip | Mode::Sit | Mode::Ip | Mode::Ethernet => None,
         }
     }
 
     /// The IP protocol number for the carrier, with a packet of this version inside.
     pub(super) fn protocol(&self, version: u8) -> u8 {
         match self {
-            Mode::Gre(_) => protocol::GRE,
+            Mode::Gre(_) | Mode::GreTap(_) => protocol::GRE,
+            Mode::Ethernet => protocol::ETHERNET,
             Mode::Ipip | Mode::Sit | Mode::Ip if version == 4 => protocol::IPV4,
             Mode::Ipip | Mode::Sit | Mode::Ip => protocol::IPV6,
+        }
+    }
+
+    /// The IP protocol numbers that its packets have where nothing stands between: one for each socket of a raw port, in
+    /// the order of its slots.
+    pub fn protocols(&self) -> &'static [u8] {
+        match self {
+            Mode::Ipip => &[protocol::IPV4],
+            Mode::Sit => &[protocol::IPV6],
+            Mode::Ip => &[protocol::IPV4, protocol::IPV6],
+            Mode::Gre(_) | Mode::GreTap(_) => &[protocol::GRE],
+            Mode::Ethernet => &[protocol::ETHERNET],
         }
     }
 }
@@ -254,6 +346,13 @@ mod tests {
         assert_eq!(config(Mode::Sit, RCO, false).overhead(), 60);
         assert_eq!(config(key, RCO, true).overhead(), 48);
         assert_eq!(config(full, RCO, false).overhead(), 76);
+        assert_eq!(config(Mode::Ipip, Carrier::Bare, true).overhead(), 20);
+        assert_eq!(config(key, Carrier::Bare, false).overhead(), 48);
+        assert_eq!(config(Mode::GreTap(GreOptions::default()), Carrier::Bare, true).overhead(), 38);
+        let vxlan = Carrier::Vxlan { vni: 1, remcsum: true, takes_remcsum: true };
+        assert_eq!(config(Mode::Ethernet, vxlan, true).overhead(), 50);
+        assert_eq!(config(Mode::Ethernet, vxlan, false).overhead(), 70);
+        assert_eq!(config(Mode::Ethernet, Carrier::Geneve { vni: 1 }, true).overhead(), 50);
     }
 
     #[test]
@@ -273,6 +372,18 @@ mod tests {
             (Config { slots: SourcePorts::Slots(0), ..good }, ConfigError::ZeroPort),
             (Config { slots: SourcePorts::Fixed(0), ..good }, ConfigError::ZeroPort),
             (Config { ttl: Ttl::Fixed(0), ..good }, ConfigError::ZeroTtl),
+            (Config { carrier: Carrier::Geneve { vni: 1 }, ..good }, ConfigError::Carrier),
+            (Config { mode: Mode::Ethernet, carrier: Carrier::Bare, ..good }, ConfigError::Carrier),
+            (Config { mode: Mode::Ethernet, carrier: Carrier::Geneve { vni: 1 << 24 }, ..good }, ConfigError::Vni),
+            (
+                Config {
+                    mode: Mode::Ethernet,
+                    carrier: Carrier::Vxlan { vni: 1, remcsum: true, takes_remcsum: false },
+                    csum: false,
+                    ..good
+                },
+                ConfigError::RemcsumWithoutCsum,
+            ),
         ];
         for (config, error) in bad {
             assert_eq!(config.check(), Err(error));

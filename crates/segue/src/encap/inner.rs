@@ -1,13 +1,13 @@
 //! What both directions need to know of the inner IP header.
 
 use crate::checksum::{Sum, pseudo_v4, pseudo_v6};
-use crate::packet::{Head, Kind, Layout, Packet};
-use crate::wire::{ipv4, ipv6, protocol, read_u16, read_u32};
+use crate::packet::{Head, Header, Kind, Layout, Packet};
+use crate::wire::{ethernet, ipv4, ipv6, protocol, read_u16, read_u32};
 
 /// The fields of an inner IP header that matter to a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inner {
-    /// 4 or 6.
+    /// 4 or 6; 0 in a frame without IP.
     pub(super) version: u8,
     pub(super) tos: u8,
     pub(super) ttl: u8,
@@ -74,18 +74,28 @@ impl Inner {
             return None;
         }
         let mut inner = Inner::read(packet.head.bytes())?;
-        inner.ports = packet.layout.headers().get(1).and_then(|next| {
-            let protocol = match next.kind {
-                Kind::Tcp => protocol::TCP,
-                Kind::Udp => protocol::UDP,
-                _ => return None,
-            };
-            Some((protocol, read_u32(packet.head.bytes(), next.start())?))
-        });
+        inner.ports = ports(packet, 1);
         Some(inner)
     }
 
-    /// Source and destination: 8 or 32 bytes.
+    /// As [`Inner::of`], for a packet that begins with an Ethernet header: what its IP header says, where it has one that
+    /// the parser found. Without, the flow is that of the addresses and the type of the frame.
+    pub(super) fn of_frame<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Inner> {
+        let bytes = packet.head.bytes();
+        let frame: &[u8; ethernet::LEN] = bytes.first_chunk()?;
+        let at = packet.layout.headers().iter().position(Header::is_ip);
+        if let Some((at, header)) = at.and_then(|at| Some((at, packet.layout.headers().get(at)?))) {
+            let mut inner = Inner::read(bytes.get(header.start()..)?)?;
+            inner.ports = ports(packet, at + 1);
+            return Some(inner);
+        }
+        let mut addresses = [0; 32];
+        addresses[..ethernet::LEN].copy_from_slice(frame);
+        let total_len = packet.len();
+        Some(Inner { version: 0, tos: 0, ttl: 64, df: false, total_len, ports: None, addresses, addresses_len: 16 })
+    }
+
+    /// Source and destination: 8 or 32 bytes, or 16 of a frame without IP.
     pub(super) fn addresses(&self) -> &[u8] {
         &self.addresses[..self.addresses_len]
     }
@@ -98,6 +108,17 @@ impl Inner {
             _ => self.addresses[0] == 0xff || (self.addresses[..15] == [0; 15] && self.addresses[15] == 1),
         }
     }
+}
+
+/// Protocol and both ports of the header at `index`, where that is TCP or UDP.
+fn ports<B: AsRef<[u8]>>(packet: &Packet<B>, index: usize) -> Option<(u8, u32)> {
+    let header = packet.layout.headers().get(index)?;
+    let protocol = match header.kind {
+        Kind::Tcp => protocol::TCP,
+        Kind::Udp => protocol::UDP,
+        _ => return None,
+    };
+    Some((protocol, read_u32(packet.head.bytes(), header.start())?))
 }
 
 /// The pseudo-header sum that belongs to the innermost transport header, where there is one, and the field that it would

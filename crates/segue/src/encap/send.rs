@@ -2,20 +2,22 @@
 
 use core::net::IpAddr;
 
-use super::config::{Carrier, Config, ConfigError, Mode, SourcePorts, Tos, Ttl};
+use super::config::{Carrier, Config, ConfigError, Df, Mode, SourcePorts, Tos, Ttl};
 use super::entropy::FlowHash;
 use super::inner::{self, Inner};
 use super::{GreOptions, ecn};
-use crate::checksum::{Field, Sum};
-use crate::packet::{Csum, Kind, Layer, LayerCsum, Layout, Outer, Packet, Remote, Stop, Unit, remote};
-use crate::wire::gre::Gre;
+use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
+use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Outer, Packet, Remote, Stop, Unit, remote};
+use crate::wire::geneve::{self, Geneve};
+use crate::wire::gre::{self, Gre};
 use crate::wire::gue::Gue;
-use crate::wire::{ethertype, ipv4, ipv6, protocol, udp, write_u16, write_u32};
+use crate::wire::vxlan::{self, Vxlan};
+use crate::wire::{Remcsum, ethertype, ipv4, ipv6, protocol, udp, write_u16, write_u32};
 
 crate::reasons! {
     /// Why a packet was not put into the tunnel.
     pub enum Refusal {
-        InnerMalformed = "inner_malformed": "It does not begin with a whole IPv4 or IPv6 header.",
+        InnerMalformed = "inner_malformed": "It does not begin with a whole IPv4 or IPv6 header, or Ethernet header where frames are inside.",
         InnerLength = "inner_length": "The packet is shorter than its IP header says.",
         InnerVersion = "inner_version": "The tunnel's mode does not take this IP version.",
         TooDeep = "too_deep": "There are too many headers or tunnels around it already.",
@@ -32,6 +34,8 @@ const MAX_OUTER_LEN: usize = ipv6::LEN + udp::LEN;
 #[derive(Clone, Debug)]
 pub struct Encapsulator {
     config: Config,
+    /// Whether it was made with remote checksum offload.
+    can_remcsum: bool,
     /// Outer IP and UDP with everything that is the same for all packets.
     template: [u8; MAX_OUTER_LEN],
     hash: FlowHash,
@@ -39,6 +43,8 @@ pub struct Encapsulator {
     next_id: u16,
     /// Sequence number of the next GRE packet.
     next_seq: u32,
+    /// Which of the port's peers packets go to.
+    to: u16,
 }
 
 impl Encapsulator {
@@ -47,7 +53,7 @@ impl Encapsulator {
         config.check()?;
         let hash = FlowHash::new(config.seed);
         let template = template(&config);
-        Ok(Encapsulator { config, template, hash, next_id: 0, next_seq: 0 })
+        Ok(Encapsulator { config, can_remcsum: config.remcsum(), template, hash, next_id: 0, next_seq: 0, to: 0 })
     }
 
     /// What it was made of.
@@ -55,8 +61,19 @@ impl Encapsulator {
         &self.config
     }
 
-    /// Puts the outer headers in front of `packet`, whose layout starts at the inner IP header, and adds a level to its
-    /// offload state. Padding behind the inner packet is cut off. On a refusal the packet is as it was.
+    /// Leaves checksums to the far end from the next packet on, or no longer. Only a tunnel that was made with remote
+    /// checksum offload, whose users reckon with the length of its option, can be asked for it; `false` for others.
+    pub fn set_remcsum(&mut self, on: bool) -> bool {
+        let can = self.can_remcsum;
+        if let (true, Carrier::Gue { remcsum } | Carrier::Vxlan { remcsum, .. }) = (can, &mut self.config.carrier) {
+            *remcsum = on;
+        }
+        can
+    }
+
+    /// Puts the outer headers in front of `packet`, whose layout starts at the inner IP header, or at the Ethernet header
+    /// where frames are inside, and adds a level to its offload state. Padding behind an inner IP packet is cut off; that of
+    /// a frame is kept. On a refusal the packet is as it was.
     ///
     /// The headers of a single packet are final but for the checksums that its [`Layer`] says are owed. Those of a train
     /// have 0 for every outer length and for the outer IPv4 header checksum, the first segment's identification and GRE
@@ -67,23 +84,23 @@ impl Encapsulator {
     /// ([`Remote::Transport`]); that is the case for trains, too, whose segments' checksums were verified and can be left
     /// to the far end like any others. Where nothing is pending inside and the GRE header has a checksum, that becomes the
     /// far end's ([`Remote::Gre`]), as Linux does it. Fragments, ICMP and packets with a complete checksum otherwise go
-    /// with a plain GUE header; so does what is in a tunnel already, since a packet can have only one option.
+    /// with a plain header; so does what is in a tunnel already, since a packet can have only one option, and over VXLAN what
+    /// its header cannot say.
     pub fn push<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>) -> Result<(), Refusal> {
-        let inner = Inner::of(packet).ok_or(Refusal::InnerMalformed)?;
-        if !self.config.mode.takes(inner.version) {
+        let is_frame = self.config.mode.is_ethernet();
+        let inner = if is_frame { Inner::of_frame(packet) } else { Inner::of(packet) };
+        let inner = inner.ok_or(Refusal::InnerMalformed)?;
+        if !is_frame && !self.config.mode.takes(inner.version) {
             return Err(Refusal::InnerVersion);
         }
         let whole = matches!(packet.offload.unit, Unit::Whole(_));
-        let inner_len = if whole { inner.total_len } else { packet.len() };
+        let inner_len = if whole && !is_frame { inner.total_len } else { packet.len() };
         let payload_len = inner_len.checked_sub(packet.layout.header_len()).ok_or(Refusal::InnerLength)?;
         if inner_len > packet.len() {
             return Err(Refusal::InnerLength);
         }
 
-        let gre = match self.config.mode {
-            Mode::Gre(options) => Some(self.gre_header(&options, inner.version)),
-            Mode::Ipip | Mode::Sit | Mode::Ip => None,
-        };
+        let gre = self.config.mode.gre().map(|options| self.gre_header(options, inner.version));
         let gre_csum = gre.is_some_and(|gre| gre.checksum.is_some());
         let remote = self.remote(packet, inner_len, gre_csum);
 
@@ -92,51 +109,79 @@ impl Encapsulator {
         let mut layout = packet.layout;
         let mut offload = packet.offload;
         let owed = |owed: bool| if owed { LayerCsum::Owed } else { LayerCsum::Absent };
-        let layer = Layer { udp: owed(self.config.csum), gre: owed(gre_csum), remote };
-        if !layout.prepend(&outer) || !offload.push_outer(layer) {
+        let has_udp_csum = self.config.csum && self.config.carrier != Carrier::Bare;
+        let layer = Layer { udp: owed(has_udp_csum), gre: owed(gre_csum), remote };
+        if !layout.prepend(&outer) {
+            return Err(Refusal::TooDeep);
+        }
+        // A frame without IP is no tunnel level, nor has it room for what is owed: its outer checksum is computed at once.
+        if inner.version != 0 && !offload.push_outer(layer) {
             return Err(Refusal::TooDeep);
         }
         let total_len = outer.header_len() + inner_len;
         let countable = if self.config.local.is_ipv4() { total_len } else { total_len - ipv6::LEN };
         let Ok(countable) = u16::try_from(if whole { countable } else { 0 }) else { return Err(Refusal::TooLong) };
         let option = match remote {
-            Some(remote) => Some(remote::place(&layout, GUE_IDX, remote).ok_or(Refusal::TooDeep)?),
+            Some(remote) => Some(remote::place(&layout, SHIM_IDX, remote).ok_or(Refusal::TooDeep)?),
             None => None,
         };
         let bytes = packet.head.push_front(outer.header_len()).ok_or(Refusal::TooDeep)?;
 
         let segs = segments(&packet.offload.unit, payload_len);
         let hash = self.hash.of(&inner);
-        let (slot, port) = self.source(hash);
+        let (slot, port) = match self.config.carrier {
+            // One socket for each protocol number.
+            Carrier::Bare => (u16::from(self.config.mode == Mode::Ip && inner.version == 6), 0),
+            _ => self.source(hash),
+        };
         let meta = Outer {
             slot,
+            to: self.to,
             tos: self.tos(&inner),
             ttl: match self.config.ttl {
                 Ttl::Inherit => inner.ttl,
                 Ttl::Fixed(ttl) => ttl,
             },
-            df: self.config.pmtudisc || inner.df,
+            df: match self.config.df {
+                Df::Unset => false,
+                Df::Inherit => inner.df,
+                Df::Set => true,
+            },
             skip: self.config.outer_len() as u16, // 28 or 48
         };
         let (outer_bytes, rest) = bytes.split_at_mut(self.config.outer_len());
         outer_bytes.copy_from_slice(&self.template[..outer_bytes.len()]);
-        let udp_at = outer_bytes.len() - udp::LEN;
+        if self.config.carrier == Carrier::Bare {
+            let next = if self.config.local.is_ipv4() { ipv4::PROTOCOL } else { ipv6::NEXT_HEADER };
+            outer_bytes[next] = self.config.mode.protocol(inner.version);
+        }
         if self.config.local.is_ipv4() {
             write_ipv4(outer_bytes, &meta, countable, self.next_id);
             self.next_id = self.next_id.wrapping_add(segs as u16);
         } else {
             write_ipv6(outer_bytes, &meta, countable, hash as u32);
         }
-        write_u16(outer_bytes, udp_at + udp::SRC_PORT, port);
-        let udp_len = if whole { total_len - udp_at } else { 0 };
-        // No more than `countable`, which fits.
-        write_u16(outer_bytes, udp_at + udp::LENGTH, udp_len as u16);
+        if self.config.carrier != Carrier::Bare {
+            let udp_at = outer_bytes.len() - udp::LEN;
+            write_u16(outer_bytes, udp_at + udp::SRC_PORT, port);
+            let udp_len = if whole { total_len - udp_at } else { 0 };
+            // No more than `countable`, which fits.
+            write_u16(outer_bytes, udp_at + udp::LENGTH, udp_len as u16);
+        }
         let gre_at = match self.config.carrier {
             Carrier::Gue { .. } => {
                 Gue::emit(rest, self.config.mode.protocol(inner.version), option);
                 Gue::emit_len(option.is_some())
             }
-            Carrier::Fou => 0,
+            Carrier::Vxlan { vni, .. } => {
+                Vxlan { vni, remcsum: option }.emit(rest);
+                vxlan::LEN
+            }
+            Carrier::Geneve { vni } => {
+                Geneve::emit(rest, vni);
+                geneve::MIN_LEN
+            }
+            Carrier::Fou | Carrier::Bare => 0,
         };
         if let Some(gre) = gre {
             gre.emit(&mut rest[gre_at..]);
@@ -151,14 +196,54 @@ impl Encapsulator {
             Unit::Whole(_) => {}
             Unit::Train { gso, .. } => {
                 // One bit a header; the outer IPv4 header counts up.
-                gso.fixed_ids = gso.fixed_ids.checked_shl(outer.headers().len() as u32).unwrap_or(0);
+                *gso = gso.behind(outer.headers().len());
             }
         }
         packet.payload.truncate(payload_len);
         packet.layout = layout;
         packet.offload = offload;
         packet.outer = Some(meta);
+        if inner.version == 0 {
+            self.complete(packet, gre_csum, has_udp_csum);
+        }
         Ok(())
+    }
+
+    /// Computes the outer checksums of a frame without IP: no level of its offload state has room for what is owed.
+    fn complete<B: AsRef<[u8]>>(&self, packet: &mut Packet<B>, gre_csum: bool, udp_csum: bool) {
+        let mut payload = Sum::ZERO;
+        packet.payload.frags().iter().for_each(|frag| payload.add(frag.bytes()));
+        let len = packet.payload.len();
+        let place = |kind| packet.layout.headers().iter().find(|header| header.kind == kind).map(Header::start);
+        let (gre, udp) = (place(Kind::Gre).filter(|_| gre_csum), place(Kind::Udp).filter(|_| udp_csum));
+        let head = packet.head.bytes_mut();
+        if let Some(at) = gre {
+            let mut sum = Sum::of(&head[at..]);
+            sum.append(payload, len);
+            write_u16(head, at + gre::CHECKSUM, Field::complete(sum).value());
+        }
+        if let Some(at) = udp {
+            let udp_len = head.len() - at + len;
+            let mut sum = match (self.config.local, self.config.remote) {
+                (IpAddr::V4(from), IpAddr::V4(to)) => pseudo_v4(from.octets(), to.octets(), protocol::UDP, udp_len),
+                (IpAddr::V6(from), IpAddr::V6(to)) => pseudo_v6(from.octets(), to.octets(), protocol::UDP, udp_len),
+                // Refused by `Config::check`.
+                (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return,
+            };
+            sum.append(Sum::of(&head[at..]), head.len() - at);
+            sum.append(payload, len);
+            write_u16(head, at + udp::CHECKSUM, Field::complete_udp(sum).value());
+        }
+    }
+
+    /// From here on packets go to `remote`, an address of the same family as the one that the tunnel was made with, and say
+    /// in [`Outer::to`] that it is number `number` of the port's peers. Nothing changes for an address of the other family.
+    pub fn aim(&mut self, remote: IpAddr, number: u16) {
+        if remote.is_ipv4() == self.config.remote.is_ipv4() {
+            self.config.remote = remote;
+            self.template = template(&self.config);
+            self.to = number;
+        }
     }
 
     /// Whose checksum is left to the far end.
@@ -169,6 +254,12 @@ impl Encapsulator {
         match packet.offload.unit {
             // A field that the far end would not find as it must be is completed here.
             Unit::Whole(Csum::Partial) | Unit::Train { .. } => {
+                if let Carrier::Vxlan { .. } = self.config.carrier {
+                    let transport = packet.layout.transport()?;
+                    let start = u16::try_from(transport.start()).ok()?;
+                    let offset = start + u16::try_from(remote::field_offset(transport.kind)?).ok()?;
+                    Vxlan::can_say(Remcsum { start, offset }).then_some(())?;
+                }
                 let (sum, field) = inner::primed(&packet.head, &packet.layout, inner_len)?;
                 (sum == Sum::of(&field.to_be_bytes())).then_some(Remote::Transport)
             }
@@ -178,7 +269,11 @@ impl Encapsulator {
 
     fn gre_header(&self, options: &GreOptions, version: u8) -> Gre {
         Gre {
-            protocol: if version == 4 { ethertype::IPV4 } else { ethertype::IPV6 },
+            protocol: match version {
+                _ if self.config.mode.is_ethernet() => ethertype::TEB,
+                4 => ethertype::IPV4,
+                _ => ethertype::IPV6,
+            },
             checksum: options.ocsum.then_some(0),
             key: options.okey,
             seq: options.oseq.then_some(self.next_seq),
@@ -187,16 +282,21 @@ impl Encapsulator {
 
     fn outer_layout(&self, gre: Option<Gre>, remote: Option<Remote>) -> Layout {
         let mut layout = Layout::empty(Stop::Protocol);
-        // Four headers of at most 76 bytes always fit.
+        // Five headers of at most 76 bytes always fit.
         if self.config.local.is_ipv4() {
             layout.push(Kind::Ipv4, ipv4::MIN_LEN);
         } else {
             layout.push(Kind::Ipv6, ipv6::LEN);
         }
-        layout.push(Kind::Udp, udp::LEN);
-        if let Carrier::Gue { .. } = self.config.carrier {
-            layout.push(Kind::Gue, Gue::emit_len(remote.is_some()));
+        if self.config.carrier != Carrier::Bare {
+            layout.push(Kind::Udp, udp::LEN);
         }
+        match self.config.carrier {
+            Carrier::Gue { .. } => layout.push(Kind::Gue, Gue::emit_len(remote.is_some())),
+            Carrier::Vxlan { .. } => layout.push(Kind::Vxlan, vxlan::LEN),
+            Carrier::Geneve { .. } => layout.push(Kind::Geneve, geneve::MIN_LEN),
+            Carrier::Fou | Carrier::Bare => true,
+        };
         if let Some(gre) = gre {
             layout.push(Kind::Gre, gre.len());
         }
@@ -222,7 +322,7 @@ impl Encapsulator {
 
     /// Whether packets carry GRE sequence numbers.
     fn numbers(&self) -> bool {
-        matches!(self.config.mode, Mode::Gre(options) if options.oseq)
+        self.config.mode.gre().is_some_and(|options| options.oseq)
     }
 
     fn tos(&self, inner: &Inner) -> u8 {
@@ -233,8 +333,8 @@ impl Encapsulator {
     }
 }
 
-/// Place of the GUE header among those that we put in front.
-const GUE_IDX: usize = 2;
+/// Place of the GUE or VXLAN header among those that we put in front.
+const SHIM_IDX: usize = 2;
 
 fn segments(unit: &Unit, payload: usize) -> usize {
     match unit {
@@ -260,7 +360,9 @@ fn template(config: &Config) -> [u8; MAX_OUTER_LEN] {
         // Refused by `Config::check`.
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {}
     }
-    write_u16(&mut bytes, config.outer_len() - udp::LEN + udp::DST_PORT, config.dport);
+    if config.carrier != Carrier::Bare {
+        write_u16(&mut bytes, config.outer_len() - udp::LEN + udp::DST_PORT, config.dport);
+    }
     bytes
 }
 

@@ -1,8 +1,9 @@
 //! What makes two packets belong to one flow.
 
 use super::Alone;
-use crate::packet::{Kind, Packet, Stop};
-use crate::wire::{ethernet, ipv4, ipv6, read_u16};
+use crate::hash;
+use crate::packet::{HEAD_BLOCK, Header, Kind, Packet, Stop};
+use crate::wire::{ethernet, gre, ipv4, ipv6, read_u16, read_u32};
 
 const MAX: usize = 128;
 
@@ -10,7 +11,6 @@ const MAX: usize = 128;
 ///
 /// What may change while a flow goes on is left out, so that order is kept across the change: MAC addresses (a gateway
 /// fails over) and VLAN priorities.
-#[derive(Clone, Copy)]
 pub(super) struct FlowKey {
     bytes: [u8; MAX],
     len: u8,
@@ -39,41 +39,168 @@ impl FlowKey {
             Stop::TooDeep => return Err(Alone::TooDeep),
         }
         let mut key = FlowKey { bytes: [0; MAX], len: 0 };
-        let head = packet.head.bytes();
-        for header in packet.layout.headers() {
-            let bytes = head.get(header.start()..header.end()).ok_or(Alone::Malformed)?;
-            let vlan;
-            let part = match header.kind {
-                Kind::Ethernet => bytes.get(..0),
-                Kind::Vlan => {
-                    vlan = read_u16(bytes, 0).map(|tag| (tag & ethernet::VLAN_ID).to_be_bytes());
-                    vlan.as_ref().map(|id| &id[..])
-                }
-                Kind::Ipv4 => bytes.get(ipv4::SRC.start..ipv4::DST.end),
-                Kind::Ipv6 => bytes.get(ipv6::SRC.start..ipv6::DST.end),
-                Kind::Tcp | Kind::Udp => bytes.get(..4),
-                Kind::Gre => bytes.get(..2),
-                Kind::Gue => bytes.get(..0),
-            };
-            key.push(&[header.kind as u8])?;
-            key.push(part.ok_or(Alone::Malformed)?)?;
-            if header.kind == Kind::Gre
-                && let Some(tunnel) = crate::wire::gre::Gre::parse(bytes).and_then(|gre| gre.key)
-            {
-                key.push(&tunnel.to_be_bytes())?;
-            }
-        }
+        each_part(packet, |part| {
+            let at = usize::from(key.len);
+            key.bytes.get_mut(at..at + part.len()).ok_or(Alone::TooDeep)?.copy_from_slice(part);
+            key.len += part.len() as u8;
+            Ok(())
+        })?;
         Ok(key)
+    }
+
+    /// Whether it is that of `packet`.
+    pub(super) fn is_of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> bool {
+        let mut rest = self.bytes();
+        let matched = each_part(packet, |part| {
+            rest = rest.strip_prefix(part).ok_or(Alone::Malformed)?;
+            Ok(())
+        });
+        matched.is_ok() && rest.is_empty()
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
+}
 
-    fn push(&mut self, part: &[u8]) -> Result<(), Alone> {
-        let at = usize::from(self.len);
-        self.bytes.get_mut(at..at + part.len()).ok_or(Alone::TooDeep)?.copy_from_slice(part);
-        self.len += part.len() as u8;
-        Ok(())
+/// Hands the parts of a packet's key to `each`, in order.
+fn each_part<B: AsRef<[u8]>>(
+    packet: &Packet<B>,
+    mut each: impl FnMut(&[u8]) -> Result<(), Alone>,
+) -> Result<(), Alone> {
+    let head = packet.head.bytes();
+    for header in packet.layout.headers() {
+        let bytes = head.get(header.start()..header.end()).ok_or(Alone::Malformed)?;
+        let vlan;
+        let part = match header.kind {
+            Kind::Ethernet => bytes.get(..0),
+            Kind::Vlan => {
+                vlan = read_u16(bytes, 0).map(|tag| (tag & ethernet::VLAN_ID).to_be_bytes());
+                vlan.as_ref().map(|id| &id[..])
+            }
+            Kind::Ipv4 => bytes.get(ipv4::SRC.start..ipv4::DST.end),
+            Kind::Ipv6 => bytes.get(ipv6::SRC.start..ipv6::DST.end),
+            Kind::Tcp | Kind::Udp => bytes.get(..4),
+            Kind::Gre => bytes.get(..2),
+            kind => kind.format().and_then(|format| bytes.get(format.flow.clone())),
+        };
+        each(&[header.kind as u8])?;
+        each(part.ok_or(Alone::Malformed)?)?;
+        if header.kind == Kind::Gre
+            && let Some(tunnel) = gre::Gre::parse(bytes).and_then(|gre| gre.key)
+        {
+            each(&tunnel.to_be_bytes())?;
+        }
     }
+    Ok(())
+}
+
+/// Makes the hashes of flows.
+///
+/// Almost all packets are TCP or UDP outside tunnels. What their flow is known by fits a few words, and the hash of that is
+/// two or three multiplications: NH of UMAC (RFC 4418, section 5.2.2, there with 32-bit words), whose two inputs collide for
+/// no more than one in 2^64 keys, folded to 64 bits. Everything else takes SipHash. Who does not know the key cannot choose
+/// what collides; and if somebody could, a bucket of the table has a bound.
+#[derive(Debug)]
+pub(super) struct Hasher {
+    key: hash::Key,
+    words: [u64; 6],
+}
+
+/// A packet of one IP level without tunnel, as far as its flow is concerned; options and extension headers make no
+/// difference.
+struct Plain {
+    /// Headers in front of IP: 0 for none, 1 for Ethernet, 2 and 3 for Ethernet with tags.
+    link: usize,
+    is_v6: bool,
+    is_tcp: bool,
+    /// Where the transport header starts.
+    l4: usize,
+}
+
+/// Where the IP header starts, by the number of headers in front.
+pub(super) const L3: [usize; 4] =
+    [0, ethernet::LEN, ethernet::LEN + ethernet::VLAN_LEN, ethernet::LEN + 2 * ethernet::VLAN_LEN];
+
+impl Plain {
+    /// The form of a packet that stops at a transport header, where it is this one.
+    fn of(headers: &[Header]) -> Option<Plain> {
+        let (transport, front) = headers.split_last()?;
+        let (ip, front) = front.split_last()?;
+        let is_link = match front {
+            [] => true,
+            [link, tags @ ..] => link.kind == Kind::Ethernet && tags.iter().all(|tag| tag.kind == Kind::Vlan),
+        };
+        let fits = is_link
+            && ip.is_ip()
+            && matches!(transport.kind, Kind::Tcp | Kind::Udp)
+            && L3.get(front.len()).is_some_and(|&l3| l3 == ip.start());
+        fits.then(|| Plain {
+            link: front.len(),
+            is_v6: ip.kind == Kind::Ipv6,
+            is_tcp: transport.kind == Kind::Tcp,
+            l4: transport.start(),
+        })
+    }
+}
+
+impl Hasher {
+    pub(super) fn new(key: hash::Key) -> Hasher {
+        Hasher { key, words: core::array::from_fn(|i| key.hash(&[i as u8])) }
+    }
+
+    /// The hash of a packet with this key.
+    pub(super) fn of<B: AsRef<[u8]>>(&self, packet: &Packet<B>, key: &FlowKey) -> u64 {
+        let plain = Plain::of(packet.layout.headers()).and_then(|plain| self.plain(packet.head.bytes(), plain));
+        plain.unwrap_or_else(|| self.key.hash(key.bytes()))
+    }
+
+    /// The hash of a packet of this form; `None` where `head` is too short for it.
+    fn plain(&self, head: &[u8], plain: Plain) -> Option<u64> {
+        let Plain { link, is_v6, is_tcp, l4 } = plain;
+        let addresses = L3.get(link)? + if is_v6 { ipv6::SRC.start } else { ipv4::SRC.start };
+        let word = |index: usize| read_u64(head, addresses + 8 * index);
+        let words = if is_v6 { [word(0)?, word(1)?, word(2)?, word(3)?] } else { [word(0)?, 0, 0, 0] };
+        Some(self.words(head, link, is_v6, is_tcp, words, read_u32(head, l4)?))
+    }
+
+    /// The same of a usual packet, which begins with `front`.
+    #[inline(always)]
+    pub(super) fn usual<const LINK: usize, const V6: bool, const TCP: bool>(&self, front: &[u8; HEAD_BLOCK]) -> u64 {
+        let l3 = const { L3[LINK] };
+        let l4 = l3 + if V6 { ipv6::LEN } else { ipv4::MIN_LEN };
+        let addresses = l3 + if V6 { ipv6::SRC.start } else { ipv4::SRC.start };
+        let word = |index: usize| read_u64(front, addresses + 8 * index).unwrap_or(0);
+        let words = if V6 { [word(0), word(1), word(2), word(3)] } else { [word(0), 0, 0, 0] };
+        self.words(front, LINK, V6, TCP, words, read_u32(front, l4).unwrap_or(0))
+    }
+
+    #[inline(always)]
+    fn words(&self, head: &[u8], link: usize, is_v6: bool, is_tcp: bool, words: [u64; 4], ports: u32) -> u64 {
+        let [k0, k1, k2, k3, k4, k5] = self.words;
+        let mut what = ((link << 24) | (usize::from(is_v6) << 26) | (usize::from(is_tcp) << 27)) as u64;
+        if link > 1 {
+            let id = |at| read_u16(head, at).map_or(0, |tag| u64::from(tag & ethernet::VLAN_ID));
+            what |= id(L3[1]) | if link > 2 { id(L3[2]) << 12 } else { 0 };
+        }
+        let rest = (what << 32) | u64::from(ports);
+        let product = if is_v6 {
+            let (source, destination) = (nh(words[0], k0, words[1], k1), nh(words[2], k2, words[3], k3));
+            source.wrapping_add(destination).wrapping_add(nh(rest, k4, 0, k5))
+        } else {
+            nh(words[0], k0, rest, k1)
+        };
+        // The lower bits choose a bucket, the upper ones a set of the memory of acknowledgments.
+        (product as u64) ^ (product >> 64) as u64
+    }
+}
+
+#[inline(always)]
+fn nh(a: u64, key_a: u64, b: u64, key_b: u64) -> u128 {
+    u128::from(a.wrapping_add(key_a)) * u128::from(b.wrapping_add(key_b))
+}
+
+#[inline(always)]
+fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.first_chunk().map(|word| u64::from_le_bytes(*word))
 }

@@ -22,8 +22,10 @@
 //! acknowledgments collapse to the newest one, which a sender's host is glad of.
 
 mod acks;
+mod form;
 mod key;
 mod profile;
+mod quick;
 pub mod rules;
 mod table;
 #[cfg(test)]
@@ -36,15 +38,19 @@ use alloc::collections::VecDeque;
 pub use profile::{Generation, Profile};
 pub use rules::{Alone, Flush, Mismatch};
 
+use crate::arch::{self, Kernel};
 use crate::checksum::{Field, Sum};
 use crate::gso::{MAX_SEGS, MIN_TCP_SIZE};
 use crate::hash;
-use crate::packet::{Gso, GsoKind, Kind, LayerCsum, Packet, Pool, TrainCsum, Unit};
+use crate::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
 use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::wire::{ipv4, ipv6, read_u16, read_u32, tcp, udp, write_u16};
-use key::FlowKey;
-use table::{Carries, Held, Ids, Table};
+use form::Forms;
+use key::{FlowKey, Hasher};
+use quick::Rules;
+use rules::Masks;
+use table::{Carries, Held, Ids, Is, Table, left};
 
 /// Most bytes of a train, whatever the configuration says: what Linux lets a device take.
 pub const MAX_TRAIN_BYTES: usize = 8 * 65_535;
@@ -80,6 +86,8 @@ pub struct Config {
     pub max_acks: usize,
     /// Key of the flow hash.
     pub key: hash::Key,
+    /// Which UDP ports carry tunnels, for the frames that [`Gro::push_frame`] parses. None by default.
+    pub tunnels: Tunnels,
 }
 
 impl Default for Config {
@@ -95,6 +103,7 @@ impl Default for Config {
             acks: false,
             max_acks: 32,
             key: hash::Key([0x5e67_7565_0000_0001, 0x5e67_7565_0000_0002]),
+            tunnels: Tunnels::NONE,
         }
     }
 }
@@ -126,10 +135,29 @@ pub struct Stats {
     pub checksummed_bytes: u64,
 }
 
+/// A packet as a port has it, not parsed yet.
+#[derive(Debug)]
+pub struct Frame<B> {
+    /// All of its bytes, padding included.
+    pub bytes: Frag<B>,
+    /// With what it begins.
+    pub start: Start,
+    /// What the port knows of the innermost transport checksum. Where it knows nothing ([`Csum::Unknown`]), the headers say
+    /// whether there is one, or whether it is owed.
+    pub csum: Csum,
+}
+
 /// Joins packets to trains; see the module.
 #[derive(Debug)]
 pub struct Gro<B> {
     config: Config,
+    masks: Masks,
+    forms: Forms,
+    hasher: Hasher,
+    rules: Rules,
+    /// Compares headers.
+    kernel: Kernel,
+    is_quick: bool,
     table: Table<B>,
     memory: acks::Memory,
     ready: VecDeque<Box<Packet<B>>>,
@@ -140,13 +168,16 @@ pub struct Gro<B> {
 
 impl<B: AsRef<[u8]>> Gro<B> {
     /// An empty one; limits out of range are brought into it.
-    pub fn new(mut config: Config) -> Gro<B> {
-        config.max_bytes = config.max_bytes.min(MAX_TRAIN_BYTES);
-        config.max_packets = config.max_packets.min(MAX_SEGS);
-        config.max_flows = config.max_flows.clamp(1, 65535);
-        config.max_held_packets = config.max_held_packets.max(1);
-        config.acks &= config.profile == Profile::Lro;
+    pub fn new(config: Config) -> Gro<B> {
+        let config = Gro::<B>::limited(config);
+        let masks = Masks::new(config.profile);
         Gro {
+            forms: Forms::new(&masks),
+            masks,
+            hasher: Hasher::new(config.key),
+            rules: Rules::new(config.profile),
+            kernel: arch::chosen(),
+            is_quick: true,
             table: Table::new(config.max_flows),
             memory: acks::Memory::new(if config.acks { config.max_flows } else { 0 }),
             ready: VecDeque::with_capacity(config.max_flows.max(64)),
@@ -154,6 +185,43 @@ impl<B: AsRef<[u8]>> Gro<B> {
             stats: Stats::default(),
             config,
         }
+    }
+
+    /// The same with limits brought into their ranges.
+    fn limited(mut config: Config) -> Config {
+        config.max_bytes = config.max_bytes.min(MAX_TRAIN_BYTES);
+        config.max_packets = config.max_packets.min(MAX_SEGS);
+        config.max_flows = config.max_flows.clamp(1, 65535);
+        config.max_held_packets = config.max_held_packets.max(1);
+        config.acks &= config.profile == Profile::Lro;
+        config
+    }
+
+    /// The limits and rules in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes other limits and rules, as [`Gro::new`] does; what was counted stays. All that is held becomes ready first, so
+    /// that no train is made under two sets of rules. The table stays as large as it is: `max_flows` has no effect.
+    pub fn reconfigure(&mut self, config: Config) {
+        self.flush();
+        let fresh = Gro::<B>::limited(Config { max_flows: self.config.max_flows, ..config });
+        if fresh.acks != self.config.acks {
+            self.memory = acks::Memory::new(if fresh.acks { fresh.max_flows } else { 0 });
+        }
+        if fresh.profile != self.config.profile {
+            self.masks = Masks::new(fresh.profile);
+            self.forms = Forms::new(&self.masks);
+        }
+        self.hasher = Hasher::new(fresh.key);
+        self.config = fresh;
+    }
+
+    /// As [`Gro::new`], but every packet goes the long way, through the parser and each rule by itself. What comes out is the
+    /// same, packet for packet and count for count; this is for tests that compare the two.
+    pub fn without_short_way(config: Config) -> Gro<B> {
+        Gro { is_quick: false, ..Gro::new(config) }
     }
 
     /// What happened so far.
@@ -172,8 +240,31 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     /// Takes a packet, whose layout must be that of its bytes. Boxes that are no longer needed go to `pool`.
+    #[inline]
     pub fn push(&mut self, packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
-        self.take(packet, now, pool);
+        let left = if self.is_quick { self.take_packet_quickly(packet, now, pool) } else { Some(packet) };
+        if let Some(packet) = left {
+            self.take(packet, now, pool);
+        }
+        self.relieve();
+    }
+
+    /// Takes a frame: the same as to parse it into a packet of `pool` and to [`push`](Gro::push) that. Most frames are
+    /// recognised and not parsed, and of a train only the first takes a box.
+    #[inline]
+    pub fn push_frame(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) {
+        let left = if self.is_quick { self.take_frame_quickly(frame, now, pool) } else { Some(frame) };
+        if let Some(frame) = left {
+            let mut packet = pool.take();
+            frame.load(&self.config.tunnels, &mut packet);
+            self.take(packet, now, pool);
+        }
+        self.relieve();
+    }
+
+    /// Makes ready what is held over the limit.
+    #[inline]
+    fn relieve(&mut self) {
         while self.held_packets > self.config.max_held_packets
             && let Some(oldest) = self.table.oldest()
         {
@@ -205,6 +296,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
+    /// The long way.
     fn take(&mut self, mut packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
         self.stats.packets += 1;
         let key = match FlowKey::of(&packet) {
@@ -218,14 +310,14 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 return self.pass(packet, why);
             }
         };
-        let hash = self.config.key.hash(key.bytes());
-        let place = self.table.find(hash, &key);
+        let hash = self.hasher.of(&packet, &key);
+        let place = self.table.find(hash, |held| key.is_of(&held.packet));
         let refused = rules::gate(&packet, &self.config).err();
         if self.config.acks
             && let Some((Kind::Tcp, header)) = packet.transport()
         {
             if refused == Some(Alone::NoPayload) {
-                return self.acknowledge(packet, place, hash, key, now, pool);
+                return self.acknowledge(packet, place, hash, now, pool);
             }
             self.memory.other(hash, header);
         }
@@ -238,16 +330,16 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if packet.trim() {
             self.stats.trimmed += 1;
         }
-        let Some(place) = place else { return self.hold(packet, hash, key, now) };
+        let Some(place) = place else { return self.hold(packet, hash, now) };
 
-        if self.table.get(place).carries == Carries::Acks {
+        if self.table.get(place).is.carries == Carries::Acks {
             self.finish(place, Flush::Order);
-            return self.hold(packet, hash, key, now);
+            return self.hold(packet, hash, now);
         }
         if let Err(why) = self.fits(place, &packet) {
             self.stats.mismatches.add(why);
             self.finish(place, Flush::Mismatch);
-            return self.hold(packet, hash, key, now);
+            return self.hold(packet, hash, now);
         }
         // Both are good on their face; only now is it worth to touch payload.
         let Held { packet: first, verified, .. } = self.table.get_mut(place);
@@ -256,7 +348,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 Ok(()) => *verified = true,
                 Err(_) => {
                     self.finish(place, Flush::BadChecksum);
-                    return self.hold(packet, hash, key, now);
+                    return self.hold(packet, hash, now);
                 }
             }
         }
@@ -267,7 +359,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if verify::is_owed(&packet) != verify::is_owed(&self.table.get(place).packet) {
             self.stats.mismatches.add(Mismatch::ChecksumKind);
             self.finish(place, Flush::Mismatch);
-            return self.hold(packet, hash, key, now);
+            return self.hold(packet, hash, now);
         }
         if let Some(why) = self.join(place, packet, pool) {
             self.finish(place, why);
@@ -280,7 +372,6 @@ impl<B: AsRef<[u8]>> Gro<B> {
         mut packet: Box<Packet<B>>,
         place: Option<usize>,
         hash: u64,
-        key: FlowKey,
         now: Nanos,
         pool: &mut Pool<B>,
     ) {
@@ -296,22 +387,22 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
             return self.pass(packet, why);
         }
-        let Some(place) = place else { return self.insert(packet, hash, key, now, Carries::Acks) };
+        let Some(place) = place else { return self.insert(packet, hash, now, Carries::Acks) };
         let held = self.table.get_mut(place);
-        if held.carries == Carries::Data {
+        if held.is.carries == Carries::Data {
             self.finish(place, Flush::Order);
-            return self.insert(packet, hash, key, now, Carries::Acks);
+            return self.insert(packet, hash, now, Carries::Acks);
         }
-        if let Err(why) = same_headers(held, &packet).and_then(|()| {
+        if let Err(why) = same_headers(&self.masks, held, &packet).and_then(|()| {
             if read_u32(header, tcp::SEQ) == Some(held.next_seq) { Ok(()) } else { Err(Mismatch::Sequence) }
         }) {
             self.stats.mismatches.add(why);
             self.finish(place, Flush::Mismatch);
-            return self.insert(packet, hash, key, now, Carries::Acks);
+            return self.insert(packet, hash, now, Carries::Acks);
         }
         let swallowed = core::mem::replace(&mut held.packet, packet);
         held.segs += 1;
-        let is_full = held.segs >= self.config.max_acks;
+        let is_full = held.segs as usize >= self.config.max_acks;
         self.stats.swallowed += 1;
         pool.put(swallowed);
         if is_full {
@@ -349,9 +440,23 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     fn flush_because(&mut self, why: Flush) {
-        while let Some(oldest) = self.table.oldest() {
-            self.finish(oldest, why);
-        }
+        let Gro { table, ready, stats, config, .. } = self;
+        let (mut count, mut trains, mut segments) = (0, 0, 0);
+        table.remove_all(|slot| {
+            count += 1;
+            if slot.as_ref().is_some_and(|held| held.is.carries == Carries::Acks || held.segs == 1) {
+                return ready.extend(slot.take().map(|held| held.packet));
+            }
+            if let Some(held) = slot.take() {
+                trains += 1;
+                segments += u64::from(held.segs);
+                ready.push_back(seal(held, config.profile));
+            }
+        });
+        stats.flushes.add_many(why, count);
+        stats.trains += trains;
+        stats.segments += segments;
+        self.held_packets = 0;
     }
 
     fn pass(&mut self, packet: Box<Packet<B>>, why: Alone) {
@@ -360,7 +465,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     /// Starts a train with `packet`, or passes it on where nothing could join it.
-    fn hold(&mut self, packet: Box<Packet<B>>, hash: u64, key: FlowKey, now: Nanos) {
+    fn hold(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos) {
         let closed = rules::closes(&packet);
         if let Some(why) = closed {
             self.stats.flushes.add(why);
@@ -372,39 +477,37 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if is_tcp && size < usize::from(MIN_TCP_SIZE) && verify::is_owed(&packet) {
             return self.pass(packet, Alone::Tiny);
         }
-        if self.most(&packet) < 2 || !has_room(&packet, size, self.limit(&packet)) {
+        if self.most(is_tcp) < 2 || self.room(&packet) < Some(size) {
             self.stats.flushes.add(Flush::Full);
             self.ready.push_back(packet);
             return;
         }
-        self.insert(packet, hash, key, now, Carries::Data);
+        self.insert(packet, hash, now, Carries::Data);
     }
 
     /// Puts into the table what may be followed.
-    fn insert(&mut self, packet: Box<Packet<B>>, hash: u64, key: FlowKey, now: Nanos, carries: Carries) {
+    fn insert(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos, carries: Carries) {
         if carries == Carries::Acks && self.config.max_acks < 2 {
             self.stats.flushes.add(Flush::Full);
             self.ready.push_back(packet);
             return;
         }
-        if let Some(evicted) = self.table.make_room(hash) {
-            self.finish(evicted, Flush::Evicted);
-        }
         let size = packet.payload.len();
-        let (mut seq, mut stamp) = (0, 0);
+        let (mut seq, mut stamp, mut is_tcp) = (0, 0, false);
         if let Some((Kind::Tcp, header)) = packet.transport() {
+            is_tcp = true;
             seq = read_u32(header, tcp::SEQ).unwrap_or(0);
             stamp = acks::stamps(header).map_or(0, |stamps| stamps.value);
         }
-        let mask = rules::mask(&packet.layout, packet.head.bytes(), self.config.profile);
-        self.held_packets += 1;
-        self.table.insert(Held {
+        let (most, room) = (self.most(is_tcp), self.room(&packet).unwrap_or(0));
+        self.keep(Held {
             hash,
-            key,
-            mask,
-            carries,
+            is: Is::other(self.forms.of(&packet), carries, verify::is_owed(&packet)),
             size,
+            room,
+            left: left(most.saturating_sub(1), room, size),
             segs: 1,
+            most,
             next_seq: seq.wrapping_add(size as u32),
             stamp,
             ids: Ids::default(),
@@ -415,10 +518,20 @@ impl<B: AsRef<[u8]>> Gro<B> {
         });
     }
 
+    /// Puts into the table, where another may have to leave for it.
+    #[inline(always)]
+    fn keep(&mut self, held: Held<B>) {
+        if let Some(evicted) = self.table.make_room(held.hash) {
+            self.finish(evicted, Flush::Evicted);
+        }
+        self.held_packets += 1;
+        self.table.insert(held);
+    }
+
     /// Whether `packet` may be the next segment of the train at `place`, payload aside.
     fn fits(&self, place: usize, packet: &Packet<B>) -> Result<(), Mismatch> {
         let held = self.table.get(place);
-        same_headers(held, packet)?;
+        same_headers(&self.masks, held, packet)?;
         if held.packet.offload.layers() != packet.offload.layers() {
             let states = held.packet.offload.layers().iter().zip(packet.offload.layers());
             // What was verified meanwhile is no difference; presence and remote checksums are.
@@ -434,7 +547,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             if read_u32(bytes, tcp::SEQ) != Some(held.next_seq) {
                 return Err(Mismatch::Sequence);
             }
-            if bytes[tcp::FLAGS] & tcp::CWR != 0 && !self.config.profile.compares_cwr() {
+            if bytes[tcp::FLAGS] & tcp::CWR != 0 && !self.config.profile.joins_cwr() {
                 // Only the first segment of a train may carry it (Linux up to 6.18; splitting puts it there alone).
                 return Err(Mismatch::Cwr);
             }
@@ -445,7 +558,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         let len = packet.payload.len();
         let may_be_larger = kind == Kind::Tcp && self.config.profile == Profile::Lro;
-        if len > held.size && !(may_be_larger && has_room(&held.packet, len, self.limit(packet))) {
+        if len > held.size && !(may_be_larger && len <= held.room) {
             return Err(Mismatch::Larger);
         }
         self.ids(held, packet).map(|_| ())
@@ -455,30 +568,12 @@ impl<B: AsRef<[u8]>> Gro<B> {
     fn ids(&self, held: &Held<B>, packet: &Packet<B>) -> Result<Ids, Mismatch> {
         let mut ids = held.ids;
         for (index, header) in packet.layout.headers().iter().enumerate() {
-            if header.kind != Kind::Ipv4 {
-                continue;
-            }
-            let at = header.start() + ipv4::ID;
-            let first = read_u16(held.packet.head.bytes(), at).unwrap_or(0);
-            let this = read_u16(packet.head.bytes(), at).unwrap_or(0);
-            let bit = 1 << index;
-            let counted = this == first.wrapping_add(held.segs as u16);
-            let fixed = this == first;
-            let df = read_u16(packet.head.bytes(), header.start() + ipv4::FRAGMENT).is_some_and(|f| f & ipv4::DF != 0);
-            let (looks, takes_fixed) = match self.config.profile {
-                Profile::Lro => (false, true),
-                // A header that is not the innermost one, under DF.
-                Profile::Linux(Generation::V6_12) => (!df || Some(header) == packet.layout.inner_ip(), df),
-                Profile::Strict | Profile::Linux(_) => (true, true),
-            };
-            if held.segs == 1 {
-                if fixed && takes_fixed {
-                    ids.fixed |= bit;
-                } else if looks && !counted {
-                    return Err(Mismatch::IpId);
-                }
-            } else if looks && ((ids.fixed & bit != 0 && !fixed) || (ids.fixed & bit == 0 && !counted)) {
-                return Err(Mismatch::IpId);
+            if header.kind == Kind::Ipv4 {
+                let range = header.start()..header.end();
+                let train = held.packet.head.bytes().get(range.clone()).unwrap_or(&[]);
+                let this = packet.head.bytes().get(range).unwrap_or(&[]);
+                let is_inner = Some(header) == packet.layout.inner_ip();
+                ids = next_ids(ids, held.segs, (1 << index, is_inner), self.config.profile, (train, this))?;
             }
         }
         Ok(ids)
@@ -487,81 +582,117 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Adds a verified segment that fits. Returns why the train is to be closed, where it is.
     fn join(&mut self, place: usize, mut packet: Box<Packet<B>>, pool: &mut Pool<B>) -> Option<Flush> {
         let ids = self.ids(self.table.get(place), &packet).ok()?;
-        let (most, limit, is_lro) = (self.most(&packet), self.limit(&packet), self.config.profile == Profile::Lro);
-        let held = self.table.get_mut(place);
-        held.ids = ids;
-        held.segs += 1;
+        let is_lro = self.config.profile == Profile::Lro && matches!(packet.transport(), Some((Kind::Tcp, _)));
         self.held_packets += 1;
-        let len = packet.payload.len();
-        held.next_seq = held.next_seq.wrapping_add(len as u32);
+        let held = self.table.get_mut(place);
+        let (at, header) = tcp_header(&packet);
+        let why = held.add(ids, at, header, packet.payload.len(), is_lro);
         held.packet.payload.append(&mut packet.payload);
-        let mut why = rules::closes(&packet);
-        let mut may_be_short = false;
-        if let Some((Kind::Tcp, bytes)) = packet.transport() {
-            let at = held.packet.layout.header_len() - bytes.len();
-            let header = &mut held.packet.head.bytes_mut()[at..];
-            header[tcp::FLAGS] |= bytes[tcp::FLAGS] & (tcp::FIN | tcp::PSH);
-            if is_lro {
-                held.stamp = renew(header, bytes);
-                held.size = held.size.max(len);
-                may_be_short = true;
-            }
-        }
-        if why.is_none() && len < held.size && !may_be_short {
-            why = Some(Flush::Short);
-        }
-        if why.is_none() && (held.segs >= most || !has_room(&held.packet, held.size, limit)) {
-            why = Some(Flush::Full);
-        }
         pool.put(packet);
         why
     }
 
-    /// Most bytes of a train of this form, from its outermost IP header.
-    fn limit(&self, packet: &Packet<B>) -> usize {
-        let may_be_jumbo = self.config.max_bytes > MAX_IP_BYTES
-            && matches!(packet.transport(), Some((Kind::Tcp, _)))
+    /// How many more bytes a train with this packet may have; `None` where it is too long already.
+    fn room(&self, packet: &Packet<B>) -> Option<usize> {
+        let layout = &packet.layout;
+        let may_be_jumbo = matches!(packet.transport(), Some((Kind::Tcp, _)))
             && packet.offload.layers().is_empty()
-            && packet.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4 || usize::from(ip.len) == ipv6::LEN);
+            && layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4 || usize::from(ip.len) == ipv6::LEN);
+        let link_len = layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
+        self.limit(may_be_jumbo).checked_sub(packet.len() - link_len)
+    }
+
+    /// Most bytes of a train, from its outermost IP header.
+    fn limit(&self, may_be_jumbo: bool) -> usize {
         if may_be_jumbo { self.config.max_bytes } else { self.config.max_bytes.min(MAX_IP_BYTES) }
     }
 
-    /// Most packets of a train of this transport.
-    fn most(&self, packet: &Packet<B>) -> usize {
-        match packet.transport() {
-            Some((Kind::Tcp, _)) => self.config.max_packets,
-            _ => self.config.max_udp_packets,
-        }
+    /// Most packets of a train of TCP or of UDP.
+    fn most(&self, is_tcp: bool) -> u32 {
+        // The one is limited when this is made, and of the other there are never as many.
+        let most = if is_tcp { self.config.max_packets } else { self.config.max_udp_packets };
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 
     /// Takes the train at `place` out of the table and makes it ready.
     fn finish(&mut self, place: usize, why: Flush) {
-        let held = self.table.remove(place);
         self.stats.flushes.add(why);
-        if held.carries == Carries::Acks {
+        let held = self.table.get(place);
+        if held.is.carries == Carries::Acks || held.segs == 1 {
             self.held_packets -= 1;
-            self.ready.push_back(held.packet);
-            return;
+            let packet = self.table.remove(place).packet;
+            return self.ready.push_back(packet);
         }
-        self.held_packets -= held.segs;
-        if held.segs > 1 {
-            self.stats.trains += 1;
-            self.stats.segments += held.segs as u64;
+        self.held_packets -= held.segs as usize;
+        self.stats.trains += 1;
+        self.stats.segments += u64::from(held.segs);
+        let train = seal(self.table.remove(place), self.config.profile);
+        self.ready.push_back(train);
+    }
+}
+
+impl<B: AsRef<[u8]>> Frame<B> {
+    /// Parses it.
+    fn load(self, tunnels: &Tunnels, into: &mut Packet<B>) {
+        into.load(self.bytes, self.start, tunnels);
+        if self.csum != Csum::Unknown {
+            into.offload.unit = Unit::Whole(self.csum);
         }
-        self.ready.push_back(seal(held, self.config.profile));
     }
 }
 
 /// Whether two packets have the same headers, but for what may differ.
-fn same_headers<B: AsRef<[u8]>>(held: &Held<B>, packet: &Packet<B>) -> Result<(), Mismatch> {
-    if held.packet.layout != packet.layout {
+fn same_headers<B: AsRef<[u8]>>(masks: &Masks, held: &Held<B>, packet: &Packet<B>) -> Result<(), Mismatch> {
+    let layout = &held.packet.layout;
+    if *layout != packet.layout {
         return Err(Mismatch::Headers);
     }
     let (ours, theirs) = (held.packet.head.bytes(), packet.head.bytes());
-    if held.mask.equal(ours, theirs) {
-        return Ok(());
+    match masks.difference(layout, ours, theirs) {
+        None => Ok(()),
+        Some(at) => Err(rules::explain(layout, at, ours, theirs)),
     }
-    Err(rules::explain(&held.packet.layout, &held.mask, ours, theirs))
+}
+
+/// Where the TCP header of a packet is, and its bytes.
+fn tcp_header<B: AsRef<[u8]>>(packet: &Packet<B>) -> (Option<usize>, &[u8]) {
+    match packet.transport() {
+        Some((Kind::Tcp, header)) => (Some(packet.layout.header_len() - header.len()), header),
+        _ => (None, &[]),
+    }
+}
+
+/// How the identification of an IPv4 header, with its bit and whether it is the innermost one, goes on behind a train of `segs`
+/// segments, where it does. The headers are that of the train and that of the packet.
+#[inline(always)]
+fn next_ids(
+    mut ids: Ids,
+    segs: u32,
+    (bit, is_inner): (u16, bool),
+    profile: Profile,
+    (train, this): (&[u8], &[u8]),
+) -> Result<Ids, Mismatch> {
+    let first = read_u16(train, ipv4::ID).unwrap_or(0);
+    let id = read_u16(this, ipv4::ID).unwrap_or(0);
+    let counted = id == first.wrapping_add(segs as u16);
+    let fixed = id == first;
+    let df = read_u16(this, ipv4::FRAGMENT).is_some_and(|f| f & ipv4::DF != 0);
+    let (looks, takes_fixed) = match profile {
+        Profile::Lro => (false, true),
+        // A header that is not the innermost one, under DF.
+        Profile::Linux(Generation::V6_12) => (!df || is_inner, df),
+        Profile::Strict | Profile::Linux(_) => (true, true),
+    };
+    if segs == 1 {
+        if fixed && takes_fixed {
+            ids.fixed |= bit;
+        } else if looks && !counted {
+            return Err(Mismatch::IpId);
+        }
+    } else if looks && ((ids.fixed & bit != 0 && !fixed) || (ids.fixed & bit == 0 && !counted)) {
+        return Err(Mismatch::IpId);
+    }
+    Ok(ids)
 }
 
 /// Whether the number, window and timestamps of a TCP header may take the place of those of the train in front of it, whose
@@ -596,22 +727,14 @@ fn length(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)
 }
 
-/// Whether `more` bytes of payload would leave the packet within `max_bytes` from its outermost IP header.
-fn has_room<B: AsRef<[u8]>>(packet: &Packet<B>, more: usize, max_bytes: usize) -> bool {
-    let link_len = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
-    packet.len() - link_len + more <= max_bytes
-}
-
 /// Makes the header of a train that of the whole.
+#[inline(never)]
 fn seal<B: AsRef<[u8]>>(held: Held<B>, profile: Profile) -> Box<Packet<B>> {
-    let Held { mut packet, segs, size, ids, .. } = held;
-    if segs < 2 {
-        return packet;
-    }
+    let Held { mut packet, size, ids, .. } = held;
     let total = packet.len();
-    let layout = packet.layout;
-    let (Some(transport), Some(ip)) = (layout.transport(), layout.inner_ip()) else { return packet };
-    let head = packet.head.bytes_mut();
+    let Packet { head, layout, .. } = &mut *packet;
+    let (Some(&transport), Some(ip)) = (layout.transport(), layout.inner_ip()) else { return packet };
+    let head = head.bytes_mut();
     for header in layout.headers() {
         let len = total - header.start();
         let bytes = &mut head[header.start()..header.end()];
@@ -628,10 +751,10 @@ fn seal<B: AsRef<[u8]>>(held: Held<B>, profile: Profile) -> Box<Packet<B>> {
             Kind::Udp => {
                 write_u16(bytes, udp::LENGTH, length(len));
             }
-            Kind::Ethernet | Kind::Vlan | Kind::Tcp | Kind::Gre | Kind::Gue => {}
+            _ => {}
         }
     }
-    let pseudo = verify::pseudo(head, ip, transport, total - transport.start());
+    let pseudo = verify::pseudo(head, ip, &transport, total - transport.start());
     let field = transport.start() + if transport.kind == Kind::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM };
     write_u16(head, field, Field::primed(pseudo).value());
 
@@ -644,7 +767,7 @@ fn seal<B: AsRef<[u8]>>(held: Held<B>, profile: Profile) -> Box<Packet<B>> {
     }
     let kind = if transport.kind == Kind::Tcp { GsoKind::Tcp } else { GsoKind::Udp };
     let is_cwr = kind == GsoKind::Tcp && packet.head.bytes()[transport.start() + tcp::FLAGS] & tcp::CWR != 0;
-    let fixed_ids = ids.fixed | if is_cwr && profile.compares_cwr() { Gso::CWR } else { 0 };
+    let fixed_ids = ids.fixed | if is_cwr && profile.joins_cwr() { Gso::CWR } else { 0 };
     let csum = if verify::is_owed(&packet) { TrainCsum::Partial } else { TrainCsum::Stale };
     packet.offload.unit = Unit::Train { csum, gso: Gso { kind, size: size as u16, fixed_ids } };
     packet

@@ -7,10 +7,10 @@ pub enum Generation {
     /// and the identification outside a tunnel is not looked at where DF is set there. CWR starts a new train.
     V6_12,
     /// 6.18. An identification that stays the same counts with DF set or clear, and that outside a tunnel as the one
-    /// inside. CWR starts a new train.
+    /// inside. CWR is compared as the other flags are, and starts a new train besides, so that what carries it stays alone.
     #[default]
     V6_18,
-    /// 7.0 and later. CWR is compared as the other flags are, so that a run with CWR on every segment joins, as accurate ECN
+    /// 7.0 and later. CWR is compared, and no more than that, so that a run with CWR on every segment joins, as accurate ECN
     /// sends it.
     V7,
 }
@@ -54,6 +54,11 @@ impl Profile {
 
     /// Whether CWR is compared as the other flags are.
     pub(super) const fn compares_cwr(self) -> bool {
+        matches!(self, Profile::Linux(Generation::V6_18 | Generation::V7))
+    }
+
+    /// Whether a segment with CWR may follow another one.
+    pub(super) const fn joins_cwr(self) -> bool {
         matches!(self, Profile::Linux(Generation::V7))
     }
 }

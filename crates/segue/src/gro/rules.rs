@@ -70,7 +70,7 @@ crate::reasons! {
         FlowLabel = "flow_label": "The flow label.",
         Extensions = "extensions": "IPv6 extension headers.",
         IpId = "ip_id": "The identification neither stayed nor counted up.",
-        TunnelHeader = "tunnel_header": "Bytes of the GUE header.",
+        TunnelHeader = "tunnel_header": "Bytes of the header of GUE, VXLAN or Geneve.",
         Sequence = "sequence": "Not the next sequence number: a gap, a retransmission or an overlap.",
         AckNumber = "ack": "The acknowledgment number.",
         TcpFlags = "flags": "TCP flags, data offset or reserved bits.",
@@ -103,7 +103,7 @@ pub struct Varying {
 pub enum Whose {
     /// All.
     All,
-    /// All in which CWR closes what is held and is not compared.
+    /// All in which CWR closes what is held and is not compared: splitting puts it on the first segment alone.
     CwrCloses,
     /// Those of Linux.
     Linux,
@@ -168,55 +168,79 @@ pub const FIELDS: &[(Kind, core::ops::Range<usize>, Mismatch)] = &[
     (Kind::Tcp, 14..16, Mismatch::Window),
     (Kind::Tcp, 18..20, Mismatch::Urgent),
     (Kind::Tcp, 20..60, Mismatch::Options),
-    (Kind::Gue, 0..128, Mismatch::TunnelHeader),
 ];
 
-/// Which bits of a packet's headers must be equal.
-#[derive(Clone, Debug)]
-pub(super) struct Mask {
-    bits: [u8; MAX_HEADER_BYTES],
-    len: usize,
+/// Bytes at the start of a header among which the varying ones are; behind them all must be equal, but for timestamps.
+const MASKED: usize = tcp::MIN_LEN;
+
+/// Which bits of headers must be equal.
+#[derive(Debug)]
+pub(super) struct Masks {
+    kinds: [[u8; MASKED]; Kind::COUNT],
+    /// Whether timestamps may differ, where they are laid out as usual.
+    moves_stamps: bool,
 }
 
-impl Mask {
-    /// Whether all bits that count are equal.
-    pub(super) fn equal(&self, a: &[u8], b: &[u8]) -> bool {
-        if a.len() != self.len || b.len() != self.len {
-            return false;
-        }
-        let differs = a.iter().zip(b).zip(&self.bits).fold(0, |acc, ((a, b), mask)| acc | ((a ^ b) & mask));
-        differs == 0
-    }
-}
-
-/// The mask for packets with the layout of this one.
-pub(super) fn mask(layout: &Layout, head: &[u8], profile: Profile) -> Mask {
-    let mut mask = Mask { bits: [0xff; MAX_HEADER_BYTES], len: layout.header_len() };
-    for header in layout.headers() {
-        for field in VARYING.iter().filter(|v| v.kind == header.kind && v.whose.has(profile)) {
-            let start = header.start() + field.at;
-            for bits in &mut mask.bits[start..start + field.len] {
+impl Masks {
+    pub(super) fn new(profile: Profile) -> Masks {
+        let mut kinds = [[0xff; MASKED]; Kind::COUNT];
+        for field in VARYING.iter().filter(|field| field.whose.has(profile)) {
+            for bits in &mut kinds[field.kind as usize][field.at..field.at + field.len] {
                 *bits &= !field.bits;
             }
         }
-        if header.kind == Kind::Gre && header.len >= 8 {
-            // The checksum, where there is one; a key there has to be equal, and is: it is part of the flow.
-            mask.bits[header.start() + gre::CHECKSUM..][..2].fill(0);
+        Masks { kinds, moves_stamps: profile == Profile::Lro }
+    }
+
+    /// Whether timestamps in the usual layout may differ.
+    pub(super) fn moves_stamps(&self) -> bool {
+        self.moves_stamps
+    }
+
+    /// The mask of a header that holds `bytes`, from its first byte on, in `out`.
+    fn of(&self, kind: Kind, bytes: &[u8], out: &mut [u8]) {
+        out.fill(0xff);
+        for (out, bits) in out.iter_mut().zip(&self.kinds[kind as usize]) {
+            *out = *bits;
         }
-        if profile == Profile::Lro
-            && header.kind == Kind::Tcp
-            && head.get(header.start()..header.end()).and_then(acks::stamps).is_some()
-        {
-            mask.bits[header.start() + tcp::STAMP..header.end()].fill(0);
+        if kind == Kind::Gre && bytes.len() >= 8 {
+            // The checksum, where there is one; a key there has to be equal, and is: it is part of the flow.
+            out[gre::CHECKSUM..][..2].fill(0);
+        }
+        if kind == Kind::Tcp && self.moves_stamps && acks::stamps(bytes).is_some() {
+            out[tcp::STAMP..].fill(0);
         }
     }
-    mask
+
+    /// The mask of headers like those in `head`, whose layout is `layout`.
+    pub(super) fn all(&self, layout: &Layout, head: &[u8]) -> [u8; MAX_HEADER_BYTES] {
+        let mut mask = [0; MAX_HEADER_BYTES];
+        for header in layout.headers() {
+            let range = header.start()..header.end();
+            if let (Some(bytes), Some(out)) = (head.get(range.clone()), mask.get_mut(range)) {
+                self.of(header.kind, bytes, out);
+            }
+        }
+        mask
+    }
+
+    /// The first byte in which the headers `a`, whose layout is `layout`, and `b` differ in bits that count; `None` where
+    /// there is none.
+    pub(super) fn difference(&self, layout: &Layout, a: &[u8], b: &[u8]) -> Option<usize> {
+        if a.len() != layout.header_len() || b.len() != a.len() {
+            return Some(usize::MAX);
+        }
+        let mask = self.all(layout, a);
+        let differs = a.iter().zip(b).zip(&mask).fold(0, |acc, ((a, b), mask)| acc | ((a ^ b) & mask));
+        if differs == 0 {
+            return None;
+        }
+        a.iter().zip(b).zip(&mask).position(|((a, b), mask)| (a ^ b) & mask != 0)
+    }
 }
 
-/// Names the first difference of two headers that a mask found unequal.
-pub(super) fn explain(layout: &Layout, mask: &Mask, a: &[u8], b: &[u8]) -> Mismatch {
-    let differs = a.iter().zip(b).zip(&mask.bits).position(|((a, b), mask)| (a ^ b) & mask != 0);
-    let Some(at) = differs else { return Mismatch::Headers };
+/// Names the difference of two headers at the byte `at`.
+pub(super) fn explain(layout: &Layout, at: usize, a: &[u8], b: &[u8]) -> Mismatch {
     let Some(header) = layout.headers().iter().find(|h| (h.start()..h.end()).contains(&at)) else {
         return Mismatch::Headers;
     };
@@ -225,10 +249,11 @@ pub(super) fn explain(layout: &Layout, mask: &Mask, a: &[u8], b: &[u8]) -> Misma
         // The byte is shared: upper half traffic class, lower half flow label.
         return if (a[at] ^ b[at]) & 0xf0 != 0 { Mismatch::Tos } else { Mismatch::FlowLabel };
     }
+    let unnamed = if header.kind.format().is_some() { Mismatch::TunnelHeader } else { Mismatch::Headers };
     FIELDS
         .iter()
         .find(|(kind, range, _)| *kind == header.kind && range.contains(&offset))
-        .map_or(Mismatch::Headers, |(_, _, why)| *why)
+        .map_or(unnamed, |(_, _, why)| *why)
 }
 
 /// Why a packet cannot be part of a train, whatever is held; checksums over payload aside. Without payload nothing else was
@@ -254,10 +279,6 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
         match header.kind {
             Kind::Ipv4 => gate_ipv4(bytes, config.profile)?,
             Kind::Ipv6 if ipv6::is_routed(bytes) => return Err(Alone::Routing),
-            // Nobody knows what the far end makes of it.
-            Kind::Gue if matches!(remote::option(&packet.head, &packet.layout, index), Some(Err(_))) => {
-                return Err(Alone::Tunnel);
-            }
             Kind::Gre => {
                 let gre = gre::Gre::parse(bytes).ok_or(Alone::Malformed)?;
                 let in_udp = packet.layout.headers().iter().any(|h| h.kind == Kind::Udp && h.start() < header.start());
@@ -273,6 +294,10 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
                 if gre.checksum.is_some() && read_u16(bytes, gre::CHECKSUM + 2) != Some(0) {
                     return Err(Alone::Tunnel);
                 }
+            }
+            // Nobody knows what the far end makes of it.
+            _ if matches!(remote::option(&packet.head, &packet.layout, index), Some(Err(_))) => {
+                return Err(Alone::Tunnel);
             }
             _ => {}
         }
@@ -321,7 +346,7 @@ fn gate_form<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<(), Alone> {
             Kind::Udp => udp::LEN,
             Kind::Tcp => tcp::MIN_LEN,
             Kind::Gre => gre::MIN_LEN,
-            Kind::Gue => 0,
+            _ => 0,
         };
         if usize::from(header.len) < least || !header.len.is_multiple_of(2) {
             return Err(Alone::Malformed);
@@ -359,8 +384,17 @@ fn gate_ipv4(bytes: &[u8], profile: Profile) -> Result<(), Alone> {
 /// Why nothing may follow `packet` in a train.
 pub(super) fn closes<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Flush> {
     match packet.transport() {
-        Some((Kind::Tcp, bytes)) if bytes[tcp::FLAGS] & tcp::FIN != 0 => Some(Flush::Fin),
-        Some((Kind::Tcp, bytes)) if bytes[tcp::FLAGS] & tcp::PSH != 0 => Some(Flush::Push),
+        Some((Kind::Tcp, bytes)) => closing(bytes[tcp::FLAGS]),
+        _ => None,
+    }
+}
+
+/// Why nothing may follow a segment with these TCP flags.
+#[inline(always)]
+pub(super) fn closing(flags: u8) -> Option<Flush> {
+    match flags {
+        _ if flags & tcp::FIN != 0 => Some(Flush::Fin),
+        _ if flags & tcp::PSH != 0 => Some(Flush::Push),
         _ => None,
     }
 }

@@ -3,14 +3,18 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::key::FlowKey;
-use super::rules::Mask;
+use super::form::Which;
+use super::renew;
+use super::rules::{self, Flush};
 use crate::packet::Packet;
 use crate::time::Nanos;
+use crate::wire::tcp;
 
 /// Most flows whose hashes may share a bucket; the oldest of them makes room for one more.
 const MAX_CHAIN: usize = 8;
 const NONE: u32 = u32::MAX;
+/// TCP flags with which a segment is the last of its train.
+const CLOSING: u8 = tcp::FIN | tcp::PSH;
 
 /// How the IPv4 identifications of a train go on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,30 +32,124 @@ pub(super) enum Carries {
     Acks,
 }
 
+/// What is held, in what form, and whether its transport checksums are pending: all that has to be the same before headers
+/// are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Is {
+    form: Which,
+    /// Headers in front of IP.
+    link: u8,
+    pub(super) carries: Carries,
+    is_owed: bool,
+}
+
+impl Is {
+    /// Its form.
+    #[inline(always)]
+    pub(super) fn which(self) -> Which {
+        self.form
+    }
+
+    /// Whether it is a train of packets with `link` headers in front of IP.
+    #[inline(always)]
+    pub(super) fn train_of(self, link: usize, is_owed: bool) -> bool {
+        (self.link, self.carries, self.is_owed) == (link as u8, Carries::Data, is_owed)
+    }
+
+    /// A train of packets of a usual form.
+    #[inline(always)]
+    pub(super) fn train(form: Which, is_owed: bool) -> Is {
+        Is { form, link: form.link() as u8, carries: Carries::Data, is_owed }
+    }
+
+    /// Of another form, it may be.
+    pub(super) fn other(form: Option<Which>, carries: Carries, is_owed: bool) -> Is {
+        let form = form.unwrap_or(Which::NONE);
+        Is { form, link: form.link() as u8, carries, is_owed }
+    }
+}
+
 /// A train under construction, or the newest of some pure acknowledgments.
 #[derive(Debug)]
 pub(super) struct Held<B> {
+    pub(super) packet: Box<Packet<B>>,
     pub(super) hash: u64,
-    pub(super) key: FlowKey,
-    pub(super) mask: Mask,
-    pub(super) carries: Carries,
+    pub(super) since: Nanos,
     /// Payload bytes of the first segment; in profile `lro` of the largest TCP segment.
     pub(super) size: usize,
+    /// Payload bytes that it may still take, where the sizes of segments differ (profile `lro`).
+    pub(super) room: usize,
+    /// How many more segments of this size it takes.
+    pub(super) left: u32,
     /// Packets it stands for.
-    pub(super) segs: usize,
+    pub(super) segs: u32,
+    /// Most packets.
+    pub(super) most: u32,
     pub(super) next_seq: u32,
     /// The timestamp of the newest TCP segment, where profile `lro` lets it move on.
     pub(super) stamp: u32,
     pub(super) ids: Ids,
+    pub(super) is: Is,
     /// Whether the first packet's checksums were verified; later ones are before they join.
     pub(super) verified: bool,
-    pub(super) since: Nanos,
-    pub(super) packet: Box<Packet<B>>,
 }
 
-#[derive(Debug)]
-struct Slot<B> {
-    held: Option<Held<B>>,
+impl<B: AsRef<[u8]>> Held<B> {
+    /// Takes note of a segment that fits: where its TCP header is, if it has one, that header, and the bytes of its payload,
+    /// which the caller moves. Returns why the train is to be closed, where it is.
+    #[inline(always)]
+    pub(super) fn add(&mut self, ids: Ids, at: Option<usize>, tcp: &[u8], len: usize, is_lro: bool) -> Option<Flush> {
+        self.ids = ids;
+        self.segs += 1;
+        self.left = self.left.saturating_sub(1);
+        self.next_seq = self.next_seq.wrapping_add(len as u32);
+        let flags = tcp.get(tcp::FLAGS).copied().unwrap_or(0);
+        // Each of them is rare.
+        if len != self.size || self.left == 0 || flags & CLOSING != 0 || is_lro {
+            return self.close(at, tcp, len, is_lro);
+        }
+        None
+    }
+
+    /// The rest of [`Held::add`], where something may close the train or the header is renewed.
+    #[cold]
+    #[inline(never)]
+    fn close(&mut self, at: Option<usize>, tcp: &[u8], len: usize, is_lro: bool) -> Option<Flush> {
+        let is_short = len < self.size && !is_lro;
+        let mut why = None;
+        if let (Some(at), Some(&flags)) = (at, tcp.get(tcp::FLAGS)) {
+            why = rules::closing(flags);
+            let header = &mut self.packet.head.bytes_mut()[at..];
+            header[tcp::FLAGS] |= flags & CLOSING;
+            if is_lro {
+                self.stamp = renew(header, tcp);
+                self.size = self.size.max(len);
+                self.room = self.room.saturating_sub(len);
+                self.left = left(self.most.saturating_sub(self.segs), self.room, self.size);
+            }
+        }
+        let is_full = self.left == 0;
+        why.or(if is_short {
+            Some(Flush::Short)
+        } else if is_full {
+            Some(Flush::Full)
+        } else {
+            None
+        })
+    }
+}
+
+/// How many more segments of `size` bytes fit, where no more than `most` and `room` bytes do.
+#[inline(always)]
+pub(super) fn left(most: u32, room: usize, size: usize) -> u32 {
+    // A train has far less than 4 GiB.
+    (room as u32).checked_div(size as u32).unwrap_or(0).min(most)
+}
+
+/// The neighbours of a slot. They are apart from what is held: what is written in small parts and read at once as a whole
+/// makes the processor wait.
+#[derive(Clone, Copy, Debug)]
+struct Links {
     /// Next slot of the bucket, or of the free list.
     next: u32,
     /// Neighbours in order of age.
@@ -62,7 +160,8 @@ struct Slot<B> {
 /// The table.
 #[derive(Debug)]
 pub(super) struct Table<B> {
-    slots: Vec<Slot<B>>,
+    slots: Vec<Option<Held<B>>>,
+    links: Vec<Links>,
     buckets: Vec<u32>,
     free: u32,
     oldest: u32,
@@ -72,14 +171,11 @@ pub(super) struct Table<B> {
 
 impl<B> Table<B> {
     pub(super) fn new(capacity: usize) -> Table<B> {
-        let slot = |i: usize| Slot {
-            held: None,
-            next: if i + 1 < capacity { i as u32 + 1 } else { NONE },
-            older: NONE,
-            newer: NONE,
-        };
+        let links =
+            |i: usize| Links { next: if i + 1 < capacity { i as u32 + 1 } else { NONE }, older: NONE, newer: NONE };
         Table {
-            slots: (0..capacity).map(slot).collect(),
+            slots: (0..capacity).map(|_| None).collect(),
+            links: (0..capacity).map(links).collect(),
             buckets: alloc::vec![NONE; (capacity * 2).next_power_of_two()],
             free: 0,
             oldest: NONE,
@@ -92,26 +188,28 @@ impl<B> Table<B> {
         self.len
     }
 
-    /// The train held of a flow.
-    pub(super) fn find(&self, hash: u64, key: &FlowKey) -> Option<usize> {
+    /// What is held of a flow with this hash, of which `is_it` knows whether it is the one.
+    #[inline(always)]
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&Held<B>) -> bool) -> Option<usize> {
         let mut at = self.buckets[self.bucket(hash)];
         while at != NONE {
-            let slot = &self.slots[at as usize];
-            match &slot.held {
-                Some(held) if held.hash == hash && held.key == *key => return Some(at as usize),
-                _ => at = slot.next,
+            match &self.slots[at as usize] {
+                Some(held) if held.hash == hash && is_it(held) => return Some(at as usize),
+                _ => at = self.links[at as usize].next,
             }
         }
         None
     }
 
     /// The one that must leave before a flow with this hash can be inserted, where there is one.
+    #[inline(always)]
     pub(super) fn make_room(&self, hash: u64) -> Option<usize> {
         let (mut at, mut chain, mut last) = (self.buckets[self.bucket(hash)], 0, NONE);
+        // Most buckets are empty.
         while at != NONE {
             chain += 1;
             last = at;
-            at = self.slots[at as usize].next;
+            at = self.links[at as usize].next;
         }
         // New ones enter a bucket at its front, so the last one is the oldest.
         if chain >= MAX_CHAIN {
@@ -121,69 +219,97 @@ impl<B> Table<B> {
     }
 
     /// Inserts; the caller has made room. Without room nothing is kept, which cannot happen after `make_room`.
+    #[inline(always)]
     pub(super) fn insert(&mut self, held: Held<B>) {
         let at = self.free;
         if at == NONE {
             return;
         }
         let bucket = self.bucket(held.hash);
-        let slot = &mut self.slots[at as usize];
-        self.free = slot.next;
-        slot.next = self.buckets[bucket];
-        slot.older = self.newest;
-        slot.newer = NONE;
-        slot.held = Some(held);
+        self.slots[at as usize] = Some(held);
+        let links = &mut self.links[at as usize];
+        self.free = links.next;
+        *links = Links { next: self.buckets[bucket], older: self.newest, newer: NONE };
         self.buckets[bucket] = at;
         match self.newest {
             NONE => self.oldest = at,
-            newest => self.slots[newest as usize].newer = at,
+            newest => self.links[newest as usize].newer = at,
         }
         self.newest = at;
         self.len += 1;
     }
 
+    #[inline(always)]
     pub(super) fn oldest(&self) -> Option<usize> {
         (self.oldest != NONE).then_some(self.oldest as usize)
     }
 
+    #[inline(always)]
     pub(super) fn get(&self, at: usize) -> &Held<B> {
-        self.slots[at].held.as_ref().expect("places come from find, make_room or oldest, which name occupied slots")
+        self.slots[at].as_ref().expect("places come from find, make_room or oldest, which name occupied slots")
     }
 
+    #[inline(always)]
     pub(super) fn get_mut(&mut self, at: usize) -> &mut Held<B> {
-        self.slots[at].held.as_mut().expect("places come from find, make_room or oldest, which name occupied slots")
+        self.slots[at].as_mut().expect("places come from find, make_room or oldest, which name occupied slots")
     }
 
+    /// Takes out what is held at a place.
+    #[inline(always)]
     pub(super) fn remove(&mut self, at: usize) -> Held<B> {
-        let slot = &mut self.slots[at];
-        let held = slot.held.take().expect("places come from find, make_room or oldest, which name occupied slots");
-        let (next, older, newer) = (slot.next, slot.older, slot.newer);
-        slot.next = self.free;
+        self.unlink(at, self.get(at).hash);
+        self.slots[at].take().expect("it was there a moment ago")
+    }
+
+    /// Has `each` take out all, oldest first. It is given the places, so that it need not move what it does not use.
+    #[inline(always)]
+    pub(super) fn remove_all(&mut self, mut each: impl FnMut(&mut Option<Held<B>>)) {
+        let mut at = self.oldest;
+        while at != NONE {
+            let links = &mut self.links[at as usize];
+            let following = links.newer;
+            (links.next, self.free) = (self.free, at);
+            let slot = &mut self.slots[at as usize];
+            if let Some(held) = slot {
+                // Whatever else is in the bucket leaves as well.
+                let bucket = held.hash as usize & (self.buckets.len() - 1);
+                self.buckets[bucket] = NONE;
+                each(slot);
+            }
+            at = following;
+        }
+        (self.oldest, self.newest, self.len) = (NONE, NONE, 0);
+    }
+
+    #[inline]
+    fn unlink(&mut self, at: usize, hash: u64) {
+        let links = &mut self.links[at];
+        let Links { next, older, newer } = *links;
+        links.next = self.free;
         self.free = at as u32;
         match older {
             NONE => self.oldest = newer,
-            older => self.slots[older as usize].newer = newer,
+            older => self.links[older as usize].newer = newer,
         }
         match newer {
             NONE => self.newest = older,
-            newer => self.slots[newer as usize].older = older,
+            newer => self.links[newer as usize].older = older,
         }
-        let bucket = self.bucket(held.hash);
+        let bucket = self.bucket(hash);
         let mut place = self.buckets[bucket];
         if place == at as u32 {
             self.buckets[bucket] = next;
         } else {
             while place != NONE {
-                let following = self.slots[place as usize].next;
+                let following = self.links[place as usize].next;
                 if following == at as u32 {
-                    self.slots[place as usize].next = next;
+                    self.links[place as usize].next = next;
                     break;
                 }
                 place = following;
             }
         }
         self.len -= 1;
-        held
     }
 
     fn bucket(&self, hash: u64) -> usize {

@@ -30,16 +30,15 @@ pub(super) fn pseudo(head: &[u8], ip: &Header, transport: &Header, upper_len: us
 ///
 /// IPv4 header checksums are not looked at here; `rules::gate` has done that.
 pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u64) -> Result<(), Alone> {
-    let layout = packet.layout;
     let total = packet.len();
     let mut payload = None;
     if let Unit::Whole(Csum::Complete(sum)) = packet.offload.unit {
-        let l3 = layout.headers().iter().find(|h| h.is_ip()).map_or(0, Header::start);
+        let l3 = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, Header::start);
         let mut rest = sum;
         rest.remove(Sum::of(&packet.head.bytes()[l3..]));
         payload = Some(rest);
     }
-    let Packet { head, payload: bytes, offload, .. } = packet;
+    let Packet { head, payload: bytes, offload, layout, .. } = packet;
     let head = head.bytes();
     // The sum of all bytes from `from` on; every header has an even length, so parity is no concern here.
     let mut sum_from = |from: usize| {

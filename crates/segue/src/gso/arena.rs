@@ -4,23 +4,55 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::{Refusal, Segment, SegmentCsum};
+use crate::hash::Key;
 use crate::packet::Gso;
+
+/// Where the identification of fragmented packets comes from: a count that all share, from another start for each pair of
+/// addresses (RFC 7739, section 5.3), so that who sees one flow cannot guess the numbers of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentIds {
+    key: Key,
+    next: u32,
+}
+
+impl FragmentIds {
+    /// A count from 0; `key` should be random, and another one for each arena of the same host.
+    pub const fn new(key: Key) -> FragmentIds {
+        FragmentIds { key, next: 0 }
+    }
+
+    /// The next one for these addresses.
+    pub(super) fn next(&mut self, addresses: &[u8]) -> u32 {
+        let id = (self.key.hash(addresses) as u32).wrapping_add(self.next);
+        self.next = self.next.wrapping_add(1);
+        id
+    }
+}
 
 /// Segments in scatter form: their headers, one behind the other, and what else a port must know.
 ///
 /// It grows to what the largest batch needs and allocates nothing afterwards.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arena {
     heads: Vec<u8>,
     segments: Vec<Segment>,
     pub(super) checksummed: u64,
     start: usize,
+    /// Identification of fragmented packets.
+    pub ids: FragmentIds,
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Arena::new()
+    }
 }
 
 impl Arena {
     /// An empty arena without memory.
     pub const fn new() -> Arena {
-        Arena { heads: Vec::new(), segments: Vec::new(), checksummed: 0, start: 0 }
+        let ids = FragmentIds::new(Key([0; 2]));
+        Arena { heads: Vec::new(), segments: Vec::new(), checksummed: 0, start: 0, ids }
     }
 
     /// Forgets all segments and keeps the memory.
@@ -52,6 +84,19 @@ impl Arena {
         self.heads.reserve(bytes);
         self.segments.reserve(count);
         Ok(())
+    }
+
+    /// Starts a segment with `len` bytes of headers, to be written, after [`Arena::reserve`].
+    pub(super) fn push_zeros(&mut self, len: usize) -> &mut [u8] {
+        self.start = self.heads.len();
+        self.heads.resize(self.start + len, 0);
+        &mut self.heads[self.start..]
+    }
+
+    /// The headers of the segment with this number.
+    pub(super) fn head_mut(&mut self, number: usize) -> &mut [u8] {
+        let range = self.segments.get(number).map_or(0..0, |s| s.head.start as usize..s.head.end as usize);
+        &mut self.heads[range]
     }
 
     /// Starts a segment with a copy of `template`, to be changed, after [`Arena::reserve`].
@@ -88,6 +133,8 @@ impl Arena {
 pub struct Frame {
     /// Its bytes: [`Frames::bytes`].
     pub range: Range<u32>,
+    /// Bytes in front of them that are the port's: [`Frames::room_in_front`].
+    pub room: u32,
     /// The innermost transport checksum.
     pub csum: SegmentCsum,
     /// How the port is to cut it; `None` for a single packet.
@@ -97,19 +144,28 @@ pub struct Frame {
 /// Segments in linear form: whole frames, one behind the other.
 ///
 /// It grows to what the largest batch needs and allocates nothing afterwards.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Frames {
     /// Its length only grows: bytes past `used` are left from earlier batches, which spares clearing them.
     bytes: Vec<u8>,
     used: usize,
     frames: Vec<Frame>,
     pub(super) checksummed: u64,
+    /// Identification of fragmented packets.
+    pub ids: FragmentIds,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Frames::new()
+    }
 }
 
 impl Frames {
     /// An empty list without memory.
     pub const fn new() -> Frames {
-        Frames { bytes: Vec::new(), used: 0, frames: Vec::new(), checksummed: 0 }
+        let ids = FragmentIds::new(Key([0; 2]));
+        Frames { bytes: Vec::new(), used: 0, frames: Vec::new(), checksummed: 0, ids }
     }
 
     /// Forgets all frames and keeps the memory.
@@ -128,26 +184,46 @@ impl Frames {
         self.bytes.get(frame.range.start as usize..frame.range.end as usize).unwrap_or(&[])
     }
 
+    /// The room in front of `frame` that its limits asked for ([`Limits::header_room`](super::Limits::header_room)), for a
+    /// header of the port's own.
+    pub fn room_in_front(&mut self, frame: &Frame) -> &mut [u8] {
+        let end = frame.range.start as usize;
+        self.bytes.get_mut(end.saturating_sub(frame.room as usize)..end).unwrap_or(&mut [])
+    }
+
     /// Bytes of payload that were summed since the last call.
     pub fn take_checksummed(&mut self) -> u64 {
         core::mem::take(&mut self.checksummed)
     }
 
-    /// The next `len` bytes, to be written and then kept with [`Frames::push`].
-    pub(super) fn room(&mut self, len: usize) -> Result<&mut [u8], Refusal> {
-        let end = self.used.checked_add(len).ok_or(Refusal::Full)?;
+    /// Whether `count` frames of `len` bytes in all, each with `room` in front, fit; makes the memory ready.
+    pub(super) fn reserve(&mut self, count: usize, len: usize, room: usize) -> Result<(), Refusal> {
+        let len = count.checked_mul(room).and_then(|rooms| rooms.checked_add(len)).ok_or(Refusal::Full)?;
+        self.room(0, len).map(|_| ())
+    }
+
+    /// The next `len` bytes behind `room` others, to be written and then kept with [`Frames::push`].
+    pub(super) fn room(&mut self, room: usize, len: usize) -> Result<&mut [u8], Refusal> {
+        let start = self.used.checked_add(room).ok_or(Refusal::Full)?;
+        let end = start.checked_add(len).ok_or(Refusal::Full)?;
         u32::try_from(end).map_err(|_| Refusal::Full)?;
         if self.bytes.len() < end {
             self.bytes.resize(end, 0);
         }
-        Ok(&mut self.bytes[self.used..end])
+        Ok(&mut self.bytes[start..end])
     }
 
-    /// Keeps the first `len` bytes of what [`Frames::room`] gave.
-    pub(super) fn push(&mut self, len: usize, csum: SegmentCsum, gso: Option<Gso>) {
-        let start = self.used;
-        self.used += len;
+    /// The bytes of the frame with this number.
+    pub(super) fn frame_mut(&mut self, number: usize) -> &mut [u8] {
+        let range = self.frames.get(number).map_or(0..0, |f| f.range.start as usize..f.range.end as usize);
+        &mut self.bytes[range]
+    }
+
+    /// Keeps the `len` bytes that [`Frames::room`] gave, `room` included in front.
+    pub(super) fn push(&mut self, room: usize, len: usize, csum: SegmentCsum, gso: Option<Gso>) {
+        let start = self.used + room;
+        self.used = start + len;
         // `room` checked that all places fit in 32 bits.
-        self.frames.push(Frame { range: start as u32..self.used as u32, csum, gso });
+        self.frames.push(Frame { range: start as u32..self.used as u32, room: room as u32, csum, gso });
     }
 }

@@ -14,13 +14,20 @@
 //! pass otherwise. Outer checksums never cost a second pass: the part of a packet that a good checksum covers sums to the
 //! complement of its pseudo header, whatever the data (Linux calls this local checksum offload).
 //!
+//! A single packet that is longer than the port's MTU becomes IP fragments, by the same rules for both forms, where
+//! [`Limits::fragment`] allows it; a train never does, each of its segments being a packet of its own.
+//!
 //! The payload of a train is taken to be the stream: padding must have been cut off before it became one.
 
 mod arena;
+mod cut;
+mod fragment;
 mod plan;
 mod whole;
 
-pub use arena::{Arena, Frame, Frames};
+pub use arena::{Arena, FragmentIds, Frame, Frames};
+pub use cut::cut;
+pub use fragment::Fragment;
 
 use core::ops::Range;
 
@@ -65,6 +72,16 @@ pub struct Limits {
     pub max_udp_segs: usize,
     /// Most pieces of a train: one for its head, one for each payload range. Single packets are not cut for this.
     pub max_pieces: usize,
+    /// Largest piece of payload, in bytes, at least 1: a range that is larger counts as several pieces of a train.
+    pub max_piece: usize,
+    /// Most bytes of headers of a train; what has more is cut.
+    pub max_head: usize,
+    /// Longest packet, from the outermost IP header on, in bytes. Trains are judged by their segments.
+    pub mtu: usize,
+    /// What happens to a single packet that is longer. Trains with longer segments are refused.
+    pub fragment: Fragment,
+    /// Bytes that the linear form leaves free in front of each frame, for a header of the port's own.
+    pub header_room: usize,
 }
 
 impl Limits {
@@ -79,6 +96,11 @@ impl Limits {
         max_segs: MAX_SEGS,
         max_udp_segs: MAX_SEGS,
         max_pieces: usize::MAX,
+        max_piece: usize::MAX,
+        max_head: usize::MAX,
+        mtu: usize::MAX,
+        fragment: Fragment::Never,
+        header_room: 0,
     };
 }
 
@@ -121,6 +143,14 @@ crate::reasons! {
         Layout = "gso_layout": "A layout that does not fit the headers.",
         Train = "gso_train": "A train where a single packet is expected.",
         Full = "gso_arena_full": "The arena would exceed 4 GiB.",
+        TooBig = "gso_too_big": "A packet or a segment longer than the MTU that nobody here may fragment.",
+        DontFragment = "gso_dont_fragment": "An IPv4 packet longer than the MTU that says: don't fragment.",
+        Tiny = "gso_tiny_mtu": "An MTU that leaves no room for the first fragment, which holds all headers.",
+        Overlap = "gso_fragment_overlap": "A TCP fragment that begins inside the TCP header of another.",
+        Ragged = "gso_fragment_ragged": "A fragment before the last whose length is no multiple of 8.",
+        Trailing = "gso_trailing": "Bytes behind the inner packet of one to be fragmented.",
+        Sequence = "gso_gre_sequence": "A packet to be fragmented under a GRE sequence number, of which it has only one.",
+        Unverified = "gso_outer_unknown": "A packet to be fragmented under an outer checksum of which nothing is known.",
     }
 }
 
@@ -135,6 +165,9 @@ crate::reasons! {
 pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
     let payload_len = u32::try_from(packet.payload.len()).map_err(|_| Refusal::Length)?;
     let Unit::Train { .. } = packet.offload.unit else {
+        if fragment::is_needed(packet, limits) {
+            return scatter_fragments(packet, limits, arena);
+        }
         let filled = arena.append(packet.head.bytes(), |head| whole::fill(head, packet, limits))?;
         arena.checksummed += filled.summed;
         arena.finish_head(0..payload_len, filled.csum, None);
@@ -169,24 +202,28 @@ pub fn split_linear<B: AsRef<[u8]>>(
     limits: &Limits,
     frames: &mut Frames,
 ) -> Result<usize, Refusal> {
-    let head_len = packet.head.len();
+    let (head_len, front) = (packet.head.len(), limits.header_room);
     let mut cursor = Cursor::new(&packet.payload);
     let Unit::Train { .. } = packet.offload.unit else {
-        let frame = frames.room(packet.len())?;
+        if fragment::is_needed(packet, limits) {
+            return copy_fragments(packet, limits, frames);
+        }
+        let frame = frames.room(front, packet.len())?;
         let (head, body) = frame.split_at_mut(head_len);
         head.copy_from_slice(packet.head.bytes());
         let filled = whole::fill(head, packet, limits)?;
         cursor.copy(body, None);
         frames.checksummed += filled.summed;
-        frames.push(packet.len(), filled.csum, None);
+        frames.push(front, packet.len(), filled.csum, None);
         return Ok(1);
     };
     let mut plan = plan::Plan::new(packet, limits)?;
-    frames.room(plan.count().saturating_mul(head_len).saturating_add(packet.payload.len()))?;
+    let heads = plan.count().checked_mul(head_len).ok_or(Refusal::Full)?;
+    frames.reserve(plan.count(), heads.saturating_add(packet.payload.len()), front)?;
     let mut count = 0;
     for part in plan.parts(&packet.payload, limits) {
         plan.fit(part.len);
-        let frame = frames.room(head_len + part.len)?;
+        let frame = frames.room(front, head_len + part.len)?;
         let (head, body) = frame.split_at_mut(head_len);
         let mut sum = Sum::ZERO;
         cursor.copy(body, plan.sums_payload().then_some(&mut sum));
@@ -195,10 +232,101 @@ pub fn split_linear<B: AsRef<[u8]>>(
         if plan.sums_payload() {
             frames.checksummed += part.len as u64;
         }
-        frames.push(head_len + part.len, plan.csum(), plan.gso_of(&part));
+        frames.push(front, head_len + part.len, plan.csum(), plan.gso_of(&part));
         count += 1;
     }
     Ok(count)
+}
+
+/// Makes fragments of a packet that is longer than the MTU.
+fn scatter_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
+    let mut ids = arena.ids;
+    let cut = fragment::Cut::new(packet, limits, &mut ids)?;
+    let first = arena.segments().len();
+    arena.reserve(cut.count(), cut.most_head())?;
+    (arena.ids, arena.checksummed) = (ids, arena.checksummed + cut.summed);
+    let mut cursor = Cursor::new(&packet.payload);
+    let mut whole = Fragments::default();
+    let mut next = Some(cut.piece(0, 0));
+    while let Some(piece) = next {
+        let mut sum = Sum::ZERO;
+        if cut.sums_payload() {
+            cursor.take(piece.len, |bytes| sum.add(bytes));
+            arena.checksummed += piece.len as u64;
+        }
+        let head = arena.push_zeros(cut.head_len(&piece));
+        cut.write(head, &piece);
+        if !piece.is_first() {
+            cut.seal(head, &piece, sum);
+        }
+        // Both fit: the payload's length does.
+        let range = piece.start as u32..(piece.start + piece.len) as u32;
+        arena.finish_head(range, SegmentCsum::AsIs, None);
+        whole.add(&piece, sum);
+        next = cut.next(&piece);
+    }
+    if cut.sums_payload() {
+        let head = arena.head_mut(first);
+        cut.complete(head, whole.sum);
+        cut.seal(head, &cut.piece(0, 0), whole.first);
+    }
+    Ok(whole.count)
+}
+
+/// As [`scatter_fragments`], but whole frames.
+fn copy_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, frames: &mut Frames) -> Result<usize, Refusal> {
+    let mut ids = frames.ids;
+    let cut = fragment::Cut::new(packet, limits, &mut ids)?;
+    let first = frames.frames().len();
+    let heads = cut.count().checked_mul(cut.most_head()).ok_or(Refusal::Full)?;
+    frames.reserve(cut.count(), heads.saturating_add(packet.payload.len()), limits.header_room)?;
+    (frames.ids, frames.checksummed) = (ids, frames.checksummed + cut.summed);
+    let mut cursor = Cursor::new(&packet.payload);
+    let mut whole = Fragments::default();
+    let mut next = Some(cut.piece(0, 0));
+    while let Some(piece) = next {
+        let head_len = cut.head_len(&piece);
+        let (head, body) = frames.room(limits.header_room, head_len + piece.len)?.split_at_mut(head_len);
+        let mut sum = Sum::ZERO;
+        cursor.copy(body, cut.sums_payload().then_some(&mut sum));
+        cut.write(head, &piece);
+        if !piece.is_first() {
+            cut.seal(head, &piece, sum);
+        }
+        if cut.sums_payload() {
+            frames.checksummed += piece.len as u64;
+        }
+        frames.push(limits.header_room, head_len + piece.len, SegmentCsum::AsIs, None);
+        whole.add(&piece, sum);
+        next = cut.next(&piece);
+    }
+    if cut.sums_payload() {
+        let piece = cut.piece(0, 0);
+        let head = &mut frames.frame_mut(first)[..cut.head_len(&piece)];
+        cut.complete(head, whole.sum);
+        cut.seal(head, &piece, whole.first);
+    }
+    Ok(whole.count)
+}
+
+/// What is gathered while fragments are made.
+#[derive(Default)]
+struct Fragments {
+    count: usize,
+    /// Of all payload.
+    sum: Sum,
+    /// Of that of the first.
+    first: Sum,
+}
+
+impl Fragments {
+    fn add(&mut self, piece: &fragment::Piece, sum: Sum) {
+        if piece.is_first() {
+            self.first = sum;
+        }
+        self.sum.append(sum, piece.len);
+        self.count += 1;
+    }
 }
 
 /// Completes a single packet in place: the transport checksum where it is owed and no remote checksum option hands it to
@@ -272,9 +400,18 @@ impl<'a, B: AsRef<[u8]>> Cursor<'a, B> {
         });
     }
 
-    /// How many bytes the next `pieces` pieces have.
-    fn reach(&self, pieces: usize) -> usize {
-        self.frags.iter().take(pieces).map(Frag::len).sum::<usize>().saturating_sub(self.skip)
+    /// How many bytes the next `pieces` pieces have, where none is larger than `most`.
+    fn reach(&self, mut pieces: usize, most: usize) -> usize {
+        let (mut bytes, mut skip) = (0_usize, self.skip);
+        for frag in self.frags {
+            let len = frag.len() - skip;
+            let wanted = len.div_ceil(most);
+            if wanted > pieces {
+                return bytes + pieces * most;
+            }
+            (bytes, skip, pieces) = (bytes + len, 0, pieces - wanted);
+        }
+        bytes
     }
 }
 
@@ -292,7 +429,7 @@ fn check(head: &[u8], layout: &Layout) -> Result<(), Refusal> {
                 .get(header.start()..header.end())
                 .and_then(Gre::parse)
                 .is_some_and(|gre| gre.len() == usize::from(header.len)),
-            Kind::Ethernet | Kind::Vlan | Kind::Gue => true,
+            _ => true,
         };
         if !fits || header.len % 2 != 0 {
             return Err(Refusal::Layout);

@@ -94,6 +94,9 @@ impl<'a> Plan<'a> {
         }
         let remote = check_layers(head, layout, offload.layers())?;
         let longest = head.len() + total.min(usize::from(gso.size));
+        if longest - super::fragment::l3(layout) > limits.mtu {
+            return Err(Refusal::TooBig);
+        }
         for header in layout.headers().iter().filter(|h| h.is_ip()) {
             let fixed = if header.kind == Kind::Ipv6 { ipv6::LEN } else { 0 };
             if longest - header.start() - fixed > MAX_IP_LEN {
@@ -136,6 +139,7 @@ impl<'a> Plan<'a> {
             GsoKind::Udp => (limits.uso, limits.max_udp_segs),
         };
         let takes = takes && limits.csum && self.offload.layers().is_empty() && !self.keeps_cwr;
+        let takes = takes && self.head.len() <= limits.max_head;
         let ip = self.layout.inner_ip();
         let is_jumbo = limits.max_bytes > MAX_IP_LEN + MAX_HEADER_BYTES
             && self.gso.kind == GsoKind::Tcp
@@ -143,7 +147,11 @@ impl<'a> Plan<'a> {
         let most = if is_jumbo { usize::MAX } else { ip.map_or(0, Header::start) + MAX_IP_LEN };
         let bytes = limits.max_bytes.min(most).saturating_sub(self.head.len());
         let most = if takes { bytes.min(segs.saturating_mul(size)) } else { 0 };
-        let pieces = if limits.max_pieces > payload.frags().len() { None } else { Some(limits.max_pieces) };
+        let most_piece = limits.max_piece.max(1);
+        let has_few = limits.max_pieces > payload.frags().len()
+            && (most_piece >= self.total
+                || limits.max_pieces > payload.frags().iter().map(|f| f.len().div_ceil(most_piece)).sum());
+        let pieces = if has_few { None } else { Some((limits.max_pieces, most_piece)) };
         let segs = (most / size).max(1);
         let cursor = Cursor::new(payload);
         Parts { cursor, total: self.total, size, most, segs, pieces, at: 0, index: 0, started: false }
@@ -219,7 +227,8 @@ impl<'a> Plan<'a> {
                     tail.sum.add(&self.template[start..header.end()]);
                     levels -= 1;
                 }
-                Kind::Ethernet | Kind::Vlan | Kind::Gue | Kind::Tcp => {
+                // A header of any other kind is as it was in every segment.
+                _ => {
                     tail.sum.add(&self.template[start..header.end()]);
                 }
             }
@@ -459,8 +468,8 @@ pub(super) struct Parts<'a, B> {
     most: usize,
     /// Most segments of a part that is not the last; at least 1.
     segs: usize,
-    /// Most pieces of a part, where that can matter.
-    pieces: Option<usize>,
+    /// Most pieces of a part, and most bytes of a piece, where that can matter.
+    pieces: Option<(usize, usize)>,
     at: usize,
     index: usize,
     started: bool,
@@ -469,8 +478,8 @@ pub(super) struct Parts<'a, B> {
 impl<B: AsRef<[u8]>> Parts<'_, B> {
     /// The most bytes and segments of the next part where pieces count.
     #[inline(never)]
-    fn reach(&self, pieces: usize) -> (usize, usize) {
-        let most = self.most.min(self.cursor.reach(pieces.saturating_sub(1)));
+    fn reach(&self, (pieces, most_piece): (usize, usize)) -> (usize, usize) {
+        let most = self.most.min(self.cursor.reach(pieces.saturating_sub(1), most_piece));
         (most, (most / self.size).max(1))
     }
 }

@@ -10,6 +10,7 @@ mod payload;
 mod pool;
 pub mod remote;
 
+pub(crate) use crate::arch::HEAD_BLOCK;
 pub use head::{HEADROOM, Head};
 pub use offload::{Csum, Gso, GsoKind, Layer, LayerCsum, MAX_LAYERS, Offload, Remote, TrainCsum, Unit};
 pub use payload::{Frag, Payload, Pieces};
@@ -18,14 +19,16 @@ pub use pool::Pool;
 pub use crate::wire::parse::{Header, Kind, Layout, Start, Stop, Tunnels};
 
 use crate::checksum::Sum;
-use crate::wire;
 use crate::wire::parse::MAX_HEADER_BYTES;
+use crate::wire::{self, ethernet};
 
 /// What a datagram port needs to know of the outer headers, which it does not send itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outer {
     /// Which of the port's sockets sends it: the flow's source port.
     pub slot: u16,
+    /// Which of the port's peers it goes to; 0 is the first, and the only one of most.
+    pub to: u16,
     /// DSCP and ECN.
     pub tos: u8,
     /// Time to live or hop limit.
@@ -37,18 +40,20 @@ pub struct Outer {
 }
 
 /// One packet or one train.
+// In this order, so that few cache lines hold all that a packet without tunnels uses.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Packet<B> {
-    /// Every header that the layout lists, and nothing else.
-    pub head: Head,
     /// What follows the headers.
     pub payload: Payload<B>,
-    /// Where the headers are in [`Packet::head`].
-    pub layout: Layout,
     /// What is known and owed.
     pub offload: Offload,
     /// Set by encapsulation for datagram ports.
     pub outer: Option<Outer>,
+    /// Where the headers are in [`Packet::head`].
+    pub layout: Layout,
+    /// Every header that the layout lists, and nothing else.
+    pub head: Head,
 }
 
 impl<B> Default for Packet<B> {
@@ -65,6 +70,7 @@ impl<B> Default for Packet<B> {
 
 impl<B: AsRef<[u8]>> Packet<B> {
     /// Bytes in all, padding left out.
+    #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.payload.len()
     }
@@ -86,6 +92,16 @@ impl<B: AsRef<[u8]>> Packet<B> {
         self.outer = None;
         self.payload.clear();
         self.payload.push(frag.skip(header_len));
+    }
+
+    /// Makes an empty packet one of `total` bytes, exact and without tunnels, whose headers are known: they are the first
+    /// bytes of `front`, and where they are is what `layout` says. The payload is still to come.
+    #[inline(always)]
+    pub(crate) fn load_known(&mut self, front: &[u8; HEAD_BLOCK], total: usize, layout: &Layout, csum: Csum) {
+        debug_assert!(self.is_empty() && self.offload == Offload::UNKNOWN && self.outer.is_none());
+        self.layout.set_short(layout, total);
+        self.head.set_block(front, layout.header_len());
+        self.offload.unit = Unit::Whole(csum);
     }
 
     /// As [`Packet::load`], for a packet that lies in several ranges, as one that crosses pages does.
@@ -130,17 +146,71 @@ impl<B: AsRef<[u8]>> Packet<B> {
         true
     }
 
+    /// Puts an Ethernet header, or nothing, in the place of all that stands in front of the outermost IP header, tags included.
+    /// Padding behind the IP packet goes too. `false`, and no header is touched, where there is no IP header or no room.
+    pub fn relink(&mut self, link: Option<&[u8; ethernet::LEN]>) -> bool {
+        let Some(count) = self.layout.headers().iter().position(Header::is_ip) else { return false };
+        let front = self.layout.headers()[count].start();
+        if self.layout.is_padded() {
+            self.trim();
+        }
+        match link {
+            None if count == 0 => return true,
+            Some(link) if count == 1 && self.layout.headers()[0].kind == Kind::Ethernet => {
+                self.head.bytes_mut()[..ethernet::LEN].copy_from_slice(link);
+                return true;
+            }
+            _ => {}
+        }
+        let mut layout = self.layout;
+        layout.remove_front(count);
+        let mut gone = Layout::empty(Stop::Protocol);
+        gone.push(Kind::Ethernet, ethernet::LEN);
+        if link.is_some() && !layout.prepend(&gone) {
+            return false;
+        }
+        self.head.pull_front(front);
+        if let Some(link) = link {
+            match self.head.push_front(ethernet::LEN) {
+                Some(place) => place.copy_from_slice(link),
+                None => {
+                    // What was pulled is still there.
+                    let _ = self.head.push_front(front);
+                    return false;
+                }
+            }
+        }
+        self.layout = layout;
+        if let Unit::Train { gso, .. } = &mut self.offload.unit {
+            *gso = gso.without(count).behind(usize::from(link.is_some()));
+        }
+        true
+    }
+
     /// The innermost transport header's bytes and kind, where parsing got there.
+    #[inline]
     pub fn transport(&self) -> Option<(Kind, &[u8])> {
         let header = self.layout.transport()?;
         Some((header.kind, self.head.bytes().get(header.start()..header.end())?))
     }
 
+    /// Becomes a copy of `other`: the headers are copied, the payload is shared.
+    pub fn copy_from(&mut self, other: &Packet<B>)
+    where
+        B: Clone,
+    {
+        self.head.clone_from(&other.head);
+        self.payload.clear();
+        other.payload.frags().iter().for_each(|frag| self.payload.push(frag.clone()));
+        (self.layout, self.offload, self.outer) = (other.layout, other.offload, other.outer);
+    }
+
     /// Forgets everything, keeping the memory.
+    #[inline]
     pub fn clear(&mut self) {
         self.head.set(&[]);
         self.payload.clear();
-        self.layout = Layout::empty(Stop::Protocol);
+        self.layout.clear();
         self.offload = Offload::UNKNOWN;
         self.outer = None;
     }

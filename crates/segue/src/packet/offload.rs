@@ -65,6 +65,20 @@ impl Gso {
         self.fixed_ids & Gso::CWR != 0
     }
 
+    /// The same where `headers` more stand in front.
+    #[must_use]
+    pub fn behind(self, headers: usize) -> Gso {
+        let fixed = (self.fixed_ids & !Gso::CWR).checked_shl(headers as u32).unwrap_or(0);
+        Gso { fixed_ids: fixed & !Gso::CWR | self.fixed_ids & Gso::CWR, ..self }
+    }
+
+    /// The same where the first `headers` are gone.
+    #[must_use]
+    pub fn without(self, headers: usize) -> Gso {
+        let fixed = (self.fixed_ids & !Gso::CWR).checked_shr(headers as u32).unwrap_or(0);
+        Gso { fixed_ids: fixed | self.fixed_ids & Gso::CWR, ..self }
+    }
+
     /// Segments of a train with `payload` bytes of transport payload: at least 1.
     pub fn segs(&self, payload: usize) -> usize {
         payload.div_ceil(usize::from(self.size).max(1)).max(1)
@@ -166,8 +180,7 @@ impl Offload {
                 Kind::Gre if read_u16(bytes, 0).is_some_and(|flags| flags & gre::CSUM != 0) => {
                     layer.gre = LayerCsum::Unknown;
                 }
-                Kind::Gue => layer.remote = remote::option(head, layout, index).and_then(Result::ok),
-                _ => {}
+                _ => layer.remote = remote::option(head, layout, index).and_then(Result::ok).or(layer.remote),
             }
         }
         if offload.layers().iter().any(|l| l.remote == Some(Remote::Transport)) {

@@ -9,41 +9,49 @@ pub struct Frag<B> {
     buf: B,
     start: u32,
     len: u32,
+    /// Where it ends in its payload, counted from where that once began.
+    end: u32,
 }
 
 impl<B: AsRef<[u8]>> Frag<B> {
     /// The range `range` of `buf`, cut to what the buffer has; buffers past 4 GiB are not addressed.
+    #[inline]
     pub fn new(buf: B, range: Range<usize>) -> Frag<B> {
         let have = buf.as_ref().len().min(u32::MAX as usize);
         let start = range.start.min(have);
         let len = range.end.clamp(start, have) - start;
-        Frag { buf, start: start as u32, len: len as u32 }
+        Frag { buf, start: start as u32, len: len as u32, end: 0 }
     }
 
     /// The whole of `buf`.
+    #[inline]
     pub fn all(buf: B) -> Frag<B> {
         let len = buf.as_ref().len();
         Frag::new(buf, 0..len)
     }
 
     /// The bytes.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         // In range by construction; a buffer whose length changes under us yields nothing rather than a panic.
         self.buf.as_ref().get(self.start as usize..(self.start + self.len) as usize).unwrap_or(&[])
     }
 
     /// Bytes in the range.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Whether the range is empty.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Without the first `n` bytes; empty where there are fewer.
     #[must_use]
+    #[inline]
     pub fn skip(mut self, n: usize) -> Frag<B> {
         let n = n.min(self.len()) as u32;
         self.start += n;
@@ -69,26 +77,31 @@ impl<B: AsRef<[u8]>> Frag<B> {
 pub struct Payload<B> {
     frags: Vec<Frag<B>>,
     len: usize,
+    /// Bytes given up in front since it was empty, modulo 2^32.
+    gone: u32,
 }
 
 impl<B> Default for Payload<B> {
     fn default() -> Self {
-        Payload { frags: Vec::new(), len: 0 }
+        Payload { frags: Vec::new(), len: 0, gone: 0 }
     }
 }
 
 impl<B: AsRef<[u8]>> Payload<B> {
     /// Bytes in all.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The ranges; none of them is empty.
+    #[inline]
     pub fn frags(&self) -> &[Frag<B>] {
         &self.frags
     }
@@ -99,23 +112,26 @@ impl<B: AsRef<[u8]>> Payload<B> {
     }
 
     /// Adds a range at the end; an empty one is given up at once.
+    #[inline]
     pub fn push(&mut self, frag: Frag<B>) {
         if !frag.is_empty() {
             self.len += frag.len();
-            self.frags.push(frag);
+            let Frag { buf, start, len, .. } = frag;
+            self.frags.push(Frag { buf, start, len, end: self.gone.wrapping_add(self.len as u32) });
         }
     }
 
     /// Moves all ranges of `other` to the end of these.
+    #[inline]
     pub fn append(&mut self, other: &mut Payload<B>) {
-        self.len += other.len;
-        other.len = 0;
-        self.frags.append(&mut other.frags);
+        other.frags.drain(..).for_each(|frag| self.push(frag));
+        (other.len, other.gone) = (0, 0);
     }
 
     /// Gives up the first `len` bytes; all of them where there are fewer.
     pub fn advance(&mut self, len: usize) {
         let (mut left, mut gone) = (len, 0);
+        self.gone = self.gone.wrapping_add(len.min(self.len) as u32);
         for frag in &mut self.frags {
             if left < frag.len() {
                 // Fits: it is less than a range's length.
@@ -143,16 +159,20 @@ impl<B: AsRef<[u8]>> Payload<B> {
     }
 
     /// Removes all ranges, which gives their buffers back.
+    #[inline]
     pub fn clear(&mut self) {
         self.frags.clear();
-        self.len = 0;
+        (self.len, self.gone) = (0, 0);
     }
 
-    /// The bytes of `range`, piece by piece, cut to what is there.
+    /// The bytes of `range`, piece by piece, cut to what is there. The place is found in time logarithmic in the number of
+    /// ranges. Payloads of 4 GiB and more are not addressed.
     pub fn pieces(&self, range: Range<usize>) -> Pieces<'_, B> {
-        let mut pieces = Pieces { frags: &self.frags, skip: range.start, left: range.end.saturating_sub(range.start) };
-        pieces.settle();
-        pieces
+        let end = |frag: &Frag<B>| frag.end.wrapping_sub(self.gone) as usize;
+        let first = self.frags.partition_point(|frag| end(frag) <= range.start);
+        let frags = self.frags.get(first..).unwrap_or(&[]);
+        let skip = frags.first().map_or(0, |frag| range.start.saturating_sub(end(frag) - frag.len()));
+        Pieces { frags, skip, left: range.end.saturating_sub(range.start) }
     }
 
     /// Copies `range` to `out` and returns how many bytes there were.
@@ -253,6 +273,44 @@ mod tests {
             assert_eq!(bytes, b"abcefg"[len.min(6)..]);
             assert_eq!(payload.len(), bytes.len());
             assert!(payload.frags().iter().all(|frag| !frag.is_empty()));
+        }
+    }
+
+    #[test]
+    fn what_was_given_up_and_appended_is_found_again() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let (mut payload, mut model) = (Payload::default(), Vec::new());
+        for round in 0..300_usize {
+            let at = round * 31 % 200;
+            let part = Frag::new(&bytes[..], at..at + round % 7);
+            model.extend_from_slice(part.bytes());
+            match round % 5 {
+                0 | 1 => payload.push(part),
+                2 => {
+                    let mut other = Payload::default();
+                    other.push(Frag::new(&bytes[..], 0..9));
+                    other.push(part);
+                    other.advance(9);
+                    payload.append(&mut other);
+                    assert!(other.is_empty() && other.pieces(0..9).next().is_none());
+                }
+                3 => {
+                    payload.push(part);
+                    let gone = (round % 11).min(model.len());
+                    payload.advance(gone);
+                    model.drain(..gone);
+                }
+                _ => {
+                    payload.push(part);
+                    model.truncate(model.len().saturating_sub(2));
+                    payload.truncate(model.len());
+                }
+            }
+            for start in 0..=model.len() + 1 {
+                let found: Vec<u8> = payload.pieces(start..start + 5).flatten().copied().collect();
+                let expected = model.get(start.min(model.len())..(start + 5).min(model.len())).unwrap_or(&[]);
+                assert_eq!(found, expected, "round {round}, from {start}");
+            }
         }
     }
 

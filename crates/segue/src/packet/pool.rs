@@ -23,6 +23,7 @@ impl<B: AsRef<[u8]>> Pool<B> {
     }
 
     /// An empty packet; a fresh one where none waits.
+    #[inline]
     pub fn take(&mut self) -> Box<Packet<B>> {
         self.free.pop().unwrap_or_else(|| {
             let mut packet = Box::<Packet<B>>::default();
@@ -32,6 +33,7 @@ impl<B: AsRef<[u8]>> Pool<B> {
     }
 
     /// Takes a packet back and gives its buffers up.
+    #[inline]
     pub fn put(&mut self, mut packet: Box<Packet<B>>) {
         if self.free.len() < self.keep {
             packet.clear();

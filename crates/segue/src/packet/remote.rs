@@ -2,12 +2,11 @@
 //!
 //! The option carries two numbers from outside that end in a two-byte write. They are accepted only where they name the
 //! checksum field of a header that the parser found: the innermost TCP or UDP header with the sum starting at that
-//! header, or the checksum of the GRE header that follows the GUE header, with the sum starting at it.
+//! header, or the checksum of the GRE header that follows the tunnel header, with the sum starting at it.
 
 use super::{Head, Remote};
-use crate::wire::gue::{self, Gue};
 use crate::wire::parse::{Kind, Layout};
-use crate::wire::{gre, read_u16, tcp, udp};
+use crate::wire::{Remcsum, gre, read_u16, tcp, udp};
 
 crate::reasons! {
     /// Why a remote checksum option is not believed.
@@ -27,8 +26,8 @@ pub const fn field_offset(kind: Kind) -> Option<usize> {
     }
 }
 
-/// The option that a sender must put into the GUE header at `index` for `remote`: places counted from its end.
-pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<gue::Remcsum> {
+/// The option that a sender must put into the tunnel header at `index` for `remote`: places counted from its end.
+pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<Remcsum> {
     let base = layout.headers().get(index)?.end();
     let (start, offset) = match remote {
         Remote::Gre => (base, gre::CHECKSUM),
@@ -38,17 +37,25 @@ pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<gue::Remcs
         }
     };
     let start = start.checked_sub(base)?;
-    Some(gue::Remcsum { start: u16::try_from(start).ok()?, offset: u16::try_from(start + offset).ok()? })
+    Some(Remcsum { start: u16::try_from(start).ok()?, offset: u16::try_from(start + offset).ok()? })
 }
 
-/// The option of the GUE header at `index` of the layout, where it has one, and what it means.
+/// Takes the option out of the header in `bytes`, where it has one; nothing moves.
+pub fn withdraw(bytes: &mut [u8], kind: Kind) {
+    if let Some(withdraw) = kind.format().and_then(|format| format.withdraw) {
+        withdraw(bytes);
+    }
+}
+
+/// The option of the tunnel header at `index` of the layout, where it has one, and what it means.
 pub fn option(head: &Head, layout: &Layout, index: usize) -> Option<Result<Remote, Refusal>> {
-    let header = layout.headers().get(index).filter(|h| h.kind == Kind::Gue)?;
-    let option = Gue::parse(head.bytes().get(header.start()..)?).ok()?.remcsum?;
+    let header = layout.headers().get(index)?;
+    let format = header.kind.format()?;
+    let option = (format.read)(head.bytes().get(header.start()..)?)?.remcsum?;
     Some(resolve(head, layout, index, option))
 }
 
-fn resolve(head: &Head, layout: &Layout, index: usize, option: gue::Remcsum) -> Result<Remote, Refusal> {
+fn resolve(head: &Head, layout: &Layout, index: usize, option: Remcsum) -> Result<Remote, Refusal> {
     if option.offset < option.start || !(option.offset - option.start).is_multiple_of(2) {
         return Err(Refusal::Order);
     }

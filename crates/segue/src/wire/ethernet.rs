@@ -13,6 +13,8 @@ pub const MAX_TAGS: usize = 2;
 pub const DST: Range<usize> = 0..6;
 /// Source address.
 pub const SRC: Range<usize> = 6..12;
+/// In the first byte of an address: it is that of a group.
+pub const GROUP: u8 = 1;
 /// EtherType, or the tag protocol identifier of the first tag.
 pub const TYPE: usize = 12;
 /// In a tag: the bits of the tag control information that are the VLAN's identifier; the others are its priority and the

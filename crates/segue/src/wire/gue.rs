@@ -4,7 +4,8 @@
 //! The later drafts put the remote checksum option elsewhere (flag 0x0200, header length 1); Linux drops that form and so
 //! does this parser.
 
-use super::{protocol, read_u16, read_u32};
+pub use super::Remcsum;
+use super::{Format, Kind, Next, Shim, protocol, read_u16, read_u32};
 
 /// IANA's port for GUE.
 pub const PORT: u16 = 6080;
@@ -20,13 +21,13 @@ const PRIVATE_REMCSUM: u32 = 0x8000_0000;
 const CONTROL: u8 = 0x20;
 const HLEN: u8 = 0x1f;
 
-/// A remote checksum option: places counted from the first byte after the GUE header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remcsum {
-    /// Where the sum starts.
-    pub start: u16,
-    /// Where the field is (absolute, not relative to `start`).
-    pub offset: u16,
+/// GUE for the table of formats.
+pub const FORMAT: Format =
+    Format { kind: Kind::Gue, name: "GUE", port: PORT, read, withdraw: Some(Gue::withdraw_remcsum), flow: 0..0 };
+
+fn read(bytes: &[u8]) -> Option<Shim> {
+    let gue = Gue::parse(bytes).ok()?;
+    Some(Shim { len: gue.len, next: Next::Protocol(gue.protocol), remcsum: gue.remcsum })
 }
 
 /// What a GUE header says.
@@ -99,6 +100,15 @@ impl Gue {
             return Err(Refusal::Control);
         }
         Ok(Gue { protocol: bytes[1], len, remcsum })
+    }
+
+    /// Takes the remote checksum option out of a header that has one. Its bytes become zero and stay, as a surplus that
+    /// receivers skip, so that nothing moves.
+    pub fn withdraw_remcsum(bytes: &mut [u8]) {
+        if Gue::parse(bytes).is_ok_and(|gue| gue.remcsum.is_some()) {
+            // The option's flag is the only private one.
+            bytes[2..REMCSUM_LEN].fill(0);
+        }
     }
 
     /// Bytes that a header with or without the remote checksum option takes when we write it.

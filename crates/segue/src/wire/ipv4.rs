@@ -44,3 +44,45 @@ pub const OFFSET: u16 = 0x1fff;
 pub const fn header_len(first: u8) -> usize {
     (first as usize & 0x0f) * 4
 }
+
+/// Puts no-operations in the place of the options in `header` that only a first fragment has (RFC 791, section 3.1: those
+/// without the copied flag); the header keeps its length.
+pub fn drop_uncopied_options(header: &mut [u8]) {
+    const COPIED: u8 = 0x80;
+    let len = header.first().map_or(0, |&first| header_len(first)).min(header.len());
+    let mut at = MIN_LEN;
+    while at < len {
+        let size = match (header[at], header[..len].get(at + 1)) {
+            (0, _) => return,
+            (1, _) => 1,
+            (_, Some(&size)) if size >= 2 && at + usize::from(size) <= len => usize::from(size),
+            _ => return,
+        };
+        if header[at] & COPIED == 0 {
+            header[at..at + size].fill(1);
+        }
+        at += size;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_are_not_copied_become_no_operations() {
+        let mut header = vec![0; MIN_LEN];
+        header[0] = 0x4a;
+        // Record route (not copied), no-operation, router alert (copied), timestamp (not copied), end.
+        header.extend([7, 7, 4, 1, 2, 3, 4, 1, 0x94, 4, 0, 0, 68, 4, 5, 0, 0, 7, 3, 9]);
+        drop_uncopied_options(&mut header);
+        assert_eq!(header[MIN_LEN..], [1, 1, 1, 1, 1, 1, 1, 1, 0x94, 4, 0, 0, 1, 1, 1, 1, 0, 7, 3, 9]);
+        for damaged in [[7, 1, 0, 0], [7, 0, 0, 0], [7, 5, 0, 0]] {
+            let mut header = [&[0x46; MIN_LEN][..], &damaged].concat();
+            drop_uncopied_options(&mut header);
+            assert_eq!(header[MIN_LEN..], damaged);
+        }
+        drop_uncopied_options(&mut []);
+        drop_uncopied_options(&mut [0x4f; 21]);
+    }
+}

@@ -96,6 +96,22 @@ pub fn is_routed(header: &[u8]) -> bool {
     false
 }
 
+/// How much of `header`, the fixed header with its extension headers, every fragment has, and where the field is that names
+/// what follows that part: all up to the routing header, or else the hop-by-hop options, or else the fixed header alone (RFC
+/// 8200, section 4.5).
+pub fn unfragmentable(header: &[u8]) -> (usize, usize) {
+    let mut found = (LEN, NEXT_HEADER);
+    let (mut next_at, mut at) = (NEXT_HEADER, LEN);
+    while let (Some(&next), Some(&units)) = (header.get(next_at), header.get(at + 1)) {
+        next_at = at;
+        at += 8 + usize::from(units) * 8;
+        if matches!(next, protocol::HOP_BY_HOP | protocol::ROUTING) && at <= header.len() {
+            found = (at, next_at);
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +130,30 @@ mod tests {
         assert!(!is_routed(&header(protocol::DESTINATION, 1)));
         assert!(!is_routed(&header(protocol::ROUTING, 1)[..LEN]));
         assert!(!is_routed(&[]));
+    }
+
+    #[test]
+    fn every_fragment_has_all_up_to_the_routing_header() {
+        let header = |kinds: &[u8]| {
+            let mut header = vec![0; LEN];
+            let mut next_at = NEXT_HEADER;
+            for &kind in kinds {
+                header[next_at] = kind;
+                next_at = header.len();
+                header.extend([0, u8::from(kind == protocol::ROUTING), 1, 4, 0, 0, 0, 0]);
+                header.resize(header.len() + if kind == protocol::ROUTING { 8 } else { 0 }, 0);
+            }
+            header[next_at] = protocol::UDP;
+            header
+        };
+        use protocol::{DESTINATION as DST, HOP_BY_HOP as HOP, ROUTING};
+        assert_eq!(unfragmentable(&header(&[])), (LEN, NEXT_HEADER));
+        assert_eq!(unfragmentable(&header(&[DST])), (LEN, NEXT_HEADER));
+        assert_eq!(unfragmentable(&header(&[HOP])), (LEN + 8, LEN));
+        assert_eq!(unfragmentable(&header(&[HOP, DST])), (LEN + 8, LEN));
+        assert_eq!(unfragmentable(&header(&[HOP, DST, ROUTING, DST])), (LEN + 32, LEN + 16));
+        assert_eq!(unfragmentable(&header(&[HOP])[..LEN + 7]), (LEN, NEXT_HEADER));
+        assert_eq!(unfragmentable(&[]), (LEN, NEXT_HEADER));
     }
 
     #[test]

@@ -3,34 +3,14 @@
 //! Later stages take the layout and never derive an offset again. Parsing stops at the first thing that is no header we
 //! know and says why in [`Stop`]; what was found until then stays valid.
 
-use super::{ethernet, ethertype, gre, gue, ipv4, ipv6, protocol, read_u16, tcp, udp};
+use super::{Next, ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, tcp, udp};
+
+pub use super::format::Kind;
 
 /// Most headers that a layout holds, all levels together; it is also the nesting limit.
 pub const MAX_HEADERS: usize = 16;
 /// Most bytes of headers that a layout covers.
 pub const MAX_HEADER_BYTES: usize = 256;
-
-/// What a header is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    /// Ethernet II without tags: addresses and one type field.
-    Ethernet,
-    /// One VLAN tag: tag control information and the type that follows.
-    Vlan,
-    /// IPv4 with its options.
-    Ipv4,
-    /// IPv6 with its extension headers.
-    Ipv6,
-    /// UDP.
-    Udp,
-    /// TCP with its options.
-    Tcp,
-    /// GRE with its options.
-    Gre,
-    /// GUE with its options; 0 bytes long in version 1.
-    Gue,
-}
 
 /// One header's place, in bytes from the start of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +25,13 @@ pub struct Header {
 
 impl Header {
     /// First byte.
+    #[inline]
     pub fn start(&self) -> usize {
         usize::from(self.off)
     }
 
     /// First byte after it.
+    #[inline]
     pub fn end(&self) -> usize {
         usize::from(self.off) + usize::from(self.len)
     }
@@ -84,55 +66,81 @@ pub enum Start {
     Ip,
 }
 
+/// What the datagrams to a UDP port are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Carried {
+    /// Payload.
+    #[default]
+    Data,
+    /// A tunnel format.
+    Shim(Kind),
+    /// Packets of an IP protocol.
+    Protocol(u8),
+}
+
 /// Which UDP destination ports carry tunnels. Nothing in a packet says so: it is configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tunnels {
-    gue: [u16; 4],
-    fou: [(u16, u8); 4],
+    ports: [(u16, Carried); Tunnels::MOST],
 }
 
 impl Tunnels {
+    /// Most ports; further ones are ignored, as is port 0.
+    pub const MOST: usize = 16;
+
     /// No tunnel ports: UDP is always a transport.
-    pub const NONE: Tunnels = Tunnels { gue: [0; 4], fou: [(0, 0); 4] };
+    pub const NONE: Tunnels = Tunnels { ports: [(0, Carried::Data); Tunnels::MOST] };
 
-    /// With one more GUE port; the fifth and port 0 are ignored.
+    /// With one more port for a tunnel format; the first to name a port has it. A kind that is no such format is ignored.
     #[must_use]
-    pub fn with_gue(mut self, port: u16) -> Self {
-        if let Some(free) = self.gue.iter_mut().find(|p| **p == 0) {
-            *free = port;
+    pub fn with(self, port: u16, kind: Kind) -> Self {
+        if kind.format().is_some() { self.add(port, Carried::Shim(kind)) } else { self }
+    }
+
+    /// With one more GUE port.
+    #[must_use]
+    pub fn with_gue(self, port: u16) -> Self {
+        self.with(port, Kind::Gue)
+    }
+
+    /// With one more FOU port for one IP protocol.
+    #[must_use]
+    pub fn with_fou(self, port: u16, protocol: u8) -> Self {
+        self.add(port, Carried::Protocol(protocol))
+    }
+
+    fn add(mut self, port: u16, carried: Carried) -> Self {
+        if let Some(free) = self.ports.iter_mut().find(|p| p.0 == 0 && port != 0) {
+            *free = (port, carried);
         }
         self
     }
 
-    /// With one more FOU port for one IP protocol; the fifth and port 0 are ignored.
-    #[must_use]
-    pub fn with_fou(mut self, port: u16, protocol: u8) -> Self {
-        if let Some(free) = self.fou.iter_mut().find(|p| p.0 == 0) {
-            *free = (port, protocol);
+    /// Whether UDP to `port` is a tunnel.
+    pub(crate) fn has(&self, port: u16) -> bool {
+        self.carried(port) != Carried::Data
+    }
+
+    fn carried(&self, port: u16) -> Carried {
+        if port == 0 {
+            return Carried::Data;
         }
-        self
-    }
-
-    fn is_gue(&self, port: u16) -> bool {
-        port != 0 && self.gue.contains(&port)
-    }
-
-    fn fou_protocol(&self, port: u16) -> Option<u8> {
-        self.fou.iter().find(|p| p.0 == port && port != 0).map(|p| p.1)
+        self.ports.iter().take_while(|p| p.0 != 0).find(|p| p.0 == port).map_or(Carried::Data, |p| p.1)
     }
 }
 
 /// Where every header of a packet is.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub struct Layout {
-    headers: [Header; MAX_HEADERS],
+    end: u32,
     count: u8,
     stop: Stop,
     /// Whether every length inside the outermost IP packet covers what is there.
     exact: bool,
     /// Whether bytes follow the outermost IP packet.
     padded: bool,
-    end: u32,
+    headers: [Header; MAX_HEADERS],
 }
 
 impl PartialEq for Layout {
@@ -155,6 +163,7 @@ impl Layout {
     }
 
     /// The headers, outermost first.
+    #[inline]
     pub fn headers(&self) -> &[Header] {
         &self.headers[..usize::from(self.count)]
     }
@@ -165,6 +174,7 @@ impl Layout {
     }
 
     /// Bytes of all headers: where the payload starts.
+    #[inline]
     pub fn header_len(&self) -> usize {
         self.headers().last().map_or(0, Header::end)
     }
@@ -180,22 +190,55 @@ impl Layout {
         self.exact && self.padded
     }
 
+    /// Becomes `other`, which is exact and has no more than five headers, for a packet that ends at `end`.
+    #[inline(always)]
+    pub(crate) fn set_short(&mut self, other: &Layout, end: usize) {
+        const SHORT: usize = 5;
+        debug_assert!(other.is_exact() && usize::from(other.count) <= SHORT);
+        // What is behind the last header means nothing.
+        if let (Some(to), Some(from)) = (self.headers.first_chunk_mut::<SHORT>(), other.headers.first_chunk::<SHORT>())
+        {
+            *to = *from;
+        }
+        (self.count, self.stop, self.exact, self.padded, self.end) = (other.count, other.stop, true, false, end as u32);
+    }
+
+    /// Whether the outermost header is that of Ethernet.
+    #[inline]
+    pub(crate) fn starts_with_ethernet(&self) -> bool {
+        self.headers().first().is_some_and(|first| first.kind == Kind::Ethernet)
+    }
+
+    /// Forgets all headers.
+    pub(crate) fn clear(&mut self) {
+        (self.count, self.stop, self.exact, self.padded, self.end) = (0, Stop::Protocol, false, false, 0);
+    }
+
     /// Says that what followed the outermost IP packet was cut off.
     pub(crate) fn trimmed(&mut self) {
         self.padded = false;
     }
 
+    /// Says that the packet is now one of `len` bytes, without padding.
+    pub(crate) fn set_end(&mut self, len: usize) {
+        self.padded = false;
+        self.end = u32::try_from(len).unwrap_or(u32::MAX);
+    }
+
     /// Bytes up to the end of the outermost IP packet: what is present less Ethernet padding.
+    #[inline]
     pub fn end(&self) -> usize {
         self.end as usize
     }
 
     /// The innermost TCP or UDP header, where parsing got there.
+    #[inline]
     pub fn transport(&self) -> Option<&Header> {
         if self.stop == Stop::Transport { self.headers().last() } else { None }
     }
 
     /// The innermost IP header.
+    #[inline]
     pub fn inner_ip(&self) -> Option<&Header> {
         self.headers().iter().rfind(|h| h.is_ip())
     }
@@ -234,16 +277,22 @@ impl Layout {
         true
     }
 
+    /// Takes the first `count` headers off, as what stands in front of IP is; all where there are fewer.
+    pub(crate) fn remove_front(&mut self, count: usize) {
+        let count = count.min(usize::from(self.count));
+        let Some(shift) = count.checked_sub(1).map(|last| self.headers[last].end()) else { return };
+        self.headers.copy_within(count.., 0);
+        self.count -= count as u8;
+        for header in &mut self.headers[..usize::from(self.count)] {
+            header.off -= shift as u16;
+        }
+        self.end = self.end.saturating_sub(shift as u32);
+    }
+
     fn stopped(mut self, stop: Stop) -> Layout {
         self.stop = stop;
         self
     }
-}
-
-/// What the next header is.
-enum Next {
-    Type(u16),
-    Protocol(u8),
 }
 
 /// Finds every header of the packet in `bytes`, which must hold the whole packet and may have padding behind it.
@@ -312,7 +361,7 @@ pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) ->
                 }
                 Err(stop) => return layout.stopped(stop),
             },
-            Next::Type(ethertype::TEB) => {
+            Next::Type(ethertype::TEB) | Next::Protocol(protocol::ETHERNET) => {
                 tags = 0;
                 read_u16(rest, ethernet::TYPE).map(|kind| (Kind::Ethernet, ethernet::LEN, Some(Next::Type(kind))))
             }
@@ -320,14 +369,17 @@ pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) ->
             Next::Protocol(protocol::UDP) => match udp_header(rest, have) {
                 Some((port, length)) => {
                     limit = shorten(&mut layout, off + length, limit);
-                    if tunnels.is_gue(port) {
-                        if !layout.push(Kind::Udp, udp::LEN) {
-                            return layout.stopped(Stop::TooDeep);
+                    match tunnels.carried(port) {
+                        Carried::Data => Some((Kind::Udp, udp::LEN, None)),
+                        Carried::Protocol(protocol) => Some((Kind::Udp, udp::LEN, Some(Next::Protocol(protocol)))),
+                        Carried::Shim(kind) => {
+                            if !layout.push(Kind::Udp, udp::LEN) {
+                                return layout.stopped(Stop::TooDeep);
+                            }
+                            let inside = bytes.get(layout.header_len()..limit.min(bytes.len())).unwrap_or(&[]);
+                            let shim = kind.format().and_then(|format| (format.read)(inside));
+                            shim.map(|shim| (kind, shim.len, Some(shim.next)))
                         }
-                        let inside = bytes.get(layout.header_len()..limit.min(bytes.len())).unwrap_or(&[]);
-                        gue::Gue::parse(inside).ok().map(|g| (Kind::Gue, g.len, Some(Next::Protocol(g.protocol))))
-                    } else {
-                        Some((Kind::Udp, udp::LEN, tunnels.fou_protocol(port).map(Next::Protocol)))
                     }
                 }
                 None => None,

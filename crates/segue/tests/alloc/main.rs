@@ -5,7 +5,7 @@ mod sys;
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum, Received};
 use segue::gro::{self, Gro};
 use segue::gso::{Arena, Frames, Limits, finish, split, split_linear};
-use segue::packet::{Frag, Gso, GsoKind, Offload, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Gso, GsoKind, Offload, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ip, L4, Udp, V4};
@@ -40,6 +40,26 @@ fn merging_and_splitting_allocate_nothing_per_packet() {
             }
         }
         assert_eq!(left, PACKETS);
+        sys::allocations() - before
+    };
+    check_passes(&mut pass);
+    assert!(gro.stats().segments > PACKETS as u64 / 2, "it has joined: {:?}", gro.stats());
+}
+
+#[test]
+fn frames_that_are_never_parsed_allocate_nothing() {
+    let stream: Vec<Vec<u8>> = flow::mixed(&mut Rng::new(1), 40, PACKETS).into_iter().map(|sent| sent.bytes).collect();
+    let mut gro = Gro::new(gro::Config { max_flows: 32, ..gro::Config::default() });
+    let mut pool: Pool<&[u8]> = Pool::new(1024);
+    let mut pass = || {
+        let before = sys::allocations();
+        for round in stream.chunks(ROUND) {
+            for bytes in round {
+                let frame = gro::Frame { bytes: Frag::all(&bytes[..]), start: Start::Ip, csum: Csum::Unknown };
+                gro.push_frame(frame, Nanos(1), &mut pool);
+            }
+            gro.end_poll(Nanos(1), &mut pool, |packet, pool| pool.put(packet));
+        }
         sys::allocations() - before
     };
     check_passes(&mut pass);

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use segue::encap::{Carrier, Config, Decapsulator, GreOptions, Mode};
 use segue::packet::{Csum, Frag, Packet, Unit};
 use segue_testkit::oracle::{self, Ports, verify};
+use segue_testkit::strategy::{GENEVE_PORT, VXLAN_PORT};
 use segue_testkit::sum;
 
 use crate::properties::cut;
@@ -19,11 +20,14 @@ pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, St
     if decap.pull_packet(Frag::all(datagram.to_vec()), &mut inside).is_err() {
         return if inside.is_empty() { Ok(false) } else { Err("a refused packet leaves something behind".into()) };
     }
+    let is_frame = decap.config().mode.is_ethernet();
+    let start = if is_frame { oracle::Start::Ethernet } else { oracle::Start::Ip };
+    let is_bare = decap.config().carrier == Carrier::Bare;
     let udp = if datagram[0] >> 4 == 4 { usize::from(datagram[0] & 15) * 4 } else { 40 + extensions(datagram) };
     let addresses = if datagram[0] >> 4 == 4 { 12..20 } else { 8..40 };
     let (src, dst) = datagram[addresses.clone()].split_at(addresses.len() / 2);
-    let end = udp + usize::from(u16::from_be_bytes([datagram[udp + 4], datagram[udp + 5]]));
-    let has_checksum = datagram[udp + 6..udp + 8] != [0, 0];
+    let has_checksum = !is_bare && datagram[udp + 6..udp + 8] != [0, 0];
+    let end = if is_bare { udp } else { udp + usize::from(u16::from_be_bytes([datagram[udp + 4], datagram[udp + 5]])) };
     if has_checksum && sum::with_pseudo(src, dst, 17, &datagram[udp..end]) != 0xffff {
         return Err("a wrong outer checksum was accepted".into());
     }
@@ -35,13 +39,20 @@ pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, St
     let [packet] = &packets[..] else { return Err("more than one packet".into()) };
     if is_remote {
         // The far end left it to us, and under its outer checksum it comes out right.
-        return match verify(packet, oracle::Start::Ip, &Ports::default()) {
+        return match verify(packet, start, &Ports::default()) {
             Err(what) if what.starts_with("transport checksum") => Err(what),
             _ => Ok(true),
         };
     }
     // Everything behind the inner IP header is as it came: what was wrong is wrong, and nothing else is.
-    let header = if packet[0] >> 4 == 4 { usize::from(packet[0] & 15) * 4 } else { 40 };
+    let header = if is_frame {
+        // Ethernet, two tags, and an IP header whose ECN may have changed.
+        62
+    } else if packet[0] >> 4 == 4 {
+        usize::from(packet[0] & 15) * 4
+    } else {
+        40
+    };
     let rest = &packet[header.min(packet.len())..];
     match rest.is_empty() || datagram.windows(rest.len()).any(|window| window == rest) {
         true => Ok(true),
@@ -73,9 +84,20 @@ pub(crate) fn decapsulators() -> Vec<Decapsulator> {
         (Mode::Ip, Carrier::Fou, streams::FOU[1].0),
         (gre(None, false), Carrier::Fou, streams::FOU[2].0),
         (gre(Some(42), true), Carrier::Fou, streams::FOU[2].0),
+        (Mode::Ip, Carrier::Bare, 0),
+        (gre(None, false), Carrier::Bare, 0),
+        (gre(Some(42), true), Carrier::Bare, 0),
+        (Mode::GreTap(GreOptions::default()), Carrier::Bare, 0),
+        (Mode::GreTap(GreOptions::default()), Carrier::Gue { remcsum: true }, streams::GUE),
+        (Mode::Ethernet, Carrier::Fou, streams::FOU[3].0),
+        (Mode::Ethernet, Carrier::Vxlan { vni: 5, remcsum: true, takes_remcsum: true }, VXLAN_PORT),
+        (Mode::Ethernet, Carrier::Vxlan { vni: 1, remcsum: false, takes_remcsum: true }, VXLAN_PORT),
+        (Mode::Ethernet, Carrier::Geneve { vni: 5 }, GENEVE_PORT),
+        (Mode::Ethernet, Carrier::Geneve { vni: 1 }, GENEVE_PORT),
     ];
     let all = addresses.into_iter().flat_map(|(local, remote)| {
         kinds.map(|(mode, carrier, port)| {
+            let port = if port == 0 { 9 } else { port };
             let config = Config { port, ..Config::new(mode, carrier, local, remote) };
             Decapsulator::new(config).expect("a tunnel")
         })

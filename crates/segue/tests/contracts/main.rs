@@ -2,10 +2,13 @@
 //! and each has caught something deliberately broken.
 
 mod decap;
+mod hardening;
 mod mutants;
 mod mutations;
 mod properties;
+mod short;
 mod streams;
 mod terminating;
 mod tunnels;
 mod upheld;
+mod ways;

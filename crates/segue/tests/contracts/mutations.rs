@@ -91,7 +91,7 @@ fn damaged_datagrams_deliver_nothing_wrong() {
 }
 
 /// Four valid frames of one flow, which would join.
-fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
+pub(crate) fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
     let ip = |rng: &mut Rng, net| match rng.chance(500) {
         true => Ip::V4(V4 { id: rng.next_u64() as u16, ..V4::new(net, 1, 2) }),
         false => Ip::V6(V6::new(net, 1, 2)),
@@ -119,21 +119,30 @@ fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
     let mut packets: Vec<Vec<u8>> = (0..4).map(send).collect();
     // Decapsulation wants a tunnel around most of them.
     if rng.chance(800) {
-        let shim = [Shim::Fou, Shim::GueBare, Shim::Gue(None), Shim::Gue(Some(Remcsum::Transport))][rng.below(4)];
-        let gre = [None, Some(Gre::default()), Some(Gre { checksum: true, key: Some(42), seq: None })][rng.below(3)];
-        let gre = gre.filter(|_| shim != Shim::GueBare);
-        let dst_port = match (shim, gre, &inner) {
-            (Shim::Fou, Some(_), _) => streams::FOU[2].0,
-            (Shim::Fou, None, Ip::V4(_)) => streams::FOU[0].0,
-            (Shim::Fou, None, Ip::V6(_)) => streams::FOU[1].0,
-            _ => streams::GUE,
+        let vni = rng.below(3) as u32;
+        let shim = match rng.below(6) {
+            0 => Shim::Fou,
+            1 => Shim::GueBare,
+            2 => Shim::Gue(None),
+            3 => Shim::Gue(Some(Remcsum::Transport)),
+            4 => Shim::Vxlan(vni, rng.chance(500)),
+            _ => Shim::Geneve(vni, rng.below(4) as u8),
         };
+        let gre = [None, Some(Gre::default()), Some(Gre { checksum: true, key: Some(42), seq: None })][rng.below(3)];
+        let gre = gre.filter(|_| matches!(shim, Shim::Fou | Shim::Gue(_)));
+        let is_bridge = matches!(shim, Shim::Vxlan(..)) || shim != Shim::GueBare && rng.chance(200);
+        let ethernet = is_bridge.then(|| Ethernet { tags: vec![(0x8100, 5); rng.below(2)], ..Ethernet::default() });
+        let dst_port = streams::port_of(shim, gre.is_some(), is_bridge, matches!(inner, Ip::V4(_)));
         let shim = match (shim, gre, rng.below(4)) {
             (Shim::Gue(Some(_)), Some(gre), 0) if gre.checksum => Shim::Gue(Some(Remcsum::Gre)),
             _ => shim,
         };
-        let udp = Udp { src_port: 50_000, dst_port, checksum: matches!(shim, Shim::Gue(Some(_))) || rng.chance(700) };
-        let tunnel = Tunnel { ip: ip(rng, 0), udp: Some((udp, shim)), gre, ethernet: None };
+        let udp = Udp {
+            src_port: 50_000,
+            dst_port,
+            checksum: matches!(shim, Shim::Gue(Some(_)) | Shim::Vxlan(_, true)) || rng.chance(700),
+        };
+        let tunnel = Tunnel { ip: ip(rng, 0), udp: Some((udp, shim)), gre, ethernet };
         packets = packets.iter().map(|packet| tunnel.wrap(packet)).collect();
     }
     if is_ethernet {
@@ -146,7 +155,7 @@ fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
 
 /// Leaves some frames alone, and damages others by bits, bytes, words, cuts, insertions; sometimes in a way that keeps the
 /// checksums right.
-fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
+pub(crate) fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
     for _ in 0..[0, 0, 0, 1, 1, 2, 4][rng.below(7)] {
         if frame.is_empty() {
             return;
@@ -184,7 +193,7 @@ fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
 }
 
 /// Where to begin and how many.
-fn effort(usual: usize) -> (u64, usize) {
+pub(crate) fn effort(usual: usize) -> (u64, usize) {
     if std::env::var_os("SEGUE_SOAK").is_none() {
         return (0x5e67_7565, usual);
     }

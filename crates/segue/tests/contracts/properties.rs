@@ -115,7 +115,9 @@ impl Setting {
 
     pub(crate) fn tunnels(&self) -> Tunnels {
         let gue = self.ports.gue.iter().fold(Tunnels::NONE, |tunnels, &port| tunnels.with_gue(port));
-        self.ports.fou.iter().fold(gue, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol))
+        let vxlan = self.ports.vxlan.iter().fold(gue, |tunnels, &port| tunnels.with(port, Kind::Vxlan));
+        let geneve = self.ports.geneve.iter().fold(vxlan, |tunnels, &port| tunnels.with(port, Kind::Geneve));
+        self.ports.fou.iter().fold(geneve, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol))
     }
 
     pub(crate) fn judge(&self, bytes: &[u8], known: Known) -> Result<(), String> {
@@ -275,7 +277,7 @@ fn drain(merger: &mut impl Merger, at: Nanos, run: &mut Run) {
 }
 
 /// A packet as its port hands it over.
-fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
+pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
     let mut packet = pool.take();
     packet.load(Frag::all(arrival.bytes.clone()), setting.start, tunnels);
     let csum = match arrival.known {
@@ -500,7 +502,8 @@ pub(crate) fn flow(bytes: &[u8], setting: &Setting) -> Option<Vec<u8>> {
                 let key = at + 4 + if bytes[at] & 0x80 != 0 { 4 } else { 0 };
                 flow.extend(if bytes[at] & 0x20 != 0 { &bytes[key..key + 4] } else { &[] });
             }
-            Kind::Ethernet | Kind::Gue => {}
+            Kind::Vxlan | Kind::Geneve => flow.extend(&bytes[at + 4..at + 7]),
+            _ => {}
         }
     }
     match layout.stop() {

@@ -7,15 +7,7 @@ use segue_testkit::oracle::{self, Ports};
 
 use crate::properties::{Arrival, Known};
 
-/// The GUE port of the streams.
-pub(crate) const GUE: u16 = 6080;
-/// The FOU ports of the streams: IPv4, IPv6, GRE.
-pub(crate) const FOU: [(u16, u8); 3] = [(5555, 4), (5556, 41), (5557, 47)];
-
-/// The tunnel ports of the streams.
-pub(crate) fn ports() -> Ports {
-    Ports { gue: vec![GUE], fou: FOU.to_vec() }
-}
+pub(crate) use segue_testkit::strategy::{FOU_PORTS as FOU, GUE_PORT as GUE, port_of, ports};
 
 /// What is around the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,41 +127,45 @@ fn tunnel(rng: &mut Rng) -> Option<(Tunnel, u16)> {
         ip.id = 0xfff0;
         ip.df = rng.chance(500);
     }
-    let shim = match rng.below(9) {
+    let vni = [5, 0xff_fffe][rng.below(2)];
+    let shim = match rng.below(13) {
         0 => return None,
         1 | 2 => Shim::Fou,
         3 => Shim::GueBare,
         4 | 5 => Shim::Gue(None),
         6 => Shim::Gue(Some(Remcsum::Gre)),
+        9 | 10 => Shim::Vxlan(vni, rng.chance(500)),
+        11 | 12 => Shim::Geneve(vni, rng.below(4) as u8),
         _ => Shim::Gue(Some(Remcsum::Transport)),
     };
-    let is_remote = matches!(shim, Shim::Gue(Some(_)));
+    let is_remote = matches!(shim, Shim::Gue(Some(_)) | Shim::Vxlan(_, true));
     let wants_gre = shim == Shim::Gue(Some(Remcsum::Gre));
-    let gre = (wants_gre || rng.chance(500) && shim != Shim::GueBare).then(|| Gre {
+    let gre = (wants_gre || rng.chance(500) && matches!(shim, Shim::Fou | Shim::Gue(_))).then(|| Gre {
         checksum: wants_gre || rng.chance(500),
         key: rng.chance(500).then_some(42),
         seq: rng.chance(100).then_some(9),
     });
     let udp = Udp { src_port: 50_000 + rng.below(9) as u16, dst_port: GUE, checksum: is_remote || rng.chance(800) };
-    Some((Tunnel { ip, udp: Some((udp, shim)), gre, ethernet: None }, rng.below(2) as u16))
+    let is_bridge = matches!(shim, Shim::Vxlan(..)) || shim != Shim::GueBare && !wants_gre && rng.chance(300);
+    let ethernet = is_bridge.then(|| link(rng, 3));
+    Some((Tunnel { ip, udp: Some((udp, shim)), gre, ethernet }, rng.below(2) as u16))
 }
 
 fn wrap(tunnel: &Tunnel, inner: &[u8]) -> Vec<u8> {
     let mut tunnel = tunnel.clone();
-    if let Some((udp, Shim::Fou)) = &mut tunnel.udp {
-        udp.dst_port = match (tunnel.gre, inner[0] >> 4) {
-            (Some(_), _) => FOU[2].0,
-            (None, 4) => FOU[0].0,
-            (None, _) => FOU[1].0,
-        };
+    if let Some((udp, shim)) = &mut tunnel.udp {
+        udp.dst_port = port_of(*shim, tunnel.gre.is_some(), tunnel.ethernet.is_some(), inner[0] >> 4 == 4);
     }
     // Only what is pending can be left to the far end: something damaged is complete.
     let is_good = oracle::verify(inner, oracle::Start::Ip, &Ports::default()).is_ok();
     if let Some((_, shim)) = &mut tunnel.udp
-        && *shim == Shim::Gue(Some(Remcsum::Transport))
         && !is_good
     {
-        *shim = Shim::Gue(None);
+        match shim {
+            Shim::Gue(remote) if *remote == Some(Remcsum::Transport) => *remote = None,
+            Shim::Vxlan(_, is_remote) => *is_remote = false,
+            _ => {}
+        }
     }
     tunnel.wrap(inner)
 }

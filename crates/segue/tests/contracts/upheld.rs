@@ -42,12 +42,13 @@ fn config() -> impl Strategy<Value = Config> {
                 acks,
                 max_acks,
                 key: hash::Key(key),
+                tunnels: Tunnels::NONE,
             }
         },
     )
 }
 
-fn setting(around: Around) -> impl Strategy<Value = Setting> {
+pub(crate) fn setting(around: Around) -> impl Strategy<Value = Setting> {
     (config(), 1_usize..200, 1_u64..20_000).prop_map(move |(config, round, step)| Setting {
         start: if around == Around::Link { Start::Ethernet } else { Start::Ip },
         ports: if around == Around::Tunnels { streams::ports() } else { Default::default() },

@@ -2,12 +2,12 @@
 
 use segue::gro::{Alone, Config, Flush, Gro, Mismatch, Profile, Stats};
 use segue::gso::{Arena, Limits, split};
-use segue::packet::{Frag, Packet, Pool, Start, Tunnels, Unit};
+use segue::packet::{Frag, Kind, Packet, Pool, Start, Tunnels, Unit};
 use segue::reason::{Counts, Reason};
 use segue::time::Nanos;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, Shim, Tunnel, Udp, V4, V6};
 use segue_testkit::flow::Sender;
-use segue_testkit::strategy::{FOU_PORTS, GUE_PORT};
+use segue_testkit::strategy::{FOU_PORTS, GENEVE_PORT, GUE_PORT, VXLAN_PORT, port_of};
 
 /// A stream and the engine's configuration.
 #[derive(Clone)]
@@ -147,9 +147,8 @@ pub(crate) fn complete<R: Reason + std::fmt::Debug>(table: impl Iterator<Item = 
 }
 
 pub(crate) fn tunnel_ports() -> Tunnels {
-    FOU_PORTS
-        .iter()
-        .fold(Tunnels::NONE.with_gue(GUE_PORT), |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol))
+    let base = Tunnels::NONE.with_gue(GUE_PORT).with(VXLAN_PORT, Kind::Vxlan).with(GENEVE_PORT, Kind::Geneve);
+    FOU_PORTS.iter().fold(base, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol))
 }
 
 pub(crate) fn v4() -> Ip {
@@ -212,13 +211,16 @@ pub(crate) fn then(mut sender: Sender, edit: impl FnOnce(&mut build::Packet)) ->
 
 /// A tunnel over UDP with a checksum, to the port of what is inside.
 pub(crate) fn tunnel(ip: Ip, shim: Shim, gre: Option<Gre>, inner: &Ip) -> Tunnel {
-    let dst_port = match (shim, gre, inner) {
-        (Shim::Fou, Some(_), _) => FOU_PORTS[2].0,
-        (Shim::Fou, None, Ip::V4(_)) => FOU_PORTS[0].0,
-        (Shim::Fou, None, Ip::V6(_)) => FOU_PORTS[1].0,
-        _ => GUE_PORT,
-    };
+    let dst_port = port_of(shim, gre.is_some(), false, matches!(inner, Ip::V4(_)));
     Tunnel { ip, udp: Some((Udp { src_port: 50_000, dst_port, checksum: true }, shim)), gre, ethernet: None }
+}
+
+/// As [`tunnel`], with an Ethernet header and perhaps a VLAN tag inside.
+pub(crate) fn bridge(ip: Ip, shim: Shim, gre: Option<Gre>, tag: Option<u16>) -> Tunnel {
+    let dst_port = port_of(shim, gre.is_some(), true, true);
+    let tags = tag.map(|tag| (0x8100, tag)).into_iter().collect();
+    let ethernet = Some(Ethernet { dst: [2, 0, 0, 0, 0, 9], src: [2, 0, 0, 0, 0, 8], tags });
+    Tunnel { ip, udp: Some((Udp { src_port: 50_000, dst_port, checksum: true }, shim)), gre, ethernet }
 }
 
 /// Puts each packet in a tunnel whose identification counts.

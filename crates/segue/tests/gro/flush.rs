@@ -206,6 +206,27 @@ fn with_no_hold_time_everything_is_due_at_once() {
 }
 
 #[test]
+fn other_limits_begin_with_the_next_packet_and_what_is_held_comes_out_first() {
+    let mut gro = Gro::new(Config { hold: 1000, ..Config::default() });
+    let (mut pool, mut sender) = (Pool::new(8), tcp4());
+    let mut push = |gro: &mut Gro<Vec<u8>>| {
+        let mut packet = pool.take();
+        packet.load(Frag::all(sender.send(100, 0).bytes()), Start::Ip, &Tunnels::NONE);
+        gro.push(packet, Nanos(5), &mut pool);
+    };
+    let sizes = |gro: &mut Gro<Vec<u8>>| std::iter::from_fn(|| gro.pop()).map(|p| p.payload.len()).collect::<Vec<_>>();
+    (0..3).for_each(|_| push(&mut gro));
+    gro.reconfigure(Config { max_packets: 2, hold: 1000, ..Config::default() });
+    assert_eq!((sizes(&mut gro), gro.held()), (vec![300], 0));
+    (0..5).for_each(|_| push(&mut gro));
+    assert_eq!((sizes(&mut gro), gro.held()), (vec![200, 200], 1));
+    assert_eq!(gro.stats().packets, 8, "what was counted stays");
+    // Nothing may be asked of it that a fresh one would not take.
+    gro.reconfigure(Config { max_packets: usize::MAX, acks: true, ..Config::default() });
+    assert_eq!((gro.config().max_packets, gro.config().acks), (65_535, false));
+}
+
+#[test]
 fn a_flow_that_comes_back_after_eviction_stays_in_order() {
     let mut senders: Vec<_> = (0..3).map(|flow| Sender::tcp(Ip::V4(V4::new(1, 1, 2)), flow, 1, Vec::new())).collect();
     let packets: Vec<_> = [0, 1, 2, 0, 1, 2, 0].map(|flow| senders[flow].send(100, 0).bytes()).to_vec();

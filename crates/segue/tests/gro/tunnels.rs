@@ -1,12 +1,12 @@
 //! What joins inside tunnels: every form, over both versions of IP.
 
-use segue::gro::{Flush, Mismatch};
+use segue::gro::{Alone, Flush, Mismatch};
 use segue::packet::{LayerCsum, TrainCsum, Unit};
 use segue::wire::read_u16;
-use segue_testkit::build::{Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, V4, V6};
+use segue_testkit::build::{Gre, Ip, Remcsum, Shim, Tunnel, V4, V6};
 use segue_testkit::flow::Sender;
 
-use crate::bench::{Stream, every, run, tcp4, tunnel, v4, v6, wrap};
+use crate::bench::{Stream, bridge, every, run, tcp4, tunnel, v4, v6, wrap};
 
 const PLAIN: Gre = Gre { checksum: false, key: None, seq: None };
 const KEY: Gre = Gre { checksum: false, key: Some(42), seq: None };
@@ -117,15 +117,99 @@ fn tunnels_right_in_ip_join() {
     }
 }
 
+/// Ethernet frames in this tunnel, with and without a VLAN tag: all of them join.
+fn frames_join(shim: Shim, gre: Option<Gre>) {
+    for (outer, tag) in outers().into_iter().flat_map(|outer| [(outer.clone(), None), (outer, Some(6))]) {
+        for mut sender in every() {
+            let around = bridge(outer.clone(), shim, gre, tag);
+            let outcome = Stream::new(wrap(&around, run(&mut sender, 4))).joins();
+            outcome.counts(&[], &[(Flush::PollEnd, 1)], &[]);
+        }
+    }
+}
+
 #[test]
 fn ethernet_inside_gre_joins() {
-    let ethernet = Ethernet { dst: [2, 0, 0, 0, 0, 9], src: [2, 0, 0, 0, 0, 8], tags: vec![(0x8100, 6)] };
-    for outer in outers() {
-        for gre in [PLAIN, BOTH] {
-            let mut around = tunnel(outer.clone(), Shim::Gue(None), Some(gre), &v4());
-            around.ethernet = Some(ethernet.clone());
-            Stream::new(wrap(&around, run(&mut tcp4(), 3))).joins();
+    for gre in [PLAIN, KEY, BOTH] {
+        frames_join(Shim::Gue(None), Some(gre));
+        frames_join(Shim::Fou, Some(gre));
+        for (outer, mut sender) in outers().into_iter().zip(every()) {
+            let around = Tunnel { udp: None, ..bridge(outer, Shim::Fou, Some(gre), Some(6)) };
+            Stream::new(wrap(&around, run(&mut sender, 3))).joins();
         }
+    }
+}
+
+#[test]
+fn ethernet_inside_gue_and_fou_joins() {
+    frames_join(Shim::Gue(None), None);
+    frames_join(Shim::Gue(Some(Remcsum::Transport)), None);
+    frames_join(Shim::Fou, None);
+}
+
+#[test]
+fn vxlan_joins() {
+    frames_join(Shim::Vxlan(42, false), None);
+}
+
+#[test]
+fn vxlan_with_remote_checksums_joins_and_stays_remote() {
+    frames_join(Shim::Vxlan(42, true), None);
+    let around = bridge(v4(), Shim::Vxlan(42, true), None, None);
+    let outcome = Stream::new(wrap(&around, run(&mut tcp4(), 3))).joins();
+    let train = &outcome.trains[0];
+    assert!(matches!(train.offload.unit, Unit::Train { csum: TrainCsum::Partial, .. }));
+    assert!(train.offload.layers()[0].remote.is_some());
+    assert_eq!(outcome.stats.checksummed_bytes, 300, "the outer checksum is verified, and nothing else");
+}
+
+#[test]
+fn geneve_joins() {
+    frames_join(Shim::Geneve(42, 0), None);
+    joins(Shim::Geneve(42, 0), None);
+}
+
+#[test]
+fn geneve_with_options_joins() {
+    frames_join(Shim::Geneve(42, 5), None);
+    joins(Shim::Geneve(42, 1), None);
+}
+
+#[test]
+fn network_identifiers_part_flows() {
+    for shim in [Shim::Vxlan, |vni, _| Shim::Geneve(vni, 0)] {
+        let packets = run(&mut tcp4(), 2);
+        let [first, second] = [1, 2].map(|vni| bridge(v6(), shim(vni, false), None, None));
+        let stream = Stream::new([first.wrap(&packets[0]), second.wrap(&packets[1])]);
+        stream.gives(&[1, 1]).counts(&[], &[(Flush::PollEnd, 2)], &[]);
+    }
+}
+
+#[test]
+fn other_options_of_geneve_start_anew() {
+    let packets = run(&mut tcp4(), 2);
+    let around = bridge(v6(), Shim::Geneve(1, 3), None, None);
+    let mut stream = Stream::new([around.wrap(&packets[0]), around.wrap(&packets[1])]);
+    let other = around.wrap(&packets[1]);
+    stream.packets[1].0 = {
+        // A byte of the option, and the checksum that covers it.
+        let mut bytes = other;
+        bytes[40 + 8 + 8 + 5] ^= 1;
+        let field = u16::from_be_bytes([bytes[46], bytes[47]]);
+        let change = if bytes[40 + 8 + 8 + 5] & 1 == 0 { 1 } else { u16::MAX };
+        bytes[46..48].copy_from_slice(&field.wrapping_add(change).to_be_bytes());
+        bytes
+    };
+    stream.gives(&[1, 1]).counts(&[], &[(Flush::Mismatch, 1), (Flush::PollEnd, 1)], &[(Mismatch::TunnelHeader, 1)]);
+}
+
+#[test]
+fn tunnels_in_tunnels_join_up_to_the_one_limit() {
+    // Three IP headers: whoever they belong to, that is one too many.
+    for mut sender in every() {
+        let inside = bridge(v4(), Shim::Vxlan(1, false), None, None);
+        let twice = wrap(&bridge(v6(), Shim::Geneve(2, 0), None, None), wrap(&inside, run(&mut sender, 2)));
+        Stream::new(twice).gives(&[1, 1]).counts(&[(Alone::TooDeep, 2)], &[], &[]);
     }
 }
 

@@ -9,7 +9,7 @@ use segue::packet::{
 use segue::wire::{ipv4, ipv6, tcp, udp, write_u16};
 use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Remcsum, Shim, Tcp, Tunnel, Udp, V4, V6};
 use segue_testkit::oracle::{self, Owed, Ports, Report, verify_owed};
-use segue_testkit::strategy::{FOU_PORTS, GUE_PORT};
+use segue_testkit::strategy::{self, FOU_PORTS, GENEVE_PORT, GUE_PORT, VXLAN_PORT};
 use segue_testkit::{Rng, sum};
 
 pub(crate) const PORT_CSUM: Limits = Limits { csum: true, ..Limits::NONE };
@@ -52,7 +52,9 @@ impl Case {
     }
 
     pub(crate) fn has_remote_transport(&self) -> bool {
-        self.tunnels.iter().any(|t| matches!(t.udp, Some((_, Shim::Gue(Some(Remcsum::Transport))))))
+        self.tunnels
+            .iter()
+            .any(|t| matches!(t.udp, Some((_, Shim::Gue(Some(Remcsum::Transport)) | Shim::Vxlan(_, true)))))
     }
 
     /// The identification of the packet after `number` segments.
@@ -133,7 +135,9 @@ impl Case {
 pub(crate) fn layer_of(tunnel: &Tunnel, present: LayerCsum) -> Layer {
     let state = |is_present| if is_present { present } else { LayerCsum::Absent };
     let (udp, remote) = match tunnel.udp {
-        Some((udp, Shim::Gue(Some(Remcsum::Transport)))) => (udp.checksum, Some(Remote::Transport)),
+        Some((udp, Shim::Gue(Some(Remcsum::Transport)) | Shim::Vxlan(_, true))) => {
+            (udp.checksum, Some(Remote::Transport))
+        }
         Some((udp, Shim::Gue(Some(Remcsum::Gre)))) => (udp.checksum, Some(Remote::Gre)),
         Some((udp, _)) => (udp.checksum, None),
         None => (false, None),
@@ -166,17 +170,18 @@ pub(crate) fn scramble(packet: &mut Packet<Vec<u8>>) {
             Kind::Gre if header.len > 4 && head[at] & 0x80 != 0 => {
                 write_u16(head, at + 4, rubbish);
             }
-            Kind::Gre | Kind::Gue | Kind::Ethernet | Kind::Vlan => {}
+            _ => {}
         }
     }
 }
 
 pub(crate) fn tunnels() -> Tunnels {
-    FOU_PORTS.iter().fold(Tunnels::NONE.with_gue(GUE_PORT), |t, fou| t.with_fou(fou.0, fou.1))
+    let base = Tunnels::NONE.with_gue(GUE_PORT).with(VXLAN_PORT, Kind::Vxlan).with(GENEVE_PORT, Kind::Geneve);
+    FOU_PORTS.iter().fold(base, |t, fou| t.with_fou(fou.0, fou.1))
 }
 
 pub(crate) fn ports() -> Ports {
-    Ports { gue: vec![GUE_PORT], fou: FOU_PORTS.to_vec() }
+    strategy::ports()
 }
 
 pub(crate) fn load(bytes: &[u8], start: Start) -> Packet<Vec<u8>> {
@@ -298,11 +303,7 @@ pub(crate) fn v6(net: u8) -> Ip {
 }
 
 pub(crate) fn over_udp(ip: Ip, shim: Shim, gre: Option<Gre>, checksum: bool, inner_is_v4: bool) -> Tunnel {
-    let dst_port = match (shim, gre) {
-        (Shim::Fou, Some(_)) => FOU_PORTS[2].0,
-        (Shim::Fou, None) => FOU_PORTS[usize::from(!inner_is_v4)].0,
-        _ => GUE_PORT,
-    };
+    let dst_port = strategy::port_of(shim, gre.is_some(), false, inner_is_v4);
     Tunnel { ip, udp: Some((Udp { src_port: 0xc123, dst_port, checksum }, shim)), gre, ethernet: None }
 }
 
@@ -339,6 +340,25 @@ pub(crate) fn every_tunnel(inner_is_v4: bool) -> Vec<Tunnel> {
                 tunnel.ethernet = Some(bridged);
                 all.push(tunnel);
             }
+        }
+        let bridged = Ethernet { tags: vec![(0x8100, 5)], ..Ethernet::default() };
+        for (shim, ethernet, checksum) in [
+            (Shim::Fou, true, true),
+            (Shim::Gue(None), true, false),
+            (Shim::Gue(Some(Remcsum::Transport)), true, true),
+            (Shim::Vxlan(0x12_3456, false), true, true),
+            (Shim::Vxlan(0x12_3456, false), true, false),
+            (Shim::Vxlan(0xff_ffff, true), true, true),
+            (Shim::Geneve(0x12_3456, 0), true, true),
+            (Shim::Geneve(0x12_3456, 3), true, false),
+            (Shim::Geneve(0x12_3456, 1), false, true),
+        ] {
+            let mut tunnel = over_udp(ip.clone(), shim, None, checksum, inner_is_v4);
+            tunnel.ethernet = ethernet.then(|| bridged.clone());
+            if let Some((udp, _)) = &mut tunnel.udp {
+                udp.dst_port = strategy::port_of(shim, false, ethernet, inner_is_v4);
+            }
+            all.push(tunnel);
         }
     }
     all

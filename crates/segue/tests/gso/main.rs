@@ -1,6 +1,9 @@
 //! Segmentation against frames that the testkit builds one by one, and against its oracle.
 
 mod case;
+mod cut;
+mod fragments;
+mod judge;
 mod properties;
 mod refusals;
 mod single;

@@ -12,7 +12,7 @@ fn any_limits() -> impl Strategy<Value = Limits> {
     any::<(bool, bool)>().prop_map(|(csum, outer_csum)| Limits { csum, outer_csum, ..Limits::NONE })
 }
 
-fn any_case() -> impl Strategy<Value = Case> {
+pub(crate) fn any_case() -> impl Strategy<Value = Case> {
     let fixed = any::<(u16, bool)>();
     (strategy::packet(6000), 8_usize..1500, any::<bool>(), fixed).prop_flat_map(|(inner, size, is_tunnelled, fixed)| {
         let is_v4 = matches!(inner.ip, Ip::V4(_));

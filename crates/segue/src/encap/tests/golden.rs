@@ -32,6 +32,9 @@ fn both_ways(config: Config, inner: Packet<Vec<u8>>, wire: &str) -> Packet<Vec<u
     let tunnels = match config.carrier {
         Carrier::Gue { .. } => Tunnels::NONE.with_gue(config.dport),
         Carrier::Fou => Tunnels::NONE.with_fou(config.dport, config.mode.protocol(original[0] >> 4)),
+        Carrier::Vxlan { .. } => Tunnels::NONE.with(config.dport, Kind::Vxlan),
+        Carrier::Geneve { .. } => Tunnels::NONE.with(config.dport, Kind::Geneve),
+        Carrier::Bare => Tunnels::NONE,
     };
     let mut parsed = Packet::default();
     parsed.load(Frag::all(hex(wire)), Start::Ip, &tunnels);
@@ -45,7 +48,10 @@ fn decapsulate(config: Config, wire: &[u8]) -> Packet<Vec<u8>> {
     let mut out = load(b"rubbish that must not stay");
     let result = Decapsulator::new(opposite(&config)).unwrap().pull_packet(Frag::all(wire.to_vec()), &mut out);
     assert_eq!(result.map_err(Reason::name), Ok(()));
-    assert_eq!(out.layout, load(&bytes_of(&out)).layout);
+    let mut again = Packet::default();
+    let start = if config.mode.is_ethernet() { Start::Ethernet } else { Start::Ip };
+    again.load(Frag::all(bytes_of(&out)), start, &Tunnels::NONE);
+    assert_eq!(out.layout, again.layout);
     assert!(out.offload.layers().is_empty());
     out
 }
@@ -199,7 +205,7 @@ fn f_fou_over_ipv6_with_and_without_checksum() {
     assert_eq!(wire[40..], hex(&format!("c00015b300265cbd {UDP}")));
     assert_eq!(bytes_of(&decapsulate(config, &wire)), hex(UDP));
 
-    let config = Config { csum: false, ..config };
+    let config = Config { csum: false, zero_csum6: true, ..config };
     let mut packet = load(&hex(UDP));
     Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
     assert_eq!(packet.offload.layers()[0].udp, LayerCsum::Absent);
@@ -338,7 +344,7 @@ fn ttl_dscp_and_dont_fragment_follow_their_rules() {
     };
     let config = sender(Mode::Ipip, PLAIN);
     assert_eq!(outer(config), (0xb9, 64, true));
-    let fixed = Config { tos: Tos::Fixed(0x22), ttl: Ttl::Inherit, pmtudisc: false, ..config };
+    let fixed = Config { tos: Tos::Fixed(0x22), ttl: Ttl::Inherit, df: Df::Inherit, ..config };
     assert_eq!(outer(fixed), (0x21, 0x1f, false));
 
     let mut packet = load(&hex(UDP));
@@ -390,4 +396,151 @@ fn surplus_gue_words_are_skipped_up_to_the_longest_header() {
     assert_eq!(decap.pull(Frag::all(hex(&datagram)), &meta, &mut out), Ok(()));
     assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
     assert_eq!(bytes_of(&out), hex(UDP_PRIMED));
+}
+
+const MACS: &str = "020000000002 020000000001";
+/// Example H: UDP "hello rco", primed, with an identification of 1.
+const FRAME_PRIMED: &str =
+    "020000000002 020000000001 0800 45000025000140004011ac9fc6120101c6120102 03e807d000118e4a 68656c6c6f2072636f";
+
+fn load_frame(text: &str, unit: Option<Unit>) -> Packet<Vec<u8>> {
+    let mut packet = Packet::default();
+    packet.load(Frag::all(hex(text)), Start::Ethernet, &Tunnels::NONE);
+    packet.offload.unit = unit.unwrap_or(packet.offload.unit);
+    packet
+}
+
+fn vxlan(vni: u32, remcsum: bool) -> Carrier {
+    Carrier::Vxlan { vni, remcsum, takes_remcsum: true }
+}
+
+#[test]
+fn h_vxlan_with_remote_checksum() {
+    let config = Config { slots: SourcePorts::Fixed(0xc000), ..sender(Mode::Ethernet, vxlan(0x123456, true)) };
+    let out = both_ways(
+        config,
+        load_frame(FRAME_PRIMED, Some(Unit::Whole(Csum::Partial))),
+        "45000057000040004011ae6ec6120001c6120002 c00012b500436438 08200000 12345691
+         020000000002 020000000001 0800 45000025000140004011ac9fc6120101c6120102
+         03e807d000118e4a 68656c6c6f2072636f",
+    );
+    assert_eq!(out.offload.unit, Unit::Whole(Csum::Partial));
+}
+
+#[test]
+fn a_vxlan_receiver_that_takes_no_remote_checksum_refuses_it() {
+    let config = sender(Mode::Ethernet, vxlan(0x123456, true));
+    let mut frame = load_frame(FRAME_PRIMED, Some(Unit::Whole(Csum::Partial)));
+    Encapsulator::new(config).unwrap().push(&mut frame).unwrap();
+    let carrier = Carrier::Vxlan { vni: 0x123456, remcsum: false, takes_remcsum: false };
+    let mut decap = Decapsulator::new(opposite(&Config { carrier, ..config })).unwrap();
+    let result = decap.pull_packet(Frag::all(seal(&frame)), &mut Packet::default());
+    assert_eq!(result.map_err(Reason::name), Err("remcsum_unwanted"));
+}
+
+#[test]
+fn frames_without_ip_have_their_outer_checksums_at_once() {
+    let arp = format!("{MACS} 0806 0001080006040001 020000000001 c6120101 000000000000 c6120102");
+    let tap = Mode::GreTap(GreOptions { ocsum: true, icsum: true, ..GreOptions::default() });
+    let both = [address("198.18.0.1"), address("2001:db8::1")].map(|local| {
+        let remote = if local.is_ipv4() { address("198.18.0.2") } else { address("2001:db8::2") };
+        (local, remote)
+    });
+    let carried = [
+        (Mode::Ethernet, vxlan(7, false)),
+        (Mode::Ethernet, vxlan(7, true)),
+        (Mode::Ethernet, Carrier::Geneve { vni: 7 }),
+        (Mode::Ethernet, Carrier::Gue { remcsum: false }),
+        (tap, Carrier::Bare),
+        (tap, Carrier::Gue { remcsum: false }),
+    ];
+    for (local, remote) in both {
+        for (mode, carrier) in carried {
+            let config = Config { local, remote, ..Config::new(mode, carrier, local, remote) };
+            let mut frame = load_frame(&arp, None);
+            Encapsulator::new(config).unwrap().push(&mut frame).unwrap();
+            assert!(frame.offload.layers().is_empty());
+            let wire = bytes_of(&frame);
+            // The receiver verifies every checksum that is there.
+            let out = decapsulate(config, &wire);
+            assert_eq!(bytes_of(&out), hex(&arp));
+            let mut decap = Decapsulator::new(opposite(&config)).unwrap();
+            let mut bad = wire.clone();
+            *bad.last_mut().unwrap() ^= 1;
+            assert!(decap.pull_packet(Frag::all(bad), &mut Packet::default()).is_err(), "{mode:?} {carrier:?}");
+        }
+    }
+}
+
+#[test]
+fn geneve_carries_frames_with_tags() {
+    let frame = format!("{MACS} 8100 2005 0800 4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869");
+    let out = both_ways(
+        sender(Mode::Ethernet, Carrier::Geneve { vni: 0x123456 }),
+        load_frame(&frame, None),
+        &format!("45000054000040004011ae71c6120001c6120002 c00017c10040 CSUM 0000 6558 1234 5600 {frame}").replace(
+            "CSUM",
+            &{
+                let mut packet = load_frame(&frame, None);
+                let config = sender(Mode::Ethernet, Carrier::Geneve { vni: 0x123456 });
+                Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
+                let wire = seal(&packet);
+                format!("{:02x}{:02x}", wire[26], wire[27])
+            },
+        ),
+    );
+    assert!(!matches!(out.offload.unit, Unit::Whole(Csum::Partial)));
+}
+
+#[test]
+fn bare_packets_have_nothing_but_the_outer_header() {
+    let plain = "4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
+    let out = both_ways(
+        sender(Mode::Ipip, Carrier::Bare),
+        load(&hex(plain)),
+        &format!("45000032000040004004aea0c6120001c6120002 {plain}"),
+    );
+    assert_eq!(out.offload.unit, Unit::Whole(Csum::Unknown));
+    let gre = format!("45000036000040004 02fae71c6120001c6120002 0000 0800 {plain}");
+    both_ways(sender(self::gre(None, false), Carrier::Bare), load(&hex(plain)), &gre);
+}
+
+#[test]
+fn what_the_kernel_left_unfinished_is_owed_and_what_it_joined_is_a_train() {
+    let config = Config { unfinished: Some(100), ..sender(Mode::Ipip, Carrier::Bare) };
+    let back = opposite(&config);
+    for (len, trust, unit) in [
+        (10, Some(100), Unit::Whole(Csum::Partial)),
+        (10, None, Unit::Whole(Csum::Unknown)),
+        (
+            200,
+            Some(100),
+            Unit::Train {
+                csum: crate::packet::TrainCsum::Partial,
+                gso: crate::packet::Gso { kind: crate::packet::GsoKind::Tcp, size: 60, fixed_ids: 0 },
+            },
+        ),
+    ] {
+        let mut inner = hex(TCP_PRIMED);
+        inner.resize(40 + len, 0x5a);
+        let total = inner.len() as u16;
+        put(&mut inner, 2, total);
+        put(&mut inner, 10, 0);
+        let field = !naive_sum(&inner[..20]);
+        put(&mut inner, 10, field);
+        let primed = naive_sum(&pseudo(&inner, 0, 20, 6));
+        put(&mut inner, 36, primed);
+        let mut packet = load(&inner);
+        Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
+        let mut out = Packet::default();
+        let mut decap = Decapsulator::new(Config { unfinished: trust, ..back }).unwrap();
+        decap.pull_packet(Frag::all(bytes_of(&packet)), &mut out).unwrap();
+        assert_eq!(out.offload.unit, unit);
+        // One that is only wrong stays wrong.
+        put(&mut inner, 36, primed ^ 1);
+        let mut packet = load(&inner);
+        Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
+        decap.pull_packet(Frag::all(bytes_of(&packet)), &mut out).unwrap();
+        assert_eq!(out.offload.unit, Unit::Whole(Csum::Unknown));
+    }
 }

@@ -4,6 +4,8 @@
 mod golden;
 mod property;
 mod refusals;
+mod too_big;
+mod toy;
 
 use core::net::IpAddr;
 

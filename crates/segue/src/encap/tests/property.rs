@@ -94,7 +94,8 @@ fn config() -> impl Strategy<Value = Config> {
             let (local, remote) = if v4 { ("198.18.0.1", "198.18.0.2") } else { ("2001:db8::1", "2001:db8::2") };
             let csum = csum || carrier == Carrier::Gue { remcsum: true };
             let config = Config::new(mode, carrier, address(local), address(remote));
-            Config { csum, pmtudisc, slots, seed, ttl: Ttl::Inherit, ..config }
+            let df = if pmtudisc { Df::Set } else { Df::Inherit };
+            Config { csum, zero_csum6: !csum, df, slots, seed, ttl: Ttl::Inherit, ..config }
         },
     )
 }

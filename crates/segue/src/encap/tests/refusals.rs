@@ -396,12 +396,13 @@ fn a_zero_checksum_over_ipv6_only_where_the_tunnel_does_without() {
         local: address("2001:db8::1"),
         remote: address("2001:db8::2"),
         csum: false,
+        zero_csum6: true,
         ..sender(Mode::Ipip, Carrier::Gue { remcsum: false })
     };
     let mut packet = load(&hex(UDP));
     Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
     let fate = |csum| {
-        let mut decap = Decapsulator::new(Config { csum, ..opposite(&config) }).unwrap();
+        let mut decap = Decapsulator::new(Config { csum, zero_csum6: !csum, ..opposite(&config) }).unwrap();
         decap.pull_packet(Frag::all(seal(&packet)), &mut Packet::default())
     };
     assert_eq!(fate(false), Ok(()));

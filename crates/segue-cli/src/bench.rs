@@ -1,0 +1,87 @@
+//! `segue bench`: tables of measurements beside what others published.
+
+use segue_lab::bench::{self, Select, Settings};
+use segue_lab::{LabError, interrupt};
+
+use crate::args::Bench;
+use crate::error::{Error, Kind};
+use crate::lab::failure;
+use crate::out::Out;
+use crate::progress::Shown;
+use crate::{units, version};
+
+/// Runs the command.
+pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
+    if let Some(words) = &args.end {
+        let said = bench::end(words).map_err(|error| {
+            Error::system("the load ended", &error, "segue bench --help").why("this is one end of a bench")
+        })?;
+        out.data(&(said + "\n"));
+        return Ok(());
+    }
+    let name = args.name.as_deref().ok_or_else(|| {
+        Error::new(Kind::Missing, "`bench` needs the name of a bench", "segue bench lro")
+            .why(format!("they are: {}", bench::NAMES.join(", ")))
+    })?;
+    let found = bench::named(name).map_err(of_bench)?;
+    let settings = settings(args).map_err(of_bench)?;
+    if args.list {
+        let (rows, time) = found.size(&settings).map_err(of_bench)?;
+        if out.json {
+            let value = serde_json::json!({
+                "bench": found.name, "title": found.title, "rows": rows, "seconds": time.as_secs(), "words": found.words(),
+            });
+            out.value(&value);
+        } else {
+            out.data(&format!("{}: {}\n", found.name, found.title));
+            out.data(&format!("{rows} rows, about {}\n", units::long_duration(time)));
+            out.data(&format!("words of rows: {}\n", found.words().join(" ")));
+        }
+        return Ok(());
+    }
+    interrupt::catch().map_err(|error| {
+        Error::system("cannot catch signals", &error, "segue doctor").why("the kernel refused a signal handler")
+    })?;
+    segue_lab::enter_user_namespace().map_err(of_bench)?;
+    let mut progress = Shown::new(&args.progress, out.quiet);
+    let outcome = found.run(&settings, &mut progress);
+    progress.clear();
+    let table = outcome.map_err(of_bench)?;
+    if out.json {
+        out.data(&(table.to_json(out.pretty) + "\n"));
+        return Ok(());
+    }
+    out.data(&found.text(&table));
+    out.data(&format!("\n{}", table.caption()));
+    Ok(())
+}
+
+fn settings(args: &Bench) -> Result<Settings, LabError> {
+    Ok(Settings {
+        segue: std::env::current_exe().map_err(|error| LabError::System {
+            what: "find the program segue".to_owned(),
+            source: error,
+            hint: "start it by its path".to_owned(),
+        })?,
+        runs: args.runs.unwrap_or(if args.quick { 1 } else { 5 }),
+        seconds: args.seconds.unwrap_or(if args.quick { 1 } else { 2 }),
+        select: match (args.all, args.quick) {
+            (true, _) => Select::All,
+            (false, true) => Select::Quick,
+            (false, false) => Select::Usual,
+        },
+        rows: args.rows.clone(),
+        quota: args.quota,
+        simd: Some(version::simd()),
+    })
+}
+
+fn of_bench(error: LabError) -> Error {
+    let mut made = failure(error);
+    for (lab, bench) in [("segue lab --help", "segue bench --help"), ("segue lab", "segue bench")] {
+        if made.hint == lab {
+            made.hint = bench.to_owned();
+        }
+    }
+    made
+}

@@ -1,0 +1,303 @@
+//! `segue.set/1`: settings of a running instance, as they are listed and asked for.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Kind, printable};
+use crate::words::parse::{integer, list, nearest};
+
+/// The id of this document's shape.
+pub(crate) const SCHEMA: &str = "segue.set/1";
+
+/// What `segue set -j` prints.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Document {
+    /// Always `segue.set/1`.
+    pub(crate) schema: String,
+    /// The instance's name.
+    pub(crate) instance: String,
+    /// Its settings, all of them or those that were named, as they are now.
+    pub(crate) knobs: Vec<Knob>,
+    /// What was changed, in the order in which it was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) changed: Vec<Change>,
+    /// Counters that were named, such as `net.gso.stats`, by the name of the port.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) stats: Vec<Stats>,
+}
+
+/// One setting.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Knob {
+    /// Its name.
+    pub(crate) name: String,
+    /// What it is now.
+    pub(crate) value: Setting,
+    /// What it was at the start.
+    pub(crate) default: Setting,
+    /// Smallest number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) min: Option<u64>,
+    /// Largest number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max: Option<u64>,
+    /// The names that it takes, where it takes names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) values: Vec<String>,
+    /// The unit of a number; empty for none.
+    #[serde(default)]
+    pub(crate) unit: String,
+    /// One sentence.
+    pub(crate) help: String,
+    /// Why it cannot be changed; missing where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fixed: Option<String>,
+    /// What another one must be for this one to be anything but 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) needs: Option<Needs>,
+}
+
+/// What another setting must be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Needs {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its value.
+    pub(crate) value: Setting,
+}
+
+/// A value: a number, or one of the names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Setting {
+    /// A number; 0 and 1 are off and on.
+    Number(u64),
+    /// A name.
+    Name(String),
+}
+
+impl std::fmt::Display for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Setting::Number(number) => number.fmt(f),
+            Setting::Name(name) => f.write_str(&printable(name)),
+        }
+    }
+}
+
+/// A setting that was changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Change {
+    /// Its name.
+    pub(crate) name: String,
+    /// What it was.
+    pub(crate) before: Setting,
+    /// What it is now.
+    pub(crate) value: Setting,
+}
+
+/// Counters that are read under the name of a setting.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Stats {
+    /// The name that was asked for.
+    pub(crate) name: String,
+    /// Counters by port, those of groups with the group in front (`flushes.full`).
+    pub(crate) ports: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>>,
+}
+
+/// What is wrong with a wish.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Wrong {
+    /// Whether the name is wrong, or else the value.
+    pub(crate) is_name: bool,
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+    /// What to write beside the caret.
+    pub(crate) note: String,
+    pub(crate) nearest: Option<String>,
+    /// What would be right, one or more lines.
+    pub(crate) good: String,
+}
+
+impl Knob {
+    /// What it takes, for people.
+    pub(crate) fn takes(&self) -> String {
+        if !self.values.is_empty() {
+            return list(&self.values.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        match (self.min, self.max) {
+            (Some(0), Some(1)) => "0 or 1".to_owned(),
+            (min, max) => {
+                let unit = if self.unit.is_empty() { String::new() } else { format!(" {}", self.unit) };
+                format!("{} to {}{unit}", min.unwrap_or(0), max.unwrap_or(u64::MAX))
+            }
+        }
+    }
+
+    /// The number that stands for `text`. `off` and `on` are 0 and 1.
+    fn number(&self, text: &str) -> Option<u64> {
+        if !self.values.is_empty() {
+            return self.values.iter().position(|value| value == text).map(|at| at as u64);
+        }
+        let (min, max) = (self.min.unwrap_or(0), self.max.unwrap_or(u64::MAX));
+        let number = match text {
+            "off" if max == 1 => 0,
+            "on" if max == 1 => 1,
+            _ => integer(text)?,
+        };
+        (min..=max).contains(&number).then_some(number)
+    }
+
+    /// A number in the form in which it is shown.
+    pub(crate) fn setting(&self, number: u64) -> Setting {
+        match usize::try_from(number).ok().and_then(|at| self.values.get(at)) {
+            Some(name) => Setting::Name(name.clone()),
+            None => Setting::Number(number),
+        }
+    }
+}
+
+/// The knob `name` and the number for `text`, if it can be set so with `knobs` as they are.
+pub(crate) fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob, u64), Wrong> {
+    let knob = find(knobs, name)?;
+    let wrong = |kind, message: String, note: String, good: String| Wrong {
+        is_name: false,
+        kind,
+        message,
+        note,
+        nearest: None,
+        good,
+    };
+    let Some(number) = knob.number(text) else {
+        let near = nearest(text, knob.values.iter().map(String::as_str)).map(str::to_owned);
+        let note = match &near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("expected {}", knob.takes()),
+        };
+        let message = format!("`{}` is not a value of {name}", printable(text));
+        return Err(Wrong {
+            nearest: near,
+            ..wrong(Kind::BadValue, message, note, format!("{name} {}", knob.takes()))
+        });
+    };
+    let value = knob.setting(number);
+    if let Some(why) = &knob.fixed
+        && value != knob.value
+    {
+        let message = format!("{name} cannot be changed here");
+        return Err(wrong(Kind::Conflict, message, why.clone(), format!("leave it at {}", knob.value)));
+    }
+    if let Some(needs) = &knob.needs
+        && number != 0
+        && knobs.iter().any(|other| other.name == needs.name && other.value != needs.value)
+    {
+        let message = format!("{name} needs {} {}", needs.name, needs.value);
+        let note =
+            format!("it is {} now", knobs.iter().find(|k| k.name == needs.name).map_or(&needs.value, |k| &k.value));
+        return Err(wrong(Kind::Conflict, message, note, format!("first {} {}", needs.name, needs.value)));
+    }
+    Ok((knob, number))
+}
+
+/// Sets a knob of a list, as an instance would.
+pub(crate) fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wrong> {
+    let (knob, number) = check(knobs, name, text)?;
+    let value = knob.setting(number);
+    if let Some(knob) = knobs.iter_mut().find(|knob| knob.name == name) {
+        knob.value = value;
+    }
+    Ok(())
+}
+
+/// The knob `name`, or the list of those that there are.
+pub(crate) fn find<'a>(knobs: &'a [Knob], name: &str) -> Result<&'a Knob, Wrong> {
+    knobs.iter().find(|knob| knob.name == name).ok_or_else(|| unknown(knobs, name))
+}
+
+/// What to say of a name that is none.
+pub(crate) fn unknown(knobs: &[Knob], name: &str) -> Wrong {
+    let names = || knobs.iter().map(|knob| knob.name.as_str()).chain(STATS.iter().map(|stats| stats.0));
+    let near = nearest(name, names()).map(str::to_owned);
+    // The names have much in common: whoever writes no more than the end of one means that one.
+    let ends =
+        |known: &&str| !name.is_empty() && known.rsplit('.').next() == Some(name.rsplit('.').next().unwrap_or(name));
+    let near = near.or_else(|| names().find(ends).map(str::to_owned));
+    Wrong {
+        is_name: true,
+        kind: Kind::UnknownWord,
+        message: format!("no knob is called `{}`", printable(name)),
+        note: near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?")),
+        nearest: near,
+        good: names().collect::<Vec<_>>().join("\n"),
+    }
+}
+
+/// Counters that can be read as if they were settings, and what they are about.
+pub(crate) const STATS: &[(&str, &str)] = &[
+    ("net.gso.stats", "trains cut, trains that went whole, drops of GSO"),
+    ("net.gro.stats", "packets joined, and why trains ended and packets stayed alone"),
+    ("net.ack.stats", "acknowledgments that gave way to newer ones"),
+    ("net.remcsum.stats", "packets whose checksum was left to the far end"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn knob(name: &str, value: Setting, min: u64, max: u64, values: &[&str]) -> Knob {
+        Knob {
+            name: name.into(),
+            default: value.clone(),
+            value,
+            min: values.is_empty().then_some(min),
+            max: values.is_empty().then_some(max),
+            values: values.iter().map(|value| (*value).to_owned()).collect(),
+            unit: String::new(),
+            help: "a knob".into(),
+            fixed: None,
+            needs: None,
+        }
+    }
+
+    fn knobs() -> Vec<Knob> {
+        let profile = knob("net.gro.dev.e.profile", Setting::Name("strict".into()), 0, 0, &["strict", "lro"]);
+        let mut ack = knob("net.ack.dev.e.enable_ack", Setting::Number(0), 0, 1, &[]);
+        ack.needs = Some(Needs { name: profile.name.clone(), value: Setting::Name("lro".into()) });
+        let mut fixed = knob("net.remcsum.dev.u.enable_remcsum", Setting::Number(0), 0, 1, &[]);
+        fixed.fixed = Some("made without it".into());
+        vec![knob("net.inet.tcp.gso", Setting::Number(1), 0, 1, &[]), profile, ack, fixed]
+    }
+
+    #[test]
+    fn good_values_become_numbers() {
+        let knobs = knobs();
+        for (name, text, number) in [
+            ("net.inet.tcp.gso", "0", 0),
+            ("net.inet.tcp.gso", "on", 1),
+            ("net.gro.dev.e.profile", "lro", 1),
+            ("net.ack.dev.e.enable_ack", "off", 0),
+            ("net.remcsum.dev.u.enable_remcsum", "0", 0),
+        ] {
+            assert_eq!(check(&knobs, name, text).map(|(_, n)| n), Ok(number), "{name} {text}");
+        }
+    }
+
+    #[test]
+    fn bad_names_and_values_get_the_list_of_good_ones() {
+        let knobs = knobs();
+        let wrong = |name: &str, text: &str| check(&knobs, name, text).unwrap_err();
+        let unknown = wrong("net.inet.tcp.gsoo", "1");
+        assert_eq!((unknown.is_name, unknown.nearest.as_deref()), (true, Some("net.inet.tcp.gso")));
+        for name in knobs.iter().map(|knob| knob.name.as_str()).chain(["net.gso.stats"]) {
+            assert!(unknown.good.lines().any(|line| line == name), "{}", unknown.good);
+        }
+        assert_eq!(wrong("enable_ack", "1").nearest.as_deref(), Some("net.ack.dev.e.enable_ack"));
+        for text in ["2", "-1", "+1", "", "yes", "18446744073709551616"] {
+            assert_eq!(wrong("net.inet.tcp.gso", text).note, "expected 0 or 1", "{text}");
+        }
+        assert_eq!(wrong("net.gro.dev.e.profile", "0").note, "expected strict or lro");
+        assert_eq!(wrong("net.gro.dev.e.profile", "stric").note, "did you mean `strict`?");
+        assert_eq!(wrong("net.ack.dev.e.enable_ack", "1").good, "first net.gro.dev.e.profile lro");
+        assert_eq!(wrong("net.remcsum.dev.u.enable_remcsum", "1").note, "made without it");
+    }
+}

@@ -1,0 +1,116 @@
+//! The settings of a running instance: from the datapath's form to that of the control socket, and back.
+
+use std::sync::Arc;
+
+use segue_datapath::knobs::{Knobs, Values};
+
+use crate::control::knobs::{self as model, Change, Needs, Setting};
+use crate::error::{Error, Kind};
+
+/// What turns the knobs of an instance from outside.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Desk(Arc<Knobs>);
+
+impl Desk {
+    pub(crate) fn new(knobs: Arc<Knobs>) -> Desk {
+        Desk(knobs)
+    }
+
+    /// Every knob as it is now.
+    pub(crate) fn list(&self) -> Vec<model::Knob> {
+        listed(&self.0)
+    }
+
+    /// Sets all of them, or none where one of them cannot be.
+    pub(crate) fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
+        set(&self.0, wishes).map_err(|(_, wrong)| failure(&wrong))
+    }
+}
+
+/// The knobs of an instance as it is to start: `preset` is what its words say, `wishes` what was asked for beside.
+pub(crate) fn prepare(mut knobs: Knobs, preset: &[(String, u64)], wishes: &[(String, String)]) -> Result<Knobs, Error> {
+    for (name, value) in preset {
+        // Names that this program made itself.
+        if knobs.preset(name, *value).is_err() {
+            return Err(Error::new(Kind::Internal, format!("{name} cannot be {value}"), "segue --version -v -j")
+                .why("the words of the command and the knobs disagree"));
+        }
+    }
+    set(&knobs, wishes).map_err(|(_, wrong)| failure(&wrong))?;
+    Ok(knobs)
+}
+
+/// As [`prepare`] to the end; which of the wishes is wrong, and why.
+pub(crate) fn set(knobs: &Knobs, wishes: &[(String, String)]) -> Result<Vec<Change>, (usize, model::Wrong)> {
+    // A copy takes the wishes one after the other, since one may be what the next one needs.
+    let mut shadow = listed(knobs);
+    let mut numbers = Vec::new();
+    for (at, (name, text)) in wishes.iter().enumerate() {
+        let (knob, number) = model::check(&shadow, name, text).map_err(|wrong| (at, wrong))?;
+        let value = knob.setting(number);
+        if let Some(knob) = shadow.iter_mut().find(|knob| knob.name == *name) {
+            knob.value = value.clone();
+        }
+        numbers.push((name, number, value));
+    }
+    let mut changed = Vec::new();
+    for (name, number, value) in numbers {
+        let Some((knob, _)) = knobs.get(name) else { continue };
+        // Only this thread sets them, so that what was checked still holds.
+        if let Ok(before) = knobs.set(name, number) {
+            changed.push(Change { name: name.clone(), before: setting(knob.values, before), value });
+        }
+    }
+    Ok(changed)
+}
+
+/// Every knob in the form of the control socket.
+pub(crate) fn listed(knobs: &Knobs) -> Vec<model::Knob> {
+    let shown = |(knob, value): (&segue_datapath::knobs::Knob, u64)| {
+        let (min, max, values) = match knob.values {
+            Values::Switch => (Some(0), Some(1), &[][..]),
+            Values::Number { min, max } => (Some(min), Some(max), &[][..]),
+            Values::Names(names) => (None, None, names),
+        };
+        model::Knob {
+            name: knob.name.clone(),
+            value: setting(knob.values, value),
+            default: setting(knob.values, knob.default),
+            min,
+            max,
+            values: values.iter().map(|name| (*name).to_owned()).collect(),
+            unit: knob.unit.to_owned(),
+            help: knob.help.to_owned(),
+            fixed: knob.fixed.map(str::to_owned),
+            needs: knob.needs.as_ref().map(|(name, value)| {
+                let values = knobs.get(name).map_or(Values::Switch, |(other, _)| other.values);
+                Needs { name: name.clone(), value: setting(values, *value) }
+            }),
+        }
+    };
+    knobs.iter().map(shown).collect()
+}
+
+fn setting(values: Values, value: u64) -> Setting {
+    match values {
+        Values::Names(names) => match usize::try_from(value).ok().and_then(|at| names.get(at)) {
+            Some(name) => Setting::Name((*name).to_owned()),
+            None => Setting::Number(value),
+        },
+        Values::Switch | Values::Number { .. } => Setting::Number(value),
+    }
+}
+
+/// The failure for a wish that stands by itself.
+pub(crate) fn failure(wrong: &model::Wrong) -> Error {
+    let why = if wrong.note.is_empty() { "these are the names that there are" } else { &wrong.note };
+    Error::new(wrong.kind, wrong.message.clone(), wrong.good.clone()).why(why)
+}
+
+/// `KNOB=VALUE`.
+pub(crate) fn wish(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected KNOB=VALUE".to_owned()),
+    }
+}

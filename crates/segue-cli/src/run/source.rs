@@ -1,0 +1,75 @@
+//! The text of a configuration file, and errors that point into it.
+
+use std::ops::Range;
+
+use crate::error::{Error, Kind, Source};
+
+/// Most errors that are shown at once.
+const MOST: usize = 20;
+
+/// A file that was read.
+#[derive(Clone, Debug)]
+pub(super) struct Text {
+    /// Its name as it was given.
+    pub(super) file: String,
+    pub(super) text: String,
+}
+
+impl Text {
+    /// An error at bytes `span`.
+    pub(super) fn error(&self, span: &Range<usize>, message: impl Into<String>, note: impl Into<String>) -> Error {
+        let mut error = Error::new(Kind::Config, message, "segue help run");
+        error.source = Some(Box::new(self.place(span, note.into(), None)));
+        error
+    }
+
+    /// Makes `error` one that points at `span`; what it pointed at before goes.
+    pub(super) fn at(&self, span: &Range<usize>, mut error: Error) -> Error {
+        let (note, nearest) = error.place.take().map_or_else(Default::default, |place| (place.note, place.nearest));
+        error.source = Some(Box::new(self.place(span, note, nearest)));
+        error.kind = Kind::Config;
+        error
+    }
+
+    /// The line of a byte, from 1.
+    pub(super) fn line(&self, at: usize) -> usize {
+        1 + self.text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count()
+    }
+
+    fn place(&self, span: &Range<usize>, note: String, nearest: Option<String>) -> Source {
+        let before = self.text.get(..span.start).unwrap_or(&self.text);
+        let start = before.rfind('\n').map_or(0, |at| at + 1);
+        let text: String = self.text.get(start..).unwrap_or_default().lines().next().unwrap_or_default().to_owned();
+        let column = self.text.get(start..span.start).unwrap_or_default().chars().count();
+        let wide = self.text.get(span.clone()).unwrap_or_default().lines().next().unwrap_or_default().chars().count();
+        let width = wide.clamp(1, text.chars().count().saturating_sub(column).max(1));
+        Source {
+            file: self.file.clone(),
+            line: self.line(span.start),
+            column: column + 1,
+            width,
+            text,
+            note,
+            nearest,
+            more: Vec::new(),
+        }
+    }
+}
+
+/// All errors as one, in the order of their lines; `None` where there are none.
+pub(super) fn together(errors: Vec<Error>) -> Option<Error> {
+    let apart = |mut error: Error| {
+        let more = error.source.as_mut().map(|source| std::mem::take(&mut source.more)).unwrap_or_default();
+        std::iter::once(error).chain(more)
+    };
+    let mut errors: Vec<Error> = errors.into_iter().flat_map(apart).collect();
+    errors.sort_by_key(|error| error.source.as_ref().map_or((0, 0), |source| (source.line, source.column)));
+    errors.truncate(MOST);
+    let mut errors = errors.into_iter();
+    let mut first = errors.next()?;
+    // What points nowhere stands by itself.
+    if let Some(source) = &mut first.source {
+        source.more = errors.collect();
+    }
+    Some(first)
+}

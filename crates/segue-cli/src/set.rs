@@ -1,0 +1,178 @@
+//! `segue set`: settings of a running instance, read and changed while packets move.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use crate::args::Set;
+use crate::control::client;
+use crate::control::knobs::{self, Change, Document, Knob, SCHEMA, STATS, Stats, Wrong};
+use crate::control::model::{Instance, Port};
+use crate::error::{Error, Kind, Place, printable};
+use crate::out::Out;
+use crate::stat::plain_table;
+
+/// Runs the command.
+pub(crate) fn run(args: &Set, out: &Out) -> Result<(), Error> {
+    let Some(name) = &args.instance else { return Err(missing_instance()) };
+    let words: Vec<String> = std::iter::once(name).chain(&args.words).cloned().collect();
+    let known = client::knobs(name)?;
+    let mut document = Document {
+        schema: SCHEMA.to_owned(),
+        instance: name.clone(),
+        knobs: Vec::new(),
+        changed: Vec::new(),
+        stats: Vec::new(),
+    };
+    match &args.words[..] {
+        [] => document.knobs = known,
+        [one] if !one.contains('=') => read(one, &words, known, &mut document)?,
+        _ => {
+            let wishes = wishes(&words)?;
+            let named: Vec<String> = wishes.iter().map(|(_, wish)| wish.0.clone()).collect();
+            check(&known, &wishes, &words)?;
+            if !args.check {
+                let wishes: Vec<_> = wishes.into_iter().map(|(_, wish)| wish).collect();
+                document.changed = client::set(name, &wishes)?;
+            }
+            let after = if args.check { known } else { client::knobs(name)? };
+            document.knobs = after.into_iter().filter(|knob| named.contains(&knob.name)).collect();
+        }
+    }
+    show(&document, args, out);
+    Ok(())
+}
+
+fn missing_instance() -> Error {
+    let found = client::all();
+    let names: Vec<String> = found.instances.iter().map(|i| format!("segue set {}", printable(&i.name))).collect();
+    let hint = if names.is_empty() { "segue help set".to_owned() } else { names.join("\n") };
+    Error::new(Kind::Missing, "`set` needs the name of an instance", hint).why("segue stat lists those that run")
+}
+
+/// One knob, or counters under the name of one.
+fn read(name: &str, words: &[String], known: Vec<Knob>, document: &mut Document) -> Result<(), Error> {
+    if STATS.iter().any(|stats| stats.0 == name) {
+        let instance = client::one(&document.instance)?;
+        document.stats.push(Stats { name: name.to_owned(), ports: counters(name, &instance) });
+        return Ok(());
+    }
+    match knobs::find(&known, name) {
+        Ok(knob) => document.knobs.push(knob.clone()),
+        Err(wrong) => return Err(failure(wrong, words, 1)),
+    }
+    Ok(())
+}
+
+/// A wish, and the place of its name among the words.
+type Wish = (usize, (String, String));
+
+/// `KNOB VALUE` and `KNOB=VALUE`, as often as one likes.
+fn wishes(words: &[String]) -> Result<Vec<Wish>, Error> {
+    let mut wishes = Vec::new();
+    let mut at = 1;
+    while let Some(word) = words.get(at) {
+        if let Some((name, value)) = word.split_once('=') {
+            wishes.push((at, (name.to_owned(), value.to_owned())));
+            at += 1;
+            continue;
+        }
+        let Some(value) = words.get(at + 1) else {
+            let place = Place { words: words.to_vec(), at: at + 1, note: "its value".into(), nearest: None };
+            let message = format!("`{}` needs a value", printable(word));
+            return Err(Error::new(Kind::Missing, message, "segue set NAME KNOB VALUE").at(place));
+        };
+        wishes.push((at, (word.clone(), value.clone())));
+        at += 2;
+    }
+    Ok(wishes)
+}
+
+fn check(known: &[Knob], wishes: &[Wish], words: &[String]) -> Result<(), Error> {
+    let mut shadow = known.to_vec();
+    for (at, (name, text)) in wishes {
+        if STATS.iter().any(|stats| stats.0 == name) {
+            let place = Place { words: words.to_vec(), at: *at, note: "it can only be read".into(), nearest: None };
+            let hint = format!("segue set {} {name}", printable(&words[0]));
+            return Err(Error::new(Kind::Conflict, format!("{name} cannot be set"), hint).at(place));
+        }
+        knobs::set(&mut shadow, name, text).map_err(|wrong| {
+            let is_pair = !words[*at].contains('=');
+            let at = if wrong.is_name || !is_pair { *at } else { at + 1 };
+            failure(wrong, words, at)
+        })?;
+    }
+    Ok(())
+}
+
+fn failure(wrong: Wrong, words: &[String], at: usize) -> Error {
+    let place = Place { words: words.to_vec(), at, note: wrong.note, nearest: wrong.nearest };
+    Error::new(wrong.kind, wrong.message, wrong.good).at(place)
+}
+
+/// The counters under one name, those that are 0 included, by port.
+fn counters(name: &str, instance: &Instance) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let of = |port: &Port| {
+        let mut counters = BTreeMap::new();
+        let mut add = |group: &str, from: &BTreeMap<String, u64>| {
+            let prefix = if group.is_empty() { String::new() } else { format!("{group}.") };
+            counters.extend(from.iter().map(|(key, count)| (format!("{prefix}{key}"), *count)));
+        };
+        match name {
+            "net.gso.stats" => {
+                add("", &port.gso);
+                let drops = port.drops.iter().filter(|(key, _)| key.starts_with("gso_"));
+                add("drops", &drops.map(|(key, count)| (key.clone(), *count)).collect());
+            }
+            "net.gro.stats" => {
+                add("flushes", &port.flushes);
+                add("refusals", &port.refusals);
+                add("mismatches", &port.mismatches);
+                if let Some(seen) = port.stages.get("gro") {
+                    counters.insert("packets".to_owned(), seen.packets);
+                    counters.insert("segments".to_owned(), seen.segments);
+                }
+            }
+            "net.ack.stats" => {
+                counters.insert("swallowed".to_owned(), port.swallowed);
+            }
+            _ => add("", &port.remcsum),
+        }
+        counters
+    };
+    let ports = instance.ports.iter().map(|(name, port)| (name.clone(), of(port)));
+    ports.filter(|(_, counters)| !counters.is_empty()).collect()
+}
+
+fn show(document: &Document, args: &Set, out: &Out) {
+    if out.json {
+        return out.value(&json!(document));
+    }
+    for stats in &document.stats {
+        for (port, counters) in &stats.ports {
+            for (name, count) in counters {
+                out.data(&format!("{} {} {count}\n", printable(port), printable(name)));
+            }
+        }
+    }
+    if !args.words.is_empty() && args.check {
+        out.data("all of it can be set; nothing was changed\n");
+    } else if !document.changed.is_empty() {
+        for Change { name, before, value } in &document.changed {
+            out.data(&format!("{name}: {before} -> {value}\n"));
+        }
+    } else if let ([knob], false) = (&document.knobs[..], args.words.is_empty()) {
+        out.data(&format!("{}\n", knob.value));
+        out.note(&format!("takes {}: {}", knob.takes(), knob.help));
+    } else if !document.knobs.is_empty() {
+        let rows = document
+            .knobs
+            .iter()
+            .map(|knob| vec![printable(&knob.name), knob.value.to_string(), knob.default.to_string(), knob.takes()]);
+        let heads = ["KNOB", "VALUE", "START", "TAKES"].map(str::to_owned).to_vec();
+        out.data(&plain_table(heads, rows, &[false, true, true, false]));
+        for (name, what) in STATS {
+            out.data(&format!("{name}: {what}; read it by its name\n"));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The benches' command line: documents, tables, choosing rows, and that nothing stays behind. No figure is judged here.
+
+mod common;
+
+use common::{segue, shell};
+use serde_json::Value;
+
+/// Why benches cannot run here.
+fn impossible() -> Option<&'static str> {
+    let has = |line: &str| shell(line).code == Some(0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    match () {
+        () if !has("command -v iperf3 && command -v ethtool && command -v tc") => Some("needs iperf3, ethtool and tc"),
+        () if !has("test $(id -u) = 0 && unshare -n true") => Some("needs root and network namespaces"),
+        () if cores < 2 => Some("needs two processors"),
+        () => None,
+    }
+}
+
+/// Runs a bench quickly and checks what every document of one has.
+fn quick(name: &str) -> Option<Vec<Value>> {
+    if let Some(why) = impossible() {
+        eprintln!("skipped: the bench {name} {why}");
+        return None;
+    }
+    let before = shell("ls /sys/class/net | sort; ls -d /sys/fs/cgroup/*/segue-lab-* 2>/dev/null | wc -l").stdout;
+    let ran = segue(&format!("bench {name} --quick --progress json -j"));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let table = ran.json();
+    assert_eq!((table["schema"].as_str(), table["bench"].as_str()), (Some("segue.bench/1"), Some(name)));
+    for fact in ["load_core", "test_core", "load", "wire", "steering", "cpu", "seconds", "runs"] {
+        assert!(!table["machine"][fact].is_null(), "{fact}: {table}");
+    }
+    let rows = table["rows"].as_array().cloned().unwrap_or_default();
+    assert!(rows.len() >= 2, "{table}");
+    for row in &rows {
+        for (metric, value) in row["metrics"].as_object().unwrap() {
+            let samples = value["samples"].as_array().map_or(0, Vec::len);
+            assert!(samples == 1 && value["median"].as_f64().is_some_and(f64::is_finite), "{metric}: {row}");
+        }
+        assert!(median(row, "gbps") > 0.0, "{row}");
+        for (published, value) in row["seed"].as_object().into_iter().flatten() {
+            assert!(value.is_number() || value.as_array().is_some_and(|ends| ends.len() == 2), "{published}: {row}");
+        }
+    }
+    let steps: Vec<Value> = ran.stderr.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    let measured = steps.iter().filter(|step| step["step"] == "measured").count();
+    assert_eq!(measured, rows.len(), "{steps:?}");
+    let after = shell("ls /sys/class/net | sort; ls -d /sys/fs/cgroup/*/segue-lab-* 2>/dev/null | wc -l").stdout;
+    let devices = |text: &str| text.lines().filter(|line| line.starts_with('n')).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(devices(&before), devices(&after), "a device stayed behind");
+    Some(rows)
+}
+
+fn median(row: &Value, metric: &str) -> f64 {
+    row["metrics"][metric]["median"].as_f64().unwrap_or_else(|| panic!("no {metric}: {row}"))
+}
+
+fn row<'a>(rows: &'a [Value], column: &str) -> &'a Value {
+    rows.iter().find(|row| row["case"]["column"] == column).unwrap_or_else(|| panic!("no {column}: {rows:?}"))
+}
+
+#[test]
+fn bench_lro_shows_trains_with_lro_and_single_frames_without() {
+    let Some(rows) = quick("lro") else { return };
+    assert!(median(row(&rows, "lro"), "train_packets") > 4.0, "{rows:?}");
+    assert!(median(row(&rows, "no-lro"), "train_packets") < 1.1, "{rows:?}");
+    for row in &rows {
+        for metric in ["receiver_cpu_percent", "receiver_cpu_s_per_gb", "sender_cpu_s_per_gb", "retransmits"] {
+            assert!(median(row, metric) >= 0.0, "{row}");
+        }
+        assert!(row["seed"]["gbps"].is_array(), "{row}");
+    }
+}
+
+#[test]
+fn bench_ack_shows_fewer_acks_at_the_sender_than_came_in() {
+    let Some(rows) = quick("ack") else { return };
+    let share = |row: &Value| median(row, "acks_out_per_s") / median(row, "acks_in_per_s");
+    assert!(share(row(&rows, "ack-aggregation")) < 0.7, "{rows:?}");
+    assert!((0.9..1.1).contains(&share(row(&rows, "no-ack-aggregation"))), "{rows:?}");
+    for row in &rows {
+        assert!(median(row, "sender_us_per_kb") > 0.0 && median(row, "receiver_us_per_kb") > 0.0, "{row}");
+    }
+}
+
+#[test]
+fn a_bench_says_how_large_it_is_and_which_words_its_rows_have() {
+    let listed = segue("bench lro --all --list -j").json();
+    let words = listed["words"].as_array().unwrap();
+    for word in ["lro", "no-lro", "kernel", "kernel-gro", "4k", "frame", "1500/9000", "10gbit", "flows=64"] {
+        assert!(words.iter().any(|known| known == word), "{word}: {listed}");
+    }
+    assert!(listed["rows"].as_u64() > Some(100) && listed["seconds"].as_u64() > Some(100), "{listed}");
+    let wrong = segue("bench lro --rows 4kb");
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.stderr.contains("`4kb`") && wrong.stderr.contains("1500/9000"), "{wrong:?}");
+    assert_eq!(segue("bench lor").code, Some(2));
+    assert_eq!(segue("bench").code, Some(2));
+}

@@ -1,0 +1,117 @@
+//! Numbered datagrams from one host to another, of which none may be missing.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use segue_lab::Host;
+
+/// Datagrams on their way at a time: far fewer than any socket buffer or queue holds.
+const WINDOW: u64 = 64;
+/// A datagram that did not come by then is lost.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many came, or what came out of turn.
+type Receiving = JoinHandle<Result<u64, String>>;
+
+/// A stream of numbered datagrams that runs until it is stopped.
+pub(crate) struct Numbered {
+    stop: std::sync::Arc<AtomicBool>,
+    arrived: std::sync::Arc<AtomicU64>,
+    threads: Option<(JoinHandle<u64>, Receiving)>,
+}
+
+impl Numbered {
+    /// From one address to another, each of its host; payloads of `len` bytes.
+    pub(crate) fn start(from: (&Host, SocketAddr), to: (&Host, SocketAddr), len: usize) -> Numbered {
+        // So that no datagram waits for an address to be resolved: that queue is short.
+        from.0.run("ping", &["-c", "1", "-W", "5", &to.1.ip().to_string()]).unwrap();
+        let receiver = to.0.enter(|| UdpSocket::bind(to.1)).unwrap().unwrap();
+        let sender = from.0.enter(|| UdpSocket::bind(from.1)).unwrap().unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        receiver.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let (stop, arrived) = (std::sync::Arc::new(AtomicBool::new(false)), std::sync::Arc::new(AtomicU64::new(0)));
+        let (ended, count) = (std::sync::Arc::clone(&stop), std::sync::Arc::clone(&arrived));
+        let sending = thread::spawn(move || {
+            let mut data = vec![0x5a; len.max(8)];
+            let mut next = 0_u64;
+            let mut since = Instant::now();
+            let mut last = 0;
+            while !ended.load(Ordering::Relaxed) {
+                let now = count.load(Ordering::Relaxed);
+                if now != last {
+                    (last, since) = (now, Instant::now());
+                }
+                if next - now >= WINDOW {
+                    if since.elapsed() > PATIENCE {
+                        break;
+                    }
+                    thread::sleep(Duration::from_micros(50));
+                    continue;
+                }
+                data[..8].copy_from_slice(&next.to_be_bytes());
+                sender.send(&data).unwrap();
+                next += 1;
+            }
+            next
+        });
+        let (ended, count) = (std::sync::Arc::clone(&stop), std::sync::Arc::clone(&arrived));
+        let receiving = thread::spawn(move || {
+            let mut data = vec![0; 65_536];
+            let mut expected = 0_u64;
+            let mut quiet = Instant::now();
+            loop {
+                match receiver.recv(&mut data) {
+                    Ok(got) => {
+                        let number = u64::from_be_bytes(data[..8].try_into().unwrap());
+                        if number != expected || got != len.max(8) {
+                            ended.store(true, Ordering::Relaxed);
+                            return Err(format!("number {number} of {got} bytes came where {expected} was next"));
+                        }
+                        expected += 1;
+                        count.store(expected, Ordering::Relaxed);
+                        quiet = Instant::now();
+                    }
+                    Err(_) if ended.load(Ordering::Relaxed) && quiet.elapsed() > Duration::from_secs(1) => {
+                        return Ok(expected);
+                    }
+                    Err(_) if quiet.elapsed() > PATIENCE => {
+                        ended.store(true, Ordering::Relaxed);
+                        return Ok(expected);
+                    }
+                    Err(_) => {}
+                }
+            }
+        });
+        Numbered { stop, arrived, threads: Some((sending, receiving)) }
+    }
+
+    /// Waits until so many more have arrived.
+    #[track_caller]
+    pub(crate) fn pass(&mut self, more: u64) {
+        let (goal, begin) = (self.arrived.load(Ordering::Relaxed) + more, Instant::now());
+        while self.arrived.load(Ordering::Relaxed) < goal {
+            let ended = self.stop.load(Ordering::Relaxed);
+            assert!(!ended, "the stream has ended: {:?}", self.threads.take().map(|threads| threads.1.join()));
+            assert!(begin.elapsed() < PATIENCE * 6, "the stream stands still");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends the stream: how many were sent, every one of which arrived, in order.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        let (sending, receiving) = self.threads.take().unwrap();
+        let (sent, arrived) = (sending.join().unwrap(), receiving.join().unwrap().unwrap());
+        assert_eq!(sent, arrived, "datagrams were lost");
+        sent
+    }
+}
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,167 @@
+//! ACK aggregation leaves a sender's loss recovery alone: over a link with seeded loss, a kernel's TCP retransmits as much and
+//! as quickly with it as without it.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use common::SEGUE;
+use segue_lab::{DEVICE, End, Family, Faults, Host, Process, Relay};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TAP: &str = "lro0";
+const PORT: u16 = 5001;
+/// Bytes of one transfer.
+const LEN: usize = 4_000_000;
+/// Transfers of each kind; each has a seed of its own, the same for both ways of doing it.
+const SEEDS: u64 = 4;
+/// Frames lost, of 1000, in both directions.
+const LOSS: u16 = 10;
+
+/// Longer than all duplicates of one loss take to arrive: whoever swallows those leaves one of them.
+const HOLD_US: &str = "5000";
+
+/// What a sender's kernel has counted for one transfer, or several.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recovery {
+    retransmitted: u64,
+    /// Of those, by fast recovery.
+    fast: u64,
+    timeouts: u64,
+    /// Pure ACKs that its host did not get to see.
+    swallowed: u64,
+    lost: u64,
+}
+
+impl Recovery {
+    fn plus(self, more: Recovery) -> Recovery {
+        Recovery {
+            retransmitted: self.retransmitted + more.retransmitted,
+            fast: self.fast + more.fast,
+            timeouts: self.timeouts + more.timeouts,
+            swallowed: self.swallowed + more.swallowed,
+            lost: self.lost + more.lost,
+        }
+    }
+}
+
+/// A sender behind a TAP, a gateway, a link with loss, and a receiver.
+struct Path {
+    sender: Host,
+    gateway: Host,
+    receiver: Host,
+    relay: Relay,
+    /// Runs as long as this.
+    _segue: Process,
+}
+
+impl Path {
+    fn new(options: &[&str], sack: bool) -> Path {
+        let [sender, gateway, receiver] = ["sender", "gateway", "receiver"].map(|name| Host::new(name).unwrap());
+        let relay = Relay::between(&gateway, &receiver).unwrap();
+        gateway.run("ip", &["link", "set", "dev", DEVICE, "addrgenmode", "none"]).unwrap();
+        gateway.run("ip", &["addr", "flush", "dev", DEVICE]).unwrap();
+        let mut command = gateway.command(SEGUE);
+        command.args(["gateway", DEVICE, &format!("tap:{TAP}@{}", sender.net_path()), "-j"]).args(options);
+        let mut segue = Process::spawn(command, b"").unwrap();
+        segue.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap();
+        sender.run("ip", &["addr", "add", &End::A.prefix(0, Family::V4), "dev", TAP]).unwrap();
+        for host in [&sender, &receiver] {
+            host.set_sysctl("ipv4/tcp_sack", if sack { "1" } else { "0" }).unwrap();
+            // What one transfer has learned the next must not know.
+            host.set_sysctl("ipv4/tcp_no_metrics_save", "1").unwrap();
+        }
+        // A small window, so that a loss has few duplicates behind it, and each of them counts.
+        receiver.set_sysctl("ipv4/tcp_rmem", "4096 65536 65536").unwrap();
+        Path { sender, gateway, receiver, relay, _segue: segue }
+    }
+
+    /// The kernel's counters, by name.
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for file in ["/proc/net/snmp", "/proc/net/netstat"] {
+            let text = self.sender.run("cat", &[file]).unwrap();
+            let lines: Vec<&str> = text.lines().collect();
+            for pair in lines.chunks_exact(2) {
+                let values = pair[1].split_whitespace().skip(1).map(|value| value.parse().unwrap_or(0));
+                let mut names = pair[0].split_whitespace();
+                let group = names.next().unwrap();
+                all.extend(names.map(|name| format!("{group}{name}")).zip(values));
+            }
+        }
+        all
+    }
+
+    fn swallowed(&self) -> u64 {
+        let text = self.gateway.run(SEGUE, &["stat", "-j"]).unwrap();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        document["instances"][0]["ports"][DEVICE]["swallowed"].as_u64().unwrap()
+    }
+
+    fn transfer(&self, seed: u64) -> Recovery {
+        let before = (self.counters(), self.swallowed(), self.relay.counts()[0].dropped);
+        self.relay.set_faults(Faults { drop: LOSS, seed, ..Faults::default() });
+        let address = SocketAddr::new(End::B.address(0, Family::V4), PORT);
+        let listener = self.receiver.enter(|| TcpListener::bind(address)).unwrap().unwrap();
+        let mut client = self.sender.enter(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_write_timeout(Some(PATIENCE)).unwrap();
+        let got = thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let mut got = Vec::new();
+                server.read_to_end(&mut got).map(|_| got.len())
+            });
+            client.write_all(&vec![7; LEN]).unwrap();
+            drop(client);
+            reader.join().unwrap().unwrap()
+        });
+        assert_eq!(got, LEN);
+        self.relay.set_faults(Faults::default());
+        let after = self.counters();
+        let risen = |name: &str| after[name] - before.0[name];
+        Recovery {
+            retransmitted: risen("Tcp:RetransSegs"),
+            fast: risen("TcpExt:TCPFastRetrans"),
+            timeouts: risen("TcpExt:TCPTimeouts"),
+            swallowed: self.swallowed() - before.1,
+            lost: self.relay.counts()[0].dropped - before.2,
+        }
+    }
+}
+
+#[test]
+fn a_sender_recovers_from_loss_with_ack_aggregation_as_it_does_without() {
+    if let Some(reason) = segue_lab::unavailable() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    for sack in [true, false] {
+        let paths = [&["--hold-us", HOLD_US][..], &["--hold-us", HOLD_US, "--ack-aggregation", "--max-acks", "1000"]]
+            .map(|options| Path::new(options, sack));
+        let mut sums = [Recovery::default(); 2];
+        for seed in 1..=SEEDS {
+            for (path, sum) in paths.iter().zip(&mut sums) {
+                let one = path.transfer(seed);
+                println!("sack {sack} seed {seed}: {one:?}");
+                *sum = sum.plus(one);
+            }
+        }
+        let [without, with] = sums;
+        println!("sack {sack}: without {without:?}, with {with:?}");
+        assert_eq!(without.swallowed, 0);
+        assert!(with.swallowed > 200, "{with:?}");
+        assert!(without.lost > 50 && without.fast > 50, "there was loss to recover from: {without:?}");
+        // About 105 are lost, retransmitted, and that fast, both ways, with 0 to 6 timeouts. An aggregator that swallows
+        // duplicates has about 160, 10 and 80 without SACK.
+        let summary = format!("sack {sack}: without {without:?}, with {with:?}");
+        assert!(with.retransmitted.abs_diff(without.retransmitted) < 10 + without.lost / 4, "{summary}");
+        assert!(with.timeouts < without.timeouts + 15, "{summary}");
+        assert!(with.fast * 4 > without.fast * 3, "{summary}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Where packets enter the path to a port: what was seen there, and the cut for those that are to have no trains further on.
+
+use std::collections::VecDeque;
+
+use segue::gso::{self, Arena};
+use segue::packet::{Packet, Unit};
+use segue::reason::Counts;
+use segue_port::{Page, RxBatch};
+
+use crate::board::{Group, Sink, Stage};
+use crate::tuning::Cuts;
+
+/// What a stage saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    packets: u64,
+    bytes: u64,
+    trains: u64,
+    segments: u64,
+}
+
+impl Seen {
+    #[inline]
+    pub(crate) fn add(&mut self, packet: &Packet<Page>) {
+        self.packets += 1;
+        self.bytes += packet.len() as u64;
+        match packet.offload.unit {
+            Unit::Whole(_) => self.segments += 1,
+            Unit::Train { gso, .. } => {
+                self.trains += 1;
+                self.segments += gso.segs(packet.payload.len()) as u64;
+            }
+        }
+    }
+
+    pub(crate) fn collect(&self, port: &str, stage: Stage, sink: &mut Sink<'_>) {
+        sink.put(port, Group::Stage(stage), "packets", self.packets);
+        sink.put(port, Group::Stage(stage), "bytes", self.bytes);
+        sink.put(port, Group::Stage(stage), "trains", self.trains);
+        sink.put(port, Group::Stage(stage), "segments", self.segments);
+    }
+}
+
+/// The entry to the path that leads to one port.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) cuts: Cuts,
+    seen: Seen,
+    /// Trains that were cut here, and the packets that they became.
+    cut: u64,
+    made: u64,
+    checksummed: u64,
+    arena: Arena,
+    pieces: VecDeque<Box<Packet<Page>>>,
+}
+
+impl Entry {
+    /// Hands `packet` to `each`, or the packets that it is cut into.
+    #[inline]
+    pub(crate) fn each(
+        &mut self,
+        packet: Box<Packet<Page>>,
+        rx: &mut RxBatch,
+        drops: &mut Counts<gso::Refusal>,
+        mut each: impl FnMut(Box<Packet<Page>>, &mut RxBatch, &mut Counts<gso::Refusal>),
+    ) {
+        let mut next = self.enter(packet, rx, drops);
+        while let Some(packet) = next {
+            each(packet, rx, drops);
+            next = self.more();
+        }
+    }
+
+    /// `packet`, or the first of those that it is cut into; [`more`](Self::more) has the others.
+    #[inline]
+    pub(crate) fn enter(
+        &mut self,
+        packet: Box<Packet<Page>>,
+        rx: &mut RxBatch,
+        drops: &mut Counts<gso::Refusal>,
+    ) -> Option<Box<Packet<Page>>> {
+        self.seen.add(&packet);
+        if !self.cuts.cuts(&packet.offload.unit) {
+            return Some(packet);
+        }
+        let pieces = &mut self.pieces;
+        match gso::cut(&packet, &mut self.arena, &mut rx.pool, |piece, _| pieces.push_back(piece)) {
+            Ok(made) => {
+                self.cut += 1;
+                self.made += made as u64;
+                self.checksummed += self.arena.take_checksummed();
+            }
+            Err(why) => drops.add(why),
+        }
+        rx.pool.put(packet);
+        self.more()
+    }
+
+    /// The next of the packets that the one that entered last was cut into.
+    #[inline]
+    pub(crate) fn more(&mut self) -> Option<Box<Packet<Page>>> {
+        self.pieces.pop_front()
+    }
+
+    /// Payload bytes that were summed here.
+    pub(crate) fn checksummed(&self) -> u64 {
+        self.checksummed
+    }
+
+    /// Writes what was seen, under the port `from` at which it came in, and what was cut, under the port `to` for which.
+    pub(crate) fn collect(&self, from: &str, to: &str, sink: &mut Sink<'_>) {
+        self.seen.collect(from, Stage::Entry, sink);
+        sink.put(to, Group::Gso, "cut_on_entry", self.cut);
+        sink.put(to, Group::Gso, "made_on_entry", self.made);
+    }
+}

@@ -1,0 +1,296 @@
+//! The forwarding step: what a router decides for a batch of packets, and what it changes in them.
+//!
+//! One route lookup for each [group], one neighbour lookup for each next hop that groups have in common. What
+//! is done to a packet is done to a train once: its hop count goes down by one and its link header is replaced. The MTU is
+//! compared with what leaves in the end: the longest segment of a train.
+
+use segue::checksum::Field;
+use segue::packet::{Kind, Packet, Unit};
+use segue::wire::{ethertype, ipv4, ipv6, read_u16, write_u16};
+
+use crate::group::{self, Grouper, Key, Reads};
+use crate::route::{Action, Hop, Link, Neighbours, Routes};
+
+segue::reasons! {
+    /// Why a packet was not forwarded.
+    pub enum Why {
+        NotIp = "route_not_ip": "It is no IP packet.",
+        Source = "route_source": "Its source is an address that nobody may send from: loopback, multicast, link-local, none.",
+        Scope = "route_scope": "Its destination is not to be reached through a router: loopback, multicast, link-local, none.",
+        NoRoute = "route_none": "There is no route to its destination.",
+        Blackhole = "route_blackhole": "A route says to drop it without a word.",
+        Unreachable = "route_unreachable": "A route says that its destination cannot be reached.",
+        Prohibited = "route_prohibited": "A route says that its destination may not be reached.",
+        HopLimit = "route_hop_limit": "Its hop count ran out.",
+        TooBig = "route_too_big": "It, or a segment of it, is longer than the next MTU and not to be fragmented here.",
+        NoNeighbour = "route_no_neighbour": "The link address of its next hop is not known.",
+        NoRoom = "route_no_room": "There is no room for another link header in front.",
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It leaves by this port, as it is, unless it is longer than the MTU and is to be fragmented on the way
+    /// ([`segue::gso::Fragment::Router`]).
+    Send {
+        /// The port.
+        port: u16,
+        /// Longest packet, in bytes from the outermost IP header on.
+        mtu: u32,
+    },
+    /// It is for this host.
+    Local,
+    /// It is dropped. [`icmp`](crate::icmp) says which reasons its sender hears of; `mtu` goes with [`Why::TooBig`].
+    Drop {
+        /// The reason.
+        why: Why,
+        /// The next MTU, or 0.
+        mtu: u32,
+    },
+}
+
+/// How often tables were looked into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lookups {
+    /// Packets, a train counting one.
+    pub packets: u64,
+    /// Groups of packets.
+    pub groups: u64,
+    /// Looks into the routes.
+    pub routes: u64,
+    /// Looks into the neighbours.
+    pub neighbours: u64,
+}
+
+/// What is decided for a group.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Hop { hop: u32, mtu: u32 },
+    Local,
+    Drop(Why),
+}
+
+/// Decides and changes. Its memory is used again.
+#[derive(Debug)]
+pub struct Forwarder {
+    /// Where packets go.
+    pub routes: Routes,
+    /// Link addresses.
+    pub neighbours: Neighbours,
+    reads: Reads,
+    grouper: Grouper,
+    ways: Vec<Way>,
+    hops: Vec<(Hop, Option<Front>)>,
+    places: group::Places,
+    lookups: Lookups,
+}
+
+/// What stands in front of the packets to a next hop: nothing, or an Ethernet header for each IP version.
+#[derive(Clone, Copy, Debug)]
+enum Front {
+    Bare,
+    Ethernet([[u8; 14]; 2]),
+}
+
+impl Front {
+    fn new(link: Link) -> Front {
+        match link {
+            Link::Bare => Front::Bare,
+            Link::Ethernet { to, from } => Front::Ethernet([ethertype::IPV6, ethertype::IPV4].map(|kind| {
+                let mut header = [0; 14];
+                header[..6].copy_from_slice(&to);
+                header[6..12].copy_from_slice(&from);
+                header[12..].copy_from_slice(&kind.to_be_bytes());
+                header
+            })),
+        }
+    }
+}
+
+impl Forwarder {
+    /// A forwarder over these tables. `seed` should be random: it decides which packets share a place in its own ones.
+    pub fn new(routes: Routes, neighbours: Neighbours, reads: Reads, seed: u64) -> Forwarder {
+        Forwarder {
+            routes,
+            neighbours,
+            reads,
+            grouper: Grouper::new(reads, seed),
+            ways: Vec::new(),
+            hops: Vec::new(),
+            places: group::Places::new(seed),
+            lookups: Lookups::default(),
+        }
+    }
+
+    /// Looks so far.
+    pub fn lookups(&self) -> Lookups {
+        self.lookups
+    }
+
+    /// Decides on a batch that came in by `ingress`, and makes those packets that leave ready to. `verdicts` gets one for each,
+    /// in their order.
+    pub fn batch<B: AsRef<[u8]>, P: AsMut<Packet<B>> + AsRef<Packet<B>>>(
+        &mut self,
+        ingress: u16,
+        packets: &mut [P],
+        verdicts: &mut Vec<Verdict>,
+    ) {
+        self.grouper.gather(ingress, packets.iter().map(AsRef::as_ref));
+        self.ways.clear();
+        self.hops.clear();
+        self.places.begin(self.grouper.groups().len());
+        for group in self.grouper.groups() {
+            self.lookups.routes += 1;
+            let way = match decide(&self.routes, &group.key) {
+                Err(way) => way,
+                Ok((hop, mtu)) => {
+                    let (hops, neighbours, looks) = (&mut self.hops, &self.neighbours, &mut self.lookups.neighbours);
+                    let hash = self.places.hash(hop.address, u64::from(hop.port) << 1 | u64::from(hop.is_v4));
+                    let found = self.places.find(hash, hops.len() as u32, |index| hops[index as usize].0 == hop);
+                    if found as usize == hops.len() {
+                        *looks += 1;
+                        hops.push((hop, neighbours.lookup(&hop).map(Front::new)));
+                    }
+                    Way::Hop { hop: found, mtu }
+                }
+            };
+            self.ways.push(way);
+        }
+        self.lookups.groups += self.grouper.groups().len() as u64;
+        self.lookups.packets += packets.len() as u64;
+        verdicts.reserve(packets.len());
+        for (index, packet) in packets.iter_mut().enumerate() {
+            let verdict = match self.grouper.group_of(index).map(|group| self.ways[group]) {
+                None => Verdict::Drop { why: Why::NotIp, mtu: 0 },
+                Some(Way::Local) => Verdict::Local,
+                Some(Way::Drop(why)) => Verdict::Drop { why, mtu: 0 },
+                Some(Way::Hop { hop, mtu }) => {
+                    let (hop, front) = &self.hops[hop as usize];
+                    pass(packet.as_mut(), hop.port, mtu, front.as_ref())
+                }
+            };
+            verdicts.push(verdict);
+        }
+    }
+
+    /// As [`Forwarder::batch`], looking everything up for each packet: what groups are measured against.
+    pub fn one_by_one<B: AsRef<[u8]>, P: AsMut<Packet<B>> + AsRef<Packet<B>>>(
+        &mut self,
+        ingress: u16,
+        packets: &mut [P],
+        verdicts: &mut Vec<Verdict>,
+    ) {
+        verdicts.reserve(packets.len());
+        for packet in packets {
+            self.lookups.packets += 1;
+            let verdict = match group::key(packet.as_ref(), ingress, self.reads) {
+                None => Verdict::Drop { why: Why::NotIp, mtu: 0 },
+                Some(key) => {
+                    self.lookups.routes += 1;
+                    match decide(&self.routes, &key) {
+                        Err(Way::Drop(why)) => Verdict::Drop { why, mtu: 0 },
+                        Err(_) => Verdict::Local,
+                        Ok((hop, mtu)) => {
+                            self.lookups.neighbours += 1;
+                            let front = self.neighbours.lookup(&hop).map(Front::new);
+                            pass(packet.as_mut(), hop.port, mtu, front.as_ref())
+                        }
+                    }
+                }
+            };
+            verdicts.push(verdict);
+        }
+    }
+}
+
+/// Where packets with this key go.
+#[inline]
+fn decide(routes: &Routes, key: &Key) -> Result<(Hop, u32), Way> {
+    if !is_reachable(key) {
+        return Err(Way::Drop(Why::Scope));
+    }
+    match routes.lookup(key.destination, key.is_v4) {
+        Some(Action::Forward { port, via, mtu }) => Ok((Hop::new(port, via, key.destination, key.is_v4), mtu)),
+        Some(Action::Local) => Err(Way::Local),
+        Some(Action::Blackhole) => Err(Way::Drop(Why::Blackhole)),
+        Some(Action::Unreachable) => Err(Way::Drop(Why::Unreachable)),
+        Some(Action::Prohibited) => Err(Way::Drop(Why::Prohibited)),
+        None => Err(Way::Drop(Why::NoRoute)),
+    }
+}
+
+/// Whether a router may forward to the destination (RFC 1812, section 5.3.4 and 4.2.2.11; RFC 4291, section 2.5 and 2.7).
+fn is_reachable(key: &Key) -> bool {
+    if key.is_v4 { is_v4_unicast(key.destination as u32) } else { is_v6_unicast(key.destination) }
+}
+
+fn is_v4_unicast(address: u32) -> bool {
+    !matches!(address >> 24, 0 | 127 | 224..) && address >> 16 != 0xa9fe
+}
+
+fn is_v6_unicast(address: u128) -> bool {
+    address > 1 && address >> 120 != 0xff && address >> 118 != 0xfe80 >> 6
+}
+
+/// What is done to a packet that has a next hop. Nothing is changed unless it leaves.
+#[inline]
+fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, front: Option<&Front>) -> Verdict {
+    let drop = |why| Verdict::Drop { why, mtu: if why == Why::TooBig { mtu } else { 0 } };
+    let Some(ip) = packet.layout.headers().iter().find(|header| header.is_ip()).copied() else {
+        return drop(Why::NotIp);
+    };
+    let (at, is_v4) = (ip.start(), ip.kind == Kind::Ipv4);
+    let longest = longest(packet, at);
+    let Some(header) = packet.head.bytes_mut().get_mut(at..ip.end()) else { return drop(Why::NotIp) };
+    let is_sent_from_here = if is_v4 {
+        header.get(ipv4::SRC).and_then(|a| a.try_into().ok()).is_some_and(|a| is_v4_unicast(u32::from_be_bytes(a)))
+    } else {
+        header.get(ipv6::SRC).and_then(|a| a.try_into().ok()).is_some_and(|a| is_v6_unicast(u128::from_be_bytes(a)))
+    };
+    if !is_sent_from_here {
+        return drop(Why::Source);
+    }
+    let ttl_at = if is_v4 { ipv4::TTL } else { ipv6::HOP_LIMIT };
+    if header[ttl_at] <= 1 {
+        return drop(Why::HopLimit);
+    }
+    if longest > mtu as usize {
+        let is_cut = is_v4
+            && matches!(packet.offload.unit, Unit::Whole(_))
+            && read_u16(header, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::DF == 0);
+        if !is_cut {
+            return drop(Why::TooBig);
+        }
+    }
+    let Some(front) = front else { return drop(Why::NoNeighbour) };
+    let is_linked = match front {
+        Front::Bare => packet.relink(None),
+        Front::Ethernet(headers) => packet.relink(Some(&headers[usize::from(is_v4)])),
+    };
+    if !is_linked {
+        return drop(Why::NoRoom);
+    }
+    let at = if matches!(front, Front::Bare) { 0 } else { 14 };
+    let header = &mut packet.head.bytes_mut()[at..];
+    if is_v4 {
+        // A hop count and the protocol are one word (RFC 1624).
+        let old = read_u16(header, ipv4::TTL).unwrap_or(0);
+        let field = Field::from_wire(read_u16(header, ipv4::CHECKSUM).unwrap_or(0));
+        write_u16(header, ipv4::TTL, old - 0x100);
+        write_u16(header, ipv4::CHECKSUM, field.update(old, old - 0x100).value());
+    } else {
+        header[ipv6::HOP_LIMIT] -= 1;
+    }
+    Verdict::Send { port, mtu }
+}
+
+/// Bytes of the longest packet that leaves for this one, from the IP header at `at` on.
+#[inline]
+fn longest<B: AsRef<[u8]>>(packet: &Packet<B>, at: usize) -> usize {
+    match packet.offload.unit {
+        Unit::Train { gso, .. } => packet.head.len() - at + packet.payload.len().min(usize::from(gso.size)),
+        Unit::Whole(_) if packet.layout.is_padded() => packet.layout.end() - at,
+        Unit::Whole(_) => packet.len() - at,
+    }
+}

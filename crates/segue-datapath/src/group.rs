@@ -1,0 +1,189 @@
+//! Packet groups: which packets of a batch are sure to be routed alike, known before anything is looked up.
+//!
+//! A group's key is all that a route policy may read: where a packet came in, where its outermost IP header sends it, and what
+//! else [`Reads`] names. So one lookup serves the group, however its packets and those of others are interleaved. The segments of
+//! a train have one header, and are one packet here.
+
+use segue::packet::{Kind, Packet};
+use segue::wire::{ipv4, ipv6};
+
+/// What a route policy reads besides the port of entry and the destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// The source address.
+    pub source: bool,
+    /// DSCP and ECN.
+    pub tos: bool,
+}
+
+/// Why packets are one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The port they came in by.
+    pub ingress: u16,
+    /// DSCP and ECN, 0 where they are not read.
+    pub tos: u8,
+    /// Whether the addresses are IPv4 ones.
+    pub is_v4: bool,
+    /// Where they go. IPv4 stands in the low 32 bits.
+    pub destination: u128,
+    /// Where they come from, 0 where it is not read.
+    pub source: u128,
+}
+
+/// The packets of one batch with one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// What they have in common.
+    pub key: Key,
+    /// The first of them, by its place in the batch.
+    pub first: u32,
+    /// How many they are, a train counting one.
+    pub packets: u32,
+}
+
+/// Puts the packets of a batch into groups. Its memory is used again.
+#[derive(Debug)]
+pub struct Grouper {
+    reads: Reads,
+    groups: Vec<Group>,
+    /// The group of each packet, [`NO_GROUP`] for what is not IP.
+    of: Vec<u32>,
+    places: Places,
+}
+
+/// The group of a packet that has none.
+const NO_GROUP: u32 = u32::MAX;
+
+impl Grouper {
+    /// A grouper for policies that read this much. `seed` should be random: it decides which keys share a place.
+    pub fn new(reads: Reads, seed: u64) -> Grouper {
+        Grouper { reads, groups: Vec::new(), of: Vec::new(), places: Places::new(seed) }
+    }
+
+    /// Groups the packets of one batch, which came in by `ingress`; at most 2^31 of them.
+    pub fn gather<'p, B: AsRef<[u8]> + 'p>(
+        &mut self,
+        ingress: u16,
+        packets: impl ExactSizeIterator<Item = &'p Packet<B>>,
+    ) {
+        self.groups.clear();
+        self.of.clear();
+        self.places.begin(packets.len());
+        for (index, packet) in packets.enumerate() {
+            let group = match key(packet, ingress, self.reads) {
+                Some(key) => self.join(key, index as u32),
+                None => NO_GROUP,
+            };
+            self.of.push(group);
+        }
+    }
+
+    /// The groups of the last batch, in the order of their first packets.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// Which of [`Grouper::groups`] a packet of the last batch is in; `None` where it is not IP.
+    pub fn group_of(&self, packet: usize) -> Option<usize> {
+        self.of.get(packet).filter(|group| **group != NO_GROUP).map(|group| *group as usize)
+    }
+
+    #[inline]
+    fn join(&mut self, key: Key, packet: u32) -> u32 {
+        // The batch before is likely to have gone on with the same flow.
+        if let Some(&last) = self.of.last()
+            && let Some(group) = self.groups.get_mut(last as usize)
+            && group.key == key
+        {
+            group.packets += 1;
+            return last;
+        }
+        let mixed = key.destination ^ key.source.rotate_left(61);
+        let hash = self.places.hash(mixed, u64::from(key.tos) << 1 | u64::from(key.is_v4));
+        let groups = &mut self.groups;
+        let found = self.places.find(hash, groups.len() as u32, |index| groups[index as usize].key == key);
+        match groups.get_mut(found as usize) {
+            Some(group) => group.packets += 1,
+            None => groups.push(Group { key, first: packet, packets: 1 }),
+        }
+        found
+    }
+}
+
+/// What a packet is grouped by; `None` where it has no IP header.
+#[inline]
+pub fn key<B: AsRef<[u8]>>(packet: &Packet<B>, ingress: u16, reads: Reads) -> Option<Key> {
+    let header = packet.layout.headers().iter().find(|header| header.is_ip())?;
+    let bytes = packet.head.bytes().get(header.start()..header.end())?;
+    let mut key = Key { ingress, tos: 0, is_v4: header.kind == Kind::Ipv4, destination: 0, source: 0 };
+    if key.is_v4 {
+        let word = |range: std::ops::Range<usize>| Some(u32::from_be_bytes(bytes.get(range)?.try_into().ok()?).into());
+        key.destination = word(ipv4::DST)?;
+        key.source = if reads.source { word(ipv4::SRC)? } else { 0 };
+        key.tos = if reads.tos { bytes[ipv4::TOS] } else { 0 };
+    } else {
+        let word = |range: std::ops::Range<usize>| Some(u128::from_be_bytes(bytes.get(range)?.try_into().ok()?));
+        key.destination = word(ipv6::DST)?;
+        key.source = if reads.source { word(ipv6::SRC)? } else { 0 };
+        key.tos = if reads.tos { ipv6::traffic_class(bytes[0], bytes[1]) } else { 0 };
+    }
+    Some(key)
+}
+
+/// An index by hash of what a batch has; forgotten with it at no cost.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// Numbers, under the batch's stamp in the upper half. At least twice as many places as there can be numbers.
+    places: Vec<u64>,
+    stamp: u32,
+    seed: u64,
+}
+
+impl Places {
+    pub(crate) fn new(seed: u64) -> Places {
+        Places { places: Vec::new(), stamp: 0, seed: seed | 1 }
+    }
+
+    /// Forgets everything; at most `most` numbers will be put in.
+    pub(crate) fn begin(&mut self, most: usize) {
+        let wanted = (most.max(1) * 2).next_power_of_two();
+        self.stamp = self.stamp.wrapping_add(1);
+        if self.places.len() < wanted || self.stamp == 0 {
+            self.places.clear();
+            self.places.resize(wanted, 0);
+            self.stamp = 1;
+        }
+    }
+
+    /// The number under `hash` that `is` accepts, or `fresh`, which is put in.
+    #[inline]
+    pub(crate) fn find(&mut self, hash: u64, fresh: u32, mut is: impl FnMut(u32) -> bool) -> u32 {
+        let mask = self.places.len() - 1;
+        let mut place = hash as usize & mask;
+        // Ends: half of the places are free.
+        loop {
+            let found = self.places[place];
+            if (found >> 32) as u32 != self.stamp {
+                self.places[place] = u64::from(self.stamp) << 32 | u64::from(fresh);
+                return fresh;
+            }
+            if is(found as u32) {
+                return found as u32;
+            }
+            place = (place + 1) & mask;
+        }
+    }
+
+    /// Mixes by multiplication (the folded product, as wyhash and foldhash have it). A batch is short: who guesses a seed gains
+    /// a longer search in it, and nothing that lasts.
+    #[inline]
+    pub(crate) fn hash(&self, address: u128, rest: u64) -> u64 {
+        let fold = |a: u64, b: u64| {
+            let product = u128::from(a) * u128::from(b);
+            product as u64 ^ (product >> 64) as u64
+        };
+        let low = fold(address as u64 ^ self.seed, rest ^ 0x9e37_79b9_7f4a_7c15);
+        fold(low ^ (address >> 64) as u64, self.seed ^ 0xe703_7ed1_a0b4_28db)
+    }
+}

@@ -1,0 +1,204 @@
+//! Settings that can be changed while packets move.
+//!
+//! A pipeline names its settings once, in [`Pipeline::tune`]: the same walk lists them with
+//! their present values and, later, takes new ones. Others change [`Knobs`], an array of atomics; the worker looks at one
+//! number a round and walks again when it moved. So a change is in force from the next round on, nothing that moves packets
+//! waits for a lock, and no packet is lost.
+//!
+//! The names follow FreeBSD's GSO of 2014 (`net.gso.dev.IFNAME.max_burst`) and go on in its pattern.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::pipeline::Pipeline;
+
+/// Which values a knob takes. All of them are numbers inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// 0 or 1.
+    Switch,
+    /// Any number of a range, its ends included.
+    Number {
+        /// Smallest.
+        min: u64,
+        /// Largest.
+        max: u64,
+    },
+    /// A name; its place in the list is the number.
+    Names(&'static [&'static str]),
+}
+
+impl Values {
+    fn takes(self, value: u64) -> bool {
+        match self {
+            Values::Switch => value <= 1,
+            Values::Number { min, max } => (min..=max).contains(&value),
+            Values::Names(names) => usize::try_from(value).is_ok_and(|at| at < names.len()),
+        }
+    }
+}
+
+/// One setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Knob {
+    /// Its name.
+    pub name: String,
+    /// What it takes.
+    pub values: Values,
+    /// The unit of a number; empty for none.
+    pub unit: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+    /// Why it cannot be changed, where it cannot.
+    pub fixed: Option<&'static str>,
+    /// Another knob, and the value that it must have for this one to be anything but 0.
+    pub needs: Option<(String, u64)>,
+    /// Its value at the start.
+    pub default: u64,
+}
+
+/// Why a knob was not set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// No knob has this name.
+    Unknown,
+    /// It does not take this value.
+    Value,
+    /// It cannot be changed; why.
+    Fixed(&'static str),
+    /// Another knob must have this value first.
+    Needs(String, u64),
+}
+
+/// The knobs of one pipeline, shared with whoever turns them.
+#[derive(Debug, Default)]
+pub struct Knobs {
+    list: Vec<Knob>,
+    values: Box<[AtomicU64]>,
+    /// Rises with every change.
+    generation: AtomicU64,
+}
+
+impl Knobs {
+    /// Those of `pipeline`, as they are.
+    pub fn of(pipeline: &mut dyn Pipeline) -> Knobs {
+        Knobs::list(|dial| pipeline.tune(dial))
+    }
+
+    /// Those that `tune` shows.
+    pub(crate) fn list(tune: impl FnOnce(&mut Dial<'_>)) -> Knobs {
+        let mut list = Vec::new();
+        tune(&mut Dial { to: To::List(&mut list) });
+        let values = list.iter().map(|knob: &Knob| AtomicU64::new(knob.default)).collect();
+        Knobs { list, values, generation: AtomicU64::new(0) }
+    }
+
+    /// Every knob with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (&Knob, u64)> {
+        self.list.iter().zip(self.values.iter().map(|value| value.load(Ordering::Relaxed)))
+    }
+
+    /// The knob `name` with its value.
+    pub fn get(&self, name: &str) -> Option<(&Knob, u64)> {
+        self.iter().find(|(knob, _)| knob.name == name)
+    }
+
+    /// Sets a knob; the worker follows at its next round. Returns what it was.
+    ///
+    /// # Errors
+    /// Why not; nothing was changed then.
+    pub fn set(&self, name: &str, value: u64) -> Result<u64, Refused> {
+        let at = self.list.iter().position(|knob| knob.name == name).ok_or(Refused::Unknown)?;
+        let knob = &self.list[at];
+        let before = self.values[at].load(Ordering::Relaxed);
+        if !knob.values.takes(value) {
+            return Err(Refused::Value);
+        }
+        if let Some(why) = knob.fixed
+            && value != before
+        {
+            return Err(Refused::Fixed(why));
+        }
+        if let Some((other, needed)) = &knob.needs
+            && value != 0
+            && self.get(other).is_some_and(|(_, has)| has != *needed)
+        {
+            return Err(Refused::Needs(other.clone(), *needed));
+        }
+        self.values[at].store(value, Ordering::Relaxed);
+        // Whoever sees the new generation sees the value.
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(before)
+    }
+
+    /// As [`Knobs::set`], before the start: the value is then the knob's default.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn preset(&mut self, name: &str, value: u64) -> Result<(), Refused> {
+        self.set(name, value)?;
+        if let Some(knob) = self.list.iter_mut().find(|knob| knob.name == name) {
+            knob.default = value;
+        }
+        Ok(())
+    }
+
+    /// Hands the values to `pipeline` if one was set since `seen`, which is 0 at the start.
+    pub fn follow(&self, seen: &mut u64, pipeline: &mut dyn Pipeline) {
+        let generation = self.generation.load(Ordering::Acquire);
+        if generation != *seen {
+            *seen = generation;
+            pipeline.tune(&mut Dial { to: To::Values { values: &self.values, next: 0 } });
+        }
+    }
+}
+
+enum To<'a> {
+    List(&'a mut Vec<Knob>),
+    Values { values: &'a [AtomicU64], next: usize },
+}
+
+/// What [`Pipeline::tune`] shows its settings to: they are listed, or get new values.
+pub struct Dial<'a> {
+    to: To<'a>,
+}
+
+impl std::fmt::Debug for Dial<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Dial")
+    }
+}
+
+impl Dial<'_> {
+    /// A setting; `value` is what it is, and what it becomes.
+    pub fn number(&mut self, make: impl FnOnce() -> Knob, value: &mut u64) {
+        match &mut self.to {
+            To::List(list) => list.push(Knob { default: *value, ..make() }),
+            To::Values { values, next } => {
+                if let Some(place) = values.get(*next) {
+                    *value = place.load(Ordering::Relaxed);
+                }
+                *next += 1;
+            }
+        }
+    }
+
+    /// A setting that is on or off.
+    pub fn switch(&mut self, make: impl FnOnce() -> Knob, on: &mut bool) {
+        let mut value = u64::from(*on);
+        self.number(make, &mut value);
+        *on = value != 0;
+    }
+}
+
+impl Knob {
+    /// A switch with nothing special about it.
+    pub(crate) fn switch(name: impl Into<String>, help: &'static str) -> Knob {
+        let name = name.into();
+        Knob { name, values: Values::Switch, unit: "", help, fixed: None, needs: None, default: 0 }
+    }
+
+    /// A number with nothing special about it.
+    pub(crate) fn number(name: String, (min, max): (u64, u64), unit: &'static str, help: &'static str) -> Knob {
+        Knob { values: Values::Number { min, max }, unit, ..Knob::switch(name, help) }
+    }
+}

@@ -1,0 +1,281 @@
+//! Reading addresses and ports, and writing others in their place.
+
+use segue::checksum::{Field, Sum};
+use segue::packet::{Csum, Frag, Header, Kind, LayerCsum, Packet, Payload, Stop, Unit};
+use segue::wire::{ipv4, protocol, read_u16, read_u32, tcp, udp, write_u16, write_u32};
+
+use super::{Protocol, Refusal};
+
+/// An address and a port, or an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) address: u32,
+    pub(super) port: u16,
+}
+
+/// One end of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Source,
+    Destination,
+}
+
+/// The packet that an ICMP error is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quoted {
+    pub(super) source: End,
+    pub(super) destination: End,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Content {
+    /// A TCP or UDP header, at this index of the layout.
+    Ports(Protocol, usize),
+    /// An ICMP query or its answer.
+    Query,
+    /// An ICMP error about a packet of this protocol.
+    Error { protocol: Protocol, quoted: Quoted },
+}
+
+/// Who sends what to whom.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    pub(super) source: End,
+    pub(super) destination: End,
+    /// TCP flags.
+    pub(super) tcp: u8,
+    pub(super) content: Content,
+    /// Index of the IP header in the layout.
+    pub(super) ip: usize,
+}
+
+impl Flow {
+    pub(super) fn protocol(&self) -> Protocol {
+        match self.content {
+            Content::Ports(protocol, _) | Content::Error { protocol, .. } => protocol,
+            Content::Query => Protocol::Icmp,
+        }
+    }
+}
+
+/// Most bytes of an ICMP message that are looked at: its header, a quoted IP header and a quoted TCP header.
+const MOST: usize = 8 + ipv4::MAX_LEN + tcp::MIN_LEN;
+/// Place of an identifier, and of the quoted packet.
+const IDENTIFIER: usize = 4;
+const QUOTED: usize = 8;
+
+/// The destination of the outermost packet, where it is IPv4.
+pub(super) fn destination<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<u32> {
+    let header = packet.layout.headers().iter().find(|header| header.is_ip())?;
+    (header.kind == Kind::Ipv4).then(|| read_u32(packet.head.bytes(), header.start() + ipv4::DST.start)).flatten()
+}
+
+/// Reads the outermost packet.
+pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> {
+    let headers = packet.layout.headers();
+    let ip = headers.iter().position(Header::is_ip).filter(|at| headers[*at].kind == Kind::Ipv4);
+    let ip = ip.ok_or(Refusal::NotV4)?;
+    let bytes = packet.head.bytes().get(headers[ip].start()..).ok_or(Refusal::Malformed)?;
+    let address = |at| read_u32(bytes, at).ok_or(Refusal::Malformed);
+    let (source, destination) = (address(ipv4::SRC.start)?, address(ipv4::DST.start)?);
+    if read_u16(bytes, ipv4::FRAGMENT).is_none_or(|word| word & (ipv4::MF | ipv4::OFFSET) != 0) {
+        return Err(Refusal::Fragment);
+    }
+    let flow = |ports: (u16, u16), tcp, content| Flow {
+        source: End { address: source, port: ports.0 },
+        destination: End { address: destination, port: ports.1 },
+        tcp,
+        content,
+        ip,
+    };
+    let Some(next) = headers.get(ip + 1) else {
+        return match (packet.layout.stop(), bytes[ipv4::PROTOCOL]) {
+            (Stop::Protocol, protocol::ICMP) => icmp(packet, flow),
+            (Stop::Protocol, _) => Err(Refusal::Protocol),
+            _ => Err(Refusal::Malformed),
+        };
+    };
+    let of = match next.kind {
+        Kind::Tcp => Protocol::Tcp,
+        Kind::Udp => Protocol::Udp,
+        _ => return Err(Refusal::Protocol),
+    };
+    let bytes = packet.head.bytes().get(next.start()..next.end()).ok_or(Refusal::Malformed)?;
+    let port = |at| read_u16(bytes, at).ok_or(Refusal::Malformed);
+    let flags = if of == Protocol::Tcp { bytes[tcp::FLAGS] } else { 0 };
+    Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), flags, Content::Ports(of, ip + 1)))
+}
+
+fn icmp<B: AsRef<[u8]>>(packet: &Packet<B>, flow: impl Fn((u16, u16), u8, Content) -> Flow) -> Result<Flow, Refusal> {
+    let mut front = [0; MOST];
+    let len = packet.payload.copy_to(0..MOST, &mut front);
+    let bytes = &front[..len];
+    let id = read_u16(bytes, IDENTIFIER).ok_or(Refusal::Malformed)?;
+    match bytes[0] {
+        // Queries and their answers: echo, timestamp, information, mask.
+        8 | 13 | 15 | 17 | 0 | 14 | 16 | 18 => Ok(flow((id, id), 0, Content::Query)),
+        // Unreachable, source quench, time exceeded, parameter problem.
+        3 | 4 | 11 | 12 => {
+            let quoted = bytes.get(QUOTED..).unwrap_or(&[]);
+            let first = *quoted.first().ok_or(Refusal::Malformed)?;
+            let at = ipv4::header_len(first);
+            if first >> 4 != 4 || at < ipv4::MIN_LEN || quoted.len() < at + 8 {
+                return Err(Refusal::Malformed);
+            }
+            if read_u16(quoted, ipv4::FRAGMENT).is_none_or(|word| word & ipv4::OFFSET != 0) {
+                return Err(Refusal::Fragment);
+            }
+            let word = |at| read_u16(quoted, at).unwrap_or(0);
+            let (of, ports) = match quoted[ipv4::PROTOCOL] {
+                protocol::TCP => (Protocol::Tcp, (word(at), word(at + 2))),
+                protocol::UDP => (Protocol::Udp, (word(at), word(at + 2))),
+                // Of an echo there is one identifier, whichever way it went.
+                protocol::ICMP => (Protocol::Icmp, (word(at + IDENTIFIER), word(at + IDENTIFIER))),
+                _ => return Err(Refusal::Protocol),
+            };
+            let end = |at, port| End { address: read_u32(quoted, at).unwrap_or(0), port };
+            let source = end(ipv4::SRC.start, ports.0);
+            let quoted = Quoted { source, destination: end(ipv4::DST.start, ports.1) };
+            Ok(flow((0, 0), 0, Content::Error { protocol: of, quoted }))
+        }
+        _ => Err(Refusal::Protocol),
+    }
+}
+
+/// Gives one side of the packet another address and port, and of a query another identifier.
+pub(super) fn flow<B: AsRef<[u8]>>(
+    packet: &mut Packet<B>,
+    flow: &Flow,
+    side: Side,
+    new: End,
+    copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+) -> Result<(), Refusal> {
+    let old = if side == Side::Source { flow.source } else { flow.destination };
+    match flow.content {
+        Content::Ports(of, index) => ports(packet, of, index, side, old, new),
+        Content::Query => {
+            if old.port != new.port {
+                message(packet, copy, |bytes| {
+                    write_u16(bytes, IDENTIFIER, new.port);
+                })?;
+            }
+        }
+        Content::Error { .. } => return Err(Refusal::Protocol),
+    }
+    address(packet, flow.ip, side, new.address);
+    Ok(())
+}
+
+/// Gives one side of an ICMP error another address, and the other side of the packet that it quotes address and port.
+pub(super) fn error<B: AsRef<[u8]>>(
+    packet: &mut Packet<B>,
+    flow: &Flow,
+    side: Side,
+    new: End,
+    copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+) -> Result<(), Refusal> {
+    let Content::Error { protocol, quoted } = flow.content else { return Err(Refusal::Protocol) };
+    let (old, address_at, port_at) = match side {
+        Side::Source => (quoted.destination, ipv4::DST.start, udp::DST_PORT),
+        Side::Destination => (quoted.source, ipv4::SRC.start, udp::SRC_PORT),
+    };
+    message(packet, copy, |bytes| {
+        let quoted = &mut bytes[QUOTED..];
+        let at = ipv4::header_len(quoted[0]);
+        let header = Field::from_wire(read_u16(quoted, ipv4::CHECKSUM).unwrap_or(0));
+        write_u32(quoted, address_at, new.address);
+        write_u16(quoted, ipv4::CHECKSUM, header.update_u32(old.address, new.address).value());
+        let (port_at, field_at) = match protocol {
+            Protocol::Tcp => (port_at, tcp::CHECKSUM),
+            Protocol::Udp => (port_at, udp::CHECKSUM),
+            Protocol::Icmp => (IDENTIFIER, 2),
+        };
+        write_u16(quoted, at + port_at, new.port);
+        // What is quoted may end before its checksum.
+        if let Some(field) = read_u16(quoted, at + field_at) {
+            let mut field = Field::from_wire(field).update(old.port, new.port);
+            if protocol != Protocol::Icmp {
+                field = field.update_u32(old.address, new.address);
+            }
+            let is_absent = protocol == Protocol::Udp && read_u16(quoted, at + field_at) == Some(0);
+            if !is_absent {
+                let field = if protocol == Protocol::Udp { field.nonzero() } else { field };
+                write_u16(quoted, at + field_at, field.value());
+            }
+        }
+    })?;
+    // Who complains need not be who was written to, but a router on the way, whose address is nobody's business outside.
+    address(packet, flow.ip, side, new.address);
+    Ok(())
+}
+
+/// Another address in the IP header.
+fn address<B: AsRef<[u8]>>(packet: &mut Packet<B>, ip: usize, side: Side, new: u32) {
+    let header = packet.layout.headers()[ip];
+    let bytes = &mut packet.head.bytes_mut()[header.start()..];
+    let at = if side == Side::Source { ipv4::SRC.start } else { ipv4::DST.start };
+    let old = read_u32(bytes, at).unwrap_or(0);
+    let field = Field::from_wire(read_u16(bytes, ipv4::CHECKSUM).unwrap_or(0));
+    write_u32(bytes, at, new);
+    write_u16(bytes, ipv4::CHECKSUM, field.update_u32(old, new).value());
+    if let Unit::Whole(csum @ Csum::Complete(_)) = &mut packet.offload.unit {
+        *csum = Csum::Unknown;
+    }
+}
+
+/// Another port in a TCP or UDP header, and the checksum that goes with it and with the address.
+fn ports<B: AsRef<[u8]>>(packet: &mut Packet<B>, of: Protocol, index: usize, side: Side, old: End, new: End) {
+    let header = packet.layout.headers()[index];
+    let is_inner = packet.layout.transport() == Some(&header);
+    let is_primed = if is_inner {
+        matches!(packet.offload.unit, Unit::Train { .. } | Unit::Whole(Csum::Partial))
+    } else {
+        // That of a tunnel: what is owed is computed over what will stand there.
+        packet.offload.layers().first().is_some_and(|layer| layer.udp == LayerCsum::Owed)
+    };
+    let bytes = &mut packet.head.bytes_mut()[header.start()..header.end()];
+    let at = if side == Side::Source { udp::SRC_PORT } else { udp::DST_PORT };
+    let field_at = if of == Protocol::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM };
+    write_u16(bytes, at, new.port);
+    let value = read_u16(bytes, field_at).unwrap_or(0);
+    let field = if is_primed {
+        // The sum of the pseudo header, not complemented, without ports.
+        !Field::from_wire(!value).update_u32(old.address, new.address).value()
+    } else if of == Protocol::Udp && value == 0 {
+        return;
+    } else {
+        let field = Field::from_wire(value).update_u32(old.address, new.address).update(old.port, new.port);
+        if of == Protocol::Udp { field.nonzero().value() } else { field.value() }
+    };
+    write_u16(bytes, field_at, field);
+}
+
+/// Changes the beginning of an ICMP message in a buffer of its own, and its checksum by as much.
+fn message<B: AsRef<[u8]>>(
+    packet: &mut Packet<B>,
+    copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+    change: impl FnOnce(&mut [u8]),
+) -> Result<(), Refusal> {
+    const FIELD: usize = 2;
+    let mut front = [0; MOST];
+    let len = packet.payload.copy_to(0..MOST, &mut front);
+    let bytes = &mut front[..len];
+    let before = Sum::of(bytes);
+    let field = read_u16(bytes, FIELD).ok_or(Refusal::Malformed)?;
+    change(bytes);
+    let mut sum = Sum::ZERO;
+    sum.add_u16(!field);
+    sum.append(Sum::of(bytes), 0);
+    sum.remove(before);
+    write_u16(bytes, FIELD, !sum.fold());
+    let buffer = copy(bytes).ok_or(Refusal::Memory)?;
+    if buffer.as_ref().len() != len {
+        return Err(Refusal::Memory);
+    }
+    let mut payload = Payload::default();
+    payload.push(Frag::all(buffer));
+    packet.payload.advance(len);
+    payload.append(&mut packet.payload);
+    packet.payload = payload;
+    Ok(())
+}

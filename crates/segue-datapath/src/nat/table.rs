@@ -1,0 +1,275 @@
+//! Mappings.
+
+use std::collections::HashMap;
+
+use segue::time::Nanos;
+
+use super::{Config, Refusal};
+
+/// What has ports, or identifiers that serve as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// Queries of ICMP, by their identifier.
+    Icmp,
+}
+
+/// How far the connections of a TCP mapping are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tcp {
+    /// A SYN went out, and perhaps an answer came.
+    Opening {
+        /// Whether it did.
+        is_answered: bool,
+    },
+    /// Both sides have talked.
+    Open,
+    /// The connection with this address and port was closed, from one side at least.
+    Closing((u32, u16)),
+}
+
+/// Who is who.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// Of what.
+    pub protocol: Protocol,
+    /// The address and port inside.
+    pub inside: (u32, u16),
+    /// The port outside.
+    pub outside: u16,
+    /// Made by configuration: it never ends.
+    pub is_static: bool,
+    /// How far TCP is.
+    pub tcp: Tcp,
+    /// When the last packet came by.
+    pub last: Nanos,
+    /// Packets out and in, a train counting one.
+    pub packets: [u64; 2],
+}
+
+/// A packet, as far as it tells how long a mapping lives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) remote: (u32, u16),
+    /// TCP flags.
+    pub(super) tcp: u8,
+    pub(super) is_outbound: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    config: Config,
+    slots: Vec<Option<Mapping>>,
+    free: Vec<u32>,
+    inside: HashMap<(Protocol, (u32, u16)), u32>,
+    outside: HashMap<(Protocol, u16), u32>,
+    hosts: HashMap<u32, u32>,
+    cursor: usize,
+    tries: u64,
+}
+
+/// Most ports that are tried for one mapping.
+const TRIES: u32 = 2048;
+/// Mappings that are looked at, for one that is over, when the table is full.
+const SWEEP_FOR_ROOM: usize = 1024;
+
+impl Table {
+    pub(super) fn new(config: Config) -> Table {
+        Table {
+            config,
+            slots: Vec::new(),
+            free: Vec::new(),
+            inside: HashMap::new(),
+            outside: HashMap::new(),
+            hosts: HashMap::new(),
+            cursor: 0,
+            tries: config.seed,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn all(&self, now: Nanos) -> impl Iterator<Item = &Mapping> {
+        self.slots.iter().flatten().filter(move |mapping| !self.is_over(mapping, now))
+    }
+
+    pub(super) fn forward(&mut self, protocol: Protocol, outside: u16, inside: (u32, u16)) -> Result<(), Refusal> {
+        if self.outside.contains_key(&(protocol, outside)) || self.inside.contains_key(&(protocol, inside)) {
+            return Err(Refusal::Ports);
+        }
+        if self.len() >= self.config.most {
+            return Err(Refusal::Full);
+        }
+        self.insert(Mapping {
+            protocol,
+            inside,
+            outside,
+            is_static: true,
+            tcp: Tcp::Opening { is_answered: false },
+            last: Nanos(0),
+            packets: [0; 2],
+        });
+        Ok(())
+    }
+
+    /// The mapping of an inside port, if it is alive; nothing is renewed.
+    pub(super) fn by_inside(&self, protocol: Protocol, inside: (u32, u16), now: Nanos) -> Option<&Mapping> {
+        let slot = *self.inside.get(&(protocol, inside))?;
+        let mapping = self.slots.get(slot as usize)?.as_ref()?;
+        (!self.is_over(mapping, now)).then_some(mapping)
+    }
+
+    /// The mapping of an outside port, if it is alive; renewed by what was `seen`.
+    pub(super) fn by_outside(
+        &mut self,
+        protocol: Protocol,
+        outside: u16,
+        now: Nanos,
+        seen: Option<Seen>,
+    ) -> Option<&Mapping> {
+        let slot = *self.outside.get(&(protocol, outside))?;
+        if self.slots.get(slot as usize)?.as_ref().is_none_or(|mapping| self.is_over(mapping, now)) {
+            self.remove(slot);
+            return None;
+        }
+        let mapping = self.slots.get_mut(slot as usize)?.as_mut()?;
+        if let Some(seen) = seen {
+            mapping.see(seen, now);
+        }
+        Some(mapping)
+    }
+
+    /// The outside port for an inside one, mapped now where it was not.
+    pub(super) fn outbound(
+        &mut self,
+        protocol: Protocol,
+        inside: (u32, u16),
+        seen: Seen,
+        now: Nanos,
+    ) -> Result<u16, Refusal> {
+        if let Some(&slot) = self.inside.get(&(protocol, inside)) {
+            if self.slots.get(slot as usize).and_then(Option::as_ref).is_some_and(|m| !self.is_over(m, now)) {
+                let Some(Some(mapping)) = self.slots.get_mut(slot as usize) else { return Err(Refusal::NoMapping) };
+                mapping.see(seen, now);
+                return Ok(mapping.outside);
+            }
+            self.remove(slot);
+        }
+        if self.len() >= self.config.most {
+            self.sweep(now, SWEEP_FOR_ROOM);
+        }
+        if self.len() >= self.config.most {
+            return Err(Refusal::Full);
+        }
+        if self.hosts.get(&inside.0).is_some_and(|count| *count as usize >= self.config.most_per_host) {
+            return Err(Refusal::HostFull);
+        }
+        let outside = self.free_port(protocol, inside.1, now).ok_or(Refusal::Ports)?;
+        let tcp = Tcp::Opening { is_answered: false };
+        let mut mapping = Mapping { protocol, inside, outside, is_static: false, tcp, last: now, packets: [0; 2] };
+        mapping.see(seen, now);
+        self.insert(mapping);
+        Ok(outside)
+    }
+
+    /// The inside port itself where it may be (RFC 4787, section 4.2.1), else one after a place that nobody can guess.
+    fn free_port(&mut self, protocol: Protocol, wanted: u16, now: Nanos) -> Option<u16> {
+        let (first, last) = self.config.ports;
+        if first > last {
+            return None;
+        }
+        if (first..=last).contains(&wanted) && self.is_free(protocol, wanted, now) {
+            return Some(wanted);
+        }
+        let span = u32::from(last - first) + 1;
+        // SplitMix64, from a seed that is not known outside.
+        self.tries = self.tries.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.tries;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let start = ((mixed ^ mixed >> 31) % u64::from(span)) as u32;
+        let mut ports = (0..span.min(TRIES)).map(|step| first + ((start + step) % span) as u16);
+        ports.find(|&port| self.is_free(protocol, port, now))
+    }
+
+    /// Whether nobody has an outside port; who had it too long loses it.
+    fn is_free(&mut self, protocol: Protocol, port: u16, now: Nanos) -> bool {
+        let Some(&slot) = self.outside.get(&(protocol, port)) else { return true };
+        let is_over = self.slots.get(slot as usize).and_then(Option::as_ref).is_none_or(|m| self.is_over(m, now));
+        if is_over {
+            self.remove(slot);
+        }
+        is_over
+    }
+
+    /// Looks at the next `count` places and empties those whose time is over.
+    pub(super) fn sweep(&mut self, now: Nanos, count: usize) {
+        for _ in 0..count.min(self.slots.len()) {
+            self.cursor = (self.cursor + 1) % self.slots.len();
+            if self.slots[self.cursor].as_ref().is_some_and(|mapping| self.is_over(mapping, now)) {
+                self.remove(self.cursor as u32);
+            }
+        }
+    }
+
+    fn is_over(&self, mapping: &Mapping, now: Nanos) -> bool {
+        let timeouts = &self.config.timeouts;
+        let life = match (mapping.protocol, mapping.tcp) {
+            (Protocol::Udp, _) => timeouts.udp,
+            (Protocol::Icmp, _) => timeouts.icmp,
+            (Protocol::Tcp, Tcp::Open) => timeouts.tcp_open,
+            (Protocol::Tcp, Tcp::Opening { .. } | Tcp::Closing(_)) => timeouts.tcp_transitory,
+        };
+        !mapping.is_static && now.0.saturating_sub(mapping.last.0) > life
+    }
+
+    fn insert(&mut self, mapping: Mapping) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        self.inside.insert((mapping.protocol, mapping.inside), slot);
+        self.outside.insert((mapping.protocol, mapping.outside), slot);
+        *self.hosts.entry(mapping.inside.0).or_default() += 1;
+        self.slots[slot as usize] = Some(mapping);
+    }
+
+    fn remove(&mut self, slot: u32) {
+        let Some(mapping) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
+        self.inside.remove(&(mapping.protocol, mapping.inside));
+        self.outside.remove(&(mapping.protocol, mapping.outside));
+        if let Some(count) = self.hosts.get_mut(&mapping.inside.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.hosts.remove(&mapping.inside.0);
+            }
+        }
+        self.free.push(slot);
+    }
+}
+
+impl Mapping {
+    fn see(&mut self, seen: Seen, now: Nanos) {
+        use segue::wire::tcp::{ACK, FIN, RST, SYN};
+        self.last = now;
+        self.packets[usize::from(!seen.is_outbound)] += 1;
+        if self.protocol != Protocol::Tcp {
+            return;
+        }
+        let has = |flag: u8| seen.tcp & flag != 0;
+        self.tcp = match self.tcp {
+            _ if has(FIN) || has(RST) => Tcp::Closing(seen.remote),
+            // Another connection over the same mapping, or a new one after the old.
+            Tcp::Closing(remote) if remote != seen.remote && !has(SYN) => Tcp::Open,
+            Tcp::Closing(_) if has(SYN) && !has(ACK) => Tcp::Opening { is_answered: !seen.is_outbound },
+            Tcp::Opening { .. } if !seen.is_outbound && has(SYN) => Tcp::Opening { is_answered: true },
+            Tcp::Opening { is_answered: true } if has(ACK) && !has(SYN) => Tcp::Open,
+            state => state,
+        };
+    }
+}

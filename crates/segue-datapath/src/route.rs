@@ -1,0 +1,272 @@
+//! Where packets go: routes by longest prefix, and the link addresses of neighbours.
+//!
+//! Nothing here asks the kernel. Whoever does puts in what it learns; both tables are bounded and refuse what is too much.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use prefix_trie::PrefixMap;
+
+/// What is done with packets for a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// They leave by a port.
+    Forward {
+        /// The port.
+        port: u16,
+        /// The router that takes them further; `None` where the destination is itself a neighbour.
+        via: Option<IpAddr>,
+        /// Longest packet that goes there, in bytes from the outermost IP header on.
+        mtu: u32,
+    },
+    /// They are for this host.
+    Local,
+    /// They go nowhere, and their sender is not told.
+    Blackhole,
+    /// They go nowhere, and their sender is told.
+    Unreachable,
+    /// They may go nowhere, and their sender is told.
+    Prohibited,
+}
+
+/// Why a route or neighbour was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The table has as many as it may.
+    Full,
+    /// More prefix bits than the address has.
+    Prefix,
+}
+
+/// Routes of both families.
+#[derive(Debug)]
+pub struct Routes {
+    v4: PrefixMap<(u32, u8), Action>,
+    v6: PrefixMap<(u128, u8), Action>,
+    most: usize,
+}
+
+impl Routes {
+    /// An empty table for at most `most` routes.
+    pub fn new(most: usize) -> Routes {
+        Routes { v4: PrefixMap::new(), v6: PrefixMap::new(), most }
+    }
+
+    /// Adds or replaces the route of a prefix; address bits past its length are cut off.
+    ///
+    /// # Errors
+    /// Where the table is full or the prefix is none.
+    pub fn insert(&mut self, prefix: IpAddr, len: u8, action: Action) -> Result<(), Refused> {
+        if len > if prefix.is_ipv4() { 32 } else { 128 } {
+            return Err(Refused::Prefix);
+        }
+        let is_full = self.len() >= self.most;
+        match prefix {
+            IpAddr::V4(prefix) => {
+                let key = (mask_v4(prefix.to_bits(), len), len);
+                if is_full && !self.v4.contains_key(&key) {
+                    return Err(Refused::Full);
+                }
+                self.v4.insert(key, action);
+            }
+            IpAddr::V6(prefix) => {
+                let key = (mask_v6(prefix.to_bits(), len), len);
+                if is_full && !self.v6.contains_key(&key) {
+                    return Err(Refused::Full);
+                }
+                self.v6.insert(key, action);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a route out; what it was.
+    pub fn remove(&mut self, prefix: IpAddr, len: u8) -> Option<Action> {
+        match prefix {
+            IpAddr::V4(prefix) if len <= 32 => self.v4.remove(&(mask_v4(prefix.to_bits(), len), len)),
+            IpAddr::V6(prefix) if len <= 128 => self.v6.remove(&(mask_v6(prefix.to_bits(), len), len)),
+            _ => None,
+        }
+    }
+
+    /// The route of the longest prefix that holds an IPv4 address, or with `is_v4` unset an IPv6 one.
+    #[inline]
+    pub fn lookup(&self, destination: u128, is_v4: bool) -> Option<Action> {
+        if is_v4 {
+            self.v4.get_lpm(&(destination as u32, 32)).map(|(_, action)| *action)
+        } else {
+            self.v6.get_lpm(&(destination, 128)).map(|(_, action)| *action)
+        }
+    }
+
+    /// How many routes there are.
+    pub fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn mask_v4(bits: u32, len: u8) -> u32 {
+    bits & u32::MAX.checked_shl(32 - u32::from(len)).unwrap_or(0)
+}
+
+fn mask_v6(bits: u128, len: u8) -> u128 {
+    bits & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
+}
+
+/// Where a packet goes next: a port and an address behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Hop {
+    /// The port.
+    pub port: u16,
+    /// Whether the address is an IPv4 one.
+    pub is_v4: bool,
+    /// The neighbour. IPv4 stands in the low 32 bits.
+    pub address: u128,
+}
+
+impl Hop {
+    /// The next hop towards `destination`, which is of the family that `is_v4` says.
+    #[inline]
+    pub fn new(port: u16, via: Option<IpAddr>, destination: u128, is_v4: bool) -> Hop {
+        match via {
+            None => Hop { port, is_v4, address: destination },
+            Some(IpAddr::V4(via)) => Hop { port, is_v4: true, address: via.to_bits().into() },
+            Some(IpAddr::V6(via)) => Hop { port, is_v4: false, address: via.to_bits() },
+        }
+    }
+}
+
+/// The header that stands in front of packets to a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// None: the port carries bare IP.
+    Bare,
+    /// Ethernet.
+    Ethernet {
+        /// The neighbour's address.
+        to: [u8; 6],
+        /// The port's own.
+        from: [u8; 6],
+    },
+}
+
+/// Link addresses of neighbours.
+#[derive(Debug)]
+pub struct Neighbours {
+    links: HashMap<Hop, Link>,
+    most: usize,
+}
+
+impl Neighbours {
+    /// An empty table for at most `most` neighbours.
+    pub fn new(most: usize) -> Neighbours {
+        Neighbours { links: HashMap::new(), most }
+    }
+
+    /// Adds or replaces a neighbour.
+    ///
+    /// # Errors
+    /// Where the table is full.
+    pub fn insert(&mut self, hop: Hop, link: Link) -> Result<(), Refused> {
+        if self.links.len() >= self.most && !self.links.contains_key(&hop) {
+            return Err(Refused::Full);
+        }
+        self.links.insert(hop, link);
+        Ok(())
+    }
+
+    /// Takes a neighbour out.
+    pub fn remove(&mut self, hop: Hop) {
+        self.links.remove(&hop);
+    }
+
+    /// What stands in front of packets to a neighbour; `None` where it is not known.
+    #[inline]
+    pub fn lookup(&self, hop: &Hop) -> Option<Link> {
+        self.links.get(hop).copied()
+    }
+
+    /// How many are known.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn to(port: u16) -> Action {
+        Action::Forward { port, via: None, mtu: 1500 }
+    }
+
+    fn find(routes: &Routes, text: &str) -> Option<Action> {
+        match address(text) {
+            IpAddr::V4(ip) => routes.lookup(ip.to_bits().into(), true),
+            IpAddr::V6(ip) => routes.lookup(ip.to_bits(), false),
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_decides() {
+        let mut routes = Routes::new(100);
+        for (prefix, len, port) in [
+            ("0.0.0.0", 0, 0),
+            ("198.18.0.0", 15, 1),
+            ("198.18.7.9", 24, 2),
+            ("198.18.7.1", 32, 3),
+            ("::", 0, 4),
+            ("2001:db8::", 32, 5),
+            ("2001:db8:1::7", 128, 6),
+        ] {
+            routes.insert(address(prefix), len, to(port)).unwrap();
+        }
+        for (destination, port) in [
+            ("203.0.113.1", 0),
+            ("198.19.255.255", 1),
+            ("198.18.7.200", 2),
+            ("198.18.7.1", 3),
+            ("2001:db9::", 4),
+            ("2001:db8:ffff::1", 5),
+            ("2001:db8:1::7", 6),
+        ] {
+            assert_eq!(find(&routes, destination), Some(to(port)), "{destination}");
+        }
+        assert_eq!(routes.remove(address("198.18.7.255"), 24), Some(to(2)));
+        assert_eq!(find(&routes, "198.18.7.200"), Some(to(1)));
+        assert_eq!(routes.len(), 6);
+    }
+
+    #[test]
+    fn full_tables_and_prefixes_that_are_none_are_refused() {
+        let mut routes = Routes::new(1);
+        assert_eq!(routes.insert(address("198.18.0.0"), 33, to(1)), Err(Refused::Prefix));
+        assert_eq!(routes.insert(address("2001:db8::"), 129, to(1)), Err(Refused::Prefix));
+        assert_eq!(routes.remove(address("198.18.0.0"), 33), None);
+        routes.insert(address("198.18.0.0"), 15, to(1)).unwrap();
+        routes.insert(address("198.18.3.0"), 15, to(2)).unwrap();
+        assert_eq!(routes.insert(address("::"), 0, to(3)), Err(Refused::Full));
+        assert_eq!((find(&routes, "198.18.0.1"), routes.len()), (Some(to(2)), 1));
+        let mut neighbours = Neighbours::new(1);
+        let hop = |address| Hop { port: 1, is_v4: true, address };
+        neighbours.insert(hop(1), Link::Bare).unwrap();
+        neighbours.insert(hop(1), Link::Bare).unwrap();
+        assert_eq!(neighbours.insert(hop(2), Link::Bare), Err(Refused::Full));
+        neighbours.remove(hop(1));
+        assert!(neighbours.is_empty() && neighbours.lookup(&hop(1)).is_none());
+    }
+}

@@ -1,0 +1,288 @@
+//! The settings of GSO, GRO and acknowledgments, and what follows from them.
+
+use segue::gro::{self, Profile};
+use segue::gso::Limits;
+use segue::packet::{GsoKind, Unit};
+
+use crate::knobs::{Dial, Knob, Values};
+
+/// With this many bytes or more a burst is limited by the port alone.
+const WHOLE_BURST: u64 = 65_535;
+
+/// All settings of a pipeline between two ports.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The ports' names.
+    pub(crate) names: [String; 2],
+    pub(crate) protocols: Protocols,
+    /// How packets leave through the ports.
+    pub(crate) leaving: [Leaving; 2],
+    /// How packets are joined, under the name of the port at which that is counted.
+    pub(crate) joining: [Option<Joining>; 2],
+    /// For tunnels: whether inner checksums are left to the far end.
+    pub(crate) remcsum: Remcsum,
+}
+
+/// Whether inner checksums are left to the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remcsum {
+    /// There is no far end.
+    None,
+    /// The tunnel was not made for it.
+    Never,
+    /// As it is asked for.
+    Can(bool),
+}
+
+impl Settings {
+    pub(crate) fn new(names: [String; 2], gro: [Option<gro::Config>; 2], remcsum: Remcsum) -> Settings {
+        let (protocols, leaving) = (Protocols::default(), [Leaving::default(); 2]);
+        Settings { names, protocols, leaving, joining: gro.map(|config| config.map(Joining::new)), remcsum }
+    }
+
+    pub(crate) fn tune(&mut self, dial: &mut Dial<'_>) {
+        self.protocols.tune(dial, self.joining.iter().any(Option::is_some));
+        for (name, leaving) in self.names.iter().zip(&mut self.leaving) {
+            leaving.tune(dial, name);
+        }
+        for (name, joining) in self.names.iter().zip(&mut self.joining) {
+            if let Some(joining) = joining {
+                joining.tune(dial, name);
+            }
+        }
+        let (mut on, fixed) = match self.remcsum {
+            Remcsum::None => return,
+            Remcsum::Never => (false, Some("the tunnel was not made for it: start it with encap-remcsum")),
+            Remcsum::Can(on) => (on, None),
+        };
+        let knob = || {
+            let name = format!("net.remcsum.dev.{}.enable_remcsum", self.names[1]);
+            Knob { fixed, ..Knob::switch(name, "checksums of what is sent here are left to the far end") }
+        };
+        dial.switch(knob, &mut on);
+        if let Remcsum::Can(is_on) = &mut self.remcsum {
+            *is_on = on;
+        }
+    }
+
+    /// Which trains are cut on the way to the port `to`.
+    pub(crate) fn cuts(&self, to: usize) -> Cuts {
+        Cuts::new(&self.protocols, &self.leaving[to])
+    }
+}
+
+/// What holds for all ports, by transport.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Protocols {
+    pub(crate) tcp_gso: bool,
+    pub(crate) udp_gso: bool,
+    pub(crate) tcp_gro: bool,
+    pub(crate) udp_gro: bool,
+    pub(crate) tcp_ack: bool,
+}
+
+impl Default for Protocols {
+    fn default() -> Self {
+        Protocols { tcp_gso: true, udp_gso: true, tcp_gro: true, udp_gro: true, tcp_ack: true }
+    }
+}
+
+impl Protocols {
+    fn tune(&mut self, dial: &mut Dial<'_>, joins: bool) {
+        dial.switch(
+            || Knob::switch("net.inet.tcp.gso", "TCP trains go through whole; 0 cuts them on entry"),
+            &mut self.tcp_gso,
+        );
+        dial.switch(
+            || Knob::switch("net.inet.udp.gso", "UDP trains go through whole; 0 cuts them on entry"),
+            &mut self.udp_gso,
+        );
+        if joins {
+            dial.switch(|| Knob::switch("net.inet.tcp.gro", "TCP segments are joined"), &mut self.tcp_gro);
+            dial.switch(|| Knob::switch("net.inet.udp.gro", "UDP datagrams are joined"), &mut self.udp_gro);
+            dial.switch(
+                || Knob::switch("net.inet.tcp.ack", "acknowledgments collapse where a port has that on"),
+                &mut self.tcp_ack,
+            );
+        }
+    }
+}
+
+/// How packets leave through one port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    /// Trains may come as far as the port; otherwise they are cut on entry.
+    pub(crate) gso: bool,
+    /// Largest train handed to the port, bytes.
+    max_burst: u64,
+    /// The port may be handed trains at all.
+    tso: bool,
+}
+
+impl Default for Leaving {
+    fn default() -> Self {
+        Leaving { gso: true, max_burst: WHOLE_BURST, tso: true }
+    }
+}
+
+impl Leaving {
+    fn tune(&mut self, dial: &mut Dial<'_>, port: &str) {
+        let name = |key: &str| format!("net.gso.dev.{port}.{key}");
+        dial.switch(
+            || Knob::switch(name("enable_gso"), "trains are cut in front of this port; 0 cuts them on entry"),
+            &mut self.gso,
+        );
+        let burst = || {
+            let help = "largest train handed to this port; 65535 is as much as it takes";
+            Knob::number(name("max_burst"), (576, WHOLE_BURST), "bytes", help)
+        };
+        dial.number(burst, &mut self.max_burst);
+        dial.switch(
+            || Knob::switch(name("tso"), "this port is handed trains where it takes them; 0 hands it single packets"),
+            &mut self.tso,
+        );
+    }
+
+    /// Bytes that may be handed over in one call; 0 for one packet.
+    pub(crate) fn burst(&self) -> usize {
+        match (self.tso, self.max_burst) {
+            (false, _) => 0,
+            (true, WHOLE_BURST..) => usize::MAX,
+            (true, bytes) => bytes as usize,
+        }
+    }
+
+    /// What is left of a port's abilities.
+    pub(crate) fn narrow(&self, limits: Limits) -> Limits {
+        match self.burst() {
+            usize::MAX => limits,
+            0 => without_trains(limits),
+            burst => Limits { max_bytes: limits.max_bytes.min(burst), ..limits },
+        }
+    }
+}
+
+/// The same port, were it to take single packets only.
+pub(crate) fn without_trains(limits: Limits) -> Limits {
+    Limits { tso4: false, tso6: false, uso: false, ..limits }
+}
+
+/// Which trains are cut on entry, on the way to one port.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cuts {
+    tcp: bool,
+    udp: bool,
+}
+
+impl Cuts {
+    fn new(protocols: &Protocols, leaving: &Leaving) -> Cuts {
+        Cuts { tcp: !(protocols.tcp_gso && leaving.gso), udp: !(protocols.udp_gso && leaving.gso) }
+    }
+
+    pub(crate) fn cuts(self, unit: &Unit) -> bool {
+        match unit {
+            Unit::Whole(_) => false,
+            Unit::Train { gso, .. } => match gso.kind {
+                GsoKind::Tcp => self.tcp,
+                GsoKind::Udp => self.udp,
+            },
+        }
+    }
+}
+
+/// The names of the profiles, as on the command line.
+const PROFILES: &[&str] = &["strict", "linux", "lro"];
+const LRO: u64 = 2;
+
+/// How packets that come in at one port are joined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joining {
+    /// What it began with.
+    config: gro::Config,
+    pub(crate) on: bool,
+    profile: u64,
+    max_burst: u64,
+    max_packets: u64,
+    hold_us: u64,
+    acks: bool,
+    max_acks: u64,
+}
+
+impl Joining {
+    fn new(config: gro::Config) -> Joining {
+        let profile = match config.profile {
+            Profile::Strict => 0,
+            Profile::Linux(_) => 1,
+            Profile::Lro => LRO,
+        };
+        Joining {
+            on: true,
+            profile,
+            max_burst: config.max_bytes as u64,
+            max_packets: config.max_packets as u64,
+            hold_us: config.hold / 1000,
+            acks: config.acks,
+            max_acks: config.max_acks as u64,
+            config,
+        }
+    }
+
+    fn tune(&mut self, dial: &mut Dial<'_>, port: &str) {
+        let gro = |key: &str| format!("net.gro.dev.{port}.{key}");
+        let ack = |key: &str| format!("net.ack.dev.{port}.{key}");
+        dial.switch(|| Knob::switch(gro("enable_gro"), "packets that come in here are joined"), &mut self.on);
+        let profile = || {
+            let help = "which packets form a train: strict, linux or lro";
+            Knob { values: Values::Names(PROFILES), ..Knob::switch(gro("profile"), help) }
+        };
+        dial.number(profile, &mut self.profile);
+        let most = (576, gro::MAX_TRAIN_BYTES as u64);
+        dial.number(|| Knob::number(gro("max_burst"), most, "bytes", "largest train made here"), &mut self.max_burst);
+        let packets = || Knob::number(gro("max_packets"), (1, 65_535), "packets", "most packets of a train made here");
+        dial.number(packets, &mut self.max_packets);
+        let hold =
+            || Knob::number(gro("hold_us"), (0, 1_000_000), "us", "longest time that a packet waits for the next");
+        dial.number(hold, &mut self.hold_us);
+        let acks = || {
+            let help = "acknowledgments that come in here collapse to the newest";
+            Knob { needs: Some((gro("profile"), LRO)), ..Knob::switch(ack("enable_ack"), help) }
+        };
+        dial.switch(acks, &mut self.acks);
+        let burst =
+            || Knob::number(ack("max_burst"), (1, 65_535), "packets", "most acknowledgments that one stands for");
+        dial.number(burst, &mut self.max_acks);
+    }
+
+    /// Whether only that is joined which can be restored byte for byte.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.profile == 0
+    }
+
+    /// Longest time that a packet waits for the next, nanoseconds.
+    pub(crate) fn hold(&self) -> u64 {
+        // A hold time from the command line may be no whole number of microseconds.
+        if self.config.hold / 1000 == self.hold_us { self.config.hold } else { self.hold_us * 1000 }
+    }
+
+    /// The engine's form; `hold` in nanoseconds.
+    pub(crate) fn config(&self, protocols: &Protocols, hold: u64) -> gro::Config {
+        let profile = match (self.profile, self.config.profile) {
+            (0, _) => Profile::Strict,
+            (1, linux @ Profile::Linux(_)) => linux,
+            (1, _) => Profile::linux(),
+            _ => Profile::Lro,
+        };
+        let only_if = |on: bool, most: usize| if on { most } else { 1 };
+        let max_packets = self.max_packets as usize;
+        gro::Config {
+            profile,
+            max_bytes: self.max_burst as usize,
+            max_packets: only_if(protocols.tcp_gro, max_packets),
+            max_udp_packets: only_if(protocols.udp_gro, self.config.max_udp_packets.min(max_packets)),
+            hold,
+            acks: self.acks && protocols.tcp_ack,
+            max_acks: self.max_acks as usize,
+            ..self.config
+        }
+    }
+}

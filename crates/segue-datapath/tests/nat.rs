@@ -1,0 +1,428 @@
+//! Translation, judged by the oracle and by a client and a server that know nothing of it.
+
+use std::net::Ipv4Addr;
+
+use segue::gso::{Frames, Limits, split_linear};
+use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
+use segue::time::Nanos;
+use segue_datapath::nat::{Config, Done, Nat, Protocol, Refusal};
+use segue_testkit::Rng;
+use segue_testkit::build::{self, Ip, L4, Shim, Tcp, Tunnel, Udp, V4};
+use segue_testkit::oracle::{self, Ports, Report, verify};
+
+const SECOND: u64 = 1_000_000_000;
+const OUTSIDE: [u8; 4] = [198, 19, 9, 9];
+const SERVER: ([u8; 4], u16) = ([198, 19, 0, 1], 80);
+const CLIENT: ([u8; 4], u16) = ([198, 18, 0, 1], 5555);
+
+type End = ([u8; 4], u16);
+type Boxed = Box<Packet<Vec<u8>>>;
+
+fn nat(change: impl FnOnce(&mut Config)) -> Nat {
+    let mut config = Config::new(Ipv4Addr::from(OUTSIDE), 77);
+    change(&mut config);
+    Nat::new(config)
+}
+
+fn ip(from: [u8; 4], to: [u8; 4]) -> Ip {
+    Ip::V4(V4 { src: from, dst: to, id: 5, ..V4::new(0, 1, 2) })
+}
+
+fn udp(from: End, to: End, len: usize) -> build::Packet {
+    let l4 = L4::Udp(Udp { src_port: from.1, dst_port: to.1, checksum: true });
+    build::Packet { ip: ip(from.0, to.0), l4, data: Rng::new(len as u64).bytes(len) }
+}
+
+fn tcp(from: End, to: End, flags: u8, len: usize) -> build::Packet {
+    let (src_port, dst_port) = (from.1, to.1);
+    let l4 = L4::Tcp(Tcp { src_port, dst_port, seq: 7, ack: 1, flags, window: 9, urgent: 0, options: vec![] });
+    build::Packet { ip: ip(from.0, to.0), l4, data: Rng::new(len as u64).bytes(len) }
+}
+
+fn echo(from: [u8; 4], to: [u8; 4], kind: u8, id: u16) -> build::Packet {
+    let [a, b] = id.to_be_bytes();
+    build::Packet { ip: ip(from, to), l4: L4::Icmp(kind, 0, [a, b, 0, 9]), data: vec![7; 57] }
+}
+
+/// An error about `quoted`, of which as much is quoted as is said.
+fn error(from: [u8; 4], to: [u8; 4], kind: u8, quoted: &[u8], len: usize) -> build::Packet {
+    build::Packet { ip: ip(from, to), l4: L4::Icmp(kind, 1, [0; 4]), data: quoted[..len.min(quoted.len())].to_vec() }
+}
+
+fn load(bytes: &[u8]) -> Boxed {
+    let mut packet = Box::<Packet<Vec<u8>>>::default();
+    packet.load(Frag::all(bytes.to_vec()), Start::Ip, &Tunnels::NONE.with_gue(6080));
+    packet
+}
+
+fn bytes(packet: &Packet<Vec<u8>>) -> Vec<u8> {
+    let mut bytes = packet.head.bytes().to_vec();
+    bytes.extend(packet.payload.pieces(0..usize::MAX).flatten());
+    bytes
+}
+
+fn copy(bytes: &[u8]) -> Option<Vec<u8>> {
+    Some(bytes.to_vec())
+}
+
+fn judge(bytes: &[u8]) -> Report {
+    verify(bytes, oracle::Start::Ip, &Ports { gue: vec![6080], ..Ports::default() }).unwrap()
+}
+
+/// What leaves for a packet going out.
+fn out(nat: &mut Nat, packet: &build::Packet, now: u64) -> Result<Vec<u8>, Refusal> {
+    let mut packet = load(&packet.bytes());
+    match nat.outbound(&mut packet, Nanos(now), &mut copy)? {
+        Done::Translated => Ok(bytes(&packet)),
+        done => panic!("{done:?}"),
+    }
+}
+
+fn into(nat: &mut Nat, packet: &build::Packet, now: u64) -> Result<Vec<u8>, Refusal> {
+    into_bytes(nat, &packet.bytes(), now)
+}
+
+fn into_bytes(nat: &mut Nat, packet: &[u8], now: u64) -> Result<Vec<u8>, Refusal> {
+    let mut packet = load(packet);
+    let before = bytes(&packet);
+    match nat.inbound(&mut packet, Nanos(now), &mut copy) {
+        Ok(Done::Translated) => Ok(bytes(&packet)),
+        Ok(done) => panic!("{done:?}"),
+        Err(reason) => {
+            assert_eq!(bytes(&packet), before);
+            Err(reason)
+        }
+    }
+}
+
+#[test]
+fn a_connection_goes_out_and_its_answers_come_back() {
+    for checksum in [true, false] {
+        let mut nat = nat(|_| ());
+        let mut there = udp(CLIENT, SERVER, 100);
+        there.l4 = L4::Udp(Udp { src_port: CLIENT.1, dst_port: SERVER.1, checksum });
+        let left = out(&mut nat, &there, 0).unwrap();
+        there.ip = ip(OUTSIDE, SERVER.0);
+        if checksum {
+            assert_eq!(left, there.bytes(), "the port is kept, since it is free");
+        }
+        judge(&left);
+        let mut back = udp(SERVER, (OUTSIDE, CLIENT.1), 33);
+        back.l4 = L4::Udp(Udp { src_port: SERVER.1, dst_port: CLIENT.1, checksum });
+        let came = into(&mut nat, &back, 0).unwrap();
+        back.ip = ip(SERVER.0, CLIENT.0);
+        assert_eq!(came, back.bytes());
+    }
+    let mut nat = nat(|_| ());
+    let left = out(&mut nat, &tcp(CLIENT, SERVER, 2, 0), 0).unwrap();
+    assert_eq!(left, tcp((OUTSIDE, CLIENT.1), SERVER, 2, 0).bytes());
+    let came = into(&mut nat, &tcp(SERVER, (OUTSIDE, CLIENT.1), 0x12, 0), 0).unwrap();
+    assert_eq!(came, tcp(SERVER, CLIENT, 0x12, 0).bytes());
+}
+
+#[test]
+fn a_mapping_is_the_same_whoever_is_talked_to_and_no_port_serves_two() {
+    let mut nat = nat(|_| ());
+    let other = ([198, 18, 0, 2], CLIENT.1);
+    let port = |bytes: &[u8]| judge(bytes).transport.unwrap().ports.0;
+    let mut seen = Vec::new();
+    for from in [CLIENT, other] {
+        let ports: Vec<u16> = [SERVER, ([198, 19, 0, 2], 80), ([198, 19, 0, 2], 81)]
+            .map(|to| port(&out(&mut nat, &udp(from, to, 5), 0).unwrap()))
+            .to_vec();
+        assert!(ports.iter().all(|port| *port == ports[0]));
+        seen.push(ports[0]);
+    }
+    assert!(seen[0] == CLIENT.1 && seen[1] != CLIENT.1 && seen[1] >= 1024);
+    // TCP has ports of its own.
+    assert_eq!(port(&out(&mut nat, &tcp(other, SERVER, 2, 0), 0).unwrap()), CLIENT.1);
+    // And anybody may use the port of a mapping, but no other.
+    let stranger = ([203, 0, 113, 7], 9);
+    assert!(into(&mut nat, &udp(stranger, (OUTSIDE, seen[1]), 5), 0).is_ok());
+    let unknown = into(&mut nat, &udp(stranger, (OUTSIDE, seen[1] ^ 1), 5), 0);
+    assert_eq!(unknown, Err(Refusal::NoMapping));
+}
+
+#[test]
+fn a_train_is_rewritten_once_and_every_segment_is_good() {
+    let mut nat = nat(|_| ());
+    // The port is taken by another, so that it changes.
+    out(&mut nat, &tcp(([198, 18, 0, 2], CLIENT.1), SERVER, 2, 0), 0).unwrap();
+    out(&mut nat, &udp(([198, 18, 0, 2], CLIENT.1), SERVER, 2), 0).unwrap();
+    for (whole, kind) in
+        [(tcp(CLIENT, SERVER, 0x18, 20_001), GsoKind::Tcp), (udp(CLIENT, SERVER, 20_001), GsoKind::Udp)]
+    {
+        for csum in [TrainCsum::Partial, TrainCsum::Stale] {
+            let mut train = load(&build::prime(&whole.bytes()).unwrap());
+            train.offload.unit = Unit::Train { csum, gso: Gso { kind, size: 1400, fixed_ids: 0 } };
+            nat.outbound(&mut train, Nanos(0), &mut copy).unwrap();
+            let mut frames = Frames::new();
+            assert_eq!(split_linear(&train, &Limits::NONE, &mut frames), Ok(15));
+            for frame in frames.frames() {
+                let report = judge(frames.bytes(frame));
+                assert_eq!(report.levels[0].src, OUTSIDE);
+                assert_ne!(report.transport.unwrap().ports.0, CLIENT.1);
+            }
+        }
+    }
+}
+
+#[test]
+fn checksums_in_every_state_are_followed() {
+    let mut nat = nat(|config| config.ports = (5000, 5010));
+    for whole in [tcp(CLIENT, SERVER, 0x18, 101), udp(CLIENT, SERVER, 101)] {
+        for csum in [Csum::Unknown, Csum::Verified, Csum::Partial, Csum::Complete(segue::checksum::Sum::ZERO)] {
+            let primed = if csum == Csum::Partial { build::prime(&whole.bytes()).unwrap() } else { whole.bytes() };
+            let mut packet = load(&primed);
+            packet.offload.unit = Unit::Whole(csum);
+            nat.outbound(&mut packet, Nanos(0), &mut copy).unwrap();
+            let is_complete = matches!(csum, Csum::Complete(_));
+            assert_eq!(packet.offload.unit, Unit::Whole(if is_complete { Csum::Unknown } else { csum }));
+            let mut frames = Frames::new();
+            split_linear(&packet, &Limits::NONE, &mut frames).unwrap();
+            judge(frames.bytes(&frames.frames()[0]));
+        }
+        // A wrong one stays wrong.
+        let mut bad = whole.bytes();
+        *bad.last_mut().unwrap() ^= 1;
+        let mut packet = load(&bad);
+        nat.outbound(&mut packet, Nanos(0), &mut copy).unwrap();
+        assert!(verify(&bytes(&packet), oracle::Start::Ip, &Ports::default()).is_err());
+    }
+    // That of an outer UDP header, too.
+    let udp = Udp { src_port: 50_000, dst_port: 6080, checksum: true };
+    let inside = tcp(CLIENT, SERVER, 0x18, 50).bytes();
+    let tunnel = Tunnel { ip: ip(CLIENT.0, SERVER.0), udp: Some((udp, Shim::Gue(None))), gre: None, ethernet: None };
+    let mut packet = load(&tunnel.wrap(&inside));
+    nat.outbound(&mut packet, Nanos(0), &mut copy).unwrap();
+    let report = judge(&bytes(&packet));
+    assert_eq!((&report.levels[0].src[..], &report.levels[1].src[..]), (&OUTSIDE[..], &CLIENT.0[..]));
+}
+
+#[test]
+fn random_packets_keep_good_checksums_good() {
+    let mut nat = nat(|config| config.ports = (40_000, 60_000));
+    let mut rng = Rng::new(9);
+    for round in 0..2000 {
+        let from = ([198, 18, rng.below(4) as u8, rng.below(200) as u8 + 1], rng.below(65_536) as u16);
+        let to = ([198, 19, rng.below(200) as u8, 1], rng.below(65_536) as u16);
+        let len = rng.below(300);
+        let packet = match round % 3 {
+            0 => udp(from, to, len),
+            1 => tcp(from, to, 0x10, len),
+            _ => echo(from.0, to.0, 8, from.1),
+        };
+        let left = out(&mut nat, &packet, 0).unwrap();
+        let report = judge(&left);
+        let port = match round % 3 {
+            2 => u16::from_be_bytes([left[24], left[25]]),
+            _ => report.transport.unwrap().ports.0,
+        };
+        let back = match round % 3 {
+            0 => udp(to, (OUTSIDE, port), len),
+            1 => tcp(to, (OUTSIDE, port), 0x10, len),
+            _ => echo(to.0, OUTSIDE, 0, port),
+        };
+        let came = into(&mut nat, &back, 0).unwrap();
+        let expected = match round % 3 {
+            0 => udp(to, from, len),
+            1 => tcp(to, from, 0x10, len),
+            _ => echo(to.0, from.0, 0, from.1),
+        };
+        assert_eq!(came, expected.bytes());
+    }
+}
+
+#[test]
+fn errors_are_translated_with_the_packet_that_they_quote() {
+    let router = [203, 0, 113, 1];
+    let ports = |config: &mut Config| config.ports = (40_000, 60_000);
+    for len in [28, 40, 41, 200] {
+        let mut nat = nat(ports);
+        for sent in [udp(CLIENT, SERVER, 300), tcp(CLIENT, SERVER, 0x18, 300), echo(CLIENT.0, SERVER.0, 8, 77)] {
+            // A router outside complains of what was sent.
+            let left = out(&mut nat, &sent, 0).unwrap();
+            let came = into(&mut nat, &error(router, OUTSIDE, 11, &left, len), 0).unwrap();
+            judge(&came);
+            assert_eq!(came, error(router, CLIENT.0, 11, &sent.bytes(), len).bytes());
+        }
+        // The host inside complains of what it got; a router inside does, and does not show itself.
+        for complains in [CLIENT.0, [198, 18, 77, 1]] {
+            let port = judge(&out(&mut nat, &udp(CLIENT, SERVER, 300), 0).unwrap()).transport.unwrap().ports.0;
+            let answer = udp(SERVER, (OUTSIDE, port), 200);
+            let came = into(&mut nat, &answer, 0).unwrap();
+            let left = out(&mut nat, &error(complains, SERVER.0, 3, &came, len), 0).unwrap();
+            judge(&left);
+            assert_eq!(left, error(OUTSIDE, SERVER.0, 3, &answer.bytes(), len).bytes());
+        }
+    }
+    let mut nat = nat(ports);
+    let stray = udp((OUTSIDE, 40_001), SERVER, 30).bytes();
+    for (quoted, reason) in [
+        (stray.clone(), Refusal::NoMapping),
+        (udp(([198, 19, 1, 1], 9), SERVER, 30).bytes(), Refusal::NoMapping),
+        (stray[..27].to_vec(), Refusal::Malformed),
+        (vec![], Refusal::Malformed),
+        (vec![0x41; 40], Refusal::Malformed),
+    ] {
+        assert_eq!(into(&mut nat, &error(router, OUTSIDE, 3, &quoted, 100), 0), Err(reason));
+    }
+}
+
+#[test]
+fn hosts_inside_reach_each_other_by_outside_addresses() {
+    let mut nat = nat(|_| ());
+    let (a, b) = (CLIENT, ([198, 18, 0, 2], 2000));
+    out(&mut nat, &udp(b, SERVER, 1), 0).unwrap();
+    let mut packet = load(&udp(a, (OUTSIDE, 2000), 50).bytes());
+    assert_eq!(nat.outbound(&mut packet, Nanos(0), &mut copy), Ok(Done::Hairpin));
+    assert_eq!(bytes(&packet), udp((OUTSIDE, a.1), b, 50).bytes());
+    let mut answer = load(&udp(b, (OUTSIDE, a.1), 50).bytes());
+    assert_eq!(nat.outbound(&mut answer, Nanos(0), &mut copy), Ok(Done::Hairpin));
+    assert_eq!(bytes(&answer), udp((OUTSIDE, 2000), a, 50).bytes());
+    let nobody = out(&mut nat, &udp(a, (OUTSIDE, 2001), 50), 0);
+    assert_eq!(nobody, Err(Refusal::NoMapping));
+    let router = out(&mut nat, &echo(a.0, OUTSIDE, 8, 5), 0);
+    assert_eq!(router, Err(Refusal::NoMapping));
+}
+
+#[test]
+fn a_forwarded_port_is_open_and_stays() {
+    let mut nat = nat(|_| ());
+    let inside = (Ipv4Addr::from(CLIENT.0), 8080);
+    nat.forward(Protocol::Tcp, 443, inside).unwrap();
+    assert_eq!(nat.forward(Protocol::Tcp, 443, (Ipv4Addr::from(CLIENT.0), 1)), Err(Refusal::Ports));
+    assert_eq!(nat.forward(Protocol::Tcp, 444, inside), Err(Refusal::Ports));
+    let year = 365 * 86_400 * SECOND;
+    let came = into(&mut nat, &tcp(SERVER, (OUTSIDE, 443), 2, 0), year).unwrap();
+    assert_eq!(came, tcp(SERVER, (CLIENT.0, 8080), 2, 0).bytes());
+    let left = out(&mut nat, &tcp((CLIENT.0, 8080), SERVER, 0x12, 0), year).unwrap();
+    assert_eq!(left, tcp((OUTSIDE, 443), SERVER, 0x12, 0).bytes());
+    nat.expire(Nanos(2 * year));
+    assert_eq!(nat.len(), 1);
+}
+
+#[test]
+fn mappings_end_after_their_time_and_not_before() {
+    let alive = |nat: &mut Nat, packet: &build::Packet, now| into(nat, packet, now).is_ok();
+    let mut one = nat(|_| ());
+    out(&mut one, &udp(CLIENT, SERVER, 1), 0).unwrap();
+    let back = udp(SERVER, (OUTSIDE, CLIENT.1), 1);
+    assert!(alive(&mut one, &back, 300 * SECOND));
+    assert!(alive(&mut one, &back, 600 * SECOND), "it was used");
+    assert!(!alive(&mut one, &back, 901 * SECOND));
+    // TCP: being opened, open, being closed.
+    let far = |flags| tcp(SERVER, (OUTSIDE, CLIENT.1), flags, 0);
+    let near = |flags| tcp(CLIENT, SERVER, flags, 0);
+    let mut two = nat(|_| ());
+    out(&mut two, &near(2), 0).unwrap();
+    assert!(!alive(&mut two, &far(0x12), 241 * SECOND));
+    let open = || {
+        let mut nat = nat(|_| ());
+        out(&mut nat, &near(2), 0).unwrap();
+        into(&mut nat, &far(0x12), 0).unwrap();
+        out(&mut nat, &near(0x10), 0).unwrap();
+        nat
+    };
+    assert!(alive(&mut open(), &far(0x10), 7440 * SECOND));
+    assert!(!alive(&mut open(), &far(0x10), 7441 * SECOND));
+    for last in [0x11, 0x14] {
+        let mut closed = open();
+        into(&mut closed, &far(last), 0).unwrap();
+        assert!(!alive(&mut closed, &far(0x10), 241 * SECOND));
+        // Another connection over the same mapping keeps it.
+        let mut shared = open();
+        into(&mut shared, &far(last), 0).unwrap();
+        out(&mut shared, &tcp(CLIENT, ([198, 19, 0, 2], 80), 0x10, 9), 0).unwrap();
+        assert!(alive(&mut shared, &far(0x10), 7000 * SECOND));
+    }
+    // Sweeping empties the places.
+    let mut swept = nat(|_| ());
+    for port in 1..2000 {
+        out(&mut swept, &udp((CLIENT.0, port), SERVER, 1), 0).unwrap();
+    }
+    swept.expire(Nanos(100 * SECOND));
+    assert_eq!(swept.len(), 1999);
+    (0..20).for_each(|_| swept.expire(Nanos(301 * SECOND)));
+    assert!(swept.is_empty());
+}
+
+#[test]
+fn tables_are_bounded_and_what_is_over_makes_room() {
+    let mut nat = nat(|config| (config.most, config.most_per_host) = (10, 4));
+    let from = |host: u8, port| ([198, 18, 0, host], port);
+    for port in 1..=4 {
+        out(&mut nat, &udp(from(1, port), SERVER, 1), 0).unwrap();
+    }
+    assert_eq!(out(&mut nat, &udp(from(1, 5), SERVER, 1), 0), Err(Refusal::HostFull));
+    for port in 1..=6 {
+        out(&mut nat, &udp(from(2 + (port / 4) as u8, port), SERVER, 1), 100 * SECOND).unwrap();
+    }
+    assert_eq!(out(&mut nat, &udp(from(9, 1), SERVER, 1), 100 * SECOND), Err(Refusal::Full));
+    assert!(out(&mut nat, &udp(from(9, 1), SERVER, 1), 301 * SECOND).is_ok());
+    assert_eq!(nat.mappings(Nanos(301 * SECOND)).count(), 7);
+    // No port left.
+    let mut few = self::nat(|config| config.ports = (5000, 5002));
+    for port in 1..=3 {
+        out(&mut few, &udp(from(1, port), SERVER, 1), 0).unwrap();
+    }
+    assert_eq!(out(&mut few, &udp(from(1, 4), SERVER, 1), 0), Err(Refusal::Ports));
+}
+
+#[test]
+fn what_has_no_port_is_refused_by_name() {
+    let mut nat = nat(|_| ());
+    let fragment =
+        Ip::V4(V4 { src: CLIENT.0, dst: SERVER.0, df: false, fragment: Some((0, true)), ..V4::new(0, 1, 2) });
+    let raw = |ip, protocol| build::Packet { ip, l4: L4::Raw(protocol), data: vec![1; 40] };
+    let v6 = Ip::V6(build::V6::new(0, 1, 2));
+    for (packet, reason) in [
+        (raw(fragment, 17), Refusal::Fragment),
+        (raw(ip(CLIENT.0, SERVER.0), 50), Refusal::Protocol),
+        (raw(v6, 50), Refusal::NotV4),
+        (echo(CLIENT.0, SERVER.0, 5, 1), Refusal::Protocol),
+    ] {
+        let before = packet.bytes();
+        assert_eq!(out(&mut nat, &packet, 0), Err(reason));
+        assert_eq!(packet.bytes(), before);
+    }
+    // Nobody has memory for an ICMP message.
+    let mut packet = load(&echo(CLIENT.0, SERVER.0, 8, 1).bytes());
+    nat = self::nat(|config| config.ports = (500, 600));
+    assert_eq!(nat.outbound(&mut packet, Nanos(0), &mut |_| None), Err(Refusal::Memory));
+    assert_eq!(bytes(&packet), echo(CLIENT.0, SERVER.0, 8, 1).bytes());
+    // What is not for the outside address is let alone.
+    let mut other = load(&udp(SERVER, ([198, 19, 5, 5], 1), 1).bytes());
+    assert_eq!(nat.inbound(&mut other, Nanos(0), &mut copy), Ok(Done::Untouched));
+}
+
+#[test]
+fn nothing_makes_it_panic() {
+    let mut nat = nat(|_| ());
+    let mut rng = Rng::new(4);
+    let quoted = udp((OUTSIDE, 1000), SERVER, 30).bytes();
+    let forms = [
+        udp(CLIENT, SERVER, 40).bytes(),
+        tcp(SERVER, (OUTSIDE, 1000), 0x18, 40).bytes(),
+        echo(CLIENT.0, SERVER.0, 8, 1).bytes(),
+        error(SERVER.0, OUTSIDE, 3, &quoted, 100).bytes(),
+    ];
+    for round in 0..20_000 {
+        let mut damaged = forms[rng.below(forms.len())].clone();
+        for _ in 0..rng.below(4) {
+            let at = rng.below(damaged.len());
+            damaged[at] = rng.next_u64() as u8;
+        }
+        damaged.truncate(rng.below(damaged.len() + 1));
+        let mut packet = load(&damaged);
+        let len = packet.len();
+        let done = match round % 2 {
+            0 => nat.outbound(&mut packet, Nanos(round), &mut copy),
+            _ => nat.inbound(&mut packet, Nanos(round), &mut copy),
+        };
+        assert_eq!(packet.len(), len);
+        if done.is_err() {
+            assert_eq!(bytes(&packet), damaged);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! `ack`: what aggregating received acknowledgements is worth to the sender (LRO of pure ACKs, 2007).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::layout::{Column, count, label, median, seed, short, sibling, spread};
+use super::{Bench, Layout, Part, Point, Sample, Site, bed, ends};
+use crate::{Cpu, End, Family, LabError, Named, Row, reach};
+
+const TAP: &str = "eth0";
+const MTU: u32 = 1500;
+/// Bytes that netperf's figures, and so the published ones, count as a KB.
+const KB: f64 = 1024.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Aggregated,
+    Plain,
+    Kernel,
+}
+
+impl How {
+    const fn word(self) -> &'static str {
+        match self {
+            How::Aggregated => "ack-aggregation",
+            How::Plain => "no-ack-aggregation",
+            How::Kernel => "kernel",
+        }
+    }
+}
+
+/// How often the receiver acknowledges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Receiver {
+    /// It aggregates to 64 kB and acknowledges each train.
+    Train,
+    /// It aggregates about eight frames.
+    Eight,
+    /// It does not aggregate; every second frame is acknowledged.
+    Two,
+}
+
+impl Receiver {
+    const fn word(self) -> &'static str {
+        match self {
+            Receiver::Train => "per-train",
+            Receiver::Eight => "8:1",
+            Receiver::Two => "2:1",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Case {
+    how: How,
+    receiver: Receiver,
+    rate: Option<&'static str>,
+    flows: u32,
+}
+
+pub(super) fn bench() -> Bench {
+    let mut points = Vec::new();
+    for rate in [None, Some("10gbit")] {
+        for flows in [1, 2, 8, 64] {
+            for receiver in [Receiver::Train, Receiver::Eight, Receiver::Two] {
+                for how in [How::Aggregated, How::Plain, How::Kernel] {
+                    let part = match (rate, flows, receiver, how) {
+                        (None, 1, Receiver::Two, How::Aggregated | How::Plain) => Part::Quick,
+                        (None, 1, ..) => Part::Usual,
+                        _ => Part::Rest,
+                    };
+                    let case = Case { how, receiver, rate, flows };
+                    points.push(Point {
+                        labels: labels(&case),
+                        seed: published(&case),
+                        part,
+                        sample: Box::new(move |site| sample(site, &case)),
+                    });
+                }
+            }
+        }
+    }
+    Bench {
+        name: "ack",
+        title: "what aggregating acknowledgements is worth to the sender (S2, LRO of pure ACKs, 2007)",
+        points,
+        layout: Layout { section: title, name, columns: COLUMNS, notes: NOTES },
+        facts: vec![
+            ("load", format!("sendfile, {}; a receiver that acknowledges each unit", bed::CONGESTION)),
+            ("wire", "the sender's card has TSO; a third host cuts the trains to frames of 1500 bytes".into()),
+            ("steering", "RPS: what a host receives is worked on by its own core; kernel GRO in a thread there".into()),
+            (
+                "cpu",
+                "sender: its core alone, gateway, stack, load, interrupts; receiver: its core, cutting included".into(),
+            ),
+        ],
+    }
+}
+
+fn labels(case: &Case) -> Named<Value> {
+    let mut labels = Named::default();
+    labels.push("column", case.how.word());
+    labels.push("receiver", case.receiver.word());
+    labels.push("link", case.rate.unwrap_or("unshaped"));
+    labels.push("flows", case.flows);
+    labels
+}
+
+fn published(case: &Case) -> Named<Value> {
+    let mut seed: Named<Value> = Named::default();
+    if case.flows != 1 {
+        return seed;
+    }
+    let cells = match (case.receiver, case.how) {
+        (Receiver::Train, How::Plain) => [None, Some(0.349)],
+        (Receiver::Train, How::Aggregated) => [None, Some(0.294)],
+        (Receiver::Eight, How::Plain) => [Some(8.530), Some(0.404)],
+        (Receiver::Eight, How::Aggregated) => [Some(9.249), Some(0.255)],
+        _ => [None, None],
+    };
+    for (name, cell) in ["gbps", "sender_us_per_kb"].into_iter().zip(cells) {
+        if let Some(cell) = cell {
+            seed.push(name, cell);
+        }
+    }
+    seed
+}
+
+fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
+    let cpus = [Arc::new(Cpu::on_core(site.load_core, None)?), Arc::new(Cpu::on_core(site.test_core, site.quota)?)];
+    let (sender, receiver) = (bed::host("sender", &cpus[1])?, bed::host("receiver", &cpus[0])?);
+    let outside = if case.how == How::Kernel { None } else { Some(bed::host("gateway", &cpus[1])?) };
+    let at_card = outside.as_ref().unwrap_or(&sender);
+    let (card, far) = (bed::unique_name(), bed::unique_name());
+    let wire = bed::wire(
+        "wire",
+        &cpus[0],
+        MTU,
+        "on",
+        [
+            &bed::Card { host: at_card, name: &card, mtu: MTU, features: &["gro", "off"], core: site.test_core },
+            &bed::Card { host: &receiver, name: &far, mtu: MTU, features: &["gro", "off"], core: site.load_core },
+        ],
+    )?;
+    if let Some(rate) = case.rate {
+        bed::shape(&wire, bed::FAR, rate)?;
+    }
+    if case.receiver != Receiver::Two {
+        if let Some(why) = bed::aggregate(&receiver, &far)? {
+            return Ok(Sample::Skipped(why));
+        }
+        if case.receiver == Receiver::Eight {
+            // One frame more would be over the limit: a train closes when the next segment might not fit.
+            let most = (8 * MTU).to_string();
+            receiver.run("ip", &["link", "set", "dev", &far, "gro_max_size", &most])?;
+        }
+    }
+    let _gateway = match &outside {
+        Some(outside) => {
+            let mut flags = vec!["--profile".to_owned(), "lro".to_owned()];
+            if case.how == How::Aggregated {
+                flags.push("--ack-aggregation".into());
+            }
+            Some(bed::gateway(&site.segue, (outside, &card), (&sender, TAP), &flags)?)
+        }
+        None => None,
+    };
+    bed::address(&sender, End::A, if outside.is_some() { TAP } else { &card })?;
+    bed::address(&receiver, End::B, &far)?;
+    let to = End::B.address(0, Family::V4);
+    reach((&sender, End::A.address(0, Family::V4)), (&receiver, to), Duration::from_secs(5))?;
+
+    let read = || -> Result<_, LabError> {
+        Ok((bed::received(at_card, &card)?, bed::tcp_units(&sender)?, bed::tcp_counter(&sender, "RetransSegs")?))
+    };
+    let seconds = |cpu: &Cpu| cpu.seconds().map_err(|source| LabError::system("read the CPU time", source));
+    let (before, begin, cpu_before) = (read()?, Instant::now(), [seconds(&cpus[1])?, seconds(&cpus[0])?]);
+    let came = ends::run(&site.segue, &sender, (&receiver, &to.to_string()), case.flows, site.seconds)?;
+    let (after, wall, cpu_after) = (read()?, begin.elapsed().as_secs_f64(), [seconds(&cpus[1])?, seconds(&cpus[0])?]);
+
+    let mut values = Named::default();
+    values.push("gbps", came.bytes as f64 * 8e-9 / came.seconds);
+    for (index, end) in ["sender", "receiver"].into_iter().enumerate() {
+        let cpu = cpu_after[index] - cpu_before[index];
+        values.push(&format!("{end}_cpu_percent"), 100.0 * cpu / wall);
+        values.push(&format!("{end}_us_per_kb"), cpu * 1e6 / (came.bytes as f64 / KB));
+    }
+    values.push("acks_in_per_s", (after.0 - before.0) as f64 / came.seconds);
+    values.push("acks_out_per_s", (after.1 - before.1) as f64 / came.seconds);
+    values.push("retransmits", (after.2 - before.2) as f64);
+    Ok(Sample::Values(values))
+}
+
+fn title(row: &Row) -> String {
+    let flows = match label(row, "flows").as_str() {
+        "1" => "1 flow".to_owned(),
+        more => format!("{more} flows"),
+    };
+    format!("receiver acknowledges {}, link {}, {flows}", label(row, "receiver"), label(row, "link"))
+}
+
+fn name(row: &Row) -> String {
+    match label(row, "column").as_str() {
+        "ack-aggregation" => "segue, acks agg".into(),
+        "no-ack-aggregation" => "segue".into(),
+        other => other.into(),
+    }
+}
+
+const COLUMNS: &[Column] = &[
+    Column { heading: "Gbit/s", width: 6, cell: |_, row| median(row, "gbps").map(short) },
+    Column { heading: "+-", width: 4, cell: |_, row| spread(row, "gbps") },
+    Column { heading: "CPU%", width: 4, cell: |_, row| median(row, "sender_cpu_percent").map(|v| format!("{v:.0}")) },
+    Column { heading: "us/KB", width: 5, cell: |_, row| median(row, "sender_us_per_kb").map(short) },
+    Column {
+        heading: "change",
+        width: 6,
+        cell: |table, row| {
+            let plain = sibling(table, row, &[("column", Some("no-ack-aggregation"))])?;
+            let (with, without) = (median(row, "sender_us_per_kb")?, median(plain, "sender_us_per_kb")?);
+            let is_it = label(row, "column") == "ack-aggregation" && without > 0.0;
+            is_it.then(|| format!("{:+.0}%", 100.0 * (with / without - 1.0)))
+        },
+    },
+    Column { heading: "rcv us", width: 6, cell: |_, row| median(row, "receiver_us_per_kb").map(short) },
+    Column { heading: "acks in", width: 7, cell: |_, row| median(row, "acks_in_per_s").map(count) },
+    Column { heading: "out", width: 5, cell: |_, row| median(row, "acks_out_per_s").map(count) },
+    Column {
+        heading: "S2 2007",
+        width: 10,
+        cell: |_, row| {
+            let gbps = seed(row, "gbps", 2).map(|gbps| format!("{gbps} ")).unwrap_or_default();
+            seed(row, "sender_us_per_kb", 3).map(|cost| gbps + &cost)
+        },
+    },
+];
+
+const NOTES: &[&str] = &[
+    "",
+    "us/KB: microseconds of the sender's core per 1024 bytes received, gateway and",
+    "interrupts included; change: to segue without ACK aggregation. rcv us: the",
+    "same of the receiver's core, cutting trains to frames included. acks in: per",
+    "second at the sender's card; out: that reach its TCP. S2: Gbit/s and us/KB.",
+];

@@ -1,0 +1,134 @@
+//! A processor of its own for a host, and how much of it was idle.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::sys;
+
+/// A gap between two readings of the clock that is shorter than this was not caused by anything else that ran.
+const UNDISTURBED: Duration = Duration::from_nanos(400);
+/// How often the thread tells its own running time.
+const TELL: Duration = Duration::from_millis(1);
+
+/// Processors that this process may use, in order.
+pub fn cores() -> Vec<usize> {
+    sys::own_cores().unwrap_or_default()
+}
+
+/// One processor, watched. A thread of the lowest priority reads the clock on it all the time: the time between two readings
+/// that follow each other at once was idle, all else was used by somebody, interrupts included, which no control group and
+/// (where the kernel counts by ticks) not even `/proc/stat` counts when they hit an idle processor.
+///
+/// The thread also keeps the processor from sleeping, whose costs in a virtual machine would be noise.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) number: usize,
+    /// `cpuacct.usage_percpu` of everything that runs on the machine, where there is one.
+    everybody: Option<PathBuf>,
+    begin: Instant,
+    watch: Arc<Watch>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    stop: AtomicBool,
+    idle: AtomicU64,
+    own: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn watch(number: usize, everybody: Option<PathBuf>) -> io::Result<Core> {
+        let watch = Arc::new(Watch::default());
+        let thread = thread::Builder::new().name(format!("watch-core-{number}")).spawn({
+            let watch = Arc::clone(&watch);
+            move || {
+                // What was not reached shows as a core that is never idle, which a reader notices.
+                if sys::run_only_on(number).and_then(|()| sys::run_when_idle()).is_ok() {
+                    watch.run();
+                }
+            }
+        })?;
+        let core = Core { number, everybody, begin: Instant::now(), watch, thread: Some(thread) };
+        Ok(core)
+    }
+
+    /// Seconds in which the processor was used by others than the watching thread.
+    pub(crate) fn busy(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64() - self.watch.idle.load(Ordering::Relaxed) as f64 * 1e-9
+    }
+
+    /// Seconds in which any task ran on it, the watching thread excepted; `None` where the kernel does not say.
+    pub(crate) fn tasks(&self) -> Option<f64> {
+        let text = fs::read_to_string(self.everybody.as_ref()?).ok()?;
+        let nanos: u64 = text.split_whitespace().nth(self.number)?.parse().ok()?;
+        Some((nanos as f64 - self.watch.own.load(Ordering::Relaxed) as f64) * 1e-9)
+    }
+
+    pub(crate) fn knows_tasks(&self) -> bool {
+        self.tasks().is_some()
+    }
+}
+
+impl Watch {
+    fn run(&self) {
+        let (mut last, mut told) = (Instant::now(), Instant::now());
+        let mut idle = Duration::ZERO;
+        while !self.stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            let gap = now - last;
+            last = now;
+            if gap < UNDISTURBED {
+                idle += gap;
+            }
+            if now - told >= TELL {
+                told = now;
+                self.idle.store(idle.as_nanos() as u64, Ordering::Relaxed);
+                self.own.store(sys::thread_nanos(), Ordering::Relaxed);
+                last = Instant::now();
+                idle += (last - now).min(5 * UNDISTURBED);
+            }
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.watch.stop.store(true, Ordering::Relaxed);
+        // It runs when the processor has nothing else to do, which may be late: it ends by itself.
+        drop(self.thread.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_at_work_is_less_idle_than_one_at_rest() {
+        let Some(&number) = cores().last() else { return };
+        let core = Core::watch(number, None).unwrap();
+        let spin = |core: &Core, work: bool| {
+            let (before, begin) = (core.busy(), Instant::now());
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    sys::run_only_on(number).unwrap();
+                    while begin.elapsed() < Duration::from_millis(300) {
+                        if !work {
+                            thread::sleep(Duration::from_millis(20));
+                        }
+                    }
+                });
+            });
+            (core.busy() - before) / begin.elapsed().as_secs_f64()
+        };
+        assert!(spin(&core, true) > 0.9, "a spinning thread leaves nothing");
+        // Other tests run beside this one, so nothing can be said about a processor at rest but that it can be one.
+        assert!(spin(&core, false) <= 1.05);
+    }
+}

@@ -1,0 +1,192 @@
+//! Raw sockets as a datagram port: tunnels that stand right in IP.
+//!
+//! The kernel writes the outer IP header and takes the one that came off again, as it does for UDP; what goes through here is
+//! what lies behind it. There is one sending slot for each protocol number, and no offload: every packet is a message of its
+//! own, many of which go by one system call. Needs CAP_NET_RAW to open.
+//!
+//! A raw socket sees every packet of its protocol to its address, also those of other tunnels; whoever takes them apart must
+//! tell them by peer and key. It also sees what the kernel did to a packet without being told: GRO joins packets of IPv4
+//! and IPv6 in IP on the way in, and a sender on the same host leaves checksums unfinished
+//! ([`Config::unfinished`](segue::encap::Config::unfinished)).
+
+use std::io;
+use std::mem::swap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use segue::gso::Limits;
+
+use super::{
+    Carries, Checksum, OpenError, Slot, Source, UdpConfig, UdpOffloads, UdpPort, bind, call, filter, prepare_sending,
+    receive, send, set_buffer,
+};
+use crate::batch::{RxBatch, TxBatch};
+use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
+use crate::sys::{self, MAX_IOV, SendScratch};
+
+/// How to open a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawConfig {
+    /// The local address; not unspecified.
+    pub local: IpAddr,
+    /// Where everything is sent to, in the local address's family.
+    pub peer: IpAddr,
+    /// IP protocol numbers, one or two: the slots, in this order.
+    pub protocols: &'static [u8],
+    /// DSCP and ECN of packets that do not say otherwise.
+    pub tos: u8,
+    /// Time to live or hop limit of packets that do not say otherwise.
+    pub ttl: u8,
+    /// Whether several packets go by one system call, each way.
+    pub batches: bool,
+    /// Bytes of each socket's buffers; Linux doubles the number, and cuts it without CAP_NET_ADMIN.
+    pub buffer_len: u32,
+}
+
+/// A datagram port over raw sockets.
+#[derive(Debug)]
+pub struct RawPort {
+    port: UdpPort,
+    /// The second receiving socket, and how many packets it has lost.
+    other: Option<(OwnedFd, u32)>,
+    /// Readable when one of both is.
+    either: Option<OwnedFd>,
+}
+
+impl RawPort {
+    /// Opens the sockets.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; without CAP_NET_RAW it is that of `socket`.
+    pub fn open(config: &RawConfig) -> Result<RawPort, OpenError> {
+        if config.local.is_ipv4() != config.peer.is_ipv4() {
+            return Err(OpenError::Families);
+        }
+        let (peer, listen) = (SocketAddr::new(config.peer, 0), SocketAddr::new(config.local, 0));
+        let as_udp = UdpConfig {
+            source: Source::Auto,
+            tos: config.tos,
+            ttl: config.ttl,
+            checksum: Checksum::Full,
+            carries: Carries::Other,
+            offloads: if config.batches { UdpOffloads::All } else { UdpOffloads::None },
+            buffer_len: config.buffer_len,
+            ..UdpConfig::new(config.local, 0, peer)
+        };
+        let mut receiving = Vec::new();
+        let mut slots = Vec::new();
+        for &protocol in config.protocols {
+            receiving.push(receiving_socket(&as_udp, protocol)?);
+            slots.push(sending_socket(&as_udp, protocol)?);
+        }
+        let mut receiving = receiving.into_iter();
+        let rx = receiving.next().ok_or_else(|| call("socket")(io::Error::from_raw_os_error(libc::EINVAL)))?;
+        let other = receiving.next();
+        let either = match &other {
+            Some(other) => Some(sys::either([rx.as_fd(), other.as_fd()]).map_err(call("epoll_ctl"))?),
+            None => None,
+        };
+        let limits =
+            Limits { max_bytes: 65_535, max_segs: 1, max_udp_segs: 1, max_pieces: MAX_IOV - 1, ..Limits::NONE };
+        let port = UdpPort {
+            config: as_udp,
+            peers: vec![peer],
+            rx,
+            strips: config.local.is_ipv4(),
+            listen,
+            slots,
+            blocked_slot: 0,
+            limits,
+            max_burst: usize::MAX,
+            segment: OffloadState::Off,
+            gro: OffloadState::Off,
+            max_segments: 1,
+            counters: Counters::default(),
+            scratch: SendScratch::default(),
+            plan: send::Plan::default(),
+            receiver: receive::Receiver::default(),
+            #[cfg(test)]
+            inject: None,
+        };
+        Ok(RawPort { port, other: other.map(|fd| (fd, 0)), either })
+    }
+}
+
+impl Port for RawPort {
+    fn limits(&self) -> &Limits {
+        &self.port.limits
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        Vec::new()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.either.as_ref().unwrap_or(&self.port.rx).as_fd()
+    }
+
+    fn blocked_fd(&self) -> BorrowedFd<'_> {
+        self.port.blocked_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        let first = self.port.receive(into, budget)?;
+        let Some((fd, overflows)) = &mut self.other else { return Ok(first) };
+        self.port.swap_receiving(fd, overflows);
+        let second = self.port.receive(into, budget);
+        self.port.swap_receiving(fd, overflows);
+        Ok(match (first, second?) {
+            (Polled::Starved, _) | (_, Polled::Starved) => Polled::Starved,
+            (Polled::More, _) | (_, Polled::More) => Polled::More,
+            (Polled::Idle, Polled::Idle) => Polled::Idle,
+        })
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        self.port.transmit(batch)
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.port.counters
+    }
+
+    fn path_mtu(&self) -> Option<usize> {
+        self.port.path_mtu()
+    }
+
+    fn path(&self, slot: u16) -> Option<Path> {
+        self.port.path(slot)
+    }
+}
+
+impl UdpPort {
+    fn swap_receiving(&mut self, fd: &mut OwnedFd, overflows: &mut u32) {
+        swap(&mut self.rx, fd);
+        swap(self.receiver.overflows_mut(), overflows);
+    }
+}
+
+fn receiving_socket(config: &UdpConfig, protocol: u8) -> Result<OwnedFd, OpenError> {
+    let fd = sys::raw_socket(config.local, protocol).map_err(call("socket"))?;
+    let (level, name, text) = if config.local.is_ipv4() {
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, "IP_RECVTOS")
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, "IPV6_RECVTCLASS")
+    };
+    sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).map_err(call("SO_RXQ_OVFL"))?;
+    sys::set_option(fd.as_fd(), level, name, 1).map_err(call(text))?;
+    set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.buffer_len);
+    bind(&fd, SocketAddr::new(config.local, 0))?;
+    Ok(fd)
+}
+
+fn sending_socket(config: &UdpConfig, protocol: u8) -> Result<Slot, OpenError> {
+    let fd = sys::raw_socket(config.local, protocol).map_err(call("socket"))?;
+    // It would get a copy of everything that the other one receives.
+    sys::attach_filter(fd.as_fd(), &filter::NOTHING).map_err(call("SO_ATTACH_FILTER"))?;
+    prepare_sending(config, &fd)?;
+    let source = SocketAddr::new(config.local, 0);
+    bind(&fd, source)?;
+    sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
+    Ok(Slot { fd, source, names_peer: false, df: true })
+}

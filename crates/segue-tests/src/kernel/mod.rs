@@ -1,0 +1,347 @@
+//! A kernel's own GRO and GSO, to be compared with: those of the kernel that this process runs on, here or in the guest.
+//!
+//! A [`Gro`] is a number of veth pairs in the network namespace of the process. Frames go into one end by a packet socket, and
+//! what the other end's GRO makes of them is read by another. The receiving end polls once, some milliseconds after it has
+//! noticed the first frame (`napi_defer_hard_irqs` and `gro_flush_timeout`), so that a whole case is one poll. Whether it was
+//! one is known: the first and the last frame of a burst are of a flow of their own, and join only then. What was joined then
+//! leaves by a device that can do nothing, so that the kernel cuts it again.
+
+mod sys;
+
+use std::fs;
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use segue_testkit::build::{Ethernet, Ip, V4};
+use segue_testkit::conformance::{
+    Case, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, Gso, GsoKind, Out, VXLAN_PORT, VXLAN_REMOTE_PORT,
+    Vector,
+};
+use segue_testkit::flow::Sender;
+use sys::{Received, Role, Socket};
+
+/// How often a burst is sent that was not polled at once.
+const TRIES: usize = 50;
+/// How often a burst is sent of which some did not leave again.
+const LOSSES: usize = 2;
+/// How long nothing leaves before it is taken that nothing will.
+const QUIET: Duration = Duration::from_millis(10);
+/// What makes the receiving end notice: a frame of a type for experiments (IEEE 802, 0x88b5).
+const PRIMER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0xfe, 0x88, 0xb5];
+/// Source address of the frames that tell whether a burst was one poll.
+const CANARY: [u8; 6] = [2, 0, 0, 0, 0, 0xca];
+
+/// How long the receiving end waits between two polls.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace(pub Duration);
+
+/// veth pairs with GRO, and behind each another pair without any offload, which gets what GRO made.
+#[derive(Debug)]
+pub struct Gro {
+    lanes: Vec<Lane>,
+    pace: Duration,
+}
+
+/// `g` sends to `h`, whose GRO joins; what `h` receives goes out of `k`, which segments, to `l`.
+#[derive(Debug)]
+struct Lane {
+    near: Socket,
+    joined: Ear,
+    /// Sends out of `k` too.
+    out: Socket,
+    split: Socket,
+}
+
+/// What a kernel made of a case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// By GRO.
+    pub trains: Vec<Out>,
+    /// By GSO of that.
+    pub frames: Vec<Vec<u8>>,
+}
+
+/// Hears all that a device receives.
+///
+/// Linux before 6.2 has no word for a UDP train in a virtio-net header, and refuses to hand it out with one, so there is a
+/// second socket for the bytes.
+#[derive(Debug)]
+struct Ear {
+    told: Socket,
+    bare: Socket,
+}
+
+impl Ear {
+    fn new(device: &str) -> io::Result<Ear> {
+        Ok(Ear { told: Socket::open(device, Role::Hears)?, bare: Socket::open(device, Role::HearsBare)? })
+    }
+
+    fn receive(&self) -> io::Result<Option<Received>> {
+        let told = match self.told.receive() {
+            Ok(None) => return Ok(None),
+            Ok(told) => told,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => None,
+            Err(error) => return Err(error),
+        };
+        // Both get every frame, in the same order.
+        self.bare.wait(Duration::from_secs(1))?;
+        let bare = self.bare.receive()?;
+        Ok(told.or(bare))
+    }
+}
+
+impl Gro {
+    /// Makes `count` pairs in this network namespace, which must be fresh.
+    ///
+    /// # Errors
+    /// What could not be made, and why.
+    pub fn new(count: usize, pace: Pace) -> Result<Gro, String> {
+        // What no test asked for is not to be sent.
+        let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+        let (mut links, mut filters) = (String::new(), String::new());
+        for n in 0..count {
+            links += &format!("link add g{n} mtu 9000 type veth peer name h{n} mtu 9000\n");
+            links += &format!("link add k{n} mtu 9000 type veth peer name l{n} mtu 9000\n");
+            for side in ["g", "h", "k", "l"] {
+                links += &format!("link set {side}{n} up\n");
+            }
+            filters += &format!("qdisc add dev h{n} ingress\n");
+            filters += &format!(
+                "filter add dev h{n} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev k{n}\n"
+            );
+        }
+        batch("ip", &links)?;
+        batch("tc", &filters)?;
+        let mut lanes = Vec::new();
+        for n in 0..count {
+            let [near, joining, splitting, split] = ["g", "h", "k", "l"].map(|side| format!("{side}{n}"));
+            // A sender that segments by itself is taken for a peer whose packets need no GRO.
+            run(&["ethtool", "-K", &near, "tso", "off"])?;
+            run(&["ethtool", "-K", &joining, "gro", "on", "rx-udp-gro-forwarding", "on"])?;
+            let off = ["tx", "off", "tso", "off", "gso", "off", "tx-udp-segmentation", "off"];
+            run(&[&["ethtool", "-K", &splitting][..], &off].concat())?;
+            for (file, value) in
+                [("napi_defer_hard_irqs", "1".to_string()), ("gro_flush_timeout", pace.0.as_nanos().to_string())]
+            {
+                let path = format!("/sys/class/net/{joining}/{file}");
+                fs::write(&path, value).map_err(|error| format!("{path}: {error}"))?;
+            }
+            let open = |device: &str, role| Socket::open(device, role).map_err(|error| format!("{device}: {error}"));
+            lanes.push(Lane {
+                near: open(&near, Role::Sends)?,
+                joined: Ear::new(&joining).map_err(|error| format!("{joining}: {error}"))?,
+                out: open(&splitting, Role::Sends)?,
+                split: open(&split, Role::HearsBare)?,
+            });
+        }
+        Ok(Gro { lanes, pace: pace.0 })
+    }
+
+    /// Makes what the kernel needs to join the carriers of a feature.
+    ///
+    /// # Errors
+    /// What it refused.
+    pub fn enable(&self, feature: Feature) -> Result<(), String> {
+        let text = |port: u16| port.to_string();
+        match feature {
+            Feature::Plain | Feature::Ipip | Feature::Gre | Feature::Vlan => Ok(()),
+            Feature::Vxlan => {
+                run(&["ip", "link", "add", "vx0", "type", "vxlan", "external", "dstport", &text(VXLAN_PORT)])?;
+                run(&["ip", "link", "set", "vx0", "up"])?;
+                let words = ["ip", "link", "add", "vx1", "type", "vxlan", "id", "42", "remcsumrx", "dstport"];
+                run(&[&words[..], &[&text(VXLAN_REMOTE_PORT)]].concat())?;
+                run(&["ip", "link", "set", "vx1", "up"])
+            }
+            Feature::Geneve => {
+                run(&["ip", "link", "add", "gn0", "type", "geneve", "external", "dstport", &text(GENEVE_PORT)])?;
+                run(&["ip", "link", "set", "gn0", "up"])
+            }
+            Feature::Fou => {
+                for (port, protocol) in FOU_PORTS {
+                    run(&["ip", "fou", "add", "port", &text(port), "ipproto", &protocol.to_string()])?;
+                }
+                for (port, protocol) in FOU6_PORTS {
+                    run(&["ip", "fou", "add", "port", &text(port), "ipproto", &protocol.to_string(), "-6"])?;
+                }
+                Ok(())
+            }
+            Feature::Gue => {
+                run(&["ip", "fou", "add", "port", &text(GUE_PORT), "gue"])?;
+                run(&["ip", "fou", "add", "port", &text(GUE_PORT), "gue", "-6"])
+            }
+        }
+    }
+
+    /// Sends the frames of each case as one burst, and gives what became of it; `None` for one that never was one poll.
+    ///
+    /// # Errors
+    /// From the sockets.
+    pub fn run(&self, cases: &[&Case]) -> io::Result<Vec<Option<Made>>> {
+        let mut outcomes: Vec<Option<Made>> = vec![None; cases.len()];
+        let mut losses = vec![0; cases.len()];
+        for _ in 0..TRIES {
+            let is_open = |&case: &usize| match &outcomes[case] {
+                None => true,
+                // A kernel may be unable to cut what it joined; once may be an accident.
+                Some(made) => made.frames.len() < cases[case].frames.len() && losses[case] < LOSSES,
+            };
+            let open: Vec<usize> = (0..cases.len()).filter(is_open).collect();
+            if open.is_empty() {
+                break;
+            }
+            for some in open.chunks(self.lanes.len()) {
+                for (&case, lane) in some.iter().zip(&self.lanes) {
+                    while lane.joined.receive()?.is_some() {}
+                    while lane.split.receive()?.is_some() {}
+                    burst(&lane.near, cases[case])?;
+                }
+                for (&case, lane) in some.iter().zip(&self.lanes) {
+                    if let Some(made) = self.gather(lane, cases[case])? {
+                        losses[case] += 1;
+                        outcomes[case] = Some(made);
+                    }
+                }
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// What came of a case, if it was one poll.
+    fn gather(&self, lane: &Lane, case: &Case) -> io::Result<Option<Made>> {
+        let deadline = Instant::now() + self.pace * 4 + Duration::from_secs(1);
+        let (mut made, mut canaries) = (Made::default(), Vec::new());
+        while canaries.is_empty() || !case.is_complete(&made.trains) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                // Something is missing, or is none of the frames: the judge will say what, if it was one poll.
+                break;
+            }
+            lane.joined.told.wait(left.max(Duration::from_millis(1)))?;
+            while let Some(received) = lane.joined.receive()? {
+                if is_from(&received, &PRIMER[6..12]) {
+                    continue;
+                }
+                let is_canary = is_from(&received, &CANARY);
+                if is_canary { &mut canaries } else { &mut made.trains }.push(out(received));
+            }
+        }
+        // Both in one train: all between them was one poll.
+        if canaries.len() != 1 || canaries[0].gso.is_none() {
+            return Ok(None);
+        }
+        // What leaves does so at once.
+        while made.frames.len() < case.frames.len() && lane.split.wait(QUIET)? {
+            while let Some(received) = lane.split.receive()? {
+                if !is_from(&received, &PRIMER[6..12]) && !is_from(&received, &CANARY) {
+                    made.frames.push(tagged(received));
+                }
+            }
+        }
+        Ok(Some(made))
+    }
+}
+
+/// Has the kernel cut a train that it is handed behind a virtio-net header, on its way out of a device without offloads; gives
+/// what arrives. `None` where this kernel does not take such a train.
+///
+/// # Errors
+/// From the sockets.
+pub fn cut(gso: &Gro, vector: &Vector) -> io::Result<Option<Vec<Vec<u8>>>> {
+    let Some(Lane { out, split, .. }) = gso.lanes.first() else { return Ok(None) };
+    while split.receive()?.is_some() {}
+    let mut vnet = [0; 10];
+    // VIRTIO_NET_HDR_F_NEEDS_CSUM; the types of GSO, and the bit for CWR on the first.
+    vnet[0] = 1;
+    vnet[1] = match vector.gso.kind {
+        GsoKind::Tcp4 => 1,
+        GsoKind::Tcp6 => 4,
+        GsoKind::Udp | GsoKind::Untold => 5,
+    } | if vector.gso.has_cwr { 0x80 } else { 0 };
+    for (at, value) in [(2, vector.header_len), (4, vector.gso.size), (6, vector.csum_start), (8, vector.csum_offset)] {
+        vnet[at..at + 2].copy_from_slice(&u16::try_from(value).unwrap_or(u16::MAX).to_ne_bytes());
+    }
+    match out.send(vnet, &vector.frame) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+        sent => sent?,
+    }
+    let mut frames = Vec::new();
+    while frames.len() < vector.segments.len() && split.wait(Duration::from_millis(500))? {
+        while let Some(received) = split.receive()? {
+            frames.push(tagged(received));
+        }
+    }
+    Ok(Some(frames))
+}
+
+fn is_from(received: &Received, source: &[u8]) -> bool {
+    received.frame.get(6..12) == Some(source)
+}
+
+/// A frame with the tag that the kernel took out of it.
+fn tagged(received: Received) -> Vec<u8> {
+    let Received { mut frame, tag, .. } = received;
+    if let Some((tpid, tci)) = tag {
+        let bytes = [tpid.to_be_bytes(), tci.to_be_bytes()].concat();
+        frame.splice(12..12, bytes);
+    }
+    frame
+}
+
+fn burst(near: &Socket, case: &Case) -> io::Result<()> {
+    let mut canary = Sender::tcp(Ip::V4(V4::new(200, 1, 2)), 999, 1, Vec::new());
+    let link = Ethernet { dst: [2, 0, 0, 0, 0, 1], src: CANARY, tags: Vec::new() };
+    let mut canary = || link.wrap(&canary.send(64, 0).bytes());
+    let (first, last) = (canary(), canary());
+    near.send([0; 10], &PRIMER)?;
+    near.send([0; 10], &first)?;
+    for frame in &case.frames {
+        near.send([0; 10], &frame.bytes)?;
+    }
+    near.send([0; 10], &last)
+}
+
+/// A received frame as the conformance list has it: with its tag, and what the virtio-net header says of it.
+fn out(received: Received) -> Out {
+    let vnet = received.vnet;
+    let frame = tagged(received);
+    let Some(vnet) = vnet else {
+        return Out { bytes: frame, gso: Some(Gso { kind: GsoKind::Untold, size: 0, has_cwr: false }) };
+    };
+    let size = usize::from(u16::from_ne_bytes([vnet[4], vnet[5]]));
+    // 0x80 is the ECN bit: CWR on the first segment.
+    let kind = match vnet[1] & !0x80 {
+        1 => Some(GsoKind::Tcp4),
+        4 => Some(GsoKind::Tcp6),
+        5 => Some(GsoKind::Udp),
+        _ => None,
+    };
+    Out { bytes: frame, gso: kind.map(|kind| Gso { kind, size, has_cwr: vnet[1] & 0x80 != 0 }) }
+}
+
+/// Runs lines of `ip` or `tc`.
+fn batch(program: &str, lines: &str) -> Result<(), String> {
+    let mut child = Command::new(program)
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{program}: {error}"))?;
+    let mut stdin = child.stdin.take().ok_or("no pipe")?;
+    stdin.write_all(lines.as_bytes()).map_err(|error| format!("{program}: {error}"))?;
+    drop(stdin);
+    let output = child.wait_with_output().map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{program} -batch: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// Runs a short program.
+fn run(words: &[&str]) -> Result<(), String> {
+    let output = Command::new(words[0]).args(&words[1..]).output().map_err(|error| format!("{}: {error}", words[0]))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+}

@@ -1,0 +1,154 @@
+//! segue against this kernel's own VXLAN: with outer checksums, without, and with remote checksums in each direction by itself
+//! and in both, over IPv4 and IPv6. The kernel counts no wrong checksum.
+//!
+//! With remote checksums the link is one that segments and aggregates like a network card: on a bare veth pair bulk TCP of
+//! the kernel's own VXLAN stalls under `remcsumtx`, between two kernels too, because the state of its packets crosses the link
+//! (the control at the end shows it, and prints how much passes).
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use segue_lab::Family::{self, V4, V6};
+use segue_lab::{End, Host, LinkForm};
+use segue_tests::{Ground, Shape, Stat, Tunnel, test_name, traffic};
+
+const NET: u8 = 1;
+const DEVICE: &str = "vx1";
+
+/// The kernel's words at B, and segue's at A, behind `id 42` and the port.
+struct Words {
+    kernel: &'static str,
+    segue: &'static str,
+}
+
+const CSUM: Words = Words { kernel: "udpcsum", segue: "" };
+const ZERO: Words =
+    Words { kernel: "noudpcsum udp6zerocsumtx udp6zerocsumrx", segue: "noudpcsum udp6zerocsumtx udp6zerocsumrx" };
+const REMCSUM: Words = Words { kernel: "udpcsum remcsumtx remcsumrx", segue: "remcsumtx remcsumrx" };
+const TO_KERNEL: Words = Words { kernel: "udpcsum remcsumrx", segue: "remcsumtx" };
+const FROM_KERNEL: Words = Words { kernel: "udpcsum remcsumtx", segue: "remcsumrx" };
+
+fn add_kernel(host: &Host, end: End, outer: Family, words: &str) {
+    let (local, remote) = (end.address(0, outer).to_string(), end.other().address(0, outer).to_string());
+    let line =
+        format!("link add {DEVICE} type vxlan id 42 dstport 4789 dev eth0 local {local} remote {remote} {words}");
+    host.run("ip", &line.split_whitespace().collect::<Vec<_>>()).unwrap();
+    for family in Family::ALL {
+        let prefix = end.prefix(NET, *family);
+        let mut line = vec!["addr", "add", &prefix, "dev", DEVICE];
+        line.extend((*family == V6).then_some("nodad"));
+        host.run("ip", &line).unwrap();
+    }
+    host.run("ip", &["link", "set", DEVICE, "up"]).unwrap();
+}
+
+fn add_segue(ground: &Ground, outer: Family, words: &str) -> Tunnel {
+    let (local, remote) = (End::A.address(0, outer), End::B.address(0, outer));
+    let device = Shape::device(NET);
+    let addresses: String = Family::ALL.iter().map(|family| format!(" addr {}", End::A.prefix(NET, *family))).collect();
+    let line = format!("dev {device} mode vxlan id 42 dstport 4789 local {local} remote {remote} {words}{addresses}");
+    Tunnel::start(&ground.a, &ground.program, &line.split_whitespace().map(String::from).collect::<Vec<_>>())
+}
+
+/// Every counter of a wrong checksum or a broken packet that is not zero.
+fn errors(host: &Host) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let snmp = host.run("cat", &["/proc/net/snmp"]).unwrap();
+    let lines: Vec<&str> = snmp.lines().collect();
+    for pair in lines.chunks(2) {
+        let names = pair[0].split_whitespace();
+        for (name, value) in names.zip(pair[1].split_whitespace()).filter(|(name, _)| name.contains("CsumErr")) {
+            if value != "0" {
+                wrong.push(format!("{} {name} {value}", pair[0].split(':').next().unwrap_or("")));
+            }
+        }
+    }
+    let snmp6 = host.run("cat", &["/proc/net/snmp6"]).unwrap();
+    wrong.extend(snmp6.lines().filter(|line| line.contains("CsumErr") && !line.ends_with("\t0")).map(String::from));
+    let devices = host.run("cat", &["/proc/net/dev"]).unwrap();
+    let received: Vec<&str> =
+        devices.lines().filter_map(|line| line.trim().strip_prefix("vx1:")).flat_map(str::split_whitespace).collect();
+    assert!(received.len() > 8, "{devices}");
+    if received[2] != "0" {
+        wrong.push(format!("{DEVICE} errors {}", received[2]));
+    }
+    wrong
+}
+
+fn exchanges_everything(name: &str, form: LinkForm, outer: Family, words: &Words) {
+    let Some(ground) = Ground::new(name, form, &["ping"]) else { return };
+    add_kernel(&ground.b, End::B, outer, words.kernel);
+    let _tunnel = add_segue(&ground, outer, words.segue);
+    for family in Family::ALL {
+        let (near, far) = (End::A.address(NET, *family), End::B.address(NET, *family));
+        segue_lab::reach((&ground.a, near), (&ground.b, far), Duration::from_secs(5)).unwrap();
+        let [a, b] = [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address });
+        traffic::everything(a, b, traffic::long() / 4, 77 + u64::from(family.number()));
+    }
+    assert_eq!(errors(&ground.b), Vec::<String>::new(), "at the kernel's end");
+    let drops = Stat::read(&ground.a, &ground.program, &Shape::device(NET)).drops();
+    assert!(drops.is_empty(), "at segue's end: {drops:?}");
+}
+
+macro_rules! against_the_kernel {
+    ($($name:ident: $words:ident on $form:ident over $outer:ident;)+) => {
+        $(#[test]
+        fn $name() {
+            exchanges_everything(test_name!(), LinkForm::$form, $outer, &$words);
+        })+
+    };
+}
+
+against_the_kernel! {
+    udpcsum_over_ipv4: CSUM on Nic over V4;
+    udpcsum_over_ipv6: CSUM on Nic over V6;
+    udpcsum_over_ipv4_on_a_link_that_finishes_nothing: CSUM on Veth over V4;
+    udpcsum_over_ipv6_on_a_link_that_finishes_nothing: CSUM on Veth over V6;
+    zero_checksum_over_ipv4: ZERO on Nic over V4;
+    zero_checksum_over_ipv6: ZERO on Nic over V6;
+    zero_checksum_over_ipv4_on_a_link_that_finishes_nothing: ZERO on Veth over V4;
+    remcsum_both_ways_over_ipv4: REMCSUM on Nic over V4;
+    remcsum_both_ways_over_ipv6: REMCSUM on Nic over V6;
+    remcsum_to_the_kernel_over_ipv4: TO_KERNEL on Nic over V4;
+    remcsum_to_the_kernel_over_ipv6: TO_KERNEL on Nic over V6;
+    remcsum_from_the_kernel_over_ipv4: FROM_KERNEL on Nic over V4;
+    remcsum_from_the_kernel_over_ipv6: FROM_KERNEL on Nic over V6;
+}
+
+/// How many bytes of TCP pass between two kernels within a few seconds, of these.
+fn passed_between_kernels(name: &str, form: LinkForm, wanted: usize) -> Option<usize> {
+    let ground = Ground::new(name, form, &[])?;
+    for (host, end) in [(&ground.a, End::A), (&ground.b, End::B)] {
+        add_kernel(host, end, V4, REMCSUM.kernel);
+    }
+    let (near, far) = (End::A.address(NET, V4), End::B.address(NET, V4));
+    segue_lab::reach((&ground.a, near), (&ground.b, far), Duration::from_secs(5)).unwrap();
+    let listener = traffic::inside(&ground.b, || TcpListener::bind((far, 0))).unwrap();
+    let to = listener.local_addr().unwrap();
+    let reader = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let (mut got, mut buffer) = (0, vec![0; 1 << 16]);
+        while let Ok(len @ 1..) = stream.read(&mut buffer) {
+            got += len;
+        }
+        got
+    });
+    let mut stream = traffic::inside(&ground.a, || TcpStream::connect(to)).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
+    // Stalled or not is what is asked.
+    let _ = stream.write_all(&vec![7; wanted]);
+    drop(stream);
+    Some(reader.join().unwrap())
+}
+
+#[test]
+fn control_kernel_to_kernel_bulk_tcp_under_remcsum_needs_a_link_that_finishes_packets() {
+    const WANTED: usize = 8 << 20;
+    let Some(nic) = passed_between_kernels(test_name!(), LinkForm::Nic, WANTED) else { return };
+    assert_eq!(nic, WANTED, "on a link that segments, two kernels get along");
+    let Some(veth) = passed_between_kernels(test_name!(), LinkForm::Veth, WANTED) else { return };
+    println!("kernel to kernel under remcsum on a bare veth pair: {veth} of {WANTED} bytes of TCP passed");
+}

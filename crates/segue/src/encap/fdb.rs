@@ -1,0 +1,174 @@
+//! Which remote has which Ethernet address: the forwarding table of a tunnel that carries frames to several remotes.
+
+use alloc::vec::Vec;
+
+use crate::hash::Key;
+use crate::time::Nanos;
+use crate::wire::ethernet;
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// Entries that an address may have its place in.
+const WAYS: usize = 4;
+
+/// Where frames go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// To this remote.
+    To(u16),
+    /// To all: the address is that of a group, or nobody knows it.
+    Flood,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    mac: Mac,
+    to: u16,
+    /// When it was seen last; `None` where there is no entry.
+    seen: Option<Nanos>,
+}
+
+const FREE: Entry = Entry { mac: [0; 6], to: 0, seen: None };
+
+/// Addresses, learned from what came in or set once and for all.
+///
+/// It never grows: an address has its place in one of four entries, chosen by a keyed hash, and where all are taken the one
+/// that was silent for longest goes. A frame for an address that is gone floods, until the address is seen again.
+#[derive(Clone, Debug)]
+pub struct Fdb {
+    key: Key,
+    sets: Vec<[Entry; WAYS]>,
+    fixed: Vec<(Mac, u16)>,
+    ageing: u64,
+    learned: u64,
+    moved: u64,
+    evicted: u64,
+}
+
+impl Fdb {
+    /// A table for at least `entries` learned addresses, each of which is forgotten after `ageing` nanoseconds of silence;
+    /// 0 entries learn nothing. The entries of `fixed` stay, whatever is seen; of two for one address the first counts.
+    pub fn new(key: Key, entries: usize, ageing: u64, fixed: &[(Mac, u16)]) -> Fdb {
+        let sets = if entries == 0 { 0 } else { entries.div_ceil(WAYS).next_power_of_two() };
+        let mut fixed: Vec<(Mac, u16)> = fixed.to_vec();
+        // Stable: the first of two stays.
+        fixed.sort_by_key(|(mac, _)| *mac);
+        fixed.dedup_by_key(|(mac, _)| *mac);
+        Fdb { key, sets: alloc::vec![[FREE; WAYS]; sets], fixed, ageing, learned: 0, moved: 0, evicted: 0 }
+    }
+
+    /// Where a frame to `mac` goes.
+    pub fn way(&self, mac: Mac, now: Nanos) -> Way {
+        if mac[0] & ethernet::GROUP != 0 {
+            return Way::Flood;
+        }
+        if let Some(to) = self.fixed_to(mac) {
+            return Way::To(to);
+        }
+        let Some(set) = self.set(mac).and_then(|set| self.sets.get(set)) else { return Way::Flood };
+        let found = set.iter().find(|entry| entry.mac == mac && self.is_alive(entry, now));
+        found.map_or(Way::Flood, |entry| Way::To(entry.to))
+    }
+
+    /// Remembers that a frame from `mac` came from remote `from`. Group addresses and zero are no one's.
+    pub fn learn(&mut self, mac: Mac, from: u16, now: Nanos) {
+        if mac[0] & ethernet::GROUP != 0 || mac == [0; 6] || self.fixed_to(mac).is_some() {
+            return;
+        }
+        let Some(index) = self.set(mac) else { return };
+        let ageing = self.ageing;
+        let Some(set) = self.sets.get_mut(index) else { return };
+        if let Some(entry) = set.iter_mut().find(|entry| entry.mac == mac && entry.seen.is_some()) {
+            self.moved += u64::from(entry.to != from);
+            (entry.to, entry.seen) = (from, Some(now));
+            return;
+        }
+        let alive = |entry: &Entry| entry.seen.is_some_and(|seen| now.0.saturating_sub(seen.0) < ageing);
+        // `None` is less than every time: free entries go first.
+        let Some(oldest) = set.iter_mut().min_by_key(|entry| entry.seen.map(|seen| seen.0)) else { return };
+        self.evicted += u64::from(alive(oldest));
+        self.learned += 1;
+        *oldest = Entry { mac, to: from, seen: Some(now) };
+    }
+
+    /// Addresses learned, moved to another remote, and forgotten before their time for want of room, so far.
+    pub fn counts(&self) -> [u64; 3] {
+        [self.learned, self.moved, self.evicted]
+    }
+
+    fn is_alive(&self, entry: &Entry, now: Nanos) -> bool {
+        entry.seen.is_some_and(|seen| now.0.saturating_sub(seen.0) < self.ageing)
+    }
+
+    fn fixed_to(&self, mac: Mac) -> Option<u16> {
+        let at = self.fixed.binary_search_by_key(&mac, |(mac, _)| *mac).ok()?;
+        self.fixed.get(at).map(|(_, to)| *to)
+    }
+
+    fn set(&self, mac: Mac) -> Option<usize> {
+        // The length is a power of two, or 0.
+        let mask = self.sets.len().checked_sub(1)?;
+        Some(self.key.hash(&mac) as usize & mask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = Key([1, 2]);
+    const A: Mac = [2, 0, 0, 0, 0, 1];
+    const B: Mac = [2, 0, 0, 0, 0, 2];
+
+    #[test]
+    fn what_was_seen_is_known_until_it_is_silent_for_too_long() {
+        let mut fdb = Fdb::new(KEY, 8, 100, &[]);
+        assert_eq!(fdb.way(A, Nanos(0)), Way::Flood);
+        fdb.learn(A, 3, Nanos(0));
+        assert_eq!(fdb.way(A, Nanos(99)), Way::To(3));
+        assert_eq!(fdb.way(A, Nanos(100)), Way::Flood);
+        fdb.learn(A, 3, Nanos(100));
+        fdb.learn(A, 4, Nanos(120));
+        assert_eq!((fdb.way(A, Nanos(150)), fdb.counts()), (Way::To(4), [1, 1, 0]));
+    }
+
+    #[test]
+    fn groups_flood_and_are_no_ones_address() {
+        let mut fdb = Fdb::new(KEY, 8, 100, &[]);
+        for mac in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]] {
+            fdb.learn(mac, 1, Nanos(0));
+            assert_eq!(fdb.way(mac, Nanos(0)), Way::Flood);
+        }
+        fdb.learn([0; 6], 1, Nanos(0));
+        assert_eq!((fdb.way([0; 6], Nanos(0)), fdb.counts()), (Way::Flood, [0, 0, 0]));
+    }
+
+    #[test]
+    fn a_fixed_entry_is_not_taken_over() {
+        let mut fdb = Fdb::new(KEY, 8, 100, &[(B, 7), (A, 5), (A, 6)]);
+        fdb.learn(A, 1, Nanos(0));
+        assert_eq!((fdb.way(A, Nanos(500)), fdb.way(B, Nanos(500))), (Way::To(5), Way::To(7)));
+    }
+
+    #[test]
+    fn a_table_without_room_learns_nothing() {
+        let mut fdb = Fdb::new(KEY, 0, 100, &[(A, 1)]);
+        fdb.learn(B, 1, Nanos(0));
+        assert_eq!((fdb.way(A, Nanos(0)), fdb.way(B, Nanos(0))), (Way::To(1), Way::Flood));
+    }
+
+    #[test]
+    fn a_flood_of_addresses_neither_grows_the_table_nor_loses_the_newest() {
+        let mut fdb = Fdb::new(KEY, 64, u64::MAX, &[(A, 1)]);
+        for n in 0..100_000_u32 {
+            let [_, _, c, d] = n.to_be_bytes();
+            let mac = [2, 9, 9, (n >> 16) as u8, c, d];
+            fdb.learn(mac, 2, Nanos(u64::from(n)));
+            assert_eq!(fdb.way(mac, Nanos(u64::from(n))), Way::To(2));
+        }
+        assert_eq!(fdb.sets.len() * WAYS, 64);
+        assert_eq!(fdb.way(A, Nanos(0)), Way::To(1));
+        assert!(fdb.counts()[2] >= 100_000 - 64);
+    }
+}

@@ -1,0 +1,73 @@
+//! What the sender inside is told, judged by an oracle that shares no code with it.
+
+use segue_testkit::build::{Ethernet, Ip, V4, V6};
+use segue_testkit::flow::Sender;
+use segue_testkit::oracle;
+
+use super::*;
+use crate::encap::{Fit, fit, too_big};
+
+fn loaded(bytes: &[u8], start: Start) -> Packet<Vec<u8>> {
+    let mut packet = Packet::default();
+    packet.load(Frag::all(bytes.to_vec()), start, &Tunnels::NONE);
+    packet
+}
+
+#[test]
+fn the_error_is_well_formed_quotes_the_packet_and_goes_back() {
+    let link = Ethernet { dst: [2; 6], src: [4; 6], tags: vec![(0x8100, 7)] };
+    for (ip, mtu, most) in [(Ip::V4(V4::new(1, 1, 2)), 1000, 576), (Ip::V6(V6::new(1, 1, 2)), 1300, 1280)] {
+        for (is_frame, len) in [(false, 1400), (true, 1400), (false, 1250)] {
+            let inner = Sender::tcp(ip.clone(), 1, 1, Vec::new()).send(len, 0).bytes();
+            let (bytes, start, judge) = match is_frame {
+                true => (link.wrap(&inner), Start::Ethernet, oracle::Start::Ethernet),
+                false => (inner.clone(), Start::Ip, oracle::Start::Ip),
+            };
+            let packet = loaded(&bytes, start);
+            let mut out = [0xee; 2000];
+            let len = too_big(&packet, mtu, &mut out).unwrap();
+            let report = oracle::verify(&out[..len], judge, &oracle::Ports::default()).unwrap();
+            let (src, dst) = ip.addresses();
+            assert_eq!((&report.levels[0].src[..], &report.levels[0].dst[..]), (dst, src));
+            let transport = report.transport.unwrap();
+            assert_eq!(transport.protocol, if most == 576 { 1 } else { 58 });
+            let kind = if most == 576 { [3, 4] } else { [2, 0] };
+            assert_eq!(out[transport.at..transport.at + 2], kind);
+            assert_eq!(u32::from_be_bytes(out[transport.at + 4..transport.at + 8].try_into().unwrap()), mtu as u32);
+            assert_eq!(report.levels[0].len, most, "as long as it may be");
+            assert!(inner.starts_with(&out[report.payload.clone()]), "the packet is quoted");
+            if is_frame {
+                assert_eq!((&out[..6], &out[6..12], &out[12..16]), (&[4; 6][..], &[2; 6][..], &bytes[12..16]));
+            }
+        }
+    }
+}
+
+#[test]
+fn who_may_be_told_and_what_may_be_fragmented() {
+    let mut may = V4::new(1, 1, 2);
+    may.df = false;
+    for (ip, mtu, expected) in [
+        (Ip::V4(V4::new(1, 1, 2)), 1040, Fit::Fits),
+        (Ip::V4(V4::new(1, 1, 2)), 1039, Fit::TooBig(1039)),
+        (Ip::V4(may), 1039, Fit::Fragment),
+        (Ip::V6(V6::new(1, 1, 2)), 1059, Fit::Fragment),
+        (Ip::V6(V6::new(1, 1, 2)), 1060, Fit::Fits),
+    ] {
+        let bytes = Sender::tcp(ip, 1, 1, Vec::new()).send(1000, 0).bytes();
+        assert_eq!(fit(&loaded(&bytes, Start::Ip), mtu), expected);
+    }
+    let long = Sender::tcp(Ip::V6(V6::new(1, 1, 2)), 1, 1, Vec::new()).send(1300, 0).bytes();
+    assert_eq!(fit(&loaded(&long, Start::Ip), 900), Fit::TooBig(1280));
+    let no_error_for = |edit: fn(&mut Vec<u8>)| {
+        let mut bytes = Sender::udp(Ip::V4(V4::new(1, 1, 2)), 1).send(1000, 0).bytes();
+        edit(&mut bytes);
+        assert_eq!(too_big(&loaded(&bytes, Start::Ip), 500, &mut [0; 2000]), None);
+    };
+    no_error_for(|bytes| bytes[16] = 224);
+    no_error_for(|bytes| bytes[12] = 0);
+    no_error_for(|bytes| bytes[7] = 9);
+    no_error_for(|bytes| (bytes[9], bytes[20]) = (1, 3));
+    let short = Sender::udp(Ip::V4(V4::new(1, 1, 2)), 1).send(1000, 0).bytes();
+    assert_eq!(too_big(&loaded(&short, Start::Ip), 500, &mut [0; 100]), None);
+}

@@ -1,0 +1,152 @@
+//! The forms that nearly all packets have: TCP or UDP over one IP header without options or extension headers, bare or behind
+//! Ethernet with up to two tags. Where everything is, and which bits must be equal, is known once a few bytes were looked at.
+
+use alloc::vec::Vec;
+
+use super::acks;
+use super::key::L3;
+use super::rules::Masks;
+use crate::packet::{HEAD_BLOCK, Kind, Layout, Packet, Start, Stop, Tunnels};
+use crate::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp};
+
+/// One form.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// Bits of the headers that must be equal; zero behind them.
+    pub(super) mask: [u8; HEAD_BLOCK],
+    pub(super) layout: Layout,
+    /// Whether it is TCP.
+    pub(super) is_tcp: bool,
+    /// Where the transport header starts.
+    pub(super) l4: usize,
+    /// Where the IP header starts.
+    pub(super) l3: usize,
+    /// Bytes of all headers.
+    pub(super) len: usize,
+}
+
+/// Which form: an index into [`Forms`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Which(u8);
+
+impl Which {
+    /// Another one.
+    pub(super) const NONE: Which = Which(u8::MAX);
+
+    /// How many headers are in front of IP.
+    #[inline(always)]
+    pub(super) fn link(self) -> usize {
+        usize::from(self.0) / (2 * TRANSPORTS)
+    }
+}
+
+/// Transport headers told apart: UDP, TCP by its length in words, from 5 to 15, and TCP with timestamps that may differ.
+const TRANSPORTS: usize = 13;
+/// Of them, TCP without options.
+const FIRST_TCP: usize = 1;
+/// Of them, TCP with timestamps that may differ.
+const STAMPED: usize = 12;
+
+/// All forms.
+#[derive(Debug)]
+pub(super) struct Forms {
+    forms: Vec<Form>,
+    moves_stamps: bool,
+}
+
+impl Forms {
+    /// The forms of headers that are compared with `masks`.
+    pub(super) fn new(masks: &Masks) -> Forms {
+        let mut forms = Vec::with_capacity(L3.len() * 2 * TRANSPORTS);
+        for link in 0..L3.len() {
+            for is_v6 in [false, true] {
+                forms.extend((0..TRANSPORTS).map(|transport| form(link, is_v6, transport, masks)));
+            }
+        }
+        Forms { forms, moves_stamps: masks.moves_stamps() }
+    }
+
+    /// The form `which`.
+    #[inline(always)]
+    pub(super) fn get(&self, which: Which) -> Option<&Form> {
+        self.forms.get(usize::from(which.0))
+    }
+
+    /// Which form a packet has with `link` headers in front of IP, and with this transport header.
+    #[inline(always)]
+    pub(super) fn which<const V6: bool, const TCP: bool>(&self, link: usize, transport: &[u8]) -> Option<Which> {
+        let mut which = 0;
+        if TCP {
+            let words = usize::from(transport.get(tcp::OFFSET)? >> 4);
+            which = words.checked_sub(tcp::MIN_LEN / 4)? + FIRST_TCP;
+            if self.moves_stamps && transport.get(..words * 4).and_then(acks::stamps).is_some() {
+                which = STAMPED;
+            }
+        }
+        Some(Which(((link * 2 + usize::from(V6)) * TRANSPORTS + which) as u8))
+    }
+
+    /// Which form a parsed packet has, where its layout is that of the form.
+    #[inline(always)]
+    pub(super) fn of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> Option<Which> {
+        let (transport, link) = (packet.layout.transport()?, packet.layout.headers().len().checked_sub(2)?);
+        let bytes = packet.head.bytes().get(transport.start()..)?;
+        let is_v6 = packet.layout.headers().get(link)?.kind == Kind::Ipv6;
+        if link >= L3.len() || bytes.len() < usize::from(transport.len) {
+            return None;
+        }
+        let which = match (is_v6, transport.kind) {
+            (false, Kind::Tcp) => self.which::<false, true>(link, bytes),
+            (false, _) => self.which::<false, false>(link, bytes),
+            (true, Kind::Tcp) => self.which::<true, true>(link, bytes),
+            (true, _) => self.which::<true, false>(link, bytes),
+        }?;
+        let form = self.get(which)?;
+        let fits = packet.head.len() == form.len
+            && packet.layout == form.layout
+            && packet.layout.is_exact()
+            && packet.offload.layers().is_empty();
+        fits.then_some(which)
+    }
+}
+
+/// Has the parser say what the layout is, of a packet with one byte of payload.
+fn form(link: usize, is_v6: bool, transport: usize, masks: &Masks) -> Form {
+    let mut bytes = [0; HEAD_BLOCK];
+    let l3 = L3[link];
+    let kind = if is_v6 { ethertype::IPV6 } else { ethertype::IPV4 };
+    let l4 = l3 + if is_v6 { ipv6::LEN } else { ipv4::MIN_LEN };
+    let (number, header_len) = match transport {
+        0 => (protocol::UDP, udp::LEN),
+        STAMPED => (protocol::TCP, tcp::STAMPED_LEN),
+        other => (protocol::TCP, tcp::MIN_LEN + 4 * (other - FIRST_TCP)),
+    };
+    let end = l4 + header_len + 1;
+    for tag in 1..link {
+        wire::write_u16(&mut bytes, ethernet::TYPE + (tag - 1) * ethernet::VLAN_LEN, ethertype::VLAN);
+    }
+    if link > 0 {
+        wire::write_u16(&mut bytes, l3 - 2, kind);
+    }
+    if is_v6 {
+        (bytes[l3], bytes[l3 + ipv6::NEXT_HEADER]) = (0x60, number);
+        wire::write_u16(&mut bytes, l3 + ipv6::PAYLOAD_LEN, (end - l4) as u16);
+    } else {
+        (bytes[l3], bytes[l3 + ipv4::PROTOCOL]) = (0x45, number);
+        wire::write_u16(&mut bytes, l3 + ipv4::TOTAL_LEN, (end - l3) as u16);
+    }
+    if number == protocol::UDP {
+        wire::write_u16(&mut bytes, l4 + udp::LENGTH, (end - l4) as u16);
+    } else {
+        bytes[l4 + tcp::OFFSET] = ((header_len / 4) << 4) as u8;
+        if transport == STAMPED {
+            bytes[l4 + tcp::OPTIONS..][..tcp::STAMPED.len()].copy_from_slice(&tcp::STAMPED);
+        }
+    }
+    let start = if link == 0 { Start::Ip } else { Start::Ethernet };
+    let layout = wire::parse(&bytes[..end], start, &Tunnels::NONE);
+    debug_assert!(layout.is_exact() && layout.stop() == Stop::Transport && layout.header_len() + 1 == end);
+    let mut mask = [0; HEAD_BLOCK];
+    mask.copy_from_slice(&masks.all(&layout, &bytes[..end])[..HEAD_BLOCK]);
+    Form { mask, layout, is_tcp: number == protocol::TCP, l4, l3, len: end - 1 }
+}

@@ -1,0 +1,411 @@
+//! The short way of a packet of a usual form: into the train that is held of its flow, or to the start of a new one, without
+//! being parsed.
+//!
+//! The result is that of the long way, always: whatever is not plain here goes there, and nothing has happened to it yet. That
+//! a packet has the layout of its form follows from its bytes: types, versions and header lengths, and length fields that say
+//! exactly what is there; nothing else is read by the parser. A packet joins only if all
+//! bytes of its headers under the mask of its form are those of the train, addresses and ports included.
+
+use alloc::boxed::Box;
+
+use super::form::Which;
+use super::key::L3;
+use super::table::{Held, Ids, Is, left};
+use super::{Flush, Frame, Gro, Profile, acks, may_renew, next_ids, rules, verify};
+use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
+use crate::gso::MIN_TCP_SIZE;
+use crate::packet::{Csum, HEAD_BLOCK, Packet, Pool, Start, Unit};
+use crate::time::Nanos;
+use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp, udp};
+
+/// What becomes of a packet.
+enum Verdict {
+    /// It goes the long way.
+    Long,
+    /// It is the first of its flow, which has this hash, and has this form.
+    Starts(u64, Which),
+    /// It is the next segment of the train at this place, which is to be closed where there is a reason. Behind so many
+    /// bytes of headers its payload is to be put there.
+    Joins(u32, u16, Option<Flush>),
+}
+
+/// A packet before it is taken.
+#[derive(Clone, Copy)]
+struct Seen<'a> {
+    /// Its first bytes. Behind its end they mean nothing.
+    front: &'a [u8; HEAD_BLOCK],
+    total: usize,
+    csum: Csum,
+}
+
+/// What the profile says, made ready.
+#[derive(Debug)]
+pub(super) struct Rules {
+    /// TCP flags with which a packet goes the long way.
+    long_flags: u8,
+    /// A checksum that would not be restored; no 16-bit value where there is none.
+    ones: u32,
+    is_lro: bool,
+}
+
+impl Rules {
+    pub(super) fn new(profile: Profile) -> Rules {
+        let cwr = if profile.joins_cwr() { 0 } else { tcp::CWR };
+        Rules {
+            long_flags: tcp::SYN | tcp::RST | tcp::URG | cwr,
+            ones: if profile == Profile::Strict { 0xffff } else { u32::MAX },
+            is_lro: profile == Profile::Lro,
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> Gro<B> {
+    /// Takes a frame the short way, or gives it back.
+    #[inline(always)]
+    pub(super) fn take_frame_quickly(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) -> Option<Frame<B>> {
+        let bytes = frame.bytes.bytes();
+        let mut short;
+        let front = match bytes.first_chunk() {
+            Some(front) => front,
+            None => {
+                short = [0; HEAD_BLOCK];
+                short[..bytes.len()].copy_from_slice(bytes);
+                &short
+            }
+        };
+        let (total, csum) = (bytes.len(), frame.csum);
+        let seen = Seen { front, total, csum };
+        match self.judge(&seen, frame.start, true, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
+            Verdict::Long => return Some(frame),
+            Verdict::Starts(hash, which) => {
+                let Some(form) = self.forms.get(which) else { return Some(frame) };
+                let first = First::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
+                let mut packet = pool.take();
+                packet.load_known(front, total, &form.layout, csum);
+                packet.payload.push(frame.bytes.skip(form.len));
+                self.start(packet, hash, which, first, now);
+            }
+            Verdict::Joins(place, header_len, why) => {
+                let place = place as usize;
+                self.table.get_mut(place).packet.payload.push(frame.bytes.skip(usize::from(header_len)));
+                if let Some(why) = why {
+                    self.finish(place, why);
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes a parsed packet the short way, or gives it back.
+    #[inline(always)]
+    pub(super) fn take_packet_quickly(
+        &mut self,
+        mut packet: Box<Packet<B>>,
+        now: Nanos,
+        pool: &mut Pool<B>,
+    ) -> Option<Box<Packet<B>>> {
+        let Unit::Whole(csum) = packet.offload.unit else { return Some(packet) };
+        let Some(front) = packet.head.block().filter(|_| self.forms.of(&packet).is_some()) else { return Some(packet) };
+        let start = if packet.layout.starts_with_ethernet() { Start::Ethernet } else { Start::Ip };
+        let seen = Seen { front, total: packet.len(), csum };
+        let sum = |from| {
+            let mut sum = Sum::of(packet.head.bytes().get(from..).unwrap_or(&[]));
+            packet.payload.frags().iter().for_each(|frag| sum.add(frag.bytes()));
+            sum
+        };
+        match self.judge(&seen, start, false, sum) {
+            Verdict::Long => return Some(packet),
+            Verdict::Starts(hash, which) => {
+                let Some(form) = self.forms.get(which) else { return Some(packet) };
+                let first = First::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
+                self.start(packet, hash, which, first, now);
+            }
+            Verdict::Joins(place, _, why) => {
+                let place = place as usize;
+                self.table.get_mut(place).packet.payload.append(&mut packet.payload);
+                pool.put(packet);
+                if let Some(why) = why {
+                    self.finish(place, why);
+                }
+            }
+        }
+        None
+    }
+
+    /// What becomes of a packet whose bytes from a place on sum to what `sum` says. `is_raw` says that UDP may be a tunnel.
+    #[inline(always)]
+    fn judge(&mut self, seen: &Seen<'_>, start: Start, is_raw: bool, sum: impl FnOnce(usize) -> Sum) -> Verdict {
+        // What nearly all packets on nearly all links are, seen at once.
+        let word = read_u32(seen.front, ethernet::TYPE).unwrap_or(0);
+        if start == Start::Ethernet
+            && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
+            && seen.front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
+        {
+            return self.judge_form::<1, false, true>(seen, is_raw, sum);
+        }
+        let kind = |tags: usize| read_u16(seen.front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
+        let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
+        match start {
+            Start::Ip => {
+                let kind = if seen.front[0] >> 4 == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
+                self.judge_ip::<0>(seen, kind, is_raw, sum)
+            }
+            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(seen, kind(0), is_raw, sum),
+            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(seen, kind(1), is_raw, sum),
+            Start::Ethernet => self.judge_ip::<3>(seen, kind(2), is_raw, sum),
+        }
+    }
+
+    /// The same, where `LINK` headers are in front of IP and the last of them has the type `kind`.
+    #[inline(always)]
+    fn judge_ip<const LINK: usize>(
+        &mut self,
+        seen: &Seen<'_>,
+        kind: u16,
+        is_raw: bool,
+        sum: impl FnOnce(usize) -> Sum,
+    ) -> Verdict {
+        let l3 = const { L3[LINK] };
+        let (first, v4, v6) = (seen.front[l3], seen.front[l3 + ipv4::PROTOCOL], seen.front[l3 + ipv6::NEXT_HEADER]);
+        match (kind, first, v4, v6) {
+            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.judge_form::<LINK, false, true>(seen, is_raw, sum),
+            (ethertype::IPV4, 0x45, protocol::UDP, _) => self.judge_form::<LINK, false, false>(seen, is_raw, sum),
+            (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => self.judge_form::<LINK, true, true>(seen, is_raw, sum),
+            (ethertype::IPV6, 0x60..=0x6f, _, protocol::UDP) => self.judge_form::<LINK, true, false>(seen, is_raw, sum),
+            _ => Verdict::Long,
+        }
+    }
+
+    /// The same, of IP without options and this transport, as far as types and versions say. If it goes the long way nothing has
+    /// changed, but that the train held of its flow may have been verified, as it would be there.
+    #[inline(never)]
+    fn judge_form<const LINK: usize, const V6: bool, const TCP: bool>(
+        &mut self,
+        &Seen { front, total, csum }: &Seen<'_>,
+        is_raw: bool,
+        sum: impl FnOnce(usize) -> Sum,
+    ) -> Verdict {
+        let l3 = const { L3[LINK] };
+        let ip_len = const { if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        let (ip, transport) = (&front[l3..l4], &front[l4..l4 + tcp::MIN_LEN]);
+        let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+
+        let is_verified = matches!(csum, Csum::Verified);
+        let is_owed = !is_verified && matches!(csum, Csum::Partial);
+        let is_bad = !is_verified && matches!(csum, Csum::Absent | Csum::Bad);
+        // What the length fields say is exactly what is there.
+        let is_exact = if V6 {
+            usize::from(word(ip, ipv6::PAYLOAD_LEN)) + l4 == total
+        } else {
+            usize::from(word(ip, ipv4::TOTAL_LEN)) + l3 == total
+        };
+        let ones = self.rules.ones;
+        let is_odd = !V6 && (u32::from(word(ip, ipv4::CHECKSUM)) == ones || !is_sum_good(ip));
+        if !is_exact || is_odd || is_bad {
+            return Verdict::Long;
+        }
+        if TCP {
+            let is_odd = !is_owed && u32::from(word(transport, tcp::CHECKSUM)) == ones;
+            if transport[tcp::FLAGS] & self.rules.long_flags != 0 || is_odd {
+                return Verdict::Long;
+            }
+        } else {
+            let is_exact = usize::from(word(transport, udp::LENGTH)) + l4 == total;
+            let is_tunnel = is_raw && self.config.tunnels.has(word(transport, udp::DST_PORT));
+            if !is_exact || word(transport, udp::CHECKSUM) == 0 || is_tunnel {
+                return Verdict::Long;
+            }
+        }
+
+        let hash = self.hasher.usual::<LINK, V6, TCP>(front);
+        let Some(place) = self.table.find(hash, |_| true) else {
+            return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
+        };
+        let held = self.table.get_mut(place);
+        let Some((form, train)) = self.forms.get(held.is.which()).zip(held.packet.head.block()) else {
+            return Verdict::Long;
+        };
+        // Types, versions, header lengths, fragments and flags are among what is equal, so that the form is too.
+        let Some(len) = total.checked_sub(form.len).filter(|len| *len > 0) else {
+            return Verdict::Long;
+        };
+        if !held.is.train_of(LINK, is_owed) || self.kernel.differ(train, front, &form.mask, form.len) {
+            return Verdict::Long;
+        }
+        let is_lro = TCP && self.rules.is_lro;
+        if TCP && read_u32(transport, tcp::SEQ) != Some(held.next_seq) {
+            return Verdict::Long;
+        }
+        if is_lro {
+            let range = l4..form.len;
+            let (Some(train), Some(header)) = (train.get(range.clone()), front.get(range)) else {
+                return Verdict::Long;
+            };
+            if len > held.room || may_renew(train, header, held.stamp).is_err() {
+                return Verdict::Long;
+            }
+        } else if len > held.size {
+            return Verdict::Long;
+        }
+        let mut ids = held.ids;
+        if !V6 && held.segs == 1 {
+            match next_ids(ids, 1, (1 << LINK, true), self.config.profile, (&train[l3..l4], ip)) {
+                Ok(next) => ids = next,
+                Err(_) => return Verdict::Long,
+            }
+        } else if !V6 && !self.rules.is_lro {
+            // From the third segment on it is as it was from the first to the second.
+            let counted = if ids.fixed & (1 << LINK) == 0 { held.segs as u16 } else { 0 };
+            if word(ip, ipv4::ID) != word(&train[l3..l4], ipv4::ID).wrapping_add(counted) {
+                return Verdict::Long;
+            }
+        }
+        if !held.verified {
+            match verify::verify(&mut held.packet, &mut self.stats.checksummed_bytes) {
+                Ok(()) => held.verified = true,
+                Err(_) => {
+                    self.finish(place, Flush::BadChecksum);
+                    return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
+                }
+            }
+        }
+        if !is_verified {
+            let number = if TCP { protocol::TCP } else { protocol::UDP };
+            let mut whole = pseudo::<V6>(ip, number, total - l4);
+            let is_good = match csum {
+                Csum::Complete(mut all) => {
+                    all.remove(Sum::of(&ip[..ip_len]));
+                    whole.append(all, total - l4);
+                    whole.fold() == 0xffff
+                }
+                Csum::Partial => {
+                    let field = word(transport, if TCP { tcp::CHECKSUM } else { udp::CHECKSUM });
+                    field == Field::primed(whole).value()
+                }
+                _ => {
+                    whole.append(sum(l4), total - l4);
+                    let is_good = whole.fold() == 0xffff;
+                    self.stats.checksummed_bytes += if is_good { len as u64 } else { 0 };
+                    is_good
+                }
+            };
+            if !is_good {
+                return Verdict::Long;
+            }
+        }
+        let header_len = form.len;
+        let header = front.get(l4..header_len).unwrap_or(&[]);
+        self.stats.packets += 1;
+        self.held_packets += 1;
+        let why = held.add(ids, TCP.then_some(l4), header, len, is_lro);
+        if TCP && self.config.acks {
+            self.memory.other(hash, header);
+        }
+        Verdict::Joins(place as u32, header_len as u16, why)
+    }
+
+    /// What becomes of a packet of whose flow nothing is held.
+    #[inline(always)]
+    fn judge_first<const LINK: usize, const V6: bool, const TCP: bool>(
+        &mut self,
+        hash: u64,
+        front: &[u8; HEAD_BLOCK],
+        total: usize,
+        is_owed: bool,
+    ) -> Verdict {
+        let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        let Some(which) = self.forms.which::<V6, TCP>(LINK, &front[l4..]) else { return Verdict::Long };
+        let Some(form) = self.forms.get(which) else { return Verdict::Long };
+        let is_fragment = !V6 && read_u16(front, L3[LINK] + ipv4::FRAGMENT).is_none_or(|word| word & !ipv4::DF != 0);
+        let least = form.len + if TCP && is_owed { usize::from(MIN_TCP_SIZE) } else { 1 };
+        if total < least || is_fragment {
+            return Verdict::Long;
+        }
+        if TCP && self.config.acks {
+            self.memory.other(hash, front.get(l4..form.len).unwrap_or(&[]));
+        }
+        Verdict::Starts(hash, which)
+    }
+
+    /// Starts a train with a packet that is good for one, or passes it on where nothing could join it.
+    #[inline(always)]
+    fn start(&mut self, packet: Box<Packet<B>>, hash: u64, which: Which, first: First, now: Nanos) {
+        self.stats.packets += 1;
+        let Some(form) = self.forms.get(which) else { return };
+        let unit = packet.offload.unit;
+        let size = packet.payload.len();
+        let most = self.most(form.is_tcp);
+        let room = self.limit(form.is_tcp).saturating_sub(size + form.len - form.l3);
+        let closed = rules::closing(first.flags);
+        if closed.is_some() || most < 2 || room < size {
+            self.stats.flushes.add(closed.unwrap_or(Flush::Full));
+            self.ready.push_back(packet);
+            return;
+        }
+        self.keep(Held {
+            hash,
+            since: now,
+            size,
+            room,
+            left: left(most - 1, room, size),
+            segs: 1,
+            most,
+            next_seq: first.seq.wrapping_add(size as u32),
+            stamp: first.stamp,
+            ids: Ids::default(),
+            is: Is::train(which, matches!(unit, Unit::Whole(Csum::Partial))),
+            verified: matches!(unit, Unit::Whole(Csum::Verified)),
+            packet,
+        });
+    }
+}
+
+/// What is kept of the TCP header that begins a train; zero of UDP.
+struct First {
+    seq: u32,
+    flags: u8,
+    /// The timestamp, where it may move on.
+    stamp: u32,
+}
+
+impl First {
+    /// Of a packet that begins with `front` and has a TCP header at `at`.
+    #[inline(always)]
+    fn read(front: &[u8; HEAD_BLOCK], at: Option<usize>, is_lro: bool) -> First {
+        let Some(header) = at.and_then(|at| front.get(at..at + tcp::STAMPED_LEN)) else {
+            return First { seq: 0, flags: 0, stamp: 0 };
+        };
+        let is_stamped = is_lro && tcp::header_len(header[tcp::OFFSET]) == tcp::STAMPED_LEN;
+        First {
+            seq: read_u32(header, tcp::SEQ).unwrap_or(0),
+            flags: header[tcp::FLAGS],
+            stamp: if is_stamped { acks::stamps(header).map_or(0, |stamps| stamps.value) } else { 0 },
+        }
+    }
+}
+
+/// Whether the words of an IPv4 header without options sum to all ones, in whatever byte order.
+#[inline(always)]
+fn is_sum_good(header: &[u8]) -> bool {
+    let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    let last = header[16..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+    // 2^64 is 1 modulo 65535, so that what is carried out comes back in.
+    let (sum, carry) = word(0).overflowing_add(word(8));
+    let (sum, again) = sum.overflowing_add(u64::from(last) + u64::from(carry));
+    // The version is not zero, and so neither is the sum: in 16 bits it is all ones. A multiple of 65535 is what times its
+    // inverse modulo 2^64 is no more than the largest quotient.
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    sum.wrapping_add(u64::from(again)).wrapping_mul(INVERSE) <= u64::MAX / 0xffff
+}
+
+/// The pseudo header of a packet with the IP header `ip`, for `len` bytes from its transport header on.
+#[inline(always)]
+fn pseudo<const V6: bool>(ip: &[u8], number: u8, len: usize) -> Sum {
+    if V6 {
+        let address = |at: usize| ip[at..].first_chunk().copied().unwrap_or_default();
+        return pseudo_v6(address(ipv6::SRC.start), address(ipv6::DST.start), number, len);
+    }
+    let address = |at: usize| ip[at..].first_chunk().copied().unwrap_or_default();
+    pseudo_v4(address(ipv4::SRC.start), address(ipv4::DST.start), number, len)
+}

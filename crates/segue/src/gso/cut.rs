@@ -1,0 +1,64 @@
+//! Cutting a train into packets of their own, for whoever wants no trains further on.
+
+use alloc::boxed::Box;
+
+use super::{Arena, Limits, Refusal, split};
+use crate::packet::{Csum, Frag, LayerCsum, Packet, Pool, Remote, Unit};
+
+/// Cuts `train` into single packets and hands them to `each`, in order, with the pool to which it may give boxes back.
+/// Returns how many there were. Payload is not copied, and summed only where checksums inside a tunnel
+/// cover what the far end completes: transport checksums and the outermost UDP checksum stay owed. `arena` is cleared first; it is a place to work in, kept for its memory.
+///
+/// The packets are those that [`split`](super::split) makes: cutting first and splitting for a port afterwards gives the
+/// bytes that splitting the train for that port would have given.
+///
+/// # Errors
+/// A [`Refusal`], also for what is no train; nothing was handed on then.
+pub fn cut<B: AsRef<[u8]> + Clone>(
+    train: &Packet<B>,
+    arena: &mut Arena,
+    pool: &mut Pool<B>,
+    mut each: impl FnMut(Box<Packet<B>>, &mut Pool<B>),
+) -> Result<usize, Refusal> {
+    if matches!(train.offload.unit, Unit::Whole(_)) {
+        return Err(Refusal::Train);
+    }
+    arena.clear();
+    split(train, &Limits { csum: true, outer_csum: true, ..Limits::NONE }, arena)?;
+    let mut offload = train.offload;
+    // Also under a remote checksum option, where the field is primed for the far end.
+    offload.unit = Unit::Whole(Csum::Partial);
+    for (level, layer) in offload.layers_mut().iter_mut().enumerate() {
+        if layer.udp != LayerCsum::Absent {
+            // The outermost one is a port's to compute, where it can.
+            layer.udp = if level == 0 { LayerCsum::Owed } else { LayerCsum::Done };
+        }
+        if layer.gre != LayerCsum::Absent && layer.remote != Some(Remote::Gre) {
+            layer.gre = LayerCsum::Done;
+        }
+    }
+    // Range of the payload that the next segment begins in, and how much of it is gone.
+    let (mut index, mut gone) = (0, 0);
+    for segment in arena.segments() {
+        let mut packet = pool.take();
+        packet.head.set(arena.head(segment));
+        let mut left = (segment.payload.end - segment.payload.start) as usize;
+        while left > 0
+            && let Some(frag) = train.payload.frags().get(index)
+        {
+            let piece: Frag<B> = frag.clone().skip(gone).first(left);
+            left -= piece.len();
+            gone += piece.len();
+            if gone == frag.len() {
+                (index, gone) = (index + 1, 0);
+            }
+            packet.payload.push(piece);
+        }
+        packet.layout = train.layout;
+        packet.layout.set_end(packet.len());
+        packet.offload = offload;
+        packet.outer = train.outer;
+        each(packet, pool);
+    }
+    Ok(arena.segments().len())
+}

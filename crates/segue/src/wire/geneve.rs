@@ -1,0 +1,120 @@
+//! Geneve (RFC 8926).
+
+use super::{Format, Kind, Next, Shim, ethertype, read_u16, read_u32};
+
+/// IANA's port for Geneve.
+pub const PORT: u16 = 6081;
+/// Bytes of a header without options.
+pub const MIN_LEN: usize = 8;
+/// Bytes of the longest header.
+pub const MAX_LEN: usize = MIN_LEN + 63 * 4;
+/// Largest network identifier.
+pub const MAX_VNI: u32 = 0x00ff_ffff;
+
+const VERSION: u8 = 0xc0;
+const OPT_LEN: u8 = 0x3f;
+/// In the second byte: what follows is for the tunnel's ends and not to be passed on.
+const CONTROL: u8 = 0x80;
+/// In an option's type: who does not know it must drop the packet.
+const CRITICAL: u8 = 0x80;
+/// In an option's last byte: its length without the first 4 bytes, in words of 4 bytes.
+const WORDS: u8 = 0x1f;
+
+/// Geneve for the table of formats.
+pub const FORMAT: Format = Format { kind: Kind::Geneve, name: "Geneve", port: PORT, read, withdraw: None, flow: 4..7 };
+
+fn read(bytes: &[u8]) -> Option<Shim> {
+    let geneve = Geneve::parse(bytes).ok()?;
+    Some(Shim { len: geneve.len, next: Next::Type(geneve.protocol), remcsum: None })
+}
+
+/// What a Geneve header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geneve {
+    /// EtherType of the payload; [`ethertype::TEB`] for an Ethernet frame.
+    pub protocol: u16,
+    /// Network identifier, 24 bits.
+    pub vni: u32,
+    /// Bytes of the header with its options.
+    pub len: usize,
+    /// Whether an option is critical: its tunnel's end must know it, whoever only looks at the packet need not.
+    pub is_critical: bool,
+}
+
+crate::reasons! {
+    /// Why a datagram on a Geneve port is no packet for us.
+    pub enum Refusal {
+        Truncated = "geneve_truncated": "The datagram ends inside the Geneve header.",
+        Version = "geneve_version": "A Geneve version other than 0.",
+        Control = "geneve_control": "A Geneve control packet.",
+        Options = "geneve_options": "Geneve options whose lengths contradict each other.",
+    }
+}
+
+impl Geneve {
+    /// Reads the header at the start of a UDP payload. Reserved bits are ignored (RFC 8926, section 3.4).
+    pub fn parse(bytes: &[u8]) -> Result<Geneve, Refusal> {
+        let &[first, second, _, _] = bytes.first_chunk().ok_or(Refusal::Truncated)?;
+        if first & VERSION != 0 {
+            return Err(Refusal::Version);
+        }
+        let len = MIN_LEN + usize::from(first & OPT_LEN) * 4;
+        let header = bytes.get(..len).ok_or(Refusal::Truncated)?;
+        if second & CONTROL != 0 {
+            return Err(Refusal::Control);
+        }
+        let (protocol, word) = (read_u16(header, 2), read_u32(header, 4));
+        let (protocol, word) = protocol.zip(word).ok_or(Refusal::Truncated)?;
+        let (mut at, mut is_critical) = (MIN_LEN, false);
+        while let Some(&[_, _, kind, length]) = header.get(at..).and_then(|rest| rest.first_chunk()) {
+            is_critical |= kind & CRITICAL != 0;
+            at += 4 + usize::from(length & WORDS) * 4;
+        }
+        if at != len {
+            return Err(Refusal::Options);
+        }
+        Ok(Geneve { protocol, vni: word >> 8, len, is_critical })
+    }
+
+    /// Writes a header without options for an Ethernet frame; `None` where there is less room than [`MIN_LEN`].
+    pub fn emit(bytes: &mut [u8], vni: u32) -> Option<()> {
+        let bytes = bytes.get_mut(..MIN_LEN)?;
+        bytes[..2].fill(0);
+        bytes[2..4].copy_from_slice(&ethertype::TEB.to_be_bytes());
+        bytes[4..].copy_from_slice(&((vni & MAX_VNI) << 8).to_be_bytes());
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_reads_back_as_written() {
+        let mut bytes = [0xee; 9];
+        Geneve::emit(&mut bytes, 0x123456).unwrap();
+        assert_eq!(bytes, [0, 0, 0x65, 0x58, 0x12, 0x34, 0x56, 0, 0xee]);
+        let expected = Geneve { protocol: ethertype::TEB, vni: 0x123456, len: 8, is_critical: false };
+        assert_eq!(Geneve::parse(&bytes[..8]), Ok(expected));
+        assert_eq!(Geneve::parse(&bytes[..7]), Err(Refusal::Truncated));
+    }
+
+    #[test]
+    fn options_are_skipped_and_critical_ones_noticed() {
+        let options = |kind: u8| [3, 0x40, 0x08, 0, 0, 0, 9, 0, 1, 2, 3, 0, 1, 2, kind, 1, 5, 5, 5, 5];
+        let plain = Geneve::parse(&options(0x7f)).unwrap();
+        assert_eq!((plain.len, plain.is_critical, plain.protocol), (20, false, ethertype::IPV4));
+        assert!(Geneve::parse(&options(0x80)).unwrap().is_critical);
+    }
+
+    #[test]
+    fn each_malformed_header_has_its_own_reason() {
+        assert_eq!(Geneve::parse(&[]), Err(Refusal::Truncated));
+        assert_eq!(Geneve::parse(&[1, 0, 0x65, 0x58, 0, 0, 1, 0]), Err(Refusal::Truncated));
+        assert_eq!(Geneve::parse(&[0x40; 80]), Err(Refusal::Version));
+        assert_eq!(Geneve::parse(&[0, 0x80, 0x65, 0x58, 0, 0, 1, 0]), Err(Refusal::Control));
+        let past_the_end = [1, 0, 0x65, 0x58, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+        assert_eq!(Geneve::parse(&past_the_end), Err(Refusal::Options));
+    }
+}

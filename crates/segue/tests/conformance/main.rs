@@ -1,0 +1,163 @@
+//! The conformance list of GRO (`segue_testkit::conformance`), through the engine: every case under every profile.
+//!
+//! `crates/segue-tests/tests/conformance.rs` sends the same cases through kernels.
+
+use std::collections::BTreeMap;
+
+use segue::gro::{Config, Frame, Generation, Gro, Profile};
+use segue::gso::{Arena, Frames, Limits, split, split_linear};
+use segue::packet::{Csum, Frag, GsoKind, Kind, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
+use segue::time::Nanos;
+use segue::wire::tcp;
+use segue_testkit::conformance::{self, Case, Gso, Out, Rules};
+
+fn profile(rules: Rules) -> Profile {
+    match rules {
+        Rules::Strict => Profile::Strict,
+        Rules::V6_12 => Profile::Linux(Generation::V6_12),
+        Rules::V6_18 => Profile::Linux(Generation::V6_18),
+        Rules::V7 => Profile::Linux(Generation::V7),
+        Rules::Lro => Profile::Lro,
+    }
+}
+
+fn tunnels() -> Tunnels {
+    let mut tunnels = Tunnels::NONE.with_gue(conformance::GUE_PORT).with(conformance::GENEVE_PORT, Kind::Geneve);
+    for port in [conformance::VXLAN_PORT, conformance::VXLAN_REMOTE_PORT] {
+        tunnels = tunnels.with(port, Kind::Vxlan);
+    }
+    for (port, protocol) in conformance::FOU_PORTS.into_iter().chain(conformance::FOU6_PORTS) {
+        tunnels = tunnels.with_fou(port, protocol);
+    }
+    tunnels
+}
+
+/// How frames get into the engine.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// As frames, most of which are not parsed.
+    Frames,
+    /// As packets.
+    Packets,
+    /// As packets, of which each is judged by every rule.
+    Long,
+}
+
+/// What the engine makes of a case.
+fn run(case: &Case, rules: Rules, way: Way) -> Vec<Out> {
+    let config = Config { profile: profile(rules), acks: true, tunnels: tunnels(), ..Config::default() };
+    let mut gro = if matches!(way, Way::Long) { Gro::without_short_way(config) } else { Gro::new(config) };
+    let mut pool = Pool::new(4);
+    let mut outs = Vec::new();
+    for frame in &case.frames {
+        let bytes = Frag::all(frame.bytes.clone());
+        if matches!(way, Way::Frames) {
+            gro.push_frame(Frame { bytes, start: Start::Ethernet, csum: Csum::Unknown }, Nanos(frame.at), &mut pool);
+        } else {
+            let mut packet = pool.take();
+            packet.load(bytes, Start::Ethernet, &config.tunnels);
+            gro.push(packet, Nanos(frame.at), &mut pool);
+        }
+        outs.extend(std::iter::from_fn(|| gro.pop()).map(|packet| out(&packet)));
+    }
+    gro.flush();
+    outs.extend(std::iter::from_fn(|| gro.pop()).map(|packet| out(&packet)));
+    outs
+}
+
+fn out(packet: &Packet<Vec<u8>>) -> Out {
+    let payload = packet.payload.pieces(0..packet.payload.len()).collect::<Vec<_>>().concat();
+    let bytes = [packet.head.bytes(), &payload].concat();
+    let Unit::Train { gso, .. } = packet.offload.unit else { return Out { bytes, gso: None } };
+    let is_v4 = packet.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
+    let (kind, has_cwr) = match (gso.kind, packet.transport()) {
+        (GsoKind::Tcp, Some((_, header))) => (
+            if is_v4 { conformance::GsoKind::Tcp4 } else { conformance::GsoKind::Tcp6 },
+            header[tcp::FLAGS] & tcp::CWR != 0,
+        ),
+        _ => (conformance::GsoKind::Udp, false),
+    };
+    Out { bytes, gso: Some(Gso { kind, size: usize::from(gso.size), has_cwr }) }
+}
+
+/// The frames that a port without offloads gets of what the engine makes of a case.
+fn run_and_split(case: &Case, rules: Rules) -> Vec<Vec<u8>> {
+    let config = Config { profile: profile(rules), tunnels: tunnels(), ..Config::default() };
+    let (mut gro, mut pool, mut frames) = (Gro::new(config), Pool::new(4), Vec::new());
+    for frame in &case.frames {
+        let bytes = Frag::all(frame.bytes.clone());
+        gro.push_frame(Frame { bytes, start: Start::Ethernet, csum: Csum::Unknown }, Nanos(frame.at), &mut pool);
+    }
+    gro.flush();
+    while let Some(packet) = gro.pop() {
+        let mut linear = Frames::new();
+        split_linear(&packet, &Limits::NONE, &mut linear).expect("what came in can leave");
+        frames.extend(linear.frames().iter().map(|frame| linear.bytes(frame).to_vec()));
+    }
+    frames
+}
+
+#[test]
+fn every_case_gives_the_trains_of_the_table_in_every_profile() {
+    let mut wrong: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+    for case in conformance::cases() {
+        for rules in Rules::ALL {
+            for way in [Way::Frames, Way::Packets, Way::Long] {
+                if let Err(difference) = case.judge(rules, &run(&case, rules, way)) {
+                    let places = wrong.entry(format!("{}: {difference}", case.row.name)).or_default();
+                    places.entry(case.carrier.name.clone()).or_default().push(format!("{rules:?}, {way:?}"));
+                }
+            }
+        }
+    }
+    let lines: Vec<String> = wrong.iter().map(|(what, places)| format!("{what}\n    {places:?}")).collect();
+    assert!(wrong.is_empty(), "{} faults:\n{}", lines.len(), lines.join("\n"));
+}
+
+#[test]
+fn the_trains_of_every_case_split_into_what_the_table_restores() {
+    let mut wrong: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for case in conformance::cases() {
+        for rules in [Rules::Strict, Rules::V6_12, Rules::V6_18, Rules::V7] {
+            if let Err(difference) = case.judge_split(&case.trains(rules), &run_and_split(&case, rules)) {
+                let places = wrong.entry(format!("{}: {difference}", case.row.name)).or_default();
+                places.push(format!("{} {rules:?}", case.carrier.name));
+            }
+        }
+    }
+    let lines: Vec<String> = wrong.iter().map(|(what, places)| format!("{what}\n    {places:?}")).collect();
+    assert!(wrong.is_empty(), "{} faults:\n{}", lines.len(), lines.join("\n"));
+}
+
+#[test]
+fn what_strict_joined_is_restored_byte_for_byte() {
+    for case in conformance::cases() {
+        let mut sent: Vec<Vec<u8>> = case.frames.iter().map(|frame| frame.bytes.clone()).collect();
+        let mut came = run_and_split(&case, Rules::Strict);
+        sent.sort_unstable();
+        came.sort_unstable();
+        assert!(sent == came, "{}", case.name());
+    }
+}
+
+#[test]
+fn every_vector_leaves_as_the_table_says_in_both_forms() {
+    for vector in conformance::vectors() {
+        let mut packet = Packet::default();
+        packet.load(Frag::all(vector.frame.clone()), Start::Ethernet, &Tunnels::NONE);
+        let kind = if vector.gso.kind == conformance::GsoKind::Udp { GsoKind::Udp } else { GsoKind::Tcp };
+        let gso = segue::packet::Gso { kind, size: vector.gso.size as u16, fixed_ids: 0 };
+        packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
+        let (mut linear, mut arena) = (Frames::new(), Arena::new());
+        split_linear(&packet, &Limits::NONE, &mut linear).expect("a good train");
+        let frames: Vec<Vec<u8>> = linear.frames().iter().map(|frame| linear.bytes(frame).to_vec()).collect();
+        assert!(frames == vector.segments, "{}", vector.name);
+        split(&packet, &Limits::NONE, &mut arena).expect("a good train");
+        for (segment, expected) in arena.segments().iter().zip(&vector.segments) {
+            let payload = packet.payload.pieces(segment.payload.start as usize..segment.payload.end as usize);
+            let bytes = [arena.head(segment), &payload.collect::<Vec<_>>().concat()].concat();
+            assert!(bytes == *expected, "{}", vector.name);
+        }
+        assert_eq!(arena.segments().len(), vector.segments.len());
+    }
+}
