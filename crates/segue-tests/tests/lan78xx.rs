@@ -90,7 +90,7 @@ fn set_mtu(host: &Host, number: u8, mtu: &str) {
 /// Datagrams that the guest echoes.
 fn datagrams(host: &Host, far: IpAddr, seed: u64) {
     let socket = traffic::inside(host, || UdpSocket::bind("[::]:0")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let far = match far {
         IpAddr::V4(v4) => IpAddr::V6(v4.to_ipv6_mapped()),
         IpAddr::V6(_) => far,

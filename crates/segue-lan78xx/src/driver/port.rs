@@ -11,6 +11,9 @@ use crate::usb::Transport;
 
 use super::{Driver, TX_PATIENCE};
 
+/// How long to wait where there is no memory for a transfer, nanoseconds.
+const MEMORY_RETRY: u64 = 10_000_000;
+
 impl<T: Transport> Port for Driver<T> {
     fn limits(&self) -> &Limits {
         &self.limits
@@ -83,6 +86,7 @@ impl<T: Transport> Port for Driver<T> {
             ("rx_csum", n.rx_csum),
             ("halts", n.halts),
             ("tx_timeouts", n.tx_timeouts),
+            ("no_memory", n.no_memory),
             ("bad_interrupts", n.bad_interrupts),
             ("link_ups", n.link_ups),
             ("unplugs", n.unplugs),
@@ -104,8 +108,9 @@ impl<T: Transport> Driver<T> {
         let due = if self.gone {
             self.look_at.filter(|_| self.finder.is_some())
         } else {
+            let memory = self.tx.is_starved().then(|| now.after(MEMORY_RETRY));
             let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
-            [self.chip.usb.deadline(), stuck, self.statistics.due(), self.link_work.filter(|_| self.is_up)]
+            [self.chip.usb.deadline(), memory, stuck, self.statistics.due(), self.link_work.filter(|_| self.is_up)]
                 .into_iter()
                 .flatten()
                 .min()

@@ -91,7 +91,8 @@ impl<T: Transport> Driver<T> {
                         self.rx.idle.push(fresh);
                         self.fill();
                     } else {
-                        self.counters.drops.add(segue_port::Drop::NoPage);
+                        // The used one goes back instead, once it was parsed.
+                        self.numbers.no_memory += 1;
                     }
                 }
             }

@@ -100,6 +100,8 @@ pub struct Numbers {
     pub halts: u64,
     /// Times that sending was stuck for five seconds and begun anew.
     pub tx_timeouts: u64,
+    /// Times that there was no memory for a transfer.
+    pub no_memory: u64,
     /// Interrupt packets of a wrong length.
     pub bad_interrupts: u64,
     /// Times that the link came up.

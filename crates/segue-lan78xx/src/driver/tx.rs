@@ -39,6 +39,8 @@ pub(super) struct Tx {
     cut: Frames,
     /// Frames already cut that wait for room: places in `cut`.
     left: usize,
+    /// There was no memory for a transfer, and nothing is on its way whose end would bring some.
+    starved: bool,
 }
 
 impl Tx {
@@ -60,6 +62,7 @@ impl Tx {
             scratch: Vec::new(),
             cut: Frames::default(),
             left: 0,
+            starved: false,
         })
     }
 
@@ -74,6 +77,10 @@ impl Tx {
 
     pub(super) fn restart_clock(&mut self, now: Nanos) {
         self.since = Some(now);
+    }
+
+    pub(super) fn is_starved(&self) -> bool {
+        self.starved
     }
 
     pub(super) fn deadline(&self) -> Option<Nanos> {
@@ -95,10 +102,12 @@ impl Tx {
         if self.lent.len() >= self.total {
             return None;
         }
-        if config.tx_fresh {
-            return Transfer::allocate(needed.max(config.tx_transfer_len)).ok();
+        if !config.tx_fresh {
+            return self.idle.pop();
         }
-        self.idle.pop()
+        let memory = Transfer::allocate(needed.max(config.tx_transfer_len)).ok();
+        self.starved = memory.is_none() && self.lent.is_empty();
+        memory
     }
 }
 
@@ -228,7 +237,9 @@ impl<T: Transport> Driver<T> {
             return None;
         }
         if self.tx.open.is_none() {
-            let memory = self.tx.memory(&self.config, COMMAND_LEN + len)?;
+            let memory = self.tx.memory(&self.config, COMMAND_LEN + len);
+            self.numbers.no_memory += u64::from(self.tx.starved);
+            let memory = memory?;
             self.tx.open = Some(Open { memory, len: 0, frames: 0, closed: false });
         }
         let open = self.tx.open.as_mut()?;

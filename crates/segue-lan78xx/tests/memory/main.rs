@@ -1,0 +1,59 @@
+//! No memory for transfers, when the driver is opened and while it works. What is small, and the pages that packets live in, is
+//! not refused here: the standard library ends the program where such an allocation fails.
+
+#[path = "../support/mod.rs"]
+mod support;
+mod sys;
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use segue::packet::Csum;
+use segue_lan78xx::driver::{Config, Driver, Error};
+use segue_lan78xx::usb::{self, Speed};
+use segue_port::{Port, Sent};
+use support::{Rig, chip, datagram, local};
+use sys::{LEFT, Scarce};
+
+#[global_allocator]
+static ALLOCATOR: Scarce = Scarce;
+/// The allocator is everybody's.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Lets `left` more transfers have memory while `work` runs.
+fn with_memory_for<R>(left: usize, work: impl FnOnce() -> R) -> R {
+    LEFT.store(left, Ordering::Relaxed);
+    let result = work();
+    LEFT.store(usize::MAX, Ordering::Relaxed);
+    result
+}
+
+#[test]
+fn a_driver_without_memory_for_its_transfers_does_not_open_and_says_so() {
+    let _guard = ONE_AT_A_TIME.lock();
+    for left in 0..=40 {
+        let usb = local(chip(Speed::Super));
+        let opened = with_memory_for(left, || Driver::open(usb, Config::napi(Speed::Super)).map(drop));
+        let expected = if left < 40 { Err(Error::Usb(usb::Error::Memory)) } else { Ok(()) };
+        assert_eq!(opened, expected, "{left} of 30 and 10");
+    }
+}
+
+#[test]
+fn a_driver_that_allocates_as_it_goes_counts_what_it_lacks_and_goes_on() {
+    let _guard = ONE_AT_A_TIME.lock();
+    let mut rig = Rig::new(Speed::Super, Config::standard(Speed::Super));
+    // Receiving: no fresh memory when a transfer is done; the used one goes back after the poll.
+    rig.model().receive(datagram(true, 1, 100));
+    let got = with_memory_for(0, || rig.frames().len());
+    assert_eq!((got, rig.driver.numbers().no_memory, rig.driver.counters().drops.total()), (1, 1, 0));
+    rig.model().receive(datagram(true, 2, 100));
+    assert_eq!(rig.frames().len(), 1);
+    // Sending: no memory is like no free transfer.
+    let packet = rig.packet(&datagram(true, 3, 100), Csum::Unknown);
+    rig.tx.push(packet, rig.driver.limits()).unwrap();
+    assert_eq!(with_memory_for(0, || rig.flush()), Sent::Blocked);
+    assert!(rig.driver.numbers().no_memory > 1);
+    assert_eq!(rig.flush(), Sent::All);
+    assert_eq!(rig.arrived().len(), 1);
+}
