@@ -190,8 +190,8 @@ runs in it), the next one takes away.
         ],
         more: "\
 Hosts in network namespaces, the one under test on a processor of its own; rows
-are measured in turn, medians shown. It needs root, iperf3, tc and two cores, and
-a machine that does nothing else. docs/bench.md says what the figures mean.
+are measured in turn, medians shown. It needs root, iperf3, tc, two cores, and a
+machine that does nothing else. docs/bench.md says what the figures mean.
 ",
     },
     Page {

@@ -127,8 +127,7 @@ fn fou(text: &str) -> Result<(u16, u8), String> {
 /// Limits and rules of merging.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Rules {
-    /// strict merges what can be restored, linux or linux:VERSION what that kernel merges, lro what a receiver with LRO does,
-    /// pure ACKs included
+    /// strict: what can be restored; linux or linux:VERSION: as that kernel; lro: pure ACKs too
     #[arg(long, value_name = "NAME", default_value = "strict", value_parser = crate::profile::parse)]
     pub(crate) profile: Profile,
     /// Largest train, from its IP header
@@ -151,7 +150,7 @@ pub(crate) struct Merge {
     pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) rules: Rules,
-    /// Write into each packet's comment why it became a train or stayed alone (pcapng)
+    /// Write into each packet's comment why it is as it is
     #[arg(long)]
     pub(crate) explain: bool,
     #[command(flatten)]
