@@ -181,6 +181,38 @@ pub fn socket(place: Place<'_>) -> UdpSocket {
     socket
 }
 
+/// Datagrams of these sizes that whoever is at the other end of the connected `socket` echoes, byte for byte. UDP promises
+/// nothing, and a guest that starts a program for each datagram is slow: what has not come back in time is sent again, a few
+/// times.
+#[track_caller]
+pub fn echoes(socket: &UdpSocket, sizes: &[usize], random: &mut Random) {
+    const TRIES: usize = 6;
+    socket.set_read_timeout(Some(DATAGRAM_PATIENCE)).expect("a time limit");
+    let far = socket.peer_addr().map_or_else(|error| error.to_string(), |far| far.ip().to_canonical().to_string());
+    let mut buffer = vec![0; 1 << 16];
+    let mut earlier: Vec<Vec<u8>> = Vec::new();
+    for size in sizes {
+        let bytes = random.bytes(*size);
+        let send = || socket.send(&bytes).unwrap_or_else(|error| panic!("{size} bytes to {far}: {error}"));
+        let mut tries = 1;
+        send();
+        loop {
+            match socket.recv(&mut buffer) {
+                Ok(len) if buffer[..len] == bytes => break,
+                // Sent twice, for it was late.
+                Ok(len) if earlier.iter().any(|sent| buffer[..len] == *sent) => {}
+                Ok(len) => panic!("{size} bytes echoed by {far}: {len} came back, or others"),
+                Err(error) if tries == TRIES => panic!("{size} bytes echoed by {far}: {error}"),
+                Err(_) => {
+                    tries += 1;
+                    send();
+                }
+            }
+        }
+        earlier.push(bytes);
+    }
+}
+
 /// Pings with each size; every reply must come and hold what was sent.
 #[track_caller]
 pub fn pings(from: Place<'_>, to: Place<'_>, sizes: &[usize]) {

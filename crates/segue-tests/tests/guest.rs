@@ -194,14 +194,7 @@ fn from_the_host(host: &Host, near: IpAddr, far: IpAddr, seed: u64) {
     let place = traffic::Place { host, address: near };
     let socket = traffic::socket(place);
     socket.connect((far, 5002)).unwrap();
-    let mut random = Random::new(seed);
-    for size in [1, 2, 63, 64, 501, 1300, 1472, 1473, 2600, 9000] {
-        let bytes = random.bytes(size);
-        socket.send(&bytes).unwrap();
-        let mut buffer = vec![0; 1 << 16];
-        let len = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{size} bytes echoed by {far}: {error}"));
-        assert!(buffer[..len] == bytes, "{size} bytes echoed by {far}: {len} came back, or others");
-    }
+    traffic::echoes(&socket, &[1, 2, 63, 64, 501, 1300, 1472, 1473, 2600, 9000], &mut Random::new(seed));
     traffic::pings(place, traffic::Place { host, address: far }, traffic::PING_SIZES);
 }
 

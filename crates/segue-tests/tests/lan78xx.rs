@@ -90,20 +90,12 @@ fn set_mtu(host: &Host, number: u8, mtu: &str) {
 /// Datagrams that the guest echoes.
 fn datagrams(host: &Host, far: IpAddr, seed: u64) {
     let socket = traffic::inside(host, || UdpSocket::bind("[::]:0")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let far = match far {
         IpAddr::V4(v4) => IpAddr::V6(v4.to_ipv6_mapped()),
         IpAddr::V6(_) => far,
     };
     socket.connect((far, 5002)).unwrap();
-    let mut random = Random::new(seed);
-    for size in [1, 18, 22, 23, 64, 501, 1300, 1472, 1473, 2600, 9000] {
-        let bytes = random.bytes(size);
-        socket.send(&bytes).unwrap();
-        let mut buffer = vec![0; 1 << 16];
-        let len = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{size} bytes echoed by {far}: {error}"));
-        assert!(buffer[..len] == bytes, "{size} bytes echoed by {far}: {len} came back, or others");
-    }
+    traffic::echoes(&socket, &[1, 18, 22, 23, 64, 501, 1300, 1472, 1473, 2600, 9000], &mut Random::new(seed));
 }
 
 #[test]
