@@ -10,8 +10,8 @@ use alloc::boxed::Box;
 
 use super::form::Which;
 use super::key::L3;
-use super::table::{Held, Ids, Is, left};
-use super::{Flush, Frame, Gro, Profile, acks, may_renew, next_ids, rules, verify};
+use super::table::{Follow, Held, Ids, Is, left};
+use super::{Config, Flush, Frame, Gro, Profile, acks, may_renew, next_ids, rules, verify};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::gso::MIN_TCP_SIZE;
 use crate::packet::{Csum, HEAD_BLOCK, Packet, Pool, Start, Unit};
@@ -27,6 +27,14 @@ enum Verdict {
     /// It is the next segment of the train at this place, which is to be closed where there is a reason. Behind so many
     /// bytes of headers its payload is to be put there.
     Joins(u32, u16, Option<Flush>),
+}
+
+/// Whether a frame is the very next segment of a train.
+enum Next {
+    /// It is that of the one at this place. Behind so many bytes of headers its payload is to be put there.
+    Is(usize, usize),
+    /// It is not, or that cannot be seen at once. The hash of its flow, where it was made.
+    Not(Option<u64>),
 }
 
 /// A packet before it is taken.
@@ -46,15 +54,21 @@ pub(super) struct Rules {
     /// A checksum that would not be restored; no 16-bit value where there is none.
     ones: u32,
     is_lro: bool,
+    /// Most segments of a train, and most bytes from its IP header.
+    tcp: (u32, usize),
+    udp: (u32, usize),
 }
 
 impl Rules {
-    pub(super) fn new(profile: Profile) -> Rules {
+    pub(super) fn new(config: &Config) -> Rules {
+        let profile = config.profile;
         let cwr = if profile.joins_cwr() { 0 } else { tcp::CWR };
         Rules {
             long_flags: tcp::SYN | tcp::RST | tcp::URG | cwr,
             ones: if profile == Profile::Strict { 0xffff } else { u32::MAX },
             is_lro: profile == Profile::Lro,
+            tcp: (config.most(true), config.limit(true)),
+            udp: (config.most(false), config.limit(false)),
         }
     }
 }
@@ -74,14 +88,21 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
         };
         let (total, csum) = (bytes.len(), frame.csum);
+        let hash = match self.follow(front, bytes, frame.start, csum) {
+            Next::Is(place, header_len) => {
+                self.table.get_mut(place).packet.payload.push(frame.bytes.skip(header_len));
+                return None;
+            }
+            Next::Not(hash) => hash,
+        };
         let seen = Seen { front, total, csum };
-        match self.judge(&seen, frame.start, true, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
+        match self.judge(&seen, frame.start, true, hash, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
             Verdict::Long => return Some(frame),
             Verdict::Starts(hash, which) => {
                 let Some(form) = self.forms.get(which) else { return Some(frame) };
                 let first = First::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
                 let mut packet = pool.take();
-                packet.load_known(front, total, &form.layout, csum);
+                packet.load_known(front, form.len, total, &form.layout, csum);
                 packet.payload.push(frame.bytes.skip(form.len));
                 self.start(packet, hash, which, first, now);
             }
@@ -113,7 +134,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             packet.payload.frags().iter().for_each(|frag| sum.add(frag.bytes()));
             sum
         };
-        match self.judge(&seen, start, false, sum) {
+        match self.judge(&seen, start, false, None, sum) {
             Verdict::Long => return Some(packet),
             Verdict::Starts(hash, which) => {
                 let Some(form) = self.forms.get(which) else { return Some(packet) };
@@ -132,27 +153,119 @@ impl<B: AsRef<[u8]>> Gro<B> {
         None
     }
 
-    /// What becomes of a packet whose bytes from a place on sum to what `sum` says. `is_raw` says that UDP may be a tunnel.
+    /// Takes note of a frame that is the very next segment of a train. Of all others nothing is noted.
     #[inline(always)]
-    fn judge(&mut self, seen: &Seen<'_>, start: Start, is_raw: bool, sum: impl FnOnce(usize) -> Sum) -> Verdict {
+    fn follow(&mut self, front: &[u8; HEAD_BLOCK], bytes: &[u8], start: Start, csum: Csum) -> Next {
+        if start != Start::Ethernet || !matches!(csum, Csum::Verified | Csum::Unknown) {
+            return Next::Not(None);
+        }
+        let word = read_u32(front, ethernet::TYPE).unwrap_or(0);
+        if word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
+            && front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
+        {
+            return self.follow_form::<false>(front, bytes, csum);
+        }
+        if word & 0xffff_f000 == (ethertype::IPV6 as u32) << 16 | 0x6000
+            && front[ethernet::LEN + ipv6::NEXT_HEADER] == protocol::TCP
+        {
+            return self.follow_form::<true>(front, bytes, csum);
+        }
+        Next::Not(None)
+    }
+
+    /// The same of TCP behind Ethernet without a tag.
+    #[inline(always)]
+    fn follow_form<const V6: bool>(&mut self, front: &[u8; HEAD_BLOCK], bytes: &[u8], csum: Csum) -> Next {
+        let hash = self.hasher.usual::<1, V6, true>(front);
+        match self.follow_hash::<V6>(hash, front, bytes, csum) {
+            Some((place, header_len)) => Next::Is(place, header_len),
+            None => Next::Not(Some(hash)),
+        }
+    }
+
+    /// The same of a flow with this hash.
+    #[inline(always)]
+    fn follow_hash<const V6: bool>(
+        &mut self,
+        hash: u64,
+        front: &[u8; HEAD_BLOCK],
+        bytes: &[u8],
+        csum: Csum,
+    ) -> Option<(usize, usize)> {
+        const LINK: usize = 1;
+        let l3 = const { L3[LINK] };
+        let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        let (place, held) = self.table.first_mut(hash)?;
+        if held.follow != Follow::new(LINK, bytes.len()) || !held.verified || held.left < 2 {
+            return None;
+        }
+        let form = self.forms.get(held.is.which())?;
+        let train = held.packet.head.block()?;
+        // Among what is equal are types, versions and all lengths, so that the form and the size are; fragmentation; and flags
+        // of TCP, so that nothing closes the train.
+        if self.kernel.differ(train, front, &form.strict, form.len) {
+            return None;
+        }
+        let word = |front: &[u8; HEAD_BLOCK], at: usize| u16::from_be_bytes([front[at], front[at + 1]]);
+        let ones = self.rules.ones;
+        if read_u32(front, l4 + tcp::SEQ) != Some(held.next_seq) || u32::from(word(front, l4 + tcp::CHECKSUM)) == ones {
+            return None;
+        }
+        if !V6 {
+            // A second segment that counts up decides that all do.
+            let counted = if held.ids.fixed & (1 << LINK) == 0 { held.segs as u16 } else { 0 };
+            if word(front, l3 + ipv4::ID) != word(train, l3 + ipv4::ID).wrapping_add(counted)
+                || u32::from(word(front, l3 + ipv4::CHECKSUM)) == ones
+                || !is_sum_good(&front[l3..l4])
+            {
+                return None;
+            }
+        }
+        if !matches!(csum, Csum::Verified) {
+            let mut whole = pseudo::<V6>(&front[l3..l4], protocol::TCP, bytes.len() - l4);
+            whole.append(Sum::of(bytes.get(l4..)?), bytes.len() - l4);
+            if whole.fold() != 0xffff {
+                return None;
+            }
+            self.stats.checksummed_bytes += held.size as u64;
+        }
+        held.segs += 1;
+        held.left -= 1;
+        held.next_seq = held.next_seq.wrapping_add(held.size as u32);
+        self.stats.packets += 1;
+        self.held_packets += 1;
+        Some((place, form.len))
+    }
+
+    /// What becomes of a packet whose bytes from a place on sum to what `sum` says. `is_raw` says that UDP may be a tunnel,
+    /// `hash` what the hash of its flow is, if somebody made it.
+    #[inline(always)]
+    fn judge(
+        &mut self,
+        seen: &Seen<'_>,
+        start: Start,
+        is_raw: bool,
+        hash: Option<u64>,
+        sum: impl FnOnce(usize) -> Sum,
+    ) -> Verdict {
         // What nearly all packets on nearly all links are, seen at once.
         let word = read_u32(seen.front, ethernet::TYPE).unwrap_or(0);
         if start == Start::Ethernet
             && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
             && seen.front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
         {
-            return self.judge_form::<1, false, true>(seen, is_raw, sum);
+            return self.judge_form::<1, false, true>(seen, is_raw, hash, sum);
         }
         let kind = |tags: usize| read_u16(seen.front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
         let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
         match start {
             Start::Ip => {
                 let kind = if seen.front[0] >> 4 == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
-                self.judge_ip::<0>(seen, kind, is_raw, sum)
+                self.judge_ip::<0>(seen, kind, is_raw, hash, sum)
             }
-            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(seen, kind(0), is_raw, sum),
-            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(seen, kind(1), is_raw, sum),
-            Start::Ethernet => self.judge_ip::<3>(seen, kind(2), is_raw, sum),
+            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(seen, kind(0), is_raw, hash, sum),
+            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(seen, kind(1), is_raw, hash, sum),
+            Start::Ethernet => self.judge_ip::<3>(seen, kind(2), is_raw, hash, sum),
         }
     }
 
@@ -163,15 +276,20 @@ impl<B: AsRef<[u8]>> Gro<B> {
         seen: &Seen<'_>,
         kind: u16,
         is_raw: bool,
+        hash: Option<u64>,
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
         let l3 = const { L3[LINK] };
         let (first, v4, v6) = (seen.front[l3], seen.front[l3 + ipv4::PROTOCOL], seen.front[l3 + ipv6::NEXT_HEADER]);
         match (kind, first, v4, v6) {
-            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.judge_form::<LINK, false, true>(seen, is_raw, sum),
-            (ethertype::IPV4, 0x45, protocol::UDP, _) => self.judge_form::<LINK, false, false>(seen, is_raw, sum),
-            (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => self.judge_form::<LINK, true, true>(seen, is_raw, sum),
-            (ethertype::IPV6, 0x60..=0x6f, _, protocol::UDP) => self.judge_form::<LINK, true, false>(seen, is_raw, sum),
+            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.judge_form::<LINK, false, true>(seen, is_raw, hash, sum),
+            (ethertype::IPV4, 0x45, protocol::UDP, _) => self.judge_form::<LINK, false, false>(seen, is_raw, hash, sum),
+            (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => {
+                self.judge_form::<LINK, true, true>(seen, is_raw, hash, sum)
+            }
+            (ethertype::IPV6, 0x60..=0x6f, _, protocol::UDP) => {
+                self.judge_form::<LINK, true, false>(seen, is_raw, hash, sum)
+            }
             _ => Verdict::Long,
         }
     }
@@ -183,6 +301,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         &mut self,
         &Seen { front, total, csum }: &Seen<'_>,
         is_raw: bool,
+        hash: Option<u64>,
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
         let l3 = const { L3[LINK] };
@@ -218,7 +337,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
         }
 
-        let hash = self.hasher.usual::<LINK, V6, TCP>(front);
+        let hash = hash.unwrap_or_else(|| self.hasher.usual::<LINK, V6, TCP>(front));
         let Some(place) = self.table.find(hash, |_| true) else {
             return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
         };
@@ -334,9 +453,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.stats.packets += 1;
         let Some(form) = self.forms.get(which) else { return };
         let unit = packet.offload.unit;
+        let is_owed = matches!(unit, Unit::Whole(Csum::Partial));
         let size = packet.payload.len();
-        let most = self.most(form.is_tcp);
-        let room = self.limit(form.is_tcp).saturating_sub(size + form.len - form.l3);
+        let (most, limit) = if form.is_tcp { self.rules.tcp } else { self.rules.udp };
+        let room = limit.saturating_sub(size + form.len - form.l3);
         let closed = rules::closing(first.flags);
         if closed.is_some() || most < 2 || room < size {
             self.stats.flushes.add(closed.unwrap_or(Flush::Full));
@@ -354,7 +474,12 @@ impl<B: AsRef<[u8]>> Gro<B> {
             next_seq: first.seq.wrapping_add(size as u32),
             stamp: first.stamp,
             ids: Ids::default(),
-            is: Is::train(which, matches!(unit, Unit::Whole(Csum::Partial))),
+            is: Is::train(which, is_owed),
+            follow: if form.is_tcp && !is_owed && !self.rules.is_lro {
+                Follow::new(which.link(), size + form.len)
+            } else {
+                Follow::NOTHING
+            },
             verified: matches!(unit, Unit::Whole(Csum::Verified)),
             packet,
         });

@@ -69,6 +69,21 @@ impl Is {
     }
 }
 
+/// The bytes of a whole frame and the number of headers in front of IP, of a train whose next segment needs no other look than
+/// the one at what is expected of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Follow(usize);
+
+impl Follow {
+    /// None may.
+    pub(super) const NOTHING: Follow = Follow(usize::MAX);
+
+    #[inline(always)]
+    pub(super) fn new(link: usize, total: usize) -> Follow {
+        Follow(total << 2 | link)
+    }
+}
+
 /// A train under construction, or the newest of some pure acknowledgments.
 #[derive(Debug)]
 pub(super) struct Held<B> {
@@ -90,6 +105,8 @@ pub(super) struct Held<B> {
     pub(super) stamp: u32,
     pub(super) ids: Ids,
     pub(super) is: Is,
+    /// What a packet is that may follow at once, or [`Follow::NOTHING`].
+    pub(super) follow: Follow,
     /// Whether the first packet's checksums were verified; later ones are before they join.
     pub(super) verified: bool,
 }
@@ -199,6 +216,14 @@ impl<B> Table<B> {
             }
         }
         None
+    }
+
+    /// The place that is first in the bucket of this hash, and what is held there, where that has the hash.
+    #[inline(always)]
+    pub(super) fn first_mut(&mut self, hash: u64) -> Option<(usize, &mut Held<B>)> {
+        let at = self.buckets[self.bucket(hash)] as usize;
+        let held = self.slots.get_mut(at)?.as_mut()?;
+        (held.hash == hash).then_some((at, held))
     }
 
     /// The one that must leave before a flow with this hash can be inserted, where there is one.
