@@ -36,6 +36,12 @@ impl Which {
     /// Another one.
     pub(super) const NONE: Which = Which(u8::MAX);
 
+    /// TCP with a header of this length, timestamps being none that may differ.
+    #[inline(always)]
+    pub(super) fn tcp(link: usize, is_v6: bool, header_len: usize) -> Which {
+        Which(((link * 2 + usize::from(is_v6)) * TRANSPORTS + FIRST_TCP + header_len / 4 - tcp::MIN_LEN / 4) as u8)
+    }
+
     /// How many headers are in front of IP.
     #[inline(always)]
     pub(super) fn link(self) -> usize {

@@ -29,11 +29,13 @@ enum Verdict {
     Joins(u32, u16, Option<Flush>),
 }
 
-/// Whether a frame is the very next segment of a train.
+/// What is seen at once of a frame.
 enum Next {
-    /// It is that of the one at this place. Behind so many bytes of headers its payload is to be put there.
+    /// It is the very next segment of the train at this place. Behind so many bytes of headers its payload is to be put there.
     Is(usize, usize),
-    /// It is not, or that cannot be seen at once. The hash of its flow, where it was made.
+    /// It is good for the first of a train, and nothing with such a hash is held. It has this form and sequence number.
+    Starts { hash: u64, which: Which, seq: u32 },
+    /// Nothing. The hash of its flow, where it was made.
     Not(Option<u64>),
 }
 
@@ -92,6 +94,37 @@ impl<B: AsRef<[u8]>> Gro<B> {
             Next::Is(place, header_len) => {
                 self.table.get_mut(place).packet.payload.push(frame.bytes.skip(header_len));
                 return None;
+            }
+            Next::Starts { hash, which, seq } => {
+                let (most, limit) = self.rules.tcp;
+                if let Some(form) = self.forms.get(which)
+                    && let (size, room) = (total - form.len, limit.saturating_sub(total - form.l3))
+                    && most > 1
+                    && room >= size
+                {
+                    let mut packet = pool.take();
+                    packet.load_known(front, form.len, total, &form.layout, csum);
+                    packet.payload.push(frame.bytes.skip(form.len));
+                    self.stats.packets += 1;
+                    self.keep_first(Held {
+                        hash,
+                        since: now,
+                        size,
+                        room,
+                        left: left(most - 1, room, size),
+                        segs: 1,
+                        most,
+                        next_seq: seq.wrapping_add(size as u32),
+                        stamp: 0,
+                        ids: Ids::default(),
+                        is: Is::train(which, false),
+                        follow: Follow::new(1, total),
+                        verified: matches!(csum, Csum::Verified),
+                        packet,
+                    });
+                    return None;
+                }
+                Some(hash)
             }
             Next::Not(hash) => hash,
         };
@@ -153,7 +186,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         None
     }
 
-    /// Takes note of a frame that is the very next segment of a train. Of all others nothing is noted.
+    /// Takes note of a frame that is the very next segment of a train, and tells whether it may start one. Of all others
+    /// nothing is noted.
     #[inline(always)]
     fn follow(&mut self, front: &[u8; HEAD_BLOCK], bytes: &[u8], start: Start, csum: Csum) -> Next {
         if start != Start::Ethernet || !matches!(csum, Csum::Verified | Csum::Unknown) {
@@ -179,8 +213,38 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let hash = self.hasher.usual::<1, V6, true>(front);
         match self.follow_hash::<V6>(hash, front, bytes, csum) {
             Some((place, header_len)) => Next::Is(place, header_len),
+            None if !self.rules.is_lro && self.table.is_free(hash) => self.first::<V6>(hash, front, bytes.len()),
             None => Next::Not(Some(hash)),
         }
+    }
+
+    /// Whether a frame of these types and of `total` bytes is good for the first of a train, as far as can be seen at once.
+    #[inline(always)]
+    fn first<const V6: bool>(&self, hash: u64, front: &[u8; HEAD_BLOCK], total: usize) -> Next {
+        const LINK: usize = 1;
+        let l3 = const { L3[LINK] };
+        let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
+        let word = |at: usize| u16::from_be_bytes([front[at], front[at + 1]]);
+        let (header_len, flags) = (tcp::header_len(front[l4 + tcp::OFFSET]), front[l4 + tcp::FLAGS]);
+        let ones = self.rules.ones;
+        let is_ip_good = if V6 {
+            usize::from(word(l3 + ipv6::PAYLOAD_LEN)) + l4 == total
+        } else {
+            usize::from(word(l3 + ipv4::TOTAL_LEN)) + l3 == total
+                && u32::from(word(l3 + ipv4::CHECKSUM)) != ones
+                && word(l3 + ipv4::FRAGMENT) & !ipv4::DF == 0
+                && is_sum_good(&front[l3..l4])
+        };
+        let is_good = is_ip_good
+            && header_len >= tcp::MIN_LEN
+            && l4 + header_len < total
+            && flags & (self.rules.long_flags | tcp::FIN | tcp::PSH) == 0
+            && u32::from(word(l4 + tcp::CHECKSUM)) != ones;
+        if !is_good {
+            return Next::Not(Some(hash));
+        }
+        let seq = read_u32(front, l4 + tcp::SEQ).unwrap_or(0);
+        Next::Starts { hash, which: Which::tcp(LINK, V6, header_len), seq }
     }
 
     /// The same of a flow with this hash.
@@ -445,6 +509,16 @@ impl<B: AsRef<[u8]>> Gro<B> {
             self.memory.other(hash, front.get(l4..form.len).unwrap_or(&[]));
         }
         Verdict::Starts(hash, which)
+    }
+
+    /// Puts the first train of its bucket into the table, where another may have to leave for it.
+    #[inline(always)]
+    fn keep_first(&mut self, held: Held<B>) {
+        if let Some(evicted) = self.table.oldest_if_full() {
+            self.finish(evicted, Flush::Evicted);
+        }
+        self.held_packets += 1;
+        self.table.insert(held);
     }
 
     /// Starts a train with a packet that is good for one, or passes it on where nothing could join it.

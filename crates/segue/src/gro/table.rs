@@ -226,6 +226,18 @@ impl<B> Table<B> {
         (held.hash == hash).then_some((at, held))
     }
 
+    /// Whether nothing is in the bucket of this hash.
+    #[inline(always)]
+    pub(super) fn is_free(&self, hash: u64) -> bool {
+        self.buckets[self.bucket(hash)] == NONE
+    }
+
+    /// The one that must leave before a flow can be inserted into a bucket in which nothing is, where there is one.
+    #[inline(always)]
+    pub(super) fn oldest_if_full(&self) -> Option<usize> {
+        if self.free == NONE { self.oldest() } else { None }
+    }
+
     /// The one that must leave before a flow with this hash can be inserted, where there is one.
     #[inline(always)]
     pub(super) fn make_room(&self, hash: u64) -> Option<usize> {
@@ -240,7 +252,7 @@ impl<B> Table<B> {
         if chain >= MAX_CHAIN {
             return Some(last as usize);
         }
-        if self.free == NONE { self.oldest() } else { None }
+        self.oldest_if_full()
     }
 
     /// Inserts; the caller has made room. Without room nothing is kept, which cannot happen after `make_room`.
