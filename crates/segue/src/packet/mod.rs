@@ -40,9 +40,9 @@ pub struct Outer {
 }
 
 /// One packet or one train.
-// In this order, so that few cache lines hold all that a packet without tunnels uses.
+// In this order and at the start of a cache line, so that few of them hold all that a packet without tunnels uses.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Packet<B> {
     /// What follows the headers.
     pub payload: Payload<B>,
