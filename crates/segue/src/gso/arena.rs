@@ -6,6 +6,7 @@ use core::ops::Range;
 use super::{Refusal, Segment, SegmentCsum};
 use crate::hash::Key;
 use crate::packet::Gso;
+use crate::wire::parse::MAX_HEADER_BYTES;
 
 /// Where the identification of fragmented packets comes from: a count that all share, from another start for each pair of
 /// addresses (RFC 7739, section 5.3), so that who sees one flow cannot guess the numbers of another.
@@ -81,7 +82,8 @@ impl Arena {
         let bytes = count.checked_mul(len).ok_or(Refusal::Full)?;
         let end = self.heads.len().checked_add(bytes).ok_or(Refusal::Full)?;
         u32::try_from(end).map_err(|_| Refusal::Full)?;
-        self.heads.reserve(bytes);
+        // With what a copy of constant length may write behind the last one.
+        self.heads.reserve(bytes + MAX_HEADER_BYTES);
         self.segments.reserve(count);
         Ok(())
     }
@@ -106,7 +108,23 @@ impl Arena {
         &mut self.heads[self.start..]
     }
 
+    /// The same with the first `len` bytes of `template`; a copy of constant length, where that is enough.
+    #[inline(always)]
+    pub(super) fn push_template(&mut self, template: &[u8; MAX_HEADER_BYTES], len: usize) -> &mut [u8] {
+        /// Most headers end in it.
+        const FIRST: usize = 80;
+        self.start = self.heads.len();
+        if len <= FIRST {
+            self.heads.extend_from_slice(&template[..FIRST]);
+            self.heads.truncate(self.start + len);
+        } else {
+            self.heads.extend_from_slice(&template[..len]);
+        }
+        &mut self.heads[self.start..]
+    }
+
     /// Ends the segment that [`Arena::push_head`] started.
+    #[inline(always)]
     pub(super) fn finish_head(&mut self, payload: Range<u32>, csum: SegmentCsum, gso: Option<Gso>) {
         // `reserve` checked that all places fit in 32 bits.
         let head = self.start as u32..self.heads.len() as u32;

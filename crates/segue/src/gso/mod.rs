@@ -184,7 +184,8 @@ pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Ar
             cursor.take(part.len, |bytes| sum.add(bytes));
             arena.checksummed += part.len as u64;
         }
-        let head = arena.push_head(plan.template());
+        let (template, head_len) = plan.template_block();
+        let head = arena.push_template(template, head_len);
         plan.stamp(head, &part, sum);
         // Both fit: the payload's length does.
         arena.finish_head(part.start as u32..(part.start + part.len) as u32, plan.csum(), plan.gso_of(&part));
