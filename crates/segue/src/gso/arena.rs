@@ -30,6 +30,9 @@ impl FragmentIds {
     }
 }
 
+/// What is copied of headers at once, as most end in it.
+pub(super) const BLOCK: usize = 80;
+
 /// Segments in scatter form: their headers, one behind the other, and what else a port must know.
 ///
 /// It grows to what the largest batch needs and allocates nothing afterwards.
@@ -111,16 +114,41 @@ impl Arena {
     /// The same with the first `len` bytes of `template`; a copy of constant length, where that is enough.
     #[inline(always)]
     pub(super) fn push_template(&mut self, template: &[u8; MAX_HEADER_BYTES], len: usize) -> &mut [u8] {
-        /// Most headers end in it.
-        const FIRST: usize = 80;
         self.start = self.heads.len();
-        if len <= FIRST {
-            self.heads.extend_from_slice(&template[..FIRST]);
+        if len <= BLOCK {
+            self.heads.extend_from_slice(&template[..BLOCK]);
             self.heads.truncate(self.start + len);
         } else {
             self.heads.extend_from_slice(&template[..len]);
         }
         &mut self.heads[self.start..]
+    }
+
+    /// Adds segments whose headers are the first bytes of a block, each changed by `change`: `count` of them with `size` bytes of
+    /// payload, from `start` on. [`Arena::reserve`] made room.
+    #[inline(always)]
+    pub(super) fn push_run(
+        &mut self,
+        (block, len): (&[u8; BLOCK], usize),
+        (start, size, count): (usize, usize, usize),
+        csum: SegmentCsum,
+        mut change: impl FnMut(&mut [u8; BLOCK]),
+    ) {
+        let first = self.heads.len();
+        self.heads.resize(first + count * len + BLOCK, 0);
+        let (mut at, mut from) = (first, start as u32);
+        // All places fit in 32 bits: `reserve` checked those of the headers, and the payload's length is such a number.
+        self.segments.extend((0..count).map(|_| {
+            if let Some(head) = self.heads.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+                *head = *block;
+                change(head);
+            }
+            let segment =
+                Segment { head: at as u32..(at + len) as u32, payload: from..from + size as u32, csum, gso: None };
+            (at, from) = (at + len, from + size as u32);
+            segment
+        }));
+        self.heads.truncate(first + count * len);
     }
 
     /// Ends the segment that [`Arena::push_head`] started.

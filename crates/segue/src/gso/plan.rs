@@ -5,7 +5,10 @@
 //! complement of its pseudo header, and an IPv4 header to zero). It is called once for the full segments and once for a
 //! shorter last one. [`Plan::stamp`] then changes a copy of the template by a short list of [`Op`]s, innermost first.
 
-use super::{Cursor, Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE, Refusal, SegmentCsum, check, is_routed, pseudo};
+use super::arena::BLOCK;
+use super::{
+    Arena, Cursor, Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE, Refusal, SegmentCsum, check, is_routed, pseudo,
+};
 use super::{transport, word};
 use crate::checksum::{Field, Sum};
 use crate::packet::{
@@ -380,6 +383,33 @@ impl<'a> Plan<'a> {
             *place = op;
             self.ops_len += 1;
         }
+    }
+
+    /// Makes the segments up to the last one in one go, where they differ in nothing but counting fields and the first is made.
+    /// Returns how many there were.
+    pub(super) fn run<B>(&self, parts: &mut Parts<'_, B>, arena: &mut Arena) -> usize {
+        let count = (parts.total - parts.at).saturating_sub(1) / parts.size;
+        let is_uniform = parts.most == 0 && parts.pieces.is_none() && parts.index > 0 && count > 0;
+        let Some(Plain { tcp: at, seq, flags, ipv4 }) = self.plain.filter(|_| is_uniform) else { return 0 };
+        let (Some(block), true) = (self.template.first_chunk(), self.fitted == Some(parts.size)) else { return 0 };
+        if self.head.len() > BLOCK {
+            return 0;
+        }
+        let mut block: [u8; BLOCK] = *block;
+        let middle = Part { index: parts.index, start: parts.at, len: parts.size, last: false };
+        block[at + tcp::FLAGS] = flags_of(flags, &middle, self.keeps_cwr);
+        let (mut seq, mut id) = (seq.wrapping_add(parts.at as u32), parts.index as u16);
+        arena.push_run((&block, self.head.len()), (parts.at, parts.size, count), self.csum(), |head| {
+            write_u32(head, at + tcp::SEQ, seq);
+            seq = seq.wrapping_add(parts.size as u32);
+            if let Some((at, first, base)) = ipv4 {
+                stamp_ipv4(head, at, first.wrapping_add(id), base);
+                id = id.wrapping_add(1);
+            }
+        });
+        parts.at += count * parts.size;
+        parts.index += count;
+        count
     }
 
     /// Makes `head`, a copy of the template, that of `part`, whose payload sums to `payload`.
