@@ -24,6 +24,7 @@
 mod acks;
 mod form;
 mod key;
+mod next;
 mod profile;
 mod quick;
 pub mod rules;
