@@ -14,6 +14,9 @@ use crate::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp};
 pub(super) struct Form {
     /// Bits of the headers that must be equal; zero behind them.
     pub(super) mask: [u8; HEAD_BLOCK],
+    /// Bits that are equal where a segment of TCP is what was expected: all but identification, sequence number and
+    /// checksums. Zero behind the headers.
+    pub(super) strict: [u8; HEAD_BLOCK],
     pub(super) layout: Layout,
     /// Whether it is TCP.
     pub(super) is_tcp: bool,
@@ -32,6 +35,12 @@ pub(super) struct Which(u8);
 impl Which {
     /// Another one.
     pub(super) const NONE: Which = Which(u8::MAX);
+
+    /// TCP with a header of this length, timestamps being none that may differ.
+    #[inline(always)]
+    pub(super) fn tcp(link: usize, is_v6: bool, header_len: usize) -> Which {
+        Which(((link * 2 + usize::from(is_v6)) * TRANSPORTS + FIRST_TCP + header_len / 4 - tcp::MIN_LEN / 4) as u8)
+    }
 
     /// How many headers are in front of IP.
     #[inline(always)]
@@ -148,5 +157,15 @@ fn form(link: usize, is_v6: bool, transport: usize, masks: &Masks) -> Form {
     debug_assert!(layout.is_exact() && layout.stop() == Stop::Transport && layout.header_len() + 1 == end);
     let mut mask = [0; HEAD_BLOCK];
     mask.copy_from_slice(&masks.all(&layout, &bytes[..end])[..HEAD_BLOCK]);
-    Form { mask, layout, is_tcp: number == protocol::TCP, l4, l3, len: end - 1 }
+    let mut strict = [0; HEAD_BLOCK];
+    strict[..end - 1].fill(0xff);
+    if !is_v6 {
+        strict[l3 + ipv4::ID..][..2].fill(0);
+        strict[l3 + ipv4::CHECKSUM..][..2].fill(0);
+    }
+    if number == protocol::TCP {
+        strict[l4 + tcp::SEQ..][..4].fill(0);
+        strict[l4 + tcp::CHECKSUM..][..2].fill(0);
+    }
+    Form { mask, strict, layout, is_tcp: number == protocol::TCP, l4, l3, len: end - 1 }
 }

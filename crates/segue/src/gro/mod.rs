@@ -24,6 +24,7 @@
 mod acks;
 mod form;
 mod key;
+mod next;
 mod profile;
 mod quick;
 pub mod rules;
@@ -50,7 +51,7 @@ use form::Forms;
 use key::{FlowKey, Hasher};
 use quick::Rules;
 use rules::Masks;
-use table::{Carries, Held, Ids, Is, Table, left};
+use table::{Carries, Follow, Held, Ids, Is, Table, left};
 
 /// Most bytes of a train, whatever the configuration says: what Linux lets a device take.
 pub const MAX_TRAIN_BYTES: usize = 8 * 65_535;
@@ -105,6 +106,20 @@ impl Default for Config {
             key: hash::Key([0x5e67_7565_0000_0001, 0x5e67_7565_0000_0002]),
             tunnels: Tunnels::NONE,
         }
+    }
+}
+
+impl Config {
+    /// Most bytes of a train, from its outermost IP header.
+    fn limit(&self, may_be_jumbo: bool) -> usize {
+        if may_be_jumbo { self.max_bytes } else { self.max_bytes.min(MAX_IP_BYTES) }
+    }
+
+    /// Most packets of a train of TCP or of UDP.
+    fn most(&self, is_tcp: bool) -> u32 {
+        // The one is limited when this is made, and of the other there are never as many.
+        let most = if is_tcp { self.max_packets } else { self.max_udp_packets };
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 }
 
@@ -175,7 +190,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             forms: Forms::new(&masks),
             masks,
             hasher: Hasher::new(config.key),
-            rules: Rules::new(config.profile),
+            rules: Rules::new(&config),
             kernel: arch::chosen(),
             is_quick: true,
             table: Table::new(config.max_flows),
@@ -215,6 +230,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             self.forms = Forms::new(&self.masks);
         }
         self.hasher = Hasher::new(fresh.key);
+        self.rules = Rules::new(&fresh);
         self.config = fresh;
     }
 
@@ -444,10 +460,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let (mut count, mut trains, mut segments) = (0, 0, 0);
         table.remove_all(|slot| {
             count += 1;
-            if slot.as_ref().is_some_and(|held| held.is.carries == Carries::Acks || held.segs == 1) {
-                return ready.extend(slot.take().map(|held| held.packet));
-            }
             if let Some(held) = slot.take() {
+                if held.is.carries == Carries::Acks || held.segs == 1 {
+                    return ready.push_back(held.packet);
+                }
                 trains += 1;
                 segments += u64::from(held.segs);
                 ready.push_back(seal(held, config.profile));
@@ -477,7 +493,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if is_tcp && size < usize::from(MIN_TCP_SIZE) && verify::is_owed(&packet) {
             return self.pass(packet, Alone::Tiny);
         }
-        if self.most(is_tcp) < 2 || self.room(&packet) < Some(size) {
+        if self.config.most(is_tcp) < 2 || self.room(&packet) < Some(size) {
             self.stats.flushes.add(Flush::Full);
             self.ready.push_back(packet);
             return;
@@ -499,10 +515,11 @@ impl<B: AsRef<[u8]>> Gro<B> {
             seq = read_u32(header, tcp::SEQ).unwrap_or(0);
             stamp = acks::stamps(header).map_or(0, |stamps| stamps.value);
         }
-        let (most, room) = (self.most(is_tcp), self.room(&packet).unwrap_or(0));
+        let (most, room) = (self.config.most(is_tcp), self.room(&packet).unwrap_or(0));
         self.keep(Held {
             hash,
             is: Is::other(self.forms.of(&packet), carries, verify::is_owed(&packet)),
+            follow: Follow::NOTHING,
             size,
             room,
             left: left(most.saturating_sub(1), room, size),
@@ -599,19 +616,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             && packet.offload.layers().is_empty()
             && layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4 || usize::from(ip.len) == ipv6::LEN);
         let link_len = layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
-        self.limit(may_be_jumbo).checked_sub(packet.len() - link_len)
-    }
-
-    /// Most bytes of a train, from its outermost IP header.
-    fn limit(&self, may_be_jumbo: bool) -> usize {
-        if may_be_jumbo { self.config.max_bytes } else { self.config.max_bytes.min(MAX_IP_BYTES) }
-    }
-
-    /// Most packets of a train of TCP or of UDP.
-    fn most(&self, is_tcp: bool) -> u32 {
-        // The one is limited when this is made, and of the other there are never as many.
-        let most = if is_tcp { self.config.max_packets } else { self.config.max_udp_packets };
-        u32::try_from(most).unwrap_or(u32::MAX)
+        self.config.limit(may_be_jumbo).checked_sub(packet.len() - link_len)
     }
 
     /// Takes the train at `place` out of the table and makes it ready.

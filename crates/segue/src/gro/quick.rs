@@ -10,8 +10,9 @@ use alloc::boxed::Box;
 
 use super::form::Which;
 use super::key::L3;
-use super::table::{Held, Ids, Is, left};
-use super::{Flush, Frame, Gro, Profile, acks, may_renew, next_ids, rules, verify};
+use super::next::Next;
+use super::table::{Follow, Held, Ids, Is, left};
+use super::{Config, Flush, Frame, Gro, Profile, acks, may_renew, next_ids, rules, verify};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::gso::MIN_TCP_SIZE;
 use crate::packet::{Csum, HEAD_BLOCK, Packet, Pool, Start, Unit};
@@ -42,19 +43,25 @@ struct Seen<'a> {
 #[derive(Debug)]
 pub(super) struct Rules {
     /// TCP flags with which a packet goes the long way.
-    long_flags: u8,
+    pub(super) long_flags: u8,
     /// A checksum that would not be restored; no 16-bit value where there is none.
-    ones: u32,
-    is_lro: bool,
+    pub(super) ones: u32,
+    pub(super) is_lro: bool,
+    /// Most segments of a train, and most bytes from its IP header.
+    tcp: (u32, usize),
+    udp: (u32, usize),
 }
 
 impl Rules {
-    pub(super) fn new(profile: Profile) -> Rules {
+    pub(super) fn new(config: &Config) -> Rules {
+        let profile = config.profile;
         let cwr = if profile.joins_cwr() { 0 } else { tcp::CWR };
         Rules {
             long_flags: tcp::SYN | tcp::RST | tcp::URG | cwr,
             ones: if profile == Profile::Strict { 0xffff } else { u32::MAX },
             is_lro: profile == Profile::Lro,
+            tcp: (config.most(true), config.limit(true)),
+            udp: (config.most(false), config.limit(false)),
         }
     }
 }
@@ -74,14 +81,52 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
         };
         let (total, csum) = (bytes.len(), frame.csum);
+        let hash = match self.follow(front, bytes, frame.start, csum) {
+            Next::Is(place, header_len) => {
+                self.table.get_mut(place).packet.payload.push(frame.bytes.skip(header_len));
+                return None;
+            }
+            Next::Starts { hash, which, seq } => {
+                let (most, limit) = self.rules.tcp;
+                if let Some(form) = self.forms.get(which)
+                    && let (size, room) = (total - form.len, limit.saturating_sub(total - form.l3))
+                    && most > 1
+                    && room >= size
+                {
+                    let mut packet = pool.take();
+                    packet.load_known(front, form.len, total, &form.layout, csum);
+                    packet.payload.push(frame.bytes.skip(form.len));
+                    self.stats.packets += 1;
+                    self.keep_first(Held {
+                        hash,
+                        since: now,
+                        size,
+                        room,
+                        left: left(most - 1, room, size),
+                        segs: 1,
+                        most,
+                        next_seq: seq.wrapping_add(size as u32),
+                        stamp: 0,
+                        ids: Ids::default(),
+                        is: Is::train(which, false),
+                        follow: Follow::new(1, total),
+                        verified: matches!(csum, Csum::Verified),
+                        packet,
+                    });
+                    return None;
+                }
+                Some(hash)
+            }
+            Next::Not(hash) => hash,
+        };
         let seen = Seen { front, total, csum };
-        match self.judge(&seen, frame.start, true, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
+        match self.judge(&seen, frame.start, true, hash, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
             Verdict::Long => return Some(frame),
             Verdict::Starts(hash, which) => {
                 let Some(form) = self.forms.get(which) else { return Some(frame) };
                 let first = First::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
                 let mut packet = pool.take();
-                packet.load_known(front, total, &form.layout, csum);
+                packet.load_known(front, form.len, total, &form.layout, csum);
                 packet.payload.push(frame.bytes.skip(form.len));
                 self.start(packet, hash, which, first, now);
             }
@@ -113,7 +158,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             packet.payload.frags().iter().for_each(|frag| sum.add(frag.bytes()));
             sum
         };
-        match self.judge(&seen, start, false, sum) {
+        match self.judge(&seen, start, false, None, sum) {
             Verdict::Long => return Some(packet),
             Verdict::Starts(hash, which) => {
                 let Some(form) = self.forms.get(which) else { return Some(packet) };
@@ -132,27 +177,35 @@ impl<B: AsRef<[u8]>> Gro<B> {
         None
     }
 
-    /// What becomes of a packet whose bytes from a place on sum to what `sum` says. `is_raw` says that UDP may be a tunnel.
+    /// What becomes of a packet whose bytes from a place on sum to what `sum` says. `is_raw` says that UDP may be a tunnel,
+    /// `hash` what the hash of its flow is, if somebody made it.
     #[inline(always)]
-    fn judge(&mut self, seen: &Seen<'_>, start: Start, is_raw: bool, sum: impl FnOnce(usize) -> Sum) -> Verdict {
+    fn judge(
+        &mut self,
+        seen: &Seen<'_>,
+        start: Start,
+        is_raw: bool,
+        hash: Option<u64>,
+        sum: impl FnOnce(usize) -> Sum,
+    ) -> Verdict {
         // What nearly all packets on nearly all links are, seen at once.
         let word = read_u32(seen.front, ethernet::TYPE).unwrap_or(0);
         if start == Start::Ethernet
             && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
             && seen.front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
         {
-            return self.judge_form::<1, false, true>(seen, is_raw, sum);
+            return self.judge_form::<1, false, true>(seen, is_raw, hash, sum);
         }
         let kind = |tags: usize| read_u16(seen.front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
         let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
         match start {
             Start::Ip => {
                 let kind = if seen.front[0] >> 4 == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
-                self.judge_ip::<0>(seen, kind, is_raw, sum)
+                self.judge_ip::<0>(seen, kind, is_raw, hash, sum)
             }
-            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(seen, kind(0), is_raw, sum),
-            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(seen, kind(1), is_raw, sum),
-            Start::Ethernet => self.judge_ip::<3>(seen, kind(2), is_raw, sum),
+            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(seen, kind(0), is_raw, hash, sum),
+            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(seen, kind(1), is_raw, hash, sum),
+            Start::Ethernet => self.judge_ip::<3>(seen, kind(2), is_raw, hash, sum),
         }
     }
 
@@ -163,15 +216,20 @@ impl<B: AsRef<[u8]>> Gro<B> {
         seen: &Seen<'_>,
         kind: u16,
         is_raw: bool,
+        hash: Option<u64>,
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
         let l3 = const { L3[LINK] };
         let (first, v4, v6) = (seen.front[l3], seen.front[l3 + ipv4::PROTOCOL], seen.front[l3 + ipv6::NEXT_HEADER]);
         match (kind, first, v4, v6) {
-            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.judge_form::<LINK, false, true>(seen, is_raw, sum),
-            (ethertype::IPV4, 0x45, protocol::UDP, _) => self.judge_form::<LINK, false, false>(seen, is_raw, sum),
-            (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => self.judge_form::<LINK, true, true>(seen, is_raw, sum),
-            (ethertype::IPV6, 0x60..=0x6f, _, protocol::UDP) => self.judge_form::<LINK, true, false>(seen, is_raw, sum),
+            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.judge_form::<LINK, false, true>(seen, is_raw, hash, sum),
+            (ethertype::IPV4, 0x45, protocol::UDP, _) => self.judge_form::<LINK, false, false>(seen, is_raw, hash, sum),
+            (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => {
+                self.judge_form::<LINK, true, true>(seen, is_raw, hash, sum)
+            }
+            (ethertype::IPV6, 0x60..=0x6f, _, protocol::UDP) => {
+                self.judge_form::<LINK, true, false>(seen, is_raw, hash, sum)
+            }
             _ => Verdict::Long,
         }
     }
@@ -183,6 +241,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         &mut self,
         &Seen { front, total, csum }: &Seen<'_>,
         is_raw: bool,
+        hash: Option<u64>,
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
         let l3 = const { L3[LINK] };
@@ -218,7 +277,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
         }
 
-        let hash = self.hasher.usual::<LINK, V6, TCP>(front);
+        let hash = hash.unwrap_or_else(|| self.hasher.usual::<LINK, V6, TCP>(front));
         let Some(place) = self.table.find(hash, |_| true) else {
             return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
         };
@@ -328,15 +387,26 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Starts(hash, which)
     }
 
+    /// Puts the first train of its bucket into the table, where another may have to leave for it.
+    #[inline(always)]
+    fn keep_first(&mut self, held: Held<B>) {
+        if let Some(evicted) = self.table.oldest_if_full() {
+            self.finish(evicted, Flush::Evicted);
+        }
+        self.held_packets += 1;
+        self.table.insert(held);
+    }
+
     /// Starts a train with a packet that is good for one, or passes it on where nothing could join it.
     #[inline(always)]
     fn start(&mut self, packet: Box<Packet<B>>, hash: u64, which: Which, first: First, now: Nanos) {
         self.stats.packets += 1;
         let Some(form) = self.forms.get(which) else { return };
         let unit = packet.offload.unit;
+        let is_owed = matches!(unit, Unit::Whole(Csum::Partial));
         let size = packet.payload.len();
-        let most = self.most(form.is_tcp);
-        let room = self.limit(form.is_tcp).saturating_sub(size + form.len - form.l3);
+        let (most, limit) = if form.is_tcp { self.rules.tcp } else { self.rules.udp };
+        let room = limit.saturating_sub(size + form.len - form.l3);
         let closed = rules::closing(first.flags);
         if closed.is_some() || most < 2 || room < size {
             self.stats.flushes.add(closed.unwrap_or(Flush::Full));
@@ -354,7 +424,12 @@ impl<B: AsRef<[u8]>> Gro<B> {
             next_seq: first.seq.wrapping_add(size as u32),
             stamp: first.stamp,
             ids: Ids::default(),
-            is: Is::train(which, matches!(unit, Unit::Whole(Csum::Partial))),
+            is: Is::train(which, is_owed),
+            follow: if form.is_tcp && !is_owed && !self.rules.is_lro {
+                Follow::new(which.link(), size + form.len)
+            } else {
+                Follow::NOTHING
+            },
             verified: matches!(unit, Unit::Whole(Csum::Verified)),
             packet,
         });
@@ -387,7 +462,7 @@ impl First {
 
 /// Whether the words of an IPv4 header without options sum to all ones, in whatever byte order.
 #[inline(always)]
-fn is_sum_good(header: &[u8]) -> bool {
+pub(super) fn is_sum_good(header: &[u8]) -> bool {
     let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
     let last = header[16..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
     // 2^64 is 1 modulo 65535, so that what is carried out comes back in.
@@ -401,7 +476,7 @@ fn is_sum_good(header: &[u8]) -> bool {
 
 /// The pseudo header of a packet with the IP header `ip`, for `len` bytes from its transport header on.
 #[inline(always)]
-fn pseudo<const V6: bool>(ip: &[u8], number: u8, len: usize) -> Sum {
+pub(super) fn pseudo<const V6: bool>(ip: &[u8], number: u8, len: usize) -> Sum {
     if V6 {
         let address = |at: usize| ip[at..].first_chunk().copied().unwrap_or_default();
         return pseudo_v6(address(ipv6::SRC.start), address(ipv6::DST.start), number, len);

@@ -69,6 +69,21 @@ impl Is {
     }
 }
 
+/// The bytes of a whole frame and the number of headers in front of IP, of a train whose next segment needs no other look than
+/// the one at what is expected of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Follow(usize);
+
+impl Follow {
+    /// None may.
+    pub(super) const NOTHING: Follow = Follow(usize::MAX);
+
+    #[inline(always)]
+    pub(super) fn new(link: usize, total: usize) -> Follow {
+        Follow(total << 2 | link)
+    }
+}
+
 /// A train under construction, or the newest of some pure acknowledgments.
 #[derive(Debug)]
 pub(super) struct Held<B> {
@@ -90,6 +105,8 @@ pub(super) struct Held<B> {
     pub(super) stamp: u32,
     pub(super) ids: Ids,
     pub(super) is: Is,
+    /// What a packet is that may follow at once, or [`Follow::NOTHING`].
+    pub(super) follow: Follow,
     /// Whether the first packet's checksums were verified; later ones are before they join.
     pub(super) verified: bool,
 }
@@ -201,6 +218,26 @@ impl<B> Table<B> {
         None
     }
 
+    /// The place that is first in the bucket of this hash, and what is held there, where that has the hash.
+    #[inline(always)]
+    pub(super) fn first_mut(&mut self, hash: u64) -> Option<(usize, &mut Held<B>)> {
+        let at = self.buckets[self.bucket(hash)] as usize;
+        let held = self.slots.get_mut(at)?.as_mut()?;
+        (held.hash == hash).then_some((at, held))
+    }
+
+    /// Whether nothing is in the bucket of this hash.
+    #[inline(always)]
+    pub(super) fn is_free(&self, hash: u64) -> bool {
+        self.buckets[self.bucket(hash)] == NONE
+    }
+
+    /// The one that must leave before a flow can be inserted into a bucket in which nothing is, where there is one.
+    #[inline(always)]
+    pub(super) fn oldest_if_full(&self) -> Option<usize> {
+        if self.free == NONE { self.oldest() } else { None }
+    }
+
     /// The one that must leave before a flow with this hash can be inserted, where there is one.
     #[inline(always)]
     pub(super) fn make_room(&self, hash: u64) -> Option<usize> {
@@ -215,7 +252,7 @@ impl<B> Table<B> {
         if chain >= MAX_CHAIN {
             return Some(last as usize);
         }
-        if self.free == NONE { self.oldest() } else { None }
+        self.oldest_if_full()
     }
 
     /// Inserts; the caller has made room. Without room nothing is kept, which cannot happen after `make_room`.

@@ -5,7 +5,7 @@ use segue_testkit::build::{Gre, Ip, L4, Packet as Built, Shim, Tcp, Tunnel, Udp,
 
 use super::key::FlowKey;
 use super::rules::{self, VARYING};
-use super::table::{Carries, Held, Ids, Is, Table};
+use super::table::{Carries, Follow, Held, Ids, Is, Table};
 use super::*;
 use crate::packet::{Frag, Layout, Start, Stop, Tunnels};
 
@@ -23,7 +23,22 @@ fn held(port: u16, hash: u64) -> Held<Vec<u8>> {
     let (ids, is) = (Ids::default(), Is::other(None, Carries::Data, false));
     let (most, left, room, next_seq, stamp, verified) = (9, 8, 999, 0, 0, false);
     let packet = packet(port);
-    Held { packet, hash, since, size, room, left, segs, most, next_seq, stamp, ids, is, verified }
+    Held {
+        packet,
+        hash,
+        since,
+        size,
+        room,
+        left,
+        segs,
+        most,
+        next_seq,
+        stamp,
+        ids,
+        is,
+        follow: Follow::NOTHING,
+        verified,
+    }
 }
 
 #[test]

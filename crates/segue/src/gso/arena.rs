@@ -6,6 +6,7 @@ use core::ops::Range;
 use super::{Refusal, Segment, SegmentCsum};
 use crate::hash::Key;
 use crate::packet::Gso;
+use crate::wire::parse::MAX_HEADER_BYTES;
 
 /// Where the identification of fragmented packets comes from: a count that all share, from another start for each pair of
 /// addresses (RFC 7739, section 5.3), so that who sees one flow cannot guess the numbers of another.
@@ -28,6 +29,9 @@ impl FragmentIds {
         id
     }
 }
+
+/// What is copied of headers at once, as most end in it.
+pub(super) const BLOCK: usize = 80;
 
 /// Segments in scatter form: their headers, one behind the other, and what else a port must know.
 ///
@@ -81,7 +85,8 @@ impl Arena {
         let bytes = count.checked_mul(len).ok_or(Refusal::Full)?;
         let end = self.heads.len().checked_add(bytes).ok_or(Refusal::Full)?;
         u32::try_from(end).map_err(|_| Refusal::Full)?;
-        self.heads.reserve(bytes);
+        // With what a copy of constant length may write behind the last one.
+        self.heads.reserve(bytes + MAX_HEADER_BYTES);
         self.segments.reserve(count);
         Ok(())
     }
@@ -106,7 +111,48 @@ impl Arena {
         &mut self.heads[self.start..]
     }
 
+    /// The same with the first `len` bytes of `template`; a copy of constant length, where that is enough.
+    #[inline(always)]
+    pub(super) fn push_template(&mut self, template: &[u8; MAX_HEADER_BYTES], len: usize) -> &mut [u8] {
+        self.start = self.heads.len();
+        if len <= BLOCK {
+            self.heads.extend_from_slice(&template[..BLOCK]);
+            self.heads.truncate(self.start + len);
+        } else {
+            self.heads.extend_from_slice(&template[..len]);
+        }
+        &mut self.heads[self.start..]
+    }
+
+    /// Adds segments whose headers are the first bytes of a block, each changed by `change`: `count` of them with `size` bytes of
+    /// payload, from `start` on. [`Arena::reserve`] made room.
+    #[inline(always)]
+    pub(super) fn push_run(
+        &mut self,
+        (block, len): (&[u8; BLOCK], usize),
+        (start, size, count): (usize, usize, usize),
+        csum: SegmentCsum,
+        mut change: impl FnMut(&mut [u8; BLOCK]),
+    ) {
+        let first = self.heads.len();
+        self.heads.resize(first + count * len + BLOCK, 0);
+        let (mut at, mut from) = (first, start as u32);
+        // All places fit in 32 bits: `reserve` checked those of the headers, and the payload's length is such a number.
+        self.segments.extend((0..count).map(|_| {
+            if let Some(head) = self.heads.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+                *head = *block;
+                change(head);
+            }
+            let segment =
+                Segment { head: at as u32..(at + len) as u32, payload: from..from + size as u32, csum, gso: None };
+            (at, from) = (at + len, from + size as u32);
+            segment
+        }));
+        self.heads.truncate(first + count * len);
+    }
+
     /// Ends the segment that [`Arena::push_head`] started.
+    #[inline(always)]
     pub(super) fn finish_head(&mut self, payload: Range<u32>, csum: SegmentCsum, gso: Option<Gso>) {
         // `reserve` checked that all places fit in 32 bits.
         let head = self.start as u32..self.heads.len() as u32;

@@ -177,18 +177,20 @@ pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Ar
     arena.reserve(plan.count(), packet.head.len())?;
     let mut cursor = Cursor::new(&packet.payload);
     let mut count = 0;
-    for part in plan.parts(&packet.payload, limits) {
+    let mut parts = plan.parts(&packet.payload, limits);
+    while let Some(part) = parts.next() {
         plan.fit(part.len);
         let mut sum = Sum::ZERO;
         if plan.sums_payload() {
             cursor.take(part.len, |bytes| sum.add(bytes));
             arena.checksummed += part.len as u64;
         }
-        let head = arena.push_head(plan.template());
+        let (template, head_len) = plan.template_block();
+        let head = arena.push_template(template, head_len);
         plan.stamp(head, &part, sum);
         // Both fit: the payload's length does.
         arena.finish_head(part.start as u32..(part.start + part.len) as u32, plan.csum(), plan.gso_of(&part));
-        count += 1;
+        count += 1 + plan.run(&mut parts, arena);
     }
     Ok(count)
 }

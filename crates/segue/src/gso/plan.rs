@@ -5,7 +5,10 @@
 //! complement of its pseudo header, and an IPv4 header to zero). It is called once for the full segments and once for a
 //! shorter last one. [`Plan::stamp`] then changes a copy of the template by a short list of [`Op`]s, innermost first.
 
-use super::{Cursor, Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE, Refusal, SegmentCsum, check, is_routed, pseudo};
+use super::arena::BLOCK;
+use super::{
+    Arena, Cursor, Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE, Refusal, SegmentCsum, check, is_routed, pseudo,
+};
 use super::{transport, word};
 use crate::checksum::{Field, Sum};
 use crate::packet::{
@@ -44,6 +47,17 @@ enum Op {
     Checksum { at: u16, base: u16, udp: bool },
 }
 
+/// All that changes in a train of TCP under one IP header, whose checksum is left to the port.
+#[derive(Clone, Copy)]
+struct Plain {
+    /// Where the TCP header is.
+    tcp: usize,
+    seq: u32,
+    flags: u8,
+    /// Of IPv4 where identifications count: where the header is, the first of them, and the sum of all else.
+    ipv4: Option<(usize, u16, u16)>,
+}
+
 /// Most [`Op`]s of one header.
 const OPS_PER_HEADER: usize = 2;
 
@@ -64,6 +78,7 @@ pub(super) struct Plan<'a> {
     fitted: Option<usize>,
     ops: [Op; MAX_HEADERS * OPS_PER_HEADER],
     ops_len: usize,
+    plain: Option<Plain>,
     sums_payload: bool,
 }
 
@@ -120,6 +135,7 @@ impl<'a> Plan<'a> {
             fitted: None,
             ops: [Op::Reveal; MAX_HEADERS * OPS_PER_HEADER],
             ops_len: 0,
+            plain: None,
             sums_payload: false,
         })
     }
@@ -158,11 +174,13 @@ impl<'a> Plan<'a> {
     }
 
     /// What the port must do about the transport checksum.
+    #[inline(always)]
     pub(super) fn csum(&self) -> SegmentCsum {
         if self.primed && self.remote.is_none() { SegmentCsum::Partial } else { SegmentCsum::AsIs }
     }
 
     /// How the port is to cut a part.
+    #[inline(always)]
     pub(super) fn gso_of(&self, part: &Part) -> Option<Gso> {
         (part.len > usize::from(self.gso.size)).then_some(self.gso)
     }
@@ -177,12 +195,26 @@ impl<'a> Plan<'a> {
         &self.template[..self.head.len()]
     }
 
+    /// The same with what lies behind the headers, and how long they are.
+    #[inline(always)]
+    pub(super) fn template_block(&self) -> (&[u8; MAX_HEADER_BYTES], usize) {
+        (&self.template, self.head.len())
+    }
+
     /// Prepares for parts with `len` bytes of payload.
     #[inline]
     pub(super) fn fit(&mut self, len: usize) {
         if self.fitted != Some(len) {
             self.fitted = Some(len);
             self.fit_headers(len);
+            self.plain = match self.ops[..self.ops_len] {
+                _ if self.sums_payload => None,
+                [Op::Tcp { at, seq, flags, .. }] => Some(Plain { tcp: usize::from(at), seq, flags, ipv4: None }),
+                [Op::Tcp { at, seq, flags, .. }, Op::Ipv4 { at: ip, id, base }] => {
+                    Some(Plain { tcp: usize::from(at), seq, flags, ipv4: Some((usize::from(ip), id, base)) })
+                }
+                _ => None,
+            };
         }
     }
 
@@ -353,8 +385,47 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Makes the segments up to the last one in one go, where they differ in nothing but counting fields and the first is made.
+    /// Returns how many there were.
+    pub(super) fn run<B>(&self, parts: &mut Parts<'_, B>, arena: &mut Arena) -> usize {
+        let count = (parts.total - parts.at).saturating_sub(1) / parts.size;
+        let is_uniform = parts.most == 0 && parts.pieces.is_none() && parts.index > 0 && count > 0;
+        let Some(Plain { tcp: at, seq, flags, ipv4 }) = self.plain.filter(|_| is_uniform) else { return 0 };
+        let (Some(block), true) = (self.template.first_chunk(), self.fitted == Some(parts.size)) else { return 0 };
+        if self.head.len() > BLOCK {
+            return 0;
+        }
+        let mut block: [u8; BLOCK] = *block;
+        let middle = Part { index: parts.index, start: parts.at, len: parts.size, last: false };
+        block[at + tcp::FLAGS] = flags_of(flags, &middle, self.keeps_cwr);
+        let (mut seq, mut id) = (seq.wrapping_add(parts.at as u32), parts.index as u16);
+        arena.push_run((&block, self.head.len()), (parts.at, parts.size, count), self.csum(), |head| {
+            write_u32(head, at + tcp::SEQ, seq);
+            seq = seq.wrapping_add(parts.size as u32);
+            if let Some((at, first, base)) = ipv4 {
+                stamp_ipv4(head, at, first.wrapping_add(id), base);
+                id = id.wrapping_add(1);
+            }
+        });
+        parts.at += count * parts.size;
+        parts.index += count;
+        count
+    }
+
     /// Makes `head`, a copy of the template, that of `part`, whose payload sums to `payload`.
+    #[inline(always)]
     pub(super) fn stamp(&self, head: &mut [u8], part: &Part, payload: Sum) {
+        let Some(Plain { tcp: at, seq, flags, ipv4 }) = self.plain else { return self.stamp_ops(head, part, payload) };
+        write_u32(head, at + tcp::SEQ, seq.wrapping_add(part.start as u32));
+        head[at + tcp::FLAGS] = flags_of(flags, part, self.keeps_cwr);
+        if let Some((at, id, base)) = ipv4 {
+            stamp_ipv4(head, at, id.wrapping_add(part.index as u16), base);
+        }
+    }
+
+    /// The same where more changes.
+    #[inline(never)]
+    fn stamp_ops(&self, head: &mut [u8], part: &Part, payload: Sum) {
         // The transport header and payload, with the pseudo header or, which is the same number, the primed field.
         let mut body = Sum::ZERO;
         let mut varied = Sum::ZERO;
@@ -386,12 +457,7 @@ impl<'a> Plan<'a> {
                     }
                 }
                 Op::Ipv4 { at, id, base } => {
-                    let at = usize::from(at);
-                    let id = id.wrapping_add(part.index as u16);
-                    write_u16(head, at + ipv4::ID, id);
-                    let mut sum = word(base);
-                    sum.add_u16(id);
-                    write_u16(head, at + ipv4::CHECKSUM, Field::complete(sum).value());
+                    stamp_ipv4(head, usize::from(at), id.wrapping_add(part.index as u16), base);
                 }
                 Op::GreSeq { at, seq } => {
                     let seq = seq.wrapping_add(part.index as u32);
@@ -407,6 +473,15 @@ impl<'a> Plan<'a> {
             }
         }
     }
+}
+
+/// Writes the identification and the checksum of the IPv4 header at `at`, whose other words sum to `base`.
+#[inline(always)]
+fn stamp_ipv4(head: &mut [u8], at: usize, id: u16, base: u16) {
+    write_u16(head, at + ipv4::ID, id);
+    let mut sum = word(base);
+    sum.add_u16(id);
+    write_u16(head, at + ipv4::CHECKSUM, Field::complete(sum).value());
 }
 
 /// What lies behind a header while a plan is made.
@@ -426,6 +501,7 @@ fn length(len: usize) -> u16 {
 
 /// FIN and PSH belong to the last segment, CWR to the first (RFC 3168 section 6.1.2; Linux does the same) where it is not
 /// on all.
+#[inline(always)]
 fn flags_of(flags: u8, part: &Part, keeps_cwr: bool) -> u8 {
     let mut mask = 0xff;
     if !part.last {

@@ -40,9 +40,9 @@ pub struct Outer {
 }
 
 /// One packet or one train.
-// In this order, so that few cache lines hold all that a packet without tunnels uses.
+// In this order and at the start of a cache line, so that few of them hold all that a packet without tunnels uses.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct Packet<B> {
     /// What follows the headers.
     pub payload: Payload<B>,
@@ -95,12 +95,20 @@ impl<B: AsRef<[u8]>> Packet<B> {
     }
 
     /// Makes an empty packet one of `total` bytes, exact and without tunnels, whose headers are known: they are the first
-    /// bytes of `front`, and where they are is what `layout` says. The payload is still to come.
+    /// `header_len` bytes of `front`, and where they are is what `layout` says. The payload is still to come.
     #[inline(always)]
-    pub(crate) fn load_known(&mut self, front: &[u8; HEAD_BLOCK], total: usize, layout: &Layout, csum: Csum) {
+    pub(crate) fn load_known(
+        &mut self,
+        front: &[u8; HEAD_BLOCK],
+        header_len: usize,
+        total: usize,
+        layout: &Layout,
+        csum: Csum,
+    ) {
+        debug_assert_eq!(header_len, layout.header_len());
         debug_assert!(self.is_empty() && self.offload == Offload::UNKNOWN && self.outer.is_none());
         self.layout.set_short(layout, total);
-        self.head.set_block(front, layout.header_len());
+        self.head.set_block(front, header_len);
         self.offload.unit = Unit::Whole(csum);
     }
 

@@ -1,9 +1,13 @@
 //! The short way gives what the long way gives, on the streams of all promises and on damaged frames.
 
 use proptest::prelude::*;
-use segue::gro::{Config, Generation, Gro, Profile};
-use segue::packet::Start;
+use segue::gro::{Config, Frame, Generation, Gro, Profile};
+use segue::packet::{Csum, Frag, Pool, Start};
+use segue::time::Nanos;
 use segue_testkit::Rng;
+use segue_testkit::build::{Ethernet, Ip, Tcp, V4, V6};
+use segue_testkit::flow::Sender;
+use segue_testkit::sum::{fold, with_pseudo};
 
 use crate::mutations::{family, mutate};
 use crate::properties::{Arrival, Known, Setting, check};
@@ -104,4 +108,106 @@ fn the_ways_agree_on_damaged_frames() {
         }
     }
     assert!(joined > count as u64 / 20, "{joined}");
+}
+
+const L3: usize = 14;
+
+/// Makes the checksums of a frame of Ethernet, IP without options and TCP right.
+fn mend(frame: &mut [u8], is_v6: bool) {
+    let (l4, addresses, len) = if is_v6 { (L3 + 40, L3 + 8, 16) } else { (L3 + 20, L3 + 12, 4) };
+    if !is_v6 {
+        frame[L3 + 10..L3 + 12].fill(0);
+        let sum = !fold(&frame[L3..l4]);
+        frame[L3 + 10..L3 + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame[l4 + 16..l4 + 18].fill(0);
+    let (src, dst) = frame[addresses..addresses + 2 * len].split_at(len);
+    let sum = !with_pseudo(src, dst, 6, &frame[l4..]);
+    frame[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Four frames of a stream. Both checksums of the third are zero, so that all ones are as right.
+fn four(is_v6: bool) -> Vec<Vec<u8>> {
+    let link = Ethernet { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags: Vec::new() };
+    let ip = if is_v6 { Ip::V6(V6::new(1, 1, 2)) } else { Ip::V4(V4::new(1, 1, 2)) };
+    let mut sender = Sender::tcp(ip, 0, u32::MAX - 60, Tcp::timestamps(1, 2));
+    let mut frames: Vec<_> = (0..4).map(|_| link.wrap(&sender.send(40, 0).bytes())).collect();
+    if !is_v6 {
+        frames.iter_mut().for_each(|frame| frame[L3 + 18..L3 + 20].fill(0));
+        frames.iter_mut().for_each(|frame| mend(frame, is_v6));
+        let sum: [u8; 2] = frames[2][L3 + 10..L3 + 12].try_into().expect("two bytes");
+        frames.iter_mut().for_each(|frame| frame[L3 + 18..L3 + 20].copy_from_slice(&sum));
+    }
+    let field = L3 + if is_v6 { 56 } else { 36 };
+    let end = frames[2].len();
+    frames[2][end - 2..].fill(0);
+    frames.iter_mut().for_each(|frame| mend(frame, is_v6));
+    let sum: [u8; 2] = frames[2][field..field + 2].try_into().expect("two bytes");
+    frames[2][end - 2..].copy_from_slice(&sum);
+    mend(&mut frames[2], is_v6);
+    assert!(frames[2][field..field + 2] == [0; 2] && (is_v6 || frames[2][L3 + 10..L3 + 12] == [0; 2]));
+    frames
+}
+
+#[test]
+fn the_ways_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
+    for (is_v6, known) in
+        [(false, Known::Nothing), (false, Known::Verified), (true, Known::Nothing), (true, Known::Verified)]
+    {
+        let frames = four(is_v6);
+        let headers = L3 + if is_v6 { 72 } else { 52 };
+        let change = |change: &dyn Fn(&mut Vec<u8>)| {
+            for (which, profile) in [0, 2].into_iter().flat_map(|which| PROFILES.map(|profile| (which, profile))) {
+                let mut frames = frames.clone();
+                change(&mut frames[which]);
+                let arrivals: Vec<_> = frames.into_iter().map(|bytes| Arrival { bytes, known }).collect();
+                let config = Config { profile, ..Config::default() };
+                let setting = Setting { start: Start::Ethernet, ..Setting::new(config) };
+                let what = disagreement(&arrivals, &setting);
+                assert!(what.is_none(), "{profile:?}: {}", what.unwrap_or_default());
+            }
+        };
+        change(&|_| {});
+        for bit in 0..8 * (headers + 1) {
+            change(&|frame| frame[bit / 8] ^= 1 << (bit % 8));
+            change(&|frame| {
+                frame[bit / 8] ^= 1 << (bit % 8);
+                mend(frame, is_v6);
+            });
+        }
+        // The other way to write a zero, the identification of the first, and lengths that say something else.
+        let field = headers - 32 + 16;
+        change(&|frame| frame[field..field + 2].fill(0xff));
+        change(&|frame| frame[L3 + 10..L3 + 12].fill(0xff));
+        change(&|frame| {
+            frame[L3 + 4..L3 + 6].copy_from_slice(&frames[0][L3 + 4..L3 + 6]);
+            mend(frame, is_v6);
+        });
+        change(&|frame| frame.push(0));
+        change(&|frame| frame.truncate(frame.len() - 1));
+    }
+}
+
+#[test]
+fn the_ways_agree_after_other_rules_were_taken() {
+    let frames = four(false);
+    for (before, after) in PROFILES.iter().flat_map(|&before| PROFILES.map(|after| (before, after))) {
+        let run = |mut gro: Gro<Vec<u8>>| {
+            let mut pool = Pool::new(8);
+            gro.reconfigure(Config { profile: after, ..Config::default() });
+            for (bytes, flags) in frames.iter().zip([0x10, 0x10, 0x90, 0x10]) {
+                let mut bytes = bytes.clone();
+                bytes[L3 + 33] = flags;
+                bytes[L3 + 31] = flags;
+                mend(&mut bytes, false);
+                let frame = Frame { bytes: Frag::all(bytes), start: Start::Ethernet, csum: Csum::Unknown };
+                gro.push_frame(frame, Nanos(1), &mut pool);
+            }
+            gro.flush();
+            let lens: Vec<_> = std::iter::from_fn(|| gro.pop()).map(|packet| packet.payload.len()).collect();
+            (lens, format!("{:?}", gro.stats()))
+        };
+        let config = Config { profile: before, ..Config::default() };
+        assert_eq!(run(Gro::new(config)), run(Gro::without_short_way(config)), "{before:?}, then {after:?}");
+    }
 }
