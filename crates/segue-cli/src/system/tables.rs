@@ -28,6 +28,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The tables that count: default, main and local.
 const TABLES: [u32; 3] = [253, 254, 255];
 
+/// A prefix and its length.
+type To = (IpAddr, u8);
+/// Which table, and the metric: the least counts.
+type Rank = (u8, u32);
+
 /// Follows the kernel's tables.
 pub(crate) struct Follower {
     netlink: Netlink,
@@ -138,7 +143,7 @@ impl Follower {
     fn routes(&mut self, mtus: [u32; 2]) -> io::Result<Routes> {
         let mut routes = Routes::new(MOST_ROUTES);
         // Where a prefix has several routes, the one of the least table and metric counts; local comes first of all.
-        let mut ranks: HashMap<(IpAddr, u8), (u8, u32)> = HashMap::new();
+        let mut ranks: HashMap<To, Rank> = HashMap::new();
         let mut too_many = 0;
         let ports = self.ports;
         self.netlink.exchange(RouteNetlinkMessage::GetRoute(RouteMessage::default()), NLM_F_DUMP, &mut |message| {
@@ -186,7 +191,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 /// The prefix of a route, how it ranks among others of that prefix, and what it says.
-fn read_route(message: &RouteMessage, ports: [u32; 2], mtus: [u32; 2]) -> Option<((IpAddr, u8), (u8, u32), Action)> {
+fn read_route(message: &RouteMessage, ports: [u32; 2], mtus: [u32; 2]) -> Option<(To, Rank, Action)> {
     use netlink_packet_route::AddressFamily;
     let any: IpAddr = match message.header.address_family {
         AddressFamily::Inet => std::net::Ipv4Addr::UNSPECIFIED.into(),
