@@ -127,7 +127,7 @@ pub(crate) struct Gateway {
     /// Leave packets as they come
     #[arg(long)]
     pub(crate) no_lro: bool,
-    /// Whose rules: strict (the default), linux, linux:VERSION or lro
+    /// Whose rules: strict, linux, linux:VERSION or lro
     #[arg(long, value_name = "NAME", value_parser = crate::profile::parse)]
     pub(crate) profile: Option<Profile>,
     /// Let pure ACKs collapse to the newest (profile lro)
@@ -163,7 +163,7 @@ pub(crate) struct Gateway {
     /// The name for segue stat; IN-OUT when not given
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// A setting to begin with, as segue set knows it; may be given several times
+    /// A setting to begin with, as segue set knows it
     #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
     pub(crate) set: Vec<(String, String)>,
     /// The process that watches over this one, and with which it ends
