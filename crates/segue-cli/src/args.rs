@@ -1,7 +1,9 @@
 //! Commands and dashed options. The words of `segue tunnel` are not here but in [`crate::words`].
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use crate::gateway::route::PortForward;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use segue::gro::Profile;
@@ -70,6 +72,8 @@ pub(crate) enum Command {
     Stat(Stat),
     /// settings of what runs, read and changed while packets move
     Set(Set),
+    /// who talks through a NAT: its mappings
+    Nat(Nat),
     /// tunnels and gateways of a file, as one service
     Run(Run),
     /// what this host can do, and what would fix the rest
@@ -123,7 +127,7 @@ pub(crate) struct Gateway {
     /// Leave packets as they come
     #[arg(long)]
     pub(crate) no_lro: bool,
-    /// Whose rules: strict (the default), linux, linux:VERSION or lro
+    /// Whose rules: strict, linux, linux:VERSION or lro
     #[arg(long, value_name = "NAME", value_parser = crate::profile::parse)]
     pub(crate) profile: Option<Profile>,
     /// Let pure ACKs collapse to the newest (profile lro)
@@ -147,10 +151,19 @@ pub(crate) struct Gateway {
     /// MTU of a TAP that is made; else the other side's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_521))]
     pub(crate) tap_mtu: Option<u32>,
+    /// Forward at layer 3, by the kernel's routes
+    #[arg(long)]
+    pub(crate) route: bool,
+    /// With --route: IPv4 leaves OUT from this address
+    #[arg(long, value_name = "ADDRESS", requires = "route")]
+    pub(crate) nat: Option<Ipv4Addr>,
+    /// With --nat: tcp:PORT=ADDRESS:PORT or udp:, inwards
+    #[arg(long, value_name = "RULE", requires = "nat", value_parser = crate::gateway::route::parse_forward)]
+    pub(crate) forward: Vec<PortForward>,
     /// The name for segue stat; IN-OUT when not given
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// A setting to begin with, as segue set knows it; may be given several times
+    /// A setting to begin with, as segue set knows it
     #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
     pub(crate) set: Vec<(String, String)>,
     /// The process that watches over this one, and with which it ends
@@ -180,6 +193,14 @@ pub(crate) struct Stat {
     /// Every column, however wide
     #[arg(short = 'd', long)]
     pub(crate) details: bool,
+}
+
+/// `segue nat`
+#[derive(Args, Debug)]
+pub(crate) struct Nat {
+    /// Which instance; all when not given
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
 }
 
 /// `segue run`
@@ -305,6 +326,7 @@ impl Command {
         match self {
             Command::Tunnel(_) => "tunnel",
             Command::Gateway(_) => "gateway",
+            Command::Nat(_) => "nat",
             Command::Stat(_) => "stat",
             Command::Set(_) => "set",
             Command::Run(_) => "run",

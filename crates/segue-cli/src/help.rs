@@ -74,6 +74,10 @@ Received frames lie where the kernel puts them (one copy, its own) and are not
 copied again: in pages of the size that --page says, many to a page, or each in
 a buffer of its own (frame). Frames longer than a page cross pages.
 
+With --route, IN and OUT are interfaces with addresses, the kernel must not
+forward between them, and it is the kernel's routes that packets follow. The
+address of --nat is one that no host has. NAT refuses fragments, by name.
+
 Signals, exit status and control socket: as with segue tunnel.
 ",
     },
@@ -89,6 +93,12 @@ Signals, exit status and control socket: as with segue tunnel.
 With --watch, -j prints one object a line. With --health, exit 1 when anything
 is not well or nothing runs. Units are SI: kB is 1000 bytes.
 ",
+    },
+    Page {
+        name: "nat",
+        usage: "segue nat [NAME] [OPTION]...",
+        examples: &[("segue nat gw0", "the mappings of gw0"), ("segue nat -j", "those of all gateways")],
+        more: "Counts are packets, a train counting one.\n",
     },
     Page {
         name: "set",

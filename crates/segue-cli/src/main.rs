@@ -15,6 +15,7 @@ mod gateway;
 mod help;
 mod lab;
 mod lan78xx;
+mod nat;
 mod out;
 mod pcap;
 mod profile;
@@ -137,6 +138,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
         Some(Command::Gateway(args)) => gateway::run(args, out),
         Some(Command::Stat(args)) => stat::run(args, out),
         Some(Command::Set(args)) => set::run(args, out),
+        Some(Command::Nat(args)) => nat::run(args, out),
         Some(Command::Run(args)) => run::run(args, out),
         Some(Command::Doctor) => doctor::run(out),
         Some(Command::Lab(args)) => lab::run(args, out),

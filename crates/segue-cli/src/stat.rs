@@ -18,7 +18,7 @@ use crate::words::help::wrapped;
 /// Widest table, unless a wider one is asked for.
 const WIDTH: usize = 80;
 /// Stages at the port where packets come in, in their order on the way.
-const STAGES: &[&str] = &["decap", "gro", "entry", "encap"];
+const STAGES: &[&str] = &["decap", "gro", "entry", "nat_in", "route", "nat_out", "encap"];
 /// How many reasons of a list are shown.
 const REASONS: usize = 8;
 

@@ -42,6 +42,12 @@ pub enum Stage {
     Gro,
     /// The way to the port out begins: what came there, before trains are cut where GSO is off.
     Entry,
+    /// Packets for the outside address are translated: what went in.
+    NatIn,
+    /// The way of packets is looked up: what went in.
+    Route,
+    /// Packets for the outside are translated: what went in.
+    NatOut,
     /// Outer headers are put on: what went in.
     Encap,
     /// Trains are cut for the port out, at which this is counted: what went in.

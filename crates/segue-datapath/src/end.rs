@@ -26,6 +26,8 @@ pub(crate) struct End {
     /// header cannot say that an IPv4 identification stands still: a kernel counts it up.
     pub(crate) exact: bool,
     leaving: Leaving,
+    /// Longest IP packet, where this end belongs to a router, which cuts IPv4 packets that are longer.
+    mtu: Option<usize>,
     seen: Seen,
     /// Trains that were cut for the port, the packets and smaller trains that they became, and trains that went whole.
     cut: u64,
@@ -44,6 +46,7 @@ impl End {
             completed: 0,
             exact: false,
             leaving: Leaving::default(),
+            mtu: None,
             seen: Seen::default(),
             cut: 0,
             made: 0,
@@ -59,7 +62,21 @@ impl End {
 
     /// What the port may be handed.
     fn limits(&self) -> Limits {
-        self.leaving.narrow(*self.port.limits())
+        let limits = self.leaving.narrow(*self.port.limits());
+        match self.mtu {
+            Some(mtu) => Limits { mtu, fragment: gso::Fragment::Router, ..limits },
+            None => limits,
+        }
+    }
+
+    /// From here on packets leave as a router sends them: longer ones than `mtu`, in bytes of IP, are fragmented where they may be.
+    pub(crate) fn fragment_to(&mut self, mtu: usize) {
+        self.mtu = Some(mtu);
+    }
+
+    /// How fragments are numbered; the key should be random.
+    pub(crate) fn number_fragments(&mut self, key: segue::hash::Key) {
+        self.tx.number_fragments(key);
     }
 
     /// Hands the batch to the port; what it refuses in its present form is split again and goes at once.
@@ -91,8 +108,20 @@ impl End {
 
     /// Splits a packet for the port and puts it into the batch.
     pub(crate) fn push(&mut self, packet: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
+        self.push_within(packet, usize::MAX, rx, drops);
+    }
+
+    /// As [`push`](Self::push), where the way may be narrower than the link.
+    pub(crate) fn push_within(
+        &mut self,
+        packet: Box<Packet<Page>>,
+        mtu: usize,
+        rx: &mut RxBatch,
+        drops: &mut Counts<gso::Refusal>,
+    ) {
         self.seen.add(&packet);
         let mut limits = self.limits();
+        limits.mtu = limits.mtu.min(mtu);
         let mut is_train = false;
         if let Unit::Train { gso, .. } = packet.offload.unit {
             is_train = true;

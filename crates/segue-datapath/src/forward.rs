@@ -128,6 +128,12 @@ impl Forwarder {
         self.lookups
     }
 
+    /// The next hop of a packet that was not forwarded, looked up once more; not counted.
+    pub fn next_hop<B: AsRef<[u8]>>(&self, ingress: u16, packet: &Packet<B>) -> Option<Hop> {
+        let key = group::key(packet, ingress, self.reads)?;
+        decide(&self.routes, &key).ok().map(|(hop, _)| hop)
+    }
+
     /// Decides on a batch that came in by `ingress`, and makes those packets that leave ready to. `verdicts` gets one for each,
     /// in their order.
     pub fn batch<B: AsRef<[u8]>, P: AsMut<Packet<B>> + AsRef<Packet<B>>>(

@@ -71,30 +71,31 @@ pub struct Gateway {
     budget: usize,
 }
 
-struct Join {
-    gro: Gro<Page>,
-    on: bool,
+/// What joins packets that come in at one end.
+pub(crate) struct Join {
+    pub(crate) gro: Gro<Page>,
+    pub(crate) on: bool,
     /// Whether what is held waits for its time even when nothing more waits to be read.
     holds: bool,
-    seen: Seen,
+    pub(crate) seen: Seen,
 }
 
 impl Join {
-    fn new(config: gro::Config) -> Join {
+    pub(crate) fn new(config: gro::Config) -> Join {
         let hold = if config.hold > 0 { config.hold } else { BUSY_HOLD };
         let gro = Gro::new(gro::Config { hold, ..config });
         Join { gro, on: true, holds: config.hold > 0, seen: Seen::default() }
     }
 
     /// Goes by these settings from here on. What is held leaves first.
-    fn retune(&mut self, joining: &Joining, protocols: &Protocols) {
+    pub(crate) fn retune(&mut self, joining: &Joining, protocols: &Protocols) {
         let hold = joining.hold();
         (self.on, self.holds) = (joining.on, hold > 0);
         self.gro.reconfigure(joining.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
     }
 
     /// Ends the trains that have to end after a poll like this.
-    fn settle(&mut self, polled: Polled, now: Nanos) {
+    pub(crate) fn settle(&mut self, polled: Polled, now: Nanos) {
         match polled {
             Polled::Idle if !self.holds => self.gro.flush(),
             Polled::Idle | Polled::More => self.gro.expire(now),

@@ -18,6 +18,7 @@ pub mod knobs;
 pub mod nat;
 pub mod pipeline;
 pub mod route;
+pub mod router;
 mod sys;
 mod tuning;
 pub mod tunnel;

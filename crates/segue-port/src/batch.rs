@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use segue::gso::{self, Arena, FragmentIds, Limits, Segment, SegmentCsum};
+use segue::hash::Key;
 use segue::packet::remote::field_offset;
 use segue::packet::{Gso, Kind, Outer, Packet, Pieces, Pool};
 
@@ -99,6 +100,11 @@ impl TxBatch {
     /// An empty batch.
     pub fn new() -> TxBatch {
         TxBatch::default()
+    }
+
+    /// How fragments are numbered from here on; the key should be random (RFC 7739, section 3).
+    pub fn number_fragments(&mut self, key: Key) {
+        self.arena.ids = FragmentIds::new(key);
     }
 
     /// Splits `packet` for a port with `limits` and appends it. Returns the number of units it became.

@@ -12,6 +12,7 @@ use super::knobs::{Change, Knob};
 use super::model::Instance;
 use super::{ANSWER_LEN, REQUEST_LEN, place};
 use crate::error::{Error, Kind, printable};
+use crate::nat::Mapping;
 use crate::words::parse::nearest;
 
 /// How long an instance may take to answer.
@@ -48,6 +49,11 @@ pub(crate) fn one(name: &str) -> Result<Instance, Error> {
 /// The settings of the instance `name`.
 pub(crate) fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
     request(name, &json!({ "get": "knobs" }), |mut answer| serde_json::from_value(answer["knobs"].take()))
+}
+
+/// The mappings of the NAT of the instance `name`; `None` where it has none.
+pub(crate) fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
+    request(name, &json!({ "get": "nat" }), |mut answer| serde_json::from_value(answer["mappings"].take()))
 }
 
 /// Changes settings of the instance `name`: all of them, or none.

@@ -18,6 +18,7 @@ use super::knobs::{Change, Knob};
 use super::model::Instance;
 use super::{REQUEST_LEN, place};
 use crate::error::{Error, Kind};
+use crate::nat::Mapping;
 use crate::sys::{self, Want};
 
 /// Clients served at a time; more wait in the socket's queue.
@@ -33,6 +34,10 @@ const SAMPLES: usize = 10;
 pub(crate) trait Panel {
     /// All of them, as they are.
     fn list(&self) -> Vec<Knob>;
+    /// The mappings of its NAT; `None` where it has none.
+    fn mappings(&self) -> Option<Vec<Mapping>> {
+        None
+    }
     /// Changes all of these, or none.
     fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error>;
 }
@@ -263,6 +268,7 @@ impl Service {
             };
         }
         match request.get("get").and_then(Value::as_str) {
+            Some("nat") => json!({ "mappings": self.panel.mappings() }),
             Some("knobs") => json!({ "knobs": self.panel.list() }),
             Some("stat") => {
                 let mut instance = self.instance();

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
+use segue_datapath::router::Teller;
 use serde_json::Value;
 
 use self::knobs::Desk;
@@ -21,6 +22,7 @@ use crate::control::knobs::{Change, Knob};
 use crate::control::model::{Instance, Side};
 use crate::control::server::{Bound, Panel, Server};
 use crate::error::{Error, Kind};
+use crate::nat::{self as mapping, Mapping};
 use crate::out::{OnClosed, Out};
 use crate::sandbox::{self, Sandbox};
 use crate::signals::{Signals, Wish};
@@ -58,6 +60,8 @@ pub(crate) trait Daemon {
 pub(crate) struct Opened {
     /// What the kernel does for them.
     pub(crate) offloads: Offloads,
+    /// How to ask for the mappings of a NAT, where there is one.
+    pub(crate) teller: Option<Teller>,
     /// Puts them together, inside the sandbox.
     pub(crate) assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>,
 }
@@ -95,13 +99,14 @@ pub(crate) fn up(daemon: &impl Daemon, netlink: &mut Netlink, out: &Out) -> Resu
     }
     let knobs = daemon.knobs()?;
     let socket = Bound::new(daemon.name())?;
-    let Opened { offloads, assemble } = daemon.open(netlink, out)?;
+    let Opened { offloads, teller, assemble } = daemon.open(netlink, out)?;
     let sandbox = sandbox::enter(&mut signals, socket.path(), out)?;
     let (mut running, stopper) = Running::new(assemble()?, offloads.clone(), knobs)?;
     let since = Instant::now();
     let snapshot = snapshot(daemon, since, running.reader(daemon.ports()));
     let socket_path = socket.path().to_owned();
-    let panel = Announced { desk: running.desk(), name: daemon.name().to_owned(), schema: daemon.schema(), out: *out };
+    let panel =
+        Announced { desk: running.desk(), name: daemon.name().to_owned(), schema: daemon.schema(), out: *out, teller };
     let server = socket.serve(snapshot.clone(), panel).map_err(|error| {
         Error::system("cannot serve the control socket", &error, "segue doctor").why("its thread did not start")
     })?;
@@ -121,9 +126,14 @@ struct Announced {
     name: String,
     schema: &'static str,
     out: Out,
+    teller: Option<Teller>,
 }
 
 impl Panel for Announced {
+    fn mappings(&self) -> Option<Vec<Mapping>> {
+        mapping::ask(self.teller.as_ref()?)
+    }
+
     fn list(&self) -> Vec<Knob> {
         self.desk.list()
     }

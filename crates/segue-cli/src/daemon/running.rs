@@ -225,6 +225,9 @@ fn stage_name(stage: Stage) -> &'static str {
         Stage::Decap => "decap",
         Stage::Gro => "gro",
         Stage::Entry => "entry",
+        Stage::NatIn => "nat_in",
+        Stage::Route => "route",
+        Stage::NatOut => "nat_out",
         Stage::Encap => "encap",
         Stage::Gso => "gso",
     }

@@ -1,6 +1,7 @@
 //! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP that is made for it.
 
 pub(crate) mod plan;
+pub(crate) mod route;
 pub(crate) mod start;
 
 use std::fs::File;
@@ -87,6 +88,13 @@ impl Plan {
             bytes => format!("pages of {} KiB", bytes >> 10),
         };
         text.push_str(&format!("  {:<15} {memory}\n", "memory"));
+        if self.route {
+            text.push_str(&format!("  {:<15} by the kernel's routes\n", "route"));
+        }
+        if let Some(nat) = &self.nat {
+            text.push_str(&format!("  {:<15} IPv4 leaves {} from {}\n", "nat", self.to.name, nat.address));
+            nat.forwards.iter().for_each(|forward| text.push_str(&format!("  {:<15} {forward}\n", "forward")));
+        }
         if let Some(most) = self.max_acks {
             text.push_str(&format!("  {:<15} up to {most} become one\n", "pure ACKs"));
         }

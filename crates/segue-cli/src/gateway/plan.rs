@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use segue::gro::Profile;
 use serde::Serialize;
 
+use super::route::{self, NatPlan};
 use crate::args::Gateway;
 use crate::error::{Error, Kind, Place, printable};
 use crate::profile;
@@ -100,6 +101,11 @@ pub(crate) struct Plan {
     pub(crate) max_bytes: u32,
     /// Most packets of a train.
     pub(crate) max_packets: u32,
+    /// Whether it forwards at layer 3.
+    pub(crate) route: bool,
+    /// The address that those outside see, with the ports that are passed on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nat: Option<NatPlan>,
     /// Settings to begin with.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) set: Vec<(String, String)>,
@@ -117,8 +123,14 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
     for at in 0..2 {
         let (name, what) = parse_end(&words, at)?;
         let mtu = match &what {
-            What::Tap { .. } => None,
+            What::Interface if args.route => Some(route::usable(&name, args, netlink, &mut notes)?.mtu),
             What::Interface => Some(usable(&name, netlink, &mut notes)?.mtu),
+            What::Tap { .. } if args.route => {
+                let note = "the host's own addresses are on the interfaces between which it routes";
+                let text = format!("`{}` cannot be an end of a router", printable(&words[at]));
+                return Err(wrong(&words, at, Kind::Conflict, text, note));
+            }
+            What::Tap { .. } => None,
         };
         ends.push((name, what, mtu));
     }
@@ -140,7 +152,7 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
     }
     let tap_mtu = args.tap_mtu.or(from_mtu).or(to_mtu).unwrap_or(TAP_MTU);
     let (from_mtu, to_mtu) = (from_mtu.unwrap_or(tap_mtu), to_mtu.unwrap_or(tap_mtu));
-    if from_mtu != to_mtu {
+    if from_mtu != to_mtu && !args.route {
         let (large, small) = if from_mtu > to_mtu { (&from, &to) } else { (&to, &from) };
         notes
             .push(format!("{large} has the larger MTU; its packets above {} do not fit {small}", from_mtu.min(to_mtu)));
@@ -157,6 +169,8 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
         hold_us: args.hold_us,
         max_bytes: args.max_bytes,
         max_packets: args.max_packets,
+        route: args.route,
+        nat: args.nat.map(|address| NatPlan { address, forwards: args.forward.clone() }),
         set: args.set.clone(),
         notes,
     })
@@ -216,8 +230,8 @@ fn parse_end(words: &[String], at: usize) -> Result<(String, What), Error> {
     Ok((name(tap)?, What::Tap { netns: Some(netns) }))
 }
 
-/// An interface that exists and that this host does not use itself.
-fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
+/// An interface that exists and is part of no other.
+pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
     let read = |error: std::io::Error| why::change(name, "read the state", &error);
     let Some(link) = netlink.link_named(name).map_err(read)? else {
         let text = format!("there is no interface {}", printable(name));
@@ -230,6 +244,16 @@ fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<
         return Err(Error::new(Kind::InUse, format!("{name} is a port of {master}"), hint)
             .why(format!("what passes here would go through {master} as well")));
     }
+    if !link.up {
+        notes.push(format!("{name} is down; nothing moves before: ip link set dev {name} up"));
+    }
+    Ok(link)
+}
+
+/// An interface that exists and that this host does not use itself.
+fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
+    let link = existing(name, netlink, notes)?;
+    let read = |error: std::io::Error| why::change(name, "read the state", &error);
     let addresses = netlink.addresses(link.index).map_err(read)?;
     let (local, own): (Vec<Prefix>, Vec<Prefix>) = addresses.into_iter().partition(is_link_local);
     if let Some(address) = own.first() {
@@ -244,9 +268,6 @@ fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<
             "the host answers to {address} on {name} too; to keep it out: \
              ip link set dev {name} addrgenmode none && ip addr flush dev {name}"
         ));
-    }
-    if !link.up {
-        notes.push(format!("{name} is down; nothing moves before: ip link set dev {name} up"));
     }
     Ok(link)
 }

@@ -6,11 +6,13 @@ use std::io;
 use segue::{gro, hash};
 use segue_datapath::gateway::{self, Gateway, Parts, Side};
 use segue_datapath::knobs::Knobs;
+use segue_datapath::pipeline::Pipeline;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 use segue_port::{PagePool, Port, WINDOW};
 
 use super::plan::{End, Netns, Plan, What};
+use super::route;
 use crate::daemon::Opened;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
@@ -40,18 +42,18 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
     };
     let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
     let gro = Some(gro_config(plan, flow_key()?));
-    let parts = Parts {
-        sides: [
-            Side { name: plan.from.name.clone(), port: from, gro },
-            Side { name: plan.to.name.clone(), port: to, gro },
-        ],
-        budget: BUDGET,
-        pages: match plan.page_bytes {
-            0 => PagePool::of_frames(MEMORY / WINDOW),
-            bytes => PagePool::with_page_len(MEMORY / bytes, bytes),
-        },
+    let sides =
+        [Side { name: plan.from.name.clone(), port: from, gro }, Side { name: plan.to.name.clone(), port: to, gro }];
+    let pages = match plan.page_bytes {
+        0 => PagePool::of_frames(MEMORY / WINDOW),
+        bytes => PagePool::with_page_len(MEMORY / bytes, bytes),
     };
-    Ok(Opened { offloads, assemble: Box::new(move || Ok(Box::new(Gateway::new(parts)))) })
+    if plan.route {
+        return route::open(plan, sides, BUDGET, pages, offloads, netlink);
+    }
+    let parts = Parts { sides, budget: BUDGET, pages };
+    let assemble = Box::new(move || Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
+    Ok(Opened { offloads, teller: None, assemble })
 }
 
 /// The settings at the start, with `wishes` beside what the options say.

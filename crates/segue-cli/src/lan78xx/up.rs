@@ -296,7 +296,7 @@ impl Daemon for Plan {
             pages: segue_port::PagePool::new(PAGES),
         };
         let assemble = move || -> Result<Box<dyn Pipeline>, Error> { Ok(Box::new(Gateway::new(parts))) };
-        Ok(Opened { offloads, assemble: Box::new(assemble) })
+        Ok(Opened { offloads, teller: None, assemble: Box::new(assemble) })
     }
 
     fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {

@@ -1,5 +1,7 @@
 //! Links, addresses and routes, over one synchronous rtnetlink socket.
 
+pub(crate) mod tables;
+
 use std::io;
 use std::net::IpAddr;
 

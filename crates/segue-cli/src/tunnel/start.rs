@@ -63,7 +63,11 @@ pub(crate) fn open(ready: &Ready) -> Result<Opened, Error> {
     offloads.add("", &*outside.port, off);
     offloads.add("", &tun, "switched off");
     let ready = ready.clone();
-    Ok(Opened { offloads, assemble: Box::new(move || assemble(&ready, tun, outside, trace, entropy, flows)) })
+    Ok(Opened {
+        offloads,
+        teller: None,
+        assemble: Box::new(move || assemble(&ready, tun, outside, trace, entropy, flows)),
+    })
 }
 
 /// The outside port, and how many slots it has.

@@ -1,0 +1,275 @@
+//! The kernel's routes, addresses and neighbours for a router, read anew whenever it says that something has changed.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
+
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType, RouteVia};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use segue_datapath::route::{Action, Hop, Routes};
+use segue_datapath::router::{Facts, Message, Neighbour, Tables, Teller};
+
+use super::{Netlink, Wanted};
+
+/// Most routes that are taken over: twice a full table of the Internet's.
+const MOST_ROUTES: usize = 2_000_000;
+/// Multicast groups of rtnetlink: link, neigh, IPv4 address and route, IPv6 address and route.
+const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// Changes that come one after the other are read together, and tables not more often than this.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The tables that count: default, main and local.
+const TABLES: [u32; 3] = [253, 254, 255];
+
+/// A prefix and its length.
+type To = (IpAddr, u8);
+/// Which table, and the metric: the least counts.
+type Rank = (u8, u32);
+
+/// Follows the kernel's tables.
+pub(crate) struct Follower {
+    netlink: Netlink,
+    news: Socket,
+    /// Indexes of the router's ports.
+    ports: [u32; 2],
+}
+
+impl Follower {
+    /// Opens both connections, for what needs none later.
+    pub(crate) fn open(ports: [u32; 2]) -> io::Result<Follower> {
+        let mut news = Socket::new(NETLINK_ROUTE)?;
+        news.bind(&SocketAddr::new(0, 0))?;
+        GROUPS.iter().try_for_each(|group| news.add_membership(*group))?;
+        // What is lost for want of room is noticed, and everything is read anew.
+        let _ = news.set_rx_buf_sz(1 << 20);
+        Ok(Follower { netlink: Netlink::open()?, news, ports })
+    }
+
+    /// Tells the router what there is now, and from here on after each change, on a thread of its own until the router ends.
+    pub(crate) fn start(mut self, teller: Teller) -> io::Result<()> {
+        let first = self.read()?;
+        teller.tell(Message::Tables(Box::new(first)));
+        thread::Builder::new().name("routes".to_owned()).spawn(move || {
+            let mut bytes = Vec::with_capacity(1 << 16);
+            loop {
+                bytes.clear();
+                match self.news.recv(&mut bytes, 0) {
+                    Ok(_) => {}
+                    Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => {
+                        tracing::warn!("routes are no longer followed: {error}");
+                        return;
+                    }
+                }
+                thread::sleep(PAUSE);
+                loop {
+                    bytes.clear();
+                    if self
+                        .news
+                        .recv(&mut bytes, libc::MSG_DONTWAIT)
+                        .is_err_and(|e| e.raw_os_error() != Some(libc::ENOBUFS))
+                    {
+                        break;
+                    }
+                }
+                match self.read() {
+                    Ok(tables) => {
+                        if !teller.tell(Message::Tables(Box::new(tables))) {
+                            return;
+                        }
+                    }
+                    Err(error) => tracing::warn!("the kernel's routes could not be read: {error}"),
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// All that there is.
+    pub(crate) fn read(&mut self) -> io::Result<Tables> {
+        let ports = [self.facts(self.ports[0])?, self.facts(self.ports[1])?];
+        let mtus = [ports[0].mtu, ports[1].mtu];
+        Ok(Tables { routes: self.routes(mtus)?, neighbours: self.neighbours()?, ports })
+    }
+
+    fn facts(&mut self, index: u32) -> io::Result<Facts> {
+        let mut facts = Facts::default();
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        if let Some(RouteNetlinkMessage::NewLink(link)) = self.netlink.ask(RouteNetlinkMessage::GetLink(message), 0)? {
+            for attribute in link.attributes {
+                match attribute {
+                    LinkAttribute::Mtu(mtu) => facts.mtu = mtu,
+                    LinkAttribute::Address(mac) => facts.mac = mac.try_into().unwrap_or_default(),
+                    _ => {}
+                }
+            }
+        }
+        self.netlink.exchange(
+            RouteNetlinkMessage::GetAddress(AddressMessage::default()),
+            NLM_F_DUMP,
+            &mut |message| {
+                let RouteNetlinkMessage::NewAddress(message) = message else { return Wanted::More };
+                if message.header.index != index {
+                    return Wanted::More;
+                }
+                let (mut local, mut address) = (None, None);
+                for attribute in &message.attributes {
+                    match attribute {
+                        AddressAttribute::Local(own) => local = Some(*own),
+                        AddressAttribute::Address(own) => address = Some(*own),
+                        _ => {}
+                    }
+                }
+                match local.or(address) {
+                    Some(IpAddr::V4(own)) => facts.v4.push((own, message.header.prefix_len)),
+                    Some(IpAddr::V6(own)) => facts.v6.push((own, message.header.prefix_len)),
+                    None => {}
+                }
+                Wanted::More
+            },
+        )?;
+        Ok(facts)
+    }
+
+    fn routes(&mut self, mtus: [u32; 2]) -> io::Result<Routes> {
+        let mut routes = Routes::new(MOST_ROUTES);
+        // Where a prefix has several routes, the one of the least table and metric counts; local comes first of all.
+        let mut ranks: HashMap<To, Rank> = HashMap::new();
+        let mut too_many = 0;
+        let ports = self.ports;
+        self.netlink.exchange(RouteNetlinkMessage::GetRoute(RouteMessage::default()), NLM_F_DUMP, &mut |message| {
+            let RouteNetlinkMessage::NewRoute(message) = message else { return Wanted::More };
+            let Some((prefix, rank, action)) = read_route(&message, ports, mtus) else { return Wanted::More };
+            if ranks.get(&prefix).is_some_and(|known| *known <= rank) {
+                return Wanted::More;
+            }
+            match routes.insert(prefix.0, prefix.1, action) {
+                Ok(()) => drop(ranks.insert(prefix, rank)),
+                Err(_) => too_many += 1,
+            }
+            Wanted::More
+        })?;
+        if too_many > 0 {
+            tracing::warn!("{too_many} routes are more than the {MOST_ROUTES} that are taken over");
+        }
+        Ok(routes)
+    }
+
+    fn neighbours(&mut self) -> io::Result<Vec<Neighbour>> {
+        let mut found = Vec::new();
+        let ports = self.ports;
+        let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
+        self.netlink.exchange(request, NLM_F_DUMP, &mut |message| {
+            if let RouteNetlinkMessage::NewNeighbour(message) = message {
+                found.extend(read_neighbour(&message, ports));
+            }
+            Wanted::More
+        })?;
+        Ok(found)
+    }
+}
+
+fn port_of(index: u32, ports: [u32; 2]) -> Option<u16> {
+    ports.iter().position(|port| *port == index).map(|at| at as u16)
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
+    }
+}
+
+/// The prefix of a route, how it ranks among others of that prefix, and what it says.
+fn read_route(message: &RouteMessage, ports: [u32; 2], mtus: [u32; 2]) -> Option<(To, Rank, Action)> {
+    use netlink_packet_route::AddressFamily;
+    let any: IpAddr = match message.header.address_family {
+        AddressFamily::Inet => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        AddressFamily::Inet6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        _ => return None,
+    };
+    let (mut table, mut destination, mut oif, mut via) = (u32::from(message.header.table), any, None, None);
+    let (mut metric, mut mtu) = (0, None);
+    let mut hops = |attribute: &RouteAttribute| match attribute {
+        RouteAttribute::Oif(index) => oif = Some(*index),
+        RouteAttribute::Gateway(gateway) => via = ip(gateway),
+        RouteAttribute::Via(RouteVia::Inet(gateway)) => via = Some((*gateway).into()),
+        RouteAttribute::Via(RouteVia::Inet6(gateway)) => via = Some((*gateway).into()),
+        _ => {}
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Destination(address) => destination = ip(address)?,
+            RouteAttribute::Priority(priority) => metric = *priority,
+            RouteAttribute::Metrics(metrics) => {
+                mtu = metrics.iter().find_map(|metric| match metric {
+                    RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
+                    _ => None,
+                });
+            }
+            // Of several next hops the first one behind a port is taken.
+            RouteAttribute::MultiPath(all) => {
+                let hop = all.iter().find(|hop| port_of(hop.interface_index, ports).is_some()).or(all.first())?;
+                hops(&RouteAttribute::Oif(hop.interface_index));
+                hop.attributes.iter().for_each(&mut hops);
+            }
+            other => hops(other),
+        }
+    }
+    // A route for some senders, or for some services, is none that this router knows.
+    if !TABLES.contains(&table) || message.header.source_prefix_length > 0 || message.header.tos != 0 {
+        return None;
+    }
+    let action = match message.header.kind {
+        RouteType::Unicast => match port_of(oif?, ports) {
+            Some(port) => {
+                let link = mtus[usize::from(port)];
+                Action::Forward { port, via, mtu: mtu.map_or(link, |mtu| mtu.min(link)) }
+            }
+            // Behind an interface that is none of the ports.
+            None => Action::Unreachable,
+        },
+        RouteType::Local | RouteType::Broadcast | RouteType::Anycast => Action::Local,
+        RouteType::BlackHole => Action::Blackhole,
+        RouteType::Unreachable => Action::Unreachable,
+        RouteType::Prohibit => Action::Prohibited,
+        _ => return None,
+    };
+    let order = match table {
+        255 => 0,
+        254 => 1,
+        _ => 2,
+    };
+    Some(((destination, message.header.destination_prefix_length), (order, metric), action))
+}
+
+fn read_neighbour(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Neighbour> {
+    let port = port_of(message.header.ifindex, ports)?;
+    let is_permanent = match message.header.state {
+        NeighbourState::Permanent => true,
+        NeighbourState::Reachable | NeighbourState::Stale | NeighbourState::Delay | NeighbourState::Probe => false,
+        _ => return None,
+    };
+    let (mut mac, mut address) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = <[u8; 6]>::try_from(&bytes[..]).ok(),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => address = Some(IpAddr::from(*v4)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => address = Some(IpAddr::from(*v6)),
+            _ => {}
+        }
+    }
+    let address = address?;
+    Some(Neighbour { hop: Hop::new(port, Some(address), 0, address.is_ipv4()), mac: mac?, is_permanent })
+}
