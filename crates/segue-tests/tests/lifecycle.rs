@@ -225,7 +225,7 @@ fn what_is_used_wrongly_exits_with_2_and_makes_nothing() {
     let before = state(&ground.a);
     let base = ["dev", "sg1", "remote", "198.18.0.2"];
     let cases: &[(&[&str], &str)] = &[
-        (&[], "not available yet"),
+        (&["encap", "none", "encap-remcsum"], "encap-remcsum"),
         (&["encap", "gue", "encap-remcsum", "noencap-csum"], "noencap-csum"),
         (&["encap", "fou", "encap-remcsum", "encap-dport", "5555"], "encap-remcsum"),
         (&["encap", "fou"], "encap-dport"),
