@@ -70,10 +70,10 @@ pub(crate) enum Command {
     Gateway(Gateway),
     /// counters and reasons of what runs
     Stat(Stat),
-    /// settings of what runs, read and changed while packets move
-    Set(Set),
     /// who talks through a NAT: its mappings
     Nat(Nat),
+    /// settings of what runs, read and changed while packets move
+    Set(Set),
     /// tunnels and gateways of a file, as one service
     Run(Run),
     /// what this host can do, and what would fix the rest

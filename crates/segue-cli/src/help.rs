@@ -246,7 +246,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
 ];
 
 /// Commands that the overview leaves to `segue help`.
-const LESS_USED: &[&str] = &["schema", "help", "lan78xx"];
+const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat"];
 
 /// The overview of `segue` alone.
 pub(crate) fn overview() -> String {
