@@ -379,6 +379,43 @@ fn takes_value(arg: &clap::Arg) -> bool {
     arg.is_positional() || arg.get_action().takes_values()
 }
 
+/// The help of a command's own command, such as `pcap merge`, of which `pages` are all.
+pub(crate) fn of_action(pages: &[Page], command: &str, action: &str, long: bool) -> Result<String, Error> {
+    let mut tree = Cli::command();
+    tree.build();
+    let page = pages.iter().find(|page| page.name.split_once(' ') == Some((command, action)));
+    let found = tree.find_subcommand(command).and_then(|found| found.find_subcommand(action));
+    let (Some(page), Some(found)) = (page, found) else {
+        let what = format!("there is no help for `{command} {action}`");
+        return Err(Error::new(Kind::Usage, what, format!("segue help {command}")));
+    };
+    let about = found.get_about().map(ToString::to_string).unwrap_or_default();
+    Ok(if long { complete(page, found, &about) } else { screen(page, found, &about) })
+}
+
+/// Panics unless `pages` are those of all the commands of `command`, with examples, on screens of 24 lines of 80 columns.
+#[cfg(test)]
+pub(crate) fn check_actions(pages: &[Page], command: &str) {
+    let tree = Cli::command();
+    let actions: Vec<String> = tree
+        .find_subcommand(command)
+        .unwrap()
+        .get_subcommands()
+        .map(|c| format!("{command} {}", c.get_name()))
+        .collect();
+    assert_eq!(pages.iter().map(|page| page.name).collect::<Vec<_>>(), actions);
+    for page in pages {
+        let (_, action) = page.name.split_once(' ').unwrap();
+        let screen = of_action(pages, command, action, false).unwrap();
+        assert!(screen.lines().count() <= 24, "{} lines\n{screen}", screen.lines().count());
+        let long = of_action(pages, command, action, true).unwrap();
+        assert!(long.starts_with("Examples:\n  ") && (2..=3).contains(&page.examples.len()), "{long}");
+        for text in [screen, long] {
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,7 @@
 //! The help of each command of `segue lan78xx`.
 
-use clap::CommandFactory;
-
-use crate::args::Cli;
-use crate::error::{Error, Kind};
-use crate::help::{Page, complete, screen};
+use crate::error::Error;
+use crate::help::{Page, of_action};
 
 /// The pages, in the order of the commands.
 const PAGES: &[Page] = &[
@@ -54,36 +51,13 @@ docs/lan78xx.md says what the model does, and what it was never compared with.
 
 /// The help of one of the commands.
 pub(crate) fn of(action: &str, long: bool) -> Result<String, Error> {
-    let mut tree = Cli::command();
-    tree.build();
-    let page = PAGES.iter().find(|page| page.name.strip_prefix("lan78xx ") == Some(action));
-    let command = tree.find_subcommand("lan78xx").and_then(|lan| lan.find_subcommand(action));
-    let (Some(page), Some(command)) = (page, command) else {
-        return Err(Error::new(Kind::Usage, format!("there is no help for `lan78xx {action}`"), "segue help lan78xx"));
-    };
-    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    Ok(if long { complete(page, command, &about) } else { screen(page, command, &about) })
+    of_action(PAGES, "lan78xx", action, long)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn every_command_has_a_page_a_screen_and_examples() {
-        let tree = Cli::command();
-        let lan = tree.find_subcommand("lan78xx").unwrap();
-        let names: Vec<String> = lan.get_subcommands().map(|c| format!("lan78xx {}", c.get_name())).collect();
-        assert_eq!(PAGES.iter().map(|page| page.name).collect::<Vec<_>>(), names);
-        for page in PAGES {
-            let action = page.name.strip_prefix("lan78xx ").unwrap();
-            let screen = of(action, false).unwrap();
-            assert!(screen.lines().count() <= 24, "{} lines\n{screen}", screen.lines().count());
-            let long = of(action, true).unwrap();
-            assert!(long.starts_with("Examples:\n  ") && (2..=3).contains(&page.examples.len()), "{long}");
-            for text in [screen, long] {
-                assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-            }
-        }
+        crate::help::check_actions(super::PAGES, "lan78xx");
     }
 }

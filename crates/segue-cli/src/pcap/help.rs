@@ -1,10 +1,7 @@
 //! The help of `segue pcap` and each of its commands.
 
-use clap::CommandFactory;
-
-use crate::args::Cli;
-use crate::error::{Error, Kind};
-use crate::help::{Page, complete, screen};
+use crate::error::Error;
+use crate::help::{Page, of_action};
 
 /// The pages, in the order of the commands.
 const PAGES: &[Page] = &[
@@ -75,36 +72,13 @@ checksums are not bad: the network card was to finish them.
 
 /// The help of one of the commands.
 pub(crate) fn of(action: &str, long: bool) -> Result<String, Error> {
-    let mut tree = Cli::command();
-    tree.build();
-    let page = PAGES.iter().find(|page| page.name.strip_prefix("pcap ") == Some(action));
-    let command = tree.find_subcommand("pcap").and_then(|pcap| pcap.find_subcommand(action));
-    let (Some(page), Some(command)) = (page, command) else {
-        return Err(Error::new(Kind::Usage, format!("there is no help for `pcap {action}`"), "segue help pcap"));
-    };
-    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    Ok(if long { complete(page, command, &about) } else { screen(page, command, &about) })
+    of_action(PAGES, "pcap", action, long)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn every_command_has_a_page_a_screen_and_examples() {
-        let tree = Cli::command();
-        let pcap = tree.find_subcommand("pcap").unwrap();
-        let names: Vec<String> = pcap.get_subcommands().map(|c| format!("pcap {}", c.get_name())).collect();
-        assert_eq!(PAGES.iter().map(|page| page.name).collect::<Vec<_>>(), names);
-        for page in PAGES {
-            let action = page.name.strip_prefix("pcap ").unwrap();
-            let screen = of(action, false).unwrap();
-            assert!(screen.lines().count() <= 24, "{} lines\n{screen}", screen.lines().count());
-            let long = of(action, true).unwrap();
-            assert!(long.starts_with("Examples:\n  ") && (2..=3).contains(&page.examples.len()), "{long}");
-            for text in [screen, long] {
-                assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-            }
-        }
+        crate::help::check_actions(super::PAGES, "pcap");
     }
 }
