@@ -6,11 +6,9 @@
 //! (`TPACKET_V3`) would take trains in one place, but a block is handed over only when it is full or a timer of at least one
 //! millisecond has run out, too late for something in the middle of a wire.
 //!
-//! That copy into the ring is the only one, and the kernel's. A ring was chosen over `recvmmsg` into pages of ours because it
-//! measures better: on Linux 6.18, over veth, one frame of 1514 bytes costs both sides together 1160 ns of processor time
-//! with the ring and 1210 to 1230 ns without, one of 60 bytes 1010 and 1170; of that the receiving thread has 15 ns with the
-//! ring, and 390 without. `PACKET_QDISC_BYPASS` made no difference that could be measured, and would pass by the shaping that
-//! an operator has set up, so it is not used.
+//! That copy into the ring is the only one, and the kernel's. A ring was chosen over `recvmmsg` into pages of ours because the
+//! receiving thread makes no system call for a frame and copies nothing itself; `docs/bench.md` has what the whole costs.
+//! `PACKET_QDISC_BYPASS` would pass by the shaping that an operator has set up, so it is not used.
 //!
 //! The ring's blocks are the *pages* of [`Buffers::Pages`]: as many frames lie in one as fit, and each is counted and given
 //! back by itself. The kernel puts no frame across two blocks, so that a frame that a page does not hold comes through the
