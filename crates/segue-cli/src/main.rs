@@ -28,6 +28,7 @@ mod signals;
 mod stat;
 mod sys;
 mod system;
+mod tap;
 mod tunnel;
 mod units;
 mod usage;

@@ -8,7 +8,7 @@ use segue_datapath::gateway::{self, Gateway, Parts, Side};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
-use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
+use segue_port::tun::TunOffloads;
 use segue_port::{PagePool, Port, WINDOW};
 
 use super::plan::{End, Netns, Plan, What};
@@ -19,9 +19,8 @@ use crate::daemon::running::{Offloads, flow_key};
 use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::sys;
-use crate::system::{Changes, Netlink};
-use crate::tunnel::start::tun_error;
-use crate::tunnel::why;
+use crate::system::Netlink;
+use crate::tap::Tap;
 
 /// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
 const BUDGET: usize = 64;
@@ -143,21 +142,6 @@ pub(super) fn no_namespace(netns: &Netns, error: &io::Error) -> Error {
 
 /// A TAP with its MTU, up.
 fn tap(end: &End, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<Box<dyn Port>, Error> {
-    let dev = &end.name;
-    let state = |error: &io::Error| why::change(dev, "read the state", error);
-    if netlink.link_named(dev).map_err(|error| state(&error))?.is_some_and(|link| !link.tun) {
-        return Err(why::tun_attach(dev, &io::Error::from_raw_os_error(libc::EEXIST)));
-    }
-    out.change(&format!("{ip} tuntap add dev {dev} mode tap vnet_hdr"), "TUNSETIFF");
-    let config =
-        TunConfig { name: dev.clone(), layer: Layer::Ethernet, existing: Existing::Attach, offloads: TunOffloads::All };
-    let port = TunPort::open(&config).map_err(|error| tun_error(dev, error))?;
-    let link = netlink
-        .link_named(dev)
-        .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
-        .map_err(|error| state(&error))?;
-    let mut changes = Changes { netlink, out, index: link.index, name: dev, ip };
-    changes.mtu(end.mtu).map_err(|error| why::change(dev, &format!("set the MTU {}", end.mtu), &error))?;
-    changes.up().map_err(|error| why::change(dev, "change the state", &error))?;
-    Ok(Box::new(port))
+    let tap = Tap { name: end.name.clone(), netns: None, mtu: end.mtu, offloads: TunOffloads::All, mac: None };
+    Ok(Box::new(tap.make(ip, netlink, out)?))
 }

@@ -4,7 +4,6 @@ pub(crate) mod args;
 pub(crate) mod help;
 mod list;
 mod model;
-mod tap;
 mod up;
 
 use segue_lan78xx::model::Config;

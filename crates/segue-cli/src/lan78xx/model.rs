@@ -15,7 +15,6 @@ use segue_lan78xx::usb::usbip::serve::{Server, Wire};
 use serde_json::{Map, Value, json};
 
 use super::args;
-use super::tap::Tap;
 use crate::control::model::Side;
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened};
@@ -24,6 +23,7 @@ use crate::out::Out;
 use crate::sandbox::Sandbox;
 use crate::sys::{self, Want};
 use crate::system::Netlink;
+use crate::tap::Tap;
 
 /// The id of the JSON that the command prints, one object for each event.
 const SCHEMA: &str = "segue.lan78xx/1";

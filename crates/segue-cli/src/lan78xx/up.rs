@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 
 use super::args;
 use super::list::{import_error, server_address};
-use super::tap::Tap;
 use crate::control::model::Side;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{self, Daemon, Opened};
@@ -28,6 +27,7 @@ use crate::out::Out;
 use crate::sandbox::Sandbox;
 use crate::sys;
 use crate::system::Netlink;
+use crate::tap::Tap;
 
 /// The id of the JSON that the command prints, one object for each event.
 const SCHEMA: &str = "segue.lan78xx/1";

@@ -1,4 +1,4 @@
-//! TAPs for `segue lan78xx`: an adapter's interface, or the end of a model's cable.
+//! TAPs that are made: the side of a gateway, an adapter's interface, or the end of a model's cable.
 
 use std::fs::File;
 use std::io;
@@ -15,19 +15,19 @@ use crate::tunnel::why;
 
 /// A TAP that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tap {
-    pub(super) name: String,
+pub(crate) struct Tap {
+    pub(crate) name: String,
     /// In which network namespace, by name.
-    pub(super) netns: Option<String>,
-    pub(super) mtu: u32,
-    pub(super) offloads: TunOffloads,
+    pub(crate) netns: Option<String>,
+    pub(crate) mtu: u32,
+    pub(crate) offloads: TunOffloads,
     /// Its address, where it is an adapter's interface; it has no carrier then until there is a link.
-    pub(super) mac: Option<[u8; 6]>,
+    pub(crate) mac: Option<[u8; 6]>,
 }
 
 impl Tap {
     /// Reads `tap:NAME[@NETNS]`.
-    pub(super) fn parse(text: &str, mtu: u32) -> Result<Tap, Error> {
+    pub(crate) fn parse(text: &str, mtu: u32) -> Result<Tap, Error> {
         let wrong = |why: &str| {
             let text = format!("`{}` is no cable", printable(text));
             Err(Error::new(Kind::BadValue, text, "--wire tap:cable0").why(why))
@@ -48,7 +48,7 @@ impl Tap {
     }
 
     /// Makes it and brings it up.
-    pub(super) fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
+    pub(crate) fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
         let Some(netns) = &self.netns else { return self.make("ip", netlink, out) };
         let path = PathBuf::from("/run/netns").join(netns);
         let hint = format!("ip netns list\nsudo ip netns add {netns}");
@@ -67,7 +67,8 @@ impl Tap {
         made.map_err(|error| failed(&error))?
     }
 
-    fn make(&self, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
+    /// Makes it in the namespace that this thread is in, where `ip` would be the command to do so, and brings it up.
+    pub(crate) fn make(&self, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
         let dev = &self.name;
         let state = |error: &io::Error| why::change(dev, "read the state", error);
         if netlink.link_named(dev).map_err(|error| state(&error))?.is_some_and(|link| !link.tun) {
