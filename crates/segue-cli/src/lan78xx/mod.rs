@@ -4,6 +4,8 @@ pub(crate) mod args;
 pub(crate) mod help;
 mod list;
 mod model;
+mod opener;
+mod sys;
 mod up;
 
 use segue_lan78xx::model::Config;

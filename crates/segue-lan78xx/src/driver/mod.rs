@@ -315,6 +315,10 @@ impl<T: Transport> Driver<T> {
             return;
         }
         self.numbers.unplugs += 1;
+        // The descriptor of a device that is gone is ready for ever.
+        if let Some(fd) = self.chip.usb.fd() {
+            self.set.remove(fd);
+        }
         self.statistics.stop();
         self.tx.lose(&mut self.numbers);
         self.look_at = Some(self.chip.usb.now().after(LOOK));
