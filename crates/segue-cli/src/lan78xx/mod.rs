@@ -5,6 +5,7 @@ pub(crate) mod help;
 mod list;
 mod model;
 mod opener;
+pub(crate) mod schema;
 mod sys;
 mod up;
 

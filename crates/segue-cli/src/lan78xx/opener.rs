@@ -114,7 +114,9 @@ impl Source {
                 ioctls: &usbfs::OPENING_IOCTLS,
                 ..Reach::default()
             },
-            Source::Usbip { server, .. } => Reach { tcp_port: server.first().map(SocketAddr::port), ..Reach::default() },
+            Source::Usbip { server, .. } => {
+                Reach { tcp_port: server.first().map(SocketAddr::port), ..Reach::default() }
+            }
         })
     }
 

@@ -12,8 +12,8 @@ use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState};
 use segue_lan78xx::model::{Config as ModelConfig, Model};
 use segue_lan78xx::usb::local::{Clock, Local};
 use segue_lan78xx::usb::usbfs::{self, Usbfs};
-use segue_lan78xx::usb::usbip::{Client, ImportError};
 use segue_lan78xx::usb::usbip::serve::Wire;
+use segue_lan78xx::usb::usbip::{Client, ImportError};
 use segue_lan78xx::usb::{Speed, Transport};
 use segue_port::tun::TunOffloads;
 use serde_json::{Value, json};
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use super::args;
 use super::list::{import_error, server_address};
 use super::opener::{Opener, Source};
+use super::schema;
 use crate::control::model::Side;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{self, Daemon, Opened};
@@ -31,8 +32,6 @@ use crate::sys;
 use crate::system::Netlink;
 use crate::tap::Tap;
 
-/// The id of the JSON that the command prints, one object for each event.
-const SCHEMA: &str = "segue.lan78xx/1";
 /// Name of the adapter in statistics.
 const ADAPTER: &str = "adapter";
 /// Packets taken from one side in one round; the driver's own budget counts as well.
@@ -209,7 +208,8 @@ fn chosen(port: Option<&str>) -> Result<usbfs::Adapter, Error> {
         }
         [..] => {
             let ports: Vec<String> = chosen.iter().map(|adapter| format!("--usb {}", adapter.port)).collect();
-            Err(Error::new(Kind::Missing, "there are several adapters", ports.join("\n")).why("auto takes the only one"))
+            Err(Error::new(Kind::Missing, "there are several adapters", ports.join("\n"))
+                .why("auto takes the only one"))
         }
     }
 }
@@ -274,7 +274,7 @@ impl Daemon for Plan {
     }
 
     fn schema(&self) -> &'static str {
-        SCHEMA
+        schema::EVENTS
     }
 
     fn notes(&self) -> Vec<String> {
@@ -344,18 +344,17 @@ impl Daemon for Plan {
 
     fn up_json(&self) -> Value {
         let found = self.found.get();
-        json!({
-            "plan": {
-                "name": self.tap.name,
-                "usb": self.usb.text(),
-                "mode": if self.standard { "standard" } else { "napi" },
-                "chip": found.map(|found| found.chip),
-                "speed": found.map(|found| found.speed.name()),
-                "mac": found.map(|found| mac_text(found.mac)),
-                "mac_from": found.map(|found| source_text(found.source)),
-                "mtu": self.tap.mtu,
-            }
-        })
+        let plan = schema::Adapter {
+            name: self.tap.name.clone(),
+            usb: self.usb.text(),
+            mode: if self.standard { "standard" } else { "napi" }.to_owned(),
+            chip: found.map(|found| found.chip.to_owned()),
+            speed: found.map(|found| found.speed.name().to_owned()),
+            mac: found.map(|found| mac_text(found.mac)),
+            mac_from: found.map(|found| source_text(found.source).to_owned()),
+            mtu: self.tap.mtu,
+        };
+        json!({ "plan": plan })
     }
 }
 

@@ -15,6 +15,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Error, Kind};
@@ -25,7 +26,7 @@ use crate::sys::{self, Forked};
 pub(crate) use opening::{Reach, confine};
 
 /// What the sandbox became.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Sandbox {
     /// The user that the process became; `None` when it stayed what it was.
     pub(crate) user: Option<String>,

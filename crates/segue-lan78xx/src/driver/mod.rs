@@ -43,6 +43,8 @@ use crate::usb::{self, Done, Idle, Request, Transfer, Transport};
 const LOOK: u64 = 1_000_000_000;
 /// How long to wait when the link could not be looked at, nanoseconds.
 const LINK_RETRY: u64 = 100_000_000;
+/// How long to wait where there is no memory for a transfer or the bus refused one: the next would fail as well.
+const TRANSFER_RETRY: u64 = 10_000_000;
 /// How long sending may be stuck, as in Linux.
 const TX_PATIENCE: u64 = 5_000_000_000;
 /// Bytes of an interrupt transfer.
@@ -68,6 +70,8 @@ pub struct Driver<T> {
     rx: rx::Rx,
     tx: tx::Tx,
     interrupt: Option<Transfer<Idle>>,
+    /// Until when nothing that receives is submitted.
+    rests_until: Option<Nanos>,
     /// When something is to be done about the link.
     link_work: Option<Nanos>,
     finder: Option<Finder<T>>,
@@ -132,6 +136,7 @@ impl<T: Transport> Driver<T> {
             rx,
             tx,
             interrupt: Some(Transfer::allocate(INTERRUPT_LEN)?),
+            rests_until: None,
             link_work: None,
             finder: None,
             look_at: None,
@@ -252,6 +257,7 @@ impl<T: Transport> Driver<T> {
                 }
                 self.note(done);
             }
+            self.listen();
             self.fill();
             self.kick();
         }
@@ -292,7 +298,8 @@ impl<T: Transport> Driver<T> {
             }
             Ok(_) => self.numbers.bad_interrupts += 1,
             Err(usb::Error::Gone) => self.lose(),
-            Err(_) => {}
+            Err(usb::Error::Cancelled) => {}
+            Err(error) => self.rest(error),
         }
         let cancelled = transfer.result() == Err(usb::Error::Cancelled);
         self.interrupt = Some(transfer.recycle());
@@ -303,10 +310,24 @@ impl<T: Transport> Driver<T> {
 
     /// Waits for the next interrupt.
     fn listen(&mut self) {
-        if let Some(transfer) = self.interrupt.take_if(|_| self.is_up && !self.gone) {
+        let may = self.is_up && !self.gone && !self.rests();
+        if let Some(transfer) = self.interrupt.take_if(|_| may) {
             let request = Request { endpoint: endpoint::INTERRUPT, tag: 0, len: INTERRUPT_LEN, zero_packet: false };
             self.chip.usb.submit(transfer.lend(request));
         }
+    }
+
+    /// Leaves the bus alone for a while after such an error.
+    fn rest(&mut self, error: usb::Error) {
+        self.numbers.no_memory += u64::from(error == usb::Error::Memory);
+        self.rests_until = Some(self.chip.usb.now().after(TRANSFER_RETRY));
+    }
+
+    /// Whether that while is not over.
+    fn rests(&mut self) -> bool {
+        let now = self.chip.usb.now();
+        self.rests_until.take_if(|until| *until <= now);
+        self.rests_until.is_some()
     }
 
     /// The device is gone: the link is down, and what was on its way is lost.
