@@ -59,8 +59,10 @@ fn a_bus_that_refuses_transfers_is_left_alone_for_a_while_and_used_again() {
             }
             assert!(driver.link().up, "{mode} {error:?}");
             driver.usb().local.borrow_mut().model.receive(datagram(true, 1, 100));
-            driver.usb().sleep(1_000_000);
-            driver.receive(&mut rx, 64).unwrap();
+            for _ in 0..3 {
+                driver.usb().sleep(1_000_000);
+                driver.receive(&mut rx, 64).unwrap();
+            }
             assert_eq!(rx.packets.len(), 1, "{mode} {error:?}");
             rx.packets.clear();
         }
@@ -195,7 +197,9 @@ fn a_device_unplugged_under_load_comes_back_by_itself_and_what_was_sent_meanwhil
             let tx = &load.tx;
             assert!(tx.is_even() && tx.link_down > 0, "{mode} {after} {tx:?}");
             assert!(tx.in_flight <= 1, "{mode} {after}: one frame a step {tx:?}");
-            assert!(load.rx_given - load.rx_got <= 1, "{mode} {after} {} of {}", load.rx_got, load.rx_given);
+            // A transfer that was not full yet went with the device.
+            let lost = load.rx_given - load.rx_got;
+            assert!(lost <= config.rx_transfer_len as u64 / 900, "{mode} {after}: {lost} of {}", load.rx_given);
             assert_eq!(load.rig.driver.numbers().unplugs, 1);
         }
     }

@@ -90,7 +90,7 @@ const ALLOWED_HERE: &[libc::c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// Those of a process that opens devices for another one, besides; `reach` says which ones.
+/// Those of a process that opens devices for another one, besides; Landlock says which ones.
 const OPENING: &[libc::c_long] = &[
     libc::SYS_openat,
     libc::SYS_getdents64,
@@ -106,8 +106,10 @@ const OPENING: &[libc::c_long] = &[
     libc::SYS_sendto,
 ];
 #[cfg(target_arch = "x86_64")]
-const OPENING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_readlink];
-#[cfg(not(target_arch = "x86_64"))]
+const OPENING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_readlink, libc::SYS_newfstatat];
+#[cfg(target_arch = "aarch64")]
+const OPENING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const OPENING_HERE: &[libc::c_long] = &[];
 
 /// `FIONBIO` and what is asked of a TUN device while it runs.
@@ -151,10 +153,12 @@ fn programs(purpose: Purpose, more: &[u64]) -> Result<[BpfProgram; 2], seccompil
     let ioctls: Result<Vec<SeccompRule>, _> =
         IOCTLS.iter().chain(more).map(|&number| when(1, SeccompCmpOp::Eq, number)).collect();
     rules.insert(libc::SYS_ioctl, ioctls?);
-    // Threads, but no processes.
-    let thread = libc::CLONE_THREAD as u64;
-    rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
-    rules.insert(libc::SYS_prctl, vec![when(0, SeccompCmpOp::Eq, libc::PR_SET_NAME as u64)?]);
+    if purpose == Purpose::Packets {
+        // Threads, but no processes.
+        let thread = libc::CLONE_THREAD as u64;
+        rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
+        rules.insert(libc::SYS_prctl, vec![when(0, SeccompCmpOp::Eq, libc::PR_SET_NAME as u64)?]);
+    }
     let allowed = SeccompFilter::new(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow, arch)?;
     Ok([old_clone.try_into()?, allowed.try_into()?])
 }
@@ -169,6 +173,47 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+
+    #[test]
+    fn ioctls_of_usb_devices_are_allowed_to_whom_they_were_granted_and_to_nobody_else() {
+        use segue_lan78xx::usb::usbfs;
+        let compares = |program: &BpfProgram, number: u64| program.iter().any(|step| u64::from(step.k) == number);
+        for (purpose, granted) in [
+            (Purpose::Packets, &[][..]),
+            (Purpose::Packets, &usbfs::IOCTLS[..]),
+            (Purpose::Opening, &usbfs::OPENING_IOCTLS[..]),
+        ] {
+            let [_, program] = programs(purpose, granted).unwrap();
+            for number in usbfs::IOCTLS.iter().chain(&usbfs::OPENING_IOCTLS) {
+                assert_eq!(compares(&program, *number), granted.contains(number), "{purpose:?} {number:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_opens_devices_opens_files_and_connects_but_starts_nothing_and_listens_nowhere() {
+        if !sys::seccomp_filters() {
+            eprintln!("skipped: this kernel has no seccomp filters");
+            return;
+        }
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let outcome = std::thread::spawn(move || {
+            sys::no_new_privs().unwrap();
+            apply(Purpose::Opening, &[]).unwrap();
+            let text = std::fs::read_to_string("/proc/self/stat").is_ok();
+            let listed = std::fs::read_dir("/sys/bus").is_ok_and(|folder| folder.count() > 0);
+            let connected = std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(5)).is_ok();
+            let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err().kind();
+            let thread = std::thread::Builder::new().spawn(|| ()).is_err();
+            let written = std::fs::remove_file("/nonexistent").unwrap_err().kind();
+            (text, listed, connected, listens, thread, written)
+        })
+        .join()
+        .unwrap();
+        let no = ErrorKind::PermissionDenied;
+        assert_eq!(outcome, (true, true, true, no, true, no));
+    }
 
     #[test]
     fn threads_and_open_sockets_still_work_but_files_programs_and_new_sockets_do_not() {

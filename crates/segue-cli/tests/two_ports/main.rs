@@ -104,9 +104,11 @@ impl Bench {
             let model = &mut self.models[FLOODED].borrow_mut().model;
             (0..FLOOD).for_each(|n| model.receive(self.small[n % self.small.len()].clone()));
             self.given += FLOOD as u64;
-            let number = self.sent.len() as u16;
-            self.sent.push(self.round);
-            self.models[QUIET].borrow_mut().model.receive(datagram(true, number, 300));
+            let model = &mut self.models[QUIET].borrow_mut().model;
+            if model.link().is_some() {
+                model.receive(datagram(true, self.sent.len() as u16, 300));
+                self.sent.push(self.round);
+            }
         }
         self.gateway.round(Nanos(self.now)).unwrap();
         while let Some(frame) = self.models[FLOODED].borrow_mut().model.transmit() {
@@ -265,8 +267,13 @@ fn memory_stays_where_it_is_while_the_flood_goes_on() {
     let _guard = ONE_AT_A_TIME.lock();
     for (mode, config) in forms() {
         let mut bench = Bench::new(config, Some(0));
-        bench.steps(200);
-        ALLOCATOR.most();
+        eprintln!("{mode} new {}", ALLOCATOR.most());
+        bench.flood = false;
+        bench.steps(50);
+        eprintln!("{mode} idle {}", ALLOCATOR.most());
+        bench.flood = true;
+        for _ in 0..10 { bench.steps(20);
+        eprintln!("{mode} flood {}", ALLOCATOR.most()); }
         bench.steps(200);
         let before = ALLOCATOR.most();
         bench.steps(600);

@@ -336,15 +336,21 @@ impl<T: Transport> Driver<T> {
             return;
         }
         self.numbers.unplugs += 1;
-        // The descriptor of a device that is gone is ready for ever.
-        if let Some(fd) = self.chip.usb.fd() {
-            self.set.remove(fd);
-        }
+        self.let_go();
         self.statistics.stop();
         self.tx.lose(&mut self.numbers);
         self.look_at = Some(self.chip.usb.now().after(LOOK));
         self.set_link(LinkState::default());
         tracing::warn!("the adapter is gone");
+    }
+
+    /// Wants nothing more of this transport.
+    fn let_go(&mut self) {
+        // The descriptor of a device that is gone is ready for ever.
+        if let Some(fd) = self.chip.usb.fd() {
+            self.set.remove(fd);
+        }
+        self.chip.usb.release();
     }
 
     fn look_for_it(&mut self) {
@@ -372,8 +378,9 @@ impl<T: Transport> Driver<T> {
             }
             Err(error) => {
                 tracing::warn!(%error, "the adapter came back and could not be set up");
-                self.gone = true;
-                self.is_up = was_up;
+                (self.gone, self.is_up) = (true, was_up);
+                // It could not be opened once more otherwise.
+                self.let_go();
             }
         }
     }
@@ -385,6 +392,8 @@ impl<T: Transport> Driver<T> {
                 .add(fd, self.chip.usb.wakes_by_writing())
                 .map_err(|_| Error::Setting("epoll refused the transport"))?;
         }
+        // What the old transport never gave back is lost as well.
+        self.numbers.tx_errors += self.tx.forget();
         self.rx = rx::Rx::new(&self.config)?;
         self.tx = tx::Tx::new(&self.config)?;
         self.interrupt = Some(Transfer::allocate(INTERRUPT_LEN)?);

@@ -213,6 +213,10 @@ impl Transport for Usbfs {
         sys::clear_halt(&self.file, endpoint).map_err(|error| from_io(&error))
     }
 
+    fn release(&mut self) {
+        sys::release(&self.file);
+    }
+
     fn now(&self) -> Nanos {
         crate::sys::now()
     }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -417,6 +417,12 @@ impl Transport for Client {
         const CLEAR_FEATURE: u8 = 1;
         let index = u16::from(endpoint);
         self.control_out(Setup { request_type: 2, request: CLEAR_FEATURE, value: 0, index, length: 0 }, &[])
+    }
+
+    fn release(&mut self) {
+        // One that is closed already cannot be closed.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        self.lose();
     }
 
     fn now(&self) -> Nanos {
