@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::io::{PipeWriter, Write};
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ fn datagrams(host: &Host, far: IpAddr, seed: u64) {
 
 /// Datagrams to a group that the guest has joined, and to one that it has not.
 fn multicast(host: &Host, number: u8) {
-    let socket = traffic::inside(host, || UdpSocket::bind(([198, 18, 100 + number, 1], 0))).unwrap();
+    let socket = traffic::inside(host, || UdpSocket::bind(SocketAddr::from(([198, 18, 100 + number, 1], 0)))).unwrap();
     for _ in 0..20 {
         socket.send_to(b"joined\n", "239.1.2.3:5003").unwrap();
         socket.send_to(b"not joined\n", "239.9.9.9:5003").unwrap();

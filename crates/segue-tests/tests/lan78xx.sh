@@ -142,6 +142,13 @@ if attach 2; then
         timeout 60 socat -u TCP4-LISTEN:5999,reuseaddr - > /dev/null || say "2 no udp"
         say "2 please trace"
         sleep 1
+        # It goes and comes back, and the kernel's driver has it first.
+        say "2 please unplug"
+        try "2 $mode carrier-off" retry 10 carrier lan0 0
+        say "2 please plug"
+        retry 20 usbip --tcp-port 3242 attach -r 198.18.0.1 -b 1-1 > /tmp/try 2>&1 || say "2 $mode attach failed again"
+        try "2 $mode comes-back" retry 20 carrier lan0 1
+        try "2 $mode ping-after" pings 2 1400
         kill $pid; wait $pid; say "2 $mode exit $?"
         try "2 $mode driver-back" retry 10 sh -c "grep -q 02:78:00:00:00:02 /sys/class/net/*/address"
     done

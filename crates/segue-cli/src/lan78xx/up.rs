@@ -163,7 +163,7 @@ impl Plan {
     fn source(&self) -> Result<Option<Source>, Error> {
         match &self.usb {
             // The only one of the start is the one that is meant later.
-            Usb::Here(port) => Ok(Some(Source::Here(Some(chosen(port.as_deref())?.port)))),
+            Usb::Here(port) => Ok(Some(Source::Here(chosen(port.as_deref())?.port))),
             Usb::Usbip { server, bus_id } => {
                 let addresses =
                     server.to_socket_addrs().map_err(|error| import_error(server, &ImportError::Io(error)))?;
