@@ -83,19 +83,19 @@ mod tests {
     const GUE: Carrier = Carrier::Gue { remcsum: false };
 
     fn tunnels() -> Vec<Config> {
-        let gre = |key, csum| GreOptions { ikey: key, okey: key, icsum: csum, ocsum: csum, ..GreOptions::default() };
+        let gre = |key| GreOptions { ikey: key, okey: key, ..GreOptions::default() };
         let vxlan = |vni| Carrier::Vxlan { vni, remcsum: false, takes_remcsum: false };
         let all = [
             (Mode::Ipip, GUE),
             (Mode::Sit, GUE),
             (Mode::Ethernet, GUE),
-            (Mode::Gre(gre(None, false)), GUE),
-            (Mode::Gre(gre(Some(0), false)), GUE),
-            (Mode::Gre(gre(Some(7), true)), GUE),
-            (Mode::GreTap(gre(Some(7), false)), GUE),
+            (Mode::Gre(gre(None)), GUE),
+            (Mode::Gre(gre(Some(0))), GUE),
+            (Mode::Gre(gre(Some(7))), GUE),
+            (Mode::GreTap(gre(Some(7))), GUE),
             (Mode::Ip, Carrier::Fou),
-            (Mode::Gre(gre(Some(1), false)), Carrier::Bare),
-            (Mode::GreTap(gre(None, false)), Carrier::Bare),
+            (Mode::Gre(gre(Some(1))), Carrier::Bare),
+            (Mode::GreTap(gre(None)), Carrier::Bare),
             (Mode::Ethernet, vxlan(0)),
             (Mode::Ethernet, vxlan(0x00ff_ffff)),
             (Mode::Ethernet, Carrier::Geneve { vni: 1 }),
