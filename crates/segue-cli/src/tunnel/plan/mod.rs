@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     /// UDP source port; never [`Choice::Inherit`].
     #[serde(rename = "encap_sport")]
     pub(crate) sport: Choice<u16>,
+    /// First and last of the UDP source ports, where they are to be out of a range.
+    pub(crate) srcport: Option<(u16, u16)>,
     /// UDP port to listen on.
     pub(crate) port: u16,
     /// UDP checksums outside.

@@ -50,12 +50,6 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         let message = format!("`workers {workers}` is not available yet");
         return Err(parsed.error_at(Kind::NotAvailable, message, at, "this version has 1 worker"));
     }
-    if trace.is_some() && (encap == Encap::None && !mode.is_overlay() || !overlay.others(remote).is_empty()) {
-        let what = if mode.is_overlay() { "several remotes" } else { "a tunnel without UDP" };
-        return Err(parsed
-            .error_at(Kind::NotAvailable, format!("`--trace` of {what} is not available yet"), parsed.end(), "")
-            .why("only what one UDP peer sends and gets is written"));
-    }
     let plan = Plan {
         dev: match parsed.value_of("dev") {
             Some(Value::Device(name)) => name.clone(),
@@ -67,6 +61,7 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         encap,
         dport,
         sport: small(parsed, "encap-sport").map_or(Choice::Auto, Choice::Fixed),
+        srcport: srcport(parsed)?,
         port: small(parsed, "port").unwrap_or(dport),
         encap_csum,
         encap_remcsum,
@@ -227,6 +222,20 @@ fn dport(parsed: &Parsed, mode: Mode, encap: Encap) -> Result<u16, Error> {
             .error_at(Kind::Missing, "`encap fou` needs `encap-dport`", parsed.end(), "add `encap-dport 5555`")
             .why("no port is registered for FOU; use the remote's")),
     }
+}
+
+fn srcport(parsed: &Parsed) -> Result<Option<(u16, u16)>, Error> {
+    let Some(Value::Range(first, last)) = parsed.value_of("srcport") else { return Ok(None) };
+    if let Some(at) = parsed.place_of("encap-sport") {
+        let message = "`encap-sport` does not go with `srcport`";
+        return Err(parsed.error_at(Kind::Conflict, message, at, "leave one of the two out"));
+    }
+    if first > last {
+        let at = parsed.place_of("srcport").unwrap_or(0) + 1;
+        let message = format!("`srcport {first} {last}` is no range");
+        return Err(parsed.error_at(Kind::BadValue, message, at, format!("expected `srcport {last} {first}`")));
+    }
+    Ok(Some((*first, *last)))
 }
 
 fn addresses(parsed: &Parsed, mode: Mode, mtu: Choice<u32>) -> Result<Vec<Prefix>, Error> {
