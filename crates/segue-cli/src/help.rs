@@ -18,7 +18,7 @@ pub(crate) struct Page {
 const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
-        usage: "segue tunnel dev NAME remote ADDR [WORD...] [also dev NAME ...] [OPTION]...",
+        usage: "segue tunnel dev NAME remote ADDR [WORD...] [also ...] [OPTION]...",
         examples: &[
             (
                 "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/30",

@@ -303,7 +303,7 @@ fn gathered(ports: &BTreeMap<String, Port>) -> BTreeMap<String, Port> {
     }
     let outside = ports.iter().filter(|(_, port)| port.side == Side::Outside);
     let mut gathered: BTreeMap<String, Port> = outside.map(|(name, port)| (name.clone(), port.clone())).collect();
-    gathered.insert(format!("{inside} interfaces"), all);
+    gathered.insert("interfaces".to_owned(), all);
     gathered
 }
 
@@ -494,7 +494,7 @@ mod tests {
         }
         many.recent = None;
         let text = why(&many, true);
-        assert!(text.contains("1001 interfaces  receive") && text.contains(" 499500 "), "{text}");
+        assert!(text.contains("  interfaces  receive") && text.contains(" 499500 "), "{text}");
         assert!(text.lines().count() < 40, "{text}");
     }
 
