@@ -18,7 +18,7 @@ pub(crate) struct Page {
 const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
-        usage: "segue tunnel dev NAME remote ADDR [WORD...] [OPTION]...",
+        usage: "segue tunnel dev NAME remote ADDR [WORD...] [also ...] [OPTION]...",
         examples: &[
             (
                 "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/30",
@@ -37,6 +37,11 @@ const PAGES: &[Page] = &[
 Words have no dashes and come in any order. encap-csum is on by default, other
 than in iproute2: without the outer checksum the kernel neither cuts nor gathers
 trains of datagrams, and every packet costs a system call.
+
+`also` begins another tunnel on the same port, with one socket for all of them:
+  segue tunnel dev a remote 198.18.0.2 encap gue key 1 \\
+        also dev b remote 198.18.0.2 encap gue key 2
+Remote, GRE key, network identifier and mode tell them apart.
 
 Signals: SIGINT and SIGTERM end the tunnel (the second SIGINT at once), SIGUSR1
 writes the counters to stderr. Exit status: 0 done, 1 failed, 2 used wrongly.

@@ -95,6 +95,25 @@ impl Sink<'_> {
         }
     }
 
+    /// Leaves `count` counters as they are; `false` while names are listed, of which none may be missing.
+    pub fn skip(&mut self, count: usize) -> bool {
+        match &mut self.to {
+            To::Names(_) => false,
+            To::Board { next, .. } => {
+                *next += count;
+                true
+            }
+        }
+    }
+
+    /// How many counters were written or left so far.
+    pub fn place(&self) -> usize {
+        match &self.to {
+            To::Names(names) => names.len(),
+            To::Board { next, .. } => *next,
+        }
+    }
+
     /// All counters of one enum of reasons.
     pub fn reasons<R: Reason>(&mut self, port: &str, group: Group, counts: &Counts<R>) {
         for (reason, count) in counts.iter() {

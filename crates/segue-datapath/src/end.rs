@@ -173,7 +173,15 @@ impl End {
 
     /// What to wait for here: nothing to read while the way out is blocked, so that a slow port holds back its source.
     pub(crate) fn interests(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
+        self.wait_to_read(other_blocked, wait);
+        self.wait_to_write(wait);
+    }
+
+    pub(crate) fn wait_to_read(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
         wait(Interest { fd: self.port.fd(), read: !other_blocked, write: false });
+    }
+
+    pub(crate) fn wait_to_write(&self, wait: &mut dyn FnMut(Interest<'_>)) {
         wait(Interest { fd: self.port.blocked_fd(), read: false, write: self.blocked });
     }
 }

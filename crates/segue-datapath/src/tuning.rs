@@ -65,6 +65,15 @@ impl Settings {
         }
     }
 
+    /// As [`tune`](Self::tune) for what is only about the first port; the rest is as in `others`.
+    pub(crate) fn tune_inside(&mut self, dial: &mut Dial<'_>, others: &Settings) {
+        (self.protocols, self.leaving[1], self.remcsum) = (others.protocols, others.leaving[1], others.remcsum);
+        self.leaving[0].tune(dial, &self.names[0]);
+        if let Some(joining) = &mut self.joining[0] {
+            joining.tune(dial, &self.names[0]);
+        }
+    }
+
     /// Which trains are cut on the way to the port `to`.
     pub(crate) fn cuts(&self, to: usize) -> Cuts {
         Cuts::new(&self.protocols, &self.leaving[to])
