@@ -86,7 +86,9 @@ pub(super) fn bench() -> Bench {
         name: "ack",
         title: "what aggregating acknowledgements is worth to the sender (S2, LRO of pure ACKs, 2007)",
         points,
-        layout: Layout { section: title, name, columns: COLUMNS, notes: NOTES },
+        link: None,
+        pinned: true,
+        layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
         facts: vec![
             ("load", format!("sendfile, {}; a receiver that acknowledges each unit", bed::CONGESTION)),
             ("wire", "the sender's card has TSO; a third host cuts the trains to frames of 1500 bytes".into()),
@@ -174,8 +176,10 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
         Ok((bed::received(at_card, &card)?, bed::tcp_units(&sender)?, bed::tcp_counter(&sender, "RetransSegs")?))
     };
     let seconds = |cpu: &Cpu| cpu.seconds().map_err(|source| LabError::system("read the CPU time", source));
-    let (before, begin, cpu_before) = (read()?, Instant::now(), [seconds(&cpus[1])?, seconds(&cpus[0])?]);
-    let came = ends::run(&site.segue, &sender, (&receiver, &to.to_string()), case.flows, site.seconds)?;
+    let load = (ends::Taker::Sink, case.flows, ends::CHUNK);
+    let ready = || Ok((read()?, Instant::now(), [seconds(&cpus[1])?, seconds(&cpus[0])?]));
+    let (came, (before, begin, cpu_before)) =
+        ends::run(&site.segue, &sender, (&receiver, &to.to_string()), load, site.seconds, ready)?;
     let (after, wall, cpu_after) = (read()?, begin.elapsed().as_secs_f64(), [seconds(&cpus[1])?, seconds(&cpus[0])?]);
 
     let mut values = Named::default();
