@@ -238,10 +238,8 @@ impl Poller {
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, name: usize) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: name as u64 };
         // SAFETY: the pointer is to `event`.
-        check(unsafe {
-            libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event)
-        })
-        .map(drop)
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })
+            .map(drop)
     }
 
     /// Waits until one can be read, or has ended, at most so long; the names of those that are.

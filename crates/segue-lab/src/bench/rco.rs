@@ -113,7 +113,10 @@ pub(super) fn bench() -> Bench {
         pinned: true,
         layout: Layout { section, name, columns, notes: NOTES },
         facts: vec![
-            ("load", format!("iperf3; cold: sendfile; rr: {ASKERS} connections, one byte each way; {}", bed::CONGESTION)),
+            (
+                "load",
+                format!("iperf3; cold: sendfile; rr: {ASKERS} connections, one byte each way; {}", bed::CONGESTION),
+            ),
             ("wire", "a veth pair; nic-csum: tso off gso off tx on gro on; nic: tx off".into()),
             ("steering", "what a host receives is worked on by its own core, GRO in a kernel thread there".into()),
             ("cpu", "TX: the sender's core alone; RX: the receiver's; segue, stack, load, interrupts".into()),
@@ -237,8 +240,7 @@ fn cold(site: &Site, span: &Span<'_>, len: usize, values: &mut Named<f64>) -> Re
     let to = span.to().to_string();
     let load = (Taker::Drain, 1, len);
     let begin = || span.before();
-    let (came, before) =
-        ends::run(&site.segue, &span.sender, (&span.receiver, &to), load, site.seconds, begin)?;
+    let (came, before) = ends::run(&site.segue, &span.sender, (&span.receiver, &to), load, site.seconds, begin)?;
     values.push("gbps", came.bytes as f64 * 8e-9 / came.seconds);
     let used = span.after(before, values)?;
     per_gigabyte(used, came.bytes, values);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::ends::ready;
-use crate::sys::{self, Poller};
+use crate::sys::Poller;
 
 const PORT: u16 = 5203;
 /// A connection that is silent for so long is dead.

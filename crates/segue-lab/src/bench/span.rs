@@ -55,9 +55,8 @@ impl<'a> Span<'a> {
         family: Family,
     ) -> Result<Result<Span<'a>, String>, LabError> {
         let cores = [site.load_core, site.test_core];
-        let host = |name, core| -> Result<Host, LabError> {
-            bed::host(name, &Arc::new(Cpu::on_core(core, site.quota)?))
-        };
+        let host =
+            |name, core| -> Result<Host, LabError> { bed::host(name, &Arc::new(Cpu::on_core(core, site.quota)?)) };
         let (sender, receiver) = (host("sender", cores[0])?, host("receiver", cores[1])?);
         let names = [bed::unique_name(), bed::unique_name()];
         let ends = [(End::A, &sender), (End::B, &receiver)];
@@ -96,8 +95,8 @@ impl<'a> Span<'a> {
         let mut span = Span { tunnels, sender, receiver, site, is_segue, family };
         let from = End::A.address(INSIDE, family);
         if let Err(error) = reach((&span.sender, from), (&span.receiver, span.to()), PATIENCE) {
-            let ended = span.tunnels.iter_mut().find(|tunnel| tunnel.ended().is_some());
-            return Err(ended.map_or(error, |tunnel| tunnel.failure("ended")));
+            let ended = span.tunnels.iter_mut().find_map(|tunnel| tunnel.ended().map(|_| tunnel.failure("ended")));
+            return Err(ended.unwrap_or(error));
         }
         Ok(Ok(span))
     }

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::layout::{Column, label, median, ratio, short, sibling, spread};
 use super::{Bench, Layout, Part, Point, Sample, Site};
 use crate::load::{self, Load, Style};
