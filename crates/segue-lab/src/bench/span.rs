@@ -110,12 +110,12 @@ impl<'a> Span<'a> {
     pub(super) fn before(&self) -> Result<Before, LabError> {
         let profile = Profile::start(&[self.site.load_core, self.site.test_core])?;
         let summed = self.summed()?;
-        Ok(Before { begin: Instant::now(), cpu: self.cpu()?, summed, profile })
+        Ok(Before { begin: Instant::now(), cpu: bed::cpu_seconds(self.hosts())?, summed, profile })
     }
 
     /// To be called when the load has ended: what each processor did for it.
     pub(super) fn after(&self, before: Before, values: &mut Named<f64>) -> Result<[f64; 2], LabError> {
-        let (wall, cpu) = (before.begin.elapsed().as_secs_f64(), self.cpu()?);
+        let (wall, cpu) = (before.begin.elapsed().as_secs_f64(), bed::cpu_seconds(self.hosts())?);
         let used = [cpu[0] - before.cpu[0], cpu[1] - before.cpu[1]];
         let shares = before.profile.map(Profile::shares).transpose()?.flatten();
         let summed = self.summed()?;
@@ -133,14 +133,6 @@ impl<'a> Span<'a> {
 
     fn hosts(&self) -> [&Host; 2] {
         [&self.sender, &self.receiver]
-    }
-
-    /// Seconds of the sender's and of the receiver's processor so far.
-    fn cpu(&self) -> Result<[f64; 2], LabError> {
-        let seconds = |host: &Host| host.cpu().map_or(Ok(0.0), |cpu| cpu.seconds());
-        let [sender, receiver] = self.hosts().map(seconds);
-        let wrong = |source| LabError::system("read the CPU time", source);
-        Ok([sender.map_err(wrong)?, receiver.map_err(wrong)?])
     }
 
     /// Payload bytes that segue's engine has summed at each end.
