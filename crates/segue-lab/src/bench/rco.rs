@@ -281,10 +281,10 @@ fn beyond_caches() -> Option<usize> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").into_iter().flatten().flatten();
     let kilobytes = |text: &str| text.trim().strip_suffix('K')?.parse::<usize>().ok();
     let sizes = caches.filter_map(|cache| kilobytes(&fs::read_to_string(cache.path().join("size")).ok()?));
-    let wanted = 2 * sizes.max().unwrap_or(64 << 10) << 10;
+    let wanted = 2 * sizes.max().unwrap_or(64 << 10) * 1024;
     let memory = fs::read_to_string("/proc/meminfo").ok()?;
     let free = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"))?;
-    let free = free.parse::<usize>().ok()? << 10;
+    let free = free.parse::<usize>().ok()? * 1024;
     (wanted < free / 2).then(|| wanted.next_multiple_of(ends::CHUNK))
 }
 
