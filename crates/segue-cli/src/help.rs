@@ -197,13 +197,18 @@ runs in it), the next one takes away.
     },
     Page {
         name: "bench",
-        usage: "segue bench lro|ack [OPTION]...",
+        usage: "segue bench lro|ack|rco|tunnel [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
-            ("segue bench lro --list", "rows, words to choose them by, and time"),
+            ("segue bench rco --list", "rows, words to choose them by, and time"),
         ],
         more: "\
+lro     receiving: LRO, the kernel with and without GRO
+ack     sending: ACK aggregation
+rco     tunnels with and without remote checksum offload
+tunnel  segue, kernel VXLAN, wireguard-go, fastd, no tunnel
+
 Hosts in network namespaces, the one under test on a processor of its own; rows
 are measured in turn, medians shown. It needs root, iperf3, tc, two cores, and a
 machine that does nothing else. docs/bench.md says what the figures mean.
