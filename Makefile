@@ -48,7 +48,7 @@ check: ## form: format, lints, docs, layers, licences, duplicates, no_std, scrip
 	tools/duplicates
 	tools/no-std/run
 	tools/run-tests --self-test
-	shellcheck .ci/run tools/need tools/fuzz tools/soak tools/no-std/run
+	shellcheck .ci/run tools/cross tools/need tools/fuzz tools/soak tools/no-std/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 SECONDS ?= 60

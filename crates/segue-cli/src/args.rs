@@ -311,7 +311,7 @@ pub(crate) struct Bench {
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "lab", "bench", "pcap"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "lab", "bench", "pcap", "lan78xx"]))]
     pub(crate) of: Option<String>,
 }
 

@@ -230,7 +230,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|set|lab|bench|pcap",
+        usage: "segue schema stat|set|lab|bench|pcap|lan78xx",
         examples: &[
             ("segue schema stat -p", "the schema of segue.stat/1"),
             ("segue schema lab", "of segue.bench/1"),
