@@ -151,6 +151,9 @@ pub(crate) struct Gateway {
     /// MTU of a TAP that is made; else the other side's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_521))]
     pub(crate) tap_mtu: Option<u32>,
+    /// Fragment for the side with the smaller MTU what is longer
+    #[arg(long, conflicts_with = "route")]
+    pub(crate) fragment: bool,
     /// Forward at layer 3, by the kernel's routes
     #[arg(long)]
     pub(crate) route: bool,

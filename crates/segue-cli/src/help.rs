@@ -57,6 +57,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 1500", "the same in the network namespace red"),
             ("segue gateway eth1 eth2 --ack-aggregation", "fewer pure ACKs for the sender's host"),
+            ("segue gateway eth0 tap:t0 --tap-mtu 9000 --fragment", "datagrams stay whole up to eth0"),
         ],
         more: "\
 Both ways, frames that belong together are joined, trains are handed on whole to

@@ -317,8 +317,13 @@ impl Daemon for Plan {
         let gro = gro::Config { key: flow_key()?, ..gro::Config::default() };
         let parts = Parts {
             sides: [
-                Way { name: ADAPTER.to_owned(), port: Box::new(driver), gro: config.gro.then_some(gro) },
-                Way { name: self.tap.name.clone(), port: Box::new(tap), gro: None },
+                Way {
+                    name: ADAPTER.to_owned(),
+                    port: Box::new(driver),
+                    gro: config.gro.then_some(gro),
+                    fragments: None,
+                },
+                Way { name: self.tap.name.clone(), port: Box::new(tap), gro: None, fragments: None },
             ],
             budget: BUDGET,
             pages: segue_port::PagePool::new(PAGES),
