@@ -158,7 +158,7 @@ pub(crate) struct Gateway {
     #[arg(long)]
     pub(crate) route: bool,
     /// With --route: IPv4 leaves OUT from this address
-    #[arg(long, value_name = "ADDRESS", requires = "route")]
+    #[arg(long, value_name = "ADDRESS", requires = "route", value_parser = crate::gateway::route::parse_nat)]
     pub(crate) nat: Option<Ipv4Addr>,
     /// With --nat: tcp:PORT=ADDRESS:PORT or udp:, inwards
     #[arg(long, value_name = "RULE", requires = "nat", value_parser = crate::gateway::route::parse_forward)]
@@ -314,7 +314,7 @@ pub(crate) struct Bench {
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "lab", "bench", "pcap", "lan78xx"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "nat", "lab", "bench", "pcap", "lan78xx"]))]
     pub(crate) of: Option<String>,
 }
 

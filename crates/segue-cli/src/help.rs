@@ -82,7 +82,7 @@ a buffer of its own (frame). Frames longer than a page cross pages.
 
 With --route, IN and OUT are interfaces with addresses, the kernel must not
 forward between them, and it is the kernel's routes that packets follow. The
-address of --nat is one that no host has. NAT refuses fragments, by name.
+address of --nat is one that no host has. docs/gateway.md has the rest.
 
 Signals, exit status and control socket: as with segue tunnel.
 ",
@@ -104,7 +104,12 @@ is not well or nothing runs. Units are SI: kB is 1000 bytes.
         name: "nat",
         usage: "segue nat [NAME] [OPTION]...",
         examples: &[("segue nat gw0", "the mappings of gw0"), ("segue nat -j", "those of all gateways")],
-        more: "Counts are packets, a train counting one.\n",
+        more: "\
+A mapping is an inside port and the outside port that stands for it. Static ones
+are of --forward. idle s is the time since its last packet: UDP is forgotten
+after 300 s, ICMP after 60, TCP after 7440 s when open, 240 otherwise.
+Counts are packets, a train counting one.
+",
     },
     Page {
         name: "set",
@@ -130,6 +135,7 @@ several are given, all are set or none. A port's name stands for IFNAME:
   net.ack.dev.IFNAME.enable_ack        1 collapses those that come in there; the
                                        profile must be lro. Most: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
+  net.route.groups                     0 looks each packet's route up by itself
   net.gso.stats, net.gro.stats, net.ack.stats, net.remcsum.stats   read only
 
 A tunnel joins under the name of its interface and sends under the name udp.
@@ -240,7 +246,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|set|lab|bench|pcap|lan78xx",
+        usage: "segue schema stat|set|nat|lab|bench|pcap|lan78xx",
         examples: &[
             ("segue schema stat -p", "the schema of segue.stat/1"),
             ("segue schema lab", "of segue.bench/1"),

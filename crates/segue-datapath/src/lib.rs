@@ -19,6 +19,7 @@ pub mod nat;
 pub mod pipeline;
 pub mod route;
 pub mod router;
+mod sides;
 mod sys;
 mod tuning;
 pub mod tunnel;
