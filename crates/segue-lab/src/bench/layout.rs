@@ -101,6 +101,14 @@ pub(super) fn label(row: &Row, name: &str) -> String {
     }
 }
 
+/// The label `flows` in words.
+pub(super) fn flows(row: &Row) -> String {
+    match label(row, "flows").as_str() {
+        "1" => "1 flow".to_owned(),
+        more => format!("{more} flows"),
+    }
+}
+
 /// What was published, with so many digits behind the point: `8.8`, or `8.8-9.4`.
 pub(super) fn seed(row: &Row, metric: &str, digits: usize) -> Option<String> {
     let show = |value: &Value| value.as_f64().map(|number| format!("{number:.digits$}"));

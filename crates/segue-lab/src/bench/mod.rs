@@ -4,7 +4,7 @@
 //! measures once, and takes everything away. [`Bench::run`] measures every point once, then every point once more, so that a
 //! change of the machine's mood meets all alike, and makes a [`Table`] of medians with their spread.
 //!
-//! The parts that points are built of are in `bed`: hosts with a processor of their own, cards, wires, gateways. A new bench
+//! The parts that points are built of are in `bed`: hosts with a processor of their own, cards, wires, gateways; `pair` puts them together. A new bench
 //! is a module with a list of points and a [`Layout`], and a line in [`named`].
 
 mod ack;
@@ -12,6 +12,7 @@ mod bed;
 mod ends;
 mod layout;
 mod lro;
+mod pair;
 
 use std::fmt;
 use std::path::PathBuf;
