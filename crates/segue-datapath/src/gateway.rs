@@ -16,6 +16,7 @@ use crate::board::{Group, Sink, Stage};
 use crate::end::{self, End};
 use crate::entry::{Entry, Seen};
 use crate::knobs::{Dial, Knobs};
+use crate::napi::{Pace, Sharing, Turns};
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::tuning::{Joining, Protocols, Remcsum, Settings};
 
@@ -35,16 +36,16 @@ pub struct Side {
     pub gro: Option<gro::Config>,
 }
 
-/// The knobs that a gateway between ports of these names has, before it is made.
-pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2]) -> Knobs {
-    Knobs::list(|dial| Settings::new(names.map(str::to_owned), gro, Remcsum::None).tune(dial))
+/// The knobs that a gateway between ports of these names has, before it is made; `budget` as in [`Parts`].
+pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> Knobs {
+    Knobs::list(|dial| Settings::new(names.map(str::to_owned), gro, Remcsum::None, budget).tune(dial))
 }
 
 /// What a gateway is made of.
 pub struct Parts {
     /// Both sides.
     pub sides: [Side; 2],
-    /// Frames taken from one port in one round.
+    /// Frames taken from one port in one round: the weight that both begin with.
     pub budget: usize,
     /// Memory to receive into.
     pub pages: PagePool,
@@ -68,7 +69,7 @@ pub struct Gateway {
     /// Packets that could not be split for the end of the same index.
     split_drops: [Counts<gso::Refusal>; 2],
     rx: RxBatch,
-    budget: usize,
+    turns: Turns,
 }
 
 /// What joins packets that come in at one end.
@@ -88,8 +89,8 @@ impl Join {
     }
 
     /// Goes by these settings from here on. What is held leaves first.
-    pub(crate) fn retune(&mut self, joining: &Joining, protocols: &Protocols) {
-        let hold = joining.hold();
+    pub(crate) fn retune(&mut self, joining: &Joining, protocols: &Protocols, sharing: &Sharing) {
+        let hold = sharing.hold(joining.hold());
         (self.on, self.holds) = (joining.on, hold > 0);
         self.gro.reconfigure(joining.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
     }
@@ -121,10 +122,10 @@ impl Gateway {
             ends: parts.sides.map(|side| End::new(side.name, side.port)),
             joins: configs.map(|config| config.map(Join::new)),
             entries: Default::default(),
-            settings: Settings::new(names, configs, Remcsum::None),
+            settings: Settings::new(names, configs, Remcsum::None, parts.budget),
             split_drops: Default::default(),
             rx: RxBatch::over(parts.pages),
-            budget: parts.budget.max(1),
+            turns: Turns::default(),
         };
         made.settle();
         made
@@ -132,22 +133,23 @@ impl Gateway {
 
     /// Goes by the settings.
     fn settle(&mut self) {
-        let Settings { protocols, leaving, joining, .. } = &self.settings;
+        let Settings { protocols, leaving, joining, sharing, .. } = &self.settings;
         for at in 0..2 {
             self.ends[at].leave(leaving[at]);
+            self.ends[at].polls.weight = sharing.weights[at] as usize;
             // What comes in at one end leaves at the other.
             self.ends[at].exact = joining[1 - at].as_ref().is_some_and(Joining::is_strict);
             self.entries[at].cuts = self.settings.cuts(at);
             if let (Some(join), Some(joining)) = (&mut self.joins[at], &joining[at]) {
-                join.retune(joining, protocols);
+                join.retune(joining, protocols, sharing);
             }
         }
     }
 
-    /// From one end to the other.
-    fn forward(&mut self, from: usize, now: Nanos) -> io::Result<Polled> {
+    /// From one end to the other, at most `left` packets, which becomes what is left of it.
+    fn forward(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         let Gateway {
-            ends: [first, second], joins, entries, split_drops: [first_drops, second_drops], rx, budget, ..
+            ends: [first, second], joins, entries, split_drops: [first_drops, second_drops], rx, ..
         } = self;
         let (from, join, entry, to, drops) = match from {
             0 => (first, &mut joins[0], &mut entries[1], second, second_drops),
@@ -163,7 +165,7 @@ impl Gateway {
         while let Some(packet) = join.as_mut().and_then(|join| join.gro.pop()) {
             entry.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
         }
-        let polled = from.port.receive(rx, *budget)?;
+        let polled = from.poll(rx, left)?;
         let mut join = join.as_mut().filter(|join| join.on);
         while let Some(packet) = rx.packets.pop_front() {
             match &mut join {
@@ -187,11 +189,12 @@ impl Gateway {
 
 impl Pipeline for Gateway {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
-        let polled = [self.forward(0, now)?, self.forward(1, now)?];
+        let mut turns = self.turns;
+        let more = turns.round(self.settings.sharing.budget, |from, left| self.forward(from, now, left))?;
+        self.turns = turns;
         // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
         // which is at once.
         let blocked = self.ends.iter().any(|end| end.blocked);
-        let more = polled.iter().any(|polled| *polled != Polled::Idle);
         Ok(if more && !blocked { Round::More } else { Round::Idle })
     }
 
@@ -199,6 +202,18 @@ impl Pipeline for Gateway {
         let [first, second] = &self.ends;
         first.interests(second.blocked, wait);
         second.interests(first.blocked, wait);
+    }
+
+    fn woken(&mut self, place: usize) {
+        end::woken(&mut self.ends, place);
+    }
+
+    fn pace(&self) -> Pace {
+        self.settings.sharing.pace()
+    }
+
+    fn taken(&self) -> u64 {
+        self.ends.iter().map(|end| end.polls.taken).sum()
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -19,6 +19,7 @@ use crate::board::{Group, Sink, Stage};
 use crate::end::{self, End};
 use crate::entry::{Entry, Seen};
 use crate::knobs::{Dial, Knobs};
+use crate::napi::{Pace, Turns};
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::tuning::{Remcsum, Settings};
 
@@ -32,12 +33,12 @@ segue::reasons! {
 }
 
 /// The knobs that a tunnel between ports of these names has, before it is made; `remcsum` where it is made with remote
-/// checksum offload.
-pub fn knobs(inside: &str, outside: &str, gro: Option<gro::Config>, remcsum: bool) -> Knobs {
+/// checksum offload, `budget` as in [`Parts`].
+pub fn knobs(inside: &str, outside: &str, gro: Option<gro::Config>, remcsum: bool, budget: usize) -> Knobs {
     let remcsum = if remcsum { Remcsum::Can(true) } else { Remcsum::Never };
     let names = [inside, outside].map(str::to_owned);
     // Joining goes by the name of the port at which trains appear, as its counters do.
-    Knobs::list(|dial| Settings::new(names, [gro, None], remcsum).tune(dial))
+    Knobs::list(|dial| Settings::new(names, [gro, None], remcsum, budget).tune(dial))
 }
 
 /// What a tunnel is made of.
@@ -66,7 +67,7 @@ pub struct Parts {
     /// How to join what comes in, which can then be changed and switched off as it runs; `None` leaves packets single for
     /// good.
     pub gro: Option<gro::Config>,
-    /// Packets or bursts taken from one port in one round.
+    /// Packets or bursts taken from one port in one round: the weight that both begin with.
     pub budget: usize,
     /// Most pages of memory to receive into.
     pub pages: usize,
@@ -102,7 +103,7 @@ pub struct Tunnel {
     /// Packets sent and received whose checksum is left to the far end.
     remote: Remote,
     rx: RxBatch,
-    budget: usize,
+    turns: Turns,
     drops: Counts<Dropped>,
     encap_drops: Counts<EncapRefusal>,
     decap_drops: Counts<DecapRefusal>,
@@ -147,14 +148,14 @@ impl Tunnel {
             outer_csum: parts.outer_csum,
             gro: parts.gro.map(Gro::new),
             joins: parts.gro.is_some(),
-            settings: Settings::new(names, [parts.gro, None], remcsum),
+            settings: Settings::new(names, [parts.gro, None], remcsum, parts.budget),
             way: WayMtu::default(),
             outward: Entry::default(),
             inward: Entry::default(),
             seen: Stages::default(),
             remote: Remote::default(),
             rx: RxBatch::new(parts.pages),
-            budget: parts.budget.max(1),
+            turns: Turns::default(),
             drops: Counts::default(),
             encap_drops: Counts::default(),
             decap_drops: Counts::default(),
@@ -164,15 +165,15 @@ impl Tunnel {
         made
     }
 
-    /// From the inside port to the outside port.
-    fn outward(&mut self, now: Nanos) -> io::Result<Polled> {
+    /// From the inside port to the outside port, at most `left` packets, which becomes what is left of it.
+    fn outward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         if self.outside.blocked {
             self.outside.transmit(&mut self.rx, &mut self.split_drops)?;
             if self.outside.blocked {
                 return Ok(Polled::Idle);
             }
         }
-        let polled = self.inside.port.receive(&mut self.rx, self.budget)?;
+        let polled = self.inside.poll(&mut self.rx, left)?;
         if !self.rx.packets.is_empty() {
             self.way.ask(&*self.outside.port, self.encap.config().overhead(), now);
         }
@@ -263,8 +264,8 @@ impl Tunnel {
         }
     }
 
-    /// From the outside port to the inside port.
-    fn inward(&mut self, now: Nanos) -> io::Result<Polled> {
+    /// From the outside port to the inside port, at most `left` bursts, which becomes what is left of it.
+    fn inward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         if self.inside.blocked {
             self.inside.transmit(&mut self.rx, &mut self.split_drops)?;
             if self.inside.blocked {
@@ -273,7 +274,7 @@ impl Tunnel {
         }
         // What a change of settings let go.
         self.hand_in();
-        let polled = self.outside.port.receive(&mut self.rx, self.budget)?;
+        let polled = self.outside.poll(&mut self.rx, left)?;
         while let Some(burst) = self.rx.bursts.pop_front() {
             self.take_apart(&burst, now);
         }
@@ -334,13 +335,15 @@ impl Tunnel {
 
     /// Goes by the settings. What is held leaves first.
     fn settle(&mut self) {
-        let Settings { protocols, leaving, joining, remcsum, .. } = &self.settings;
+        let Settings { protocols, leaving, joining, remcsum, sharing, .. } = &self.settings;
+        self.inside.polls.weight = sharing.weights[0] as usize;
+        self.outside.polls.weight = sharing.weights[1] as usize;
         self.inside.leave(leaving[0]);
         self.outside.leave(leaving[1]);
         (self.inward.cuts, self.outward.cuts) = (self.settings.cuts(0), self.settings.cuts(1));
         if let (Some(gro), Some(joining)) = (&mut self.gro, &joining[0]) {
             self.joins = joining.on;
-            gro.reconfigure(joining.config(protocols, joining.hold()));
+            gro.reconfigure(joining.config(protocols, sharing.hold(joining.hold())));
         }
         if let Remcsum::Can(on) = remcsum {
             self.encap.set_remcsum(*on);
@@ -386,18 +389,34 @@ impl WayMtu {
 
 impl Pipeline for Tunnel {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
-        let out = self.outward(now)?;
-        let inn = self.inward(now)?;
+        let mut turns = self.turns;
+        let more = turns.round(self.settings.sharing.budget, |from, left| match from {
+            0 => self.outward(now, left),
+            _ => self.inward(now, left),
+        })?;
+        self.turns = turns;
         // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
         // which is at once.
         let blocked = self.inside.blocked || self.outside.blocked;
-        let more = out != Polled::Idle || inn != Polled::Idle;
         Ok(if more && !blocked { Round::More } else { Round::Idle })
     }
 
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
         self.inside.interests(self.outside.blocked, wait);
         self.outside.interests(self.inside.blocked, wait);
+    }
+
+    fn woken(&mut self, place: usize) {
+        self.inside.woken(place);
+        self.outside.woken(place.wrapping_sub(end::WISHES));
+    }
+
+    fn pace(&self) -> Pace {
+        self.settings.sharing.pace()
+    }
+
+    fn taken(&self) -> u64 {
+        self.inside.polls.taken + self.outside.polls.taken
     }
 
     fn deadline(&self) -> Option<Nanos> {

@@ -61,7 +61,7 @@ pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, E
     let names = [plan.from.name.as_str(), plan.to.name.as_str()];
     let preset =
         names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro || plan.max_acks.is_some())));
-    prepare(gateway::knobs(names, [config; 2]), &preset, wishes)
+    prepare(gateway::knobs(names, [config; 2], BUDGET), &preset, wishes)
 }
 
 /// How packets are joined, where they are.

@@ -225,6 +225,7 @@ pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, E
         outside_name(plan),
         Some(gro_config(plan, gro::Config::default().key)),
         plan.leaves_checksums(),
+        BUDGET,
     );
     let preset = [(format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))];
     prepare(knobs, &preset, wishes)

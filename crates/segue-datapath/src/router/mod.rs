@@ -31,6 +31,7 @@ use crate::gateway::{Join, Side};
 use crate::group::Reads;
 use crate::icmp::{self, Limiter};
 use crate::knobs::Dial;
+use crate::napi::{Pace, Turns};
 use crate::nat::{self, Done, Nat};
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::route::{Hop, Link, Neighbours, Routes};
@@ -52,7 +53,7 @@ const ERRORS: (u32, u32) = (1000, 100);
 pub struct Parts {
     /// Both sides; the second one is the outside of a NAT.
     pub sides: [Side; 2],
-    /// Frames taken from one port in one round.
+    /// Frames taken from one port in one round: the weight that both begin with.
     pub budget: usize,
     /// Memory to receive into.
     pub pages: PagePool,
@@ -80,7 +81,7 @@ pub struct Router {
     settings: Settings,
     split_drops: [Counts<gso::Refusal>; 2],
     rx: RxBatch,
-    budget: usize,
+    turns: Turns,
     feed: Feed,
     forwarder: Forwarder,
     facts: [Facts; 2],
@@ -134,10 +135,10 @@ impl Router {
             ends,
             joins: configs.map(|config| config.map(Join::new)),
             entries: Default::default(),
-            settings: Settings::new(names, configs, Remcsum::None),
+            settings: Settings::new(names, configs, Remcsum::None, parts.budget),
             split_drops: Default::default(),
             rx: RxBatch::over(parts.pages),
-            budget: parts.budget.max(1),
+            turns: Turns::default(),
             feed: parts.feed,
             forwarder,
             facts: Default::default(),
@@ -157,13 +158,14 @@ impl Router {
 
     /// Goes by the settings.
     fn settle(&mut self) {
-        let Settings { protocols, leaving, joining, .. } = &self.settings;
+        let Settings { protocols, leaving, joining, sharing, .. } = &self.settings;
         for at in 0..2 {
             self.ends[at].leave(leaving[at]);
+            self.ends[at].polls.weight = sharing.weights[at] as usize;
             self.ends[at].exact = joining.iter().flatten().any(Joining::is_strict);
             self.entries[at].cuts = self.settings.cuts(at);
             if let (Some(join), Some(joining)) = (&mut self.joins[at], &joining[at]) {
-                join.retune(joining, protocols);
+                join.retune(joining, protocols, sharing);
             }
         }
     }
@@ -203,15 +205,15 @@ impl Router {
         self.again(ready, now);
     }
 
-    /// From one end to wherever packets go.
-    fn receive(&mut self, from: usize, now: Nanos) -> io::Result<Polled> {
+    /// From one end to wherever packets go, at most `left` packets, which becomes what is left of it.
+    fn receive(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         for at in 0..2 {
             self.ends[at].transmit(&mut self.rx, &mut self.split_drops[at])?;
         }
         if self.ends.iter().any(|end| end.blocked) {
             return Ok(Polled::Idle);
         }
-        let polled = self.ends[from].port.receive(&mut self.rx, self.budget)?;
+        let polled = self.ends[from].poll(&mut self.rx, left)?;
         while let Some(packet) = self.joins[from].as_mut().and_then(|join| join.gro.pop()) {
             self.enter(from, packet);
         }
@@ -506,9 +508,10 @@ impl Pipeline for Router {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
         self.listen(now);
         self.tick(now)?;
-        let polled = [self.receive(0, now)?, self.receive(1, now)?];
+        let mut turns = self.turns;
+        let more = turns.round(self.settings.sharing.budget, |from, left| self.receive(from, now, left))?;
+        self.turns = turns;
         let blocked = self.ends.iter().any(|end| end.blocked);
-        let more = polled.iter().any(|polled| *polled != Polled::Idle);
         Ok(if more && !blocked { Round::More } else { Round::Idle })
     }
 
@@ -516,6 +519,18 @@ impl Pipeline for Router {
         let blocked = self.ends.iter().any(|end| end.blocked);
         self.ends.iter().for_each(|end| end.interests(blocked, wait));
         wait(Interest { fd: self.feed.fd(), read: true, write: false });
+    }
+
+    fn woken(&mut self, place: usize) {
+        end::woken(&mut self.ends, place);
+    }
+
+    fn pace(&self) -> Pace {
+        self.settings.sharing.pace()
+    }
+
+    fn taken(&self) -> u64 {
+        self.ends.iter().map(|end| end.polls.taken).sum()
     }
 
     fn deadline(&self) -> Option<Nanos> {
