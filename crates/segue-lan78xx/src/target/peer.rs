@@ -6,8 +6,8 @@ use super::Traffic;
 use super::bus::{BYTE_TIME, WIRE_OVERHEAD};
 use super::frames::{self, From, MSS, Segment, TCP_HEAD, UDP_HEAD};
 
-/// Most bytes that TCP has on their way.
-pub(super) const WINDOW: u64 = 512 << 10;
+/// Most bytes that TCP has on their way: what Linux's default memory lets a window grow to.
+pub(super) const WINDOW: u64 = 3 << 20;
 /// How long the far end's card gathers frames before they are received and acknowledged, nanoseconds.
 pub(super) const GATHER: u64 = 50_000;
 /// Frames that the switch holds while the adapter has the wire paused: 128 KiB.

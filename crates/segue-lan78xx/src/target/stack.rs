@@ -12,10 +12,8 @@ const UDP_MEMORY: usize = 212_992;
 const COPIED: usize = 2304;
 /// The same where it shares a transfer's memory: the older form said less than that takes.
 const SHARED: usize = 1514 + 232;
-/// Memory for received TCP data, bytes.
-const TCP_MEMORY: u64 = 3 << 20;
-/// Memory for TCP data to be sent.
-const TCP_SEND: u64 = 1 << 20;
+/// Memory for TCP data to be sent (Linux: the largest of `tcp_wmem`).
+const TCP_SEND: u64 = 4 << 20;
 /// What the program reads or writes in one call.
 pub(super) const CHUNK: u64 = 128 << 10;
 /// Bytes that TCP leaves with the layers below (Linux: small queues, a millisecond at the wire's rate).
@@ -77,7 +75,7 @@ impl Stack {
     /// What an acknowledgment says: the next byte, and the window in units of 256 bytes.
     pub(super) fn acknowledge(&mut self) -> (u32, u16) {
         self.unacknowledged = 0;
-        let window = TCP_MEMORY.saturating_sub(self.unread) >> 8;
+        let window = WINDOW.saturating_sub(self.unread) >> 8;
         (self.expected as u32, u16::try_from(window).unwrap_or(u16::MAX))
     }
 
