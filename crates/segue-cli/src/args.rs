@@ -272,8 +272,8 @@ pub(crate) struct Lab {
 /// `segue bench`
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
-    /// Which one: lro (receiving), ack (sending)
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack"]))]
+    /// Which one: lro (receiving), ack (sending), napi (the LAN78xx driver)
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack", "napi"]))]
     pub(crate) name: Option<String>,
     /// Every row
     #[arg(long, conflicts_with = "quick")]
@@ -284,10 +284,10 @@ pub(crate) struct Bench {
     /// Only rows that have all these words, as "lro 4k"; several times: any of them
     #[arg(long, value_name = "WORDS", conflicts_with_all = ["all"])]
     pub(crate) rows: Vec<String>,
-    /// Measurements of each row, 5 when not given
+    /// Measurements of each row, 5 when not given; napi 2
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: Option<u32>,
-    /// Seconds of one measurement, 2 when not given
+    /// Seconds of one measurement, 2 when not given; napi 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: Option<u32>,
     /// Per cent of its processor that the host under test may use

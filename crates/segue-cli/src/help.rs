@@ -124,7 +124,9 @@ several are given, all are set or none. A port's name stands for IFNAME:
   net.ack.dev.IFNAME.enable_ack        1 collapses those that come in there; the
                                        profile must be lro. Most: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
-  net.gso.stats, net.gro.stats, net.ack.stats, net.remcsum.stats   read only
+  net.napi.dev.IFNAME.weight, .budget, .busy_poll_us, .defer_wakeups,
+  .flush_timeout_us                    the poll loop: docs/run.md
+  net.gso.stats, and as well for gro, ack, remcsum, napi   read only
 
 A tunnel joins under the name of its interface and sends under the name udp.
 The same names stand in the file of segue run, and behind --set at the start.
@@ -192,16 +194,17 @@ runs in it), the next one takes away.
     },
     Page {
         name: "bench",
-        usage: "segue bench lro|ack [OPTION]...",
+        usage: "segue bench lro|ack|napi [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
-            ("segue bench lro --list", "rows, words to choose them by, and time"),
+            ("segue bench napi --list", "rows, words to choose them by, and time"),
         ],
         more: "\
 Hosts in network namespaces, the one under test on a processor of its own; rows
 are measured in turn, medians shown. It needs root, iperf3, tc, two cores, and a
-machine that does nothing else. docs/bench.md says what the figures mean.
+machine that does nothing else; napi is a model and needs none of it. What the
+figures mean is in docs/bench.md.
 ",
     },
     Page {
