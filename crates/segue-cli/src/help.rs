@@ -136,7 +136,9 @@ several are given, all are set or none. A port's name stands for IFNAME:
                                        profile must be lro. Most: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
   net.route.groups                     0 looks each packet's route up by itself
-  net.gso.stats, net.gro.stats, net.ack.stats, net.remcsum.stats   read only
+  net.napi.dev.IFNAME.weight, .budget, .busy_poll_us, .defer_wakeups,
+  .flush_timeout_us                    the poll loop: docs/run.md
+  net.gso.stats, and as well for gro, ack, remcsum, napi   read only
 
 A tunnel joins under the name of its interface and sends under the name udp.
 The same names stand in the file of segue run, and behind --set at the start.
@@ -204,7 +206,7 @@ runs in it), the next one takes away.
     },
     Page {
         name: "bench",
-        usage: "segue bench lro|ack|rco|tunnel [OPTION]...",
+        usage: "segue bench lro|ack|rco|tunnel|napi [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
@@ -215,10 +217,12 @@ lro     receiving: LRO, the kernel with and without GRO
 ack     sending: ACK aggregation
 rco     tunnels with and without remote checksum offload
 tunnel  segue, kernel VXLAN, wireguard-go, fastd, no tunnel
+napi    the LAN78xx driver's two forms, in a model
 
 Hosts in network namespaces, the one under test on a processor of its own; rows
 are measured in turn, medians shown. It needs root, iperf3, tc, two cores, and a
-machine that does nothing else. docs/bench.md says what the figures mean.
+machine that does nothing else; napi is a model and needs none of it. What the
+figures mean is in docs/bench.md.
 ",
     },
     Page {

@@ -65,7 +65,10 @@ pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, E
     let names = [plan.from.name.as_str(), plan.to.name.as_str()];
     let preset =
         names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro || plan.max_acks.is_some())));
-    let all = if plan.route { router::knobs(names, [config; 2]) } else { gateway::knobs(names, [config; 2]) };
+    let all = match plan.route {
+        true => router::knobs(names, [config; 2], BUDGET),
+        false => gateway::knobs(names, [config; 2], BUDGET),
+    };
     prepare(all, &preset, wishes)
 }
 
