@@ -70,9 +70,9 @@ fn a_thousand_tunnels_share_one_socket_and_each_answers_for_itself() {
     let file = directory.file("many.toml");
     std::fs::write(&file, configuration()).unwrap();
     let mut command = ground.a.command(&ground.program);
-    command.args(["run", "-c"]).arg(&file);
+    command.args(["run", "-j", "-c"]).arg(&file);
     let mut process = Process::spawn(command, b"").unwrap();
-    process.wait_for_line("1 instance up", START).unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
+    process.wait_for_line("\"event\":\"ready\"", START).unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
 
     let sockets = ground.a.run("cat", &["/proc/net/udp"]).unwrap();
     let bound = sockets.lines().filter(|line| line.contains(":17C0 ")).count();
