@@ -71,6 +71,7 @@ fn settings(args: &Bench) -> Result<Settings, LabError> {
             (false, false) => Select::Usual,
         },
         rows: args.rows.clone(),
+        link: args.link.clone(),
         quota: args.quota,
         simd: Some(version::simd()),
     })

@@ -57,6 +57,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 1500", "the same in the network namespace red"),
             ("segue gateway eth1 eth2 --ack-aggregation", "fewer pure ACKs for the sender's host"),
+            ("segue gateway eth0 tap:t0 --tap-mtu 9000 --fragment", "datagrams stay whole up to eth0"),
         ],
         more: "\
 Both ways, frames that belong together are joined, trains are handed on whole to
@@ -197,13 +198,18 @@ runs in it), the next one takes away.
     },
     Page {
         name: "bench",
-        usage: "segue bench lro|ack [OPTION]...",
+        usage: "segue bench lro|ack|rco|tunnel [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
-            ("segue bench lro --list", "rows, words to choose them by, and time"),
+            ("segue bench rco --list", "rows, words to choose them by, and time"),
         ],
         more: "\
+lro     receiving: LRO, the kernel with and without GRO
+ack     sending: ACK aggregation
+rco     tunnels with and without remote checksum offload
+tunnel  segue, kernel VXLAN, wireguard-go, fastd, no tunnel
+
 Hosts in network namespaces, the one under test on a processor of its own; rows
 are measured in turn, medians shown. It needs root, iperf3, tc, two cores, and a
 machine that does nothing else. docs/bench.md says what the figures mean.
@@ -234,7 +240,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|set|lab|bench|pcap",
+        usage: "segue schema stat|set|lab|bench|pcap|lan78xx",
         examples: &[
             ("segue schema stat -p", "the schema of segue.stat/1"),
             ("segue schema lab", "of segue.bench/1"),

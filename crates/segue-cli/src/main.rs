@@ -71,7 +71,7 @@ fn start() -> ExitCode {
         }
     };
     let out = Out::new(&cli.common);
-    match run(&cli, &out) {
+    match version::choose_simd().and_then(|()| run(&cli, &out)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Doctor's JSON is complete in itself.

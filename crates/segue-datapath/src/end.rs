@@ -26,8 +26,8 @@ pub(crate) struct End {
     /// header cannot say that an IPv4 identification stands still: a kernel counts it up.
     pub(crate) exact: bool,
     leaving: Leaving,
-    /// Longest IP packet, where this end belongs to a router, which cuts IPv4 packets that are longer.
-    mtu: Option<usize>,
+    /// Longest IP packet, and what happens to longer ones, where that is decided here.
+    mtu: Option<(usize, gso::Fragment)>,
     seen: Seen,
     /// Trains that were cut for the port, the packets and smaller trains that they became, and trains that went whole.
     cut: u64,
@@ -64,14 +64,14 @@ impl End {
     fn limits(&self) -> Limits {
         let limits = self.leaving.narrow(*self.port.limits());
         match self.mtu {
-            Some(mtu) => Limits { mtu, fragment: gso::Fragment::Router, ..limits },
+            Some((mtu, fragment)) => Limits { mtu, fragment, ..limits },
             None => limits,
         }
     }
 
-    /// From here on packets leave as a router sends them: longer ones than `mtu`, in bytes of IP, are fragmented where they may be.
-    pub(crate) fn fragment_to(&mut self, mtu: usize) {
-        self.mtu = Some(mtu);
+    /// From here on packets longer than `mtu`, in bytes of IP, are cut so.
+    pub(crate) fn fragment_to(&mut self, mtu: usize, how: gso::Fragment) {
+        self.mtu = Some((mtu, how));
     }
 
     /// How fragments are numbered; the key should be random.

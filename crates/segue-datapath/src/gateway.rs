@@ -8,6 +8,7 @@ use std::io;
 
 use segue::gro::{self, Gro};
 use segue::gso;
+use segue::hash::Key;
 use segue::reason::Counts;
 use segue::time::Nanos;
 use segue_port::{Page, PagePool, Polled, Port, RxBatch};
@@ -33,6 +34,17 @@ pub struct Side {
     /// are for good. A hold time of 0 ends every train as soon as nothing
     /// more waits.
     pub gro: Option<gro::Config>,
+    /// Longer packets that leave here are fragmented, as their sender would; `None` leaves that to the port, which refuses them.
+    pub fragments: Option<Fragments>,
+}
+
+/// How long packets are fragmented that their sender left whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Fragments {
+    /// Longest IP packet, bytes.
+    pub mtu: usize,
+    /// How fragments are numbered: random.
+    pub key: Key,
 }
 
 /// The knobs that a gateway between ports of these names has, before it is made.
@@ -117,8 +129,17 @@ impl Gateway {
     pub fn new(parts: Parts) -> Gateway {
         let configs = parts.sides.each_ref().map(|side| side.gro);
         let names = parts.sides.each_ref().map(|side| side.name.clone());
+        let make = |side: Side| {
+            let mut end = End::new(side.name, side.port);
+            if let Some(Fragments { mtu, key }) = side.fragments {
+                // Linux marks what it sends whole with DF; nothing else was ever on a path that could be discovered.
+                end.fragment_to(mtu, gso::Fragment::Sender { clears_df: true });
+                end.number_fragments(key);
+            }
+            end
+        };
         let mut made = Gateway {
-            ends: parts.sides.map(|side| End::new(side.name, side.port)),
+            ends: parts.sides.map(make),
             joins: configs.map(|config| config.map(Join::new)),
             entries: Default::default(),
             settings: Settings::new(names, configs, Remcsum::None),

@@ -41,7 +41,7 @@ impl Bench {
     fn gateway(limits: Limits, hold: u64) -> Bench {
         let [(first, a), (second, b)] = [trains(), limits].map(|limits| Memory::port(Carries::Ethernet, limits));
         let gro = Some(gro::Config { hold, ..gro::Config::default() });
-        let side = |name: &str, port| Side { name: name.to_owned(), port, gro };
+        let side = |name: &str, port| Side { name: name.to_owned(), port, gro, fragments: None };
         let sides = [side("in", first), side("out", second)];
         let pipeline = Box::new(Gateway::new(Parts { sides, budget: 64, pages: PagePool::new(256) }));
         Bench::of(pipeline, [a, b], 54)

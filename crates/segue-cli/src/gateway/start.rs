@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 
 use segue::{gro, hash};
-use segue_datapath::gateway::{self, Gateway, Parts, Side};
+use segue_datapath::gateway::{self, Fragments, Gateway, Parts, Side};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
@@ -40,9 +40,12 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
         Ok(port)
     };
     let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
-    let gro = Some(gro_config(plan, flow_key()?));
-    let sides =
-        [Side { name: plan.from.name.clone(), port: from, gro }, Side { name: plan.to.name.clone(), port: to, gro }];
+    let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
+    let side = |end: &End, port| {
+        let fragments = plan.fragment.then_some(Fragments { mtu: end.mtu as usize, key });
+        Side { name: end.name.clone(), port, gro, fragments }
+    };
+    let sides = [side(&plan.from, from), side(&plan.to, to)];
     let pages = match plan.page_bytes {
         0 => PagePool::of_frames(MEMORY / WINDOW),
         bytes => PagePool::with_page_len(MEMORY / bytes, bytes),

@@ -186,7 +186,7 @@ impl Router {
         self.forwarder.routes = tables.routes;
         self.facts = tables.ports;
         for (end, facts) in self.ends.iter_mut().zip(&self.facts) {
-            end.fragment_to(facts.mtu as usize);
+            end.fragment_to(facts.mtu as usize, gso::Fragment::Router);
         }
         self.resolver.forget_permanent();
         let mut ready = Vec::new();

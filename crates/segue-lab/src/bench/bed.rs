@@ -189,6 +189,13 @@ pub(super) fn gateway(
     Ok(process)
 }
 
+/// Seconds of each host's processor so far.
+pub(super) fn cpu_seconds(hosts: [&Host; 2]) -> Result<[f64; 2], LabError> {
+    let read = |host: &Host| host.cpu().map_or(Ok(0.0), |cpu| cpu.seconds());
+    let both = read(hosts[0]).and_then(|first| Ok([first, read(hosts[1])?]));
+    both.map_err(|source| LabError::system("read the CPU time", source))
+}
+
 /// Frames that a device has received.
 pub(super) fn received(host: &Host, device: &str) -> Result<u64, LabError> {
     let text = read(host, "/proc/thread-self/net/dev")?;

@@ -4,7 +4,7 @@
 //! measures once, and takes everything away. [`Bench::run`] measures every point once, then every point once more, so that a
 //! change of the machine's mood meets all alike, and makes a [`Table`] of medians with their spread.
 //!
-//! The parts that points are built of are in `bed`: hosts with a processor of their own, cards, wires, gateways. A new bench
+//! The parts that points are built of are in `bed`: hosts with a processor of their own, cards, wires, gateways; `pair` puts them together. A new bench
 //! is a module with a list of points and a [`Layout`], and a line in [`named`].
 
 mod ack;
@@ -12,6 +12,12 @@ mod bed;
 mod ends;
 mod layout;
 mod lro;
+mod pair;
+mod profile;
+mod rco;
+mod rr;
+mod span;
+mod tunnel;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -27,7 +33,7 @@ pub use self::ends::end;
 pub use self::layout::Layout;
 
 /// Names of all benches.
-pub const NAMES: &[&str] = &["lro", "ack"];
+pub const NAMES: &[&str] = &["lro", "ack", "rco", "tunnel"];
 
 /// How to measure.
 #[derive(Debug, Clone)]
@@ -42,6 +48,8 @@ pub struct Settings {
     pub select: Select,
     /// Words: a point is measured when for one of these its labels have every word of it. Empty: what `select` says.
     pub rows: Vec<String>,
+    /// Only rows of this link, by the word that is their label.
+    pub link: Option<String>,
     /// Per cent of a processor that the host under test may use; all of it when `None`.
     pub quota: Option<u32>,
     /// The caller's word on the SIMD path that segue uses, for the table's machine part.
@@ -68,6 +76,10 @@ pub struct Bench {
     pub title: &'static str,
     /// What is measured.
     points: Vec<Point>,
+    /// The link whose rows are measured where nothing is said about rows.
+    link: Option<&'static str>,
+    /// Whether each host has a processor of its own.
+    pinned: bool,
     /// How the table is written for people.
     pub layout: Layout,
     /// What has to be known about the set-up, for the table's machine part.
@@ -123,6 +135,8 @@ pub fn named(name: &str) -> Result<Bench, LabError> {
     match name {
         "lro" => Ok(lro::bench()),
         "ack" => Ok(ack::bench()),
+        "rco" => Ok(rco::bench()),
+        "tunnel" => Ok(tunnel::bench()),
         _ => Err(LabError::Usage(format!("`{name}` is not one of {}", NAMES.join(", ")))),
     }
 }
@@ -135,15 +149,21 @@ impl Bench {
             Select::Usual => Part::Usual,
             Select::All => Part::Rest,
         };
-        let wanted = |point: &&Point| match settings.rows.is_empty() {
-            true => point.part <= widest,
-            false => settings.rows.iter().any(|words| point.has(words)),
+        let own = self.link.filter(|_| settings.rows.is_empty() && settings.select != Select::All);
+        let link = settings.link.as_deref().or(own);
+        let wanted = |point: &&Point| {
+            let chosen = match settings.rows.is_empty() {
+                true => point.part <= widest,
+                false => settings.rows.iter().any(|words| point.has(words)),
+            };
+            chosen && link.is_none_or(|link| point.labels.find("link").is_some_and(|own| own == link))
         };
         let chosen: Vec<&Point> = self.points.iter().filter(wanted).collect();
         if chosen.is_empty() {
-            let rows = settings.rows.join("`, `");
-            let known = self.words().join(" ");
-            return Err(LabError::Usage(format!("no row of bench {} has `{rows}`; the words are: {known}", self.name)));
+            let wanted: Vec<&str> = settings.rows.iter().chain(&settings.link).map(String::as_str).collect();
+            let (wanted, known) = (wanted.join("`, `"), self.words().join(" "));
+            let text = format!("no row of bench {} has `{wanted}`; the words are: {known}", self.name);
+            return Err(LabError::Usage(text));
         }
         Ok(chosen)
     }
@@ -221,10 +241,8 @@ impl Bench {
     }
 
     fn machine(&self, settings: &Settings, site: &Site) -> Machine {
-        let mut machine = match Cpu::on_core(site.test_core, None) {
-            Ok(cpu) => Machine::here(&cpu),
-            Err(_) => Machine::here(&Cpu::new()),
-        };
+        let cpu = if self.pinned { Cpu::on_core(site.test_core, None).ok() } else { None };
+        let mut machine = Machine::here(&cpu.unwrap_or_default());
         let more = &mut machine.more;
         if let Some(version) = segue_version(&site.segue) {
             more.push("segue", version);
@@ -232,8 +250,10 @@ impl Bench {
         if let Some(simd) = &settings.simd {
             more.push("simd", simd.as_str());
         }
-        more.push("load_core", site.load_core);
-        more.push("test_core", site.test_core);
+        if self.pinned {
+            more.push("load_core", site.load_core);
+            more.push("test_core", site.test_core);
+        }
         if let Some(quota) = settings.quota {
             more.push("quota_percent", quota);
         }
@@ -331,7 +351,7 @@ mod tests {
 
     fn settings(rows: &[&str], select: Select) -> Settings {
         let rows = rows.iter().map(ToString::to_string).collect();
-        Settings { segue: "segue".into(), runs: 5, seconds: 2, select, rows, quota: None, simd: None }
+        Settings { segue: "segue".into(), runs: 5, seconds: 2, select, rows, link: None, quota: None, simd: None }
     }
 
     #[test]
