@@ -83,7 +83,9 @@ fn received(host: &Host) -> u64 {
 }
 
 fn counter(stat: &Stat, key: &str) -> u64 {
-    stat.json()["ports"]["udp"]["numbers"][key].as_u64().unwrap_or_else(|| panic!("no {key} in {}", stat.json()["ports"]["udp"]))
+    stat.json()["ports"]["udp"]["numbers"][key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {key} in {}", stat.json()["ports"]["udp"]))
 }
 
 fn three_ends(name: &str, outer: Family) {
