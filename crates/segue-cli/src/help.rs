@@ -82,7 +82,7 @@ a buffer of its own (frame). Frames longer than a page cross pages.
 
 With --route, IN and OUT are interfaces with addresses, the kernel must not
 forward between them, and it is the kernel's routes that packets follow. The
-address of --nat is one that no host has. NAT refuses fragments, by name.
+address of --nat is one that no host has. docs/gateway.md has the rest.
 
 Signals, exit status and control socket: as with segue tunnel.
 ",
@@ -104,7 +104,12 @@ is not well or nothing runs. Units are SI: kB is 1000 bytes.
         name: "nat",
         usage: "segue nat [NAME] [OPTION]...",
         examples: &[("segue nat gw0", "the mappings of gw0"), ("segue nat -j", "those of all gateways")],
-        more: "Counts are packets, a train counting one.\n",
+        more: "\
+A mapping is an inside port and the outside port that stands for it. Static ones
+are of --forward. idle s is the time since its last packet: UDP is forgotten
+after 300 s, ICMP after 60, TCP after 7440 s when open, 240 otherwise.
+Counts are packets, a train counting one.
+",
     },
     Page {
         name: "set",
@@ -130,7 +135,10 @@ several are given, all are set or none. A port's name stands for IFNAME:
   net.ack.dev.IFNAME.enable_ack        1 collapses those that come in there; the
                                        profile must be lro. Most: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
-  net.gso.stats, net.gro.stats, net.ack.stats, net.remcsum.stats   read only
+  net.route.groups                     0 looks each packet's route up by itself
+  net.napi.dev.IFNAME.weight, .budget, .busy_poll_us, .defer_wakeups,
+  .flush_timeout_us                    the poll loop: docs/run.md
+  net.gso.stats, and as well for gro, ack, remcsum, napi   read only
 
 A tunnel joins under the name of its interface and sends under the name udp.
 The same names stand in the file of segue run, and behind --set at the start.
@@ -198,7 +206,7 @@ runs in it), the next one takes away.
     },
     Page {
         name: "bench",
-        usage: "segue bench lro|ack|rco|tunnel [OPTION]...",
+        usage: "segue bench lro|ack|rco|tunnel|napi [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
@@ -209,10 +217,12 @@ lro     receiving: LRO, the kernel with and without GRO
 ack     sending: ACK aggregation
 rco     tunnels with and without remote checksum offload
 tunnel  segue, kernel VXLAN, wireguard-go, fastd, no tunnel
+napi    the LAN78xx driver's two forms, in a model
 
 Hosts in network namespaces, the one under test on a processor of its own; rows
 are measured in turn, medians shown. It needs root, iperf3, tc, two cores, and a
-machine that does nothing else. docs/bench.md says what the figures mean.
+machine that does nothing else; napi is a model and needs none of it. What the
+figures mean is in docs/bench.md.
 ",
     },
     Page {
@@ -240,7 +250,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|set|lab|bench|pcap|lan78xx",
+        usage: "segue schema stat|set|nat|lab|bench|pcap|lan78xx",
         examples: &[
             ("segue schema stat -p", "the schema of segue.stat/1"),
             ("segue schema lab", "of segue.bench/1"),

@@ -29,6 +29,8 @@ pub enum Group {
     Gso,
     /// Remote checksum offload.
     Remcsum,
+    /// The polls of one port.
+    Napi,
     /// Numbers of the worker: polls, full budgets, wake-ups.
     Worker,
 }

@@ -13,11 +13,27 @@ use crate::pipeline::Interest;
 #[derive(Debug, Default)]
 pub(crate) struct PollSet {
     fds: Vec<libc::pollfd>,
+    /// The place of each among all that were added, those without a wish included.
+    places: Vec<usize>,
+    added: usize,
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// The descriptor that was added first.
+    Stop,
+    /// Others.
+    Ports,
+    /// The time, or a signal.
+    Time,
 }
 
 impl PollSet {
     pub(crate) fn clear(&mut self) {
         self.fds.clear();
+        self.places.clear();
+        self.added = 0;
     }
 
     pub(crate) fn add(&mut self, interest: &Interest<'_>) {
@@ -25,15 +41,23 @@ impl PollSet {
         let write = if interest.write { libc::POLLOUT } else { 0 };
         if read | write != 0 {
             self.fds.push(libc::pollfd { fd: interest.fd.as_raw_fd(), events: read | write, revents: 0 });
+            self.places.push(self.added);
         }
+        self.added += 1;
+    }
+
+    /// The places of those that are ready, counted from the second that was added.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = usize> + '_ {
+        let ready = self.fds.iter().zip(&self.places).filter(|(fd, _)| fd.revents != 0);
+        ready.filter_map(|(_, place)| place.checked_sub(1))
     }
 
     pub(crate) fn add_read(&mut self, fd: BorrowedFd<'_>) {
         self.add(&Interest { fd, read: true, write: false });
     }
 
-    /// Waits until something is ready or the time is over. `Ok(true)` when the first descriptor added is readable.
-    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+    /// Waits until something is ready or the time is over.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Woken> {
         let spec = timeout.map(|t| libc::timespec {
             tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: libc::c_long::from(t.subsec_nanos() as i32),
@@ -45,9 +69,15 @@ impl PollSet {
         let result = unsafe { libc::ppoll(self.fds.as_mut_ptr(), count, spec, std::ptr::null()) };
         if result < 0 {
             let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
+            self.fds.iter_mut().for_each(|fd| fd.revents = 0);
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(Woken::Time) } else { Err(error) };
         }
-        Ok(self.fds.first().is_some_and(|fd| fd.revents != 0))
+        let stop = self.fds.first().is_some_and(|fd| fd.revents != 0);
+        Ok(match (stop, result) {
+            (true, _) => Woken::Stop,
+            (false, 0) => Woken::Time,
+            (false, _) => Woken::Ports,
+        })
     }
 }
 

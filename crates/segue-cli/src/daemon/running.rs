@@ -216,6 +216,7 @@ fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
         }
         Group::Gso => &mut port.gso,
         Group::Remcsum => &mut port.remcsum,
+        Group::Napi => &mut port.napi,
         Group::Port | Group::Worker => &mut port.numbers,
         Group::Drops => &mut port.drops,
         Group::Flushes => &mut port.flushes,

@@ -6,7 +6,8 @@ use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use segue::gro;
-use segue_datapath::gateway::{Gateway, Parts, Side as Way};
+use segue_datapath::gateway::{self, Gateway, Parts, Side as Way};
+use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState};
 use segue_lan78xx::model::{Config as ModelConfig, Model};
@@ -330,6 +331,11 @@ impl Daemon for Plan {
         };
         let assemble = move || -> Result<Box<dyn Pipeline>, Error> { Ok(Box::new(Gateway::new(parts))) };
         Ok(Opened { offloads, teller: None, assemble: Box::new(assemble) })
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        let gro = self.config(Speed::Super).gro.then(gro::Config::default);
+        Ok(gateway::knobs([ADAPTER, &self.tap.name], [gro, None], BUDGET))
     }
 
     fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {

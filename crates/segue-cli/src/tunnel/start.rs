@@ -261,7 +261,7 @@ pub(crate) fn knobs<'a>(
     let Some(first) = plans.clone().next() else { return Ok(Knobs::default()) };
     let gro = gro_config(first, insides.len(), gro::Config::default().key);
     let remcsum = plans.clone().any(Plan::leaves_checksums);
-    let knobs = tunnel::knobs(&insides, outside_name(first), Some(gro), remcsum);
+    let knobs = tunnel::knobs(&insides, outside_name(first), Some(gro), remcsum, BUDGET);
     let preset: Vec<_> =
         plans.map(|plan| (format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))).collect();
     prepare(knobs, &preset, wishes)

@@ -71,7 +71,7 @@ impl Bench {
             models.push(usb.local.clone());
             let mut driver = Driver::open(usb, config).unwrap();
             driver.up().unwrap();
-            Side { name: name.to_owned(), port: Box::new(driver), gro }
+            Side { name: name.to_owned(), port: Box::new(driver), gro, fragments: None }
         });
         let gateway = Gateway::new(Parts { sides, budget: 256, pages: PagePool::new(PAGES) });
         let mut bench = Bench {

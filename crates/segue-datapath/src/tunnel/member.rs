@@ -74,9 +74,10 @@ impl Member {
         }
     }
 
-    /// Reads what waits inside and puts it into the tunnel.
-    pub(super) fn read(&mut self, common: &mut Common, now: Nanos) -> io::Result<Polled> {
-        let polled = self.inside.port.receive(&mut common.rx, common.budget)?;
+    /// Reads what waits inside, at most `left` packets, which becomes what is left of it, and puts it into the tunnel.
+    pub(super) fn read(&mut self, common: &mut Common, now: Nanos, left: &mut usize) -> io::Result<Polled> {
+        let polled = self.inside.poll(&mut common.rx, left)?;
+        common.taken += common.rx.packets.len() as u64;
         if common.rx.packets.is_empty() {
             return Ok(polled);
         }
@@ -246,10 +247,11 @@ impl Member {
     /// Goes by the settings. What is held becomes ready.
     pub(super) fn settle(&mut self, settings: &Settings) {
         self.inside.leave(settings.leaving[0]);
+        self.inside.polls.weight = settings.sharing.weights[0] as usize;
         (self.inward.cuts, self.outward.cuts) = (settings.cuts(0), settings.cuts(1));
         if let (Some(gro), Some(joining)) = (&mut self.gro, &settings.joining[0]) {
             self.joins = joining.on;
-            gro.reconfigure(joining.config(&settings.protocols, joining.hold()));
+            gro.reconfigure(joining.config(&settings.protocols, settings.sharing.hold(joining.hold())));
         }
         if let Remcsum::Can(on) = settings.remcsum {
             self.encap.set_remcsum(on);

@@ -25,6 +25,7 @@ use crate::board::{Group, Sink, Stage};
 use crate::end::End;
 use crate::entry::{Cut, Seen};
 use crate::knobs::{Dial, Knobs};
+use crate::napi::{Pace, Turns};
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys::Ready;
 use crate::tuning::{Remcsum, Settings};
@@ -39,10 +40,10 @@ segue::reasons! {
 }
 
 /// The knobs that tunnels between ports of these names have, before they are made; `remcsum` where one of them is made with
-/// remote checksum offload.
-pub fn knobs(insides: &[&str], outside: &str, gro: Option<gro::Config>, remcsum: bool) -> Knobs {
+/// remote checksum offload, `budget` as in [`Outside`].
+pub fn knobs(insides: &[&str], outside: &str, gro: Option<gro::Config>, remcsum: bool, budget: usize) -> Knobs {
     let remcsum = if remcsum { Remcsum::Can(true) } else { Remcsum::Never };
-    let settings = |inside: &&str| Settings::new([*inside, outside].map(str::to_owned), [gro, None], remcsum);
+    let settings = |inside: &&str| Settings::new([*inside, outside].map(str::to_owned), [gro, None], remcsum, budget);
     // Joining goes by the name of the port at which trains appear, as its counters do.
     let mut all: Vec<Settings> = insides.iter().map(settings).collect();
     Knobs::list(|dial| tune(&mut all, dial))
@@ -64,7 +65,7 @@ pub struct Outside {
     pub port: Box<dyn Port>,
     /// What the port vouches for on every datagram it delivers that carries a remote checksum option.
     pub csum: OuterCsum,
-    /// Packets or bursts taken from one port in one round.
+    /// Packets or bursts taken from one port in one round: the weight that all begin with.
     pub budget: usize,
     /// Most pages of memory to receive into.
     pub pages: usize,
@@ -119,6 +120,11 @@ pub struct Tunnel {
     blocked: Vec<usize>,
     /// Which of several are to be read; without it all of them are.
     ready: Option<Ready>,
+    turns: Turns,
+    /// The tunnel whose turn it is among those that are to be read.
+    turn: usize,
+    /// One of several that are to be read woke the loop.
+    woken: bool,
 }
 
 /// What all tunnels have in common, with what is counted for all together under the name of the outside port.
@@ -126,7 +132,8 @@ struct Common {
     outside: End,
     rx: RxBatch,
     outer_csum: OuterCsum,
-    budget: usize,
+    /// Packets and bursts taken from all ports.
+    taken: u64,
     /// Packets sent and received whose checksum is left to the far end.
     remote: Remote,
     /// What the stages saw.
@@ -167,7 +174,12 @@ impl Tunnel {
         let can = parts.iter_mut().filter_map(|parts| parts.encap.set_remcsum(true).then_some(())).count() > 0;
         let remcsum = if can { Remcsum::Can(true) } else { Remcsum::Never };
         let settings = parts.iter().map(|parts| {
-            Settings::new([&parts.inside_name, &outside.name].map(String::clone), [parts.gro, None], remcsum)
+            Settings::new(
+                [&parts.inside_name, &outside.name].map(String::clone),
+                [parts.gro, None],
+                remcsum,
+                outside.budget,
+            )
         });
         let settings = settings.collect();
         let mut first_peer = 0;
@@ -186,7 +198,7 @@ impl Tunnel {
                 outside: End::new(outside.name, outside.port),
                 rx: RxBatch::new(outside.pages),
                 outer_csum: outside.csum,
-                budget: outside.budget.max(1),
+                taken: 0,
                 remote: Remote::default(),
                 unwrapped: Seen::default(),
                 joined: Seen::default(),
@@ -204,13 +216,16 @@ impl Tunnel {
             ready: if members.len() > 1 { Ready::new(members.iter().map(|m| m.inside.port.fd())).ok() } else { None },
             settings,
             members,
+            turns: Turns::default(),
+            turn: 0,
+            woken: false,
         };
         made.settle();
         made
     }
 
-    /// From the inside ports to the outside port.
-    fn outward(&mut self, now: Nanos) -> io::Result<Polled> {
+    /// From the inside ports to the outside port, at most `left` packets, which becomes what is left of it.
+    fn outward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         let Tunnel { common, members, ready, .. } = self;
         if common.outside.blocked {
             common.outside.transmit(&mut common.rx, &mut members[0].split_drops)?;
@@ -222,28 +237,37 @@ impl Tunnel {
             Some(ready) => ready.poll()?,
             None => (members.len(), false),
         };
-        for at in 0..count {
-            let at = ready.as_ref().map_or(at, |ready| ready.at(at));
+        let woken = std::mem::take(&mut self.woken);
+        let first = self.turn;
+        // Those before the one whose turn it is come last.
+        let turns = (0..2 * count).filter_map(|place| {
+            let at = ready.as_ref().map_or(place % count, |ready| ready.at(place % count));
+            ((at >= first) == (place < count)).then_some(at)
+        });
+        for at in turns {
             let Some(member) = members.get_mut(at) else { continue };
-            more |= member.read(common, now)? != Polled::Idle;
+            if *left == 0 || common.outside.blocked {
+                // The rest is as ready the next time.
+                (self.turn, more) = (at, true);
+                break;
+            }
+            member.inside.polls.wake_ups += u64::from(woken);
+            more |= member.read(common, now, left)? != Polled::Idle;
             if member.inside.blocked && !self.blocked.contains(&at) {
                 self.blocked.push(at);
-            }
-            if common.outside.blocked {
-                // The rest is as ready the next time.
-                break;
             }
         }
         Ok(if more { Polled::More } else { Polled::Idle })
     }
 
-    /// From the outside port to the inside ports.
-    fn inward(&mut self, now: Nanos) -> io::Result<Polled> {
+    /// From the outside port to the inside ports, at most `left` bursts, which becomes what is left of it.
+    fn inward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         self.unblock()?;
         if !self.blocked.is_empty() {
             return Ok(Polled::Idle);
         }
-        let polled = self.common.outside.port.receive(&mut self.common.rx, self.common.budget)?;
+        let polled = self.common.outside.poll(&mut self.common.rx, left)?;
+        self.common.taken += self.common.rx.bursts.len() as u64;
         while let Some(burst) = self.common.rx.bursts.pop_front() {
             self.take_apart(&burst, now);
         }
@@ -297,6 +321,7 @@ impl Tunnel {
     /// Goes by the settings. What is held leaves first.
     fn settle(&mut self) {
         self.common.outside.leave(self.settings[0].leaving[1]);
+        self.common.outside.polls.weight = self.settings[0].sharing.weights[1] as usize;
         for (at, (member, settings)) in self.members.iter_mut().zip(&self.settings).enumerate() {
             member.settle(settings);
             if !member.is_due {
@@ -309,12 +334,15 @@ impl Tunnel {
 
 impl Pipeline for Tunnel {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
-        let out = self.outward(now)?;
-        let inn = self.inward(now)?;
+        let mut turns = self.turns;
+        let more = turns.round(self.settings[0].sharing.budget, |from, left| match from {
+            0 => self.outward(now, left),
+            _ => self.inward(now, left),
+        })?;
+        self.turns = turns;
         // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
         // which is at once.
         let blocked = !self.blocked.is_empty() || self.common.outside.blocked;
-        let more = out != Polled::Idle || inn != Polled::Idle;
         Ok(if more && !blocked { Round::More } else { Round::Idle })
     }
 
@@ -327,6 +355,26 @@ impl Pipeline for Tunnel {
         self.blocked.iter().for_each(|&at| self.members[at].inside.wait_to_write(wait));
         outside.wait_to_read(!self.blocked.is_empty(), wait);
         outside.wait_to_write(wait);
+    }
+
+    fn woken(&mut self, place: usize) {
+        let insides = if self.ready.is_some() { 1 } else { self.members.len() };
+        match self.members.get_mut(place) {
+            _ if place == insides + self.blocked.len() => self.common.outside.woken(0),
+            _ if place >= insides => {}
+            // Which of them it was shows when they are read.
+            _ if self.ready.is_some() => self.woken = true,
+            Some(member) => member.inside.woken(0),
+            None => {}
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        self.settings[0].sharing.pace()
+    }
+
+    fn taken(&self) -> u64 {
+        self.common.taken
     }
 
     fn deadline(&self) -> Option<Nanos> {
