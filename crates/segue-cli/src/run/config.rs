@@ -74,6 +74,11 @@ impl Unit {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
 
+    /// How many tunnels or gateways it is.
+    pub(super) fn members(&self) -> usize {
+        1 + self.tokens.iter().filter(|token| token.text == parse::ALSO).count()
+    }
+
     /// The knobs that it sets.
     pub(super) fn wishes(&self) -> Vec<(String, String)> {
         self.wishes.iter().map(|wish| (wish.name.text.clone(), wish.value.text.clone())).collect()
