@@ -148,9 +148,7 @@ impl Gateway {
 
     /// From one end to the other, at most `left` packets, which becomes what is left of it.
     fn forward(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
-        let Gateway {
-            ends: [first, second], joins, entries, split_drops: [first_drops, second_drops], rx, ..
-        } = self;
+        let Gateway { ends: [first, second], joins, entries, split_drops: [first_drops, second_drops], rx, .. } = self;
         let (from, join, entry, to, drops) = match from {
             0 => (first, &mut joins[0], &mut entries[1], second, second_drops),
             _ => (second, &mut joins[1], &mut entries[0], first, first_drops),

@@ -66,7 +66,8 @@ impl Sharing {
         let packets = |name, help| Knob::number(name, (1, MOST), "packets", help);
         dial.number(|| packets(all("budget"), "most packets of all ports together in a round"), &mut self.budget);
         for (name, weight) in names.iter().zip(&mut self.weights) {
-            let knob = || packets(all(&format!("dev.{name}.weight")), "most packets that one poll takes from this port");
+            let knob =
+                || packets(all(&format!("dev.{name}.weight")), "most packets that one poll takes from this port");
             dial.number(knob, weight);
         }
         let us = |key, help| Knob::number(all(key), (0, LONGEST_US), "us", help);

@@ -39,12 +39,7 @@ pub(crate) enum Remcsum {
 
 impl Settings {
     /// `weight`: packets of one poll of each port.
-    pub(crate) fn new(
-        names: [String; 2],
-        gro: [Option<gro::Config>; 2],
-        remcsum: Remcsum,
-        weight: usize,
-    ) -> Settings {
+    pub(crate) fn new(names: [String; 2], gro: [Option<gro::Config>; 2], remcsum: Remcsum, weight: usize) -> Settings {
         let (protocols, leaving) = (Protocols::default(), [Leaving::default(); 2]);
         let (joining, sharing) = (gro.map(|config| config.map(Joining::new)), Sharing::new(weight));
         Settings { names, protocols, leaving, joining, remcsum, sharing }

@@ -83,10 +83,8 @@ fn port() -> (Box<dyn Port>, End) {
 fn gateway(weight: usize) -> (Gateway, [End; 2]) {
     let (ports, ends): (Vec<_>, Vec<_>) = [port(), port()].into_iter().unzip();
     let mut names = ["in", "out"].into_iter();
-    let sides: Vec<Side> = ports
-        .into_iter()
-        .map(|port| Side { name: names.next().unwrap().to_owned(), port, gro: None })
-        .collect();
+    let sides: Vec<Side> =
+        ports.into_iter().map(|port| Side { name: names.next().unwrap().to_owned(), port, gro: None }).collect();
     let sides = sides.try_into().unwrap_or_else(|_| panic!("two sides"));
     let made = Gateway::new(Parts { sides, budget: weight, pages: PagePool::new(1024) });
     (made, ends.try_into().unwrap_or_else(|_| panic!("two ends")))

@@ -22,8 +22,7 @@ pub enum Form {
 
 impl Form {
     /// All of them, in the order of the patch set.
-    pub const ALL: [Form; 6] =
-        [Form::Standard, Form::TxPool, Form::RxPool, Form::Gro, Form::Napi, Form::NapiAlone];
+    pub const ALL: [Form; 6] = [Form::Standard, Form::TxPool, Form::RxPool, Form::Gro, Form::Napi, Form::NapiAlone];
 
     /// Its name, one word.
     pub const fn name(self) -> &'static str {

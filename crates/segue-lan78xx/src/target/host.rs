@@ -318,9 +318,7 @@ impl Host {
         let mut packet = self.rx.pool.take();
         packet.load(Frag::all(page.freeze(frame.len())), Start::Ethernet, &Tunnels::NONE);
         packet.offload.unit = match size {
-            Some(size) => {
-                Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind: GsoKind::Tcp, size, fixed_ids: 0 } }
-            }
+            Some(size) => Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind: GsoKind::Tcp, size, fixed_ids: 0 } },
             None => Unit::Whole(Csum::Partial),
         };
         if let Err((packet, _)) = self.tx.push(packet, self.driver.limits()) {
