@@ -249,6 +249,8 @@ impl Bench {
         }
         let mut table = Table::new(self.name, self.machine(settings, &site));
         if !self.has_hosts() {
+            // Nothing of it depends on this machine.
+            table.machine.cpu_method = "prices of work in a model".into();
             napi::prices(&site)?.into_iter().for_each(|(name, fact)| table.machine.more.push(&name, fact));
         }
         for lane in lanes {
