@@ -151,11 +151,14 @@ pub(crate) struct Gateway {
     /// MTU of a TAP that is made; else the other side's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_521))]
     pub(crate) tap_mtu: Option<u32>,
+    /// Fragment for the side with the smaller MTU what is longer
+    #[arg(long, conflicts_with = "route")]
+    pub(crate) fragment: bool,
     /// Forward at layer 3, by the kernel's routes
     #[arg(long)]
     pub(crate) route: bool,
     /// With --route: IPv4 leaves OUT from this address
-    #[arg(long, value_name = "ADDRESS", requires = "route")]
+    #[arg(long, value_name = "ADDRESS", requires = "route", value_parser = crate::gateway::route::parse_nat)]
     pub(crate) nat: Option<Ipv4Addr>,
     /// With --nat: tcp:PORT=ADDRESS:PORT or udp:, inwards
     #[arg(long, value_name = "RULE", requires = "nat", value_parser = crate::gateway::route::parse_forward)]
@@ -273,7 +276,7 @@ pub(crate) struct Lab {
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
     /// Which one
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack", "rco", "tunnel"]))]
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack", "rco", "tunnel", "napi"]))]
     pub(crate) name: Option<String>,
     /// Every row
     #[arg(long, conflicts_with = "quick")]
@@ -287,10 +290,10 @@ pub(crate) struct Bench {
     /// Only rows of this link, as nic-csum or 10gbit
     #[arg(long, value_name = "LINK")]
     pub(crate) link: Option<String>,
-    /// Measurements of each row, 5 when not given
+    /// Measurements of each row, 5 when not given; napi 2
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: Option<u32>,
-    /// Seconds of one measurement, 2 when not given
+    /// Seconds of one measurement, 2 when not given; napi 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: Option<u32>,
     /// Per cent of its processor that the host under test may use
@@ -311,7 +314,7 @@ pub(crate) struct Bench {
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "lab", "bench", "pcap"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "nat", "lab", "bench", "pcap", "lan78xx"]))]
     pub(crate) of: Option<String>,
 }
 

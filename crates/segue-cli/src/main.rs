@@ -29,6 +29,7 @@ mod stat;
 mod sys;
 mod system;
 mod tap;
+mod target;
 mod tunnel;
 mod units;
 mod usage;

@@ -139,3 +139,26 @@ fn a_bench_says_how_large_it_is_and_which_words_its_rows_have() {
     assert!(wrong.code == Some(2) && wrong.stderr.contains("`copper`"), "{wrong:?}");
     assert_eq!(segue("bench").code, Some(2));
 }
+
+#[test]
+fn bench_napi_has_the_published_cells_beside_a_model_that_depends_on_no_machine() {
+    let run = |words: &str| segue(&format!("bench napi {words} --progress never -j"));
+    let ran = run("--quick");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let table = ran.json();
+    let rows = table["rows"].as_array().unwrap();
+    let of = |form: &str| rows.iter().find(|row| row["case"]["form"] == form).unwrap_or_else(|| panic!("{table}"));
+    let (standard, napi) = (of("standard"), of("napi"));
+    assert_eq!((&standard["seed"]["gbps"], &napi["seed"]["gbps"]), (&0.683.into(), &0.942.into()));
+    // The one cell that the target was fitted to, and the direction of the other one.
+    assert!((median(standard, "gbps") - 0.683).abs() < 0.01, "{standard}");
+    assert!(median(napi, "gbps") > 0.9 && median(napi, "urbs_per_s") < median(standard, "urbs_per_s"), "{napi}");
+    for fact in ["prices", "rpi4", "nitrogen8m", "compaq", "dell", "wire", "load"] {
+        assert!(table["machine"][fact].is_string(), "{fact}: {table}");
+    }
+    assert_eq!(run("--quick").json()["rows"], table["rows"], "the same figures again");
+    let text = segue("bench napi --quick --progress never").stdout;
+    assert!(text.lines().all(|line| line.is_ascii() && line.len() <= 80), "{text}");
+    assert!(text.contains("683 80.1") && text.contains("x1.379"), "{text}");
+    assert_eq!(segue("bench --end 'target tcp-tx rpi5 napi 1 10 100'").code, Some(2));
+}

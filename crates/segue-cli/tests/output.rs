@@ -152,7 +152,7 @@ fn closed_standard_streams_are_no_fault() {
 
 #[test]
 fn every_command_that_prints_data_has_j_and_p() {
-    for line in ["", "stat", "doctor", "--version", "schema stat", "schema set", "schema lab"] {
+    for line in ["", "stat", "doctor", "--version", "schema stat", "schema set", "schema lab", "schema lan78xx"] {
         let json = segue(&format!("{line} -j"));
         let value = json.json();
         assert_eq!(json.stdout.lines().count(), 1, "segue {line} -j");

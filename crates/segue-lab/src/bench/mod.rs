@@ -12,6 +12,7 @@ mod bed;
 mod ends;
 mod layout;
 mod lro;
+mod napi;
 mod pair;
 mod profile;
 mod rco;
@@ -33,7 +34,7 @@ pub use self::ends::end;
 pub use self::layout::Layout;
 
 /// Names of all benches.
-pub const NAMES: &[&str] = &["lro", "ack", "rco", "tunnel"];
+pub const NAMES: &[&str] = &["lro", "ack", "rco", "tunnel", "napi"];
 
 /// How to measure.
 #[derive(Debug, Clone)]
@@ -122,6 +123,8 @@ enum Sample {
 #[derive(Debug)]
 struct Site {
     segue: PathBuf,
+    /// The round, from 1.
+    run: u32,
     seconds: u32,
     quota: Option<u32>,
     /// The processor of the host that makes the load.
@@ -137,6 +140,7 @@ pub fn named(name: &str) -> Result<Bench, LabError> {
         "ack" => Ok(ack::bench()),
         "rco" => Ok(rco::bench()),
         "tunnel" => Ok(tunnel::bench()),
+        "napi" => Ok(napi::bench()),
         _ => Err(LabError::Usage(format!("`{name}` is not one of {}", NAMES.join(", ")))),
     }
 }
@@ -168,6 +172,16 @@ impl Bench {
         Ok(chosen)
     }
 
+    /// Whether rows are measured with hosts in namespaces, and not in a model.
+    pub fn has_hosts(&self) -> bool {
+        self.name != "napi"
+    }
+
+    /// Runs and seconds where nobody says how many.
+    pub fn usual(&self) -> (u32, u32) {
+        if self.has_hosts() { (5, 2) } else { (2, 1) }
+    }
+
     /// Every word that a row can be chosen by.
     pub fn words(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
@@ -182,7 +196,14 @@ impl Bench {
     /// How many rows there are to choose from, and how long measuring the chosen ones will take about.
     pub fn size(&self, settings: &Settings) -> Result<(usize, Duration), LabError> {
         let rows = self.chosen(settings)?.len();
-        Ok((rows, each(settings) * settings.runs * u32::try_from(rows).unwrap_or(u32::MAX)))
+        Ok((rows, self.each(settings) * settings.runs * u32::try_from(rows).unwrap_or(u32::MAX)))
+    }
+
+    /// What one measurement takes, with building and taking away.
+    fn each(&self, settings: &Settings) -> Duration {
+        let seconds = u64::from(settings.seconds) * 1000;
+        // The model is faster than what it stands for.
+        Duration::from_millis(if self.has_hosts() { seconds + 1000 } else { seconds })
     }
 
     /// Measures the chosen points and makes the table. Nothing stays behind, whatever comes out.
@@ -191,18 +212,21 @@ impl Bench {
         if let Some((name, value, most)) = limits.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
             return Err(LabError::Usage(format!("--{name} {value} is not within 1..={most}")));
         }
-        require(&["ip", "ethtool", "iperf3", "tc"])?;
+        if self.has_hosts() {
+            require(&["ip", "ethtool", "iperf3", "tc"])?;
+        }
         let chosen = self.chosen(settings)?;
-        let site = Site::new(settings)?;
+        let mut site = Site::new(settings)?;
         let mut lanes: Vec<Lane<'_>> = chosen.into_iter().map(Lane::new).collect();
         let (runs, begin) = (settings.runs, Instant::now());
         let (mut done, mut total) = (0, lanes.len() * runs as usize);
         for run in 1..=runs {
+            site.run = run;
             for lane in lanes.iter_mut().filter(|lane| lane.skipped.is_none()) {
                 interrupt::check()?;
                 let each = match u32::try_from(done) {
                     Ok(done @ 1..) => begin.elapsed() / done,
-                    _ => each(settings),
+                    _ => self.each(settings),
                 };
                 let left = |done: usize| each * u32::try_from(total.saturating_sub(done)).unwrap_or(u32::MAX);
                 let case = lane.point.name();
@@ -224,6 +248,9 @@ impl Bench {
             }
         }
         let mut table = Table::new(self.name, self.machine(settings, &site));
+        if !self.has_hosts() {
+            napi::prices(&site)?.into_iter().for_each(|(name, fact)| table.machine.more.push(&name, fact));
+        }
         for lane in lanes {
             match &lane.skipped {
                 Some(reason) => {
@@ -237,7 +264,8 @@ impl Bench {
 
     /// The table for people.
     pub fn text(&self, table: &Table) -> String {
-        self.layout.text(table)
+        let effects = if self.has_hosts() { String::new() } else { napi::effects(table) };
+        self.layout.text(table) + &effects
     }
 
     fn machine(&self, settings: &Settings, site: &Site) -> Machine {
@@ -264,11 +292,6 @@ impl Bench {
         }
         machine
     }
-}
-
-/// What one measurement takes, with building and taking away.
-fn each(settings: &Settings) -> Duration {
-    Duration::from_millis(u64::from(settings.seconds) * 1000 + 1000)
 }
 
 fn of_point(error: LabError, case: &str) -> LabError {
@@ -341,7 +364,7 @@ impl Site {
         }
         let segue = bed::program(&settings.segue)?;
         let Settings { seconds, quota, .. } = *settings;
-        Ok(Site { segue, seconds, quota, load_core, test_core })
+        Ok(Site { segue, run: 1, seconds, quota, load_core, test_core })
     }
 }
 

@@ -9,6 +9,7 @@
 //! and IPv6 in IP on the way in, and a sender on the same host leaves checksums unfinished
 //! ([`Config::unfinished`](segue::encap::Config::unfinished)).
 
+use std::collections::HashMap;
 use std::io;
 use std::mem::swap;
 use std::net::{IpAddr, SocketAddr};
@@ -47,6 +48,8 @@ pub struct RawConfig {
 #[derive(Debug)]
 pub struct RawPort {
     port: UdpPort,
+    /// At least one: there is a socket for each.
+    protocols: &'static [u8],
     /// The second receiving socket, and how many packets it has lost.
     other: Option<(OwnedFd, u32)>,
     /// Readable when one of both is.
@@ -91,6 +94,7 @@ impl RawPort {
         let port = UdpPort {
             config: as_udp,
             peers: vec![peer],
+            askers: HashMap::new(),
             rx,
             strips: config.local.is_ipv4(),
             listen,
@@ -108,7 +112,7 @@ impl RawPort {
             #[cfg(test)]
             inject: None,
         };
-        Ok(RawPort { port, other: other.map(|fd| (fd, 0)), either })
+        Ok(RawPort { port, protocols: config.protocols, other: other.map(|fd| (fd, 0)), either })
     }
 }
 
@@ -150,12 +154,13 @@ impl Port for RawPort {
         &self.port.counters
     }
 
-    fn path_mtu(&self) -> Option<usize> {
-        self.port.path_mtu()
+    fn path_mtu(&self, to: u16) -> Option<usize> {
+        self.port.path_mtu(to)
     }
 
-    fn path(&self, slot: u16) -> Option<Path> {
-        self.port.path(slot)
+    fn path(&self, slot: u16, to: u16) -> Option<Path> {
+        let protocol = self.protocols.get(usize::from(slot) % self.protocols.len())?;
+        Some(Path { protocol: *protocol, ..self.port.path(slot, to)? })
     }
 }
 
