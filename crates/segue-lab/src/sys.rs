@@ -185,6 +185,14 @@ pub(crate) fn run_when_idle() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const lowest) }).map(drop)
 }
 
+/// Lets a thread run as soon as it can, before all ordinary ones and those of the lowest real-time priority.
+pub(crate) fn run_at_once(thread: u32) -> io::Result<()> {
+    let thread = libc::pid_t::try_from(thread).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    let second = libc::sched_param { sched_priority: 2 };
+    // SAFETY: the pointer is to `second`.
+    check(unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &raw const second) }).map(drop)
+}
+
 /// Sets a socket option that is a number.
 pub(crate) fn set_option(
     fd: BorrowedFd<'_>,

@@ -18,7 +18,7 @@ const DEVICE: &str = "sg0";
 const INSIDE: u8 = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What TCP may keep so that its window is less than 256 datagrams: a veth end with GRO drops what is more.
-const RING_MEMORY: &str = "4096 131072 260000";
+const RING_MEMORY: &str = "4096 131072 340000";
 
 /// Whose tunnel it is.
 #[derive(Debug, Clone)]

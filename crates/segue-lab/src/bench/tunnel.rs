@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::layout::{Column, label, median, ratio, short, sibling, spread};
-use super::{Bench, Layout, Part, Point, Sample, Site};
+use super::{Bench, Layout, Part, Point, Sample, Site, bed};
 use crate::load::{self, Load, Style};
 use crate::{
     Case, Cpu, End, Family, Ground, Host, LabError, LinkForm, Named, Options, Prepared, Proto, Row, Table, connect,
@@ -39,7 +39,7 @@ pub(super) fn bench() -> Bench {
         pinned: false,
         layout: Layout { section, name: |row| label(row, "tunnel"), columns: |_| COLUMNS, notes: NOTES },
         facts: vec![
-            ("load", "iperf3, one flow; both families outside as inside".into()),
+            ("load", format!("iperf3, one flow, {}; outside the family that is inside", bed::CONGESTION)),
             ("segue", "gre in gue with remcsum; fastd: method null; wireguard-go encrypts".into()),
             ("wire", "a veth pair of MTU 1500; nic: tso off gso off tx off gro on; veth: as made".into()),
             ("cpu", "both hosts on all processors: tunnel, stack, load, ksoftirqd".into()),
@@ -67,7 +67,7 @@ fn sample(site: &Site, link: LinkForm, family: Family, name: &str) -> Result<Sam
         proto: Proto::Tcp,
         seconds: site.seconds,
         parallel: 1,
-        style: Style::default(),
+        style: Style { congestion: Some(bed::CONGESTION), ..Style::default() },
     })?;
     let mut values = Named::default();
     values.push("gbps", outcome.gbps());
