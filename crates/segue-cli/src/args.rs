@@ -275,8 +275,8 @@ pub(crate) struct Lab {
 /// `segue bench`
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
-    /// Which one: lro (receiving), ack (sending)
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack"]))]
+    /// Which one: lro (receiving), ack (acknowledgements), gso (sending)
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(segue_lab::bench::NAMES))]
     pub(crate) name: Option<String>,
     /// Every row
     #[arg(long, conflicts_with = "quick")]

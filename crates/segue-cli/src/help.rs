@@ -193,10 +193,11 @@ runs in it), the next one takes away.
     },
     Page {
         name: "bench",
-        usage: "segue bench lro|ack [OPTION]...",
+        usage: "segue bench lro|ack|gso [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
+            ("segue bench gso --rows \"tcp6 quota=50\"", "some rows of one protocol"),
             ("segue bench lro --list", "rows, words to choose them by, and time"),
         ],
         more: "\

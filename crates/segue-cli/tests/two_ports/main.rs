@@ -272,8 +272,10 @@ fn memory_stays_where_it_is_while_the_flood_goes_on() {
         bench.steps(50);
         eprintln!("{mode} idle {}", ALLOCATOR.most());
         bench.flood = true;
-        for _ in 0..10 { bench.steps(20);
-        eprintln!("{mode} flood {}", ALLOCATOR.most()); }
+        for _ in 0..10 {
+            bench.steps(20);
+            eprintln!("{mode} flood {}", ALLOCATOR.most());
+        }
         bench.steps(200);
         let before = ALLOCATOR.most();
         bench.steps(600);

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::bed::CONGESTION;
+use super::datagrams;
 use crate::{Host, LabError, Process, sys};
 
 /// What the receiver asks the kernel to keep, in bytes, and what it lets the sender send.
@@ -35,6 +36,10 @@ pub fn end(words: &str) -> io::Result<String> {
     let result = match (words.first(), words.get(1)) {
         (Some(&"sink"), Some(address)) => sink(address, number(2)?)?,
         (Some(&"source"), Some(address)) => source(address, number(2)?, Duration::from_secs(number(3)?.into()))?,
+        (Some(&"datagram-sink"), Some(address)) => datagrams::sink(address, number(2)?)?,
+        (Some(&"datagram-source"), Some(address)) => {
+            datagrams::source(address, number(2)?, Duration::from_secs(number(3)?.into()), number(4)? as usize)?
+        }
         _ => return Err(wrong()),
     };
     Ok(result.to_string())
@@ -46,22 +51,36 @@ pub(super) struct Came {
     pub(super) seconds: f64,
 }
 
-/// Sends from one host to the address of another one.
-pub(super) fn run(
+/// Sends a stream from one host to the address of another one.
+pub(super) fn run(program: &Path, from: &Host, to: (&Host, &str), flows: u32, seconds: u32) -> Result<Came, LabError> {
+    let address = to.1;
+    let words = [format!("sink {address} {flows}"), format!("source {address} {flows} {seconds}")];
+    run_ends(program, [from, to.0], words, seconds)
+}
+
+/// Sends datagrams of `len` bytes.
+pub(super) fn run_datagrams(
     program: &Path,
     from: &Host,
     (to, address): (&Host, &str),
-    flows: u32,
+    (flows, len): (u32, usize),
     seconds: u32,
 ) -> Result<Came, LabError> {
+    let words =
+        [format!("datagram-sink {address} {flows}"), format!("datagram-source {address} {flows} {seconds} {len}")];
+    run_ends(program, [from, to], words, seconds)
+}
+
+fn run_ends(program: &Path, [from, to]: [&Host; 2], words: [String; 2], seconds: u32) -> Result<Came, LabError> {
+    let [sink, source] = words;
     let start = |host: &Host, words: String| {
         let mut command = host.command(program);
         command.args(["bench", "--end", &words]);
         Process::spawn(command, b"")
     };
-    let mut sink = start(to, format!("sink {address} {flows}"))?;
+    let mut sink = start(to, sink)?;
     sink.wait_for_line("ready", PATIENCE)?;
-    let mut source = start(from, format!("source {address} {flows} {seconds}"))?;
+    let mut source = start(from, source)?;
     for process in [&mut source, &mut sink] {
         if !process.wait(PATIENCE + Duration::from_secs(seconds.into()))?.success() {
             return Err(process.failure("failed"));

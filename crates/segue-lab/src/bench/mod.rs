@@ -9,10 +9,13 @@
 
 mod ack;
 mod bed;
+mod datagrams;
 mod ends;
+mod gso;
 mod layout;
 mod lro;
 mod pair;
+mod sending;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -28,7 +31,7 @@ pub use self::ends::end;
 pub use self::layout::Layout;
 
 /// Names of all benches.
-pub const NAMES: &[&str] = &["lro", "ack"];
+pub const NAMES: &[&str] = &["lro", "ack", "gso"];
 
 /// How to measure.
 #[derive(Debug, Clone)]
@@ -124,6 +127,7 @@ pub fn named(name: &str) -> Result<Bench, LabError> {
     match name {
         "lro" => Ok(lro::bench()),
         "ack" => Ok(ack::bench()),
+        "gso" => Ok(gso::bench()),
         _ => Err(LabError::Usage(format!("`{name}` is not one of {}", NAMES.join(", ")))),
     }
 }
