@@ -65,8 +65,7 @@ fn prices() -> Value {
         value[name] = format!("{cores} cores of speed {speed}, {:.2} us a USB transfer (fitted)", urb / 1000.0).into();
     }
     for (name, price) in COSTS.named() {
-        value[format!("price_{name}_ns")] =
-            if price.fract() == 0.0 { (price as u64).into() } else { price.into() };
+        value[format!("price_{name}_ns")] = if price.fract() == 0.0 { (price as u64).into() } else { price.into() };
     }
     value
 }
