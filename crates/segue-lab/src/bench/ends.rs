@@ -33,7 +33,7 @@ const BUFFER: usize = 256 << 10;
 /// Time for reading clocks between being ready and sending.
 const LEAD: Duration = Duration::from_millis(50);
 
-/// One of the ends, as a program of its own: `words` are those that [`both`] was given. Returns what it prints at its end.
+/// One of the ends, as a program of its own: `words` are those that the bench gave it. Returns what it prints at its end.
 pub fn end(words: &str) -> io::Result<String> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let words: Vec<&str> = words.split(' ').collect();
