@@ -113,8 +113,11 @@ fn traces(model: &Model) -> Vec<Value> {
 }
 
 /// Registers that one of the two drivers writes and the other does not, and why.
-const ONLY_ONE: &[(u16, &str)] =
-    &[(0x0040, "E2P_CMD: the kernel looks into the EEPROM even where the chip has its address already")];
+const ONLY_ONE: &[(u16, &str)] = &[
+    (0x0040, "E2P_CMD: the kernel looks into the EEPROM even where the chip has its address already"),
+    (0x0118, "RX_ADDRH: segue writes the address back that it has read"),
+    (0x011c, "RX_ADDRL"),
+];
 /// The perfect filters behind the chip's own: the kernel's hold its groups, segue takes all multicasts.
 const GROUPS: std::ops::Range<u16> = 0x0408..0x0510;
 /// Registers whose last value must be the same, but for bits.
