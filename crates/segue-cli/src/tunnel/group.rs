@@ -33,7 +33,7 @@ pub(crate) struct Clash {
 }
 
 impl Group {
-    /// Asks the system. The plans must not [clash](clash).
+    /// Asks the system. The plans must not [`clash`].
     pub(crate) fn resolve(plans: Vec<Plan>, netlink: &mut Netlink) -> Result<Group, Error> {
         let members: Result<Vec<Ready>, Error> =
             plans.into_iter().map(|plan| resolve::resolve(plan, netlink)).collect();
