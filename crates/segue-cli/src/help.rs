@@ -18,7 +18,7 @@ pub(crate) struct Page {
 const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
-        usage: "segue tunnel dev NAME remote ADDR [WORD...] [OPTION]...",
+        usage: "segue tunnel dev NAME remote ADDR [WORD...] [also ...] [OPTION]...",
         examples: &[
             (
                 "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/30",
@@ -37,6 +37,11 @@ const PAGES: &[Page] = &[
 Words have no dashes and come in any order. encap-csum is on by default, other
 than in iproute2: without the outer checksum the kernel neither cuts nor gathers
 trains of datagrams, and every packet costs a system call.
+
+`also` begins another tunnel on the same port, with one socket for all of them:
+  segue tunnel dev a remote 198.18.0.2 encap gue key 1 \\
+        also dev b remote 198.18.0.2 encap gue key 2
+Remote, GRE key, network identifier and mode tell them apart.
 
 Signals: SIGINT and SIGTERM end the tunnel (the second SIGINT at once), SIGUSR1
 writes the counters to stderr. Exit status: 0 done, 1 failed, 2 used wrongly.
@@ -77,7 +82,7 @@ a buffer of its own (frame). Frames longer than a page cross pages.
 
 With --route, IN and OUT are interfaces with addresses, the kernel must not
 forward between them, and it is the kernel's routes that packets follow. The
-address of --nat is one that no host has. NAT refuses fragments, by name.
+address of --nat is one that no host has. docs/gateway.md has the rest.
 
 Signals, exit status and control socket: as with segue tunnel.
 ",
@@ -99,7 +104,12 @@ is not well or nothing runs. Units are SI: kB is 1000 bytes.
         name: "nat",
         usage: "segue nat [NAME] [OPTION]...",
         examples: &[("segue nat gw0", "the mappings of gw0"), ("segue nat -j", "those of all gateways")],
-        more: "Counts are packets, a train counting one.\n",
+        more: "\
+A mapping is an inside port and the outside port that stands for it. Static ones
+are of --forward. idle s is the time since its last packet: UDP is forgotten
+after 300 s, ICMP after 60, TCP after 7440 s when open, 240 otherwise.
+Counts are packets, a train counting one.
+",
     },
     Page {
         name: "set",
@@ -125,7 +135,10 @@ several are given, all are set or none. A port's name stands for IFNAME:
   net.ack.dev.IFNAME.enable_ack        1 collapses those that come in there; the
                                        profile must be lro. Most: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
-  net.gso.stats, net.gro.stats, net.ack.stats, net.remcsum.stats   read only
+  net.route.groups                     0 looks each packet's route up by itself
+  net.napi.dev.IFNAME.weight, .budget, .busy_poll_us, .defer_wakeups,
+  .flush_timeout_us                    the poll loop: docs/run.md
+  net.gso.stats, and as well for gro, ack, remcsum, napi   read only
 
 A tunnel joins under the name of its interface and sends under the name udp.
 The same names stand in the file of segue run, and behind --set at the start.
@@ -193,17 +206,25 @@ runs in it), the next one takes away.
     },
     Page {
         name: "bench",
-        usage: "segue bench lro|ack|gso [OPTION]...",
+        usage: "segue bench NAME [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
             ("segue bench gso --rows \"tcp6 quota=50\"", "some rows of one protocol"),
-            ("segue bench lro --list", "rows, words to choose them by, and time"),
+            ("segue bench rco --list", "rows, words to choose them by, and time"),
         ],
         more: "\
+lro     receiving: LRO, the kernel with and without GRO
+ack     sending: ACK aggregation
+gso     sending: late segmentation, fragments, NAT on trains
+rco     tunnels with and without remote checksum offload
+tunnel  segue, kernel VXLAN, wireguard-go, fastd, no tunnel
+napi    the LAN78xx driver's two forms, in a model
+
 Hosts in network namespaces, the one under test on a processor of its own; rows
 are measured in turn, medians shown. It needs root, iperf3, tc, two cores, and a
-machine that does nothing else. docs/bench.md says what the figures mean.
+machine that does nothing else; napi is a model and needs none of it. What the
+figures mean is in docs/bench.md.
 ",
     },
     Page {
@@ -231,7 +252,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|set|lab|bench|pcap|lan78xx",
+        usage: "segue schema stat|set|nat|lab|bench|pcap|lan78xx",
         examples: &[
             ("segue schema stat -p", "the schema of segue.stat/1"),
             ("segue schema lab", "of segue.bench/1"),

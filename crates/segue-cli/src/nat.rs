@@ -1,9 +1,10 @@
 //! `segue nat`: who talks through a NAT.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use segue_datapath::nat::{self, Protocol, Tcp};
 use segue_datapath::router::{Message, Teller};
 use serde::{Deserialize, Serialize};
@@ -20,20 +21,40 @@ const SCHEMA: &str = "segue.nat/1";
 /// How long the packets' thread may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// What `segue nat -j` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Document {
+    /// Always `segue.nat/1`.
+    schema: &'static str,
+    /// Gateways that translate, by name.
+    instances: Vec<Translating>,
+}
+
+/// A gateway that translates.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Translating {
+    /// Its name.
+    name: String,
+    /// Its mappings, by inside address, protocol and port.
+    mappings: Vec<Mapping>,
+}
+
 /// A mapping, as it goes over the control socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Mapping {
     /// tcp, udp or icmp.
     protocol: String,
     /// The host inside and its port, or the identifier of its queries.
+    #[schemars(with = "String")]
     inside: SocketAddrV4,
     /// The port or identifier outside.
     outside: u16,
-    /// static, or of TCP: opening, open or closing; otherwise nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// static, or of TCP: opening, open or closing; otherwise missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     state: Option<String>,
-    /// Seconds since the last packet; of a static one that had none, since the host started.
-    idle_s: u64,
+    /// Seconds since the last packet; missing where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    idle_s: Option<u64>,
     /// Packets that left, a train counting one.
     out: u64,
     /// The same for those that came.
@@ -55,7 +76,7 @@ impl Mapping {
             inside: SocketAddrV4::new(Ipv4Addr::from_bits(mapping.inside.0), mapping.inside.1),
             outside: mapping.outside,
             state: state.map(str::to_owned),
-            idle_s: now.saturating_sub(mapping.last.0) / 1_000_000_000,
+            idle_s: (mapping.packets != [0; 2]).then(|| now.saturating_sub(mapping.last.0) / 1_000_000_000),
             out: mapping.packets[0],
             into: mapping.packets[1],
         }
@@ -70,13 +91,7 @@ pub(crate) fn ask(teller: &Teller) -> Option<Vec<Mapping>> {
     }
     let (now, all) = answer.recv_timeout(PATIENCE).ok()?;
     let mut all: Vec<Mapping> = all.iter().map(|mapping| Mapping::new(mapping, now.0)).collect();
-    all.sort_by(|a, b| {
-        (IpAddr::V4(*a.inside.ip()), &a.protocol, a.inside.port()).cmp(&(
-            IpAddr::V4(*b.inside.ip()),
-            &b.protocol,
-            b.inside.port(),
-        ))
-    });
+    all.sort_by_cached_key(|mapping| (*mapping.inside.ip(), mapping.protocol.clone(), mapping.inside.port()));
     Some(all)
 }
 
@@ -89,45 +104,40 @@ pub(crate) fn run(args: &args::Nat, out: &Out) -> Result<(), Error> {
     let mut all = Vec::new();
     for name in names {
         match client::mappings(&name)? {
-            Some(mappings) => all.push((name, mappings)),
+            Some(mappings) => all.push(Translating { name, mappings }),
             None if args.name.is_none() => {}
             None => {
-                return Err(Error::new(
-                    Kind::Conflict,
-                    format!("{name} translates nothing"),
-                    "segue gateway IN OUT --route --nat ADDRESS",
-                )
-                .why("it was started without --nat"));
+                let text = format!("{name} translates nothing");
+                return Err(Error::new(Kind::Conflict, text, "segue gateway IN OUT --route --nat ADDRESS")
+                    .why("it was started without --nat"));
             }
         }
     }
     if out.json {
-        let instances: Vec<_> =
-            all.iter().map(|(name, mappings)| json!({ "name": name, "mappings": mappings })).collect();
-        out.value(&json!({ "schema": SCHEMA, "instances": instances }));
+        out.value(&json!(Document { schema: SCHEMA, instances: all }));
         return Ok(());
     }
     if all.is_empty() {
         out.note("no NAT runs here; one does so with: segue gateway IN OUT --route --nat ADDRESS");
     }
-    for (name, mappings) in &all {
-        out.data(&format!("{name}: {} mappings\n", mappings.len()));
-        if !mappings.is_empty() {
-            out.data("  proto inside                 outside state      idle s        out         in\n");
-        }
-        for m in mappings {
-            let state = m.state.as_deref().unwrap_or("-");
-            out.data(&format!(
-                "  {:<5} {:<22} {:>7} {:<8} {:>8} {:>10} {:>10}\n",
-                m.protocol,
-                m.inside.to_string(),
-                m.outside,
-                state,
-                m.idle_s,
-                m.out,
-                m.into
-            ));
-        }
-    }
+    all.iter().for_each(|one| out.data(&one.text()));
     Ok(())
+}
+
+impl Translating {
+    /// A line for each mapping, below the name.
+    fn text(&self) -> String {
+        let (count, plural) = (self.mappings.len(), if self.mappings.len() == 1 { "" } else { "s" });
+        let mut text = format!("{}: {count} mapping{plural}\n", self.name);
+        if count > 0 {
+            text.push_str("  proto inside                outside state     idle s        out         in\n");
+        }
+        for m in &self.mappings {
+            let (inside, state) = (m.inside.to_string(), m.state.as_deref().unwrap_or("-"));
+            let idle = m.idle_s.map_or("-".to_owned(), |idle| idle.to_string());
+            let numbers = format!("{idle:>6} {:>10} {:>10}", m.out, m.into);
+            text.push_str(&format!("  {:<5} {inside:<21} {:>7} {state:<9} {numbers}\n", m.protocol, m.outside));
+        }
+        text
+    }
 }

@@ -53,6 +53,8 @@ pub enum Verdict {
 /// How often tables were looked into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
+    /// Batches.
+    pub batches: u64,
     /// Packets, a train counting one.
     pub packets: u64,
     /// Groups of packets.
@@ -165,6 +167,7 @@ impl Forwarder {
         }
         self.lookups.groups += self.grouper.groups().len() as u64;
         self.lookups.packets += packets.len() as u64;
+        self.lookups.batches += 1;
         verdicts.reserve(packets.len());
         for (index, packet) in packets.iter_mut().enumerate() {
             let verdict = match self.grouper.group_of(index).map(|group| self.ways[group]) {
@@ -188,6 +191,7 @@ impl Forwarder {
         verdicts: &mut Vec<Verdict>,
     ) {
         verdicts.reserve(packets.len());
+        self.lookups.batches += 1;
         for packet in packets {
             self.lookups.packets += 1;
             let verdict = match group::key(packet.as_ref(), ingress, self.reads) {

@@ -53,21 +53,24 @@ impl Bench {
         let config = Config::new(Mode::Ipip, carrier, address("198.18.0.1"), address("198.18.0.2"));
         let (inside, a) = Memory::port(Carries::Ip, trains());
         let (outside, b) = Memory::port(Carries::Datagrams, Limits { outer_csum: true, ..Limits::NONE });
-        let pipeline = Box::new(Tunnel::new(tunnel::Parts {
+        let outside = tunnel::Outside {
+            name: "udp".to_owned(),
+            port: outside,
+            csum: OuterCsum::Verified,
+            budget: 64,
+            pages: 256,
+        };
+        let parts = tunnel::Parts {
             inside_name: "sg0".to_owned(),
             inside,
-            outside_name: "udp".to_owned(),
-            outside,
             encap: Encapsulator::new(config).unwrap(),
             decap: Decapsulator::new(config).unwrap(),
             remotes: vec![config.remote],
             fdb: None,
             flood: vec![0],
-            outer_csum: OuterCsum::Verified,
             gro: Some(gro::Config::default()),
-            budget: 64,
-            pages: 256,
-        }));
+        };
+        let pipeline = Box::new(Tunnel::new(outside, vec![parts]));
         Bench::of(pipeline, [a, b], 40)
     }
 

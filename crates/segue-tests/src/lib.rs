@@ -5,6 +5,7 @@
 //!
 //! - [`Ground`]: what a test stands on: the program, two hosts and a link, or a reason to skip.
 //! - [`Shape`], [`Tunnel`], [`Pair`]: a tunnel's command line, one end, both ends.
+//! - [`routed`]: a client, a router and a server.
 //! - [`Stat`]: counters of a running instance.
 //! - [`traffic`]: files by TCP, datagrams, pings, each compared byte for byte.
 //! - [`capture`]: outbound frames at a host, and tshark's opinion of them.
@@ -18,6 +19,7 @@ mod ground;
 pub mod guest;
 pub mod kernel;
 mod random;
+pub mod routed;
 mod stat;
 pub mod sys;
 pub mod traffic;

@@ -55,19 +55,25 @@ pub const PING_SIZES: &[usize] = &[56, 777, 2500];
 /// it took.
 #[track_caller]
 pub fn file(from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
+    file_seen_from(from.address, from, to, len, seed)
+}
+
+/// The same where the other side sees `seen` as the sender's address, behind a NAT.
+#[track_caller]
+pub fn file_seen_from(seen: IpAddr, from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
     let what = format!("{len} bytes by TCP from {} to {}", from.address, to.address);
     let begin = Instant::now();
-    let (sent, got) = transfer(from, to, len, seed).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let (sent, got) = transfer(seen, from, to, len, seed).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(got, sent, "{what}: what arrived is not what was sent");
     begin.elapsed()
 }
 
-fn transfer(from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> io::Result<(Digested, Digested)> {
+fn transfer(seen: IpAddr, from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> io::Result<(Digested, Digested)> {
     let listener = inside(to.host, || TcpListener::bind((to.address, 0)))?;
     let address = listener.local_addr()?;
     let sender = inside(from.host, || TcpStream::connect_timeout(&address, PATIENCE))?;
     let (receiver, peer) = listener.accept()?;
-    if peer.ip() != from.address {
+    if peer.ip() != seen {
         return Err(io::Error::other(format!("the peer is {peer}")));
     }
     thread::scope(|scope| {

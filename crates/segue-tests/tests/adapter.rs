@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use segue_lab::{Host, LinkForm, Process};
 use segue_tests::traffic::{self, Place};
 use segue_tests::{Ground, Stat, test_name};
+use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -185,14 +186,26 @@ fn an_adapter_that_goes_away_under_load_comes_back_by_itself_and_connections_go_
     }
 }
 
+/// Whether the event that says that it is up has all that the published schema demands.
+fn is_as_published(schema: &str, events: &str) {
+    let schema: Value = serde_json::from_str(schema).unwrap();
+    let event: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    assert_eq!((event["schema"].as_str(), event["event"].as_str()), (Some("segue.lan78xx/1"), Some("up")));
+    for (of, value) in [("Up", &event), ("Adapter", &event["plan"]), ("Sandbox", &event["sandbox"])] {
+        let required = schema["$defs"][of]["required"].as_array().unwrap_or_else(|| panic!("no {of}: {schema}"));
+        assert!(required.len() > 2 && required.iter().all(|key| value.get(key.as_str().unwrap()).is_some()), "{value}");
+    }
+}
+
 #[test]
 fn both_forms_of_the_driver_carry_everything_on_a_model_in_the_same_process() {
     for mode in ["napi", "standard"] {
         let Some(ground) = Ground::apart(test_name!(), &["ping"]) else { return };
         let (a, b) = (&ground.a, &ground.b);
-        let words = ["up", "--usb", "model", "--wire", "tap:cable0", "--mode", mode, "--mtu", "9000"];
+        let words = ["up", "--usb", "model", "--wire", "tap:cable0", "--mode", mode, "--mtu", "9000", "-j"];
         let (mut driver, _stdin) = start(b, &ground.program, &words);
-        until("driver", &mut driver, |process| process.stderr().contains("is up") && carrier(b, "lan0"));
+        until("driver", &mut driver, |process| process.stdout().contains('\n') && carrier(b, "lan0"));
+        is_as_published(&b.run(&ground.program.to_string_lossy(), &["schema", "lan78xx"]).unwrap(), &driver.stdout());
         // The cable's end moves to the other host.
         let target = a.net_path();
         b.run("ip", &["link", "set", "dev", "cable0", "netns", &target]).unwrap();

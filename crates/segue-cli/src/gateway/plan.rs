@@ -160,6 +160,7 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
             .push(format!("{large} has the larger MTU; its packets above {} do not fit {small}", from_mtu.min(to_mtu)));
     }
     let name = named(args, &from, &to)?;
+    let nat = route::nat_plan(args, &to, netlink)?;
     Ok(Plan {
         name,
         from: End { name: from, what: from_what, mtu: from_mtu },
@@ -173,7 +174,7 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
         max_packets: args.max_packets,
         fragment: args.fragment,
         route: args.route,
-        nat: args.nat.map(|address| NatPlan { address, forwards: args.forward.clone() }),
+        nat,
         set: args.set.clone(),
         notes,
     })

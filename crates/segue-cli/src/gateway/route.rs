@@ -59,6 +59,11 @@ pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
+/// The address of a NAT.
+pub(crate) fn parse_nat(text: &str) -> Result<Ipv4Addr, String> {
+    text.parse().map_err(|_| "expected an IPv4 address, as 198.18.2.9".to_owned())
+}
+
 /// `tcp:8080=198.18.1.2:80`.
 pub(crate) fn parse_forward(text: &str) -> Result<PortForward, String> {
     let expected = || "expected PROTOCOL:PORT=ADDRESS:PORT, as tcp:8080=198.18.1.2:80".to_owned();
@@ -66,13 +71,13 @@ pub(crate) fn parse_forward(text: &str) -> Result<PortForward, String> {
     let protocol = match protocol {
         "tcp" => Protocol::Tcp,
         "udp" => Protocol::Udp,
-        _ => return Err("the protocol is tcp or udp".to_owned()),
+        _ => return Err("expected tcp or udp".to_owned()),
     };
     let (outside, inside) = rest.split_once('=').ok_or_else(expected)?;
     let (outside, inside): (u16, SocketAddrV4) =
         (outside.parse().map_err(|_| expected())?, inside.parse().map_err(|_| expected())?);
     if outside == 0 || inside.port() == 0 || inside.ip().is_unspecified() {
-        return Err("neither port nor address may be 0".to_owned());
+        return Err("expected ports and an address that are not 0".to_owned());
     }
     Ok(PortForward { protocol, outside, inside })
 }
@@ -100,13 +105,35 @@ pub(super) fn usable(
         && addresses.iter().any(|prefix| prefix.address == IpAddr::V4(nat))
     {
         let hint = format!("an address of that net which no host has, or: sudo ip addr del {nat} dev {name}");
-        return Err(Error::new(Kind::InUse, format!("{name} has the address {nat} itself"), hint)
-            .why("the host's own stack would answer what is for the hosts inside"));
+        return Err(taken(format!("{name} has the address {nat} itself"), hint));
     }
     if !addresses.iter().any(|prefix| prefix.address.is_ipv4()) && !addresses.iter().any(|p| p.address.is_ipv6()) {
         notes.push(format!("{name} has no address: no ICMP errors are sent to the hosts there"));
     }
     Ok(link)
+}
+
+/// The NAT that is asked for, where it can be.
+pub(super) fn nat_plan(args: &Gateway, out: &str, netlink: &mut Netlink) -> Result<Option<NatPlan>, Error> {
+    let Some(address) = args.nat else { return Ok(None) };
+    let is_host = !matches!(address.octets()[0], 0 | 127 | 224..) && !address.is_link_local();
+    if !is_host {
+        let text = format!("`--nat {address}` is no address of a host");
+        return Err(Error::new(Kind::BadValue, text, format!("--nat with an address of the network behind {out}"))
+            .why("answers could not be sent to it"));
+    }
+    // Loopback is where the kernel's routes to its own addresses lead.
+    let own = netlink.route(address.into(), None).and_then(|route| netlink.link(route.link));
+    if own.is_ok_and(|link| link.name == "lo") {
+        return Err(taken(format!("this host has the address {address} itself"), "an address that no host has"));
+    }
+    let plan = NatPlan { address, forwards: args.forward.clone() };
+    nat(&plan, 0)?;
+    Ok(Some(plan))
+}
+
+fn taken(message: String, hint: impl Into<String>) -> Error {
+    Error::new(Kind::InUse, message, hint).why("the host's own stack would answer what is for the hosts inside")
 }
 
 /// Puts the router together. Connections to the kernel are opened now, with all rights.
@@ -128,7 +155,8 @@ pub(super) fn open(
     };
     let follower = Follower::open(ports).map_err(failed)?;
     let (teller, feed) = router::feed().map_err(failed)?;
-    let nat = plan.nat.as_ref().map(nat).transpose()?;
+    let seed = u64::from_ne_bytes(random::<8>()?);
+    let nat = plan.nat.as_ref().map(|plan| nat(plan, seed)).transpose()?;
     let key: Key = flow_key()?;
     let parts = Parts { sides, budget, pages, feed, nat, key };
     let told = teller.clone();
@@ -139,8 +167,8 @@ pub(super) fn open(
     Ok(Opened { offloads, teller: plan.nat.is_some().then_some(teller), assemble })
 }
 
-fn nat(plan: &NatPlan) -> Result<(Nat, Ipv4Addr), Error> {
-    let mut nat = Nat::new(Config::new(plan.address, u64::from_ne_bytes(random::<8>()?)));
+fn nat(plan: &NatPlan, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
+    let mut nat = Nat::new(Config::new(plan.address, seed));
     for forward in &plan.forwards {
         nat.forward(forward.protocol, forward.outside, (*forward.inside.ip(), forward.inside.port())).map_err(
             |_| {
@@ -168,7 +196,10 @@ mod tests {
         for text in
             ["", "tcp", "sctp:1=198.18.1.2:1", "tcp:0=198.18.1.2:1", "tcp:1=198.18.1.2", "tcp:70000=198.18.1.2:1"]
         {
-            assert!(parse_forward(text).is_err(), "{text}");
+            assert!(parse_forward(text).unwrap_err().starts_with("expected "), "{text}");
+        }
+        for text in ["", "host", "2001:db8::1", "198.18.2.9/24"] {
+            assert!(parse_nat(text).unwrap_err().starts_with("expected "), "{text}");
         }
     }
 }

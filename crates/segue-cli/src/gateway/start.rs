@@ -7,6 +7,7 @@ use segue::{gro, hash};
 use segue_datapath::gateway::{self, Fragments, Gateway, Parts, Side};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
+use segue_datapath::router;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
 use segue_port::tun::TunOffloads;
 use segue_port::{PagePool, Port, WINDOW};
@@ -64,7 +65,11 @@ pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, E
     let names = [plan.from.name.as_str(), plan.to.name.as_str()];
     let preset =
         names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro || plan.max_acks.is_some())));
-    prepare(gateway::knobs(names, [config; 2]), &preset, wishes)
+    let all = match plan.route {
+        true => router::knobs(names, [config; 2], BUDGET),
+        false => gateway::knobs(names, [config; 2], BUDGET),
+    };
+    prepare(all, &preset, wishes)
 }
 
 /// How packets are joined, where they are.

@@ -7,7 +7,6 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use segue_lan78xx::regs::{Chip, VENDOR};
 use segue_lan78xx::usb::usbfs::{self, Usbfs};
 use segue_lan78xx::usb::usbip::{Client, RECORD_LEN, Record};
 use segue_lan78xx::usb::{Speed, Transport};
@@ -21,8 +20,8 @@ use crate::sys::{Forked, fork};
 /// Where a device is to be found again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// At this port of this machine, or at any where none is given.
-    Here(Option<String>),
+    /// At this port of this machine.
+    Here(String),
     /// At one of the addresses of a USB/IP server, under this bus id.
     Usbip { server: Vec<SocketAddr>, bus_id: String },
 }
@@ -89,13 +88,14 @@ impl Opener {
 fn taken_over(answer: &[u8; ANSWER_LEN], fd: OwnedFd) -> Option<Box<dyn Transport>> {
     match answer[0] {
         HERE => {
-            let speed = match answer[3] {
+            let [_, v0, v1, p0, p1, speed, ..] = *answer;
+            let speed = match speed {
                 0 => Speed::Full,
                 1 => Speed::High,
                 _ => Speed::Super,
             };
-            let product = u16::from_be_bytes([answer[1], answer[2]]);
-            Some(Box::new(Usbfs::of(fd, (VENDOR, product), speed)))
+            let identity = (u16::from_be_bytes([v0, v1]), u16::from_be_bytes([p0, p1]));
+            Some(Box::new(Usbfs::of(fd, identity, speed)))
         }
         IMPORTED => {
             let record = Record::parse(&answer[1..])?;
@@ -124,16 +124,10 @@ impl Source {
     fn open(&self) -> Option<(Vec<u8>, OwnedFd)> {
         match self {
             Source::Here(port) => {
-                let adapters = usbfs::list().ok()?;
-                let mut found = adapters.iter().filter(|one| port.as_ref().is_none_or(|port| *port == one.port));
-                let adapter = found.next()?;
-                // With several, nobody knows which one is meant.
-                if found.next().is_some() || Chip::of(adapter.identity.0, adapter.identity.1).is_none() {
-                    return None;
-                }
-                let (fd, speed) = usbfs::take(adapter).ok()?;
-                let [high, low] = adapter.identity.1.to_be_bytes();
-                Some((vec![HERE, high, low, speed as u8], fd))
+                let adapter = usbfs::list().ok()?.into_iter().find(|adapter| adapter.port == *port)?;
+                let (fd, speed) = usbfs::take(&adapter).ok()?;
+                let ([v0, v1], [p0, p1]) = (adapter.identity.0.to_be_bytes(), adapter.identity.1.to_be_bytes());
+                Some((vec![HERE, v0, v1, p0, p1, speed as u8], fd))
             }
             Source::Usbip { server, bus_id } => {
                 let (stream, record) = Client::import(server.as_slice(), bus_id).ok()?.into_parts();

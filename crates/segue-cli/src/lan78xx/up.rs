@@ -6,7 +6,8 @@ use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use segue::gro;
-use segue_datapath::gateway::{Gateway, Parts, Side as Way};
+use segue_datapath::gateway::{self, Gateway, Parts, Side as Way};
+use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState};
 use segue_lan78xx::model::{Config as ModelConfig, Model};
@@ -163,7 +164,7 @@ impl Plan {
     fn source(&self) -> Result<Option<Source>, Error> {
         match &self.usb {
             // The only one of the start is the one that is meant later.
-            Usb::Here(port) => Ok(Some(Source::Here(Some(chosen(port.as_deref())?.port)))),
+            Usb::Here(port) => Ok(Some(Source::Here(chosen(port.as_deref())?.port))),
             Usb::Usbip { server, bus_id } => {
                 let addresses =
                     server.to_socket_addrs().map_err(|error| import_error(server, &ImportError::Io(error)))?;
@@ -330,6 +331,11 @@ impl Daemon for Plan {
         };
         let assemble = move || -> Result<Box<dyn Pipeline>, Error> { Ok(Box::new(Gateway::new(parts))) };
         Ok(Opened { offloads, teller: None, assemble: Box::new(assemble) })
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        let gro = self.config(Speed::Super).gro.then(gro::Config::default);
+        Ok(gateway::knobs([ADAPTER, &self.tap.name], [gro, None], BUDGET))
     }
 
     fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {

@@ -200,9 +200,7 @@ impl Netlink {
             while !rest.is_empty() {
                 let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-                // Messages are padded to four bytes; the last may lack its padding.
-                let len = (message.header.length as usize).next_multiple_of(4).clamp(4, rest.len());
-                rest = &rest[len..];
+                rest = &rest[padded(&message.header, rest.len())..];
                 if message.header.sequence_number != self.sequence {
                     continue;
                 }
@@ -218,6 +216,11 @@ impl Netlink {
             }
         }
     }
+}
+
+/// Bytes of a message of `most` that there are: each is padded to four, and the last may lack its padding.
+fn padded(header: &NetlinkHeader, most: usize) -> usize {
+    (header.length as usize).next_multiple_of(4).clamp(4, most.max(4)).min(most)
 }
 
 /// Changes to one link, each shown as the command that a person could type.

@@ -1,4 +1,5 @@
-//! The kernel's routes, addresses and neighbours for a router, read anew whenever it says that something has changed.
+//! The kernel's routes, addresses and neighbours for a router, read anew whenever it says that something has changed. Changes of
+//! neighbours alone, which are many, are handed on one by one.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,7 +7,7 @@ use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
-use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_core::{NLM_F_DUMP, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
@@ -15,9 +16,9 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, Ro
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use segue_datapath::route::{Action, Hop, Routes};
-use segue_datapath::router::{Facts, Message, Neighbour, Tables, Teller};
+use segue_datapath::router::{Change, Facts, Message, Neighbour, Tables, Teller};
 
-use super::{Netlink, Wanted};
+use super::{Netlink, Wanted, padded};
 
 /// Most routes that are taken over: twice a full table of the Internet's.
 const MOST_ROUTES: usize = 2_000_000;
@@ -57,40 +58,50 @@ impl Follower {
         let first = self.read()?;
         teller.tell(Message::Tables(Box::new(first)));
         thread::Builder::new().name("routes".to_owned()).spawn(move || {
-            let mut bytes = Vec::with_capacity(1 << 16);
             loop {
-                bytes.clear();
-                match self.news.recv(&mut bytes, 0) {
-                    Ok(_) => {}
-                    Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => {
-                        tracing::warn!("routes are no longer followed: {error}");
-                        return;
-                    }
-                }
-                thread::sleep(PAUSE);
-                loop {
-                    bytes.clear();
-                    if self
-                        .news
-                        .recv(&mut bytes, libc::MSG_DONTWAIT)
-                        .is_err_and(|e| e.raw_os_error() != Some(libc::ENOBUFS))
-                    {
-                        break;
-                    }
-                }
-                match self.read() {
-                    Ok(tables) => {
-                        if !teller.tell(Message::Tables(Box::new(tables))) {
-                            return;
+                let news = match self.wait() {
+                    Ok(news) => news,
+                    Err(error) => return tracing::warn!("routes are no longer followed: {error}"),
+                };
+                let message = match news {
+                    News::Neighbours(changes) if changes.is_empty() => continue,
+                    News::Neighbours(changes) => Message::Neighbours(changes),
+                    News::Other => match self.read() {
+                        Ok(tables) => Message::Tables(Box::new(tables)),
+                        Err(error) => {
+                            tracing::warn!("the kernel's routes could not be read: {error}");
+                            continue;
                         }
-                    }
-                    Err(error) => tracing::warn!("the kernel's routes could not be read: {error}"),
+                    },
+                };
+                if !teller.tell(message) {
+                    return;
                 }
             }
         })?;
         Ok(())
+    }
+
+    /// Waits until something changes, and a little for what changes with it.
+    fn wait(&mut self) -> io::Result<News> {
+        let mut news = News::Neighbours(Vec::new());
+        let mut bytes = Vec::with_capacity(1 << 16);
+        let mut flags = 0;
+        loop {
+            bytes.clear();
+            match self.news.recv(&mut bytes, flags) {
+                Ok(_) => news.add(&bytes, self.ports),
+                // Something was lost.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => news = News::Other,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(news),
+                Err(error) => return Err(error),
+            }
+            if flags == 0 {
+                thread::sleep(PAUSE);
+                flags = libc::MSG_DONTWAIT;
+            }
+        }
     }
 
     /// All that there is.
@@ -178,6 +189,39 @@ impl Follower {
     }
 }
 
+/// What has changed.
+enum News {
+    /// These neighbours, and nothing else.
+    Neighbours(Vec<Change>),
+    /// Something for which everything is read anew.
+    Other,
+}
+
+impl News {
+    /// Adds what one datagram says.
+    fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
+        let mut rest = datagram;
+        while let News::Neighbours(changes) = self
+            && !rest.is_empty()
+        {
+            let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
+                *self = News::Other;
+                return;
+            };
+            rest = &rest[padded(&message.header, rest.len())..];
+            match message.payload {
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(message)) => {
+                    changes.extend(read_neighbour(&message, ports).map(Change::Is));
+                }
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(message)) => {
+                    changes.extend(hop_of(&message, ports).map(Change::Gone));
+                }
+                _ => *self = News::Other,
+            }
+        }
+    }
+}
+
 fn port_of(index: u32, ports: [u32; 2]) -> Option<u16> {
     ports.iter().position(|port| *port == index).map(|at| at as u16)
 }
@@ -255,21 +299,26 @@ fn read_route(message: &RouteMessage, ports: [u32; 2], mtus: [u32; 2]) -> Option
 }
 
 fn read_neighbour(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Neighbour> {
-    let port = port_of(message.header.ifindex, ports)?;
+    let hop = hop_of(message, ports)?;
     let is_permanent = match message.header.state {
         NeighbourState::Permanent => true,
         NeighbourState::Reachable | NeighbourState::Stale | NeighbourState::Delay | NeighbourState::Probe => false,
         _ => return None,
     };
-    let (mut mac, mut address) = (None, None);
-    for attribute in &message.attributes {
-        match attribute {
-            NeighbourAttribute::LinkLayerAddress(bytes) => mac = <[u8; 6]>::try_from(&bytes[..]).ok(),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => address = Some(IpAddr::from(*v4)),
-            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => address = Some(IpAddr::from(*v6)),
-            _ => {}
-        }
-    }
-    let address = address?;
-    Some(Neighbour { hop: Hop::new(port, Some(address), 0, address.is_ipv4()), mac: mac?, is_permanent })
+    let mac = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => <[u8; 6]>::try_from(&bytes[..]).ok(),
+        _ => None,
+    })?;
+    Some(Neighbour { hop, mac, is_permanent })
+}
+
+/// Whom a message is about, where it is one behind a port.
+fn hop_of(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Hop> {
+    let port = port_of(message.header.ifindex, ports)?;
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => Some(IpAddr::from(*v4)),
+        NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => Some(IpAddr::from(*v6)),
+        _ => None,
+    })?;
+    Some(Hop::new(port, Some(address), 0, address.is_ipv4()))
 }

@@ -6,9 +6,13 @@
 //! (hairpinning, REQ-9). ICMP queries are mapped by their identifier, and errors are translated in both directions with the packet
 //! that they quote (RFC 5508). Checksums are updated, not computed: a wrong one stays wrong.
 //!
+//! The fragments of a datagram go where its first one went; those that come before it are the caller's to keep
+//! ([`Done::Early`]).
+//!
 //! Tables are bounded, altogether and for each inside host. Mappings end after a time without packets. What this does not do is
-//! refused by name: fragments, whose ports are elsewhere, and protocols without ports.
+//! refused by name: protocols without ports.
 
+mod fragment;
 mod rewrite;
 mod table;
 
@@ -17,6 +21,8 @@ use std::net::Ipv4Addr;
 use segue::packet::Packet;
 use segue::time::Nanos;
 
+pub use fragment::{Datagram, Part};
+use fragment::{Datagrams, To};
 use rewrite::{Content, End, Flow, Side};
 pub use table::{Mapping, Protocol, Tcp};
 use table::{Seen, Table};
@@ -26,13 +32,14 @@ segue::reasons! {
     pub enum Refusal {
         NotV4 = "nat_not_ipv4": "It is no IPv4 packet.",
         Malformed = "nat_malformed": "Its headers are cut off.",
-        Fragment = "nat_fragment": "It is a fragment, and its ports are in another one.",
+        Fragment = "nat_fragment": "A fragment whose first part did not come, or too many such; or an error about one.",
+        TinyFragment = "nat_tiny_fragment": "A first fragment that ends before its ports and checksum.",
         Protocol = "nat_protocol": "A protocol, or a kind of ICMP message, that has no port or identifier.",
         NoMapping = "nat_no_mapping": "It comes from outside to a port that nobody inside uses.",
         Full = "nat_full": "The table is full.",
         HostFull = "nat_host_full": "Its sender has as many mappings as one may have.",
         Ports = "nat_ports": "No outside port is free.",
-        Memory = "nat_memory": "There is no buffer for a rewritten ICMP message.",
+        Memory = "nat_memory": "There is no buffer for a rewritten ICMP message or fragment.",
     }
 }
 
@@ -91,6 +98,8 @@ pub enum Done {
     Hairpin,
     /// It is not for the outside address, and is as it was.
     Untouched,
+    /// It is a fragment that came before the first one of its datagram, and is as it was; to be tried again when that came.
+    Early,
 }
 
 /// A translator.
@@ -98,12 +107,13 @@ pub enum Done {
 pub struct Nat {
     config: Config,
     table: Table,
+    datagrams: Datagrams,
 }
 
 impl Nat {
     /// A translator without mappings.
     pub fn new(config: Config) -> Nat {
-        Nat { config, table: Table::new(config) }
+        Nat { config, table: Table::new(config), datagrams: Datagrams::new(!config.seed) }
     }
 
     /// Passes what comes to an outside port on to an inside one, for good. The port need not be one that is given out.
@@ -119,6 +129,23 @@ impl Nat {
     /// # Errors
     /// A [`Refusal`]; the packet is then as it was. [`Refusal::NoMapping`] may also mean that it is for the router itself.
     pub fn outbound<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &mut Packet<B>,
+        now: Nanos,
+        copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+    ) -> Result<Done, Refusal> {
+        match Part::of(packet) {
+            None => self.leave(packet, now, copy),
+            Some(Part { datagram, is_first: false }) => self.datagrams.later(To::Outside, datagram, packet, now),
+            Some(Part { datagram, is_first: true }) => {
+                let outcome = self.leave(packet, now, copy);
+                self.datagrams.first(To::Outside, datagram, packet, outcome, now);
+                outcome
+            }
+        }
+    }
+
+    fn leave<B: AsRef<[u8]>>(
         &mut self,
         packet: &mut Packet<B>,
         now: Nanos,
@@ -169,10 +196,27 @@ impl Nat {
         now: Nanos,
         copy: &mut dyn FnMut(&[u8]) -> Option<B>,
     ) -> Result<Done, Refusal> {
-        let address = self.config.address.to_bits();
-        if rewrite::destination(packet).ok_or(Refusal::NotV4)? != address {
+        if rewrite::destination(packet).ok_or(Refusal::NotV4)? != self.config.address.to_bits() {
             return Ok(Done::Untouched);
         }
+        match Part::of(packet) {
+            None => self.enter(packet, now, copy),
+            Some(Part { datagram, is_first: false }) => self.datagrams.later(To::Inside, datagram, packet, now),
+            Some(Part { datagram, is_first: true }) => {
+                let outcome = self.enter(packet, now, copy);
+                self.datagrams.first(To::Inside, datagram, packet, outcome, now);
+                outcome
+            }
+        }
+    }
+
+    fn enter<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &mut Packet<B>,
+        now: Nanos,
+        copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+    ) -> Result<Done, Refusal> {
+        let address = self.config.address.to_bits();
         let flow = rewrite::read(packet)?;
         if let Content::Error { protocol, quoted } = flow.content {
             // Somebody outside complains of a packet that was sent from here.
@@ -195,6 +239,7 @@ impl Nat {
     /// Forgets mappings whose time is over; looks at a bounded number of them, so it is to be called again and again.
     pub fn expire(&mut self, now: Nanos) {
         self.table.sweep(now, 256);
+        self.datagrams.expire(now);
     }
 
     /// Every mapping that is alive.
@@ -207,8 +252,8 @@ impl Nat {
         self.table.len()
     }
 
-    /// Whether none is.
+    /// Whether nothing is remembered.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && self.datagrams.is_empty()
     }
 }

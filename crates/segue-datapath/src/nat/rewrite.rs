@@ -31,6 +31,8 @@ pub(super) struct Quoted {
 pub(super) enum Content {
     /// A TCP or UDP header, at this index of the layout.
     Ports(Protocol, usize),
+    /// A TCP or UDP header at the beginning of the payload: that of a first fragment.
+    First(Protocol),
     /// An ICMP query or its answer.
     Query,
     /// An ICMP error about a packet of this protocol.
@@ -52,7 +54,7 @@ pub(super) struct Flow {
 impl Flow {
     pub(super) fn protocol(&self) -> Protocol {
         match self.content {
-            Content::Ports(protocol, _) | Content::Error { protocol, .. } => protocol,
+            Content::Ports(protocol, _) | Content::First(protocol) | Content::Error { protocol, .. } => protocol,
             Content::Query => Protocol::Icmp,
         }
     }
@@ -78,7 +80,7 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     let bytes = packet.head.bytes().get(headers[ip].start()..).ok_or(Refusal::Malformed)?;
     let address = |at| read_u32(bytes, at).ok_or(Refusal::Malformed);
     let (source, destination) = (address(ipv4::SRC.start)?, address(ipv4::DST.start)?);
-    if read_u16(bytes, ipv4::FRAGMENT).is_none_or(|word| word & (ipv4::MF | ipv4::OFFSET) != 0) {
+    if read_u16(bytes, ipv4::FRAGMENT).is_none_or(|word| word & ipv4::OFFSET != 0) {
         return Err(Refusal::Fragment);
     }
     let flow = |ports: (u16, u16), tcp, content| Flow {
@@ -90,7 +92,10 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     };
     let Some(next) = headers.get(ip + 1) else {
         return match (packet.layout.stop(), bytes[ipv4::PROTOCOL]) {
-            (Stop::Protocol, protocol::ICMP) => icmp(packet, flow),
+            (Stop::Protocol | Stop::Fragment, protocol::ICMP) => icmp(packet, flow),
+            (Stop::Fragment, protocol::TCP) => first(packet, Protocol::Tcp, flow),
+            (Stop::Fragment, protocol::UDP) => first(packet, Protocol::Udp, flow),
+            (Stop::Fragment, _) => Err(Refusal::Protocol),
             (Stop::Protocol, _) => Err(Refusal::Protocol),
             _ => Err(Refusal::Malformed),
         };
@@ -104,6 +109,22 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     let port = |at| read_u16(bytes, at).ok_or(Refusal::Malformed);
     let flags = if of == Protocol::Tcp { bytes[tcp::FLAGS] } else { 0 };
     Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), flags, Content::Ports(of, ip + 1)))
+}
+
+/// The header of a first fragment, which must be there with its checksum (RFC 1858, section 3: shorter ones are an attack).
+fn first<B: AsRef<[u8]>>(
+    packet: &Packet<B>,
+    of: Protocol,
+    flow: impl Fn((u16, u16), u8, Content) -> Flow,
+) -> Result<Flow, Refusal> {
+    let mut front = [0; tcp::MIN_LEN];
+    let len = packet.payload.copy_to(0..tcp::MIN_LEN, &mut front);
+    if len < if of == Protocol::Tcp { tcp::MIN_LEN } else { udp::LEN } {
+        return Err(Refusal::TinyFragment);
+    }
+    let port = |at| read_u16(&front, at).ok_or(Refusal::TinyFragment);
+    let flags = if of == Protocol::Tcp { front[tcp::FLAGS] } else { 0 };
+    Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), flags, Content::First(of)))
 }
 
 fn icmp<B: AsRef<[u8]>>(packet: &Packet<B>, flow: impl Fn((u16, u16), u8, Content) -> Flow) -> Result<Flow, Refusal> {
@@ -153,6 +174,7 @@ pub(super) fn flow<B: AsRef<[u8]>>(
     let old = if side == Side::Source { flow.source } else { flow.destination };
     match flow.content {
         Content::Ports(of, index) => ports(packet, of, index, side, old, new),
+        Content::First(of) => front(packet, copy, |bytes| transport(bytes, of, side, (old, new), false))?,
         Content::Query => {
             if old.port != new.port {
                 message(packet, copy, |bytes| {
@@ -209,8 +231,15 @@ pub(super) fn error<B: AsRef<[u8]>>(
     Ok(())
 }
 
+/// The addresses in the IPv4 header at this index of the layout.
+pub(super) fn addresses<B: AsRef<[u8]>>(packet: &Packet<B>, ip: usize) -> Option<(u32, u32)> {
+    let header = packet.layout.headers().get(ip)?;
+    let bytes = packet.head.bytes().get(header.start()..)?;
+    Some((read_u32(bytes, ipv4::SRC.start)?, read_u32(bytes, ipv4::DST.start)?))
+}
+
 /// Another address in the IP header.
-fn address<B: AsRef<[u8]>>(packet: &mut Packet<B>, ip: usize, side: Side, new: u32) {
+pub(super) fn address<B: AsRef<[u8]>>(packet: &mut Packet<B>, ip: usize, side: Side, new: u32) {
     let header = packet.layout.headers()[ip];
     let bytes = &mut packet.head.bytes_mut()[header.start()..];
     let at = if side == Side::Source { ipv4::SRC.start } else { ipv4::DST.start };
@@ -233,7 +262,11 @@ fn ports<B: AsRef<[u8]>>(packet: &mut Packet<B>, of: Protocol, index: usize, sid
         // That of a tunnel: what is owed is computed over what will stand there.
         packet.offload.layers().first().is_some_and(|layer| layer.udp == LayerCsum::Owed)
     };
-    let bytes = &mut packet.head.bytes_mut()[header.start()..header.end()];
+    transport(&mut packet.head.bytes_mut()[header.start()..header.end()], of, side, (old, new), is_primed);
+}
+
+/// The same in the header's bytes; `is_primed` where its checksum is still to be completed.
+fn transport(bytes: &mut [u8], of: Protocol, side: Side, (old, new): (End, End), is_primed: bool) {
     let at = if side == Side::Source { udp::SRC_PORT } else { udp::DST_PORT };
     let field_at = if of == Protocol::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM };
     write_u16(bytes, at, new.port);
@@ -257,17 +290,28 @@ fn message<B: AsRef<[u8]>>(
     change: impl FnOnce(&mut [u8]),
 ) -> Result<(), Refusal> {
     const FIELD: usize = 2;
+    front(packet, copy, |bytes| {
+        let before = Sum::of(bytes);
+        let field = read_u16(bytes, FIELD).unwrap_or(0);
+        change(bytes);
+        let mut sum = Sum::ZERO;
+        sum.add_u16(!field);
+        sum.append(Sum::of(bytes), 0);
+        sum.remove(before);
+        write_u16(bytes, FIELD, !sum.fold());
+    })
+}
+
+/// Changes the beginning of the payload in a buffer of its own.
+fn front<B: AsRef<[u8]>>(
+    packet: &mut Packet<B>,
+    copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+    change: impl FnOnce(&mut [u8]),
+) -> Result<(), Refusal> {
     let mut front = [0; MOST];
     let len = packet.payload.copy_to(0..MOST, &mut front);
     let bytes = &mut front[..len];
-    let before = Sum::of(bytes);
-    let field = read_u16(bytes, FIELD).ok_or(Refusal::Malformed)?;
     change(bytes);
-    let mut sum = Sum::ZERO;
-    sum.add_u16(!field);
-    sum.append(Sum::of(bytes), 0);
-    sum.remove(before);
-    write_u16(bytes, FIELD, !sum.fold());
     let buffer = copy(bytes).ok_or(Refusal::Memory)?;
     if buffer.as_ref().len() != len {
         return Err(Refusal::Memory);

@@ -187,12 +187,7 @@ impl Table {
             return Some(wanted);
         }
         let span = u32::from(last - first) + 1;
-        // SplitMix64, from a seed that is not known outside.
-        self.tries = self.tries.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.tries;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let start = ((mixed ^ mixed >> 31) % u64::from(span)) as u32;
+        let start = (random(&mut self.tries) % u64::from(span)) as u32;
         let mut ports = (0..span.min(TRIES)).map(|step| first + ((start + step) % span) as u16);
         ports.find(|&port| self.is_free(protocol, port, now))
     }
@@ -251,6 +246,15 @@ impl Table {
         }
         self.free.push(slot);
     }
+}
+
+/// The next number after a seed that is not known outside (SplitMix64).
+pub(super) fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 impl Mapping {

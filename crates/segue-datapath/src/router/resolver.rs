@@ -6,6 +6,7 @@ use segue::packet::Packet;
 use segue::time::Nanos;
 use segue_port::Page;
 
+use super::tables::Neighbour;
 use crate::route::Hop;
 
 const SECOND: u64 = 1_000_000_000;
@@ -31,12 +32,20 @@ struct Waiting {
     next: Nanos,
 }
 
+/// A neighbour that is known.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
-    pub(super) mac: [u8; 6],
+struct Known {
+    mac: [u8; 6],
     is_permanent: bool,
     asked: u8,
     next: Nanos,
+}
+
+/// Whether what the kernel says has just happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Old,
+    New,
 }
 
 /// What is to be done after some time.
@@ -58,20 +67,22 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    /// Keeps a packet until the neighbour is known. `Ok(true)` where it is to be asked for; the packet back where too many wait.
-    pub(super) fn hold(&mut self, hop: Hop, held: Held, now: Nanos) -> Result<bool, Held> {
+    /// Whether one more packet may wait for a neighbour.
+    pub(super) fn has_room(&self, hop: &Hop) -> bool {
+        self.held < MOST_HELD
+            && match self.waiting.get(hop) {
+                None => self.waiting.len() < MOST_HOPS,
+                Some(waiting) => waiting.held.len() < MOST_PACKETS,
+            }
+    }
+
+    /// Keeps a packet until the neighbour is known. Whether it is to be asked for: it is the first.
+    pub(super) fn hold(&mut self, hop: Hop, held: Held, now: Nanos) -> bool {
         let is_new = !self.waiting.contains_key(&hop);
-        if self.held >= MOST_HELD || is_new && self.waiting.len() >= MOST_HOPS {
-            return Err(held);
-        }
         let fresh = || Waiting { held: VecDeque::new(), asked: 1, next: Nanos(now.0 + AGAIN) };
-        let waiting = self.waiting.entry(hop).or_insert_with(fresh);
-        if waiting.held.len() >= MOST_PACKETS {
-            return Err(held);
-        }
-        waiting.held.push_back(held);
+        self.waiting.entry(hop).or_insert_with(fresh).held.push_back(held);
         self.held += 1;
-        Ok(is_new)
+        is_new
     }
 
     /// A neighbour's answer. `None` where nobody asked; else the packets that waited.
@@ -85,16 +96,22 @@ impl Resolver {
         Some(self.learn(hop, mac, false, now))
     }
 
-    /// What the kernel says.
-    pub(super) fn told(&mut self, hop: Hop, mac: [u8; 6], is_permanent: bool, now: Nanos) -> VecDeque<Held> {
-        let own = self.known.get(&hop);
-        // What was heard here is newer than what the kernel remembers.
-        if own.is_some_and(|known| !known.is_permanent && !is_permanent)
-            || own.is_none() && self.known.len() >= MOST_KNOWN
-        {
-            return VecDeque::new();
-        }
-        self.learn(hop, mac, is_permanent, now)
+    /// What the kernel says. The packets that waited for it.
+    pub(super) fn told(&mut self, neighbour: &Neighbour, news: News, now: Nanos) -> VecDeque<Held> {
+        let Neighbour { hop, mac, is_permanent } = *neighbour;
+        let is_newer = match self.known.get(&hop) {
+            None => self.known.len() < MOST_KNOWN,
+            Some(known) if known.is_permanent || is_permanent => true,
+            // What was heard here is newer than what the kernel remembers.
+            Some(known) => news == News::New && known.mac != mac,
+        };
+        if is_newer { self.learn(hop, mac, is_permanent, now) } else { VecDeque::new() }
+    }
+
+    /// The kernel no longer has a neighbour. Whether it is forgotten here, too: it was set by hand.
+    pub(super) fn forget(&mut self, hop: &Hop) -> bool {
+        let is_permanent = self.known.get(hop).is_some_and(|known| known.is_permanent);
+        is_permanent && self.known.remove(hop).is_some()
     }
 
     fn learn(&mut self, hop: Hop, mac: [u8; 6], is_permanent: bool, now: Nanos) -> VecDeque<Held> {
@@ -109,8 +126,14 @@ impl Resolver {
         self.known.retain(|_, known| !known.is_permanent);
     }
 
-    pub(super) fn known(&self) -> impl Iterator<Item = (&Hop, &Known)> {
-        self.known.iter()
+    /// Those that are known.
+    pub(super) fn hops(&self) -> impl Iterator<Item = Hop> {
+        self.known.keys().copied()
+    }
+
+    /// The link address of one that is.
+    pub(super) fn mac(&self, hop: &Hop) -> Option<[u8; 6]> {
+        self.known.get(hop).map(|known| known.mac)
     }
 
     /// Whether time matters.

@@ -38,6 +38,15 @@ pub struct Neighbour {
     pub is_permanent: bool,
 }
 
+/// What has become of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The kernel knows it so now.
+    Is(Neighbour),
+    /// The kernel has forgotten it.
+    Gone(Hop),
+}
+
 /// All that the kernel knows, at one time.
 #[derive(Debug)]
 pub struct Tables {
@@ -57,6 +66,8 @@ pub type Mappings = (Nanos, Vec<Mapping>);
 pub enum Message {
     /// The kernel's tables are these now.
     Tables(Box<Tables>),
+    /// These neighbours have changed, in this order.
+    Neighbours(Vec<Change>),
     /// Somebody wants to see the mappings.
     Mappings(SyncSender<Mappings>),
 }

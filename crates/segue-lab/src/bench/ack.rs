@@ -85,7 +85,9 @@ pub(super) fn bench() -> Bench {
         name: "ack",
         title: "what aggregating acknowledgements is worth to the sender (S2, LRO of pure ACKs, 2007)",
         points,
-        layout: Layout { section: title, name, columns: COLUMNS, notes: NOTES },
+        link: None,
+        pinned: true,
+        layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
         facts: vec![
             ("load", format!("sendfile, {}; a receiver that acknowledges each unit", bed::CONGESTION)),
             ("wire", "the sender's card has TSO; a third host cuts the trains to frames of 1500 bytes".into()),
@@ -160,9 +162,11 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
         let sender = &pair.sender;
         Ok((bed::received(at_card, card)?, bed::tcp_units(sender)?, bed::tcp_counter(sender, "RetransSegs")?))
     };
-    let (before, begin, cpu_before) = (read()?, Instant::now(), pair.cpu_seconds()?);
+    let load = (ends::Taker::Sink, case.flows, ends::CHUNK);
+    let ready = || Ok((read()?, Instant::now(), pair.cpu_seconds()?));
     let to = pair.to().to_string();
-    let came = ends::run(&site.segue, &pair.sender, (receiver, &to), case.flows, site.seconds)?;
+    let (came, (before, begin, cpu_before)) =
+        ends::run(&site.segue, &pair.sender, (receiver, &to), load, site.seconds, ready)?;
     let (after, wall, cpu_after) = (read()?, begin.elapsed().as_secs_f64(), pair.cpu_seconds()?);
 
     let mut values = Named::default();

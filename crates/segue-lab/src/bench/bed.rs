@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::link::{self, ethtool, wait_until_up};
-use crate::{Cpu, End, Family, Host, LabError, Process, interrupt, which};
+use crate::{Cpu, End, Family, Host, LabError, Process, interrupt, sys, which};
 
 /// TCP's congestion control in every bench: what most machines have, and what does not pace.
 pub(super) const CONGESTION: &str = "cubic";
@@ -92,7 +92,8 @@ pub(super) fn aggregate_with_sender(host: &Host, device: &str) -> Result<(), Lab
 }
 
 /// Switches the card's GRO on, in a thread of the kernel that runs on the host's processor and counts as the host's. Without
-/// that a veth pair aggregates on the sender's processor. `None`, or why it cannot be.
+/// that a veth pair aggregates on the sender's processor. Like the interrupt that it stands for, the thread waits for no other
+/// task. `None`, or why it cannot be.
 pub(super) fn aggregate(host: &Host, device: &str) -> Result<Option<String>, LabError> {
     // With GRO a veth end queues 256 frames and drops the rest, where a card has thousands and pause frames: more than that is
     // not to be on its way.
@@ -114,7 +115,7 @@ fn aggregate_in_thread(host: &Host, device: &str) -> Result<Option<String>, LabE
         let found = tasks_named(&prefix);
         if !found.is_empty() {
             // Before it has run for the first time it cannot be moved.
-            adopted = found.into_iter().try_for_each(|task| cpu.adopt(task));
+            adopted = found.into_iter().try_for_each(|task| cpu.adopt(task).and_then(|()| sys::run_at_once(task)));
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -210,6 +211,13 @@ pub(super) fn gateway(
     // No aggregation by the kernel behind the gateway.
     ethtool(inside, tap, &["gro", "off"])?;
     Ok(process)
+}
+
+/// Seconds of each host's processor so far.
+pub(super) fn cpu_seconds(hosts: [&Host; 2]) -> Result<[f64; 2], LabError> {
+    let read = |host: &Host| host.cpu().map_or(Ok(0.0), |cpu| cpu.seconds());
+    let both = read(hosts[0]).and_then(|first| Ok([first, read(hosts[1])?]));
+    both.map_err(|source| LabError::system("read the CPU time", source))
 }
 
 /// Frames that a device has received.

@@ -71,6 +71,7 @@ fn receive(socket: &UdpSocket) -> io::Result<(Instant, Instant, u64)> {
 
 /// Sends datagrams of `len` bytes for `time`. `lost` of what it prints is how often it waited in vain.
 pub(super) fn source(address: &str, flows: u32, time: Duration, len: usize) -> io::Result<Value> {
+    super::ends::ready();
     let lost = each(flows, |port| send(&format!("{address} {port}"), time, len.max(8)))?;
     Ok(json!({ "lost": lost.iter().sum::<u64>() }))
 }

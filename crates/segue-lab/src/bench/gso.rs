@@ -116,9 +116,11 @@ pub(super) fn bench() -> Bench {
     };
     Bench {
         name: "gso",
+        link: None,
+        pinned: true,
         title: "what cutting trains late is worth to the sender (S5, GSO for FreeBSD, 2014)",
         points: cases.into_iter().map(point).collect(),
-        layout: Layout { section: title, name, columns: COLUMNS, notes: NOTES },
+        layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
         facts: vec![
             ("load", format!("iperf3 -Z, {}; datagrams of 9000 bytes, 32 on their way", bed::CONGESTION)),
             ("wire", "a third host hands frames on; none longer than 1514 bytes, counted there".into()),

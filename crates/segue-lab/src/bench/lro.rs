@@ -68,7 +68,9 @@ pub(super) fn bench() -> Bench {
         name: "lro",
         title: "what aggregating received frames is worth to the receiver (S1, Linux inet_lro, 2007)",
         points,
-        layout: Layout { section: title, name, columns: COLUMNS, notes: NOTES },
+        link: None,
+        pinned: true,
+        layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
         facts: vec![
             ("load", format!("iperf3 -Z (sendfile), {}", bed::CONGESTION)),
             ("wire", "a third host cuts trains to frames; checksums verified by the card but where stated".into()),

@@ -113,9 +113,7 @@ impl Pair {
 
     /// Seconds of the sender's and of the receiver's processor so far.
     pub(super) fn cpu_seconds(&self) -> Result<[f64; 2], LabError> {
-        let read = |host: &Host| host.cpu().map_or(Ok(0.0), |cpu| cpu.seconds());
-        let both = read(&self.sender).and_then(|sender| Ok([sender, read(&self.receiver)?]));
-        both.map_err(|source| LabError::system("read the CPU time", source))
+        bed::cpu_seconds([&self.sender, &self.receiver])
     }
 
     /// The receiver's address.

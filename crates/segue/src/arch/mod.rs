@@ -103,6 +103,18 @@ pub(crate) fn chosen() -> Kernel {
     Kernel(Set::Scalar)
 }
 
+/// Makes [`chosen`] give this one from now on.
+pub(crate) fn choose(kernel: Kernel) {
+    match kernel.0 {
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+        Set::X86(set) => x86::choose(Some(set)),
+        Set::Scalar => {
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            x86::choose(None);
+        }
+    }
+}
+
 /// Every implementation this CPU can run, the slowest (scalar) first.
 pub(crate) fn available() -> impl Iterator<Item = Kernel> {
     let scalar = core::iter::once(Kernel(Set::Scalar));

@@ -1,11 +1,13 @@
 //! Translation, judged by the oracle and by a client and a server that know nothing of it.
 
+mod fragments;
+
 use std::net::Ipv4Addr;
 
 use segue::gso::{Frames, Limits, split_linear};
 use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
-use segue_datapath::nat::{Config, Done, Nat, Protocol, Refusal};
+use segue_datapath::nat::{Config, Done, Nat, Part, Protocol, Refusal};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ip, L4, Shim, Tcp, Tunnel, Udp, V4};
 use segue_testkit::oracle::{self, Ports, Report, verify};
@@ -372,12 +374,9 @@ fn tables_are_bounded_and_what_is_over_makes_room() {
 #[test]
 fn what_has_no_port_is_refused_by_name() {
     let mut nat = nat(|_| ());
-    let fragment =
-        Ip::V4(V4 { src: CLIENT.0, dst: SERVER.0, df: false, fragment: Some((0, true)), ..V4::new(0, 1, 2) });
     let raw = |ip, protocol| build::Packet { ip, l4: L4::Raw(protocol), data: vec![1; 40] };
     let v6 = Ip::V6(build::V6::new(0, 1, 2));
     for (packet, reason) in [
-        (raw(fragment, 17), Refusal::Fragment),
         (raw(ip(CLIENT.0, SERVER.0), 50), Refusal::Protocol),
         (raw(v6, 50), Refusal::NotV4),
         (echo(CLIENT.0, SERVER.0, 5, 1), Refusal::Protocol),

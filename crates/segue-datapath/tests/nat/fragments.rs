@@ -1,0 +1,173 @@
+//! Datagrams in fragments: cut, translated piece by piece, put together by the oracle, and then what one piece would have become.
+
+use segue_testkit::fragment::{fragments, reassemble};
+
+use super::*;
+
+const LONG: usize = 5000;
+
+/// What becomes of pieces, in order of arrival; those that are early are tried again behind the first one.
+fn through(nat: &mut Nat, pieces: &[Vec<u8>], is_outbound: bool) -> Result<Vec<Vec<u8>>, Refusal> {
+    let mut done = Vec::new();
+    let mut waiting: Vec<Boxed> = Vec::new();
+    let mut translate = |packet: &mut Boxed| match is_outbound {
+        true => nat.outbound(packet, Nanos(0), &mut copy),
+        false => nat.inbound(packet, Nanos(0), &mut copy),
+    };
+    for piece in pieces {
+        let mut packet = load(piece);
+        let is_first = Part::of(&packet).is_some_and(|part| part.is_first);
+        match translate(&mut packet)? {
+            Done::Early => {
+                assert_eq!(bytes(&packet), *piece);
+                waiting.push(packet);
+                continue;
+            }
+            _ => done.push(bytes(&packet)),
+        }
+        for mut packet in if is_first { std::mem::take(&mut waiting) } else { Vec::new() } {
+            assert_eq!(translate(&mut packet), Ok(Done::Translated));
+            done.push(bytes(&packet));
+        }
+    }
+    assert!(waiting.is_empty());
+    Ok(done)
+}
+
+/// The same packet with another identification.
+fn numbered(mut packet: build::Packet, id: u16) -> build::Packet {
+    if let Ip::V4(ip) = &mut packet.ip {
+        ip.id = id;
+    }
+    packet
+}
+
+fn shuffle<T>(list: &mut [T], rng: &mut Rng) {
+    (1..list.len()).for_each(|at| list.swap(at, rng.below(at + 1)));
+}
+
+fn id_of(packet: &[u8]) -> u16 {
+    u16::from_be_bytes([packet[4], packet[5]])
+}
+
+/// One of each kind that has a port or identifier, on its way there and back.
+fn kinds(from: End, to: End) -> [build::Packet; 4] {
+    let mut bare = udp(from, to, LONG);
+    bare.l4 = L4::Udp(Udp { src_port: from.1, dst_port: to.1, checksum: false });
+    let mut ping = echo(from.0, to.0, 8, from.1.max(to.1));
+    ping.data = Rng::new(3).bytes(LONG);
+    [udp(from, to, LONG), bare, tcp(from, to, 0x18, LONG), ping]
+}
+
+#[test]
+fn a_datagram_arrives_whole_in_any_order_of_its_fragments() {
+    let mut rng = Rng::new(5);
+    for (kind, mtu) in (0..4).flat_map(|kind| [576, 1500].map(|mtu| (kind, mtu))) {
+        for _ in 0..6 {
+            // Other ports outside than inside.
+            let mut nat = nat(|config| config.ports = (40_000, 60_000));
+            let whole = &kinds(CLIENT, SERVER)[kind];
+            let expected = out(&mut nat, whole, 0).unwrap();
+            let mut pieces = fragments(&whole.bytes(), mtu, 0);
+            shuffle(&mut pieces, &mut rng);
+            let left = reassemble(&through(&mut nat, &pieces, true).unwrap()).unwrap();
+            assert!(left == expected, "kind {kind}, MTU {mtu}");
+            // Nothing to be summed remains where there is no checksum.
+            if kind != 1 {
+                judge(&left);
+            }
+            let port = nat.mappings(Nanos(0)).next().unwrap().outside;
+            let answer = &kinds(SERVER, (OUTSIDE, port))[kind];
+            let expected = into(&mut nat, answer, 0).unwrap();
+            let mut pieces = fragments(&answer.bytes(), mtu, 0);
+            shuffle(&mut pieces, &mut rng);
+            let came = reassemble(&through(&mut nat, &pieces, false).unwrap()).unwrap();
+            assert!(came == expected, "kind {kind}, MTU {mtu}, on its way back");
+        }
+    }
+}
+
+#[test]
+fn hosts_that_use_one_identification_do_not_share_it_outside() {
+    let mut nat = nat(|_| ());
+    let mut seen = Vec::new();
+    for host in 1..=200 {
+        let whole = numbered(udp(([198, 18, 0, host], 7000), SERVER, LONG), 77);
+        let pieces = fragments(&whole.bytes(), 1500, 0);
+        let left = through(&mut nat, &pieces, true).unwrap();
+        let mut twice = load(&pieces[0]);
+        nat.outbound(&mut twice, Nanos(0), &mut copy).unwrap();
+        assert_eq!(bytes(&twice), left[0], "a fragment that comes twice stays what it is");
+        judge(&reassemble(&left).unwrap());
+        seen.push(id_of(&left[0]));
+    }
+    assert_eq!(seen[0], 77);
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), 200);
+    // To another destination it is free.
+    let other = numbered(udp(([198, 18, 0, 9], 7000), ([198, 19, 0, 2], 80), LONG), 77);
+    let left = through(&mut nat, &fragments(&other.bytes(), 1500, 0), true).unwrap();
+    assert_eq!(id_of(&left[0]), 77);
+}
+
+#[test]
+fn what_is_refused_is_refused_to_its_last_fragment() {
+    let mut nat = nat(|_| ());
+    let stray = fragments(&udp(SERVER, (OUTSIDE, 9), LONG).bytes(), 1500, 0);
+    for piece in &stray {
+        let found = nat.inbound(&mut load(piece), Nanos(0), &mut copy);
+        assert_eq!(found, Err(Refusal::NoMapping));
+    }
+    // A header in two pieces is no header (RFC 1858, section 3).
+    for (whole, len) in [(udp(CLIENT, SERVER, 100), 0), (tcp(CLIENT, SERVER, 2, 100), 16)] {
+        let Ip::V4(ip) = ip(CLIENT.0, SERVER.0) else { unreachable!() };
+        let protocol = whole.bytes()[9];
+        let ip = Ip::V4(V4 { id: 9 + len as u16, df: false, fragment: Some((0, true)), ..ip });
+        let data = whole.bytes()[20..20 + len].to_vec();
+        let tiny = build::Packet { ip, l4: L4::Raw(protocol), data };
+        assert_eq!(out(&mut nat, &tiny, 0), Err(Refusal::TinyFragment));
+    }
+    let Ip::V4(ip) = ip(CLIENT.0, SERVER.0) else { unreachable!() };
+    let esp = Ip::V4(V4 { df: false, fragment: Some((0, true)), ..ip });
+    let esp = build::Packet { ip: esp, l4: L4::Raw(50), data: vec![1; 40] };
+    assert_eq!(out(&mut nat, &esp, 0), Err(Refusal::Protocol));
+}
+
+#[test]
+fn fragments_between_hosts_inside_take_the_way_of_the_first() {
+    let mut nat = nat(|_| ());
+    let (a, b) = (CLIENT, ([198, 18, 0, 2], 2000));
+    out(&mut nat, &udp(b, SERVER, 1), 0).unwrap();
+    let mut left = Vec::new();
+    for piece in fragments(&udp(a, (OUTSIDE, 2000), LONG).bytes(), 1500, 0) {
+        let mut packet = load(&piece);
+        assert_eq!(nat.outbound(&mut packet, Nanos(0), &mut copy), Ok(Done::Hairpin));
+        left.push(bytes(&packet));
+    }
+    assert!(reassemble(&left).unwrap() == numbered(udp((OUTSIDE, a.1), b, LONG), 5).bytes());
+}
+
+#[test]
+fn a_flood_of_first_fragments_takes_no_more_than_its_room() {
+    let mut nat = nat(|_| ());
+    let own = fragments(&numbered(udp(CLIENT, SERVER, LONG), 1).bytes(), 1500, 0);
+    let later = |nat: &mut Nat, now| nat.outbound(&mut load(&own[1]), Nanos(now), &mut copy);
+    assert_eq!(later(&mut nat, 0), Ok(Done::Early));
+    nat.outbound(&mut load(&own[0]), Nanos(0), &mut copy).unwrap();
+    assert_eq!(later(&mut nat, 15 * SECOND), Ok(Done::Translated));
+    assert_eq!(later(&mut nat, 15 * SECOND + 1), Ok(Done::Early), "its time is over");
+    let flood = |nat: &mut Nat, count: u32| {
+        for number in 0..count {
+            let whole = numbered(udp(([198, 18, 7, (number >> 15) as u8], 1), SERVER, 1500), number as u16 & 0x7fff);
+            nat.outbound(&mut load(&fragments(&whole.bytes(), 1500, 0)[0]), Nanos(0), &mut copy).unwrap();
+        }
+    };
+    nat.outbound(&mut load(&own[0]), Nanos(0), &mut copy).unwrap();
+    flood(&mut nat, 4000);
+    assert_eq!(later(&mut nat, 0), Ok(Done::Translated));
+    flood(&mut nat, 100_000);
+    assert_eq!(later(&mut nat, 0), Ok(Done::Early), "the oldest made room");
+    nat.outbound(&mut load(&own[0]), Nanos(0), &mut copy).unwrap();
+    assert_eq!(later(&mut nat, 0), Ok(Done::Translated), "in order they pass all the same");
+}

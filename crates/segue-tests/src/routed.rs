@@ -1,0 +1,139 @@
+//! Two hosts in two networks with `segue gateway --route` between them.
+
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use segue_lab::{Family, Host, Process};
+
+use crate::traffic::{self, Place};
+use crate::{Ground, Stat, skip};
+
+/// How long the router may take until it is up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The router's name.
+pub const ROUTER: &str = "gw0";
+/// The router's interfaces: towards the client, and towards the server.
+pub const PORTS: [&str; 2] = ["in", "out"];
+
+/// A client, a router and a server. The server has no IPv4 route to the client's network.
+#[derive(Debug)]
+pub struct Routed {
+    /// The router's process; ends before its host does.
+    pub process: Process,
+    /// The client is host A, the server host B.
+    pub ground: Ground,
+    /// The router's host.
+    pub router: Host,
+}
+
+/// An address in network 1, the client's, or 2, the server's. The router is 1, the hosts are 2; 9 is the NAT's.
+pub fn address(family: Family, net: u8, host: u8) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::from([198, 18, net, host]),
+        Family::V6 => IpAddr::from([0x2001, 0xdb8, u16::from(net), 0, 0, 0, 0, u16::from(host)]),
+    }
+}
+
+/// Runs `ip` with the words of a line.
+#[track_caller]
+pub fn ip(host: &Host, line: &str) {
+    host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
+}
+
+impl Routed {
+    /// Hosts joined like network cards without offloads, and the router with `options`. `None` where the test cannot run
+    /// here, which is then noted.
+    #[track_caller]
+    pub fn new(name: &str, tools: &[&str], options: &[&str]) -> Option<Routed> {
+        let ground = Ground::apart(name, tools)?;
+        let Ok(router) = Host::new("router") else {
+            skip(name, "no third host could be made");
+            return None;
+        };
+        for (host, net, port) in [(&ground.a, 1, PORTS[0]), (&ground.b, 2, PORTS[1])] {
+            ip(host, &format!("link add eth0 type veth peer name {port} netns {}", router.net_path()));
+            for (host, device, number) in [(host, "eth0", 2), (&router, port, 1)] {
+                let features = ["-K", device, "tso", "off", "gso", "off", "tx", "off", "gro", "on"];
+                host.run("ethtool", &features).unwrap();
+                ip(host, &format!("addr add {}/24 dev {device}", address(Family::V4, net, number)));
+                ip(host, &format!("addr add {}/64 dev {device} nodad", address(Family::V6, net, number)));
+                ip(host, &format!("link set {device} up"));
+            }
+        }
+        ip(&ground.a, &format!("route add default via {}", address(Family::V4, 1, 1)));
+        ip(&ground.a, &format!("-6 route add default via {}", address(Family::V6, 1, 1)));
+        ip(&ground.b, &format!("-6 route add default via {}", address(Family::V6, 2, 1)));
+        let mut command = router.command(&ground.program);
+        command.args(["gateway", PORTS[0], PORTS[1], "--route", "--name", ROUTER, "-j"]).args(options);
+        let mut process = Process::spawn(command, b"").expect("segue starts");
+        process.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap();
+        Some(Routed { process, ground, router })
+    }
+
+    /// The client's side.
+    pub fn client(&self, family: Family) -> Place<'_> {
+        Place { host: &self.ground.a, address: address(family, 1, 2) }
+    }
+
+    /// The server's side.
+    pub fn server(&self, family: Family) -> Place<'_> {
+        Place { host: &self.ground.b, address: address(family, 2, 2) }
+    }
+
+    /// The router's counters.
+    #[track_caller]
+    pub fn stat(&self) -> Stat {
+        Stat::read(&self.router, &self.ground.program, ROUTER)
+    }
+
+    /// Runs another command of the program beside the router.
+    pub fn segue(&self, words: &[&str]) -> Output {
+        self.router.command(&self.ground.program).args(words).output().expect("segue starts")
+    }
+}
+
+/// A host that sends datagrams back to whom they come from, until this value goes.
+#[derive(Debug)]
+pub struct Echo {
+    /// Where it listens.
+    pub port: u16,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Echo {
+    /// Starts it at a place; `port` may be 0.
+    #[track_caller]
+    pub fn start(at: Place<'_>, port: u16) -> Echo {
+        let socket = traffic::inside(at.host, || UdpSocket::bind((at.address, port))).expect("a socket");
+        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a time limit");
+        let port = socket.local_addr().expect("an address").port();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let echo = move || {
+            let mut bytes = vec![0; 1 << 16];
+            while !stopped.load(Ordering::Relaxed) {
+                match socket.recv_from(&mut bytes) {
+                    Ok((len, from)) => drop(socket.send_to(&bytes[..len], from)?),
+                    Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        };
+        Echo { port, stop, thread: Some(thread::spawn(echo)) }
+    }
+}
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || matches!(ended, Some(Ok(Ok(())))), "the echo failed: {ended:?}");
+    }
+}

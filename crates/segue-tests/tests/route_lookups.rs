@@ -1,0 +1,147 @@
+//! How often a router looks into its tables: once for each destination that one poll has, and once for each next hop, however
+//! flows are interleaved.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use segue_lab::Family::V4;
+use segue_tests::routed::{Routed, address, ip};
+use segue_tests::{Stat, sys, test_name, traffic};
+
+/// Flows: from each of these ports to each of these destinations.
+const SENDERS: usize = 16;
+const DESTINATIONS: u8 = 32;
+const FLOWS: u64 = SENDERS as u64 * DESTINATIONS as u64;
+/// Next hops, each for several destinations.
+const HOPS: u8 = 16;
+/// Packets that one poll takes at most.
+const BUDGET: u64 = 64;
+const PORT: u16 = 7000;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug)]
+struct Looks {
+    batches: u64,
+    packets: u64,
+    routes: u64,
+    neighbours: u64,
+}
+
+impl Looks {
+    fn of(stat: &Stat) -> Looks {
+        let worker = &stat.json()["workers"][0];
+        let count = |key: &str| worker[key].as_u64().unwrap_or_else(|| panic!("no {key} in {worker}"));
+        Looks {
+            batches: count("route_batches"),
+            packets: count("route_packets"),
+            routes: count("route_lookups"),
+            neighbours: count("neighbour_lookups"),
+        }
+    }
+
+    fn since(self, before: Looks) -> Looks {
+        Looks {
+            batches: self.batches - before.batches,
+            packets: self.packets - before.packets,
+            routes: self.routes - before.routes,
+            neighbours: self.neighbours - before.neighbours,
+        }
+    }
+}
+
+fn destination(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(198, 19, number, 1)
+}
+
+/// The router's tables have been read, and each next hop has answered.
+fn prepare(routed: &Routed) {
+    for number in 0..DESTINATIONS {
+        let hop = 100 + number % HOPS;
+        if number < HOPS {
+            ip(&routed.ground.b, &format!("addr add {}/24 dev eth0", address(V4, 2, hop)));
+        }
+        ip(&routed.ground.b, &format!("addr add {}/32 dev lo", destination(number)));
+        ip(&routed.router, &format!("route add {}/32 via {}", destination(number), address(V4, 2, hop)));
+    }
+    let known = |stat: &Stat| {
+        send(&[traffic::socket(routed.client(V4))]);
+        let worker = &stat.json()["workers"][0];
+        worker["neighbours"].as_u64() > Some(u64::from(HOPS)) && worker["routes"].as_u64() > Some(32)
+    };
+    let stat = Stat::until(&routed.router, &routed.ground.program, "gw0", PATIENCE, known);
+    assert!(known(&stat), "{}", stat.json());
+}
+
+/// One datagram of each flow, each to another destination than the one before.
+fn send(from: &[UdpSocket]) {
+    for socket in from {
+        for number in 0..DESTINATIONS {
+            socket.send_to(b"one of many", (destination(number), PORT)).unwrap();
+        }
+    }
+}
+
+/// What one datagram of each flow costs, all of them waiting in the ring when the router comes to read.
+fn looks(routed: &Routed, flows: &[UdpSocket], sink: &UdpSocket) -> Looks {
+    let before = routed.stat();
+    let pid = u32::try_from(before.json()["pid"].as_u64().unwrap()).unwrap();
+    sys::signal(pid, libc::SIGSTOP).unwrap();
+    send(flows);
+    sys::signal(pid, libc::SIGCONT).unwrap();
+    for number in 0..FLOWS {
+        sink.recv(&mut [0; 64]).unwrap_or_else(|error| panic!("datagram {number} of {FLOWS}: {error}"));
+    }
+    let before = Looks::of(&before);
+    let all = |stat: &Stat| Looks::of(stat).since(before).packets >= FLOWS;
+    let after = Stat::until(&routed.router, &routed.ground.program, "gw0", PATIENCE, all);
+    Looks::of(&after).since(before)
+}
+
+/// CPU time of the router for each packet, nanoseconds, over many datagrams of each flow. Only printed: it depends on what else
+/// this machine does. `SEGUE_SOAK=1` takes enough of them for a figure.
+fn cost(routed: &Routed, flows: &[UdpSocket]) -> f64 {
+    let rounds = if std::env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1") { 1000 } else { 10 };
+    let cpu = |stat: &Stat| stat.json()["cpu_s"].as_f64().expect("CPU time");
+    let before = routed.stat();
+    (0..rounds).for_each(|_| send(flows));
+    std::thread::sleep(Duration::from_millis(50));
+    let after = routed.stat();
+    let packets = Looks::of(&after).since(Looks::of(&before)).packets;
+    (cpu(&after) - cpu(&before)) * 1e9 / packets as f64
+}
+
+fn set_groups(routed: &Routed, value: &str) {
+    let output = routed.segue(&["set", "gw0", "net.route.groups", value]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn interleaved_flows_are_looked_up_once_for_each_destination_and_next_hop_of_a_poll() {
+    let Some(routed) = Routed::new(test_name!(), &[], &[]) else { return };
+    prepare(&routed);
+    let sink = traffic::inside(&routed.ground.b, || UdpSocket::bind(("0.0.0.0", PORT))).unwrap();
+    sink.set_read_timeout(Some(PATIENCE)).unwrap();
+    let flows: Vec<UdpSocket> = (0..SENDERS).map(|_| traffic::socket(routed.client(V4))).collect();
+    let (keys, hops) = (u64::from(DESTINATIONS), u64::from(HOPS));
+    for _ in 0..3 {
+        let grouped = looks(&routed, &flows, &sink);
+        println!("by groups: {grouped:?}");
+        assert_eq!(grouped.packets, FLOWS, "nothing else is routed");
+        assert!(grouped.batches >= FLOWS / BUDGET, "{grouped:?}");
+        assert!((keys..=keys * grouped.batches).contains(&grouped.routes), "{grouped:?}");
+        assert!((hops..=hops * grouped.batches).contains(&grouped.neighbours), "{grouped:?}");
+        // Unless each poll found but a few.
+        assert!(grouped.routes < FLOWS && grouped.neighbours < grouped.routes, "{grouped:?}");
+    }
+    set_groups(&routed, "0");
+    let single = looks(&routed, &flows, &sink);
+    println!("one by one: {single:?}");
+    assert_eq!((single.routes, single.neighbours), (FLOWS, FLOWS));
+    for round in 0..5 {
+        let [grouped, single] = ["1", "0"].map(|value| {
+            set_groups(&routed, value);
+            cost(&routed, &flows)
+        });
+        println!("round {round}: {grouped:.0} ns of CPU a packet by groups, {single:.0} one by one");
+    }
+}
