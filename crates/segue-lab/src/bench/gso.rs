@@ -39,6 +39,8 @@ pub(super) enum How {
     Tso,
     /// By the kernel in front of the card; no gateway.
     Kernel,
+    /// By the kernel, which is handed whole trains for a card that cuts none: what segue does unless told otherwise.
+    Handed,
     /// By segue in front of the card; of NAT, behind it; of the live rows, switched to that.
     Gso,
     /// By segue on entry: in front of NAT; of the live rows, switched to that.
@@ -56,6 +58,7 @@ impl How {
         match self {
             How::Tso => "tso",
             How::Kernel => "kernel",
+            How::Handed => "handed",
             How::Gso => "gso",
             How::Entry => "entry",
             How::Nowhere => "none",
@@ -130,8 +133,10 @@ pub(super) fn bench() -> Bench {
 /// The rows that are compared with each other.
 const fn ways(load: Load, gro: bool, sums: bool) -> &'static [How] {
     match (load, gro && sums) {
-        (Load::Tcp(_), true) => &[How::Tso, How::Kernel, How::Gso, How::Nowhere, How::NowhereSums, How::KernelNowhere],
-        (Load::Tcp(_), false) => &[How::Gso, How::Nowhere],
+        (Load::Tcp(_), true) => {
+            &[How::Tso, How::Kernel, How::Handed, How::Gso, How::Nowhere, How::NowhereSums, How::KernelNowhere]
+        }
+        (Load::Tcp(_), false) => &[How::Handed, How::Gso, How::Nowhere],
         _ => &[How::Kernel, How::Gso, How::Nowhere],
     }
 }
@@ -145,11 +150,13 @@ fn part(case: &Case) -> Part {
         _ => {}
     }
     let is_pair = matches!(how, How::Gso | How::Nowhere);
-    let is_tcp4 = load == Load::Tcp(Family::V4);
+    let (is_tcp, is_tcp4) = (matches!(load, Load::Tcp(_)), load == Load::Tcp(Family::V4));
     match (rate, flows, gro && sums, quota) {
         (None, 1, true, 100) if is_pair && (is_tcp4 || load == Load::Udp(Family::V6)) => Part::Quick,
-        (None, 1, true, 100) if is_pair || how == How::Kernel || is_tcp4 && how == How::Tso => Part::Usual,
-        (None, 1, true, 50 | 15) if is_pair => Part::Usual,
+        (None, 1, true, 100) if is_pair || is_tcp && matches!(how, How::Kernel | How::Handed) => Part::Usual,
+        (None, 1, true, 100) if is_tcp4 && how == How::Tso => Part::Usual,
+        (None, 1, true, 50) if is_pair => Part::Usual,
+        (None, 1, true, 15) if is_pair && is_tcp => Part::Usual,
         // What GSO is worth against a receiver that joins nothing.
         (None, 1, false, 100) if is_pair && is_tcp4 && sums => Part::Usual,
         _ => Part::Rest,
@@ -268,10 +275,11 @@ const COLUMNS: &[Column] = &[
 
 const NOTES: &[&str] = &[
     "",
-    "N%: of the sender's processor. tso: trains to the card; gso: cut by segue in",
-    "front of it; none: by the sending stack, which also computes checksums; entry:",
-    "by segue as they come in; kernel: no gateway, the kernel's own GSO. gain: over",
-    "none (live: over entry; kernel: over the kernel without GSO). pkts: packets to",
-    "a unit in front of the card. s/GB: CPU seconds of the sender per 1e9 bytes.",
-    "live: after enable_gso was switched to that under load, without a drop.",
+    "N%: of the sender's processor. tso: trains to a card that cuts them; handed: to",
+    "one that does not, so the kernel cuts; gso: segue cuts in front of it; none: the",
+    "sending stack cuts and computes checksums; entry: segue cuts as they come in;",
+    "kernel: no gateway, the kernel's own GSO. gain: over none (live: over entry;",
+    "kernel: over the kernel without GSO). pkts: packets to a unit in front of the",
+    "card. s/GB: CPU seconds of the sender per 1e9 bytes. live: after enable_gso was",
+    "switched to that under load.",
 ];

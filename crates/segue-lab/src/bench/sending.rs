@@ -91,7 +91,7 @@ fn flags(case: &Case, card: &str) -> Vec<String> {
     }
     // Live rows begin with what they switch away from.
     let (tso, gso) = match (case.load, case.how) {
-        (_, How::Tso) => (1, 1),
+        (_, How::Tso | How::Handed) => (1, 1),
         (Load::Live, How::Gso) | (Load::Nat, How::Entry) => (0, 0),
         _ => (0, 1),
     };
