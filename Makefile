@@ -65,7 +65,7 @@ bench: ## the figures of the README as JSON in target/bench, and the benchmarks 
 		echo "bench: $(OUT)/bench/lab-$$link.json" && \
 		$(SEGUE) lab --link $$link --runs $(RUNS) -j > '$(OUT)/bench/'lab-$$link.json || exit 1; \
 	done
-	for bench in lro ack rco tunnel napi; do \
+	for bench in lro ack gso rco tunnel napi; do \
 		echo "bench: $(OUT)/bench/$$bench.json" && \
 		$(SEGUE) bench $$bench --runs $(RUNS) -j > '$(OUT)/bench/'$$bench.json || exit 1; \
 	done

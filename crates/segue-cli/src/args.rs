@@ -276,7 +276,7 @@ pub(crate) struct Lab {
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
     /// Which one
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack", "rco", "tunnel", "napi"]))]
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(segue_lab::bench::NAMES))]
     pub(crate) name: Option<String>,
     /// Every row
     #[arg(long, conflicts_with = "quick")]

@@ -206,15 +206,17 @@ runs in it), the next one takes away.
     },
     Page {
         name: "bench",
-        usage: "segue bench lro|ack|rco|tunnel|napi [OPTION]...",
+        usage: "segue bench NAME [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
+            ("segue bench gso --rows \"tcp6 quota=50\"", "some rows of one protocol"),
             ("segue bench rco --list", "rows, words to choose them by, and time"),
         ],
         more: "\
 lro     receiving: LRO, the kernel with and without GRO
 ack     sending: ACK aggregation
+gso     sending: late segmentation, fragments, NAT on trains
 rco     tunnels with and without remote checksum offload
 tunnel  segue, kernel VXLAN, wireguard-go, fastd, no tunnel
 napi    the LAN78xx driver's two forms, in a model

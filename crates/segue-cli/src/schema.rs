@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
 struct Bench {
     /// Always `segue.bench/1`.
     schema: String,
-    /// Which bench: `lab`, `lro`, `ack`, `rco`, `tunnel`, `napi`.
+    /// Which bench: `lab`, `lro`, `ack`, `gso`, `rco`, `tunnel`, `napi`.
     bench: String,
     /// The machine, and how its numbers were taken.
     machine: BTreeMap<String, Value>,

@@ -161,7 +161,10 @@ fn a_flood_at_one_port_leaves_the_other_its_turn_whatever_the_budget() {
                 outside.far.send(&frame(99)).unwrap();
                 from_outside += 1;
             }
+            let moved = || numbers(&inside).len() + numbers(&outside).len();
+            let before = moved();
             gateway.round(Nanos(u64::from(round))).unwrap();
+            assert!(moved() - before <= (budget as usize).min(8), "budget {budget}, round {round}");
             if round % 10 == 2 {
                 assert_eq!(numbers(&inside).len(), from_outside, "budget {budget}, round {round}");
             }

@@ -368,6 +368,25 @@ impl PacketSocket {
         Ok(socket)
     }
 
+    /// Counts from here on the frames of the device that are longer than so many bytes, those that it sends included;
+    /// none is to be received.
+    pub(crate) fn count_longer_than(device: &str, bytes: u32) -> io::Result<Self> {
+        let socket = PacketSocket::open(device)?;
+        socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &0)?;
+        let code = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        // The length; one byte of what is longer, nothing of what is not.
+        let mut filter = [
+            code(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0, 0, 0),
+            code(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 0, 1, bytes),
+            code(libc::BPF_RET | libc::BPF_K, 0, 0, 1),
+            code(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        socket.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        socket.counts();
+        Ok(socket)
+    }
+
     /// The next frame's length in `buffer`, or `None` when none waits. A frame longer than the buffer is cut.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: the pointer and length describe `buffer`.
@@ -389,10 +408,19 @@ impl PacketSocket {
 
     /// Frames that the socket's buffer had no room for since the last call.
     pub(crate) fn overruns(&self) -> u64 {
+        u64::from(self.counts().tp_drops)
+    }
+
+    /// Frames that passed the filter since the last call.
+    pub(crate) fn passed(&self) -> u64 {
+        u64::from(self.counts().tp_packets)
+    }
+
+    fn counts(&self) -> libc::tpacket_stats {
         let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut len = mem::size_of_val(&stats) as libc::socklen_t;
         // SAFETY: the pointers describe `stats` and `len`.
-        let result = unsafe {
+        unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
                 libc::SOL_PACKET,
@@ -401,7 +429,7 @@ impl PacketSocket {
                 &raw mut len,
             )
         };
-        if result < 0 { 0 } else { u64::from(stats.tp_drops) }
+        stats
     }
 
     fn set<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {

@@ -1,11 +1,12 @@
-//! A thousand tunnels on one socket, told apart by GRE keys: each gets what is its own and answers under its own key.
+//! A thousand tunnels on one socket, told apart by GRE keys: each gets what is its own and answers under its own key. And some
+//! without UDP on one raw socket, with the kernel's own tunnels at the other end.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use segue_lab::{LinkForm, Process};
+use segue_lab::{Host, LinkForm, Process};
 use segue_tests::{Ground, Stat, capture, test_name, traffic, wire};
 use serde_json::Value;
 
@@ -63,16 +64,72 @@ fn answered(datagram: &[u8]) -> Option<u16> {
     same.then_some(n)
 }
 
+/// `segue run` at A with this file, all of it up.
+fn running(ground: &Ground, directory: &capture::Directory, configuration: &str) -> Process {
+    let file = directory.file("many.toml");
+    std::fs::write(&file, configuration).unwrap();
+    let mut command = ground.a.command(&ground.program);
+    command.args(["run", "-j", "-c"]).arg(&file);
+    let mut process = Process::spawn(command, b"").unwrap();
+    let ready = process.wait_for_line("\"event\":\"ready\"", START);
+    ready.unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
+    process
+}
+
+/// The kernel's own tunnel `n` without UDP: GRE, and Ethernet in GRE for odd numbers.
+fn kernel(host: &Host, n: u16) {
+    let kind = if n.is_multiple_of(2) { "gre" } else { "gretap" };
+    let far = inner(n)[1];
+    for line in [
+        format!("link add k{n} type {kind} local 198.18.0.2 remote 198.18.0.1 key {}", n / 2),
+        format!("addr add {far}/30 dev k{n}"),
+        format!("link set k{n} up"),
+    ] {
+        host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+}
+
+#[test]
+fn tunnels_without_udp_share_one_raw_socket() {
+    const COUNT: u16 = 12;
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+    if ground
+        .b
+        .run("ip", &["link", "add", "probe", "type", "gretap", "local", "198.18.0.2", "remote", "198.18.0.1"])
+        .is_err()
+    {
+        return segue_tests::skip(test_name!(), "this kernel has no GRE");
+    }
+    ground.b.run("ip", &["link", "del", "probe"]).unwrap();
+    let mut text = String::new();
+    for n in 0..COUNT {
+        kernel(&ground.b, n);
+        let mode = if n.is_multiple_of(2) { "gre" } else { "gretap" };
+        let (near, key) = (inner(n)[0], n / 2);
+        let ends = "local = \"198.18.0.1\"\nremote = \"198.18.0.2\"";
+        write!(text, "[[tunnel]]\ndev = \"t{n}\"\nmode = \"{mode}\"\n{ends}\nkey = {key}\naddr = [\"{near}/30\"]\n")
+            .unwrap();
+    }
+    let directory = capture::Directory::new();
+    let _process = running(&ground, &directory, &text);
+    let sockets = ground.a.run("cat", &["/proc/net/raw"]).unwrap();
+    let found = sockets.lines().filter(|line| line.contains(":002F ")).count();
+    assert_eq!(found, 2, "one to receive, one to send:\n{sockets}");
+    for n in 0..COUNT {
+        let [near, far] = inner(n).map(Into::into);
+        segue_lab::reach((&ground.b, far), (&ground.a, near), Duration::from_secs(5)).unwrap();
+        let [a, b] = [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address });
+        traffic::pings(b, a, &[56, 1300]);
+    }
+    let drops = Stat::read(&ground.a, &ground.program, "t0").drops();
+    assert!(drops.is_empty(), "{drops:?}");
+}
+
 #[test]
 fn a_thousand_tunnels_share_one_socket_and_each_answers_for_itself() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
     let directory = capture::Directory::new();
-    let file = directory.file("many.toml");
-    std::fs::write(&file, configuration()).unwrap();
-    let mut command = ground.a.command(&ground.program);
-    command.args(["run", "-c"]).arg(&file);
-    let mut process = Process::spawn(command, b"").unwrap();
-    process.wait_for_line("1 instance up", START).unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
+    let mut process = running(&ground, &directory, &configuration());
 
     let sockets = ground.a.run("cat", &["/proc/net/udp"]).unwrap();
     let bound = sockets.lines().filter(|line| line.contains(":17C0 ")).count();
@@ -120,6 +177,10 @@ fn a_thousand_tunnels_share_one_socket_and_each_answers_for_itself() {
     let stat =
         Stat::until(&ground.a, &ground.program, "t0", Duration::from_secs(3), |s| s.dropped("gre_mismatch") >= 5);
     assert_eq!(stat.dropped("gre_mismatch"), 5);
-    process.stop(Duration::from_secs(20)).expect("it ends");
-    assert!(!ground.a.has_device("t0") && !ground.a.has_device("t999"));
+    // All interfaces at once, or the kernel takes them away one by one, for half a minute.
+    let batch = directory.file("batch");
+    let lines: String = (0..TUNNELS).map(|n| format!("link set dev t{n} group 5\n")).collect();
+    std::fs::write(&batch, lines + "link del group 5\n").unwrap();
+    ground.a.run("ip", &["-batch", batch.to_str().unwrap()]).unwrap();
+    process.stop(Duration::from_secs(60)).expect("it ends");
 }

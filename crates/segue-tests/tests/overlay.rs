@@ -1,5 +1,6 @@
 //! VXLAN with several remotes: segue at hosts A and B, the kernel's own VXLAN at C, on one link. Who is where is learned.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -83,7 +84,9 @@ fn received(host: &Host) -> u64 {
 }
 
 fn counter(stat: &Stat, key: &str) -> u64 {
-    stat.json()["ports"]["udp"][key].as_u64().unwrap_or_else(|| panic!("no {key} in {}", stat.json()["ports"]["udp"]))
+    stat.json()["ports"]["udp"]["numbers"][key]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {key} in {}", stat.json()["ports"]["udp"]))
 }
 
 fn three_ends(name: &str, outer: Family) {
@@ -150,8 +153,9 @@ fn three_ends(name: &str, outer: Family) {
     ];
     let text = ground.a.run("tshark", &read).unwrap();
     for to in [1, 2, 3] {
-        let to = address(outer, 0, to);
-        let count = text.lines().filter(|line| line.split(',').next() == Some(to.as_str())).count();
+        let to: IpAddr = address(outer, 0, to).parse().unwrap();
+        let is_to = |line: &&str| line.split(',').next().is_some_and(|address| address.parse() == Ok(to));
+        let count = text.lines().filter(is_to).count();
         assert!(count > 100, "{count} segments to {to} in the trace");
     }
 }

@@ -13,7 +13,7 @@ use segue_lab::{Host, Process};
 use segue_tests::capture::Directory;
 use segue_tests::routed::{Echo, PORTS, Routed, address, ip};
 use segue_tests::traffic::{self, Place};
-use segue_tests::{Random, sys, test_name};
+use segue_tests::{Random, Stat, skip, sys, test_name};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -56,7 +56,6 @@ fn files_arrive_and_iperf3_runs_both_ways() {
     let directory = Directory::new();
     let bytes = Random::new(1).bytes(traffic::long() as usize);
     fs::write(directory.file("file"), &bytes).unwrap();
-    let iperf3 = serve(&routed.ground.b, &["iperf3", "-s", "--forceflush"], "listening");
     for family in Family::ALL {
         let (client, server) = (routed.client(*family), routed.server(*family));
         let _web = web(server, "8000", directory.path());
@@ -64,6 +63,7 @@ fn files_arrive_and_iperf3_runs_both_ways() {
         assert!(got == bytes, "IPv{family}: {} of {} bytes, or others", got.len(), bytes.len());
         let to = server.address.to_string();
         for way in [&["-t", "1"][..], &["-t", "1", "-R"], &["-t", "1", "-u", "-b", "50M", "-l", "4000"]] {
+            let _server = serve(server.host, &["iperf3", "-s", "-1", "--forceflush"], "listening");
             let report = client.host.run("iperf3", &[&["-c", &to, "-J"], way].concat()).unwrap();
             let report: Value = serde_json::from_str(&report).unwrap();
             let sum = &report["end"]["sum_received"];
@@ -71,7 +71,6 @@ fn files_arrive_and_iperf3_runs_both_ways() {
             assert!(received.as_u64() > Some(1_000_000), "IPv{family} {way:?}: {report}");
         }
     }
-    drop(iperf3);
     assert_eq!(routed.stat().drops().remove("socket_overflow").unwrap_or(0), 0);
 }
 
@@ -126,6 +125,49 @@ fn datagrams_of_all_sizes_come_back() {
         traffic::echoes(&socket, traffic::DATAGRAM_SIZES, &mut Random::new(3));
     }
     assert_eq!(routed.stat().drops().into_iter().collect::<Vec<_>>(), []);
+}
+
+/// Sends a datagram in fragments, the last one first; without the first one where `skip` is 1.
+const REVERSED: &str = "
+import sys
+from scapy.all import IP, UDP, Raw, fragment, send, conf
+conf.verb = 0
+source, to, sport, dport, ident, skip = sys.argv[1:3] + [int(word) for word in sys.argv[3:]]
+data = bytes(n * 7 % 251 for n in range(9000))
+whole = IP(src=source, dst=to, id=ident) / UDP(sport=sport, dport=dport) / Raw(data)
+for piece in reversed(fragment(whole, 1400)[skip:]):
+    send(piece)
+";
+
+#[test]
+fn fragments_may_come_in_any_order() {
+    let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };
+    if !Path::new("/usr/lib/python3/dist-packages/scapy").exists() {
+        return skip(test_name!(), "not installed: python3-scapy");
+    }
+    let data: Vec<u8> = (0..9000_u32).map(|n| (n * 7 % 251) as u8).collect();
+    let (client, server, outside) = (routed.client(V4), routed.server(V4), address(V4, 2, 9));
+    let sockets = [client, server].map(traffic::socket);
+    let [near, far] = sockets.each_ref().map(|socket| socket.local_addr().unwrap());
+    let send = |from: SocketAddr, to: SocketAddr, host: &Host, id: &str, skip: &str| {
+        let ports = [from.port().to_string(), to.port().to_string()];
+        let addresses = [from.ip().to_string(), to.ip().to_string()];
+        let words = ["-c", REVERSED, &addresses[0], &addresses[1], &ports[0], &ports[1], id, skip];
+        host.run("/usr/bin/python3", &words).unwrap();
+    };
+    let mut got = vec![0; 1 << 16];
+    send(near, far, client.host, "77", "0");
+    let (len, peer) = sockets[1].recv_from(&mut got).unwrap();
+    assert!(peer.ip() == outside && got[..len] == data, "{len} bytes from {peer}");
+    send(far, peer, server.host, "78", "0");
+    let (len, from) = sockets[0].recv_from(&mut got).unwrap();
+    assert!(from == far && got[..len] == data, "{len} bytes from {from}");
+    assert_eq!(routed.stat().drops().into_iter().collect::<Vec<_>>(), []);
+    // Those whose first one never comes are dropped by name.
+    send(far, peer, server.host, "79", "1");
+    let dropped = |stat: &Stat| stat.dropped("nat_fragment") == 6;
+    let stat = Stat::until(&routed.router, &routed.ground.program, "gw0", PATIENCE, dropped);
+    assert!(dropped(&stat), "{:?}", stat.drops());
 }
 
 #[test]
@@ -299,7 +341,13 @@ fn neighbours_and_routes_are_those_of_the_kernel() {
         socket.connect((address(V4, 2, 2), echo.port)).unwrap();
         socket.send(b"there?").and_then(|_| socket.recv(&mut [0; 9])).is_ok()
     };
-    let soon = |wanted: bool, what: &str| assert!((0..50).any(|_| reach() == wanted), "{what}");
+    let soon = |wanted: bool, what: &str| {
+        let is = (0..100).any(|_| {
+            thread::sleep(Duration::from_millis(20));
+            reach() == wanted
+        });
+        assert!(is, "{what}");
+    };
     soon(true, "it is asked for here");
     ip(&routed.router, "neigh replace 198.18.2.2 lladdr 02:00:00:00:00:99 dev out nud permanent");
     soon(false, "what was set by hand counts");

@@ -223,8 +223,12 @@ fn trace(accesses: Vec<Access>) -> schema::Trace {
     let name = |register: u16| format!("{register:#06x}");
     for access in accesses {
         match access {
-            Access::Read(register) => drop(read.insert(name(register))),
-            Access::Write(register, value) => drop(written.insert(name(register), value)),
+            Access::Read(register) => {
+                read.insert(name(register));
+            }
+            Access::Write(register, value) => {
+                written.insert(name(register), value);
+            }
             Access::Statistics => {}
         }
     }

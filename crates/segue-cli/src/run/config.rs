@@ -74,6 +74,11 @@ impl Unit {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
 
+    /// How many tunnels or gateways it is.
+    pub(super) fn members(&self) -> usize {
+        1 + self.tokens.iter().filter(|token| token.text == parse::ALSO).count()
+    }
+
     /// The knobs that it sets.
     pub(super) fn wishes(&self) -> Vec<(String, String)> {
         self.wishes.iter().map(|wish| (wish.name.text.clone(), wish.value.text.clone())).collect()
@@ -212,21 +217,43 @@ pub(super) fn read(text: &Text) -> Result<Vec<Unit>, Error> {
     }
 }
 
+/// The socket that a tunnel receives with.
+#[derive(PartialEq, Eq, Hash)]
+struct Socket {
+    local: Option<IpAddr>,
+    is_ipv4: bool,
+    /// UDP's, where there is that.
+    port: Option<u16>,
+    /// Those of IP, where there is no UDP.
+    protocols: &'static [u8],
+}
+
+impl Socket {
+    fn of(plan: &Plan) -> Socket {
+        let (port, protocols) = match plan.has_udp() {
+            true => (Some(plan.port), &[][..]),
+            false => (None, tunnel::start::identity(plan).mode.protocols()),
+        };
+        Socket { local: plan.local, is_ipv4: plan.remote.is_ipv4(), port, protocols }
+    }
+}
+
 /// Tunnels with one address and port become one instance, with the name of the first.
 fn joined(units: Vec<Unit>, text: &Text, errors: &mut Vec<Error>) -> Vec<Unit> {
     let mut made: Vec<(Unit, Vec<Plan>, Vec<Range<usize>>)> = Vec::new();
-    let mut places: HashMap<(Option<IpAddr>, bool, u16), usize> = HashMap::new();
+    let mut places: HashMap<Socket, usize> = HashMap::new();
     for unit in units {
         let header = unit.header.clone();
         let plan = match unit.parsed() {
-            Ok(Parsed::Tunnels(mut plans)) => plans.pop().filter(Plan::has_udp),
+            // Without a port it must be sure that the address is one.
+            Ok(Parsed::Tunnels(mut plans)) => plans.pop().filter(|plan| plan.has_udp() || plan.local.is_some()),
             Ok(Parsed::Gateway(_)) | Err(_) => None,
         };
         let Some(plan) = plan else {
             made.push((unit, Vec::new(), Vec::new()));
             continue;
         };
-        let at = *places.entry((plan.local, plan.remote.is_ipv4(), plan.port)).or_insert(made.len());
+        let at = *places.entry(Socket::of(&plan)).or_insert(made.len());
         match made.get_mut(at) {
             None => made.push((unit, vec![plan], vec![header])),
             Some((first, plans, headers)) => {
@@ -239,11 +266,11 @@ fn joined(units: Vec<Unit>, text: &Text, errors: &mut Vec<Error>) -> Vec<Unit> {
     for (_, plans, headers) in &made {
         if let Some(clash) = group::clash(plans) {
             let first = text.line(headers.first().map_or(0, |header| header.start));
-            let note = format!("{} (line {first} is the first of port {})", clash.note, plans[0].port);
+            let note = format!("{} (line {first} has the first of them)", clash.note);
             errors.push(text.error(&headers[clash.at], clash.message, note));
         }
         if let Some(at) = plans.iter().skip(1).position(|plan| plan.trace.is_some()) {
-            let message = format!("`trace` of `{}` is that of the whole port {}", plans[at + 1].dev, plans[0].port);
+            let message = format!("`trace` of `{}` is that of all who share its port", plans[at + 1].dev);
             errors.push(text.error(&headers[at + 1], message, format!("give it to `{}`, the first", plans[0].dev)));
         }
     }

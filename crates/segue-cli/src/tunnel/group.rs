@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use segue::encap::Identity;
 
-use super::plan::{Encap, Plan};
+use super::plan::Plan;
 use super::resolve::{self, Ready};
 use super::start;
 use crate::error::{Error, Kind};
@@ -33,7 +33,7 @@ pub(crate) struct Clash {
 }
 
 impl Group {
-    /// Asks the system. The plans must not [clash](clash).
+    /// Asks the system. The plans must not [`clash`].
     pub(crate) fn resolve(plans: Vec<Plan>, netlink: &mut Netlink) -> Result<Group, Error> {
         let members: Result<Vec<Ready>, Error> =
             plans.into_iter().map(|plan| resolve::resolve(plan, netlink)).collect();
@@ -92,10 +92,6 @@ pub(crate) fn clash(plans: &[Plan]) -> Option<Clash> {
         if !devs.insert(plan.dev.as_str()) {
             return clash("dev", format!("`{}` is there twice", plan.dev), "an interface has one tunnel");
         }
-        if at == 0 && plans.len() > 1 && !plan.has_udp() || plan.encap == Encap::None && !plan.has_udp() && at > 0 {
-            let message = format!("`{}` has no port to share", plan.dev);
-            return clash("encap", message, "start a tunnel without encap by itself");
-        }
         if at >= MOST {
             return clash("dev", format!("more than {MOST} tunnels on one port"), "give the others another `port`");
         }
@@ -104,9 +100,15 @@ pub(crate) fn clash(plans: &[Plan]) -> Option<Clash> {
             return clash(word, message, "the same for all, or a `port` of its own");
         }
         let identity = start::identity(plan);
-        if !identity.shares(&start::identity(first)) {
+        let one = start::identity(first);
+        if !identity.shares(&one) || !plan.has_udp() && identity.mode.protocols() != one.mode.protocols() {
             let message = format!("`{}` and `{}` cannot share a port: `mode` differs", first.dev, plan.dev);
-            return clash("mode", message, "fou does not say what is inside: a `port` of its own");
+            let note = if plan.has_udp() {
+                "fou does not say what is inside: a `port` of its own"
+            } else {
+                "start it by itself"
+            };
+            return clash("mode", message, note);
         }
         for remote in std::iter::once(plan.remote).chain(plan.overlay.others(plan.remote)) {
             for own in identity.identities() {
@@ -179,11 +181,16 @@ mod tests {
                 "local",
                 "`a` and `b` cannot share a port: `local` differs",
             ),
-            ("dev b remote 198.18.0.3", 1, "encap", "`b` has no port to share"),
+            ("dev b remote 198.18.0.3", 1, "encap", "`a` and `b` cannot share a port: `encap` differs"),
         ] {
             let clash = clash(&plans(&format!("{A} also {others}"))).expect(others);
             assert_eq!((clash.at, clash.word, clash.message.as_str()), (at, word, message), "{others}");
         }
+        let bare = "dev a remote 198.18.0.2 mode ipip also dev b remote 198.18.0.3 mode gre";
+        assert_eq!(clash(&plans(bare)).unwrap().word, "mode");
+        assert!(
+            clash(&plans("dev a remote 198.18.0.2 key 1 also dev b remote 198.18.0.2 key 2 mode gretap")).is_none()
+        );
         let fou = "dev a remote 198.18.0.2 encap fou encap-dport 5 mode ipip also dev b remote 198.18.0.3 encap fou encap-dport 5";
         assert_eq!(clash(&plans(fou)).unwrap().word, "mode");
         let vxlan = "dev a mode vxlan id 1 remote 198.18.0.2 also dev b mode vxlan id 1 remote 198.18.0.3 fdb 0:0:0:0:0:0,198.18.0.2";

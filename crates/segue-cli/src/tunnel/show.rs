@@ -20,8 +20,16 @@ pub(crate) fn plan_text(group: &Group) -> String {
     if group.members.len() == 1 {
         return one_text(ready);
     }
-    let listen = format!("  listen    {}, UDP {}\n", ready.local, ready.plan.port);
+    let listen = format!("  listen    {}\n", listen(ready));
     format!("{} tunnels can be, with one socket:\n{}{listen}nothing was changed\n", group.members.len(), list(group))
+}
+
+/// Where packets of the far end come in.
+fn listen(ready: &Ready) -> String {
+    match ready.plan.has_udp() {
+        true => format!("{}, UDP {}", ready.local, ready.plan.port),
+        false => format!("{}, raw socket", ready.local),
+    }
 }
 
 /// The tunnels of a group, a line each.
@@ -46,11 +54,8 @@ fn one_text(ready: &Ready) -> String {
         (None, Some(port)) => port.to_string(),
         (None, None) => "auto".to_owned(),
     };
-    if plan.has_udp() {
-        text.push_str(&format!("  listen    {}, UDP {}    source port {sport}\n", ready.local, plan.port));
-    } else {
-        text.push_str(&format!("  listen    {}, raw socket\n", ready.local));
-    }
+    let source = if plan.has_udp() { format!("    source port {sport}") } else { String::new() };
+    text.push_str(&format!("  listen    {}{source}\n", listen(ready)));
     let train = |on: bool| if on && plan.encap_csum && plan.has_udp() { "trains" } else { "one datagram at a time" };
     let profile = if plan.profile == Profile::Linux { "linux" } else { "strict" };
     text.push_str(&format!("  receive   {}, gro {}, profile {profile}\n", train(plan.gro), on_off(plan.gro)));
@@ -77,7 +82,7 @@ pub(crate) fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> 
     let plan = &ready.plan;
     let (head, mtu) = match group.members.len() {
         1 => (format!("{} is up: {}\n", plan.dev, subject(ready)), mtu_line(ready)),
-        count => (format!("{count} tunnels are up on {}, UDP {}:\n", ready.local, plan.port), list(group)),
+        count => (format!("{count} tunnels are up on {}:\n", listen(ready)), list(group)),
     };
     let line = |name: &str, trains: bool, with: &str, checksum: &str| {
         let what = if trains { format!("trains to 64 kB ({with})") } else { "one datagram at a time".to_owned() };

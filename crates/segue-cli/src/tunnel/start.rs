@@ -109,7 +109,8 @@ fn open_outside(group: &Group) -> Result<Outside, Error> {
         batches: plan.gso || plan.gro,
         buffer_len: udp_config(ready).buffer_len,
     };
-    let raw = RawPort::open(&config).map_err(|error| raw_error(ready, error))?;
+    let others: Vec<IpAddr> = group.plans().map(|plan| plan.remote).skip(1).collect();
+    let raw = RawPort::open_to(&config, &others).map_err(|error| raw_error(ready, error))?;
     Ok(Outside { port: Box::new(raw), slots: 1 })
 }
 

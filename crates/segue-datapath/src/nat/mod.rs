@@ -13,6 +13,7 @@
 //! refused by name: protocols without ports.
 
 mod fragment;
+mod ports;
 mod rewrite;
 mod table;
 

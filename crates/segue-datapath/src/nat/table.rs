@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use segue::time::Nanos;
 
+use super::ports::Ports;
 use super::{Config, Refusal};
 
 /// What has ports, or identifiers that serve as such.
@@ -66,14 +67,13 @@ pub(super) struct Table {
     free: Vec<u32>,
     inside: HashMap<(Protocol, (u32, u16)), u32>,
     outside: HashMap<(Protocol, u16), u32>,
+    ports: Ports,
     hosts: HashMap<u32, u32>,
     cursor: usize,
     tries: u64,
 }
 
-/// Most ports that are tried for one mapping.
-const TRIES: u32 = 2048;
-/// Mappings that are looked at, for one that is over, when the table is full.
+/// Mappings that are looked at, for one that is over, when the table is full or no port is free.
 const SWEEP_FOR_ROOM: usize = 1024;
 
 impl Table {
@@ -84,6 +84,7 @@ impl Table {
             free: Vec::new(),
             inside: HashMap::new(),
             outside: HashMap::new(),
+            ports: Ports::new(),
             hosts: HashMap::new(),
             cursor: 0,
             tries: config.seed,
@@ -186,10 +187,11 @@ impl Table {
         if (first..=last).contains(&wanted) && self.is_free(protocol, wanted, now) {
             return Some(wanted);
         }
-        let span = u32::from(last - first) + 1;
-        let start = (random(&mut self.tries) % u64::from(span)) as u32;
-        let mut ports = (0..span.min(TRIES)).map(|step| first + ((start + step) % span) as u16);
-        ports.find(|&port| self.is_free(protocol, port, now))
+        let start = (random(&mut self.tries) % (u64::from(last - first) + 1)) as u16;
+        self.ports.free(protocol, (first, last), start).or_else(|| {
+            self.sweep(now, SWEEP_FOR_ROOM);
+            self.ports.free(protocol, (first, last), start)
+        })
     }
 
     /// Whether nobody has an outside port; who had it too long loses it.
@@ -230,6 +232,7 @@ impl Table {
         });
         self.inside.insert((mapping.protocol, mapping.inside), slot);
         self.outside.insert((mapping.protocol, mapping.outside), slot);
+        self.ports.take(mapping.protocol, mapping.outside);
         *self.hosts.entry(mapping.inside.0).or_default() += 1;
         self.slots[slot as usize] = Some(mapping);
     }
@@ -238,6 +241,7 @@ impl Table {
         let Some(mapping) = self.slots.get_mut(slot as usize).and_then(Option::take) else { return };
         self.inside.remove(&(mapping.protocol, mapping.inside));
         self.outside.remove(&(mapping.protocol, mapping.outside));
+        self.ports.give(mapping.protocol, mapping.outside);
         if let Some(count) = self.hosts.get_mut(&mapping.inside.0) {
             *count -= 1;
             if *count == 0 {

@@ -171,7 +171,7 @@ impl Tunnel {
     /// Without any tunnel.
     pub fn new(outside: Outside, mut parts: Vec<Parts>) -> Tunnel {
         // Refused by what was made without it.
-        let can = parts.iter_mut().fold(false, |can, parts| parts.encap.set_remcsum(true) || can);
+        let can = parts.iter_mut().filter_map(|parts| parts.encap.set_remcsum(true).then_some(())).count() > 0;
         let remcsum = if can { Remcsum::Can(true) } else { Remcsum::Never };
         let settings = parts.iter().map(|parts| {
             Settings::new(

@@ -27,7 +27,7 @@ fn nat(change: impl FnOnce(&mut Config)) -> Nat {
 }
 
 fn ip(from: [u8; 4], to: [u8; 4]) -> Ip {
-    Ip::V4(V4 { src: from, dst: to, id: 5, ..V4::new(0, 1, 2) })
+    Ip::V4(V4 { src: from, dst: to, id: 5, df: false, ..V4::new(0, 1, 2) })
 }
 
 fn udp(from: End, to: End, len: usize) -> build::Packet {
@@ -369,6 +369,14 @@ fn tables_are_bounded_and_what_is_over_makes_room() {
         out(&mut few, &udp(from(1, port), SERVER, 1), 0).unwrap();
     }
     assert_eq!(out(&mut few, &udp(from(1, 4), SERVER, 1), 0), Err(Refusal::Ports));
+    assert!(out(&mut few, &udp(from(1, 4), SERVER, 1), 301 * SECOND).is_ok());
+    // As many as there are, whoever had the first ones.
+    let mut all = self::nat(|config| (config.ports, config.most_per_host) = ((1024, 65_535), 65_536));
+    for number in 0..64_512_u32 {
+        let (host, port) = (1 + number / 16_000, 1024 + (number % 16_000) as u16);
+        assert!(out(&mut all, &udp(from(host as u8, port), SERVER, 1), 0).is_ok(), "{number}");
+    }
+    assert_eq!(out(&mut all, &udp(from(9, 1), SERVER, 1), 0), Err(Refusal::Ports));
 }
 
 #[test]

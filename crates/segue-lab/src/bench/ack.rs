@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::layout::{Column, count, flows, label, median, seed, short, sibling, spread};
 use super::pair::{Form, Pair, Tested};
 use super::{Bench, Layout, Part, Point, Sample, Site, bed, ends};
-use crate::{LabError, Named, Row};
+use crate::{Family, LabError, Named, Row};
 
 const MTU: u32 = 1500;
 /// Bytes that netperf's figures, and so the published ones, count as a KB.
@@ -138,6 +138,8 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
             mtus: (MTU, MTU),
             rate: case.rate,
             verified: true,
+            family: Family::V4,
+            card: &[],
         },
     )?;
     let (receiver, far) = (&pair.receiver, pair.cards[1].as_str());

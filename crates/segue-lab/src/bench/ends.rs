@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::bed::CONGESTION;
-use super::rr;
+use super::{datagrams, rr};
 use crate::{Host, LabError, Process, sys};
 
 /// What the receiver asks the kernel to keep, in bytes, and what it lets the sender send.
@@ -33,7 +33,7 @@ const BUFFER: usize = 256 << 10;
 /// Time for reading clocks between being ready and sending.
 const LEAD: Duration = Duration::from_millis(50);
 
-/// One of the ends, as a program of its own: `words` are those that [`both`] was given. Returns what it prints at its end.
+/// One of the ends, as a program of its own: `words` are those that the bench gave it. Returns what it prints at its end.
 pub fn end(words: &str) -> io::Result<String> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let words: Vec<&str> = words.split(' ').collect();
@@ -44,6 +44,8 @@ pub fn end(words: &str) -> io::Result<String> {
         "sink" => sink(address, number(2)?)?,
         "drain" => drain(address, number(2)?)?,
         "source" => source(address, number(2)?, seconds(3)?, number(4)? as usize)?,
+        "datagram-sink" => datagrams::sink(address, number(2)?)?,
+        "datagram-source" => datagrams::source(address, number(2)?, seconds(3)?, number(4)? as usize)?,
         "answer" => rr::answer(address, number(2)?)?,
         "ask" => rr::ask(address, number(2)?, seconds(3)?)?,
         _ => return Err(wrong()),
@@ -80,9 +82,28 @@ pub(super) fn run<T>(
     let source = format!("source {address} {flows} {seconds} {file_len}");
     let ([_, value], begun) =
         both(program, (from, source), (to, format!("{taker} {address} {flows}")), seconds, begin)?;
+    Ok((came(&value)?, begun))
+}
+
+/// Sends datagrams of `len` bytes from one host to the address of another one.
+pub(super) fn run_datagrams(
+    program: &Path,
+    from: &Host,
+    (to, address): (&Host, &str),
+    (flows, len): (u32, usize),
+    seconds: u32,
+) -> Result<Came, LabError> {
+    let source = format!("datagram-source {address} {flows} {seconds} {len}");
+    let sink = format!("datagram-sink {address} {flows}");
+    let ([_, value], ()) = both(program, (from, source), (to, sink), seconds, || Ok(()))?;
+    came(&value)
+}
+
+/// What a receiver said.
+fn came(value: &Value) -> Result<Came, LabError> {
     let came = value["bytes"].as_u64().zip(value["seconds"].as_f64().filter(|seconds| *seconds > 0.0));
     let (bytes, seconds) = came.ok_or_else(|| LabError::Load(format!("the receiver said {value}")))?;
-    Ok((Came { bytes, seconds }, begun))
+    Ok(Came { bytes, seconds })
 }
 
 /// Runs an end in each host, `far` first, and returns what `near` and `far` said. `begin` is called when both are ready; the

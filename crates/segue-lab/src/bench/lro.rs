@@ -6,7 +6,7 @@ use super::layout::{Column, count, flows, label, median, ratio, seed, short, sib
 use super::pair::{Form, Pair, Tested};
 use super::{Bench, Layout, Part, Point, Sample, Site, bed};
 use crate::load::{self, Load, Style};
-use crate::{LabError, Named, Proto, Row, Table};
+use crate::{Family, LabError, Named, Proto, Row, Table};
 
 /// Who does what to the frames that arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,6 +157,8 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
             mtus: case.mtus,
             rate: case.rate,
             verified: case.verified,
+            family: Family::V4,
+            card: &[],
         },
     )?;
     if case.how == How::KernelGro

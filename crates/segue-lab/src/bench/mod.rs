@@ -9,7 +9,9 @@
 
 mod ack;
 mod bed;
+mod datagrams;
 mod ends;
+mod gso;
 mod layout;
 mod lro;
 mod napi;
@@ -17,6 +19,7 @@ mod pair;
 mod profile;
 mod rco;
 mod rr;
+mod sending;
 mod span;
 mod tunnel;
 
@@ -34,7 +37,7 @@ pub use self::ends::end;
 pub use self::layout::Layout;
 
 /// Names of all benches.
-pub const NAMES: &[&str] = &["lro", "ack", "rco", "tunnel", "napi"];
+pub const NAMES: &[&str] = &["lro", "ack", "gso", "rco", "tunnel", "napi"];
 
 /// How to measure.
 #[derive(Debug, Clone)]
@@ -141,6 +144,7 @@ pub fn named(name: &str) -> Result<Bench, LabError> {
         "rco" => Ok(rco::bench()),
         "tunnel" => Ok(tunnel::bench()),
         "napi" => Ok(napi::bench()),
+        "gso" => Ok(gso::bench()),
         _ => Err(LabError::Usage(format!("`{name}` is not one of {}", NAMES.join(", ")))),
     }
 }
@@ -249,6 +253,8 @@ impl Bench {
         }
         let mut table = Table::new(self.name, self.machine(settings, &site));
         if !self.has_hosts() {
+            // Nothing of it depends on this machine.
+            table.machine.cpu_method = "prices of work in a model".into();
             napi::prices(&site)?.into_iter().for_each(|(name, fact)| table.machine.more.push(&name, fact));
         }
         for lane in lanes {

@@ -29,6 +29,10 @@ pub(super) struct Form {
     pub(super) rate: Option<&'static str>,
     /// Whether the receiver's card has verified the checksums.
     pub(super) verified: bool,
+    /// What is spoken.
+    pub(super) family: Family,
+    /// More features of the tested card, as ethtool names them.
+    pub(super) card: &'static [&'static str],
 }
 
 /// Two machines that a wire joins. The sender is [`End::A`].
@@ -40,8 +44,9 @@ pub(super) struct Pair {
     /// The cards of the sender and the receiver.
     pub(super) cards: [String; 2],
     /// What is between them.
-    _wire: Host,
+    pub(super) wire: Host,
     tested: Tested,
+    family: Family,
 }
 
 impl Pair {
@@ -53,23 +58,28 @@ impl Pair {
             Tested::Sender => (&test, &load),
             Tested::Receiver => (&load, &test),
         };
-        let (sender, receiver) = (bed::host("sender", at_sender)?, bed::host("receiver", at_receiver)?);
+        let stack = match form.family {
+            Family::V4 => bed::host,
+            Family::V6 => bed::host_with_ipv6,
+        };
+        let (sender, receiver) = (stack("sender", at_sender)?, stack("receiver", at_receiver)?);
         let gateway = if form.gateway { Some(bed::host("gateway", &test)?) } else { None };
         let outside = |tested, own| gateway.as_ref().filter(|_| form.tested == tested).unwrap_or(own);
         let cards = [bed::unique_name(), bed::unique_name()];
-        let card = |host, name, mtu, cpu: &Cpu| {
-            let core = cpu.core().unwrap_or_default();
-            bed::Card { host, name, mtu, features: &["gro", "off"], core }
+        let features = [&["gro", "off"], form.card].concat();
+        let card = |end, own, name, mtu, cpu: &Cpu| {
+            let features = if end == form.tested { &features[..] } else { &["gro", "off"] };
+            bed::Card { host: outside(end, own), name, mtu, features, core: cpu.core().unwrap_or_default() }
         };
         let ends = [
-            &card(outside(Tested::Sender, &sender), &cards[0], form.mtus.0, at_sender),
-            &card(outside(Tested::Receiver, &receiver), &cards[1], form.mtus.1, at_receiver),
+            &card(Tested::Sender, &sender, &cards[0], form.mtus.0, at_sender),
+            &card(Tested::Receiver, &receiver, &cards[1], form.mtus.1, at_receiver),
         ];
         let wire = bed::wire("wire", &load, form.mtus.0, if form.verified { "on" } else { "off" }, ends)?;
         if let Some(rate) = form.rate {
             bed::shape(&wire, bed::FAR, rate)?;
         }
-        Ok(Pair { sender, receiver, gateway, cards, _wire: wire, tested: form.tested })
+        Ok(Pair { sender, receiver, gateway, cards, wire, tested: form.tested, family: form.family })
     }
 
     /// The tested machine's card: its host and its name.
@@ -94,9 +104,9 @@ impl Pair {
             None => None,
         };
         let device = |tested, card| if self.gateway.is_some() && self.tested == tested { TAP } else { card };
-        bed::address(&self.sender, End::A, device(Tested::Sender, &self.cards[0]))?;
-        bed::address(&self.receiver, End::B, device(Tested::Receiver, &self.cards[1]))?;
-        let from = End::A.address(0, Family::V4);
+        bed::address(&self.sender, End::A, device(Tested::Sender, &self.cards[0]), self.family)?;
+        bed::address(&self.receiver, End::B, device(Tested::Receiver, &self.cards[1]), self.family)?;
+        let from = End::A.address(0, self.family);
         reach((&self.sender, from), (&self.receiver, self.to()), Duration::from_secs(5))?;
         Ok(gateway)
     }
@@ -108,6 +118,6 @@ impl Pair {
 
     /// The receiver's address.
     pub(super) fn to(&self) -> IpAddr {
-        End::B.address(0, Family::V4)
+        End::B.address(0, self.family)
     }
 }

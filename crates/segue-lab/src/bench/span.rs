@@ -81,7 +81,7 @@ impl<'a> Span<'a> {
             // Trains out of a tunnel take hardly more memory than they have bytes, so that the window is larger than what
             // `aggregate` provides for.
             host.set_sysctl("ipv4/tcp_rmem", RING_MEMORY)?;
-            bed::address(host, end, name)?;
+            bed::address(host, end, name, Family::V4)?;
             if family == Family::V6 {
                 // For devices made from here on; the card goes without.
                 host.set_sysctl("ipv6/conf/default/disable_ipv6", "0")?;

@@ -118,7 +118,9 @@ impl Bus {
     /// Lets it happen.
     pub(super) fn step(&mut self, now: u64) {
         self.now = self.now.max(now);
-        while let Some((_, id, bytes, zero)) = self.out.pop_front_if(|(at, ..)| *at <= self.now) {
+        while self.out.front().is_some_and(|(at, ..)| *at <= self.now)
+            && let Some((_, id, bytes, zero)) = self.out.pop_front()
+        {
             let load = self.loads.get(&id).copied().unwrap_or_default();
             self.sent.push((self.now, load.frames));
             self.wire_free = self.wire_free.max(self.now) + load.wire * BYTE_TIME;
@@ -166,7 +168,9 @@ impl Bus {
         self.last_interrupt = self.now;
         self.counts.interrupts += 1;
         let mut shown = 0;
-        while let Some((_, done, load)) = self.events.pop_front_if(|(at, ..)| *at <= self.now) {
+        while self.events.front().is_some_and(|(at, ..)| *at <= self.now)
+            && let Some((_, done, load)) = self.events.pop_front()
+        {
             self.reapable.push_back(done);
             self.counts.packets_done += load.packets;
             self.counts.bytes_done += load.bytes;

@@ -63,6 +63,31 @@ pub const COSTS: Costs = Costs {
     udp_read: 900.0,
 };
 
+impl Costs {
+    /// All of them with their names.
+    pub const fn named(&self) -> [(&'static str, f64); 17] {
+        [
+            ("interrupt", self.interrupt),
+            ("wake", self.wake),
+            ("syscall", self.syscall),
+            ("byte", self.byte),
+            ("packet", self.packet),
+            ("transfer", self.transfer),
+            ("clone", self.clone),
+            ("parse", self.parse),
+            ("backlog", self.backlog),
+            ("gro", self.gro),
+            ("tcp_rx", self.tcp_rx),
+            ("udp_rx", self.udp_rx),
+            ("ack_tx", self.ack_tx),
+            ("ack_rx", self.ack_rx),
+            ("tcp_tx", self.tcp_tx),
+            ("udp_tx", self.udp_tx),
+            ("udp_read", self.udp_read),
+        ]
+    }
+}
+
 /// A computer with an adapter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {

@@ -472,11 +472,13 @@ fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> Result<Slot
 /// A connected socket for each address; a peer to which there is no way has none.
 fn askers(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
     let mut made = HashMap::new();
-    for &peer in peers {
-        if !made.contains_key(&peer.ip())
+    for ip in peers.iter().map(SocketAddr::ip) {
+        // Nothing is sent, so that any port will do.
+        let peer = SocketAddr::new(ip, 9);
+        if !made.contains_key(&ip)
             && let Ok(slot) = sending_socket(&UdpConfig { peer, ..*config }, 0, true)
         {
-            made.insert(peer.ip(), slot.fd);
+            made.insert(ip, slot.fd);
         }
     }
     made

@@ -1,0 +1,76 @@
+//! Which outside ports are taken.
+
+use std::ops::RangeInclusive;
+
+use super::Protocol;
+
+/// Ports of one word.
+const BITS: u32 = u64::BITS;
+
+/// A bit for each port of each protocol.
+#[derive(Debug)]
+pub(super) struct Ports([Box<[u64]>; 3]);
+
+impl Ports {
+    pub(super) fn new() -> Ports {
+        Ports([(); 3].map(|()| vec![0; (1 << 16) / BITS as usize].into()))
+    }
+
+    pub(super) fn take(&mut self, protocol: Protocol, port: u16) {
+        self.0[protocol as usize][usize::from(port) / BITS as usize] |= 1 << (u32::from(port) % BITS);
+    }
+
+    pub(super) fn give(&mut self, protocol: Protocol, port: u16) {
+        self.0[protocol as usize][usize::from(port) / BITS as usize] &= !(1 << (u32::from(port) % BITS));
+    }
+
+    /// The next free port of a range after its port number `start`, or around its end.
+    pub(super) fn free(&self, protocol: Protocol, (first, last): (u16, u16), start: u16) -> Option<u16> {
+        let start = u32::from(first) + u32::from(start);
+        let taken = &self.0[protocol as usize];
+        find(taken, start..=last.into()).or_else(|| find(taken, first.into()..=start.min(last.into())))
+    }
+}
+
+fn find(taken: &[u64], range: RangeInclusive<u32>) -> Option<u16> {
+    let (from, to) = range.into_inner();
+    let mut at = from;
+    while at <= to {
+        // Those of the word in front of `at` do not count.
+        let free = !taken[(at / BITS) as usize] >> (at % BITS) << (at % BITS);
+        let word = at - at % BITS;
+        if free != 0 {
+            let port = word + free.trailing_zeros();
+            return u16::try_from(port).ok().filter(|_| port <= to);
+        }
+        at = word + BITS;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_free_port_is_found_around_the_end() {
+        for (first, last) in [(1024, 65_535), (5000, 5002), (64, 127), (100, 100), (0, 65_535)] {
+            let mut ports = Ports::new();
+            let (udp, span) = (Protocol::Udp, last - first);
+            // Whatever is taken elsewhere does not matter.
+            ports.take(Protocol::Tcp, first);
+            for start in [0, span / 2, span] {
+                assert_eq!(ports.free(udp, (first, last), start), Some(first + start));
+            }
+            (first..=last).for_each(|port| ports.take(udp, port));
+            assert_eq!(ports.free(udp, (first, last), span / 3), None);
+            for free in [first, first + span / 2, last] {
+                ports.give(udp, free);
+                for start in [0, span / 2, span] {
+                    assert_eq!(ports.free(udp, (first, last), start), Some(free), "{first} to {last}, from {start}");
+                }
+                ports.take(udp, free);
+            }
+        }
+    }
+}
