@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,8 +30,13 @@ const KERNEL: &[&str] = &[
 /// What the names of segue's have in them, demangled or not.
 const OURS: &[&str] = &["sum_avx", "copy_avx", "scalar::sum", "6scalar3sum", "scalar::copy", "6scalar4copy"];
 
+/// What the kernel keeps of a task's name.
+const NAME_LEN: usize = 15;
+
 /// A running profile.
 pub(super) struct Profile {
+    /// The name that the kernel shows for segue's tasks.
+    program: String,
     perf: Process,
     path: PathBuf,
     cores: Vec<usize>,
@@ -39,7 +44,7 @@ pub(super) struct Profile {
 
 impl Profile {
     /// Samples these processors from now on; `None` where that cannot be.
-    pub(super) fn start(cores: &[usize]) -> Result<Option<Profile>, LabError> {
+    pub(super) fn start(program: &Path, cores: &[usize]) -> Result<Option<Profile>, LabError> {
         if which("perf").is_none() {
             return Ok(None);
         }
@@ -55,14 +60,15 @@ impl Profile {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        Ok(Some(Profile { perf, path, cores: cores.to_vec() }))
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        Ok(Some(Profile { program: name.chars().take(NAME_LEN).collect(), perf, path, cores: cores.to_vec() }))
     }
 
     /// Ends it. For each processor the share of the load's time in checksum routines, per cent.
     pub(super) fn shares(mut self) -> Result<Option<Vec<f64>>, LabError> {
         self.perf.stop(Duration::from_secs(3));
         let text = checked_output(perf().args(["script", "-F", "comm,cpu,ip,sym", "-i"]).arg(&self.path))?;
-        Ok(self.cores.iter().map(|core| share(&text, *core)).collect())
+        Ok(self.cores.iter().map(|core| share(&text, &self.program, *core)).collect())
     }
 }
 
@@ -81,11 +87,11 @@ fn perf() -> Command {
 }
 
 /// Of the samples on `core` that belong to the load, the share in checksum routines, per cent. `None` without any.
-fn share(text: &str, core: usize) -> Option<f64> {
+fn share(text: &str, program: &str, core: usize) -> Option<f64> {
     let (mut all, mut summing) = (0_u32, 0_u32);
-    for (name, symbol) in text.lines().filter_map(|line| sample(line, core)) {
+    for (name, symbol) in text.lines().filter_map(|line| sample(line, program, core)) {
         all += 1;
-        let ours = || name == "segue" && OURS.iter().any(|part| symbol.contains(part));
+        let ours = || name == program && OURS.iter().any(|part| symbol.contains(part));
         summing += u32::from(KERNEL.contains(&symbol) || ours());
     }
     (all > 0).then(|| 100.0 * f64::from(summing) / f64::from(all))
@@ -93,13 +99,14 @@ fn share(text: &str, core: usize) -> Option<f64> {
 
 /// The task and the symbol of a line `TASK [CPU] IP SYMBOL`, if it is the load's: its programs, the kernel's threads for
 /// received frames, and interrupts that met the thread that watches an idle processor.
-fn sample(line: &str, core: usize) -> Option<(&str, &str)> {
+fn sample<'a>(line: &'a str, program: &str, core: usize) -> Option<(&'a str, &'a str)> {
     let (name, rest) = line.split_once(" [")?;
     let (cpu, rest) = rest.split_once(']')?;
     let (ip, symbol) = rest.trim().split_once(' ')?;
     let name = name.trim();
     let is_kernel = ip.len() == 16 && ip.starts_with('f');
-    let is_load = matches!(name, "segue" | "iperf3")
+    let is_load = name == program
+        || name == "iperf3"
         || name.starts_with("napi/")
         || name.starts_with("ksoftirqd/")
         || name.starts_with("watch-core") && is_kernel;
@@ -124,7 +131,8 @@ mod tests {
 
     #[test]
     fn the_share_is_of_the_loads_own_samples_on_that_processor() {
-        assert_eq!(share(SCRIPT, 1), Some(100.0 * 4.0 / 6.0));
-        assert_eq!((share(SCRIPT, 0), share(SCRIPT, 2), share("", 0)), (Some(0.0), None, None));
+        let share = |core| super::share(SCRIPT, "segue", core);
+        assert_eq!((share(1), share(0), share(2)), (Some(100.0 * 4.0 / 6.0), Some(0.0), None));
+        assert_eq!(super::share(SCRIPT, "other", 1), Some(100.0 * 2.0 / 3.0));
     }
 }

@@ -113,7 +113,7 @@ impl<'a> Span<'a> {
 
     /// To be called when the load is about to begin.
     pub(super) fn before(&self) -> Result<Before, LabError> {
-        let profile = Profile::start(&[self.site.load_core, self.site.test_core])?;
+        let profile = Profile::start(&self.site.segue, &[self.site.load_core, self.site.test_core])?;
         let summed = self.summed()?;
         Ok(Before { begin: Instant::now(), cpu: bed::cpu_seconds(self.hosts())?, summed, profile })
     }
