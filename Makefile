@@ -48,7 +48,7 @@ check: ## form: format, lints, docs, layers, licences, duplicates, no_std, scrip
 	tools/duplicates
 	tools/no-std/run
 	tools/run-tests --self-test
-	shellcheck .ci/run tools/need tools/fuzz tools/soak tools/no-std/run
+	shellcheck .ci/run tools/cross tools/need tools/fuzz tools/soak tools/no-std/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
 
 SECONDS ?= 60
@@ -65,7 +65,7 @@ bench: ## the figures of the README as JSON in target/bench, and the benchmarks 
 		echo "bench: $(OUT)/bench/lab-$$link.json" && \
 		$(SEGUE) lab --link $$link --runs $(RUNS) -j > '$(OUT)/bench/'lab-$$link.json || exit 1; \
 	done
-	for bench in lro ack; do \
+	for bench in lro ack gso rco tunnel napi; do \
 		echo "bench: $(OUT)/bench/$$bench.json" && \
 		$(SEGUE) bench $$bench --runs $(RUNS) -j > '$(OUT)/bench/'$$bench.json || exit 1; \
 	done

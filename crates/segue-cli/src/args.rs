@@ -151,6 +151,9 @@ pub(crate) struct Gateway {
     /// MTU of a TAP that is made; else the other side's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_521))]
     pub(crate) tap_mtu: Option<u32>,
+    /// Fragment for the side with the smaller MTU what is longer
+    #[arg(long, conflicts_with = "route")]
+    pub(crate) fragment: bool,
     /// Forward at layer 3, by the kernel's routes
     #[arg(long)]
     pub(crate) route: bool,
@@ -232,7 +235,7 @@ pub(crate) struct Set {
 #[derive(Args, Debug)]
 pub(crate) struct Lab {
     /// The link: nic segments and aggregates like a plain network card, veth passes trains whole
-    #[arg(long, value_name = "FORM", default_value = "nic", value_parser = PossibleValuesParser::new(["nic", "veth"]))]
+    #[arg(long, value_name = "FORM", default_value = "nic", value_parser = PossibleValuesParser::new(["nic", "nic-csum", "veth"]))]
     pub(crate) link: String,
     /// What is inside of the tunnel
     #[arg(long, value_name = "MODE", default_value = "gre", value_parser = PossibleValuesParser::new(["gre", "ipip", "sit"]))]
@@ -262,7 +265,7 @@ pub(crate) struct Lab {
     #[arg(long)]
     pub(crate) keep: bool,
     /// A row more, measured beside the others
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(["fastd"]))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(["fastd", "wireguard-go"]))]
     pub(crate) with: Vec<String>,
     /// How progress is shown on stderr
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "never", "json"]))]
@@ -272,8 +275,8 @@ pub(crate) struct Lab {
 /// `segue bench`
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
-    /// Which one: lro (receiving), ack (sending)
-    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(["lro", "ack"]))]
+    /// Which one
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(segue_lab::bench::NAMES))]
     pub(crate) name: Option<String>,
     /// Every row
     #[arg(long, conflicts_with = "quick")]
@@ -284,10 +287,13 @@ pub(crate) struct Bench {
     /// Only rows that have all these words, as "lro 4k"; several times: any of them
     #[arg(long, value_name = "WORDS", conflicts_with_all = ["all"])]
     pub(crate) rows: Vec<String>,
-    /// Measurements of each row, 5 when not given
+    /// Only rows of this link, as nic-csum or 10gbit
+    #[arg(long, value_name = "LINK")]
+    pub(crate) link: Option<String>,
+    /// Measurements of each row, 5 when not given; napi 2
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: Option<u32>,
-    /// Seconds of one measurement, 2 when not given
+    /// Seconds of one measurement, 2 when not given; napi 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: Option<u32>,
     /// Per cent of its processor that the host under test may use
@@ -308,7 +314,7 @@ pub(crate) struct Bench {
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
-    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "nat", "lab", "bench", "pcap"]))]
+    #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "nat", "lab", "bench", "pcap", "lan78xx"]))]
     pub(crate) of: Option<String>,
 }
 

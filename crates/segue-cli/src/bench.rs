@@ -8,10 +8,16 @@ use crate::error::{Error, Kind};
 use crate::lab::failure;
 use crate::out::Out;
 use crate::progress::Shown;
-use crate::{units, version};
+use crate::{target, units, version};
 
 /// Runs the command.
 pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
+    if let Some(words) = args.end.as_deref().and_then(|end| end.strip_prefix("target ")) {
+        let wrong = || Error::new(Kind::BadValue, format!("no such case: `{words}`"), "segue bench napi");
+        let value = target::answer(words).ok_or_else(wrong)?;
+        out.value(&value.map_err(|error| Error::new(Kind::System, error, "segue bench napi"))?);
+        return Ok(());
+    }
     if let Some(words) = &args.end {
         let said = bench::end(words).map_err(|error| {
             Error::system("the load ended", &error, "segue bench --help").why("this is one end of a bench")
@@ -24,7 +30,7 @@ pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
             .why(format!("they are: {}", bench::NAMES.join(", ")))
     })?;
     let found = bench::named(name).map_err(of_bench)?;
-    let settings = settings(args).map_err(of_bench)?;
+    let settings = settings(args, &found).map_err(of_bench)?;
     if args.list {
         let (rows, time) = found.size(&settings).map_err(of_bench)?;
         if out.json {
@@ -42,7 +48,9 @@ pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
     interrupt::catch().map_err(|error| {
         Error::system("cannot catch signals", &error, "segue doctor").why("the kernel refused a signal handler")
     })?;
-    segue_lab::enter_user_namespace().map_err(of_bench)?;
+    if found.has_hosts() {
+        segue_lab::enter_user_namespace().map_err(of_bench)?;
+    }
     let mut progress = Shown::new(&args.progress, out.quiet);
     let outcome = found.run(&settings, &mut progress);
     progress.clear();
@@ -56,21 +64,23 @@ pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-fn settings(args: &Bench) -> Result<Settings, LabError> {
+fn settings(args: &Bench, of: &bench::Bench) -> Result<Settings, LabError> {
+    let (runs, seconds) = if args.quick { (1, 1) } else { of.usual() };
     Ok(Settings {
         segue: std::env::current_exe().map_err(|error| LabError::System {
             what: "find the program segue".to_owned(),
             source: error,
             hint: "start it by its path".to_owned(),
         })?,
-        runs: args.runs.unwrap_or(if args.quick { 1 } else { 5 }),
-        seconds: args.seconds.unwrap_or(if args.quick { 1 } else { 2 }),
+        runs: args.runs.unwrap_or(runs),
+        seconds: args.seconds.unwrap_or(seconds),
         select: match (args.all, args.quick) {
             (true, _) => Select::All,
             (false, true) => Select::Quick,
             (false, false) => Select::Usual,
         },
         rows: args.rows.clone(),
+        link: args.link.clone(),
         quota: args.quota,
         simd: Some(version::simd()),
     })

@@ -18,7 +18,7 @@ pub(crate) struct Page {
 const PAGES: &[Page] = &[
     Page {
         name: "tunnel",
-        usage: "segue tunnel dev NAME remote ADDR [WORD...] [OPTION]...",
+        usage: "segue tunnel dev NAME remote ADDR [WORD...] [also ...] [OPTION]...",
         examples: &[
             (
                 "segue tunnel dev sg0 remote 198.18.0.2 encap gue encap-remcsum \\\n      addr 198.19.0.1/30",
@@ -38,6 +38,11 @@ Words have no dashes and come in any order. encap-csum is on by default, other
 than in iproute2: without the outer checksum the kernel neither cuts nor gathers
 trains of datagrams, and every packet costs a system call.
 
+`also` begins another tunnel on the same port, with one socket for all of them:
+  segue tunnel dev a remote 198.18.0.2 encap gue key 1 \\
+        also dev b remote 198.18.0.2 encap gue key 2
+Remote, GRE key, network identifier and mode tell them apart.
+
 Signals: SIGINT and SIGTERM end the tunnel (the second SIGINT at once), SIGUSR1
 writes the counters to stderr. Exit status: 0 done, 1 failed, 2 used wrongly.
 
@@ -52,6 +57,7 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
             ("segue gateway eth0 tap:lro0@red --tap-mtu 1500", "the same in the network namespace red"),
             ("segue gateway eth1 eth2 --ack-aggregation", "fewer pure ACKs for the sender's host"),
+            ("segue gateway eth0 tap:t0 --tap-mtu 9000 --fragment", "datagrams stay whole up to eth0"),
         ],
         more: "\
 Both ways, frames that belong together are joined, trains are handed on whole to
@@ -130,7 +136,9 @@ several are given, all are set or none. A port's name stands for IFNAME:
                                        profile must be lro. Most: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
   net.route.groups                     0 looks each packet's route up by itself
-  net.gso.stats, net.gro.stats, net.ack.stats, net.remcsum.stats   read only
+  net.napi.dev.IFNAME.weight, .budget, .busy_poll_us, .defer_wakeups,
+  .flush_timeout_us                    the poll loop: docs/run.md
+  net.gso.stats, and as well for gro, ack, remcsum, napi   read only
 
 A tunnel joins under the name of its interface and sends under the name udp.
 The same names stand in the file of segue run, and behind --set at the start.
@@ -198,16 +206,25 @@ runs in it), the next one takes away.
     },
     Page {
         name: "bench",
-        usage: "segue bench lro|ack [OPTION]...",
+        usage: "segue bench NAME [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
             ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
-            ("segue bench lro --list", "rows, words to choose them by, and time"),
+            ("segue bench gso --rows \"tcp6 quota=50\"", "some rows of one protocol"),
+            ("segue bench rco --list", "rows, words to choose them by, and time"),
         ],
         more: "\
+lro     receiving: LRO, the kernel with and without GRO
+ack     sending: ACK aggregation
+gso     sending: late segmentation, fragments, NAT on trains
+rco     tunnels with and without remote checksum offload
+tunnel  segue, kernel VXLAN, wireguard-go, fastd, no tunnel
+napi    the LAN78xx driver's two forms, in a model
+
 Hosts in network namespaces, the one under test on a processor of its own; rows
 are measured in turn, medians shown. It needs root, iperf3, tc, two cores, and a
-machine that does nothing else. docs/bench.md says what the figures mean.
+machine that does nothing else; napi is a model and needs none of it. What the
+figures mean is in docs/bench.md.
 ",
     },
     Page {
@@ -235,7 +252,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
     Page {
         name: "schema",
-        usage: "segue schema stat|set|nat|lab|bench|pcap",
+        usage: "segue schema stat|set|nat|lab|bench|pcap|lan78xx",
         examples: &[
             ("segue schema stat -p", "the schema of segue.stat/1"),
             ("segue schema lab", "of segue.bench/1"),

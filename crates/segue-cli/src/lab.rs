@@ -139,12 +139,12 @@ mod tests {
     #[test]
     fn every_word_that_clap_takes_is_one_that_the_lab_knows() {
         for (option, values) in [
-            ("link", &["nic", "veth"][..]),
+            ("link", &["nic", "nic-csum", "veth"][..]),
             ("mode", &["gre", "ipip", "sit"]),
             ("encap", &["gue", "fou"]),
             ("outer", &["4", "6"]),
             ("proto", &["tcp", "udp"]),
-            ("with", &["fastd"]),
+            ("with", &["fastd", "wireguard-go"]),
         ] {
             for value in values {
                 options(&parsed(&format!("segue lab --{option} {value}"))).unwrap();

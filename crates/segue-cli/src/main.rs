@@ -29,6 +29,7 @@ mod stat;
 mod sys;
 mod system;
 mod tap;
+mod target;
 mod tunnel;
 mod units;
 mod usage;
@@ -71,7 +72,7 @@ fn start() -> ExitCode {
         }
     };
     let out = Out::new(&cli.common);
-    match run(&cli, &out) {
+    match version::choose_simd().and_then(|()| run(&cli, &out)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Doctor's JSON is complete in itself.

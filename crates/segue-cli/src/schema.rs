@@ -18,10 +18,11 @@ pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
         Some("set") => schema_for!(knobs::Document),
         Some("nat") => schema_for!(crate::nat::Document),
         Some("pcap") => schema_for!(crate::pcap::schema::Document),
+        Some("lan78xx") => schema_for!(crate::lan78xx::schema::Document),
         Some(_) => schema_for!(Document),
         None => {
             return Err(Error::new(Kind::Missing, "`schema` needs the name of a command", "segue schema stat")
-                .why("stat, set, nat, lab, bench and pcap print documents that have a schema"));
+                .why("stat, set, nat, lab, bench, pcap and lan78xx print documents that have a schema"));
         }
     };
     let value: Value = json!(schema);
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
 struct Bench {
     /// Always `segue.bench/1`.
     schema: String,
-    /// Which bench: `lab`, `lro`, `ack`.
+    /// Which bench: `lab`, `lro`, `ack`, `gso`, `rco`, `tunnel`, `napi`.
     bench: String,
     /// The machine, and how its numbers were taken.
     machine: BTreeMap<String, Value>,

@@ -136,6 +136,7 @@ fn counters(name: &str, instance: &Instance) -> BTreeMap<String, BTreeMap<String
             "net.ack.stats" => {
                 counters.insert("swallowed".to_owned(), port.swallowed);
             }
+            "net.napi.stats" => add("", &port.napi),
             _ => add("", &port.remcsum),
         }
         counters

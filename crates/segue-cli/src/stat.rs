@@ -234,7 +234,7 @@ fn why(instance: &Instance, raw: bool) -> String {
     let trains = format!("{} packets in -> {} units (mean {mean:.1} segments)", count(packets), count(units_in));
     text.push_str(&format!(": {trains}\n"));
 
-    text.push_str(&stages(ports, raw));
+    text.push_str(&stages(&gathered(ports), raw));
     let flushes = merged(ports, |port| &port.flushes);
     let refusals = merged(ports, |port| &port.refusals);
     let (left, right) = (shares(&flushes, raw), shares(&refusals, raw));
@@ -285,6 +285,26 @@ fn why(instance: &Instance, raw: bool) -> String {
         text.push_str(&format!("hint: {hint}\n"));
     }
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// The ports, or where several tunnels share one, all their interfaces as one.
+fn gathered(ports: &BTreeMap<String, Port>) -> BTreeMap<String, Port> {
+    let inside = ports.values().filter(|port| port.side == Side::Inside).count();
+    if ports.len() <= 2 || inside < 2 {
+        return ports.clone();
+    }
+    let mut all = side(ports, Side::Inside);
+    for (name, seen) in ports.values().filter(|port| port.side == Side::Inside).flat_map(|port| &port.stages) {
+        let sum = all.stages.entry(name.clone()).or_default();
+        sum.packets += seen.packets;
+        sum.bytes += seen.bytes;
+        sum.trains += seen.trains;
+        sum.segments += seen.segments;
+    }
+    let outside = ports.iter().filter(|(_, port)| port.side == Side::Outside);
+    let mut gathered: BTreeMap<String, Port> = outside.map(|(name, port)| (name.clone(), port.clone())).collect();
+    gathered.insert("interfaces".to_owned(), all);
+    gathered
 }
 
 /// What each stage on each way saw: where trains are made, how far they come, where they are cut.
@@ -397,7 +417,7 @@ fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeM
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::model::{Complaint, Offload, Recent};
+    use crate::control::model::{Complaint, Offload, Recent, Seen};
 
     fn instance(name: &str) -> Instance {
         let inside = Port {
@@ -459,6 +479,23 @@ mod tests {
         }
         assert!(!text.contains("never"));
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn interfaces_that_share_a_port_are_one_line() {
+        let mut many = instance("sg0");
+        let one = Port { side: Side::Inside, ..Port::default() };
+        for n in 0..1000 {
+            let mut port = one.clone();
+            port.receive.packets = n;
+            let seen = Seen { packets: n, segments: n, ..Seen::default() };
+            port.stages.insert("entry".to_owned(), seen);
+            many.ports.insert(format!("t{n}"), port);
+        }
+        many.recent = None;
+        let text = why(&many, true);
+        assert!(text.contains("  interfaces  receive") && text.contains(" 499500 "), "{text}");
+        assert!(text.lines().count() < 40, "{text}");
     }
 
     #[test]

@@ -93,6 +93,20 @@ pub(crate) fn kill(pid: Pid, signal: c_int) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
+/// Lets this process have `count` files open, if it may.
+pub(crate) fn allow_open_files(count: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for an rlimit.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    if limit.rlim_cur >= count {
+        return Ok(());
+    }
+    limit.rlim_cur = count;
+    limit.rlim_max = limit.rlim_max.max(count);
+    // SAFETY: `limit` is a valid rlimit.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(drop)
+}
+
 /// Closes every descriptor from `first` on.
 ///
 /// Only for a process that uses none of them again and ends without running destructors.

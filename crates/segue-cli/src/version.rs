@@ -1,7 +1,9 @@
 //! `segue --version`, one line, and with `-v` all that a bug report needs.
 
+use segue::checksum::{self, Implementation};
 use serde_json::{Value, json};
 
+use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::sys;
 
@@ -20,9 +22,24 @@ pub(crate) fn run(out: &Out) {
     }
 }
 
+/// Names the checksum implementation to use instead of the fastest one: for measurements.
+const SIMD: &str = "SEGUE_SIMD";
+
+/// Obeys the environment's wish for a checksum implementation.
+pub(crate) fn choose_simd() -> Result<(), Error> {
+    let Some(wanted) = std::env::var_os(SIMD).filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
+    if let Some(found) = checksum::implementations().find(|known| wanted == known.name()) {
+        found.choose();
+        return Ok(());
+    }
+    let known: Vec<&str> = checksum::implementations().map(Implementation::name).collect();
+    let what = format!("{SIMD} is `{}`, which this processor does not have", printable(&wanted.to_string_lossy()));
+    Err(Error::new(Kind::Usage, what, format!("unset {SIMD}")).why(format!("it has {}", known.join(", "))))
+}
+
 /// The instruction set that checksums use on this machine.
 pub(crate) fn simd() -> String {
-    segue::checksum::implementation().to_owned()
+    checksum::implementation().to_owned()
 }
 
 fn value() -> Value {

@@ -28,7 +28,8 @@ fn quick(name: &str) -> Option<Vec<Value>> {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let table = ran.json();
     assert_eq!((table["schema"].as_str(), table["bench"].as_str()), (Some("segue.bench/1"), Some(name)));
-    for fact in ["load_core", "test_core", "load", "wire", "steering", "cpu", "seconds", "runs"] {
+    let facts: &[&str] = if name == "tunnel" { &[] } else { &["load_core", "test_core", "steering"] };
+    for fact in ["load", "wire", "cpu", "seconds", "runs"].iter().chain(facts) {
         assert!(!table["machine"][fact].is_null(), "{fact}: {table}");
     }
     let rows = table["rows"].as_array().cloned().unwrap_or_default();
@@ -38,7 +39,8 @@ fn quick(name: &str) -> Option<Vec<Value>> {
             let samples = value["samples"].as_array().map_or(0, Vec::len);
             assert!(samples == 1 && value["median"].as_f64().is_some_and(f64::is_finite), "{metric}: {row}");
         }
-        assert!(median(row, "gbps") > 0.0, "{row}");
+        let rate = if row["case"]["load"] == "rr" { "transactions_per_s" } else { "gbps" };
+        assert!(median(row, rate) > 0.0, "{row}");
         for (published, value) in row["seed"].as_object().into_iter().flatten() {
             assert!(value.is_number() || value.as_array().is_some_and(|ends| ends.len() == 2), "{published}: {row}");
         }
@@ -84,6 +86,58 @@ fn bench_ack_shows_fewer_acks_at_the_sender_than_came_in() {
     }
 }
 
+/// Remote checksum offload and ports that take partial checksums: no payload byte is summed by the engine, either way.
+#[test]
+fn bench_rco_sums_no_payload_with_remote_checksum_offload_and_all_of_it_without() {
+    let Some(rows) = quick("rco") else { return };
+    for row in &rows {
+        let summed = ["tx_summed_bytes", "rx_summed_bytes"].map(|metric| median(row, metric));
+        match row["case"]["remcsum"].as_str() {
+            Some("remcsum") => assert_eq!(summed, [0.0; 2], "{row}"),
+            _ => {
+                let each = ["tx_summed_per_byte", "rx_summed_per_byte"].map(|metric| median(row, metric));
+                assert!(each.iter().all(|each| *each > 0.9), "{row}");
+            }
+        }
+        for metric in ["tx_cpu_percent", "rx_cpu_percent"] {
+            assert!(median(row, metric) > 0.0, "{row}");
+        }
+        if row["case"]["load"] == "rr" {
+            let latencies = ["p50_us", "p90_us", "p95_us", "p99_us"].map(|metric| median(row, metric));
+            assert!(latencies.is_sorted() && latencies[0] > 0.0, "{row}");
+        } else {
+            assert!(row["seed"]["tx_cpu_percent"].is_f64(), "{row}");
+        }
+    }
+    assert!(rows.iter().any(|row| row["case"]["load"] == "rr"), "{rows:?}");
+}
+
+#[test]
+fn bench_tunnel_measures_segue_beside_the_kernel() {
+    let Some(rows) = quick("tunnel") else { return };
+    let names: Vec<&str> = rows.iter().filter_map(|row| row["case"]["tunnel"].as_str()).collect();
+    assert_eq!(names, ["segue", "vxlan"]);
+    assert!(rows.iter().all(|row| median(row, "cpu_s_per_gb") > 0.0), "{rows:?}");
+}
+
+#[test]
+fn bench_gso_keeps_trains_whole_up_to_the_card_and_switches_that_under_load() {
+    let Some(rows) = quick("gso") else { return };
+    let find = |protocol: &str, column: &str| {
+        let is_it = |row: &&Value| row["case"]["protocol"] == protocol && row["case"]["column"] == column;
+        rows.iter().find(is_it).unwrap_or_else(|| panic!("no {protocol} {column}: {rows:?}"))
+    };
+    for (protocol, column) in [("tcp4", "gso"), ("nat-tcp4", "tso")] {
+        assert!(median(find(protocol, column), "stage_packets") > 4.0, "{protocol}: {rows:?}");
+    }
+    assert!(median(find("tcp4", "none"), "stage_packets") < 1.1, "{rows:?}");
+    assert!(median(find("udp6-9k", "gso"), "gbps") > 0.0 && median(find("udp6-9k", "none"), "gbps") > 0.0);
+    let (on, off) = (find("live-tcp4", "gso"), find("live-tcp4", "entry"));
+    assert!(median(on, "stage_packets_before") < 1.1 && median(on, "stage_packets_after") > 4.0, "{on}");
+    assert!(median(off, "stage_packets_before") > 4.0 && median(off, "stage_packets_after") < 1.1, "{off}");
+    assert_eq!(find("tcp4", "gso")["seed"]["gain_percent"], 11.92);
+}
+
 #[test]
 fn a_bench_says_how_large_it_is_and_which_words_its_rows_have() {
     let listed = segue("bench lro --all --list -j").json();
@@ -96,5 +150,34 @@ fn a_bench_says_how_large_it_is_and_which_words_its_rows_have() {
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
     assert!(wrong.stderr.contains("`4kb`") && wrong.stderr.contains("1500/9000"), "{wrong:?}");
     assert_eq!(segue("bench lor").code, Some(2));
+    let rows = |line: &str| segue(line).json()["rows"].as_u64();
+    let (one, all) = (rows("bench rco --link nic --list -j"), rows("bench rco --all --list -j"));
+    assert!(one > Some(10) && all > one.map(|one| one * 3 / 2), "{one:?} {all:?}");
+    let wrong = segue("bench tunnel --link copper");
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("`copper`"), "{wrong:?}");
     assert_eq!(segue("bench").code, Some(2));
+}
+
+#[test]
+fn bench_napi_has_the_published_cells_beside_a_model_that_depends_on_no_machine() {
+    let run = |words: &str| segue(&format!("bench napi {words} --progress never -j"));
+    let ran = run("--quick");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let table = ran.json();
+    let rows = table["rows"].as_array().unwrap();
+    let of = |form: &str| rows.iter().find(|row| row["case"]["form"] == form).unwrap_or_else(|| panic!("{table}"));
+    let (standard, napi) = (of("standard"), of("napi"));
+    assert_eq!((&standard["seed"]["gbps"], &napi["seed"]["gbps"]), (&0.683.into(), &0.942.into()));
+    // The one cell that the target was fitted to, and the direction of the other one.
+    assert!((median(standard, "gbps") - 0.683).abs() < 0.01, "{standard}");
+    assert!(median(napi, "gbps") > 0.9 && median(napi, "urbs_per_s") < median(standard, "urbs_per_s"), "{napi}");
+    for fact in ["rpi4", "nitrogen8m", "compaq", "dell", "wire", "load"] {
+        assert!(table["machine"][fact].is_string(), "{fact}: {table}");
+    }
+    assert!(table["machine"]["price_wake_ns"].is_number(), "{table}");
+    assert_eq!(run("--quick").json()["rows"], table["rows"], "the same figures again");
+    let text = segue("bench napi --quick --progress never").stdout;
+    assert!(text.lines().all(|line| line.is_ascii() && line.len() <= 80), "{text}");
+    assert!(text.contains("683 80.1") && text.contains("x1.379"), "{text}");
+    assert_eq!(segue("bench --end 'target tcp-tx rpi5 napi 1 10 100'").code, Some(2));
 }

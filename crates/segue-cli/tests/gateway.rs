@@ -167,6 +167,40 @@ fn what_hosts_say_to_each_other_crosses_both_ways() {
 }
 
 #[test]
+fn a_senders_long_datagrams_are_fragmented_in_front_of_the_other_port_and_the_kernel_puts_them_together() {
+    for link in [&["--fragment"][..], &[]] {
+        let Some(bump) = Bump::new(LinkForm::Nic, &[&["--tap-mtu", "9000"], link].concat()) else { return };
+        address(&bump.receiver, TAP, End::B);
+        let (near, far) = ((&bump.receiver, End::B), (&bump.sender, End::A));
+        for family in Family::ALL {
+            let open = |(host, end): (&Host, End)| {
+                let socket = host.enter(|| UdpSocket::bind((end.address(0, *family), 0))).unwrap().unwrap();
+                socket
+                    .set_read_timeout(Some(if link.is_empty() { Duration::from_millis(200) } else { PATIENCE }))
+                    .unwrap();
+                socket
+            };
+            let (from, to) = (open(near), open(far));
+            let (peer, mut got) = (to.local_addr().unwrap(), vec![0; 9000]);
+            for len in [100, 1472, 1473, 2953, 8000, 8952] {
+                let data = bytes(len, len as u64);
+                from.send_to(&data, peer).unwrap();
+                match to.recv_from(&mut got) {
+                    Ok((came, _)) => assert!(got[..came] == data[..], "{family}: {came} of {len} bytes, or other ones"),
+                    Err(error) => assert!(link.is_empty() && len > 1452, "{family}: {len} bytes: {error}"),
+                }
+            }
+        }
+        let dropped = |name: &str| -> u64 {
+            bump.port(name)["drops"].as_object().unwrap().values().filter_map(Value::as_u64).sum()
+        };
+        // Without the option they are refused, and counted.
+        assert_eq!(dropped(DEVICE) > 0, link.is_empty(), "{}", bump.port(DEVICE));
+        assert_eq!(bump.stop(), Some(0));
+    }
+}
+
+#[test]
 fn without_lro_frames_stay_alone() {
     let Some(bump) = Bump::new(LinkForm::Nic, &["--no-lro"]) else { return };
     // What the kernel gathers in front of the gateway is not the gateway's.

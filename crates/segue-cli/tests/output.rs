@@ -70,6 +70,15 @@ fn the_version_is_one_line_and_with_v_all_that_a_report_needs() {
     }
 }
 
+#[test]
+fn a_measurement_can_have_another_checksum_implementation() {
+    let simd = |wanted: &str| segue_with("--version -v -j", &[("SEGUE_SIMD", wanted)]).json()["simd"].clone();
+    assert_eq!((simd("scalar"), simd("")), ("scalar".into(), segue("--version -v -j").json()["simd"].clone()));
+    let wrong = segue_with("doctor", &[("SEGUE_SIMD", "avx9")]);
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(wrong.stderr.contains("`avx9`") && wrong.stderr.contains("it has scalar"), "{wrong:?}");
+}
+
 /// Whether a run writes colour, on a terminal made by script(1) or into a pipe.
 fn colours(terminal: bool, options: &str, env: &str) -> bool {
     let command = format!("$SEGUE tunnel remot {options}");
@@ -143,7 +152,7 @@ fn closed_standard_streams_are_no_fault() {
 
 #[test]
 fn every_command_that_prints_data_has_j_and_p() {
-    for line in ["", "stat", "doctor", "--version", "schema stat", "schema set", "schema lab"] {
+    for line in ["", "stat", "doctor", "--version", "schema stat", "schema set", "schema lab", "schema lan78xx"] {
         let json = segue(&format!("{line} -j"));
         let value = json.json();
         assert_eq!(json.stdout.lines().count(), 1, "segue {line} -j");

@@ -97,6 +97,7 @@ const STATUS: &[(&str, i32)] = &[
     ("lab --mode sit --family 4", 2),
     ("schema stat", 0),
     ("schema lab", 0),
+    ("schema lan78xx", 0),
     ("schema", 2),
     ("schema other", 2),
 ];

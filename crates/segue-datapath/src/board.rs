@@ -29,6 +29,8 @@ pub enum Group {
     Gso,
     /// Remote checksum offload.
     Remcsum,
+    /// The polls of one port.
+    Napi,
     /// Numbers of the worker: polls, full budgets, wake-ups.
     Worker,
 }
@@ -92,6 +94,25 @@ impl Sink<'_> {
                 }
                 *next += 1;
             }
+        }
+    }
+
+    /// Leaves `count` counters as they are; `false` while names are listed, of which none may be missing.
+    pub fn skip(&mut self, count: usize) -> bool {
+        match &mut self.to {
+            To::Names(_) => false,
+            To::Board { next, .. } => {
+                *next += count;
+                true
+            }
+        }
+    }
+
+    /// How many counters were written or left so far.
+    pub fn place(&self) -> usize {
+        match &self.to {
+            To::Names(names) => names.len(),
+            To::Board { next, .. } => *next,
         }
     }
 

@@ -6,10 +6,11 @@ use segue::gso::Limits;
 use segue::packet::{Packet, Unit};
 use segue::reason::Counts;
 use segue::{gro, gso};
-use segue_port::{Extra, Page, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Extra, Page, Polled, Port, RxBatch, Sent, TxBatch};
 
 use crate::board::{Group, Sink, Stage};
 use crate::entry::Seen;
+use crate::napi::Polls;
 use crate::pipeline::Interest;
 use crate::tuning::{Leaving, without_trains};
 
@@ -26,9 +27,10 @@ pub(crate) struct End {
     /// header cannot say that an IPv4 identification stands still: a kernel counts it up.
     pub(crate) exact: bool,
     leaving: Leaving,
-    /// Longest IP packet, where this end belongs to a router, which cuts IPv4 packets that are longer.
-    mtu: Option<usize>,
+    /// Longest IP packet, and what happens to longer ones, where that is decided here.
+    mtu: Option<(usize, gso::Fragment)>,
     seen: Seen,
+    pub(crate) polls: Polls,
     /// Trains that were cut for the port, the packets and smaller trains that they became, and trains that went whole.
     cut: u64,
     made: u64,
@@ -48,6 +50,7 @@ impl End {
             leaving: Leaving::default(),
             mtu: None,
             seen: Seen::default(),
+            polls: Polls::default(),
             cut: 0,
             made: 0,
             whole: 0,
@@ -64,19 +67,24 @@ impl End {
     fn limits(&self) -> Limits {
         let limits = self.leaving.narrow(*self.port.limits());
         match self.mtu {
-            Some(mtu) => Limits { mtu, fragment: gso::Fragment::Router, ..limits },
+            Some((mtu, fragment)) => Limits { mtu, fragment, ..limits },
             None => limits,
         }
     }
 
-    /// From here on packets leave as a router sends them: longer ones than `mtu`, in bytes of IP, are fragmented where they may be.
-    pub(crate) fn fragment_to(&mut self, mtu: usize) {
-        self.mtu = Some(mtu);
+    /// From here on packets longer than `mtu`, in bytes of IP, are cut so.
+    pub(crate) fn fragment_to(&mut self, mtu: usize, how: gso::Fragment) {
+        self.mtu = Some((mtu, how));
     }
 
     /// How fragments are numbered; the key should be random.
     pub(crate) fn number_fragments(&mut self, key: segue::hash::Key) {
         self.tx.number_fragments(key);
+    }
+
+    /// Takes what the port has, at most its weight and at most `left`, which becomes what is left of it.
+    pub(crate) fn poll(&mut self, rx: &mut RxBatch, left: &mut usize) -> io::Result<Polled> {
+        self.polls.poll(&mut *self.port, rx, left)
     }
 
     /// Hands the batch to the port; what it refuses in its present form is split again and goes at once.
@@ -156,6 +164,7 @@ impl End {
         let checksummed = counters.checksummed_bytes + self.completed + verified;
         sink.put(name, Group::Port, "checksummed_bytes", checksummed);
         sink.put(name, Group::Port, "blocked", counters.blocked);
+        self.polls.collect(name, sink);
         self.seen.collect(name, Stage::Gso, sink);
         sink.put(name, Group::Gso, "trains_whole", self.whole);
         sink.put(name, Group::Gso, "trains_cut", self.cut);
@@ -171,9 +180,22 @@ impl End {
         });
     }
 
-    /// What to wait for here: nothing to read while the way out is blocked, so that a slow port holds back its source.
+    /// One of its wishes woke the loop, the first one being to read.
+    pub(crate) fn woken(&mut self, wish: usize) {
+        self.polls.wake_ups += u64::from(wish == 0);
+    }
+
+    /// What to wait for here, two wishes: nothing to read while the way out is blocked, so that a slow port holds back its source.
     pub(crate) fn interests(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
+        self.wait_to_read(other_blocked, wait);
+        self.wait_to_write(wait);
+    }
+
+    pub(crate) fn wait_to_read(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
         wait(Interest { fd: self.port.fd(), read: !other_blocked, write: false });
+    }
+
+    pub(crate) fn wait_to_write(&self, wait: &mut dyn FnMut(Interest<'_>)) {
         wait(Interest { fd: self.port.blocked_fd(), read: false, write: self.blocked });
     }
 }
@@ -185,4 +207,14 @@ pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
     sink.reasons(name, Group::Flushes, &stats.flushes);
     sink.reasons(name, Group::Alone, &stats.alone);
     sink.reasons(name, Group::Mismatches, &stats.mismatches);
+}
+
+/// What [`End::interests`] tells of an end: to read, to write.
+pub(crate) const WISHES: usize = 2;
+
+/// One of the wishes of these ends, in their order, woke the loop.
+pub(crate) fn woken(ends: &mut [End; 2], place: usize) {
+    for (at, end) in ends.iter_mut().enumerate() {
+        end.woken(place.wrapping_sub(at * WISHES));
+    }
 }

@@ -41,15 +41,30 @@ impl Seen {
     }
 }
 
+/// What was cut at an entry.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cut {
+    /// Trains, and the packets that they became.
+    cut: u64,
+    made: u64,
+    /// Payload bytes that were summed for it.
+    pub(crate) checksummed: u64,
+}
+
+impl Cut {
+    /// Writes it under the port `to` for which it was.
+    pub(crate) fn collect(&self, to: &str, sink: &mut Sink<'_>) {
+        sink.put(to, Group::Gso, "cut_on_entry", self.cut);
+        sink.put(to, Group::Gso, "made_on_entry", self.made);
+    }
+}
+
 /// The entry to the path that leads to one port.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) cuts: Cuts,
     seen: Seen,
-    /// Trains that were cut here, and the packets that they became.
-    cut: u64,
-    made: u64,
-    checksummed: u64,
+    done: Cut,
     arena: Arena,
     pieces: VecDeque<Box<Packet<Page>>>,
 }
@@ -86,9 +101,9 @@ impl Entry {
         let pieces = &mut self.pieces;
         match gso::cut(&packet, &mut self.arena, &mut rx.pool, |piece, _| pieces.push_back(piece)) {
             Ok(made) => {
-                self.cut += 1;
-                self.made += made as u64;
-                self.checksummed += self.arena.take_checksummed();
+                self.done.cut += 1;
+                self.done.made += made as u64;
+                self.done.checksummed += self.arena.take_checksummed();
             }
             Err(why) => drops.add(why),
         }
@@ -104,13 +119,32 @@ impl Entry {
 
     /// Payload bytes that were summed here.
     pub(crate) fn checksummed(&self) -> u64 {
-        self.checksummed
+        self.done.checksummed
+    }
+
+    /// Takes what others saw at such an entry for its own, or gives it back: for entries that are counted as one.
+    pub(crate) fn share_seen(&mut self, seen: &mut Seen) {
+        std::mem::swap(&mut self.seen, seen);
+    }
+
+    /// The same for what was cut.
+    pub(crate) fn share_cuts(&mut self, cuts: &mut Cut) {
+        std::mem::swap(&mut self.done, cuts);
     }
 
     /// Writes what was seen, under the port `from` at which it came in, and what was cut, under the port `to` for which.
     pub(crate) fn collect(&self, from: &str, to: &str, sink: &mut Sink<'_>) {
+        self.collect_seen(from, sink);
+        self.collect_cuts(to, sink);
+    }
+
+    /// Writes what was seen, under the port `from` at which it came in.
+    pub(crate) fn collect_seen(&self, from: &str, sink: &mut Sink<'_>) {
         self.seen.collect(from, Stage::Entry, sink);
-        sink.put(to, Group::Gso, "cut_on_entry", self.cut);
-        sink.put(to, Group::Gso, "made_on_entry", self.made);
+    }
+
+    /// Writes what was cut, under the port `to` for which.
+    pub(crate) fn collect_cuts(&self, to: &str, sink: &mut Sink<'_>) {
+        self.done.collect(to, sink);
     }
 }

@@ -13,20 +13,21 @@ use segue_port::{PagePool, Polled};
 use crate::board::Sink;
 use crate::end::End;
 use crate::knobs::{Dial, Knobs};
+use crate::napi::Pace;
 use crate::pipeline::{Interest, Pipeline, Round};
-pub use crate::sides::Side;
 use crate::sides::{self, Crossing, Join, Sides};
+pub use crate::sides::{Fragments, Side};
 
-/// The knobs that a gateway between ports of these names has, before it is made.
-pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2]) -> Knobs {
-    sides::knobs(names, gro, |_| ())
+/// The knobs that a gateway between ports of these names has, before it is made; `budget` as in [`Parts`].
+pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> Knobs {
+    sides::knobs(names, gro, budget, |_| ())
 }
 
 /// What a gateway is made of.
 pub struct Parts {
     /// Both sides.
     pub sides: [Side; 2],
-    /// Frames taken from one port in one round.
+    /// Frames taken from one port in one round: the weight that both begin with.
     pub budget: usize,
     /// Memory to receive into.
     pub pages: PagePool,
@@ -57,11 +58,10 @@ impl Gateway {
         Gateway { sides: Sides::new(parts.sides, parts.budget, parts.pages, Crossing::Other) }
     }
 
-    /// From one end to the other.
-    fn forward(&mut self, from: usize, now: Nanos) -> io::Result<Polled> {
-        let Sides {
-            ends: [first, second], joins, entries, split_drops: [first_drops, second_drops], rx, budget, ..
-        } = &mut self.sides;
+    /// From one end to the other, at most `left` packets, which becomes what is left of it.
+    fn forward(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
+        let Sides { ends: [first, second], joins, entries, split_drops: [first_drops, second_drops], rx, .. } =
+            &mut self.sides;
         let (from, join, entry, to, drops) = match from {
             0 => (first, &mut joins[0], &mut entries[1], second, second_drops),
             _ => (second, &mut joins[1], &mut entries[0], first, first_drops),
@@ -76,7 +76,7 @@ impl Gateway {
         while let Some(packet) = join.as_mut().and_then(|join| join.gro.pop()) {
             entry.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
         }
-        let polled = from.port.receive(rx, *budget)?;
+        let polled = from.poll(rx, left)?;
         let mut join = join.as_mut().filter(|join| join.on);
         while let Some(packet) = rx.packets.pop_front() {
             match &mut join {
@@ -100,11 +100,12 @@ impl Gateway {
 
 impl Pipeline for Gateway {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
-        let polled = [self.forward(0, now)?, self.forward(1, now)?];
+        let (mut turns, budget) = self.sides.begin_round();
+        let more = turns.round(budget, |from, left| self.forward(from, now, left))?;
+        self.sides.end_round(turns);
         // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
         // which is at once.
         let blocked = self.sides.is_blocked();
-        let more = polled.iter().any(|polled| *polled != Polled::Idle);
         Ok(if more && !blocked { Round::More } else { Round::Idle })
     }
 
@@ -112,6 +113,18 @@ impl Pipeline for Gateway {
         let [first, second] = &self.sides.ends;
         first.interests(second.blocked, wait);
         second.interests(first.blocked, wait);
+    }
+
+    fn woken(&mut self, place: usize) {
+        self.sides.woken(place);
+    }
+
+    fn pace(&self) -> Pace {
+        self.sides.pace()
+    }
+
+    fn taken(&self) -> u64 {
+        self.sides.taken()
     }
 
     fn deadline(&self) -> Option<Nanos> {

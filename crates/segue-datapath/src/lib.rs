@@ -2,8 +2,8 @@
 //!
 //! A [`worker`](worker::run) owns everything it touches: ports, page pool, GRO table, counters. Workers share nothing;
 //! what others see of them is a [`board::Board`] of relaxed atomics that the worker alone writes, once a round. A round
-//! takes at most a budget from each port, serves what was left over first, flushes what GRO holds, and sleeps only when
-//! no port has more.
+//! takes at most a weight from each port and a budget from all, serves what was left over first, flushes what GRO holds,
+//! and rests ([`napi`]) only when no port has more.
 //!
 //! The crate names no concrete port: the program wires them.
 
@@ -15,6 +15,7 @@ pub mod gateway;
 pub mod group;
 pub mod icmp;
 pub mod knobs;
+pub mod napi;
 pub mod nat;
 pub mod pipeline;
 pub mod route;

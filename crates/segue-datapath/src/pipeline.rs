@@ -7,6 +7,7 @@ use segue::time::Nanos;
 
 use crate::board::Sink;
 use crate::knobs::Dial;
+use crate::napi::Pace;
 
 /// What the worker is to wait for on a port.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +39,20 @@ pub trait Pipeline {
     fn round(&mut self, now: Nanos) -> io::Result<Round>;
     /// Tells `wait` what to wait for when the round was idle.
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>));
+    /// Hears that what it told [`each_interest`](Self::each_interest) in this place, counted from 0, woke the loop.
+    fn woken(&mut self, place: usize) {
+        let _ = place;
+    }
     /// When a round is due even if nothing arrives.
     fn deadline(&self) -> Option<Nanos>;
+    /// What the loop does before it waits for a port.
+    fn pace(&self) -> Pace {
+        Pace::default()
+    }
+    /// Packets and bursts taken from ports so far.
+    fn taken(&self) -> u64 {
+        0
+    }
     /// Shows every setting that can change while packets move to `dial`, always the same ones in the same order, and goes by
     /// what they are afterwards. No packet is lost by it.
     fn tune(&mut self, dial: &mut Dial<'_>) {

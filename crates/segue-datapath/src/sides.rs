@@ -2,6 +2,7 @@
 
 use segue::gro::{self, Gro};
 use segue::gso;
+use segue::hash::Key;
 use segue::reason::Counts;
 use segue::time::Nanos;
 use segue_port::{Page, PagePool, Polled, Port, RxBatch};
@@ -10,6 +11,7 @@ use crate::board::{Group, Sink, Stage};
 use crate::end::{self, End};
 use crate::entry::{Entry, Seen};
 use crate::knobs::{Dial, Knobs};
+use crate::napi::{Pace, Sharing, Turns};
 use crate::tuning::{Joining, Protocols, Remcsum, Settings};
 
 /// Longest time that a train stays open while its port has more to read and no hold time is set, in nanoseconds: the reads
@@ -26,12 +28,29 @@ pub struct Side {
     /// are for good. A hold time of 0 ends every train as soon as nothing
     /// more waits.
     pub gro: Option<gro::Config>,
+    /// Longer packets that leave here are fragmented, as their sender would; `None` leaves that to the port, which refuses them,
+    /// or to a router, which knows its MTU otherwise.
+    pub fragments: Option<Fragments>,
 }
 
-/// The knobs that two sides of these names have, before they are made; `more` adds its own.
-pub(crate) fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], more: impl FnOnce(&mut Dial<'_>)) -> Knobs {
+/// How long packets are fragmented that their sender left whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Fragments {
+    /// Longest IP packet, bytes.
+    pub mtu: usize,
+    /// How fragments are numbered: random.
+    pub key: Key,
+}
+
+/// The knobs that two sides of these names have, before they are made; `budget` as in [`Sides::new`], `more` adds its own.
+pub(crate) fn knobs(
+    names: [&str; 2],
+    gro: [Option<gro::Config>; 2],
+    budget: usize,
+    more: impl FnOnce(&mut Dial<'_>),
+) -> Knobs {
     Knobs::list(|dial| {
-        Settings::new(names.map(str::to_owned), gro, Remcsum::None).tune(dial);
+        Settings::new(names.map(str::to_owned), gro, Remcsum::None, budget).tune(dial);
         more(dial);
     })
 }
@@ -47,8 +66,7 @@ pub(crate) struct Sides {
     /// Packets that could not be split for the end of the same index.
     pub(crate) split_drops: [Counts<gso::Refusal>; 2],
     pub(crate) rx: RxBatch,
-    /// Frames taken from one port in one round.
-    pub(crate) budget: usize,
+    turns: Turns,
     crossing: Crossing,
 }
 
@@ -78,8 +96,8 @@ impl Join {
     }
 
     /// Goes by these settings from here on. What is held leaves first.
-    fn retune(&mut self, joining: &Joining, protocols: &Protocols) {
-        let hold = joining.hold();
+    fn retune(&mut self, joining: &Joining, protocols: &Protocols, sharing: &Sharing) {
+        let hold = sharing.hold(joining.hold());
         (self.on, self.holds) = (joining.on, hold > 0);
         self.gro.reconfigure(joining.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
     }
@@ -96,18 +114,27 @@ impl Join {
 }
 
 impl Sides {
-    /// Both sides, by their settings at the start.
+    /// Both sides, by their settings at the start; `budget` is the weight that both begin with.
     pub(crate) fn new(sides: [Side; 2], budget: usize, pages: PagePool, crossing: Crossing) -> Sides {
         let configs = sides.each_ref().map(|side| side.gro);
         let names = sides.each_ref().map(|side| side.name.clone());
+        let end = |side: Side| {
+            let mut end = End::new(side.name, side.port);
+            if let Some(Fragments { mtu, key }) = side.fragments {
+                // Linux marks what it sends whole with DF; nothing else was ever on a path that could be discovered.
+                end.fragment_to(mtu, gso::Fragment::Sender { clears_df: true });
+                end.number_fragments(key);
+            }
+            end
+        };
         let mut made = Sides {
-            ends: sides.map(|side| End::new(side.name, side.port)),
+            ends: sides.map(end),
             joins: configs.map(|config| config.map(Join::new)),
             entries: Default::default(),
-            settings: Settings::new(names, configs, Remcsum::None),
+            settings: Settings::new(names, configs, Remcsum::None, budget),
             split_drops: Default::default(),
             rx: RxBatch::over(pages),
-            budget: budget.max(1),
+            turns: Turns::default(),
             crossing,
         };
         made.settle();
@@ -116,16 +143,17 @@ impl Sides {
 
     /// Goes by the settings.
     fn settle(&mut self) {
-        let Settings { protocols, leaving, joining, .. } = &self.settings;
+        let Settings { protocols, leaving, joining, sharing, .. } = &self.settings;
         for at in 0..2 {
             self.ends[at].leave(leaving[at]);
+            self.ends[at].polls.weight = sharing.weights[at] as usize;
             let from = |end: usize| end != at || self.crossing == Crossing::Both;
             let mut feeding =
                 joining.iter().enumerate().filter(|(end, _)| from(*end)).filter_map(|(_, one)| one.as_ref());
             self.ends[at].exact = feeding.any(Joining::is_strict);
             self.entries[at].cuts = self.settings.cuts(at);
             if let (Some(join), Some(joining)) = (&mut self.joins[at], &joining[at]) {
-                join.retune(joining, protocols);
+                join.retune(joining, protocols, sharing);
             }
         }
     }
@@ -133,6 +161,29 @@ impl Sides {
     pub(crate) fn tune(&mut self, dial: &mut Dial<'_>) {
         self.settings.tune(dial);
         self.settle();
+    }
+
+    /// Whose turn it is in this round, and the budget of it; [`Sides::end_round`] has what became of the turns.
+    pub(crate) fn begin_round(&self) -> (Turns, u64) {
+        (self.turns, self.settings.sharing.budget)
+    }
+
+    pub(crate) fn end_round(&mut self, turns: Turns) {
+        self.turns = turns;
+    }
+
+    /// One of the ends' wishes, in their order, woke the loop.
+    pub(crate) fn woken(&mut self, place: usize) {
+        end::woken(&mut self.ends, place);
+    }
+
+    pub(crate) fn pace(&self) -> Pace {
+        self.settings.sharing.pace()
+    }
+
+    /// Packets taken from both ports so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.ends.iter().map(|end| end.polls.taken).sum()
     }
 
     /// Whether a port takes no more.

@@ -1,8 +1,8 @@
-//! The two system calls of the loop: `ppoll` and the monotonic clock.
+//! The system calls of the loop: `ppoll`, `epoll` and the monotonic clock.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use segue::time::Nanos;
@@ -13,11 +13,27 @@ use crate::pipeline::Interest;
 #[derive(Debug, Default)]
 pub(crate) struct PollSet {
     fds: Vec<libc::pollfd>,
+    /// The place of each among all that were added, those without a wish included.
+    places: Vec<usize>,
+    added: usize,
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// The descriptor that was added first.
+    Stop,
+    /// Others.
+    Ports,
+    /// The time, or a signal.
+    Time,
 }
 
 impl PollSet {
     pub(crate) fn clear(&mut self) {
         self.fds.clear();
+        self.places.clear();
+        self.added = 0;
     }
 
     pub(crate) fn add(&mut self, interest: &Interest<'_>) {
@@ -25,15 +41,23 @@ impl PollSet {
         let write = if interest.write { libc::POLLOUT } else { 0 };
         if read | write != 0 {
             self.fds.push(libc::pollfd { fd: interest.fd.as_raw_fd(), events: read | write, revents: 0 });
+            self.places.push(self.added);
         }
+        self.added += 1;
+    }
+
+    /// The places of those that are ready, counted from the second that was added.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = usize> + '_ {
+        let ready = self.fds.iter().zip(&self.places).filter(|(fd, _)| fd.revents != 0);
+        ready.filter_map(|(_, place)| place.checked_sub(1))
     }
 
     pub(crate) fn add_read(&mut self, fd: BorrowedFd<'_>) {
         self.add(&Interest { fd, read: true, write: false });
     }
 
-    /// Waits until something is ready or the time is over. `Ok(true)` when the first descriptor added is readable.
-    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+    /// Waits until something is ready or the time is over.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Woken> {
         let spec = timeout.map(|t| libc::timespec {
             tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: libc::c_long::from(t.subsec_nanos() as i32),
@@ -45,9 +69,72 @@ impl PollSet {
         let result = unsafe { libc::ppoll(self.fds.as_mut_ptr(), count, spec, std::ptr::null()) };
         if result < 0 {
             let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
+            self.fds.iter_mut().for_each(|fd| fd.revents = 0);
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(Woken::Time) } else { Err(error) };
         }
-        Ok(self.fds.first().is_some_and(|fd| fd.revents != 0))
+        let stop = self.fds.first().is_some_and(|fd| fd.revents != 0);
+        Ok(match (stop, result) {
+            (true, _) => Woken::Stop,
+            (false, 0) => Woken::Time,
+            (false, _) => Woken::Ports,
+        })
+    }
+}
+
+/// Descriptors to be read that one call looks up among many.
+pub(crate) struct Ready {
+    epoll: OwnedFd,
+    events: [libc::epoll_event; Ready::MOST],
+}
+
+impl Ready {
+    /// Most that are found at once; the kernel shows the others first the next time.
+    const MOST: usize = 64;
+
+    /// Of these, which must stay open as long as this lives.
+    pub(crate) fn new<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Ready> {
+        // SAFETY: takes no pointers; a descriptor that it returns is nobody else's.
+        let epoll = unsafe {
+            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        for (number, fd) in (0..).zip(fds) {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
+            // SAFETY: `event` is a valid epoll_event for the length of the call.
+            let result =
+                unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) };
+            if result < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(Ready { epoll, events: [libc::epoll_event { events: 0, u64: 0 }; Ready::MOST] })
+    }
+
+    /// Looks which have something to read: how many were found, and whether there may be more.
+    pub(crate) fn poll(&mut self) -> io::Result<(usize, bool)> {
+        let most = Ready::MOST as libc::c_int;
+        // SAFETY: the array has room for `most` events.
+        let found = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), self.events.as_mut_ptr(), most, 0) };
+        match usize::try_from(found) {
+            Ok(found) => Ok((found, found == Ready::MOST)),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => Ok((0, true)),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// The number of the one that was found as `at`th.
+    pub(crate) fn at(&self, at: usize) -> usize {
+        self.events.get(at).map_or(usize::MAX, |event| event.u64 as usize)
+    }
+
+    /// Becomes readable when one of them does.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 

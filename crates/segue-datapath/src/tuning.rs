@@ -5,6 +5,7 @@ use segue::gso::Limits;
 use segue::packet::{GsoKind, Unit};
 
 use crate::knobs::{Dial, Knob, Values};
+use crate::napi::Sharing;
 
 /// With this many bytes or more a burst is limited by the port alone.
 const WHOLE_BURST: u64 = 65_535;
@@ -21,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) joining: [Option<Joining>; 2],
     /// For tunnels: whether inner checksums are left to the far end.
     pub(crate) remcsum: Remcsum,
+    /// How the loop shares its time.
+    pub(crate) sharing: Sharing,
 }
 
 /// Whether inner checksums are left to the far end.
@@ -35,9 +38,11 @@ pub(crate) enum Remcsum {
 }
 
 impl Settings {
-    pub(crate) fn new(names: [String; 2], gro: [Option<gro::Config>; 2], remcsum: Remcsum) -> Settings {
+    /// `weight`: packets of one poll of each port.
+    pub(crate) fn new(names: [String; 2], gro: [Option<gro::Config>; 2], remcsum: Remcsum, weight: usize) -> Settings {
         let (protocols, leaving) = (Protocols::default(), [Leaving::default(); 2]);
-        Settings { names, protocols, leaving, joining: gro.map(|config| config.map(Joining::new)), remcsum }
+        let (joining, sharing) = (gro.map(|config| config.map(Joining::new)), Sharing::new(weight));
+        Settings { names, protocols, leaving, joining, remcsum, sharing }
     }
 
     pub(crate) fn tune(&mut self, dial: &mut Dial<'_>) {
@@ -51,7 +56,7 @@ impl Settings {
             }
         }
         let (mut on, fixed) = match self.remcsum {
-            Remcsum::None => return,
+            Remcsum::None => return self.sharing.tune(dial, &self.names),
             Remcsum::Never => (false, Some("the tunnel was not made for it: start it with encap-remcsum")),
             Remcsum::Can(on) => (on, None),
         };
@@ -63,6 +68,17 @@ impl Settings {
         if let Remcsum::Can(is_on) = &mut self.remcsum {
             *is_on = on;
         }
+        self.sharing.tune(dial, &self.names);
+    }
+
+    /// As [`tune`](Self::tune) for what is only about the first port; the rest is as in `others`.
+    pub(crate) fn tune_inside(&mut self, dial: &mut Dial<'_>, others: &Settings) {
+        (self.protocols, self.leaving[1], self.remcsum) = (others.protocols, others.leaving[1], others.remcsum);
+        self.leaving[0].tune(dial, &self.names[0]);
+        if let Some(joining) = &mut self.joining[0] {
+            joining.tune(dial, &self.names[0]);
+        }
+        self.sharing.tune_first(dial, &self.names[0], &others.sharing);
     }
 
     /// Which trains are cut on the way to the port `to`.

@@ -7,22 +7,33 @@ use std::time::Duration;
 
 use crate::board::{Board, Group, Sink};
 use crate::knobs::Knobs;
-use crate::pipeline::{Pipeline, Round};
-use crate::sys::{self, PollSet};
+use crate::napi::{Rest, Way};
+use crate::pipeline::{Interest, Pipeline, Round};
+use crate::sys::{self, PollSet, Woken};
 
 /// What the loop itself counts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Polls {
+struct Counts {
     rounds: u64,
     full: u64,
     sleeps: u64,
+    wake_ups: u64,
+    timers: u64,
+    busy: u64,
 }
 
-impl Polls {
+impl Counts {
     fn collect(&self, sink: &mut Sink<'_>) {
-        sink.put("", Group::Worker, "polls", self.rounds);
-        sink.put("", Group::Worker, "full_budgets", self.full);
-        sink.put("", Group::Worker, "sleeps", self.sleeps);
+        for (key, value) in [
+            ("polls", self.rounds),
+            ("full_budgets", self.full),
+            ("sleeps", self.sleeps),
+            ("wake_ups", self.wake_ups),
+            ("deferrals", self.timers),
+            ("busy_polls", self.busy),
+        ] {
+            sink.put("", Group::Worker, key, value);
+        }
     }
 }
 
@@ -30,7 +41,7 @@ impl Polls {
 pub fn board(pipeline: &dyn Pipeline) -> Arc<Board> {
     Arc::new(Board::new(|sink| {
         pipeline.collect(sink);
-        Polls::default().collect(sink);
+        Counts::default().collect(sink);
     }))
 }
 
@@ -40,7 +51,8 @@ pub fn board(pipeline: &dyn Pipeline) -> Arc<Board> {
 /// # Errors
 /// Where waiting fails, or a port has become useless (its device is gone); what single packets did wrong is counted.
 pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, knobs: &Knobs) -> io::Result<()> {
-    let mut polls = Polls::default();
+    let mut counts = Counts::default();
+    let mut rest = Rest::default();
     let mut set = PollSet::default();
     let mut seen = 0;
     // A loaded worker must still hear the stop signal: look at it now and then without sleeping.
@@ -48,30 +60,45 @@ pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, kno
     loop {
         knobs.follow(&mut seen, pipeline);
         let round = pipeline.round(sys::now())?;
-        polls.rounds += 1;
-        let look = polls.rounds % LOOK_EVERY == 0;
-        if round == Round::More {
-            polls.full += 1;
-            if !look {
+        counts.rounds += 1;
+        let way = match round {
+            Round::More => {
+                counts.full += 1;
+                Way::Spin
+            }
+            Round::Idle => rest.way(&pipeline.pace(), pipeline.taken(), sys::now()),
+        };
+        if way == Way::Spin {
+            counts.busy += u64::from(round == Round::Idle);
+            if counts.rounds % LOOK_EVERY != 0 {
                 continue;
             }
         } else {
-            polls.sleeps += 1;
+            counts.sleeps += 1;
         }
         board.publish(|sink| {
             pipeline.collect(sink);
-            polls.collect(sink);
+            counts.collect(sink);
         });
-        let timeout = match (round, pipeline.deadline()) {
-            (Round::More, _) => Some(Duration::ZERO),
-            (Round::Idle, None) => None,
-            (Round::Idle, Some(deadline)) => Some(Duration::from_nanos(deadline.0.saturating_sub(sys::now().0))),
+        let due = pipeline.deadline().map(|at| at.0.saturating_sub(sys::now().0));
+        let timeout = match way {
+            Way::Spin => Some(0),
+            Way::Timer(nanos) => Some(due.map_or(nanos, |due| due.min(nanos))),
+            Way::Ports => due,
         };
         set.clear();
         set.add_read(stop);
-        pipeline.each_interest(&mut |interest| set.add(&interest));
-        if set.wait(timeout)? {
-            return Ok(());
+        // A port that takes more again is heard in any case.
+        let reads = !matches!(way, Way::Timer(_));
+        pipeline.each_interest(&mut |interest| set.add(&Interest { read: interest.read && reads, ..interest }));
+        match set.wait(timeout.map(Duration::from_nanos))? {
+            Woken::Stop => return Ok(()),
+            Woken::Time => counts.timers += u64::from(!reads),
+            Woken::Ports if way == Way::Spin => {}
+            Woken::Ports => {
+                counts.wake_ups += 1;
+                set.ready().for_each(|place| pipeline.woken(place));
+            }
         }
     }
 }

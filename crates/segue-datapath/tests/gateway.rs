@@ -28,7 +28,7 @@ fn trains() -> Limits {
 
 fn bench(config: Option<gro::Config>, limits: [Limits; 2], budget: usize, pages: usize) -> Bench {
     let [(first, a), (second, b)] = limits.map(|limits| Memory::port(Carries::Ethernet, limits));
-    let side = |name: &str, port| Side { name: name.to_owned(), port, gro: config };
+    let side = |name: &str, port| Side { name: name.to_owned(), port, gro: config, fragments: None };
     let gateway =
         Gateway::new(Parts { sides: [side("in", first), side("out", second)], budget, pages: PagePool::new(pages) });
     Bench { gateway, wires: [a, b] }

@@ -41,7 +41,7 @@ impl Bench {
     fn gateway(limits: Limits, hold: u64) -> Bench {
         let [(first, a), (second, b)] = [trains(), limits].map(|limits| Memory::port(Carries::Ethernet, limits));
         let gro = Some(gro::Config { hold, ..gro::Config::default() });
-        let side = |name: &str, port| Side { name: name.to_owned(), port, gro };
+        let side = |name: &str, port| Side { name: name.to_owned(), port, gro, fragments: None };
         let sides = [side("in", first), side("out", second)];
         let pipeline = Box::new(Gateway::new(Parts { sides, budget: 64, pages: PagePool::new(256) }));
         Bench::of(pipeline, [a, b], 54)
@@ -53,21 +53,24 @@ impl Bench {
         let config = Config::new(Mode::Ipip, carrier, address("198.18.0.1"), address("198.18.0.2"));
         let (inside, a) = Memory::port(Carries::Ip, trains());
         let (outside, b) = Memory::port(Carries::Datagrams, Limits { outer_csum: true, ..Limits::NONE });
-        let pipeline = Box::new(Tunnel::new(tunnel::Parts {
+        let outside = tunnel::Outside {
+            name: "udp".to_owned(),
+            port: outside,
+            csum: OuterCsum::Verified,
+            budget: 64,
+            pages: 256,
+        };
+        let parts = tunnel::Parts {
             inside_name: "sg0".to_owned(),
             inside,
-            outside_name: "udp".to_owned(),
-            outside,
             encap: Encapsulator::new(config).unwrap(),
             decap: Decapsulator::new(config).unwrap(),
             remotes: vec![config.remote],
             fdb: None,
             flood: vec![0],
-            outer_csum: OuterCsum::Verified,
             gro: Some(gro::Config::default()),
-            budget: 64,
-            pages: 256,
-        }));
+        };
+        let pipeline = Box::new(Tunnel::new(outside, vec![parts]));
         Bench::of(pipeline, [a, b], 40)
     }
 

@@ -12,9 +12,10 @@ use segue::gro;
 use segue::gso::Limits;
 use segue::reason::Reason;
 use segue::time::Nanos;
-use segue_datapath::board::Group;
+use segue_datapath::board::{Group, Stage};
 use segue_datapath::pipeline::{Pipeline, Round};
-use segue_datapath::tunnel::{Parts, Tunnel};
+use segue_datapath::tunnel::{Outside, Parts, Tunnel};
+use segue_port::Port;
 use segue_testkit::build::{Ip, V4};
 use segue_testkit::flow::Sender;
 
@@ -34,25 +35,29 @@ fn config() -> Config {
     Config::new(mode, Carrier::Gue { remcsum: true }, address("198.18.0.1"), address("198.18.0.2"))
 }
 
+fn outer_end(port: Box<dyn Port>, budget: usize) -> Outside {
+    Outside { name: "udp".to_owned(), port, csum: OuterCsum::Verified, budget, pages: 256 }
+}
+
+fn parts(name: &str, inside: Box<dyn Port>, config: Config) -> Parts {
+    Parts {
+        inside_name: name.to_owned(),
+        inside,
+        encap: Encapsulator::new(config).unwrap(),
+        decap: Decapsulator::new(config).unwrap(),
+        remotes: vec![config.remote],
+        fdb: None,
+        flood: Vec::new(),
+        gro: Some(gro::Config::default()),
+    }
+}
+
 fn bench(budget: usize) -> Bench {
     let (inside_port, inside) = Memory::port(Carries::Ip, Limits { max_bytes: 65_535, max_pieces: 1000, ..trains() });
     let outer = Limits { outer_csum: true, ..Limits::NONE };
     let (outside_port, outside) = Memory::port(Carries::Datagrams, outer);
-    let tunnel = Tunnel::new(Parts {
-        inside_name: "sg0".to_owned(),
-        inside: inside_port,
-        outside_name: "udp".to_owned(),
-        outside: outside_port,
-        encap: Encapsulator::new(config()).unwrap(),
-        decap: Decapsulator::new(config()).unwrap(),
-        remotes: vec!["198.18.0.2".parse().unwrap()],
-        fdb: None,
-        flood: Vec::new(),
-        outer_csum: OuterCsum::Verified,
-        gro: Some(gro::Config::default()),
-        budget,
-        pages: 256,
-    });
+    let parts = parts("sg0", inside_port, config());
+    let tunnel = Tunnel::new(outer_end(outside_port, budget), vec![parts]);
     Bench { tunnel, inside, outside }
 }
 
@@ -163,4 +168,144 @@ fn a_packet_of_the_wrong_family_is_refused_at_the_entrance() {
     let refused: u64 =
         segue::encap::EncapRefusal::ALL.iter().map(|why| here.counter("sg0", Group::Drops, why.name())).sum();
     assert_eq!(refused, 1);
+}
+
+/// Tunnels with one port: GRE in GUE to two remotes, `keys` each, in memory.
+struct Many {
+    tunnel: Tunnel,
+    insides: Vec<Rc<RefCell<Wire>>>,
+    outside: Rc<RefCell<Wire>>,
+    configs: Vec<Config>,
+}
+
+fn many(keys: u32) -> Many {
+    many_with(keys, gro::Config::default())
+}
+
+fn many_with(keys: u32, gro: gro::Config) -> Many {
+    let port = |carries| Memory::port(carries, Limits { max_bytes: 65_535, max_pieces: 1000, ..trains() });
+    let (outside_port, wire) = Memory::port(Carries::Datagrams, Limits { outer_csum: true, ..Limits::NONE });
+    let configs: Vec<Config> = (0..2 * keys)
+        .map(|n| {
+            let key = (n >= 2).then_some(n / 2);
+            let mode = Mode::Gre(GreOptions { ikey: key, okey: key, ..GreOptions::default() });
+            let remote = [2, 3][n as usize % 2];
+            Config { mode, remote: std::net::Ipv4Addr::new(198, 18, 0, remote).into(), ..config() }
+        })
+        .collect();
+    let (ports, insides): (Vec<_>, Vec<_>) = configs.iter().map(|_| port(Carries::Ip)).unzip();
+    let parts = configs
+        .iter()
+        .zip(ports)
+        .enumerate()
+        .map(|(n, (config, port))| Parts { gro: Some(gro), ..parts(&format!("sg{n}"), port, *config) });
+    let tunnel = Tunnel::new(outer_end(outside_port, 64), parts.collect());
+    Many { tunnel, insides, outside: wire, configs }
+}
+
+/// What the other end of a tunnel sends for these packets, from UDP on.
+fn from_afar(config: &Config, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut encap = Encapsulator::new(*config).unwrap();
+    let wrap = |bytes: &Vec<u8>| {
+        let mut packet = segue::packet::Packet::default();
+        packet.load(segue::packet::Frag::all(bytes.clone()), segue::packet::Start::Ip, &segue::packet::Tunnels::NONE);
+        encap.push(&mut packet).unwrap();
+        let mut all = packet.head.bytes()[usize::from(packet.outer.unwrap().skip)..].to_vec();
+        packet.payload.frags().iter().for_each(|frag| all.extend_from_slice(frag.bytes()));
+        all
+    };
+    packets.iter().map(wrap).collect()
+}
+
+#[test]
+fn a_thousand_tunnels_on_one_port_get_what_is_theirs_and_nothing_else() {
+    let mut here = many(500);
+    let packets = segments(3);
+    // The same flow in each of them: nothing may be joined across.
+    for (n, config) in here.configs.iter().enumerate() {
+        here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(config.remote, 6080));
+        here.outside.borrow_mut().waiting.extend(from_afar(config, &packets[..1 + n % 3]));
+        here.tunnel.round(Nanos(n as u64)).unwrap();
+    }
+    for (n, wire) in here.insides.iter().enumerate() {
+        let payload: Vec<u8> = packets[..1 + n % 3].iter().flat_map(|packet| packet[40..].to_vec()).collect();
+        let sent = &wire.borrow().sent;
+        assert_eq!(sent.len(), 1, "one train of each, sg{n}");
+        assert_eq!(sent[0][40..], payload, "sg{n}");
+    }
+    assert_eq!(counter(&here.tunnel, "udp", Group::Stage(Stage::Decap), "packets"), (0..1000).map(|n| 1 + n % 3).sum());
+    let keyless = from_afar(
+        &Config { mode: Mode::Gre(GreOptions { okey: Some(77_777), ..GreOptions::default() }), ..here.configs[0] },
+        &packets,
+    );
+    here.outside.borrow_mut().waiting.extend(keyless);
+    here.tunnel.round(Nanos(2000)).unwrap();
+    assert_eq!(counter(&here.tunnel, "udp", Group::Drops, "gre_mismatch"), 3, "a key that no tunnel has");
+}
+
+#[test]
+fn many_tunnels_send_each_under_its_own_key_to_its_own_remote() {
+    let mut here = many(3);
+    let packets = segments(2);
+    for (n, wire) in here.insides.iter().enumerate() {
+        wire.borrow_mut().waiting.extend(packets[..1 + n % 2].iter().cloned());
+    }
+    here.tunnel.round(Nanos(1)).unwrap();
+    let expected: Vec<Vec<u8>> =
+        here.configs.iter().enumerate().flat_map(|(n, config)| from_afar(config, &packets[..1 + n % 2])).collect();
+    let sent = here.outside.borrow().sent.clone();
+    let peers = here.outside.borrow().sent_to.clone();
+    assert_eq!(sent, expected);
+    assert_eq!(peers, [0, 1, 1, 2, 3, 3, 4, 5, 5], "numbers of the port's peers, one tunnel after the other");
+}
+
+#[test]
+fn counters_of_tunnels_with_nothing_new_stay_what_they_were() {
+    let mut here = many(2);
+    let board = segue_datapath::worker::board(&here.tunnel);
+    let read = |name: &str, board: &segue_datapath::board::Board| {
+        let found =
+            board.read().find(|(n, _)| n.port == name && n.group == Group::Stage(Stage::Gso) && n.key == "packets");
+        found.unwrap().1
+    };
+    for (round, n) in [(1, 3), (2, 0), (3, 3)] {
+        let config = here.configs[n];
+        here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(config.remote, 6080));
+        here.outside.borrow_mut().waiting.extend(from_afar(&config, &segments(1)));
+        here.tunnel.round(Nanos(round)).unwrap();
+        board.publish(|sink| here.tunnel.collect(sink));
+    }
+    assert_eq!(["sg0", "sg1", "sg2", "sg3"].map(|name| read(name, &board)), [1, 0, 0, 2]);
+}
+
+#[test]
+fn what_is_held_in_one_tunnel_leaves_in_time_though_the_others_are_silent() {
+    let mut here = many_with(2, gro::Config { hold: 1000, ..gro::Config::default() });
+    here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(here.configs[3].remote, 6080));
+    here.outside.borrow_mut().waiting.extend(from_afar(&here.configs[3], &segments(1)));
+    here.tunnel.round(Nanos(5)).unwrap();
+    assert!(here.insides[3].borrow().sent.is_empty());
+    assert_eq!(here.tunnel.deadline(), Some(Nanos(1005)));
+    here.tunnel.round(Nanos(1005)).unwrap();
+    assert_eq!((here.insides[3].borrow().sent.len(), here.tunnel.deadline()), (1, None));
+}
+
+#[test]
+fn an_interface_that_takes_no_more_holds_back_the_port_and_loses_nothing() {
+    let mut here = many(1);
+    let packets = segments(2);
+    here.insides[0].borrow_mut().room = Some(0);
+    here.outside.borrow_mut().waiting.extend(from_afar(&here.configs[0], &packets[..1]));
+    here.tunnel.round(Nanos(1)).unwrap();
+    let receives = here.outside.borrow().receives;
+    here.insides[1].borrow_mut().waiting.extend(packets.iter().cloned());
+    here.tunnel.round(Nanos(2)).unwrap();
+    assert_eq!(here.outside.borrow().receives, receives, "nothing is read that could not be handed in");
+    assert_eq!(here.outside.borrow().sent.len(), 2, "the other way goes on");
+    let mut write = false;
+    here.tunnel.each_interest(&mut |interest| write |= interest.write);
+    assert!(write, "the loop must wake up when the interface takes more");
+    here.insides[0].borrow_mut().room = None;
+    here.tunnel.round(Nanos(3)).unwrap();
+    assert_eq!(here.insides[0].borrow().sent, packets[..1]);
 }

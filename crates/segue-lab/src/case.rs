@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::process::checked_output;
-use crate::{Encap, End, Family, Host, LabError, Mode, Options, Process, interrupt, link, reach, which};
+use crate::{Encap, End, Family, Host, LabError, Mode, Options, Process, interrupt, link, reach, which, wireguard};
 
 /// A row to measure: a name and how to build its path between the hosts.
 pub struct Case {
@@ -82,7 +82,7 @@ impl Lane {
 
 impl Case {
     /// The cases that have a name of their own.
-    pub const NAMES: &'static [&'static str] = &["segue", "segue-plain", "vxlan", "link", "fastd"];
+    pub const NAMES: &'static [&'static str] = &["segue", "segue-plain", "vxlan", "link", "fastd", "wireguard-go"];
 
     /// One of [`Case::NAMES`].
     pub fn named(name: &str) -> Result<Case, LabError> {
@@ -92,6 +92,7 @@ impl Case {
             "vxlan" => vxlan,
             "link" => |_| Ok(Prepared::Ready(Lane::plain(0))),
             "fastd" => fastd,
+            "wireguard-go" => wireguard::prepare,
             _ => return Err(LabError::Usage(format!("`{name}` is not one of {}", Case::NAMES.join(", ")))),
         };
         Ok(Case::new(name, setup))
@@ -256,22 +257,34 @@ fn segue_words(ground: &Ground<'_>, end: End, device: &str, port: u16, extra: &[
 /// The kernel's VXLAN with outer UDP checksums.
 fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     for end in [End::A, End::B] {
-        let (local, remote) = (ground.outer(end), ground.outer(end.other()));
-        let mut words = vec!["link", "add", "vx0", "type", "vxlan", "id", "42", "local", &local, "remote", &remote];
-        words.extend(["dev", link::DEVICE, "dstport", "4789"]);
-        // Over IPv6 checksums are on unless taken away, and the word is refused.
-        if ground.options.outer == Family::V4 {
-            words.push("udpcsum");
+        if let Some(why) = kernel_vxlan(ground.host(end), ("vx0", link::DEVICE), end, ground.options.outer)? {
+            return Ok(Prepared::Skipped(why));
         }
-        match ground.host(end).run("ip", &words) {
-            Err(LabError::Command { output, .. }) if no_such_kind(&output) => {
-                return Ok(Prepared::Skipped(format!("this kernel has no VXLAN ({output})")));
-            }
-            other => other?,
-        };
         ground.configure(end, "vx0")?;
     }
     Ok(Prepared::Ready(Lane::plain(ground.net)))
+}
+
+/// Makes a VXLAN device with outer UDP checksums over another one that has the addresses of net 0; or says why it cannot be.
+pub(crate) fn kernel_vxlan(
+    host: &Host,
+    (name, over): (&str, &str),
+    end: End,
+    outer: Family,
+) -> Result<Option<String>, LabError> {
+    let (local, remote) = (end.address(0, outer).to_string(), end.other().address(0, outer).to_string());
+    let mut words = vec!["link", "add", name, "type", "vxlan", "id", "42", "local", &local, "remote", &remote];
+    words.extend(["dev", over, "dstport", "4789"]);
+    // Over IPv6 checksums are on unless taken away, and the word is refused.
+    if outer == Family::V4 {
+        words.push("udpcsum");
+    }
+    match host.run("ip", &words) {
+        Err(LabError::Command { output, .. }) if no_such_kind(&output) => {
+            Ok(Some(format!("this kernel has no VXLAN ({output})")))
+        }
+        other => other.map(|_| None),
+    }
 }
 
 fn no_such_kind(output: &str) -> bool {
@@ -365,7 +378,7 @@ mod tests {
     #[test]
     fn an_unknown_case_names_the_known_ones() {
         let error = Case::named("vxlam").unwrap_err();
-        assert_eq!(error.to_string(), "`vxlam` is not one of segue, segue-plain, vxlan, link, fastd");
+        assert_eq!(error.to_string(), "`vxlam` is not one of segue, segue-plain, vxlan, link, fastd, wireguard-go");
         assert!(Case::NAMES.iter().all(|name| Case::named(name).unwrap().name() == *name));
     }
 }

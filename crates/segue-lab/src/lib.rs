@@ -42,6 +42,7 @@ mod progress;
 mod relay;
 mod sys;
 mod table;
+mod wireguard;
 
 pub use case::{Case, Ground, Lane, Prepared, StatSource};
 pub use cpu::Cpu;

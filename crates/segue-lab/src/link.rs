@@ -18,8 +18,21 @@ words! {
         /// Like a network card without offloads: `tso off gso off tx off gro on`, so that whoever sends has to segment and
         /// checksum, and whoever receives has to aggregate.
         Nic = "nic",
+        /// Like a card with checksum offload and no other: `tso off gso off tx on gro on`.
+        NicCsum = "nic-csum",
         /// As the kernel makes it: trains pass whole and nothing is ever checksummed. Flatters everything that makes trains.
         Veth = "veth",
+    }
+}
+
+impl LinkForm {
+    /// The card's features, as `ethtool -K` takes them; none where it is left as the kernel makes it.
+    pub(crate) const fn features(self) -> &'static [&'static str] {
+        match self {
+            LinkForm::Nic => &["tso", "off", "gso", "off", "tx", "off", "gro", "on"],
+            LinkForm::NicCsum => &["tso", "off", "gso", "off", "tx", "on", "gro", "on"],
+            LinkForm::Veth => &[],
+        }
     }
 }
 
@@ -28,8 +41,8 @@ words! {
 pub fn connect(a: &Host, b: &Host, form: LinkForm) -> Result<(), LabError> {
     wire((a, DEVICE), (b, DEVICE))?;
     for (host, end) in [(a, End::A), (b, End::B)] {
-        if form == LinkForm::Nic {
-            ethtool(host, DEVICE, &["tso", "off", "gso", "off", "tx", "off", "gro", "on"])?;
+        if !form.features().is_empty() {
+            ethtool(host, DEVICE, form.features())?;
         }
         address(host, end, DEVICE, 0, Family::ALL)?;
         host.run("ip", &["link", "set", DEVICE, "up"])?;

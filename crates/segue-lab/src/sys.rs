@@ -185,6 +185,14 @@ pub(crate) fn run_when_idle() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const lowest) }).map(drop)
 }
 
+/// Lets a thread run as soon as it can, before all ordinary ones and those of the lowest real-time priority.
+pub(crate) fn run_at_once(thread: u32) -> io::Result<()> {
+    let thread = libc::pid_t::try_from(thread).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    let second = libc::sched_param { sched_priority: 2 };
+    // SAFETY: the pointer is to `second`.
+    check(unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &raw const second) }).map(drop)
+}
+
 /// Sets a socket option that is a number.
 pub(crate) fn set_option(
     fd: BorrowedFd<'_>,
@@ -204,9 +212,9 @@ pub(crate) fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, name.as_ptr().cast(), len) }).map(drop)
 }
 
-/// Sends the first `len` bytes of a file, or as many as the socket took before something happened.
-pub(crate) fn send_file(to: BorrowedFd<'_>, file: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
-    let mut at: libc::off_t = 0;
+/// Sends `len` bytes of a file from `at` on, or as many as there are or the socket took before something happened.
+pub(crate) fn send_file(to: BorrowedFd<'_>, file: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<usize> {
+    let mut at = libc::off_t::try_from(at).map_err(io::Error::other)?;
     // SAFETY: the pointer is to `at`.
     let sent = unsafe { libc::sendfile(to.as_raw_fd(), file.as_raw_fd(), &raw mut at, len) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
@@ -217,6 +225,45 @@ pub(crate) fn discard(fd: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing, so that no buffer is needed (tcp(7)).
     let got = unsafe { libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
+}
+
+/// Many descriptors, of which one wants to know those that can be read.
+#[derive(Debug)]
+pub(crate) struct Poller(OwnedFd);
+
+impl Poller {
+    /// The most that one wait tells.
+    pub(crate) const MOST: usize = 64;
+
+    pub(crate) fn new() -> io::Result<Poller> {
+        // SAFETY: epoll_create1 takes no pointers.
+        let raw = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the descriptor was just opened and belongs to nobody else.
+        Ok(Poller(unsafe { OwnedFd::from_raw_fd(raw) }))
+    }
+
+    /// Watches a descriptor until it is closed, under a name of the caller's.
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, name: usize) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: name as u64 };
+        // SAFETY: the pointer is to `event`.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })
+            .map(drop)
+    }
+
+    /// Waits until one can be read, or has ended, at most so long; the names of those that are.
+    pub(crate) fn wait(&self, longest: Duration, names: &mut Vec<usize>) -> io::Result<()> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; Self::MOST];
+        let millis = i32::try_from(longest.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: the pointer and count describe `events`.
+        let found = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), Self::MOST as i32, millis) };
+        names.clear();
+        match check(found) {
+            Ok(found) => names.extend(events[..found as usize].iter().map(|event| event.u64 as usize)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
 }
 
 /// Nanoseconds that the calling thread has run.
@@ -321,6 +368,25 @@ impl PacketSocket {
         Ok(socket)
     }
 
+    /// Counts from here on the frames of the device that are longer than so many bytes, those that it sends included;
+    /// none is to be received.
+    pub(crate) fn count_longer_than(device: &str, bytes: u32) -> io::Result<Self> {
+        let socket = PacketSocket::open(device)?;
+        socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &0)?;
+        let code = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        // The length; one byte of what is longer, nothing of what is not.
+        let mut filter = [
+            code(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0, 0, 0),
+            code(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 0, 1, bytes),
+            code(libc::BPF_RET | libc::BPF_K, 0, 0, 1),
+            code(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        socket.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        socket.counts();
+        Ok(socket)
+    }
+
     /// The next frame's length in `buffer`, or `None` when none waits. A frame longer than the buffer is cut.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: the pointer and length describe `buffer`.
@@ -342,10 +408,19 @@ impl PacketSocket {
 
     /// Frames that the socket's buffer had no room for since the last call.
     pub(crate) fn overruns(&self) -> u64 {
+        u64::from(self.counts().tp_drops)
+    }
+
+    /// Frames that passed the filter since the last call.
+    pub(crate) fn passed(&self) -> u64 {
+        u64::from(self.counts().tp_packets)
+    }
+
+    fn counts(&self) -> libc::tpacket_stats {
         let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut len = mem::size_of_val(&stats) as libc::socklen_t;
         // SAFETY: the pointers describe `stats` and `len`.
-        let result = unsafe {
+        unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
                 libc::SOL_PACKET,
@@ -354,7 +429,7 @@ impl PacketSocket {
                 &raw mut len,
             )
         };
-        if result < 0 { 0 } else { u64::from(stats.tp_drops) }
+        stats
     }
 
     fn set<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {

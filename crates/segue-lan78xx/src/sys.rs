@@ -118,4 +118,11 @@ impl Set {
         // SAFETY: both descriptors are open, and the event lives through the call.
         check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })
     }
+
+    /// Takes one out again. One that is not in the set is no fault.
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
+        let (set, nothing) = (self.0.as_raw_fd(), std::ptr::null_mut());
+        // SAFETY: both descriptors are open, and removing takes no event.
+        unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd.as_raw_fd(), nothing) };
+    }
 }

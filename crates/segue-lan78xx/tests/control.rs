@@ -9,7 +9,7 @@ use segue_lan78xx::regs::{self, fct, hw_cfg, int, mac_rx, mac_tx, mii, pmt, stat
 use segue_lan78xx::usb::local::{Clock, Local};
 use segue_lan78xx::usb::{self, Speed, Transport};
 use segue_port::Port;
-use support::{MAC, Rig, SPEEDS, chip, datagram, local, modes};
+use support::{MAC, Meddled, Meddler, Rig, SPEEDS, chip, datagram, local, modes};
 
 #[test]
 fn set_up_touches_the_registers_in_the_order_of_linux() {
@@ -236,54 +236,19 @@ fn a_device_that_is_unplugged_at_any_time_is_noticed_and_goes_on_when_it_is_back
 
 #[test]
 fn a_device_that_goes_away_during_set_up_is_an_error() {
+    /// It leaves before so many control requests.
+    struct Leaving(u32);
+    impl Meddler for Leaving {
+        fn before(&mut self, model: &mut Model, _setup: usb::Setup) -> Result<(), usb::Error> {
+            self.0 = self.0.saturating_sub(1);
+            if self.0 == 0 {
+                model.unplug();
+            }
+            Ok(())
+        }
+    }
     for control in 0..400 {
-        struct Leaving(Local, u32);
-        impl Transport for Leaving {
-            fn identity(&self) -> (u16, u16) {
-                self.0.identity()
-            }
-            fn speed(&self) -> Speed {
-                self.0.speed()
-            }
-            fn control_in(&mut self, setup: usb::Setup, into: &mut [u8]) -> Result<usize, usb::Error> {
-                self.count();
-                self.0.control_in(setup, into)
-            }
-            fn control_out(&mut self, setup: usb::Setup, data: &[u8]) -> Result<(), usb::Error> {
-                self.count();
-                self.0.control_out(setup, data)
-            }
-            fn submit(&mut self, transfer: usb::Transfer<usb::Lent>) {
-                self.0.submit(transfer);
-            }
-            fn reap(&mut self) -> Option<usb::Transfer<usb::Done>> {
-                self.0.reap()
-            }
-            fn cancel(&mut self, endpoint: u8) {
-                self.0.cancel(endpoint);
-            }
-            fn clear_halt(&mut self, endpoint: u8) -> Result<(), usb::Error> {
-                self.0.clear_halt(endpoint)
-            }
-            fn now(&self) -> segue::time::Nanos {
-                self.0.now()
-            }
-            fn sleep(&mut self, nanos: u64) {
-                self.0.sleep(nanos);
-            }
-            fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-                self.0.fd()
-            }
-        }
-        impl Leaving {
-            fn count(&mut self) {
-                self.1 = self.1.saturating_sub(1);
-                if self.1 == 0 {
-                    self.0.model.unplug();
-                }
-            }
-        }
-        let usb = Leaving(local(chip(Speed::Super)), control + 1);
+        let usb = Meddled::new(local(chip(Speed::Super)), Leaving(control + 1));
         let opened = Driver::open(usb, Config::napi(Speed::Super)).and_then(|mut driver| driver.up());
         assert!(matches!(opened, Err(Error::Usb(usb::Error::Gone)) | Ok(())), "{control}: {opened:?}");
         assert!(control > 150 || opened.is_err(), "{control}");

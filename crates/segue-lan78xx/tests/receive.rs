@@ -209,6 +209,21 @@ fn jumbo_frames_arrive_at_mtu_9000_and_longer_ones_do_not() {
 }
 
 #[test]
+fn a_frame_as_large_as_a_whole_transfer_arrives_and_a_larger_one_is_not_cut() {
+    for (mode, config) in modes(Speed::High) {
+        // Three packets of 512 bytes are a header, this frame and its FCS.
+        let mut rig = Rig::new(Speed::High, Config { burst_cap: 3, mtu: 9000, ..config });
+        for (len, unfit) in [(1522, 0), (1521, 0), (1523, 1)] {
+            rig.model().receive(datagram(true, 1, len - 42));
+            rig.model().receive(datagram(true, 2, 100));
+            let lens: Vec<usize> = rig.frames().iter().map(Vec::len).collect();
+            assert_eq!(lens, if unfit == 0 { vec![len, 142] } else { vec![142] }, "{mode} {len}");
+            assert_eq!(rig.model().notes().unfit, unfit, "{mode} {len}");
+        }
+    }
+}
+
+#[test]
 fn a_full_fifo_pauses_the_partner_and_nothing_is_lost() {
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
     let link = rig.driver.link();

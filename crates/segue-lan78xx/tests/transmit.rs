@@ -2,15 +2,19 @@
 
 mod support;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use segue::gso::{self, Frames, Limits};
 use segue::packet::Csum;
-use segue_lan78xx::driver::{Config, Kick};
+use segue_lan78xx::driver::{Config, Driver, Kick};
 use segue_lan78xx::model::Fault;
-use segue_lan78xx::usb::{Speed, Transport};
-use segue_port::{Port, Sent};
+use segue_lan78xx::regs::endpoint;
+use segue_lan78xx::usb::{self, Lent, Speed, Transfer, Transport};
+use segue_port::{Port, RxBatch, Sent, TxBatch};
 use segue_testkit::flow::Sender;
 use segue_testkit::oracle;
-use support::{Rig, SPEEDS, datagram, ethernet, ip, modes, primed, segment, unpadded};
+use support::{Meddled, Meddler, Rig, SPEEDS, chip, datagram, ethernet, ip, local, modes, primed, segment, unpadded};
 
 fn assert_ready(frames: &[Vec<u8>]) {
     for frame in frames {
@@ -167,6 +171,45 @@ fn transfers_are_filled_while_another_is_on_its_way() {
         rig.send(packet);
     }
     assert_eq!((rig.arrived().len(), rig.driver.numbers().tx_transfers), (50, 50));
+}
+
+/// Keeps what is sent.
+#[derive(Default)]
+struct Keeping(Rc<RefCell<Vec<Vec<u8>>>>);
+
+impl Meddler for Keeping {
+    fn submit(&mut self, transfer: &Transfer<Lent>) -> Result<(), usb::Error> {
+        if transfer.request().endpoint == endpoint::BULK_OUT {
+            self.0.borrow_mut().push(transfer.outgoing().to_vec());
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn commands_are_aligned_what_lies_between_is_zero_and_nothing_follows_the_last_frame() {
+    let kept = Keeping::default();
+    let transfers = kept.0.clone();
+    let mut driver = Driver::open(Meddled::new(local(chip(Speed::Super)), kept), Config::napi(Speed::Super)).unwrap();
+    let (mut rx, mut tx) = (RxBatch::new(16), TxBatch::new());
+    driver.up().unwrap();
+    while !driver.link().up {
+        driver.usb().sleep(1_000_000);
+        driver.receive(&mut rx, 64).unwrap();
+    }
+    let frames: Vec<Vec<u8>> = [60, 61, 62, 63, 61].iter().map(|len| datagram(true, 7, len - 42)).collect();
+    for frame in &frames {
+        tx.push(support::load(&mut rx, frame, Csum::Unknown), driver.limits()).map_err(|(_, why)| why).unwrap();
+    }
+    driver.transmit(&mut tx).unwrap();
+    let mut expected = Vec::new();
+    for frame in &frames {
+        expected.resize(expected.len().next_multiple_of(4), 0);
+        // Linux, drivers/net/usb/lan78xx.c: length, and FCS to be appended.
+        expected.extend([frame.len() as u8, 0, 0x40, 0, 0, 0, 0, 0]);
+        expected.extend(frame);
+    }
+    assert_eq!(*transfers.borrow(), [expected]);
 }
 
 #[test]

@@ -189,9 +189,19 @@ fn the_driver_comes_up_over_tcp_and_hears_of_a_server_that_ends() {
         let mut driver = Driver::open(client, Config::napi(Speed::Super)).unwrap();
         driver.up().unwrap();
         wait(&mut driver, |driver| driver.link().up);
+        assert_eq!(waited_for(&driver), 2, "a timer and the connection");
         driver
     });
     wait(&mut driver, |driver| driver.is_gone() && !driver.link().up);
+    assert_eq!(waited_for(&driver), 1, "a closed connection would wake the loop for ever");
+}
+
+/// Descriptors that the port's own waits for (proc(5), fdinfo of an epoll).
+fn waited_for(driver: &Driver<Client>) -> usize {
+    use segue_port::Port;
+    use std::os::fd::AsRawFd;
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", driver.fd().as_raw_fd())).unwrap();
+    info.lines().filter(|line| line.starts_with("tfd:")).count()
 }
 
 fn wait(driver: &mut Driver<Client>, done: impl Fn(&Driver<Client>) -> bool) {

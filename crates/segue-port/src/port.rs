@@ -48,9 +48,10 @@ pub trait Port {
     /// What happened so far.
     fn counters(&self) -> &Counters;
 
-    /// For datagram ports with one peer: the largest IP packet that the way to it takes, in bytes, as far as the kernel has
-    /// learned that.
-    fn path_mtu(&self) -> Option<usize> {
+    /// For datagram ports: the largest IP packet that the way to peer `to` takes, in bytes, as far as the kernel has learned
+    /// that.
+    fn path_mtu(&self, to: u16) -> Option<usize> {
+        let _ = to;
         None
     }
 
@@ -59,9 +60,9 @@ pub trait Port {
         let _ = put;
     }
 
-    /// For datagram ports: the addresses that the socket in `slot` uses.
-    fn path(&self, slot: u16) -> Option<Path> {
-        let _ = slot;
+    /// For datagram ports: the addresses of what goes from `slot` to peer `to`.
+    fn path(&self, slot: u16, to: u16) -> Option<Path> {
+        let _ = (slot, to);
         None
     }
 }
@@ -103,12 +104,12 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).extras(put);
     }
 
-    fn path(&self, slot: u16) -> Option<Path> {
-        (**self).path(slot)
+    fn path(&self, slot: u16, to: u16) -> Option<Path> {
+        (**self).path(slot, to)
     }
 
-    fn path_mtu(&self) -> Option<usize> {
-        (**self).path_mtu()
+    fn path_mtu(&self, to: u16) -> Option<usize> {
+        (**self).path_mtu(to)
     }
 }
 
@@ -163,6 +164,8 @@ pub struct Path {
     pub peer: SocketAddr,
     /// Where the port receives.
     pub listen: SocketAddr,
+    /// The IP protocol number: UDP's, or of a raw socket, whose addresses then have port 0.
+    pub protocol: u8,
 }
 
 /// What went one way.

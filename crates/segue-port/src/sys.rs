@@ -286,6 +286,15 @@ pub(crate) fn connect(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()>
     check(unsafe { libc::connect(fd.as_raw_fd(), name.as_ptr().cast(), name.len) }).map(drop)
 }
 
+/// Has a connected datagram socket look up its route again where the one that it knows has changed. Nothing is sent.
+pub(crate) fn renew_route(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // A datagram of no bytes that is only to probe the way ends in the kernel (Linux udp_sendmsg, do_confirm).
+    const MSG_PROBE: c_int = 0x10;
+    // SAFETY: no bytes are read, so that there need not be any.
+    let sent = unsafe { libc::send(fd.as_raw_fd(), std::ptr::null(), 0, MSG_PROBE | libc::MSG_CONFIRM) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Sets an integer option.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let len = size_of::<c_int>() as libc::socklen_t;

@@ -1,6 +1,8 @@
 //! `segue lan78xx up` on `segue lan78xx model`: segue's own driver, in both forms, over USB/IP and in one process, between
 //! two hosts of this machine's kernel.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::io::{PipeWriter, Write};
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,6 +12,7 @@ use std::time::{Duration, Instant};
 use segue_lab::{Host, LinkForm, Process};
 use segue_tests::traffic::{self, Place};
 use segue_tests::{Ground, Stat, test_name};
+use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -108,14 +111,101 @@ fn both_forms_of_the_driver_carry_everything_over_usbip_at_super_and_high_speed(
     }
 }
 
+/// The processes that a running command consists of, besides the one that was started: what each may still do.
+fn helpers(driver: &Process) -> Vec<BTreeMap<String, String>> {
+    let pid = driver.id();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let status = |pid: &str| {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        text.lines()
+            .filter_map(|line| line.split_once(":\t"))
+            .map(|(k, v)| (k.to_owned(), v.trim().to_owned()))
+            .collect()
+    };
+    children.split_ascii_whitespace().map(status).collect()
+}
+
+#[test]
+fn an_adapter_that_goes_away_under_load_comes_back_by_itself_and_connections_go_on() {
+    const LEN: u64 = 96 << 20;
+    for mode in ["napi", "standard"] {
+        let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+        let (a, b) = (&ground.a, &ground.b);
+        let words = ["model", "--usbip", "198.18.0.1:3240", "--wire", "tap:cable0", "--commands", "--paced"];
+        let (mut model, mut commands) = start(a, &ground.program, &words);
+        until("model", &mut model, |process| process.stderr().contains("is up"));
+        let words = ["up", "--usb", "usbip://198.18.0.1/1-1", "--mode", mode];
+        let (mut driver, _stdin) = start(b, &ground.program, &words);
+        until("driver", &mut driver, |process| process.stderr().contains("is up") && carrier(b, "lan0"));
+        if driver.stderr().contains("as user nobody") {
+            let helpers = helpers(&driver);
+            assert_eq!(helpers.len(), 2, "one moves packets, one opens the device: {helpers:#?}");
+            for of in &helpers {
+                let is = ["Uid", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp"].map(|key| of[key].as_str());
+                assert!(
+                    !is[0].starts_with('0') && is[1..] == ["0000000000000000", "0000000000000000", "1", "2"],
+                    "{of:#?}"
+                );
+            }
+        }
+        address(b, "lan0", "198.19.0.2/24", "2001:db8:9::2/64");
+        address(a, "cable0", "198.19.0.1/24", "2001:db8:9::1/64");
+        let [here, there]: [IpAddr; 2] = ["198.19.0.2", "198.19.0.1"].map(|ip| ip.parse().unwrap());
+        let (here, there) = (Place { host: b, address: here }, Place { host: a, address: there });
+        for (trouble, end) in [("link down", "link up"), ("unplug", "plug")] {
+            let sent = |stat: &Stat| stat.count("adapter", "transmit", "bytes");
+            let before = sent(&Stat::read(b, &ground.program, "lan0"));
+            thread::scope(|scope| {
+                let transfer = scope.spawn(|| traffic::file(here, there, LEN, 6));
+                Stat::until(b, &ground.program, "lan0", PATIENCE, |stat| sent(stat) > before + (4 << 20));
+                assert!(!transfer.is_finished(), "it was too fast to be disturbed");
+                writeln!(commands, "{trouble}").unwrap();
+                until("carrier off", &mut driver, |_| !carrier(b, "lan0"));
+                assert!(!transfer.is_finished(), "it was too fast to be disturbed");
+                writeln!(commands, "{end}").unwrap();
+                until("carrier on", &mut driver, |_| carrier(b, "lan0"));
+            });
+        }
+        traffic::pings(here, there, &[56, 1400]);
+        // A server that ends takes its device away, and brings it back.
+        drop(commands);
+        assert!(model.stop(PATIENCE).is_some_and(|status| status.success()), "{}", model.last_words());
+        until("carrier off", &mut driver, |_| !carrier(b, "lan0"));
+        let words = ["model", "--usbip", "198.18.0.1:3240", "--wire", "tap:cable0"];
+        let (mut model, _stdin) = start(a, &ground.program, &words);
+        until("model", &mut model, |process| process.stderr().contains("is up"));
+        until("carrier on", &mut driver, |_| carrier(b, "lan0"));
+        address(a, "cable0", "198.19.0.1/24", "2001:db8:9::1/64");
+        traffic::pings(here, there, &[56, 1400]);
+        let stat = Stat::read(b, &ground.program, "lan0");
+        let number = |key| stat.count("adapter", "numbers", key);
+        assert_eq!((number("unplugs"), number("link_ups")), (2, 4), "{mode}: {}", driver.last_words());
+        assert!(stat.drops().keys().all(|reason| reason == "device_down"), "{mode}: {:?}", stat.drops());
+        assert!(driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", driver.last_words());
+        assert!(!b.has_device("lan0"));
+    }
+}
+
+/// Whether the event that says that it is up has all that the published schema demands.
+fn is_as_published(schema: &str, events: &str) {
+    let schema: Value = serde_json::from_str(schema).unwrap();
+    let event: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    assert_eq!((event["schema"].as_str(), event["event"].as_str()), (Some("segue.lan78xx/1"), Some("up")));
+    for (of, value) in [("Up", &event), ("Adapter", &event["plan"]), ("Sandbox", &event["sandbox"])] {
+        let required = schema["$defs"][of]["required"].as_array().unwrap_or_else(|| panic!("no {of}: {schema}"));
+        assert!(required.len() > 2 && required.iter().all(|key| value.get(key.as_str().unwrap()).is_some()), "{value}");
+    }
+}
+
 #[test]
 fn both_forms_of_the_driver_carry_everything_on_a_model_in_the_same_process() {
     for mode in ["napi", "standard"] {
         let Some(ground) = Ground::apart(test_name!(), &["ping"]) else { return };
         let (a, b) = (&ground.a, &ground.b);
-        let words = ["up", "--usb", "model", "--wire", "tap:cable0", "--mode", mode, "--mtu", "9000"];
+        let words = ["up", "--usb", "model", "--wire", "tap:cable0", "--mode", mode, "--mtu", "9000", "-j"];
         let (mut driver, _stdin) = start(b, &ground.program, &words);
-        until("driver", &mut driver, |process| process.stderr().contains("is up") && carrier(b, "lan0"));
+        until("driver", &mut driver, |process| process.stdout().contains('\n') && carrier(b, "lan0"));
+        is_as_published(&b.run(&ground.program.to_string_lossy(), &["schema", "lan78xx"]).unwrap(), &driver.stdout());
         // The cable's end moves to the other host.
         let target = a.net_path();
         b.run("ip", &["link", "set", "dev", "cable0", "netns", &target]).unwrap();

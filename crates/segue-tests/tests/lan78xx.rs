@@ -2,24 +2,33 @@
 //! models that `segue lan78xx model` serves by USB/IP, at super and at high speed, and then `segue lan78xx up` takes one from
 //! it by usbfs. One boot for all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::io::{PipeWriter, Write};
-use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
-use segue_tests::{Ground, Random, Stat, skip, test_name};
+use segue_tests::{Ground, Random, Stat, guest, skip, test_name};
+use serde_json::Value;
 
 const BOOT: Duration = Duration::from_secs(90);
-const ALL: Duration = Duration::from_secs(400);
+
+fn is_soak() -> bool {
+    env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1")
+}
+
+/// Seconds for all of it.
+fn all() -> u64 {
+    if is_soak() { 1800 } else { 450 }
+}
 
 /// Bytes of each file.
 fn file_len() -> u64 {
-    if env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1") { 32 << 20 } else { 4 << 20 }
+    if is_soak() { 32 << 20 } else { 4 << 20 }
 }
 
 /// Number, speed, what is wrong with it.
@@ -30,18 +39,6 @@ const MODELS: &[(u8, &str, &str, Option<&str>)] = &[
     (8, "lan7800", "super", Some("lie checksum")),
     (9, "lan7800", "super", Some("lie header")),
 ];
-
-/// The guest that `lab/vm-build` made, and the script that boots it; or what is missing.
-fn guest() -> Result<(PathBuf, PathBuf), String> {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let cache = env::var_os("SEGUE_VM_CACHE").map_or_else(|| top.join("target/vm"), PathBuf::from);
-    for file in ["vmlinux", "initrd.cpio"] {
-        if !cache.join(file).exists() {
-            return Err(format!("no guest in {} (lab/vm-build)", cache.display()));
-        }
-    }
-    Ok((cache.canonicalize().map_err(|error| error.to_string())?, top.join("lab/vm-run")))
-}
 
 /// A model that is served, and its stdin.
 struct Model {
@@ -98,9 +95,70 @@ fn datagrams(host: &Host, far: IpAddr, seed: u64) {
     traffic::echoes(&socket, &[1, 18, 22, 23, 64, 501, 1300, 1472, 1473, 2600, 9000], &mut Random::new(seed));
 }
 
+/// Datagrams to a group that the guest has joined, and to one that it has not.
+fn multicast(host: &Host, number: u8) {
+    let socket = traffic::inside(host, || UdpSocket::bind(SocketAddr::from(([198, 18, 100 + number, 1], 0)))).unwrap();
+    for _ in 0..20 {
+        socket.send_to(b"joined\n", "239.1.2.3:5003").unwrap();
+        socket.send_to(b"not joined\n", "239.9.9.9:5003").unwrap();
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What a model saw of its driver, in the order in which it was asked.
+fn traces(model: &Model) -> Vec<Value> {
+    let events = model.process.stdout();
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    events.filter(|event| event["event"] == "trace").collect()
+}
+
+/// Registers that one of the two drivers writes and the other does not, and why.
+const ONLY_ONE: &[(u16, &str)] = &[
+    (0x0040, "E2P_CMD: the kernel looks into the EEPROM even where the chip has its address already"),
+    (0x0118, "RX_ADDRH: segue writes the address back that it has read"),
+    (0x011c, "RX_ADDRL"),
+];
+/// The perfect filters behind the chip's own: the kernel's hold its groups, segue takes all multicasts.
+const GROUPS: std::ops::Range<u16> = 0x0408..0x0510;
+/// Registers whose last value must be the same, but for bits.
+const SAME: &[(u16, &str, u64)] = &[
+    (0x0080, "USB_CFG0", 0),
+    (0x0090, "BURST_CAP", 0),
+    (0x0094, "BULK_IN_DLY", 0),
+    (0x0098, "INT_EP_CTL", 0),
+    // Which multicasts and VLANs.
+    (0x00b0, "RFE_CTL", 0x22a),
+    (0x00c8, "FCT_RX_FIFO_END", 0),
+    (0x00cc, "FCT_TX_FIFO_END", 0),
+    (0x00d0, "FCT_FLOW", 0),
+    // The MTU.
+    (0x0104, "MAC_RX", 0x3fff_0000),
+    (0x0108, "MAC_TX", 0),
+    (0x010c, "FLOW", 0),
+];
+
+/// Both drivers touch the same registers and leave the same set-up.
+fn compare(kernel: &Value, own: &Value) {
+    let written = |trace: &Value| -> BTreeMap<u16, u64> {
+        let address = |text: &String| u16::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+        trace["written"].as_object().unwrap().iter().map(|(k, v)| (address(k), v.as_u64().unwrap())).collect()
+    };
+    let (kernel, own) = (written(kernel), written(own));
+    assert!(kernel.len() > 40 && own.len() > 40, "{} and {} registers", kernel.len(), own.len());
+    let is_known = |key: u16| GROUPS.contains(&key) || ONLY_ONE.iter().any(|(one, _)| *one == key);
+    let keys: BTreeSet<u16> = kernel.keys().chain(own.keys()).copied().collect();
+    let alone = |key: &u16| kernel.contains_key(key) != own.contains_key(key) && !is_known(*key);
+    let unknown: Vec<u16> = keys.into_iter().filter(alone).collect();
+    assert!(unknown.is_empty(), "one driver writes these and the other does not: {unknown:#x?}");
+    for (key, name, but) in SAME {
+        let [theirs, ours] = [&kernel, &own].map(|written| written.get(key).map(|value| value & !but));
+        assert!(ours == theirs && ours.is_some(), "{name}: {ours:x?}, the kernel's driver {theirs:x?}");
+    }
+}
+
 #[test]
 fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed() {
-    let (cache, run) = match guest() {
+    let (cache, run) = match guest::find() {
         Ok(found) => found,
         Err(why) => return skip(test_name!(), &why),
     };
@@ -116,13 +174,13 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
     host.run("ip", &["link", "set", "tap1", "master", "br0"]).unwrap();
     host.run("ip", &["link", "set", "br0", "up"]).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lan78xx.sh");
-    let soak = env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1");
     let mut command = host.command("bash");
-    command.arg(run).arg("--cache").arg(cache).args(["--tap", "tap0", "--tap", "tap1", "--timeout", "500"]);
-    command.args(["--env", "MODELS=0 1", "--env", if soak { "CYCLES=20" } else { "CYCLES=3" }]);
+    command.arg(run).arg("--cache").arg(cache).args(["--tap", "tap0", "--tap", "tap1"]);
+    command.args(["--timeout", &(all() + 50).to_string()]);
+    command.args(["--env", "MODELS=0 1", "--env", if is_soak() { "CYCLES=20" } else { "CYCLES=2" }]);
     command.arg("--add").arg(&ground.program);
     command.arg("--env").arg(format!("FILE_LEN={}", file_len())).arg("--script").arg(script);
-    let mut guest = Process::spawn(command, b"").unwrap();
+    let mut machine = Process::spawn(command, b"").unwrap();
     let mut models: BTreeMap<u8, Model> =
         MODELS.iter().map(|model| (model.0, Model::start(host, &ground.program, *model))).collect();
 
@@ -151,7 +209,7 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
     let begin = Instant::now();
     let (mut heard, mut gone) = (Vec::new(), Vec::new());
     loop {
-        let text = guest.stdout();
+        let text = machine.stdout();
         let lines: Vec<String> =
             text.lines().filter_map(|line| line.trim_end().strip_prefix("@ ")).map(String::from).collect();
         for line in &lines[heard.len()..] {
@@ -165,6 +223,7 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
                         let done = || TcpStream::connect_timeout(&([198, 18, 0, 2], 5999).into(), BOOT);
                         traffic::inside(host, done).unwrap();
                     }
+                    "multicast" => multicast(host, number),
                     "mtu 9000" => set_mtu(host, number, "9000"),
                     "unplug" => {
                         set_mtu(host, number, "1500");
@@ -179,10 +238,10 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
         if heard.iter().any(|line| line == "end") {
             break;
         }
-        let words = || format!("{text}\n{}", guest.stderr());
-        assert!(begin.elapsed() < ALL, "the guest has not come to its end:\n{}", words());
-        if guest.ended().is_some() {
-            panic!("the guest has ended early:\n{text}\n{}", guest.last_words());
+        let words = || format!("{text}\n{}", machine.stderr());
+        assert!(begin.elapsed() < Duration::from_secs(all()), "the guest has not come to its end:\n{}", words());
+        if machine.ended().is_some() {
+            panic!("the guest has ended early:\n{text}\n{}", machine.last_words());
         }
         thread::sleep(Duration::from_millis(10));
     }
@@ -214,8 +273,10 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
     let sent: Vec<String> = sent.try_iter().map(|sent| sent.unwrap().sha256).collect();
     assert_eq!((sent.len(), &got), (6, &sent), "files to the guest");
 
+    compare(&traces(&models[&0])[1], &traces(&models[&2])[1]);
     for (number, stat) in gone {
         let note = |key: &str| stat.count("usb", "numbers", key);
+        assert!(number == 2 || note("filtered") > 0, "model {number}: a group that nobody joined was let through");
         assert!(note("lso_frames") > 0, "model {number}: {}", stat.json());
         let jumbo = if number < 2 { &["rx_greater_1518_byte_frames", "tx_greater_1518_byte_frames"][..] } else { &[] };
         for key in jumbo {
@@ -225,6 +286,6 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
             assert_eq!(note(key), 0, "model {number}: {key}");
         }
     }
-    let status = guest.wait(Duration::from_secs(30)).unwrap();
+    let status = machine.wait(Duration::from_secs(30)).unwrap();
     assert!(status.success(), "{status}: {all}");
 }

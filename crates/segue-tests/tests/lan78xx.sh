@@ -36,9 +36,24 @@ attach() { # N
     retry 20 usbip --tcp-port $((3240 + $1)) attach -r 198.18.0.1 -b 1-1 > /tmp/try 2>&1 || { say "$1 attach failed"; return 1; }
     for _ in $(seq 100); do find_dev "$1" && break; sleep 0.1; done
     [ -n "$dev" ] || { say "$1 no interface"; return 1; }
+    configure "$1"
+}
+configure() { # N
     ip link set "$dev" up
     ip addr add "198.18.10$1.2/24" dev "$dev"; ip addr add "2001:db8:10$1::2/64" dev "$dev" nodad
     retry 10 carrier "$dev" 1 || say "$1 no carrier"
+}
+detach() { # whatever is attached
+    usbip detach -p "$(usbip port 2> /dev/null | sed -n 's/^Port \([0-9]*\):.*/\1/p')" > /tmp/try 2>&1
+    retry 10 sh -c "! test -e /sys/class/net/$dev"
+}
+multicast() { # N: what was joined arrives
+    timeout 20 socat -u "UDP4-RECVFROM:5003,ip-add-membership=239.1.2.3:$dev" - > /tmp/multicast &
+    member=$!
+    retry 10 sh -c "ip maddr show dev $dev | grep -q 239.1.2.3"
+    say "$1 please multicast"
+    wait $member
+    grep -q joined /tmp/multicast
 }
 pings() { # N SIZE: both families
     ping -c2 -i0.2 -W5 -s "$2" "198.18.10$1.1" && ping -c2 -i0.2 -W5 -s "$2" "2001:db8:10$1::1"
@@ -49,6 +64,8 @@ fetch() { # NAME ADDRESS
 }
 
 for n in $MODELS; do
+    say "$n please trace"
+    sleep 1
     attach "$n" || continue
     say "$n link $(ethtool "$dev" | sed -n 's/^\s*\(Speed\|Duplex\): //p' | tr '\n' ' ')"
     try "$n ping56" pings "$n" 56
@@ -71,6 +88,8 @@ for n in $MODELS; do
     sleep 1
     try "$n ping8972" pings "$n" 8972
     try "$n jumbo-send" send "TCP4:198.18.10$n.1:5010"
+    # Not by try: it says something to the host.
+    multicast "$n" && say "$n multicast ok" || say "$n multicast failed"
     try "$n promisc" sh -c "ip link set $dev promisc on && ip link set $dev promisc off"
     for _ in $(seq "$CYCLES"); do
         ip link set "$dev" down; ip link set "$dev" up
@@ -88,6 +107,19 @@ for n in $MODELS; do
         say "$n counter $name $(ethtool -S "$dev" | sed -n "s/^ *$name: //p")"
     done
     say "$n counter rx_errors $(cat "/sys/class/net/$dev/statistics/rx_errors")"
+    say "$n please trace"
+    sleep 1
+    for _ in $(seq "$CYCLES"); do
+        detach || say "$n still there after detach"
+        attach "$n"
+    done
+    try "$n ping-after-attach" pings "$n" 56
+    try "$n module-removed" modprobe -r lan78xx
+    try "$n gone-with-module" retry 10 sh -c "! test -e /sys/class/net/$dev"
+    modprobe lan78xx
+    for _ in $(seq 100); do find_dev "$n" && break; sleep 0.1; done
+    configure "$n"
+    try "$n ping-after-module" pings "$n" 56
     say "$n please unplug"
     try "$n gone" retry 10 sh -c "! test -e /sys/class/net/$dev"
 done
@@ -96,6 +128,8 @@ done
 if attach 2; then
     ip link set "$dev" down; ip addr flush dev "$dev"
     for mode in napi standard; do
+        say "2 please trace"
+        sleep 1
         /lab/segue lan78xx up --dev lan0 --mode $mode 2> /tmp/segue.log &
         pid=$!
         retry 20 carrier lan0 1 || say "2 no carrier of lan0: $(cat /tmp/segue.log)"
@@ -105,6 +139,17 @@ if attach 2; then
         try "2 $mode send4" send TCP4:198.18.102.1:5010
         try "2 $mode send6" send "TCP6:[2001:db8:102::1]:5010"
         fetch "2 $mode get4" TCP4:198.18.102.1:5011
+        say "2 please udp"
+        timeout 60 socat -u TCP4-LISTEN:5999,reuseaddr - > /dev/null || say "2 no udp"
+        say "2 please trace"
+        sleep 1
+        # It goes and comes back, and the kernel's driver has it first.
+        say "2 please unplug"
+        try "2 $mode carrier-off" retry 10 carrier lan0 0
+        say "2 please plug"
+        retry 20 usbip --tcp-port 3242 attach -r 198.18.0.1 -b 1-1 > /tmp/try 2>&1 || say "2 $mode attach failed again"
+        try "2 $mode comes-back" retry 20 carrier lan0 1
+        try "2 $mode ping-after" pings 2 1400
         kill $pid; wait $pid; say "2 $mode exit $?"
         try "2 $mode driver-back" retry 10 sh -c "grep -q 02:78:00:00:00:02 /sys/class/net/*/address"
     done
@@ -112,8 +157,10 @@ if attach 2; then
     sleep 1
 fi
 dmesg -c > /tmp/log
-# The VLAN table of an adapter that is gone cannot be cleared; the kernel says so on every one.
-grep -v 'failed to kill vid 0081/0' /tmp/log | grep -iE 'csum|checksum fail|WARNING|BUG:|Oops|call trace|kevent .* dropped|unexpected|failed to|timed out' | while read -r line; do
+# The tables of an adapter that is gone cannot be cleared, and the kernel says so; and one that segue took again while the
+# kernel's driver was still setting it up is none to it any more (ENODEV).
+grep -v 'failed to kill vid 0081/0' /tmp/log | grep -v '(unregistered): Failed to write register' |
+    grep -v '(uninitialized): Failed to read register .* ret = -19' | grep -iE 'csum|checksum fail|WARNING|BUG:|Oops|call trace|kevent .* dropped|unexpected|failed to|timed out' | while read -r line; do
     say "complaint $line"
 done
 nstat -az | while read -r name value _; do

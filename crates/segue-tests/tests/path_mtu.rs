@@ -73,7 +73,8 @@ fn sent(ground: &Ground, family: Family) -> Duration {
     took
 }
 
-fn recovers(name: &str, outside: Family, words: &str) {
+/// With `shares`, another tunnel has the same port.
+fn recovers(name: &str, outside: Family, words: &str, shares: bool) {
     let Some(ground) = Ground::apart(name, &["ping"]) else { return };
     let Ok(router) = Host::new("r") else { return skip(name, "no third host could be made") };
     joined(&ground, &router);
@@ -82,6 +83,8 @@ fn recovers(name: &str, outside: Family, words: &str) {
         let (local, remote) = (outer(outside, near, 2), outer(outside, far, 2));
         let addresses = format!("addr {}/24 addr {}/64", inner(V4, end), inner(V6, end));
         let line = format!("dev sg1 local {local} remote {remote} {words} {addresses}");
+        let also = format!(" also dev sg2 local {local} remote {remote} {words} key 2");
+        let line = line + if shares { &also } else { "" };
         tunnels.push(Tunnel::start(host, &ground.program, &line.split(' ').map(String::from).collect::<Vec<_>>()));
     }
     for family in Family::ALL {
@@ -107,20 +110,30 @@ fn recovers(name: &str, outside: Family, words: &str) {
 
 #[test]
 fn senders_in_gre_in_gue_over_ipv4_learn_the_path_mtu() {
-    recovers(test_name!(), V4, "mode gre encap gue");
+    recovers(test_name!(), V4, "mode gre encap gue", false);
 }
 
 #[test]
 fn senders_in_gre_in_gue_over_ipv6_learn_the_path_mtu() {
-    recovers(test_name!(), V6, "mode gre encap gue");
+    recovers(test_name!(), V6, "mode gre encap gue", false);
+}
+
+#[test]
+fn senders_in_a_tunnel_with_one_socket_both_ways_learn_the_path_mtu() {
+    recovers(test_name!(), V4, "mode gre encap gue encap-sport 6080", false);
+}
+
+#[test]
+fn senders_in_a_tunnel_that_shares_its_port_learn_the_path_mtu() {
+    recovers(test_name!(), V6, "mode gre encap gue", true);
 }
 
 #[test]
 fn senders_in_bare_gre_learn_the_path_mtu() {
-    recovers(test_name!(), V4, "mode gre");
+    recovers(test_name!(), V4, "mode gre", false);
 }
 
 #[test]
 fn senders_in_vxlan_learn_the_path_mtu() {
-    recovers(test_name!(), V4, "mode vxlan id 1 dstport 4789 df set");
+    recovers(test_name!(), V4, "mode vxlan id 1 dstport 4789 df set", false);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::knobs::{Change, Knob};
-use super::model::Instance;
+use super::model::{Instance, Side};
 use super::{ANSWER_LEN, REQUEST_LEN, place};
 use crate::error::{Error, Kind, printable};
 use crate::nat::Mapping;
@@ -79,16 +79,22 @@ pub(crate) fn set(name: &str, wishes: &[(String, String)]) -> Result<Vec<Change>
     })
 }
 
-/// Asks the instance `name` for something.
+/// Asks the instance `name` for something, or the one that has an interface of this name.
 fn request<T>(name: &str, wish: &Value, read: impl Fn(Value) -> Result<T, serde_json::Error>) -> Result<T, Error> {
     let sockets = sockets();
     let mut dead = false;
-    for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
-        match talk(path, wish).and_then(|answer| Ok(read(answer)?)) {
-            Ok(answer) => return Ok(answer),
-            Err(error) if is_dead(&error) => dead = true,
-            Err(error) => return Err(failure(name, path, &error)),
+    let mut ask = |name: &str| -> Option<Result<T, Error>> {
+        for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
+            match talk(path, wish).and_then(|answer| Ok(read(answer)?)) {
+                Ok(answer) => return Some(Ok(answer)),
+                Err(error) if is_dead(&error) => dead = true,
+                Err(error) => return Some(Err(failure(name, path, &error))),
+            }
         }
+        None
+    };
+    if let Some(outcome) = ask(name).or_else(|| owner(name).and_then(|owner| ask(&owner))) {
+        return outcome;
     }
     let why =
         if dead { "its control socket is left from a run that has ended" } else { "no control socket has this name" };
@@ -97,6 +103,12 @@ fn request<T>(name: &str, wish: &Value, read: impl Fn(Value) -> Result<T, serde_
         format!("segue stat {near}")
     });
     Err(Error::new(Kind::NotFound, format!("no running instance is called `{}`", printable(name)), hint).why(why))
+}
+
+/// The one instance with an interface of this name, where tunnels share a port.
+fn owner(name: &str) -> Option<String> {
+    let has = |instance: &Instance| instance.ports.get(name).is_some_and(|port| port.side == Side::Inside);
+    all().instances.into_iter().find(has).map(|instance| instance.name)
 }
 
 /// Name and path of every socket in the places of this user.

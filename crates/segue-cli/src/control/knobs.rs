@@ -237,6 +237,7 @@ pub(crate) const STATS: &[(&str, &str)] = &[
     ("net.gso.stats", "trains cut, trains that went whole, drops of GSO"),
     ("net.gro.stats", "packets joined, and why trains ended and packets stayed alone"),
     ("net.ack.stats", "acknowledgments that gave way to newer ones"),
+    ("net.napi.stats", "polls, full budgets, what came beyond them, wake-ups"),
     ("net.remcsum.stats", "packets whose checksum was left to the far end"),
 ];
 

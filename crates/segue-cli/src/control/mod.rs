@@ -8,5 +8,5 @@ pub(crate) mod server;
 
 /// Longest request line, bytes.
 pub(crate) const REQUEST_LEN: usize = 8192;
-/// Longest answer line, bytes.
-pub(crate) const ANSWER_LEN: usize = 4 << 20;
+/// Longest answer line, bytes: room for the counters of as many tunnels as one port has at most.
+pub(crate) const ANSWER_LEN: usize = 32 << 20;

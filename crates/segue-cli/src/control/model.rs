@@ -58,7 +58,8 @@ pub(crate) struct Instance {
 pub(crate) struct Worker {
     /// Its number, from 0.
     pub(crate) id: u32,
-    /// Its counters since the start, by name (`polls`, ...).
+    /// Its counters since the start, by name: `polls` (rounds), `full_budgets` that left more, `sleeps`, `wake_ups` from them
+    /// by a port, `deferrals` (by a timer instead), `busy_polls`.
     #[serde(flatten)]
     pub(crate) counters: BTreeMap<String, u64>,
 }
@@ -141,6 +142,10 @@ pub(crate) struct Port {
     /// Packets whose inner checksum is left to the far end: `sent` by this host to the other, and `received`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) remcsum: BTreeMap<String, u64>,
+    /// Its polls: `polls`, `full_budgets` that took as many packets as they might, `overflows`, packets that the port gave
+    /// beyond that and that came first in the next one, and `wake_ups` of a sleeping worker by this port.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) napi: BTreeMap<String, u64>,
     /// Other numbers of the port.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) numbers: BTreeMap<String, u64>,
@@ -297,6 +302,7 @@ impl Port {
                 .collect(),
             gso: risen(&self.gso, &before.gso),
             remcsum: risen(&self.remcsum, &before.remcsum),
+            napi: risen(&self.napi, &before.napi),
             numbers: BTreeMap::new(),
         }
     }

@@ -16,10 +16,15 @@ struct Place {
     mode: u32,
 }
 
+/// The one directory that the user has chosen, if there is one.
+pub(crate) fn chosen() -> Option<PathBuf> {
+    std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
 /// The directories for this user, the one to use first.
 fn places() -> Vec<Place> {
-    if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
-        return vec![Place { path: path.into(), mode: 0o755 }];
+    if let Some(path) = chosen() {
+        return vec![Place { path, mode: 0o755 }];
     }
     let mut places = Vec::new();
     if sys::euid() == 0 {

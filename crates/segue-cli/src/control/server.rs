@@ -68,9 +68,15 @@ impl Bound {
     /// Only while the process has one thread (the file mode mask is changed for a moment).
     pub(crate) fn new(name: &str) -> Result<Bound, Error> {
         let directory = place::for_new().map_err(|error| {
-            Error::system("cannot make a directory for the control socket", &error, "")
-                .why("neither /run/segue, $XDG_RUNTIME_DIR/segue nor /tmp/segue-UID can be used")
-                .hint(format!("{}=/some/directory segue tunnel ...", place::VARIABLE))
+            let made = Error::system("cannot make a directory for the control socket", &error, "");
+            match place::chosen() {
+                Some(path) => made
+                    .why(format!("{} must be a directory that only its owner can write to", path.display()))
+                    .hint(format!("chmod go-w {}", path.display())),
+                None => made
+                    .why("neither /run/segue, $XDG_RUNTIME_DIR/segue nor /tmp/segue-UID can be used")
+                    .hint(format!("{}=/some/directory segue tunnel ...", place::VARIABLE)),
+            }
         })?;
         Bound::in_directory(&directory, name)
     }

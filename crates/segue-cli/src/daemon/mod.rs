@@ -48,6 +48,10 @@ pub(crate) trait Daemon {
     fn knobs(&self) -> Result<Knobs, Error> {
         Ok(Knobs::default())
     }
+    /// The ioctls that its devices need while packets move, besides TUN's.
+    fn ioctls(&self) -> &'static [u64] {
+        &[]
+    }
     /// Opens and sets up all that it needs, with all rights. On success everything is ready to go.
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error>;
     /// The lines when it is up.
@@ -100,7 +104,7 @@ pub(crate) fn up(daemon: &impl Daemon, netlink: &mut Netlink, out: &Out) -> Resu
     let knobs = daemon.knobs()?;
     let socket = Bound::new(daemon.name())?;
     let Opened { offloads, teller, assemble } = daemon.open(netlink, out)?;
-    let sandbox = sandbox::enter(&mut signals, socket.path(), out)?;
+    let sandbox = sandbox::enter(&mut signals, socket.path(), daemon.ioctls(), out)?;
     let (mut running, stopper) = Running::new(assemble()?, offloads.clone(), knobs)?;
     let since = Instant::now();
     let snapshot = snapshot(daemon, since, running.reader(daemon.ports()));

@@ -88,6 +88,10 @@ impl Plan {
             bytes => format!("pages of {} KiB", bytes >> 10),
         };
         text.push_str(&format!("  {:<15} {memory}\n", "memory"));
+        if self.fragment {
+            let mtu = self.from.mtu.min(self.to.mtu);
+            text.push_str(&format!("  {:<15} packets above {mtu}, as their sender would\n", "fragment"));
+        }
         if self.route {
             text.push_str(&format!("  {:<15} by the kernel's routes\n", "route"));
         }

@@ -101,6 +101,8 @@ pub(crate) struct Plan {
     pub(crate) max_bytes: u32,
     /// Most packets of a train.
     pub(crate) max_packets: u32,
+    /// Whether packets are fragmented that are too long for the other side.
+    pub(crate) fragment: bool,
     /// Whether it forwards at layer 3.
     pub(crate) route: bool,
     /// The address that those outside see, with the ports that are passed on.
@@ -152,7 +154,7 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
     }
     let tap_mtu = args.tap_mtu.or(from_mtu).or(to_mtu).unwrap_or(TAP_MTU);
     let (from_mtu, to_mtu) = (from_mtu.unwrap_or(tap_mtu), to_mtu.unwrap_or(tap_mtu));
-    if from_mtu != to_mtu && !args.route {
+    if from_mtu != to_mtu && !args.route && !args.fragment {
         let (large, small) = if from_mtu > to_mtu { (&from, &to) } else { (&to, &from) };
         notes
             .push(format!("{large} has the larger MTU; its packets above {} do not fit {small}", from_mtu.min(to_mtu)));
@@ -170,6 +172,7 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
         hold_us: args.hold_us,
         max_bytes: args.max_bytes,
         max_packets: args.max_packets,
+        fragment: args.fragment,
         route: args.route,
         nat,
         set: args.set.clone(),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 
 use segue::{gro, hash};
-use segue_datapath::gateway::{self, Gateway, Parts, Side};
+use segue_datapath::gateway::{self, Fragments, Gateway, Parts, Side};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router;
@@ -41,9 +41,12 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
         Ok(port)
     };
     let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
-    let gro = Some(gro_config(plan, flow_key()?));
-    let sides =
-        [Side { name: plan.from.name.clone(), port: from, gro }, Side { name: plan.to.name.clone(), port: to, gro }];
+    let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
+    let side = |end: &End, port| {
+        let fragments = plan.fragment.then_some(Fragments { mtu: end.mtu as usize, key });
+        Side { name: end.name.clone(), port, gro, fragments }
+    };
+    let sides = [side(&plan.from, from), side(&plan.to, to)];
     let pages = match plan.page_bytes {
         0 => PagePool::of_frames(MEMORY / WINDOW),
         bytes => PagePool::with_page_len(MEMORY / bytes, bytes),
@@ -62,7 +65,10 @@ pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, E
     let names = [plan.from.name.as_str(), plan.to.name.as_str()];
     let preset =
         names.map(|name| (format!("net.gro.dev.{name}.enable_gro"), u64::from(plan.lro || plan.max_acks.is_some())));
-    let all = if plan.route { router::knobs(names, [config; 2]) } else { gateway::knobs(names, [config; 2]) };
+    let all = match plan.route {
+        true => router::knobs(names, [config; 2], BUDGET),
+        false => gateway::knobs(names, [config; 2], BUDGET),
+    };
     prepare(all, &preset, wishes)
 }
 

@@ -44,6 +44,8 @@ USB/IP has no protection: whoever reaches the port has the device. With
   fault stall-in|stall-out|stall-control|empty|fcs
                             once, at the next occasion
   notes                     what happened so far, one JSON object on stdout
+  trace                     the registers touched since the last trace; the
+                            first one only starts it
 docs/lan78xx.md says what the model does, and what it was never compared with.
 ",
     },

@@ -3,17 +3,15 @@
 use segue_lan78xx::regs::Chip;
 use segue_lan78xx::usb::usbip::{self, ImportError, PORT};
 use segue_lan78xx::usb::{Speed, usbfs};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::args::List;
+use super::args;
+use super::schema::{LIST, List, Listed};
 use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 
-/// The id of the JSON.
-const SCHEMA: &str = "segue.lan78xx.list/1";
-
 /// Runs the command.
-pub(super) fn run(args: &List, out: &Out) -> Result<(), Error> {
+pub(super) fn run(args: &args::List, out: &Out) -> Result<(), Error> {
     let mut adapters = Vec::new();
     let here = usbfs::list().map_err(|error| {
         Error::system("cannot look for adapters", &error, "segue doctor").why("/sys/bus/usb/devices could not be read")
@@ -37,13 +35,14 @@ pub(super) fn run(args: &List, out: &Out) -> Result<(), Error> {
         }
     }
     if out.json {
-        let list: Vec<Value> = adapters
-            .iter()
-            .map(|(usb, chip, speed, driver)| {
-                json!({ "usb": usb, "chip": chip.name(), "speed": speed.map(Speed::name), "driver": driver })
-            })
-            .collect();
-        out.value(&json!({ "schema": SCHEMA, "adapters": list }));
+        let listed = |(usb, chip, speed, driver): (String, Chip, Option<Speed>, Option<String>)| Listed {
+            usb,
+            chip: chip.name().to_owned(),
+            speed: speed.map(|speed| speed.name().to_owned()),
+            driver,
+        };
+        let list = List { schema: LIST.to_owned(), adapters: adapters.into_iter().map(listed).collect() };
+        out.value(&json!(list));
         return Ok(());
     }
     for (usb, chip, speed, driver) in &adapters {

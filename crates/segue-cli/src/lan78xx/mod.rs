@@ -4,6 +4,9 @@ pub(crate) mod args;
 pub(crate) mod help;
 mod list;
 mod model;
+mod opener;
+pub(crate) mod schema;
+mod sys;
 mod up;
 
 use segue_lan78xx::model::Config;

@@ -1,5 +1,6 @@
 //! `segue lan78xx model`: the model of an adapter behind USB/IP, its cable a TAP.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
@@ -9,12 +10,12 @@ use segue::time::Nanos;
 use segue_datapath::board::{Group, Sink};
 use segue_datapath::pipeline::{Interest, Pipeline, Round};
 use segue_lan78xx::frame::rx::flag;
-use segue_lan78xx::model::{Config, Fault, Lies, LinkSpeed, Model, Notes, Partner};
+use segue_lan78xx::model::{Access, Config, Fault, Lies, LinkSpeed, Model, Notes, Partner};
 use segue_lan78xx::regs;
 use segue_lan78xx::usb::usbip::serve::{Server, Wire};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::args;
+use super::{args, schema};
 use crate::control::model::Side;
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened};
@@ -25,8 +26,6 @@ use crate::sys::{self, Want};
 use crate::system::Netlink;
 use crate::tap::Tap;
 
-/// The id of the JSON that the command prints, one object for each event.
-const SCHEMA: &str = "segue.lan78xx/1";
 /// The bus id under which the model is found.
 const BUS_ID: &str = "1-1";
 /// Name of the USB side in statistics.
@@ -63,7 +62,7 @@ impl Daemon for Plan {
     }
 
     fn schema(&self) -> &'static str {
-        SCHEMA
+        schema::EVENTS
     }
 
     fn notes(&self) -> Vec<String> {
@@ -114,16 +113,15 @@ impl Daemon for Plan {
     }
 
     fn up_json(&self) -> Value {
-        json!({
-            "plan": {
-                "name": self.name,
-                "usbip": self.address.to_string(),
-                "bus_id": BUS_ID,
-                "chip": self.config.chip.name(),
-                "speed": self.config.speed.name(),
-                "wire": self.tap.as_ref().map(|tap| &tap.name),
-            }
-        })
+        let plan = schema::Model {
+            name: self.name.clone(),
+            usbip: self.address.to_string(),
+            bus_id: BUS_ID.to_owned(),
+            chip: self.config.chip.name().to_owned(),
+            speed: self.config.speed.name().to_owned(),
+            wire: self.tap.as_ref().map(|tap| tap.name.clone()),
+        };
+        json!({ "plan": plan })
     }
 }
 
@@ -202,16 +200,40 @@ impl Served {
                 _ => return Err("there is no such fault".to_owned()),
             }),
             ["notes"] => {
-                let map: Map<String, Value> =
-                    notes(&model.notes()).map(|(name, n)| (name.to_owned(), json!(n))).collect();
+                let notes = notes(&model.notes()).map(|(name, n)| (name.to_owned(), n)).collect();
                 let attached = self.server.is_attached();
-                let link = self.server.model.link().map(LinkSpeed::mbit);
-                self.out.value(&json!({ "schema": SCHEMA, "event": "notes", "attached": attached, "link_mbit": link, "notes": map }));
+                let link_mbit = self.server.model.link().map(LinkSpeed::mbit);
+                let (schema, event) = (schema::EVENTS.to_owned(), "notes".to_owned());
+                self.out.value(&json!(schema::Notes { schema, event, attached, link_mbit, notes }));
+            }
+            ["trace"] => {
+                let trace = trace(model.take_trace());
+                model.start_trace();
+                self.out.value(&json!(trace));
             }
             _ => return Err("there is no such command; segue lan78xx model --help".to_owned()),
         }
         Ok(())
     }
+}
+
+/// What drivers touched, without order: a driver writes some registers as often as it likes.
+fn trace(accesses: Vec<Access>) -> schema::Trace {
+    let (mut written, mut read) = (BTreeMap::new(), BTreeSet::new());
+    let name = |register: u16| format!("{register:#06x}");
+    for access in accesses {
+        match access {
+            Access::Read(register) => {
+                read.insert(name(register));
+            }
+            Access::Write(register, value) => {
+                written.insert(name(register), value);
+            }
+            Access::Statistics => {}
+        }
+    }
+    let (schema, event) = (schema::EVENTS.to_owned(), "trace".to_owned());
+    schema::Trace { schema, event, written, read: read.into_iter().collect() }
 }
 
 /// The model's own counters by name.

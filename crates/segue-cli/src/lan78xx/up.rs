@@ -2,23 +2,27 @@
 //! is the gateway's pipeline, which joins what is received.
 
 use std::io;
+use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use segue::gro;
-use segue_datapath::gateway::{Gateway, Parts, Side as Way};
+use segue_datapath::gateway::{self, Gateway, Parts, Side as Way};
+use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState};
 use segue_lan78xx::model::{Config as ModelConfig, Model};
 use segue_lan78xx::usb::local::{Clock, Local};
 use segue_lan78xx::usb::usbfs::{self, Usbfs};
-use segue_lan78xx::usb::usbip::Client;
 use segue_lan78xx::usb::usbip::serve::Wire;
+use segue_lan78xx::usb::usbip::{Client, ImportError};
 use segue_lan78xx::usb::{Speed, Transport};
 use segue_port::tun::TunOffloads;
 use serde_json::{Value, json};
 
 use super::args;
 use super::list::{import_error, server_address};
+use super::opener::{Opener, Source};
+use super::schema;
 use crate::control::model::Side;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{self, Daemon, Opened};
@@ -29,8 +33,6 @@ use crate::sys;
 use crate::system::Netlink;
 use crate::tap::Tap;
 
-/// The id of the JSON that the command prints, one object for each event.
-const SCHEMA: &str = "segue.lan78xx/1";
 /// Name of the adapter in statistics.
 const ADAPTER: &str = "adapter";
 /// Packets taken from one side in one round; the driver's own budget counts as well.
@@ -158,6 +160,20 @@ impl Plan {
         }
     }
 
+    /// Where the device is to be found again when it was unplugged; a model in this process never is.
+    fn source(&self) -> Result<Option<Source>, Error> {
+        match &self.usb {
+            // The only one of the start is the one that is meant later.
+            Usb::Here(port) => Ok(Some(Source::Here(chosen(port.as_deref())?.port))),
+            Usb::Usbip { server, bus_id } => {
+                let addresses =
+                    server.to_socket_addrs().map_err(|error| import_error(server, &ImportError::Io(error)))?;
+                Ok(Some(Source::Usbip { server: addresses.collect(), bus_id: bus_id.clone() }))
+            }
+            Usb::Model { .. } => Ok(None),
+        }
+    }
+
     fn transport(&self, netlink: &mut Netlink, out: &Out) -> Result<Box<dyn Transport>, Error> {
         match &self.usb {
             Usb::Here(port) => here(port.as_deref(), out),
@@ -176,32 +192,36 @@ impl Plan {
     }
 }
 
-/// An adapter of this machine.
-fn here(port: Option<&str>, out: &Out) -> Result<Box<dyn Transport>, Error> {
+/// The adapter of this machine at `port`, or the only one.
+fn chosen(port: Option<&str>) -> Result<usbfs::Adapter, Error> {
     let adapters = usbfs::list().map_err(|error| {
         Error::system("cannot look for adapters", &error, "segue doctor").why("/sys/bus/usb/devices could not be read")
     })?;
     let chosen: Vec<&usbfs::Adapter> =
         adapters.iter().filter(|adapter| port.is_none_or(|port| port == adapter.port)).collect();
-    let adapter = match chosen[..] {
-        [adapter] => adapter,
+    match chosen[..] {
+        [adapter] => Ok(adapter.clone()),
         [] => {
             let at = port.map_or_else(String::new, |port| format!(" at {port}"));
             let text = format!("there is no LAN78xx adapter{at}");
-            return Err(Error::new(Kind::NotFound, text, "segue lan78xx list\nlsusb -d 0424:")
-                .why("no USB device of this machine has its ids"));
+            Err(Error::new(Kind::NotFound, text, "segue lan78xx list\nlsusb -d 0424:")
+                .why("no USB device of this machine has its ids"))
         }
         [..] => {
             let ports: Vec<String> = chosen.iter().map(|adapter| format!("--usb {}", adapter.port)).collect();
-            return Err(Error::new(Kind::Missing, "there are several adapters", ports.join("\n"))
-                .why("auto takes the only one"));
+            Err(Error::new(Kind::Missing, "there are several adapters", ports.join("\n"))
+                .why("auto takes the only one"))
         }
-    };
+    }
+}
+
+fn here(port: Option<&str>, out: &Out) -> Result<Box<dyn Transport>, Error> {
+    let adapter = chosen(port)?;
     if let Some(driver) = &adapter.driver {
         let text = format!("echo {}:1.0 > /sys/bus/usb/drivers/{driver}/unbind", adapter.port);
         out.change(&text, "USBDEVFS_DISCONNECT_CLAIM");
     }
-    let usb = Usbfs::open(adapter).map_err(|error| {
+    let usb = Usbfs::open(&adapter).map_err(|error| {
         let path = adapter.path.display();
         let failed = Error::system(format!("cannot use the adapter at {}", adapter.port), &error, "start again");
         match error.raw_os_error() {
@@ -255,7 +275,7 @@ impl Daemon for Plan {
     }
 
     fn schema(&self) -> &'static str {
-        SCHEMA
+        schema::EVENTS
     }
 
     fn notes(&self) -> Vec<String> {
@@ -266,7 +286,13 @@ impl Daemon for Plan {
         vec![(ADAPTER.to_owned(), Side::Outside), (self.tap.name.clone(), Side::Inside)]
     }
 
+    fn ioctls(&self) -> &'static [u64] {
+        if matches!(self.usb, Usb::Here(_)) { &usbfs::IOCTLS } else { &[] }
+    }
+
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
+        // As long as this process has no device open.
+        let opener = self.source()?.map(Opener::start).transpose()?;
         let usb = self.transport(netlink, out)?;
         let config = self.config(usb.speed());
         let speed = usb.speed();
@@ -282,6 +308,9 @@ impl Daemon for Plan {
         };
         let link_fd = segue_port::Port::fd(&tap).try_clone_to_owned().map_err(failed)?;
         driver.on_link(carrier(link_fd, self.tap.name.clone()));
+        if let Some(mut opener) = opener {
+            driver.on_gone(Box::new(move || opener.look()));
+        }
         driver.up().map_err(driver_error)?;
         let mut offloads = Offloads::default();
         offloads.add("", &driver, "switched off");
@@ -289,14 +318,24 @@ impl Daemon for Plan {
         let gro = gro::Config { key: flow_key()?, ..gro::Config::default() };
         let parts = Parts {
             sides: [
-                Way { name: ADAPTER.to_owned(), port: Box::new(driver), gro: config.gro.then_some(gro) },
-                Way { name: self.tap.name.clone(), port: Box::new(tap), gro: None },
+                Way {
+                    name: ADAPTER.to_owned(),
+                    port: Box::new(driver),
+                    gro: config.gro.then_some(gro),
+                    fragments: None,
+                },
+                Way { name: self.tap.name.clone(), port: Box::new(tap), gro: None, fragments: None },
             ],
             budget: BUDGET,
             pages: segue_port::PagePool::new(PAGES),
         };
         let assemble = move || -> Result<Box<dyn Pipeline>, Error> { Ok(Box::new(Gateway::new(parts))) };
         Ok(Opened { offloads, teller: None, assemble: Box::new(assemble) })
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        let gro = self.config(Speed::Super).gro.then(gro::Config::default);
+        Ok(gateway::knobs([ADAPTER, &self.tap.name], [gro, None], BUDGET))
     }
 
     fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {
@@ -316,18 +355,17 @@ impl Daemon for Plan {
 
     fn up_json(&self) -> Value {
         let found = self.found.get();
-        json!({
-            "plan": {
-                "name": self.tap.name,
-                "usb": self.usb.text(),
-                "mode": if self.standard { "standard" } else { "napi" },
-                "chip": found.map(|found| found.chip),
-                "speed": found.map(|found| found.speed.name()),
-                "mac": found.map(|found| mac_text(found.mac)),
-                "mac_from": found.map(|found| source_text(found.source)),
-                "mtu": self.tap.mtu,
-            }
-        })
+        let plan = schema::Adapter {
+            name: self.tap.name.clone(),
+            usb: self.usb.text(),
+            mode: if self.standard { "standard" } else { "napi" }.to_owned(),
+            chip: found.map(|found| found.chip.to_owned()),
+            speed: found.map(|found| found.speed.name().to_owned()),
+            mac: found.map(|found| mac_text(found.mac)),
+            mac_from: found.map(|found| source_text(found.source).to_owned()),
+            mtu: self.tap.mtu,
+        };
+        json!({ "plan": plan })
     }
 }
 

@@ -14,8 +14,8 @@ use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::sys;
 
-/// Longest event line that is kept, bytes.
-const LINE_LEN: usize = 4 << 20;
+/// Longest event line that is kept, bytes: room for as many tunnels as one port has at most.
+const LINE_LEN: usize = 32 << 20;
 /// The first pause before an instance that ended by itself is started again, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// One that ran for so long is well: the next pause is the first again.

@@ -1,6 +1,9 @@
 //! The file of `segue run`: a `[[tunnel]]` or `[[gateway]]` for each instance. A key is a word or an option of the command,
 //! so that there is one table of what they take; `net.` begins a knob.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
 use std::ops::Range;
 
 use clap::{CommandFactory, Parser};
@@ -13,7 +16,8 @@ use crate::daemon::knobs as desk;
 use crate::error::{Error, printable};
 use crate::gateway;
 use crate::system::Netlink;
-use crate::tunnel::{self, plan::Plan, resolve};
+use crate::tunnel::group::{self, Group};
+use crate::tunnel::{self, plan::Plan};
 use crate::usage;
 use crate::words::parse::{self, nearest};
 use crate::words::{Takes, Word, tunnel::WORDS};
@@ -70,6 +74,11 @@ impl Unit {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
 
+    /// How many tunnels or gateways it is.
+    pub(super) fn members(&self) -> usize {
+        1 + self.tokens.iter().filter(|token| token.text == parse::ALSO).count()
+    }
+
     /// The knobs that it sets.
     pub(super) fn wishes(&self) -> Vec<(String, String)> {
         self.wishes.iter().map(|wish| (wish.name.text.clone(), wish.value.text.clone())).collect()
@@ -104,10 +113,10 @@ impl Unit {
     /// What would stop it on this host, or a description of it. Changes nothing.
     pub(super) fn check(&self, text: &Text, netlink: &mut Netlink) -> Result<String, Error> {
         let (knobs, words) = match self.parsed().map_err(|error| self.located(text, error))? {
-            Parsed::Tunnel(plan, _) => {
-                let knobs = tunnel::start::knobs(&plan, &[]);
-                let ready = resolve::resolve(*plan, netlink).map_err(|error| self.located(text, error))?;
-                (knobs, tunnel::show::plan_text(&ready))
+            Parsed::Tunnels(plans) => {
+                let knobs = tunnel::start::knobs(plans.iter(), &[]);
+                let group = Group::resolve(plans, netlink).map_err(|error| self.located(text, error))?;
+                (knobs, tunnel::show::plan_text(&group))
             }
             Parsed::Gateway(args) => {
                 let plan = gateway::plan::plan(&args, netlink).map_err(|error| self.located(text, error))?;
@@ -137,10 +146,9 @@ impl Unit {
         let line = ["segue", self.kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());
         match Cli::try_parse_from(line).map_err(|found| usage::error(&found, &words))?.command {
             Some(Command::Tunnel(args)) => {
-                let parsed = parse::parse("segue tunnel", WORDS, &args.words)?;
-                let plan = tunnel::plan::plan(&parsed, args.trace.clone(), &[])?;
-                let port = plan.port;
-                Ok(Parsed::Tunnel(Box::new(plan), port))
+                let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
+                let plan = |parsed| tunnel::plan::plan(parsed, args.trace.clone(), &[]);
+                Ok(Parsed::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
             }
             Some(Command::Gateway(args)) => Ok(Parsed::Gateway(Box::new(args))),
             _ => Err(Error::new(crate::error::Kind::Internal, "a key became another command", "segue help run")),
@@ -150,8 +158,8 @@ impl Unit {
 
 /// What a unit is, as its command sees it.
 enum Parsed {
-    /// With the port that it listens on.
-    Tunnel(Box<Plan>, u16),
+    /// One, or several with one port.
+    Tunnels(Vec<Plan>),
     Gateway(Box<args::Gateway>),
 }
 
@@ -191,29 +199,94 @@ pub(super) fn read(text: &Text) -> Result<Vec<Unit>, Error> {
         }
     }
     units.sort_by_key(|unit| unit.header.start);
-    for (at, unit) in units.iter().enumerate() {
-        if let Some(first) = units[..at].iter().find(|first| first.name == unit.name) {
-            let note = format!("line {} has the same", text.line(first.header.start));
-            let message = format!("`{}` is there twice", printable(&unit.name));
-            errors.push(text.error(&unit.name_span(), message, note));
-        } else if let Ok(Parsed::Tunnel(plan, port)) = unit.parsed()
-            && let Some(first) = units[..at].iter().find(|first| match first.parsed() {
-                Ok(Parsed::Tunnel(other, other_port)) => other_port == port && other.local == plan.local,
-                _ => false,
-            })
-        {
-            let note = format!("{} listens on it too (line {})", first.name, text.line(first.header.start));
-            let message = format!("`{}` cannot listen on UDP port {port}; give it a `port` of its own", unit.name);
-            errors.push(text.error(&unit.header, message, note));
+    let mut names: HashMap<&str, &Unit> = HashMap::new();
+    for unit in &units {
+        match names.entry(&unit.name) {
+            Entry::Vacant(place) => drop(place.insert(unit)),
+            Entry::Occupied(first) => {
+                let note = format!("line {} has the same", text.line(first.get().header.start));
+                let message = format!("`{}` is there twice", printable(&unit.name));
+                errors.push(text.error(&unit.name_span(), message, note));
+            }
         }
     }
+    let units = if errors.is_empty() { joined(units, text, &mut errors) } else { units };
     match together(errors) {
         Some(error) => Err(error),
         None => Ok(units),
     }
 }
 
+/// The socket that a tunnel receives with.
+#[derive(PartialEq, Eq, Hash)]
+struct Socket {
+    local: Option<IpAddr>,
+    is_ipv4: bool,
+    /// UDP's, where there is that.
+    port: Option<u16>,
+    /// Those of IP, where there is no UDP.
+    protocols: &'static [u8],
+}
+
+impl Socket {
+    fn of(plan: &Plan) -> Socket {
+        let (port, protocols) = match plan.has_udp() {
+            true => (Some(plan.port), &[][..]),
+            false => (None, tunnel::start::identity(plan).mode.protocols()),
+        };
+        Socket { local: plan.local, is_ipv4: plan.remote.is_ipv4(), port, protocols }
+    }
+}
+
+/// Tunnels with one address and port become one instance, with the name of the first.
+fn joined(units: Vec<Unit>, text: &Text, errors: &mut Vec<Error>) -> Vec<Unit> {
+    let mut made: Vec<(Unit, Vec<Plan>, Vec<Range<usize>>)> = Vec::new();
+    let mut places: HashMap<Socket, usize> = HashMap::new();
+    for unit in units {
+        let header = unit.header.clone();
+        let plan = match unit.parsed() {
+            // Without a port it must be sure that the address is one.
+            Ok(Parsed::Tunnels(mut plans)) => plans.pop().filter(|plan| plan.has_udp() || plan.local.is_some()),
+            Ok(Parsed::Gateway(_)) | Err(_) => None,
+        };
+        let Some(plan) = plan else {
+            made.push((unit, Vec::new(), Vec::new()));
+            continue;
+        };
+        let at = *places.entry(Socket::of(&plan)).or_insert(made.len());
+        match made.get_mut(at) {
+            None => made.push((unit, vec![plan], vec![header])),
+            Some((first, plans, headers)) => {
+                first.append(unit);
+                plans.push(plan);
+                headers.push(header);
+            }
+        }
+    }
+    for (_, plans, headers) in &made {
+        if let Some(clash) = group::clash(plans) {
+            let first = text.line(headers.first().map_or(0, |header| header.start));
+            let note = format!("{} (line {first} has the first of them)", clash.note);
+            errors.push(text.error(&headers[clash.at], clash.message, note));
+        }
+        if let Some(at) = plans.iter().skip(1).position(|plan| plan.trace.is_some()) {
+            let message = format!("`trace` of `{}` is that of all who share its port", plans[at + 1].dev);
+            errors.push(text.error(&headers[at + 1], message, format!("give it to `{}`, the first", plans[0].dev)));
+        }
+    }
+    made.into_iter().map(|(unit, ..)| unit).collect()
+}
+
 impl Unit {
+    /// Makes `other` a tunnel of the same process.
+    fn append(&mut self, other: Unit) {
+        let also = Token { text: parse::ALSO.to_owned(), span: other.header.clone() };
+        // Options are of the process: those of the first, in front.
+        self.tokens.push(also);
+        self.tokens.extend(other.tokens);
+        self.wishes.extend(other.wishes);
+    }
+
     fn name_span(&self) -> Range<usize> {
         let named = |token: &&Token| token.text == self.name;
         self.tokens.iter().find(named).map_or(self.header.clone(), |token| token.span.clone())
@@ -256,12 +329,14 @@ fn unit(text: &Text, kind: Kind, keys: &DeTable<'_>, header: Range<usize>) -> Re
             continue;
         }
         let word = WORDS.iter().filter(|_| kind == Kind::Tunnel).find(|word| spells(word, name));
-        let outcome = match (word, option(kind, name)) {
-            (Some(word), _) => word_tokens(text, word, name, &span, value).map(|tokens| positional.extend(tokens)),
-            (None, Some(takes_value)) => {
-                option_tokens(text, name, &span, value, takes_value).map(|tokens| unit.tokens.extend(tokens))
-            }
-            (None, None) => Err(unknown(text, &span, name, &known(kind))),
+        let outcome = match word {
+            Some(word) => word_tokens(text, word, name, &span, value).map(|tokens| positional.extend(tokens)),
+            None => match option(kind, name) {
+                Some(takes_value) => {
+                    option_tokens(text, name, &span, value, takes_value).map(|tokens| unit.tokens.extend(tokens))
+                }
+                None => Err(unknown(text, &span, name, &known(kind))),
+            },
         };
         errors.extend(outcome.err());
     }
@@ -276,7 +351,7 @@ fn unit(text: &Text, kind: Kind, keys: &DeTable<'_>, header: Range<usize>) -> Re
     unit.tokens.extend(positional);
     if errors.is_empty() {
         match unit.parsed() {
-            Ok(Parsed::Tunnel(plan, _)) => unit.name = plan.dev,
+            Ok(Parsed::Tunnels(plans)) => unit.name = plans.into_iter().next().map_or(String::new(), |plan| plan.dev),
             Ok(Parsed::Gateway(args)) => match gateway::plan::name(&args) {
                 Ok(name) => unit.name = name,
                 Err(error) => errors.push(unit.located(text, error)),
@@ -358,6 +433,10 @@ fn word_tokens(
         };
     }
     if let DeValue::Array(list) = value.get_ref() {
+        if word.takes.tokens() == 2 && list.len() == 2 {
+            let ends: Result<Vec<Token>, Error> = list.iter().map(|end| word_value(text, word, name, end)).collect();
+            return ends.map(|ends| [vec![token(name.to_owned())], ends].concat());
+        }
         if !word.repeats {
             return Err(text.error(&value.span(), format!("`{name}` has one value"), "no list is taken here"));
         }
@@ -366,6 +445,9 @@ fn word_tokens(
             tokens.extend([token(name.to_owned()), word_value(text, word, name, value)?]);
         }
         return Ok(tokens);
+    }
+    if word.takes.tokens() == 2 {
+        return Err(text.error(&value.span(), format!("`{name}` has two values"), "expected [MIN, MAX]"));
     }
     Ok(vec![token(name.to_owned()), word_value(text, word, name, value)?])
 }
@@ -550,13 +632,30 @@ hold = 3
     }
 
     #[test]
-    fn two_tunnels_do_not_listen_on_one_port() {
+    fn tunnels_of_one_port_become_one_instance_where_they_can_be_told_apart() {
         let one = |dev: &str, more: &str| {
             format!("[[tunnel]]\ndev = \"{dev}\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\n{more}\n")
         };
         let error = &errors(&(one("a", "") + &one("b", "")))[0];
-        assert!(error.2.starts_with("`b` cannot listen on UDP port 6080"), "{error:?}");
+        assert_eq!((error.0, error.2.as_str()), (6, "`a` and `b` would take the same packets of 198.18.0.2"));
         assert_eq!(units(&(one("a", "") + &one("b", "port = 6081"))).len(), 2);
+        let three = units(&(one("a", "key = 1") + &one("c", "port = 6081") + &one("b", "net.gso.dev.b.tso = 0")));
+        assert_eq!(three.len(), 2);
+        assert_eq!((three[0].name.as_str(), three[0].wishes().len()), ("a", 1));
+        let words = three[0].words().join(" ");
+        assert_eq!(words, "dev a remote 198.18.0.2 encap gue key 1 also dev b remote 198.18.0.2 encap gue");
+        let error = &errors(&(one("a", "") + &one("b", "key = 1\nencap-csum = false")))[0];
+        assert_eq!((error.0, error.2.as_str()), (6, "`a` and `b` cannot share a port: `encap-csum` differs"));
+        let error = &errors(&(one("a", "") + &one("b", "key = 1\ntrace = \"x.pcap\"")))[0];
+        assert_eq!((error.0, error.3.as_str()), (6, "give it to `a`, the first"));
+    }
+
+    #[test]
+    fn a_thousand_tunnels_are_read_in_one_go() {
+        let tunnel =
+            |n: usize| format!("[[tunnel]]\ndev = \"t{n}\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\nkey = {n}\n");
+        let all = units(&(0..1000).map(tunnel).collect::<String>());
+        assert_eq!((all.len(), all[0].words().iter().filter(|word| *word == "also").count()), (1, 999));
     }
 
     #[test]

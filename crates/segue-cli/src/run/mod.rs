@@ -35,6 +35,8 @@ const SCHEMA: &str = "segue.run/1";
 const START: Duration = Duration::from_secs(30);
 /// How long it may take to end before it is made to.
 const STOP: Duration = Duration::from_secs(10);
+/// And so much more for each interface: the kernel takes them away one by one.
+const STOP_EACH: Duration = Duration::from_millis(60);
 /// The same after the second interrupt.
 const STOP_NOW: Duration = Duration::from_secs(2);
 /// Largest file that is read, bytes.
@@ -111,6 +113,11 @@ fn show(text: &Text, units: &[Unit], plans: &[String], out: &Out) {
     }
     plans.iter().for_each(|plan| out.data(plan));
     out.data(&format!("{}: {}; nothing was changed\n", text.file, count(units.len())));
+}
+
+/// How long an instance may take to end.
+fn patience(instance: &Instance) -> Duration {
+    STOP + STOP_EACH * u32::try_from(instance.unit.members()).unwrap_or(u32::MAX)
 }
 
 fn count(n: usize) -> String {
@@ -221,7 +228,7 @@ impl<'a> Service<'a> {
                 let out = self.out;
                 for mut instance in self.instances.drain(first..) {
                     let name = instance.unit.name.clone();
-                    instance.stop(STOP, &mut |value| said(&out, &name, value));
+                    instance.stop(patience(&instance), &mut |value| said(&out, &name, value));
                 }
                 return Err(error);
             }
@@ -306,7 +313,7 @@ impl<'a> Service<'a> {
 
     fn stop_all(&mut self) {
         self.instances.iter().for_each(|instance| instance.signal(libc::SIGTERM));
-        let until = Instant::now() + STOP;
+        let until = Instant::now() + self.instances.iter().map(patience).max().unwrap_or(STOP);
         while self.instances.iter().any(Instance::runs) && Instant::now() < until {
             self.wait(until.saturating_duration_since(Instant::now()));
         }
@@ -410,7 +417,7 @@ impl<'a> Service<'a> {
         self.instances = stay;
         for mut instance in go {
             let name = instance.unit.name.clone();
-            instance.stop(STOP, &mut |value| said(&out, &name, value));
+            instance.stop(patience(&instance), &mut |value| said(&out, &name, value));
             gone.push(instance.unit.clone());
         }
         if let Err(error) = self.start_all(fresh.into_iter().map(Instance::new).collect()) {

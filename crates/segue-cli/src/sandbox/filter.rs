@@ -7,21 +7,47 @@ use seccompiler::{
     TargetArch, apply_filter,
 };
 
-use segue_lan78xx::usb::usbfs;
-
 use crate::sys;
 
-/// Calls that are allowed whatever their arguments.
-const ALLOWED: &[libc::c_long] = &[
-    // Packets and the control socket.
+/// Calls of every process, whatever their arguments.
+const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_ppoll,
+    libc::SYS_clock_gettime,
+    libc::SYS_restart_syscall,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_tgkill,
+    libc::SYS_getrandom,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    // The other filter answers it with ENOSYS, so that the C library takes clone, whose flags can be seen.
+    libc::SYS_clone3,
+];
+
+/// Those of a process that moves packets, besides.
+const ALLOWED: &[libc::c_long] = &[
+    // Packets and the control socket.
     libc::SYS_readv,
     libc::SYS_writev,
-    libc::SYS_recvmsg,
     libc::SYS_recvmmsg,
     libc::SYS_recvfrom,
-    libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
     libc::SYS_sendto,
     libc::SYS_accept4,
@@ -29,12 +55,9 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     libc::SYS_getsockname,
-    libc::SYS_close,
     libc::SYS_fcntl,
     libc::SYS_lseek,
-    libc::SYS_fstat,
     // Waiting.
-    libc::SYS_ppoll,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -45,40 +68,19 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_timerfd_settime,
     libc::SYS_nanosleep,
     libc::SYS_clock_nanosleep,
-    libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_gettimeofday,
     libc::SYS_getrusage,
-    libc::SYS_restart_syscall,
     // Memory and threads.
-    libc::SYS_mmap,
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_mprotect,
-    libc::SYS_madvise,
-    libc::SYS_brk,
-    libc::SYS_futex,
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
     libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_setaffinity,
     libc::SYS_getcpu,
-    libc::SYS_sigaltstack,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_getpid,
-    libc::SYS_gettid,
-    libc::SYS_tgkill,
-    libc::SYS_getrandom,
     libc::SYS_geteuid,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
     // Removing the control socket; Landlock says which files.
     libc::SYS_unlinkat,
-    // The other filter answers it with ENOSYS, so that the C library takes clone, whose flags can be seen.
-    libc::SYS_clone3,
 ];
 
 /// Calls of the older machines' tables.
@@ -88,14 +90,45 @@ const ALLOWED_HERE: &[libc::c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// `FIONBIO` and what is asked of a TUN device while it runs. Those of a USB device are beside them.
+/// Those of a process that opens devices for another one, besides; Landlock says which ones.
+const OPENING: &[libc::c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_statx,
+    libc::SYS_fcntl,
+    libc::SYS_lseek,
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+];
+#[cfg(target_arch = "x86_64")]
+const OPENING_HERE: &[libc::c_long] = &[libc::SYS_poll, libc::SYS_readlink, libc::SYS_newfstatat];
+#[cfg(target_arch = "aarch64")]
+const OPENING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const OPENING_HERE: &[libc::c_long] = &[];
+
+/// `FIONBIO` and what is asked of a TUN device while it runs.
 #[allow(clippy::unnecessary_cast, reason = "the type of these numbers differs between C libraries")]
 const IOCTLS: &[u64] =
     &[libc::FIONBIO as u64, libc::TCGETS as u64, sys::TUNSETOFFLOAD, sys::TUNGETIFF, sys::TUNSETCARRIER];
 
-/// Filters this thread and the ones it starts.
-pub(super) fn apply() -> Result<(), String> {
-    let programs = programs().map_err(|error| error.to_string())?;
+/// What a process is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It moves packets.
+    Packets,
+    /// It opens devices for another process.
+    Opening,
+}
+
+/// Filters this thread and the ones it starts. `ioctls` are allowed besides the usual ones.
+pub(super) fn apply(purpose: Purpose, ioctls: &[u64]) -> Result<(), String> {
+    let programs = programs(purpose, ioctls).map_err(|error| error.to_string())?;
     for program in &programs {
         apply_filter(program).map_err(|error| error.to_string())?;
     }
@@ -103,7 +136,7 @@ pub(super) fn apply() -> Result<(), String> {
 }
 
 /// First the answer to clone3, which the second filter would forbid to install.
-fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
+fn programs(purpose: Purpose, more: &[u64]) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let old_clone = SeccompFilter::new(
         BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
@@ -111,15 +144,21 @@ fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
         SeccompAction::Errno(libc::ENOSYS as u32),
         arch,
     )?;
+    let calls = match purpose {
+        Purpose::Packets => [EVERYWHERE, ALLOWED, ALLOWED_HERE],
+        Purpose::Opening => [EVERYWHERE, OPENING, OPENING_HERE],
+    };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().chain(ALLOWED_HERE).map(|&call| (call, Vec::new())).collect();
+        calls.into_iter().flatten().map(|&call| (call, Vec::new())).collect();
     let ioctls: Result<Vec<SeccompRule>, _> =
-        IOCTLS.iter().chain(&usbfs::IOCTLS).map(|&number| when(1, SeccompCmpOp::Eq, number)).collect();
+        IOCTLS.iter().chain(more).map(|&number| when(1, SeccompCmpOp::Eq, number)).collect();
     rules.insert(libc::SYS_ioctl, ioctls?);
-    // Threads, but no processes.
-    let thread = libc::CLONE_THREAD as u64;
-    rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
-    rules.insert(libc::SYS_prctl, vec![when(0, SeccompCmpOp::Eq, libc::PR_SET_NAME as u64)?]);
+    if purpose == Purpose::Packets {
+        // Threads, but no processes.
+        let thread = libc::CLONE_THREAD as u64;
+        rules.insert(libc::SYS_clone, vec![when(0, SeccompCmpOp::MaskedEq(thread), thread)?]);
+        rules.insert(libc::SYS_prctl, vec![when(0, SeccompCmpOp::Eq, libc::PR_SET_NAME as u64)?]);
+    }
     let allowed = SeccompFilter::new(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow, arch)?;
     Ok([old_clone.try_into()?, allowed.try_into()?])
 }
@@ -136,6 +175,47 @@ mod tests {
     use super::*;
 
     #[test]
+    fn ioctls_of_usb_devices_are_allowed_to_whom_they_were_granted_and_to_nobody_else() {
+        use segue_lan78xx::usb::usbfs;
+        let compares = |program: &BpfProgram, number: u64| program.iter().any(|step| u64::from(step.k) == number);
+        for (purpose, granted) in [
+            (Purpose::Packets, &[][..]),
+            (Purpose::Packets, &usbfs::IOCTLS[..]),
+            (Purpose::Opening, &usbfs::OPENING_IOCTLS[..]),
+        ] {
+            let [_, program] = programs(purpose, granted).unwrap();
+            for number in usbfs::IOCTLS.iter().chain(&usbfs::OPENING_IOCTLS) {
+                assert_eq!(compares(&program, *number), granted.contains(number), "{purpose:?} {number:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_opens_devices_opens_files_and_connects_but_starts_nothing_and_listens_nowhere() {
+        if !sys::seccomp_filters() {
+            eprintln!("skipped: this kernel has no seccomp filters");
+            return;
+        }
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let outcome = std::thread::spawn(move || {
+            sys::no_new_privs().unwrap();
+            apply(Purpose::Opening, &[]).unwrap();
+            let text = std::fs::read_to_string("/proc/self/stat").is_ok();
+            let listed = std::fs::read_dir("/sys/bus").is_ok_and(|folder| folder.count() > 0);
+            let connected = std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(5)).is_ok();
+            let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap_err().kind();
+            let thread = std::thread::Builder::new().spawn(|| ()).is_err();
+            let written = std::fs::remove_file("/nonexistent").unwrap_err().kind();
+            (text, listed, connected, listens, thread, written)
+        })
+        .join()
+        .unwrap();
+        let no = ErrorKind::PermissionDenied;
+        assert_eq!(outcome, (true, true, true, no, true, no));
+    }
+
+    #[test]
     fn threads_and_open_sockets_still_work_but_files_programs_and_new_sockets_do_not() {
         if !sys::seccomp_filters() {
             eprintln!("skipped: this kernel has no seccomp filters");
@@ -145,7 +225,7 @@ mod tests {
         // A filter holds for the thread that asks and those it starts.
         let outcome = std::thread::spawn(move || {
             sys::no_new_privs().unwrap();
-            apply().unwrap();
+            apply(Purpose::Packets, &[]).unwrap();
             left.set_nonblocking(true).unwrap();
             left.write_all(b"x").unwrap();
             let answer = std::thread::Builder::new().name("inner".into()).spawn(|| 6 * 7).unwrap().join().unwrap();

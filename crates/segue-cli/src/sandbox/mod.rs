@@ -5,15 +5,17 @@
 //! takes the file system away, and seccomp every system call that moving packets does not need.
 
 mod filter;
+mod opening;
 mod supervisor;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Error, Kind};
@@ -21,8 +23,10 @@ use crate::out::Out;
 use crate::signals::Signals;
 use crate::sys::{self, Forked};
 
+pub(crate) use opening::{Reach, confine};
+
 /// What the sandbox became.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Sandbox {
     /// The user that the process became; `None` when it stayed what it was.
     pub(crate) user: Option<String>,
@@ -60,8 +64,9 @@ struct User {
 }
 
 /// Splits off a supervisor where the user can change, and gives up what the process no longer needs. Returns in the
-/// process that goes on; the supervisor never returns. Only while the process has one thread.
-pub(crate) fn enter(signals: &mut Signals, socket: &Path, out: &Out) -> Result<Sandbox, Error> {
+/// process that goes on; the supervisor never returns. Only while the process has one thread. `ioctls` are those of its
+/// devices, besides TUN's.
+pub(crate) fn enter(signals: &mut Signals, socket: &Path, ioctls: &[u64], out: &Out) -> Result<Sandbox, Error> {
     let user = other_user();
     if user.is_some() {
         match sys::fork().map_err(|error| failed("cannot start the process that moves packets", &error))? {
@@ -85,11 +90,12 @@ pub(crate) fn enter(signals: &mut Signals, socket: &Path, out: &Out) -> Result<S
         }
     }
     let own_socket = if user.is_none() { socket.parent().map(Path::to_owned) } else { None };
-    let landlock = restrict_files(own_socket.as_deref());
+    let removes = own_socket.map(|folder| (folder, AccessFs::RemoveFile.into()));
+    let landlock = restrict(removes.as_slice(), None);
     if !landlock {
         out.note("note: this kernel has no Landlock; the file system stays within reach of this user's rights");
     }
-    let seccomp = match filter::apply() {
+    let seccomp = match filter::apply(filter::Purpose::Packets, ioctls) {
         Ok(()) => true,
         Err(why) => {
             out.note(&format!("note: no filter of system calls here ({why})"));
@@ -135,9 +141,9 @@ fn has_id(line: &str, id: u32) -> bool {
     matches!(fields[..], [inside, _, len] if id >= inside && id - inside < len)
 }
 
-/// Takes all of the file system away except the removal of files in `socket_dir`, and TCP, abstract sockets and signals
-/// to the outside where the kernel can.
-fn restrict_files(socket_dir: Option<&Path>) -> bool {
+/// Takes all of the file system away except what `folders` may still be used for, and TCP, abstract sockets and signals to
+/// the outside where the kernel can, except connections to `tcp_port`. Whether it took effect.
+fn restrict(folders: &[(PathBuf, BitFlags<AccessFs>)], tcp_port: Option<u16>) -> bool {
     let abi = ABI::V6;
     let made = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -146,9 +152,15 @@ fn restrict_files(socket_dir: Option<&Path>) -> bool {
         .and_then(|rules| rules.scope(Scope::from_all(abi)))
         .and_then(|rules| rules.create());
     let Ok(mut rules) = made else { return false };
-    if let Some(path) = socket_dir.map(PathBuf::from) {
+    for (path, access) in folders {
         let Ok(fd) = PathFd::new(path) else { return false };
-        rules = match rules.add_rule(PathBeneath::new(fd, AccessFs::RemoveFile)) {
+        rules = match rules.add_rule(PathBeneath::new(fd, *access)) {
+            Ok(rules) => rules,
+            Err(_) => return false,
+        };
+    }
+    if let Some(port) = tcp_port {
+        rules = match rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp)) {
             Ok(rules) => rules,
             Err(_) => return false,
         };
@@ -190,7 +202,7 @@ mod tests {
         let (dir, file) = (directory.clone(), keep.clone());
         // Landlock holds for the thread that asks and those it starts.
         std::thread::spawn(move || {
-            assert!(restrict_files(Some(&dir)));
+            assert!(restrict(&[(dir.clone(), AccessFs::RemoveFile.into())], None));
             assert_eq!(fs::read("/etc/passwd").unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
             assert!(fs::File::create(dir.join("segue-new")).is_err());
             assert!(std::net::TcpStream::connect("127.0.0.1:9").is_err());

@@ -1,5 +1,6 @@
 //! `segue tunnel`: from words to a tunnel, and back to nothing.
 
+pub(crate) mod group;
 pub(crate) mod plan;
 pub(crate) mod resolve;
 pub(crate) mod show;
@@ -12,6 +13,7 @@ use std::path::Path;
 use segue_datapath::knobs::Knobs;
 use serde_json::Value;
 
+use self::group::Group;
 use self::resolve::Ready;
 use crate::args::Tunnel;
 use crate::control::client;
@@ -28,21 +30,29 @@ use crate::words::{parse, tunnel};
 /// Runs the command.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     daemon::follow(args.supervised)?;
-    let parsed = parse::parse("segue tunnel", tunnel::WORDS, &args.words)?;
-    let plan = plan::plan(&parsed, args.trace.clone(), &args.set)?;
+    let parsed = parse::parse_each("segue tunnel", tunnel::WORDS, &args.words)?;
+    let plans: Result<Vec<_>, Error> =
+        parsed.iter().map(|parsed| plan::plan(parsed, args.trace.clone(), &args.set)).collect();
+    let plans = plans?;
+    if let Some(clash) = group::clash(&plans) {
+        let parsed = &parsed[clash.at];
+        let at = parsed.place_of(clash.word).unwrap_or(parsed.end());
+        return Err(parsed.error_at(Kind::Conflict, clash.message, at, clash.note));
+    }
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for routes", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
-    let ready = resolve::resolve(plan, &mut netlink)?;
+    let group = Group::resolve(plans, &mut netlink)?;
     if args.check {
-        return check(&ready, &mut netlink, out);
+        return check(&group, &mut netlink, out);
     }
-    daemon::up(&ready, &mut netlink, out)
+    daemon::up(&group, &mut netlink, out)
 }
 
-/// `--check`: what would stop the tunnel, and what it would be. Changes nothing.
-fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
+/// `--check`: what would stop the tunnels, and what they would be. Changes nothing.
+fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
+    let ready = group.first();
     let dev = &ready.plan.dev;
     if client::one(dev).is_ok() {
         return Err(Error::new(Kind::InUse, format!("{dev} is already running"), format!("segue stat {dev}"))
@@ -59,13 +69,15 @@ fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         )
         .why("there is no such directory"));
     }
-    start::knobs(&ready.plan, &ready.plan.set)?;
-    free(dev, netlink)?;
+    start::knobs(group.plans(), &ready.plan.set)?;
+    for plan in group.plans() {
+        free(&plan.dev, netlink)?;
+    }
     if ready.plan.has_udp() {
         let listen = SocketAddr::new(ready.local, ready.plan.port);
         UdpSocket::bind(listen).map_err(|error| why::bind(listen, &error))?;
     }
-    let mut notes = ready.notes();
+    let mut notes = group.notes();
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(why::TUN) {
         notes.push(format!("this user cannot start it: {}", why::tun_open(dev, &error).message));
     } else if !sys::capabilities().is_ok_and(sys::has_net_admin) {
@@ -73,10 +85,10 @@ fn check(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
             .push("this user lacks CAP_NET_ADMIN and cannot start it, unless the interface was made for it".to_owned());
     }
     if out.json {
-        out.value(&show::plan_json(ready, &notes));
+        out.value(&show::plan_json(group, &notes));
     } else {
         notes.iter().for_each(|note| out.note(&format!("note: {note}")));
-        out.data(&show::plan_text(ready));
+        out.data(&show::plan_text(group));
     }
     Ok(())
 }
@@ -90,9 +102,9 @@ fn free(dev: &str, netlink: &mut Netlink) -> Result<(), Error> {
     }
 }
 
-impl Daemon for Ready {
+impl Daemon for Group {
     fn name(&self) -> &str {
-        &self.plan.dev
+        &self.first().plan.dev
     }
 
     fn kind(&self) -> &'static str {
@@ -104,24 +116,26 @@ impl Daemon for Ready {
     }
 
     fn notes(&self) -> Vec<String> {
-        Ready::notes(self)
+        Group::notes(self)
     }
 
     fn ports(&self) -> Vec<(String, Side)> {
-        vec![(self.plan.dev.clone(), Side::Inside), (start::outside_name(&self.plan).to_owned(), Side::Outside)]
+        let outside = (start::outside_name(&self.first().plan).to_owned(), Side::Outside);
+        self.plans().map(|plan| (plan.dev.clone(), Side::Inside)).chain([outside]).collect()
     }
 
     fn knobs(&self) -> Result<Knobs, Error> {
-        start::knobs(&self.plan, &self.plan.set)
+        start::knobs(self.plans(), &self.first().plan.set)
     }
 
     fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
-        let dev = &self.plan.dev;
-        free(dev, netlink)?;
-        let layer = if self.plan.mode.is_ethernet() { "tap" } else { "tun" };
-        out.change(&format!("ip tuntap add dev {dev} mode {layer} vnet_hdr"), "TUNSETIFF");
+        for plan in self.plans() {
+            free(&plan.dev, netlink)?;
+            let layer = if plan.mode.is_ethernet() { "tap" } else { "tun" };
+            out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr", plan.dev), "TUNSETIFF");
+        }
         let opened = start::open(self)?;
-        configure(self, netlink, out)?;
+        self.members.iter().try_for_each(|ready| configure(ready, netlink, out))?;
         Ok(opened)
     }
 

@@ -36,6 +36,11 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
+    /// The interface.
+    pub(crate) fn dev(&self) -> &str {
+        &self.plan.dev
+    }
+
     /// Bytes of all headers together.
     pub(crate) fn overhead_bytes(&self) -> u32 {
         self.overhead.iter().map(|part| part.bytes).sum()

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::group::Group;
 use super::plan::{Choice, Encap, Profile};
 use super::resolve::Ready;
 use crate::daemon::running::Offloads;
@@ -10,19 +11,51 @@ use crate::sandbox::Sandbox;
 /// The id of the JSON that `segue tunnel -j` prints, one object for each event.
 pub(crate) const SCHEMA: &str = "segue.tunnel/1";
 
+/// Tunnels of one port that are shown one by one; more are counted.
+const LISTED: usize = 12;
+
 /// What `--check` prints.
-pub(crate) fn plan_text(ready: &Ready) -> String {
+pub(crate) fn plan_text(group: &Group) -> String {
+    let ready = group.first();
+    if group.members.len() == 1 {
+        return one_text(ready);
+    }
+    let listen = format!("  listen    {}\n", listen(ready));
+    format!("{} tunnels can be, with one socket:\n{}{listen}nothing was changed\n", group.members.len(), list(group))
+}
+
+/// Where packets of the far end come in.
+fn listen(ready: &Ready) -> String {
+    match ready.plan.has_udp() {
+        true => format!("{}, UDP {}", ready.local, ready.plan.port),
+        false => format!("{}, raw socket", ready.local),
+    }
+}
+
+/// The tunnels of a group, a line each.
+fn list(group: &Group) -> String {
+    let line = |ready: &Ready| format!("  {:<9} {}, mtu {}\n", ready.dev(), subject(ready), ready.mtu);
+    let mut text: String = group.members.iter().take(LISTED).map(line).collect();
+    let more = group.members.len().saturating_sub(LISTED);
+    if more > 0 {
+        text.push_str(&format!("  and {more} more\n"));
+    }
+    text
+}
+
+fn one_text(ready: &Ready) -> String {
     let plan = &ready.plan;
     let mut text = format!("{} can be: {}\n{}", plan.dev, subject(ready), mtu_line(ready));
     for prefix in &plan.addr {
         text.push_str(&format!("  address   {prefix}\n"));
     }
-    let sport = plan.sport.fixed().map_or("auto".to_owned(), |port| port.to_string());
-    if plan.has_udp() {
-        text.push_str(&format!("  listen    {}, UDP {}    source port {sport}\n", ready.local, plan.port));
-    } else {
-        text.push_str(&format!("  listen    {}, raw socket\n", ready.local));
-    }
+    let sport = match (plan.srcport, plan.sport.fixed()) {
+        (Some((first, last)), _) => format!("{first} to {last}"),
+        (None, Some(port)) => port.to_string(),
+        (None, None) => "auto".to_owned(),
+    };
+    let source = if plan.has_udp() { format!("    source port {sport}") } else { String::new() };
+    text.push_str(&format!("  listen    {}{source}\n", listen(ready)));
     let train = |on: bool| if on && plan.encap_csum && plan.has_udp() { "trains" } else { "one datagram at a time" };
     let profile = if plan.profile == Profile::Linux { "linux" } else { "strict" };
     text.push_str(&format!("  receive   {}, gro {}, profile {profile}\n", train(plan.gro), on_off(plan.gro)));
@@ -37,24 +70,26 @@ pub(crate) fn plan_text(ready: &Ready) -> String {
 }
 
 /// What `--check -j` prints.
-pub(crate) fn plan_json(ready: &Ready, notes: &[String]) -> Value {
+pub(crate) fn plan_json(group: &Group, notes: &[String]) -> Value {
     let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });
-    merge(&mut value, ready);
+    merge(&mut value, group);
     value
 }
 
-/// The lines when the interface is up.
-pub(crate) fn up_text(ready: &Ready, offloads: &Offloads, sandbox: &Sandbox) -> String {
+/// The lines when the interfaces are up.
+pub(crate) fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String {
+    let ready = group.first();
     let plan = &ready.plan;
+    let (head, mtu) = match group.members.len() {
+        1 => (format!("{} is up: {}\n", plan.dev, subject(ready)), mtu_line(ready)),
+        count => (format!("{count} tunnels are up on {}:\n", listen(ready)), list(group)),
+    };
     let line = |name: &str, trains: bool, with: &str, checksum: &str| {
         let what = if trains { format!("trains to 64 kB ({with})") } else { "one datagram at a time".to_owned() };
         format!("  {name:<9} {what:<32} checksum: {checksum}\n")
     };
     format!(
-        "{} is up: {}\n{}{}{}  workers   {}, {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
-        plan.dev,
-        subject(ready),
-        mtu_line(ready),
+        "{head}{mtu}{}{}  workers   {}, {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
         line("receive", offloads.is_on("udp_gro"), "UDP_GRO", received_checksum(ready)),
         line("send", offloads.is_on("udp_segment"), "UDP_SEGMENT", checksum(ready)),
         plan.workers,
@@ -73,10 +108,10 @@ fn received_checksum(ready: &Ready) -> &'static str {
     }
 }
 
-/// What the event says of the tunnel when the interface is up.
-pub(crate) fn up_json(ready: &Ready) -> Value {
+/// What the event says of the tunnels when the interfaces are up.
+pub(crate) fn up_json(group: &Group) -> Value {
     let mut value = json!({});
-    merge(&mut value, ready);
+    merge(&mut value, group);
     value
 }
 
@@ -112,8 +147,13 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-fn merge(value: &mut Value, ready: &Ready) {
-    if let (Value::Object(to), Ok(Value::Object(from))) = (value, serde_json::to_value(ready)) {
+/// One tunnel is the value itself; several are a list in it.
+fn merge(value: &mut Value, group: &Group) {
+    let from = match &group.members[..] {
+        [one] => serde_json::to_value(one),
+        all => serde_json::to_value(all).map(|all| json!({ "tunnels": all })),
+    };
+    if let (Value::Object(to), Ok(Value::Object(from))) = (value, from) {
         to.extend(from);
     }
 }

@@ -17,6 +17,7 @@ use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Source, UdpConfig, 
 use segue_port::wrap::Trace;
 use segue_port::{Port as DataPort, tun, udp};
 
+use super::group::Group;
 use super::plan::{self, Choice, Encap, Plan, Profile};
 use super::resolve::Ready;
 use super::why;
@@ -24,6 +25,7 @@ use crate::daemon::Opened;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::error::Error;
+use crate::sys;
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
 const BUDGET: usize = 16;
@@ -35,21 +37,17 @@ pub(crate) fn outside_name(plan: &Plan) -> &'static str {
     if plan.has_udp() { "udp" } else { "raw" }
 }
 
-/// Opens the interface, the sockets and the capture file. The interface is not up yet.
-pub(crate) fn open(ready: &Ready) -> Result<Opened, Error> {
-    let plan = &ready.plan;
-    let outside = open_outside(ready)?;
-    let config = TunConfig {
-        name: plan.dev.clone(),
-        layer: if plan.mode.is_ethernet() { Layer::Ethernet } else { Layer::Ip },
-        existing: Existing::Attach,
-        offloads: match (plan.gso, plan.gro) {
-            (true, _) => TunOffloads::All,
-            (false, true) => TunOffloads::WriteOnly,
-            (false, false) => TunOffloads::None,
-        },
-    };
-    let tun = TunPort::open(&config).map_err(|error| tun_error(&plan.dev, error))?;
+/// Opens the interfaces, the sockets and the capture file. The interfaces are not up yet.
+pub(crate) fn open(group: &Group) -> Result<Opened, Error> {
+    let plan = &group.first().plan;
+    // One for each interface, and those that any instance has.
+    sys::allow_open_files(group.members.len() as u64 + 128).map_err(|error| {
+        Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
+            .why("each takes one of the files that a process may have open")
+    })?;
+    let outside = open_outside(group)?;
+    let tuns: Result<Vec<TunPort>, Error> = group.plans().map(open_tun).collect();
+    let tuns = tuns?;
     let trace = match &plan.trace {
         None => None,
         Some(path) => Some(File::create(path).map_err(|error| {
@@ -61,13 +59,27 @@ pub(crate) fn open(ready: &Ready) -> Result<Opened, Error> {
     let mut offloads = Offloads::default();
     let off = if plan.encap_csum { "switched off" } else { "noencap-csum" };
     offloads.add("", &*outside.port, off);
-    offloads.add("", &tun, "switched off");
-    let ready = ready.clone();
+    tuns.iter().take(1).for_each(|tun| offloads.add("", tun, "switched off"));
+    let group = group.clone();
     Ok(Opened {
         offloads,
         teller: None,
-        assemble: Box::new(move || assemble(&ready, tun, outside, trace, entropy, flows)),
+        assemble: Box::new(move || assemble(&group, tuns, outside, trace, entropy, flows)),
     })
+}
+
+fn open_tun(plan: &Plan) -> Result<TunPort, Error> {
+    let config = TunConfig {
+        name: plan.dev.clone(),
+        layer: if plan.mode.is_ethernet() { Layer::Ethernet } else { Layer::Ip },
+        existing: Existing::Attach,
+        offloads: match (plan.gso, plan.gro) {
+            (true, _) => TunOffloads::All,
+            (false, true) => TunOffloads::WriteOnly,
+            (false, false) => TunOffloads::None,
+        },
+    };
+    TunPort::open(&config).map_err(|error| tun_error(&plan.dev, error))
 }
 
 /// The outside port, and how many slots it has.
@@ -76,11 +88,15 @@ struct Outside {
     slots: u16,
 }
 
-fn open_outside(ready: &Ready) -> Result<Outside, Error> {
+fn open_outside(group: &Group) -> Result<Outside, Error> {
+    let ready = group.first();
     let plan = &ready.plan;
     if plan.has_udp() {
-        let others: Vec<SocketAddr> =
-            plan.overlay.others(plan.remote).into_iter().map(|other| SocketAddr::new(other, plan.dport)).collect();
+        let peers = |plan: &Plan| -> Vec<SocketAddr> {
+            remotes(plan).into_iter().map(|remote| SocketAddr::new(remote, plan.dport)).collect()
+        };
+        // The first is that of the configuration.
+        let others: Vec<SocketAddr> = group.plans().flat_map(peers).skip(1).collect();
         let udp = UdpPort::open_to(udp_config(ready), &others).map_err(|error| udp_error(ready, error))?;
         return Ok(Outside { slots: udp.slots(), port: Box::new(udp) });
     }
@@ -93,8 +109,14 @@ fn open_outside(ready: &Ready) -> Result<Outside, Error> {
         batches: plan.gso || plan.gro,
         buffer_len: udp_config(ready).buffer_len,
     };
-    let raw = RawPort::open(&config).map_err(|error| raw_error(ready, error))?;
+    let others: Vec<IpAddr> = group.plans().map(|plan| plan.remote).skip(1).collect();
+    let raw = RawPort::open_to(&config, &others).map_err(|error| raw_error(ready, error))?;
     Ok(Outside { port: Box::new(raw), slots: 1 })
+}
+
+/// Every remote, that of the plan first.
+fn remotes(plan: &Plan) -> Vec<IpAddr> {
+    [vec![plan.remote], plan.overlay.others(plan.remote)].concat()
 }
 
 fn raw_error(ready: &Ready, error: udp::OpenError) -> Error {
@@ -107,7 +129,11 @@ fn raw_error(ready: &Ready, error: udp::OpenError) -> Error {
 fn udp_config(ready: &Ready) -> UdpConfig {
     let plan = &ready.plan;
     UdpConfig {
-        source: plan.sport.fixed().map_or(Source::Auto, Source::Fixed),
+        source: match (plan.srcport, plan.sport.fixed()) {
+            (Some((first, last)), _) => Source::Range(first, last),
+            (None, Some(port)) => Source::Fixed(port),
+            (None, None) => Source::Auto,
+        },
         tos: plan.tos.fixed().map_or(0, |tos| tos & 0xfc),
         ttl: plan.ttl.fixed().unwrap_or(64),
         checksum: if plan.encap_csum { Checksum::Full } else { Checksum::Zero },
@@ -177,12 +203,9 @@ fn engine_mode(plan: &Plan) -> encap::Mode {
     }
 }
 
-/// The engine's form of a plan.
-fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
-    let plan = &ready.plan;
-    let mode = engine_mode(plan);
+fn engine_carrier(plan: &Plan) -> Carrier {
     let vni = plan.overlay.id.unwrap_or(0);
-    let carrier = match (plan.encap, plan.mode) {
+    match (plan.encap, plan.mode) {
         (_, plan::Mode::Vxlan) => {
             Carrier::Vxlan { vni, remcsum: plan.overlay.remcsumtx, takes_remcsum: plan.overlay.remcsumrx }
         }
@@ -190,7 +213,18 @@ fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
         (Encap::Gue, _) => Carrier::Gue { remcsum: plan.encap_remcsum },
         (Encap::Fou, _) => Carrier::Fou,
         (Encap::None, _) => Carrier::Bare,
-    };
+    }
+}
+
+/// What tells its packets from those of others on the same port.
+pub(crate) fn identity(plan: &Plan) -> encap::Config {
+    encap::Config::new(engine_mode(plan), engine_carrier(plan), plan.remote, plan.remote)
+}
+
+/// The engine's form of a plan.
+fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
+    let plan = &ready.plan;
+    let (mode, carrier) = (engine_mode(plan), engine_carrier(plan));
     let df = match (plan.mode.is_overlay(), plan.overlay.df, plan.pmtudisc) {
         (true, plan::Df::Unset, _) => Df::Unset,
         (true, plan::Df::Set, _) | (false, _, true) => Df::Set,
@@ -219,24 +253,34 @@ fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
 }
 
 /// The settings at the start, with `wishes` beside what the words say.
-pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
-    let knobs = tunnel::knobs(
-        &plan.dev,
-        outside_name(plan),
-        Some(gro_config(plan, gro::Config::default().key)),
-        plan.leaves_checksums(),
-    );
-    let preset = [(format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))];
+pub(crate) fn knobs<'a>(
+    plans: impl Iterator<Item = &'a Plan> + Clone,
+    wishes: &[(String, String)],
+) -> Result<Knobs, Error> {
+    let insides: Vec<&str> = plans.clone().map(|plan| plan.dev.as_str()).collect();
+    let Some(first) = plans.clone().next() else { return Ok(Knobs::default()) };
+    let gro = gro_config(first, insides.len(), gro::Config::default().key);
+    let remcsum = plans.clone().any(Plan::leaves_checksums);
+    let knobs = tunnel::knobs(&insides, outside_name(first), Some(gro), remcsum, BUDGET);
+    let preset: Vec<_> =
+        plans.map(|plan| (format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))).collect();
     prepare(knobs, &preset, wishes)
 }
 
+/// Tunnels of one port from which on each has room for fewer flows at a time.
+const MANY: usize = 16;
+/// That room.
+const FEW_FLOWS: usize = 32;
+
 /// How received packets are joined, where they are.
-fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
+fn gro_config(plan: &Plan, members: usize, key: hash::Key) -> gro::Config {
     let profile = match plan.profile {
         Profile::Strict => gro::Profile::Strict,
         Profile::Linux => gro::Profile::linux(),
     };
-    gro::Config { profile, key, ..gro::Config::default() }
+    let usual = gro::Config::default();
+    let max_flows = if members > MANY { FEW_FLOWS } else { usual.max_flows };
+    gro::Config { profile, key, max_flows, ..usual }
 }
 
 /// The forwarding table, where there is more than one remote to choose from, and the remotes that get what has none: the
@@ -257,45 +301,59 @@ fn forwarding(plan: &Plan, remotes: &[IpAddr], key: hash::Key) -> (Option<Fdb>, 
     (Some(Fdb::new(key, entries, ageing, &own)), flood)
 }
 
-/// Puts the tunnel together.
+/// Puts the tunnels together.
 fn assemble(
-    ready: &Ready,
-    tun: TunPort,
+    group: &Group,
+    tuns: Vec<TunPort>,
     outside: Outside,
     trace: Option<File>,
     entropy: [u8; 16],
     flows: hash::Key,
 ) -> Result<Box<dyn Pipeline>, Error> {
+    let slots = outside.slots;
+    let port: Box<dyn DataPort> = match trace {
+        None => outside.port,
+        Some(file) => Box::new(Trace::new(outside.port, io::BufWriter::new(file)).map_err(|error| {
+            Error::system("cannot start to move packets", &error, "segue doctor").why("the capture file failed")
+        })?),
+    };
+    let count = group.members.len();
+    let parts: Result<Vec<Parts>, Error> = group
+        .members
+        .iter()
+        .zip(tuns)
+        .map(|(ready, tun)| parts(ready, tun, engine_config(ready, slots, entropy), count, flows))
+        .collect();
+    let outside = tunnel::Outside {
+        name: outside_name(&group.first().plan).to_owned(),
+        port,
+        // The socket verifies what has a checksum, and its filter lets no remote checksum in that has none.
+        csum: OuterCsum::Verified,
+        budget: BUDGET,
+        pages: PAGES,
+    };
+    Ok(Box::new(Tunnel::new(outside, parts?)))
+}
+
+/// One of `count` tunnels.
+fn parts(ready: &Ready, tun: TunPort, config: encap::Config, count: usize, flows: hash::Key) -> Result<Parts, Error> {
     let plan = &ready.plan;
-    let config = engine_config(ready, outside.slots, entropy);
     let refused = |error: encap::ConfigError| {
         Error::new(crate::error::Kind::Conflict, error.to_string(), "segue tunnel --help")
             .why("no such tunnel can exist")
     };
     let encap = Encapsulator::new(config).map_err(refused)?;
     let decap = Decapsulator::new(config).map_err(refused)?;
-    let outside: Box<dyn DataPort> = match trace {
-        None => outside.port,
-        Some(file) => Box::new(Trace::new(outside.port, io::BufWriter::new(file)).map_err(|error| {
-            Error::system("cannot start to move packets", &error, "segue doctor").why("the capture file failed")
-        })?),
-    };
-    let remotes: Vec<IpAddr> = [vec![plan.remote], plan.overlay.others(plan.remote)].concat();
+    let remotes = remotes(plan);
     let (fdb, flood) = forwarding(plan, &remotes, flows);
-    Ok(Box::new(Tunnel::new(Parts {
+    Ok(Parts {
         inside_name: plan.dev.clone(),
         inside: Box::new(tun),
-        outside_name: outside_name(plan).to_owned(),
-        outside,
         encap,
         decap,
         remotes,
         fdb,
         flood,
-        // The socket verifies what has a checksum, and its filter lets no remote checksum in that has none.
-        outer_csum: OuterCsum::Verified,
-        gro: Some(gro_config(plan, flows)),
-        budget: BUDGET,
-        pages: PAGES,
-    })))
+        gro: Some(gro_config(plan, count, flows)),
+    })
 }

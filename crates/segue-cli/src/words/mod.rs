@@ -28,6 +28,8 @@ pub(crate) enum Takes {
         /// Names that stand for a number.
         or: &'static [&'static str],
     },
+    /// Two UDP ports, the first and the last of a range: two tokens.
+    Ports,
     /// A 32-bit key: a number or a dotted quad.
     Key,
     /// An IPv4 or IPv6 address.
@@ -40,6 +42,17 @@ pub(crate) enum Takes {
     Neighbour,
     /// The name of a network interface.
     Device,
+}
+
+impl Takes {
+    /// How many tokens follow the word.
+    pub(crate) fn tokens(self) -> usize {
+        match self {
+            Takes::Switch => 0,
+            Takes::Ports => 2,
+            _ => 1,
+        }
+    }
 }
 
 /// One word of the grammar.

@@ -1,6 +1,8 @@
 //! Words into values, with errors that point at the wrong one.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
+use std::sync::Arc;
 
 use super::{Takes, Word};
 use crate::error::{Error, Kind, Place, printable};
@@ -30,6 +32,8 @@ pub(crate) enum Value {
     Switch(bool),
     /// A number.
     Number(u64),
+    /// The first and the last port of a range.
+    Range(u16, u16),
     /// A name from the table, of a choice or in the place of a number.
     Name(&'static str),
     /// An address.
@@ -51,19 +55,52 @@ pub(crate) struct Given {
     at: usize,
 }
 
-/// All words of one command, checked against the table.
+/// All words of one thing, checked against the table.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     command: &'static str,
-    tokens: Vec<String>,
+    /// The words of the whole command.
+    tokens: Arc<[String]>,
+    /// Those that are its own.
+    own: Range<usize>,
     given: Vec<Given>,
 }
 
+/// Stands between the words of several things of one kind.
+pub(crate) const ALSO: &str = "also";
+
+/// Parses `tokens` by `table`, where they may be the words of several things with [`ALSO`] between them; `command` is what
+/// `try:` names.
+pub(crate) fn parse_each(
+    command: &'static str,
+    table: &'static [Word],
+    tokens: &[String],
+) -> Result<Vec<Parsed>, Error> {
+    let tokens: Arc<[String]> = tokens.into();
+    let mut each = Vec::new();
+    let mut from = 0;
+    for own in tokens.split(|token| token == ALSO) {
+        each.push(parse_range(command, table, &tokens, from..from + own.len())?);
+        from += own.len() + 1;
+    }
+    Ok(each)
+}
+
 /// Parses `tokens` by `table`; `command` is what `try:` names.
+#[cfg(test)]
 pub(crate) fn parse(command: &'static str, table: &'static [Word], tokens: &[String]) -> Result<Parsed, Error> {
-    let mut parsed = Parsed { command, tokens: tokens.to_vec(), given: Vec::new() };
-    let mut at = 0;
-    while at < tokens.len() {
+    parse_range(command, table, &tokens.into(), 0..tokens.len())
+}
+
+fn parse_range(
+    command: &'static str,
+    table: &'static [Word],
+    tokens: &Arc<[String]>,
+    own: Range<usize>,
+) -> Result<Parsed, Error> {
+    let mut parsed = Parsed { command, tokens: Arc::clone(tokens), own: own.clone(), given: Vec::new() };
+    let mut at = own.start;
+    while at < own.end {
         let Some((word, on)) = find(table, &tokens[at]) else {
             return Err(parsed.unknown(table, at));
         };
@@ -73,17 +110,21 @@ pub(crate) fn parse(command: &'static str, table: &'static [Word], tokens: &[Str
         }
         let value = match word.takes {
             Takes::Switch => Value::Switch(on),
+            Takes::Ports => match (parsed.value(word, at + 1)?, parsed.value(word, at + 2)?) {
+                (Value::Range(first, _), Value::Range(_, last)) => Value::Range(first, last),
+                (other, _) => other,
+            },
             _ => parsed.value(word, at + 1)?,
         };
         parsed.given.push(Given { word, value, at });
-        at += if word.takes == Takes::Switch { 1 } else { 2 };
+        at += 1 + word.takes.tokens();
     }
     parsed.check_conflicts()?;
     for word in table.iter().filter(|word| word.required) {
         if parsed.place_of(word.name).is_none() {
             let message = format!("`{}` is missing", word.name);
             let note = format!("add `{} {}`: {}", word.name, word.metavar, word.help);
-            return Err(parsed.error_at(Kind::Missing, message, tokens.len(), note));
+            return Err(parsed.error_at(Kind::Missing, message, own.end, note));
         }
     }
     parsed.check_needs(table)?;
@@ -106,15 +147,15 @@ impl Parsed {
         self.given.iter().find(|given| given.word.name == name).map(|given| given.at)
     }
 
-    /// An error that points at token `at`; `tokens.len()` is the place behind the last.
+    /// An error that points at token `at`; [`end`](Self::end) is the place behind the last.
     pub(crate) fn error_at(&self, kind: Kind, message: impl Into<String>, at: usize, note: impl Into<String>) -> Error {
-        let place = Place { words: self.tokens.clone(), at, note: note.into(), nearest: None };
+        let place = Place { words: self.tokens.to_vec(), at, note: note.into(), nearest: None };
         Error::new(kind, message, format!("{} --help", self.command)).at(place)
     }
 
-    /// The number of tokens, which is the place of something that is missing.
+    /// The place of something that is missing.
     pub(crate) fn end(&self) -> usize {
-        self.tokens.len()
+        self.own.end
     }
 
     fn unknown(&self, table: &[Word], at: usize) -> Error {
@@ -140,7 +181,7 @@ impl Parsed {
     }
 
     fn value(&self, word: &Word, at: usize) -> Result<Value, Error> {
-        let Some(token) = self.tokens.get(at) else {
+        let Some(token) = self.tokens.get(at).filter(|_| at < self.own.end) else {
             let message = format!("`{}` needs a value", word.name);
             return Err(self.error_at(Kind::Missing, message, at, format!("{}: {}", word.metavar, word.help)));
         };
@@ -214,6 +255,11 @@ pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
         Takes::OneOf(names) => name(names, token).map(Value::Name),
         Takes::Number { min, max, or } => number(min, max, or, token),
         Takes::Hex { max, or } => hex(max, or, token),
+        // One end of it; whoever reads the word puts both together.
+        Takes::Ports => match integer(token).and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0) {
+            Some(port) => Ok(Value::Range(port, port)),
+            None => Err(expected("1 to 65535")),
+        },
         Takes::Key => key(token)
             .map(|key| Value::Number(u64::from(key)))
             .ok_or_else(|| expected("a number to 4294967295 or a dotted quad")),
@@ -390,6 +436,24 @@ mod tests {
     }
 
     #[test]
+    fn several_things_are_parsed_each_by_itself_and_errors_point_into_the_whole_line() {
+        let line = "dev a remote ::1 also dev b remote ::2 key 7 also dev c remote ::1 key 8";
+        let each = parse_each("segue tunnel", WORDS, &tokens(line)).unwrap();
+        let keys: Vec<_> = each.iter().map(|parsed| parsed.value_of("key").cloned()).collect();
+        assert_eq!(keys, [None, Some(Value::Number(7)), Some(Value::Number(8))]);
+        assert_eq!((each[0].end(), each[1].place_of("key")), (4, Some(9)));
+        for (line, message, at) in [
+            ("dev a remote ::1 also dev b remot ::2", "unknown word `remot`", 7),
+            ("dev a remote also dev b remote ::2", "`remote` needs a value", 3),
+            ("dev a remote ::1 also", "`dev` is missing", 5),
+            ("also dev a remote ::1", "`dev` is missing", 0),
+        ] {
+            let error = parse_each("segue tunnel", WORDS, &tokens(line)).expect_err(line);
+            assert_eq!((error.message.as_str(), error.place.unwrap().at), (message, at), "{line}");
+        }
+    }
+
+    #[test]
     fn a_unique_prefix_is_refused_and_named() {
         let (message, place) = wrong("dev sg0 loc 198.18.0.2");
         assert_eq!(message, "unknown word `loc`");
@@ -428,11 +492,20 @@ mod tests {
             ("dev sixteen_bytes_xx", "a name has at most 15 bytes"),
             ("key 4294967296", "expected a number to 4294967295 or a dotted quad"),
             ("gro yes", "expected on or off"),
+            ("srcport 0 5", "expected 1 to 65535"),
         ];
         for (line, note) in cases {
             let (_, place) = wrong(line);
             assert_eq!((place.at, place.note.as_str()), (1, note), "{line}");
         }
+    }
+
+    #[test]
+    fn a_range_of_ports_is_two_tokens() {
+        let parsed = ok("dev a mode vxlan id 1 srcport 32768 61000 remote ::1");
+        assert_eq!(parsed.value_of("srcport"), Some(&Value::Range(32768, 61000)));
+        assert_eq!(wrong("srcport 5").0, "`srcport` needs a value");
+        assert_eq!(wrong("srcport 5 dev").1.at, 2);
     }
 
     #[test]

@@ -77,6 +77,14 @@ pub(crate) const WORDS: &[Word] = &[
         ..Word::PLAIN
     },
     Word {
+        name: "srcport",
+        takes: Takes::Ports,
+        metavar: "MIN MAX",
+        help: "source ports of vxlan out of these, both included",
+        needs: VXLAN,
+        ..Word::PLAIN
+    },
+    Word {
         name: "port",
         takes: PORT,
         metavar: "PORT",

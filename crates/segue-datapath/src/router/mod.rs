@@ -32,6 +32,7 @@ use crate::forward::{Forwarder, Verdict, Why};
 use crate::group::Reads;
 use crate::icmp::Limiter;
 use crate::knobs::{Dial, Knob, Knobs};
+use crate::napi::Pace;
 use crate::nat::Nat;
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::route::{Neighbours, Routes};
@@ -54,7 +55,7 @@ const ERRORS: (u32, u32) = (1000, 100);
 pub struct Parts {
     /// Both sides; the second one is the outside of a NAT.
     pub sides: [Side; 2],
-    /// Frames taken from one port in one round.
+    /// Frames taken from one port in one round: the weight that both begin with.
     pub budget: usize,
     /// Memory to receive into.
     pub pages: PagePool,
@@ -102,9 +103,9 @@ impl std::fmt::Debug for Router {
     }
 }
 
-/// The knobs that a router between ports of these names has, before it is made.
-pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2]) -> Knobs {
-    sides::knobs(names, gro, |dial| tune_groups(dial, &mut true))
+/// The knobs that a router between ports of these names has, before it is made; `budget` as in [`Parts`].
+pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> Knobs {
+    sides::knobs(names, gro, budget, |dial| tune_groups(dial, &mut true))
 }
 
 fn tune_groups(dial: &mut Dial<'_>, by_groups: &mut bool) {
@@ -137,13 +138,13 @@ impl Router {
         }
     }
 
-    /// From one end to wherever packets go.
-    fn receive(&mut self, from: usize, now: Nanos) -> io::Result<Polled> {
+    /// From one end to wherever packets go, at most `left` packets, which becomes what is left of it.
+    fn receive(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         self.transmit()?;
         if self.sides.is_blocked() {
             return Ok(Polled::Idle);
         }
-        let polled = self.sides.ends[from].port.receive(&mut self.sides.rx, self.sides.budget)?;
+        let polled = self.sides.ends[from].poll(&mut self.sides.rx, left)?;
         self.enter_joined(from);
         while let Some(packet) = self.sides.rx.packets.pop_front() {
             let Some(packet) = self.accept(from, packet, now) else { continue };
@@ -213,8 +214,9 @@ impl Pipeline for Router {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
         self.listen(now);
         self.tick(now)?;
-        let polled = [self.receive(0, now)?, self.receive(1, now)?];
-        let more = polled.iter().any(|polled| *polled != Polled::Idle);
+        let (mut turns, budget) = self.sides.begin_round();
+        let more = turns.round(budget, |from, left| self.receive(from, now, left))?;
+        self.sides.end_round(turns);
         Ok(if more && !self.sides.is_blocked() { Round::More } else { Round::Idle })
     }
 
@@ -222,6 +224,18 @@ impl Pipeline for Router {
         let blocked = self.sides.is_blocked();
         self.sides.ends.iter().for_each(|end| end.interests(blocked, wait));
         wait(Interest { fd: self.feed.fd(), read: true, write: false });
+    }
+
+    fn woken(&mut self, place: usize) {
+        self.sides.woken(place);
+    }
+
+    fn pace(&self) -> Pace {
+        self.sides.pace()
+    }
+
+    fn taken(&self) -> u64 {
+        self.sides.taken()
     }
 
     fn deadline(&self) -> Option<Nanos> {

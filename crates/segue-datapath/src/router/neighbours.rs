@@ -1,5 +1,6 @@
 //! What a router learns, from the kernel and from frames, and what waits until it has learned it.
 
+use segue::gso;
 use segue::packet::{Frag, Kind, Start, Tunnels};
 use segue::time::Nanos;
 
@@ -30,7 +31,7 @@ impl Router {
         self.forwarder.routes = tables.routes;
         self.facts = tables.ports;
         for (end, facts) in self.sides.ends.iter_mut().zip(&self.facts) {
-            end.fragment_to(facts.mtu as usize);
+            end.fragment_to(facts.mtu as usize, gso::Fragment::Router);
         }
         self.resolver.forget_permanent();
         let mut ready = Vec::new();

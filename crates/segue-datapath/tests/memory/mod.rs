@@ -30,6 +30,8 @@ pub(crate) struct Wire {
     pub(crate) waiting: VecDeque<Vec<u8>>,
     /// What was sent, headers that the port does not send left out.
     pub(crate) sent: Vec<Vec<u8>>,
+    /// The number of the peer to which each went, where there are peers.
+    pub(crate) sent_to: Vec<u16>,
     /// Units that the port takes before it is blocked; `None` takes all.
     pub(crate) room: Option<usize>,
     /// Refuse the next batch once and take no trains from there on.
@@ -115,6 +117,7 @@ impl Port for Memory {
             let mut bytes = unit.head()[skip..].to_vec();
             unit.pieces().for_each(|piece| bytes.extend_from_slice(piece));
             wire.sent.push(bytes);
+            wire.sent_to.extend(unit.outer().map(|outer| outer.to));
             taken += 1;
         }
         batch.sent(taken);

@@ -1,15 +1,14 @@
 //! `ack`: what aggregating received acknowledgements is worth to the sender (LRO of pure ACKs, 2007).
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
 
-use super::layout::{Column, count, label, median, seed, short, sibling, spread};
+use super::layout::{Column, count, flows, label, median, seed, short, sibling, spread};
+use super::pair::{Form, Pair, Tested};
 use super::{Bench, Layout, Part, Point, Sample, Site, bed, ends};
-use crate::{Cpu, End, Family, LabError, Named, Row, reach};
+use crate::{Family, LabError, Named, Row};
 
-const TAP: &str = "eth0";
 const MTU: u32 = 1500;
 /// Bytes that netperf's figures, and so the published ones, count as a KB.
 const KB: f64 = 1024.0;
@@ -86,7 +85,9 @@ pub(super) fn bench() -> Bench {
         name: "ack",
         title: "what aggregating acknowledgements is worth to the sender (S2, LRO of pure ACKs, 2007)",
         points,
-        layout: Layout { section: title, name, columns: COLUMNS, notes: NOTES },
+        link: None,
+        pinned: true,
+        layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
         facts: vec![
             ("load", format!("sendfile, {}; a receiver that acknowledges each unit", bed::CONGESTION)),
             ("wire", "the sender's card has TSO; a third host cuts the trains to frames of 1500 bytes".into()),
@@ -129,54 +130,44 @@ fn published(case: &Case) -> Named<Value> {
 }
 
 fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
-    let cpus = [Arc::new(Cpu::on_core(site.load_core, None)?), Arc::new(Cpu::on_core(site.test_core, site.quota)?)];
-    let (sender, receiver) = (bed::host("sender", &cpus[1])?, bed::host("receiver", &cpus[0])?);
-    let outside = if case.how == How::Kernel { None } else { Some(bed::host("gateway", &cpus[1])?) };
-    let at_card = outside.as_ref().unwrap_or(&sender);
-    let (card, far) = (bed::unique_name(), bed::unique_name());
-    let wire = bed::wire(
-        "wire",
-        &cpus[0],
-        MTU,
-        "on",
-        [
-            &bed::Card { host: at_card, name: &card, mtu: MTU, features: &["gro", "off"], core: site.test_core },
-            &bed::Card { host: &receiver, name: &far, mtu: MTU, features: &["gro", "off"], core: site.load_core },
-        ],
+    let pair = Pair::new(
+        site,
+        &Form {
+            tested: Tested::Sender,
+            gateway: case.how != How::Kernel,
+            mtus: (MTU, MTU),
+            rate: case.rate,
+            verified: true,
+            family: Family::V4,
+            card: &[],
+        },
     )?;
-    if let Some(rate) = case.rate {
-        bed::shape(&wire, bed::FAR, rate)?;
-    }
+    let (receiver, far) = (&pair.receiver, pair.cards[1].as_str());
     if case.receiver != Receiver::Two {
-        bed::aggregate_with_sender(&receiver, &far)?;
+        bed::aggregate_with_sender(receiver, far)?;
         if case.receiver == Receiver::Eight {
             // One frame more would be over the limit: a train closes when the next segment might not fit.
             let most = (8 * MTU).to_string();
-            receiver.run("ip", &["link", "set", "dev", &far, "gro_max_size", &most])?;
+            receiver.run("ip", &["link", "set", "dev", far, "gro_max_size", &most])?;
         }
     }
-    let _gateway = match &outside {
-        Some(outside) => {
-            let mut flags = vec!["--profile".to_owned(), "lro".to_owned()];
-            if case.how == How::Aggregated {
-                flags.push("--ack-aggregation".into());
-            }
-            Some(bed::gateway(&site.segue, (outside, &card), (&sender, TAP), &flags)?)
-        }
-        None => None,
-    };
-    bed::address(&sender, End::A, if outside.is_some() { TAP } else { &card })?;
-    bed::address(&receiver, End::B, &far)?;
-    let to = End::B.address(0, Family::V4);
-    reach((&sender, End::A.address(0, Family::V4)), (&receiver, to), Duration::from_secs(5))?;
+    let mut flags = vec!["--profile".to_owned(), "lro".to_owned()];
+    if case.how == How::Aggregated {
+        flags.push("--ack-aggregation".into());
+    }
+    let _gateway = pair.join(site, &flags)?;
 
+    let (at_card, card) = pair.tested_card();
     let read = || -> Result<_, LabError> {
-        Ok((bed::received(at_card, &card)?, bed::tcp_units(&sender)?, bed::tcp_counter(&sender, "RetransSegs")?))
+        let sender = &pair.sender;
+        Ok((bed::received(at_card, card)?, bed::tcp_units(sender)?, bed::tcp_counter(sender, "RetransSegs")?))
     };
-    let seconds = |cpu: &Cpu| cpu.seconds().map_err(|source| LabError::system("read the CPU time", source));
-    let (before, begin, cpu_before) = (read()?, Instant::now(), [seconds(&cpus[1])?, seconds(&cpus[0])?]);
-    let came = ends::run(&site.segue, &sender, (&receiver, &to.to_string()), case.flows, site.seconds)?;
-    let (after, wall, cpu_after) = (read()?, begin.elapsed().as_secs_f64(), [seconds(&cpus[1])?, seconds(&cpus[0])?]);
+    let load = (ends::Taker::Sink, case.flows, ends::CHUNK);
+    let ready = || Ok((read()?, Instant::now(), pair.cpu_seconds()?));
+    let to = pair.to().to_string();
+    let (came, (before, begin, cpu_before)) =
+        ends::run(&site.segue, &pair.sender, (receiver, &to), load, site.seconds, ready)?;
+    let (after, wall, cpu_after) = (read()?, begin.elapsed().as_secs_f64(), pair.cpu_seconds()?);
 
     let mut values = Named::default();
     values.push("gbps", came.bytes as f64 * 8e-9 / came.seconds);
@@ -192,11 +183,7 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
 }
 
 fn title(row: &Row) -> String {
-    let flows = match label(row, "flows").as_str() {
-        "1" => "1 flow".to_owned(),
-        more => format!("{more} flows"),
-    };
-    format!("receiver acknowledges {}, link {}, {flows}", label(row, "receiver"), label(row, "link"))
+    format!("receiver acknowledges {}, link {}, {}", label(row, "receiver"), label(row, "link"), flows(row))
 }
 
 fn name(row: &Row) -> String {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::link::{ethtool, wait_until_up};
-use crate::{Cpu, End, Family, Host, LabError, Process, interrupt, which};
+use crate::link::{self, ethtool, wait_until_up};
+use crate::{Cpu, End, Family, Host, LabError, Process, interrupt, sys, which};
 
 /// TCP's congestion control in every bench: what most machines have, and what does not pace.
 pub(super) const CONGESTION: &str = "cubic";
@@ -37,14 +37,20 @@ pub(super) fn program(given: &Path) -> Result<PathBuf, LabError> {
 
 /// A host whose children run on, and are counted by, `cpu`. It speaks IPv4 only, so that nothing but the load passes.
 pub(super) fn host(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
-    let mut host = Host::new(name)?;
-    host.account(cpu);
+    let host = host_with_ipv6(name, cpu)?;
     for which in ["all", "default"] {
         match host.set_sysctl(&format!("ipv6/conf/{which}/disable_ipv6"), "1") {
             Err(LabError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             other => other?,
         }
     }
+    Ok(host)
+}
+
+/// A host that speaks IPv6 too.
+pub(super) fn host_with_ipv6(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
+    let mut host = Host::new(name)?;
+    host.account(cpu);
     Ok(host)
 }
 
@@ -86,12 +92,17 @@ pub(super) fn aggregate_with_sender(host: &Host, device: &str) -> Result<(), Lab
 }
 
 /// Switches the card's GRO on, in a thread of the kernel that runs on the host's processor and counts as the host's. Without
-/// that a veth pair aggregates on the sender's processor. `None`, or why it cannot be.
+/// that a veth pair aggregates on the sender's processor. Like the interrupt that it stands for, the thread waits for no other
+/// task. `None`, or why it cannot be.
 pub(super) fn aggregate(host: &Host, device: &str) -> Result<Option<String>, LabError> {
-    ethtool(host, device, &["gro", "on"])?;
     // With GRO a veth end queues 256 frames and drops the rest, where a card has thousands and pause frames: more than that is
     // not to be on its way.
     host.set_sysctl("ipv4/tcp_rmem", RING_MEMORY)?;
+    aggregate_in_thread(host, device)
+}
+
+fn aggregate_in_thread(host: &Host, device: &str) -> Result<Option<String>, LabError> {
+    ethtool(host, device, &["gro", "on"])?;
     if write(host, &format!("/sys/class/net/{device}/threaded"), "1").is_err() {
         return Ok(Some("this kernel has no threaded NAPI, which steers GRO to a processor".into()));
     }
@@ -104,7 +115,7 @@ pub(super) fn aggregate(host: &Host, device: &str) -> Result<Option<String>, Lab
         let found = tasks_named(&prefix);
         if !found.is_empty() {
             // Before it has run for the first time it cannot be moved.
-            adopted = found.into_iter().try_for_each(|task| cpu.adopt(task));
+            adopted = found.into_iter().try_for_each(|task| cpu.adopt(task).and_then(|()| sys::run_at_once(task)));
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -156,17 +167,30 @@ pub(super) fn wire(name: &str, cpu: &Arc<Cpu>, mtu: u32, sums: &str, ends: [&Car
     Ok(host)
 }
 
+/// Has the wire take frames from the near card as a network card would: they are fetched by the wire's own processor, which
+/// looks at least each 20 us while there are some, and is not woken for each one. In a virtual machine such a wake-up
+/// costs the sender more than the frame. Only frames of cards that cut trains come this way (`tso off`).
+pub(super) fn fetch_by_wire(wire: &Host) -> Result<Option<String>, LabError> {
+    const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "20000")];
+    // Not what is asked for, but what makes a veth end fetch; nothing is joined below two frames.
+    wire.run("ip", &["link", "set", "dev", NEAR, "gro_max_size", "1500"])?;
+    for (name, value) in SETTINGS {
+        write(wire, &format!("/sys/class/net/{NEAR}/{name}"), value)?;
+    }
+    aggregate_in_thread(wire, NEAR)
+}
+
 /// The wire's device towards the near card.
 const NEAR: &str = "w0";
 /// The wire's device towards the far card.
 pub(super) const FAR: &str = "w1";
 
 /// Gives a host its address on a device: [`End::address`] of net 0.
-pub(super) fn address(host: &Host, end: End, device: &str) -> Result<(), LabError> {
-    host.run("ip", &["addr", "add", &end.prefix(0, Family::V4), "dev", device]).map(drop)
+pub(super) fn address(host: &Host, end: End, device: &str, family: Family) -> Result<(), LabError> {
+    link::address(host, end, device, 0, &[family])
 }
 
-/// Starts `segue gateway CARD tap:TAP@INSIDE` in `outside` and waits for the TAP.
+/// Starts `segue gateway CARD tap:TAP@INSIDE` in `outside`, named `bench`, and waits for the TAP.
 pub(super) fn gateway(
     program: &Path,
     (outside, card): (&Host, &str),
@@ -187,6 +211,13 @@ pub(super) fn gateway(
     // No aggregation by the kernel behind the gateway.
     ethtool(inside, tap, &["gro", "off"])?;
     Ok(process)
+}
+
+/// Seconds of each host's processor so far.
+pub(super) fn cpu_seconds(hosts: [&Host; 2]) -> Result<[f64; 2], LabError> {
+    let read = |host: &Host| host.cpu().map_or(Ok(0.0), |cpu| cpu.seconds());
+    let both = read(hosts[0]).and_then(|first| Ok([first, read(hosts[1])?]));
+    both.map_err(|source| LabError::system("read the CPU time", source))
 }
 
 /// Frames that a device has received.

@@ -1,12 +1,13 @@
-//! The two ends of a load whose receiver acknowledges as a rule says and not as its processor finds time.
+//! The two ends of a load, where iperf3 cannot be it.
 //!
+//! [`Taker::Sink`] acknowledges as a rule says and not as its processor finds time.
 //! A Linux receiver that is busy reading puts together what comes meanwhile and acknowledges it at once, so that with one
 //! processor there is an acknowledgement for each batch of frames. This one naps between looks, during which the kernel treats
 //! each unit as it comes, and throws away what it got without copying it; its window is far smaller than its memory, so that it
 //! never narrows. So each unit of two frames or more is acknowledged, else every second frame.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::bed::CONGESTION;
+use super::{datagrams, rr};
 use crate::{Host, LabError, Process, sys};
 
 /// What the receiver asks the kernel to keep, in bytes, and what it lets the sender send.
@@ -24,17 +26,28 @@ const WINDOW: i32 = 1 << 20;
 const NAP: Duration = Duration::from_millis(1);
 const PORT: u16 = 5202;
 /// What one `sendfile(2)` is asked to send.
-const CHUNK: usize = 1 << 20;
+pub(super) const CHUNK: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(15);
+/// What [`Taker::Drain`] asks one `read(2)` for.
+const BUFFER: usize = 256 << 10;
+/// Time for reading clocks between being ready and sending.
+const LEAD: Duration = Duration::from_millis(50);
 
-/// One of the ends, as a program of its own: `words` are those that `run` gives it. Returns what it prints.
+/// One of the ends, as a program of its own: `words` are those that the bench gave it. Returns what it prints at its end.
 pub fn end(words: &str) -> io::Result<String> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let words: Vec<&str> = words.split(' ').collect();
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u32>().ok()).ok_or_else(wrong);
-    let result = match (words.first(), words.get(1)) {
-        (Some(&"sink"), Some(address)) => sink(address, number(2)?)?,
-        (Some(&"source"), Some(address)) => source(address, number(2)?, Duration::from_secs(number(3)?.into()))?,
+    let seconds = |at: usize| number(at).map(|seconds| Duration::from_secs(seconds.into()));
+    let address = words.get(1).ok_or_else(wrong)?;
+    let result = match words[0] {
+        "sink" => sink(address, number(2)?)?,
+        "drain" => drain(address, number(2)?)?,
+        "source" => source(address, number(2)?, seconds(3)?, number(4)? as usize)?,
+        "datagram-sink" => datagrams::sink(address, number(2)?)?,
+        "datagram-source" => datagrams::source(address, number(2)?, seconds(3)?, number(4)? as usize)?,
+        "answer" => rr::answer(address, number(2)?)?,
+        "ask" => rr::ask(address, number(2)?, seconds(3)?)?,
         _ => return Err(wrong()),
     };
     Ok(result.to_string())
@@ -46,33 +59,89 @@ pub(super) struct Came {
     pub(super) seconds: f64,
 }
 
-/// Sends from one host to the address of another one.
-pub(super) fn run(
+/// How a load is received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taker {
+    /// Each unit is acknowledged, and nothing is copied.
+    Sink,
+    /// As most programs do it: read into memory as soon as it is there.
+    Drain,
+}
+
+/// Sends from one host to the address of another one, from a file of so many bytes, over and over. `begin` is called when all
+/// is ready.
+pub(super) fn run<T>(
     program: &Path,
     from: &Host,
     (to, address): (&Host, &str),
-    flows: u32,
+    (taker, flows, file_len): (Taker, u32, usize),
+    seconds: u32,
+    begin: impl FnOnce() -> Result<T, LabError>,
+) -> Result<(Came, T), LabError> {
+    let taker = if taker == Taker::Sink { "sink" } else { "drain" };
+    let source = format!("source {address} {flows} {seconds} {file_len}");
+    let ([_, value], begun) =
+        both(program, (from, source), (to, format!("{taker} {address} {flows}")), seconds, begin)?;
+    Ok((came(&value)?, begun))
+}
+
+/// Sends datagrams of `len` bytes from one host to the address of another one.
+pub(super) fn run_datagrams(
+    program: &Path,
+    from: &Host,
+    (to, address): (&Host, &str),
+    (flows, len): (u32, usize),
     seconds: u32,
 ) -> Result<Came, LabError> {
-    let start = |host: &Host, words: String| {
+    let source = format!("datagram-source {address} {flows} {seconds} {len}");
+    let sink = format!("datagram-sink {address} {flows}");
+    let ([_, value], ()) = both(program, (from, source), (to, sink), seconds, || Ok(()))?;
+    came(&value)
+}
+
+/// What a receiver said.
+fn came(value: &Value) -> Result<Came, LabError> {
+    let came = value["bytes"].as_u64().zip(value["seconds"].as_f64().filter(|seconds| *seconds > 0.0));
+    let (bytes, seconds) = came.ok_or_else(|| LabError::Load(format!("the receiver said {value}")))?;
+    Ok(Came { bytes, seconds })
+}
+
+/// Runs an end in each host, `far` first, and returns what `near` and `far` said. `begin` is called when both are ready; the
+/// load starts [`LEAD`] later.
+pub(super) fn both<T>(
+    program: &Path,
+    near: (&Host, String),
+    far: (&Host, String),
+    seconds: u32,
+    begin: impl FnOnce() -> Result<T, LabError>,
+) -> Result<([Value; 2], T), LabError> {
+    let start = |(host, words): (&Host, String)| -> Result<Process, LabError> {
         let mut command = host.command(program);
         command.args(["bench", "--end", &words]);
-        Process::spawn(command, b"")
+        let mut process = Process::spawn(command, b"")?;
+        process.wait_for_line("ready", PATIENCE)?;
+        Ok(process)
     };
-    let mut sink = start(to, format!("sink {address} {flows}"))?;
-    sink.wait_for_line("ready", PATIENCE)?;
-    let mut source = start(from, format!("source {address} {flows} {seconds}"))?;
-    for process in [&mut source, &mut sink] {
+    let mut far = start(far)?;
+    let mut near = start(near)?;
+    let begun = begin()?;
+    for process in [&mut near, &mut far] {
         if !process.wait(PATIENCE + Duration::from_secs(seconds.into()))?.success() {
             return Err(process.failure("failed"));
         }
     }
-    let text = sink.stdout();
-    let value: Option<Value> = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
-    let came = value.as_ref().and_then(|value| {
-        Some(Came { bytes: value["bytes"].as_u64()?, seconds: value["seconds"].as_f64().filter(|s| *s > 0.0)? })
-    });
-    came.ok_or_else(|| LabError::Load(format!("the receiver said {text:?}")))
+    let said = |process: &Process| -> Result<Value, LabError> {
+        let text = process.stdout();
+        let value = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
+        value.ok_or_else(|| LabError::Load(format!("an end of the load said {text:?}")))
+    };
+    Ok(([said(&near)?, said(&far)?], begun))
+}
+
+/// Says that all is ready, and gives the one who measures time to read its clocks.
+pub(super) fn ready() {
+    println!("ready");
+    thread::sleep(LEAD);
 }
 
 fn sink(address: &str, flows: u32) -> io::Result<Value> {
@@ -80,8 +149,8 @@ fn sink(address: &str, flows: u32) -> io::Result<Value> {
     sys::set_option(listener.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, MEMORY)?;
     println!("ready");
     let mut streams: Vec<TcpStream> = (0..flows).map(|_| Ok(listener.accept()?.0)).collect::<io::Result<_>>()?;
-    let (begin, mut bytes) = (Instant::now(), 0);
-    let mut last = begin;
+    let (mut begin, mut bytes) = (None, 0);
+    let mut last = Instant::now();
     while !streams.is_empty() {
         let mut ended = Vec::new();
         for (index, stream) in streams.iter().enumerate() {
@@ -93,6 +162,7 @@ fn sink(address: &str, flows: u32) -> io::Result<Value> {
                     Ok(len) => {
                         bytes += len as u64;
                         last = Instant::now();
+                        begin.get_or_insert(last);
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -105,13 +175,46 @@ fn sink(address: &str, flows: u32) -> io::Result<Value> {
         }
         thread::sleep(NAP);
     }
-    Ok(json!({ "bytes": bytes, "seconds": (last - begin).as_secs_f64() }))
+    Ok(json!({ "bytes": bytes, "seconds": (last - begin.unwrap_or(last)).as_secs_f64() }))
 }
 
-fn source(address: &str, flows: u32, time: Duration) -> io::Result<Value> {
+fn drain(address: &str, flows: u32) -> io::Result<Value> {
+    let listener = TcpListener::bind((address, PORT))?;
+    println!("ready");
+    let streams: Vec<TcpStream> = (0..flows).map(|_| Ok(listener.accept()?.0)).collect::<io::Result<_>>()?;
+    let read = |mut stream: TcpStream| -> io::Result<(Instant, Instant, u64)> {
+        let (mut buffer, mut bytes) = (vec![0; BUFFER], stream.read(&mut [0; 1])? as u64);
+        let begin = Instant::now();
+        loop {
+            match stream.read(&mut buffer)? {
+                0 => return Ok((begin, Instant::now(), bytes)),
+                len => bytes += len as u64,
+            }
+        }
+    };
+    let ended: Vec<(Instant, Instant, u64)> = each(streams, read)?;
+    let (begin, end) = (ended.iter().map(|end| end.0).min(), ended.iter().map(|end| end.1).max());
+    let seconds = begin.zip(end).map_or(0.0, |(begin, end)| (end - begin).as_secs_f64());
+    Ok(json!({ "bytes": ended.iter().map(|end| end.2).sum::<u64>(), "seconds": seconds }))
+}
+
+/// Does the same for each in a thread of its own.
+fn each<T: Send, R: Send>(all: Vec<T>, work: impl Fn(T) -> io::Result<R> + Sync) -> io::Result<Vec<R>> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || work(one))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))).collect()
+    })
+}
+
+fn source(address: &str, flows: u32, time: Duration, file_len: usize) -> io::Result<Value> {
     // The host's own memory file system.
     let path = format!("/run/segue/source-{}", std::process::id());
-    fs::write(&path, vec![0x5a; CHUNK])?;
+    let mut file = File::create(&path)?;
+    let chunk = vec![0x5a; CHUNK];
+    for _ in 0..file_len.div_ceil(CHUNK) {
+        file.write_all(&chunk)?;
+    }
     let senders: Vec<(TcpStream, File)> = (0..flows)
         .map(|_| {
             let stream = TcpStream::connect((address, PORT))?;
@@ -120,16 +223,15 @@ fn source(address: &str, flows: u32, time: Duration) -> io::Result<Value> {
         })
         .collect::<io::Result<_>>()?;
     fs::remove_file(&path)?;
+    ready();
     let begin = Instant::now();
-    thread::scope(|scope| {
-        let send = |(stream, file): (TcpStream, File)| -> io::Result<()> {
-            while begin.elapsed() < time {
-                sys::send_file(stream.as_fd(), file.as_fd(), CHUNK)?;
-            }
-            Ok(())
-        };
-        let threads: Vec<_> = senders.into_iter().map(|pair| scope.spawn(move || send(pair))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+    each(senders, |(stream, file)| {
+        let mut at = 0;
+        while begin.elapsed() < time {
+            at += sys::send_file(stream.as_fd(), file.as_fd(), at, CHUNK)?;
+            at = if at < file_len { at } else { 0 };
+        }
+        Ok(())
     })?;
     Ok(json!({}))
 }

@@ -13,8 +13,8 @@ pub struct Layout {
     pub(super) section: fn(&Row) -> String,
     /// The first column, 16 wide and to the left; what names the row within its section.
     pub(super) name: fn(&Row) -> String,
-    /// The others.
-    pub(super) columns: &'static [Column],
+    /// The others, of a row. Rows with different columns have headings of their own.
+    pub(super) columns: fn(&Row) -> &'static [Column],
     /// What has to be said below.
     pub(super) notes: &'static [&'static str],
 }
@@ -31,20 +31,25 @@ const NAME_WIDTH: usize = 16;
 
 impl Layout {
     pub(super) fn text(&self, table: &Table) -> String {
-        let mut text = format!("{:<NAME_WIDTH$}", "ROW");
-        for column in self.columns {
-            let _ = write!(text, " {:>width$}", column.heading, width = column.width);
-        }
-        text.push('\n');
-        let mut section = String::new();
+        let (mut text, mut section, mut headings) = (String::new(), String::new(), Vec::new());
         for row in &table.rows {
+            let columns = (self.columns)(row);
+            let of_row: Vec<&str> = columns.iter().map(|column| column.heading).collect();
+            if of_row != headings {
+                let _ = write!(text, "{:<NAME_WIDTH$}", "ROW");
+                for column in columns {
+                    let _ = write!(text, " {:>width$}", column.heading, width = column.width);
+                }
+                text.push('\n');
+                headings = of_row;
+            }
             let of_row = (self.section)(row);
             if of_row != section {
                 let _ = writeln!(text, "{of_row}");
                 section = of_row;
             }
             let mut line = format!("{:<NAME_WIDTH$}", format!("  {}", (self.name)(row)));
-            for column in self.columns {
+            for column in columns {
                 let cell = (column.cell)(table, row);
                 let _ = write!(line, " {:>width$}", cell.as_deref().unwrap_or("-"), width = column.width);
             }
@@ -98,6 +103,14 @@ pub(super) fn label(row: &Row, name: &str) -> String {
         Some(Value::String(text)) => text.clone(),
         Some(value) => value.to_string(),
         None => String::new(),
+    }
+}
+
+/// The label `flows` in words.
+pub(super) fn flows(row: &Row) -> String {
+    match label(row, "flows").as_str() {
+        "1" => "1 flow".to_owned(),
+        more => format!("{more} flows"),
     }
 }
 

@@ -1,17 +1,12 @@
 //! `lro`: what aggregating received frames is worth to the receiver (Generic Large Receive Offload, 2007).
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use super::layout::{Column, count, label, median, ratio, seed, short, sibling, spread};
+use super::layout::{Column, count, flows, label, median, ratio, seed, short, sibling, spread};
+use super::pair::{Form, Pair, Tested};
 use super::{Bench, Layout, Part, Point, Sample, Site, bed};
 use crate::load::{self, Load, Style};
-use crate::{Cpu, End, Family, LabError, Named, Proto, Row, Table, reach};
-
-/// The card of the receiving machine as its host names it behind a gateway.
-const TAP: &str = "eth0";
+use crate::{Family, LabError, Named, Proto, Row, Table};
 
 /// Who does what to the frames that arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +68,9 @@ pub(super) fn bench() -> Bench {
         name: "lro",
         title: "what aggregating received frames is worth to the receiver (S1, Linux inet_lro, 2007)",
         points,
-        layout: Layout { section: title, name, columns: COLUMNS, notes: NOTES },
+        link: None,
+        pinned: true,
+        layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
         facts: vec![
             ("load", format!("iperf3 -Z (sendfile), {}", bed::CONGESTION)),
             ("wire", "a third host cuts trains to frames; checksums verified by the card but where stated".into()),
@@ -152,56 +149,31 @@ fn published(case: &Case) -> Named<Value> {
 }
 
 fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
-    let cpus = [Arc::new(Cpu::on_core(site.load_core, None)?), Arc::new(Cpu::on_core(site.test_core, site.quota)?)];
-    let (sender, receiver) = (bed::host("sender", &cpus[0])?, bed::host("receiver", &cpus[1])?);
-    let outside = if case.how.is_segue() { Some(bed::host("gateway", &cpus[1])?) } else { None };
-    let at_card = outside.as_ref().unwrap_or(&receiver);
-    let card = bed::unique_name();
-    let wire = bed::wire(
-        "wire",
-        &cpus[0],
-        case.mtus.0,
-        if case.verified { "on" } else { "off" },
-        [
-            &bed::Card {
-                host: &sender,
-                name: "eth0",
-                mtu: case.mtus.0,
-                features: &["gro", "off"],
-                core: site.load_core,
-            },
-            &bed::Card {
-                host: at_card,
-                name: &card,
-                mtu: case.mtus.1,
-                features: &["gro", "off"],
-                core: site.test_core,
-            },
-        ],
+    let pair = Pair::new(
+        site,
+        &Form {
+            tested: Tested::Receiver,
+            gateway: case.how.is_segue(),
+            mtus: case.mtus,
+            rate: case.rate,
+            verified: case.verified,
+            family: Family::V4,
+            card: &[],
+        },
     )?;
-    if let Some(rate) = case.rate {
-        bed::shape(&wire, bed::FAR, rate)?;
-    }
-    bed::address(&sender, End::A, "eth0")?;
     if case.how == How::KernelGro
-        && let Some(why) = bed::aggregate(&receiver, &card)?
+        && let Some(why) = bed::aggregate(&pair.receiver, &pair.cards[1])?
     {
         return Ok(Sample::Skipped(why));
     }
-    let _gateway = match &outside {
-        Some(outside) => Some(bed::gateway(&site.segue, (outside, &card), (&receiver, TAP), &flags(case))?),
-        None => None,
-    };
-    bed::address(&receiver, End::B, if outside.is_some() { TAP } else { &card })?;
-    let to = End::B.address(0, Family::V4);
-    reach((&sender, End::A.address(0, Family::V4)), (&receiver, to), Duration::from_secs(5))?;
-
-    let read = || -> Result<_, LabError> { Ok((bed::received(at_card, &card)?, bed::tcp_units(&receiver)?)) };
+    let _gateway = pair.join(site, &flags(case))?;
+    let (at_card, card) = pair.tested_card();
+    let read = || -> Result<_, LabError> { Ok((bed::received(at_card, card)?, bed::tcp_units(&pair.receiver)?)) };
     let before = read()?;
     let outcome = load::run(&Load {
-        client: &sender,
-        server: &receiver,
-        to,
+        client: &pair.sender,
+        server: &pair.receiver,
+        to: pair.to(),
         proto: Proto::Tcp,
         seconds: site.seconds,
         parallel: case.flows,
@@ -239,12 +211,8 @@ fn flags(case: &Case) -> Vec<String> {
 }
 
 fn title(row: &Row) -> String {
-    let flows = match label(row, "flows").as_str() {
-        "1" => "1 flow".to_owned(),
-        more => format!("{more} flows"),
-    };
     let checksums = if label(row, "checksums") == "verified" { "" } else { ", checksums not verified by the card" };
-    format!("mtu {}, link {}, {flows}{checksums}", label(row, "mtu"), label(row, "link"))
+    format!("mtu {}, link {}, {}{checksums}", label(row, "mtu"), label(row, "link"), flows(row))
 }
 
 fn name(row: &Row) -> String {

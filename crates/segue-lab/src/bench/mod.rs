@@ -4,14 +4,24 @@
 //! measures once, and takes everything away. [`Bench::run`] measures every point once, then every point once more, so that a
 //! change of the machine's mood meets all alike, and makes a [`Table`] of medians with their spread.
 //!
-//! The parts that points are built of are in `bed`: hosts with a processor of their own, cards, wires, gateways. A new bench
+//! The parts that points are built of are in `bed`: hosts with a processor of their own, cards, wires, gateways; `pair` puts them together. A new bench
 //! is a module with a list of points and a [`Layout`], and a line in [`named`].
 
 mod ack;
 mod bed;
+mod datagrams;
 mod ends;
+mod gso;
 mod layout;
 mod lro;
+mod napi;
+mod pair;
+mod profile;
+mod rco;
+mod rr;
+mod sending;
+mod span;
+mod tunnel;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -27,7 +37,7 @@ pub use self::ends::end;
 pub use self::layout::Layout;
 
 /// Names of all benches.
-pub const NAMES: &[&str] = &["lro", "ack"];
+pub const NAMES: &[&str] = &["lro", "ack", "gso", "rco", "tunnel", "napi"];
 
 /// How to measure.
 #[derive(Debug, Clone)]
@@ -42,6 +52,8 @@ pub struct Settings {
     pub select: Select,
     /// Words: a point is measured when for one of these its labels have every word of it. Empty: what `select` says.
     pub rows: Vec<String>,
+    /// Only rows of this link, by the word that is their label.
+    pub link: Option<String>,
     /// Per cent of a processor that the host under test may use; all of it when `None`.
     pub quota: Option<u32>,
     /// The caller's word on the SIMD path that segue uses, for the table's machine part.
@@ -68,6 +80,10 @@ pub struct Bench {
     pub title: &'static str,
     /// What is measured.
     points: Vec<Point>,
+    /// The link whose rows are measured where nothing is said about rows.
+    link: Option<&'static str>,
+    /// Whether each host has a processor of its own.
+    pinned: bool,
     /// How the table is written for people.
     pub layout: Layout,
     /// What has to be known about the set-up, for the table's machine part.
@@ -110,6 +126,8 @@ enum Sample {
 #[derive(Debug)]
 struct Site {
     segue: PathBuf,
+    /// The round, from 1.
+    run: u32,
     seconds: u32,
     quota: Option<u32>,
     /// The processor of the host that makes the load.
@@ -123,6 +141,10 @@ pub fn named(name: &str) -> Result<Bench, LabError> {
     match name {
         "lro" => Ok(lro::bench()),
         "ack" => Ok(ack::bench()),
+        "rco" => Ok(rco::bench()),
+        "tunnel" => Ok(tunnel::bench()),
+        "napi" => Ok(napi::bench()),
+        "gso" => Ok(gso::bench()),
         _ => Err(LabError::Usage(format!("`{name}` is not one of {}", NAMES.join(", ")))),
     }
 }
@@ -135,17 +157,33 @@ impl Bench {
             Select::Usual => Part::Usual,
             Select::All => Part::Rest,
         };
-        let wanted = |point: &&Point| match settings.rows.is_empty() {
-            true => point.part <= widest,
-            false => settings.rows.iter().any(|words| point.has(words)),
+        let own = self.link.filter(|_| settings.rows.is_empty() && settings.select != Select::All);
+        let link = settings.link.as_deref().or(own);
+        let wanted = |point: &&Point| {
+            let chosen = match settings.rows.is_empty() {
+                true => point.part <= widest,
+                false => settings.rows.iter().any(|words| point.has(words)),
+            };
+            chosen && link.is_none_or(|link| point.labels.find("link").is_some_and(|own| own == link))
         };
         let chosen: Vec<&Point> = self.points.iter().filter(wanted).collect();
         if chosen.is_empty() {
-            let rows = settings.rows.join("`, `");
-            let known = self.words().join(" ");
-            return Err(LabError::Usage(format!("no row of bench {} has `{rows}`; the words are: {known}", self.name)));
+            let wanted: Vec<&str> = settings.rows.iter().chain(&settings.link).map(String::as_str).collect();
+            let (wanted, known) = (wanted.join("`, `"), self.words().join(" "));
+            let text = format!("no row of bench {} has `{wanted}`; the words are: {known}", self.name);
+            return Err(LabError::Usage(text));
         }
         Ok(chosen)
+    }
+
+    /// Whether rows are measured with hosts in namespaces, and not in a model.
+    pub fn has_hosts(&self) -> bool {
+        self.name != "napi"
+    }
+
+    /// Runs and seconds where nobody says how many.
+    pub fn usual(&self) -> (u32, u32) {
+        if self.has_hosts() { (5, 2) } else { (2, 1) }
     }
 
     /// Every word that a row can be chosen by.
@@ -162,7 +200,14 @@ impl Bench {
     /// How many rows there are to choose from, and how long measuring the chosen ones will take about.
     pub fn size(&self, settings: &Settings) -> Result<(usize, Duration), LabError> {
         let rows = self.chosen(settings)?.len();
-        Ok((rows, each(settings) * settings.runs * u32::try_from(rows).unwrap_or(u32::MAX)))
+        Ok((rows, self.each(settings) * settings.runs * u32::try_from(rows).unwrap_or(u32::MAX)))
+    }
+
+    /// What one measurement takes, with building and taking away.
+    fn each(&self, settings: &Settings) -> Duration {
+        let seconds = u64::from(settings.seconds) * 1000;
+        // The model is faster than what it stands for.
+        Duration::from_millis(if self.has_hosts() { seconds + 1000 } else { seconds })
     }
 
     /// Measures the chosen points and makes the table. Nothing stays behind, whatever comes out.
@@ -171,18 +216,21 @@ impl Bench {
         if let Some((name, value, most)) = limits.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
             return Err(LabError::Usage(format!("--{name} {value} is not within 1..={most}")));
         }
-        require(&["ip", "ethtool", "iperf3", "tc"])?;
+        if self.has_hosts() {
+            require(&["ip", "ethtool", "iperf3", "tc"])?;
+        }
         let chosen = self.chosen(settings)?;
-        let site = Site::new(settings)?;
+        let mut site = Site::new(settings)?;
         let mut lanes: Vec<Lane<'_>> = chosen.into_iter().map(Lane::new).collect();
         let (runs, begin) = (settings.runs, Instant::now());
         let (mut done, mut total) = (0, lanes.len() * runs as usize);
         for run in 1..=runs {
+            site.run = run;
             for lane in lanes.iter_mut().filter(|lane| lane.skipped.is_none()) {
                 interrupt::check()?;
                 let each = match u32::try_from(done) {
                     Ok(done @ 1..) => begin.elapsed() / done,
-                    _ => each(settings),
+                    _ => self.each(settings),
                 };
                 let left = |done: usize| each * u32::try_from(total.saturating_sub(done)).unwrap_or(u32::MAX);
                 let case = lane.point.name();
@@ -204,6 +252,11 @@ impl Bench {
             }
         }
         let mut table = Table::new(self.name, self.machine(settings, &site));
+        if !self.has_hosts() {
+            // Nothing of it depends on this machine.
+            table.machine.cpu_method = "prices of work in a model".into();
+            napi::prices(&site)?.into_iter().for_each(|(name, fact)| table.machine.more.push(&name, fact));
+        }
         for lane in lanes {
             match &lane.skipped {
                 Some(reason) => {
@@ -217,14 +270,13 @@ impl Bench {
 
     /// The table for people.
     pub fn text(&self, table: &Table) -> String {
-        self.layout.text(table)
+        let effects = if self.has_hosts() { String::new() } else { napi::effects(table) };
+        self.layout.text(table) + &effects
     }
 
     fn machine(&self, settings: &Settings, site: &Site) -> Machine {
-        let mut machine = match Cpu::on_core(site.test_core, None) {
-            Ok(cpu) => Machine::here(&cpu),
-            Err(_) => Machine::here(&Cpu::new()),
-        };
+        let cpu = if self.pinned { Cpu::on_core(site.test_core, None).ok() } else { None };
+        let mut machine = Machine::here(&cpu.unwrap_or_default());
         let more = &mut machine.more;
         if let Some(version) = segue_version(&site.segue) {
             more.push("segue", version);
@@ -232,8 +284,10 @@ impl Bench {
         if let Some(simd) = &settings.simd {
             more.push("simd", simd.as_str());
         }
-        more.push("load_core", site.load_core);
-        more.push("test_core", site.test_core);
+        if self.pinned {
+            more.push("load_core", site.load_core);
+            more.push("test_core", site.test_core);
+        }
         if let Some(quota) = settings.quota {
             more.push("quota_percent", quota);
         }
@@ -244,11 +298,6 @@ impl Bench {
         }
         machine
     }
-}
-
-/// What one measurement takes, with building and taking away.
-fn each(settings: &Settings) -> Duration {
-    Duration::from_millis(u64::from(settings.seconds) * 1000 + 1000)
 }
 
 fn of_point(error: LabError, case: &str) -> LabError {
@@ -321,7 +370,7 @@ impl Site {
         }
         let segue = bed::program(&settings.segue)?;
         let Settings { seconds, quota, .. } = *settings;
-        Ok(Site { segue, seconds, quota, load_core, test_core })
+        Ok(Site { segue, run: 1, seconds, quota, load_core, test_core })
     }
 }
 
@@ -331,7 +380,7 @@ mod tests {
 
     fn settings(rows: &[&str], select: Select) -> Settings {
         let rows = rows.iter().map(ToString::to_string).collect();
-        Settings { segue: "segue".into(), runs: 5, seconds: 2, select, rows, quota: None, simd: None }
+        Settings { segue: "segue".into(), runs: 5, seconds: 2, select, rows, link: None, quota: None, simd: None }
     }
 
     #[test]

@@ -43,6 +43,8 @@ use crate::usb::{self, Done, Idle, Request, Transfer, Transport};
 const LOOK: u64 = 1_000_000_000;
 /// How long to wait when the link could not be looked at, nanoseconds.
 const LINK_RETRY: u64 = 100_000_000;
+/// How long to wait where there is no memory for a transfer or the bus refused one: the next would fail as well.
+const TRANSFER_RETRY: u64 = 10_000_000;
 /// How long sending may be stuck, as in Linux.
 const TX_PATIENCE: u64 = 5_000_000_000;
 /// Bytes of an interrupt transfer.
@@ -68,6 +70,8 @@ pub struct Driver<T> {
     rx: rx::Rx,
     tx: tx::Tx,
     interrupt: Option<Transfer<Idle>>,
+    /// Until when nothing that receives is submitted.
+    rests_until: Option<Nanos>,
     /// When something is to be done about the link.
     link_work: Option<Nanos>,
     finder: Option<Finder<T>>,
@@ -132,6 +136,7 @@ impl<T: Transport> Driver<T> {
             rx,
             tx,
             interrupt: Some(Transfer::allocate(INTERRUPT_LEN)?),
+            rests_until: None,
             link_work: None,
             finder: None,
             look_at: None,
@@ -252,6 +257,7 @@ impl<T: Transport> Driver<T> {
                 }
                 self.note(done);
             }
+            self.listen();
             self.fill();
             self.kick();
         }
@@ -292,7 +298,8 @@ impl<T: Transport> Driver<T> {
             }
             Ok(_) => self.numbers.bad_interrupts += 1,
             Err(usb::Error::Gone) => self.lose(),
-            Err(_) => {}
+            Err(usb::Error::Cancelled) => {}
+            Err(error) => self.rest(error),
         }
         let cancelled = transfer.result() == Err(usb::Error::Cancelled);
         self.interrupt = Some(transfer.recycle());
@@ -303,10 +310,24 @@ impl<T: Transport> Driver<T> {
 
     /// Waits for the next interrupt.
     fn listen(&mut self) {
-        if let Some(transfer) = self.interrupt.take_if(|_| self.is_up && !self.gone) {
+        let may = self.is_up && !self.gone && !self.rests();
+        if let Some(transfer) = self.interrupt.take_if(|_| may) {
             let request = Request { endpoint: endpoint::INTERRUPT, tag: 0, len: INTERRUPT_LEN, zero_packet: false };
             self.chip.usb.submit(transfer.lend(request));
         }
+    }
+
+    /// Leaves the bus alone for a while after such an error.
+    fn rest(&mut self, error: usb::Error) {
+        self.numbers.no_memory += u64::from(error == usb::Error::Memory);
+        self.rests_until = Some(self.chip.usb.now().after(TRANSFER_RETRY));
+    }
+
+    /// Whether that while is not over.
+    fn rests(&mut self) -> bool {
+        let now = self.chip.usb.now();
+        self.rests_until.take_if(|until| *until <= now);
+        self.rests_until.is_some()
     }
 
     /// The device is gone: the link is down, and what was on its way is lost.
@@ -315,11 +336,21 @@ impl<T: Transport> Driver<T> {
             return;
         }
         self.numbers.unplugs += 1;
+        self.let_go();
         self.statistics.stop();
         self.tx.lose(&mut self.numbers);
         self.look_at = Some(self.chip.usb.now().after(LOOK));
         self.set_link(LinkState::default());
         tracing::warn!("the adapter is gone");
+    }
+
+    /// Wants nothing more of this transport.
+    fn let_go(&mut self) {
+        // The descriptor of a device that is gone is ready for ever.
+        if let Some(fd) = self.chip.usb.fd() {
+            self.set.remove(fd);
+        }
+        self.chip.usb.release();
     }
 
     fn look_for_it(&mut self) {
@@ -347,8 +378,9 @@ impl<T: Transport> Driver<T> {
             }
             Err(error) => {
                 tracing::warn!(%error, "the adapter came back and could not be set up");
-                self.gone = true;
-                self.is_up = was_up;
+                (self.gone, self.is_up) = (true, was_up);
+                // It could not be opened once more otherwise.
+                self.let_go();
             }
         }
     }
@@ -360,6 +392,8 @@ impl<T: Transport> Driver<T> {
                 .add(fd, self.chip.usb.wakes_by_writing())
                 .map_err(|_| Error::Setting("epoll refused the transport"))?;
         }
+        // What the old transport never gave back is lost as well.
+        self.numbers.tx_errors += self.tx.forget();
         self.rx = rx::Rx::new(&self.config)?;
         self.tx = tx::Tx::new(&self.config)?;
         self.interrupt = Some(Transfer::allocate(INTERRUPT_LEN)?);

@@ -9,10 +9,7 @@ use segue_port::{Counters, Drop, Extra, OffloadState, Polled, Port, RxBatch, Sen
 use crate::regs::STATISTICS;
 use crate::usb::Transport;
 
-use super::{Driver, TX_PATIENCE};
-
-/// How long to wait where there is no memory for a transfer, nanoseconds.
-const MEMORY_RETRY: u64 = 10_000_000;
+use super::{Driver, TRANSFER_RETRY, TX_PATIENCE};
 
 impl<T: Transport> Port for Driver<T> {
     fn limits(&self) -> &Limits {
@@ -108,12 +105,10 @@ impl<T: Transport> Driver<T> {
         let due = if self.gone {
             self.look_at.filter(|_| self.finder.is_some())
         } else {
-            let memory = self.tx.is_starved().then(|| now.after(MEMORY_RETRY));
+            let memory = self.tx.is_starved().then(|| now.after(TRANSFER_RETRY));
             let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
-            [self.chip.usb.deadline(), memory, stuck, self.statistics.due(), self.link_work.filter(|_| self.is_up)]
-                .into_iter()
-                .flatten()
-                .min()
+            let work = [self.statistics.due(), self.link_work, self.rests_until].map(|at| at.filter(|_| self.is_up));
+            [self.chip.usb.deadline(), memory, stuck].into_iter().chain(work).flatten().min()
         };
         self.timer.arm(due, now);
         due.is_some_and(|at| at <= now)

@@ -64,7 +64,7 @@ type Found = (Header, std::ops::Range<usize>);
 impl<T: Transport> Driver<T> {
     /// Lends every idle transfer to the chip.
     pub(super) fn fill(&mut self) {
-        if !self.is_up || self.gone || self.rx.halted {
+        if !self.is_up || self.gone || self.rx.halted || self.rests() {
             return;
         }
         while let Some(transfer) = self.rx.idle.pop() {
@@ -105,7 +105,10 @@ impl<T: Transport> Driver<T> {
                         self.numbers.rx_errors += 1;
                         self.rx.halted = true;
                     }
-                    _ => self.numbers.rx_errors += 1,
+                    _ => {
+                        self.numbers.rx_errors += 1;
+                        self.rest(error);
+                    }
                 }
             }
         }

@@ -70,6 +70,11 @@ impl Tx {
         self.lent.is_empty()
     }
 
+    /// Gives up what is on its way; how many frames.
+    pub(super) fn forget(&mut self) -> u64 {
+        self.lent.drain(..).map(|(_, frames)| u64::from(frames)).sum()
+    }
+
     /// Since when nothing that is on its way has come to its end.
     pub(super) fn stuck_since(&self, _now: Nanos) -> Option<Nanos> {
         self.since.filter(|_| !self.lent.is_empty())

@@ -386,10 +386,10 @@ impl Model {
 
     /// Takes a transfer for an endpoint; `id` is any number that no pending transfer has.
     pub fn submit(&mut self, id: u32, address: u8, wish: Wish) {
+        self.count_down();
         if self.gone {
             return self.complete(id, Err(Error::Gone));
         }
-        self.count_down();
         match (address, wish) {
             (endpoint::BULK_IN, Wish::In(len)) => self.bulk_in.pending.push_back((id, len)),
             (endpoint::BULK_OUT, Wish::Out(data, zero)) => self.bulk_out.pending.push_back((id, data, zero)),

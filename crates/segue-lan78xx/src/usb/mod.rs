@@ -284,6 +284,9 @@ pub trait Transport {
     /// See [`Error`].
     fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error>;
 
+    /// Gives the device up, so that it can be opened anew. What waits ends, or is never heard of again.
+    fn release(&mut self) {}
+
     /// The monotonic clock that all times are on.
     fn now(&self) -> Nanos;
 
@@ -335,6 +338,10 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error> {
         (**self).clear_halt(endpoint)
+    }
+
+    fn release(&mut self) {
+        (**self).release();
     }
 
     fn now(&self) -> Nanos {

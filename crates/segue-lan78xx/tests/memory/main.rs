@@ -5,12 +5,16 @@
 mod support;
 mod sys;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use segue::packet::Csum;
 use segue_lan78xx::driver::{Config, Driver, Error};
-use segue_lan78xx::usb::{self, Speed};
+use segue_lan78xx::model::Model;
+use segue_lan78xx::usb::local::{Clock, Local};
+use segue_lan78xx::usb::{self, Speed, Transport};
 use segue_port::{Port, Sent};
 use support::{Rig, chip, datagram, local};
 use sys::{LEFT, Scarce};
@@ -56,4 +60,29 @@ fn a_driver_that_allocates_as_it_goes_counts_what_it_lacks_and_goes_on() {
     assert!(rig.driver.numbers().no_memory > 1);
     assert_eq!(rig.flush(), Sent::All);
     assert_eq!(rig.arrived().len(), 1);
+}
+
+#[test]
+fn a_device_that_comes_back_while_there_is_no_memory_is_taken_once_there_is() {
+    let _guard = ONE_AT_A_TIME.lock();
+    let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
+    let looks = Rc::new(Cell::new(0));
+    let counted = looks.clone();
+    rig.driver.on_gone(Box::new(move || {
+        counted.set(counted.get() + 1);
+        let clock = Clock::Still(segue::time::Nanos(counted.get() * 10_000_000_000));
+        Some(Local::new(Model::new(chip(Speed::Super)), None, clock))
+    }));
+    rig.model().unplug();
+    rig.until(|rig| rig.driver.is_gone());
+    for (turn, left) in [0, 1, 29, 30, 39].into_iter().enumerate() {
+        rig.driver.usb().sleep(2_000_000_000);
+        with_memory_for(left, || rig.step());
+        assert!(rig.driver.is_gone() && looks.get() == turn as u64 + 1, "{left} of 40");
+    }
+    rig.driver.usb().sleep(2_000_000_000);
+    rig.until(|rig| rig.driver.link().up);
+    rig.model().receive(datagram(true, 1, 100));
+    assert_eq!(rig.frames().len(), 1);
+    assert_eq!(rig.driver.numbers().unplugs, 1);
 }

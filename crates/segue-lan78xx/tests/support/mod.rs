@@ -1,11 +1,15 @@
 //! What the tests of the driver stand on: a model in this process with a clock that stands still, and frames.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
+use std::cell::RefCell;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
 use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue_lan78xx::driver::{Config, Driver};
 use segue_lan78xx::model::{self, Model};
-use segue_lan78xx::usb::Speed;
 use segue_lan78xx::usb::local::{Clock, Local};
+use segue_lan78xx::usb::{self, Done, Lent, Setup, Speed, Transfer, Transport};
 use segue_port::{Page, Port, RxBatch, Sent, TxBatch};
 use segue_testkit::build::{Ethernet, Ip, L4, Tcp, V4, V6};
 use segue_testkit::flow::Sender;
@@ -110,12 +114,7 @@ impl Rig {
 
     /// A packet of these bytes of a frame.
     pub fn packet(&mut self, frame: &[u8], csum: Csum) -> Box<Packet<Page>> {
-        let mut page = self.rx.pages.take().unwrap();
-        page.bytes_mut()[..frame.len()].copy_from_slice(frame);
-        let mut packet = self.rx.pool.take();
-        packet.load(Frag::all(page.freeze(frame.len())), Start::Ethernet, &Tunnels::NONE);
-        packet.offload.unit = Unit::Whole(csum);
-        packet
+        load(&mut self.rx, frame, csum)
     }
 
     /// A TCP train of a frame whose checksum field is primed.
@@ -125,6 +124,16 @@ impl Rig {
             Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind: GsoKind::Tcp, size, fixed_ids: 0 } };
         packet
     }
+}
+
+/// A packet of these bytes of a frame, in the pages and boxes of a batch.
+pub fn load(rx: &mut RxBatch, frame: &[u8], csum: Csum) -> Box<Packet<Page>> {
+    let mut page = rx.pages.take().unwrap();
+    page.bytes_mut()[..frame.len()].copy_from_slice(frame);
+    let mut packet = rx.pool.take();
+    packet.load(Frag::all(page.freeze(frame.len())), Start::Ethernet, &Tunnels::NONE);
+    packet.offload.unit = Unit::Whole(csum);
+    packet
 }
 
 pub fn bytes(packet: &Packet<Page>) -> Vec<u8> {
@@ -171,4 +180,96 @@ pub fn unpadded(frame: &[u8]) -> Vec<u8> {
         _ => 40 + usize::from(u16::from_be_bytes([frame[18], frame[19]])),
     };
     frame[..14 + len].to_vec()
+}
+
+/// What can be done to a device's answers.
+pub trait Meddler {
+    /// Before a control request.
+    fn before(&mut self, model: &mut Model, setup: Setup) -> Result<(), usb::Error> {
+        let _ = (model, setup);
+        Ok(())
+    }
+    /// With the answer to one; returns its length.
+    fn answer(&mut self, bytes: &mut [u8], len: usize) -> Result<usize, usb::Error> {
+        let _ = bytes;
+        Ok(len)
+    }
+    /// With a transfer that is to be submitted.
+    fn submit(&mut self, transfer: &Transfer<Lent>) -> Result<(), usb::Error> {
+        let _ = transfer;
+        Ok(())
+    }
+}
+
+impl Meddler for () {}
+
+/// A model that the test keeps a hand on, and somebody between it and the driver.
+pub struct Meddled<M> {
+    pub local: Rc<RefCell<Local>>,
+    pub meddler: M,
+    refused: Vec<Transfer<Done>>,
+}
+
+impl<M> Meddled<M> {
+    pub fn new(local: Local, meddler: M) -> Meddled<M> {
+        Meddled { local: Rc::new(RefCell::new(local)), meddler, refused: Vec::new() }
+    }
+}
+
+impl<M: Meddler> Transport for Meddled<M> {
+    fn identity(&self) -> (u16, u16) {
+        self.local.borrow().identity()
+    }
+
+    fn speed(&self) -> Speed {
+        self.local.borrow().speed()
+    }
+
+    fn control_in(&mut self, setup: Setup, into: &mut [u8]) -> Result<usize, usb::Error> {
+        let mut local = self.local.borrow_mut();
+        self.meddler.before(&mut local.model, setup)?;
+        let len = local.control_in(setup, into)?;
+        self.meddler.answer(into, len)
+    }
+
+    fn control_out(&mut self, setup: Setup, data: &[u8]) -> Result<(), usb::Error> {
+        let mut local = self.local.borrow_mut();
+        self.meddler.before(&mut local.model, setup)?;
+        local.control_out(setup, data)
+    }
+
+    fn submit(&mut self, transfer: Transfer<Lent>) {
+        match self.meddler.submit(&transfer) {
+            Ok(()) => self.local.borrow_mut().submit(transfer),
+            Err(error) => self.refused.push(transfer.complete(Err(error))),
+        }
+    }
+
+    fn reap(&mut self) -> Option<Transfer<Done>> {
+        self.refused.pop().or_else(|| self.local.borrow_mut().reap())
+    }
+
+    fn cancel(&mut self, endpoint: u8) {
+        self.local.borrow_mut().cancel(endpoint);
+    }
+
+    fn clear_halt(&mut self, endpoint: u8) -> Result<(), usb::Error> {
+        self.local.borrow_mut().clear_halt(endpoint)
+    }
+
+    fn now(&self) -> segue::time::Nanos {
+        self.local.borrow().now()
+    }
+
+    fn sleep(&mut self, nanos: u64) {
+        self.local.borrow_mut().sleep(nanos);
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn deadline(&self) -> Option<segue::time::Nanos> {
+        self.local.borrow().deadline()
+    }
 }

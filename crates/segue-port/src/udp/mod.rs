@@ -11,14 +11,17 @@ mod send;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 pub use raw::{RawConfig, RawPort};
 use segue::gso::Limits;
+use segue::wire::protocol;
 
 use crate::batch::{RxBatch, TxBatch};
 use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
@@ -85,6 +88,8 @@ impl UdpConfig {
 pub enum Source {
     /// [`AUTO_SLOTS`] ports that the kernel chooses.
     Auto,
+    /// At most [`AUTO_SLOTS`] ports from the first to the last of these, spread over them; those in use are left out.
+    Range(u16, u16),
     /// One port. It may be the one received on.
     Fixed(u16),
 }
@@ -178,6 +183,9 @@ pub struct UdpPort {
     config: UdpConfig,
     /// Every peer, the configuration's first.
     peers: Vec<SocketAddr>,
+    /// Where the sending sockets are not connected: one for each peer's address that is, and sends nothing. It is asked for
+    /// the MTU of the way.
+    askers: HashMap<IpAddr, OwnedFd>,
     rx: OwnedFd,
     /// Of a raw port: whether what it receives begins with an IPv4 header.
     strips: bool,
@@ -237,6 +245,7 @@ impl UdpPort {
             Source::Auto => {
                 (0..AUTO_SLOTS).map(|_| sending_socket(&config, 0, is_single)).collect::<Result<Vec<_>, _>>()?
             }
+            Source::Range(first, last) => sockets_between(&config, first..=last, is_single)?,
             Source::Fixed(port) if port == listen.port() => vec![shared_socket(&config, &rx, listen)?],
             Source::Fixed(port) => vec![sending_socket(&config, port, is_single)?],
         };
@@ -252,9 +261,12 @@ impl UdpPort {
             max_pieces: MAX_IOV - 1,
             ..Limits::NONE
         };
+        let names_peers = slots.iter().all(|slot| slot.names_peer);
+        let askers = if names_peers { askers(&config, &peers) } else { HashMap::new() };
         Ok(UdpPort {
             config,
             peers,
+            askers,
             rx,
             strips: false,
             listen,
@@ -319,19 +331,24 @@ impl Port for UdpPort {
         &self.counters
     }
 
-    fn path_mtu(&self) -> Option<usize> {
-        // Each socket learns it by what itself has sent; one that is not connected does not say.
+    fn path_mtu(&self, to: u16) -> Option<usize> {
         let (level, name) = match self.config.peer.is_ipv4() {
             true => (libc::IPPROTO_IP, libc::IP_MTU),
             false => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
         };
-        let ask = |slot: &Slot| usize::try_from(sys::option(slot.fd.as_fd(), level, name).ok()?).ok();
-        self.slots.iter().filter(|slot| !slot.names_peer).filter_map(ask).min()
+        let ask = |fd: BorrowedFd<'_>| usize::try_from(sys::option(fd, level, name).ok()?).ok();
+        if let Some(asker) = self.askers.get(&self.peers.get(usize::from(to))?.ip()) {
+            // Only what a socket sends itself has it notice that the way has become another.
+            sys::renew_route(asker.as_fd()).ok()?;
+            return ask(asker.as_fd());
+        }
+        // Each socket learns it by what itself has sent; one that is not connected does not say.
+        self.slots.iter().filter(|slot| !slot.names_peer).filter_map(|slot| ask(slot.fd.as_fd())).min()
     }
 
-    fn path(&self, slot: u16) -> Option<Path> {
+    fn path(&self, slot: u16, to: u16) -> Option<Path> {
         let source = self.slots[usize::from(slot) % self.slots.len()].source;
-        Some(Path { source, peer: self.config.peer, listen: self.listen })
+        Some(Path { source, peer: *self.peers.get(usize::from(to))?, listen: self.listen, protocol: protocol::UDP })
     }
 }
 
@@ -450,6 +467,43 @@ fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> Result<Slot
     }
     let source = name_of(&fd)?;
     Ok(Slot { fd, source, names_peer: !connected, df: true })
+}
+
+/// A connected socket for each address; a peer to which there is no way has none.
+fn askers(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
+    let mut made = HashMap::new();
+    for ip in peers.iter().map(SocketAddr::ip) {
+        // Nothing is sent, so that any port will do.
+        let peer = SocketAddr::new(ip, 9);
+        if !made.contains_key(&ip)
+            && let Ok(slot) = sending_socket(&UdpConfig { peer, ..*config }, 0, true)
+        {
+            made.insert(ip, slot.fd);
+        }
+    }
+    made
+}
+
+/// Sockets on ports of `range`, as far apart as they can be.
+fn sockets_between(config: &UdpConfig, range: RangeInclusive<u16>, connected: bool) -> Result<Vec<Slot>, OpenError> {
+    let most = usize::from(AUTO_SLOTS).min(range.len());
+    let mut made = Vec::new();
+    let mut last = OpenError::Call("bind", io::Error::from_raw_os_error(libc::EINVAL));
+    for part in 0..most {
+        // Every port belongs to one of the parts, so that a port in use is stepped over at most once.
+        let ports = range.len() * part / most..range.len() * (part + 1) / most;
+        for port in ports.filter_map(|at| range.clone().nth(at)) {
+            match sending_socket(config, port, connected) {
+                Ok(slot) => {
+                    made.push(slot);
+                    break;
+                }
+                Err(error @ OpenError::InUse(_)) => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    if made.is_empty() { Err(last) } else { Ok(made) }
 }
 
 /// The receiving socket as the sending one. It is not connected, because it has to hear others than the peer.

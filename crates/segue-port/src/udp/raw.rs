@@ -9,6 +9,7 @@
 //! and IPv6 in IP on the way in, and a sender on the same host leaves checksums unfinished
 //! ([`Config::unfinished`](segue::encap::Config::unfinished)).
 
+use std::collections::HashMap;
 use std::io;
 use std::mem::swap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,8 +18,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use segue::gso::Limits;
 
 use super::{
-    Carries, Checksum, OpenError, Slot, Source, UdpConfig, UdpOffloads, UdpPort, bind, call, filter, prepare_sending,
-    receive, send, set_buffer,
+    Carries, Checksum, OpenError, Slot, Source, UdpConfig, UdpOffloads, UdpPort, askers, bind, call, filter,
+    prepare_sending, receive, send, set_buffer,
 };
 use crate::batch::{RxBatch, TxBatch};
 use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
@@ -47,6 +48,8 @@ pub struct RawConfig {
 #[derive(Debug)]
 pub struct RawPort {
     port: UdpPort,
+    /// At least one: there is a socket for each.
+    protocols: &'static [u8],
     /// The second receiving socket, and how many packets it has lost.
     other: Option<(OwnedFd, u32)>,
     /// Readable when one of both is.
@@ -59,10 +62,20 @@ impl RawPort {
     /// # Errors
     /// See [`OpenError`]; without CAP_NET_RAW it is that of `socket`.
     pub fn open(config: &RawConfig) -> Result<RawPort, OpenError> {
-        if config.local.is_ipv4() != config.peer.is_ipv4() {
+        RawPort::open_to(config, &[])
+    }
+
+    /// As [`RawPort::open`], with more peers, in the way of [`UdpPort::open_to`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_to(config: &RawConfig, others: &[IpAddr]) -> Result<RawPort, OpenError> {
+        let peers: Vec<SocketAddr> =
+            [&[config.peer], others].concat().into_iter().map(|peer| SocketAddr::new(peer, 0)).collect();
+        if peers.iter().any(|peer| config.local.is_ipv4() != peer.is_ipv4()) {
             return Err(OpenError::Families);
         }
-        let (peer, listen) = (SocketAddr::new(config.peer, 0), SocketAddr::new(config.local, 0));
+        let listen = SocketAddr::new(config.local, 0);
         let as_udp = UdpConfig {
             source: Source::Auto,
             tos: config.tos,
@@ -71,13 +84,13 @@ impl RawPort {
             carries: Carries::Other,
             offloads: if config.batches { UdpOffloads::All } else { UdpOffloads::None },
             buffer_len: config.buffer_len,
-            ..UdpConfig::new(config.local, 0, peer)
+            ..UdpConfig::new(config.local, 0, peers[0])
         };
         let mut receiving = Vec::new();
         let mut slots = Vec::new();
         for &protocol in config.protocols {
             receiving.push(receiving_socket(&as_udp, protocol)?);
-            slots.push(sending_socket(&as_udp, protocol)?);
+            slots.push(sending_socket(&as_udp, protocol, others.is_empty())?);
         }
         let mut receiving = receiving.into_iter();
         let rx = receiving.next().ok_or_else(|| call("socket")(io::Error::from_raw_os_error(libc::EINVAL)))?;
@@ -90,7 +103,8 @@ impl RawPort {
             Limits { max_bytes: 65_535, max_segs: 1, max_udp_segs: 1, max_pieces: MAX_IOV - 1, ..Limits::NONE };
         let port = UdpPort {
             config: as_udp,
-            peers: vec![peer],
+            askers: if others.is_empty() { HashMap::new() } else { askers(&as_udp, &peers) },
+            peers,
             rx,
             strips: config.local.is_ipv4(),
             listen,
@@ -108,7 +122,7 @@ impl RawPort {
             #[cfg(test)]
             inject: None,
         };
-        Ok(RawPort { port, other: other.map(|fd| (fd, 0)), either })
+        Ok(RawPort { port, protocols: config.protocols, other: other.map(|fd| (fd, 0)), either })
     }
 }
 
@@ -150,12 +164,13 @@ impl Port for RawPort {
         &self.port.counters
     }
 
-    fn path_mtu(&self) -> Option<usize> {
-        self.port.path_mtu()
+    fn path_mtu(&self, to: u16) -> Option<usize> {
+        self.port.path_mtu(to)
     }
 
-    fn path(&self, slot: u16) -> Option<Path> {
-        self.port.path(slot)
+    fn path(&self, slot: u16, to: u16) -> Option<Path> {
+        let protocol = self.protocols.get(usize::from(slot) % self.protocols.len())?;
+        Some(Path { protocol: *protocol, ..self.port.path(slot, to)? })
     }
 }
 
@@ -180,13 +195,15 @@ fn receiving_socket(config: &UdpConfig, protocol: u8) -> Result<OwnedFd, OpenErr
     Ok(fd)
 }
 
-fn sending_socket(config: &UdpConfig, protocol: u8) -> Result<Slot, OpenError> {
+fn sending_socket(config: &UdpConfig, protocol: u8, connected: bool) -> Result<Slot, OpenError> {
     let fd = sys::raw_socket(config.local, protocol).map_err(call("socket"))?;
     // It would get a copy of everything that the other one receives.
     sys::attach_filter(fd.as_fd(), &filter::NOTHING).map_err(call("SO_ATTACH_FILTER"))?;
     prepare_sending(config, &fd)?;
     let source = SocketAddr::new(config.local, 0);
     bind(&fd, source)?;
-    sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
-    Ok(Slot { fd, source, names_peer: false, df: true })
+    if connected {
+        sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
+    }
+    Ok(Slot { fd, source, names_peer: !connected, df: true })
 }

@@ -110,7 +110,7 @@ fn mixed_datagrams_arrive_in_order_with_their_bytes_and_tos_over_both_families()
         for (seed, (got, burst)) in seen.iter().enumerate() {
             assert_eq!(got[..4], GUE);
             assert_eq!(got[4..], bytes(lens[seed] - 1, seed), "{ip}: datagram {seed}");
-            assert_eq!((burst.tos, burst.peer), (0x8a, tx.path(0).unwrap().source));
+            assert_eq!((burst.tos, burst.peer), (0x8a, tx.path(0, 0).unwrap().source));
         }
         let datagram_lens: Vec<usize> = lens.iter().map(|len| len + 3).collect();
         let most_bytes = if ip.is_ipv4() { 65_507 } else { 65_527 };
@@ -173,7 +173,7 @@ fn slots_have_ports_of_their_own_and_each_keeps_its_order() {
     let seen = collect(&mut rx, &mut into, 96);
     assert_eq!(seen.len(), 96);
     for slot in 0..16u16 {
-        let source = tx.path(slot).unwrap().source;
+        let source = tx.path(slot, 0).unwrap().source;
         let ours: Vec<&Vec<u8>> = seen.iter().filter(|(_, burst)| burst.peer == source).map(|(got, _)| got).collect();
         let seeds = (0..96u16).filter(|seed| seed * 5 % 16 == slot);
         let expected: Vec<Vec<u8>> = seeds.map(|seed| [&GUE[..], &bytes(500, seed.into())].concat()).collect();
@@ -433,7 +433,7 @@ fn the_receiving_port_can_be_the_sending_one() {
         config.port = probe;
         config.source = Source::Fixed(probe);
     });
-    assert_eq!(near.path(0).unwrap().source, near.listen());
+    assert_eq!(near.path(0, 0).unwrap().source, near.listen());
     let (mut pages, mut batch, mut into) = (PagePool::new(8), TxBatch::new(), RxBatch::new(8));
     batch.push(packet(&mut pages, &GUE, &bytes(10, 1), outer(0, 0)), near.limits()).unwrap();
     send_all(&mut near, &mut batch);
@@ -447,7 +447,7 @@ fn the_receiving_port_can_be_the_sending_one() {
 fn sending_sockets_keep_nothing_that_is_sent_to_them() {
     let far = receiver(V4, |_| {});
     let near = sender(&far, |config| config.source = Source::Fixed(0));
-    let source = near.path(0).unwrap().source;
+    let source = near.path(0, 0).unwrap().source;
     let peer = UdpSocket::from(far.rx.try_clone().unwrap());
     peer.send_to(b"unasked", source).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -534,4 +534,32 @@ fn after_warm_up_nothing_is_allocated() {
         round(large);
     }
     assert_eq!(crate::sys::allocations::count() - before, 0);
+}
+
+#[test]
+fn source_ports_of_a_range_are_spread_over_it_and_step_over_those_in_use() {
+    let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let far = UdpSocket::bind((ip, 0)).unwrap();
+    let open = |first, last| {
+        let mut config = UdpConfig::new(ip, 0, far.local_addr().unwrap());
+        config.source = Source::Range(first, last);
+        UdpPort::open(config)
+    };
+    let ports = |port: &UdpPort| -> Vec<u16> {
+        (0..port.slots()).map(|slot| port.path(slot, 0).unwrap().source.port()).collect()
+    };
+    // Others on this host may have any port for a moment: one of the ranges is free of them.
+    let ranges = (0..50).map(|at| 20_000 + at * 200);
+    let free = |first: &u16| {
+        open(*first, *first + 159).is_ok_and(|port| {
+            let found = ports(&port);
+            found.len() == 16 && found.iter().zip(0..).all(|(port, part)| *port == first + part * 10)
+        })
+    };
+    let first = ranges.into_iter().find(free).expect("16 ports, each the first of its part");
+    let taken = UdpSocket::bind((ip, first + 10)).unwrap();
+    assert_eq!(ports(&open(first, first + 159).unwrap())[1], first + 11);
+    assert_eq!(ports(&open(first, first + 2).unwrap()), [first, first + 1, first + 2]);
+    assert!(matches!(open(first + 10, first + 10), Err(OpenError::InUse(_))));
+    drop(taken);
 }

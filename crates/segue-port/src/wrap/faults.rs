@@ -8,7 +8,7 @@ use segue::packet::{Csum, Frag, Packet, Unit};
 
 use crate::batch::{Burst, RxBatch, TxBatch};
 use crate::page::{Page, PagePool};
-use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
+use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 
 /// How often each fault happens: once in so many datagrams or packets on average; 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -269,7 +269,15 @@ impl<P: Port> Port for Faults<P> {
         self.inner.counters()
     }
 
-    fn path(&self, slot: u16) -> Option<Path> {
-        self.inner.path(slot)
+    fn path_mtu(&self, to: u16) -> Option<usize> {
+        self.inner.path_mtu(to)
+    }
+
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        self.inner.extras(put);
+    }
+
+    fn path(&self, slot: u16, to: u16) -> Option<Path> {
+        self.inner.path(slot, to)
     }
 }

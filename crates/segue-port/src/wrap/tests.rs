@@ -8,12 +8,13 @@ use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
 use segue::gso::Limits;
 use segue::packet::{Csum, Frag, Outer, Packet, Pool, Unit};
+use segue::wire::protocol;
 
 use super::*;
 use crate::batch::{Burst, RxBatch, TxBatch};
 use crate::lab::{self, Fill, bytes};
 use crate::page::{Page, PagePool};
-use crate::port::{Counters, OffloadState, Polled, Port, Sent};
+use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 use crate::udp::{Source, UdpConfig, UdpPort};
 
 /// A port that delivers what it was given and takes everything.
@@ -64,6 +65,20 @@ impl Port for Scripted {
 
     fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    fn path_mtu(&self, to: u16) -> Option<usize> {
+        Some(1321 + usize::from(to))
+    }
+
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        put(Extra::Drop, "lost_elsewhere", 7);
+    }
+
+    fn path(&self, _slot: u16, to: u16) -> Option<Path> {
+        let address = |last| SocketAddr::new(Ipv4Addr::new(198, 18, 0, last).into(), 0);
+        let peer = address(2 + u8::try_from(to).unwrap());
+        Some(Path { source: address(1), peer, listen: address(1), protocol: protocol::GRE })
     }
 }
 
@@ -191,6 +206,54 @@ fn a_trace_has_every_packet_that_crossed_once() {
 }
 
 #[test]
+fn what_a_port_knows_is_known_through_every_wrapper() {
+    fn knows(port: &dyn Port) {
+        assert_eq!(port.path_mtu(2), Some(1323));
+        assert_eq!(port.path(0, 3).unwrap().peer.to_string(), "198.18.0.5:0");
+        let mut extras = Vec::new();
+        port.extras(&mut |_, key, value| extras.push((key, value)));
+        assert_eq!(extras, [("lost_elsewhere", 7)]);
+    }
+    knows(&Trace::new(Scripted::new(), Vec::new()).unwrap());
+    knows(&Faults::new(Scripted::new(), Odds::default(), 1));
+    knows(&(Box::new(Scripted::new()) as Box<dyn Port>));
+}
+
+#[test]
+fn a_trace_of_a_raw_socket_has_no_udp_and_names_each_peer() {
+    let mut inner = Scripted::new();
+    let mut pages = PagePool::new(8);
+    let page = |pages: &mut PagePool, seed| {
+        let mut page = pages.take().unwrap();
+        page.bytes_mut()[..90].copy_from_slice(&bytes(90, seed));
+        page.freeze(90)
+    };
+    let peer = inner.path(0, 1).unwrap().peer;
+    inner.bursts.push_back(Burst { page: page(&mut pages, 9), segment_len: 90, peer, local: None, tos: 3, ttl: None });
+    let (mut batch, mut into) = (TxBatch::new(), RxBatch::new(8));
+    let mut port = Trace::new(inner, Vec::new()).unwrap();
+    port.receive(&mut into, 8).unwrap();
+    for to in 0..2 {
+        let mut packet = Box::new(Packet::default());
+        packet.head.set(&[0xee; 24]);
+        packet.payload.push(Frag::all(page(&mut pages, usize::from(to))));
+        packet.outer = Some(Outer { slot: 0, to, tos: 0, ttl: 9, df: true, skip: 20 });
+        batch.push(packet, port.limits()).unwrap();
+    }
+    while port.transmit(&mut batch).unwrap() != Sent::All {
+        batch.recycle(&mut Pool::new(0));
+    }
+    let records = records(&port.into_inner().1);
+    let ends = [(3, 1, 0), (1, 2, 4), (1, 3, 4)];
+    for (record, (source, target, gre)) in records.iter().zip(ends) {
+        assert_eq!((record[9], record[15], record[19], record.len()), (47, source, target, 20 + gre + 90));
+        assert_eq!(lab::sum16(&[&record[..20]]), 0xffff);
+    }
+    assert_eq!(records.len(), ends.len());
+    assert_eq!((&records[1][20..24], &records[1][24..]), (&[0xee; 4][..], &bytes(90, 0)[..]));
+}
+
+#[test]
 fn a_trace_of_datagrams_has_good_outer_headers() {
     for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
         let mut config = UdpConfig::new(ip, 0, SocketAddr::new(ip, 9));
@@ -215,7 +278,7 @@ fn a_trace_of_datagrams_has_good_outer_headers() {
             rx.receive(&mut into, 8).unwrap();
         }
         let (port, sent) = tx.into_inner();
-        let source = port.path(2).unwrap().source.port();
+        let source = port.path(2, 0).unwrap().source.port();
         let (port, received) = rx.into_inner();
         let listen = port.listen().port();
         for file in [records(&sent), records(&received)] {

@@ -13,7 +13,7 @@ use segue::gso::Limits;
 use segue::wire::protocol;
 
 use crate::batch::{Burst, RxBatch, TxBatch, TxUnit};
-use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
+use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 
 /// Longest record: the largest packet with outer headers in front.
 const SNAPLEN: u32 = 131_072;
@@ -23,8 +23,8 @@ const UDP_LEN: usize = 8;
 /// A port that writes what crosses it to a capture file of raw IP packets (link type 101).
 ///
 /// What a packet port carries is written as it is: trains whole, and owed checksums still owed. What a datagram port
-/// carries gets outer IP and UDP headers, made up from its addresses, with a computed UDP checksum; so a trace of a port
-/// with zero checksums looks as if it had them. Units that the inner port dropped are in the trace too.
+/// carries gets outer IP and, but for a raw socket, UDP headers, made up from its addresses, with a computed UDP checksum; so
+/// a trace of a port with zero checksums looks as if it had them. Units that the inner port dropped are in the trace too.
 #[derive(Debug)]
 pub struct Trace<P, W: Write> {
     inner: P,
@@ -38,6 +38,7 @@ pub struct Trace<P, W: Write> {
 struct Outside {
     source: SocketAddr,
     target: SocketAddr,
+    protocol: u8,
     tos: u8,
     ttl: u8,
     df: bool,
@@ -71,13 +72,14 @@ impl<P: Port, W: Write> Trace<P, W> {
 
     fn write_unit(&mut self, unit: &TxUnit<'_>) -> io::Result<()> {
         self.record.clear();
-        let path = unit.outer().and_then(|outer| Some((outer, self.inner.path(outer.slot)?)));
+        let path = unit.outer().and_then(|outer| Some((outer, self.inner.path(outer.slot, outer.to)?)));
         let Some((outer, path)) = path else {
             self.record.extend_from_slice(unit.head());
             unit.pieces().for_each(|piece| self.record.extend_from_slice(piece));
             return self.write();
         };
-        let outside = Outside { source: path.source, target: path.peer, tos: outer.tos, ttl: outer.ttl, df: outer.df };
+        let Path { source, peer: target, protocol, .. } = path;
+        let outside = Outside { source, target, protocol, tos: outer.tos, ttl: outer.ttl, df: outer.df };
         let head = unit.head().get(usize::from(outer.skip)..).unwrap_or(&[]);
         wrap(&mut self.record, outside, std::iter::once(head).chain(unit.pieces()));
         self.write()
@@ -87,9 +89,16 @@ impl<P: Port, W: Write> Trace<P, W> {
         let target = SocketAddr::new(burst.local.unwrap_or(path.listen.ip()), path.listen.port());
         for datagram in burst.datagrams() {
             self.record.clear();
-            let outside =
-                Outside { source: burst.peer, target, tos: burst.tos, ttl: burst.ttl.unwrap_or(64), df: false };
-            wrap(&mut self.record, outside, std::iter::once(datagram.as_ref()));
+            let bytes = datagram.as_ref();
+            // A port with a socket for each says it by the first nibble of what they carry.
+            let protocol = match (path.protocol, bytes.first().map_or(0, |byte| byte >> 4)) {
+                (protocol::IPV4 | protocol::IPV6, 4) => protocol::IPV4,
+                (protocol::IPV4 | protocol::IPV6, 6) => protocol::IPV6,
+                (other, _) => other,
+            };
+            let (tos, ttl) = (burst.tos, burst.ttl.unwrap_or(64));
+            let outside = Outside { source: burst.peer, target, protocol, tos, ttl, df: false };
+            wrap(&mut self.record, outside, std::iter::once(bytes));
             self.write()?;
         }
         Ok(())
@@ -103,48 +112,60 @@ fn into_io(error: PcapError) -> io::Error {
     }
 }
 
-/// Appends an IP packet with a UDP datagram of `pieces` to `record`.
+/// Makes `record` an IP packet of `pieces`, in a UDP datagram where the protocol is that.
 fn wrap<'a>(record: &mut Vec<u8>, outside: Outside, pieces: impl Iterator<Item = &'a [u8]>) {
     let ip_len = if outside.source.is_ipv4() { 20 } else { 40 };
-    record.resize(ip_len + UDP_LEN, 0);
+    let udp_len = if outside.protocol == protocol::UDP { UDP_LEN } else { 0 };
+    record.clear();
+    record.resize(ip_len + udp_len, 0);
     pieces.for_each(|piece| record.extend_from_slice(piece));
-    let udp_len = record.len() - ip_len;
-    // A datagram that a socket sent or received has a length that fits.
-    let length = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
+    let len = record.len() - ip_len;
     let pseudo = match (outside.source.ip(), outside.target.ip()) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {
             record[0] = 0x45;
             record[1] = outside.tos;
-            record[2..4].copy_from_slice(&length(ip_len + udp_len));
+            record[2..4].copy_from_slice(&length(ip_len + len));
             record[6] = if outside.df { 0x40 } else { 0 };
             record[8] = outside.ttl;
-            record[9] = protocol::UDP;
+            record[9] = outside.protocol;
             record[12..16].copy_from_slice(&source.octets());
             record[16..20].copy_from_slice(&target.octets());
             let field = Field::complete(Sum::of(&record[..ip_len])).value();
             record[10..12].copy_from_slice(&field.to_be_bytes());
-            pseudo_v4(source.octets(), target.octets(), protocol::UDP, udp_len)
+            pseudo_v4(source.octets(), target.octets(), protocol::UDP, len)
         }
         (IpAddr::V6(source), IpAddr::V6(target)) => {
             record[0] = 0x60 | outside.tos >> 4;
             record[1] = outside.tos << 4;
-            record[4..6].copy_from_slice(&length(udp_len));
-            record[6] = protocol::UDP;
+            record[4..6].copy_from_slice(&length(len));
+            record[6] = outside.protocol;
             record[7] = outside.ttl;
             record[8..24].copy_from_slice(&source.octets());
             record[24..40].copy_from_slice(&target.octets());
-            pseudo_v6(source.octets(), target.octets(), protocol::UDP, udp_len)
+            pseudo_v6(source.octets(), target.octets(), protocol::UDP, len)
         }
         // A port has one family.
         _ => return record.clear(),
     };
-    let udp = &mut record[ip_len..];
+    if udp_len > 0 {
+        finish_udp(&mut record[ip_len..], &outside, pseudo);
+    }
+}
+
+/// The UDP header at the start of `udp`.
+fn finish_udp(udp: &mut [u8], outside: &Outside, pseudo: Sum) {
     udp[0..2].copy_from_slice(&outside.source.port().to_be_bytes());
     udp[2..4].copy_from_slice(&outside.target.port().to_be_bytes());
-    udp[4..6].copy_from_slice(&length(udp_len));
+    let len = length(udp.len());
+    udp[4..6].copy_from_slice(&len);
     let mut sum = pseudo;
     sum.add(udp);
     udp[6..8].copy_from_slice(&Field::complete_udp(sum).value().to_be_bytes());
+}
+
+/// A datagram that a socket sent or received has a length that fits.
+fn length(len: usize) -> [u8; 2] {
+    u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
 }
 
 impl<P: Port, W: Write> Port for Trace<P, W> {
@@ -174,7 +195,7 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
             packet.payload.pieces(0..packet.payload.len()).for_each(|piece| self.record.extend_from_slice(piece));
             self.write()?;
         }
-        if let Some(path) = self.inner.path(0) {
+        if let Some(path) = self.inner.path(0, 0) {
             for burst in into.bursts.iter().skip(bursts) {
                 self.write_burst(burst, path)?;
             }
@@ -205,7 +226,15 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         self.inner.counters()
     }
 
-    fn path(&self, slot: u16) -> Option<Path> {
-        self.inner.path(slot)
+    fn path_mtu(&self, to: u16) -> Option<usize> {
+        self.inner.path_mtu(to)
+    }
+
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        self.inner.extras(put);
+    }
+
+    fn path(&self, slot: u16, to: u16) -> Option<Path> {
+        self.inner.path(slot, to)
     }
 }

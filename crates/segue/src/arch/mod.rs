@@ -6,6 +6,8 @@
 //!
 //! This directory is the only place of the crate where `unsafe` may be written.
 
+#[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+mod neon;
 pub(crate) mod scalar;
 // Targets without SSE2 (`x86_64-unknown-none`) are kernels that do not save vector registers.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -23,6 +25,8 @@ pub(crate) struct Kernel(Set);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Set {
     Scalar,
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+    Neon,
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     X86(x86::Set),
 }
@@ -31,6 +35,8 @@ impl Kernel {
     pub(crate) fn name(self) -> &'static str {
         match self.0 {
             Set::Scalar => "scalar",
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Set::Neon => "neon",
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Set::X86(set) => set.name(),
         }
@@ -41,6 +47,8 @@ impl Kernel {
     pub(crate) fn sum(self, bytes: &[u8]) -> u64 {
         match self.0 {
             Set::Scalar => scalar::sum(bytes),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Set::Neon => neon::sum(bytes),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Set::X86(set) => set.sum(bytes),
         }
@@ -54,6 +62,8 @@ impl Kernel {
     pub(crate) fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
         match self.0 {
             Set::Scalar => scalar::copy(dst, src),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Set::Neon => neon::copy(dst, src),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Set::X86(set) => set.copy(dst, src),
         }
@@ -71,6 +81,9 @@ impl Kernel {
     ) -> bool {
         match self.0 {
             Set::Scalar => scalar::differ(a, b, mask),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            // The compiler makes vectors of it.
+            Set::Neon => scalar::differ(a, b, mask),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Set::X86(set) => set.differ(a, b, mask, len),
         }
@@ -84,12 +97,29 @@ pub(crate) fn chosen() -> Kernel {
     if let Some(set) = x86::chosen() {
         return Kernel(Set::X86(set));
     }
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+    return Kernel(Set::Neon);
+    #[cfg(not(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little")))]
     Kernel(Set::Scalar)
+}
+
+/// Makes [`chosen`] give this one from now on.
+pub(crate) fn choose(kernel: Kernel) {
+    match kernel.0 {
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+        Set::X86(set) => x86::choose(Some(set)),
+        Set::Scalar => {
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            x86::choose(None);
+        }
+    }
 }
 
 /// Every implementation this CPU can run, the slowest (scalar) first.
 pub(crate) fn available() -> impl Iterator<Item = Kernel> {
     let scalar = core::iter::once(Kernel(Set::Scalar));
+    #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+    let scalar = scalar.chain(core::iter::once(Kernel(Set::Neon)));
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     let scalar = scalar.chain(x86::available().map(|set| Kernel(Set::X86(set))));
     scalar

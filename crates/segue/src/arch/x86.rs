@@ -87,14 +87,10 @@ impl Set {
 /// between two first callers is harmless.
 #[inline]
 pub(super) fn chosen() -> Option<Set> {
-    const NONE: u8 = 0x80;
-    /// 0 until the first call, then the `Kind` or `NONE`.
-    static CHOICE: AtomicU8 = AtomicU8::new(0);
-
     #[cold]
-    fn choose() -> Option<Set> {
+    fn fastest() -> Option<Set> {
         let best = available().last();
-        CHOICE.store(best.map_or(NONE, |set| set.0 as u8), Ordering::Relaxed);
+        choose(best);
         best
     }
 
@@ -103,9 +99,18 @@ pub(super) fn chosen() -> Option<Set> {
         2 => Some(Set(Kind::Avx512)),
         1 => Some(Set(Kind::Avx2)),
         NONE => None,
-        _ => choose(),
+        _ => fastest(),
     }
 }
+
+/// Makes [`chosen`] give this set from now on, or none.
+pub(super) fn choose(set: Option<Set>) {
+    CHOICE.store(set.map_or(NONE, |set| set.0 as u8), Ordering::Relaxed);
+}
+
+/// What [`chosen`] gives: a `Kind` or [`NONE`], and 0 until the first call.
+static CHOICE: AtomicU8 = AtomicU8::new(0);
+const NONE: u8 = 0x80;
 
 /// Every vector set this CPU can run, the fastest last.
 pub(super) fn available() -> impl Iterator<Item = Set> {

@@ -42,6 +42,12 @@ impl Implementation {
         self.0.name()
     }
 
+    /// Makes this the one in use, in the whole process, in place of the fastest. For measurements; best done at the start,
+    /// since what runs meanwhile may use either.
+    pub fn choose(self) {
+        arch::choose(self.0);
+    }
+
     /// What [`Sum::of`] computes, without its shortcut for short inputs.
     pub fn sum(self, bytes: &[u8]) -> Sum {
         Sum::from_plain(self.0.sum(bytes), bytes.len())

@@ -6,13 +6,13 @@ mod sys;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use segue::time::Nanos;
 
-pub use sys::IOCTLS;
+pub use sys::{IOCTLS, OPENING_IOCTLS};
 
 use crate::regs::{Chip, endpoint};
 use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
@@ -91,6 +91,21 @@ fn from_io(error: &io::Error) -> Error {
     error.raw_os_error().map_or(Error::Protocol, error_of)
 }
 
+/// Opens an adapter and takes it from the kernel's driver. Closing the descriptor does not give it back; [`Usbfs`] does.
+///
+/// # Errors
+/// Where the file cannot be opened for writing, or another program has the interface.
+pub fn take(adapter: &Adapter) -> io::Result<(OwnedFd, Speed)> {
+    let file = OpenOptions::new().read(true).write(true).open(&adapter.path)?;
+    sys::claim(&file)?;
+    let speed = match sys::speed(&file)? {
+        ..=2 => Speed::Full,
+        3 | 4 => Speed::High,
+        _ => Speed::Super,
+    };
+    Ok((file.into(), speed))
+}
+
 /// An adapter at this machine, taken from the kernel's driver until this value goes.
 #[derive(Debug)]
 pub struct Usbfs {
@@ -108,14 +123,14 @@ impl Usbfs {
     /// # Errors
     /// Where the file cannot be opened for writing, or another program has the interface.
     pub fn open(adapter: &Adapter) -> io::Result<Usbfs> {
-        let file = OpenOptions::new().read(true).write(true).open(&adapter.path)?;
-        sys::claim(&file)?;
-        let speed = match sys::speed(&file)? {
-            ..=2 => Speed::Full,
-            3 | 4 => Speed::High,
-            _ => Speed::Super,
-        };
-        Ok(Usbfs { file, identity: adapter.identity, speed, next: 0, pending: BTreeMap::new(), done: VecDeque::new() })
+        let (fd, speed) = take(adapter)?;
+        Ok(Usbfs::of(fd, adapter.identity, speed))
+    }
+
+    /// An adapter that [`take`] took, in another process perhaps.
+    pub fn of(fd: OwnedFd, identity: (u16, u16), speed: Speed) -> Usbfs {
+        let (pending, done) = (BTreeMap::new(), VecDeque::new());
+        Usbfs { file: File::from(fd), identity, speed, next: 0, pending, done }
     }
 
     fn collect(&mut self) {
@@ -196,6 +211,10 @@ impl Transport for Usbfs {
 
     fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error> {
         sys::clear_halt(&self.file, endpoint).map_err(|error| from_io(&error))
+    }
+
+    fn release(&mut self) {
+        sys::release(&self.file);
     }
 
     fn now(&self) -> Nanos {

@@ -76,6 +76,9 @@ const SPEED: u64 = code(NONE, 31, 0);
 /// Every ioctl that is used while the device is in use.
 pub const IOCTLS: [u64; 7] = [CONTROL, SUBMIT, DISCARD, REAP_NOW, RELEASE, INNER, CLEAR_HALT];
 
+/// Those of opening it.
+pub const OPENING_IOCTLS: [u64; 2] = [DISCONNECT_CLAIM, SPEED];
+
 fn call<A>(file: &File, number: u64, argument: *mut A) -> io::Result<c_int> {
     // SAFETY: every caller passes the structure that the number stands for, or null where there is none, and it outlives
     // the call.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -149,9 +149,22 @@ impl Client {
         let mut bytes = [0; RECORD_LEN];
         stream.read_exact(&mut bytes)?;
         let record = Record::parse(&bytes).ok_or(ImportError::Protocol)?;
-        let speed = record.usb_speed().ok_or(ImportError::Speed(record.speed))?;
         stream.set_nonblocking(true)?;
-        let mut client = Client {
+        let mut client = Client::of(stream, record)?;
+        // Nobody on the other side configures the device for us.
+        const SET_CONFIGURATION: u8 = 9;
+        let setup = Setup { request_type: 0, request: SET_CONFIGURATION, value: 1, index: 0, length: 0 };
+        client.control_out(setup, &[]).map_err(|_| ImportError::Protocol)?;
+        Ok(client)
+    }
+
+    /// A device that was imported and not used yet, by another process perhaps; see [`Client::into_parts`].
+    ///
+    /// # Errors
+    /// [`ImportError::Speed`].
+    pub fn of(stream: TcpStream, record: Record) -> Result<Client, ImportError> {
+        let speed = record.usb_speed().ok_or(ImportError::Speed(record.speed))?;
+        Ok(Client {
             stream,
             record,
             speed,
@@ -162,12 +175,12 @@ impl Client {
             answer: None,
             input: Vec::new(),
             gone: false,
-        };
-        // Nobody on the other side configures the device for us.
-        const SET_CONFIGURATION: u8 = 9;
-        let setup = Setup { request_type: 0, request: SET_CONFIGURATION, value: 1, index: 0, length: 0 };
-        client.control_out(setup, &[]).map_err(|_| ImportError::Protocol)?;
-        Ok(client)
+        })
+    }
+
+    /// The connection and what the device is, for another process. Only while nothing was submitted.
+    pub fn into_parts(self) -> (TcpStream, Record) {
+        (self.stream, self.record)
     }
 
     fn number(&mut self) -> u32 {
@@ -404,6 +417,12 @@ impl Transport for Client {
         const CLEAR_FEATURE: u8 = 1;
         let index = u16::from(endpoint);
         self.control_out(Setup { request_type: 2, request: CLEAR_FEATURE, value: 0, index, length: 0 }, &[])
+    }
+
+    fn release(&mut self) {
+        // One that is closed already cannot be closed.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        self.lose();
     }
 
     fn now(&self) -> Nanos {

@@ -10,4 +10,4 @@ mod wire;
 
 pub use client::{Client, ImportError, list};
 pub use session::{Exported, Phase, Session};
-pub use wire::{PORT, Record};
+pub use wire::{PORT, RECORD_LEN, Record};

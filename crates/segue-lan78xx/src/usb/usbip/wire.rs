@@ -11,7 +11,7 @@ pub(super) const OP_LEN: usize = 8;
 /// Bytes of a bus id.
 pub(super) const BUS_ID_LEN: usize = 32;
 /// Bytes of a device's record.
-pub(super) const RECORD_LEN: usize = 312;
+pub const RECORD_LEN: usize = 312;
 /// Bytes of the header of every message about a transfer.
 pub(super) const HEADER_LEN: usize = 48;
 
@@ -152,7 +152,8 @@ impl Record {
         }
     }
 
-    pub(super) fn emit(&self, to: &mut Vec<u8>) {
+    /// Appends its [`RECORD_LEN`] bytes.
+    pub fn emit(&self, to: &mut Vec<u8>) {
         let start = to.len();
         to.extend_from_slice(format!("/sys/devices/segue/usb{}/{}", self.bus, self.bus_id).as_bytes());
         to.resize(start + 256, 0);
@@ -168,7 +169,8 @@ impl Record {
         to.extend([1, 1, self.interfaces]);
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Option<Record> {
+    /// Reads them.
+    pub fn parse(bytes: &[u8]) -> Option<Record> {
         let bytes = bytes.get(..RECORD_LEN)?;
         let name = &bytes[256..288];
         let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());

@@ -1,0 +1,44 @@
+//! The sandbox of a process that opens a device again for one that moves packets and can open nothing any more.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{AccessFs, BitFlags};
+
+use super::filter::{self, Purpose};
+use super::{other_user, restrict};
+use crate::sys;
+
+/// What such a process may still reach.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reach<'a> {
+    /// Folders whose files it may read.
+    pub(crate) read: &'a [&'a str],
+    /// Folders whose devices it may open and use. Its user stays what it is then: device files belong to users.
+    pub(crate) devices: &'a [&'a str],
+    /// What it may ask of them.
+    pub(crate) ioctls: &'a [u64],
+    /// The TCP port that it may connect to.
+    pub(crate) tcp_port: Option<u16>,
+}
+
+/// Gives up everything else. Only while the process has one thread; one that cannot be confined must end.
+pub(crate) fn confine(reach: &Reach<'_>) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
+    sys::drop_bounding_set();
+    if let Some(user) = other_user().filter(|_| reach.devices.is_empty()) {
+        sys::become_user(user.uid, user.gid).map_err(text)?;
+    }
+    sys::drop_capabilities().map_err(text)?;
+    sys::no_new_privs().map_err(text)?;
+    let reads = AccessFs::ReadFile | AccessFs::ReadDir;
+    let uses = reads | AccessFs::WriteFile | AccessFs::IoctlDev;
+    let folders: Vec<(PathBuf, BitFlags<AccessFs>)> = (reach.read.iter().map(|path| (path, reads)))
+        .chain(reach.devices.iter().map(|path| (path, uses)))
+        // A machine without USB at the moment has no such folders.
+        .filter(|(path, _)| Path::new(path).exists())
+        .map(|(path, access)| (PathBuf::from(path), access))
+        .collect();
+    // Without Landlock the user's own rights are the limit.
+    let _ = restrict(&folders, reach.tcp_port);
+    filter::apply(Purpose::Opening, reach.ioctls)
+}

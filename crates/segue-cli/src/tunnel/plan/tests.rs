@@ -1,0 +1,119 @@
+use super::*;
+use crate::error::Error;
+use crate::words::parse::parse;
+use crate::words::tunnel::WORDS;
+
+fn made(line: &str) -> Result<Plan, Error> {
+    let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    plan(&parse("segue tunnel", WORDS, &tokens)?, None, &[])
+}
+
+fn ok(line: &str) -> Plan {
+    made(line).unwrap_or_else(|error| panic!("{line}: {}", error.text()))
+}
+
+fn mtu_cost(line: &str) -> u32 {
+    ok(line).overhead().iter().map(|part| part.bytes).sum()
+}
+
+#[test]
+fn defaults_are_the_documented_ones() {
+    let plan = ok("dev sg0 remote 198.18.0.2 encap gue");
+    assert_eq!((plan.mode, plan.dport, plan.port, plan.sport), (Mode::Gre, 6080, 6080, Choice::Auto));
+    assert_eq!((plan.encap_csum, plan.encap_remcsum, plan.pmtudisc), (true, false, true));
+    assert_eq!((plan.ttl, plan.tos, plan.mtu), (Choice::Inherit, Choice::Fixed(0), Choice::Auto));
+    assert_eq!((plan.gro, plan.gso, plan.profile, plan.workers), (true, true, Profile::Strict, 1));
+    assert_eq!(plan.gre, Some(Gre::default()));
+    assert!(plan.notes().is_empty());
+}
+
+#[test]
+fn vxlan_and_geneve_start_as_in_linux() {
+    let vxlan = ok("dev sg0 remote 198.18.0.2 mode vxlan id 42");
+    assert_eq!((vxlan.encap, vxlan.dport, vxlan.port, vxlan.ttl), (Encap::None, 8472, 8472, Choice::Fixed(64)));
+    assert!(vxlan.encap_csum && vxlan.overlay.learning && !vxlan.overlay.remcsumrx);
+    assert_eq!((vxlan.overlay.id, vxlan.overlay.ageing, vxlan.overlay.df), (Some(42), 300, Df::Unset));
+    assert!(vxlan.notes()[0].contains("dstport 4789"));
+    let geneve = ok("dev sg0 remote 198.18.0.2 mode geneve vni 42 noudpcsum");
+    assert_eq!((geneve.dport, geneve.encap_csum), (6081, false));
+    let over6 = ok("dev sg0 remote ::1 mode vxlan id 1 dstport 4789 udp6zerocsumtx udp6zerocsumrx");
+    assert_eq!((over6.dport, over6.encap_csum, over6.overlay.udp6zerocsumrx), (4789, false, true));
+}
+
+#[test]
+fn headers_add_up_as_linux_counts_them() {
+    let base = "dev sg0 remote 198.18.0.2";
+    assert_eq!(mtu_cost(&format!("{base} mode ipip encap gue encap-remcsum")), 40);
+    assert_eq!(mtu_cost(&format!("{base} mode ipip encap fou encap-dport 5555")), 28);
+    assert_eq!(mtu_cost(&format!("{base} mode gre key 1 encap gue encap-remcsum")), 48);
+    assert_eq!(mtu_cost(&format!("{base} mode gre key 1 csum seq encap gue")), 48);
+    assert_eq!(mtu_cost(&format!("{base} mode gre ikey 1 icsum iseq encap gue")), 36);
+    assert_eq!(mtu_cost("dev sg0 remote 2001:db8::2 mode sit encap gue"), 52);
+    assert_eq!(mtu_cost(&format!("{base} mode ipip")), 20);
+    assert_eq!(mtu_cost(&format!("{base} mode gretap key 1")), 42);
+    assert_eq!(mtu_cost(&format!("{base} mode vxlan id 1")), 50);
+    assert_eq!(mtu_cost("dev sg0 remote 2001:db8::2 mode geneve id 1"), 70);
+}
+
+#[test]
+fn what_cannot_work_is_refused_as_used_wrongly() {
+    let base = "dev sg0 remote 198.18.0.2";
+    let cases = [
+        (format!("{base} encap gue noencap-csum encap-remcsum"), "`noencap-csum` does not go with `encap-remcsum`"),
+        (format!("{base} encap none encap-dport 5"), "`encap-dport` does not go with `encap none`"),
+        (format!("{base} encap none encap-remcsum"), "`encap-remcsum` does not go with `encap none`"),
+        (format!("{base} mode vxlan"), "`mode vxlan` needs `id`"),
+        (format!("{base} mode vxlan id 1 srcport 9 8"), "`srcport 9 8` is no range"),
+        (format!("{base} mode vxlan id 1 srcport 8 9 encap-sport 7"), "`encap-sport` does not go with `srcport`"),
+        (format!("{base} encap gue srcport 8 9"), "`srcport` does not go with `mode gre`"),
+        (format!("{base} mode geneve id 1 encap gue"), "`encap gue` does not go with `mode geneve`"),
+        (format!("{base} mode geneve id 1 remcsumtx"), "`remcsumtx` does not go with `mode geneve`"),
+        (format!("{base} mode vxlan id 1 noudpcsum remcsumtx"), "`noudpcsum` does not go with `remcsumtx`"),
+        (
+            "dev sg0 remote ::1 mode vxlan id 1 udp6zerocsumtx remcsumtx".to_owned(),
+            "`udp6zerocsumtx` does not go with `remcsumtx`",
+        ),
+        (format!("{base} mode vxlan id 1 fdb 02:00:00:00:00:01,::1"), "`::1` cannot be a remote beside 198.18.0.2"),
+        (format!("{base} mode ip6gretap"), "`mode ip6gretap` needs an IPv6 remote"),
+        (format!("{base} mode gretap id 1"), "`id` does not go with `mode gretap`"),
+        (format!("{base} encap fou"), "`encap fou` needs `encap-dport`"),
+        (format!("{base} encap fou encap-dport 5 encap-remcsum"), "`encap-remcsum` does not go with `encap fou`"),
+        (format!("{base} encap gue mode ip6gre"), "`mode ip6gre` needs an IPv6 remote"),
+        (format!("{base} encap gue mode sit addr 198.19.0.1/30"), "`mode sit` carries only IPv6"),
+        (format!("{base} encap gue mode ipip addr 2001:db8::1/64"), "`mode ipip` carries only IPv4"),
+        (
+            format!("{base} encap gue local 2001:db8::1"),
+            "`local 2001:db8::1` and `remote 198.18.0.2` are of two families",
+        ),
+        (format!("{base} encap gue local 198.18.0.2"), "`local` and `remote` are both 198.18.0.2"),
+        (format!("{base} encap gue mtu 1200 addr 2001:db8::1/64"), "`mtu 1200` is too small for an IPv6 address"),
+        (format!("{base} encap gue workers 2"), "`workers 2` is not available yet"),
+        ("dev sg0 remote 224.0.0.1 encap gue".to_owned(), "`224.0.0.1` cannot be the other end of a tunnel"),
+    ];
+    for (line, message) in cases {
+        let error = made(&line).expect_err(&line);
+        assert_eq!((error.message.as_str(), error.kind.exit_code()), (message, 2), "{line}");
+        assert!(!error.hint.is_empty());
+    }
+}
+
+#[test]
+fn one_direction_overrides_nothing_of_the_other() {
+    let gre = ok("dev a remote ::1 encap gue okey 7 icsum oseq").gre.unwrap();
+    assert_eq!(gre, Gre { okey: Some(7), icsum: true, oseq: true, ..Gre::default() });
+    let both = ok("dev a remote ::1 encap gue key 9 csum seq").gre.unwrap();
+    assert_eq!(both, Gre { ikey: Some(9), okey: Some(9), icsum: true, ocsum: true, iseq: true, oseq: true });
+}
+
+#[test]
+fn every_word_of_the_table_is_a_key_of_the_plans_json() {
+    let json = serde_json::to_value(ok("dev a remote ::1 encap gue")).unwrap();
+    for word in WORDS {
+        let key = word.name.replace('-', "_");
+        let direction = matches!(key.as_str(), "key" | "csum" | "seq" | "ikey" | "okey")
+            || key.ends_with("seq")
+            || matches!(key.as_str(), "icsum" | "ocsum");
+        let found = json.get(&key).is_some() || (direction && json.get("gre").is_some());
+        assert!(found, "{key} is not in {json}");
+    }
+}

@@ -1,0 +1,334 @@
+//! From words to a plan: everything that can be wrong without asking the system is found here.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
+use super::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
+use crate::error::{Error, Kind};
+use crate::words::parse::{Parsed, Prefix, Value};
+
+/// GUE's registered UDP port.
+const GUE_PORT: u16 = 6080;
+/// Geneve's registered UDP port.
+const GENEVE_PORT: u16 = 6081;
+/// Time to live of VXLAN and Geneve where none is said, as Linux has it.
+const BRIDGE_TTL: u8 = 64;
+
+/// Turns words into a plan.
+pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
+    let Some(remote) = address(parsed, "remote") else {
+        // The table has `remote` as required; the parser has refused a line without it.
+        return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
+    };
+    let mode = mode(parsed, remote)?;
+    let encap = encap(parsed, mode)?;
+    let local = local(parsed, remote)?;
+    check_remote(parsed, remote)?;
+    let dport = dport(parsed, mode, encap)?;
+    let overlay = overlay(parsed, mode, remote)?;
+    let encap_csum = switch(parsed, "encap-csum", true) && !(remote.is_ipv6() && overlay.udp6zerocsumtx);
+    let encap_remcsum = switch(parsed, "encap-remcsum", false);
+    if (encap_remcsum || overlay.remcsumtx) && !encap_csum {
+        let at = parsed.place_of("encap-csum").or(parsed.place_of("udp6zerocsumtx")).unwrap_or(parsed.end());
+        let message = match (mode, overlay.udp6zerocsumtx && remote.is_ipv6()) {
+            (Mode::Vxlan, true) => "`udp6zerocsumtx` does not go with `remcsumtx`",
+            (Mode::Vxlan, false) => "`noudpcsum` does not go with `remcsumtx`",
+            _ => "`noencap-csum` does not go with `encap-remcsum`",
+        };
+        return Err(parsed
+            .error_at(Kind::Conflict, message, at, "leave one of the two out")
+            .why("the outer checksum is then the only protection of the payload"));
+    }
+    let mtu = match parsed.value_of("mtu") {
+        Some(Value::Number(mtu)) => Choice::Fixed(u32::try_from(*mtu).unwrap_or(u32::MAX)),
+        _ => Choice::Auto,
+    };
+    let workers = small(parsed, "workers").unwrap_or(1);
+    if workers > 1 {
+        let at = parsed.place_of("workers").unwrap_or(parsed.end()) + 1;
+        let message = format!("`workers {workers}` is not available yet");
+        return Err(parsed.error_at(Kind::NotAvailable, message, at, "this version has 1 worker"));
+    }
+    let plan = Plan {
+        dev: match parsed.value_of("dev") {
+            Some(Value::Device(name)) => name.clone(),
+            _ => return Err(parsed.error_at(Kind::Missing, "`dev` is missing", parsed.end(), "add `dev NAME`")),
+        },
+        mode,
+        remote,
+        local,
+        encap,
+        dport,
+        sport: small(parsed, "encap-sport").map_or(Choice::Auto, Choice::Fixed),
+        srcport: srcport(parsed)?,
+        port: small(parsed, "port").unwrap_or(dport),
+        encap_csum,
+        encap_remcsum,
+        addr: addresses(parsed, mode, mtu)?,
+        mtu,
+        ttl: octet(parsed, "ttl", if mode.is_overlay() { Choice::Fixed(BRIDGE_TTL) } else { Choice::Inherit }),
+        tos: octet(parsed, "tos", Choice::Fixed(0)),
+        pmtudisc: switch(parsed, "pmtudisc", true),
+        gre: matches!(mode, Mode::Gre | Mode::Gretap).then(|| gre(parsed)),
+        overlay,
+        gro: named(parsed, "gro") != Some("off"),
+        gso: named(parsed, "gso") != Some("off"),
+        profile: if named(parsed, "profile") == Some("linux") { Profile::Linux } else { Profile::Strict },
+        workers,
+        trace,
+        set: set.to_vec(),
+    };
+    Ok(plan)
+}
+
+fn encap(parsed: &Parsed, mode: Mode) -> Result<Encap, Error> {
+    let encap = match named(parsed, "encap") {
+        Some("gue") => Encap::Gue,
+        Some("fou") => Encap::Fou,
+        _ => Encap::None,
+    };
+    let at = parsed.place_of("encap").map_or(parsed.end(), |at| at + 1);
+    if encap != Encap::None && mode.is_overlay() {
+        let message = format!("`encap {}` does not go with `mode {}`", encap.name(), mode.name());
+        return Err(parsed.error_at(Kind::Conflict, message, at, "it brings its own UDP header: leave `encap` out"));
+    }
+    let wants_udp = ["encap-dport", "encap-sport", "port"].into_iter().find(|word| parsed.place_of(word).is_some());
+    if let (Some(word), Encap::None, false) = (wants_udp, encap, mode.is_overlay()) {
+        let at = parsed.place_of(word).unwrap_or(parsed.end());
+        let message = format!("`{word}` does not go with `encap none`");
+        return Err(parsed.error_at(Kind::Conflict, message, at, "it needs `encap gue or fou`"));
+    }
+    Ok(encap)
+}
+
+fn overlay(parsed: &Parsed, mode: Mode, remote: IpAddr) -> Result<Overlay, Error> {
+    let number = |name, default| match parsed.value_of(name) {
+        Some(Value::Number(number)) => u32::try_from(*number).unwrap_or(default),
+        _ => default,
+    };
+    let id = match parsed.value_of("id") {
+        Some(Value::Number(id)) => u32::try_from(*id).ok(),
+        _ => None,
+    };
+    if id.is_none() && mode.is_overlay() {
+        let message = format!("`mode {}` needs `id`", mode.name());
+        return Err(parsed.error_at(Kind::Missing, message, parsed.end(), "add `id 42`, the same at both ends"));
+    }
+    let mut fdb = Vec::new();
+    for (value, at) in parsed.values_of("fdb") {
+        let Value::Neighbour(mac, who) = value else { continue };
+        if who.is_ipv4() != remote.is_ipv4() || who.is_unspecified() || who.is_multicast() {
+            let message = format!("`{who}` cannot be a remote beside {remote}");
+            let note = format!("expected an {} unicast address", family(remote));
+            return Err(parsed.error_at(Kind::Conflict, message, at, note));
+        }
+        if mac[0] & 1 == 1 {
+            let message = "a group has no remote of its own".to_owned();
+            return Err(parsed.error_at(Kind::Conflict, message, at, "00:00:00:00:00:00 adds one for all groups"));
+        }
+        fdb.push(Neighbour { mac: *mac, remote: *who });
+    }
+    Ok(Overlay {
+        id,
+        udp6zerocsumtx: switch(parsed, "udp6zerocsumtx", false),
+        udp6zerocsumrx: switch(parsed, "udp6zerocsumrx", false),
+        remcsumtx: switch(parsed, "remcsumtx", false),
+        remcsumrx: switch(parsed, "remcsumrx", false),
+        learning: switch(parsed, "learning", true),
+        ageing: number("ageing", 300),
+        maxaddress: number("maxaddress", 4096),
+        fdb,
+        df: match named(parsed, "df") {
+            Some("set") => Df::Set,
+            Some("inherit") => Df::Inherit,
+            _ => Df::Unset,
+        },
+    })
+}
+
+fn mode(parsed: &Parsed, remote: IpAddr) -> Result<Mode, Error> {
+    let word = named(parsed, "mode").unwrap_or("gre");
+    if (word.starts_with("ip6") || word == "ipip6") && remote.is_ipv4() {
+        let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
+        let message = format!("`mode {word}` needs an IPv6 remote");
+        let instead = match word {
+            "ip6gre" => "gre",
+            "ip6gretap" => "gretap",
+            "ip6ip6" => "sit",
+            _ => "ipip",
+        };
+        return Err(parsed.error_at(Kind::Conflict, message, at, format!("over IPv4 it is `mode {instead}`")));
+    }
+    Ok(match word {
+        "ipip" | "ipip6" => Mode::Ipip,
+        "sit" | "ip6ip6" => Mode::Sit,
+        "ip6tnl" => Mode::Ip6tnl,
+        "gretap" | "ip6gretap" => Mode::Gretap,
+        "vxlan" => Mode::Vxlan,
+        "geneve" => Mode::Geneve,
+        _ => Mode::Gre,
+    })
+}
+
+fn local(parsed: &Parsed, remote: IpAddr) -> Result<Option<IpAddr>, Error> {
+    let Some(local) = address(parsed, "local") else { return Ok(None) };
+    let at = parsed.place_of("local").unwrap_or(0) + 1;
+    if local.is_ipv4() != remote.is_ipv4() {
+        let message = format!("`local {local}` and `remote {remote}` are of two families");
+        return Err(parsed.error_at(Kind::Conflict, message, at, format!("expected an {} address", family(remote))));
+    }
+    if local.is_multicast() || is_broadcast(local) {
+        let message = format!("`{local}` cannot be the address of one host");
+        return Err(parsed.error_at(Kind::BadValue, message, at, "expected a unicast address"));
+    }
+    if local.is_unspecified() {
+        return Ok(None);
+    }
+    if local == remote {
+        let message = format!("`local` and `remote` are both {local}");
+        return Err(parsed.error_at(Kind::Conflict, message, at, "a tunnel has two ends"));
+    }
+    Ok(Some(local))
+}
+
+fn check_remote(parsed: &Parsed, remote: IpAddr) -> Result<(), Error> {
+    if remote.is_unspecified() || remote.is_multicast() || is_broadcast(remote) {
+        let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
+        let message = format!("`{remote}` cannot be the other end of a tunnel");
+        return Err(parsed.error_at(Kind::BadValue, message, at, "expected a unicast address"));
+    }
+    if let IpAddr::V6(v6) = remote
+        && v6.is_unicast_link_local()
+    {
+        let at = parsed.place_of("remote").map_or(parsed.end(), |at| at + 1);
+        let message = format!("a link-local remote (`{remote}`) is not available yet");
+        return Err(parsed.error_at(Kind::NotAvailable, message, at, "use a routable address"));
+    }
+    Ok(())
+}
+
+fn is_broadcast(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V4(v4) if v4.is_broadcast())
+}
+
+fn dport(parsed: &Parsed, mode: Mode, encap: Encap) -> Result<u16, Error> {
+    match (small(parsed, "encap-dport"), encap) {
+        (Some(port), _) => Ok(port),
+        (None, Encap::None) if mode == Mode::Vxlan => Ok(LINUX_VXLAN_PORT),
+        (None, Encap::None) if mode == Mode::Geneve => Ok(GENEVE_PORT),
+        (None, Encap::Gue | Encap::None) => Ok(GUE_PORT),
+        (None, Encap::Fou) => Err(parsed
+            .error_at(Kind::Missing, "`encap fou` needs `encap-dport`", parsed.end(), "add `encap-dport 5555`")
+            .why("no port is registered for FOU; use the remote's")),
+    }
+}
+
+fn srcport(parsed: &Parsed) -> Result<Option<(u16, u16)>, Error> {
+    let Some(Value::Range(first, last)) = parsed.value_of("srcport") else { return Ok(None) };
+    if let Some(at) = parsed.place_of("encap-sport") {
+        let message = "`encap-sport` does not go with `srcport`";
+        return Err(parsed.error_at(Kind::Conflict, message, at, "leave one of the two out"));
+    }
+    if first > last {
+        let at = parsed.place_of("srcport").unwrap_or(0) + 1;
+        let message = format!("`srcport {first} {last}` is no range");
+        return Err(parsed.error_at(Kind::BadValue, message, at, format!("expected `srcport {last} {first}`")));
+    }
+    Ok(Some((*first, *last)))
+}
+
+fn addresses(parsed: &Parsed, mode: Mode, mtu: Choice<u32>) -> Result<Vec<Prefix>, Error> {
+    let mut prefixes = Vec::new();
+    for (value, at) in parsed.values_of("addr") {
+        let Value::Prefix(prefix) = value else { continue };
+        let wrong = |kind, message: String, note: &str| Err(parsed.error_at(kind, message, at, note));
+        if !mode.carries(prefix.address) {
+            let other = if prefix.address.is_ipv4() { "IPv6" } else { "IPv4" };
+            let message = format!("`mode {}` carries only {other}", mode.name());
+            return wrong(
+                Kind::Conflict,
+                message,
+                &format!("this is {}; `mode gre` carries both", family(prefix.address)),
+            );
+        }
+        if prefix.address.is_multicast() || prefix.address.is_unspecified() || is_broadcast(prefix.address) {
+            return wrong(
+                Kind::BadValue,
+                format!("`{prefix}` cannot be an interface's address"),
+                "expected a unicast address",
+            );
+        }
+        if prefixes.contains(prefix) {
+            return wrong(Kind::Conflict, format!("`addr {prefix}` is given twice"), "once is enough");
+        }
+        if let (IpAddr::V6(_), Choice::Fixed(mtu)) = (prefix.address, mtu)
+            && mtu < IPV6_MIN_MTU
+        {
+            return wrong(
+                Kind::Conflict,
+                format!("`mtu {mtu}` is too small for an IPv6 address"),
+                "IPv6 needs an MTU of 1280 or more",
+            );
+        }
+        prefixes.push(*prefix);
+    }
+    Ok(prefixes)
+}
+
+fn gre(parsed: &Parsed) -> Gre {
+    let key = |name| match parsed.value_of(name).or_else(|| parsed.value_of("key")) {
+        Some(Value::Number(key)) => u32::try_from(*key).ok(),
+        _ => None,
+    };
+    let either = |name, both| switch(parsed, name, switch(parsed, both, false));
+    Gre {
+        ikey: key("ikey"),
+        okey: key("okey"),
+        icsum: either("icsum", "csum"),
+        ocsum: either("ocsum", "csum"),
+        iseq: either("iseq", "seq"),
+        oseq: either("oseq", "seq"),
+    }
+}
+
+fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+fn address(parsed: &Parsed, name: &str) -> Option<IpAddr> {
+    match parsed.value_of(name) {
+        Some(Value::Address(address)) => Some(*address),
+        _ => None,
+    }
+}
+
+fn named(parsed: &Parsed, name: &str) -> Option<&'static str> {
+    match parsed.value_of(name) {
+        Some(Value::Name(value)) => Some(value),
+        _ => None,
+    }
+}
+
+fn switch(parsed: &Parsed, name: &str, default: bool) -> bool {
+    match parsed.value_of(name) {
+        Some(Value::Switch(on)) => *on,
+        _ => default,
+    }
+}
+
+/// A number that the table bounds to 16 bits.
+fn small(parsed: &Parsed, name: &str) -> Option<u16> {
+    match parsed.value_of(name) {
+        Some(Value::Number(number)) => u16::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+fn octet(parsed: &Parsed, name: &str, default: Choice<u8>) -> Choice<u8> {
+    match parsed.value_of(name) {
+        Some(Value::Number(number)) => u8::try_from(*number).map_or(default, Choice::Fixed),
+        Some(Value::Name(_)) => Choice::Inherit,
+        _ => default,
+    }
+}

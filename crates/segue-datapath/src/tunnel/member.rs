@@ -1,0 +1,286 @@
+//! One tunnel of those that share an outside port: an interface, and what it takes to put on and take off its headers.
+
+use std::cell::Cell;
+use std::io;
+use std::net::IpAddr;
+
+use segue::encap::{self, Decapsulator, EncapRefusal, Encapsulator, Fdb, Fit, Received, Way};
+use segue::gro::Gro;
+use segue::gso;
+use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
+use segue::reason::Counts;
+use segue::time::Nanos;
+use segue::wire::ethernet;
+use segue_port::{Page, Polled};
+
+use super::way::WayMtu;
+use super::{Common, Dropped, Parts};
+use crate::board::{Group, Sink, Stage};
+use crate::end::{self, End};
+use crate::entry::{Entry, Seen};
+use crate::tuning::{Remcsum, Settings};
+
+/// See the module.
+pub(super) struct Member {
+    pub(super) inside: End,
+    pub(super) encap: Encapsulator,
+    decap: Decapsulator,
+    pub(super) remotes: Vec<IpAddr>,
+    /// The number of its first remote among the outside port's peers.
+    first_peer: u16,
+    fdb: Option<Fdb>,
+    flood: Vec<u16>,
+    gro: Option<Gro<Page>>,
+    joins: bool,
+    way: WayMtu,
+    /// The ways outward and inward.
+    outward: Entry,
+    inward: Entry,
+    wrapped: Seen,
+    encap_drops: Counts<EncapRefusal>,
+    pub(super) split_drops: Counts<gso::Refusal>,
+    /// What it added so far to the common count of summed bytes, and of addresses learned.
+    told: ([u64; 3], u64),
+    /// It is in the list of those that have something to hand in.
+    pub(super) is_due: bool,
+    /// Something happened since its counters were published.
+    moved: Cell<bool>,
+}
+
+impl Member {
+    pub(super) fn new(mut parts: Parts, first_peer: u16) -> Member {
+        if let Some(remote) = parts.remotes.first() {
+            parts.encap.aim(*remote, first_peer);
+        }
+        Member {
+            inside: End::new(parts.inside_name, parts.inside),
+            encap: parts.encap,
+            decap: parts.decap,
+            remotes: parts.remotes,
+            first_peer,
+            fdb: parts.fdb,
+            flood: parts.flood,
+            joins: parts.gro.is_some(),
+            gro: parts.gro.map(Gro::new),
+            way: WayMtu::default(),
+            outward: Entry::default(),
+            inward: Entry::default(),
+            wrapped: Seen::default(),
+            encap_drops: Counts::default(),
+            split_drops: Counts::default(),
+            told: ([0; 3], 0),
+            is_due: false,
+            moved: Cell::new(true),
+        }
+    }
+
+    /// Reads what waits inside, at most `left` packets, which becomes what is left of it, and puts it into the tunnel.
+    pub(super) fn read(&mut self, common: &mut Common, now: Nanos, left: &mut usize) -> io::Result<Polled> {
+        let polled = self.inside.poll(&mut common.rx, left)?;
+        common.taken += common.rx.packets.len() as u64;
+        if common.rx.packets.is_empty() {
+            return Ok(polled);
+        }
+        self.moved.set(true);
+        let peers = self.first_peer..self.first_peer.saturating_add(self.remotes.len() as u16);
+        self.way.ask(&*common.outside.port, peers, self.encap.config().overhead(), now);
+        self.outward.share_cuts(&mut common.cuts);
+        while let Some(packet) = common.rx.packets.pop_front() {
+            let mut next = self.outward.enter(packet, &mut common.rx, &mut self.split_drops);
+            while let Some(packet) = next {
+                match self.way.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
+                    Fit::Fits => self.wrap(packet, common, now),
+                    Fit::Fragment => self.wrap_in_fragments(packet, common, now),
+                    Fit::TooBig(mtu) => self.tell_sender(packet, mtu, common),
+                }
+                next = self.outward.more();
+            }
+        }
+        self.outward.share_cuts(&mut common.cuts);
+        if self.way.inside.is_some() && !self.inside.blocked {
+            self.inside.transmit(&mut common.rx, &mut self.split_drops)?;
+        }
+        common.outside.transmit(&mut common.rx, &mut self.split_drops)?;
+        Ok(polled)
+    }
+
+    /// A packet that does not fit the way and may be fragmented: its outside is.
+    fn wrap_in_fragments(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
+        self.way.fragments = true;
+        self.wrap(packet, common, now);
+        self.way.fragments = false;
+    }
+
+    /// A packet that does not fit the way and must not be fragmented: its sender hears of it.
+    fn tell_sender(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common) {
+        common.drops.add(Dropped::PathMtu);
+        if let Some(mut page) = common.rx.pages.take()
+            && let Some(len) = encap::too_big(&packet, mtu, page.bytes_mut())
+        {
+            let start = if self.encap.config().mode.is_ethernet() { Start::Ethernet } else { Start::Ip };
+            let mut error = common.rx.pool.take();
+            error.load(Frag::all(page.freeze(len)), start, &Tunnels::NONE);
+            self.inside.push(error, &mut common.rx, &mut self.split_drops);
+        }
+        common.rx.pool.put(packet);
+    }
+
+    /// Puts a packet into the tunnel, or a frame into those of all remotes that should have it.
+    fn wrap(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
+        let Some(fdb) = &self.fdb else { return self.send(packet, common) };
+        let to = packet.head.bytes().get(ethernet::DST).and_then(|mac| mac.first_chunk());
+        match to.map_or(Way::Flood, |mac| fdb.way(*mac, now)) {
+            Way::To(remote) => self.aim_and_send(remote, packet, common),
+            Way::Flood => {
+                let flood = std::mem::take(&mut self.flood);
+                if let [others @ .., last] = &flood[..] {
+                    for remote in others {
+                        let mut copy = common.rx.pool.take();
+                        copy.copy_from(&packet);
+                        self.aim_and_send(*remote, copy, common);
+                    }
+                    self.aim_and_send(*last, packet, common);
+                } else {
+                    common.drops.add(Dropped::NoRemote);
+                    common.rx.pool.put(packet);
+                }
+                self.flood = flood;
+            }
+        }
+    }
+
+    fn aim_and_send(&mut self, remote: u16, packet: Box<Packet<Page>>, common: &mut Common) {
+        if let Some(address) = self.remotes.get(usize::from(remote)) {
+            self.encap.aim(*address, self.first_peer + remote);
+        }
+        self.send(packet, common);
+    }
+
+    fn send(&mut self, mut packet: Box<Packet<Page>>, common: &mut Common) {
+        self.wrapped.add(&packet);
+        match self.encap.push(&mut packet) {
+            Ok(()) => {
+                common.remote.sent += remotely(&packet);
+                if let (true, Some(outer)) = (self.way.fragments, &mut packet.outer) {
+                    outer.df = false;
+                }
+                common.outside.push(packet, &mut common.rx, &mut self.split_drops);
+            }
+            Err(why) => {
+                self.encap_drops.add(why);
+                common.rx.pool.put(packet);
+            }
+        }
+    }
+
+    /// Makes a packet of a datagram from `remote`, for GRO or straight for the inside port.
+    pub(super) fn take(&mut self, datagram: Page, remote: u16, tos: u8, common: &mut Common, now: Nanos) {
+        self.moved.set(true);
+        let meta = Received { tos, csum: common.outer_csum, sum: None };
+        let mut packet = common.rx.pool.take();
+        if let Err(why) = self.decap.pull(Frag::all(datagram), &meta, &mut packet) {
+            common.decap_drops.add(why);
+            return common.rx.pool.put(packet);
+        }
+        if let Some(fdb) = &mut self.fdb
+            && let Some(source) = packet.head.bytes().get(ethernet::SRC).and_then(|mac| mac.first_chunk())
+        {
+            fdb.learn(*source, remote, now);
+        }
+        common.unwrapped.add(&packet);
+        common.remote.received += u64::from(packet.offload.unit == Unit::Whole(Csum::Partial));
+        match &mut self.gro {
+            Some(gro) if self.joins => {
+                common.joined.add(&packet);
+                gro.push(packet, now, &mut common.rx.pool);
+            }
+            _ => self.enter(packet, common),
+        }
+    }
+
+    fn enter(&mut self, packet: Box<Packet<Page>>, common: &mut Common) {
+        let Member { inward, inside, split_drops, .. } = self;
+        inward.share_seen(&mut common.entered);
+        inward.each(packet, &mut common.rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
+        inward.share_seen(&mut common.entered);
+    }
+
+    /// Hands in all that is ready, and sends it. Says whether GRO holds something back.
+    pub(super) fn hand_in(&mut self, common: &mut Common, now: Nanos) -> io::Result<bool> {
+        self.moved.set(true);
+        if let Some(gro) = &mut self.gro {
+            // With a hold time of 0 everything is due.
+            gro.expire(now);
+        }
+        let Member { gro, inward, inside, split_drops, .. } = self;
+        inward.share_seen(&mut common.entered);
+        while let Some(packet) = gro.as_mut().and_then(Gro::pop) {
+            inward.each(packet, &mut common.rx, split_drops, |packet, rx, drops| inside.push(packet, rx, drops));
+        }
+        inward.share_seen(&mut common.entered);
+        self.inside.transmit(&mut common.rx, &mut self.split_drops)?;
+        self.tell(common);
+        Ok(self.deadline().is_some())
+    }
+
+    /// Adds to the common counts what came since the last time.
+    fn tell(&mut self, common: &mut Common) {
+        let fdb = self.fdb.as_ref().map_or([0; 3], Fdb::counts);
+        let verified = self.gro.as_ref().map_or(0, |g| g.stats().checksummed_bytes) + self.decap.checksummed_bytes();
+        for (sum, (new, old)) in common.fdb.iter_mut().zip(fdb.iter().zip(&self.told.0)) {
+            *sum += new - old;
+        }
+        common.verified += verified - self.told.1;
+        self.told = (fdb, verified);
+    }
+
+    /// When something must be handed in even if nothing comes.
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.gro.as_ref().and_then(Gro::deadline)
+    }
+
+    /// Whether it has a forwarding table.
+    pub(super) fn learns(&self) -> bool {
+        self.fdb.is_some()
+    }
+
+    /// Goes by the settings. What is held becomes ready.
+    pub(super) fn settle(&mut self, settings: &Settings) {
+        self.inside.leave(settings.leaving[0]);
+        self.inside.polls.weight = settings.sharing.weights[0] as usize;
+        (self.inward.cuts, self.outward.cuts) = (settings.cuts(0), settings.cuts(1));
+        if let (Some(gro), Some(joining)) = (&mut self.gro, &settings.joining[0]) {
+            self.joins = joining.on;
+            gro.reconfigure(joining.config(&settings.protocols, settings.sharing.hold(joining.hold())));
+        }
+        if let Remcsum::Can(on) = settings.remcsum {
+            self.encap.set_remcsum(on);
+        }
+    }
+
+    /// Writes its counters, or leaves them as they are where `count`, the number of them, is known and nothing happened.
+    pub(super) fn collect(&self, count: Option<usize>, sink: &mut Sink<'_>) {
+        if !self.moved.replace(false) && count.is_some_and(|count| sink.skip(count)) {
+            return;
+        }
+        let name = self.inside.name.as_str();
+        self.inside.collect(self.inward.checksummed(), sink);
+        self.outward.collect_seen(name, sink);
+        self.inward.collect_cuts(name, sink);
+        self.wrapped.collect(name, Stage::Encap, sink);
+        sink.reasons(name, Group::Drops, &self.encap_drops);
+        sink.reasons(name, Group::Drops, &self.split_drops);
+        if let Some(gro) = &self.gro {
+            end::collect_gro(name, gro.stats(), sink);
+        }
+    }
+}
+
+/// How many packets `packet` stands for whose checksum is left to the far end.
+fn remotely(packet: &Packet<Page>) -> u64 {
+    match (packet.offload.layers().first().and_then(|layer| layer.remote), packet.offload.unit) {
+        (None, _) => 0,
+        (Some(_), Unit::Whole(_)) => 1,
+        (Some(_), Unit::Train { gso, .. }) => gso.segs(packet.payload.len()) as u64,
+    }
+}

@@ -1,0 +1,224 @@
+//! The poll loop: weights, the budget of a round, what comes beyond them, and how the loop rests.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue::gso::Limits;
+use segue::packet::{Frag, Start, Tunnels};
+use segue::time::Nanos;
+use segue_datapath::board::{Board, Group};
+use segue_datapath::gateway::{Gateway, Parts, Side};
+use segue_datapath::knobs::Knobs;
+use segue_datapath::pipeline::{Pipeline, Round};
+use segue_datapath::worker;
+use segue_port::{Counters, OffloadState, PagePool, Polled, Port, RxBatch, Sent, TxBatch};
+
+/// A port over a socket that hands over all that waits, whatever it was asked for, as a device with large transfers does.
+struct Greedy {
+    socket: UnixDatagram,
+    counters: Counters,
+    asked: Rc<RefCell<Vec<usize>>>,
+    sent: Rc<RefCell<VecDeque<Vec<u8>>>>,
+}
+
+impl Port for Greedy {
+    fn limits(&self) -> &Limits {
+        &Limits::NONE
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        Vec::new()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        self.asked.borrow_mut().push(budget);
+        loop {
+            let Some(mut page) = into.pages.take() else { return Ok(Polled::Starved) };
+            let Ok(len) = self.socket.recv(page.bytes_mut()) else { return Ok(Polled::Idle) };
+            let mut packet = into.pool.take();
+            packet.load(Frag::all(page.freeze(len)), Start::Ethernet, &Tunnels::NONE);
+            into.packets.push_back(packet);
+            self.counters.rx.packets += 1;
+        }
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        let sent: Vec<Vec<u8>> = batch.units().map(|unit| unit.head().to_vec()).collect();
+        batch.sent(sent.len());
+        self.sent.borrow_mut().extend(sent);
+        Ok(Sent::All)
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// What a test has of a port.
+struct End {
+    far: UnixDatagram,
+    asked: Rc<RefCell<Vec<usize>>>,
+    sent: Rc<RefCell<VecDeque<Vec<u8>>>>,
+}
+
+fn port() -> (Box<dyn Port>, End) {
+    let (socket, far) = UnixDatagram::pair().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let (asked, sent) = (Rc::default(), Rc::default());
+    let end = End { far, asked: Rc::clone(&asked), sent: Rc::clone(&sent) };
+    (Box::new(Greedy { socket, counters: Counters::default(), asked, sent }), end)
+}
+
+fn gateway(weight: usize) -> (Gateway, [End; 2]) {
+    let (ports, ends): (Vec<_>, Vec<_>) = [port(), port()].into_iter().unzip();
+    let mut names = ["in", "out"].into_iter();
+    let sides: Vec<Side> = ports
+        .into_iter()
+        .map(|port| Side { name: names.next().unwrap().to_owned(), port, gro: None, fragments: None })
+        .collect();
+    let sides = sides.try_into().unwrap_or_else(|_| panic!("two sides"));
+    let made = Gateway::new(Parts { sides, budget: weight, pages: PagePool::new(1024) });
+    (made, ends.try_into().unwrap_or_else(|_| panic!("two ends")))
+}
+
+/// A frame that is nothing to GRO, with a number.
+fn frame(number: u8) -> Vec<u8> {
+    let mut frame = vec![number; 60];
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame
+}
+
+fn numbers(end: &End) -> Vec<u8> {
+    end.sent.borrow().iter().map(|frame| frame[0]).collect()
+}
+
+fn counter(pipeline: &dyn Pipeline, port: &str, key: &str) -> u64 {
+    let board = Board::new(|sink| pipeline.collect(sink));
+    board.publish(|sink| pipeline.collect(sink));
+    read(&board, port, Group::Napi, key)
+}
+
+fn read(board: &Board, port: &str, group: Group, key: &str) -> u64 {
+    let mut found = board.read().filter(|(name, _)| name.port == port && name.group == group && name.key == key);
+    found.next().map(|(_, value)| value).unwrap_or_else(|| panic!("{port} {group:?} {key}"))
+}
+
+fn set(pipeline: &mut Gateway, wishes: &[(&str, u64)]) -> Knobs {
+    let knobs = Knobs::of(pipeline);
+    for (name, value) in wishes {
+        knobs.set(name, *value).unwrap();
+    }
+    knobs.follow(&mut 0, pipeline);
+    knobs
+}
+
+#[test]
+fn what_a_port_gives_beyond_its_weight_comes_first_in_its_next_poll() {
+    let (mut gateway, [inside, outside]) = gateway(4);
+    for n in 0..10 {
+        inside.far.send(&frame(n)).unwrap();
+    }
+    let mut rounds = Vec::new();
+    while {
+        let round = gateway.round(Nanos(1)).unwrap();
+        rounds.push(numbers(&outside).len());
+        round == Round::More
+    } {
+        if rounds.len() == 1 {
+            inside.far.send(&frame(10)).unwrap();
+        }
+        assert!(rounds.len() < 9, "{rounds:?}");
+    }
+    assert_eq!(numbers(&outside), (0..=10).collect::<Vec<_>>(), "in order, none lost");
+    assert_eq!(rounds[..3], [4, 8, 11]);
+    // What waits counts against the weight: the third poll asks for the rest only.
+    assert_eq!(inside.asked.borrow()[..2], [4, 2]);
+    assert_eq!(["overflows", "full_budgets"].map(|key| counter(&gateway, "in", key)), [6, 2]);
+    assert_eq!(counter(&gateway, "out", "overflows"), 0);
+}
+
+#[test]
+fn a_flood_at_one_port_leaves_the_other_its_turn_whatever_the_budget() {
+    for budget in [2, 8, 64] {
+        let (mut gateway, [inside, outside]) = gateway(4);
+        set(&mut gateway, &[("net.napi.budget", budget)]);
+        let mut from_outside = 0;
+        for round in 0..100_u32 {
+            // As much as the port gives in a round, and more.
+            (0..5).for_each(|n| drop(inside.far.send(&frame(n))));
+            if round % 10 == 0 {
+                outside.far.send(&frame(99)).unwrap();
+                from_outside += 1;
+            }
+            let moved = || numbers(&inside).len() + numbers(&outside).len();
+            let before = moved();
+            gateway.round(Nanos(u64::from(round))).unwrap();
+            assert!(moved() - before <= (budget as usize).min(8), "budget {budget}, round {round}");
+            if round % 10 == 2 {
+                assert_eq!(numbers(&inside).len(), from_outside, "budget {budget}, round {round}");
+            }
+            inside.asked.borrow_mut().clear();
+        }
+        let weight = 4.min(budget as usize);
+        assert!(numbers(&outside).len() >= 49 * weight, "and the flood has the rest: {}", numbers(&outside).len());
+    }
+}
+
+/// Runs a loop in this thread while another one sends frames, each after the one before was taken. The loop's counters.
+fn run(wishes: &[(&str, u64)]) -> [u64; 4] {
+    const FRAMES: u64 = 10;
+    let (mut gateway, [inside, outside]) = gateway(64);
+    let knobs = set(&mut gateway, wishes);
+    let board = worker::board(&gateway);
+    let (stop, end) = UnixDatagram::pair().unwrap();
+    let shown = Arc::clone(&board);
+    let sender = thread::spawn(move || {
+        let patience = Instant::now() + Duration::from_secs(60);
+        for n in 0..FRAMES {
+            inside.far.send(&frame(n as u8)).unwrap();
+            while read(&shown, "in", Group::Receive, "packets") <= n && Instant::now() < patience {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        stop.send(&[1]).unwrap();
+        (inside.far, stop)
+    });
+    worker::run(&mut gateway, end.as_fd(), &board, &knobs).unwrap();
+    sender.join().unwrap();
+    assert_eq!(numbers(&outside), (0..FRAMES as u8).collect::<Vec<_>>());
+    let of_loop = |key| read(&board, "", Group::Worker, key);
+    assert!(read(&board, "in", Group::Napi, "wake_ups") <= of_loop("wake_ups"));
+    [of_loop("wake_ups"), of_loop("deferrals"), of_loop("busy_polls"), read(&board, "in", Group::Napi, "wake_ups")]
+}
+
+#[test]
+fn an_idle_loop_is_woken_by_each_packet() {
+    let [wake_ups, deferrals, busy, of_port] = run(&[]);
+    assert_eq!((deferrals, busy), (0, 0));
+    assert!(wake_ups >= 9 && of_port >= 9, "{wake_ups} {of_port}");
+}
+
+#[test]
+fn deferral_takes_packets_by_its_timer_without_a_wake_up() {
+    let [wake_ups, deferrals, _, of_port] =
+        run(&[("net.napi.defer_wakeups", 1000), ("net.napi.flush_timeout_us", 20_000)]);
+    assert!(wake_ups <= 1 && of_port <= 1, "{wake_ups} {of_port}");
+    assert!(deferrals >= 9, "{deferrals}");
+}
+
+#[test]
+fn busy_polling_takes_packets_without_sleeping() {
+    let [wake_ups, _, busy, _] = run(&[("net.napi.busy_poll_us", 1_000_000)]);
+    assert!(wake_ups < 9 && busy > 100, "{wake_ups} {busy}");
+}

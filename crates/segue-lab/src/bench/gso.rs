@@ -1,0 +1,285 @@
+//! `gso`: what late segmentation is worth to the sender (GSO for FreeBSD, 2014).
+
+use serde_json::Value;
+
+use super::layout::{Column, count, flows, label, median, ratio, seed, short, sibling, spread};
+use super::{Bench, Layout, Part, Point, bed, sending};
+use crate::{Family, Named, Row, Table};
+
+/// What is sent, and through what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    /// A stream.
+    Tcp(Family),
+    /// Datagrams of 9000 bytes with their headers.
+    Udp(Family),
+    /// A stream through a router that translates addresses.
+    Nat,
+    /// A stream, while GSO is switched.
+    Live,
+}
+
+impl Load {
+    const fn word(self) -> &'static str {
+        match self {
+            Load::Tcp(Family::V4) => "tcp4",
+            Load::Tcp(Family::V6) => "tcp6",
+            Load::Udp(Family::V4) => "udp4-9k",
+            Load::Udp(Family::V6) => "udp6-9k",
+            Load::Nat => "nat-tcp4",
+            Load::Live => "live-tcp4",
+        }
+    }
+}
+
+/// Where trains are cut, or datagrams fragmented.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// By the card.
+    Tso,
+    /// By the kernel in front of the card; no gateway.
+    Kernel,
+    /// By the kernel, which is handed whole trains for a card that cuts none: what segue does unless told otherwise.
+    Handed,
+    /// By segue in front of the card; of NAT, behind it; of the live rows, switched to that.
+    Gso,
+    /// By segue on entry: in front of NAT; of the live rows, switched to that.
+    Entry,
+    /// By the sending stack.
+    Nowhere,
+    /// By the sending stack, which leaves checksums to the card.
+    NowhereSums,
+    /// By the sending stack; no gateway.
+    KernelNowhere,
+}
+
+impl How {
+    const fn word(self) -> &'static str {
+        match self {
+            How::Tso => "tso",
+            How::Kernel => "kernel",
+            How::Handed => "handed",
+            How::Gso => "gso",
+            How::Entry => "entry",
+            How::Nowhere => "none",
+            How::NowhereSums => "none-sums",
+            How::KernelNowhere => "kernel-none",
+        }
+    }
+
+    pub(super) const fn is_segue(self) -> bool {
+        !matches!(self, How::Kernel | How::KernelNowhere)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) load: Load,
+    pub(super) how: How,
+    /// Per cent of the processor.
+    pub(super) quota: u32,
+    pub(super) rate: Option<&'static str>,
+    pub(super) flows: u32,
+    /// Whether the receiver joins frames.
+    pub(super) gro: bool,
+    /// Whether the card computes checksums.
+    pub(super) sums: bool,
+}
+
+/// S5's clock frequencies in per cent of the highest.
+const QUOTAS: [u32; 6] = [100, 86, 68, 50, 36, 15];
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+pub(super) fn bench() -> Bench {
+    let mut cases = Vec::new();
+    let loads = FAMILIES.map(Load::Tcp).into_iter().chain(FAMILIES.map(Load::Udp));
+    for load in loads {
+        for rate in [None, Some("10gbit")] {
+            for flows in [1, 2, 8, 64] {
+                for (gro, sums) in [(true, true), (false, true), (true, false)] {
+                    for quota in QUOTAS {
+                        let case = Case { load, how: How::Gso, quota, rate, flows, gro, sums };
+                        cases.extend(ways(load, gro, sums).iter().map(|how| Case { how: *how, ..case }));
+                    }
+                }
+            }
+        }
+    }
+    let plain = Case { load: Load::Nat, how: How::Tso, quota: 100, rate: None, flows: 1, gro: true, sums: true };
+    cases.extend([How::Tso, How::Gso, How::Entry, How::Nowhere].map(|how| Case { how, ..plain }));
+    cases.extend([How::Gso, How::Entry].map(|how| Case { load: Load::Live, how, ..plain }));
+    let point = |case: Case| Point {
+        labels: labels(&case),
+        seed: published(&case),
+        part: part(&case),
+        sample: Box::new(move |site| sending::sample(site, &case)),
+    };
+    Bench {
+        name: "gso",
+        link: None,
+        pinned: true,
+        title: "what cutting trains late is worth to the sender (S5, GSO for FreeBSD, 2014)",
+        points: cases.into_iter().map(point).collect(),
+        layout: Layout { section: title, name, columns: |_| COLUMNS, notes: NOTES },
+        facts: vec![
+            ("load", format!("iperf3 -Z, {}; datagrams of 9000 bytes, 32 on their way", bed::CONGESTION)),
+            ("wire", "a third host hands frames on; none longer than 1514 bytes, counted there".into()),
+            ("steering", "the wire fetches frames on its own core, each 20 us; RPS for trains and the way back".into()),
+            ("cpu", "sender: its core alone, gateway, stack, load, interrupts; quota: of its tasks".into()),
+        ],
+    }
+}
+
+/// The rows that are compared with each other.
+const fn ways(load: Load, gro: bool, sums: bool) -> &'static [How] {
+    match (load, gro && sums) {
+        (Load::Tcp(_), true) => {
+            &[How::Tso, How::Kernel, How::Handed, How::Gso, How::Nowhere, How::NowhereSums, How::KernelNowhere]
+        }
+        (Load::Tcp(_), false) => &[How::Handed, How::Gso, How::Nowhere],
+        _ => &[How::Kernel, How::Gso, How::Nowhere],
+    }
+}
+
+fn part(case: &Case) -> Part {
+    let Case { load, how, quota, rate, flows, gro, sums } = *case;
+    match (load, how) {
+        (Load::Nat, How::Tso) | (Load::Live, _) => return Part::Quick,
+        (Load::Nat, How::Gso) => return Part::Rest,
+        (Load::Nat, _) => return Part::Usual,
+        _ => {}
+    }
+    let is_pair = matches!(how, How::Gso | How::Nowhere);
+    let (is_tcp, is_tcp4) = (matches!(load, Load::Tcp(_)), load == Load::Tcp(Family::V4));
+    match (rate, flows, gro && sums, quota) {
+        (None, 1, true, 100) if is_pair && (is_tcp4 || load == Load::Udp(Family::V6)) => Part::Quick,
+        (None, 1, true, 100) if is_pair || is_tcp && matches!(how, How::Kernel | How::Handed) => Part::Usual,
+        (None, 1, true, 100) if is_tcp4 && how == How::Tso => Part::Usual,
+        (None, 1, true, 50) if is_pair => Part::Usual,
+        (None, 1, true, 15) if is_pair && is_tcp => Part::Usual,
+        // What GSO is worth against a receiver that joins nothing.
+        (None, 1, false, 100) if is_pair && is_tcp4 && sums => Part::Usual,
+        _ => Part::Rest,
+    }
+}
+
+fn labels(case: &Case) -> Named<Value> {
+    let mut labels = Named::default();
+    labels.push("column", case.how.word());
+    labels.push("protocol", case.load.word());
+    labels.push("link", case.rate.unwrap_or("unshaped"));
+    labels.push("flows", case.flows);
+    labels.push("receiver", if case.gro { "gro" } else { "no-gro" });
+    labels.push("checksums", if case.sums { "offload" } else { "software" });
+    labels.push("quota", case.quota);
+    labels
+}
+
+/// S5's cells in Mbit/s: TSO, GSO, none.
+const TCP4: [[u32; 3]; 6] = [
+    [9347, 9298, 8308],
+    [9266, 9401, 6771],
+    [9408, 9294, 5499],
+    [9408, 8087, 4075],
+    [9408, 5673, 2884],
+    [6760, 2206, 1244],
+];
+const TCP6: [[u32; 3]; 6] = [
+    [7530, 6939, 4966],
+    [5133, 7145, 4008],
+    [5965, 6331, 3152],
+    [5565, 5180, 2348],
+    [8501, 3607, 1732],
+    [3665, 1505, 651],
+];
+const UDP4: [[u32; 2]; 6] = [[9440, 8084], [7772, 6649], [6336, 5338], [4748, 4014], [3359, 2831], [1312, 1120]];
+const UDP6: [[u32; 2]; 6] = [[7281, 6197], [5953, 5020], [4804, 4048], [3582, 3004], [2512, 2092], [998, 826]];
+
+/// What the authors measured: one flow, a receiver that joins, a card that computes checksums, a link of 10 Gbit/s.
+fn published(case: &Case) -> Named<Value> {
+    let mut cells: Named<Value> = Named::default();
+    let at = QUOTAS.iter().position(|quota| *quota == case.quota);
+    let (1, true, true, Some(at)) = (case.flows, case.gro, case.sums, at) else { return cells };
+    let [tso, gso, none] = match case.load {
+        Load::Tcp(Family::V4) => TCP4[at].map(Some),
+        Load::Tcp(Family::V6) => TCP6[at].map(Some),
+        Load::Udp(Family::V4) => [None, Some(UDP4[at][0]), Some(UDP4[at][1])],
+        Load::Udp(Family::V6) => [None, Some(UDP6[at][0]), Some(UDP6[at][1])],
+        Load::Nat | Load::Live => return cells,
+    };
+    let cell = match case.how {
+        How::Tso => tso,
+        How::Gso => gso,
+        How::Nowhere => none,
+        _ => None,
+    };
+    if let Some(mbps) = cell {
+        cells.push("gbps", f64::from(mbps) / 1000.0);
+    }
+    if let (How::Gso, Some(gso), Some(none)) = (case.how, gso, none) {
+        cells.push("gain_percent", (10_000.0 * (f64::from(gso) / f64::from(none) - 1.0)).round() / 100.0);
+    }
+    cells
+}
+
+fn title(row: &Row) -> String {
+    let special = match (label(row, "receiver").as_str(), label(row, "checksums").as_str()) {
+        ("gro", "offload") => "",
+        ("gro", _) => ", checksums not by the card",
+        _ => ", receiver without GRO",
+    };
+    format!("{}, link {}, {}{special}", label(row, "protocol"), label(row, "link"), flows(row))
+}
+
+fn name(row: &Row) -> String {
+    format!("{:>3}% {}", label(row, "quota"), label(row, "column"))
+}
+
+/// What a row is compared with: the sending stack cuts, and of NAT and of the live rows, segue on entry.
+fn base<'a>(table: &'a Table, row: &Row) -> Option<&'a Row> {
+    let column = label(row, "column");
+    let wanted = match (label(row, "protocol").as_str(), column.as_str()) {
+        (_, "none" | "entry" | "kernel-none") => return None,
+        (_, "kernel") if sibling(table, row, &[("column", Some("kernel-none"))]).is_some() => "kernel-none",
+        ("live-tcp4", _) => "entry",
+        _ => "none",
+    };
+    sibling(table, row, &[("column", Some(wanted))])
+}
+
+fn gain(table: &Table, row: &Row) -> Option<String> {
+    let (base, value) = (median(base(table, row)?, "gbps")?, median(row, "gbps")?);
+    (base > 0.0).then(|| format!("{:+.0}%", 100.0 * (value / base - 1.0)))
+}
+
+const COLUMNS: &[Column] = &[
+    Column { heading: "Gbit/s", width: 6, cell: |_, row| median(row, "gbps").map(short) },
+    Column { heading: "+-", width: 4, cell: |_, row| spread(row, "gbps") },
+    Column { heading: "gain", width: 5, cell: gain },
+    Column {
+        heading: "x kern",
+        width: 6,
+        cell: |table, row| ratio(row, sibling(table, row, &[("column", Some("kernel"))]), "gbps"),
+    },
+    Column { heading: "CPU%", width: 4, cell: |_, row| median(row, "sender_cpu_percent").map(|v| format!("{v:.0}")) },
+    Column { heading: "s/GB", width: 5, cell: |_, row| median(row, "sender_cpu_s_per_gb").map(short) },
+    Column { heading: "pkts", width: 4, cell: |_, row| median(row, "stage_packets").map(short) },
+    Column { heading: "retr", width: 5, cell: |_, row| median(row, "retransmits").map(count) },
+    Column { heading: "S5 2014", width: 7, cell: |_, row| seed(row, "gbps", 2) },
+    Column {
+        heading: "gain",
+        width: 5,
+        cell: |_, row| seed(row, "gain_percent", 0).map(|percent| format!("+{percent}%")),
+    },
+];
+
+const NOTES: &[&str] = &[
+    "",
+    "N%: of the sender's processor. tso: trains to a card that cuts them; handed: to",
+    "one that does not, so the kernel cuts; gso: segue cuts in front of it; none: the",
+    "sending stack cuts and computes checksums; entry: segue cuts as they come in;",
+    "kernel: no gateway, the kernel's own GSO. gain: over none (live: over entry;",
+    "kernel: over the kernel without GSO). pkts: packets to a unit in front of the",
+    "card. s/GB: CPU seconds of the sender per 1e9 bytes. live: after enable_gso was",
+    "switched to that under load.",
+];

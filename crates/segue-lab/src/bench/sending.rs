@@ -1,0 +1,268 @@
+//! How the rows of `gso` are measured: a sender, a gateway, and a watch over the wire.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::gso::{Case, How, Load};
+use super::pair::{Form, Pair, TAP, Tested};
+use super::{Sample, Site, bed, ends};
+use crate::link::ethtool;
+use crate::load::{self, Style};
+use crate::sys::PacketSocket;
+use crate::{End, Family, Host, LabError, Named, Process, Proto, reach};
+
+const MTU: u32 = 1500;
+/// IP packets that hold one large datagram.
+const LONG_MTU: u32 = 9000;
+/// Bytes of the longest frame: an Ethernet header and the MTU.
+const LONGEST: u32 = MTU + 14;
+/// How long, in the middle of the load, every frame on the wire is looked at.
+const WATCHED: Duration = Duration::from_millis(100);
+/// The router's interface towards the sender.
+const INSIDE: &str = "in0";
+/// The network between them.
+const INSIDE_NET: u8 = 1;
+/// The address that the receiver sees.
+const OUTSIDE: &str = "198.18.0.9";
+
+pub(super) fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
+    if site.quota.is_some() {
+        let text = "bench gso has rows for each quota: --rows quota=50";
+        return Err(LabError::Usage(text.into()));
+    }
+    let site = &Site { quota: Some(case.quota).filter(|quota| *quota < 100), segue: site.segue.clone(), ..*site };
+    let card: &[&str] = match (case.how, case.sums) {
+        (How::Tso, _) => &[],
+        (How::KernelNowhere, _) => &["tso", "off", "gso", "off", "tx", "off"],
+        (_, true) => &["tso", "off"],
+        (_, false) => &["tso", "off", "tx", "off"],
+    };
+    let family = match case.load {
+        Load::Tcp(family) | Load::Udp(family) => family,
+        Load::Nat | Load::Live => Family::V4,
+    };
+    let pair = Pair::new(
+        site,
+        &Form {
+            tested: Tested::Sender,
+            gateway: case.how.is_segue(),
+            mtus: (MTU, MTU),
+            rate: case.rate,
+            verified: true,
+            family,
+            card,
+        },
+    )?;
+    if case.gro {
+        bed::aggregate_with_sender(&pair.receiver, &pair.cards[1])?;
+    }
+    if case.how != How::Tso
+        && let Some(why) = bed::fetch_by_wire(&pair.wire)?
+    {
+        return Ok(Sample::Skipped(why));
+    }
+    let _gateway = match case.load {
+        Load::Nat => Some(start_router(site, case, &pair)?),
+        _ => pair.join(site, &flags(case, &pair.cards[0]))?,
+    };
+    match case.how {
+        How::Nowhere => ethtool(&pair.sender, TAP, &["tso", "off", "gso", "off", "tx", "off"])?,
+        How::NowhereSums => ethtool(&pair.sender, TAP, &["tso", "off", "gso", "off"])?,
+        _ => {}
+    }
+    let mut values = match case.load {
+        Load::Live => live(site, case, &pair)?,
+        _ => measured(site, case, &pair)?,
+    };
+    if case.how.is_segue() {
+        let stage = Stage::read(site, &pair)?;
+        values.push("stage_packets", stage.segments / stage.packets.max(1.0));
+    }
+    Ok(Sample::Values(values))
+}
+
+/// The gateway's flags.
+fn flags(case: &Case, card: &str) -> Vec<String> {
+    let mut flags = Vec::new();
+    if matches!((case.load, case.how), (Load::Udp(_), How::Gso)) {
+        flags.extend(["--tap-mtu".into(), LONG_MTU.to_string(), "--fragment".into()]);
+    }
+    // Live rows begin with what they switch away from.
+    let (tso, gso) = match (case.load, case.how) {
+        (_, How::Tso | How::Handed) => (1, 1),
+        (Load::Live, How::Gso) | (Load::Nat, How::Entry) => (0, 0),
+        _ => (0, 1),
+    };
+    // What the sender cut stays cut.
+    let inside = if case.load == Load::Nat { INSIDE } else { TAP };
+    let knobs = [
+        format!("net.gso.dev.{card}.tso={tso}"),
+        format!("net.gso.dev.{card}.enable_gso={gso}"),
+        format!("net.gro.dev.{inside}.enable_gro=0"),
+    ];
+    flags.extend(knobs.into_iter().flat_map(|knob| ["--set".into(), knob]));
+    flags
+}
+
+/// A router in place of the gateway: `sender --- in0 | segue | card --- wire`.
+fn start_router(site: &Site, case: &Case, pair: &Pair) -> Result<Process, LabError> {
+    let (router, card) = pair.tested_card();
+    let single = ["gro", "off", "tso", "off", "gso", "off", "tx", "off"];
+    let features = if case.how == How::Nowhere { &single[..] } else { &single[..2] };
+    let side = |host, name, features| bed::Card { host, name, mtu: MTU, features, core: site.test_core };
+    bed::cable(&side(&pair.sender, TAP, features), &side(router, INSIDE, &single[..2]))?;
+    let addresses = [(&pair.sender, End::B, TAP, INSIDE_NET), (router, End::A, INSIDE, INSIDE_NET)];
+    let more = [(router, End::A, card, 0), (&pair.receiver, End::B, pair.cards[1].as_str(), 0)];
+    for (host, end, device, net) in addresses.into_iter().chain(more) {
+        host.run("ip", &["addr", "add", &end.prefix(net, Family::V4), "dev", device])?;
+    }
+    let gateway = End::A.address(INSIDE_NET, Family::V4).to_string();
+    pair.sender.run("ip", &["route", "add", "default", "via", &gateway])?;
+    let mut command = router.command(&site.segue);
+    command.args(["gateway", INSIDE, card, "--route", "--nat", OUTSIDE, "--name", "bench", "-j"]);
+    command.args(flags(case, card));
+    let mut process = Process::spawn(command, b"")?;
+    process.wait_for_line("\"up\"", Duration::from_secs(5))?;
+    let from = End::B.address(INSIDE_NET, Family::V4);
+    reach((&pair.sender, from), (&pair.receiver, pair.to()), Duration::from_secs(5))?;
+    Ok(process)
+}
+
+/// One load from beginning to end.
+fn measured(site: &Site, case: &Case, pair: &Pair) -> Result<Named<f64>, LabError> {
+    let retransmits = || bed::tcp_counter(&pair.sender, "RetransSegs");
+    let before = (retransmits()?, pair.cpu_seconds()?[0], Instant::now());
+    let (bytes, seconds) = thread::scope(|scope| {
+        let watch = scope.spawn(|| watch(site, &pair.wire));
+        let came = match case.load {
+            Load::Udp(family) => datagrams(site, pair, case.flows, family),
+            _ => stream(pair, case.flows, site.seconds),
+        };
+        watch.join().unwrap_or_else(|_| Err(LabError::Load("the watch over the wire ended".into())))?;
+        came
+    })?;
+    let (cpu, wall) = (pair.cpu_seconds()?[0] - before.1, before.2.elapsed().as_secs_f64());
+    let mut values = Named::default();
+    values.push("gbps", bytes as f64 * 8e-9 / seconds);
+    values.push("sender_cpu_percent", 100.0 * cpu / wall);
+    values.push("sender_cpu_s_per_gb", cpu / (bytes as f64 * 1e-9));
+    if !matches!(case.load, Load::Udp(_)) {
+        values.push("retransmits", (retransmits()? - before.0) as f64);
+    }
+    Ok(values)
+}
+
+fn stream(pair: &Pair, flows: u32, seconds: u32) -> Result<(u64, f64), LabError> {
+    let outcome = load::run(&load::Load {
+        client: &pair.sender,
+        server: &pair.receiver,
+        to: pair.to(),
+        proto: Proto::Tcp,
+        seconds,
+        parallel: flows,
+        style: Style { sendfile: true, congestion: Some(bed::CONGESTION) },
+    })?;
+    Ok((outcome.bytes, outcome.seconds))
+}
+
+fn datagrams(site: &Site, pair: &Pair, flows: u32, family: Family) -> Result<(u64, f64), LabError> {
+    let headers = match family {
+        Family::V4 => 28,
+        Family::V6 => 48,
+    };
+    let (to, len) = (pair.to().to_string(), LONG_MTU as usize - headers);
+    let came = ends::run_datagrams(&site.segue, &pair.sender, (&pair.receiver, &to), (flows, len), site.seconds)?;
+    Ok((came.bytes, came.seconds))
+}
+
+/// Looks at every frame that the receiver is sent, for a moment in the middle of the load.
+fn watch(site: &Site, wire: &Host) -> Result<(), LabError> {
+    thread::sleep(Duration::from_millis(300 + u64::from(site.seconds) * 500));
+    let seen = wire.enter(|| {
+        let (all, long) =
+            (PacketSocket::count_longer_than(bed::FAR, 0)?, PacketSocket::count_longer_than(bed::FAR, LONGEST)?);
+        thread::sleep(WATCHED);
+        Ok((all.passed(), long.passed()))
+    })?;
+    match seen.map_err(|source| LabError::system("look at the frames on the wire", source))? {
+        (0, _) => Err(LabError::Load("no frame was on the wire".into())),
+        (_, 0) => Ok(()),
+        (all, long) => {
+            Err(LabError::Load(format!("{long} of {all} frames on the wire were longer than {LONGEST} bytes")))
+        }
+    }
+}
+
+/// What the gateway counted in front of the card.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stage {
+    packets: f64,
+    segments: f64,
+    /// Bytes that the port sent.
+    sent: f64,
+    /// What was dropped in all of the gateway.
+    drops: f64,
+}
+
+impl Stage {
+    fn read(site: &Site, pair: &Pair) -> Result<Stage, LabError> {
+        let (host, card) = pair.tested_card();
+        let program = site.segue.to_string_lossy();
+        let text = host.run(&program, &["stat", "bench", "-j"])?;
+        let wrong = || LabError::Load(format!("segue stat has nothing of {card}"));
+        let stat: Value = serde_json::from_str(&text).map_err(|_| wrong())?;
+        let instance = &stat["instances"][0];
+        let port = &instance["ports"][card];
+        let number = |value: &Value| value.as_f64().ok_or_else(wrong);
+        Ok(Stage {
+            packets: number(&port["stages"]["gso"]["packets"])?,
+            segments: number(&port["stages"]["gso"]["segments"])?,
+            sent: number(&port["transmit"]["bytes"])?,
+            drops: number(&instance["drops"])?,
+        })
+    }
+
+    fn since(self, before: Stage) -> Stage {
+        Stage {
+            packets: self.packets - before.packets,
+            segments: self.segments - before.segments,
+            sent: self.sent - before.sent,
+            drops: self.drops - before.drops,
+        }
+    }
+}
+
+/// A load in whose middle `enable_gso` is switched.
+fn live(site: &Site, case: &Case, pair: &Pair) -> Result<Named<f64>, LabError> {
+    let (host, card) = pair.tested_card();
+    let knob = format!("net.gso.dev.{card}.enable_gso");
+    let wanted = if case.how == How::Gso { "1" } else { "0" };
+    let half = Duration::from_secs(site.seconds.into());
+    let retransmits = || bed::tcp_counter(&pair.sender, "RetransSegs");
+    let timed = || -> Result<(Stage, f64), LabError> {
+        let (before, begin) = (Stage::read(site, pair)?, Instant::now());
+        thread::sleep(half);
+        Ok((Stage::read(site, pair)?.since(before), begin.elapsed().as_secs_f64()))
+    };
+    thread::scope(|scope| {
+        let load = scope.spawn(|| stream(pair, case.flows, 2 * site.seconds + 2));
+        // The beginning of the stream is its own affair.
+        thread::sleep(Duration::from_millis(800));
+        let (before, before_s) = timed()?;
+        let lost = (Stage::read(site, pair)?.drops, retransmits()?);
+        host.run(&site.segue.to_string_lossy(), &["set", "bench", &knob, wanted])?;
+        let (after, after_s) = timed()?;
+        let lost = (Stage::read(site, pair)?.drops - lost.0, retransmits()? - lost.1);
+        load.join().unwrap_or_else(|_| Err(LabError::Load("the load ended".into())))?;
+        let mut values = Named::default();
+        values.push("gbps", after.sent * 8e-9 / after_s);
+        values.push("gbps_before", before.sent * 8e-9 / before_s);
+        values.push("stage_packets_before", before.segments / before.packets.max(1.0));
+        values.push("stage_packets_after", after.segments / after.packets.max(1.0));
+        values.push("drops", lost.0);
+        values.push("retransmits", lost.1 as f64);
+        Ok(values)
+    })
+}

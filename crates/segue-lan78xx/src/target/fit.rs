@@ -1,0 +1,69 @@
+//! The four computers of November 2021, and how the one free figure of each was found.
+
+use crate::driver::Error;
+
+use super::{Case, Form, Target, Traffic, run};
+
+/// A computer with the cell that it was fitted to: TCP sent by the standard form.
+#[derive(Clone, Copy, Debug)]
+pub struct Fitted {
+    /// It.
+    pub target: Target,
+    /// Published Mbit/s.
+    pub mbps: f64,
+    /// Published idle time, per cent over all cores.
+    pub idle_percent: f64,
+}
+
+const fn fitted(name: &'static str, (cores, speed, urb): (u32, f64, f64), cell: (f64, f64)) -> Fitted {
+    Fitted { target: Target { name, cores, speed, urb }, mbps: cell.0, idle_percent: cell.1 }
+}
+
+/// Cores, speed and fitted price of a transfer; the cell.
+pub const TARGETS: [Fitted; 4] = [
+    // Raspberry Pi 4B, Cortex-A72 at 1.5 GHz.
+    fitted("rpi4", (4, 38.0, 37_510.0), (683.0, 80.1)),
+    // Nitrogen8M, Cortex-A53 at 1.5 GHz.
+    fitted("nitrogen8m", (4, 22.0, 0.0), (942.0, 97.8)),
+    // Compaq Presario, Pentium D with a card for USB 3.
+    fitted("compaq", (2, 33.0, 860.0), (939.0, 80.0)),
+    // Dell T3620, Core i3.
+    fitted("dell", (4, 100.0, 2_190.0), (942.0, 95.3)),
+];
+
+/// Largest price that is looked at, nanoseconds.
+const MOST: f64 = 200_000.0;
+/// From there on the wire may be the limit, and says nothing of the host: idle time is fitted then. Mbit/s.
+pub(super) const WIRE: f64 = 930.0;
+/// Courses that are averaged in a fit, and how long each is, milliseconds.
+const COURSES: u64 = 3;
+const MILLIS: u64 = 300;
+
+/// The cell as it comes out here: Mbit/s and idle time, the mean of so many courses of so many milliseconds.
+///
+/// # Errors
+/// See [`run`].
+pub fn cell(target: Target, courses: u64, millis: u64) -> Result<(f64, f64), Error> {
+    let (mut mbps, mut idle) = (0.0, 0.0);
+    for seed in 1..=courses {
+        let outcome = run(Case { target, form: Form::Standard, traffic: Traffic::TcpTx, seed, millis })?;
+        (mbps, idle) = (mbps + outcome.mbps, idle + outcome.idle_percent);
+    }
+    Ok((mbps / courses as f64, idle / courses as f64))
+}
+
+/// The price of a transfer, in whole tens of nanoseconds, with which the cell comes out as published: its bandwidth where that
+/// is below the wire's, else its idle time. 0 where even that leaves too little idle time.
+///
+/// # Errors
+/// See [`run`].
+pub fn fit(one: &Fitted) -> Result<f64, Error> {
+    let (mut low, mut high) = (0.0, MOST);
+    while high - low > 5.0 {
+        let urb = f64::midpoint(low, high);
+        let (mbps, idle) = cell(Target { urb, ..one.target }, COURSES, MILLIS)?;
+        let too_dear = if one.mbps < WIRE { mbps < one.mbps } else { idle < one.idle_percent };
+        if too_dear { high = urb } else { low = urb }
+    }
+    Ok((f64::midpoint(low, high) / 10.0).round() * 10.0)
+}

@@ -1,0 +1,146 @@
+//! The far end: a computer that is never the bottleneck, behind a wire of 1 Gbit/s and a switch.
+
+use crate::model::Model;
+
+use super::Traffic;
+use super::bus::{BYTE_TIME, WIRE_OVERHEAD};
+use super::frames::{self, From, MSS, Segment, TCP_HEAD, UDP_HEAD};
+
+/// Most bytes that TCP has on their way: what Linux's default memory lets a window grow to.
+pub(super) const WINDOW: u64 = 3 << 20;
+/// How long the far end's card gathers frames before they are received and acknowledged, nanoseconds.
+pub(super) const GATHER: u64 = 50_000;
+/// Frames that the switch holds while the adapter has the wire paused: 128 KiB.
+pub(super) const SWITCH: usize = 85;
+/// After so long without a sign TCP sends again, nanoseconds.
+const PATIENCE: u64 = 10_000_000;
+/// Acknowledgments of the same bytes that mean a loss (RFC 5681, 3.2).
+const DUPLICATES: u32 = 3;
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    traffic: Traffic,
+    /// When its wire is free.
+    slot: u64,
+    id: u16,
+    next: u64,
+    acknowledged: u64,
+    /// What it thinks that the way holds, bytes.
+    congestion: u64,
+    /// What the host takes, bytes.
+    offered: u64,
+    duplicates: u32,
+    progress: u64,
+    expected: u64,
+    ack_at: Option<u64>,
+    /// Datagrams sent.
+    pub(super) sent: u64,
+    /// Payload bytes received in order.
+    pub(super) received: u64,
+    pub(super) retransmits: u64,
+}
+
+impl Peer {
+    pub(super) fn new(traffic: Traffic, start: u64) -> Peer {
+        Peer {
+            traffic,
+            slot: start,
+            id: 1,
+            next: 0,
+            acknowledged: 0,
+            congestion: WINDOW,
+            offered: WINDOW,
+            duplicates: 0,
+            progress: start,
+            expected: 0,
+            ack_at: None,
+            sent: 0,
+            received: 0,
+            retransmits: 0,
+        }
+    }
+
+    fn may_send(&self) -> bool {
+        match self.traffic {
+            Traffic::UdpRx => true,
+            Traffic::TcpRx => self.next + MSS as u64 <= self.acknowledged + self.congestion.min(self.offered),
+            Traffic::TcpTx | Traffic::UdpTx => false,
+        }
+    }
+
+    /// When it does something by itself.
+    pub(super) fn next_event(&self) -> Option<u64> {
+        let send = self.may_send().then_some(self.slot);
+        let again = (self.traffic == Traffic::TcpRx).then_some(self.progress + PATIENCE);
+        [send, again, self.ack_at].into_iter().flatten().min()
+    }
+
+    pub(super) fn step(&mut self, now: u64, model: &mut Model) {
+        if self.ack_at.take_if(|at| *at <= now).is_some() {
+            let says = Segment { seq: 0, ack: self.expected as u32, window: u16::MAX };
+            self.give(now, model, |id| frames::tcp(From::Peer, id, says, 0));
+        }
+        if self.traffic == Traffic::TcpRx && now >= self.progress + PATIENCE {
+            self.lost(now);
+        }
+        if self.may_send() && self.slot <= now {
+            let seq = self.next as u32;
+            let udp = self.traffic == Traffic::UdpRx;
+            self.give(now, model, |id| match udp {
+                true => frames::udp(From::Peer, id, MSS),
+                false => frames::tcp(From::Peer, id, Segment { seq, ack: 0, window: u16::MAX }, MSS),
+            });
+            self.next += MSS as u64;
+            self.sent += 1;
+        }
+    }
+
+    fn give(&mut self, now: u64, model: &mut Model, frame: impl FnOnce(u16) -> Vec<u8>) {
+        let frame = frame(self.id);
+        self.id = self.id.wrapping_add(1);
+        let wire = (frame.len().max(60) + WIRE_OVERHEAD) as u64 * BYTE_TIME;
+        self.slot = self.slot.max(now) + wire;
+        model.receive(frame);
+    }
+
+    /// Sends again from the first byte that was not acknowledged, half as many at a time.
+    fn lost(&mut self, now: u64) {
+        self.retransmits += 1;
+        self.next = self.acknowledged;
+        self.congestion = (self.congestion / 2).max(32 << 10);
+        (self.duplicates, self.progress) = (0, now);
+    }
+
+    /// A frame from the host.
+    pub(super) fn take(&mut self, now: u64, frame: &[u8]) {
+        match self.traffic {
+            Traffic::UdpTx => self.received += frame.len().saturating_sub(UDP_HEAD) as u64,
+            Traffic::UdpRx => {}
+            Traffic::TcpTx => {
+                let len = frame.len().saturating_sub(TCP_HEAD) as u64;
+                if frames::segment(frame).seq == self.expected as u32 {
+                    (self.expected, self.received) = (self.expected + len, self.received + len);
+                }
+                self.ack_at.get_or_insert(now + GATHER);
+            }
+            Traffic::TcpRx => self.acknowledge(now, frames::segment(frame)),
+        }
+    }
+
+    fn acknowledge(&mut self, now: u64, segment: Segment) {
+        self.offered = u64::from(segment.window) << 8;
+        let fresh = u64::from(segment.ack.wrapping_sub(self.acknowledged as u32));
+        if fresh > 0 && fresh <= WINDOW {
+            self.acknowledged += fresh;
+            self.next = self.next.max(self.acknowledged);
+            (self.duplicates, self.progress) = (0, now);
+            let more = fresh * MSS as u64 / self.congestion;
+            self.congestion = (self.congestion + more).min(WINDOW);
+        } else if fresh == 0 && self.next > self.acknowledged {
+            self.duplicates += 1;
+            if self.duplicates == DUPLICATES {
+                self.lost(now);
+            }
+        }
+    }
+}

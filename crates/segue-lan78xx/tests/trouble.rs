@@ -1,0 +1,236 @@
+//! A bus that refuses, a device that goes away, a cable that comes loose: each under load. What is lost is counted.
+
+mod support;
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use segue::packet::Csum;
+use segue_lan78xx::driver::{Config, Driver, Error};
+use segue_lan78xx::model::{Fault, LinkSpeed, Model, Partner};
+use segue_lan78xx::regs::{request, stat};
+use segue_lan78xx::usb::local::{Clock, Local};
+use segue_lan78xx::usb::{self, Lent, Speed, Transfer, Transport};
+use segue_port::{Drop, Port, RxBatch};
+use support::{Meddled, Meddler, Rig, chip, datagram, local, modes};
+
+/// Refuses every transfer while it is told to, and counts them.
+struct Refusing {
+    error: Rc<Cell<Option<usb::Error>>>,
+    asked: Rc<Cell<usize>>,
+}
+
+impl Meddler for Refusing {
+    fn submit(&mut self, _transfer: &Transfer<Lent>) -> Result<(), usb::Error> {
+        self.asked.set(self.asked.get() + 1);
+        assert!(self.asked.get() < 10_000, "the driver asks again and again");
+        self.error.get().map_or(Ok(()), Err)
+    }
+}
+
+#[test]
+fn a_bus_that_refuses_transfers_is_left_alone_for_a_while_and_used_again() {
+    for (mode, config) in modes(Speed::Super) {
+        for error in [usb::Error::Memory, usb::Error::Protocol, usb::Error::Timeout, usb::Error::Overflow] {
+            let (refuse, asked) = (Rc::new(Cell::new(Some(error))), Rc::new(Cell::new(0)));
+            let meddler = Refusing { error: refuse.clone(), asked: asked.clone() };
+            let mut driver = Driver::open(Meddled::new(local(chip(Speed::Super)), meddler), config).unwrap();
+            let mut rx = RxBatch::new(64);
+            driver.up().unwrap();
+            for _ in 0..100 {
+                driver.receive(&mut rx, 64).unwrap();
+            }
+            let all = config.rx_transfers + 1;
+            assert!(asked.get() <= 2 * all, "{mode} {error:?}: {} times without any time passing", asked.get());
+            let first = asked.get();
+            for _ in 0..10 {
+                driver.usb().sleep(11_000_000);
+                driver.receive(&mut rx, 64).unwrap();
+            }
+            assert!(asked.get() > first, "{mode} {error:?}: it is tried again");
+            let numbers = driver.numbers();
+            assert_eq!(numbers.no_memory > 0, error == usb::Error::Memory, "{mode} {numbers:?}");
+            assert!(numbers.rx_errors > 0, "{mode} {error:?}");
+
+            refuse.set(None);
+            for _ in 0..100 {
+                driver.usb().sleep(1_000_000);
+                driver.receive(&mut rx, 64).unwrap();
+            }
+            assert!(driver.link().up, "{mode} {error:?}");
+            driver.usb().local.borrow_mut().model.receive(datagram(true, 1, 100));
+            for _ in 0..3 {
+                driver.usb().sleep(1_000_000);
+                driver.receive(&mut rx, 64).unwrap();
+            }
+            assert_eq!(rx.packets.len(), 1, "{mode} {error:?}");
+            rx.packets.clear();
+        }
+    }
+}
+
+/// What was sent, and where it went.
+#[derive(Debug, Default, PartialEq)]
+struct Account {
+    given: u64,
+    arrived: u64,
+    in_flight: u64,
+    link_down: u64,
+    no_carrier: u64,
+}
+
+impl Account {
+    fn is_even(&self) -> bool {
+        self.given == self.arrived + self.in_flight + self.link_down + self.no_carrier
+    }
+}
+
+/// One frame each way in each step.
+struct Load {
+    rig: Rig,
+    tx: Account,
+    rx_given: u64,
+    rx_got: u64,
+    number: u16,
+}
+
+impl Load {
+    fn new(config: Config) -> Load {
+        let mut rig = Rig::new(Speed::Super, config);
+        rig.driver.on_gone(Box::new(|| {
+            let clock = Clock::Still(segue::time::Nanos(20_000_000_000));
+            Some(Local::new(Model::new(chip(Speed::Super)), None, clock))
+        }));
+        Load { rig, tx: Account::default(), rx_given: 0, rx_got: 0, number: 0 }
+    }
+
+    fn run(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.number += 1;
+            let packet = self.rig.packet(&datagram(true, self.number, 900), Csum::Unknown);
+            self.rig.send(packet);
+            self.tx.given += 1;
+            // A device that is not there gets nothing from its cable.
+            if !self.rig.model().is_gone() && self.rig.model().link().is_some() && self.rig.driver.link().up {
+                self.rig.model().receive(datagram(true, self.number, 900));
+                self.rx_given += 1;
+            }
+            self.rig.step();
+            self.rx_got += self.rig.rx.packets.len() as u64;
+            self.rig.rx.packets.clear();
+            while self.rig.model().transmit().is_some() {
+                self.tx.arrived += 1;
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            self.rig.step();
+            self.rig.flush();
+            self.rx_got += self.rig.rx.packets.len() as u64;
+            self.rig.rx.packets.clear();
+            while self.rig.model().transmit().is_some() {
+                self.tx.arrived += 1;
+            }
+        }
+        self.rig.driver.read_statistics().unwrap();
+        self.tx.in_flight = self.rig.driver.numbers().tx_errors;
+        self.tx.link_down = self.rig.driver.counters().drops.of(Drop::DeviceDown);
+        self.tx.no_carrier = self.rig.driver.statistics()[stat::TX_CARRIER];
+    }
+}
+
+#[test]
+fn a_stall_under_load_loses_what_was_on_its_way_and_nothing_else() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut load = Load::new(config);
+        load.run(50);
+        for _ in 0..5 {
+            load.rig.model().inject(Fault::BulkOutStall);
+            load.rig.model().inject(Fault::BulkInStall);
+            load.run(50);
+        }
+        load.settle();
+        let tx = &load.tx;
+        assert!(tx.is_even() && tx.in_flight == 5 && tx.link_down == 0, "{mode} {tx:?}");
+        assert_eq!(load.rx_got, load.rx_given, "{mode}: what was received waits in the chip");
+        assert_eq!(load.rig.driver.numbers().halts, 10, "{mode}");
+    }
+}
+
+#[test]
+fn a_cable_that_comes_loose_under_load_is_noticed_and_what_is_sent_meanwhile_is_counted() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut load = Load::new(config);
+        load.run(50);
+        for speed in [LinkSpeed::M100, LinkSpeed::M10, LinkSpeed::M1000] {
+            load.rig.model().set_partner(None);
+            load.run(100);
+            assert!(!load.rig.driver.link().up, "{mode}: noticed");
+            load.rig.model().set_partner(Some(Partner { speed, pause: true }));
+            load.run(1000);
+            assert_eq!(load.rig.driver.link().mbit, speed.mbit(), "{mode}");
+        }
+        load.settle();
+        let tx = &load.tx;
+        assert!(tx.is_even() && tx.in_flight == 0 && tx.link_down > 200, "{mode} {tx:?}");
+        // The chip says that its link is gone before anybody asks.
+        assert!(tx.no_carrier <= 3 * 40, "{mode} {tx:?}");
+        assert_eq!((load.rx_got, load.rig.driver.numbers().link_ups), (load.rx_given, 4), "{mode}");
+    }
+}
+
+#[test]
+fn a_device_unplugged_under_load_comes_back_by_itself_and_what_was_sent_meanwhile_is_counted() {
+    for (mode, config) in modes(Speed::Super) {
+        for after in [0, 1, 7] {
+            let mut load = Load::new(config);
+            load.run(50);
+            load.rig.model().inject(Fault::UnplugAfter(after));
+            load.run(100);
+            assert!(load.rig.driver.is_gone() && !load.rig.driver.link().up, "{mode} {after}");
+            load.rig.driver.usb().sleep(1_100_000_000);
+            load.run(2000);
+            assert!(load.rig.driver.link().up, "{mode} {after}");
+            load.settle();
+            let tx = &load.tx;
+            assert!(tx.is_even() && tx.link_down > 0, "{mode} {after} {tx:?}");
+            assert!(tx.in_flight <= 1, "{mode} {after}: one frame a step {tx:?}");
+            // A transfer that was not full yet went with the device.
+            let lost = load.rx_given - load.rx_got;
+            assert!(lost <= config.rx_transfer_len as u64 / 900, "{mode} {after}: {lost} of {}", load.rx_given);
+            assert_eq!(load.rig.driver.numbers().unplugs, 1);
+        }
+    }
+}
+
+/// Cuts the answer to the request for statistics.
+struct Cutting(Rc<Cell<bool>>, bool);
+
+impl Meddler for Cutting {
+    fn before(&mut self, _model: &mut Model, setup: usb::Setup) -> Result<(), usb::Error> {
+        self.1 = setup.request == request::READ_STATISTICS;
+        Ok(())
+    }
+
+    fn answer(&mut self, _bytes: &mut [u8], len: usize) -> Result<usize, usb::Error> {
+        Ok(if self.0.get() && self.1 { len - 1 } else { len })
+    }
+}
+
+#[test]
+fn statistics_that_come_short_are_an_error_and_change_nothing() {
+    let cuts = Rc::new(Cell::new(false));
+    let usb = Meddled::new(local(chip(Speed::High)), Cutting(cuts.clone(), false));
+    let mut driver = Driver::open(usb, Config::napi(Speed::High)).unwrap();
+    driver.usb().local.borrow_mut().model.set_statistic(stat::RX_FCS, 5);
+    driver.read_statistics().unwrap();
+    driver.usb().local.borrow_mut().model.set_statistic(stat::RX_FCS, 9);
+    cuts.set(true);
+    assert_eq!(driver.read_statistics(), Err(Error::Short("the statistics")));
+    assert_eq!(driver.statistics()[stat::RX_FCS], 5);
+    cuts.set(false);
+    driver.read_statistics().unwrap();
+    assert_eq!(driver.statistics()[stat::RX_FCS], 9);
+}

@@ -1,0 +1,186 @@
+//! A thousand tunnels on one socket, told apart by GRE keys: each gets what is its own and answers under its own key. And some
+//! without UDP on one raw socket, with the kernel's own tunnels at the other end.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use segue_lab::{Host, LinkForm, Process};
+use segue_tests::{Ground, Stat, capture, test_name, traffic, wire};
+use serde_json::Value;
+
+const TUNNELS: u16 = 1000;
+/// Time for all interfaces to come up.
+const START: Duration = Duration::from_secs(60);
+/// Time for all answers.
+const PATIENCE: Duration = Duration::from_secs(20);
+const ECHO: u8 = 8;
+const REPLY: u8 = 0;
+
+/// Both ends of tunnel `n` inside, in a /30 of its own.
+fn inner(n: u16) -> [Ipv4Addr; 2] {
+    [1, 2].map(|host| Ipv4Addr::new(198, 19, (n >> 6) as u8, (n & 63) as u8 * 4 + host))
+}
+
+fn configuration() -> String {
+    let mut text = String::new();
+    for n in 0..TUNNELS {
+        let near = inner(n)[0];
+        write!(
+            text,
+            "[[tunnel]]\ndev = \"t{n}\"\nlocal = \"198.18.0.1\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\nkey = {n}\naddr = [\"{near}/30\"]\n"
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// GUE and GRE with key `n` around an echo request, or what is expected back.
+fn echo(n: u16, kind: u8) -> Vec<u8> {
+    let [near, far] = inner(n);
+    let (source, destination) = if kind == ECHO { (far, near) } else { (near, far) };
+    let mut icmp =
+        [&[kind, 0, 0, 0][..], &n.to_be_bytes(), &[0, 1], b"of this tunnel and no other", &n.to_be_bytes()].concat();
+    let checksum = !wire::sum(&icmp);
+    icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
+    let len = 20 + icmp.len() as u16;
+    let mut ip =
+        [&[0x45, 0][..], &len.to_be_bytes(), &[0, 9, 0, 0, 64, 1, 0, 0], &source.octets(), &destination.octets()]
+            .concat();
+    let checksum = !wire::sum(&ip);
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let gre = [&[0x20, 0, 8, 0][..], &u32::from(n).to_be_bytes()].concat();
+    wire::gue([0, 47, 0, 0], &[], &[gre, ip, icmp].concat())
+}
+
+/// The tunnel that sent this, where it is an answer as it should be.
+fn answered(datagram: &[u8]) -> Option<u16> {
+    let key = u32::from_be_bytes(datagram.get(8..12)?.try_into().ok()?);
+    let n = u16::try_from(key).ok()?;
+    let expected = echo(n, REPLY);
+    // From the addresses on: identification, TTL and checksum of the IP header are the host's.
+    let same = datagram.len() == expected.len() && datagram[..12] == expected[..12] && datagram[24..] == expected[24..];
+    same.then_some(n)
+}
+
+/// `segue run` at A with this file, all of it up.
+fn running(ground: &Ground, directory: &capture::Directory, configuration: &str) -> Process {
+    let file = directory.file("many.toml");
+    std::fs::write(&file, configuration).unwrap();
+    let mut command = ground.a.command(&ground.program);
+    command.args(["run", "-j", "-c"]).arg(&file);
+    let mut process = Process::spawn(command, b"").unwrap();
+    let ready = process.wait_for_line("\"event\":\"ready\"", START);
+    ready.unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
+    process
+}
+
+/// The kernel's own tunnel `n` without UDP: GRE, and Ethernet in GRE for odd numbers.
+fn kernel(host: &Host, n: u16) {
+    let kind = if n.is_multiple_of(2) { "gre" } else { "gretap" };
+    let far = inner(n)[1];
+    for line in [
+        format!("link add k{n} type {kind} local 198.18.0.2 remote 198.18.0.1 key {}", n / 2),
+        format!("addr add {far}/30 dev k{n}"),
+        format!("link set k{n} up"),
+    ] {
+        host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+}
+
+#[test]
+fn tunnels_without_udp_share_one_raw_socket() {
+    const COUNT: u16 = 12;
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
+    if ground
+        .b
+        .run("ip", &["link", "add", "probe", "type", "gretap", "local", "198.18.0.2", "remote", "198.18.0.1"])
+        .is_err()
+    {
+        return segue_tests::skip(test_name!(), "this kernel has no GRE");
+    }
+    ground.b.run("ip", &["link", "del", "probe"]).unwrap();
+    let mut text = String::new();
+    for n in 0..COUNT {
+        kernel(&ground.b, n);
+        let mode = if n.is_multiple_of(2) { "gre" } else { "gretap" };
+        let (near, key) = (inner(n)[0], n / 2);
+        let ends = "local = \"198.18.0.1\"\nremote = \"198.18.0.2\"";
+        write!(text, "[[tunnel]]\ndev = \"t{n}\"\nmode = \"{mode}\"\n{ends}\nkey = {key}\naddr = [\"{near}/30\"]\n")
+            .unwrap();
+    }
+    let directory = capture::Directory::new();
+    let _process = running(&ground, &directory, &text);
+    let sockets = ground.a.run("cat", &["/proc/net/raw"]).unwrap();
+    let found = sockets.lines().filter(|line| line.contains(":002F ")).count();
+    assert_eq!(found, 2, "one to receive, one to send:\n{sockets}");
+    for n in 0..COUNT {
+        let [near, far] = inner(n).map(Into::into);
+        segue_lab::reach((&ground.b, far), (&ground.a, near), Duration::from_secs(5)).unwrap();
+        let [a, b] = [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address });
+        traffic::pings(b, a, &[56, 1300]);
+    }
+    let drops = Stat::read(&ground.a, &ground.program, "t0").drops();
+    assert!(drops.is_empty(), "{drops:?}");
+}
+
+#[test]
+fn a_thousand_tunnels_share_one_socket_and_each_answers_for_itself() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    let directory = capture::Directory::new();
+    let mut process = running(&ground, &directory, &configuration());
+
+    let sockets = ground.a.run("cat", &["/proc/net/udp"]).unwrap();
+    let bound = sockets.lines().filter(|line| line.contains(":17C0 ")).count();
+    assert_eq!(bound, 1, "sockets on port 6080:\n{sockets}");
+
+    let far = traffic::inside(&ground.b, || UdpSocket::bind(("198.18.0.2", 6080))).unwrap();
+    far.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let mut missing: BTreeSet<u16> = (0..TUNNELS).collect();
+    let begin = Instant::now();
+    let mut buffer = [0; 2048];
+    while !missing.is_empty() {
+        assert!(begin.elapsed() < PATIENCE, "no answer from {} of {TUNNELS}: {missing:?}", missing.len());
+        // A few at a time: what does not fit the socket's queue is lost.
+        for n in missing.iter().take(50) {
+            far.send_to(&echo(*n, ECHO), "198.18.0.1:6080").unwrap();
+        }
+        let mut left = missing.len().min(50);
+        while let (1.., Ok((len, _))) = (left, far.recv_from(&mut buffer)) {
+            // The kernel's own packets of new interfaces come too.
+            if let Some(n) = answered(&buffer[..len]) {
+                left -= usize::from(missing.remove(&n));
+            }
+        }
+    }
+
+    let stat = Stat::read(&ground.a, &ground.program, "t0");
+    let drops = stat.drops();
+    assert!(drops.is_empty(), "{drops:?}");
+    for n in [0, 1, 777, TUNNELS - 1] {
+        let (got, sent) =
+            (stat.count(&format!("t{n}"), "transmit", "packets"), stat.count(&format!("t{n}"), "receive", "packets"));
+        assert!(got >= 1 && sent >= 1, "t{n}: {got} in, {sent} out");
+    }
+    // Asked by the name of any of its interfaces.
+    let text = ground.a.run(ground.program.to_str().unwrap(), &["stat", "t777", "-j"]).unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["instances"][0]["name"], "t0");
+
+    // What has a key of none is refused by name, and moves no counter of a tunnel.
+    for _ in 0..5 {
+        let mut other = echo(0, ECHO);
+        other[8..12].copy_from_slice(&70_000_u32.to_be_bytes());
+        far.send_to(&other, "198.18.0.1:6080").unwrap();
+    }
+    let stat =
+        Stat::until(&ground.a, &ground.program, "t0", Duration::from_secs(3), |s| s.dropped("gre_mismatch") >= 5);
+    assert_eq!(stat.dropped("gre_mismatch"), 5);
+    // All interfaces at once, or the kernel takes them away one by one, for half a minute.
+    let batch = directory.file("batch");
+    let lines: String = (0..TUNNELS).map(|n| format!("link set dev t{n} group 5\n")).collect();
+    std::fs::write(&batch, lines + "link del group 5\n").unwrap();
+    ground.a.run("ip", &["-batch", batch.to_str().unwrap()]).unwrap();
+    process.stop(Duration::from_secs(60)).expect("it ends");
+}

@@ -1,0 +1,100 @@
+//! What stands between outer IP or UDP and what is inside.
+
+use super::{Decapsulator, Refusal};
+use crate::encap::config::{Carrier, GreOptions, Mode};
+use crate::wire::geneve::Geneve;
+use crate::wire::gre::Gre;
+use crate::wire::gue::Gue;
+use crate::wire::vxlan::{self, Vxlan};
+use crate::wire::{Remcsum, ethertype, protocol};
+
+impl Decapsulator {
+    /// Everything between outer IP or UDP and what is inside.
+    pub(super) fn tunnel_headers(&self, bytes: &[u8]) -> Result<TunnelHeaders, Refusal> {
+        let plain = |len| TunnelHeaders { gre_at: len, len, version: 0, option: None, gre: None };
+        let mut found = match self.config.carrier {
+            Carrier::Gue { .. } => {
+                let header = Gue::parse(bytes)?;
+                let version = match (self.config.mode, header.protocol) {
+                    (Mode::Gre(_) | Mode::GreTap(_), protocol::GRE) => 0,
+                    (Mode::Ipip | Mode::Ip, protocol::IPV4) => 4,
+                    (Mode::Sit | Mode::Ip, protocol::IPV6) => 6,
+                    (Mode::Ethernet, protocol::ETHERNET) => 0,
+                    _ => return Err(Refusal::InnerProtocol),
+                };
+                TunnelHeaders { version, option: header.remcsum, ..plain(header.len) }
+            }
+            // The port or the protocol number says which; the mode is checked against the inner header later.
+            Carrier::Fou | Carrier::Bare => {
+                TunnelHeaders { version: bytes.first().map_or(0, |byte| byte >> 4), ..plain(0) }
+            }
+            Carrier::Vxlan { vni, takes_remcsum, .. } => {
+                let header = Vxlan::parse(bytes)?;
+                if header.vni != vni {
+                    return Err(Refusal::Vni);
+                }
+                if header.remcsum.is_some() && !takes_remcsum {
+                    return Err(Refusal::RemcsumUnwanted);
+                }
+                TunnelHeaders { option: header.remcsum, ..plain(vxlan::LEN) }
+            }
+            Carrier::Geneve { vni } => {
+                let header = Geneve::parse(bytes)?;
+                if header.vni != vni {
+                    return Err(Refusal::Vni);
+                }
+                if header.is_critical {
+                    return Err(Refusal::GeneveCritical);
+                }
+                if header.protocol != ethertype::TEB {
+                    return Err(Refusal::InnerProtocol);
+                }
+                plain(header.len)
+            }
+        };
+        if let Some(options) = self.config.mode.gre() {
+            let gre = Gre::parse(bytes.get(found.gre_at..).unwrap_or(&[])).ok_or(Refusal::GreMalformed)?;
+            if !gre_matches(&gre, options) {
+                return Err(Refusal::GreMismatch);
+            }
+            found.version = match (gre.protocol, self.config.mode.is_ethernet()) {
+                (ethertype::IPV4, false) => 4,
+                (ethertype::IPV6, false) => 6,
+                (ethertype::TEB, true) => 0,
+                _ => return Err(Refusal::InnerProtocol),
+            };
+            found.len += gre.len();
+            found.gre = Some(gre);
+        }
+        Ok(found)
+    }
+
+    /// Drops what is older than the newest packet, as Linux does: RFC 2890, section 2.2, would let a receiver sort instead.
+    pub(super) fn sequence(&mut self, seq: Option<u32>) -> Result<(), Refusal> {
+        if let (Some(GreOptions { iseq: true, .. }), Some(seq)) = (self.config.mode.gre(), seq) {
+            if self.next_seq != 0 && (seq.wrapping_sub(self.next_seq) as i32) < 0 {
+                return Err(Refusal::GreSeq);
+            }
+            self.next_seq = seq.wrapping_add(1);
+        }
+        Ok(())
+    }
+}
+
+/// What stands between outer IP or UDP and what is inside.
+pub(super) struct TunnelHeaders {
+    /// Bytes of GUE, VXLAN or Geneve: where GRE starts, if there is any.
+    pub(super) gre_at: usize,
+    /// Bytes in all.
+    pub(super) len: usize,
+    /// The inner IP version that they announce, or that the first nibble has where nothing does.
+    pub(super) version: u8,
+    pub(super) option: Option<Remcsum>,
+    pub(super) gre: Option<Gre>,
+}
+
+/// Whether a header has what the tunnel's packets have. As in Linux a sequence number that nobody asked for is ignored,
+/// while a key or checksum nobody asked for means another tunnel.
+fn gre_matches(gre: &Gre, options: &GreOptions) -> bool {
+    gre.key == options.ikey && gre.checksum.is_some() == options.icsum && (gre.seq.is_some() || !options.iseq)
+}

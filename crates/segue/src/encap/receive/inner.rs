@@ -1,0 +1,99 @@
+//! What is inside.
+
+use super::headers::TunnelHeaders;
+use super::{Decapsulator, Refusal};
+use crate::checksum::{Field, Sum};
+use crate::encap::inner::Inner;
+use crate::packet::{Csum, Gso, GsoKind, Head, Kind, Layout, Start, Stop, TrainCsum, Tunnels, Unit};
+use crate::wire::{ethernet, ipv4, ipv6, read_u16, write_u16};
+
+impl Decapsulator {
+    /// The state of a packet whose transport checksum this host's kernel left unfinished: one packet, or several that it
+    /// joined, whose size it does not say. They are cut to what fits the inside.
+    pub(super) fn as_left(&self, layout: &Layout, is_train: bool, l3: usize) -> Unit {
+        let (Some(most), Some(transport), true) = (self.config.unfinished, layout.transport(), is_train) else {
+            return Unit::Whole(Csum::Partial);
+        };
+        let headers = layout.header_len() - l3;
+        let kind = if transport.kind == Kind::Tcp { GsoKind::Tcp } else { GsoKind::Udp };
+        match u16::try_from(usize::from(most).saturating_sub(headers)) {
+            // Datagrams cannot be cut but where they were joined.
+            Ok(size) if size > 0 && kind == GsoKind::Tcp => {
+                Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind, size, fixed_ids: 0 } }
+            }
+            _ => Unit::Whole(Csum::Partial),
+        }
+    }
+
+    /// What is inside, whose first byte is that of `rest`.
+    pub(super) fn inner(&self, rest: &[u8], tunnel: &TunnelHeaders) -> Result<Inside, Refusal> {
+        if self.config.mode.is_ethernet() {
+            let layout = crate::wire::parse(rest, Start::Ethernet, &Tunnels::NONE);
+            let source = rest.get(ethernet::SRC).filter(|_| layout.header_len() >= ethernet::LEN);
+            if source.ok_or(Refusal::InnerMalformed)?[0] & ethernet::GROUP != 0 {
+                return Err(Refusal::InnerSource);
+            }
+            let l3 = layout.headers().iter().find(|header| header.is_ip()).map(|header| header.start());
+            let tos = l3.and_then(|l3| Inner::read(rest.get(l3..)?)).map(|inner| inner.tos);
+            return Ok(Inside { layout, len: rest.len(), l3: l3.unwrap_or(0), tos });
+        }
+        let inner = Inner::read(rest).ok_or(Refusal::InnerMalformed)?;
+        let packet = rest.get(..inner.total_len).ok_or(Refusal::InnerMalformed)?;
+        let layout = inner_layout(packet, &inner)?;
+        if !self.config.mode.takes(inner.version) || tunnel.version != inner.version {
+            return Err(Refusal::InnerVersion);
+        }
+        if inner.source_is_martian() {
+            return Err(Refusal::InnerSource);
+        }
+        Ok(Inside { layout, len: inner.total_len, l3: 0, tos: Some(inner.tos) })
+    }
+}
+
+/// What [`Decapsulator::inner`] found.
+pub(super) struct Inside {
+    pub(super) layout: Layout,
+    /// Bytes of it, padding of a frame included.
+    pub(super) len: usize,
+    /// Where its IP header is; 0 where it has none.
+    pub(super) l3: usize,
+    /// DSCP and ECN of that header, where it has one.
+    pub(super) tos: Option<u8>,
+}
+
+/// Parses a packet of exactly one IP length, and lists the fixed IP header also where the parser gave up in front of it.
+fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, Refusal> {
+    let mut layout = crate::wire::parse(packet, Start::Ip, &Tunnels::NONE);
+    if !layout.headers().is_empty() {
+        return Ok(layout);
+    }
+    let listed = match (layout.stop(), inner.version) {
+        (Stop::TooDeep, 4) => layout.push(Kind::Ipv4, ipv4::header_len(packet[ipv4::VERSION_IHL])),
+        (Stop::TooDeep, _) => layout.push(Kind::Ipv6, ipv6::LEN),
+        (Stop::Malformed | Stop::Protocol | Stop::Fragment | Stop::Transport, _) => false,
+    };
+    if listed { Ok(layout) } else { Err(Refusal::InnerMalformed) }
+}
+
+/// Changes the DSCP and ECN byte of the IP header at `l3`. A header checksum that was wrong stays wrong; `sum` follows.
+pub(super) fn set_tos(head: &mut Head, l3: usize, tos: u8, sum: &mut Option<Sum>) {
+    let Some(bytes) = head.bytes_mut().get_mut(l3..) else { return };
+    let Some(&old) = bytes.first_chunk::<2>() else { return };
+    let version = old[0] >> 4;
+    let new = match version {
+        4 => [old[0], tos],
+        _ => [old[0] & 0xf0 | tos >> 4, tos << 4 | old[1] & 0x0f],
+    };
+    bytes[..2].copy_from_slice(&new);
+    if version == 4 {
+        // The change of the checksum makes up for that of the byte: the sum stays the same.
+        let field = read_u16(bytes, ipv4::CHECKSUM).map_or(0, |field| {
+            Field::from_wire(field).update(u16::from_be_bytes(old), u16::from_be_bytes(new)).value()
+        });
+        write_u16(bytes, ipv4::CHECKSUM, field);
+    } else if let Some(sum) = sum {
+        sum.remove(Sum::of(&old));
+        // To take out the complement is to put in the value, at an even place whatever the sum's parity.
+        sum.remove(Sum::of(&new.map(|byte| !byte)));
+    }
+}
