@@ -181,7 +181,13 @@ pub fn datagram_train(from: Place<'_>, to: Place<'_>, size: u16, count: usize, s
 /// A UDP socket at a place, with a time limit for receiving.
 #[track_caller]
 pub fn socket(place: Place<'_>) -> UdpSocket {
-    let socket = inside(place.host, || UdpSocket::bind((place.address, 0)));
+    socket_on(place, 0)
+}
+
+/// The same with a port of its own.
+#[track_caller]
+pub fn socket_on(place: Place<'_>, port: u16) -> UdpSocket {
+    let socket = inside(place.host, || UdpSocket::bind((place.address, port)));
     let socket = socket.unwrap_or_else(|error| panic!("bind to {}: {error}", place.address));
     socket.set_read_timeout(Some(DATAGRAM_PATIENCE)).expect("a time limit");
     socket

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use segue_lab::Family::V4;
 use segue_tests::routed::{Routed, address, ip};
+use segue_tests::traffic::Place;
 use segue_tests::{Stat, sys, test_name, traffic};
 
 /// Flows: from each of these ports to each of these destinations.
@@ -81,15 +82,31 @@ fn send(from: &[UdpSocket]) {
     }
 }
 
+/// The router's counters when nothing is under way.
+fn quiet(routed: &Routed) -> Stat {
+    let mut last = routed.stat();
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(20));
+        let next = routed.stat();
+        if Looks::of(&next).packets == Looks::of(&last).packets {
+            return next;
+        }
+        last = next;
+    }
+    panic!("the router is never quiet: {}", last.json());
+}
+
 /// What one datagram of each flow costs, all of them waiting in the ring when the router comes to read.
-fn looks(routed: &Routed, flows: &[UdpSocket], sink: &UdpSocket) -> Looks {
-    let before = routed.stat();
+fn looks(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> Looks {
+    let before = quiet(routed);
     let pid = u32::try_from(before.json()["pid"].as_u64().unwrap()).unwrap();
     sys::signal(pid, libc::SIGSTOP).unwrap();
     send(flows);
     sys::signal(pid, libc::SIGCONT).unwrap();
-    for number in 0..FLOWS {
-        sink.recv(&mut [0; 64]).unwrap_or_else(|error| panic!("datagram {number} of {FLOWS}: {error}"));
+    for (number, sink) in sinks.iter().enumerate() {
+        for _ in flows {
+            sink.recv(&mut [0; 64]).unwrap_or_else(|error| panic!("to destination {number}: {error}"));
+        }
     }
     let before = Looks::of(&before);
     let all = |stat: &Stat| Looks::of(stat).since(before).packets >= FLOWS;
@@ -102,10 +119,9 @@ fn looks(routed: &Routed, flows: &[UdpSocket], sink: &UdpSocket) -> Looks {
 fn cost(routed: &Routed, flows: &[UdpSocket]) -> f64 {
     let rounds = if std::env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1") { 1000 } else { 10 };
     let cpu = |stat: &Stat| stat.json()["cpu_s"].as_f64().expect("CPU time");
-    let before = routed.stat();
+    let before = quiet(routed);
     (0..rounds).for_each(|_| send(flows));
-    std::thread::sleep(Duration::from_millis(50));
-    let after = routed.stat();
+    let after = quiet(routed);
     let packets = Looks::of(&after).since(Looks::of(&before)).packets;
     (cpu(&after) - cpu(&before)) * 1e9 / packets as f64
 }
@@ -119,12 +135,13 @@ fn set_groups(routed: &Routed, value: &str) {
 fn interleaved_flows_are_looked_up_once_for_each_destination_and_next_hop_of_a_poll() {
     let Some(routed) = Routed::new(test_name!(), &[], &[]) else { return };
     prepare(&routed);
-    let sink = traffic::inside(&routed.ground.b, || UdpSocket::bind(("0.0.0.0", PORT))).unwrap();
-    sink.set_read_timeout(Some(PATIENCE)).unwrap();
+    let listen =
+        |number| traffic::socket_on(Place { host: &routed.ground.b, address: destination(number).into() }, PORT);
+    let sinks: Vec<UdpSocket> = (0..DESTINATIONS).map(listen).collect();
     let flows: Vec<UdpSocket> = (0..SENDERS).map(|_| traffic::socket(routed.client(V4))).collect();
     let (keys, hops) = (u64::from(DESTINATIONS), u64::from(HOPS));
     for _ in 0..3 {
-        let grouped = looks(&routed, &flows, &sink);
+        let grouped = looks(&routed, &flows, &sinks);
         println!("by groups: {grouped:?}");
         assert_eq!(grouped.packets, FLOWS, "nothing else is routed");
         assert!(grouped.batches >= FLOWS / BUDGET, "{grouped:?}");
@@ -134,7 +151,7 @@ fn interleaved_flows_are_looked_up_once_for_each_destination_and_next_hop_of_a_p
         assert!(grouped.routes < FLOWS && grouped.neighbours < grouped.routes, "{grouped:?}");
     }
     set_groups(&routed, "0");
-    let single = looks(&routed, &flows, &sink);
+    let single = looks(&routed, &flows, &sinks);
     println!("one by one: {single:?}");
     assert_eq!((single.routes, single.neighbours), (FLOWS, FLOWS));
     for round in 0..5 {
