@@ -1,5 +1,6 @@
 //! How the rows of `gso` are measured: a sender, a gateway, and a watch over the wire.
 
+use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -200,8 +201,8 @@ fn watch(site: &Site, wire: &Host) -> Result<u64, LabError> {
     match seen.map_err(|source| LabError::system("look at the frames on the wire", source))? {
         (all, 0) => Ok(all),
         (all, long) => {
-            let text = format!("{long} of {all} frames on the wire were longer than {LONGEST} bytes");
-            Err(LabError::Load(text))
+            let text = format!("{long} of {all} on the wire were longer");
+            Err(LabError::system(format!("keep frames to {LONGEST} bytes"), io::Error::other(text)))
         }
     }
 }
