@@ -61,6 +61,11 @@ pub(super) fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     if case.gro {
         bed::aggregate_with_sender(&pair.receiver, &pair.cards[1])?;
     }
+    let (at_card, card) = pair.tested_card();
+    bed::wait_when_full(at_card, card)?;
+    if case.rate.is_none() {
+        bed::wait_when_full(&pair.wire, bed::FAR)?;
+    }
     if case.how != How::Tso
         && let Some(why) = bed::fetch_by_wire(&pair.wire)?
     {
