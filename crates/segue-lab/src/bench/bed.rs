@@ -145,6 +145,12 @@ pub(super) fn shape(host: &Host, device: &str, rate: &str) -> Result<(), LabErro
     host.run("tc", &[&class[..], &["burst", "256k", "cburst", "256k"]].concat()).map(drop)
 }
 
+/// Has frames wait where the other end of the veth pair has no room for them, as a card's driver does; without a queue
+/// they are dropped. Kernels before 6.16 drop them all the same.
+pub(super) fn wait_when_full(host: &Host, device: &str) -> Result<(), LabError> {
+    host.run("tc", &["qdisc", "add", "dev", device, "root", "pfifo", "limit", "10000"]).map(drop)
+}
+
 /// A third host between two cards, on the load's processor: what is between two machines that are two. It hands on what it
 /// gets, cut to frames of `mtu` on the way to `far`: the near card has segmentation offload, and this is it.
 /// With `sums` `off` it completes the checksums, and the far card has nothing to say about them.

@@ -1,5 +1,6 @@
 //! How the rows of `gso` are measured: a sender, a gateway, and a watch over the wire.
 
+use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ const LONG_MTU: u32 = 9000;
 const LONGEST: u32 = MTU + 14;
 /// How long, in the middle of the load, every frame on the wire is looked at.
 const WATCHED: Duration = Duration::from_millis(100);
+/// How often, where there are none.
+const MOST_WATCHES: u32 = 5;
 /// The router's interface towards the sender.
 const INSIDE: &str = "in0";
 /// The network between them.
@@ -57,6 +60,11 @@ pub(super) fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     )?;
     if case.gro {
         bed::aggregate_with_sender(&pair.receiver, &pair.cards[1])?;
+    }
+    let (at_card, card) = pair.tested_card();
+    bed::wait_when_full(at_card, card)?;
+    if case.rate.is_none() {
+        bed::wait_when_full(&pair.wire, bed::FAR)?;
     }
     if case.how != How::Tso
         && let Some(why) = bed::fetch_by_wire(&pair.wire)?
@@ -134,20 +142,21 @@ fn start_router(site: &Site, case: &Case, pair: &Pair) -> Result<Process, LabErr
 fn measured(site: &Site, case: &Case, pair: &Pair) -> Result<Named<f64>, LabError> {
     let retransmits = || bed::tcp_counter(&pair.sender, "RetransSegs");
     let before = (retransmits()?, pair.cpu_seconds()?[0], Instant::now());
-    let (bytes, seconds) = thread::scope(|scope| {
+    let (bytes, seconds, frames) = thread::scope(|scope| {
         let watch = scope.spawn(|| watch(site, &pair.wire));
         let came = match case.load {
             Load::Udp(family) => datagrams(site, pair, case.flows, family),
             _ => stream(pair, case.flows, site.seconds),
         };
-        watch.join().unwrap_or_else(|_| Err(LabError::Load("the watch over the wire ended".into())))?;
-        came
+        let frames = watch.join().unwrap_or_else(|_| Err(LabError::Load("the watch over the wire ended".into())))?;
+        came.map(|(bytes, seconds)| (bytes, seconds, frames))
     })?;
     let (cpu, wall) = (pair.cpu_seconds()?[0] - before.1, before.2.elapsed().as_secs_f64());
     let mut values = Named::default();
     values.push("gbps", bytes as f64 * 8e-9 / seconds);
     values.push("sender_cpu_percent", 100.0 * cpu / wall);
     values.push("sender_cpu_s_per_gb", cpu / (bytes as f64 * 1e-9));
+    values.push("frames_watched", frames as f64);
     if !matches!(case.load, Load::Udp(_)) {
         values.push("retransmits", (retransmits()? - before.0) as f64);
     }
@@ -177,20 +186,28 @@ fn datagrams(site: &Site, pair: &Pair, flows: u32, family: Family) -> Result<(u6
     Ok((came.bytes, came.seconds))
 }
 
-/// Looks at every frame that the receiver is sent, for a moment in the middle of the load.
-fn watch(site: &Site, wire: &Host) -> Result<(), LabError> {
+/// Looks at every frame that the receiver is sent, for a moment in the middle of the load, and longer until there is one.
+/// Returns how many.
+fn watch(site: &Site, wire: &Host) -> Result<u64, LabError> {
     thread::sleep(Duration::from_millis(300 + u64::from(site.seconds) * 500));
     let seen = wire.enter(|| {
-        let (all, long) =
-            (PacketSocket::count_longer_than(bed::FAR, 0)?, PacketSocket::count_longer_than(bed::FAR, LONGEST)?);
-        thread::sleep(WATCHED);
-        Ok((all.passed(), long.passed()))
+        let all = PacketSocket::count_longer_than(bed::FAR, 0)?;
+        let long = PacketSocket::count_longer_than(bed::FAR, LONGEST)?;
+        let mut seen = (0, 0);
+        for _ in 0..MOST_WATCHES {
+            thread::sleep(WATCHED);
+            seen = (seen.0 + all.passed(), seen.1 + long.passed());
+            if seen.0 > 0 {
+                break;
+            }
+        }
+        Ok(seen)
     })?;
     match seen.map_err(|source| LabError::system("look at the frames on the wire", source))? {
-        (0, _) => Err(LabError::Load("no frame was on the wire".into())),
-        (_, 0) => Ok(()),
+        (all, 0) => Ok(all),
         (all, long) => {
-            Err(LabError::Load(format!("{long} of {all} frames on the wire were longer than {LONGEST} bytes")))
+            let text = format!("{long} of {all} on the wire were longer");
+            Err(LabError::system(format!("keep frames to {LONGEST} bytes"), io::Error::other(text)))
         }
     }
 }
