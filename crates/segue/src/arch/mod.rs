@@ -72,7 +72,7 @@ impl Kernel {
         match self.0 {
             Set::Scalar => scalar::differ(a, b, mask),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            Set::X86(set) => set.differ(a, b, mask, len),
+            Set::X86(_) => x86::differ(a, b, mask, len),
         }
     }
 }
@@ -85,6 +85,16 @@ pub(crate) fn chosen() -> Kernel {
         return Kernel(Set::X86(set));
     }
     Kernel(Set::Scalar)
+}
+
+/// Has [`chosen`] give this one from now on, to all threads.
+#[cfg_attr(not(all(target_arch = "x86_64", target_feature = "sse2")), allow(unused_variables))]
+pub(crate) fn choose(kernel: Kernel) {
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    x86::choose(match kernel.0 {
+        Set::Scalar => None,
+        Set::X86(set) => Some(set),
+    });
 }
 
 /// Every implementation this CPU can run, the slowest (scalar) first.

@@ -32,6 +32,12 @@ pub fn implementations() -> impl Iterator<Item = Implementation> {
     arch::available().map(Implementation)
 }
 
+/// Has everything use this one from now on, in all threads; what exists already may stay with the one that it has. Results are
+/// the same: this is for measurements of what another CPU would do.
+pub fn choose(implementation: Implementation) {
+    arch::choose(implementation.0);
+}
+
 /// One way to compute sums, from [`implementations`]. All of them give the same results.
 #[derive(Clone, Copy, Debug)]
 pub struct Implementation(Kernel);
