@@ -39,7 +39,7 @@ fn gro(criterion: &mut Criterion) {
                         gro.push_frame(frame, Nanos(1), &mut pool);
                     }
                     gro.flush();
-                    while let Some(packet) = gro.pop() {
+                    while let Some(packet) = gro.pop_from(&mut pool) {
                         if copies {
                             packet.payload.copy_to(0..usize::MAX, &mut linear);
                         }

@@ -1,6 +1,6 @@
 //! The engine, DPDK and `memcpy` on the same frames, in one run: nanoseconds a packet. `docs/bench-engine.md` has the method.
 //!
-//! `segue-bench-dpdk [CORE] [ROUNDS]`
+//! `segue-bench-dpdk [CORE] [ROUNDS] [IMPLEMENTATION]`; the last is that of checksums, `avx2` for example.
 
 mod sys;
 
@@ -22,8 +22,13 @@ const SIZE: usize = 1448;
 const TIMES: usize = 301;
 
 fn main() {
-    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<usize>().expect("a number"));
-    let (core, rounds) = (args.next().unwrap_or(1), args.next().unwrap_or(31).max(3));
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let number = |at: usize, usual| args.get(at).map_or(usual, |arg| arg.parse::<usize>().expect("a number"));
+    let (core, rounds) = (number(0, 1), number(1, 31).max(3));
+    if let Some(name) = args.get(2) {
+        let mut all = checksum::implementations();
+        all.find(|one| one.name() == name).expect("an implementation that this CPU can run").choose();
+    }
     sys::start(core);
     let clock = Clock::new();
     println!(
@@ -130,7 +135,7 @@ fn segue<'a>(name: &'static str, frames: &'a [Vec<u8>], csum: Csum, copies: bool
         }
         gro.flush();
         let mut left = 0;
-        while let Some(packet) = gro.pop() {
+        while let Some(packet) = gro.pop_from(&mut pool) {
             if copies {
                 black_box(packet.payload.copy_to(0..usize::MAX, &mut linear));
             }

@@ -115,8 +115,6 @@ fn sample<'a>(line: &'a str, program: &str, core: usize) -> Option<(&'a str, &'a
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     const SCRIPT: &str = "          iperf3 [001]  ffffffff8161c5f2 csum_partial
            segue [001]      557b1b348460 segue::arch::x86::sum_avx512_vnni
            segue [001]      557b1b348461 _ZN5segue4arch3x868sum_avx217h0123456789abcdefE

@@ -85,7 +85,7 @@ impl Kernel {
             // The compiler makes vectors of it.
             Set::Neon => scalar::differ(a, b, mask),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            Set::X86(set) => set.differ(a, b, mask, len),
+            Set::X86(_) => x86::differ(a, b, mask, len),
         }
     }
 }
@@ -103,16 +103,14 @@ pub(crate) fn chosen() -> Kernel {
     Kernel(Set::Scalar)
 }
 
-/// Makes [`chosen`] give this one from now on.
+/// Has [`chosen`] give this one from now on, to all threads. On 64-bit ARM there is nothing to choose.
+#[cfg_attr(not(all(target_arch = "x86_64", target_feature = "sse2")), allow(unused_variables))]
 pub(crate) fn choose(kernel: Kernel) {
-    match kernel.0 {
-        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-        Set::X86(set) => x86::choose(Some(set)),
-        Set::Scalar => {
-            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            x86::choose(None);
-        }
-    }
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    x86::choose(match kernel.0 {
+        Set::Scalar => None,
+        Set::X86(set) => Some(set),
+    });
 }
 
 /// Every implementation this CPU can run, the slowest (scalar) first.

@@ -12,8 +12,9 @@
 //! 2. Loads that straddle cache lines cost a third of the rate, so inputs from [`ALIGN_FROM`] bytes start with a partial
 //!    vector that ends at an aligned address. Words are then counted by address; if the input starts at an odd one, the
 //!    sum comes out byte-swapped and is rotated back at the end.
-//! 3. The partial vectors at both edges are masked loads with AVX-512, which never touch a masked byte, and the scalar
-//!    code with AVX2, which has no masked byte load.
+//! 3. The partial vectors at both edges are masked loads with AVX-512, which never touch a masked byte. AVX2 has no such load:
+//!    there they are whole vectors that reach back over what was taken, or forward over what will be, less those bytes. What
+//!    is shorter than a vector is left to the scalar code.
 #![expect(unsafe_code, reason = "vector intrinsics, raw loads and stores, CPUID")]
 
 use core::arch::x86_64::*;
@@ -55,19 +56,6 @@ impl Set {
         }
     }
 
-    #[inline(always)]
-    pub(super) fn differ(
-        self,
-        a: &[u8; HEAD_BLOCK],
-        b: &[u8; HEAD_BLOCK],
-        mask: &[u8; HEAD_BLOCK],
-        len: usize,
-    ) -> bool {
-        // Wider vectors are no faster: loads that cross cache lines are what it costs.
-        // SAFETY: as in `sum`; every set has these instructions.
-        unsafe { differ_avx2(a, b, mask, len) }
-    }
-
     #[inline]
     pub(super) fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
         assert_eq!(dst.len(), src.len(), "copy needs source and destination of one length");
@@ -83,12 +71,17 @@ impl Set {
     }
 }
 
-/// The fastest vector set of this CPU, if it has one. The answer is kept: every thread finds the same, so a race
-/// between two first callers is harmless.
+/// What [`CHOICE`] holds where no vectors are to be used.
+const NONE: u8 = 0x80;
+/// 0 until the first call of [`chosen`], then the `Kind` or `NONE`.
+static CHOICE: AtomicU8 = AtomicU8::new(0);
+
+/// The fastest vector set of this CPU, if it has one, or the one that [`choose`] was given. The answer is kept: every thread
+/// finds the same, so a race between two first callers is harmless.
 #[inline]
 pub(super) fn chosen() -> Option<Set> {
     #[cold]
-    fn fastest() -> Option<Set> {
+    fn find() -> Option<Set> {
         let best = available().last();
         choose(best);
         best
@@ -99,18 +92,14 @@ pub(super) fn chosen() -> Option<Set> {
         2 => Some(Set(Kind::Avx512)),
         1 => Some(Set(Kind::Avx2)),
         NONE => None,
-        _ => fastest(),
+        _ => find(),
     }
 }
 
-/// Makes [`chosen`] give this set from now on, or none.
+/// What [`chosen`] gives from now on.
 pub(super) fn choose(set: Option<Set>) {
     CHOICE.store(set.map_or(NONE, |set| set.0 as u8), Ordering::Relaxed);
 }
-
-/// What [`chosen`] gives: a `Kind` or [`NONE`], and 0 until the first call.
-static CHOICE: AtomicU8 = AtomicU8::new(0);
-const NONE: u8 = 0x80;
 
 /// Every vector set this CPU can run, the fastest last.
 pub(super) fn available() -> impl Iterator<Item = Set> {
@@ -190,19 +179,29 @@ shells!("avx2", Ymm, sum_avx2, copy_avx2);
 shells!("avx512f,avx512bw", Zmm<false>, sum_avx512, copy_avx512);
 shells!("avx512f,avx512bw,avx512vnni", Zmm<true>, sum_avx512_vnni, copy_avx512_vnni);
 
-#[target_feature(enable = "avx2")]
-fn differ_avx2(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK], len: usize) -> bool {
+/// Whether the first `len` bytes differ in a bit of `mask`. SSE2, which every x86-64 CPU has: what may be inlined is faster here
+/// than wider vectors.
+#[inline(always)]
+pub(super) fn differ(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK], len: usize) -> bool {
     let part = |at: usize| {
-        // SAFETY: callers keep `at` at 96 or below, and 32 bytes from there on are inside of each array.
-        let [a, b, mask] = unsafe { [a, b, mask].map(|bytes| _mm256_loadu_si256(bytes.as_ptr().add(at).cast())) };
-        _mm256_and_si256(_mm256_xor_si256(a, b), mask)
+        // SAFETY: `at` is 112 or below, and 16 bytes from there on are inside of each array.
+        unsafe {
+            let [a, b, mask] = [a, b, mask].map(|bytes| _mm_loadu_si128(bytes.as_ptr().add(at).cast()));
+            _mm_and_si128(_mm_xor_si128(a, b), mask)
+        }
     };
-    // Headers end behind the first vector, and most before the end of the third.
-    let mut all = _mm256_or_si256(_mm256_or_si256(part(0), part(32)), part(64));
-    if len > 96 {
-        all = _mm256_or_si256(all, part(96));
+    // SAFETY: as said.
+    unsafe {
+        let or = |a, b| _mm_or_si128(a, b);
+        let mut all = or(or(part(0), part(16)), or(part(32), part(48)));
+        if len > 64 {
+            all = or(all, part(64));
+        }
+        if len > 80 {
+            all = or(all, or(part(80), or(part(96), part(112))));
+        }
+        _mm_movemask_epi8(_mm_cmpeq_epi8(all, _mm_setzero_si128())) != 0xffff
     }
-    _mm256_testz_si256(all, all) == 0
 }
 
 /// Bytes between two totals of the lanes. A vector of 32 words moves the total by at most 32 * 32768, so a block of
@@ -220,9 +219,10 @@ const ALIGN_FROM: usize = 1024;
 #[inline(always)]
 unsafe fn run<L: Lanes, const COPY: bool>(mut dst: *mut u8, mut src: *const u8, mut len: usize) -> u64 {
     let width = L::WIDTH;
+    let is_long = len >= width;
 
     // SAFETY: `src` and `dst` advance together and `len` shrinks by the same amount, so that `len` is always what is
-    // left of both; whole vectors are touched only while `len >= width`, edges only within `len`. The instructions
+    // left of both; whole vectors are touched only while `len >= width`, edges only within the input. The instructions
     // exist by this function's contract. Pointers move by `wrapping_*` because an edge's window may start in front of
     // the input and, when not copying, `dst` is null.
     unsafe {
@@ -234,9 +234,8 @@ unsafe fn run<L: Lanes, const COPY: bool>(mut dst: *mut u8, mut src: *const u8, 
             skew = if COPY { dst as usize } else { src as usize } % width;
         }
         if skew != 0 {
-            (dst, src) = (dst.wrapping_sub(skew), src.wrapping_sub(skew));
-            sum = a.edge::<COPY>(dst, src, skew, width);
-            (dst, src) = (dst.wrapping_add(width), src.wrapping_add(width));
+            sum = a.head::<COPY>(dst, src, skew);
+            (dst, src) = (dst.wrapping_add(width - skew), src.wrapping_add(width - skew));
             len -= width - skew;
         }
 
@@ -255,7 +254,7 @@ unsafe fn run<L: Lanes, const COPY: bool>(mut dst: *mut u8, mut src: *const u8, 
             }
             len -= vectors * width;
             if len < width && len != 0 {
-                sum = scalar::join(sum, b.edge::<COPY>(dst, src, 0, len));
+                sum = scalar::join(sum, b.tail::<COPY>(dst, src, len, is_long));
                 len = 0;
             }
 
@@ -276,7 +275,8 @@ unsafe fn run<L: Lanes, const COPY: bool>(mut dst: *mut u8, mut src: *const u8, 
 ///
 /// # Safety
 /// Every method needs the instructions of its set. `take` needs `WIDTH` readable bytes at `src` and, if `COPY`, as many
-/// writable ones at `dst`; `edge` needs the same of the bytes `from..to` counted from both pointers, and touches no other.
+/// writable ones at `dst`, and so does `head`, whose `skew` is less than `WIDTH`. `tail` needs the same of the first `len` bytes,
+/// from 1 to less than `WIDTH`, and if `is_long` of the `WIDTH` bytes that end with them, of which those in front were taken.
 trait Lanes: Copy {
     const WIDTH: usize;
     unsafe fn zero() -> Self;
@@ -286,9 +286,11 @@ trait Lanes: Copy {
     unsafe fn total(self) -> i32;
     /// Adds the words of a whole vector, each less 32768.
     unsafe fn take<const COPY: bool>(self, dst: *mut u8, src: *const u8) -> Self;
-    /// Adds a part of a vector, `from < to <= WIDTH`, as if the other bytes were zero. Adds to the lanes at most what
-    /// two whole vectors would, and returns as a plain sum what it did not add to the lanes.
-    unsafe fn edge<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, from: usize, to: usize) -> u64;
+    /// Adds the first `WIDTH - skew` bytes, counted as if `skew` others stood in front. Adds to the lanes at most what two whole
+    /// vectors would, and returns as a plain sum what it did not add to the lanes.
+    unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64;
+    /// Adds the last bytes, in the same way.
+    unsafe fn tail<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, len: usize, is_long: bool) -> u64;
 }
 
 #[derive(Clone, Copy)]
@@ -334,18 +336,66 @@ impl Lanes for Ymm {
     }
 
     #[inline(always)]
-    unsafe fn edge<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, from: usize, to: usize) -> u64 {
+    unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64 {
+        // SAFETY: the trait's contract.
+        unsafe { self.part::<COPY>(dst, src, skew, skew % 2 == 1) }
+    }
+
+    #[inline(always)]
+    unsafe fn tail<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, len: usize, is_long: bool) -> u64 {
         // SAFETY: the trait's contract; the slice lives only within this call.
-        let sum = unsafe {
-            let (src, len) = (src.wrapping_add(from), to - from);
+        unsafe {
+            if is_long {
+                let back = Self::WIDTH - len;
+                return self.part::<COPY>(dst.wrapping_sub(back), src.wrapping_sub(back), Self::WIDTH + len, len % 2 == 1);
+            }
             if COPY {
-                core::ptr::copy_nonoverlapping(src, dst.wrapping_add(from), len);
+                core::ptr::copy_nonoverlapping(src, dst, len);
             }
             scalar::short(core::slice::from_raw_parts(src, len))
-        };
-        if from % 2 == 1 { sum.rotate_left(8) } else { sum }
+        }
     }
 }
+
+impl Ymm {
+    /// Takes a whole vector and adds the bytes of it that [`KEPT`] has from `mask` on, as words that begin with the second byte of
+    /// one where `is_odd`.
+    ///
+    /// # Safety
+    /// As for [`Lanes::take`]; `mask` is at most 64.
+    #[inline(always)]
+    unsafe fn part<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, mask: usize, is_odd: bool) -> u64 {
+        // SAFETY: this function's contract; 32 bytes from `mask` on are inside of `KEPT`.
+        unsafe {
+            let bytes = _mm256_loadu_si256(src.cast());
+            if COPY {
+                _mm256_storeu_si256(dst.cast(), bytes);
+            }
+            let kept = _mm256_and_si256(bytes, _mm256_loadu_si256(KEPT.as_ptr().add(mask).cast()));
+            let signed = _mm256_xor_si256(kept, _mm256_set1_epi16(i16::MIN));
+            // Two words a lane, 32768 each, back at once.
+            let unbias = Self(_mm256_set1_epi32(2 * 32768));
+            let words = Self(_mm256_madd_epi16(signed, _mm256_set1_epi16(1))).plus(unbias);
+            if is_odd {
+                // Not negative, as nothing is left to be put back.
+                return (words.total() as u64).rotate_left(8);
+            }
+            *self = self.plus(words);
+        }
+        0
+    }
+}
+
+/// From a place `n` up to 32 on, the first `32 - n` of 32 bytes; from `32 + n` on, the last `n`.
+static KEPT: [u8; 96] = {
+    let mut kept = [0xff; 96];
+    let mut at = 32;
+    while at < 64 {
+        kept[at] = 0;
+        at += 1;
+    }
+    kept
+};
 
 #[derive(Clone, Copy)]
 struct Zmm<const VNNI: bool>(__m512i);
@@ -365,6 +415,25 @@ impl<const VNNI: bool> Zmm<VNNI> {
                 self.plus(Self(_mm512_madd_epi16(signed, ones)))
             }
         }
+    }
+
+    /// Adds the bytes whose bits are set in `mask`.
+    ///
+    /// # Safety
+    /// As for [`Lanes::take`], of those bytes alone.
+    #[inline(always)]
+    unsafe fn part<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, mask: u64) -> u64 {
+        // SAFETY: this function's contract; a masked byte is neither read nor written.
+        unsafe {
+            let bytes = _mm512_maskz_loadu_epi8(mask, src.cast());
+            if COPY {
+                _mm512_mask_storeu_epi8(dst.cast(), mask, bytes);
+            }
+            // Two words a lane, 32768 each, back at once.
+            let unbias = Self(_mm512_set1_epi32(2 * 32768));
+            *self = self.add_words(bytes).plus(unbias);
+        }
+        0
     }
 }
 
@@ -402,18 +471,14 @@ impl<const VNNI: bool> Lanes for Zmm<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn edge<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, from: usize, to: usize) -> u64 {
-        let mask = (u64::MAX >> (64 - (to - from))) << from;
-        // SAFETY: the trait's contract; a masked byte is neither read nor written.
-        unsafe {
-            let bytes = _mm512_maskz_loadu_epi8(mask, src.cast());
-            if COPY {
-                _mm512_mask_storeu_epi8(dst.cast(), mask, bytes);
-            }
-            // Two words a lane, 32768 each, back at once.
-            let unbias = Self(_mm512_set1_epi32(2 * 32768));
-            *self = self.add_words(bytes).plus(unbias);
-        }
-        0
+    unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64 {
+        // SAFETY: the trait's contract.
+        unsafe { self.part::<COPY>(dst.wrapping_sub(skew), src.wrapping_sub(skew), u64::MAX << skew) }
+    }
+
+    #[inline(always)]
+    unsafe fn tail<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, len: usize, _: bool) -> u64 {
+        // SAFETY: the trait's contract.
+        unsafe { self.part::<COPY>(dst, src, u64::MAX >> (Self::WIDTH - len)) }
     }
 }

@@ -47,6 +47,12 @@ impl Which {
     pub(super) fn link(self) -> usize {
         usize::from(self.0) / (2 * TRANSPORTS)
     }
+
+    /// Where the IP header is.
+    #[inline(always)]
+    pub(super) fn l3(self) -> usize {
+        L3.get(self.link()).copied().unwrap_or(0)
+    }
 }
 
 /// Transport headers told apart: UDP, TCP by its length in words, from 5 to 15, and TCP with timestamps that may differ.

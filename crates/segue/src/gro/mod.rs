@@ -22,6 +22,7 @@
 //! acknowledgments collapse to the newest one, which a sender's host is glad of.
 
 mod acks;
+mod first;
 mod form;
 mod key;
 mod next;
@@ -51,7 +52,8 @@ use form::Forms;
 use key::{FlowKey, Hasher};
 use quick::Rules;
 use rules::Masks;
-use table::{Carries, Follow, Held, Ids, Is, Table, left};
+use first::First;
+use table::{Carries, Follow, Found, Held, Ids, Is, Slot, Table, left};
 
 /// Most bytes of a train, whatever the configuration says: what Linux lets a device take.
 pub const MAX_TRAIN_BYTES: usize = 8 * 65_535;
@@ -162,6 +164,28 @@ pub struct Frame<B> {
     pub csum: Csum,
 }
 
+/// What may leave.
+#[derive(Debug)]
+enum Ready<B> {
+    Packet(Box<Packet<B>>),
+    First(First<B>),
+    /// What was flushed at once: the first of its places in the table.
+    Places(usize),
+}
+
+impl<B: AsRef<[u8]>> Ready<B> {
+    /// What was in a place; a train gets the header of the whole.
+    #[inline(always)]
+    fn of(slot: Slot<B>, profile: Profile) -> Option<Ready<B>> {
+        match slot {
+            Slot::Free => None,
+            Slot::First(first) => Some(Ready::First(first)),
+            Slot::Held(held) if held.is_train() => Some(Ready::Packet(seal(held, profile))),
+            Slot::Held(held) => Some(Ready::Packet(held.packet)),
+        }
+    }
+}
+
 /// Joins packets to trains; see the module.
 #[derive(Debug)]
 pub struct Gro<B> {
@@ -175,9 +199,11 @@ pub struct Gro<B> {
     is_quick: bool,
     table: Table<B>,
     memory: acks::Memory,
-    ready: VecDeque<Box<Packet<B>>>,
+    ready: VecDeque<Ready<B>>,
     /// Packets in the table; of acknowledgments one for each flow.
     held_packets: usize,
+    /// Trains of at least two packets in the table.
+    held_trains: usize,
     stats: Stats,
 }
 
@@ -197,6 +223,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             memory: acks::Memory::new(if config.acks { config.max_flows } else { 0 }),
             ready: VecDeque::with_capacity(config.max_flows.max(64)),
             held_packets: 0,
+            held_trains: 0,
             stats: Stats::default(),
             config,
         }
@@ -221,6 +248,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// that no train is made under two sets of rules. The table stays as large as it is: `max_flows` has no effect.
     pub fn reconfigure(&mut self, config: Config) {
         self.flush();
+        self.spill();
         let fresh = Gro::<B>::limited(Config { max_flows: self.config.max_flows, ..config });
         if fresh.acks != self.config.acks {
             self.memory = acks::Memory::new(if fresh.acks { fresh.max_flows } else { 0 });
@@ -307,7 +335,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     fn drain(&mut self, pool: &mut Pool<B>, mut each: impl FnMut(Box<Packet<B>>, &mut Pool<B>)) {
-        while let Some(packet) = self.pop() {
+        while let Some(packet) = self.pop_from(pool) {
             each(packet, pool);
         }
     }
@@ -327,7 +355,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
         };
         let hash = self.hasher.of(&packet, &key);
-        let place = self.table.find(hash, |held| key.is_of(&held.packet));
+        let place = self.find(hash, pool, |held| key.is_of(&held.packet));
         let refused = rules::gate(&packet, &self.config).err();
         if self.config.acks
             && let Some((Kind::Tcp, header)) = packet.transport()
@@ -426,9 +454,37 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// The next packet or train that is ready.
+    /// The next packet or train that is ready. For who pushes frames there is [`Gro::pop_from`]: here a frame that stayed alone
+    /// is given a fresh box, which allocates.
     pub fn pop(&mut self) -> Option<Box<Packet<B>>> {
-        self.ready.pop_front()
+        self.pop_from(&mut Pool::new(0))
+    }
+
+    /// As [`Gro::pop`]; a frame that stayed alone takes its box from `pool`, and only now.
+    #[inline]
+    pub fn pop_from(&mut self, pool: &mut Pool<B>) -> Option<Box<Packet<B>>> {
+        let Ready::Places(place) = self.ready.front_mut()? else { return self.pop_one(pool) };
+        let (slot, next) = self.table.leave(*place);
+        match next {
+            Some(next) => *place = next,
+            None => drop(self.ready.pop_front()),
+        }
+        if let Slot::First(first) = slot {
+            return first.load(&self.forms, pool).map(|(packet, _)| packet);
+        }
+        match Ready::of(slot.take(), self.config.profile)? {
+            Ready::Packet(packet) => Some(packet),
+            _ => None,
+        }
+    }
+
+    /// What became ready by itself.
+    fn pop_one(&mut self, pool: &mut Pool<B>) -> Option<Box<Packet<B>>> {
+        match self.ready.pop_front()? {
+            Ready::Packet(packet) => Some(packet),
+            Ready::First(mut first) => first.load(&self.forms, pool).map(|(packet, _)| packet),
+            Ready::Places(_) => None,
+        }
     }
 
     /// Makes all that is held ready, oldest first.
@@ -439,7 +495,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// When [`Gro::expire`] has something to do; `None` while nothing is held or the hold time is 0.
     pub fn deadline(&self) -> Option<Nanos> {
         let oldest = self.table.oldest().filter(|_| self.config.hold > 0)?;
-        Some(self.table.get(oldest).since.after(self.config.hold))
+        Some(self.table.since(oldest).after(self.config.hold))
     }
 
     /// Makes ready what was held for the hold time or longer.
@@ -448,7 +504,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             return self.flush();
         }
         while let Some(oldest) = self.table.oldest() {
-            if self.table.get(oldest).since.after(self.config.hold) > now {
+            if self.table.since(oldest).after(self.config.hold) > now {
                 return;
             }
             self.finish(oldest, Flush::Timeout);
@@ -456,28 +512,37 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 
     fn flush_because(&mut self, why: Flush) {
-        let Gro { table, ready, stats, config, .. } = self;
-        let (mut count, mut trains, mut segments) = (0, 0, 0);
-        table.remove_all(|slot| {
-            count += 1;
-            if let Some(held) = slot.take() {
-                if held.is.carries == Carries::Acks || held.segs == 1 {
-                    return ready.push_back(held.packet);
-                }
-                trains += 1;
-                segments += u64::from(held.segs);
-                ready.push_back(seal(held, config.profile));
+        let (count, trains) = (self.table.len(), self.held_trains);
+        let Some(first) = self.table.flush() else { return };
+        self.ready.push_back(Ready::Places(first));
+        self.stats.flushes.add_many(why, count as u64);
+        self.stats.trains += trains as u64;
+        self.stats.segments += (self.held_packets - (count - trains)) as u64;
+        (self.held_packets, self.held_trains) = (0, 0);
+    }
+
+    /// Empties the places that wait to be popped.
+    #[cold]
+    #[inline(never)]
+    fn spill(&mut self) {
+        for _ in 0..self.ready.len() {
+            let Some(ready) = self.ready.pop_front() else { return };
+            let Ready::Places(first) = ready else {
+                self.ready.push_back(ready);
+                continue;
+            };
+            let mut place = Some(first);
+            while let Some(at) = place {
+                let (slot, next) = self.table.leave(at);
+                self.ready.extend(Ready::of(slot.take(), self.config.profile));
+                place = next;
             }
-        });
-        stats.flushes.add_many(why, count);
-        stats.trains += trains;
-        stats.segments += segments;
-        self.held_packets = 0;
+        }
     }
 
     fn pass(&mut self, packet: Box<Packet<B>>, why: Alone) {
         self.stats.alone.add(why);
-        self.ready.push_back(packet);
+        self.ready.push_back(Ready::Packet(packet));
     }
 
     /// Starts a train with `packet`, or passes it on where nothing could join it.
@@ -485,7 +550,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let closed = rules::closes(&packet);
         if let Some(why) = closed {
             self.stats.flushes.add(why);
-            self.ready.push_back(packet);
+            self.ready.push_back(Ready::Packet(packet));
             return;
         }
         let size = packet.payload.len();
@@ -495,7 +560,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         if self.config.most(is_tcp) < 2 || self.room(&packet) < Some(size) {
             self.stats.flushes.add(Flush::Full);
-            self.ready.push_back(packet);
+            self.ready.push_back(Ready::Packet(packet));
             return;
         }
         self.insert(packet, hash, now, Carries::Data);
@@ -505,7 +570,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     fn insert(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos, carries: Carries) {
         if carries == Carries::Acks && self.config.max_acks < 2 {
             self.stats.flushes.add(Flush::Full);
-            self.ready.push_back(packet);
+            self.ready.push_back(Ready::Packet(packet));
             return;
         }
         let size = packet.payload.len();
@@ -516,8 +581,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             stamp = acks::stamps(header).map_or(0, |stamps| stamps.value);
         }
         let (most, room) = (self.config.most(is_tcp), self.room(&packet).unwrap_or(0));
-        self.keep(Held {
-            hash,
+        let held = Held {
             is: Is::other(self.forms.of(&packet), carries, verify::is_owed(&packet)),
             follow: Follow::NOTHING,
             size,
@@ -532,17 +596,52 @@ impl<B: AsRef<[u8]>> Gro<B> {
             verified: carries == Carries::Acks,
             since: now,
             packet,
-        });
+        };
+        self.keep(hash, Slot::Held(held));
     }
 
     /// Puts into the table, where another may have to leave for it.
     #[inline(always)]
-    fn keep(&mut self, held: Held<B>) {
-        if let Some(evicted) = self.table.make_room(held.hash) {
+    fn keep(&mut self, hash: u64, what: Slot<B>) {
+        if let Some(evicted) = self.table.make_room(hash) {
             self.finish(evicted, Flush::Evicted);
+        } else if self.table.is_full() {
+            self.make_way();
         }
         self.held_packets += 1;
-        self.table.insert(held);
+        self.table.insert(hash, what);
+    }
+
+    /// The same where nothing is in its bucket.
+    #[inline(always)]
+    fn keep_alone(&mut self, hash: u64, what: Slot<B>) {
+        if self.table.is_full() {
+            self.make_way();
+        }
+        self.held_packets += 1;
+        self.table.insert_alone(hash, what);
+    }
+
+    /// Gives up a place of a full table.
+    #[cold]
+    #[inline(never)]
+    fn make_way(&mut self) {
+        self.spill();
+        if let Some(oldest) = self.table.oldest().filter(|_| self.table.is_full()) {
+            self.finish(oldest, Flush::Evicted);
+        }
+    }
+
+    /// Where something is held of a flow with this hash, of which `is_it` knows whether it is the one. First segments of this hash
+    /// take boxes.
+    #[inline(always)]
+    fn find(&mut self, hash: u64, pool: &mut Pool<B>, is_it: impl Fn(&Held<B>) -> bool) -> Option<usize> {
+        loop {
+            match self.table.find(hash, &is_it)? {
+                Found::Held(place) => return Some(place),
+                Found::First(place) => self.unpack(place, pool),
+            }
+        }
     }
 
     /// Whether `packet` may be the next segment of the train at `place`, payload aside.
@@ -604,6 +703,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let held = self.table.get_mut(place);
         let (at, header) = tcp_header(&packet);
         let why = held.add(ids, at, header, packet.payload.len(), is_lro);
+        self.held_trains += usize::from(held.segs == 2);
         held.packet.payload.append(&mut packet.payload);
         pool.put(packet);
         why
@@ -622,17 +722,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Takes the train at `place` out of the table and makes it ready.
     fn finish(&mut self, place: usize, why: Flush) {
         self.stats.flushes.add(why);
-        let held = self.table.get(place);
-        if held.is.carries == Carries::Acks || held.segs == 1 {
-            self.held_packets -= 1;
-            let packet = self.table.remove(place).packet;
-            return self.ready.push_back(packet);
+        let slot = self.table.remove(place);
+        let packets = match &slot {
+            Slot::Held(held) if held.is_train() => held.segs as usize,
+            _ => 1,
+        };
+        self.held_packets -= packets;
+        if packets > 1 {
+            self.held_trains -= 1;
+            self.stats.trains += 1;
+            self.stats.segments += packets as u64;
         }
-        self.held_packets -= held.segs as usize;
-        self.stats.trains += 1;
-        self.stats.segments += u64::from(held.segs);
-        let train = seal(self.table.remove(place), self.config.profile);
-        self.ready.push_back(train);
+        self.ready.extend(Ready::of(slot, self.config.profile));
     }
 }
 

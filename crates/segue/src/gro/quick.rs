@@ -8,11 +8,12 @@
 
 use alloc::boxed::Box;
 
+use super::first::{First, padded};
 use super::form::Which;
 use super::key::L3;
-use super::next::Next;
-use super::table::{Follow, Held, Ids, Is, left};
-use super::{Config, Flush, Frame, Gro, Profile, acks, may_renew, next_ids, rules, verify};
+use super::next::{Front, Next};
+use super::table::{Follow, Held, Ids, Is, Slot, left};
+use super::{Config, Flush, Frame, Gro, Profile, Ready, acks, may_renew, next_ids, rules, verify};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::gso::MIN_TCP_SIZE;
 use crate::packet::{Csum, HEAD_BLOCK, Packet, Pool, Start, Unit};
@@ -48,7 +49,7 @@ pub(super) struct Rules {
     pub(super) ones: u32,
     pub(super) is_lro: bool,
     /// Most segments of a train, and most bytes from its IP header.
-    tcp: (u32, usize),
+    pub(super) tcp: (u32, usize),
     udp: (u32, usize),
 }
 
@@ -71,61 +72,45 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[inline(always)]
     pub(super) fn take_frame_quickly(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) -> Option<Frame<B>> {
         let bytes = frame.bytes.bytes();
-        let mut short;
+        let short;
         let front = match bytes.first_chunk() {
             Some(front) => front,
             None => {
-                short = [0; HEAD_BLOCK];
-                short[..bytes.len()].copy_from_slice(bytes);
+                short = padded(bytes);
                 &short
             }
         };
         let (total, csum) = (bytes.len(), frame.csum);
-        let hash = match self.follow(front, bytes, frame.start, csum) {
+        let verified = matches!(csum, Csum::Verified);
+        let next = if verified || matches!(csum, Csum::Unknown) {
+            self.follow(Front { front, bytes, verified }, frame.start, pool)
+        } else {
+            Next::Not(None)
+        };
+        let hash = match next {
             Next::Is(place, header_len) => {
                 self.table.get_mut(place).packet.payload.push(frame.bytes.skip(header_len));
                 return None;
             }
-            Next::Starts { hash, which, seq } => {
-                let (most, limit) = self.rules.tcp;
-                if let Some(form) = self.forms.get(which)
-                    && let (size, room) = (total - form.len, limit.saturating_sub(total - form.l3))
-                    && most > 1
-                    && room >= size
-                {
-                    let mut packet = pool.take();
-                    packet.load_known(front, form.len, total, &form.layout, csum);
-                    packet.payload.push(frame.bytes.skip(form.len));
-                    self.stats.packets += 1;
-                    self.keep_first(Held {
-                        hash,
-                        since: now,
-                        size,
-                        room,
-                        left: left(most - 1, room, size),
-                        segs: 1,
-                        most,
-                        next_seq: seq.wrapping_add(size as u32),
-                        stamp: 0,
-                        ids: Ids::default(),
-                        is: Is::train(which, false),
-                        follow: Follow::new(1, total),
-                        verified: matches!(csum, Csum::Verified),
-                        packet,
-                    });
-                    return None;
+            Next::Starts { hash, is_alone, which, seq } => {
+                self.stats.packets += 1;
+                let first = First { bytes: Some(frame.bytes), since: now, seq, form: which, verified };
+                if is_alone {
+                    self.keep_alone(hash, Slot::First(first));
+                } else {
+                    self.keep(hash, Slot::First(first));
                 }
-                Some(hash)
+                return None;
             }
             Next::Not(hash) => hash,
         };
         let seen = Seen { front, total, csum };
-        match self.judge(&seen, frame.start, true, hash, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
+        match self.judge(&seen, frame.start, true, hash, pool, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
             Verdict::Long => return Some(frame),
             Verdict::Starts(hash, which) => {
                 let Some(form) = self.forms.get(which) else { return Some(frame) };
-                let first = First::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
-                let mut packet = pool.take();
+                let first = Opening::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
+                let mut packet = pool.take_used();
                 packet.load_known(front, form.len, total, &form.layout, csum);
                 packet.payload.push(frame.bytes.skip(form.len));
                 self.start(packet, hash, which, first, now);
@@ -158,11 +143,11 @@ impl<B: AsRef<[u8]>> Gro<B> {
             packet.payload.frags().iter().for_each(|frag| sum.add(frag.bytes()));
             sum
         };
-        match self.judge(&seen, start, false, None, sum) {
+        match self.judge(&seen, start, false, None, pool, sum) {
             Verdict::Long => return Some(packet),
             Verdict::Starts(hash, which) => {
                 let Some(form) = self.forms.get(which) else { return Some(packet) };
-                let first = First::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
+                let first = Opening::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
                 self.start(packet, hash, which, first, now);
             }
             Verdict::Joins(place, _, why) => {
@@ -186,6 +171,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         start: Start,
         is_raw: bool,
         hash: Option<u64>,
+        pool: &mut Pool<B>,
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
         // What nearly all packets on nearly all links are, seen at once.
@@ -194,18 +180,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
             && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
             && seen.front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
         {
-            return self.judge_form::<1, false, true>(seen, is_raw, hash, sum);
+            return self.judge_form::<1, false, true>(seen, is_raw, hash, pool, sum);
         }
         let kind = |tags: usize| read_u16(seen.front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
         let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
         match start {
             Start::Ip => {
                 let kind = if seen.front[0] >> 4 == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
-                self.judge_ip::<0>(seen, kind, is_raw, hash, sum)
+                self.judge_ip::<0>(seen, kind, is_raw, hash, pool, sum)
             }
-            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(seen, kind(0), is_raw, hash, sum),
-            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(seen, kind(1), is_raw, hash, sum),
-            Start::Ethernet => self.judge_ip::<3>(seen, kind(2), is_raw, hash, sum),
+            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(seen, kind(0), is_raw, hash, pool, sum),
+            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(seen, kind(1), is_raw, hash, pool, sum),
+            Start::Ethernet => self.judge_ip::<3>(seen, kind(2), is_raw, hash, pool, sum),
         }
     }
 
@@ -217,18 +203,19 @@ impl<B: AsRef<[u8]>> Gro<B> {
         kind: u16,
         is_raw: bool,
         hash: Option<u64>,
+        pool: &mut Pool<B>,
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
         let l3 = const { L3[LINK] };
         let (first, v4, v6) = (seen.front[l3], seen.front[l3 + ipv4::PROTOCOL], seen.front[l3 + ipv6::NEXT_HEADER]);
         match (kind, first, v4, v6) {
-            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.judge_form::<LINK, false, true>(seen, is_raw, hash, sum),
-            (ethertype::IPV4, 0x45, protocol::UDP, _) => self.judge_form::<LINK, false, false>(seen, is_raw, hash, sum),
+            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.judge_form::<LINK, false, true>(seen, is_raw, hash, pool, sum),
+            (ethertype::IPV4, 0x45, protocol::UDP, _) => self.judge_form::<LINK, false, false>(seen, is_raw, hash, pool, sum),
             (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => {
-                self.judge_form::<LINK, true, true>(seen, is_raw, hash, sum)
+                self.judge_form::<LINK, true, true>(seen, is_raw, hash, pool, sum)
             }
             (ethertype::IPV6, 0x60..=0x6f, _, protocol::UDP) => {
-                self.judge_form::<LINK, true, false>(seen, is_raw, hash, sum)
+                self.judge_form::<LINK, true, false>(seen, is_raw, hash, pool, sum)
             }
             _ => Verdict::Long,
         }
@@ -242,6 +229,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         &Seen { front, total, csum }: &Seen<'_>,
         is_raw: bool,
         hash: Option<u64>,
+        pool: &mut Pool<B>,
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
         let l3 = const { L3[LINK] };
@@ -278,7 +266,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
 
         let hash = hash.unwrap_or_else(|| self.hasher.usual::<LINK, V6, TCP>(front));
-        let Some(place) = self.table.find(hash, |_| true) else {
+        let Some(place) = self.find(hash, pool, |_| true) else {
             return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
         };
         let held = self.table.get_mut(place);
@@ -358,6 +346,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.stats.packets += 1;
         self.held_packets += 1;
         let why = held.add(ids, TCP.then_some(l4), header, len, is_lro);
+        self.held_trains += usize::from(held.segs == 2);
         if TCP && self.config.acks {
             self.memory.other(hash, header);
         }
@@ -387,19 +376,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Starts(hash, which)
     }
 
-    /// Puts the first train of its bucket into the table, where another may have to leave for it.
-    #[inline(always)]
-    fn keep_first(&mut self, held: Held<B>) {
-        if let Some(evicted) = self.table.oldest_if_full() {
-            self.finish(evicted, Flush::Evicted);
-        }
-        self.held_packets += 1;
-        self.table.insert(held);
-    }
-
     /// Starts a train with a packet that is good for one, or passes it on where nothing could join it.
     #[inline(always)]
-    fn start(&mut self, packet: Box<Packet<B>>, hash: u64, which: Which, first: First, now: Nanos) {
+    fn start(&mut self, packet: Box<Packet<B>>, hash: u64, which: Which, first: Opening, now: Nanos) {
         self.stats.packets += 1;
         let Some(form) = self.forms.get(which) else { return };
         let unit = packet.offload.unit;
@@ -410,11 +389,10 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let closed = rules::closing(first.flags);
         if closed.is_some() || most < 2 || room < size {
             self.stats.flushes.add(closed.unwrap_or(Flush::Full));
-            self.ready.push_back(packet);
+            self.ready.push_back(Ready::Packet(packet));
             return;
         }
-        self.keep(Held {
-            hash,
+        let held = Held {
             since: now,
             size,
             room,
@@ -432,27 +410,28 @@ impl<B: AsRef<[u8]>> Gro<B> {
             },
             verified: matches!(unit, Unit::Whole(Csum::Verified)),
             packet,
-        });
+        };
+        self.keep(hash, Slot::Held(held));
     }
 }
 
 /// What is kept of the TCP header that begins a train; zero of UDP.
-struct First {
+struct Opening {
     seq: u32,
     flags: u8,
     /// The timestamp, where it may move on.
     stamp: u32,
 }
 
-impl First {
+impl Opening {
     /// Of a packet that begins with `front` and has a TCP header at `at`.
     #[inline(always)]
-    fn read(front: &[u8; HEAD_BLOCK], at: Option<usize>, is_lro: bool) -> First {
+    fn read(front: &[u8; HEAD_BLOCK], at: Option<usize>, is_lro: bool) -> Opening {
         let Some(header) = at.and_then(|at| front.get(at..at + tcp::STAMPED_LEN)) else {
-            return First { seq: 0, flags: 0, stamp: 0 };
+            return Opening { seq: 0, flags: 0, stamp: 0 };
         };
         let is_stamped = is_lro && tcp::header_len(header[tcp::OFFSET]) == tcp::STAMPED_LEN;
-        First {
+        Opening {
             seq: read_u32(header, tcp::SEQ).unwrap_or(0),
             flags: header[tcp::FLAGS],
             stamp: if is_stamped { acks::stamps(header).map_or(0, |stamps| stamps.value) } else { 0 },

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::first::First;
 use super::form::Which;
 use super::renew;
 use super::rules::{self, Flush};
@@ -88,7 +89,6 @@ impl Follow {
 #[derive(Debug)]
 pub(super) struct Held<B> {
     pub(super) packet: Box<Packet<B>>,
-    pub(super) hash: u64,
     pub(super) since: Nanos,
     /// Payload bytes of the first segment; in profile `lro` of the largest TCP segment.
     pub(super) size: usize,
@@ -111,7 +111,48 @@ pub(super) struct Held<B> {
     pub(super) verified: bool,
 }
 
+/// A place of the table.
+#[derive(Debug)]
+pub(super) enum Slot<B> {
+    /// Nothing.
+    Free,
+    /// The start of a train.
+    First(First<B>),
+    /// All else.
+    Held(Held<B>),
+}
+
+impl<B> Slot<B> {
+    /// What is there.
+    #[inline(always)]
+    pub(super) fn take(&mut self) -> Slot<B> {
+        core::mem::replace(self, Slot::Free)
+    }
+}
+
+/// Where something is.
+pub(super) enum Place {
+    At(usize),
+    /// Nowhere.
+    None,
+    /// Nowhere, and nothing else shares the bucket.
+    Empty,
+}
+
+/// What is found of a flow, and where.
+pub(super) enum Found {
+    /// Of this hash, at least.
+    First(usize),
+    Held(usize),
+}
+
 impl<B: AsRef<[u8]>> Held<B> {
+    /// Whether it is a train of at least two packets.
+    #[inline(always)]
+    pub(super) fn is_train(&self) -> bool {
+        self.segs > 1 && self.is.carries == Carries::Data
+    }
+
     /// Takes note of a segment that fits: where its TCP header is, if it has one, that header, and the bytes of its payload,
     /// which the caller moves. Returns why the train is to be closed, where it is.
     #[inline(always)]
@@ -163,10 +204,11 @@ pub(super) fn left(most: u32, room: usize, size: usize) -> u32 {
     (room as u32).checked_div(size as u32).unwrap_or(0).min(most)
 }
 
-/// The neighbours of a slot. They are apart from what is held: what is written in small parts and read at once as a whole
+/// What the table knows of a slot. It is apart from what is held: what is written in small parts and read at once as a whole
 /// makes the processor wait.
 #[derive(Clone, Copy, Debug)]
 struct Links {
+    hash: u64,
     /// Next slot of the bucket, or of the free list.
     next: u32,
     /// Neighbours in order of age.
@@ -174,26 +216,45 @@ struct Links {
     newer: u32,
 }
 
+/// The newest of the flows whose hashes end alike.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    hash: u64,
+    /// The round that the rest is of.
+    round: u32,
+    /// Its place, or `NONE`.
+    at: u32,
+}
+
 /// The table.
+///
+/// To flush it costs nothing for each flow: a round ends, buckets of earlier ones count as empty, and the places stay taken
+/// until they are given up one by one, oldest first.
 #[derive(Debug)]
 pub(super) struct Table<B> {
-    slots: Vec<Option<Held<B>>>,
+    slots: Vec<Slot<B>>,
     links: Vec<Links>,
-    buckets: Vec<u32>,
+    buckets: Vec<Bucket>,
+    round: u32,
     free: u32,
     oldest: u32,
     newest: u32,
     len: usize,
 }
 
+impl Bucket {
+    const VOID: Bucket = Bucket { hash: 0, round: 0, at: NONE };
+}
+
 impl<B> Table<B> {
     pub(super) fn new(capacity: usize) -> Table<B> {
-        let links =
-            |i: usize| Links { next: if i + 1 < capacity { i as u32 + 1 } else { NONE }, older: NONE, newer: NONE };
+        let next = |i: usize| if i + 1 < capacity { i as u32 + 1 } else { NONE };
+        let links = |i: usize| Links { hash: 0, next: next(i), older: NONE, newer: NONE };
         Table {
-            slots: (0..capacity).map(|_| None).collect(),
+            slots: (0..capacity).map(|_| Slot::Free).collect(),
             links: (0..capacity).map(links).collect(),
-            buckets: alloc::vec![NONE; (capacity * 2).next_power_of_two()],
+            buckets: alloc::vec![Bucket::VOID; (capacity * 2).next_power_of_two()],
+            round: 1,
             free: 0,
             oldest: NONE,
             newest: NONE,
@@ -201,47 +262,70 @@ impl<B> Table<B> {
         }
     }
 
+    /// Flows held in this round.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// What is held of a flow with this hash, of which `is_it` knows whether it is the one.
+    /// Whether no place is free.
     #[inline(always)]
-    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&Held<B>) -> bool) -> Option<usize> {
-        let mut at = self.buckets[self.bucket(hash)];
+    pub(super) fn is_full(&self) -> bool {
+        self.free == NONE
+    }
+
+    /// What is held of a flow with this hash, of which `is_it` knows whether it is the one. A first segment is found by the hash
+    /// alone.
+    #[inline(always)]
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(&Held<B>) -> bool) -> Option<Found> {
+        let mut at = self.first_of(hash);
         while at != NONE {
-            match &self.slots[at as usize] {
-                Some(held) if held.hash == hash && is_it(held) => return Some(at as usize),
-                _ => at = self.links[at as usize].next,
+            let links = &self.links[at as usize];
+            if links.hash == hash {
+                match &self.slots[at as usize] {
+                    Slot::Held(held) if is_it(held) => return Some(Found::Held(at as usize)),
+                    Slot::First(_) => return Some(Found::First(at as usize)),
+                    _ => {}
+                }
             }
+            at = links.next;
         }
         None
     }
 
-    /// The place that is first in the bucket of this hash, and what is held there, where that has the hash.
+    /// Where the newest with this hash is.
     #[inline(always)]
-    pub(super) fn first_mut(&mut self, hash: u64) -> Option<(usize, &mut Held<B>)> {
-        let at = self.buckets[self.bucket(hash)] as usize;
-        let held = self.slots.get_mut(at)?.as_mut()?;
-        (held.hash == hash).then_some((at, held))
+    pub(super) fn place(&self, hash: u64) -> Place {
+        let bucket = self.buckets[self.bucket(hash)];
+        if bucket.round != self.round || bucket.at == NONE {
+            return Place::Empty;
+        }
+        if bucket.hash == hash {
+            return Place::At(bucket.at as usize);
+        }
+        self.place_behind(bucket.at, hash)
     }
 
-    /// Whether nothing is in the bucket of this hash.
-    #[inline(always)]
-    pub(super) fn is_free(&self, hash: u64) -> bool {
-        self.buckets[self.bucket(hash)] == NONE
+    #[inline(never)]
+    fn place_behind(&self, mut at: u32, hash: u64) -> Place {
+        while let Some(links) = self.links.get(at as usize) {
+            if links.hash == hash {
+                return Place::At(at as usize);
+            }
+            at = links.next;
+        }
+        Place::None
     }
 
-    /// The one that must leave before a flow can be inserted into a bucket in which nothing is, where there is one.
+    /// What is at a place.
     #[inline(always)]
-    pub(super) fn oldest_if_full(&self) -> Option<usize> {
-        if self.free == NONE { self.oldest() } else { None }
+    pub(super) fn slot_mut(&mut self, at: usize) -> Option<&mut Slot<B>> {
+        self.slots.get_mut(at)
     }
 
-    /// The one that must leave before a flow with this hash can be inserted, where there is one.
+    /// The one that must leave before a flow with this hash can be inserted, where its bucket is full.
     #[inline(always)]
     pub(super) fn make_room(&self, hash: u64) -> Option<usize> {
-        let (mut at, mut chain, mut last) = (self.buckets[self.bucket(hash)], 0, NONE);
+        let (mut at, mut chain, mut last) = (self.first_of(hash), 0, NONE);
         // Most buckets are empty.
         while at != NONE {
             chain += 1;
@@ -249,28 +333,33 @@ impl<B> Table<B> {
             at = self.links[at as usize].next;
         }
         // New ones enter a bucket at its front, so the last one is the oldest.
-        if chain >= MAX_CHAIN {
-            return Some(last as usize);
-        }
-        self.oldest_if_full()
+        (chain >= MAX_CHAIN).then_some(last as usize)
     }
 
     /// Inserts; the caller has made room. Without room nothing is kept, which cannot happen after `make_room`.
     #[inline(always)]
-    pub(super) fn insert(&mut self, held: Held<B>) {
-        let at = self.free;
-        if at == NONE {
-            return;
-        }
-        let bucket = self.bucket(held.hash);
-        self.slots[at as usize] = Some(held);
-        let links = &mut self.links[at as usize];
+    pub(super) fn insert(&mut self, hash: u64, what: Slot<B>) {
+        self.insert_before(self.first_of(hash), hash, what);
+    }
+
+    /// The same where nothing is in the bucket.
+    #[inline(always)]
+    pub(super) fn insert_alone(&mut self, hash: u64, what: Slot<B>) {
+        self.insert_before(NONE, hash, what);
+    }
+
+    #[inline(always)]
+    fn insert_before(&mut self, next: u32, hash: u64, what: Slot<B>) {
+        let (at, bucket) = (self.free, self.bucket(hash));
+        let Some((links, slot)) = self.links.get_mut(at as usize).zip(self.slots.get_mut(at as usize)) else { return };
+        // What was there is gone.
+        core::mem::forget(core::mem::replace(slot, what));
         self.free = links.next;
-        *links = Links { next: self.buckets[bucket], older: self.newest, newer: NONE };
-        self.buckets[bucket] = at;
-        match self.newest {
-            NONE => self.oldest = at,
-            newest => self.links[newest as usize].newer = at,
+        *links = Links { hash, next, older: self.newest, newer: NONE };
+        self.buckets[bucket] = Bucket { hash, round: self.round, at };
+        match self.links.get_mut(self.newest as usize) {
+            None => self.oldest = at,
+            Some(newest) => newest.newer = at,
         }
         self.newest = at;
         self.len += 1;
@@ -281,47 +370,66 @@ impl<B> Table<B> {
         (self.oldest != NONE).then_some(self.oldest as usize)
     }
 
+    /// When that came which is at a place.
+    pub(super) fn since(&self, at: usize) -> Nanos {
+        match &self.slots[at] {
+            Slot::Free => Nanos(0),
+            Slot::First(first) => first.since,
+            Slot::Held(held) => held.since,
+        }
+    }
+
     #[inline(always)]
     pub(super) fn get(&self, at: usize) -> &Held<B> {
-        self.slots[at].as_ref().expect("places come from find, make_room or oldest, which name occupied slots")
+        match &self.slots[at] {
+            Slot::Held(held) => held,
+            _ => unreachable!("places come from find, which says that something is held there"),
+        }
     }
 
     #[inline(always)]
     pub(super) fn get_mut(&mut self, at: usize) -> &mut Held<B> {
-        self.slots[at].as_mut().expect("places come from find, make_room or oldest, which name occupied slots")
+        match &mut self.slots[at] {
+            Slot::Held(held) => held,
+            _ => unreachable!("places come from find, which says that something is held there"),
+        }
     }
 
-    /// Takes out what is held at a place.
+    /// Takes out what is at a place that was inserted in this round.
     #[inline(always)]
-    pub(super) fn remove(&mut self, at: usize) -> Held<B> {
-        self.unlink(at, self.get(at).hash);
-        self.slots[at].take().expect("it was there a moment ago")
+    pub(super) fn remove(&mut self, at: usize) -> Slot<B> {
+        self.unlink(at);
+        self.slots[at].take()
     }
 
-    /// Has `each` take out all, oldest first. It is given the places, so that it need not move what it does not use.
-    #[inline(always)]
-    pub(super) fn remove_all(&mut self, mut each: impl FnMut(&mut Option<Held<B>>)) {
-        let mut at = self.oldest;
-        while at != NONE {
-            let links = &mut self.links[at as usize];
-            let following = links.newer;
-            (links.next, self.free) = (self.free, at);
-            let slot = &mut self.slots[at as usize];
-            if let Some(held) = slot {
-                // Whatever else is in the bucket leaves as well.
-                let bucket = held.hash as usize & (self.buckets.len() - 1);
-                self.buckets[bucket] = NONE;
-                each(slot);
-            }
-            at = following;
+    /// Ends a round. The places are to be left, from the one returned on.
+    #[inline]
+    pub(super) fn flush(&mut self) -> Option<usize> {
+        let oldest = self.oldest();
+        self.round = self.round.wrapping_add(1);
+        if self.round == 0 {
+            // No bucket may seem to be of a round to come.
+            self.buckets.fill(Bucket::VOID);
+            self.round = 1;
         }
         (self.oldest, self.newest, self.len) = (NONE, NONE, 0);
+        oldest
+    }
+
+    /// Gives up a place of an earlier round: what is to be taken from there, and the next such place.
+    #[inline(always)]
+    pub(super) fn leave(&mut self, at: usize) -> (&mut Slot<B>, Option<usize>) {
+        let links = &mut self.links[at];
+        let newer = links.newer;
+        links.next = self.free;
+        self.free = at as u32;
+        (&mut self.slots[at], (newer != NONE).then_some(newer as usize))
     }
 
     #[inline]
-    fn unlink(&mut self, at: usize, hash: u64) {
+    fn unlink(&mut self, at: usize) {
         let links = &mut self.links[at];
-        let Links { next, older, newer } = *links;
+        let Links { hash, next, older, newer, .. } = *links;
         links.next = self.free;
         self.free = at as u32;
         match older {
@@ -333,9 +441,10 @@ impl<B> Table<B> {
             newer => self.links[newer as usize].older = older,
         }
         let bucket = self.bucket(hash);
-        let mut place = self.buckets[bucket];
+        let mut place = self.buckets[bucket].at;
         if place == at as u32 {
-            self.buckets[bucket] = next;
+            let hash = self.links.get(next as usize).map_or(0, |links| links.hash);
+            self.buckets[bucket] = Bucket { hash, round: self.round, at: next };
         } else {
             while place != NONE {
                 let following = self.links[place as usize].next;
@@ -349,6 +458,14 @@ impl<B> Table<B> {
         self.len -= 1;
     }
 
+    /// The place that is first in the bucket of this hash.
+    #[inline(always)]
+    fn first_of(&self, hash: u64) -> u32 {
+        let bucket = self.buckets[self.bucket(hash)];
+        if bucket.round == self.round { bucket.at } else { NONE }
+    }
+
+    #[inline(always)]
     fn bucket(&self, hash: u64) -> usize {
         hash as usize & (self.buckets.len() - 1)
     }

@@ -5,7 +5,7 @@ use segue_testkit::build::{Gre, Ip, L4, Packet as Built, Shim, Tcp, Tunnel, Udp,
 
 use super::key::FlowKey;
 use super::rules::{self, VARYING};
-use super::table::{Carries, Follow, Held, Ids, Is, Table};
+use super::table::{Carries, Follow, Found, Held, Ids, Is, Slot, Table};
 use super::*;
 use crate::packet::{Frag, Layout, Start, Stop, Tunnels};
 
@@ -18,14 +18,13 @@ fn packet(port: u16) -> Box<Packet<Vec<u8>>> {
     packet
 }
 
-fn held(port: u16, hash: u64) -> Held<Vec<u8>> {
+fn held(port: u16) -> Held<Vec<u8>> {
     let (size, segs, since) = (40, 1, Nanos(u64::from(port)));
     let (ids, is) = (Ids::default(), Is::other(None, Carries::Data, false));
     let (most, left, room, next_seq, stamp, verified) = (9, 8, 999, 0, 0, false);
     let packet = packet(port);
     Held {
         packet,
-        hash,
         since,
         size,
         room,
@@ -48,29 +47,52 @@ fn the_table_is_a_list_by_age_with_a_bound_for_each_bucket() {
         let mut rng = Rng::new(capacity as u64);
         // Oldest first: the port that stands for the flow, and its hash.
         let mut model: Vec<(u16, u64)> = Vec::new();
+        // What was flushed: its first place, and the ports.
+        let mut leaving: VecDeque<(usize, Vec<u16>)> = VecDeque::new();
         for round in 0..3000_u16 {
+            if rng.chance(30) && !model.is_empty() {
+                let first = table.flush().expect("something is held");
+                leaving.push_back((first, model.drain(..).map(|(port, _)| port).collect()));
+            }
+            if (table.is_full() || rng.chance(20))
+                && let Some((first, ports)) = leaving.pop_front()
+            {
+                let mut place = Some(first);
+                for port in ports {
+                    let (slot, next) = table.leave(place.expect("there are as many"));
+                    let Slot::Held(held) = slot.take() else { panic!("it was held") };
+                    assert_eq!(held.since, Nanos(u64::from(port)));
+                    place = next;
+                }
+                assert_eq!(place, None);
+            }
             if rng.chance(300) && !model.is_empty() {
                 let (port, hash) = model.remove(rng.below(model.len()));
                 let key = FlowKey::of(&packet(port)).unwrap();
-                let place = table.find(hash, |held| key.is_of(&held.packet)).expect("it is held");
-                assert_eq!(table.remove(place).since, Nanos(u64::from(port)));
+                let Some(Found::Held(place)) = table.find(hash, |held| key.is_of(&held.packet)) else {
+                    panic!("it is held")
+                };
+                assert_eq!(table.since(place), Nanos(u64::from(port)));
+                table.remove(place);
             } else {
                 let hash = rng.below(hashes) as u64;
-                if let Some(place) = table.make_room(hash) {
-                    let gone = table.remove(place).since.0 as u16;
+                let oldest = table.oldest().filter(|_| table.is_full());
+                if let Some(place) = table.make_room(hash).or(oldest) {
+                    let gone = table.since(place).0 as u16;
+                    table.remove(place);
                     let at = model.iter().position(|&(port, _)| port == gone).expect("it was held");
                     // The oldest of all, or of those that collide.
                     let (_, its) = model.remove(at);
                     assert!(at == 0 || model[..at].iter().all(|&(_, other)| other != its));
                 }
-                table.insert(held(round, hash));
+                table.insert(hash, Slot::Held(held(round)));
                 model.push((round, hash));
             }
             assert_eq!(table.len(), model.len());
             assert!(model.len() <= capacity);
             let same = |hash| model.iter().filter(|&&(_, other)| other == hash).count();
             assert!(model.iter().all(|&(_, hash)| same(hash) <= 8), "a chain has a bound");
-            let oldest = table.oldest().map(|place| table.get(place).since.0 as u16);
+            let oldest = table.oldest().map(|place| table.since(place).0 as u16);
             assert_eq!(oldest, model.first().map(|&(port, _)| port));
         }
     }

@@ -265,6 +265,29 @@ impl Frames {
         &mut self.bytes[range]
     }
 
+    /// Adds `count` frames of `len` bytes behind `room` others each, written by `each`, after [`Frames::reserve`]. `false`, and
+    /// nothing is added, where there is no memory for them.
+    #[inline(always)]
+    pub(super) fn push_run(
+        &mut self,
+        (room, len, count): (usize, usize, usize),
+        csum: SegmentCsum,
+        mut each: impl FnMut(&mut [u8]),
+    ) -> bool {
+        let (first, step) = (self.used, room + len);
+        let Some(bytes) = self.bytes.get_mut(first..first + count * step) else { return false };
+        let mut start = first + room;
+        self.frames.extend(bytes.chunks_exact_mut(step).map(|bytes| {
+            each(&mut bytes[room..]);
+            // `reserve` checked that all places fit in 32 bits.
+            let range = start as u32..(start + len) as u32;
+            start += step;
+            Frame { range, room: room as u32, csum, gso: None }
+        }));
+        self.used = first + count * step;
+        true
+    }
+
     /// Keeps the `len` bytes that [`Frames::room`] gave, `room` included in front.
     pub(super) fn push(&mut self, room: usize, len: usize, csum: SegmentCsum, gso: Option<Gso>) {
         let start = self.used + room;

@@ -223,19 +223,20 @@ pub fn split_linear<B: AsRef<[u8]>>(
     let heads = plan.count().checked_mul(head_len).ok_or(Refusal::Full)?;
     frames.reserve(plan.count(), heads.saturating_add(packet.payload.len()), front)?;
     let mut count = 0;
-    for part in plan.parts(&packet.payload, limits) {
+    let mut parts = plan.parts(&packet.payload, limits);
+    while let Some(part) = parts.next() {
         plan.fit(part.len);
         let frame = frames.room(front, head_len + part.len)?;
+        plan.write_template(frame);
         let (head, body) = frame.split_at_mut(head_len);
         let mut sum = Sum::ZERO;
         cursor.copy(body, plan.sums_payload().then_some(&mut sum));
-        head.copy_from_slice(plan.template());
         plan.stamp(head, &part, sum);
         if plan.sums_payload() {
             frames.checksummed += part.len as u64;
         }
         frames.push(front, head_len + part.len, plan.csum(), plan.gso_of(&part));
-        count += 1;
+        count += 1 + plan.run_linear(&mut parts, &mut cursor, frames, front);
     }
     Ok(count)
 }
@@ -391,6 +392,18 @@ impl<'a, B: AsRef<[u8]>> Cursor<'a, B> {
 
     /// Copies the next bytes to `out`, and adds them to `sum` where one is given.
     fn copy(&mut self, out: &mut [u8], mut sum: Option<&mut Sum>) {
+        // Most lie in one piece.
+        if let Some((frag, _)) = self.frags.split_first()
+            && let Some(bytes) = frag.bytes().get(self.skip..)
+            && out.len() < bytes.len()
+        {
+            let bytes = &bytes[..out.len()];
+            self.skip += bytes.len();
+            return match sum {
+                Some(sum) => sum.copy(out, bytes),
+                None => out.copy_from_slice(bytes),
+            };
+        }
         let mut at = 0;
         self.take(out.len(), |bytes| {
             let place = &mut out[at..at + bytes.len()];

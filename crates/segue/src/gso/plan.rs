@@ -7,7 +7,7 @@
 
 use super::arena::BLOCK;
 use super::{
-    Arena, Cursor, Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE, Refusal, SegmentCsum, check, is_routed, pseudo,
+    Arena, Cursor, Frames, Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE, Refusal, SegmentCsum, check, is_routed, pseudo,
 };
 use super::{transport, word};
 use crate::checksum::{Field, Sum};
@@ -47,9 +47,11 @@ enum Op {
     Checksum { at: u16, base: u16, udp: bool },
 }
 
-/// All that changes in a train of TCP under one IP header, whose checksum is left to the port.
+/// All that changes in a train of TCP under one IP header.
 #[derive(Clone, Copy)]
 struct Plain {
+    /// What is constant of the sum, where the checksum is not left to the port.
+    sum: Option<u16>,
     /// Where the TCP header is.
     tcp: usize,
     seq: u32,
@@ -190,12 +192,18 @@ impl<'a> Plan<'a> {
         self.sums_payload
     }
 
-    /// The headers that [`Plan::stamp`] changes a copy of.
-    pub(super) fn template(&self) -> &[u8] {
-        &self.template[..self.head.len()]
+    /// Puts the headers that [`Plan::stamp`] changes in front of `frame`, whose payload is still to be written; a copy of constant
+    /// length, where that is enough.
+    #[inline(always)]
+    pub(super) fn write_template(&self, frame: &mut [u8]) {
+        let len = self.head.len();
+        match (frame.first_chunk_mut::<BLOCK>(), self.template.first_chunk()) {
+            (Some(front), Some(block)) if len <= BLOCK => *front = *block,
+            _ => frame[..len].copy_from_slice(&self.template[..len]),
+        }
     }
 
-    /// The same with what lies behind the headers, and how long they are.
+    /// The headers that [`Plan::stamp`] changes a copy of with what lies behind them, and how long they are.
     #[inline(always)]
     pub(super) fn template_block(&self) -> (&[u8; MAX_HEADER_BYTES], usize) {
         (&self.template, self.head.len())
@@ -208,10 +216,13 @@ impl<'a> Plan<'a> {
             self.fitted = Some(len);
             self.fit_headers(len);
             self.plain = match self.ops[..self.ops_len] {
-                _ if self.sums_payload => None,
-                [Op::Tcp { at, seq, flags, .. }] => Some(Plain { tcp: usize::from(at), seq, flags, ipv4: None }),
-                [Op::Tcp { at, seq, flags, .. }, Op::Ipv4 { at: ip, id, base }] => {
-                    Some(Plain { tcp: usize::from(at), seq, flags, ipv4: Some((usize::from(ip), id, base)) })
+                [Op::Tcp { at, seq, flags, base, fill }, ref rest @ ..] if fill || !self.sums_payload => {
+                    let ipv4 = match *rest {
+                        [] => Some(None),
+                        [Op::Ipv4 { at: ip, id, base }] => Some(Some((usize::from(ip), id, base))),
+                        _ => None,
+                    };
+                    ipv4.map(|ipv4| Plain { sum: fill.then_some(base), tcp: usize::from(at), seq, flags, ipv4 })
                 }
                 _ => None,
             };
@@ -388,9 +399,9 @@ impl<'a> Plan<'a> {
     /// Makes the segments up to the last one in one go, where they differ in nothing but counting fields and the first is made.
     /// Returns how many there were.
     pub(super) fn run<B>(&self, parts: &mut Parts<'_, B>, arena: &mut Arena) -> usize {
-        let count = (parts.total - parts.at).saturating_sub(1) / parts.size;
-        let is_uniform = parts.most == 0 && parts.pieces.is_none() && parts.index > 0 && count > 0;
-        let Some(Plain { tcp: at, seq, flags, ipv4 }) = self.plain.filter(|_| is_uniform) else { return 0 };
+        let count = parts.middle();
+        let plain = self.plain.filter(|plain| count > 0 && plain.sum.is_none());
+        let Some(Plain { tcp: at, seq, flags, ipv4, .. }) = plain else { return 0 };
         let (Some(block), true) = (self.template.first_chunk(), self.fitted == Some(parts.size)) else { return 0 };
         if self.head.len() > BLOCK {
             return 0;
@@ -412,12 +423,74 @@ impl<'a> Plan<'a> {
         count
     }
 
+    /// The same in linear form: the payload is taken from `cursor`, and copied and summed in one pass.
+    pub(super) fn run_linear<B: AsRef<[u8]>>(
+        &self,
+        parts: &mut Parts<'_, B>,
+        cursor: &mut Cursor<'_, B>,
+        frames: &mut Frames,
+        room: usize,
+    ) -> usize {
+        let (count, head_len, size) = (parts.middle(), self.head.len(), parts.size);
+        let (Some(plain), Some(block)) = (self.plain, self.template.first_chunk::<BLOCK>()) else { return 0 };
+        if count == 0 || self.fitted != Some(size) || head_len > BLOCK || head_len + size < BLOCK {
+            return 0;
+        }
+        let mut block = *block;
+        let Plain { sum, tcp: at, seq, flags, ipv4 } = plain;
+        let middle = Part { index: parts.index, start: parts.at, len: size, last: false };
+        let flags = flags_of(flags, &middle, self.keeps_cwr);
+        block[at + tcp::FLAGS] = flags;
+        let base = sum.map(|base| {
+            let mut sum = word(base);
+            sum.add_u16(u16::from(flags));
+            sum
+        });
+        let (mut seq, mut id) = (seq.wrapping_add(parts.at as u32), parts.index as u16);
+        let is_made = frames.push_run((room, head_len + size, count), self.csum(), |frame| {
+            let Some(head) = frame.first_chunk_mut::<BLOCK>() else { return };
+            *head = block;
+            write_u32(head, at + tcp::SEQ, seq);
+            if let Some((at, first, base)) = ipv4 {
+                stamp_ipv4(head, at, first.wrapping_add(id), base);
+            }
+            let mut sum = base;
+            if let Some(sum) = &mut sum {
+                sum.add_u32(seq);
+            }
+            cursor.copy(&mut frame[head_len..], sum.as_mut());
+            if let Some(sum) = sum {
+                write_u16(frame, at + tcp::CHECKSUM, Field::complete(sum).value());
+            }
+            (seq, id) = (seq.wrapping_add(size as u32), id.wrapping_add(1));
+        });
+        if !is_made {
+            return 0;
+        }
+        if sum.is_some() {
+            frames.checksummed += (count * size) as u64;
+        }
+        parts.at += count * size;
+        parts.index += count;
+        count
+    }
+
     /// Makes `head`, a copy of the template, that of `part`, whose payload sums to `payload`.
     #[inline(always)]
     pub(super) fn stamp(&self, head: &mut [u8], part: &Part, payload: Sum) {
-        let Some(Plain { tcp: at, seq, flags, ipv4 }) = self.plain else { return self.stamp_ops(head, part, payload) };
-        write_u32(head, at + tcp::SEQ, seq.wrapping_add(part.start as u32));
-        head[at + tcp::FLAGS] = flags_of(flags, part, self.keeps_cwr);
+        let Some(Plain { sum, tcp: at, seq, flags, ipv4 }) = self.plain else {
+            return self.stamp_ops(head, part, payload);
+        };
+        let (seq, flags) = (seq.wrapping_add(part.start as u32), flags_of(flags, part, self.keeps_cwr));
+        write_u32(head, at + tcp::SEQ, seq);
+        head[at + tcp::FLAGS] = flags;
+        if let Some(base) = sum {
+            let mut sum = word(base);
+            sum.add_u32(seq);
+            sum.add_u16(u16::from(flags));
+            sum.append(payload, part.len);
+            write_u16(head, at + tcp::CHECKSUM, Field::complete(sum).value());
+        }
         if let Some((at, id, base)) = ipv4 {
             stamp_ipv4(head, at, id.wrapping_add(part.index as u16), base);
         }
@@ -549,6 +622,14 @@ pub(super) struct Parts<'a, B> {
     at: usize,
     index: usize,
     started: bool,
+}
+
+impl<B> Parts<'_, B> {
+    /// How many segments there are up to the last one, which differ in nothing but counting fields, where the first is made.
+    fn middle(&self) -> usize {
+        let is_uniform = self.most == 0 && self.pieces.is_none() && self.index > 0;
+        if is_uniform { (self.total - self.at).saturating_sub(1) / self.size } else { 0 }
+    }
 }
 
 impl<B: AsRef<[u8]>> Parts<'_, B> {

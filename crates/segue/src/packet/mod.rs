@@ -94,8 +94,8 @@ impl<B: AsRef<[u8]>> Packet<B> {
         self.payload.push(frag.skip(header_len));
     }
 
-    /// Makes an empty packet one of `total` bytes, exact and without tunnels, whose headers are known: they are the first
-    /// `header_len` bytes of `front`, and where they are is what `layout` says. The payload is still to come.
+    /// Makes a packet without payload one of `total` bytes, exact and without tunnels, whose headers are known: they are the
+    /// first `header_len` bytes of `front`, and where they are is what `layout` says. The payload is still to come.
     #[inline(always)]
     pub(crate) fn load_known(
         &mut self,
@@ -106,10 +106,11 @@ impl<B: AsRef<[u8]>> Packet<B> {
         csum: Csum,
     ) {
         debug_assert_eq!(header_len, layout.header_len());
-        debug_assert!(self.is_empty() && self.offload == Offload::UNKNOWN && self.outer.is_none());
+        debug_assert!(self.payload.is_empty());
         self.layout.set_short(layout, total);
         self.head.set_block(front, header_len);
-        self.offload.unit = Unit::Whole(csum);
+        self.offload = Offload::plain(Unit::Whole(csum));
+        self.outer = None;
     }
 
     /// As [`Packet::load`], for a packet that lies in several ranges, as one that crosses pages does.
@@ -216,8 +217,14 @@ impl<B: AsRef<[u8]>> Packet<B> {
     /// Forgets everything, keeping the memory.
     #[inline]
     pub fn clear(&mut self) {
-        self.head.set(&[]);
         self.payload.clear();
+        self.reset();
+    }
+
+    /// Forgets everything but the payload.
+    #[inline]
+    pub(super) fn reset(&mut self) {
+        self.head.set(&[]);
         self.layout.clear();
         self.offload = Offload::UNKNOWN;
         self.outer = None;

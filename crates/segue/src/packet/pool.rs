@@ -25,6 +25,14 @@ impl<B: AsRef<[u8]>> Pool<B> {
     /// An empty packet; a fresh one where none waits.
     #[inline]
     pub fn take(&mut self) -> Box<Packet<B>> {
+        let mut packet = self.take_used();
+        packet.reset();
+        packet
+    }
+
+    /// A packet without payload, of which all else is to be written.
+    #[inline]
+    pub(crate) fn take_used(&mut self) -> Box<Packet<B>> {
         self.free.pop().unwrap_or_else(|| {
             let mut packet = Box::<Packet<B>>::default();
             packet.payload.reserve(TRAIN_FRAGS);
@@ -36,8 +44,25 @@ impl<B: AsRef<[u8]>> Pool<B> {
     #[inline]
     pub fn put(&mut self, mut packet: Box<Packet<B>>) {
         if self.free.len() < self.keep {
-            packet.clear();
+            packet.payload.clear();
             self.free.push(packet);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{Frag, Layer, Outer, Start, Tunnels};
+
+    #[test]
+    fn what_is_taken_is_empty_whatever_was_put_back() {
+        let mut pool: Pool<&[u8]> = Pool::new(1);
+        let mut packet = pool.take();
+        packet.load(Frag::all(&[0x45; 60][..]), Start::Ip, &Tunnels::NONE);
+        packet.offload.push_outer(Layer::NONE);
+        packet.outer = Some(Outer::default());
+        pool.put(packet);
+        assert_eq!(format!("{:?}", pool.take()), format!("{:?}", Packet::<&[u8]>::default()));
     }
 }

@@ -58,10 +58,10 @@ fn run(case: &Case, rules: Rules, way: Way) -> Vec<Out> {
             packet.load(bytes, Start::Ethernet, &config.tunnels);
             gro.push(packet, Nanos(frame.at), &mut pool);
         }
-        outs.extend(std::iter::from_fn(|| gro.pop()).map(|packet| out(&packet)));
+        outs.extend(std::iter::from_fn(|| gro.pop_from(&mut pool)).map(|packet| out(&packet)));
     }
     gro.flush();
-    outs.extend(std::iter::from_fn(|| gro.pop()).map(|packet| out(&packet)));
+    outs.extend(std::iter::from_fn(|| gro.pop_from(&mut pool)).map(|packet| out(&packet)));
     outs
 }
 
@@ -89,7 +89,7 @@ fn run_and_split(case: &Case, rules: Rules) -> Vec<Vec<u8>> {
         gro.push_frame(Frame { bytes, start: Start::Ethernet, csum: Csum::Unknown }, Nanos(frame.at), &mut pool);
     }
     gro.flush();
-    while let Some(packet) = gro.pop() {
+    while let Some(packet) = gro.pop_from(&mut pool) {
         let mut linear = Frames::new();
         split_linear(&packet, &Limits::NONE, &mut linear).expect("what came in can leave");
         frames.extend(linear.frames().iter().map(|frame| linear.bytes(frame).to_vec()));

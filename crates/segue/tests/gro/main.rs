@@ -15,3 +15,4 @@ mod refused;
 mod tcp;
 mod tunnels;
 mod udp;
+mod waiting;
