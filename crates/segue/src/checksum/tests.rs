@@ -271,7 +271,7 @@ fn dispatch_takes_the_best_of_what_is_available_or_what_is_chosen() {
     }
     // Other tests of this process do not care: all give the same. The best is the last.
     for one in implementations() {
-        choose(one);
+        one.choose();
         assert_eq!(implementation(), one.name());
     }
 }
