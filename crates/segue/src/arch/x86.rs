@@ -347,7 +347,12 @@ impl Lanes for Ymm {
         unsafe {
             if is_long {
                 let back = Self::WIDTH - len;
-                return self.part::<COPY>(dst.wrapping_sub(back), src.wrapping_sub(back), Self::WIDTH + len, len % 2 == 1);
+                return self.part::<COPY>(
+                    dst.wrapping_sub(back),
+                    src.wrapping_sub(back),
+                    Self::WIDTH + len,
+                    len % 2 == 1,
+                );
             }
             if COPY {
                 core::ptr::copy_nonoverlapping(src, dst, len);

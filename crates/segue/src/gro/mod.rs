@@ -48,11 +48,11 @@ use crate::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Pool, Sta
 use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::wire::{ipv4, ipv6, read_u16, read_u32, tcp, udp, write_u16};
+use first::First;
 use form::Forms;
 use key::{FlowKey, Hasher};
 use quick::Rules;
 use rules::Masks;
-use first::First;
 use table::{Carries, Follow, Found, Held, Ids, Is, Slot, Table, left};
 
 /// Most bytes of a train, whatever the configuration says: what Linux lets a device take.

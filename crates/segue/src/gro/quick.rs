@@ -209,8 +209,12 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let l3 = const { L3[LINK] };
         let (first, v4, v6) = (seen.front[l3], seen.front[l3 + ipv4::PROTOCOL], seen.front[l3 + ipv6::NEXT_HEADER]);
         match (kind, first, v4, v6) {
-            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.judge_form::<LINK, false, true>(seen, is_raw, hash, pool, sum),
-            (ethertype::IPV4, 0x45, protocol::UDP, _) => self.judge_form::<LINK, false, false>(seen, is_raw, hash, pool, sum),
+            (ethertype::IPV4, 0x45, protocol::TCP, _) => {
+                self.judge_form::<LINK, false, true>(seen, is_raw, hash, pool, sum)
+            }
+            (ethertype::IPV4, 0x45, protocol::UDP, _) => {
+                self.judge_form::<LINK, false, false>(seen, is_raw, hash, pool, sum)
+            }
             (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => {
                 self.judge_form::<LINK, true, true>(seen, is_raw, hash, pool, sum)
             }

@@ -23,21 +23,7 @@ fn held(port: u16) -> Held<Vec<u8>> {
     let (ids, is) = (Ids::default(), Is::other(None, Carries::Data, false));
     let (most, left, room, next_seq, stamp, verified) = (9, 8, 999, 0, 0, false);
     let packet = packet(port);
-    Held {
-        packet,
-        since,
-        size,
-        room,
-        left,
-        segs,
-        most,
-        next_seq,
-        stamp,
-        ids,
-        is,
-        follow: Follow::NOTHING,
-        verified,
-    }
+    Held { packet, since, size, room, left, segs, most, next_seq, stamp, ids, is, follow: Follow::NOTHING, verified }
 }
 
 #[test]

@@ -204,7 +204,8 @@ fn the_ways_agree_after_other_rules_were_taken() {
                 gro.push_frame(frame, Nanos(1), &mut pool);
             }
             gro.flush();
-            let lens: Vec<_> = std::iter::from_fn(|| gro.pop_from(&mut pool)).map(|packet| packet.payload.len()).collect();
+            let lens: Vec<_> =
+                std::iter::from_fn(|| gro.pop_from(&mut pool)).map(|packet| packet.payload.len()).collect();
             (lens, format!("{:?}", gro.stats()))
         };
         let config = Config { profile: before, ..Config::default() };

@@ -46,7 +46,9 @@ fn what_waits_to_be_popped_leaves_as_it_would_have_at_once() {
                 if now == 59 {
                     gro.flush();
                 }
-                while pops[at] && let Some(packet) = gro.pop_from(pool) {
+                while pops[at]
+                    && let Some(packet) = gro.pop_from(pool)
+                {
                     left[at].push((packet.head.bytes().to_vec(), packet.payload.len(), packet.offload));
                     pool.put(packet);
                 }
