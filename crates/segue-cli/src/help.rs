@@ -209,7 +209,6 @@ runs in it), the next one takes away.
         usage: "segue bench NAME [OPTION]...",
         examples: &[
             ("segue bench lro", "receiving: one table, about five minutes"),
-            ("segue bench ack --rows 2:1 --runs 9", "sending, some rows, more runs"),
             ("segue bench gso --rows \"tcp6 quota=50\"", "some rows of one protocol"),
             ("segue bench rco --list", "rows, words to choose them by, and time"),
         ],
