@@ -134,7 +134,7 @@ pub(crate) struct Gateway {
     #[arg(long)]
     pub(crate) ack_aggregation: bool,
     /// Most ACKs that one may stand for
-    #[arg(long, value_name = "N", default_value_t = 32, requires = "ack_aggregation", value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 32, requires = "ack_aggregation", value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_acks: u32,
     /// Pages to receive into, or a buffer for each frame
     #[arg(long, value_name = "SIZE", default_value = "32k", value_parser = PossibleValuesParser::new(["4k", "8k", "16k", "32k", "frame"]))]
@@ -146,7 +146,7 @@ pub(crate) struct Gateway {
     #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) max_bytes: u32,
     /// Most packets of a train; 64 datagrams at most
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_packets: u32,
     /// MTU of a TAP that is made; else the other side's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_521))]

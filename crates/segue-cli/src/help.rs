@@ -55,9 +55,11 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
         usage: "segue gateway IN OUT [OPTION]...",
         examples: &[
             ("segue gateway eth0 tap:lro0", "eth0 behind a TAP of this host, which gets trains"),
-            ("segue gateway eth0 tap:lro0@red --tap-mtu 1500", "the same in the network namespace red"),
+            (
+                "segue gateway eth0 tap:lro0@red --tap-mtu 9000 --fragment",
+                "in the namespace red, datagrams whole up to eth0",
+            ),
             ("segue gateway eth1 eth2 --ack-aggregation", "fewer pure ACKs for the sender's host"),
-            ("segue gateway eth0 tap:t0 --tap-mtu 9000 --fragment", "datagrams stay whole up to eth0"),
         ],
         more: "\
 Both ways, frames that belong together are joined, trains are handed on whole to
@@ -364,7 +366,8 @@ fn options(command: &clap::Command, common: bool) -> String {
     let shared: Vec<String> =
         Cli::command().get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().to_string()).collect();
     let own = |arg: &&clap::Arg| !shared.contains(&arg.get_id().to_string()) && !arg.is_hide_set();
-    for arg in command.get_arguments().filter(own) {
+    // What hardly anybody changes is on the long page only.
+    for arg in command.get_arguments().filter(own).filter(|arg| common || !arg.is_hide_short_help_set()) {
         text.push_str(&option(arg));
     }
     if common {
