@@ -13,6 +13,9 @@ pub(crate) mod scalar;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86;
 
+#[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+use core::sync::atomic::{AtomicBool, Ordering};
+
 /// Bytes that [`Kernel::differ`] compares.
 pub(crate) const HEAD_BLOCK: usize = 128;
 
@@ -98,19 +101,30 @@ pub(crate) fn chosen() -> Kernel {
         return Kernel(Set::X86(set));
     }
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
-    return Kernel(Set::Neon);
-    #[cfg(not(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little")))]
+    if !NO_NEON.load(Ordering::Relaxed) {
+        return Kernel(Set::Neon);
+    }
     Kernel(Set::Scalar)
 }
 
-/// Has [`chosen`] give this one from now on, to all threads. On 64-bit ARM there is nothing to choose.
-#[cfg_attr(not(all(target_arch = "x86_64", target_feature = "sse2")), allow(unused_variables))]
+/// The scalar code was chosen.
+#[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+static NO_NEON: AtomicBool = AtomicBool::new(false);
+
+/// Has [`chosen`] give this one from now on, to all threads.
 pub(crate) fn choose(kernel: Kernel) {
-    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-    x86::choose(match kernel.0 {
-        Set::Scalar => None,
-        Set::X86(set) => Some(set),
-    });
+    match kernel.0 {
+        Set::Scalar => {
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            x86::choose(None);
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            NO_NEON.store(true, Ordering::Relaxed);
+        }
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+        Set::Neon => NO_NEON.store(false, Ordering::Relaxed),
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+        Set::X86(set) => x86::choose(Some(set)),
+    }
 }
 
 /// Every implementation this CPU can run, the slowest (scalar) first.
