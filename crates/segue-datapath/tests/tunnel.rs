@@ -13,6 +13,7 @@ use segue::gso::Limits;
 use segue::reason::Reason;
 use segue::time::Nanos;
 use segue_datapath::board::{Group, Stage};
+use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::{Pipeline, Round};
 use segue_datapath::tunnel::{Outside, Parts, Tunnel};
 use segue_port::Port;
@@ -257,6 +258,21 @@ fn many_tunnels_send_each_under_its_own_key_to_its_own_remote() {
     let peers = here.outside.borrow().sent_to.clone();
     assert_eq!(sent, expected);
     assert_eq!(peers, [0, 1, 1, 2, 3, 3, 4, 5, 5], "numbers of the port's peers, one tunnel after the other");
+}
+
+#[test]
+fn tunnels_that_always_have_more_than_a_round_takes_have_turns() {
+    let mut here = many(2);
+    let knobs = Knobs::of(&mut here.tunnel);
+    knobs.set("net.napi.budget", 3).unwrap();
+    knobs.set("net.napi.dev.sg0.weight", 3).unwrap();
+    knobs.follow(&mut 0, &mut here.tunnel);
+    for wire in &here.insides {
+        wire.borrow_mut().waiting.extend(segments(40));
+    }
+    (0..8).for_each(|now| _ = here.tunnel.round(Nanos(now)).unwrap());
+    let left: Vec<usize> = here.insides.iter().map(|wire| wire.borrow().waiting.len()).collect();
+    assert!(left.iter().all(|left| (1..40).contains(left)), "{left:?}");
 }
 
 #[test]
