@@ -2,8 +2,10 @@
 //! boot for all. The guest's tap carries finished frames only, so its own stack segments and checksums.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 use segue_lab::Family::{self, V4, V6};
 use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
-use segue_tests::{Ground, Random, Stat, Tunnel, guest, skip, test_name};
+use segue_tests::{Ground, Random, Stat, Tunnel, capture, guest, skip, test_name};
 
 const FILE_LEN: u64 = 4 << 20;
 const BOOT: Duration = Duration::from_secs(90);
@@ -45,6 +47,38 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     (23, V6, &[V4, V6], "mode vxlan id 43 dstport 4791 udp6zerocsumtx udp6zerocsumrx"),
     (24, V4, &[V4, V6], "mode geneve id 42"),
 ];
+
+/// Tunnels without UDP in one process, on one raw socket: all between the same two addresses, told apart by keys.
+const TOGETHER: RangeInclusive<u8> = 41..=48;
+const TOGETHER_OUTER: u8 = 40;
+
+/// `segue run` with all of [`TOGETHER`]: GRE and Ethernet in GRE in turn.
+fn together(host: &Host, program: &Path, directory: &capture::Directory) -> Process {
+    let (local, remote) = (outer(TOGETHER_OUTER, V4, 1), outer(TOGETHER_OUTER, V4, 2));
+    host.run("ip", &["addr", "add", &format!("{local}/24"), "dev", "tap0"]).unwrap();
+    let before = raw_gre_sockets(host);
+    let mut text = String::new();
+    for net in TOGETHER {
+        let mode = if net.is_multiple_of(2) { "gre" } else { "gretap" };
+        let (key, near) = (net / 2, inner(net, V4, 1));
+        let ends = format!("local = \"{local}\"\nremote = \"{remote}\"");
+        write!(text, "[[tunnel]]\ndev = \"sg{net}\"\nmode = \"{mode}\"\n{ends}\nkey = {key}\naddr = [\"{near}/24\"]\n")
+            .unwrap();
+    }
+    let file = directory.file("together.toml");
+    std::fs::write(&file, text).unwrap();
+    let mut command = host.command(program);
+    command.args(["run", "-j", "-c"]).arg(&file);
+    let mut process = Process::spawn(command, b"").unwrap();
+    let ready = process.wait_for_line("\"event\":\"ready\"", Duration::from_secs(20));
+    ready.unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
+    assert_eq!(raw_gre_sockets(host) - before, 2, "raw sockets of {}: one to receive, one to send", process.line());
+    process
+}
+
+fn raw_gre_sockets(host: &Host) -> usize {
+    host.run("cat", &["/proc/net/raw"]).unwrap().lines().filter(|line| line.contains(":002F ")).count()
+}
 
 fn outer(net: u8, family: Family, host: u8) -> IpAddr {
     match family {
@@ -139,9 +173,14 @@ fn a_guest_with_a_real_kernel_exchanges_everything_with_segue_in_every_mode() {
         let words: Vec<String> = words.split(' ').map(String::from).collect();
         tunnels.push(Tunnel::start(host, &ground.program, &words));
     }
+    let directory = capture::Directory::new();
+    let _together = together(host, &ground.program, &directory);
     guest.wait_for("ready", BOOT);
-    let flows: Vec<(u8, Family)> =
-        TUNNELS.iter().flat_map(|(net, _, families, _)| families.iter().map(|family| (*net, *family))).collect();
+    let flows: Vec<(u8, Family)> = TUNNELS
+        .iter()
+        .flat_map(|(net, _, families, _)| families.iter().map(|family| (*net, *family)))
+        .chain(TOGETHER.map(|net| (net, V4)))
+        .collect();
 
     for (net, family) in &flows {
         from_the_host(host, inner(*net, *family, 1), inner(*net, *family, 2), u64::from(*net));
@@ -169,7 +208,9 @@ fn a_guest_with_a_real_kernel_exchanges_everything_with_segue_in_every_mode() {
     let wrong: Vec<&String> = counters.iter().filter(|line| !line.ends_with(" 0")).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 
-    for (net, _, families, words) in TUNNELS {
+    let separate = TUNNELS.iter().map(|(net, _, families, words)| (*net, *families, *words));
+    // Those of one process count together, under the name of the first.
+    for (net, families, words) in separate.chain([(*TOGETHER.start(), &[V4][..], "together")]) {
         let mut drops = Stat::read(host, &ground.program, &format!("sg{net}")).drops();
         // Router solicitations and multicast reports of both stacks, which a tunnel of IPv4 does not take.
         if !families.contains(&V6) {

@@ -32,6 +32,15 @@ tunnel() { # N OUTER-FAMILY INNER-FAMILIES LINK-ARGUMENTS...
     case $inner in *6*) ip addr add 2001:db8:$n::2/64 dev t$n nodad ;; esac
     names="$names $n:$inner"
 }
+tunnels() { # OUTER FIRST LAST: GRE and Ethernet in GRE in turn, told apart by keys, all between the same two addresses
+    ip addr add 198.18.$1.2/24 dev eth0
+    for n in $(seq "$2" "$3"); do
+        if [ $((n % 2)) = 0 ]; then kind=gre; else kind=gretap; fi
+        ip link add t$n type $kind ttl 64 key $((n / 2)) local 198.18.$1.2 remote 198.18.$1.1 && ip link set t$n up || exit 4
+        ip addr add 198.19.$n.2/24 dev t$n
+        names="$names $n:4"
+    done
+}
 gue="encap gue encap-sport auto encap-dport 6080 encap-csum"
 fou="encap fou encap-sport auto encap-csum encap-dport"
 gue6="encap gue encap-sport auto encap-dport 6086"
@@ -59,6 +68,7 @@ tunnel 21 4 46 type vxlan id 42 dev eth0 dstport 4789 udpcsum
 tunnel 22 4 46 type vxlan id 42 dev eth0 dstport 4790 udpcsum remcsumtx remcsumrx
 tunnel 23 6 46 type vxlan id 43 dev eth0 dstport 4791 udp6zerocsumtx udp6zerocsumrx
 tunnel 24 4 46 type geneve id 42 dstport 6081 udpcsum
+tunnels 40 41 48
 
 socat TCP6-LISTEN:5001,ipv6only=0,fork,reuseaddr,backlog=8 SYSTEM:sha256sum &
 socat -b 65536 UDP6-RECVFROM:5002,ipv6only=0,fork PIPE &

@@ -1,12 +1,12 @@
-//! A thousand tunnels on one socket, told apart by GRE keys: each gets what is its own and answers under its own key. And some
-//! without UDP on one raw socket, with the kernel's own tunnels at the other end.
+//! A thousand tunnels on one socket, told apart by GRE keys: each gets what is its own and answers under its own key.
+//! (Some without UDP on one raw socket, with a kernel's tunnels at the other end: guest.rs.)
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use segue_lab::{Host, LinkForm, Process};
+use segue_lab::{LinkForm, Process};
 use segue_tests::{Ground, Stat, capture, test_name, traffic, wire};
 use serde_json::Value;
 
@@ -74,55 +74,6 @@ fn running(ground: &Ground, directory: &capture::Directory, configuration: &str)
     let ready = process.wait_for_line("\"event\":\"ready\"", START);
     ready.unwrap_or_else(|error| panic!("{error}\n{}", process.last_words()));
     process
-}
-
-/// The kernel's own tunnel `n` without UDP: GRE, and Ethernet in GRE for odd numbers.
-fn kernel(host: &Host, n: u16) {
-    let kind = if n.is_multiple_of(2) { "gre" } else { "gretap" };
-    let far = inner(n)[1];
-    for line in [
-        format!("link add k{n} type {kind} local 198.18.0.2 remote 198.18.0.1 key {}", n / 2),
-        format!("addr add {far}/30 dev k{n}"),
-        format!("link set k{n} up"),
-    ] {
-        host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
-    }
-}
-
-#[test]
-fn tunnels_without_udp_share_one_raw_socket() {
-    const COUNT: u16 = 12;
-    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &["ping"]) else { return };
-    if ground
-        .b
-        .run("ip", &["link", "add", "probe", "type", "gretap", "local", "198.18.0.2", "remote", "198.18.0.1"])
-        .is_err()
-    {
-        return segue_tests::skip(test_name!(), "this kernel has no GRE");
-    }
-    ground.b.run("ip", &["link", "del", "probe"]).unwrap();
-    let mut text = String::new();
-    for n in 0..COUNT {
-        kernel(&ground.b, n);
-        let mode = if n.is_multiple_of(2) { "gre" } else { "gretap" };
-        let (near, key) = (inner(n)[0], n / 2);
-        let ends = "local = \"198.18.0.1\"\nremote = \"198.18.0.2\"";
-        write!(text, "[[tunnel]]\ndev = \"t{n}\"\nmode = \"{mode}\"\n{ends}\nkey = {key}\naddr = [\"{near}/30\"]\n")
-            .unwrap();
-    }
-    let directory = capture::Directory::new();
-    let _process = running(&ground, &directory, &text);
-    let sockets = ground.a.run("cat", &["/proc/net/raw"]).unwrap();
-    let found = sockets.lines().filter(|line| line.contains(":002F ")).count();
-    assert_eq!(found, 2, "one to receive, one to send:\n{sockets}");
-    for n in 0..COUNT {
-        let [near, far] = inner(n).map(Into::into);
-        segue_lab::reach((&ground.b, far), (&ground.a, near), Duration::from_secs(5)).unwrap();
-        let [a, b] = [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address });
-        traffic::pings(b, a, &[56, 1300]);
-    }
-    let drops = Stat::read(&ground.a, &ground.program, "t0").drops();
-    assert!(drops.is_empty(), "{drops:?}");
 }
 
 #[test]
