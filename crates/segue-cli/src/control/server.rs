@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -45,8 +46,9 @@ pub(crate) trait Panel {
 /// A socket that is open and has the right mode, before anybody serves it.
 #[derive(Debug)]
 pub(crate) struct Bound {
-    listener: UnixListener,
+    /// Before the listener: while that answers, nobody else's socket has this name.
     file: SocketFile,
+    listener: UnixListener,
     owner: u32,
     /// Ends the service when the first of the two closes. Made early: the sandbox lets nobody make sockets.
     stop: (UnixStream, UnixStream),
@@ -54,12 +56,30 @@ pub(crate) struct Bound {
 
 /// The socket's name in the file system; it goes when the last user of the socket does, as far as this process may.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode: a later instance of the same name may have put its own there.
+    is: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: PathBuf) -> io::Result<SocketFile> {
+        let is = identity(&path)?;
+        Ok(SocketFile { path, is })
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        if identity(&self.path).is_ok_and(|is| is == self.is) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 impl Bound {
@@ -107,7 +127,7 @@ impl Bound {
             }
         }
         let listener = sys::with_umask(0o177, || UnixListener::bind(&path)).map_err(|error| failed(&error))?;
-        let file = SocketFile(path.clone());
+        let file = SocketFile::new(path.clone()).map_err(|error| failed(&error))?;
         let stop = UnixStream::pair().map_err(|error| failed(&error))?;
         let bound = Bound { listener, file, owner: sys::euid(), stop };
         bound.listener.set_nonblocking(true).map_err(|error| failed(&error))?;
@@ -116,7 +136,7 @@ impl Bound {
 
     /// Where the socket is.
     pub(crate) fn path(&self) -> &Path {
-        &self.file.0
+        &self.file.path
     }
 
     /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment, `panel` turns the knobs.
@@ -158,8 +178,9 @@ impl Server {
 }
 
 struct Service {
-    listener: UnixListener,
+    /// Before the listener, as in [`Bound`].
     _file: SocketFile,
+    listener: UnixListener,
     owner: u32,
     stopped: UnixStream,
     clients: Vec<Client>,
@@ -382,6 +403,20 @@ mod tests {
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    }
+
+    #[test]
+    fn an_instance_that_ends_late_leaves_the_socket_of_the_next_one() {
+        let directory = Directory::new("late");
+        let (late, path) = directory.serve();
+        // As the next one of this name does with a socket that nobody answers.
+        fs::remove_file(&path).unwrap();
+        let (next, same) = directory.serve();
+        assert_eq!(path, same);
+        late.stop();
+        assert_eq!(ask(&path, b"{\"get\":\"stat\"}\n")["instance"]["pid"], 7);
+        next.stop();
+        assert!(!path.exists());
     }
 
     #[test]

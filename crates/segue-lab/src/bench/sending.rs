@@ -84,7 +84,8 @@ pub(super) fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
         Load::Live => live(site, case, &pair)?,
         _ => measured(site, case, &pair)?,
     };
-    if case.how.is_segue() {
+    // Of a live row, what came after the switch is in already.
+    if case.how.is_segue() && case.load != Load::Live {
         let stage = Stage::read(site, &pair)?;
         values.push("stage_packets", stage.segments / stage.packets.max(1.0));
     }
@@ -277,7 +278,7 @@ fn live(site: &Site, case: &Case, pair: &Pair) -> Result<Named<f64>, LabError> {
         values.push("gbps", after.sent * 8e-9 / after_s);
         values.push("gbps_before", before.sent * 8e-9 / before_s);
         values.push("stage_packets_before", before.segments / before.packets.max(1.0));
-        values.push("stage_packets_after", after.segments / after.packets.max(1.0));
+        values.push("stage_packets", after.segments / after.packets.max(1.0));
         values.push("drops", lost.0);
         values.push("retransmits", lost.1 as f64);
         Ok(values)
