@@ -361,7 +361,8 @@ impl<'a> Walk<'a> {
     fn geneve(&mut self, at: usize, end: usize) -> Result<(), String> {
         let (first, second) = (self.u8(at)?, self.u8(at + 1)?);
         let inside = at + 8 + usize::from(first & 0x3f) * 4;
-        if first >> 6 != 0 || second & 0xc0 != 0 || inside > end {
+        // Critical options concern the tunnel's ends (RFC 8926, section 3.5), and reserved bits nobody.
+        if first >> 6 != 0 || second & 0x80 != 0 || inside > end {
             return Err(format!("Geneve begins with {first:02x}{second:02x}"));
         }
         let (kind, vni) = (self.u16(at + 2)?, u32_at(&self.bytes, at + 4)? >> 8);
@@ -611,6 +612,20 @@ mod tests {
         for bytes in forms() {
             let report = verify(&bytes, Start::Ip, &ports()).unwrap();
             assert!(report.transport.is_some());
+        }
+    }
+
+    #[test]
+    fn of_a_geneve_header_only_control_and_version_make_the_packet_inside_unreadable() {
+        let packet = tcp(Ip::V4(V4::new(1, 1, 2)), 9).bytes();
+        let udp = Udp { src_port: 50000, dst_port: 6081, checksum: false };
+        let ethernet = Some(Ethernet::default());
+        let ip = Ip::V4(V4::new(0, 1, 2));
+        let frame = Tunnel { ip, udp: Some((udp, Shim::Geneve(5, 3))), gre: None, ethernet }.wrap(&packet);
+        for (at, bits, is_read) in [(29, 0x40, true), (29, 0x3f, true), (29, 0x80, false), (28, 0x40, false)] {
+            let mut frame = frame.clone();
+            frame[at] |= bits;
+            assert_eq!(verify(&frame, Start::Ip, &ports()).is_ok(), is_read, "byte {at}, bits {bits:02x}");
         }
     }
 
