@@ -29,7 +29,8 @@ fn quick(name: &str) -> Option<Vec<Value>> {
     let table = ran.json();
     assert_eq!((table["schema"].as_str(), table["bench"].as_str()), (Some("segue.bench/1"), Some(name)));
     let facts: &[&str] = if name == "tunnel" { &[] } else { &["load_core", "test_core", "steering"] };
-    for fact in ["load", "wire", "cpu", "seconds", "runs"].iter().chain(facts) {
+    assert_eq!(ran.stdout.matches("\"cpu\":").count(), 1, "a name twice: {}", ran.stdout);
+    for fact in ["load", "wire", "cpu", "counted", "seconds", "runs"].iter().chain(facts) {
         assert!(!table["machine"][fact].is_null(), "{fact}: {table}");
     }
     let rows = table["rows"].as_array().cloned().unwrap_or_default();

@@ -93,7 +93,7 @@ pub(super) fn bench() -> Bench {
             ("wire", "the sender's card has TSO; a third host cuts the trains to frames of 1500 bytes".into()),
             ("steering", "RPS: what a host receives is worked on by its own core".into()),
             (
-                "cpu",
+                "counted",
                 "sender: its core alone, gateway, stack, load, interrupts; receiver: its core, cutting included".into(),
             ),
         ],

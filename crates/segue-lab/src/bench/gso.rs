@@ -125,7 +125,7 @@ pub(super) fn bench() -> Bench {
             ("load", format!("iperf3 -Z, {}; datagrams of 9000 bytes, 32 on their way", bed::CONGESTION)),
             ("wire", "a third host hands frames on; none longer than 1514 bytes, counted there".into()),
             ("steering", "the wire fetches frames on its own core, each 20 us; RPS for trains and the way back".into()),
-            ("cpu", "sender: its core alone, gateway, stack, load, interrupts; quota: of its tasks".into()),
+            ("counted", "sender: its core alone, gateway, stack, load, interrupts; quota: of its tasks".into()),
         ],
     }
 }

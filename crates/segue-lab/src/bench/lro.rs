@@ -75,7 +75,7 @@ pub(super) fn bench() -> Bench {
             ("load", format!("iperf3 -Z (sendfile), {}", bed::CONGESTION)),
             ("wire", "a third host cuts trains to frames; checksums verified by the card but where stated".into()),
             ("steering", "RPS: what a host receives is worked on by its own core; kernel GRO in a thread there".into()),
-            ("cpu", "the receiver's core alone: gateway, stack, iperf3, interrupts".into()),
+            ("counted", "the receiver's core alone: gateway, stack, iperf3, interrupts".into()),
         ],
     }
 }

@@ -116,7 +116,7 @@ pub(super) fn bench() -> Bench {
             ("load", format!("iperf3; cold: sendfile; rr: {ASKERS} connections, 1 byte; {}", bed::CONGESTION)),
             ("wire", "a veth pair; nic-csum: tso off gso off tx on gro on; nic: tx off".into()),
             ("steering", "what a host gets is worked on by its core, GRO in a kernel thread".into()),
-            ("cpu", "TX: the sender's core, RX: the receiver's; segue, stack, load, interrupts".into()),
+            ("counted", "TX: the sender's core, RX: the receiver's; segue, stack, load, interrupts".into()),
             ("checksum", "by perf, 499 samples a second, of the time that the load took".into()),
             ("s3", "2014, 36 Gbit/s; another card: 6.00 to 0.33 % TX, 0.51 to 1.81 % RX".into()),
         ],

@@ -42,7 +42,7 @@ pub(super) fn bench() -> Bench {
             ("load", format!("iperf3, one flow, {}; outside the family that is inside", bed::CONGESTION)),
             ("segue", "gre in gue with remcsum; fastd: method null; wireguard-go encrypts".into()),
             ("wire", "a veth pair of MTU 1500; nic: tso off gso off tx off gro on; veth: as made".into()),
-            ("cpu", "both hosts on all processors: tunnel, stack, load, ksoftirqd".into()),
+            ("counted", "both hosts on all processors: tunnel, stack, load, ksoftirqd".into()),
         ],
     }
 }
