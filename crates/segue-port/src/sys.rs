@@ -286,13 +286,18 @@ pub(crate) fn connect(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()>
     check(unsafe { libc::connect(fd.as_raw_fd(), name.as_ptr().cast(), name.len) }).map(drop)
 }
 
-/// Has a connected datagram socket look up its route again where the one that it knows has changed. Nothing is sent.
-pub(crate) fn renew_route(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // A datagram of no bytes that is only to probe the way ends in the kernel (Linux udp_sendmsg, do_confirm).
-    const MSG_PROBE: c_int = 0x10;
-    // SAFETY: no bytes are read, so that there need not be any.
-    let sent = unsafe { libc::send(fd.as_raw_fd(), std::ptr::null(), 0, MSG_PROBE | libc::MSG_CONFIRM) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+/// Takes what waits in a socket's queue of errors, of which there are few, and forgets it.
+pub(crate) fn drop_errors(fd: BorrowedFd<'_>) {
+    const MOST: usize = 256;
+    for _ in 0..MOST {
+        // SAFETY: a message header is plain old data, for which all zeros is a value.
+        let mut header: libc::msghdr = unsafe { zeroed() };
+        // SAFETY: there is no memory in the header that the kernel could write to.
+        let got = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
+        if got < 0 {
+            return;
+        }
+    }
 }
 
 /// Sets an integer option.

@@ -29,6 +29,8 @@ pub(crate) struct Ready {
     pub(crate) link: String,
     /// The largest packet on the way, bytes.
     pub(crate) link_mtu: u32,
+    /// Whether the route says so, which the kernel may have learned, and the link itself takes more.
+    pub(crate) route_is_narrower: bool,
     /// The headers that the tunnel adds.
     pub(crate) overhead: Vec<Overhead>,
     /// The interface's MTU, bytes.
@@ -39,6 +41,11 @@ impl Ready {
     /// The interface.
     pub(crate) fn dev(&self) -> &str {
         &self.plan.dev
+    }
+
+    /// What has the MTU [`link_mtu`](Self::link_mtu).
+    pub(crate) fn way(&self) -> String {
+        if self.route_is_narrower { format!("the route through {}", self.link) } else { self.link.clone() }
     }
 
     /// Bytes of all headers together.
@@ -67,14 +74,10 @@ impl Ready {
         let mut notes = self.plan.notes();
         let fits = self.link_mtu.saturating_sub(self.overhead_bytes());
         if self.mtu > fits {
-            let fate = if self.plan.pmtudisc {
-                "dropped (too_big)"
-            } else {
-                "fragmented outside, or dropped (too_big) where they forbid that, as TCP's do"
-            };
             notes.push(format!(
-                "packets above {fits} bytes do not fit {} and are {fate}; mtu auto is {fits}",
-                self.link
+                "packets above {fits} bytes do not fit {} and are fragmented outside, or dropped (path_mtu) with an ICMP error to \
+                 their sender where they forbid that, as TCP's do; mtu auto is {fits}",
+                self.way()
             ));
         }
         notes
@@ -108,7 +111,8 @@ fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> Resu
     let overhead = plan.overhead();
     let cost: u32 = overhead.iter().map(|part| part.bytes).sum();
     let mtu = plan.mtu.fixed().unwrap_or(link_mtu.saturating_sub(cost));
-    let ready = Ready { plan, local, link: link.name.clone(), link_mtu, overhead, mtu };
+    let route_is_narrower = link_mtu < link.mtu.min(MAX_PACKET);
+    let ready = Ready { plan, local, link: link.name.clone(), link_mtu, route_is_narrower, overhead, mtu };
     let has_ipv6 = ready.plan.addr.iter().any(|prefix| prefix.address.is_ipv6());
     let least = if has_ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
     if matches!(ready.plan.mtu, Choice::Auto) && mtu < least {
@@ -117,7 +121,7 @@ fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> Resu
             format!("an MTU of {mtu} is left, and {} needs {least}", if has_ipv6 { "IPv6" } else { "IPv4" }),
             format!("sudo ip link set dev {} mtu {}", ready.link, least + cost),
         )
-        .why(format!("{} has {link_mtu}, the tunnel's headers take {cost}", ready.link)));
+        .why(format!("{} has {link_mtu}, the tunnel's headers take {cost}", ready.way())));
     }
     Ok(ready)
 }
@@ -184,6 +188,11 @@ mod tests {
     #[test]
     fn an_mtu_that_does_not_fit_is_said_aloud() {
         let notes = on_link(&format!("{LINE} mtu 1500"), 1500, None).unwrap().notes();
-        assert!(notes.iter().any(|note| note.contains("mtu auto is 1460")), "{notes:?}");
+        assert!(
+            notes.iter().any(|note| note.contains("mtu auto is 1460") && note.contains("fit eth0 and")),
+            "{notes:?}"
+        );
+        let notes = on_link(&format!("{LINE} mtu 1500"), 1500, Some(1400)).unwrap().notes();
+        assert!(notes.iter().any(|note| note.contains("1360 bytes do not fit the route through eth0")), "{notes:?}");
     }
 }

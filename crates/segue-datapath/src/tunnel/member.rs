@@ -85,19 +85,23 @@ impl Member {
         let peers = self.first_peer..self.first_peer.saturating_add(self.remotes.len() as u16);
         self.way.ask(&*common.outside.port, peers, self.encap.config().overhead(), now);
         self.outward.share_cuts(&mut common.cuts);
+        let mut told = false;
         while let Some(packet) = common.rx.packets.pop_front() {
             let mut next = self.outward.enter(packet, &mut common.rx, &mut self.split_drops);
             while let Some(packet) = next {
                 match self.way.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
                     Fit::Fits => self.wrap(packet, common, now),
                     Fit::Fragment => self.wrap_in_fragments(packet, common, now),
-                    Fit::TooBig(mtu) => self.tell_sender(packet, mtu, common),
+                    Fit::TooBig(mtu) => {
+                        self.tell_sender(packet, mtu, common);
+                        told = true;
+                    }
                 }
                 next = self.outward.more();
             }
         }
         self.outward.share_cuts(&mut common.cuts);
-        if self.way.inside.is_some() && !self.inside.blocked {
+        if told && !self.inside.blocked {
             self.inside.transmit(&mut common.rx, &mut self.split_drops)?;
         }
         common.outside.transmit(&mut common.rx, &mut self.split_drops)?;

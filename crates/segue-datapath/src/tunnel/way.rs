@@ -12,9 +12,8 @@ const ASK_EVERY: u64 = 100_000_000;
 #[derive(Debug, Default)]
 pub(super) struct WayMtu {
     asked: Option<Nanos>,
-    /// What it was at first: the interface and whoever set the inside's MTU know that much.
-    first: Option<usize>,
-    /// Bytes of inner IP that fit, once that is less than at first.
+    /// Bytes of inner IP that fit. The inside's own MTU may be larger from the start: whoever set it, or a way that became
+    /// narrower before.
     pub(super) inside: Option<usize>,
     /// The packet at hand is to be fragmented outside.
     pub(super) fragments: bool,
@@ -28,7 +27,6 @@ impl WayMtu {
         }
         self.asked = Some(now);
         let mtu = peers.filter_map(|peer| port.path_mtu(peer)).min();
-        let first = *self.first.get_or_insert(mtu.unwrap_or(usize::MAX));
-        self.inside = mtu.filter(|mtu| *mtu < first).map(|mtu| mtu.saturating_sub(overhead));
+        self.inside = mtu.map(|mtu| mtu.saturating_sub(overhead));
     }
 }

@@ -166,6 +166,10 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
+/// The smallest MTU of a way that Linux takes from an ICMP error unless it is told otherwise (`net.ipv4.route.min_pmtu`), and of any
+/// way over IPv6.
+const LEAST_LEARNED: [usize; 2] = [552, 1280];
+
 /// One sending socket.
 #[derive(Debug)]
 struct Slot {
@@ -183,8 +187,7 @@ pub struct UdpPort {
     config: UdpConfig,
     /// Every peer, the configuration's first.
     peers: Vec<SocketAddr>,
-    /// Where the sending sockets are not connected: one for each peer's address that is, and sends nothing. It is asked for
-    /// the MTU of the way.
+    /// One for each peer's address that is connected and sends nothing: it is asked for the MTU of the way.
     askers: HashMap<IpAddr, OwnedFd>,
     rx: OwnedFd,
     /// Of a raw port: whether what it receives begins with an IPv4 header.
@@ -261,8 +264,7 @@ impl UdpPort {
             max_pieces: MAX_IOV - 1,
             ..Limits::NONE
         };
-        let names_peers = slots.iter().all(|slot| slot.names_peer);
-        let askers = if names_peers { askers(&config, &peers) } else { HashMap::new() };
+        let askers = askers(&config, &peers);
         Ok(UdpPort {
             config,
             peers,
@@ -332,18 +334,21 @@ impl Port for UdpPort {
     }
 
     fn path_mtu(&self, to: u16) -> Option<usize> {
-        let (level, name) = match self.config.peer.is_ipv4() {
-            true => (libc::IPPROTO_IP, libc::IP_MTU),
-            false => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        let (level, name, least) = match self.config.peer.is_ipv4() {
+            true => (libc::IPPROTO_IP, libc::IP_MTU, LEAST_LEARNED[0]),
+            false => (libc::IPPROTO_IPV6, libc::IPV6_MTU, LEAST_LEARNED[1]),
         };
         let ask = |fd: BorrowedFd<'_>| usize::try_from(sys::option(fd, level, name).ok()?).ok();
-        if let Some(asker) = self.askers.get(&self.peers.get(usize::from(to))?.ip()) {
-            // Only what a socket sends itself has it notice that the way has become another.
-            sys::renew_route(asker.as_fd()).ok()?;
-            return ask(asker.as_fd());
-        }
-        // Each socket learns it by what itself has sent; one that is not connected does not say.
-        self.slots.iter().filter(|slot| !slot.names_peer).filter_map(|slot| ask(slot.fd.as_fd())).min()
+        let peer = self.peers.get(usize::from(to))?.ip();
+        let asked = self.askers.get(&peer).and_then(|asker| {
+            // A socket that sends nothing does not notice that the way has become another, but looks it up to connect.
+            sys::connect(asker.as_fd(), asked_at(peer)).ok()?;
+            ask(asker.as_fd())
+        });
+        // Where several ways lead there, each socket learns by what itself has sent; one that is not connected does not say.
+        // Until it sends the next packet it may still have a route that is gone, with the MTU of no device.
+        let sending = self.slots.iter().filter(|slot| !slot.names_peer);
+        sending.filter_map(|slot| ask(slot.fd.as_fd())).filter(|mtu| *mtu >= least).chain(asked).min()
     }
 
     fn path(&self, slot: u16, to: u16) -> Option<Path> {
@@ -470,11 +475,15 @@ fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> Result<Slot
 }
 
 /// A connected socket for each address; a peer to which there is no way has none.
+/// Where an asking socket is connected to: nothing is sent, so that any port will do.
+const fn asked_at(peer: IpAddr) -> SocketAddr {
+    SocketAddr::new(peer, 9)
+}
+
 fn askers(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
     let mut made = HashMap::new();
     for ip in peers.iter().map(SocketAddr::ip) {
-        // Nothing is sent, so that any port will do.
-        let peer = SocketAddr::new(ip, 9);
+        let peer = asked_at(ip);
         if !made.contains_key(&ip)
             && let Ok(slot) = sending_socket(&UdpConfig { peer, ..*config }, 0, true)
         {

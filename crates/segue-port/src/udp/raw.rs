@@ -9,7 +9,6 @@
 //! and IPv6 in IP on the way in, and a sender on the same host leaves checksums unfinished
 //! ([`Config::unfinished`](segue::encap::Config::unfinished)).
 
-use std::collections::HashMap;
 use std::io;
 use std::mem::swap;
 use std::net::{IpAddr, SocketAddr};
@@ -103,7 +102,7 @@ impl RawPort {
             Limits { max_bytes: 65_535, max_segs: 1, max_udp_segs: 1, max_pieces: MAX_IOV - 1, ..Limits::NONE };
         let port = UdpPort {
             config: as_udp,
-            askers: if others.is_empty() { HashMap::new() } else { askers(&as_udp, &peers) },
+            askers: askers(&as_udp, &peers),
             peers,
             rx,
             strips: config.local.is_ipv4(),
@@ -165,6 +164,8 @@ impl Port for RawPort {
     }
 
     fn path_mtu(&self, to: u16) -> Option<usize> {
+        // What they had to tell the kernel has been told; see `sending_socket`.
+        self.port.slots.iter().filter(|slot| slot.names_peer).for_each(|slot| sys::drop_errors(slot.fd.as_fd()));
         self.port.path_mtu(to)
     }
 
@@ -204,6 +205,9 @@ fn sending_socket(config: &UdpConfig, protocol: u8, connected: bool) -> Result<S
     bind(&fd, source)?;
     if connected {
         sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
+    } else if config.local.is_ipv6() {
+        // Without it Linux learns no MTU of a way from what a raw socket over IPv6 has sent that is not connected (rawv6_err).
+        sys::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1).map_err(call("IPV6_RECVERR"))?;
     }
     Ok(Slot { fd, source, names_peer: !connected, df: true })
 }
