@@ -55,6 +55,11 @@ pub trait Port {
         None
     }
 
+    /// For interfaces that carry Ethernet: the address that the interface has now.
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
+
     /// Gives every counter that only this kind of port has to `put`, always the same ones in the same order.
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         let _ = put;
@@ -110,6 +115,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn path_mtu(&self, to: u16) -> Option<usize> {
         (**self).path_mtu(to)
+    }
+
+    fn mac(&self) -> Option<[u8; 6]> {
+        (**self).mac()
     }
 }
 

@@ -64,6 +64,17 @@ pub(crate) mod tun {
         Ok((name_of(&request), unsafe { request.ifr_ifru.ifru_flags } as u16))
     }
 
+    /// The device's Ethernet address.
+    pub(crate) fn mac(fd: BorrowedFd<'_>) -> io::Result<[u8; 6]> {
+        // SAFETY: ifreq is plain old data, for which all zeros is a value.
+        let mut request: libc::ifreq = unsafe { zeroed() };
+        // SAFETY: a TUN device answers SIOCGIFHWADDR for itself with an ifreq, which outlives the call.
+        check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) })?;
+        // SAFETY: it fills in the address member of the union; every bit pattern is valid.
+        let bytes = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+        Ok(std::array::from_fn(|at| bytes[at] as u8))
+    }
+
     fn name_of(request: &libc::ifreq) -> String {
         request.ifr_name.iter().take_while(|c| **c != 0).map(|c| char::from(*c as u8)).collect()
     }

@@ -1,10 +1,11 @@
 //! VXLAN with several remotes: segue at hosts A and B, the kernel's own VXLAN at C, on one link. Who is where is learned.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
-use segue_lab::{Family, Host};
+use segue_lab::{Family, Host, LinkForm};
 use segue_tests::{Ground, Stat, Tunnel, capture, test_name, traffic};
 
 const DEVICE: &str = "vx1";
@@ -168,4 +169,47 @@ fn three_ends_over_ipv4_learn_who_is_where() {
 #[test]
 fn three_ends_over_ipv6_learn_who_is_where() {
     three_ends(test_name!(), Family::V6);
+}
+
+/// The interface's Ethernet address.
+fn mac(host: &Host) -> [u8; 6] {
+    let text = run(host, "ip", &format!("-o link show dev {DEVICE}"));
+    let mut words = text.split_whitespace().skip_while(|word| *word != "link/ether").skip(1);
+    let bytes: Vec<u8> = words.next().unwrap().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    bytes.try_into().unwrap()
+}
+
+#[test]
+fn a_frame_of_the_interface_itself_does_not_come_back_to_it() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    let line = format!("dev {DEVICE} mode vxlan id 42 dstport 4789 local 198.18.0.1 remote 198.18.0.2");
+    let _tunnel = Tunnel::start(&ground.a, &ground.program, &line.split(' ').map(String::from).collect::<Vec<_>>());
+    let socket = traffic::inside(&ground.b, || UdpSocket::bind("198.18.0.2:4789")).unwrap();
+    // A broadcast of an experimental protocol.
+    let send = |source: [u8; 6]| {
+        let frame = [&[8, 0, 0, 0, 0, 0, 42, 0], &[0xff; 6][..], &source, &[0x88, 0xb5], &[0; 46]].concat();
+        socket.send_to(&frame, "198.18.0.1:4789").unwrap();
+    };
+    let until = |delivered: u64, refused: u64| {
+        let done = |stat: &Stat| {
+            (stat.count(DEVICE, "transmit", "packets"), stat.dropped("inner_source")) == (delivered, refused)
+        };
+        let stat = Stat::until(&ground.a, &ground.program, DEVICE, PATIENCE, done);
+        assert!(done(&stat), "not {delivered} and {refused}: {}", stat.json());
+    };
+    let own = mac(&ground.a);
+    send([2, 0, 0, 0, 0, 9]);
+    until(1, 0);
+    send(own);
+    until(1, 1);
+    send([0; 6]);
+    until(1, 2);
+
+    run(&ground.a, "ip", &format!("link set {DEVICE} address 02:00:00:00:00:01"));
+    // It is asked for once a second.
+    thread::sleep(Duration::from_millis(1100));
+    send([2, 0, 0, 0, 0, 1]);
+    until(1, 3);
+    send(own);
+    until(2, 3);
 }

@@ -242,6 +242,7 @@ fn cases() -> Vec<(&'static [&'static str], &'static str, Change, &'static str)>
         (&["geneve"], "another network", set(6, 43), "vni"),
         (&["geneve"], "another protocol", set(2, 0x12), "inner_protocol"),
         (VXLAN, "half an Ethernet header", cut(8 + 9), "inner_malformed"),
+        (VXLAN, "a frame from nobody", fixed(|bytes, at| bytes[at + 14..at + 20].fill(0)), "inner_source"),
         (VXLAN, "a frame from a group", set(8 + 6, 3), "inner_source"),
         (PLAIN, "nothing inside", cut(0), "inner_malformed"),
         (PLAIN, "half an inner header", cut(12), "inner_malformed"),

@@ -118,10 +118,16 @@ const OPENING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const OPENING_HERE: &[libc::c_long] = &[];
 
-/// `FIONBIO` and what is asked of a TUN device while it runs.
+/// `FIONBIO` and what is asked of a TUN or TAP device while it runs.
 #[allow(clippy::unnecessary_cast, reason = "the type of these numbers differs between C libraries")]
-const IOCTLS: &[u64] =
-    &[libc::FIONBIO as u64, libc::TCGETS as u64, sys::TUNSETOFFLOAD, sys::TUNGETIFF, sys::TUNSETCARRIER];
+const IOCTLS: &[u64] = &[
+    libc::FIONBIO as u64,
+    libc::TCGETS as u64,
+    libc::SIOCGIFHWADDR as u64,
+    sys::TUNSETOFFLOAD,
+    sys::TUNGETIFF,
+    sys::TUNSETCARRIER,
+];
 
 /// What a process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -297,7 +297,10 @@ fn forwarding(plan: &Plan, remotes: &[IpAddr], key: hash::Key) -> (Option<Fdb>, 
     flood.sort_unstable();
     flood.dedup();
     let entries = if plan.overlay.learning { plan.overlay.maxaddress as usize } else { 0 };
-    let ageing = u64::from(plan.overlay.ageing) * 1_000_000_000;
+    let ageing = match plan.overlay.ageing {
+        0 => u64::MAX,
+        seconds => u64::from(seconds) * 1_000_000_000,
+    };
     (Some(Fdb::new(key, entries, ageing, &own)), flood)
 }
 

@@ -151,11 +151,11 @@ pub(crate) const WORDS: &[Word] = &[
     },
     Word {
         name: "ageing",
-        takes: Takes::Number { min: 1, max: 1_000_000, or: &[] },
+        takes: Takes::Number { min: 0, max: 1_000_000, or: &[] },
         metavar: "N",
         default: "300",
         unit: "seconds",
-        help: "a learned address that is silent for so long is forgotten",
+        help: "a learned address that is silent for so long is forgotten; 0: never",
         needs: VXLAN,
         ..Word::PLAIN
     },
@@ -207,10 +207,18 @@ pub(crate) const WORDS: &[Word] = &[
     Word {
         name: "ttl",
         aliases: &["hoplimit", "hlim"],
-        takes: Takes::Number { min: 1, max: 255, or: &["inherit"] },
-        metavar: "N|inherit",
-        default: "inherit",
-        help: "time to live outside; inherit copies the inner one; 64 for vxlan and geneve when not given",
+        takes: Takes::Number { min: 0, max: 255, or: &["inherit", "auto"] },
+        metavar: "N|inherit|auto",
+        default: "auto",
+        help: "time to live outside; inherit copies the inner one; auto is 64 over IPv6 and for vxlan and geneve, else inherit; 0 is inherit, and auto for vxlan and geneve",
+        ..Word::PLAIN
+    },
+    Word {
+        name: "encaplimit",
+        takes: Takes::OneOf(&["none"]),
+        metavar: "none",
+        default: "none",
+        help: "no option outside that limits nesting (iproute2 sends 4 with ip6 modes); received ones are read over",
         ..Word::PLAIN
     },
     Word {

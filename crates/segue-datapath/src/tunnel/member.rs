@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 
-use segue::encap::{self, Decapsulator, EncapRefusal, Encapsulator, Fdb, Fit, Received, Way};
+use segue::encap::{self, DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, Fdb, Fit, Received, Way};
 use segue::gro::Gro;
 use segue::gso;
 use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
@@ -20,6 +20,9 @@ use crate::end::{self, End};
 use crate::entry::{Entry, Seen};
 use crate::tuning::{Remcsum, Settings};
 
+/// How often the interface is asked for its Ethernet address while something comes, in nanoseconds.
+const ASK_MAC_EVERY: u64 = 1_000_000_000;
+
 /// See the module.
 pub(super) struct Member {
     pub(super) inside: End,
@@ -28,6 +31,8 @@ pub(super) struct Member {
     pub(super) remotes: Vec<IpAddr>,
     /// The number of its first remote among the outside port's peers.
     first_peer: u16,
+    /// Of a tunnel that carries Ethernet: the interface's own address, and when it was asked for.
+    own: Option<(Option<[u8; 6]>, Nanos)>,
     fdb: Option<Fdb>,
     flood: Vec<u16>,
     gro: Option<Gro<Page>>,
@@ -58,6 +63,7 @@ impl Member {
             decap: parts.decap,
             remotes: parts.remotes,
             first_peer,
+            own: None,
             fdb: parts.fdb,
             flood: parts.flood,
             joins: parts.gro.is_some(),
@@ -186,10 +192,17 @@ impl Member {
             common.decap_drops.add(why);
             return common.rx.pool.put(packet);
         }
-        if let Some(fdb) = &mut self.fdb
+        if self.encap.config().mode.is_ethernet()
             && let Some(source) = packet.head.bytes().get(ethernet::SRC).and_then(|mac| mac.first_chunk())
         {
-            fdb.learn(*source, remote, now);
+            // As Linux's devices do it: what this end has sent came back, and would be answered to the wrong side.
+            if self.own_mac(now) == Some(*source) {
+                common.decap_drops.add(DecapRefusal::InnerSource);
+                return common.rx.pool.put(packet);
+            }
+            if let Some(fdb) = &mut self.fdb {
+                fdb.learn(*source, remote, now);
+            }
         }
         common.unwrapped.add(&packet);
         common.remote.received += u64::from(packet.offload.unit == Unit::Whole(Csum::Partial));
@@ -199,6 +212,18 @@ impl Member {
                 gro.push(packet, now, &mut common.rx.pool);
             }
             _ => self.enter(packet, common),
+        }
+    }
+
+    /// The interface's Ethernet address, which its owner may change at any time.
+    fn own_mac(&mut self, now: Nanos) -> Option<[u8; 6]> {
+        match self.own {
+            Some((mac, asked)) if now.0.saturating_sub(asked.0) < ASK_MAC_EVERY => mac,
+            _ => {
+                let mac = self.inside.port.mac();
+                self.own = Some((mac, now));
+                mac
+            }
         }
     }
 

@@ -455,6 +455,10 @@ impl Port for TunPort {
         Ok(Sent::All)
     }
 
+    fn mac(&self) -> Option<[u8; 6]> {
+        if self.layer == Layer::Ethernet { sys::tun::mac(self.fd()).ok() } else { None }
+    }
+
     fn counters(&self) -> &Counters {
         &self.counters
     }

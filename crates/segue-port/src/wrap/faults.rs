@@ -273,6 +273,10 @@ impl<P: Port> Port for Faults<P> {
         self.inner.path_mtu(to)
     }
 
+    fn mac(&self) -> Option<[u8; 6]> {
+        self.inner.mac()
+    }
+
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         self.inner.extras(put);
     }

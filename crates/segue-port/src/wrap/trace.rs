@@ -230,6 +230,10 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         self.inner.path_mtu(to)
     }
 
+    fn mac(&self) -> Option<[u8; 6]> {
+        self.inner.mac()
+    }
+
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         self.inner.extras(put);
     }

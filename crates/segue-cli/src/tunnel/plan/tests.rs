@@ -28,6 +28,27 @@ fn defaults_are_the_documented_ones() {
 }
 
 #[test]
+fn the_time_to_live_is_iproute2s_in_every_mode() {
+    const VXLAN: &str = "dev a remote 198.18.0.2 mode vxlan id 1";
+    for (line, ttl) in [
+        ("dev a remote 198.18.0.2 mode ipip", Choice::Inherit),
+        ("dev a remote 198.18.0.2 mode ipip ttl 0", Choice::Inherit),
+        ("dev a remote 198.18.0.2 mode ipip ttl auto", Choice::Inherit),
+        ("dev a remote 198.18.0.2 mode ipip ttl 9", Choice::Fixed(9)),
+        ("dev a remote ::1 mode ip6tnl encaplimit none", Choice::Fixed(64)),
+        ("dev a remote ::1 mode ip6gre hoplimit auto", Choice::Fixed(64)),
+        ("dev a remote ::1 mode ip6gre hoplimit inherit", Choice::Inherit),
+        ("dev a remote ::1 mode ip6gre hoplimit 0", Choice::Inherit),
+        (VXLAN, Choice::Fixed(64)),
+        (&format!("{VXLAN} ttl 0"), Choice::Fixed(64)),
+        (&format!("{VXLAN} ttl auto"), Choice::Fixed(64)),
+        (&format!("{VXLAN} ttl inherit"), Choice::Inherit),
+    ] {
+        assert_eq!(ok(line).ttl, ttl, "{line}");
+    }
+}
+
+#[test]
 fn vxlan_and_geneve_start_as_in_linux() {
     let vxlan = ok("dev sg0 remote 198.18.0.2 mode vxlan id 42");
     assert_eq!((vxlan.encap, vxlan.dport, vxlan.port, vxlan.ttl), (Encap::None, 8472, 8472, Choice::Fixed(64)));

@@ -13,7 +13,7 @@ const GUE_PORT: u16 = 6080;
 /// Geneve's registered UDP port.
 const GENEVE_PORT: u16 = 6081;
 /// Time to live of VXLAN and Geneve where none is said, as Linux has it.
-const BRIDGE_TTL: u8 = 64;
+const USUAL_TTL: u8 = 64;
 
 /// Turns words into a plan.
 pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
@@ -67,7 +67,7 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         encap_remcsum,
         addr: addresses(parsed, mode, mtu)?,
         mtu,
-        ttl: octet(parsed, "ttl", if mode.is_overlay() { Choice::Fixed(BRIDGE_TTL) } else { Choice::Inherit }),
+        ttl: ttl(parsed, mode, remote),
         tos: octet(parsed, "tos", Choice::Fixed(0)),
         pmtudisc: switch(parsed, "pmtudisc", true),
         gre: matches!(mode, Mode::Gre | Mode::Gretap).then(|| gre(parsed)),
@@ -322,6 +322,17 @@ fn small(parsed: &Parsed, name: &str) -> Option<u16> {
     match parsed.value_of(name) {
         Some(Value::Number(number)) => u16::try_from(*number).ok(),
         _ => None,
+    }
+}
+
+/// As iproute2: 0 stands for what a mode does by itself, which over IPv4 is to inherit; `ip6tnl` and `ip6gre` start at 64 instead.
+fn ttl(parsed: &Parsed, mode: Mode, remote: IpAddr) -> Choice<u8> {
+    let usual = if mode.is_overlay() || remote.is_ipv6() { Choice::Fixed(USUAL_TTL) } else { Choice::Inherit };
+    match octet(parsed, "ttl", usual) {
+        Choice::Inherit if named(parsed, "ttl") == Some("auto") => usual,
+        Choice::Fixed(0) if mode.is_overlay() => usual,
+        Choice::Fixed(0) => Choice::Inherit,
+        chosen => chosen,
     }
 }
 

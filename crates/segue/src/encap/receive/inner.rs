@@ -30,7 +30,8 @@ impl Decapsulator {
         if self.config.mode.is_ethernet() {
             let layout = crate::wire::parse(rest, Start::Ethernet, &Tunnels::NONE);
             let source = rest.get(ethernet::SRC).filter(|_| layout.header_len() >= ethernet::LEN);
-            if source.ok_or(Refusal::InnerMalformed)?[0] & ethernet::GROUP != 0 {
+            let source = source.ok_or(Refusal::InnerMalformed)?;
+            if source[0] & ethernet::GROUP != 0 || source.iter().all(|byte| *byte == 0) {
                 return Err(Refusal::InnerSource);
             }
             let l3 = layout.headers().iter().find(|header| header.is_ip()).map(|header| header.start());

@@ -32,7 +32,7 @@ crate::reasons! {
         InnerProtocol = "inner_protocol": "The tunnel header announces a protocol that the tunnel's mode does not have.",
         InnerVersion = "inner_version": "The inner packet's IP version is not what its tunnel or header announces.",
         InnerMalformed = "inner_malformed": "The inner IP or Ethernet header contradicts the bytes present.",
-        InnerSource = "inner_source": "The inner source address is multicast, broadcast or loopback; of a frame, a group address.",
+        InnerSource = "inner_source": "The inner source address is multicast, broadcast or loopback; of a frame, a group address, zero, or the interface's own.",
         GreMalformed = "gre_malformed": "The GRE header is cut off, has another version, or flags that are not known.",
         GreMismatch = "gre_mismatch": "Key, checksum or sequence number are not present as this tunnel has them, or the key is another.",
         GreCsum = "gre_csum": "The GRE checksum is wrong.",
