@@ -127,7 +127,7 @@ fn subject(ready: &Ready) -> String {
         (Encap::None, None) => String::new(),
         (encap, _) => format!(" in {}", encap.name().to_uppercase()),
     };
-    format!("{}{carried}, {} -> {to}", plan.mode.name(), ready.local)
+    format!("{}{carried}, {} -> {to}", plan.mode.name_to(plan.remote), ready.local)
 }
 
 fn mtu_line(ready: &Ready) -> String {

@@ -304,8 +304,11 @@ fn number(min: u64, max: u64, or: &'static [&'static str], token: &str) -> Resul
     }
     match integer(token) {
         Some(number) if (min..=max).contains(&number) => Ok(Value::Number(number)),
-        _ if or.is_empty() => Err((format!("expected {min} to {max}"), None)),
-        _ => Err((format!("expected {min} to {max} or {}", list(or)), None)),
+        _ => {
+            let range = format!("{min} to {max}");
+            let all: Vec<&str> = std::iter::once(range.as_str()).chain(or.iter().copied()).collect();
+            Err((format!("expected {}", list(&all)), None))
+        }
     }
 }
 
@@ -477,7 +480,7 @@ mod tests {
             ),
             ("fdb 02:00:00:00:00,198.18.0.1", "expected MAC,ADDR, as in 02:00:00:00:00:01,198.18.0.3"),
             ("id 16777216", "expected 0 to 16777215"),
-            ("ttl 256", "expected 1 to 255 or inherit"),
+            ("ttl 256", "expected 0 to 255, inherit or auto"),
             ("ttl inherrit", "did you mean `inherit`?"),
             ("mtu 67", "expected 68 to 65535 or auto"),
             ("encap-dport 0", "expected 1 to 65535"),

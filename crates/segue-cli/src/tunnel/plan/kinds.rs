@@ -38,6 +38,17 @@ impl Mode {
         }
     }
 
+    /// The word of iproute2 for it towards `remote`, whose family it often names.
+    pub(crate) fn name_to(self, remote: IpAddr) -> &'static str {
+        match (self, remote.is_ipv6()) {
+            (Mode::Ipip, true) => "ipip6",
+            (Mode::Sit, true) => "ip6ip6",
+            (Mode::Gre, true) => "ip6gre",
+            (Mode::Gretap, true) => "ip6gretap",
+            (mode, _) => mode.name(),
+        }
+    }
+
     /// Whether Ethernet frames are inside.
     pub(crate) fn is_ethernet(self) -> bool {
         matches!(self, Mode::Gretap | Mode::Vxlan | Mode::Geneve)

@@ -53,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) mtu: Choice<u32>,
     /// TTL or hop limit outside; never [`Choice::Auto`].
     pub(crate) ttl: Choice<u8>,
+    /// What option outside limits nesting: always `none`.
+    pub(crate) encaplimit: &'static str,
     /// TOS or traffic class outside, ECN bits included; never [`Choice::Auto`].
     pub(crate) tos: Choice<u8>,
     /// Outer packets forbid fragmentation.

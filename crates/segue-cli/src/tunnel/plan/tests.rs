@@ -49,6 +49,14 @@ fn the_time_to_live_is_iproute2s_in_every_mode() {
 }
 
 #[test]
+fn a_mode_is_called_by_the_word_that_was_given_for_its_family() {
+    for word in ["ip6gre", "ip6gretap", "ipip6", "ip6ip6", "ip6tnl"] {
+        let plan = ok(&format!("dev a remote ::1 mode {word}"));
+        assert_eq!(plan.mode.name_to(plan.remote), word);
+    }
+}
+
+#[test]
 fn vxlan_and_geneve_start_as_in_linux() {
     let vxlan = ok("dev sg0 remote 198.18.0.2 mode vxlan id 42");
     assert_eq!((vxlan.encap, vxlan.dport, vxlan.port, vxlan.ttl), (Encap::None, 8472, 8472, Choice::Fixed(64)));

@@ -68,6 +68,7 @@ pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, Stri
         addr: addresses(parsed, mode, mtu)?,
         mtu,
         ttl: ttl(parsed, mode, remote),
+        encaplimit: named(parsed, "encaplimit").unwrap_or("none"),
         tos: octet(parsed, "tos", Choice::Fixed(0)),
         pmtudisc: switch(parsed, "pmtudisc", true),
         gre: matches!(mode, Mode::Gre | Mode::Gretap).then(|| gre(parsed)),
