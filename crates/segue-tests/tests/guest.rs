@@ -16,7 +16,7 @@ use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
 use segue_tests::{Ground, Random, Stat, Tunnel, capture, guest, skip, test_name};
 
-const FILE_LEN: u64 = 4 << 20;
+const FILE_LEN: u64 = 2 << 20;
 const BOOT: Duration = Duration::from_secs(90);
 const TURN: Duration = Duration::from_secs(100);
 
