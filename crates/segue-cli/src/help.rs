@@ -100,6 +100,8 @@ Signals, exit status and control socket: as with segue tunnel.
         more: "\
 With --watch, -j prints one object a line. With --health, exit 1 when anything
 is not well or nothing runs. Units are SI: kB is 1000 bytes.
+The drops outer_csum are the kernel's: datagrams with a wrong outer checksum, or
+none where one is needed, for any socket of the tunnel's network namespace.
 ",
     },
     Page {

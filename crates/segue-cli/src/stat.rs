@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::args::Stat;
 use crate::control::client;
-use crate::control::model::{Document, Flow, Instance, Port, SCHEMA, Side};
+use crate::control::model::{Document, Flow, Instance, OUTER_CSUM, Port, SCHEMA, Side};
 use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::sys;
@@ -408,6 +408,14 @@ fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeM
     if share(refusals, "csum") > 0.01 {
         hints.push("packets with a bad checksum arrive: look for a faulty link or program at the sender".to_owned());
     }
+    if instance.ports.values().any(|port| port.drops.get(OUTER_CSUM).is_some_and(|&count| count > 0)) {
+        hints.push(
+            "outer csum: datagrams that the kernel dropped, for any socket of the network namespace;\n\
+             \x20     over IPv6 those without checksum need udp6zerocsumrx (vxlan, geneve) or noencap-csum\n\
+             \x20     (gue, fou); wrong checksums come from a broken card or path"
+                .to_owned(),
+        );
+    }
     if share(flushes, "timeout") > 0.5 {
         hints.push("most trains end by time: the load is light, and trains would only add delay".to_owned());
     }
@@ -479,6 +487,19 @@ mod tests {
         }
         assert!(!text.contains("never"));
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn why_says_what_to_do_about_outer_checksums_once_there_were_wrong_ones() {
+        let with = |count| {
+            let mut made = instance("sg0");
+            made.ports.get_mut("udp").unwrap().drops.insert(OUTER_CSUM.to_owned(), count);
+            why(&made, false)
+        };
+        let text = with(2);
+        assert!(text.contains("outer csum 2") && text.contains("hint: outer csum"), "{text}");
+        assert!(text.contains("udp6zerocsumrx") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(!with(0).contains("outer csum"));
     }
 
     #[test]

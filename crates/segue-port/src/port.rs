@@ -234,7 +234,7 @@ segue::reasons! {
         Truncated = "truncated": "A datagram longer than a page's window.",
         Empty = "empty": "A datagram without payload.",
         RemcsumNoOuterCsum = "remcsum_no_outer_csum": "A datagram with the remote checksum option and no outer UDP checksum.",
-        SocketOverflow = "socket_overflow": "Dropped by the kernel because the receiving socket was full.",
+        SocketOverflow = "socket_overflow": "Dropped by the kernel at the receiving socket: it was full or, rarely, an outer checksum was wrong.",
         DeviceDown = "device_down": "The device was down.",
         TooBig = "too_big": "Larger than the path takes, and not to be fragmented.",
         Unreachable = "unreachable": "No route, or the network or host is reported unreachable.",

@@ -12,7 +12,7 @@
 //! - [`wire`]: a parser of tunnelled frames and a builder of wrong ones.
 //! - [`guest`]: where the guest is.
 //! - [`kernel`]: a kernel's own GRO.
-//! - [`sys`]: socket options that the standard library lacks.
+//! - [`sys`]: socket options and raw sockets that the standard library lacks.
 
 pub mod capture;
 mod ground;

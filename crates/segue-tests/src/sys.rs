@@ -1,10 +1,10 @@
-//! Socket options and signals that the standard library lacks.
-#![allow(unsafe_code, reason = "setsockopt and kill exist only as libc calls")]
+//! Socket options, raw sockets and signals that the standard library lacks.
+#![allow(unsafe_code, reason = "setsockopt, raw sockets and kill exist only as libc calls")]
 
 use std::io;
 use std::mem;
-use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Cuts what is sent into datagrams of `size` bytes (udp(7), `UDP_SEGMENT`).
 pub fn set_udp_segment(socket: &UdpSocket, size: u16) -> io::Result<()> {
@@ -39,6 +39,39 @@ pub fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)
     }
+}
+
+/// Sends a whole IP packet as it is, its transport checksum included (raw(7), `IPPROTO_RAW`).
+pub fn send_packet(packet: &[u8], to: IpAddr) -> io::Result<()> {
+    let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: socket takes no pointers.
+    let raw = unsafe { libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_RAW) };
+    check(raw)?;
+    // SAFETY: the descriptor was just made and nobody else has it.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    // SAFETY: an all-zero sockaddr_in6 is valid.
+    let mut name: libc::sockaddr_in6 = unsafe { mem::zeroed() };
+    let len = match to {
+        IpAddr::V4(to) => {
+            let at = (&raw mut name).cast::<libc::sockaddr_in>();
+            // SAFETY: a sockaddr_in is smaller than a sockaddr_in6 and needs no stricter alignment.
+            unsafe {
+                (*at).sin_family = libc::AF_INET as u16;
+                (*at).sin_addr.s_addr = u32::from(to).to_be();
+            }
+            mem::size_of::<libc::sockaddr_in>()
+        }
+        IpAddr::V6(to) => {
+            name.sin6_family = libc::AF_INET6 as u16;
+            name.sin6_addr.s6_addr = to.octets();
+            mem::size_of::<libc::sockaddr_in6>()
+        }
+    };
+    let fd = socket.as_raw_fd();
+    let (bytes, address) = (packet.as_ptr().cast(), (&raw const name).cast());
+    // SAFETY: the pointers and lengths describe `packet` and `name`.
+    let sent = unsafe { libc::sendto(fd, bytes, packet.len(), 0, address, len as libc::socklen_t) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Sends a signal to a child that has not been waited for, so that its id cannot have been given to another process.

@@ -132,6 +132,7 @@ fn a_remote_checksum_without_an_outer_one_is_dropped_over_ipv6() {
     }
     bench.delivered("what comes behind", &datagram);
     bench.nothing_heard("without an outer checksum");
+    assert_eq!(bench.stat().drops(), [("outer_csum".to_owned(), 20)].into());
     drop(bench);
 
     // A tunnel that allows them leaves the judgement to segue.

@@ -16,7 +16,7 @@ use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
 use segue_tests::{Ground, Random, Stat, Tunnel, capture, guest, skip, test_name};
 
-const FILE_LEN: u64 = 4 << 20;
+const FILE_LEN: u64 = 2 << 20;
 const BOOT: Duration = Duration::from_secs(90);
 const TURN: Duration = Duration::from_secs(100);
 
@@ -46,6 +46,16 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     (22, V4, &[V4, V6], "mode vxlan id 42 dstport 4790 remcsumtx remcsumrx"),
     (23, V6, &[V4, V6], "mode vxlan id 43 dstport 4791 udp6zerocsumtx udp6zerocsumrx"),
     (24, V4, &[V4, V6], "mode geneve id 42"),
+    (25, V4, &[V4, V6], "mode gre key 12345 csum encap gue encap-dport 6080"),
+    (26, V4, &[V4, V6], "mode gre key 12345 csum encap fou encap-dport 5547"),
+    (27, V4, &[V4, V6], "mode gretap encap gue encap-dport 6080"),
+    (28, V4, &[V4, V6], "mode gretap encap fou encap-dport 5547"),
+    (29, V6, &[V4, V6], "mode ip6gre encap gue encap-dport 6086"),
+    (30, V6, &[V4, V6], "mode ip6gre encap fou encap-dport 5647"),
+    (31, V6, &[V4, V6], "mode ip6tnl encap gue encap-dport 6086 encap-remcsum"),
+    // Linux has one protocol for a FOU port, so one family.
+    (32, V6, &[V6], "mode ip6tnl encap fou encap-dport 5641"),
+    (33, V6, &[V4], "mode ip6tnl encap fou encap-dport 5604"),
 ];
 
 /// Tunnels without UDP in one process, on one raw socket: all between the same two addresses, told apart by keys.

@@ -12,7 +12,8 @@ ip link set eth0 up
 ethtool -K eth0 gro off
 ip addr add 198.18.0.2/24 dev eth0
 ip fou add port 6080 gue && ip fou add port 5554 ipproto 4 && ip fou add port 5541 ipproto 41 &&
-    ip fou add port 5547 ipproto 47 && ip fou add port 6086 gue -6 || exit 3
+    ip fou add port 5547 ipproto 47 && ip fou add port 6086 gue -6 && ip fou add port 5647 ipproto 47 -6 &&
+    ip fou add port 5641 ipproto 41 -6 && ip fou add port 5604 ipproto 4 -6 || exit 3
 head -c "$FILE_LEN" /dev/urandom > /tmp/file
 say file "$(sha256sum < /tmp/file | cut -d' ' -f1)"
 
@@ -44,6 +45,7 @@ tunnels() { # OUTER FIRST LAST: GRE and Ethernet in GRE in turn, told apart by k
 gue="encap gue encap-sport auto encap-dport 6080 encap-csum"
 fou="encap fou encap-sport auto encap-csum encap-dport"
 gue6="encap gue encap-sport auto encap-dport 6086"
+fou6="encap fou encap-sport auto encap-dport"
 tunnel 1 4 4  type ipip ttl 64 $gue
 tunnel 2 4 4  type ipip ttl 64 $gue encap-remcsum
 tunnel 3 4 4  type ipip ttl 64 $fou 5554
@@ -68,10 +70,20 @@ tunnel 21 4 46 type vxlan id 42 dev eth0 dstport 4789 udpcsum
 tunnel 22 4 46 type vxlan id 42 dev eth0 dstport 4790 udpcsum remcsumtx remcsumrx
 tunnel 23 6 46 type vxlan id 43 dev eth0 dstport 4791 udp6zerocsumtx udp6zerocsumrx
 tunnel 24 4 46 type geneve id 42 dstport 6081 udpcsum
+tunnel 25 4 46 type gre ttl 64 key 12345 csum $gue
+tunnel 26 4 46 type gre ttl 64 key 12345 csum $fou 5547
+tunnel 27 4 46 type gretap ttl 64 $gue
+tunnel 28 4 46 type gretap ttl 64 $fou 5547
+tunnel 29 6 46 type ip6gre hoplimit 64 encaplimit none $gue6
+tunnel 30 6 46 type ip6gre hoplimit 64 encaplimit none $fou6 5647
+tunnel 31 6 46 type ip6tnl mode any hoplimit 64 encaplimit none $gue6 encap-remcsum
+tunnel 32 6 6  type ip6tnl mode ip6ip6 hoplimit 64 encaplimit none $fou6 5641
+tunnel 33 6 4  type ip6tnl mode ipip6 hoplimit 64 encaplimit none $fou6 5604
 tunnels 40 41 48
 
 socat TCP6-LISTEN:5001,ipv6only=0,fork,reuseaddr,backlog=8 SYSTEM:sha256sum &
-socat -b 65536 UDP6-RECVFROM:5002,ipv6only=0,fork PIPE &
+# One process a peer; one for each datagram would be slow.
+socat -T 10 -b 65536 UDP6-LISTEN:5002,ipv6only=0,fork,reuseaddr PIPE &
 retry 20 sh -c 'ss -Htln | grep -q :5001 && ss -Huln | grep -q :5002' || exit 6
 say ready
 timeout 100 socat -u TCP4-LISTEN:5999,reuseaddr - > /dev/null || exit 5

@@ -72,6 +72,9 @@ combinations! {
     sit_over_ipv4_carries_everything: Sit in Bare over V4;
     sit_over_ipv6_carries_everything: Sit in Bare over V6;
     ip6tnl_carries_everything: Ip6tnl in Bare over V6;
+    ip6tnl_in_gue_carries_everything: Ip6tnl in Gue over V6;
+    ip6tnl_in_gue_with_remcsum_carries_everything: Ip6tnl in GueRemcsum over V6;
+    ip6tnl_in_fou_carries_everything: Ip6tnl in Fou over V6;
     gre_over_ipv4_carries_everything: Gre in Bare over V4;
     gre_over_ipv6_carries_everything: Gre in Bare over V6;
     gre_with_key_and_checksum_over_ipv4_carries_everything: GreKeyCsum in Bare over V4;

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_lab::Family::V4;
-use segue_lab::{End, LinkForm};
+use segue_lab::Family::{V4, V6};
+use segue_lab::{End, Family, LinkForm};
 use segue_tests::wire::{self, Primed};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, sys, test_name, traffic};
+use serde_json::Value;
 
 const NET: u8 = 1;
 const KEY: u32 = 3_735_928_559;
@@ -173,6 +174,49 @@ fn each_kind_ends_under_its_own_reason() {
         let after = Stat::until(&ground.b, &ground.program, &device, patience, |stat| stat.drops() != before).drops();
         before.insert(kind.reason.into(), want);
         assert_eq!(after, before, "kind {number}, {}: {:02x?}", kind.reason, kind.bytes);
+    }
+}
+
+/// What the kernel refuses by itself: a long and a short datagram with a wrong checksum, which it finds at different places,
+/// and over IPv6 one without.
+fn spoil_outer_checksums(ground: &Ground, family: Family) -> u64 {
+    let [from, to] = [End::A, End::B].map(|end| end.address(0, family));
+    let port = Shape::port(NET);
+    for len in [16, 900] {
+        let wrong = wire::udp_packet((from, 4000), (to, port), &vec![0x5a; len], 0, true);
+        traffic::inside(&ground.a, || sys::send_packet(&wrong.packet, to)).unwrap();
+    }
+    if family == V4 {
+        return 2;
+    }
+    let bare = traffic::inside(&ground.a, || UdpSocket::bind((from, 0))).unwrap();
+    sys::send_without_checksum(&bare).unwrap();
+    bare.send_to(&good(), (to, port)).unwrap();
+    3
+}
+
+#[test]
+fn what_the_kernel_drops_for_its_outer_checksum_is_counted_and_said() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    for outer in [V4, V6] {
+        let pair = Pair::start(&ground, Shape { outer, ..SHAPE }, NET);
+        let device = Shape::device(NET);
+        let expected = spoil_outer_checksums(&ground, outer);
+        let until = |done: &dyn Fn(&Stat) -> bool| {
+            Stat::until(&ground.b, &ground.program, &device, Duration::from_secs(3), done)
+        };
+        let said =
+            until(&|stat| stat.dropped("outer_csum") >= expected && stat.json()["health"][0]["what"] != Value::Null);
+        assert_eq!(said.drops(), BTreeMap::from([("outer_csum".to_owned(), expected)]), "{outer}");
+        assert_eq!(said.json()["health"][0]["what"], "outer_csum", "{outer}: {}", said.json()["health"]);
+        let why = ground.b.run(ground.program.to_str().unwrap(), &["stat", &device, "--why"]).unwrap();
+        for part in [&format!("outer csum {expected}"), "hint: outer csum"] {
+            assert!(why.contains(part), "{part} is missing in\n{why}");
+        }
+        let [a, b] = [End::A, End::B].map(|end| pair.place(end, V4));
+        traffic::file(a, b, traffic::SHORT, 5);
+        let [at_a, at_b] = pair.stat();
+        assert_eq!((at_a.drops(), at_b.dropped("outer_csum")), (BTreeMap::new(), expected), "{outer}: only those");
     }
 }
 

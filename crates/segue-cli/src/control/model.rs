@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 /// The id of this document's shape.
 pub(crate) const SCHEMA: &str = "segue.stat/1";
 
+/// The drop reason that the kernel counts: a datagram with a wrong outer UDP checksum, or without one where one is needed. All
+/// sockets of the network namespace are counted together.
+pub(crate) const OUTER_CSUM: &str = "outer_csum";
+
 /// What `segue stat -j` prints.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Document {
@@ -120,7 +124,10 @@ pub(crate) struct Port {
     /// Packets from this port whose padding was cut off.
     #[serde(default)]
     pub(crate) trimmed: u64,
-    /// Packets dropped, by reason.
+    /// Packets dropped, by reason. `outer_csum`, at a tunnel's UDP port, is what the kernel dropped for a wrong outer checksum,
+    /// or without one where one is needed (IPv6): it counts all sockets of the network namespace together, those of other
+    /// programs too. Those that reached the tunnel's own socket before the kernel summed them, which are the longer ones, are
+    /// under `socket_overflow` besides.
     pub(crate) drops: BTreeMap<String, u64>,
     /// Why trains ended, by reason.
     pub(crate) flushes: BTreeMap<String, u64>,
@@ -228,7 +235,8 @@ impl Instance {
     }
 
     /// Adds what the drops of the last seconds say of its health: any packet that was too big for the path, since such a
-    /// flow stands still, and more than one packet in a hundred for other reasons.
+    /// flow stands still, any outer checksum, which good hosts and ways do not spoil, and more than one packet in a hundred
+    /// for other reasons.
     pub(crate) fn judge_drops(&mut self) {
         let Some(recent) = &self.recent else { return };
         let mut drops: BTreeMap<&str, u64> = BTreeMap::new();
@@ -236,12 +244,17 @@ impl Instance {
             *drops.entry(reason).or_insert(0) += count;
         }
         let too_big = drops.remove("too_big").unwrap_or(0);
+        let outer_csum = drops.remove(OUTER_CSUM).unwrap_or(0);
         let all: u64 = drops.values().sum();
         let received: u64 = recent.ports.values().map(|port| port.receive.wire_packets()).sum();
         let most = drops.into_iter().max_by_key(|(_, count)| *count).map_or("", |(reason, _)| reason);
         let mut complaints = Vec::new();
         if too_big > 0 {
             complaints.push(("too_big", format!("{too_big} packets were larger than the path takes; lower the mtu")));
+        }
+        if outer_csum > 0 {
+            let why = "dropped by the kernel: a wrong outer UDP checksum, or none where one is needed";
+            complaints.push((OUTER_CSUM, format!("{outer_csum} datagrams {why}")));
         }
         if all >= 10 && all * 100 > received + all {
             complaints.push(("drops", format!("{all} packets dropped in the last seconds, most for {most}")));
@@ -355,7 +368,8 @@ mod tests {
             made.health.into_iter().map(|complaint| complaint.what).collect::<Vec<_>>()
         };
         assert_eq!(judged(&[("too_big", 1)], 1_000_000), ["too_big"]);
-        assert_eq!(judged(&[("gre_mismatch", 17), ("ecn", 3)], 0), ["drops"]);
+        assert_eq!(judged(&[("outer_csum", 1)], 1_000_000), ["outer_csum"]);
+        assert_eq!(judged(&[("outer_csum", 0), ("gre_mismatch", 17), ("ecn", 3)], 0), ["drops"]);
         assert_eq!(judged(&[("unknown_peer", 20)], 1_000_000), [""; 0]);
         assert_eq!(judged(&[("gre_mismatch", 3)], 0), [""; 0], "a few are no news");
     }

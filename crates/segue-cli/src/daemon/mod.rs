@@ -1,5 +1,6 @@
 //! The life of a command that stays: it opens what it needs, gives up its rights, moves packets, and ends on a signal.
 
+pub(crate) mod kernel;
 pub(crate) mod knobs;
 pub(crate) mod running;
 pub(crate) mod show;
@@ -16,6 +17,7 @@ use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router::Teller;
 use serde_json::Value;
 
+use self::kernel::ChecksumDrops;
 use self::knobs::Desk;
 use self::running::{Offloads, Running, Stopper};
 use crate::control::knobs::{Change, Knob};
@@ -66,6 +68,8 @@ pub(crate) struct Opened {
     pub(crate) offloads: Offloads,
     /// How to ask for the mappings of a NAT, where there is one.
     pub(crate) teller: Option<Teller>,
+    /// What the kernel drops before its sockets, where it says so.
+    pub(crate) checksum_drops: Option<ChecksumDrops>,
     /// Puts them together, inside the sandbox.
     pub(crate) assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>,
 }
@@ -103,11 +107,11 @@ pub(crate) fn up(daemon: &impl Daemon, netlink: &mut Netlink, out: &Out) -> Resu
     }
     let knobs = daemon.knobs()?;
     let socket = Bound::new(daemon.name())?;
-    let Opened { offloads, teller, assemble } = daemon.open(netlink, out)?;
+    let Opened { offloads, teller, checksum_drops, assemble } = daemon.open(netlink, out)?;
     let sandbox = sandbox::enter(&mut signals, socket.path(), daemon.ioctls(), out)?;
     let (mut running, stopper) = Running::new(assemble()?, offloads.clone(), knobs)?;
     let since = Instant::now();
-    let snapshot = snapshot(daemon, since, running.reader(daemon.ports()));
+    let snapshot = snapshot(daemon, since, running.reader(daemon.ports(), checksum_drops));
     let socket_path = socket.path().to_owned();
     let panel =
         Announced { desk: running.desk(), name: daemon.name().to_owned(), schema: daemon.schema(), out: *out, teller };

@@ -13,6 +13,7 @@ use segue_datapath::pipeline::Pipeline;
 use segue_datapath::worker;
 use segue_port::{OffloadState, Port as DataPort};
 
+use super::kernel::ChecksumDrops;
 use super::knobs::Desk;
 use crate::control::model::{Complaint, Instance, Offload, Port, Seen, Side, Worker};
 use crate::error::Error;
@@ -128,7 +129,11 @@ impl Running {
     }
 
     /// A function that reads ports and workers at any time, from any thread, into an instance.
-    pub(crate) fn reader(&self, ports: Vec<(String, Side)>) -> impl Fn(&mut Instance) + Send + Sync + Clone + use<> {
+    pub(crate) fn reader(
+        &self,
+        ports: Vec<(String, Side)>,
+        checksum_drops: Option<ChecksumDrops>,
+    ) -> impl Fn(&mut Instance) + Send + Sync + Clone + use<> {
         let (offloads, board) = (self.offloads.map(), Arc::clone(&self.board));
         let many = ports.len() > MANY_PORTS;
         move |instance| {
@@ -147,6 +152,9 @@ impl Running {
                 }
             }
             instance.workers.push(worker);
+            if let Some(drops) = &checksum_drops {
+                drops.put(instance);
+            }
             take_back(instance);
             let sick = instance.offloads.iter().filter(|(_, offload)| offload.refused);
             instance.health = sick

@@ -164,7 +164,7 @@ pub(super) fn open(
         follower.start(told).map_err(failed)?;
         Ok(Box::new(Router::new(parts)) as Box<dyn Pipeline>)
     });
-    Ok(Opened { offloads, teller: plan.nat.is_some().then_some(teller), assemble })
+    Ok(Opened { offloads, teller: plan.nat.is_some().then_some(teller), checksum_drops: None, assemble })
 }
 
 fn nat(plan: &NatPlan, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {

@@ -56,7 +56,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
     }
     let parts = Parts { sides, budget: BUDGET, pages };
     let assemble = Box::new(move || Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
-    Ok(Opened { offloads, teller: None, assemble })
+    Ok(Opened { offloads, teller: None, checksum_drops: None, assemble })
 }
 
 /// The settings at the start, with `wishes` beside what the options say.

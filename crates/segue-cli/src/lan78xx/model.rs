@@ -96,7 +96,7 @@ impl Daemon for Plan {
             let commands = commands.then(Commands::default);
             Ok(Box::new(Served { server, commands, wire_name, out }))
         };
-        Ok(Opened { offloads: Offloads::default(), teller: None, assemble: Box::new(assemble) })
+        Ok(Opened { offloads: Offloads::default(), teller: None, checksum_drops: None, assemble: Box::new(assemble) })
     }
 
     fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {

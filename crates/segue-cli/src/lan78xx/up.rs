@@ -330,7 +330,7 @@ impl Daemon for Plan {
             pages: segue_port::PagePool::new(PAGES),
         };
         let assemble = move || -> Result<Box<dyn Pipeline>, Error> { Ok(Box::new(Gateway::new(parts))) };
-        Ok(Opened { offloads, teller: None, assemble: Box::new(assemble) })
+        Ok(Opened { offloads, teller: None, checksum_drops: None, assemble: Box::new(assemble) })
     }
 
     fn knobs(&self) -> Result<Knobs, Error> {

@@ -22,6 +22,7 @@ use super::plan::{self, Choice, Encap, Plan, Profile};
 use super::resolve::Ready;
 use super::why;
 use crate::daemon::Opened;
+use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::error::Error;
@@ -45,6 +46,8 @@ pub(crate) fn open(group: &Group) -> Result<Opened, Error> {
         Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
     })?;
+    // Before the sockets: what is dropped from the first moment on counts.
+    let checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
     let outside = open_outside(group)?;
     let tuns: Result<Vec<TunPort>, Error> = group.plans().map(open_tun).collect();
     let tuns = tuns?;
@@ -64,6 +67,7 @@ pub(crate) fn open(group: &Group) -> Result<Opened, Error> {
     Ok(Opened {
         offloads,
         teller: None,
+        checksum_drops,
         assemble: Box::new(move || assemble(&group, tuns, outside, trace, entropy, flows)),
     })
 }

@@ -1,0 +1,119 @@
+//! What the kernel drops of a UDP tunnel before any of its sockets hears of it: datagrams whose outer checksum is wrong, or
+//! missing where one is needed. Linux counts them for a whole network namespace only.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::control::model::{Instance, OUTER_CSUM};
+
+/// Where the kernel's counter of one family stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    /// `/proc/net/snmp`: a line of names, then one of values, each after `Udp:`.
+    V4,
+    /// `/proc/net/snmp6`: a name and a value in each line.
+    V6,
+}
+
+impl Table {
+    fn path(self) -> &'static str {
+        match self {
+            Table::V4 => "/proc/net/snmp",
+            Table::V6 => "/proc/net/snmp6",
+        }
+    }
+
+    /// Received datagrams dropped for their UDP checksum.
+    fn find(self, text: &str) -> Option<u64> {
+        let value = match self {
+            Table::V4 => {
+                let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp:"));
+                let (names, values) = (lines.next()?, lines.next()?);
+                let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+                pairs.find(|(name, _)| *name == "InCsumErrors")?.1
+            }
+            Table::V6 => {
+                let mut words = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
+                words.find(|(name, _)| *name == "Udp6InCsumErrors")?.1
+            }
+        };
+        value.trim().parse().ok()
+    }
+}
+
+/// Datagrams of one family that the kernel dropped in this network namespace for their UDP checksum. The file is opened
+/// early and stays readable in the sandbox, also for another user.
+#[derive(Clone, Debug)]
+pub(crate) struct ChecksumDrops {
+    table: Table,
+    file: Arc<Mutex<File>>,
+    /// The count when it was opened.
+    before: u64,
+    /// The port that shows them.
+    port: &'static str,
+}
+
+impl ChecksumDrops {
+    /// Counts from now on in the family of `outer`, an address of the tunnel's own; `port` is to show it. `None` where the
+    /// kernel does not say, as in a container without that part of `/proc`.
+    pub(crate) fn open(outer: IpAddr, port: &'static str) -> Option<ChecksumDrops> {
+        let table = if outer.is_ipv4() { Table::V4 } else { Table::V6 };
+        let mut file = File::open(table.path()).ok()?;
+        let before = table.find(&read(&mut file).ok()?)?;
+        Some(ChecksumDrops { table, file: Arc::new(Mutex::new(file)), before, port })
+    }
+
+    /// How many since it was opened; `None` where the kernel says no more.
+    fn count(&self) -> Option<u64> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.table.find(&read(&mut file).ok()?)?;
+        Some(now.saturating_sub(self.before))
+    }
+
+    /// Shows them as drops of their port.
+    pub(crate) fn put(&self, instance: &mut Instance) {
+        if let (Some(port), Some(count)) = (instance.ports.get_mut(self.port), self.count()) {
+            port.drops.insert(OUTER_CSUM.to_owned(), count);
+        }
+    }
+}
+
+fn read(file: &mut File) -> io::Result<String> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_own_tables_have_the_counter() {
+        for (table, text) in [
+            (
+                Table::V4,
+                "Ip: Forwarding InCsumErrors\nIp: 1 9\nUdp: InDatagrams NoPorts InCsumErrors MemErrors\nUdp: 5 6 7 8\n\
+                 UdpLite: InDatagrams NoPorts InCsumErrors MemErrors\nUdpLite: 0 0 3 0\n",
+            ),
+            (Table::V6, "Udp6InErrors\t4\nUdp6InCsumErrors                \t7\nUdpLite6InCsumErrors            \t3\n"),
+        ] {
+            assert_eq!(table.find(text), Some(7), "{table:?}");
+            assert_eq!(table.find(&text.replace("InCsumErrors", "InErrors")), None, "{table:?}");
+            assert_eq!(table.find(""), None);
+        }
+    }
+
+    #[test]
+    fn an_open_table_is_read_anew_each_time() {
+        let Some(drops) = ChecksumDrops::open(IpAddr::from([127, 0, 0, 1]), "udp") else {
+            eprintln!("skipped: no {}", Table::V4.path());
+            return;
+        };
+        let counts = [drops.count(), drops.clone().count()];
+        assert!(counts.iter().all(Option::is_some), "{counts:?}");
+    }
+}
