@@ -16,9 +16,9 @@ use segue_lab::{Host, Process};
 use segue_tests::traffic::{self, Digested};
 use segue_tests::{Ground, Random, Stat, Tunnel, capture, guest, skip, test_name};
 
-const FILE_LEN: u64 = 2 << 20;
+const FILE_LEN: u64 = 4 << 20;
 const BOOT: Duration = Duration::from_secs(90);
-const TURN: Duration = Duration::from_secs(100);
+const TURN: Duration = Duration::from_secs(150);
 
 /// Number, outer family, inner families, words of the tunnel at the host: what guest.sh has at its side.
 const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
@@ -119,7 +119,7 @@ impl Guest {
         host.run("ip", &["addr", "add", "198.18.0.1/24", "dev", "tap0"]).unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest.sh");
         let mut command = host.command("bash");
-        command.arg(run).arg("--cache").arg(cache).args(["--tap", "tap0", "--timeout", "240"]);
+        command.arg(run).arg("--cache").arg(cache).args(["--tap", "tap0", "--timeout", "300"]);
         command.arg("--env").arg(format!("FILE_LEN={FILE_LEN}")).arg("--script").arg(script);
         Guest(Process::spawn(command, b"").unwrap())
     }
