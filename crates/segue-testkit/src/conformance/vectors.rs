@@ -67,13 +67,13 @@ pub fn vectors() -> Vec<Vector> {
     all
 }
 
-fn tcp(flags: u8, options: Vec<u8>) -> L4 {
+pub(super) fn tcp(flags: u8, options: Vec<u8>) -> L4 {
     // The sequence number wraps within the train.
     let (seq, ack) = (u32::MAX - 1500, 0x1234_5678);
     L4::Tcp(Tcp { src_port: 1000, dst_port: 80, seq, ack, flags, window: 501, urgent: 3, options })
 }
 
-fn vector(name: String, link: &Ethernet, ip: &Ip, l4: &L4, size: usize, total: usize) -> Vector {
+pub(super) fn vector(name: String, link: &Ethernet, ip: &Ip, l4: &L4, size: usize, total: usize) -> Vector {
     let data = Rng::new(total as u64).bytes(total);
     let whole = Packet { ip: ip.clone(), l4: l4.clone(), data: data.clone() };
     let mut bytes = whole.bytes();

@@ -1,12 +1,13 @@
-//! The conformance list of GRO (`segue_testkit::conformance`), through the engine: every case under every profile.
+//! The conformance list of GRO and GSO (`segue_testkit::conformance`), through the engine: every case under every profile, and
+//! every train and datagram that is to be cut.
 //!
-//! `crates/segue-tests/tests/conformance.rs` sends the same cases through kernels.
+//! `crates/segue-tests/tests/conformance.rs` and `segmentation.rs` send the same through kernels.
 
 use std::collections::BTreeMap;
 
 use segue::gro::{Config, Frame, Generation, Gro, Profile};
-use segue::gso::{Arena, Frames, Limits, split, split_linear};
-use segue::packet::{Csum, Frag, GsoKind, Kind, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
+use segue::gso::{Arena, Fragment, Frames, Limits, split, split_linear};
+use segue::packet::{Csum, Frag, GsoKind, Kind, Layer, Offload, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
 use segue::wire::tcp;
 use segue_testkit::conformance::{self, Case, Gso, Out, Rules};
@@ -145,19 +146,59 @@ fn every_vector_leaves_as_the_table_says_in_both_forms() {
     for vector in conformance::vectors() {
         let mut packet = Packet::default();
         packet.load(Frag::all(vector.frame.clone()), Start::Ethernet, &Tunnels::NONE);
-        let kind = if vector.gso.kind == conformance::GsoKind::Udp { GsoKind::Udp } else { GsoKind::Tcp };
-        let gso = segue::packet::Gso { kind, size: vector.gso.size as u16, fixed_ids: 0 };
-        packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
-        let (mut linear, mut arena) = (Frames::new(), Arena::new());
-        split_linear(&packet, &Limits::NONE, &mut linear).expect("a good train");
-        let frames: Vec<Vec<u8>> = linear.frames().iter().map(|frame| linear.bytes(frame).to_vec()).collect();
-        assert!(frames == vector.segments, "{}", vector.name);
-        split(&packet, &Limits::NONE, &mut arena).expect("a good train");
-        for (segment, expected) in arena.segments().iter().zip(&vector.segments) {
-            let payload = packet.payload.pieces(segment.payload.start as usize..segment.payload.end as usize);
-            let bytes = [arena.head(segment), &payload.collect::<Vec<_>>().concat()].concat();
-            assert!(bytes == *expected, "{}", vector.name);
-        }
-        assert_eq!(arena.segments().len(), vector.segments.len());
+        packet.offload.unit = train(vector.gso);
+        check(&packet, &Limits::NONE, &vector.segments, &vector.name);
     }
+}
+
+#[test]
+fn every_vector_in_a_tunnel_leaves_as_the_table_says_in_both_forms() {
+    for wrapped in conformance::wrapped() {
+        let mut packet = Packet::default();
+        packet.load(Frag::all(wrapped.frame.clone()), Start::Ethernet, &tunnels());
+        packet.offload = Offload::plain(train(wrapped.inner.gso));
+        assert!(packet.offload.push_outer(Layer::NONE));
+        check(&packet, &Limits::NONE, &wrapped.segments, &wrapped.name);
+    }
+}
+
+#[test]
+fn every_datagram_leaves_in_the_fragments_of_the_table_in_both_forms() {
+    for datagram in conformance::datagrams() {
+        for (is_primed, csum) in [(true, Csum::Partial), (false, Csum::Unknown)] {
+            for policy in [Fragment::Sender { clears_df: false }, Fragment::Router] {
+                if policy == Fragment::Router && !datagram.is_v4() {
+                    continue;
+                }
+                let mut packet = Packet::default();
+                packet.load(Frag::all(datagram.frame(is_primed)), Start::Ethernet, &Tunnels::NONE);
+                packet.offload.unit = Unit::Whole(csum);
+                let limits = Limits { mtu: datagram.mtu, fragment: policy, ..Limits::NONE };
+                let mut frames = Frames::new();
+                split_linear(&packet, &limits, &mut frames).unwrap_or_else(|why| panic!("{}: {why:?}", datagram.name));
+                let id = datagram.id_of(frames.bytes(&frames.frames()[0]));
+                check(&packet, &limits, &datagram.fragments(id), &datagram.name);
+            }
+        }
+    }
+}
+
+fn train(gso: Gso) -> Unit {
+    let kind = if gso.kind == conformance::GsoKind::Udp { GsoKind::Udp } else { GsoKind::Tcp };
+    Unit::Train { csum: TrainCsum::Partial, gso: segue::packet::Gso { kind, size: gso.size as u16, fixed_ids: 0 } }
+}
+
+/// Splits in both forms, and compares the frames.
+fn check(packet: &Packet<Vec<u8>>, limits: &Limits, expected: &[Vec<u8>], name: &str) {
+    let (mut linear, mut arena) = (Frames::new(), Arena::new());
+    split_linear(packet, limits, &mut linear).unwrap_or_else(|why| panic!("{name}: {why:?}"));
+    let frames: Vec<Vec<u8>> = linear.frames().iter().map(|frame| linear.bytes(frame).to_vec()).collect();
+    assert!(frames == expected, "{name}");
+    split(packet, limits, &mut arena).unwrap_or_else(|why| panic!("{name}: {why:?}"));
+    for (segment, expected) in arena.segments().iter().zip(expected) {
+        let payload = packet.payload.pieces(segment.payload.start as usize..segment.payload.end as usize);
+        let bytes = [arena.head(segment), &payload.collect::<Vec<_>>().concat()].concat();
+        assert!(bytes == *expected, "{name}");
+    }
+    assert_eq!(arena.segments().len(), expected.len(), "{name}");
 }
