@@ -6,7 +6,7 @@
 //! veth pair. [`Case::judge`] decodes what came out, and compares it with the trains of the table, byte for byte, by a merge
 //! of its own.
 //!
-//! [`vectors`] are trains as a stack hands them to a device, and [`wrapped`] such trains in tunnels, each with the packets that
+//! [`vectors`] are trains as a stack hands them to a device, and [`wrapped`] and [`devices`] such trains in tunnels, each with the packets that
 //! must leave for it; [`datagrams`] are single packets that are too long, and their fragments.
 //!
 //! The names in `tcp/`, `ip/`, `large/` and `single/` are those of the GRO selftest of Linux
@@ -14,6 +14,7 @@
 
 mod carrier;
 mod datagrams;
+mod devices;
 mod judge;
 mod notation;
 mod rows;
@@ -26,6 +27,7 @@ pub use carrier::{
     Carrier, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, VXLAN_PORT, VXLAN_REMOTE_PORT, carriers,
 };
 pub use datagrams::{Datagram, datagrams};
+pub use devices::{Device, ENTRY, Entering, UNDERLAY, devices};
 pub use judge::{Difference, Out};
 pub use notation::Train;
 pub use script::{Frame, Script};

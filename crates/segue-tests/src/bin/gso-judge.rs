@@ -7,12 +7,15 @@
 //! It makes devices in the network namespace that it is started in, which should be a fresh one. Each line of its output
 //! begins with a word:
 //!
-//!     lacks GROUP|WHY                      what this kernel cannot be asked
+//!     rules V6_18                          of which generation the kernel is
+//!     lacks wrapped|WHY                    what this kernel cannot be asked
+//!     lacks device NAME|WHY
 //!     refuses GROUP|NAME                   what it does not take
 //!     differs GROUP|NAME|WHERE FRAMES OR DATA DIFFER
 //!     same GROUP COUNT                     how many came as the table says
 //!
-//! The groups: `wrapped`, trains with a tunnel that an eBPF program puts around them; `ufo`, datagrams that leave by a device
+//! The groups: `wrapped`, trains with a tunnel that an eBPF program puts around them; `device`, trains through tunnel devices,
+//! of which a kernel lacks those of a feature; `ufo`, datagrams that leave by a device
 //! for which the kernel makes fragments; `sent`, its own datagrams; `forwarded`, those of others, and `again`, fragments of
 //! those; `together` and `reversed`, fragments that it puts together.
 
@@ -21,8 +24,8 @@ use std::fs;
 use std::io;
 use std::process::ExitCode;
 
-use segue_testkit::conformance::{self, Datagram};
-use segue_tests::kernel::{Gso, Stack, what_differs};
+use segue_testkit::conformance::{self, Datagram, Rules};
+use segue_tests::kernel::{Gso, Stack, Underlay, what_differs};
 
 /// What is said of frames that differ in the way that the conformance list knows of Linux.
 const LISTED: &str = "Linux's way";
@@ -40,8 +43,12 @@ fn main() -> ExitCode {
 fn judge() -> Result<(), String> {
     // What no test asked for is not to be sent.
     let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").map_err(|error| error.to_string())?;
+    let rules = Rules::of_kernel(&release).ok_or_else(|| format!("no rules are known for kernel {release}"))?;
+    println!("rules {rules:?}");
     let words: Vec<String> = env::args().skip(1).collect();
     trains(&mut Gso::new("w")?, &words)?;
+    devices(&words)?;
     let mut datagrams = conformance::datagrams();
     datagrams.retain(|datagram| words.iter().all(|word| datagram.name.contains(word)));
     device(&Gso::new("u")?, &datagrams).map_err(|error| format!("ufo: {error}"))?;
@@ -92,6 +99,31 @@ fn trains(gso: &mut Gso, words: &[String]) -> Result<(), String> {
             Err(error) => return Err(format!("{}: {error}", wrapped.name)),
             Ok(None) => println!("refuses wrapped|{}", wrapped.name),
             Ok(Some(frames)) => group.compare(&wrapped.name, &frames, &wrapped.segments),
+        }
+    }
+    group.end();
+    Ok(())
+}
+
+fn devices(words: &[String]) -> Result<(), String> {
+    let mut group = Group::new("device");
+    let underlay = Underlay::new()?;
+    for device in conformance::devices().iter().filter(|device| words.iter().all(|word| device.name.contains(word))) {
+        let entry = match underlay.open(device) {
+            Ok(entry) => entry,
+            Err(why) => {
+                println!("lacks device {}|{}", device.name, why.replace('\n', " "));
+                continue;
+            }
+        };
+        for train in device.trains() {
+            match entry.cut(&train).map_err(|error| format!("{}: {error}", train.name))? {
+                None => println!("refuses device|{}", train.name),
+                Some(frames) => {
+                    let first = frames.first().map_or(&[][..], |frame| frame);
+                    group.compare(&train.name, &frames, &device.segments(&train, &device.tunnels_of(first)));
+                }
+            }
         }
     }
     group.end();

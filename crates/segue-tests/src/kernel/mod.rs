@@ -7,13 +7,15 @@
 //! one is known: the first and the last frame of a burst are of a flow of their own, and join only then. What was joined then
 //! leaves by a device that can do nothing, so that the kernel cuts it again.
 //!
-//! A [`Gso`] hands trains to such a device behind a virtio-net header, with a tunnel put around them if wanted. A [`Stack`] has
+//! A [`Gso`] hands trains to such a device behind a virtio-net header, with a tunnel put around them if wanted; an [`Underlay`]
+//! carries the kernel's own tunnel devices, which are handed trains. A [`Stack`] has
 //! the kernel's IP send, forward and put together datagrams that are longer than an MTU.
 
 mod bpf;
 mod gso;
 mod stack;
 mod sys;
+mod underlay;
 
 use std::fs;
 use std::io::{self, Write};
@@ -30,6 +32,7 @@ use sys::{Received, Role, Socket};
 
 pub use gso::{Gso, what_differs};
 pub use stack::Stack;
+pub use underlay::{Entry, Underlay};
 
 /// How often a burst is sent that was not polled at once.
 const TRIES: usize = 50;

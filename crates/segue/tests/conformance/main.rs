@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 
 use segue::gro::{Config, Frame, Generation, Gro, Profile};
 use segue::gso::{Arena, Fragment, Frames, Limits, split, split_linear};
-use segue::packet::{Csum, Frag, GsoKind, Kind, Layer, Offload, Packet, Pool, Start, TrainCsum, Tunnels, Unit};
+use segue::packet::{
+    Csum, Frag, GsoKind, Kind, Layer, LayerCsum, Offload, Packet, Pool, Remote, Start, TrainCsum, Tunnels, Unit,
+};
 use segue::time::Nanos;
 use segue::wire::tcp;
+use segue_testkit::build::{Remcsum, Shim, Tunnel};
 use segue_testkit::conformance::{self, Case, Gso, Out, Rules};
 
 fn profile(rules: Rules) -> Profile {
@@ -160,6 +163,33 @@ fn every_vector_in_a_tunnel_leaves_as_the_table_says_in_both_forms() {
         assert!(packet.offload.push_outer(Layer::NONE));
         check(&packet, &Limits::NONE, &wrapped.segments, &wrapped.name);
     }
+}
+
+#[test]
+fn every_train_leaves_as_the_tunnel_devices_of_the_table_send_it_in_both_forms() {
+    for device in conformance::devices() {
+        for train_in in device.trains() {
+            let mut packet = Packet::default();
+            packet.load(Frag::all(device.frame(&train_in)), Start::Ethernet, &tunnels());
+            packet.offload = Offload::plain(train(train_in.inner.gso));
+            for tunnel in device.tunnels.iter().rev() {
+                assert!(packet.offload.push_outer(layer_of(tunnel)));
+            }
+            check(&packet, &Limits::NONE, &device.segments(&train_in, &device.tunnels), &train_in.name);
+        }
+    }
+}
+
+/// All checksums that are there are owed.
+fn layer_of(tunnel: &Tunnel) -> Layer {
+    let owed = |is_there| if is_there { LayerCsum::Owed } else { LayerCsum::Absent };
+    let remote = match tunnel.udp {
+        Some((_, Shim::Gue(Some(Remcsum::Transport)) | Shim::Vxlan(_, true))) => Some(Remote::Transport),
+        Some((_, Shim::Gue(Some(Remcsum::Gre)))) => Some(Remote::Gre),
+        _ => None,
+    };
+    let udp = owed(tunnel.udp.is_some_and(|(udp, _)| udp.checksum));
+    Layer { udp, gre: owed(tunnel.gre.is_some_and(|gre| gre.checksum)), remote }
 }
 
 #[test]
