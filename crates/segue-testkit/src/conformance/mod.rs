@@ -32,7 +32,7 @@ pub use judge::{Difference, Out};
 pub use notation::Train;
 pub use script::{Frame, Script};
 pub use train::{Gso, GsoKind};
-pub use vectors::{Vector, vectors};
+pub use vectors::{Odd, Vector, odd_vectors, vectors};
 pub use wrapped::{Under, Wrapped, Wrapping, wrapped};
 
 /// Whose rules decide.

@@ -14,7 +14,7 @@
 //!     differs GROUP|NAME|WHERE FRAMES OR DATA DIFFER
 //!     same GROUP COUNT                     how many came as the table says
 //!
-//! The groups: `wrapped`, trains with a tunnel that an eBPF program puts around them; `device`, trains through tunnel devices,
+//! The groups: `complete`, trains whose checksum is not owed; `odd`, trains that are none of the plain ones; `wrapped`, trains with a tunnel that an eBPF program puts around them; `device`, trains through tunnel devices,
 //! of which a kernel lacks those of a feature; `ufo`, datagrams that leave by a device
 //! for which the kernel makes fragments; `sent`, its own datagrams; `forwarded`, those of others, and `again`, fragments of
 //! those; `together` and `reversed`, fragments that it puts together.
@@ -24,7 +24,7 @@ use std::fs;
 use std::io;
 use std::process::ExitCode;
 
-use segue_testkit::conformance::{self, Datagram, Rules};
+use segue_testkit::conformance::{self, Datagram, Odd, Rules, Vector};
 use segue_tests::kernel::{Gso, Stack, Underlay, what_differs};
 
 /// What is said of frames that differ in the way that the conformance list knows of Linux.
@@ -51,7 +51,9 @@ fn judge() -> Result<(), String> {
     devices(&words)?;
     let mut datagrams = conformance::datagrams();
     datagrams.retain(|datagram| words.iter().all(|word| datagram.name.contains(word)));
-    device(&Gso::new("u")?, &datagrams).map_err(|error| format!("ufo: {error}"))?;
+    let gso = Gso::new("u")?;
+    plain(&gso, &words).map_err(|error| format!("complete: {error}"))?;
+    device(&gso, &datagrams).map_err(|error| format!("ufo: {error}"))?;
     // The kernel's own VLANs are another matter.
     datagrams.retain(|datagram| datagram.link.tags.is_empty());
     let stack = Stack::new()?;
@@ -99,6 +101,28 @@ fn trains(gso: &mut Gso, words: &[String]) -> Result<(), String> {
             Err(error) => return Err(format!("{}: {error}", wrapped.name)),
             Ok(None) => println!("refuses wrapped|{}", wrapped.name),
             Ok(Some(frames)) => group.compare(&wrapped.name, &frames, &wrapped.segments),
+        }
+    }
+    group.end();
+    Ok(())
+}
+
+fn plain(gso: &Gso, words: &[String]) -> io::Result<()> {
+    let is_chosen = |vector: &Vector| words.iter().all(|word| vector.name.contains(word));
+    let mut group = Group::new("complete");
+    for vector in conformance::vectors().iter().filter(|vector| is_chosen(vector) && vector.can_be_complete()) {
+        match gso.cut_complete(vector)? {
+            None => println!("refuses complete|{}", vector.name),
+            Some(frames) => group.compare(&vector.name, &frames, &vector.segments),
+        }
+    }
+    group.end();
+    let mut group = Group::new("odd");
+    for Odd { vector, unraised } in conformance::odd_vectors().iter().filter(|odd| is_chosen(&odd.vector)) {
+        match gso.cut(vector)? {
+            None => println!("refuses odd|{}", vector.name),
+            Some(frames) if unraised.as_ref() == Some(&frames) => println!("differs odd|{}|{LISTED}", vector.name),
+            Some(frames) => group.compare(&vector.name, &frames, &vector.segments),
         }
     }
     group.end();

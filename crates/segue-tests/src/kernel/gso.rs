@@ -50,7 +50,17 @@ impl Gso {
         cut(&self.near, &self.far, (vnet_of(vector), &vector.frame), vector.segments.len())
     }
 
-    /// The same with a tunnel that a program puts around the train first.
+    /// The same with the transport checksum in place.
+    ///
+    /// # Errors
+    /// From the sockets.
+    pub fn cut_complete(&self, vector: &Vector) -> io::Result<Option<Vec<Vec<u8>>>> {
+        let mut vnet = vnet_of(vector);
+        vnet[0] = 0;
+        cut(&self.near, &self.far, (vnet, &vector.complete()), vector.segments.len())
+    }
+
+    /// As [`Gso::cut`] with a tunnel that a program puts around the train first.
     ///
     /// # Errors
     /// From the sockets, and from bpf(2).
