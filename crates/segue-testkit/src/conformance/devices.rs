@@ -10,6 +10,9 @@ pub const UNDERLAY: &str = "d0";
 pub const ENTRY: &str = "i0";
 const OUTSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2], tags: Vec::new() };
 const INSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 1, 1], src: [2, 0, 0, 0, 1, 2], tags: Vec::new() };
+/// Something that passes for a UDP datagram with a checksum.
+const MARKER: [u8; 28] =
+    [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 1, 1, 198, 18, 1, 2, 3, 232, 7, 208, 0, 8, 1, 1];
 
 /// One tunnel device, or one on top of another.
 #[derive(Clone, Debug)]
@@ -87,6 +90,22 @@ impl Device {
         segments.collect()
     }
 
+    /// Whether it takes IPv4 packets.
+    pub fn takes_v4(&self) -> bool {
+        self.name.ends_with('4') || self.name.ends_with("any")
+    }
+
+    /// A train of IPv4 datagrams of `size` bytes as a socket's, `total` bytes in all, with the identification that `first` shows,
+    /// a frame that left the device.
+    pub fn datagrams(&self, size: usize, total: usize, first: &[u8]) -> Entering {
+        let at = wrap(&self.tunnels, &MARKER).len() - MARKER.len() + 4;
+        let id = first.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+        let udp = L4::Udp(Udp { src_port: 1000, dst_port: 2000, checksum: true });
+        let name = format!("{} 4/socket {total} by {size}", self.name);
+        let ip = Ip::V4(V4 { id, df: false, ..V4::new(1, 1, 2) });
+        Entering { inner: vector(name.clone(), &INSIDE, &ip, &udp, size, total), name }
+    }
+
     /// Its tunnels with what a kernel chose, which `first`, a frame that left it, shows: identifications, flow labels, DSCP and
     /// ECN, and UDP source ports.
     pub fn tunnels_of(&self, first: &[u8]) -> Vec<Tunnel> {
@@ -94,8 +113,7 @@ impl Device {
         let number = |at: usize| first.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
         for level in 0..tunnels.len() {
             // Where the level begins: behind what is around it.
-            let marker = [0x45_u8; 20];
-            let at = wrap(&tunnels[..level], &marker).len() - marker.len();
+            let at = wrap(&tunnels[..level], &MARKER).len() - MARKER.len();
             let tunnel = &mut tunnels[level];
             let header_len = match &mut tunnel.ip {
                 Ip::V4(ip) => {

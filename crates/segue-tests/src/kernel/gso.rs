@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use segue_testkit::conformance::{Datagram, GsoKind, Vector, Wrapped};
+use segue_testkit::conformance::{Datagram, GsoKind, Vector, Wrapped, Wrapping};
 
 use super::bpf::Encapsulation;
 use super::sys::{Role, Socket, VNET_LEN, index_of};
@@ -60,20 +60,28 @@ impl Gso {
         cut(&self.near, &self.far, (vnet, &vector.complete()), vector.segments.len())
     }
 
+    /// Puts a program on the device that puts a tunnel around what leaves by it.
+    ///
+    /// # Errors
+    /// From bpf(2): this kernel has no such programs, or this process may not load any.
+    pub fn wrap(&mut self, wrapping: &Wrapping) -> io::Result<()> {
+        match &mut self.around {
+            Some((there, _)) if *there == wrapping.name => {}
+            Some((there, around)) => {
+                around.change(wrapping)?;
+                there.clone_from(&wrapping.name);
+            }
+            around => *around = Some((wrapping.name.clone(), Encapsulation::attach(self.device, wrapping)?)),
+        }
+        Ok(())
+    }
+
     /// As [`Gso::cut`] with a tunnel that a program puts around the train first.
     ///
     /// # Errors
     /// From the sockets, and from bpf(2).
     pub fn cut_wrapped(&mut self, wrapped: &Wrapped) -> io::Result<Option<Vec<Vec<u8>>>> {
-        let name = &wrapped.wrapping.name;
-        match &mut self.around {
-            Some((there, _)) if there == name => {}
-            Some((there, around)) => {
-                around.change(&wrapped.wrapping)?;
-                there.clone_from(name);
-            }
-            around => *around = Some((name.clone(), Encapsulation::attach(self.device, &wrapped.wrapping)?)),
-        }
+        self.wrap(&wrapped.wrapping)?;
         let inner = (vnet_of(&wrapped.inner), &wrapped.inner.frame[..]);
         cut(&self.near, &self.far, inner, wrapped.segments.len())
     }

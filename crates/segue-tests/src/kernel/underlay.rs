@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io;
+use std::net::UdpSocket;
 
 use segue_testkit::conformance::{Device, ENTRY, Entering, UNDERLAY};
 
-use super::gso::{carries, cut, vnet_of};
-use super::sys::{Role, Socket};
+use super::gso::{carries, cut, gather, vnet_of};
+use super::sys::{Role, Socket, index_of};
 use super::{batch, run};
+use crate::sys::{allow_fragments, set_udp_segment};
 
 /// A veth pair without offloads at the end that the tunnels leave by.
 #[derive(Debug)]
@@ -57,7 +59,13 @@ impl Underlay {
     /// # Errors
     /// What the kernel refused.
     pub fn open<'a>(&'a self, device: &'a Device) -> Result<Entry<'a>, String> {
-        let made = batch("ip", &device.lines);
+        let mut lines = format!("{}addr add 198.18.1.1/32 dev {ENTRY}\n", device.lines);
+        if device.is_bridged() {
+            lines += &format!("link set {ENTRY} address 02:00:00:00:01:02\n");
+            lines += &format!("neigh replace 198.18.1.2 dev {ENTRY} lladdr 02:00:00:00:01:01 nud permanent\n");
+        }
+        lines += &format!("route add 198.18.1.2 dev {ENTRY}\n");
+        let made = batch("ip", &lines);
         let near = made.and_then(|()| Socket::open(ENTRY, Role::Sends).map_err(|error| format!("{ENTRY}: {error}")));
         if near.is_err() {
             remove();
@@ -80,6 +88,20 @@ impl Entry<'_> {
         }
         cut(&self.near, &self.underlay.far, (vnet_of(&vector), &vector.frame), vector.segments.len())
     }
+
+    /// Has a socket send a train of IPv4 datagrams through the device (`UDP_SEGMENT`); gives what leaves.
+    ///
+    /// # Errors
+    /// From the sockets.
+    pub fn send(&self, size: usize, total: usize) -> io::Result<Vec<Vec<u8>>> {
+        let train = self.device.datagrams(size, total, &[]);
+        while self.underlay.far.receive()?.is_some() {}
+        let socket = UdpSocket::bind("198.18.1.1:1000")?;
+        allow_fragments(&socket)?;
+        set_udp_segment(&socket, u16::try_from(size).map_err(io::Error::other)?)?;
+        socket.send_to(&train.inner.frame[train.inner.header_len..], "198.18.1.2:2000")?;
+        gather(&self.underlay.far, train.inner.segments.len())
+    }
 }
 
 impl Drop for Entry<'_> {
@@ -91,6 +113,8 @@ impl Drop for Entry<'_> {
 /// Removes the tunnel devices, of which some may not be there.
 fn remove() {
     for device in [ENTRY, "o0"] {
-        let _ = run(&["ip", "link", "del", device]);
+        if index_of(device).is_ok() {
+            let _ = run(&["ip", "link", "del", device]);
+        }
     }
 }

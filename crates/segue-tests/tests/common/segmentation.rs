@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use segue_testkit::conformance::{self, Datagram, Rules};
+use segue_testkit::conformance::{self, Datagram, Device, Rules};
 
 /// What a kernel does that segue does not.
 pub(crate) struct Listed {
@@ -114,9 +114,11 @@ pub(crate) fn judge(said: &str) -> Vec<String> {
         assert_eq!(same.get("wrapped"), Some(&conformance::wrapped().len()), "trains that a program put in tunnels");
     }
     let devices = conformance::devices();
-    let entered = devices.iter().filter(|device| has(&format!("device {}", device.name)));
-    let count: usize = entered.map(|device| device.trains().len()).sum();
+    let entered: Vec<&Device> = devices.iter().filter(|device| has(&format!("device {}", device.name))).collect();
+    let count: usize = entered.iter().map(|device| device.trains().len()).sum();
     assert_eq!(same.get("device").map(|same| same + refused), Some(count), "trains through tunnel devices");
+    let count = 3 * entered.iter().filter(|device| device.takes_v4()).count();
+    assert_eq!(same.get("socket"), Some(&count), "trains of sockets through tunnel devices");
     for group in ["ufo", "together", "reversed", "sent", "forwarded", "again"] {
         let is_listed = |datagram: &Datagram| DIFFERENCES.iter().any(|d| d.group == group && (d.holds)(datagram));
         let count = datagrams.iter().filter(|datagram| was_asked(group, datagram) && !is_listed(datagram)).count();
