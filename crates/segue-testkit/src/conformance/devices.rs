@@ -3,6 +3,7 @@
 use super::carrier::{FOU_PORTS, Feature, GENEVE_PORT, GUE_PORT, VXLAN_PORT, VXLAN_REMOTE_PORT};
 use super::vectors::{Vector, tcp, vector};
 use crate::build::{Ethernet, Gre, Ip, L4, Remcsum, Shim, Tcp, Tunnel, Udp, V4, V6, primed};
+use crate::fragment::fragments;
 
 /// The device that tunnels leave by, which has 198.18.0.1 and 2001:db8::1; their other ends are ...2.
 pub const UNDERLAY: &str = "d0";
@@ -10,6 +11,8 @@ pub const UNDERLAY: &str = "d0";
 pub const ENTRY: &str = "i0";
 const OUTSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2], tags: Vec::new() };
 const INSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 1, 1], src: [2, 0, 0, 0, 1, 2], tags: Vec::new() };
+/// Its MTU in bytes.
+const ENTRY_MTU: usize = 1500;
 /// Something that passes for a UDP datagram with a checksum.
 const MARKER: [u8; 28] =
     [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 1, 1, 198, 18, 1, 2, 3, 232, 7, 208, 0, 8, 1, 1];
@@ -66,6 +69,16 @@ impl Device {
         all
     }
 
+    /// Bytes that its tunnels put around an IP packet.
+    pub fn overhead(&self) -> usize {
+        wrap(&self.tunnels, &MARKER).len() - 14 - MARKER.len()
+    }
+
+    /// The MTU of what enters it, in bytes.
+    pub fn mtu(&self) -> usize {
+        ENTRY_MTU
+    }
+
     /// The train inside the tunnels, its innermost transport checksum primed.
     pub fn frame(&self, train: &Entering) -> Vec<u8> {
         let packet = &train.inner.frame[14..];
@@ -104,6 +117,24 @@ impl Device {
         let name = format!("{} 4/socket {total} by {size}", self.name);
         let ip = Ip::V4(V4 { id, df: false, ..V4::new(1, 1, 2) });
         Entering { inner: vector(name.clone(), &INSIDE, &ip, &udp, size, total), name }
+    }
+
+    /// What leaves for one IPv4 datagram of `size` bytes that is a socket's: fragments inside, each in a packet of its own, none with
+    /// a remote checksum. `frames` have the identifications and ports; the frames of a kernel, which is as long as it needs.
+    pub fn fragments(&self, size: usize, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let mut device = self.clone();
+        for tunnel in &mut device.tunnels {
+            match &mut tunnel.udp {
+                Some((_, Shim::Gue(option))) => *option = None,
+                Some((_, Shim::Vxlan(_, is_remote))) => *is_remote = false,
+                _ => {}
+            }
+        }
+        let first = frames.first().map_or(&[][..], |frame| frame);
+        let whole = device.datagrams(size, size, first).inner.segments.remove(0);
+        let parts = fragments(&whole[14..], ENTRY_MTU, 0);
+        let frame = |number: usize| frames.get(number).map_or(&[][..], |frame| frame);
+        parts.iter().enumerate().map(|(number, part)| wrap(&device.tunnels_of(frame(number)), part)).collect()
     }
 
     /// Its tunnels with what a kernel chose, which `first`, a frame that left it, shows: identifications, flow labels, DSCP and
@@ -162,7 +193,7 @@ pub fn devices() -> Vec<Device> {
         // A Geneve device has no address of its own.
         let ends = if words.contains("geneve") { ends.split_once(" remote").map_or("", |(_, to)| to) } else { ends };
         let remote = if words.contains("geneve") { "remote" } else { "" };
-        let lines = format!("link add {ENTRY} mtu 1500 type {words} {remote} {ends}\nlink set {ENTRY} up\n");
+        let lines = format!("link add {ENTRY} mtu {ENTRY_MTU} type {words} {remote} {ends}\nlink set {ENTRY} up\n");
         all.push(Device { name: name.into(), feature, lines, tunnels: vec![tunnel] });
     };
 
@@ -291,7 +322,7 @@ pub fn devices() -> Vec<Device> {
     let mut stack = |name: &str, outer: (String, Tunnel), inner: (&str, Tunnel)| {
         let lines = format!(
             "link add o0 mtu 2000 type {} local 198.18.0.1 remote 198.18.0.2\nlink set o0 up\naddr add 198.18.2.1/24 dev o0\n\
-             link add {ENTRY} mtu 1500 type {} ttl 64 local 198.18.2.1 remote 198.18.2.2\nlink set {ENTRY} up\n",
+             link add {ENTRY} mtu {ENTRY_MTU} type {} ttl 64 local 198.18.2.1 remote 198.18.2.2\nlink set {ENTRY} up\n",
             outer.0, inner.0
         );
         all.push(Device { name: name.into(), feature: Feature::Gue, lines, tunnels: vec![outer.1, inner.1] });

@@ -15,7 +15,7 @@
 //!     same GROUP COUNT                     how many came as the table says
 //!
 //! The groups: `complete`, trains whose checksum is not owed; `odd`, trains that are none of the plain ones; `wrapped`, trains with a tunnel that an eBPF program puts around them; `device`, trains through tunnel devices,
-//! of which a kernel lacks some, and `socket`, a socket's trains of datagrams; `ufo`, datagrams that leave by a device
+//! of which a kernel lacks some, and `socket`, a socket's trains of datagrams, and `inside`, its datagrams longer than the MTU; `ufo`, datagrams that leave by a device
 //! for which the kernel makes fragments; `sent`, its own datagrams; `forwarded`, those of others, and `again`, fragments of
 //! those; `together` and `reversed`, fragments that it puts together.
 
@@ -132,7 +132,7 @@ fn plain(gso: &Gso, words: &[String]) -> io::Result<()> {
 }
 
 fn devices(words: &[String]) -> Result<(), String> {
-    let (mut group, mut socket) = (Group::new("device"), Group::new("socket"));
+    let (mut group, mut socket, mut inside) = (Group::new("device"), Group::new("socket"), Group::new("inside"));
     let underlay = Underlay::new()?;
     for device in conformance::devices().iter().filter(|device| words.iter().all(|word| device.name.contains(word))) {
         let entry = match underlay.open(device) {
@@ -157,9 +157,14 @@ fn devices(words: &[String]) -> Result<(), String> {
             let train = device.datagrams(size, total, first);
             socket.compare(&train.name, &frames, &device.segments(&train, &device.tunnels_of(first)));
         }
+        for size in [1473, 3000, 9001].into_iter().filter(|_| device.takes_v4()) {
+            let frames = entry.send_one(size).map_err(|error| format!("{}: {error}", device.name))?;
+            inside.compare(&format!("{} {size}", device.name), &frames, &device.fragments(size, &frames));
+        }
     }
     group.end();
     socket.end();
+    inside.end();
     Ok(())
 }
 

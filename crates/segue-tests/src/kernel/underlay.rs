@@ -94,13 +94,28 @@ impl Entry<'_> {
     /// # Errors
     /// From the sockets.
     pub fn send(&self, size: usize, total: usize) -> io::Result<Vec<Vec<u8>>> {
-        let train = self.device.datagrams(size, total, &[]);
+        let train = self.device.datagrams(size, total, &[]).inner;
+        self.send_as(Some(size), &train.frame[train.header_len..], train.segments.len())
+    }
+
+    /// Has a socket send one IPv4 datagram through the device, which is longer than its MTU; gives what leaves.
+    ///
+    /// # Errors
+    /// From the sockets.
+    pub fn send_one(&self, size: usize) -> io::Result<Vec<Vec<u8>>> {
+        let whole = self.device.datagrams(size, size, &[]).inner;
+        self.send_as(None, &whole.frame[whole.header_len..], self.device.fragments(size, &[]).len())
+    }
+
+    fn send_as(&self, size: Option<usize>, data: &[u8], count: usize) -> io::Result<Vec<Vec<u8>>> {
         while self.underlay.far.receive()?.is_some() {}
         let socket = UdpSocket::bind("198.18.1.1:1000")?;
         allow_fragments(&socket)?;
-        set_udp_segment(&socket, u16::try_from(size).map_err(io::Error::other)?)?;
-        socket.send_to(&train.inner.frame[train.inner.header_len..], "198.18.1.2:2000")?;
-        gather(&self.underlay.far, train.inner.segments.len())
+        if let Some(size) = size {
+            set_udp_segment(&socket, u16::try_from(size).map_err(io::Error::other)?)?;
+        }
+        socket.send_to(data, "198.18.1.2:2000")?;
+        gather(&self.underlay.far, count)
     }
 }
 
