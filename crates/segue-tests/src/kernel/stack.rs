@@ -116,7 +116,20 @@ impl Stack {
     /// # Errors
     /// From the socket.
     pub fn receiver(&self, is_v4: bool) -> io::Result<UdpSocket> {
-        UdpSocket::bind((address(0, is_v4)?, 2000))
+        let address = (address(0, is_v4)?, 2000);
+        let socket = UdpSocket::bind(address)?;
+        // A new IPv6 address is one of this host's only when a worker of the kernel has made its route.
+        socket.set_read_timeout(Some(Duration::from_millis(20)))?;
+        for _ in 0..100 {
+            if socket.send_to(&[0], address).is_ok() && socket.recv(&mut [0]).is_ok() {
+                // Nor is a second one to come later.
+                socket.set_nonblocking(true)?;
+                while socket.recv(&mut [0]).is_ok() {}
+                socket.set_nonblocking(false)?;
+                return Ok(socket);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "nothing arrives"))
     }
 
     /// A socket that datagrams leave from, after [`Stack::sends`].
