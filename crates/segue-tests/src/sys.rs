@@ -31,6 +31,15 @@ pub fn set_tos(socket: &UdpSocket, tos: u8) -> io::Result<()> {
     }
 }
 
+/// Allows fragmenting: DF is clear, and no path MTU is looked for.
+pub fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
+    if socket.local_addr()?.is_ipv4() {
+        set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)
+    } else {
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT)
+    }
+}
+
 /// Forbids fragmenting: what does not fit the way is refused with EMSGSIZE.
 pub fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {

@@ -2,7 +2,11 @@
 //!
 //! `crates/segue/tests/conformance` has segue's profiles make the same trains, byte for byte, so that what is equal here is equal
 //! to the profile `linux` of the kernel's generation. Where a kernel does something else, [`DIFFERENCES`] says what and why;
-//! a difference that is not listed fails the test, and so does one that is listed and is none.
+//! a difference that is not listed fails the test, and so does one that is listed and is none. `segmentation.rs` is about trains
+//! in tunnels and datagrams, which the guest's kernel gets here.
+
+#[path = "common/segmentation.rs"]
+mod segmentation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -300,7 +304,7 @@ fn the_kernel_of_the_guest_makes_the_trains_of_the_table() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance.sh");
     let mut command = Command::new("bash");
     command.arg(run).arg("--cache").arg(cache).args(["--timeout", "420", "--mem", "768", "--script"]).arg(script);
-    command.args(["--add", judge_path]);
+    command.args(["--add", judge_path, "--add", env!("CARGO_BIN_EXE_gso-judge")]);
     for library in libraries(judge_path) {
         command.args(["--add", &library]);
     }
@@ -309,6 +313,10 @@ fn the_kernel_of_the_guest_makes_the_trains_of_the_table() {
     let said = guest.stdout().replace('\r', "");
     assert!(status.success(), "{status}: {said}\n{}", guest.stderr());
     judge(&said, &Feature::ALL);
+    let of_gso: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("gso ")).collect();
+    let lacks = segmentation::judge(&of_gso.join("\n"));
+    // It is older than programs on the way out (tcx, Linux 6.6), and has all devices.
+    assert!(lacks.iter().all(|why| why.starts_with("wrapped|")), "{lacks:?}");
 }
 
 #[test]

@@ -6,27 +6,34 @@
 //! veth pair. [`Case::judge`] decodes what came out, and compares it with the trains of the table, byte for byte, by a merge
 //! of its own.
 //!
-//! [`vectors`] are trains as a stack hands them to a device, each with the packets that must leave for it.
+//! [`vectors`] are trains as a stack hands them to a device, and [`wrapped`] and [`devices`] such trains in tunnels, each with the packets that
+//! must leave for it; [`datagrams`] are single packets that are too long, and their fragments.
 //!
 //! The names in `tcp/`, `ip/`, `large/` and `single/` are those of the GRO selftest of Linux
 //! (`tools/testing/selftests/net/gro.c`), where it has the case.
 
 mod carrier;
+mod datagrams;
+mod devices;
 mod judge;
 mod notation;
 mod rows;
 mod script;
 mod train;
 mod vectors;
+mod wrapped;
 
 pub use carrier::{
     Carrier, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, VXLAN_PORT, VXLAN_REMOTE_PORT, carriers,
 };
+pub use datagrams::{Datagram, datagrams};
+pub use devices::{Device, ENTRY, Entering, UNDERLAY, devices};
 pub use judge::{Difference, Out};
 pub use notation::Train;
 pub use script::{Frame, Script};
 pub use train::{Gso, GsoKind};
-pub use vectors::{Vector, vectors};
+pub use vectors::{Odd, Vector, odd_vectors, vectors};
+pub use wrapped::{Under, Wrapped, Wrapping, wrapped};
 
 /// Whose rules decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,6 +5,7 @@
 use super::train::{Gso, GsoKind};
 use crate::Rng;
 use crate::build::{Ethernet, Ip, L4, Packet, Tcp, Udp, V4, V6, primed};
+use crate::sum::fold;
 
 /// A train, and what must leave for it.
 #[derive(Clone, Debug)]
@@ -67,14 +68,18 @@ pub fn vectors() -> Vec<Vector> {
     all
 }
 
-fn tcp(flags: u8, options: Vec<u8>) -> L4 {
+pub(super) fn tcp(flags: u8, options: Vec<u8>) -> L4 {
     // The sequence number wraps within the train.
     let (seq, ack) = (u32::MAX - 1500, 0x1234_5678);
     L4::Tcp(Tcp { src_port: 1000, dst_port: 80, seq, ack, flags, window: 501, urgent: 3, options })
 }
 
-fn vector(name: String, link: &Ethernet, ip: &Ip, l4: &L4, size: usize, total: usize) -> Vector {
-    let data = Rng::new(total as u64).bytes(total);
+pub(super) fn vector(name: String, link: &Ethernet, ip: &Ip, l4: &L4, size: usize, total: usize) -> Vector {
+    vector_of(name, link, ip, l4, size, Rng::new(total as u64).bytes(total))
+}
+
+fn vector_of(name: String, link: &Ethernet, ip: &Ip, l4: &L4, size: usize, data: Vec<u8>) -> Vector {
+    let total = data.len();
     let whole = Packet { ip: ip.clone(), l4: l4.clone(), data: data.clone() };
     let mut bytes = whole.bytes();
     let (start, field, prime) = primed(&bytes).expect("TCP or UDP with a checksum");
@@ -107,10 +112,84 @@ fn vector(name: String, link: &Ethernet, ip: &Ip, l4: &L4, size: usize, total: u
     }
 }
 
+/// A train that is none of the plain ones.
+#[derive(Clone, Debug)]
+pub struct Odd {
+    /// The train, and what must leave for it.
+    pub vector: Vector,
+    /// What leaves of a kernel that does not raise the size of a segment.
+    pub unraised: Option<Vec<Vec<u8>>>,
+}
+
+/// Trains with a UDP segment whose checksum comes out as zero, and TCP trains of segments so small that they are made larger.
+pub fn odd_vectors() -> Vec<Odd> {
+    let link = Ethernet { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2], tags: Vec::new() };
+    let udp = L4::Udp(Udp { src_port: 1000, dst_port: 2000, checksum: true });
+    let mut all = Vec::new();
+    for (ip_name, ip) in [("4", Ip::V4(V4::new(1, 1, 2))), ("6", Ip::V6(V6::new(1, 1, 2)))] {
+        for which in 0..3 {
+            let mut data = Rng::new(which as u64).bytes(2500);
+            let (from, to) = (which * 1000, (which * 1000 + 1000).min(2500));
+            let segment = Packet { ip: step(&ip, which), l4: udp.clone(), data: data[from..to].to_vec() }.bytes();
+            let (_, field, _) = primed(&segment).expect("UDP with a checksum");
+            let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+            // What the sum lacks of all ones is added to its last word.
+            let (sum, carry) = word(&data, to - 2).overflowing_add(word(&segment, field));
+            data[to - 2..to].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
+            let name = format!("{ip_name}/udp zero in segment {which}");
+            all.push(Odd { vector: vector_of(name, &link, &ip, &udp, 1000, data), unraised: None });
+        }
+        for (size, total) in [(1, 9), (1, 40), (4, 33), (7, 100)] {
+            let tcp = tcp(0x18, Vec::new());
+            let name = format!("{ip_name}/tcp {total} by {size}");
+            let unraised = vector(name.clone(), &link, &ip, &tcp, size, total);
+            let mut vector = vector(name, &link, &ip, &tcp, 8, total);
+            vector.gso = unraised.gso;
+            all.push(Odd { vector, unraised: Some(unraised.segments) });
+        }
+    }
+    all
+}
+
+impl Vector {
+    /// Whether a kernel takes it with its transport checksum in place: it wants those of UDP trains owed, and without one that is
+    /// owed it finds no header behind tags.
+    pub fn can_be_complete(&self) -> bool {
+        self.gso.kind != GsoKind::Udp && matches!(self.frame[12..14], [0x08, 0x00] | [0x86, 0xdd])
+    }
+
+    /// The train with its transport checksum in place.
+    pub fn complete(&self) -> Vec<u8> {
+        let mut frame = self.frame.clone();
+        let field = self.csum_start + self.csum_offset;
+        // The field holds the sum of the pseudo header.
+        let checksum = !fold(&frame[self.csum_start..]);
+        frame[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+        frame
+    }
+}
+
 fn step(ip: &Ip, number: usize) -> Ip {
     let mut ip = ip.clone();
     if let Ip::V4(ip) = &mut ip {
         ip.id = ip.id.wrapping_add(number as u16);
     }
     ip
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_that_comes_out_as_zero_is_all_ones() {
+        let odd = odd_vectors();
+        let fields = odd.iter().filter(|odd| odd.vector.gso.kind == GsoKind::Udp).map(|odd| {
+            let Vector { segments, csum_start, csum_offset, .. } = &odd.vector;
+            let field = csum_start + csum_offset;
+            segments.iter().map(|segment| segment[field..field + 2] == [0xff, 0xff]).collect::<Vec<_>>()
+        });
+        let one = [[true, false, false], [false, true, false], [false, false, true]];
+        assert!(fields.eq([one, one].concat()));
+    }
 }

@@ -95,22 +95,11 @@ fn judge() -> Result<(), String> {
         match kernel::cut(&gro, vector).map_err(|error| format!("{}: {error}", vector.name))? {
             None => println!("refuses {}", vector.name),
             Some(frames) if frames == vector.segments => cut += 1,
-            Some(frames) => println!("cuts {}|{}", vector.name, what_differs(&frames, &vector.segments)),
+            Some(frames) => println!("cuts {}|{}", vector.name, kernel::what_differs(&frames, &vector.segments)),
         }
     }
     println!("cut {cut}");
     Ok(())
-}
-
-/// Where frames differ from what they should be.
-fn what_differs(came: &[Vec<u8>], expected: &[Vec<u8>]) -> String {
-    if came.len() != expected.len() {
-        return format!("{} frames, not {}", came.len(), expected.len());
-    }
-    let frame = came.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
-    let (came, expected) = (&came[frame], &expected[frame]);
-    let at: Vec<usize> = (0..came.len().min(expected.len())).filter(|&at| came[at] != expected[at]).collect();
-    format!("frame {frame}: {} bytes of {}, bytes {:?}", came.len(), expected.len(), &at[..at.len().min(8)])
 }
 
 /// Whether the kernel joins the plainest case of a feature.

@@ -1,12 +1,21 @@
-//! A kernel's own GRO and GSO, to be compared with: those of the kernel that this process runs on, here or in the guest.
+//! A kernel's own GRO, GSO and IP fragments, to be compared with: those of the kernel that this process runs on, here or in
+//! the guest.
 //!
 //! A [`Gro`] is a number of veth pairs in the network namespace of the process. Frames go into one end by a packet socket, and
 //! what the other end's GRO makes of them is read by another. The receiving end polls once, some milliseconds after it has
 //! noticed the first frame (`napi_defer_hard_irqs` and `gro_flush_timeout`), so that a whole case is one poll. Whether it was
 //! one is known: the first and the last frame of a burst are of a flow of their own, and join only then. What was joined then
 //! leaves by a device that can do nothing, so that the kernel cuts it again.
+//!
+//! A [`Gso`] hands trains to such a device behind a virtio-net header, with a tunnel put around them if wanted; an [`Underlay`]
+//! carries the kernel's own tunnel devices, which are handed trains. A [`Stack`] has
+//! the kernel's IP send, forward and put together datagrams that are longer than an MTU.
 
+mod bpf;
+mod gso;
+mod stack;
 mod sys;
+mod underlay;
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,11 +24,15 @@ use std::time::{Duration, Instant};
 
 use segue_testkit::build::{Ethernet, Ip, V4};
 use segue_testkit::conformance::{
-    Case, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, Gso, GsoKind, Out, VXLAN_PORT, VXLAN_REMOTE_PORT,
+    self, Case, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, GsoKind, Out, VXLAN_PORT, VXLAN_REMOTE_PORT,
     Vector,
 };
 use segue_testkit::flow::Sender;
 use sys::{Received, Role, Socket};
+
+pub use gso::{Gso, what_differs};
+pub use stack::Stack;
+pub use underlay::{Entry, Underlay};
 
 /// How often a burst is sent that was not polled at once.
 const TRIES: usize = 50;
@@ -242,36 +255,13 @@ impl Gro {
     }
 }
 
-/// Has the kernel cut a train that it is handed behind a virtio-net header, on its way out of a device without offloads; gives
-/// what arrives. `None` where this kernel does not take such a train.
+/// As [`Gso::cut`], by the device behind the first pair.
 ///
 /// # Errors
 /// From the sockets.
-pub fn cut(gso: &Gro, vector: &Vector) -> io::Result<Option<Vec<Vec<u8>>>> {
-    let Some(Lane { out, split, .. }) = gso.lanes.first() else { return Ok(None) };
-    while split.receive()?.is_some() {}
-    let mut vnet = [0; 10];
-    // VIRTIO_NET_HDR_F_NEEDS_CSUM; the types of GSO, and the bit for CWR on the first.
-    vnet[0] = 1;
-    vnet[1] = match vector.gso.kind {
-        GsoKind::Tcp4 => 1,
-        GsoKind::Tcp6 => 4,
-        GsoKind::Udp | GsoKind::Untold => 5,
-    } | if vector.gso.has_cwr { 0x80 } else { 0 };
-    for (at, value) in [(2, vector.header_len), (4, vector.gso.size), (6, vector.csum_start), (8, vector.csum_offset)] {
-        vnet[at..at + 2].copy_from_slice(&u16::try_from(value).unwrap_or(u16::MAX).to_ne_bytes());
-    }
-    match out.send(vnet, &vector.frame) {
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
-        sent => sent?,
-    }
-    let mut frames = Vec::new();
-    while frames.len() < vector.segments.len() && split.wait(Duration::from_millis(500))? {
-        while let Some(received) = split.receive()? {
-            frames.push(tagged(received));
-        }
-    }
-    Ok(Some(frames))
+pub fn cut(gro: &Gro, vector: &Vector) -> io::Result<Option<Vec<Vec<u8>>>> {
+    let Some(Lane { out, split, .. }) = gro.lanes.first() else { return Ok(None) };
+    gso::cut(out, split, (gso::vnet_of(vector), &vector.frame), vector.segments.len())
 }
 
 fn is_from(received: &Received, source: &[u8]) -> bool {
@@ -306,7 +296,7 @@ fn out(received: Received) -> Out {
     let vnet = received.vnet;
     let frame = tagged(received);
     let Some(vnet) = vnet else {
-        return Out { bytes: frame, gso: Some(Gso { kind: GsoKind::Untold, size: 0, has_cwr: false }) };
+        return Out { bytes: frame, gso: Some(conformance::Gso { kind: GsoKind::Untold, size: 0, has_cwr: false }) };
     };
     let size = usize::from(u16::from_ne_bytes([vnet[4], vnet[5]]));
     // 0x80 is the ECN bit: CWR on the first segment.
@@ -316,7 +306,7 @@ fn out(received: Received) -> Out {
         5 => Some(GsoKind::Udp),
         _ => None,
     };
-    Out { bytes: frame, gso: kind.map(|kind| Gso { kind, size, has_cwr: vnet[1] & 0x80 != 0 }) }
+    Out { bytes: frame, gso: kind.map(|kind| conformance::Gso { kind, size, has_cwr: vnet[1] & 0x80 != 0 }) }
 }
 
 /// Runs lines of `ip` or `tc`.

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// `struct virtio_net_hdr`, as the kernel puts it in front of a frame.
-const VNET_LEN: usize = 10;
+pub(super) const VNET_LEN: usize = 10;
 /// `PACKET_IGNORE_OUTGOING`, include/uapi/linux/if_packet.h.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 /// Longest frame with its headers.
@@ -46,12 +46,7 @@ pub(super) struct Socket {
 impl Socket {
     /// Opens one.
     pub(super) fn open(device: &str, role: Role) -> io::Result<Socket> {
-        let name = CString::new(device)?;
-        // SAFETY: the name is NUL-terminated and outlives the call.
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        if index == 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let index = index_of(device)?;
         let protocol = if role == Role::Sends { 0 } else { (libc::ETH_P_ALL as u16).to_be() };
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: socket takes no pointers. Protocol 0 hears nothing before it is bound.
@@ -141,6 +136,14 @@ impl Socket {
         }
         Ok(Some(Received { vnet: (vnet_len > 0).then_some(vnet), frame, tag }))
     }
+}
+
+/// The number of a device.
+pub(super) fn index_of(device: &str) -> io::Result<u32> {
+    let name = CString::new(device)?;
+    // SAFETY: the name is NUL-terminated and outlives the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 { Err(io::Error::last_os_error()) } else { Ok(index) }
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {

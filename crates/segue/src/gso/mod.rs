@@ -41,8 +41,8 @@ pub const MAX_SEGS: usize = 65_535;
 
 /// Smallest TCP segment that a train from outside is cut into, in bytes of payload.
 ///
-/// A smaller size with a checksum still owed is raised to this, as Linux does for virtio headers, so that 64 KiB cannot
-/// turn into 65,536 packets (CVE-2019-11477 and its relatives). Trains that were merged from checked segments keep their
+/// A smaller size with a checksum still owed is raised to this, as maintained Linux kernels do for virtio headers, so that
+/// 64 KiB cannot turn into 65,536 packets (CVE-2019-11477 and its relatives). Trains that were merged from checked segments keep their
 /// size, whatever it is: that many packets really came in.
 pub const MIN_TCP_SIZE: u16 = 8;
 
