@@ -177,23 +177,13 @@ pub(super) fn wire(name: &str, cpu: &Arc<Cpu>, mtu: u32, sums: &str, ends: [&Car
 /// looks at least each 20 us while there are some, and is not woken for each one. In a virtual machine such a wake-up
 /// costs the sender more than the frame. Only frames of cards that cut trains come this way (`tso off`).
 pub(super) fn fetch_by_wire(wire: &Host) -> Result<Option<String>, LabError> {
+    const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "20000")];
     // Not what is asked for, but what makes a veth end fetch; nothing is joined below two frames.
     wire.run("ip", &["link", "set", "dev", NEAR, "gro_max_size", "1500"])?;
-    fetch(wire, NEAR)
-}
-
-/// Has the near card interrupt its host for what comes back as a network card would: at most each 20 us.
-pub(super) fn moderate_near(wire: &Host, (host, card): (&Host, &str)) -> Result<Option<String>, LabError> {
-    ethtool(wire, NEAR, &["tso", "off"])?;
-    fetch(host, card)
-}
-
-fn fetch(host: &Host, device: &str) -> Result<Option<String>, LabError> {
-    const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "20000")];
     for (name, value) in SETTINGS {
-        write(host, &format!("/sys/class/net/{device}/{name}"), value)?;
+        write(wire, &format!("/sys/class/net/{NEAR}/{name}"), value)?;
     }
-    aggregate_in_thread(host, device)
+    aggregate_in_thread(wire, NEAR)
 }
 
 /// The wire's device towards the near card.

@@ -157,6 +157,8 @@ fn part(case: &Case) -> Part {
         (None, 1, true, 100) if is_tcp4 && how == How::Tso => Part::Usual,
         (None, 1, true, 50) if is_pair => Part::Usual,
         (None, 1, true, 15) if is_pair && is_tcp => Part::Usual,
+        // Many flows that share the processor's caches, and trains that are shorter for it.
+        (None, 64, true, 100 | 50 | 15) if is_pair && is_tcp => Part::Usual,
         // What GSO is worth against a receiver that joins nothing.
         (None, 1, false, 100) if is_pair && is_tcp4 && sums => Part::Usual,
         _ => Part::Rest,
