@@ -73,6 +73,22 @@ fn show(document: &Document, args: &Stat, out: &Out) {
     } else {
         out.data(&table(&document.instances, args.raw, args.details));
     }
+    if let (Some(name), [instance]) = (&args.name, &document.instances[..])
+        && let Some(note) = of_several(name, instance)
+    {
+        out.note(&note);
+    }
+}
+
+/// What to say where one of several tunnels of an instance was asked for, whose figures are of all together.
+fn of_several(name: &str, instance: &Instance) -> Option<String> {
+    let is_one = *name != instance.name && instance.ports.contains_key(name);
+    is_one.then(|| {
+        format!(
+            "note: {name} shares its port with {}: the figures are of all that do; its own are in `segue stat {name} -j` under ports.{name}",
+            instance.name
+        )
+    })
 }
 
 fn health(document: &Document, out: &Out) -> Result<(), Error> {
@@ -466,6 +482,13 @@ mod tests {
         }
         let all = table(&[long, sick], false, true);
         assert!(all.contains("KIND") && all.contains("61%") && all.contains("2h14m"), "{all}");
+    }
+
+    #[test]
+    fn one_of_several_tunnels_is_told_from_all_of_them() {
+        let shared = Instance { ports: [("sg1".to_owned(), Port::default())].into(), ..instance("sg0") };
+        assert!(of_several("sg1", &shared).is_some_and(|note| note.contains("sg1 shares its port with sg0")));
+        assert_eq!((of_several("sg0", &shared), of_several("sg2", &shared)), (None, None));
     }
 
     #[test]
