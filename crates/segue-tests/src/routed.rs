@@ -65,6 +65,9 @@ impl Routed {
                 ip(host, &format!("link set {device} up"));
             }
         }
+        // Over IPv6 the host's own stack answers too where it has no route, forwarding or not, and may be the first. It keeps
+        // to one error in so many milliseconds.
+        router.set_sysctl("ipv6/icmp/ratelimit", "1000000").unwrap();
         ip(&ground.a, &format!("route add default via {}", address(Family::V4, 1, 1)));
         ip(&ground.a, &format!("-6 route add default via {}", address(Family::V6, 1, 1)));
         ip(&ground.b, &format!("-6 route add default via {}", address(Family::V6, 2, 1)));
