@@ -474,12 +474,12 @@ fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> Result<Slot
     Ok(Slot { fd, source, names_peer: !connected, df: true })
 }
 
-/// A connected socket for each address; a peer to which there is no way has none.
 /// Where an asking socket is connected to: nothing is sent, so that any port will do.
 const fn asked_at(peer: IpAddr) -> SocketAddr {
     SocketAddr::new(peer, 9)
 }
 
+/// A connected socket for each address; a peer to which there is no way has none.
 fn askers(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
     let mut made = HashMap::new();
     for ip in peers.iter().map(SocketAddr::ip) {

@@ -14,9 +14,10 @@
 //!     differs GROUP|NAME|WHERE FRAMES OR DATA DIFFER
 //!     same GROUP COUNT                     how many came as the table says
 //!
-//! The groups: `complete`, trains whose checksum is not owed; `odd`, trains that are none of the plain ones; `wrapped`, trains with a tunnel that an eBPF program puts around them; `device`, trains through tunnel devices,
-//! of which a kernel lacks some, and `socket`, a socket's trains of datagrams, and `inside`, its datagrams longer than the MTU; `ufo`, datagrams that leave by a device
-//! for which the kernel makes fragments; `sent`, its own datagrams; `forwarded`, those of others, and `again`, fragments of
+//! The groups: `complete`, trains whose checksum is not owed; `odd`, trains that are none of the plain ones; `wrapped`, trains with
+//! a tunnel that an eBPF program puts around them; `device`, trains through tunnel devices, of which a kernel lacks some;
+//! `socket`, a socket's trains of datagrams; `inside`, its datagrams longer than the MTU; `ufo`, datagrams that leave by a
+//! device for which the kernel makes fragments; `sent`, its own datagrams; `forwarded`, those of others; `again`, fragments of
 //! those; `together` and `reversed`, fragments that it puts together.
 
 use std::env;
