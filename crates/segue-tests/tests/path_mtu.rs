@@ -64,6 +64,7 @@ fn sent(ground: &Ground, family: Family) -> Duration {
     });
     let bytes = Random::new(9).bytes(FILE_LEN);
     let mut stream = traffic::inside(&ground.a, || TcpStream::connect(to)).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
     let begin = Instant::now();
     stream.write_all(&bytes).unwrap();
     drop(stream);
