@@ -39,8 +39,6 @@ pub struct Load<'a> {
 pub struct Style {
     /// From a file by `sendfile(2)`, without copying the bytes into the kernel.
     pub sendfile: bool,
-    /// TCP's congestion control; the machine's own when `None`.
-    pub congestion: Option<&'static str>,
 }
 
 /// What came of it.
@@ -91,9 +89,6 @@ pub fn run(load: &Load<'_>) -> Result<Outcome, LabError> {
     }
     if load.style.sendfile {
         client.arg("-Z");
-    }
-    if let Some(congestion) = load.style.congestion {
-        client.args(["-C", congestion]);
     }
     let cpus = [load.client.cpu(), load.server.cpu().filter(|server| !is_same(load.client.cpu(), server))];
     let read = || -> Result<_, LabError> { Ok((reading(cpus[0])?, reading(cpus[1])?)) };

@@ -205,13 +205,6 @@ pub(crate) fn set_option(
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
 }
 
-/// Sets a TCP socket's congestion control.
-pub(crate) fn set_congestion(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    let (level, option, len) = (libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.len() as libc::socklen_t);
-    // SAFETY: the pointer and length describe `name`.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, name.as_ptr().cast(), len) }).map(drop)
-}
-
 /// Sends `len` bytes of a file from `at` on, or as many as there are or the socket took before something happened.
 pub(crate) fn send_file(to: BorrowedFd<'_>, file: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<usize> {
     let mut at = libc::off_t::try_from(at).map_err(io::Error::other)?;

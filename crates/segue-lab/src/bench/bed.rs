@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use crate::link::{self, ethtool, wait_until_up};
 use crate::{Cpu, End, Family, Host, LabError, Process, interrupt, sys, which};
 
-/// TCP's congestion control in every bench: what most machines have, and what does not pace.
-pub(super) const CONGESTION: &str = "cubic";
+/// TCP's congestion control in every bench: one that does not pace, and that every network namespace may have.
+pub(super) const CONGESTION: &str = "reno";
 
 /// A network card: one end of a veth pair.
 pub(super) struct Card<'a> {
@@ -51,7 +51,14 @@ pub(super) fn host(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
 pub(super) fn host_with_ipv6(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
     let mut host = Host::new(name)?;
     host.account(cpu);
+    without_pacing(&host)?;
     Ok(host)
+}
+
+/// Has TCP begin with [`CONGESTION`]. A connection that begins with one that paces, as BBR, and is switched afterwards, as
+/// iperf3 does it, goes on pacing: with a timer for each train, whose interrupts cost more than the train in a virtual machine.
+pub(super) fn without_pacing(host: &Host) -> Result<(), LabError> {
+    host.set_sysctl("ipv4/tcp_congestion_control", CONGESTION)
 }
 
 /// Joins two cards and sets them up. Frames that one sends are received on the other's processor.

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::bed::CONGESTION;
 use super::{datagrams, rr};
 use crate::{Host, LabError, Process, sys};
 
@@ -218,7 +217,6 @@ fn source(address: &str, flows: u32, time: Duration, file_len: usize) -> io::Res
     let senders: Vec<(TcpStream, File)> = (0..flows)
         .map(|_| {
             let stream = TcpStream::connect((address, PORT))?;
-            sys::set_congestion(stream.as_fd(), CONGESTION)?;
             Ok((stream, File::open(&path)?))
         })
         .collect::<io::Result<_>>()?;

@@ -45,11 +45,13 @@ pub(super) enum How {
     Gso,
     /// By segue on entry: in front of NAT; of the live rows, switched to that.
     Entry,
-    /// By the sending stack.
+    /// By the sending stack, whose TCP makes single segments.
     Nowhere,
-    /// By the sending stack, which leaves checksums to the card.
+    /// The same, and checksums are left to the card.
     NowhereSums,
-    /// By the sending stack; no gateway.
+    /// By the sending stack in front of the TAP: Linux's TCP makes trains also where its device is said to take none.
+    Late,
+    /// By the sending stack, whose TCP makes single segments; no gateway.
     KernelNowhere,
 }
 
@@ -63,6 +65,7 @@ impl How {
             How::Entry => "entry",
             How::Nowhere => "none",
             How::NowhereSums => "none-sums",
+            How::Late => "none-late",
             How::KernelNowhere => "kernel-none",
         }
     }
@@ -133,9 +136,16 @@ pub(super) fn bench() -> Bench {
 /// The rows that are compared with each other.
 const fn ways(load: Load, gro: bool, sums: bool) -> &'static [How] {
     match (load, gro && sums) {
-        (Load::Tcp(_), true) => {
-            &[How::Tso, How::Kernel, How::Handed, How::Gso, How::Nowhere, How::NowhereSums, How::KernelNowhere]
-        }
+        (Load::Tcp(_), true) => &[
+            How::Tso,
+            How::Kernel,
+            How::Handed,
+            How::Gso,
+            How::Late,
+            How::Nowhere,
+            How::NowhereSums,
+            How::KernelNowhere,
+        ],
         (Load::Tcp(_), false) => &[How::Handed, How::Gso, How::Nowhere],
         _ => &[How::Kernel, How::Gso, How::Nowhere],
     }
@@ -153,7 +163,7 @@ fn part(case: &Case) -> Part {
     let (is_tcp, is_tcp4) = (matches!(load, Load::Tcp(_)), load == Load::Tcp(Family::V4));
     match (rate, flows, gro && sums, quota) {
         (None, 1, true, 100) if is_pair && (is_tcp4 || load == Load::Udp(Family::V6)) => Part::Quick,
-        (None, 1, true, 100) if is_pair || is_tcp && matches!(how, How::Kernel | How::Handed) => Part::Usual,
+        (None, 1, true, 100) if is_pair || is_tcp && matches!(how, How::Kernel | How::Late) => Part::Usual,
         (None, 1, true, 100) if is_tcp4 && how == How::Tso => Part::Usual,
         (None, 1, true, 50) if is_pair => Part::Usual,
         (None, 1, true, 15) if is_pair && is_tcp => Part::Usual,
@@ -279,8 +289,9 @@ const NOTES: &[&str] = &[
     "",
     "N%: of the sender's processor. tso: trains to a card that cuts them; handed: to",
     "one that does not, so the kernel cuts; gso: segue cuts in front of it; none: the",
-    "sending stack cuts and computes checksums; entry: segue cuts as they come in;",
-    "kernel: no gateway, the kernel's own GSO. gain: over none (live: over entry;",
+    "sending stack makes single segments and computes checksums; none-late: it makes",
+    "trains and cuts them in front of its interface; entry: segue cuts as they come",
+    "in; kernel: no gateway, the kernel's own GSO. gain: over none (live: over entry;",
     "kernel: over the kernel without GSO). pkts: packets to a unit in front of the",
     "card. s/GB: CPU seconds of the sender per 1e9 bytes. live: after enable_gso was",
     "switched to that under load.",

@@ -177,7 +177,7 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
         proto: Proto::Tcp,
         seconds: site.seconds,
         parallel: case.flows,
-        style: Style { sendfile: true, congestion: Some(bed::CONGESTION) },
+        style: Style { sendfile: true },
     })?;
     let after = read()?;
 

@@ -222,7 +222,7 @@ fn written(site: &Site, span: &Span<'_>, values: &mut Named<f64>) -> Result<(), 
         proto: Proto::Tcp,
         seconds: site.seconds,
         parallel: 1,
-        style: Style { sendfile: false, congestion: Some(bed::CONGESTION) },
+        style: Style { sendfile: false },
     })?;
     values.push("gbps", outcome.gbps());
     let used = span.after(before, values)?;

@@ -52,6 +52,8 @@ fn sample(site: &Site, link: LinkForm, family: Family, name: &str) -> Result<Sam
     let (mut a, mut b) = (Host::new("a")?, Host::new("b")?);
     a.account(&cpu);
     b.account(&cpu);
+    bed::without_pacing(&a)?;
+    bed::without_pacing(&b)?;
     connect(&a, &b, link)?;
     let families = [family];
     let options = Options { segue: site.segue.clone(), link, outer: family, ..Options::default() };
@@ -67,7 +69,7 @@ fn sample(site: &Site, link: LinkForm, family: Family, name: &str) -> Result<Sam
         proto: Proto::Tcp,
         seconds: site.seconds,
         parallel: 1,
-        style: Style { congestion: Some(bed::CONGESTION), ..Style::default() },
+        style: Style::default(),
     })?;
     let mut values = Named::default();
     values.push("gbps", outcome.gbps());
