@@ -1,4 +1,4 @@
-use segue::gso::{Arena, Fragment, Frames, Limits, finish, split, split_linear};
+use segue::gso::{Arena, Fragment, Frames, FreeTags, Limits, finish, split, split_linear};
 use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Remote, Start, TrainCsum, Tunnels, Unit};
 use segue_testkit::fragment::reassemble;
 use segue_testkit::oracle::{self, Owed, verify, verify_owed};
@@ -38,6 +38,7 @@ pub fn gso(data: &[u8]) {
             _ => Fragment::Sender { clears_df: true },
         };
         limits.header_room = usize::from(more >> 2 & 15);
+        limits.free_tags = if more & 64 == 0 { FreeTags::None } else { FreeTags::First };
         limits.max_piece = if more & 64 == 0 { usize::MAX } else { usize::from(input.u8()) };
         limits.max_head = if more & 128 == 0 { usize::MAX } else { usize::from(input.u8()) };
     }
@@ -74,7 +75,9 @@ pub fn gso(data: &[u8]) {
     assert_eq!(frames.frames().len(), count.unwrap_or(0));
     let mut payload = Vec::new();
     for (segment, frame) in arena.segments().iter().zip(frames.frames()) {
-        let l3 = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
+        // What is no IP is measured behind its link headers.
+        let link = packet.layout.header_len();
+        let l3 = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(link, |h| h.start());
         let mut whole = arena.head(segment).to_vec();
         let range = segment.payload.start as usize..segment.payload.end as usize;
         let pieces: Vec<u8> = packet.payload.pieces(range).flatten().copied().collect();

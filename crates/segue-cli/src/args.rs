@@ -107,6 +107,9 @@ pub(crate) struct Tunnel {
     /// The process that watches over this one, and with which it ends
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) supervised: Option<i32>,
+    /// It takes the place of another one, whose ports that process hands it on standard input
+    #[arg(long, hide = true, requires = "supervised")]
+    pub(crate) heir: bool,
     /// Words and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
@@ -134,22 +137,22 @@ pub(crate) struct Gateway {
     #[arg(long)]
     pub(crate) ack_aggregation: bool,
     /// Most ACKs that one may stand for
-    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 32, requires = "ack_aggregation", value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, default_value_t = 32, requires = "ack_aggregation", value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_acks: u32,
     /// Pages to receive into, or a buffer for each frame
     #[arg(long, value_name = "SIZE", default_value = "32k", value_parser = PossibleValuesParser::new(["4k", "8k", "16k", "32k", "frame"]))]
     pub(crate) page: String,
     /// Longest wait of a packet for the next, microseconds
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub(crate) hold_us: u64,
     /// Largest train, bytes
-    #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(576..=65_535))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = crate::gateway::plan::MAX_BYTES, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) max_bytes: u32,
     /// Most packets of a train; 64 datagrams at most
-    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, default_value_t = crate::gateway::plan::MAX_PACKETS, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_packets: u32,
     /// MTU of a TAP that is made; else the other side's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_521))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(68..=65_521))]
     pub(crate) tap_mtu: Option<u32>,
     /// Fragment for the side with the smaller MTU what is longer
     #[arg(long, conflicts_with = "route")]
@@ -184,7 +187,7 @@ pub(crate) struct Stat {
     #[arg(long)]
     pub(crate) why: bool,
     /// Again every SECS seconds, 1 when not given
-    #[arg(long, value_name = "SECS", num_args = 0..=1, default_missing_value = "1", require_equals = false,
+    #[arg(long, value_name = "SECS", allow_negative_numbers = true, num_args = 0..=1, default_missing_value = "1", require_equals = false,
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) watch: Option<u32>,
     /// Exit 1 and a line for each thing that is not well; nothing when all is
@@ -224,7 +227,7 @@ pub(crate) struct Set {
     #[arg(value_name = "INSTANCE")]
     pub(crate) instance: Option<String>,
     /// Nothing lists all; KNOB reads one; KNOB VALUE or KNOB=VALUE sets it, several at once all or none
-    #[arg(value_name = "KNOB")]
+    #[arg(value_name = "KNOB", allow_negative_numbers = true)]
     pub(crate) words: Vec<String>,
     /// Say whether it could be set, and change nothing
     #[arg(long, visible_alias = "dry-run")]
@@ -253,13 +256,13 @@ pub(crate) struct Lab {
     #[arg(long, value_name = "PROTO", default_value = "tcp", value_parser = PossibleValuesParser::new(["tcp", "udp"]))]
     pub(crate) proto: String,
     /// Seconds of one measurement
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,
     /// Streams at the same time
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=128))]
     pub(crate) parallel: u32,
     /// Measurements of each row
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
     /// Leave the two hosts running and print how to enter them
     #[arg(long)]
@@ -291,13 +294,13 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "LINK")]
     pub(crate) link: Option<String>,
     /// Measurements of each row, 5 when not given; napi 2
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: Option<u32>,
     /// Seconds of one measurement, 2 when not given; napi 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: Option<u32>,
     /// Per cent of its processor that the host under test may use
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) quota: Option<u32>,
     /// Say how many rows there are, how long they take and their words
     #[arg(long)]

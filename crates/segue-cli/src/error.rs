@@ -114,6 +114,8 @@ pub(crate) struct Source {
     pub(crate) nearest: Option<String>,
     /// What else is wrong in the file.
     pub(crate) more: Vec<Error>,
+    /// How many more are not among these.
+    pub(crate) left_out: usize,
 }
 
 /// A failure that a person can act on.
@@ -203,15 +205,26 @@ impl Error {
         if let Some(why) = &self.why {
             text.push_str(&format!("{BOLD}why:{BOLD:#}{gap}{}\n", why.replace('\n', &indent)));
         }
+        let mut hints = vec![self.hint.as_str()];
         for error in self.source.iter().flat_map(|source| &source.more) {
             let one = error.text();
-            // What to try stands once, at the end.
+            // What to try stands at the end, each thing once.
             text.push_str(one.split(&format!("{BOLD}try:")).next().unwrap_or_default());
+            if !hints.contains(&error.hint.as_str()) {
+                hints.push(&error.hint);
+            }
         }
-        text.push_str(&format!("{BOLD}try:{BOLD:#}{gap}{}\n", self.hint.replace('\n', &indent)));
+        text.push_str(&format!("{BOLD}try:{BOLD:#}{gap}{}\n", hints.join("\n").replace('\n', &indent)));
         if let Some(source) = &self.source {
-            let count = 1 + source.more.len();
-            text.push_str(&format!("{count} error{}, nothing was changed\n", if count == 1 { "" } else { "s" }));
+            let count = 1 + source.more.len() + source.left_out;
+            let left_out = match source.left_out {
+                0 => String::new(),
+                more => format!(", {more} of them not shown"),
+            };
+            text.push_str(&format!(
+                "{count} error{}{left_out}, nothing was changed\n",
+                if count == 1 { "" } else { "s" }
+            ));
         }
         text
     }
@@ -237,6 +250,9 @@ impl Error {
             error["column"] = json!(source.column);
             error["nearest"] = json!(source.nearest);
             error["note"] = json!(source.note);
+            if source.left_out > 0 {
+                error["left_out"] = json!(source.left_out);
+            }
             if !source.more.is_empty() {
                 error["more"] = source.more.iter().map(|error| error.json()["error"].take()).collect();
             }
@@ -282,7 +298,7 @@ fn shown(line: &str) -> String {
         .map(|c| {
             if c == '\t' {
                 ' '
-            } else if c.is_control() {
+            } else if is_hidden(c) {
                 '?'
             } else {
                 c
@@ -296,7 +312,15 @@ pub(crate) fn printable(word: &str) -> String {
     if word.is_empty() {
         return "\"\"".to_owned();
     }
-    word.chars().map(|c| if c.is_control() || c.is_whitespace() { '?' } else { c }).collect()
+    word.chars().map(|c| if is_hidden(c) || c.is_whitespace() { '?' } else { c }).collect()
+}
+
+/// Whether a character acts instead of being seen: controls, and what turns the direction of writing or has no width
+/// (Unicode's bidirectional and default-ignorable format characters).
+pub(crate) fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
@@ -309,6 +333,14 @@ mod tests {
 
     fn words(line: &str) -> Vec<String> {
         line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn nothing_that_is_shown_acts_on_the_terminal() {
+        let word = "a\u{202e}b\u{1b}[2J\u{200b}c\u{feff}\u{e0041}d e";
+        assert_eq!(printable(word), "a?b?[2J?c??d?e");
+        assert_eq!(shown(word), "a?b?[2J?c??d e");
+        assert_eq!(printable("\u{fc}\u{4e2d}\u{5d0}"), "\u{fc}\u{4e2d}\u{5d0}");
     }
 
     #[test]
@@ -368,6 +400,7 @@ try:  sudo segue tunnel ...
             note: note.into(),
             nearest: None,
             more: Vec::new(),
+            left_out: 0,
         };
         let mut error = Error::new(Kind::Config, "unknown key `remot`", "segue help run");
         let mut first = source(7, 1, 5, "remot = 1", "did you mean `remote`?");
@@ -385,6 +418,7 @@ error: segue.toml:12:7: `x` is no value
  12 | mtu = \"x\"
     |       ^^^
 try:  segue help run
+      something else
 2 errors, nothing was changed
 ";
         assert_eq!(plain(&error), expected);

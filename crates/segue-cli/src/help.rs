@@ -44,7 +44,8 @@ trains of datagrams, and every packet costs a system call.
 Remote, GRE key, network identifier and mode tell them apart.
 
 Signals: SIGINT and SIGTERM end the tunnel (the second SIGINT at once), SIGUSR1
-writes the counters to stderr. Exit status: 0 done, 1 failed, 2 used wrongly.
+writes the counters to stderr, SIGHUP does nothing: a terminal that closes does
+not end it. Exit status: 0 done, 1 failed, 2 used wrongly.
 
 Files: the control socket is NAME.sock in /run/segue for root, else in
 $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
@@ -140,8 +141,9 @@ several are given, all are set or none. A port's name stands for IFNAME:
                                        profile must be lro. Most: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
   net.route.groups                     0 looks each packet's route up by itself
-  net.napi.dev.IFNAME.weight, .budget, .busy_poll_us, .defer_wakeups,
-  .flush_timeout_us                    the poll loop: docs/run.md
+  net.napi.dev.IFNAME.weight           most packets of one poll of IFNAME
+  net.napi.budget, .busy_poll_us, .defer_wakeups, .flush_timeout_us
+                                       the poll loop: docs/run.md
   net.gso.stats, and as well for gro, ack, remcsum, napi   read only
 
 A tunnel joins under the name of its interface and sends under the name udp.
@@ -172,7 +174,8 @@ The file is TOML:
   hold-us = 50
 
 Each has a process of its own. With SIGHUP the file is read again: what is the
-same goes on untouched, knobs are turned, the rest is stopped or started. A file
+same goes on untouched, knobs are turned, the rest is stopped or started; of
+tunnels on one port those that are the same lose no packet either. A file
 that is wrong, or of which something does not start, leaves what runs as it is.
 An instance that ends by itself is started again. All of it: docs/run.md.
 

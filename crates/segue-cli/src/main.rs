@@ -17,6 +17,7 @@ mod lab;
 mod lan78xx;
 mod nat;
 mod out;
+mod pass;
 mod pcap;
 mod profile;
 mod progress;

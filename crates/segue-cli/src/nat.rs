@@ -64,11 +64,11 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     fn new(mapping: &nat::Mapping, now: u64) -> Mapping {
-        let state = match (mapping.is_static, mapping.protocol, mapping.tcp) {
+        let state = match (mapping.is_static, mapping.protocol, mapping.connections.state()) {
             (true, ..) => Some("static"),
-            (_, Protocol::Tcp, Tcp::Opening { .. }) => Some("opening"),
+            (_, Protocol::Tcp, Tcp::Opening) => Some("opening"),
             (_, Protocol::Tcp, Tcp::Open) => Some("open"),
-            (_, Protocol::Tcp, Tcp::Closing(_)) => Some("closing"),
+            (_, Protocol::Tcp, Tcp::Closing) => Some("closing"),
             _ => None,
         };
         Mapping {

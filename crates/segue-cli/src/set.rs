@@ -91,11 +91,6 @@ fn wishes(words: &[String]) -> Result<Vec<Wish>, Error> {
 fn check(known: &[Knob], wishes: &[Wish], words: &[String]) -> Result<(), Error> {
     let mut shadow = known.to_vec();
     for (at, (name, text)) in wishes {
-        if STATS.iter().any(|stats| stats.0 == name) {
-            let place = Place { words: words.to_vec(), at: *at, note: "it can only be read".into(), nearest: None };
-            let hint = format!("segue set {} {name}", printable(&words[0]));
-            return Err(Error::new(Kind::Conflict, format!("{name} cannot be set"), hint).at(place));
-        }
         knobs::set(&mut shadow, name, text).map_err(|wrong| {
             let is_pair = !words[*at].contains('=');
             let at = if wrong.is_name || !is_pair { *at } else { at + 1 };

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::args::Stat;
 use crate::control::client;
 use crate::control::model::{Document, Flow, Instance, OUTER_CSUM, Port, SCHEMA, Side};
-use crate::error::{Error, Kind, printable};
+use crate::error::{Error, Kind, is_hidden, printable};
 use crate::out::Out;
 use crate::sys;
 use crate::units;
@@ -187,7 +187,7 @@ fn healthy(instance: &Instance) -> String {
 
 /// Text of an instance as it may be shown on one line.
 fn printable_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
 }
 
 /// The table without anything special.

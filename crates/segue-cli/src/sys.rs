@@ -324,6 +324,8 @@ pub(crate) enum Want {
     Read,
     /// Room to write.
     Write,
+    /// The other end's end.
+    Hangup,
 }
 
 /// Waits until one of `fds` is ready or `timeout` has passed; for each says whether it is ready.
@@ -335,6 +337,8 @@ pub(crate) fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Res
             events: match want {
                 Want::Read => libc::POLLIN,
                 Want::Write => libc::POLLOUT,
+                // It is reported unasked.
+                Want::Hangup => 0,
             },
             revents: 0,
         })
@@ -357,6 +361,39 @@ pub(crate) fn monotonic_usec() -> u64 {
     // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
+/// Connects to the local socket with this abstract name, without waiting: [`io::ErrorKind::WouldBlock`] where its queue is full.
+pub(crate) fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
+    with_abstract(name, libc::connect)
+}
+
+/// A local socket that has this abstract name and does not listen.
+#[cfg(test)]
+pub(crate) fn bound_abstract(name: &[u8]) -> io::Result<UnixStream> {
+    with_abstract(name, libc::bind)
+}
+
+/// A new local socket after one call with this abstract name.
+fn with_abstract(
+    name: &[u8],
+    call: unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int,
+) -> io::Result<UnixStream> {
+    // SAFETY: sockaddr_un is plain old data, for which all zeros is a value.
+    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The first byte stays zero, which makes the name an abstract one (unix(7)).
+    let places = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
+    places.iter_mut().zip(name).for_each(|(to, from)| *to = *from as libc::c_char);
+    let len = (mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
+    // SAFETY: no pointers.
+    let fd =
+        check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the call above made the descriptor and nobody else has it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the address outlives the call and has the length that is said.
+    check(unsafe { call(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(fd.into())
 }
 
 /// The user at the other end of a local socket (SO_PEERCRED), as it was when it connected.

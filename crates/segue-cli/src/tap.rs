@@ -37,14 +37,24 @@ impl Tap {
             Some((name, netns)) => (name, Some(netns)),
             None => (rest, None),
         };
-        let is_name = |name: &str| !name.is_empty() && !name.contains(['/', '\0']) && name != "." && name != "..";
-        if !is_name(name) || name.len() > 15 || name.contains(char::is_whitespace) {
+        if !is_interface(name) {
             return wrong("an interface's name has 1 to 15 bytes, no slash and no space");
         }
         if netns.is_some_and(|netns| !is_name(netns)) {
             return wrong("a namespace has the name that `ip netns` shows");
         }
         Ok(Tap { name: name.to_owned(), netns: netns.map(str::to_owned), mtu, offloads: TunOffloads::None, mac: None })
+    }
+
+    /// The interface of an adapter.
+    pub(crate) fn interface(name: &str, mtu: u32) -> Result<Tap, Error> {
+        if !is_interface(name) {
+            let text = format!("`{}` is no name of an interface", printable(name));
+            return Err(
+                Error::new(Kind::BadValue, text, "--dev lan0").why("it has 1 to 15 bytes, no slash and no space")
+            );
+        }
+        Ok(Tap { name: name.to_owned(), netns: None, mtu, offloads: TunOffloads::All, mac: None })
     }
 
     /// Makes it and brings it up.
@@ -69,6 +79,36 @@ impl Tap {
 
     /// Makes it in the namespace that this thread is in, where `ip` would be the command to do so, and brings it up.
     pub(crate) fn make(&self, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
+        self.made(ip, netlink, out).map_err(|error| self.explain(error))
+    }
+
+    /// What is to be done is said for tunnels elsewhere.
+    fn explain(&self, mut error: Error) -> Error {
+        let dev = &self.name;
+        let user = error.kind == Kind::NoPermission && error.hint.starts_with("sudo segue tunnel");
+        if user && error.hint.contains("ip tuntap") {
+            let header = if self.offloads == TunOffloads::None { "" } else { " vnet_hdr" };
+            let mac = match self.mac {
+                Some(_) => format!("\nand the option --mac $(cat /sys/class/net/{dev}/address)"),
+                None => String::new(),
+            };
+            error.hint = format!(
+                "sudo, or once, as it is to be, by root:\n\
+                 sudo ip tuntap add dev {dev} mode tap{header} user $USER\n\
+                 sudo ip link set dev {dev} mtu {} up{mac}",
+                self.mtu
+            );
+        } else if user {
+            error.hint = error.hint.replace("sudo segue tunnel ...", "sudo segue ...         ");
+        } else if error.kind == Kind::InUse {
+            error.hint = error
+                .hint
+                .replace("segue tunnel dev NAME ...", if self.mac.is_some() { "--dev NAME" } else { "tap:NAME" });
+        }
+        error
+    }
+
+    fn made(&self, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
         let dev = &self.name;
         let state = |error: &io::Error| why::change(dev, "read the state", error);
         if netlink.link_named(dev).map_err(|error| state(&error))?.is_some_and(|link| !link.tun) {
@@ -88,16 +128,31 @@ impl Tap {
             .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
             .map_err(|error| state(&error))?;
         let mut changes = Changes { netlink, out, index: link.index, name: dev, ip };
-        changes.mtu(self.mtu).map_err(|error| why::change(dev, &format!("set the MTU {}", self.mtu), &error))?;
+        // One that was made for this user is as it is to be, and nothing of it can be changed without root.
+        if link.mtu != self.mtu {
+            changes.mtu(self.mtu).map_err(|error| why::change(dev, &format!("set the MTU {}", self.mtu), &error))?;
+        }
         if let Some(mac) = self.mac {
-            changes.mac(mac).map_err(|error| why::change(dev, "set the address", &error))?;
+            if link.mac != Some(mac) {
+                changes.mac(mac).map_err(|error| why::change(dev, "set the address", &error))?;
+            }
             // Before it is up, so that nothing is sent without a link.
             sys::tun_set_carrier(segue_port::Port::fd(&port), false)
                 .map_err(|error| why::change(dev, "set the carrier", &error))?;
         }
-        changes.up().map_err(|error| why::change(dev, "change the state", &error))?;
+        if !link.up {
+            changes.up().map_err(|error| why::change(dev, "change the state", &error))?;
+        }
         Ok(port)
     }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['/', '\0']) && name != "." && name != ".."
+}
+
+fn is_interface(name: &str) -> bool {
+    is_name(name) && name.len() <= 15 && !name.contains(char::is_whitespace)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What clap found wrong, in the form of every other error.
 
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 
 use crate::args::Cli;
 use crate::error::{Error, Kind, Place, printable};
@@ -36,7 +36,13 @@ pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
             let value = text(found, ContextKind::InvalidValue).unwrap_or_default();
             let option = option.split(' ').next().unwrap_or_default().to_owned();
             if value.is_empty() {
-                return point(Kind::Usage, format!("`{option}` needs a value"), &option, allowed(found), None);
+                return point(
+                    Kind::Usage,
+                    format!("`{option}` needs a value"),
+                    &option,
+                    allowed(found, &option, &path),
+                    None,
+                );
             }
             if option == "--watch" && !value.starts_with(|first: char| first.is_ascii_digit()) {
                 let name = printable(&value);
@@ -45,8 +51,26 @@ pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
                     .hint(format!("segue stat {name} --watch                    the name in front"));
             }
             let near = text(found, ContextKind::SuggestedValue);
-            let note = near.as_ref().map_or_else(|| allowed(found), |near| format!("did you mean `{near}`?"));
+            let note =
+                near.as_ref().map_or_else(|| allowed(found, &option, &path), |near| format!("did you mean `{near}`?"));
             point(Kind::BadValue, format!("`{}` is not a value of `{option}`", printable(&value)), &value, note, near)
+        }
+        (ErrorKind::ArgumentConflict, Some(option)) => {
+            let other = text(found, ContextKind::PriorArg).unwrap_or_default();
+            let [option, other] = [&option, &other].map(|text| text.split(' ').next().unwrap_or_default().to_owned());
+            if other.is_empty() || other == option {
+                return point(Kind::Conflict, format!("`{option}` is there twice"), &option, String::new(), None);
+            }
+            point(Kind::Conflict, format!("`{option}` does not go with `{other}`"), &option, String::new(), None)
+        }
+        (ErrorKind::MissingRequiredArgument, Some(needed)) => {
+            // clap does not say by what it is needed, where that is an option.
+            let needed = needed.split(' ').next().unwrap_or_default();
+            let message = match needed.starts_with('-') {
+                true => format!("`{needed}` is missing, which another option needs"),
+                false => format!("{} is missing", needed.trim_matches(['<', '>'])),
+            };
+            Error::new(Kind::Missing, message, help)
         }
         _ => {
             let rendered = found.to_string();
@@ -89,7 +113,8 @@ fn nearest_option(word: &str, path: &[String]) -> Option<String> {
     nearest(word, names.iter().map(String::as_str)).map(str::to_owned)
 }
 
-fn allowed(found: &clap::Error) -> String {
+/// What `option` of the command at `path` takes, which it did not get.
+fn allowed(found: &clap::Error, option: &str, path: &[String]) -> String {
     match found.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(values)) if !values.is_empty() => format!("expected {}", values.join(", ")),
         // clap says the range only in its text, behind the second colon: "0 is not in 1..=86400". Our own parsers say there
@@ -97,14 +122,30 @@ fn allowed(found: &clap::Error) -> String {
         _ => {
             let text = found.to_string();
             let line = text.lines().next().unwrap_or_default();
-            let range = line.rsplit_once(" is not in ").and_then(|(_, range)| range.split_once("..="));
-            match (range, line.rsplit_once(": expected ")) {
-                (Some((min, max)), _) => format!("expected {min} to {max}"),
-                (None, Some((_, what))) => format!("expected {what}"),
-                (None, None) => "expected a number".to_owned(),
+            match line.rsplit_once(": expected ") {
+                Some((_, what)) => format!("expected {what}"),
+                None => range(line).or_else(|| named(option, path)).unwrap_or_else(|| "expected a number".to_owned()),
             }
         }
     }
+}
+
+fn range(line: &str) -> Option<String> {
+    let (min, max) = line.rsplit_once(" is not in ")?.1.split_once("..=")?;
+    Some(format!("expected {min} to {max}"))
+}
+
+/// What an option takes: its range, which it says of a number that is out of any, or what its value is called.
+fn named(option: &str, path: &[String]) -> Option<String> {
+    const FAR_OUT: &str = "999999999999999999";
+    let words = [&["segue"], &path.iter().map(String::as_str).collect::<Vec<_>>()[..], &[option, FAR_OUT]].concat();
+    let found = Cli::try_parse_from(words).err();
+    let said = found.and_then(|found| range(found.to_string().lines().next().unwrap_or_default()));
+    said.or_else(|| {
+        let command = at(path);
+        let arg = command.get_arguments().find(|arg| arg.get_long() == option.strip_prefix("--"))?;
+        Some(format!("expected {}", arg.get_value_names()?.first()?))
+    })
 }
 
 fn text(found: &clap::Error, kind: ContextKind) -> Option<String> {

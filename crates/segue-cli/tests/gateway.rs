@@ -61,12 +61,36 @@ impl Bump {
 
     /// The counters of one port.
     fn port(&self, name: &str) -> Value {
+        self.ports()[name].clone()
+    }
+
+    /// The counters of all ports at one moment.
+    fn ports(&self) -> Value {
         let text = self.gateway.run(SEGUE, &["stat", "-j"]).unwrap();
         let document: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(document["instances"][0]["kind"], "gateway", "{text}");
-        let port = document["instances"][0]["ports"][name].clone();
-        assert!(port.is_object(), "{text}");
-        port
+        let ports = document["instances"][0]["ports"].clone();
+        assert!(ports[DEVICE].is_object() && ports[TAP].is_object(), "{text}");
+        ports
+    }
+
+    /// Waits until every segment that came in by one port left by the other one or was swallowed: hosts say a word to
+    /// their neighbours at any time, and what is held may be joined by more.
+    fn assert_all_cross(&self) {
+        let since = Instant::now();
+        loop {
+            let ports = self.ports();
+            let count = |value: &Value| value.as_u64().unwrap();
+            let crossed = [(DEVICE, TAP), (TAP, DEVICE)].into_iter().all(|(here, there)| {
+                let left = count(&ports[there]["transmit"]["segments"]) + count(&ports[here]["swallowed"]);
+                count(&ports[here]["receive"]["segments"]) == left
+            });
+            if crossed {
+                return;
+            }
+            assert!(since.elapsed() < PATIENCE, "{ports}");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn assert_no_drops(&self) {
@@ -159,9 +183,7 @@ fn what_hosts_say_to_each_other_crosses_both_ways() {
         for (port, way) in [(&inside, "transmit"), (&inside, "receive"), (&outside, "transmit")] {
             assert!(port[way]["trains"].as_u64() > Some(50), "{form}: few trains: {port}");
         }
-        for (here, there) in [(&outside, &inside), (&inside, &outside)] {
-            assert_eq!(here["receive"]["segments"], there["transmit"]["segments"], "nothing is lost on the way");
-        }
+        bump.assert_all_cross();
         assert_eq!(bump.stop(), Some(0));
     }
 }
@@ -197,6 +219,62 @@ fn a_senders_long_datagrams_are_fragmented_in_front_of_the_other_port_and_the_ke
         // Without the option they are refused, and counted.
         assert_eq!(dropped(DEVICE) > 0, link.is_empty(), "{}", bump.port(DEVICE));
         assert_eq!(bump.stop(), Some(0));
+    }
+}
+
+#[test]
+fn bursts_of_packets_that_are_too_long_are_fragmented_or_counted_one_by_one() {
+    const COUNT: usize = 300;
+    for options in [&["--fragment"][..], &[]] {
+        // The wait sees to it that all of a burst is joined.
+        let options = [&["--tap-mtu", "1400", "--hold-us", "20000"], options].concat();
+        let Some(bump) = Bump::new(LinkForm::Nic, &options) else { return };
+        address(&bump.receiver, TAP, End::B);
+        let fragments = options.contains(&"--fragment");
+        for (sent, family) in (1..).zip(Family::ALL) {
+            let from = bump.sender.enter(|| UdpSocket::bind((End::A.address(0, *family), 0))).unwrap().unwrap();
+            let to = bump.receiver.enter(|| UdpSocket::bind((End::B.address(0, *family), 0))).unwrap().unwrap();
+            to.set_read_timeout(Some(if fragments { PATIENCE } else { Duration::from_millis(300) })).unwrap();
+            let peer = to.local_addr().unwrap();
+            // Neighbours find each other first.
+            from.send_to(b"x", peer).unwrap();
+            assert_eq!(to.recv_from(&mut [0; 9]).unwrap().0, 1);
+            let data = bytes(if *family == Family::V4 { 1472 } else { 1452 }, 7);
+            let mut got = vec![0; 2000];
+            for burst in 0..COUNT / 30 {
+                (0..30).for_each(|_| assert_eq!(from.send_to(&data, peer).unwrap(), data.len()));
+                for _ in 0..if fragments { 30 } else { usize::from(burst == 0) } {
+                    match to.recv_from(&mut got) {
+                        Ok((len, _)) => assert!(fragments && got[..len] == data[..], "{family}: {len} bytes"),
+                        Err(error) => assert!(!fragments, "{family}: {error}"),
+                    }
+                }
+            }
+            let dropped = || bump.port(TAP)["drops"]["gso_too_big"].as_u64().unwrap();
+            let expected = if fragments { 0 } else { (sent * COUNT) as u64 };
+            let since = Instant::now();
+            while dropped() < expected && since.elapsed() < PATIENCE {
+                thread::sleep(Duration::from_millis(50));
+            }
+            assert_eq!(dropped(), expected, "{}", bump.port(TAP));
+        }
+        assert!(bump.port(TAP)["gso"]["trains_cut"].as_u64() > Some(10), "{}", bump.port(TAP));
+        assert_eq!(bump.stop(), Some(0));
+    }
+}
+
+#[test]
+fn a_larger_mtu_is_followed_while_packets_move() {
+    let Some(bump) = Bump::new(LinkForm::Nic, &["--tap-mtu", "1400"]) else { return };
+    address(&bump.receiver, TAP, End::B);
+    let to = End::B.address(0, Family::V4).to_string();
+    let long = || bump.sender.run("ping", &["-c", "1", "-W", "1", "-M", "do", "-s", "1472", &to]);
+    bump.sender.run("ping", &["-c", "1", "-W", "5", &to]).unwrap();
+    assert!(long().is_err());
+    bump.receiver.run("ip", &["link", "set", "dev", TAP, "mtu", "1500"]).unwrap();
+    let since = Instant::now();
+    while let Err(error) = long() {
+        assert!(since.elapsed() < PATIENCE, "{error}");
     }
 }
 
@@ -247,13 +325,11 @@ fn pure_acks_collapse_in_both_directions_and_are_counted() {
         stream(&bump.receiver, (&bump.sender, End::A), *family, &bytes(3_000_000, 2));
     }
     bump.assert_no_drops();
-    let (outside, inside) = (bump.port(DEVICE), bump.port(TAP));
-    for (here, there) in [(&outside, &inside), (&inside, &outside)] {
-        let swallowed = here["swallowed"].as_u64().unwrap();
-        assert!(swallowed > 50, "{here}");
-        let sent = there["transmit"]["segments"].as_u64().unwrap();
-        assert_eq!(here["receive"]["segments"].as_u64().unwrap(), sent + swallowed, "all are accounted for");
+    for name in [DEVICE, TAP] {
+        let port = bump.port(name);
+        assert!(port["swallowed"].as_u64() > Some(50), "{port}");
     }
+    bump.assert_all_cross();
     let text = bump.gateway.run(SEGUE, &["stat", "--why"]).unwrap();
     assert!(text.contains("pure ACKs that gave way to newer ones: "), "{text}");
     assert_eq!(bump.stop(), Some(0));
@@ -661,6 +737,132 @@ ls -A $SEGUE_RUNTIME_DIR; ip -br link show dev t0 2>&1"
         let text = ran.stderr.split("---\n").nth(index).unwrap_or_default();
         assert!(text.contains("error: ") && text.contains("\ntry:"), "{index}: {text}");
         assert!(index == 7 || text.contains(error) && text.contains(hint), "{index}: {text}");
+    }
+}
+
+/// Two pairs of interfaces, one end of each for the gateway.
+const PAIRS: &str = "for n in a b; do ip link add ${n}0 type veth peer name ${n}1
+for dev in ${n}0 ${n}1; do ip link set dev $dev addrgenmode none up; done; done
+";
+
+#[test]
+fn an_interface_that_was_set_down_and_then_deleted_ends_the_gateway() {
+    for gone in ["ip link set dev a0 down; sleep 0.5; ip link del a0", "ip link del a1"] {
+        let script = format!(
+            "{BARE}{PAIRS}{}$SEGUE stat --health; echo \"healthy $?\"; ip link set dev b0 down; sleep 0.5
+$SEGUE stat -j; $SEGUE stat --health; echo \"healthy $?\"; ip link set dev b0 up; sleep 0.5
+$SEGUE stat --health; echo \"healthy $?\"
+{gone}; wait $pid; echo \"status $?\"",
+            up("a0 b0")
+        );
+        let Some(ran) = in_namespace(&script) else { return };
+        for part in ["healthy 0\n", "b0 is down", "healthy 1\n", "status 1\n"] {
+            assert!(ran.stdout.contains(part), "{part}: {ran:?}");
+        }
+        assert_eq!(ran.stdout.matches("healthy 0\n").count(), 2, "{ran:?}");
+        assert!(ran.stderr.contains("a0-b0 can no longer move packets: No such device"), "{ran:?}");
+    }
+}
+
+#[test]
+fn what_a_second_gateway_or_the_name_of_a_tap_takes_is_refused_by_the_check_as_by_the_run() {
+    let script = format!(
+        "{BARE}{PAIRS}ip netns add red; ip -n red link add t0 type veth; ip link add t1 type veth; ip tuntap add dev t2 mode tun
+{}try() {{ echo \"== $*\" >&2; $SEGUE gateway \"$@\"; echo \"status $?\"; }}
+for check in --check ''; do try b0 a0 --name gw1 $check; try a0 tap:t9 --name gw0 $check; try a0 tap:t0@red --name gw1 $check
+try a0 tap:t1 --name gw1 $check; try a0 tap:t2 --name gw1 $check; try t2 a0 --name gw1 $check; done
+try a0 b1 --name gw1 --check; kill -TERM $pid; wait $pid; try b0 a0 --name gw0 --check",
+        up("a0 b0 --name gw0")
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    let statuses: Vec<&str> = ran.stdout.lines().filter_map(|line| line.strip_prefix("status ")).collect();
+    let round = ["1", "1", "1", "1", "1", "2"];
+    assert_eq!(statuses, [&round[..], &round, &["0", "0"]].concat(), "{ran:?}");
+    let texts: Vec<&str> = ran.stderr.split("== ").skip(1).collect();
+    for (index, error) in [
+        "a gateway stands between b0 and a0 already",
+        "gw0 is already running",
+        "cannot create t0",
+        "cannot create t1",
+        "cannot create t2",
+        "t2 carries no Ethernet frames",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for text in [texts[index], texts[index + 6]] {
+            assert!(text.contains(error), "{index}: {text}");
+            assert!(!text.contains("cannot create") || text.contains("another name: tap:NAME"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_tap_that_is_held_is_neither_made_again_nor_an_end_of_the_same_pair() {
+    let script = format!(
+        "{BARE}{PAIRS}ip tuntap add dev q1 mode tap
+{}try() {{ echo \"== $*\" >&2; timeout 9 $SEGUE gateway \"$@\"; echo \"status $?\"; }}
+for check in --check ''; do try b0 tap:q0 --name gw1 $check; try a0 q0 --name gw1 $check; try q0 a0 --name gw1 $check; done
+try b0 tap:q1 --check; kill -TERM $pid; wait $pid; try a0 tap:q0 --check",
+        up("a0 tap:q0 --name gw0")
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    let statuses: Vec<&str> = ran.stdout.lines().filter_map(|line| line.strip_prefix("status ")).collect();
+    assert_eq!(statuses, [&["1"; 6][..], &["0"; 2]].concat(), "{ran:?}");
+    let texts: Vec<&str> = ran.stderr.split("== ").skip(1).collect();
+    for (at, text) in texts[..6].iter().enumerate() {
+        let error = if at % 3 == 0 { "another program holds q0" } else { "a gateway stands between" };
+        assert!(text.contains(error), "{at}: {text}");
+    }
+}
+
+/// It has no packet socket, and no right but that to its TAPs.
+#[test]
+fn a_gateway_of_another_user_between_its_taps_has_them_for_itself() {
+    let script = format!(
+        "{BARE}mount -t sysfs sysfs /sys
+for t in q0 q1; do ip tuntap add dev $t mode tap vnet_hdr user 65534; ip link set dev $t up; done
+mkdir -m 755 /run/other; chown 65534 /run/other; install -m 755 $SEGUE /run/segue
+setpriv --reuid 65534 --regid 65534 --clear-groups env SEGUE_RUNTIME_DIR=/run/other \\
+/run/segue gateway tap:q0 tap:q1 --name other & pid=$!
+for n in $(seq 100); do SEGUE_RUNTIME_DIR=/run/other $SEGUE stat -j | grep -q other && break; sleep 0.05; done
+$SEGUE gateway q1 q0 --check; echo \"status $?\"; kill -TERM $pid; wait $pid
+$SEGUE gateway q1 q0 --check >&2; echo \"status $?\""
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    assert!(ran.stdout.ends_with("status 1\nstatus 0\n"), "{ran:?}");
+    assert!(ran.stderr.contains("a gateway stands between q1 and q0 already"), "{ran:?}");
+}
+
+#[test]
+fn a_router_says_that_the_kernel_forwards_too() {
+    let script = format!(
+        "{BARE}{PAIRS}ip addr add 198.18.1.1/24 dev a0; ip addr add 198.18.2.1/24 dev b0
+{}$SEGUE stat --health; echo \"healthy $?\"; sysctl -qw net.ipv6.conf.all.forwarding=1; sleep 1.5
+$SEGUE stat --health -j; echo \"healthy $?\"; sysctl -qw net.ipv6.conf.all.forwarding=0; sleep 1.5
+$SEGUE stat --health; echo \"healthy $?\"; kill -TERM $pid; wait $pid; echo \"status $?\"",
+        up("a0 b0 --route --name gw0")
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    let ends: Vec<&str> = ran.stdout.lines().filter(|line| line.starts_with("healthy ")).collect();
+    assert_eq!(ends, ["healthy 0", "healthy 1", "healthy 0"], "{ran:?}");
+    assert!(ran.stdout.contains("the kernel forwards too") && ran.stdout.ends_with("status 0\n"), "{ran:?}");
+    let warning = "sysctl -w net.ipv6.conf.a0.forwarding=0 net.ipv6.conf.b0.forwarding=0\n";
+    assert_eq!(ran.stderr.matches(warning).count(), 1, "once: {ran:?}");
+}
+
+#[test]
+fn options_that_say_how_packets_are_joined_do_not_go_with_no_lro() {
+    let script = format!(
+        "{BARE}{PAIRS}try() {{ $SEGUE gateway a0 b0 --check --no-lro \"$@\" >/dev/null; echo \"status $?\"; }}
+try --profile linux; try --max-packets 5; try --max-bytes 9000; try --hold-us 5; try --ack-aggregation --max-packets 5
+try; try --ack-aggregation --hold-us 1000000; try --ack-aggregation --profile lro --max-acks 4"
+    );
+    let Some(ran) = in_namespace(&script) else { return };
+    let statuses: Vec<&str> = ran.stdout.lines().filter_map(|line| line.strip_prefix("status ")).collect();
+    assert_eq!(statuses, [&["2"; 5][..], &["0"; 3]].concat(), "{ran:?}");
+    for option in ["--profile", "--max-packets", "--max-bytes", "--hold-us"] {
+        assert!(ran.stderr.contains(&format!("`{option}` does not go with `--no-lro`")), "{option}: {ran:?}");
     }
 }
 

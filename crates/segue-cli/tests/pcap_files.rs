@@ -6,7 +6,7 @@ mod shapes;
 
 use std::fs;
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -86,6 +86,45 @@ fn the_same_file_twice_is_refused_and_in_place_replaces_it_whole() {
     assert_eq!((code, stdout.as_str()), (Some(0), "-rw-r-----\n"));
     assert!(fs::read(place.path().join("in.pcap")).unwrap().len() < before.len());
     assert_eq!(names(&place), ["in.pcap", "link.pcap", "was.pcap"]);
+}
+
+#[test]
+fn only_a_file_is_replaced_in_place_and_nothing_else_is_waited_for() {
+    let place = place();
+    for (input, what) in [("pipe", "a named pipe"), ("link", "a named pipe"), ("/dev/zero", "no regular file")] {
+        for action in ["merge", "split", "split --undo", "decap"] {
+            // Nobody writes to the pipe.
+            let script = format!(
+                "[ -p pipe ] || {{ mkfifo pipe; ln -s pipe link; }}; timeout 20 \"$SEGUE\" pcap {action} -i {input}"
+            );
+            let (code, stdout, stderr) = text(&shell(&place, &script));
+            assert_eq!((code, stdout.as_str()), (Some(2), ""), "{script}: {stderr}");
+            let first = format!("error: {input} is {what} and cannot be replaced in place\nwhy:  ");
+            assert!(stderr.starts_with(&first), "{stderr}");
+            let command = action.split(' ').next().unwrap();
+            assert!(stderr.ends_with(&format!("\ntry:  segue pcap {command} {input} OUT\n")), "{stderr}");
+        }
+    }
+    let (code, _, stderr) = text(&shell(&place, "pcap merge -i - < in.pcap"));
+    assert!(code == Some(2) && stderr.starts_with("error: stdin cannot be replaced in place\n"), "{stderr}");
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_owner_and_group() {
+    let place = place();
+    let owner = |name: &str| {
+        let data = fs::metadata(place.path().join(name)).unwrap();
+        (data.uid(), data.gid(), data.mode() & 0o7777)
+    };
+    if std::os::unix::fs::chown(place.path().join("in.pcap"), Some(1000), Some(1001)).is_err() {
+        println!("skipped: only root gives files away");
+        return;
+    }
+    let script =
+        "chmod 640 in.pcap; cp -p in.pcap old.pcap; pcap merge -q -i in.pcap && pcap split -q -f in.pcap old.pcap";
+    let (code, _, stderr) = text(&shell(&place, script));
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    assert_eq!((owner("in.pcap"), owner("old.pcap")), ((1000, 1001, 0o640), (1000, 1001, 0o640)));
 }
 
 #[test]
@@ -189,8 +228,9 @@ fn options_that_cannot_be_are_refused_before_anything_is_read() {
         ("merge", 2, "no capture file"),
         ("merge in.pcap o.pcap --profile other", 2, "expected strict, linux, linux:VERSION (as linux:6.12) or lro"),
         ("merge in.pcap o.pcap --profile linux:x", 2, "expected strict, linux, linux:VERSION (as linux:6.12) or lro"),
-        ("merge in.pcap o.pcap --hold-us 0", 2, "expected 1 to"),
-        ("split in.pcap o.pcap --undo --mtu 1500", 2, "cannot be used with"),
+        ("merge in.pcap o.pcap --hold-us 0", 2, "expected 1 to 60000000: a capture does not say what was read at once"),
+        ("merge in.pcap o.pcap --hold-us 60000001", 2, "expected 1 to 60000000\n"),
+        ("split in.pcap o.pcap --undo --mtu 1500", 2, "does not go with"),
         ("split in.pcap o.pcap --mtu 40", 2, "expected 68 to"),
         ("split in.pcap o.pcap --fix-checksums none", 2, "`none` is not a value"),
         ("split -i in.pcap o.pcap", 2, "-i replaces the input"),
@@ -236,6 +276,40 @@ fn an_interrupt_leaves_nothing_half_written() {
         assert_eq!(stdout, "1\n130\nin.pcap\n", "{stderr}");
         assert!(start.elapsed() < Duration::from_secs(15));
     }
+}
+
+#[test]
+fn a_named_pipe_without_another_end_is_waited_for_until_a_signal() {
+    let place = place();
+    for signal in ["INT", "TERM", "HUP"] {
+        for args in [
+            "merge in.pcap fifo",
+            "split in.pcap fifo -F pcap",
+            "decap in.pcap fifo",
+            "merge fifo out.pcapng",
+            "verify fifo",
+        ] {
+            // Its signals are blocked when it listens to them; what does not end is killed.
+            let script = format!(
+                "set -m; mkfifo fifo; \"$SEGUE\" pcap {args} & work=$!; (sleep 8; kill -KILL $work) & guard=$!
+                 until grep -q '^SigBlk:.*[1-9a-f]' /proc/$work/status; do kill -0 $work || break; sleep 0.02; done; sleep 0.1
+                 kill -{signal} $work; wait $work; echo $?; kill -- -$guard; rm fifo; ls -A"
+            );
+            let (_, stdout, stderr) = text(&shell(&place, &script));
+            assert_eq!(stdout, "130\nin.pcap\n", "{args} {signal}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn a_named_pipe_may_get_its_other_end_later() {
+    let place = place();
+    let (code, stdout, stderr) = text(&shell(
+        &place,
+        "mkfifo a b; pcap merge a b -F pcapng -q & sleep 0.3; cat b > merged.pcapng & reader=$!; sleep 0.3; cat in.pcap > a
+         wait $reader; wait %1; pcap split --undo merged.pcapng out.pcap -q && cmp in.pcap out.pcap && ls -A",
+    ));
+    assert_eq!((code, stdout.as_str()), (Some(0), "a\nb\nin.pcap\nmerged.pcapng\nout.pcap\n"), "{stderr}");
 }
 
 #[test]
@@ -347,7 +421,7 @@ fn peak(place: &Place, args: &[&str]) -> u64 {
 #[test]
 fn memory_does_not_grow_with_the_file() {
     // 2 GiB takes a minute and a disk: `make soak`.
-    let is_soak = std::env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1");
+    let is_soak = segue_testkit::is_set("SEGUE_SOAK");
     let (size, limit) = if is_soak { (2 << 30, 200_000_000) } else { (64 << 20, 100_000_000) };
     let place = Place::new();
     large(&place.path().join("big.pcap"), size);

@@ -50,7 +50,7 @@ fn damage(rng: &mut Rng, frame: &mut Vec<u8>) {
 
 #[test]
 fn damaged_frames_go_through_merge_and_split_and_come_back_as_they_were() {
-    let soak = std::env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1");
+    let soak = segue_testkit::is_set("SEGUE_SOAK");
     let (seed, count) = if soak {
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
         println!("seed {seed}");

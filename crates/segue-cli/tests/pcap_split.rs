@@ -456,3 +456,366 @@ fn verify_finds_each_kind_by_layer() {
     assert_eq!(summary["layers"]["tcp"]["remote"], 2);
     assert_eq!(summary["layers"]["outer_udp"], serde_json::json!({ "good": 1, "bad": 1 }));
 }
+
+/// A UDP datagram with a right checksum.
+fn datagram(ip: Ip, port: u16, data: Vec<u8>) -> Vec<u8> {
+    let l4 = L4::Udp(Udp { src_port: 40_000, dst_port: port, checksum: true });
+    build::Packet { ip, l4, data }.bytes()
+}
+
+/// Frames that bridges carry and that hold no IP packet, or one that is damaged.
+fn frames_without_ip() -> Vec<Vec<u8>> {
+    let mut rng = Rng::new(8);
+    let mut frame =
+        |kind: &[u8], len: usize| [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2], kind, &rng.bytes(len)[..]].concat();
+    let mut long = frame(&[0x08, 0x00], 0);
+    let inner = Sender::udp(v4(), 1).send(30, 0).bytes();
+    long.extend(&inner);
+    long[16..18].copy_from_slice(&900_u16.to_be_bytes());
+    vec![
+        frame(&[0x08, 0x06], 28),
+        frame(&[0x88, 0xcc], 40),
+        frame(&[0x00, 0x26], 38),
+        frame(&[0x88, 0x47], 41),
+        frame(&[0x81, 0x00, 0x00, 0x05, 0x08, 0x06], 28),
+        frame(&[0x08, 0x00], 51),
+        long,
+        vec![1, 2, 3],
+        Vec::new(),
+    ]
+}
+
+#[test]
+fn outer_checksums_are_finished_whatever_is_inside() {
+    let headers: [(u16, &[u8]); 3] =
+        [(4789, &[8, 0, 0, 0, 0, 0, 5, 0]), (8472, &[8, 0, 0, 0, 0, 0, 5, 0]), (6081, &[0, 0, 0x65, 0x58, 0, 0, 5, 0])];
+    for ip in [v4(), v6()] {
+        for (port, header) in headers {
+            for inside in frames_without_ip() {
+                let whole = datagram(ip.clone(), port, [header, &inside].concat());
+                let sent = build::prime(&whole).unwrap();
+                for more in [&[][..], &["--fix-checksums", "all"]] {
+                    let (out, summary) = run("split", std::slice::from_ref(&sent), link::RAW, more);
+                    assert!(out[0] == whole, "{port} {inside:02x?}: {summary}");
+                    assert_eq!(
+                        (summary["checksums_finished"].as_u64(), summary["unchanged"].as_u64()),
+                        (Some(1), Some(0))
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// What is no tunnel, or none that is known, and goes to the port of one.
+fn plain_on_tunnel_ports() -> Vec<(u16, Vec<u8>)> {
+    let reply = [&[0x12, 0x34, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0, 7][..], b"example", &[3], b"com", &[0, 0, 1, 0, 1]];
+    let reply = reply.concat();
+    let mut all: Vec<(u16, Vec<u8>)> = [4789, 8472, 6080, 6081].map(|port| (port, reply.clone())).into();
+    // Control messages of GUE and Geneve, GUE with ESP, flags that are not known, and what begins as version 1 of GUE does.
+    all.push((6080, [&[0x20, 1, 0, 0][..], b"abcdefghijk"].concat()));
+    all.push((6080, [&[0, 50, 0, 0][..], b"abcdefghijk"].concat()));
+    all.push((6080, [&[0, 4, 0x7f, 0xff][..], b"abcdefghijk"].concat()));
+    all.push((6080, b"hello".to_vec()));
+    all.push((6081, [&[0, 0x80, 0x65, 0x58, 0, 0, 0, 0][..], &reply].concat()));
+    all.push((4789, vec![0; 50]));
+    all.push((4789, Vec::new()));
+    all
+}
+
+#[test]
+fn a_datagram_to_the_port_of_a_tunnel_that_is_none_is_a_datagram() {
+    let place = Place::new();
+    let path = place.path().join("in.pcap").display().to_string();
+    let verify = |packet: &Vec<u8>| {
+        let shape = Shape { seed: 0, traffic: "", link: link::RAW, form: "us_le" };
+        fs::write(&path, capture(&shape, std::slice::from_ref(packet), &mut Rng::new(1))).unwrap();
+        let output = common::command(SEGUE, &place).args(["pcap", "verify", &path, "-j"]).output().unwrap();
+        let line = String::from_utf8(output.stdout).unwrap();
+        let packet: Value = serde_json::from_str(line.lines().next().unwrap()).unwrap();
+        (packet["verdict"].as_str().unwrap().to_owned(), output.status.code())
+    };
+    for ip in [v4(), v6()] {
+        for (port, data) in plain_on_tunnel_ports() {
+            let whole = datagram(ip.clone(), port, data.clone());
+            assert_eq!(verify(&whole), ("good".to_owned(), Some(0)), "{port} {data:02x?}");
+            let sent = build::prime(&whole).unwrap();
+            assert_eq!(verify(&sent), ("unfinished".to_owned(), Some(0)), "{port} {data:02x?}");
+            let (out, summary) = run("split", std::slice::from_ref(&sent), link::RAW, &[]);
+            assert!(out[0] == whole, "{port} {data:02x?}: {summary}");
+            assert_eq!(summary["checksums_finished"], 1);
+            let mut bad = whole.clone();
+            let at = if ip.protocol() == 4 { 20 } else { 40 };
+            bad[at] ^= 0x40;
+            assert_eq!(verify(&bad), ("bad".to_owned(), Some(1)), "{port} {data:02x?}");
+        }
+    }
+}
+
+#[test]
+fn a_checksum_that_was_right_around_a_wrong_one_stays_right_when_that_is_mended() {
+    let good = Sender::tcp(v4(), 3, 1, vec![]).send(300, 0).bytes();
+    let mut bad = good.clone();
+    bad[36] ^= 1;
+    // The second holds the checksum of what is inside as it stands, with a sum to be finished in it.
+    for inner in [bad, build::prime(&good).unwrap()] {
+        for (name, tunnel) in
+            tunnels().into_iter().filter(|(name, _)| ["gre full", "gue", "vxlan", "geneve"].contains(name))
+        {
+            let (out, summary) = run("split", &[tunnel.wrap(&inner)], link::RAW, &["--fix-checksums", "all"]);
+            assert!(out[0] == tunnel.wrap(&good), "{name}: {summary}");
+            let written =
+                summary["checksums_finished"].as_u64().unwrap() + summary["checksums_fixed"].as_u64().unwrap();
+            assert!(written > 0, "{name}: {summary}");
+        }
+    }
+}
+
+#[test]
+fn packets_of_which_only_the_ip_header_was_judged_are_counted_by_a_name_of_their_own() {
+    let place = Place::new();
+    let path = place.path().join("in.pcap").display().to_string();
+    let tcp = Sender::tcp(v6(), 3, 1, vec![]).send(30, 0).bytes();
+    // SCTP and IGMP; a fragment; GRE of PPTP (RFC 2637) with data and without, GRE with routing; and TCP, which is judged whole.
+    let of = |protocol: u8| {
+        let mut packet = tcp.clone();
+        packet[6] = protocol;
+        packet
+    };
+    let shape = Shape { seed: 0, traffic: "", link: link::RAW, form: "us_le" };
+    let gre = |data: &[u8]| build::Packet { ip: v4(), l4: L4::Raw(47), data: data.to_vec() }.bytes();
+    let packets = [
+        of(132),
+        of(2),
+        of(44),
+        gre(&[0x30, 0x81, 0x88, 0x0b, 0, 4, 0, 5, 0, 0, 0, 1, 0, 0, 0, 2, 0xff, 3, 0, 0x21]),
+        gre(&[0x20, 0x81, 0x88, 0x0b, 0, 0, 0, 5, 0, 0, 0, 2]),
+        gre(&[0x40, 0, 8, 0, 0, 0, 0, 0]),
+        tcp.clone(),
+    ];
+    fs::write(&path, capture(&shape, &packets, &mut Rng::new(1))).unwrap();
+    let run = |args: &[&str]| {
+        let output = common::command(SEGUE, &place).args(["pcap"]).args(args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (_, stderr) = run(&["verify", &path]);
+    assert!(stderr.starts_with("1 good, 0 bad, 0 unfinished, 0 cut, 6 judged by their IP header only\n"), "{stderr}");
+    let (stdout, _) = run(&["verify", &path, "-j"]);
+    let lines: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let verdicts: Vec<&str> = lines[..7].iter().map(|line| line["verdict"].as_str().unwrap()).collect();
+    assert_eq!(verdicts, [&["ip_only"; 6][..], &["good"]].concat());
+    assert_eq!((lines[7]["good"].as_u64(), lines[7]["ip_only"].as_u64()), (Some(1), Some(6)));
+    let (stdout, _) = run(&["stat", &path, "-j"]);
+    let stat: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(stat["checksums"], serde_json::json!({ "good": 1, "ip_only": 6 }));
+}
+
+#[test]
+fn what_contradicts_itself_is_malformed_in_stat_as_in_verify() {
+    let place = Place::new();
+    let path = place.path().join("in.pcap").display().to_string();
+    let udp = datagram(v4(), 7, vec![1; 50]);
+    let mut long = udp.clone();
+    long[24] = 1;
+    let mut short = udp.clone();
+    short[25] = 7;
+    // Half a GRE header, half an IP header, and a version of IP that does not exist.
+    let gre = build::Packet { ip: v4(), l4: L4::Raw(47), data: vec![0xb0, 0, 8, 0, 1, 2] }.bytes();
+    let mut version = udp.clone();
+    version[0] = 0x55;
+    let packets = [long, short, gre, udp[..11].to_vec(), version, udp];
+    let shape = Shape { seed: 0, traffic: "", link: link::RAW, form: "us_le" };
+    fs::write(&path, capture(&shape, &packets, &mut Rng::new(1))).unwrap();
+    let run = |args: &[&str]| {
+        let output = common::command(SEGUE, &place).args(["pcap"]).args(args).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, stdout) = run(&["verify", &path, "-j"]);
+    let summary: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+    let counts = ["malformed", "good", "ip_only", "not_ip"].map(|name| summary[name].as_u64().unwrap());
+    assert_eq!((code, counts), (Some(1), [5, 1, 0, 0]), "{stdout}");
+    let (code, stdout) = run(&["stat", &path, "-j"]);
+    let stat: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &stat["checksums"]), (Some(0), &serde_json::json!({ "good": 1, "malformed": 5 })));
+    assert_eq!((&stat["not_ip"], &stat["encap"]), (&serde_json::json!(0), &serde_json::json!({ "plain": 4 })));
+    let (_, stdout) = run(&["stat", &path]);
+    assert!(
+        stdout.contains("  checksums   1 good, 0 unfinished, 0 bad, 0 absent\n              5 malformed\n"),
+        "{stdout}"
+    );
+}
+
+#[test]
+fn a_checksum_made_in_expectation_of_a_finished_one_inside_is_good_in_any_tunnel() {
+    let frame = frames_without_ip().remove(0);
+    let middle = datagram(v4(), 4789, [&[8, 0, 0, 0, 0, 0, 5, 0][..], &frame].concat());
+    let place = Place::new();
+    let path = place.path().join("in.pcap").display().to_string();
+    for (name, tunnel) in tunnels().into_iter().filter(|(name, _)| ["gre full", "gue", "geneve"].contains(name)) {
+        let whole = tunnel.wrap(&middle);
+        let mut sent = whole.clone();
+        let at = whole.len() - middle.len();
+        sent[at..].copy_from_slice(&build::prime(&middle).unwrap());
+        let shape = Shape { seed: 0, traffic: "", link: link::RAW, form: "us_le" };
+        fs::write(&path, capture(&shape, std::slice::from_ref(&sent), &mut Rng::new(1))).unwrap();
+        let output = common::command(SEGUE, &place).args(["pcap", "verify", &path]).output().unwrap();
+        assert!(output.status.success(), "{name}: {output:?}");
+        let (out, summary) = run("split", &[sent], link::RAW, &[]);
+        assert!(out[0] == whole, "{name}: {summary}");
+        assert_eq!(
+            (summary["checksums_finished"].as_u64(), summary["bad_left"].as_u64()),
+            (Some(1), Some(0)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn checksums_under_a_routing_header_are_of_the_last_address_and_finished_also_where_a_train_stays_whole() {
+    // A header of type 0, and one of segment routing, whose list is reversed; each with one stop to come.
+    let routed = |packet: &[u8], kind: u8| {
+        let mut routed = packet.to_vec();
+        let last: Vec<u8> = routed.splice(24..40, [0x20; 16]).collect();
+        let mut header = vec![routed[6], 4, kind, 1, u8::from(kind == 4), 0, 0, 0];
+        let stops = [[0x20; 16].to_vec(), last];
+        header.extend(if kind == 4 { [&stops[1][..], &stops[0]].concat() } else { stops.concat() });
+        let len = (packet.len() - 40 + header.len()) as u16;
+        routed[4..6].copy_from_slice(&len.to_be_bytes());
+        routed[6] = 43;
+        routed.splice(40..40, header);
+        routed
+    };
+    for len in [300, 3000] {
+        let whole = Sender::tcp(v6(), 3, 1, vec![]).send(len, 0).bytes();
+        for kind in [0, 4] {
+            let sent = routed(&build::prime(&whole).unwrap(), kind);
+            let (out, summary) = run("split", &[sent], link::RAW, &[]);
+            assert!(out == [routed(&whole, kind)], "{len} {kind}: {summary}");
+            assert_eq!(summary["checksums_finished"], 1, "{summary}");
+            assert_eq!(summary["left_as_they_are"].as_object().unwrap().len(), usize::from(len == 3000), "{summary}");
+        }
+    }
+}
+
+/// The packet under way to the first of two stops, or to the last: its destination is in the option (RFC 791, section 3.1).
+fn source_routed(packet: &[u8], kind: u8, pointer: u8) -> Vec<u8> {
+    let mut routed = packet.to_vec();
+    let last: Vec<u8> = routed.splice(16..20, [198, 18, 7, 7]).collect();
+    let option = [&[1, kind, 11, pointer, 198, 18, 7, 8][..], &last].concat();
+    routed.splice(20..20, option);
+    routed[0] += 3;
+    let len = routed.len() as u16;
+    routed[2..4].copy_from_slice(&len.to_be_bytes());
+    routed[10..12].fill(0);
+    let checksum = !segue_testkit::sum::fold(&routed[..32]);
+    routed[10..12].copy_from_slice(&checksum.to_be_bytes());
+    routed
+}
+
+/// The packet from away: its source is in the option (RFC 6275, section 6.3).
+fn from_away(packet: &[u8]) -> Vec<u8> {
+    let mut away = packet.to_vec();
+    let home: Vec<u8> = away.splice(8..24, [0x20; 16]).collect();
+    let header = [&[away[6], 2, 1, 2, 0, 0, 0xc9, 16][..], &home].concat();
+    let len = (away.len() - 40 + header.len()) as u16;
+    away[4..6].copy_from_slice(&len.to_be_bytes());
+    away[6] = 60;
+    away.splice(40..40, header);
+    away
+}
+
+#[test]
+fn checksums_are_of_the_addresses_in_options_where_these_are_the_ends() {
+    let place = Place::new();
+    let path = place.path().join("in.pcap").display().to_string();
+    let verify = |packet: &[u8]| {
+        let shape = Shape { seed: 0, traffic: "", link: link::RAW, form: "us_le" };
+        fs::write(&path, capture(&shape, &[packet.to_vec()], &mut Rng::new(1))).unwrap();
+        let output = common::command(SEGUE, &place).args(["pcap", "verify", &path, "-j"]).output().unwrap();
+        let line = String::from_utf8(output.stdout).unwrap();
+        let packet: Value = serde_json::from_str(line.lines().next().unwrap()).unwrap();
+        (packet["verdict"].as_str().unwrap().to_owned(), output.status.code())
+    };
+    let vxlan = [&[8, 0, 0, 0, 0, 0, 5, 0][..], &frames_without_ip()[0]].concat();
+    let wholes = |ip: fn() -> Ip| {
+        let tcp = |len| Sender::tcp(ip(), 3, 1, vec![]).send(len, 0).bytes();
+        [tcp(300), tcp(3000), datagram(ip(), 7, vec![5; 33]), datagram(ip(), 4789, vxlan.clone())]
+    };
+    let mut cases: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    for whole in wholes(v4) {
+        let sent = build::prime(&whole).unwrap();
+        for (kind, pointer) in [(131, 4), (131, 8), (137, 4), (137, 8)] {
+            cases.push((source_routed(&whole, kind, pointer), source_routed(&sent, kind, pointer)));
+        }
+    }
+    for whole in wholes(v6) {
+        cases.push((from_away(&whole), from_away(&build::prime(&whole).unwrap())));
+    }
+    let icmp = build::Packet { ip: v6(), l4: L4::Icmp(128, 0, [0, 1, 0, 2]), data: vec![7; 9] }.bytes();
+    assert_eq!(verify(&from_away(&icmp)), ("good".to_owned(), Some(0)));
+    for (whole, sent) in cases {
+        assert_eq!(verify(&whole), ("good".to_owned(), Some(0)), "{whole:02x?}");
+        assert_eq!(verify(&sent), ("unfinished".to_owned(), Some(0)), "{sent:02x?}");
+        let mut bad = whole.clone();
+        *bad.last_mut().unwrap() ^= 1;
+        assert_eq!(verify(&bad), ("bad".to_owned(), Some(1)), "{bad:02x?}");
+        let mut mended = bad.clone();
+        *mended.last_mut().unwrap() ^= 1;
+        assert!(mended == whole);
+        for more in [&[][..], &["--fix-checksums", "all"]] {
+            let (out, summary) = run("split", std::slice::from_ref(&whole), link::RAW, more);
+            assert!(out == [whole.clone()], "{summary}");
+            let (out, summary) = run("split", std::slice::from_ref(&sent), link::RAW, more);
+            assert!(out == [whole.clone()], "{summary}");
+            assert_eq!(summary["checksums_finished"], 1, "{summary}");
+        }
+        let (out, summary) = run("split", &[bad], link::RAW, &["--fix-checksums", "all"]);
+        assert_eq!((verify(&out[0]).0.as_str(), summary["checksums_fixed"].as_u64()), ("good", Some(1)), "{summary}");
+        let (out, summary) = run("merge", &[whole.clone(), sent], link::RAW, &[]);
+        assert!(out.len() == 2 && summary["trains"] == 0, "{summary}");
+        let (out, _) = run("merge", &[whole.clone(), whole.clone()], link::RAW, &["--profile", "linux"]);
+        assert!(out == [whole.clone(), whole], "what is not joined is not changed");
+    }
+    // Where the stops are past, the destination is in its field.
+    let past = source_routed(&datagram(v4(), 7, vec![5; 33]), 131, 12);
+    assert_eq!(verify(&past), ("bad".to_owned(), Some(1)));
+    // Which stop a route that makes no sense ends at, nobody knows.
+    let senseless = source_routed(&datagram(v4(), 7, vec![5; 33]), 131, 5);
+    assert_eq!(verify(&senseless), ("ip_only".to_owned(), Some(0)));
+}
+
+#[test]
+fn a_remote_checksum_is_finished_for_the_addresses_in_options() {
+    let (_, gue) = tunnels().remove(7);
+    for (name, whole, away) in [
+        ("source route", Sender::tcp(v4(), 3, 1, vec![]).send(300, 0).bytes(), false),
+        ("home address", Sender::tcp(v6(), 3, 1, vec![]).send(300, 0).bytes(), true),
+    ] {
+        let change = |packet: &[u8]| if away { from_away(packet) } else { source_routed(packet, 131, 4) };
+        let sent = change(&build::prime(&whole).unwrap());
+        let mut outer = gue.wrap(&sent);
+        // The outer headers are 40 bytes; what the tunnel wrote inside is of the addresses in the fixed header.
+        outer[40..].copy_from_slice(&sent);
+        outer[26..28].fill(0);
+        let checksum = !segue_testkit::sum::with_pseudo(&outer[12..16], &outer[16..20], 17, &outer[20..]);
+        outer[26..28].copy_from_slice(&checksum.to_be_bytes());
+        let (out, summary) = run("decap", &[outer], link::RAW, &[]);
+        assert!(out == [change(&whole)], "{name}: {summary}");
+        assert_eq!(summary["checksums_finished"], 1, "{name}: {summary}");
+    }
+}
+
+#[test]
+fn what_is_too_deep_to_be_looked_at_is_counted() {
+    let udp = Udp { src_port: 50_001, dst_port: 4789, checksum: true };
+    let ethernet = Some(Ethernet::default());
+    let tunnel = Tunnel { ip: v6(), udp: Some((udp, Shim::Vxlan(42, false))), gre: None, ethernet };
+    let mut whole = build::prime(&Sender::tcp(v4(), 3, 1, vec![]).send(30, 0).bytes()).unwrap();
+    for depth in 1..=4 {
+        whole = tunnel.wrap(&whole);
+        let (_, summary) = run("split", std::slice::from_ref(&whole), link::RAW, &[]);
+        let too_deep = summary["left_as_they_are"]["too_deep"].as_u64();
+        assert_eq!(too_deep, (depth == 4).then_some(1), "{depth}: {summary}");
+    }
+}

@@ -9,6 +9,9 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Place, SEGUE};
+use segue_port::capture::{Format, Order, Outgoing, PcapHead, Writer, link, options};
+use segue_testkit::build::{Ip, V4};
+use segue_testkit::flow::Sender;
 use shapes::{file, shapes};
 
 const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
@@ -273,4 +276,110 @@ fn all(file: &[u8]) -> (Vec<Seen>, bool) {
             Err(_) => return (packets, true),
         }
     }
+}
+
+/// A pcapng file of one interface with raw IP.
+fn section(snaplen: u32) -> Writer<Vec<u8>> {
+    let head = PcapHead { order: Order::NATIVE, nanos: false, snaplen, link: u32::from(link::RAW) };
+    let mut writer = Writer::new(Vec::new(), Format::Pcapng);
+    writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
+    writer
+}
+
+fn stream() -> Vec<Vec<u8>> {
+    let mut sender = Sender::tcp(Ip::V4(V4::new(1, 1, 2)), 3, 1, vec![]);
+    // Of lengths that need padding.
+    (0..12).map(|n| sender.send(if n < 11 { 1001 } else { 602 }, 0).bytes()).collect()
+}
+
+#[test]
+fn padding_and_options_come_back_as_they_stood_whatever_they_were() {
+    let place = Place::new();
+    let path = place.path().join("in.pcapng");
+    let order = Order::NATIVE;
+    let mut comment = Vec::new();
+    options::push(&mut comment, order, options::COMMENT, b"five!");
+    let mut ended = comment.clone();
+    options::end(&mut ended, order);
+    let mut dirty = comment.clone();
+    *dirty.last_mut().unwrap() = 7;
+    let behind = [&ended[..], &[1, 2, 3, 4]].concat();
+    for simple in [false, true] {
+        let mut writer = section(262_144);
+        for (n, packet) in stream().iter().enumerate() {
+            let pad = vec![if n % 3 == 0 { 0xee } else { 0 }; packet.len().wrapping_neg() % 4];
+            let ticks = (!simple).then_some(1_000_000 + n as u64);
+            let list: &[u8] = if simple { &[] } else { [&[][..], &comment, &ended, &dirty, &behind][n % 5] };
+            let packet = Outgoing { interface: 0, ticks, len: packet.len() as u32, data: &[packet], options: &[] };
+            writer.packet_with_tail(&packet, &[&pad, list].concat()).unwrap();
+        }
+        fs::write(&path, writer.finish().unwrap()).unwrap();
+        for more in [&[][..], &["--explain"], &["--max-packets", "2"]] {
+            let (before, after) = round_trip(&path, &place, &format!("{simple} {more:?}"), more);
+            assert!(before == 12 && after <= 6, "{after} packets");
+        }
+    }
+}
+
+#[test]
+fn simple_packet_blocks_that_were_cut_are_read_as_they_were_and_come_back() {
+    let place = Place::new();
+    let path = place.path().join("in.pcapng");
+    let mut writer = section(95);
+    for (n, packet) in stream().iter().enumerate() {
+        // Those that were cut by what the interface keeps, and whole ones.
+        let (short, ticks) = if n % 2 == 0 { (&packet[..95], None) } else { (&packet[..], Some(n as u64)) };
+        let packet = Outgoing { interface: 0, ticks, len: packet.len() as u32, data: &[short], options: &[] };
+        writer.packet(&packet).unwrap();
+    }
+    fs::write(&path, writer.finish().unwrap()).unwrap();
+    for more in [&[][..], &["--explain"], &["--profile", "linux"]] {
+        round_trip(&path, &place, &format!("{more:?}"), more);
+        let merged = fs::read(place.path().join("merged.pcapng")).unwrap();
+        let (mut at, mut blocks) = (0, 0);
+        while at < merged.len() {
+            let word = |at: usize| u32::from_ne_bytes(merged[at..at + 4].try_into().unwrap());
+            // The interface now keeps all, and so a block without a captured length must hold all.
+            assert!(word(at) != 3 || word(at + 8) + 16 <= word(at + 4), "a simple packet block at {at} is cut");
+            (at, blocks) = (at + word(at + 4) as usize, blocks + 1);
+        }
+        assert_eq!(blocks, 14);
+        let (seen, is_damaged) = all(&merged);
+        assert!(!is_damaged && seen.iter().filter(|(_, _, _, data)| data.len() == 95).count() == 6);
+    }
+}
+
+#[test]
+fn two_merged_files_in_one_become_one_pcap_file_only_where_their_headers_agree() {
+    let place = Place::new();
+    let path = |name: &str| place.path().join(name).display().to_string();
+    let make = |name: &str, snaplen: u32| {
+        let head = PcapHead { order: Order::Big, nanos: true, snaplen, link: u32::from(link::RAW) };
+        let mut writer = Writer::new(Vec::new(), Format::Pcap);
+        writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
+        for (n, packet) in stream().iter().enumerate() {
+            let ticks = Some(n as u64);
+            let packet = Outgoing { interface: 0, ticks, len: packet.len() as u32, data: &[packet], options: &[] };
+            writer.packet(&packet).unwrap();
+        }
+        let file = writer.finish().unwrap();
+        fs::write(path("in.pcap"), &file).unwrap();
+        assert_eq!(pcap(&["merge", &path("in.pcap"), &path(name)], &place).0, 0);
+        (file, fs::read(path(name)).unwrap())
+    };
+    let (one, merged) = make("1.pcapng", 65_535);
+    let (_, other) = make("2.pcapng", 262_144);
+    fs::write(path("same.pcapng"), [&merged[..], &merged].concat()).unwrap();
+    let (code, _, stderr) = pcap(&["split", "--undo", &path("same.pcapng"), &path("same.pcap")], &place);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(fs::read(path("same.pcap")).unwrap() == [&one[..], &one[24..]].concat());
+    fs::write(path("both.pcapng"), [&merged[..], &other].concat()).unwrap();
+    let (code, _, stderr) = pcap(&["split", "--undo", &path("both.pcapng"), &path("both.pcap")], &place);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("error: cannot write: two pcap files whose headers differ"), "{stderr}");
+    assert!(stderr.contains("try:  write pcapng: -F pcapng"), "{stderr}");
+    assert!(!Path::new(&path("both.pcap")).exists());
+    let (code, _, stderr) = pcap(&["split", "--undo", &path("both.pcapng"), &path("both2.pcapng")], &place);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(all(&fs::read(path("both2.pcapng")).unwrap()).0.len(), 24);
 }

@@ -35,8 +35,8 @@ try nat nobody"
         (2, "`host` is not a value of `--nat`", "expected an IPv4 address, as 198.18.2.9"),
         (2, "`tcp:80` is not a value of `--forward`", "expected PROTOCOL:PORT=ADDRESS:PORT, as tcp:8080=198.18.1.2:80"),
         (2, "is not a value of `--forward`", "expected tcp or udp"),
-        (2, "`--forward tcp:80=198.18.0.3:80` is there twice", "each port and each host's port once"),
-        (2, "`--forward tcp:81=198.18.0.2:80` is there twice", "each port and each host's port once"),
+        (2, "`--forward tcp:80=198.18.0.3:80` is there twice", "each port once"),
+        (2, "`--forward tcp:81=198.18.0.2:80` leads where `tcp:80=198.18.0.2:80` leads", "another port of 198.18.0.2"),
         (2, "--route", "segue gateway --help"),
         (2, "`tap:t0` cannot be an end of a router", "segue gateway --help"),
         (1, "the kernel forwards what comes in by eth0", "sudo sysctl -w net.ipv4.conf.all.forwarding=0"),
@@ -46,6 +46,35 @@ try nat nobody"
     assert_eq!(statuses.collect::<Vec<_>>(), expected.map(|(status, ..)| status), "{ran:?}");
     for ((_, error, hint), text) in expected.into_iter().zip(ran.stderr.split("---\n")) {
         assert!(text.contains("error: ") && text.contains(error) && text.contains(hint), "{error}, {hint}: {text}");
+    }
+}
+
+#[test]
+fn addresses_that_no_translation_can_have_are_refused_before_it_starts() {
+    const BROADCAST: &str = "is the network or broadcast address of 198.18.5.0/24, the network behind peer0";
+    let cases = [
+        ("198.18.5.255", "", 2, BROADCAST),
+        ("198.18.5.0", "", 2, BROADCAST),
+        ("198.18.0.9", "", 2, "is an address of 198.18.0.0/24, the network behind eth0"),
+        ("198.18.66.6", "", 0, "198.18.66.6 is in no network of peer0"),
+        ("198.18.5.9", "127.0.0.1", 2, "leads to 127.0.0.1, which is no address of a host"),
+        ("198.18.5.9", "239.0.0.1", 2, "leads to 239.0.0.1, which is no address of a host"),
+        ("198.18.5.9", "198.18.5.9", 2, "leads to the outside address"),
+        ("198.18.5.9", "198.18.0.1", 2, "leads to 198.18.0.1, an address of this host"),
+        ("198.18.5.9", "198.18.0.255", 2, "leads to the network or broadcast address of 198.18.0.0/24"),
+        ("198.18.5.9", "198.18.5.7", 2, "leads to 198.18.5.7, which is behind peer0"),
+        ("198.18.5.9", "203.0.113.1", 0, "leads nowhere yet: there is no route to 203.0.113.1"),
+        ("198.18.5.9", "198.18.0.2", 0, "nothing was changed"),
+    ];
+    let lines = cases.map(|(nat, host, ..)| {
+        let forward = if host.is_empty() { String::new() } else { format!("--forward tcp:80={host}:80") };
+        format!("try gateway eth0 peer0 --route --check --nat {nat} {forward} 2>&1\n")
+    });
+    let setup =
+        "ip addr flush dev eth0; ip addr add 198.18.0.1/24 dev eth0; ip link set eth0 up; ip link set peer0 up\n";
+    let Some(ran) = in_namespace(&format!("{TWO}{setup}{}", lines.concat())) else { return };
+    for ((nat, host, status, words), text) in cases.into_iter().zip(ran.stdout.split("---\n")) {
+        assert!(text.contains(words) && text.contains(&format!("status {status}\n")), "{nat} {host}: {text}");
     }
 }
 

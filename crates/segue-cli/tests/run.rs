@@ -3,28 +3,19 @@
 mod common;
 #[path = "common/numbered.rs"]
 mod numbered;
+#[path = "common/service.rs"]
+mod service;
 
-use std::net::SocketAddr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Place, SEGUE, in_namespace_at, segue};
-use numbered::Numbered;
 use segue_lab::{End, Family, Host, LinkForm, Process};
 use serde_json::Value;
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Two hosts; on each of them a service with a tunnel for the load, and on the first one more of them.
-struct Pair {
-    near: Host,
-    far: Host,
-    place: Place,
-    service: Process,
-    other: Process,
-}
+use service::{PATIENCE, Pair};
 
 /// A tunnel of network `net`.
 fn tunnel(end: End, net: u8, more: &str) -> String {
@@ -37,77 +28,14 @@ fn tunnel(end: End, net: u8, more: &str) -> String {
     )
 }
 
-impl Pair {
-    fn new(file: &str, env: &[(&str, &str)]) -> Option<Pair> {
-        if let Some(reason) = segue_lab::unavailable() {
-            eprintln!("skipped: {reason}");
-            return None;
-        }
-        let [near, far] = ["near", "far"].map(|name| Host::new(name).unwrap());
-        segue_lab::connect(&near, &far, LinkForm::Veth).unwrap();
-        let place = Place::new();
-        let start = |host: &Host, name: &str, text: &str| {
-            let path = place.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            let mut command = host.command(SEGUE);
-            command.args(["run", "-j", "-c"]).arg(&path).envs(env.iter().copied());
-            let mut service = Process::spawn(command, b"").unwrap();
-            service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap();
-            service
-        };
-        let service = start(&near, "near.toml", file);
-        let other = start(&far, "far.toml", &tunnel(End::B, 1, ""));
-        Some(Pair { near, far, place, service, other })
-    }
-
-    fn numbered(&self) -> Numbered {
-        let at = |end: End| SocketAddr::new(end.address(1, Family::V4), 5002);
-        Numbered::start((&self.near, at(End::A)), (&self.far, at(End::B)), 600)
-    }
-
-    fn hangup(&self) {
-        assert!(Command::new("kill").args(["-HUP", &self.service.id().to_string()]).status().unwrap().success());
-    }
-
-    /// Writes the file anew and asks for a reload; the event that it ends with.
-    #[track_caller]
-    fn reload(&self, file: &str) -> Value {
-        std::fs::write(self.place.path().join("near.toml"), file).unwrap();
-        let before = self.events().len();
-        self.hangup();
-        let begin = Instant::now();
-        loop {
-            let events = self.events();
-            let done = |event: &&Value| event["event"] == "reloaded" || event["event"] == "reload_refused";
-            if let Some(event) = events[before..].iter().find(done) {
-                return event.clone();
-            }
-            assert!(begin.elapsed() < PATIENCE, "no answer: {events:?} {}", self.service.stderr());
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn events(&self) -> Vec<Value> {
-        self.service.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-    }
-
-    /// Process, up-time and a knob of each instance of the first host.
-    fn stat(&self) -> Vec<(String, u64)> {
-        let text = self.near.run(SEGUE, &["stat", "-j"]).unwrap();
-        let document: Value = serde_json::from_str(&text).unwrap();
-        let instances = document["instances"].as_array().unwrap();
-        instances.iter().map(|i| (i["name"].as_str().unwrap().to_owned(), i["pid"].as_u64().unwrap())).collect()
-    }
-
-    fn knob(&self, name: &str, knob: &str) -> String {
-        self.near.run(SEGUE, &["set", name, knob, "-q"]).unwrap().trim().to_owned()
-    }
+fn pair(file: &str, env: &[(&str, &str)]) -> Option<Pair> {
+    Pair::with(file, &tunnel(End::B, 1, ""), env)
 }
 
 #[test]
 fn a_reload_under_load_loses_no_packet_of_what_stays_the_same() {
     let base = tunnel(End::A, 1, "");
-    let Some(pair) = Pair::new(&(base.clone() + &tunnel(End::A, 2, "")), &[]) else { return };
+    let Some(pair) = pair(&(base.clone() + &tunnel(End::A, 2, "")), &[]) else { return };
     let mut stream = pair.numbered();
     stream.pass(1000);
     let pid = |stat: &[(String, u64)], name: &str| stat.iter().find(|(n, _)| n == name).map(|(_, pid)| *pid);
@@ -149,7 +77,7 @@ fn a_reload_under_load_loses_no_packet_of_what_stays_the_same() {
 #[test]
 fn a_wrong_file_is_refused_on_reload_and_what_runs_goes_on_as_it_is() {
     let base = tunnel(End::A, 1, "");
-    let Some(pair) = Pair::new(&(base.clone() + &tunnel(End::A, 2, "")), &[]) else { return };
+    let Some(pair) = pair(&(base.clone() + &tunnel(End::A, 2, "")), &[]) else { return };
     let mut stream = pair.numbered();
     stream.pass(500);
     let before = pair.stat();
@@ -157,7 +85,7 @@ fn a_wrong_file_is_refused_on_reload_and_what_runs_goes_on_as_it_is() {
         (base.clone() + "remot = 1\n", 10, "unknown key `remot`"),
         (base.clone() + "net.inet.tcp.gso = 7\n", 10, "`7` is not a value of net.inet.tcp.gso"),
         (base.clone() + &tunnel(End::A, 2, "mtu = 5"), 18, "`5` is not a value of `mtu`"),
-        (base.clone() + "[[gateway]]\nin = \"eth99\"\nout = \"tap:t0\"\n", 10, "there is no interface eth99"),
+        (base.clone() + "[[gateway]]\nin = \"eth99\"\nout = \"tap:t0\"\n", 11, "there is no interface eth99"),
         ("[[tunnel]\n".to_owned(), 1, ""),
     ] {
         let seen = pair.events().len();
@@ -183,7 +111,7 @@ fn a_wrong_file_is_refused_on_reload_and_what_runs_goes_on_as_it_is() {
 
 #[test]
 fn what_ends_by_itself_is_started_again_and_the_others_do_not_notice() {
-    let Some(pair) = Pair::new(&(tunnel(End::A, 1, "") + &tunnel(End::A, 2, "")), &[]) else { return };
+    let Some(pair) = pair(&(tunnel(End::A, 1, "") + &tunnel(End::A, 2, "")), &[]) else { return };
     let mut stream = pair.numbered();
     stream.pass(200);
     let before = pair.stat();
@@ -196,6 +124,79 @@ fn what_ends_by_itself_is_started_again_and_the_others_do_not_notice() {
     }
     assert_eq!(pair.stat()[0], before[0]);
     stream.finish();
+    let events = pair.events();
+    let ended: Vec<&Value> = events.iter().filter(|event| event["event"] == "ended").collect();
+    assert_eq!(ended.len(), 1, "{events:?}");
+    assert_eq!((ended[0]["instance_name"].as_str(), ended[0]["schema"].as_str()), (Some("sg2"), Some("segue.run/1")));
+    let message = |event: &Value| event["error"]["message"].as_str().map(str::to_owned);
+    let said: Vec<String> = events.iter().filter_map(message).collect();
+    assert!(said.len() == 1 && said[0].starts_with("sg2 can no longer move packets"), "{said:?}");
+}
+
+#[test]
+fn a_refused_reload_takes_nothing_with_it_and_a_start_that_fails_is_told() {
+    let both = |more: &str| tunnel(End::A, 1, more) + &tunnel(End::A, 2, more);
+    let Some(pair) = pair(&both(""), &[]) else { return };
+    let begin = Instant::now();
+    let names = || pair.stat().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let patient = || assert!(begin.elapsed() < 3 * PATIENCE, "{}", pair.service.stdout());
+    // Somebody else takes the name.
+    pair.near.run("ip", &["link", "del", "dev", "sg2"]).unwrap();
+    while pair.near.run("ip", &["link", "add", "sg2", "type", "veth", "peer", "name", "peer2"]).is_err() {
+        patient();
+    }
+    let failures = || {
+        let of_sg2 = |event: &&Value| event["error"]["message"].as_str().is_some_and(|text| text.starts_with("sg2"));
+        pair.events().iter().filter(of_sg2).count()
+    };
+    while failures() < 2 {
+        patient();
+        thread::sleep(Duration::from_millis(20));
+    }
+    // One of the two cannot start with the new file, nor with the old one.
+    assert_eq!(pair.reload(&both("ttl = 9"))["event"], "reload_refused");
+    assert_eq!(names(), ["sg1"], "what ran runs");
+    pair.near.run("ip", &["link", "del", "dev", "sg2"]).unwrap();
+    while names() != ["sg1", "sg2"] {
+        patient();
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn an_instance_that_could_not_be_made_for_a_while_is_made_again() {
+    if let Some(reason) = segue_lab::unavailable() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let [host, far] = ["near", "far"].map(|name| Host::new(name).unwrap());
+    segue_lab::connect(&host, &far, LinkForm::Veth).unwrap();
+    let place = Place::new();
+    let [program, file] = ["segue", "segue.toml"].map(|name| place.path().join(name));
+    // By another process: a file that is open for writing, in a child of another test too, cannot be run.
+    host.run("cp", &[SEGUE, &program.display().to_string()]).unwrap();
+    let may_run = |mode: u32| fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+    may_run(0o755);
+    fs::write(&file, tunnel(End::A, 1, "")).unwrap();
+    let mut command = host.command(&program);
+    command.args(["run", "-j", "-c"]).arg(&file);
+    let mut service = Process::spawn(command, b"").unwrap();
+    service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap();
+    let ups = || service.stdout().lines().filter(|line| line.contains("\"event\":\"up\"")).count();
+    assert_eq!(ups(), 1);
+    // As while a package is replaced.
+    may_run(0o644);
+    host.run("ip", &["link", "del", "dev", "sg1"]).unwrap();
+    let begin = Instant::now();
+    while !service.stdout().contains("cannot start sg1") {
+        assert!(begin.elapsed() < PATIENCE, "{}", service.stdout());
+        thread::sleep(Duration::from_millis(50));
+    }
+    may_run(0o755);
+    while ups() < 2 {
+        assert!(begin.elapsed() < 2 * PATIENCE, "{}", service.stdout());
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -205,7 +206,7 @@ fn the_service_manager_hears_of_readiness_reloads_and_the_end() {
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let file = tunnel(End::A, 1, "");
-    let Some(mut pair) = Pair::new(&file, &[("NOTIFY_SOCKET", path.to_str().unwrap())]) else { return };
+    let Some(mut pair) = pair(&file, &[("NOTIFY_SOCKET", path.to_str().unwrap())]) else { return };
     let next = || {
         let mut bytes = [0; 500];
         let len = socket.recv(&mut bytes).unwrap();
@@ -249,6 +250,33 @@ ip -j link > after; cmp before after && echo same; ls *.sock 2>/dev/null; cat pl
     let plan: Value = serde_json::from_str(ran.stderr.lines().last().unwrap()).unwrap();
     assert_eq!((&plan["schema"], &plan["event"]), (&"segue.run/1".into(), &"check".into()));
     assert_eq!((&plan["instances"][0]["name"], &plan["instances"][1]["kind"]), (&"sg0".into(), &"gateway".into()));
+}
+
+#[test]
+fn two_instances_that_would_listen_in_the_same_place_are_refused_by_line() {
+    let place = Place::new();
+    let tunnel = |net: u8, local: &str, more: &str| {
+        format!(
+            "[[tunnel]]\ndev = \"sg{net}\"\n{local}\nremote = \"198.18.0.2\"\nencap = \"gue\"\nkey = {net}\n{more}\n"
+        )
+    };
+    let first = tunnel(1, "local = \"198.18.0.1\"", "");
+    let mut script = format!("cd {}\n", place.path().display());
+    for (at, (local, more)) in
+        [("", ""), ("local = \"0.0.0.0\"", ""), ("local = \"198.18.0.1\"", ""), ("", "port = 6090")]
+            .into_iter()
+            .enumerate()
+    {
+        std::fs::write(place.path().join(format!("{at}.toml")), first.clone() + &tunnel(2, local, more)).unwrap();
+        script += &format!("echo \"== {at}\" >&2; $SEGUE run -c {at}.toml --check >/dev/null; echo \"status $?\"\n");
+    }
+    let Some(ran) = in_namespace_at(&script, &place) else { return };
+    assert_eq!(ran.stdout, "status 1\nstatus 1\nstatus 0\nstatus 0\n", "{ran:?}");
+    for at in 0..2 {
+        let text = ran.stderr.split("== ").nth(at + 1).unwrap();
+        let message = format!("error: {at}.toml:8:1: `sg1` and `sg2` would both listen on 198.18.0.1:6080, UDP");
+        assert!(text.contains(&message) && text.contains("line 1 has the first"), "{text}");
+    }
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn bad_names_and_values_get_the_good_ones_and_change_nothing() {
         ("net.gso.dev.eth9.enable_gso 1", "no knob is called `net.gso.dev.eth9.enable_gso`", "net.inet.udp.gso"),
         ("net.inet.tcp.gso 2", "`2` is not a value of net.inet.tcp.gso", "0 or 1"),
         ("net.gso.dev.lro0.max_burst 65536", "`65536` is not a value of", "576 to 65535 bytes"),
-        ("net.gro.dev.lro0.profile linx", "`linx` is not a value of", "strict, linux or lro"),
+        ("net.gro.dev.lro0.profile linx", "`linx` is not a value of", "strict, linux:6.18 or lro"),
         ("net.inet.udp.gso 0 net.inet.tcp.gso x", "`x` is not a value of net.inet.tcp.gso", "0 or 1"),
         ("net.inet.udp.gso 0 net.inet.tcp.gso", "`net.inet.tcp.gso` needs a value", "segue set"),
     ] {
@@ -153,13 +153,36 @@ fn bad_names_and_values_get_the_good_ones_and_change_nothing() {
     for (words, message) in [
         ("net.gso.stats 0", "net.gso.stats cannot be set"),
         ("net.ack.dev.lro0.enable_ack 1", "net.ack.dev.lro0.enable_ack needs net.gro.dev.lro0.profile lro"),
+        (
+            "net.gro.dev.lro0.profile lro net.ack.dev.lro0.enable_ack 1 net.gro.dev.lro0.profile strict",
+            "net.ack.dev.lro0.enable_ack needs net.gro.dev.lro0.profile lro",
+        ),
     ] {
         let (code, _, stderr) = bump.run(&format!("set gw0 {words}"));
         assert!(code == Some(2) && stderr.contains(message), "{words}: {stderr}");
     }
     assert_eq!(bump.values(), before);
+    // Off first, in whatever order that is said.
+    bump.set(&["net.gro.dev.lro0.profile", "lro", "net.ack.dev.lro0.enable_ack", "1"]);
+    let (code, _, stderr) = bump.run("set gw0 net.gro.dev.lro0.profile linux");
+    assert!(code == Some(2) && stderr.contains("first net.ack.dev.lro0.enable_ack 0"), "{stderr}");
+    bump.set(&["net.ack.dev.lro0.enable_ack", "0", "net.gro.dev.lro0.profile", "strict"]);
+    assert_eq!(bump.values(), before);
     let (code, _, stderr) = bump.run("set gw9");
     assert!(code == Some(1) && stderr.contains("no running instance is called `gw9`"), "{stderr}");
+}
+
+#[test]
+fn the_profile_keeps_the_version_that_it_was_started_with() {
+    for (started, is) in [("linux:6.12", "linux:6.12"), ("linux:7.3", "linux:7.0"), ("lro", "linux:6.18")] {
+        let Some(bump) = Bump::new(&["--profile", started]) else { return };
+        let name = format!("net.gro.dev.{DEVICE}.profile");
+        let now = if started == "lro" { "lro" } else { is };
+        assert_eq!(bump.values()[&name], now);
+        bump.set(&[&name, "strict"]);
+        bump.set(&[&name, "linux"]);
+        assert_eq!(bump.values()[&name], is);
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use segue::packet::{Frag, Packet, Start, Tunnels};
 use segue_datapath::forward::{Forwarder, Verdict};
 use segue_datapath::group::Reads;
-use segue_datapath::route::{Action, Hop, Link, Neighbours, Routes};
+use segue_datapath::route::{Action, Hop, Link, Neighbours, Routes, Table};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Ip, L4, Udp, V4, V6};
 
@@ -29,9 +29,9 @@ fn forwarder() -> Forwarder {
         for net in 0..16_u16 {
             let third = (router * 16 + net) as u8;
             for part in 0..8_u8 {
-                routes.insert(IpAddr::from([198, 18, third, part * 32]), 27, action).expect("room");
+                routes.insert(Table::Main, IpAddr::from([198, 18, third, part * 32]), 27, action).expect("room");
                 let v6 = [0x2001, 0xdb8, third.into(), part.into(), 0, 0, 0, 0];
-                routes.insert(IpAddr::from(v6), 64, action).expect("room");
+                routes.insert(Table::Main, IpAddr::from(v6), 64, action).expect("room");
             }
         }
         neighbours.insert(Hop::new(router % 4, Some(via), 0, true), link).expect("room");

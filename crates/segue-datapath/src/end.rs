@@ -2,14 +2,14 @@
 
 use std::io;
 
-use segue::gso::Limits;
+use segue::gso::{Arena, Limits, Refusal};
 use segue::packet::{Packet, Unit};
 use segue::reason::Counts;
 use segue::{gro, gso};
 use segue_port::{Extra, Page, Polled, Port, RxBatch, Sent, TxBatch};
 
 use crate::board::{Group, Sink, Stage};
-use crate::entry::Seen;
+use crate::entry::{Seen, packets};
 use crate::napi::Polls;
 use crate::pipeline::Interest;
 use crate::tuning::{Leaving, without_trains};
@@ -35,6 +35,12 @@ pub(crate) struct End {
     cut: u64,
     made: u64,
     whole: u64,
+    /// Where trains are cut that cannot leave as one.
+    arena: Arena,
+    /// There may be something to hear of the interface.
+    told: bool,
+    /// What was heard, where that is the end.
+    gone: Option<io::Error>,
 }
 
 impl End {
@@ -54,6 +60,9 @@ impl End {
             cut: 0,
             made: 0,
             whole: 0,
+            arena: Arena::new(),
+            told: true,
+            gone: None,
         }
     }
 
@@ -67,12 +76,15 @@ impl End {
     fn limits(&self) -> Limits {
         let limits = self.leaving.narrow(*self.port.limits());
         match self.mtu {
-            Some((mtu, fragment)) => Limits { mtu, fragment, ..limits },
+            // The interface's own, where the port follows it: it may have changed since.
+            Some((mtu, fragment)) if limits.mtu == usize::MAX => Limits { mtu, fragment, ..limits },
+            Some((_, fragment)) => Limits { fragment, ..limits },
             None => limits,
         }
     }
 
-    /// From here on packets longer than `mtu`, in bytes of IP, are cut so.
+    /// From here on packets longer than `mtu`, in bytes of IP, are cut so; where the port follows its interface, longer than
+    /// that says.
     pub(crate) fn fragment_to(&mut self, mtu: usize, how: gso::Fragment) {
         self.mtu = Some((mtu, how));
     }
@@ -82,13 +94,26 @@ impl End {
         self.tx.number_fragments(key);
     }
 
+    /// Hears what has become of the interface, where there may be something to hear, or `looks` says so. Its end is what
+    /// [`poll`](Self::poll) and [`transmit`](Self::transmit) fail with.
+    pub(crate) fn listen(&mut self, looks: bool) {
+        if (self.told || looks)
+            && let Err(error) = self.port.listen()
+        {
+            self.gone = Some(error);
+        }
+        self.told = false;
+    }
+
     /// Takes what the port has, at most its weight and at most `left`, which becomes what is left of it.
     pub(crate) fn poll(&mut self, rx: &mut RxBatch, left: &mut usize) -> io::Result<Polled> {
+        self.gone.take().map_or(Ok(()), Err)?;
         self.polls.poll(&mut *self.port, rx, left)
     }
 
     /// Hands the batch to the port; what it refuses in its present form is split again and goes at once.
     pub(crate) fn transmit(&mut self, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) -> io::Result<()> {
+        self.gone.take().map_or(Ok(()), Err)?;
         if self.tx.is_empty() {
             return Ok(());
         }
@@ -101,7 +126,7 @@ impl End {
                     // This happens once or twice in the life of a port, and not all of the batch are such trains.
                     let limits = if self.exact { without_trains(limits) } else { limits };
                     self.tx.resplit(&limits, |packet, why| {
-                        drops.add(why);
+                        drops.add_many(why, packets(&packet));
                         rx.pool.put(packet);
                     });
                     continue;
@@ -144,11 +169,31 @@ impl End {
                 self.made += made as u64;
             }
             Ok(_) => {}
+            Err((train, Refusal::TooBig)) if is_train => self.push_apart(train, &limits, rx, drops),
             Err((packet, why)) => {
-                drops.add(why);
+                drops.add_many(why, packets(&packet));
                 rx.pool.put(packet);
             }
         }
+    }
+
+    /// Puts the packets of a train into the batch whose segments are longer than the MTU: each is fragmented or refused for
+    /// itself, as it would have been had it come alone, and a last one that is short enough passes.
+    fn push_apart(&mut self, train: Box<Packet<Page>>, limits: &Limits, rx: &mut RxBatch, drops: &mut Counts<Refusal>) {
+        let End { tx, arena, cut, made, .. } = self;
+        let done = gso::cut(&train, arena, &mut rx.pool, |packet, pool| match tx.push(packet, limits) {
+            Ok(units) => *made += units as u64,
+            Err((packet, why)) => {
+                drops.add(why);
+                pool.put(packet);
+            }
+        });
+        match done {
+            Ok(_) => *cut += 1,
+            Err(why) => drops.add_many(why, packets(&train)),
+        }
+        self.completed += self.arena.take_checksummed();
+        rx.pool.put(train);
     }
 
     /// Writes the port's counters; `verified` are payload bytes that others summed for it.
@@ -171,6 +216,9 @@ impl End {
         sink.put(name, Group::Gso, "packets_made", self.made);
         sink.reasons(name, Group::Drops, &counters.drops);
         sink.reasons(name, Group::Fallbacks, &counters.fallbacks);
+        if let Some(link) = self.port.link() {
+            sink.put(name, Group::Port, LINK_DOWN, u64::from(!link.is_up && !link.is_gone));
+        }
         self.port.extras(&mut |kind, key, value| {
             let group = match kind {
                 Extra::Drop => Group::Drops,
@@ -183,12 +231,16 @@ impl End {
     /// One of its wishes woke the loop, the first one being to read.
     pub(crate) fn woken(&mut self, wish: usize) {
         self.polls.wake_ups += u64::from(wish == 0);
+        self.told |= wish == LINK_WISH;
     }
 
-    /// What to wait for here, two wishes: nothing to read while the way out is blocked, so that a slow port holds back its source.
+    /// What to wait for here, three wishes: nothing to read while the way out is blocked, so that a slow port holds back its
+    /// source, and what becomes of the interface.
     pub(crate) fn interests(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
         self.wait_to_read(other_blocked, wait);
         self.wait_to_write(wait);
+        let link = self.port.link_fd();
+        wait(Interest { fd: link.unwrap_or(self.port.fd()), read: link.is_some(), write: false });
     }
 
     pub(crate) fn wait_to_read(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
@@ -209,8 +261,11 @@ pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
     sink.reasons(name, Group::Mismatches, &stats.mismatches);
 }
 
-/// What [`End::interests`] tells of an end: to read, to write.
-pub(crate) const WISHES: usize = 2;
+/// What [`End::interests`] tells of an end: to read, to write, to hear of the interface.
+pub(crate) const WISHES: usize = 3;
+const LINK_WISH: usize = 2;
+/// The counter that is 1 while the interface of a port is down.
+pub const LINK_DOWN: &str = "link_down";
 
 /// One of the wishes of these ends, in their order, woke the loop.
 pub(crate) fn woken(ends: &mut [End; 2], place: usize) {

@@ -10,6 +10,15 @@ use segue_port::{Page, RxBatch};
 use crate::board::{Group, Sink, Stage};
 use crate::tuning::Cuts;
 
+/// How many packets `packet` stands for: the segments of a train.
+#[inline]
+pub(crate) fn packets(packet: &Packet<Page>) -> u64 {
+    match packet.offload.unit {
+        Unit::Whole(_) => 1,
+        Unit::Train { gso, .. } => gso.segs(packet.payload.len()) as u64,
+    }
+}
+
 /// What a stage saw.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
@@ -24,13 +33,8 @@ impl Seen {
     pub(crate) fn add(&mut self, packet: &Packet<Page>) {
         self.packets += 1;
         self.bytes += packet.len() as u64;
-        match packet.offload.unit {
-            Unit::Whole(_) => self.segments += 1,
-            Unit::Train { gso, .. } => {
-                self.trains += 1;
-                self.segments += gso.segs(packet.payload.len()) as u64;
-            }
-        }
+        self.trains += u64::from(matches!(packet.offload.unit, Unit::Train { .. }));
+        self.segments += packets(packet);
     }
 
     pub(crate) fn collect(&self, port: &str, stage: Stage, sink: &mut Sink<'_>) {
@@ -86,6 +90,21 @@ impl Entry {
         }
     }
 
+    /// Hands to `each` the packets of a train, cut whatever the settings say, because they may fare differently.
+    pub(crate) fn apart(
+        &mut self,
+        train: Box<Packet<Page>>,
+        rx: &mut RxBatch,
+        drops: &mut Counts<gso::Refusal>,
+        mut each: impl FnMut(Box<Packet<Page>>),
+    ) {
+        if let Err(why) = gso::cut(&train, &mut self.arena, &mut rx.pool, |piece, _| each(piece)) {
+            drops.add_many(why, packets(&train));
+        }
+        self.done.checksummed += self.arena.take_checksummed();
+        rx.pool.put(train);
+    }
+
     /// `packet`, or the first of those that it is cut into; [`more`](Self::more) has the others.
     #[inline]
     pub(crate) fn enter(
@@ -105,7 +124,7 @@ impl Entry {
                 self.done.made += made as u64;
                 self.done.checksummed += self.arena.take_checksummed();
             }
-            Err(why) => drops.add(why),
+            Err(why) => drops.add_many(why, packets(&packet)),
         }
         rx.pool.put(packet);
         self.more()

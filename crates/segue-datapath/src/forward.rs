@@ -16,6 +16,7 @@ segue::reasons! {
     pub enum Why {
         NotIp = "route_not_ip": "It is no IP packet.",
         Source = "route_source": "Its source is an address that nobody may send from: loopback, multicast, link-local, none.",
+        Own = "route_own_source": "Its source is an address of this router.",
         Scope = "route_scope": "Its destination is not to be reached through a router: loopback, multicast, link-local, none.",
         NoRoute = "route_none": "There is no route to its destination.",
         Blackhole = "route_blackhole": "A route says to drop it without a word.",
@@ -83,9 +84,32 @@ pub struct Forwarder {
     reads: Reads,
     grouper: Grouper,
     ways: Vec<Way>,
-    hops: Vec<(Hop, Option<Front>)>,
+    hops: Vec<Next>,
     places: group::Places,
     lookups: Lookups,
+}
+
+/// A next hop of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    hop: Hop,
+    front: Option<Front>,
+    /// Whether a packet leaves for it.
+    is_used: bool,
+}
+
+impl Next {
+    fn new(hop: Hop, neighbours: &Neighbours) -> Next {
+        Next { hop, front: neighbours.lookup(&hop).map(Front::new), is_used: false }
+    }
+
+    /// What becomes of a packet to it.
+    #[inline]
+    fn pass<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>, mtu: u32) -> Verdict {
+        let verdict = pass(packet, self.hop.port, mtu, self.front.as_ref());
+        self.is_used |= matches!(verdict, Verdict::Send { .. });
+        verdict
+    }
 }
 
 /// What stands in front of the packets to a next hop: nothing, or an Ethernet header for each IP version.
@@ -130,6 +154,11 @@ impl Forwarder {
         self.lookups
     }
 
+    /// The next hops that packets of the last batch leave for, each once where packets were looked up by groups.
+    pub fn used(&self) -> impl Iterator<Item = &Hop> {
+        self.hops.iter().filter(|next| next.is_used).map(|next| &next.hop)
+    }
+
     /// The next hop of a packet that was not forwarded, looked up once more; not counted.
     pub fn next_hop<B: AsRef<[u8]>>(&self, ingress: u16, packet: &Packet<B>) -> Option<Hop> {
         let key = group::key(packet, ingress, self.reads)?;
@@ -155,10 +184,10 @@ impl Forwarder {
                 Ok((hop, mtu)) => {
                     let (hops, neighbours, looks) = (&mut self.hops, &self.neighbours, &mut self.lookups.neighbours);
                     let hash = self.places.hash(hop.address, u64::from(hop.port) << 1 | u64::from(hop.is_v4));
-                    let found = self.places.find(hash, hops.len() as u32, |index| hops[index as usize].0 == hop);
+                    let found = self.places.find(hash, hops.len() as u32, |index| hops[index as usize].hop == hop);
                     if found as usize == hops.len() {
                         *looks += 1;
-                        hops.push((hop, neighbours.lookup(&hop).map(Front::new)));
+                        hops.push(Next::new(hop, neighbours));
                     }
                     Way::Hop { hop: found, mtu }
                 }
@@ -174,10 +203,7 @@ impl Forwarder {
                 None => Verdict::Drop { why: Why::NotIp, mtu: 0 },
                 Some(Way::Local) => Verdict::Local,
                 Some(Way::Drop(why)) => Verdict::Drop { why, mtu: 0 },
-                Some(Way::Hop { hop, mtu }) => {
-                    let (hop, front) = &self.hops[hop as usize];
-                    pass(packet.as_mut(), hop.port, mtu, front.as_ref())
-                }
+                Some(Way::Hop { hop, mtu }) => self.hops[hop as usize].pass(packet.as_mut(), mtu),
             };
             verdicts.push(verdict);
         }
@@ -191,6 +217,7 @@ impl Forwarder {
         verdicts: &mut Vec<Verdict>,
     ) {
         verdicts.reserve(packets.len());
+        self.hops.clear();
         self.lookups.batches += 1;
         for packet in packets {
             self.lookups.packets += 1;
@@ -203,8 +230,10 @@ impl Forwarder {
                         Err(_) => Verdict::Local,
                         Ok((hop, mtu)) => {
                             self.lookups.neighbours += 1;
-                            let front = self.neighbours.lookup(&hop).map(Front::new);
-                            pass(packet.as_mut(), hop.port, mtu, front.as_ref())
+                            let mut next = Next::new(hop, &self.neighbours);
+                            let verdict = next.pass(packet.as_mut(), mtu);
+                            self.hops.push(next);
+                            verdict
                         }
                     }
                 }
@@ -226,7 +255,7 @@ fn decide(routes: &Routes, key: &Key) -> Result<(Hop, u32), Way> {
         Some(Action::Blackhole) => Err(Way::Drop(Why::Blackhole)),
         Some(Action::Unreachable) => Err(Way::Drop(Why::Unreachable)),
         Some(Action::Prohibited) => Err(Way::Drop(Why::Prohibited)),
-        None => Err(Way::Drop(Why::NoRoute)),
+        Some(Action::Throw) | None => Err(Way::Drop(Why::NoRoute)),
     }
 }
 
@@ -266,9 +295,8 @@ fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, front: Opti
         return drop(Why::HopLimit);
     }
     if longest > mtu as usize {
-        let is_cut = is_v4
-            && matches!(packet.offload.unit, Unit::Whole(_))
-            && read_u16(header, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::DF == 0);
+        // A train without DF becomes packets in front of the port, which are fragmented there.
+        let is_cut = is_v4 && read_u16(header, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::DF == 0);
         if !is_cut {
             return drop(Why::TooBig);
         }

@@ -12,6 +12,7 @@ use segue_port::{PagePool, Polled};
 
 use crate::board::Sink;
 use crate::end::End;
+pub use crate::end::LINK_DOWN;
 use crate::knobs::{Dial, Knobs};
 use crate::napi::Pace;
 use crate::pipeline::{Interest, Pipeline, Round};
@@ -133,6 +134,11 @@ impl Pipeline for Gateway {
         // What is held for a blocked port has to wait for that port anyway.
         let due = |(join, to): (&Option<Join>, &End)| join.as_ref().filter(|_| !to.blocked)?.gro.deadline();
         ways.into_iter().filter_map(due).min()
+    }
+
+    fn close(&mut self) -> bool {
+        self.sides.close();
+        true
     }
 
     fn tune(&mut self, dial: &mut Dial<'_>) {

@@ -16,6 +16,8 @@ const MOST_V4: usize = 576;
 const MOST_V6: usize = 1280;
 /// Bytes of an error's own header.
 const LEN: usize = 8;
+/// The offset in the fragment header of IPv6 (RFC 8200, section 4.5).
+const OFFSET_V6: u16 = 0xfff8;
 
 /// Type and code, for IPv4 and IPv6; `None` where the sender is not told.
 fn number(why: Why, is_v4: bool) -> Option<(u8, u8)> {
@@ -25,14 +27,14 @@ fn number(why: Why, is_v4: bool) -> Option<(u8, u8)> {
         Why::Unreachable | Why::NoNeighbour => ((3, 1), (1, 3)),
         Why::Prohibited => ((3, 13), (1, 1)),
         Why::TooBig => ((3, 4), (2, 0)),
-        Why::NotIp | Why::Source | Why::Scope | Why::Blackhole | Why::NoRoom => return None,
+        Why::NotIp | Why::Source | Why::Own | Why::Scope | Why::Blackhole | Why::NoRoom => return None,
     };
     Some(if is_v4 { v4 } else { v6 })
 }
 
 /// The IP packet that tells the sender of `packet` why it was dropped, from the router's address `from`, of the same family.
 /// Of a train its first segment is quoted, as it would have left. `None` where nobody is to be told: for some reasons, errors,
-/// later fragments, and packets from or to more than one host.
+/// later fragments of IPv4, and packets from or to more than one host.
 ///
 /// `scratch` is used, and left empty.
 pub fn error<B: AsRef<[u8]>>(
@@ -75,17 +77,33 @@ fn may_v4(bytes: &[u8]) -> bool {
 fn may_v6(bytes: &[u8]) -> bool {
     let Some(header) = bytes.first_chunk::<40>() else { return false };
     let is_host = |address: &[u8]| address[0] != 0xff && address.iter().any(|byte| *byte != 0);
-    if !is_host(&header[ipv6::SRC]) || !is_host(&header[ipv6::DST]) {
-        return false;
-    }
-    match ipv6::chain(header[ipv6::NEXT_HEADER], &bytes[ipv6::LEN..]) {
-        ipv6::Chain::End { next: protocol::ICMPV6, len } => {
-            bytes.get(ipv6::LEN + len).is_some_and(|kind| kind & 0x80 != 0)
+    is_host(&header[ipv6::SRC]) && is_host(&header[ipv6::DST]) && !may_be_error_v6(header[ipv6::NEXT_HEADER], bytes)
+}
+
+/// Whether an IPv6 packet is an ICMPv6 error, or something that cannot be read far enough. Its first fragment tells; a later
+/// one is taken for none, since errors fit every link (RFC 4443, section 2.4 (c)) and are not fragmented.
+fn may_be_error_v6(mut next: u8, bytes: &[u8]) -> bool {
+    let mut at = ipv6::LEN;
+    // One more than there may be, for the fragment header.
+    for _ in 0..=ipv6::MAX_EXTENSIONS + 1 {
+        let Some(rest) = bytes.get(at..) else { return true };
+        match next {
+            protocol::ICMPV6 => return rest.first().is_none_or(|kind| kind & 0x80 == 0),
+            protocol::FRAGMENT => {
+                let Some(&[following, _, high, low]) = rest.first_chunk() else { return true };
+                if u16::from_be_bytes([high, low]) & OFFSET_V6 != 0 {
+                    return false;
+                }
+                (next, at) = (following, at + 8);
+            }
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION => {
+                let Some(&[following, units]) = rest.first_chunk() else { return true };
+                (next, at) = (following, at + 8 + usize::from(units) * 8);
+            }
+            _ => return false,
         }
-        ipv6::Chain::End { .. } => true,
-        // Its first part might be an error; whoever fragments IPv6 here is the sender.
-        ipv6::Chain::Fragment | ipv6::Chain::Truncated | ipv6::Chain::TooLong => false,
     }
+    true
 }
 
 fn reply_v4(quoted: &[u8], from: [u8; 4], kind: u8, code: u8, mtu: u32) -> Vec<u8> {

@@ -67,6 +67,8 @@ pub enum Refused {
     Fixed(&'static str),
     /// Another knob must have this value first.
     Needs(String, u64),
+    /// Another knob is on and needs the value that this one has.
+    Needed(String),
 }
 
 /// The knobs of one pipeline, shared with whoever turns them.
@@ -123,6 +125,9 @@ impl Knobs {
             && self.get(other).is_some_and(|(_, has)| has != *needed)
         {
             return Err(Refused::Needs(other.clone(), *needed));
+        }
+        if let Some((other, _)) = self.iter().find(|(other, has)| other.breaks(name, value) && *has != 0) {
+            return Err(Refused::Needed(other.name.clone()));
         }
         self.values[at].store(value, Ordering::Relaxed);
         // Whoever sees the new generation sees the value.
@@ -191,6 +196,11 @@ impl Dial<'_> {
 }
 
 impl Knob {
+    /// Whether it can only be 0 once the knob `other` has this value.
+    fn breaks(&self, other: &str, value: u64) -> bool {
+        self.needs.as_ref().is_some_and(|(name, needed)| name == other && *needed != value)
+    }
+
     /// A switch with nothing special about it.
     pub(crate) fn switch(name: impl Into<String>, help: &'static str) -> Knob {
         let name = name.into();

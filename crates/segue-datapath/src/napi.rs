@@ -117,6 +117,8 @@ fn tune_weight(dial: &mut Dial<'_>, name: &str, weight: &mut u64) {
 pub(crate) struct Polls {
     /// Packets of one poll.
     pub(crate) weight: usize,
+    /// Nothing more is taken from the port.
+    pub(crate) closed: bool,
     /// Given by the port beyond that.
     overflow: VecDeque<Box<Packet<Page>>>,
     polls: u64,
@@ -133,8 +135,8 @@ impl Polls {
         self.polls += 1;
         let first = self.overflow.len().min(weight);
         rx.packets.extend(self.overflow.drain(..first));
-        let mut polled = Polled::More;
-        if first < weight {
+        let mut polled = if self.closed && self.overflow.is_empty() { Polled::Idle } else { Polled::More };
+        if first < weight && !self.closed {
             polled = port.receive(rx, weight - first)?;
             if rx.packets.len() > weight {
                 self.overflows += (rx.packets.len() - weight) as u64;

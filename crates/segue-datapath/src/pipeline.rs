@@ -53,6 +53,19 @@ pub trait Pipeline {
     fn taken(&self) -> u64 {
         0
     }
+    /// Takes nothing more from its ports, and holds nothing back: the rounds that follow send what there is. `false` where it
+    /// never holds anything, and no rounds need to follow.
+    fn close(&mut self) -> bool {
+        false
+    }
+    /// The number of the next packet of each interface whose packets are numbered (GRE sequence numbers).
+    fn sequences(&self) -> Vec<(&str, u32)> {
+        Vec::new()
+    }
+    /// Numbers packets of the interface `name` from `next` on: it goes on where another process has stopped.
+    fn go_on(&mut self, name: &str, next: u32) {
+        let _ = (name, next);
+    }
     /// Shows every setting that can change while packets move to `dial`, always the same ones in the same order, and goes by
     /// what they are afterwards. No packet is lost by it.
     fn tune(&mut self, dial: &mut Dial<'_>) {

@@ -27,7 +27,23 @@ pub enum Action {
     Unreachable,
     /// They may go nowhere, and their sender is told.
     Prohibited,
+    /// This table says nothing about them, whatever shorter prefixes it has: the next one does.
+    Throw,
 }
+
+/// A table of routes, in the order in which the kernel's rules look into them where nobody has changed these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// The host's own addresses.
+    Local,
+    /// What `ip route` shows.
+    Main,
+    /// What is asked last.
+    Default,
+}
+
+/// How many there are.
+const TABLES: usize = 3;
 
 /// Why a route or neighbour was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,70 +54,76 @@ pub enum Refused {
     Prefix,
 }
 
-/// Routes of both families.
+/// Routes of both families, in several tables.
 #[derive(Debug)]
 pub struct Routes {
-    v4: PrefixMap<(u32, u8), Action>,
-    v6: PrefixMap<(u128, u8), Action>,
+    v4: [PrefixMap<(u32, u8), Action>; TABLES],
+    v6: [PrefixMap<(u128, u8), Action>; TABLES],
     most: usize,
 }
 
 impl Routes {
     /// An empty table for at most `most` routes.
     pub fn new(most: usize) -> Routes {
-        Routes { v4: PrefixMap::new(), v6: PrefixMap::new(), most }
+        Routes { v4: Default::default(), v6: Default::default(), most }
     }
 
-    /// Adds or replaces the route of a prefix; address bits past its length are cut off.
+    /// Adds or replaces the route of a prefix in one table; address bits past its length are cut off.
     ///
     /// # Errors
-    /// Where the table is full or the prefix is none.
-    pub fn insert(&mut self, prefix: IpAddr, len: u8, action: Action) -> Result<(), Refused> {
+    /// Where all tables together are full or the prefix is none.
+    pub fn insert(&mut self, table: Table, prefix: IpAddr, len: u8, action: Action) -> Result<(), Refused> {
         if len > if prefix.is_ipv4() { 32 } else { 128 } {
             return Err(Refused::Prefix);
         }
         let is_full = self.len() >= self.most;
         match prefix {
             IpAddr::V4(prefix) => {
-                let key = (mask_v4(prefix.to_bits(), len), len);
-                if is_full && !self.v4.contains_key(&key) {
+                let (key, table) = ((mask_v4(prefix.to_bits(), len), len), &mut self.v4[table as usize]);
+                if is_full && !table.contains_key(&key) {
                     return Err(Refused::Full);
                 }
-                self.v4.insert(key, action);
+                table.insert(key, action);
             }
             IpAddr::V6(prefix) => {
-                let key = (mask_v6(prefix.to_bits(), len), len);
-                if is_full && !self.v6.contains_key(&key) {
+                let (key, table) = ((mask_v6(prefix.to_bits(), len), len), &mut self.v6[table as usize]);
+                if is_full && !table.contains_key(&key) {
                     return Err(Refused::Full);
                 }
-                self.v6.insert(key, action);
+                table.insert(key, action);
             }
         }
         Ok(())
     }
 
-    /// Takes a route out; what it was.
-    pub fn remove(&mut self, prefix: IpAddr, len: u8) -> Option<Action> {
+    /// Takes a route out of a table; what it was.
+    pub fn remove(&mut self, table: Table, prefix: IpAddr, len: u8) -> Option<Action> {
         match prefix {
-            IpAddr::V4(prefix) if len <= 32 => self.v4.remove(&(mask_v4(prefix.to_bits(), len), len)),
-            IpAddr::V6(prefix) if len <= 128 => self.v6.remove(&(mask_v6(prefix.to_bits(), len), len)),
+            IpAddr::V4(prefix) if len <= 32 => self.v4[table as usize].remove(&(mask_v4(prefix.to_bits(), len), len)),
+            IpAddr::V6(prefix) if len <= 128 => self.v6[table as usize].remove(&(mask_v6(prefix.to_bits(), len), len)),
             _ => None,
         }
     }
 
-    /// The route of the longest prefix that holds an IPv4 address, or with `is_v4` unset an IPv6 one.
+    /// The route of the longest prefix that holds an IPv4 address, or with `is_v4` unset an IPv6 one, of the first table that
+    /// has one and does not leave it to the next. Never [`Action::Throw`].
     #[inline]
     pub fn lookup(&self, destination: u128, is_v4: bool) -> Option<Action> {
+        let found = |action: &Action| (*action != Action::Throw).then_some(*action);
         if is_v4 {
-            self.v4.get_lpm(&(destination as u32, 32)).map(|(_, action)| *action)
+            let key = (destination as u32, 32);
+            self.v4.iter().find_map(|table| table.get_lpm(&key).and_then(|(_, action)| found(action)))
         } else {
-            self.v6.get_lpm(&(destination, 128)).map(|(_, action)| *action)
+            let key = (destination, 128);
+            self.v6.iter().find_map(|table| table.get_lpm(&key).and_then(|(_, action)| found(action)))
         }
     }
 
     /// How many routes there are.
     pub fn len(&self) -> usize {
-        self.v4.len() + self.v6.len()
+        let v4: usize = self.v4.iter().map(PrefixMap::len).sum();
+        let v6: usize = self.v6.iter().map(PrefixMap::len).sum();
+        v4 + v6
     }
 
     /// Whether there are none.
@@ -233,7 +255,7 @@ mod tests {
             ("2001:db8::", 32, 5),
             ("2001:db8:1::7", 128, 6),
         ] {
-            routes.insert(address(prefix), len, to(port)).unwrap();
+            routes.insert(Table::Main, address(prefix), len, to(port)).unwrap();
         }
         for (destination, port) in [
             ("203.0.113.1", 0),
@@ -246,20 +268,48 @@ mod tests {
         ] {
             assert_eq!(find(&routes, destination), Some(to(port)), "{destination}");
         }
-        assert_eq!(routes.remove(address("198.18.7.255"), 24), Some(to(2)));
+        assert_eq!(routes.remove(Table::Main, address("198.18.7.255"), 24), Some(to(2)));
         assert_eq!(find(&routes, "198.18.7.200"), Some(to(1)));
         assert_eq!(routes.len(), 6);
     }
 
     #[test]
+    fn tables_are_asked_one_after_the_other_and_throw_leaves_it_to_the_next() {
+        let mut routes = Routes::new(100);
+        for (table, prefix, len, action) in [
+            (Table::Main, "198.18.7.1", 32, to(1)),
+            (Table::Local, "198.18.7.0", 24, Action::Local),
+            (Table::Main, "198.18.0.0", 15, to(2)),
+            (Table::Main, "198.18.8.0", 24, Action::Throw),
+            (Table::Default, "0.0.0.0", 0, to(3)),
+            (Table::Main, "2001:db8::", 32, to(4)),
+            (Table::Main, "2001:db8:1::", 48, Action::Throw),
+        ] {
+            routes.insert(table, address(prefix), len, action).unwrap();
+        }
+        for (destination, action) in [
+            ("198.18.7.1", Some(Action::Local)),
+            ("198.18.9.1", Some(to(2))),
+            ("198.18.8.1", Some(to(3))),
+            ("203.0.113.1", Some(to(3))),
+            ("2001:db8:2::1", Some(to(4))),
+            ("2001:db8:1::1", None),
+        ] {
+            assert_eq!(find(&routes, destination), action, "{destination}");
+        }
+        assert_eq!(routes.remove(Table::Main, address("198.18.8.0"), 24), Some(Action::Throw));
+        assert_eq!((find(&routes, "198.18.8.1"), routes.len()), (Some(to(2)), 6));
+    }
+
+    #[test]
     fn full_tables_and_prefixes_that_are_none_are_refused() {
         let mut routes = Routes::new(1);
-        assert_eq!(routes.insert(address("198.18.0.0"), 33, to(1)), Err(Refused::Prefix));
-        assert_eq!(routes.insert(address("2001:db8::"), 129, to(1)), Err(Refused::Prefix));
-        assert_eq!(routes.remove(address("198.18.0.0"), 33), None);
-        routes.insert(address("198.18.0.0"), 15, to(1)).unwrap();
-        routes.insert(address("198.18.3.0"), 15, to(2)).unwrap();
-        assert_eq!(routes.insert(address("::"), 0, to(3)), Err(Refused::Full));
+        assert_eq!(routes.insert(Table::Main, address("198.18.0.0"), 33, to(1)), Err(Refused::Prefix));
+        assert_eq!(routes.insert(Table::Main, address("2001:db8::"), 129, to(1)), Err(Refused::Prefix));
+        assert_eq!(routes.remove(Table::Main, address("198.18.0.0"), 33), None);
+        routes.insert(Table::Main, address("198.18.0.0"), 15, to(1)).unwrap();
+        routes.insert(Table::Main, address("198.18.3.0"), 15, to(2)).unwrap();
+        assert_eq!(routes.insert(Table::Main, address("::"), 0, to(3)), Err(Refused::Full));
         assert_eq!((find(&routes, "198.18.0.1"), routes.len()), (Some(to(2)), 1));
         let mut neighbours = Neighbours::new(1);
         let hop = |address| Hop { port: 1, is_v4: true, address };

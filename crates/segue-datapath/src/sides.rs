@@ -18,6 +18,9 @@ use crate::tuning::{Joining, Protocols, Remcsum, Settings};
 /// of one round need not hold all of a train, and a port that always has more must not keep a packet of another flow.
 const BUSY_HOLD: u64 = 50_000;
 
+/// Rounds after which is looked what has become of the ports' interfaces, where nothing has woken the loop for it.
+const LISTEN_EVERY: u64 = 64;
+
 /// One side of a gateway.
 pub struct Side {
     /// Name of the port in statistics: the interface.
@@ -68,6 +71,7 @@ pub(crate) struct Sides {
     pub(crate) rx: RxBatch,
     turns: Turns,
     crossing: Crossing,
+    rounds: u64,
 }
 
 /// Where what comes in at one end may leave.
@@ -136,6 +140,7 @@ impl Sides {
             rx: RxBatch::over(pages),
             turns: Turns::default(),
             crossing,
+            rounds: 0,
         };
         made.settle();
         made
@@ -158,13 +163,22 @@ impl Sides {
         }
     }
 
+    pub(crate) fn close(&mut self) {
+        self.ends.iter_mut().for_each(|end| end.polls.closed = true);
+        self.settle();
+    }
+
     pub(crate) fn tune(&mut self, dial: &mut Dial<'_>) {
         self.settings.tune(dial);
         self.settle();
     }
 
     /// Whose turn it is in this round, and the budget of it; [`Sides::end_round`] has what became of the turns.
-    pub(crate) fn begin_round(&self) -> (Turns, u64) {
+    pub(crate) fn begin_round(&mut self) -> (Turns, u64) {
+        self.rounds = self.rounds.wrapping_add(1);
+        // A loop that never sleeps is not woken either.
+        let looks = self.rounds.is_multiple_of(LISTEN_EVERY);
+        self.ends.iter_mut().for_each(|end| end.listen(looks));
         (self.turns, self.settings.sharing.budget)
     }
 

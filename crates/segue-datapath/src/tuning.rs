@@ -1,6 +1,6 @@
 //! The settings of GSO, GRO and acknowledgments, and what follows from them.
 
-use segue::gro::{self, Profile};
+use segue::gro::{self, Generation, Profile};
 use segue::gso::Limits;
 use segue::packet::{GsoKind, Unit};
 
@@ -206,8 +206,14 @@ impl Cuts {
     }
 }
 
-/// The names of the profiles, as on the command line.
-const PROFILES: &[&str] = &["strict", "linux", "lro"];
+/// The names of the profiles, as on the command line, where Linux is of this generation.
+const fn profiles(linux: Generation) -> &'static [&'static str] {
+    match linux {
+        Generation::V6_12 => &["strict", "linux:6.12", "lro"],
+        Generation::V6_18 => &["strict", "linux:6.18", "lro"],
+        Generation::V7 => &["strict", "linux:7.0", "lro"],
+    }
+}
 const LRO: u64 = 2;
 
 /// How packets that come in at one port are joined.
@@ -247,9 +253,10 @@ impl Joining {
         let gro = |key: &str| format!("net.gro.dev.{port}.{key}");
         let ack = |key: &str| format!("net.ack.dev.{port}.{key}");
         dial.switch(|| Knob::switch(gro("enable_gro"), "packets that come in here are joined"), &mut self.on);
+        let names = profiles(self.linux());
         let profile = || {
-            let help = "which packets form a train: strict, linux or lro";
-            Knob { values: Values::Names(PROFILES), ..Knob::switch(gro("profile"), help) }
+            let help = "which packets form a train: strict, linux as it was started, or lro";
+            Knob { values: Values::Names(names), ..Knob::switch(gro("profile"), help) }
         };
         dial.number(profile, &mut self.profile);
         let most = (576, gro::MAX_TRAIN_BYTES as u64);
@@ -269,6 +276,14 @@ impl Joining {
         dial.number(burst, &mut self.max_acks);
     }
 
+    /// The generation of Linux that profile linux is: the one that it began with, or else the default.
+    fn linux(&self) -> Generation {
+        match self.config.profile {
+            Profile::Linux(generation) => generation,
+            Profile::Strict | Profile::Lro => Generation::default(),
+        }
+    }
+
     /// Whether only that is joined which can be restored byte for byte.
     pub(crate) fn is_strict(&self) -> bool {
         self.profile == 0
@@ -282,10 +297,9 @@ impl Joining {
 
     /// The engine's form; `hold` in nanoseconds.
     pub(crate) fn config(&self, protocols: &Protocols, hold: u64) -> gro::Config {
-        let profile = match (self.profile, self.config.profile) {
-            (0, _) => Profile::Strict,
-            (1, linux @ Profile::Linux(_)) => linux,
-            (1, _) => Profile::linux(),
+        let profile = match self.profile {
+            0 => Profile::Strict,
+            1 => Profile::Linux(self.linux()),
             _ => Profile::Lro,
         };
         let only_if = |on: bool, most: usize| if on { most } else { 1 };

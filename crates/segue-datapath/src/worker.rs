@@ -45,7 +45,10 @@ pub fn board(pipeline: &dyn Pipeline) -> Arc<Board> {
     }))
 }
 
-/// Runs `pipeline` until `stop` becomes readable. Counters are published to `board` after every round, before the loop
+/// How long what is on its way may take to leave at the end, nanoseconds: a port that takes nothing must not hold it up.
+const PARTING: u64 = 200_000_000;
+
+/// Runs `pipeline` until `stop` becomes readable, and then sends what it has taken from its ports. Counters are published to `board` after every round, before the loop
 /// sleeps, so that what an idle worker shows is exact. What `knobs` were set to is in force from the next round on.
 ///
 /// # Errors
@@ -92,13 +95,45 @@ pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, kno
         let reads = !matches!(way, Way::Timer(_));
         pipeline.each_interest(&mut |interest| set.add(&Interest { read: interest.read && reads, ..interest }));
         match set.wait(timeout.map(Duration::from_nanos))? {
-            Woken::Stop => return Ok(()),
+            Woken::Stop => {
+                let parted = part(pipeline);
+                board.publish(|sink| {
+                    pipeline.collect(sink);
+                    counts.collect(sink);
+                });
+                return parted;
+            }
             Woken::Time => counts.timers += u64::from(!reads),
             Woken::Ports if way == Way::Spin => {}
             Woken::Ports => {
                 counts.wake_ups += 1;
                 set.ready().for_each(|place| pipeline.woken(place));
             }
+        }
+    }
+}
+
+/// Sends what the pipeline still has.
+fn part(pipeline: &mut dyn Pipeline) -> io::Result<()> {
+    let until = sys::now().0.saturating_add(PARTING);
+    let mut set = PollSet::default();
+    if !pipeline.close() {
+        return Ok(());
+    }
+    loop {
+        let now = sys::now();
+        let round = pipeline.round(now)?;
+        let mut blocked = false;
+        set.clear();
+        pipeline.each_interest(&mut |interest| {
+            blocked |= interest.write;
+            set.add(&Interest { read: false, ..interest });
+        });
+        if now.0 >= until || (round == Round::Idle && !blocked) {
+            return Ok(());
+        }
+        if blocked {
+            set.wait(Some(Duration::from_nanos(until - now.0)))?;
         }
     }
 }

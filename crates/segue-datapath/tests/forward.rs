@@ -9,7 +9,7 @@ use segue::time::Nanos;
 use segue_datapath::forward::{Forwarder, Verdict, Why};
 use segue_datapath::group::{Grouper, Reads};
 use segue_datapath::icmp::{self, Limiter};
-use segue_datapath::route::{Action, Hop, Link, Neighbours, Routes};
+use segue_datapath::route::{Action, Hop, Link, Neighbours, Routes, Table};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Ip, L4, Tcp, Udp, V4, V6};
 use segue_testkit::oracle::{self, Ports, verify};
@@ -59,11 +59,11 @@ fn forwarder(reads: Reads, link: Link) -> Forwarder {
         let via = IpAddr::from([198, 19, 1, net]);
         let action = Action::Forward { port: u16::from(net % 4), via: Some(via), mtu: 1500 };
         for third in 0..16 {
-            routes.insert(IpAddr::from([198, 18, net * 16 + third, 0]), 24, action).unwrap();
+            routes.insert(Table::Main, IpAddr::from([198, 18, net * 16 + third, 0]), 24, action).unwrap();
         }
         neighbours.insert(Hop::new(u16::from(net % 4), Some(via), 0, true), link).unwrap();
     }
-    let mut put = |prefix: &str, len, action| routes.insert(address(prefix), len, action).unwrap();
+    let mut put = |prefix: &str, len, action| routes.insert(Table::Main, address(prefix), len, action).unwrap();
     put("2001:db8:1::", 48, Action::Forward { port: 9, via: None, mtu: 1280 });
     put("198.18.1.7", 32, Action::Unreachable);
     put("198.18.1.8", 32, Action::Prohibited);
@@ -125,10 +125,15 @@ fn looking_up_for_groups_and_for_each_packet_comes_to_the_same() {
                 let seeds: Vec<u64> = (0..rng.below(200)).map(|_| rng.next_u64() % 300).collect();
                 let mut one: Vec<Boxed> = seeds.iter().map(|seed| make(*seed)).collect();
                 let mut other: Vec<Boxed> = seeds.iter().map(|seed| make(*seed)).collect();
-                let verdicts = run(&mut forwarder(reads, link), &mut one);
+                let (mut grouped, mut single) = (forwarder(reads, link), forwarder(reads, link));
+                let verdicts = run(&mut grouped, &mut one);
                 let mut each = Vec::new();
-                forwarder(reads, link).one_by_one(3, &mut other, &mut each);
+                single.one_by_one(3, &mut other, &mut each);
                 assert_eq!(verdicts, each);
+                let used: HashSet<_> = grouped.used().collect();
+                assert!(used.len() == grouped.used().count() && used == single.used().collect());
+                let sent = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Send { .. })).count();
+                assert!((sent > 0) <= !used.is_empty());
                 let all = |packets: &[Boxed]| packets.iter().map(|packet| bytes(packet)).collect::<Vec<_>>();
                 assert_eq!(all(&one), all(&other));
                 // What leaves is good, has one hop less, and the right link header.
@@ -195,6 +200,11 @@ fn the_mtu_is_compared_with_segments_and_a_train_passes_whole() {
         for df in [true, false] {
             let mut packets = [train(v4([3, 3]), size, df)];
             let verdict = run(&mut forwarder, &mut packets)[0];
+            if !passes && !df {
+                // It is cut in front of the port, and its packets are fragmented there.
+                assert_eq!(verdict, Verdict::Send { port: 0, mtu: 1500 });
+                continue;
+            }
             assert_eq!(matches!(verdict, Verdict::Send { .. }), passes, "{verdict:?}");
             if passes {
                 let mut frames = Frames::new();
@@ -329,7 +339,24 @@ fn senders_hear_of_what_was_dropped() {
     ] {
         assert_eq!(ask(&packet, why, from), None);
     }
+    let part_v6 =
+        |offset, l4, len| packet(Ip::V6(V6 { fragment: Some((7, offset, true)), ..V6::new(1, 9, 5) }), l4, len);
+    for extensions in [vec![], vec![(0, vec![0; 6])]] {
+        let ip = Ip::V6(V6 { fragment: Some((7, 0, true)), extensions, ..V6::new(1, 9, 5) });
+        assert_eq!(ask(&icmp_error(ip, 1), Why::HopLimit, "2001:db8::9"), None, "the first fragment of an error");
+    }
+    assert_eq!(ask(&part_v6(0, L4::Raw(58), 0), Why::HopLimit, "2001:db8::9"), None, "it may be one");
     // But of these.
+    for (why, expected) in [(Why::TooBig, [2, 0]), (Why::HopLimit, [3, 0])] {
+        for part in
+            [part_v6(0, udp(), 1440), part_v6(0, L4::Icmp(128, 0, [0; 4]), 1440), part_v6(1448, L4::Raw(58), 99)]
+        {
+            let reply = ask(&part, why, "2001:db8::9").unwrap();
+            assert_eq!(reply[40..42], expected);
+            let quoted = &reply[48..];
+            assert_eq!(quoted, &bytes(&part)[..quoted.len()]);
+        }
+    }
     assert!(ask(&icmp_error(v4([1, 1]), 8), Why::HopLimit, "198.18.0.9").is_some());
     assert!(ask(&icmp_error(v6(5), 128), Why::HopLimit, "2001:db8::9").is_some());
 }

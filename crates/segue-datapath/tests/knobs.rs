@@ -267,6 +267,11 @@ fn wrong_names_and_values_change_nothing() {
     assert_eq!(values(), before);
     here.knobs.set("net.gro.dev.in.profile", 2).unwrap();
     here.knobs.set("net.ack.dev.in.enable_ack", 1).unwrap();
+    let needed = Refused::Needed("net.ack.dev.in.enable_ack".to_owned());
+    assert_eq!(here.knobs.set("net.gro.dev.in.profile", 0), Err(needed));
+    here.knobs.set("net.gro.dev.in.profile", 2).unwrap();
+    here.knobs.set("net.ack.dev.in.enable_ack", 0).unwrap();
+    here.knobs.set("net.gro.dev.in.profile", 0).unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod support;
 
 use segue::packet::Csum;
-use segue_lan78xx::driver::{AddressSource, Config, Driver, Error};
+use segue_lan78xx::driver::{AddressSource, Config, Driver, Error, Look};
 use segue_lan78xx::model::{self, Access, Fault, Identity, LinkSpeed, Model, Partner};
 use segue_lan78xx::regs::{self, fct, hw_cfg, int, mac_rx, mac_tx, mii, pmt, stat};
 use segue_lan78xx::usb::local::{Clock, Local};
@@ -100,11 +100,27 @@ fn the_address_is_taken_from_register_eeprom_otp_or_chance() {
             assert_eq!(driver.mac(), MAC);
         }
     }
-    // An EEPROM whose address the chip did not load by itself.
-    let mut usb = local(model::Config { identity: Identity::Eeprom, ..chip(Speed::High) });
-    usb.model.stick(regs::RX_ADDRL, u32::MAX, 0);
-    let driver = Driver::open(usb, Config::napi(Speed::High)).unwrap();
-    assert_eq!((driver.address_source(), driver.mac()), (AddressSource::Eeprom, MAC));
+    // An EEPROM whose address the chip did not load by itself; the platform's word counts before it, the user's before all.
+    let opened = |stuck: bool, config: Config| {
+        let mut usb = local(model::Config { identity: Identity::Eeprom, ..chip(Speed::High) });
+        if stuck {
+            usb.model.stick(regs::RX_ADDRL, u32::MAX, 0);
+        }
+        Driver::open(usb, config).map(|driver| (driver.address_source(), driver.mac()))
+    };
+    let none = Config::napi(Speed::High);
+    let (platform, user) = ([2, 3, 3, 3, 3, 3], [2, 4, 4, 4, 4, 4]);
+    assert_eq!(opened(true, none), Ok((AddressSource::Eeprom, MAC)));
+    let said = Config { platform_mac: Some(platform), ..none };
+    assert_eq!(opened(true, said), Ok((AddressSource::Platform, platform)));
+    assert_eq!(opened(false, said), Ok((AddressSource::Register, MAC)));
+    for stuck in [false, true] {
+        assert_eq!(opened(stuck, Config { mac: Some(user), ..said }), Ok((AddressSource::User, user)));
+        for bad in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+            assert!(opened(stuck, Config { mac: Some(bad), ..none }).is_err(), "{bad:?}");
+            assert!(opened(stuck, Config { platform_mac: Some(bad), ..none }).is_err(), "{bad:?}");
+        }
+    }
 }
 
 #[test]
@@ -163,6 +179,67 @@ fn the_chips_counters_become_64_bits_wide() {
 }
 
 #[test]
+fn traffic_after_an_idle_time_brings_the_next_reading_forward() {
+    /// Seconds until the counters are read, after so many idle ones and then one frame in or out.
+    fn wait(idle: u64, receives: bool) -> u64 {
+        let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
+        for _ in 0..idle {
+            rig.driver.usb().sleep(1_000_000_000);
+            rig.step();
+        }
+        rig.model().set_statistic(stat::TX_PAUSE, 77);
+        if receives {
+            rig.model().receive(datagram(true, 1, 100));
+            assert_eq!(rig.frames().len(), 1);
+        } else {
+            let packet = rig.packet(&datagram(true, 1, 100), Csum::Unknown);
+            rig.send(packet);
+        }
+        for seconds in 0..100 {
+            if rig.driver.statistics()[stat::TX_PAUSE] == 77 {
+                return seconds;
+            }
+            rig.driver.usb().sleep(1_000_000_000);
+            rig.step();
+        }
+        panic!("it was never read");
+    }
+    for idle in [2, 20, 150] {
+        assert!(wait(idle, true) <= 1 && wait(idle, false) <= 1, "{idle}");
+    }
+}
+
+#[test]
+fn counters_of_20_bits_miss_no_wrap_however_fast_small_frames_come() {
+    let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
+    rig.driver.read_statistics().unwrap();
+    let frame = datagram(true, 1, 10);
+    let mut received = 0;
+    // In less than a second, so that only their number can bring a reading forward. An emulated machine takes a minute for
+    // as many as a counter holds, and what it is there for shows with fewer.
+    let enough = if segue_testkit::is_set("SEGUE_QUICK") { 0x1_0000 } else { 0x12_0000 };
+    while received < enough {
+        for _ in 0..2000 {
+            rig.model().receive(frame.clone());
+        }
+        let before = received;
+        for _ in 0..40 {
+            rig.driver.receive(&mut rig.rx, 64).unwrap();
+            received += rig.rx.packets.len() as u64;
+            while let Some(packet) = rig.rx.packets.pop_front() {
+                rig.rx.pool.put(packet);
+            }
+        }
+        assert!(received > before);
+        rig.driver.usb().sleep(100_000);
+    }
+    received += (0..50).map(|_| rig.packets().len() as u64).sum::<u64>();
+    rig.driver.read_statistics().unwrap();
+    let counted = rig.driver.statistics();
+    assert_eq!(counted[stat::RX_FRAMES], received + counted[stat::RX_DROPPED]);
+}
+
+#[test]
 fn mtus_are_checked_and_taken_over() {
     let mut rig = Rig::new(Speed::High, Config::napi(Speed::High));
     for bad in [0, 67, 9001, 512 - 18, 1024 - 18, 8704 - 18] {
@@ -212,9 +289,9 @@ fn a_device_that_is_unplugged_at_any_time_is_noticed_and_goes_on_when_it_is_back
     for (mode, config) in modes(Speed::High) {
         for after in [0, 1, 3, 10, 25] {
             let mut rig = Rig::new(Speed::High, config);
-            rig.driver.on_gone(Box::new(|| {
+            rig.driver.on_gone(Box::new(|_| {
                 let clock = Clock::Still(segue::time::Nanos(10_000_000_000));
-                Some(Local::new(Model::new(chip(Speed::High)), None, clock))
+                Look::Back(Local::new(Model::new(chip(Speed::High)), None, clock))
             }));
             rig.model().inject(Fault::UnplugAfter(after));
             for n in 0..40 {

@@ -10,11 +10,10 @@ use segue_lan78xx::frame::rx::{Builder, ChecksumErrors, Frames, HEADER_LEN, Head
 use segue_lan78xx::model::{Fault, Model};
 use segue_lan78xx::usb::{self, Speed, Transport};
 use segue_port::Port;
-use segue_testkit::Rng;
+use segue_testkit::{Rng, is_set};
 use support::{Meddled, Meddler, Rig, chip, datagram, local, modes};
 
 fn rounds() -> usize {
-    let is_set = |name| std::env::var_os(name).is_some_and(|value| value == "1");
     match (is_set("SEGUE_SOAK"), is_set("SEGUE_QUICK")) {
         (true, _) => 1_000_000,
         (_, true) => 4000,

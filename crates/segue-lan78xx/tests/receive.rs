@@ -306,6 +306,102 @@ fn filters_take_what_they_should_and_nothing_else() {
 }
 
 #[test]
+fn every_rule_of_the_filter_lets_in_what_it_is_for_and_no_rule_nothing() {
+    use segue_lan78xx::regs::{dp, request};
+    use segue_lan78xx::usb::{Setup, Transport};
+    let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
+    let write = |rig: &mut Rig, register: u16, value: u32| {
+        let (request_type, request) = (request::OUT, request::WRITE_REGISTER);
+        let setup = Setup { request_type, request, value: 0, index: register, length: 4 };
+        rig.driver.usb().control_out(setup, &value.to_le_bytes()).unwrap();
+    };
+    // One unicast and one multicast address in the hash, one multicast address in the exact filters, one id of a VLAN.
+    let [own, hashed, other] = [support::MAC, [2, 9, 9, 9, 9, 9], [2, 9, 9, 9, 9, 8]];
+    let [exact, multicast, stranger] = [[1, 0, 0x5e, 0, 0, 1], [1, 0, 0x5e, 0, 0, 0xfb], [0x33, 0x33, 0, 0, 0, 1]];
+    let broadcast = [0xff; 6];
+    let bit = |address| usize::from(regs::address_hash(address));
+    for free in [own, other, exact, stranger, broadcast] {
+        assert!(bit(free) != bit(hashed) && bit(free) != bit(multicast), "{free:02x?}");
+    }
+    rig.driver.set_filter(segue_lan78xx::driver::Filter { multicast: vec![exact], ..Default::default() }).unwrap();
+    write(&mut rig, regs::DP_SEL, dp::VLAN_DA_RAM);
+    let mut words = [0_u32; dp::VLAN_WORDS + dp::HASH_WORDS];
+    words[100 / 32] |= 1 << (100 % 32);
+    for address in [hashed, multicast] {
+        words[dp::VLAN_WORDS + bit(address) / 32] |= 1 << (bit(address) % 32);
+    }
+    for (at, word) in words.into_iter().enumerate() {
+        for (register, value) in [(regs::DP_ADDR, at as u32), (regs::DP_DATA, word), (regs::DP_CMD, dp::WRITE)] {
+            write(&mut rig, register, value);
+        }
+    }
+    let destinations = [own, hashed, other, broadcast, exact, multicast, stranger];
+    for rules in 0..256_u32 {
+        let chosen = [
+            rfe::UCAST_EN,
+            rfe::MCAST_EN,
+            rfe::BCAST_EN,
+            rfe::DA_PERFECT,
+            rfe::DA_HASH,
+            rfe::MCAST_HASH,
+            rfe::VLAN_FILTER,
+            rfe::DISCARD_UNTAGGED,
+        ];
+        let rules = chosen.iter().enumerate().map(|(n, bit)| if rules >> n & 1 == 1 { *bit } else { 0 }).sum::<u32>();
+        let on = |rule: u32| rules & rule != 0;
+        write(&mut rig, regs::RFE_CTL, rules);
+        let mut expected = Vec::new();
+        for (n, dst) in destinations.into_iter().enumerate() {
+            for (tag, tags) in [None, Some(100), Some(101)].into_iter().map(|tag| (tag, tag.map(|id| (0x8100, id)))) {
+                let packet = Sender::udp(ip(true), n as u16).send(40, 0).bytes();
+                let tags: Vec<_> = tags.into_iter().collect();
+                let frame = segue_testkit::build::Ethernet { dst, ..ethernet(&tags) }.wrap(&packet);
+                let address = match n {
+                    0 => on(rfe::UCAST_EN) || on(rfe::DA_PERFECT),
+                    1 => on(rfe::UCAST_EN) || on(rfe::DA_HASH),
+                    2 => on(rfe::UCAST_EN),
+                    3 => on(rfe::BCAST_EN),
+                    4 => on(rfe::MCAST_EN) || on(rfe::DA_PERFECT),
+                    5 => on(rfe::MCAST_EN) || on(rfe::MCAST_HASH),
+                    _ => on(rfe::MCAST_EN),
+                };
+                let vlan = match tag {
+                    None => !on(rfe::DISCARD_UNTAGGED),
+                    Some(100) => true,
+                    Some(_) => !on(rfe::VLAN_FILTER),
+                };
+                if address && vlan {
+                    expected.push(frame[..6].to_vec());
+                }
+                rig.model().receive(frame);
+            }
+        }
+        let taken: Vec<Vec<u8>> = rig.frames().iter().map(|frame| frame[..6].to_vec()).collect();
+        assert_eq!(taken, expected, "rules {rules:#x}");
+    }
+}
+
+#[test]
+fn a_budget_of_the_caller_alone_bounds_a_poll_by_whole_transfers() {
+    let mut rig = Rig::new(Speed::Super, Config { budget: None, ..Config::napi(Speed::Super) });
+    for n in 0..200 {
+        rig.model().receive(datagram(true, n, 20));
+    }
+    let mut polls = Vec::new();
+    for _ in 0..10 {
+        use segue_lan78xx::usb::Transport;
+        rig.driver.usb().sleep(1_000_000);
+        rig.driver.receive(&mut rig.rx, 64).unwrap();
+        polls.extend(Some(rig.rx.packets.drain(..).count()).filter(|count| *count > 0));
+    }
+    let numbers = rig.driver.numbers();
+    assert_eq!(polls.iter().sum::<usize>(), 200);
+    let beyond: usize = polls.iter().map(|count| count.saturating_sub(64)).sum();
+    assert_eq!(numbers.overflows, beyond as u64);
+    assert!(beyond > 0 && numbers.full_budgets == polls.iter().filter(|count| **count >= 64).count() as u64);
+}
+
+#[test]
 fn what_is_delivered_is_ready_for_a_wire() {
     // The oracle has no code of the engine or of the model.
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));

@@ -11,7 +11,7 @@ use segue_lan78xx::driver::{Config, Driver, Kick};
 use segue_lan78xx::model::Fault;
 use segue_lan78xx::regs::endpoint;
 use segue_lan78xx::usb::{self, Lent, Speed, Transfer, Transport};
-use segue_port::{Port, RxBatch, Sent, TxBatch};
+use segue_port::{Drop, Port, RxBatch, Sent, TxBatch};
 use segue_testkit::flow::Sender;
 use segue_testkit::oracle;
 use support::{Meddled, Meddler, Rig, SPEEDS, chip, datagram, ethernet, ip, local, modes, primed, segment, unpadded};
@@ -296,6 +296,38 @@ fn a_halted_endpoint_runs_again_and_only_frames_on_their_way_are_lost() {
         assert_eq!(arrived, 19, "{mode}");
         assert_eq!(rig.packets().len(), 20, "{mode}: nothing received was lost");
         let numbers = rig.driver.numbers();
-        assert_eq!((numbers.halts, numbers.tx_errors, numbers.rx_errors), (2, 1, 1), "{mode}");
+        assert_eq!((numbers.halts, numbers.tx_errors), (2, 1), "{mode}");
+        // Each transfer that waits at a halted endpoint is answered with a stall.
+        assert_eq!(numbers.rx_errors, config.rx_transfers as u64, "{mode}");
     }
+}
+
+#[test]
+fn what_is_longer_than_the_chip_takes_is_dropped_in_front_of_it() {
+    for (mode, config) in modes(Speed::Super) {
+        let mut rig = Rig::new(Speed::Super, config);
+        let mut frame = datagram(true, 1, 100);
+        // A frame of the largest MTU with two tags, and what an interface of a larger MTU sends.
+        for (len, goes) in [(9022, true), (9023, false), (20_000, false), (1500, true)] {
+            frame.resize(len, 0);
+            let dropped = rig.driver.counters().drops.of(Drop::TooBig);
+            let packet = rig.packet(&frame, Csum::Unknown);
+            assert_eq!(rig.send(packet), Sent::All);
+            let dropped = rig.driver.counters().drops.of(Drop::TooBig) - dropped;
+            assert_eq!((rig.arrived().len(), dropped), (usize::from(goes), u64::from(!goes)), "{mode} {len}");
+        }
+        // The chip cuts no train into such frames either.
+        let train = primed(&segment(true, 8700, 0));
+        for mss in [1000, 8690] {
+            let packet = rig.train(&train, mss);
+            rig.send(packet);
+            let so_far = rig.driver.counters().drops.of(Drop::TooBig);
+            assert_eq!((rig.arrived().is_empty(), so_far), (false, 2), "{mode} {mss}");
+        }
+    }
+    let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
+    let packet = rig.train(&primed(&segment(true, 25_000, 0)), 12_000);
+    rig.send(packet);
+    assert_eq!((rig.arrived().len(), rig.driver.counters().drops.of(Drop::TooBig)), (0, 1));
+    assert_eq!(rig.model().notes().bulk_out_frames, 0);
 }

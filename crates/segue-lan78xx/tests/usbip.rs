@@ -1,5 +1,8 @@
 //! The server's side of USB/IP, byte by byte, and both ends over TCP.
 
+#[path = "support/sys.rs"]
+mod sys;
+
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
@@ -68,6 +71,20 @@ fn messages_may_be_cut_anywhere() {
 }
 
 #[test]
+fn a_transfer_that_was_done_before_it_is_asked_back_is_heard_of_and_first() {
+    let (mut session, mut model, mut exported) = (Session::default(), Model::new(model::Config::default()), exported());
+    model.inject(model::Fault::RawTransfer(vec![7; 20]));
+    for part in [[import("1-1"), submit(7, true, 1, 100, [0; 8])].concat(), unlink(8, 7)] {
+        session.feed(&part, &mut model, &mut exported);
+        model.advance(Nanos(1));
+    }
+    session.collect(&mut model);
+    let behind = &session.output()[320..];
+    assert_eq!((&behind[..8], &behind[20..28]), (&words(&[3, 7])[..], &words(&[0, 20])[..]));
+    assert_eq!((&behind[68..76], &behind[88..92]), (&words(&[4, 8])[..], &[0; 4][..]));
+}
+
+#[test]
 fn what_makes_no_sense_ends_the_connection_and_nothing_else() {
     let attached = import("1-1");
     for (name, bytes) in [
@@ -114,6 +131,59 @@ fn random_bytes_never_do_more_than_end_the_connection() {
     }
 }
 
+#[test]
+fn what_one_client_makes_the_server_hold_has_bounds_and_is_given_up_at_once() {
+    let (mut session, mut model, mut exported) = (Session::default(), Model::new(model::Config::default()), exported());
+    session.feed(&import("1-1"), &mut model, &mut exported);
+    session.sent(usize::MAX);
+    let status = |session: &mut Session, number: u32| {
+        let answer = session.output().to_vec();
+        session.sent(usize::MAX);
+        (!answer.is_empty()).then(|| {
+            assert_eq!((answer.len(), &answer[..8]), (48, &words(&[3, number])[..]));
+            i32::from_be_bytes(answer[20..24].try_into().unwrap())
+        })
+    };
+    // The transmit engine is off, so that transfers wait.
+    let mut held = 0;
+    for number in 1..200 {
+        let transfer = [submit(number, false, 2, 1 << 20, [0; 8]), vec![0; 1 << 20]].concat();
+        session.feed(&transfer, &mut model, &mut exported);
+        match status(&mut session, number) {
+            None => held += 1,
+            Some(status) => assert_eq!(status, -12, "no memory"),
+        }
+    }
+    assert_eq!((held, model.pending()), (64, 64), "MiB");
+    session.feed(&unlink(1000, 1), &mut model, &mut exported);
+    session.sent(usize::MAX);
+    let transfer = [submit(201, false, 2, 1 << 20, [0; 8]), vec![0; 1 << 20]].concat();
+    session.feed(&transfer, &mut model, &mut exported);
+    assert_eq!(status(&mut session, 201), None, "what was taken back made room");
+    session.close(&mut model, &mut exported);
+    assert_eq!((model.pending(), exported.is_taken), (0, false));
+
+    let mut session = Session::default();
+    session.feed(&import("1-1"), &mut model, &mut exported);
+    session.sent(usize::MAX);
+    let many: Vec<u8> = (1..=200_000).flat_map(|number| submit(number, true, 1, 64, [0; 8])).collect();
+    session.feed(&many, &mut model, &mut exported);
+    assert_eq!((model.pending(), session.output().len() / 48), (4096, 200_000 - 4096));
+    session.close(&mut model, &mut exported);
+    assert_eq!(model.pending(), 0);
+}
+
+#[test]
+fn many_transfers_are_taken_back_without_looking_for_each() {
+    let mut model = Model::new(model::Config::default());
+    for id in 0..200_000 {
+        model.submit(id, 0x81, model::Wish::In(64));
+    }
+    let start = std::time::Instant::now();
+    model.cancel_all();
+    assert!(model.pending() == 0 && start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
 /// A model behind a TCP port until the function returns.
 fn served<R>(speed: Speed, work: impl FnOnce(&str) -> R) -> R {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -153,6 +223,76 @@ fn a_device_is_listed_taken_once_and_free_again_when_its_client_is_gone() {
 }
 
 #[test]
+fn connections_that_say_nothing_keep_nobody_out_and_are_closed() {
+    use std::io::Read;
+    served(Speed::High, |address| {
+        let owner = Client::import(address, "1-1").unwrap();
+        let started = std::time::Instant::now();
+        let mut silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for _ in 0..20 {
+            assert_eq!(list(address).unwrap().len(), 1);
+        }
+        let last = silent.last_mut().unwrap();
+        last.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(last.read(&mut [0]).unwrap(), 0, "it was closed");
+        let after = started.elapsed();
+        assert!(after >= Duration::from_secs(4) && after < Duration::from_secs(9), "{after:?}");
+        // The one that has the device keeps it.
+        thread::sleep(Duration::from_secs(1));
+        assert!(matches!(Client::import(address, "1-1"), Err(ImportError::Refused)));
+        drop(owner);
+    });
+}
+
+#[test]
+fn a_server_that_drips_bytes_is_given_up_in_time() {
+    use std::io::Write;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            thread::spawn(move || {
+                for byte in [1_u8, 0x11, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1].iter().chain(&[b'x'; 312]) {
+                    if stream.write_all(&[*byte]).is_err() {
+                        return;
+                    }
+                    thread::sleep(Duration::from_millis(400));
+                }
+            });
+        }
+    });
+    let started = std::time::Instant::now();
+    let Err(ImportError::Io(error)) = list(address) else { panic!("it had no time to answer") };
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    assert!(started.elapsed() < Duration::from_secs(7), "{:?}", started.elapsed());
+}
+
+#[test]
+fn a_client_that_vanished_without_a_word_does_not_keep_the_device() {
+    use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+    served(Speed::High, |address| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        let address: std::net::SocketAddr = address.parse().unwrap();
+        socket.connect(&SockAddr::from(address)).unwrap();
+        socket.send(&import("1-1")).unwrap();
+        thread::sleep(Duration::from_millis(200));
+        assert!(matches!(Client::import(address, "1-1"), Err(ImportError::Refused)));
+        if !sys::vanish(socket) {
+            return eprintln!("skipped: no right to let a connection vanish");
+        }
+        let started = std::time::Instant::now();
+        while started.elapsed() < Duration::from_secs(30) {
+            thread::sleep(Duration::from_millis(500));
+            if Client::import(address, "1-1").is_ok() {
+                return;
+            }
+        }
+        panic!("the device is still taken");
+    });
+}
+
+#[test]
 fn thirty_transfers_wait_while_control_goes_on_and_come_back_when_cancelled() {
     served(Speed::Super, |address| {
         let mut client = Client::import(address, "1-1").unwrap();
@@ -184,16 +324,125 @@ fn thirty_transfers_wait_while_control_goes_on_and_come_back_when_cancelled() {
 
 #[test]
 fn the_driver_comes_up_over_tcp_and_hears_of_a_server_that_ends() {
-    let mut driver = served(Speed::Super, |address| {
-        let client = Client::import(address, "1-1").unwrap();
-        let mut driver = Driver::open(client, Config::napi(Speed::Super)).unwrap();
-        driver.up().unwrap();
-        wait(&mut driver, |driver| driver.link().up);
-        assert_eq!(waited_for(&driver), 2, "a timer and the connection");
-        driver
+    // With transfers on their way, and with none that could come back to say so.
+    for is_up in [true, false] {
+        let mut driver = served(Speed::Super, |address| {
+            let client = Client::import(address, "1-1").unwrap();
+            let mut driver = Driver::open(client, Config::napi(Speed::Super)).unwrap();
+            driver.up().unwrap();
+            wait(&mut driver, |driver| driver.link().up);
+            assert_eq!(waited_for(&driver), 2, "a timer and the connection");
+            if !is_up {
+                driver.down().unwrap();
+            }
+            driver
+        });
+        wait(&mut driver, |driver| driver.is_gone() && !driver.link().up);
+        assert_eq!(driver.numbers().unplugs, 1);
+        assert_eq!(waited_for(&driver), 1, "a closed connection would wake the loop for ever");
+    }
+}
+
+/// A server that takes connections and the first `answers` bytes of whose answers come, then nothing.
+fn halting(server: &str, answers: usize) -> std::net::SocketAddr {
+    use std::io::{Read, Write};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (place, server) = (listener.local_addr().unwrap(), server.to_owned());
+    thread::spawn(move || {
+        let (mut near, _) = listener.accept().unwrap();
+        let mut far = TcpStream::connect(server).unwrap();
+        let (mut back, mut forth) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+        thread::spawn(move || {
+            let _ = std::io::copy(&mut forth, &mut far);
+            far.shutdown(std::net::Shutdown::Both)
+        });
+        let mut left = answers;
+        let mut bytes = [0; 512];
+        while left > 0 {
+            let most = left.min(bytes.len());
+            let len = back.read(&mut bytes[..most]).unwrap_or(0);
+            if len == 0 || near.write_all(&bytes[..len]).is_err() {
+                return;
+            }
+            left -= len;
+        }
+        // Open as long as the client is there.
+        let _ = std::io::copy(&mut back, &mut std::io::sink());
     });
-    wait(&mut driver, |driver| driver.is_gone() && !driver.link().up);
-    assert_eq!(waited_for(&driver), 1, "a closed connection would wake the loop for ever");
+    place
+}
+
+#[test]
+fn a_guard_ends_a_set_up_wherever_it_waits() {
+    use segue_lan78xx::usb::{Guard, Verdict};
+    use std::io::Write;
+    use std::sync::Arc;
+    use std::time::Instant;
+    served(Speed::Super, |address| {
+        // In the greeting, at the configuration, and in the middle of the chip's registers.
+        for answers in [0, 100, 320, 320 + 48 + 2000] {
+            for verdict in [Verdict::Stopped, Verdict::TooLong] {
+                let (reader, mut stop) = std::io::pipe().unwrap();
+                let longest = Duration::from_millis(if verdict == Verdict::TooLong { 300 } else { 60_000 });
+                let guard = Arc::new(Guard::new(reader.into(), longest));
+                assert_eq!(guard.verdict(), None);
+                let began = Instant::now();
+                let signal = thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(300));
+                    if verdict == Verdict::Stopped {
+                        stop.write_all(b"!").unwrap();
+                    }
+                    stop
+                });
+                let place = halting(address, answers);
+                let done = Client::import_guarded(place, "1-1", Some(Arc::clone(&guard)))
+                    .map(|client| Driver::open(client, Config::napi(Speed::Super)).map(drop));
+                assert!(!matches!(done, Ok(Ok(()))), "{answers} {verdict:?}");
+                let took = began.elapsed();
+                assert!(took < Duration::from_millis(1000), "{answers} {verdict:?}: {took:?}");
+                assert_eq!(guard.verdict(), Some(verdict), "{answers}");
+                drop(signal.join().unwrap());
+                // The device is free again soon.
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_device_that_refuses_to_be_configured_is_told_from_a_server_of_another_kind() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut model = Model::new(model::Config::default());
+    model.inject(model::Fault::ControlStall);
+    let mut server = Server::new(listener, "1-1", model, None).unwrap();
+    let client = thread::spawn(move || Client::import(address, "1-1").map(drop));
+    while !client.is_finished() {
+        server.round(Duration::from_millis(10)).unwrap();
+    }
+    let error = client.join().unwrap().unwrap_err();
+    assert!(matches!(error, ImportError::Configuration(segue_lan78xx::usb::Error::Stall)), "{error:?}");
+}
+
+#[test]
+fn a_device_that_is_not_accepted_is_asked_nothing_and_free_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut server = Server::new(listener, "1-1", Model::new(model::Config::default()), None).unwrap();
+    let client = thread::spawn(move || {
+        let refused = Client::import_accepted(address, "1-1", None, &|identity| identity != (0x0424, 0x7800));
+        // The server hears of it a little later.
+        thread::sleep(Duration::from_millis(100));
+        (refused.map(drop), Client::import_accepted(address, "1-1", None, &|identity| identity == (0x0424, 0x7800)))
+    });
+    while !client.is_finished() {
+        server.round(Duration::from_millis(10)).unwrap();
+    }
+    let (refused, taken) = client.join().unwrap();
+    assert!(matches!(refused, Err(ImportError::Other((0x0424, 0x7800)))), "{refused:?}");
+    assert!(taken.is_ok());
+    // That of the second alone.
+    assert_eq!(server.model.notes().controls, 1);
 }
 
 /// Descriptors that the port's own waits for (proc(5), fdinfo of an epoll).

@@ -85,6 +85,8 @@ struct Entry {
     first: u32,
     next: u32,
     end: u32,
+    /// The MTU that it was split for: the way of one packet may be narrower than that of the next.
+    mtu: usize,
 }
 
 /// Packets on their way out of one port, already split for it.
@@ -122,7 +124,7 @@ impl TxBatch {
             return Err((packet, reason));
         }
         let end = self.arena.segments().len() as u32;
-        self.entries.push(Entry { packet, ids, first, next: first, end });
+        self.entries.push(Entry { packet, ids, first, next: first, end, mtu: limits.mtu });
         let units = (end - first) as usize;
         self.waiting += units;
         Ok(units)
@@ -166,7 +168,8 @@ impl TxBatch {
         }
     }
 
-    /// Splits what waits again, for narrower `limits`; what was sent of a packet is not sent twice.
+    /// Splits what waits again, for narrower `limits`, each packet for the MTU that it was split for before; what was sent of a
+    /// packet is not sent twice.
     ///
     /// Packets that cannot be split for them are given to `refused`.
     pub fn resplit(&mut self, limits: &Limits, mut refused: impl FnMut(Box<Packet<Page>>, gso::Refusal)) {
@@ -187,7 +190,7 @@ impl TxBatch {
             }
             entry.first = self.arena.segments().len() as u32;
             self.arena.ids = entry.ids;
-            match gso::split(&entry.packet, limits, &mut self.arena) {
+            match gso::split(&entry.packet, &Limits { mtu: entry.mtu, ..*limits }, &mut self.arena) {
                 Err(reason) => refused(entry.packet, reason),
                 Ok(_) => {
                     let made = &self.arena.segments()[entry.first as usize..];

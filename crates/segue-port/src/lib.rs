@@ -17,6 +17,7 @@ mod batch;
 pub mod capture;
 #[cfg(test)]
 mod lab;
+mod link;
 mod mmap;
 pub mod packet_socket;
 mod page;
@@ -29,5 +30,6 @@ mod vnet;
 pub mod wrap;
 
 pub use batch::{Burst, RxBatch, TxBatch, TxUnit};
+pub use link::LinkState;
 pub use page::{MIN_PAGE_LEN, PAGE_LEN, Page, PageMut, PagePool, Sharing, WINDOW};
 pub use port::{Counters, Direction, Drop, Extra, Fallback, OffloadState, Path, Polled, Port, Sent};

@@ -8,10 +8,12 @@ use segue::gso::Limits;
 use segue::reason::Counts;
 
 use crate::batch::{RxBatch, TxBatch};
+use crate::link::LinkState;
 
 /// One way for packets in and out. Owned by one worker; never blocks.
 pub trait Port {
-    /// What [`TxBatch::push`] has to split for. It narrows when the kernel refuses what it once took, never widens.
+    /// What [`TxBatch::push`] has to split for. It narrows when the kernel refuses what it once took, never widens, except for
+    /// the MTU, which follows the interface ([`Port::listen`]).
     fn limits(&self) -> &Limits;
 
     /// Every offload by its name in statistics, and whether it is in use.
@@ -43,6 +45,25 @@ pub trait Port {
     /// as datagram ports do: what others are handed in one piece is their caller's to limit.
     fn limit_burst(&mut self, bytes: usize) {
         let _ = bytes;
+    }
+
+    /// For ports that follow their interface: the descriptor that becomes readable when [`Port::listen`] has something to hear.
+    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// For ports that follow their interface: hears what has become of it, its MTU above all, which [`Port::limits`] has from
+    /// then on. Never waits.
+    ///
+    /// # Errors
+    /// Where the interface is gone for good.
+    fn listen(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// What was heard last of the interface; `None` for ports that do not follow one.
+    fn link(&self) -> Option<LinkState> {
+        None
     }
 
     /// What happened so far.
@@ -99,6 +120,18 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn limit_burst(&mut self, bytes: usize) {
         (**self).limit_burst(bytes);
+    }
+
+    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).link_fd()
+    }
+
+    fn listen(&mut self) -> io::Result<()> {
+        (**self).listen()
+    }
+
+    fn link(&self) -> Option<LinkState> {
+        (**self).link()
     }
 
     fn counters(&self) -> &Counters {

@@ -43,7 +43,7 @@ pub const SHORT: u64 = 4 << 20;
 
 /// Length of a file in the tests whose subject it is: 64 MiB, or 1 GiB where `SEGUE_SOAK=1`.
 pub fn long() -> u64 {
-    if std::env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1") { 1 << 30 } else { 64 << 20 }
+    if segue_testkit::is_set("SEGUE_SOAK") { 1 << 30 } else { 64 << 20 }
 }
 
 /// Sizes of datagrams: the smallest, around the MTUs inside and outside, and far above them.

@@ -18,7 +18,7 @@ use serde_json::Value;
 const BOOT: Duration = Duration::from_secs(90);
 
 fn is_soak() -> bool {
-    env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1")
+    segue_testkit::is_set("SEGUE_SOAK")
 }
 
 /// Seconds for all of it.

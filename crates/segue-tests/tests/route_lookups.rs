@@ -117,7 +117,7 @@ fn looks(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> Looks {
 /// CPU time of the router for each packet, nanoseconds, over many datagrams of each flow. Only printed: it depends on what else
 /// this machine does. `SEGUE_SOAK=1` takes enough of them for a figure.
 fn cost(routed: &Routed, flows: &[UdpSocket]) -> f64 {
-    let rounds = if std::env::var_os("SEGUE_SOAK").is_some_and(|value| value == "1") { 1000 } else { 10 };
+    let rounds = if segue_testkit::is_set("SEGUE_SOAK") { 1000 } else { 10 };
     let cpu = |stat: &Stat| stat.json()["cpu_s"].as_f64().expect("CPU time");
     let before = quiet(routed);
     (0..rounds).for_each(|_| send(flows));

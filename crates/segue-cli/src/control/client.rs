@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use super::model::{Instance, Side};
 use super::{ANSWER_LEN, REQUEST_LEN, place};
 use crate::error::{Error, Kind, printable};
 use crate::nat::Mapping;
+use crate::sys;
 use crate::words::parse::nearest;
 
 /// How long an instance may take to answer.
@@ -39,6 +41,12 @@ pub(crate) fn all() -> Found {
     }
     found.instances.sort_by(|a, b| a.name.cmp(&b.name));
     found
+}
+
+/// The control socket of the instance `name`, where one answers.
+pub(crate) fn running(name: &str) -> Option<PathBuf> {
+    let paths = sockets().into_iter().filter(|(known, _)| known == name).map(|(_, path)| path);
+    paths.into_iter().find(|path| UnixStream::connect(path).is_ok())
 }
 
 /// Asks the instance `name`.
@@ -140,10 +148,16 @@ fn talk(path: &Path, wish: &Value) -> io::Result<Value> {
     let mut bytes = Vec::new();
     stream.take(ANSWER_LEN as u64).read_to_end(&mut bytes)?;
     if bytes.is_empty() {
-        // The server closes without a word when the asker is not allowed to ask.
-        return Err(io::Error::from_raw_os_error(libc::EACCES));
+        return Err(io::Error::from_raw_os_error(silence(path, sys::euid())));
     }
     Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// What it means that an instance closes without a word: that `uid` is not allowed to ask, which root and the socket's owner
+/// always are, or else that it ended.
+fn silence(path: &Path, uid: u32) -> i32 {
+    let is_allowed = uid == 0 || fs::metadata(path).map_or(true, |file| file.uid() == uid);
+    if is_allowed { libc::ECONNRESET } else { libc::EACCES }
 }
 
 fn is_dead(error: &io::Error) -> bool {
@@ -160,6 +174,27 @@ fn failure(name: &str, path: &Path, error: &io::Error) -> Error {
         _ if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => made
             .why(format!("it did not answer within {} s", ANSWER_TIME.as_secs()))
             .hint("see what the process does; kill it when it hangs"),
+        Some(libc::ECONNRESET | libc::EPIPE) => made
+            .why("it ended before it answered, or another process is taking its place (segue run)")
+            .hint("the same once more\nsegue stat"),
         _ => made.why("its answer is not one that this version understands").hint("segue --version on both sides"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_ask_hears_that_an_instance_ended_and_others_that_they_may_not() {
+        let path = std::env::temp_dir().join(format!("segue-silence-{}", std::process::id()));
+        fs::write(&path, "").unwrap();
+        // Root can give it away.
+        let _ = std::os::unix::fs::chown(&path, Some(65_534), None);
+        let owner = fs::metadata(&path).unwrap().uid();
+        let answers = [0, owner, owner - 1].map(|uid| silence(&path, uid));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(answers, [libc::ECONNRESET, libc::ECONNRESET, libc::EACCES]);
+        assert_eq!(silence(&path, owner), libc::ECONNRESET, "it took its socket away");
     }
 }

@@ -66,6 +66,12 @@ pub(crate) struct Needs {
     pub(crate) value: Setting,
 }
 
+/// Whether the knob `name` is one of the port `port`: `net.WHAT.dev.PORT.KEY`.
+pub(crate) fn is_of(name: &str, port: &str) -> bool {
+    let of = name.split_once(".dev.").and_then(|(_, rest)| rest.rsplit_once('.'));
+    of.is_some_and(|(known, _)| known == port)
+}
+
 /// A value: a number, or one of the names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -74,6 +80,13 @@ pub(crate) enum Setting {
     Number(u64),
     /// A name.
     Name(String),
+}
+
+impl Setting {
+    /// Whether it is anything but 0.
+    fn is_on(&self) -> bool {
+        *self != Setting::Number(0)
+    }
 }
 
 impl std::fmt::Display for Setting {
@@ -137,7 +150,10 @@ impl Knob {
     /// The number that stands for `text`. `off` and `on` are 0 and 1.
     fn number(&self, text: &str) -> Option<u64> {
         if !self.values.is_empty() {
-            return self.values.iter().position(|value| value == text).map(|at| at as u64);
+            let at = self.values.iter().position(|value| value == text);
+            // `linux` is the version that there is.
+            let is_version = |value: &String| value.split_once(':').is_some_and(|(name, _)| name == text);
+            return at.or_else(|| self.values.iter().position(is_version)).map(|at| at as u64);
         }
         let (min, max) = (self.min.unwrap_or(0), self.max.unwrap_or(u64::MAX));
         let number = match text {
@@ -159,6 +175,16 @@ impl Knob {
 
 /// The knob `name` and the number for `text`, if it can be set so with `knobs` as they are.
 pub(crate) fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob, u64), Wrong> {
+    if STATS.iter().any(|stats| stats.0 == name) {
+        return Err(Wrong {
+            is_name: true,
+            kind: Kind::Conflict,
+            message: format!("{name} cannot be set"),
+            note: "it can only be read".into(),
+            nearest: None,
+            good: format!("segue set NAME {name}"),
+        });
+    }
     let knob = find(knobs, name)?;
     let wrong = |kind, message: String, note: String, good: String| Wrong {
         is_name: false,
@@ -195,6 +221,12 @@ pub(crate) fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'
         let note =
             format!("it is {} now", knobs.iter().find(|k| k.name == needs.name).map_or(&needs.value, |k| &k.value));
         return Err(wrong(Kind::Conflict, message, note, format!("first {} {}", needs.name, needs.value)));
+    }
+    let is_broken = |needs: &Needs| needs.name == name && needs.value != value;
+    if let Some(other) = knobs.iter().find(|knob| knob.value.is_on() && knob.needs.as_ref().is_some_and(is_broken)) {
+        let message = format!("{} needs {name} {}", other.name, knob.value);
+        let note = format!("{} is {} now", other.name, other.value);
+        return Err(wrong(Kind::Conflict, message, note, format!("first {} 0", other.name)));
     }
     Ok((knob, number))
 }
@@ -300,5 +332,27 @@ mod tests {
         assert_eq!(wrong("net.gro.dev.e.profile", "stric").note, "did you mean `strict`?");
         assert_eq!(wrong("net.ack.dev.e.enable_ack", "1").good, "first net.gro.dev.e.profile lro");
         assert_eq!(wrong("net.remcsum.dev.u.enable_remcsum", "1").note, "made without it");
+    }
+
+    #[test]
+    fn what_another_one_needs_stays_until_that_is_off() {
+        let mut knobs = knobs();
+        let [profile, ack] = ["net.gro.dev.e.profile", "net.ack.dev.e.enable_ack"];
+        set(&mut knobs, profile, "lro").unwrap();
+        set(&mut knobs, ack, "1").unwrap();
+        set(&mut knobs, profile, "lro").unwrap();
+        let wrong = set(&mut knobs, profile, "strict").unwrap_err();
+        assert_eq!((wrong.kind, wrong.good.as_str()), (Kind::Conflict, "first net.ack.dev.e.enable_ack 0"));
+        assert_eq!(wrong.message, format!("{ack} needs {profile} lro"));
+        set(&mut knobs, ack, "0").unwrap();
+        set(&mut knobs, profile, "strict").unwrap();
+    }
+
+    #[test]
+    fn a_name_without_its_version_is_the_version_that_there_is() {
+        let profile = || vec![knob("p", Setting::Name("strict".into()), 0, 0, &["strict", "linux:6.18", "lro"])];
+        for (text, number) in [("linux", Some(1)), ("linux:6.18", Some(1)), ("linux:6.12", None), ("lin", None)] {
+            assert_eq!(check(&profile(), "p", text).ok().map(|(_, n)| n), number, "{text}");
+        }
     }
 }

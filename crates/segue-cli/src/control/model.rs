@@ -243,7 +243,7 @@ impl Instance {
         for (reason, count) in recent.ports.values().flat_map(|port| &port.drops) {
             *drops.entry(reason).or_insert(0) += count;
         }
-        let too_big = drops.remove("too_big").unwrap_or(0);
+        let too_big: u64 = ["too_big", "gso_too_big"].iter().filter_map(|reason| drops.remove(reason)).sum();
         let outer_csum = drops.remove(OUTER_CSUM).unwrap_or(0);
         let all: u64 = drops.values().sum();
         let received: u64 = recent.ports.values().map(|port| port.receive.wire_packets()).sum();
@@ -368,6 +368,7 @@ mod tests {
             made.health.into_iter().map(|complaint| complaint.what).collect::<Vec<_>>()
         };
         assert_eq!(judged(&[("too_big", 1)], 1_000_000), ["too_big"]);
+        assert_eq!(judged(&[("gso_too_big", 1)], 1_000_000), ["too_big"]);
         assert_eq!(judged(&[("outer_csum", 1)], 1_000_000), ["outer_csum"]);
         assert_eq!(judged(&[("outer_csum", 0), ("gre_mismatch", 17), ("ecn", 3)], 0), ["drops"]);
         assert_eq!(judged(&[("unknown_peer", 20)], 1_000_000), [""; 0]);

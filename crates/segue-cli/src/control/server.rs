@@ -26,6 +26,9 @@ use crate::sys::{self, Want};
 const CLIENTS: usize = 16;
 /// How long a client may take for all of its conversation.
 const CLIENT_TIME: Duration = Duration::from_secs(2);
+/// How many visitors of the doorbell are sent away at a time, and the pause: whoever rings without end costs next to nothing.
+const VISITORS: usize = 16;
+const DOORBELL_PAUSE: Duration = Duration::from_millis(50);
 /// How often the counters are sampled for the recent seconds.
 const SAMPLE: Duration = Duration::from_secs(1);
 /// How many samples are kept.
@@ -47,34 +50,66 @@ pub(crate) trait Panel {
 #[derive(Debug)]
 pub(crate) struct Bound {
     /// Before the listener: while that answers, nobody else's socket has this name.
-    file: SocketFile,
+    file: Removed,
     listener: UnixListener,
     owner: u32,
     /// Ends the service when the first of the two closes. Made early: the sandbox lets nobody make sockets.
     stop: (UnixStream, UnixStream),
 }
 
-/// The socket's name in the file system; it goes when the last user of the socket does, as far as this process may.
-#[derive(Debug)]
-struct SocketFile {
+/// The socket's name in the file system.
+#[derive(Clone, Debug)]
+pub(crate) struct SocketFile {
     path: PathBuf,
     /// Device and inode: a later instance of the same name may have put its own there.
     is: (u64, u64),
 }
 
 impl SocketFile {
-    fn new(path: PathBuf) -> io::Result<SocketFile> {
-        let is = identity(&path)?;
-        Ok(SocketFile { path, is })
+    /// The socket at `made`, which stays there or becomes `path`.
+    fn new(made: &Path, path: PathBuf) -> io::Result<SocketFile> {
+        Ok(SocketFile { path, is: identity(made)? })
+    }
+
+    /// The folder that it is in.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.path.parent()
+    }
+
+    /// Takes it away, unless another one's has its name.
+    pub(crate) fn remove(&self) {
+        for path in [self.path.clone(), next(&self.path)] {
+            if identity(&path).is_ok_and(|is| is == self.is) {
+                let _ = fs::remove_file(&path);
+            }
+        }
     }
 }
 
-impl Drop for SocketFile {
+/// It goes when the last user of the socket does, as far as this process may.
+#[derive(Debug)]
+struct Removed(SocketFile);
+
+impl Drop for Removed {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|is| is == self.is) {
-            let _ = fs::remove_file(&self.path);
-        }
+        self.0.remove();
     }
+}
+
+/// What the socket of the next instance of a name is called until it takes the place of `path`.
+fn next(path: &Path) -> PathBuf {
+    path.with_extension("next")
+}
+
+/// What to say of a name that is taken: the control socket `path` of an instance answers.
+pub(crate) fn already_running(name: &str, path: &Path) -> Error {
+    let hint = format!(
+        "segue stat {name}                              shows it\n\
+         another name: segue tunnel dev NAME, segue gateway --name NAME, segue lan78xx up dev NAME\n\
+         in another network namespace: SEGUE_RUNTIME_DIR=DIR segue ..."
+    );
+    Error::new(Kind::InUse, format!("{name} is already running"), hint)
+        .why(format!("its control socket {} answers", path.display()))
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -82,72 +117,109 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
+/// The directory for a new socket.
+fn directory() -> Result<PathBuf, Error> {
+    place::for_new().map_err(|error| {
+        let made = Error::system("cannot make a directory for the control socket", &error, "");
+        match place::chosen() {
+            Some(path) => made
+                .why(format!("{} must be a directory that only its owner can write to", path.display()))
+                .hint(format!("chmod go-w {}", path.display())),
+            None => made
+                .why("neither /run/segue, $XDG_RUNTIME_DIR/segue nor /tmp/segue-UID can be used")
+                .hint(format!("{}=/some/directory segue tunnel ...", place::VARIABLE)),
+        }
+    })
+}
+
+fn path_in(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.sock"))
+}
+
+fn refused(path: &Path, error: &io::Error) -> Error {
+    Error::system(format!("cannot open the control socket {}", path.display()), error, "segue doctor")
+        .why("the file system refused")
+}
+
+/// Gives the socket of the next instance `name` ([`Bound::next`]) its name, at once: nobody finds none in between.
+pub(crate) fn take_name(name: &str) -> Result<(), Error> {
+    let path = path_in(&directory()?, name);
+    fs::rename(next(&path), &path).map_err(|error| refused(&path, &error))
+}
+
+/// Takes the socket of a next instance away that did not come to it.
+pub(crate) fn forget_next(name: &str) {
+    if let Ok(directory) = directory() {
+        let _ = fs::remove_file(next(&path_in(&directory, name)));
+    }
+}
+
 impl Bound {
     /// Opens the socket of instance `name`. A socket that nobody serves any more is replaced; a live one refuses.
     ///
     /// Only while the process has one thread (the file mode mask is changed for a moment).
     pub(crate) fn new(name: &str) -> Result<Bound, Error> {
-        let directory = place::for_new().map_err(|error| {
-            let made = Error::system("cannot make a directory for the control socket", &error, "");
-            match place::chosen() {
-                Some(path) => made
-                    .why(format!("{} must be a directory that only its owner can write to", path.display()))
-                    .hint(format!("chmod go-w {}", path.display())),
-                None => made
-                    .why("neither /run/segue, $XDG_RUNTIME_DIR/segue nor /tmp/segue-UID can be used")
-                    .hint(format!("{}=/some/directory segue tunnel ...", place::VARIABLE)),
-            }
-        })?;
-        Bound::in_directory(&directory, name)
+        Bound::in_directory(&directory()?, name)
+    }
+
+    /// Opens the socket of the next instance `name` while another one has its name, which it gets by [`take_name`].
+    ///
+    /// As [`Bound::new`].
+    pub(crate) fn next(name: &str) -> Result<Bound, Error> {
+        let path = path_in(&directory()?, name);
+        let made = next(&path);
+        // Nobody can be asked by this name, so that it is left from one that never got the other.
+        let cleared = match fs::remove_file(&made) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+        cleared.and_then(|()| Bound::at(&made, path.clone())).map_err(|error| refused(&path, &error))
     }
 
     fn in_directory(directory: &Path, name: &str) -> Result<Bound, Error> {
-        let path = directory.join(format!("{name}.sock"));
-        let failed = |error: &io::Error| {
-            Error::system(format!("cannot open the control socket {}", path.display()), error, "segue doctor")
-                .why("the file system refused")
-        };
+        let path = path_in(directory, name);
+        let failed = |error: &io::Error| refused(&path, error);
         // Two that start at once must not both find the socket stale; the lock goes with the file's descriptor.
         let lock = File::open(directory).map_err(|error| failed(&error))?;
         sys::lock(&lock).map_err(|error| failed(&error))?;
         if fs::symlink_metadata(&path).is_ok() {
             match UnixStream::connect(&path) {
-                Ok(_) => {
-                    return Err(Error::new(
-                        Kind::InUse,
-                        format!("{name} is already running"),
-                        format!("segue stat {name}                              shows it\nanother name: segue tunnel dev NAME, segue gateway --name NAME\nin another network namespace: SEGUE_RUNTIME_DIR=DIR segue ..."),
-                    )
-                    .why(format!("its control socket {} answers", path.display())));
-                }
+                Ok(_) => return Err(already_running(name, &path)),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     fs::remove_file(&path).map_err(|error| failed(&error))?;
                 }
                 Err(error) => return Err(failed(&error)),
             }
         }
-        let listener = sys::with_umask(0o177, || UnixListener::bind(&path)).map_err(|error| failed(&error))?;
-        let file = SocketFile::new(path.clone()).map_err(|error| failed(&error))?;
-        let stop = UnixStream::pair().map_err(|error| failed(&error))?;
-        let bound = Bound { listener, file, owner: sys::euid(), stop };
-        bound.listener.set_nonblocking(true).map_err(|error| failed(&error))?;
-        Ok(bound)
+        Bound::at(&path, path.clone()).map_err(|error| failed(&error))
     }
 
-    /// Where the socket is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.file.path
+    fn at(made: &Path, path: PathBuf) -> io::Result<Bound> {
+        let listener = sys::with_umask(0o177, || UnixListener::bind(made))?;
+        let file = Removed(SocketFile::new(made, path)?);
+        let stop = UnixStream::pair()?;
+        listener.set_nonblocking(true)?;
+        Ok(Bound { file, listener, owner: sys::euid(), stop })
     }
 
-    /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment, `panel` turns the knobs.
+    /// Its name.
+    pub(crate) fn file(&self) -> &SocketFile {
+        &self.file.0
+    }
+
+    /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment, `panel` turns the knobs. Whoever
+    /// visits the `doorbell` is taken in and sent away.
     pub(crate) fn serve(
         self,
+        doorbell: Option<UnixListener>,
         snapshot: impl Fn() -> Instance + Send + 'static,
         panel: impl Panel + Send + 'static,
     ) -> io::Result<Server> {
         let Bound { listener, file, owner, stop: (stop, stopped) } = self;
         let mut service = Service {
             listener,
+            doorbell,
+            next_visit: Instant::now(),
             _file: file,
             owner,
             stopped,
@@ -179,8 +251,12 @@ impl Server {
 
 struct Service {
     /// Before the listener, as in [`Bound`].
-    _file: SocketFile,
+    _file: Removed,
     listener: UnixListener,
+    /// Only there to be found; it never waits.
+    doorbell: Option<UnixListener>,
+    /// Before this nobody is let in by the doorbell.
+    next_visit: Instant,
     owner: u32,
     stopped: UnixStream,
     clients: Vec<Client>,
@@ -205,12 +281,17 @@ impl Service {
             if now >= self.next_sample {
                 self.sample(now);
             }
-            let until = self.clients.iter().map(|client| client.until).fold(self.next_sample, Instant::min);
+            let doorbell = self.doorbell.as_ref().filter(|_| now >= self.next_visit);
+            let pause = self.doorbell.as_ref().filter(|_| now < self.next_visit).map(|_| self.next_visit);
+            let until = pause.into_iter().fold(self.next_sample, Instant::min);
+            let until = self.clients.iter().map(|client| client.until).fold(until, Instant::min);
             // A millisecond more, so that the wait does not end just before the moment.
             let timeout = until.saturating_duration_since(now) + Duration::from_millis(1);
             let full = self.clients.len() >= CLIENTS;
             let mut fds = vec![(self.stopped.as_fd(), Want::Read)];
             fds.extend(self.clients.iter().map(|client| (client.stream.as_fd(), client.want())));
+            let places = fds.len();
+            fds.extend(doorbell.iter().map(|socket| (socket.as_fd(), Want::Read)));
             if !full {
                 fds.push((self.listener.as_fd(), Want::Read));
             }
@@ -219,8 +300,12 @@ impl Service {
                 return;
             }
             let count = self.clients.len();
-            let accept = !full && ready[count + 1];
+            let accept = !full && ready.last().is_some_and(|ready| *ready);
             let now = Instant::now();
+            if let Some(doorbell) = doorbell.filter(|_| ready[places]) {
+                (0..VISITORS).take_while(|_| doorbell.accept().is_ok()).for_each(drop);
+                self.next_visit = now + DOORBELL_PAUSE;
+            }
             let mut kept = Vec::with_capacity(count);
             for (mut client, ready) in std::mem::take(&mut self.clients).into_iter().zip(&ready[1..]) {
                 let goes_on = now < client.until && (!ready || self.step(&mut client));
@@ -384,8 +469,10 @@ mod tests {
 
         fn serve(&self) -> (Server, PathBuf) {
             let bound = Bound::in_directory(&self.0, "sg0").unwrap();
-            let path = bound.path().to_owned();
-            let server = bound.serve(|| Instance { name: "sg0".into(), pid: 7, ..Instance::default() }, None).unwrap();
+            let path = bound.file().path.clone();
+            let server = bound
+                .serve(Option::None, || Instance { name: "sg0".into(), pid: 7, ..Instance::default() }, None)
+                .unwrap();
             (server, path)
         }
     }
@@ -466,7 +553,32 @@ mod tests {
     fn only_the_owner_may_open_the_socket() {
         let directory = Directory::new("mode");
         let bound = Bound::in_directory(&directory.0, "sg0").unwrap();
-        let mode = fs::metadata(bound.path()).unwrap().permissions().mode();
+        let mode = fs::metadata(&bound.file().path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_doorbell_that_is_rung_without_end_lets_in_few_and_holds_up_nobody() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::SocketAddr;
+        let directory = Directory::new("doorbell");
+        let name = format!("segue-doorbell-{}", std::process::id());
+        let doorbell = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        doorbell.set_nonblocking(true).unwrap();
+        let ring = || sys::connect_abstract(name.as_bytes()).is_ok();
+        while ring() {}
+        let bound = Bound::in_directory(&directory.0, "sg0").unwrap();
+        let path = bound.file().path.clone();
+        let server = bound.serve(Some(doorbell), Instance::default, None).unwrap();
+        let start = Instant::now();
+        let mut visitors = 0;
+        while start.elapsed() < Duration::from_millis(500) {
+            visitors += usize::from(ring());
+        }
+        // One more handful may fall into the time at each end.
+        let most = VISITORS * (start.elapsed().as_millis() / DOORBELL_PAUSE.as_millis() + 2) as usize;
+        assert!((1..=most).contains(&visitors), "{visitors} of {most}");
+        assert!(ask(&path, b"{\"get\":\"stat\"}\n")["instance"].is_object());
+        server.stop();
     }
 }

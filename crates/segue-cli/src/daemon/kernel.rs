@@ -1,12 +1,14 @@
-//! What the kernel drops of a UDP tunnel before any of its sockets hears of it: datagrams whose outer checksum is wrong, or
-//! missing where one is needed. Linux counts them for a whole network namespace only.
+//! What the kernel does beside an instance, as `/proc` shows it.
+//!
+//! It drops datagrams of a UDP tunnel before any of its sockets hears of them, whose outer checksum is wrong, or missing where
+//! one is needed; Linux counts them for a whole network namespace only. And it may be told to forward what a router forwards.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::control::model::{Instance, OUTER_CSUM};
+use crate::control::model::{Complaint, Instance, OUTER_CSUM};
 
 /// Where the kernel's counter of one family stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +79,40 @@ impl ChecksumDrops {
         if let (Some(port), Some(count)) = (instance.ports.get_mut(self.port), self.count()) {
             port.drops.insert(OUTER_CSUM.to_owned(), count);
         }
+    }
+}
+
+/// Whether the kernel forwards what comes in by some interfaces. The files are opened early and stay readable in the sandbox.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forwarding {
+    /// By the name of the setting.
+    files: Arc<Mutex<Vec<(String, File)>>>,
+}
+
+impl Forwarding {
+    /// Follows these interfaces, as far as `/proc` has them.
+    pub(crate) fn open(interfaces: [&str; 2]) -> Forwarding {
+        let settings = interfaces.into_iter().flat_map(|name| ["ipv4", "ipv6"].map(|family| (family, name)));
+        let file = |(family, name)| {
+            let file = File::open(format!("/proc/sys/net/{family}/conf/{name}/forwarding")).ok()?;
+            Some((format!("net.{family}.conf.{name}.forwarding"), file))
+        };
+        Forwarding { files: Arc::new(Mutex::new(settings.filter_map(file).collect())) }
+    }
+
+    /// What is wrong, where it forwards now.
+    pub(crate) fn complaint(&self) -> Option<Complaint> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        // A file of an interface that is gone says nothing.
+        let is_on = |file: &mut File| read(file).is_ok_and(|text| text.trim() != "0");
+        let on = files.iter_mut().filter_map(|(name, file)| is_on(file).then_some(&*name));
+        let on: Vec<&String> = on.collect();
+        let off: Vec<String> = on.iter().map(|name| format!("{name}=0")).collect();
+        (!on.is_empty()).then(|| Complaint {
+            what: "the kernel forwards too".to_owned(),
+            why: Some(format!("each packet may be forwarded twice; to end that: sysctl -w {}", off.join(" "))),
+            since: None,
+        })
     }
 }
 

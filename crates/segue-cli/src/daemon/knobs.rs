@@ -44,8 +44,15 @@ pub(crate) fn prepare(mut knobs: Knobs, preset: &[(String, u64)], wishes: &[(Str
 pub(crate) fn set(knobs: &Knobs, wishes: &[(String, String)]) -> Result<Vec<Change>, (usize, model::Wrong)> {
     // A copy takes the wishes one after the other, since one may be what the next one needs.
     let mut shadow = listed(knobs);
+    let mut order: Vec<_> = wishes.iter().enumerate().collect();
+    // What needs another one is switched off before that one changes, in whatever order it was said.
+    let is_off = |name: &str, text: &str| {
+        let needs = knobs.get(name).is_some_and(|(knob, _)| knob.needs.is_some());
+        needs && matches!(text, "0" | "off") && wishes.iter().filter(|(other, _)| other == name).count() == 1
+    };
+    order.sort_by_key(|(_, (name, text))| !is_off(name, text));
     let mut numbers = Vec::new();
-    for (at, (name, text)) in wishes.iter().enumerate() {
+    for (at, (name, text)) in order {
         let (knob, number) = model::check(&shadow, name, text).map_err(|wrong| (at, wrong))?;
         let value = knob.setting(number);
         if let Some(knob) = shadow.iter_mut().find(|knob| knob.name == *name) {

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use segue::hash;
 use segue_datapath::board::{Board, Group, Stage};
+use segue_datapath::gateway::LINK_DOWN;
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::worker;
 use segue_port::{OffloadState, Port as DataPort};
 
-use super::kernel::ChecksumDrops;
+use super::kernel::{ChecksumDrops, Forwarding};
 use super::knobs::Desk;
 use crate::control::model::{Complaint, Instance, Offload, Port, Seen, Side, Worker};
 use crate::error::Error;
@@ -123,6 +124,16 @@ impl Running {
         })
     }
 
+    /// The number of the next packet of each interface whose packets are numbered.
+    pub(crate) fn sequences(&self) -> Vec<(&str, u32)> {
+        self.pipeline.sequences()
+    }
+
+    /// Goes on with these numbers.
+    pub(crate) fn go_on(&mut self, name: &str, next: u32) {
+        self.pipeline.go_on(name, next);
+    }
+
     /// What turns its knobs from another thread.
     pub(crate) fn desk(&self) -> Desk {
         Desk::new(Arc::clone(&self.knobs))
@@ -133,6 +144,7 @@ impl Running {
         &self,
         ports: Vec<(String, Side)>,
         checksum_drops: Option<ChecksumDrops>,
+        forwarding: Option<Forwarding>,
     ) -> impl Fn(&mut Instance) + Send + Sync + Clone + use<> {
         let (offloads, board) = (self.offloads.map(), Arc::clone(&self.board));
         let many = ports.len() > MANY_PORTS;
@@ -160,8 +172,20 @@ impl Running {
             instance.health = sick
                 .map(|(name, offload)| Complaint { what: format!("{name} off"), why: offload.why.clone(), since: None })
                 .collect();
+            instance.health.extend(downs(&instance.ports));
+            instance.health.extend(forwarding.as_ref().and_then(Forwarding::complaint));
         }
     }
+}
+
+/// The interfaces that are down, of those that are followed.
+fn downs(ports: &BTreeMap<String, Port>) -> impl Iterator<Item = Complaint> {
+    let down = ports.iter().filter(|(_, port)| port.numbers.get(LINK_DOWN).is_some_and(|&down| down != 0));
+    down.map(|(name, _)| Complaint {
+        what: format!("{name} is down"),
+        why: Some(format!("nothing moves before: ip link set dev {name} up")),
+        since: None,
+    })
 }
 
 /// Fallback counters that say that an offload was in use and was taken back while packets moved.

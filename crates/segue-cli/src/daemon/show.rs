@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::Daemon;
-use super::running::Offloads;
+use super::running::{Offloads, Running};
 use crate::control::knobs::Change;
 use crate::control::model::{Instance, Side};
 use crate::sandbox::Sandbox;
@@ -38,15 +38,30 @@ pub(crate) fn down_text(instance: &Instance, after: Duration) -> String {
     format!("{} is down after {}: {}\n", instance.name, units::long_duration(after), counters_text(instance))
 }
 
-/// The event when it is down.
-pub(crate) fn down_json(daemon: &impl Daemon, instance: &Instance, after: Duration) -> Value {
+/// The event when all is ready to take another one's place.
+pub(crate) fn heir_json(daemon: &impl Daemon) -> Value {
     json!({
+        "schema": daemon.schema(),
+        "event": "heir",
+        "t": units::rfc3339(SystemTime::now()),
+        "name": daemon.name(),
+    })
+}
+
+/// The event when it is down. Where packets were numbered it says the next number by interface.
+pub(crate) fn down_json(daemon: &impl Daemon, instance: &Instance, running: &Running, after: Duration) -> Value {
+    let mut value = json!({
         "schema": daemon.schema(),
         "event": "down",
         "t": units::rfc3339(SystemTime::now()),
         "after_s": after.as_secs_f64(),
         "instance": instance,
-    })
+    });
+    let sequences = running.sequences();
+    if !sequences.is_empty() {
+        value["sequences"] = sequences.into_iter().map(|(name, next)| (name.to_owned(), json!(next))).collect();
+    }
+    value
 }
 
 /// The totals of an instance on one line.

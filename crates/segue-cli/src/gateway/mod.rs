@@ -1,10 +1,9 @@
 //! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP that is made for it.
 
+pub(crate) mod claim;
 pub(crate) mod plan;
 pub(crate) mod route;
 pub(crate) mod start;
-
-use std::fs::File;
 
 use segue_datapath::knobs::Knobs;
 use serde_json::{Value, json};
@@ -13,7 +12,7 @@ use self::plan::{Plan, What};
 use crate::args::Gateway;
 use crate::control::model::Side;
 use crate::daemon::running::Offloads;
-use crate::daemon::{self, Daemon, Opened};
+use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::error::Error;
 use crate::out::Out;
 use crate::profile;
@@ -27,24 +26,22 @@ const SCHEMA: &str = "segue.gateway/1";
 
 /// Runs the command.
 pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
-    daemon::follow(args.supervised)?;
+    let watched = daemon::follow(args.supervised, false)?;
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
     let plan = plan::plan(args, &mut netlink)?;
-    if args.check { check(&plan, out) } else { daemon::up(&plan, &mut netlink, out) }
+    if args.check { check(&plan, &mut netlink, out) } else { daemon::up(&plan, &mut netlink, watched, out) }
 }
 
 /// `--check`: what would stop the gateway, and what it would be. Changes nothing.
-fn check(plan: &Plan, out: &Out) -> Result<(), Error> {
+fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     start::knobs(plan, &plan.set)?;
+    start::check(plan, netlink)?;
     let mut notes = plan.notes.clone();
     let caps = sys::capabilities().unwrap_or(0);
     for end in [&plan.from, &plan.to] {
-        if let What::Tap { netns: Some(netns) } = &end.what {
-            File::open(&netns.path).map_err(|error| start::no_namespace(netns, &error))?;
-        }
         let needed = match &end.what {
             What::Interface => &[sys::Capability::NetRaw][..],
             What::Tap { netns: None } => &[sys::Capability::NetAdmin],
@@ -131,7 +128,7 @@ impl Daemon for Plan {
         start::knobs(self, &self.set)
     }
 
-    fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
+    fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &Out) -> Result<Opened, Error> {
         start::open(self, netlink, out)
     }
 

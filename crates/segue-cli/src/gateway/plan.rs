@@ -17,6 +17,9 @@ use crate::words::parse::{self, Prefix};
 const NAMED: &str = "/run/netns";
 /// What marks a TAP that is to be made.
 const TAP: &str = "tap:";
+/// The largest train, in bytes and packets, when nothing says another.
+pub(crate) const MAX_BYTES: u32 = 65_535;
+pub(crate) const MAX_PACKETS: u32 = 1000;
 /// The MTU of TAPs when nothing says another.
 const TAP_MTU: u32 = 1500;
 
@@ -62,6 +65,9 @@ pub(crate) struct End {
     pub(crate) what: What,
     /// Largest packet, bytes.
     pub(crate) mtu: u32,
+    /// Number of the interface, where there is one.
+    #[serde(skip)]
+    pub(crate) index: Option<u32>,
 }
 
 impl End {
@@ -118,15 +124,16 @@ pub(crate) struct Plan {
 
 /// Reads the command line and asks the system.
 pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error> {
+    without_effect(args)?;
     // Both are there unless help was asked for, which is answered elsewhere.
     let words = [&args.from, &args.to].map(|end| end.clone().unwrap_or_default());
     let mut notes = Vec::new();
     let mut ends = Vec::new();
     for at in 0..2 {
         let (name, what) = parse_end(&words, at)?;
-        let mtu = match &what {
-            What::Interface if args.route => Some(route::usable(&name, args, netlink, &mut notes)?.mtu),
-            What::Interface => Some(usable(&name, netlink, &mut notes)?.mtu),
+        let link = match &what {
+            What::Interface if args.route => Some(route::usable(&name, args, netlink, &mut notes)?),
+            What::Interface => Some(usable(&name, netlink, &mut notes)?),
             What::Tap { .. } if args.route => {
                 let note = "the host's own addresses are on the interfaces between which it routes";
                 let text = format!("`{}` cannot be an end of a router", printable(&words[at]));
@@ -134,9 +141,10 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
             }
             What::Tap { .. } => None,
         };
-        ends.push((name, what, mtu));
+        let (mtu, index) = (link.as_ref().map(|link| link.mtu), link.map(|link| link.index));
+        ends.push((name, what, mtu, index));
     }
-    let [(from, from_what, from_mtu), (to, to_what, to_mtu)] =
+    let [(from, from_what, from_mtu, from_index), (to, to_what, to_mtu, to_index)] =
         <[_; 2]>::try_from(ends).unwrap_or_else(|_| unreachable!());
     let place = |what: &What| match what {
         What::Tap { netns } => netns.clone(),
@@ -160,11 +168,11 @@ pub(crate) fn plan(args: &Gateway, netlink: &mut Netlink) -> Result<Plan, Error>
             .push(format!("{large} has the larger MTU; its packets above {} do not fit {small}", from_mtu.min(to_mtu)));
     }
     let name = named(args, &from, &to)?;
-    let nat = route::nat_plan(args, &to, netlink)?;
+    let nat = route::nat_plan(args, [&from, &to], netlink, &mut notes)?;
     Ok(Plan {
         name,
-        from: End { name: from, what: from_what, mtu: from_mtu },
-        to: End { name: to, what: to_what, mtu: to_mtu },
+        from: End { name: from, what: from_what, mtu: from_mtu, index: from_index },
+        to: End { name: to, what: to_what, mtu: to_mtu, index: to_index },
         lro: !args.no_lro,
         profile: profile(args)?,
         max_acks: args.ack_aggregation.then_some(args.max_acks),
@@ -197,6 +205,24 @@ fn named(args: &Gateway, from: &str, to: &str) -> Result<String, Error> {
         return Err(Error::new(Kind::BadValue, text, "segue gateway IN OUT --name gw0").why("it is the name of a file"));
     }
     Ok(name)
+}
+
+/// Refuses options that say how packets are joined where none are.
+fn without_effect(args: &Gateway) -> Result<(), Error> {
+    if !args.no_lro {
+        return Ok(());
+    }
+    let acks = args.ack_aggregation;
+    let option = [
+        ("--profile", !acks && args.profile.is_some()),
+        ("--hold-us", !acks && args.hold_us != 0),
+        ("--max-bytes", args.max_bytes != MAX_BYTES),
+        ("--max-packets", args.max_packets != MAX_PACKETS),
+    ];
+    let Some((option, _)) = option.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+    let hint = format!("leave out {option} or --no-lro\nto join later: --set net.gro.dev.IFNAME.enable_gro=0");
+    Err(Error::new(Kind::Conflict, format!("`{option}` does not go with `--no-lro`"), hint)
+        .why("it says how packets are joined, and none are"))
 }
 
 /// The profile asked for, or the one that ACK aggregation takes.
@@ -248,10 +274,20 @@ pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String
         return Err(Error::new(Kind::InUse, format!("{name} is a port of {master}"), hint)
             .why(format!("what passes here would go through {master} as well")));
     }
+    if !link.ethernet {
+        return Err(not_ethernet(name));
+    }
     if !link.up {
         notes.push(format!("{name} is down; nothing moves before: ip link set dev {name} up"));
     }
     Ok(link)
+}
+
+/// Why an interface without Ethernet frames can be no end.
+pub(super) fn not_ethernet(name: &str) -> Error {
+    let text = format!("{name} carries no Ethernet frames");
+    Error::new(Kind::Conflict, text, "another interface; for IP tunnels: segue tunnel")
+        .why("a gateway joins two Ethernets")
 }
 
 /// An interface that exists and that this host does not use itself.

@@ -19,6 +19,7 @@ use crate::error::{Error, Kind};
 use crate::system::tables::Follower;
 use crate::system::{Link, Netlink};
 use crate::tunnel::why;
+use crate::words::parse::Prefix;
 
 /// A port outside that leads to one inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,13 +115,40 @@ pub(super) fn usable(
 }
 
 /// The NAT that is asked for, where it can be.
-pub(super) fn nat_plan(args: &Gateway, out: &str, netlink: &mut Netlink) -> Result<Option<NatPlan>, Error> {
+pub(super) fn nat_plan(
+    args: &Gateway,
+    [inside, outside]: [&str; 2],
+    netlink: &mut Netlink,
+    notes: &mut Vec<String>,
+) -> Result<Option<NatPlan>, Error> {
     let Some(address) = args.nat else { return Ok(None) };
-    let is_host = !matches!(address.octets()[0], 0 | 127 | 224..) && !address.is_link_local();
-    if !is_host {
-        let text = format!("`--nat {address}` is no address of a host");
-        return Err(Error::new(Kind::BadValue, text, format!("--nat with an address of the network behind {out}"))
-            .why("answers could not be sent to it"));
+    let wrong = |text: &str, why: &str| {
+        let hint = format!("--nat with an address of the network behind {outside}");
+        Err(Error::new(Kind::BadValue, format!("`--nat {address}` {text}"), hint).why(why))
+    };
+    if !is_host(address) {
+        return wrong("is no address of a host", "answers could not be sent to it");
+    }
+    let mut networks = |name: &str| -> Result<(u32, Vec<Network>), Error> {
+        let failed = |error| why::change(name, "read the state", &error);
+        let link = netlink.link_named(name).and_then(|link| link.ok_or(std::io::ErrorKind::NotFound.into()));
+        let index = link.map_err(failed)?.index;
+        let all = netlink.addresses(index).map_err(failed)?;
+        Ok((index, all.iter().filter_map(Network::of).collect()))
+    };
+    let ((inside_index, near), (_, far)) = (networks(inside)?, networks(outside)?);
+    if let Some(network) = far.iter().find(|network| network.has(address)) {
+        if network.is_special(address) {
+            let text = format!("is the network or broadcast address of {network}, the network behind {outside}");
+            return wrong(&text, "no host there would send to it");
+        }
+    } else if let Some(network) = near.iter().find(|network| network.has(address)) {
+        let text = format!("is an address of {network}, the network behind {inside}");
+        return wrong(&text, "the hosts inside would look for it among themselves, and those outside not here");
+    } else {
+        notes.push(format!(
+            "{address} is in no network of {outside}: routers there need a route to it by this one's address"
+        ));
     }
     // Loopback is where the kernel's routes to its own addresses lead.
     let own = netlink.route(address.into(), None).and_then(|route| netlink.link(route.link));
@@ -129,7 +157,80 @@ pub(super) fn nat_plan(args: &Gateway, out: &str, netlink: &mut Netlink) -> Resu
     }
     let plan = NatPlan { address, forwards: args.forward.clone() };
     nat(&plan, 0)?;
+    for forward in &plan.forwards {
+        let host = *forward.inside.ip();
+        let wrong = |text: String, why: &str| {
+            let hint = format!("--forward to the address of a host behind {inside}");
+            Err(Error::new(Kind::BadValue, format!("`--forward {forward}` leads {text}"), hint).why(why))
+        };
+        if !is_host(host) {
+            return wrong(format!("to {host}, which is no address of a host"), "nothing could be delivered there");
+        }
+        if host == address {
+            return wrong("to the outside address".to_owned(), "what comes to it would be sent to it again, for ever");
+        }
+        if let Some(network) = near.iter().find(|network| network.is_special(host)) {
+            let text = format!("to the network or broadcast address of {network}");
+            return wrong(text, "no single host has it");
+        }
+        match netlink.route(host.into(), None).and_then(|route| netlink.link(route.link)) {
+            Ok(link) if link.index == inside_index => {}
+            Ok(link) if link.name == "lo" => {
+                let text = format!("to {host}, an address of this host");
+                return wrong(text, "its own stack does not see what is translated");
+            }
+            Ok(link) if link.name == outside => {
+                return wrong(
+                    format!("to {host}, which is behind {outside}"),
+                    "answers would not pass the translation",
+                );
+            }
+            Ok(link) => notes.push(format!("`--forward {forward}` leads nowhere: {host} is behind {}", link.name)),
+            Err(_) => notes.push(format!("`--forward {forward}` leads nowhere yet: there is no route to {host}")),
+        }
+    }
     Ok(Some(plan))
+}
+
+/// Whether one host may have an IPv4 address that packets are routed to.
+fn is_host(address: Ipv4Addr) -> bool {
+    !matches!(address.octets()[0], 0 | 127 | 224..) && !address.is_link_local()
+}
+
+/// The network of one of a port's own addresses.
+struct Network {
+    first: u32,
+    len: u8,
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Ipv4Addr::from_bits(self.first), self.len)
+    }
+}
+
+impl Network {
+    fn of(prefix: &Prefix) -> Option<Network> {
+        let IpAddr::V4(own) = prefix.address else { return None };
+        let mut network = Network { first: 0, len: prefix.len.min(32) };
+        network.first = own.to_bits() & !network.hosts();
+        Some(network)
+    }
+
+    /// The bits that tell its hosts apart.
+    fn hosts(&self) -> u32 {
+        u32::MAX.checked_shr(self.len.into()).unwrap_or(0)
+    }
+
+    fn has(&self, address: Ipv4Addr) -> bool {
+        address.to_bits() & !self.hosts() == self.first
+    }
+
+    /// Its first address or its last, where these are no host's (RFC 3021: of two addresses both are).
+    fn is_special(&self, address: Ipv4Addr) -> bool {
+        let host = address.to_bits() & self.hosts();
+        self.has(address) && self.len < 31 && (host == 0 || host == self.hosts())
+    }
 }
 
 fn taken(message: String, hint: impl Into<String>) -> Error {
@@ -164,22 +265,30 @@ pub(super) fn open(
         follower.start(told).map_err(failed)?;
         Ok(Box::new(Router::new(parts)) as Box<dyn Pipeline>)
     });
-    Ok(Opened { offloads, teller: plan.nat.is_some().then_some(teller), checksum_drops: None, assemble })
+    Ok(Opened { teller: plan.nat.is_some().then_some(teller), ..Opened::new(offloads, assemble) })
 }
 
 fn nat(plan: &NatPlan, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
     let mut nat = Nat::new(Config::new(plan.address, seed));
-    for forward in &plan.forwards {
-        nat.forward(forward.protocol, forward.outside, (*forward.inside.ip(), forward.inside.port())).map_err(
-            |_| {
-                Error::new(
-                    Kind::Conflict,
-                    format!("`--forward {forward}` is there twice"),
-                    "each port and each host's port once",
-                )
-                .why("one port outside leads to one inside")
-            },
-        )?;
+    for (number, forward) in plan.forwards.iter().enumerate() {
+        let inside = (*forward.inside.ip(), forward.inside.port());
+        if nat.forward(forward.protocol, forward.outside, inside).is_ok() {
+            continue;
+        }
+        let before = &plan.forwards[..number];
+        let is_alike = |other: &&PortForward| other.protocol == forward.protocol;
+        if let Some(other) = before.iter().filter(is_alike).find(|other| other.outside == forward.outside) {
+            let text = format!("`--forward {forward}` is there twice: `{other}` is for the same port outside");
+            return Err(Error::new(Kind::Conflict, text, "each port once").why("one port outside leads to one inside"));
+        }
+        if let Some(other) = before.iter().filter(is_alike).find(|other| other.inside == forward.inside) {
+            let text = format!("`--forward {forward}` leads where `{other}` leads");
+            let hint = format!("another port of {}, for a service that listens on both", forward.inside.ip());
+            return Err(Error::new(Kind::Conflict, text, hint)
+                .why("what leaves one port inside leaves by one port outside, whoever it is for"));
+        }
+        let text = format!("`--forward {forward}` is one more than the table has room for");
+        return Err(Error::new(Kind::Conflict, text, "fewer of them").why("the table of mappings is full"));
     }
     Ok((nat, plan.address))
 }

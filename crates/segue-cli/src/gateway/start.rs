@@ -12,16 +12,21 @@ use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
 use segue_port::tun::TunOffloads;
 use segue_port::{PagePool, Port, WINDOW};
 
-use super::plan::{End, Netns, Plan, What};
+use super::claim::Claim;
+use super::plan::{End, Netns, Plan, What, not_ethernet};
 use super::route;
+use crate::control::client;
+use crate::control::server::already_running;
 use crate::daemon::Opened;
+use crate::daemon::kernel::Forwarding;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::sys;
-use crate::system::Netlink;
+use crate::system::{Link, Netlink};
 use crate::tap::Tap;
+use crate::tunnel::why;
 
 /// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
 const BUDGET: usize = 64;
@@ -30,6 +35,7 @@ const MEMORY: usize = 128 << 20;
 
 /// Opens both ends.
 pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
+    let early = claim(plan, netlink)?;
     let mut offloads = Offloads::default();
     let mut open_end = |end: &End| -> Result<Box<dyn Port>, Error> {
         let port = match &end.what {
@@ -41,6 +47,8 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
         Ok(port)
     };
     let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
+    // A TAP has only now become an interface, which might be an end of another gateway.
+    let claim = early.map_or_else(|| claim(plan, netlink), |claim| Ok(Some(claim)))?;
     let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
     let side = |end: &End, port| {
         let fragments = plan.fragment.then_some(Fragments { mtu: end.mtu as usize, key });
@@ -52,11 +60,79 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
         bytes => PagePool::with_page_len(MEMORY / bytes, bytes),
     };
     if plan.route {
-        return route::open(plan, sides, BUDGET, pages, offloads, netlink);
+        let opened = route::open(plan, sides, BUDGET, pages, offloads, netlink)?;
+        let forwarding = Some(Forwarding::open([&plan.from.name, &plan.to.name]));
+        return Ok(Opened { claim, forwarding, ..opened });
     }
     let parts = Parts { sides, budget: BUDGET, pages };
     let assemble = Box::new(move || Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
-    Ok(Opened { offloads, teller: None, checksum_drops: None, assemble })
+    Ok(Opened { claim, ..Opened::new(offloads, assemble) })
+}
+
+/// The claim to both interfaces, if both are there and in this namespace.
+fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<Claim>, Error> {
+    let mut index = |end: &End| match &end.what {
+        What::Interface => Ok(end.index),
+        What::Tap { netns: None } => Ok(link(end, netlink)?.map(|link| link.index)),
+        What::Tap { netns: Some(_) } => Ok(None),
+    };
+    match (index(&plan.from)?, index(&plan.to)?) {
+        (Some(from), Some(to)) => Claim::new(plan, [from, to]).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn link(end: &End, netlink: &mut Netlink) -> Result<Option<Link>, Error> {
+    netlink.link_named(&end.name).map_err(|error| why::change(&end.name, "read the state", &error))
+}
+
+/// Finds out whether the ends and the name are free, as [`open`] would; changes nothing.
+pub(super) fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
+    if let Some(file) = client::running(&plan.name) {
+        return Err(already_running(&plan.name, &file));
+    }
+    claim(plan, netlink)?;
+    taps(plan, netlink)
+}
+
+/// Finds out whether the TAPs can be made, or attached to; changes nothing.
+fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
+    for end in [&plan.from, &plan.to] {
+        match &end.what {
+            What::Interface => {}
+            What::Tap { netns: None } => free(end, netlink)?,
+            What::Tap { netns: Some(netns) } => {
+                let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
+                // Whoever may not enter cannot look; the capability that is missing is in the notes.
+                let looked =
+                    sys::in_net_namespace(&file, || Netlink::open().map(|mut netlink| free(end, &mut netlink)));
+                match looked {
+                    Ok(Ok(free)) => free?,
+                    Ok(Err(_)) => {}
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {}
+                    Err(error) => return Err(no_namespace(netns, &error)),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a TAP can be made, or attached to.
+fn free(end: &End, netlink: &mut Netlink) -> Result<(), Error> {
+    let code = match link(end, netlink)? {
+        Some(link) if !(link.tun && link.ethernet) => libc::EEXIST,
+        // A TAP has a carrier while somebody holds it.
+        Some(link) if link.has_carrier => libc::EBUSY,
+        _ => return Ok(()),
+    };
+    Err(tap_name(why::tun_attach(&end.name, &io::Error::from_raw_os_error(code))))
+}
+
+/// Says how a TAP gets another name here.
+fn tap_name(error: Error) -> Error {
+    let hint = error.hint.replace("segue tunnel dev NAME ...", "tap:NAME");
+    error.hint(hint)
 }
 
 /// The settings at the start, with `wishes` beside what the options say.
@@ -104,11 +180,7 @@ fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
             Error::new(Kind::NotFound, format!("there is no interface {name}"), "ip -br link")
                 .why("it went while the gateway started")
         }
-        packet_socket::OpenError::NotEthernet(_) => {
-            let text = format!("{name} carries no Ethernet frames");
-            Error::new(Kind::Conflict, text, "another interface; for IP tunnels: segue tunnel")
-                .why("a gateway joins two Ethernets")
-        }
+        packet_socket::OpenError::NotEthernet(_) => not_ethernet(name),
         packet_socket::OpenError::Denied(error) => {
             Error::system(format!("cannot open a packet socket on {name}"), &error, "sudo segue gateway ...")
                 .kind(Kind::NoPermission)
@@ -151,5 +223,9 @@ pub(super) fn no_namespace(netns: &Netns, error: &io::Error) -> Error {
 /// A TAP with its MTU, up.
 fn tap(end: &End, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<Box<dyn Port>, Error> {
     let tap = Tap { name: end.name.clone(), netns: None, mtu: end.mtu, offloads: TunOffloads::All, mac: None };
-    Ok(Box::new(tap.make(ip, netlink, out)?))
+    let mut port = tap.make(ip, netlink, out).map_err(tap_name)?;
+    let link = netlink.link_named(&end.name).and_then(|link| link.ok_or(io::ErrorKind::NotFound.into()));
+    let followed = link.and_then(|link| port.follow_link(link.index));
+    followed.map_err(|error| why::change(&end.name, "read the state", &error))?;
+    Ok(Box::new(port))
 }

@@ -1,7 +1,5 @@
 //! The options of `segue lan78xx`.
 
-use std::net::SocketAddr;
-
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
@@ -56,7 +54,7 @@ pub(crate) struct Chip {
 pub(crate) struct Model {
     /// Where to answer
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:3240")]
-    pub(crate) usbip: SocketAddr,
+    pub(crate) usbip: String,
     /// The cable: tap:NAME[@NETNS], a TAP to be made
     #[arg(long, value_name = "tap:NAME")]
     pub(crate) wire: Option<String>,
@@ -90,9 +88,15 @@ pub(crate) struct Up {
     /// The form of the driver
     #[arg(long, value_name = "NAME", default_value = "napi", value_parser = PossibleValuesParser::new(["napi", "standard"]))]
     pub(crate) mode: String,
-    /// The interface
-    #[arg(long, value_name = "NAME", default_value = "lan0")]
-    pub(crate) dev: String,
+    /// The interface; lan0 when not given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) dev: Option<String>,
+    /// The same: dev NAME
+    #[arg(value_name = "dev NAME", hide = true)]
+    pub(crate) words: Vec<String>,
+    /// The adapter's address, not that which it has
+    #[arg(long, value_name = "MAC")]
+    pub(crate) mac: Option<String>,
     /// Largest packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=9000))]
     pub(crate) mtu: u32,
@@ -108,7 +112,7 @@ pub(crate) struct Up {
     /// Bulk-out transfers at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) tx_transfers: Option<u16>,
-    /// Most packets of one poll
+    /// Most packets of one poll; the mode says it when not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) budget: Option<u32>,
     /// Offer no pause frames
@@ -120,4 +124,13 @@ pub(crate) struct Up {
     /// The cable of a model: tap:NAME[@NETNS], a TAP to be made
     #[arg(long, value_name = "tap:NAME")]
     pub(crate) wire: Option<String>,
+    /// The chip of a model, lan7800 when not given
+    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = PossibleValuesParser::new(["lan7800", "lan7801", "lan7850"]))]
+    pub(crate) chip: Option<String>,
+    /// The bus of a model, super when not given
+    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = PossibleValuesParser::new(["super", "high", "full"]))]
+    pub(crate) speed: Option<String>,
+    /// Frames take their time on a model's cable, as the link's speed says
+    #[arg(long, hide_short_help = true)]
+    pub(crate) paced: bool,
 }

@@ -16,14 +16,15 @@ const PAGES: &[Page] = &[
     },
     Page {
         name: "lan78xx up",
-        usage: "segue lan78xx up [--usb auto|PORT|usbip://HOST/BUSID|model] [OPTION]...",
+        usage: "segue lan78xx up [--usb USB] [OPTION]... [dev NAME]",
         examples: &[
             ("segue lan78xx up", "the adapter of this machine as lan0"),
             ("segue lan78xx up --usb model --wire tap:cable0", "a model in this process"),
             ("segue stat lan0 -j | jq .instances[0].ports", "its counters, the chip's included"),
         ],
         more: "\
-The interface is a TAP with the adapter's address; its carrier is the link's.
+The interface is a TAP with the adapter's address; its carrier is the link's,
+and what is set on it (MTU, address, promiscuous, down) is set in the chip.
 It goes when the command ends. docs/lan78xx.md has all of it, and says what was
 never tried on silicon.
 ",

@@ -1,8 +1,10 @@
 //! `segue lan78xx list`: the adapters of this machine, and those that a USB/IP server has.
 
+use std::net::SocketAddrV6;
+
 use segue_lan78xx::regs::Chip;
 use segue_lan78xx::usb::usbip::{self, ImportError, PORT};
-use segue_lan78xx::usb::{Speed, usbfs};
+use segue_lan78xx::usb::{self, Speed, usbfs};
 use serde_json::json;
 
 use super::args;
@@ -58,15 +60,36 @@ pub(super) fn run(args: &args::List, out: &Out) -> Result<(), Error> {
 
 /// `HOST` or `HOST:PORT` with the port filled in; an IPv6 address stands in brackets.
 pub(super) fn server_address(text: &str) -> Result<String, Error> {
-    let behind = text.rsplit_once(']').map_or(text, |(_, rest)| rest);
-    let has_port = behind.contains(':');
-    if text.is_empty() || text.contains(char::is_whitespace) || !text.starts_with('[') && text.matches(':').count() > 1
-    {
+    let wrong = |why: &str| {
         let text = format!("`{}` is no host", printable(text));
-        return Err(Error::new(Kind::BadValue, text, "HOST, HOST:PORT or [2001:db8::1]:PORT")
-            .why("it has the form HOST[:PORT], IPv6 in brackets"));
+        Err(Error::new(Kind::BadValue, text, "HOST, HOST:PORT or [2001:db8::1]:PORT").why(why))
+    };
+    const FORM: &str = "it has the form HOST[:PORT], IPv6 in brackets";
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let Some((ip, behind)) = rest.split_once(']') else { return wrong("the bracket is not closed") };
+        // Behind one of a link there may be the number of an interface.
+        if format!("[{ip}]:{PORT}").parse::<SocketAddrV6>().is_err() {
+            return wrong("what stands in brackets is an IPv6 address");
+        }
+        match behind.strip_prefix(':') {
+            None if !behind.is_empty() => return wrong(FORM),
+            port => (&text[..text.len() - behind.len()], port),
+        }
+    } else {
+        text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)))
+    };
+    let is_host = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c == '/');
+    if !is_host || port.is_some_and(|port| port.contains(':')) {
+        return wrong(FORM);
     }
-    Ok(if has_port { text.to_owned() } else { format!("{text}:{PORT}") })
+    let Some(port) = port else { return Ok(format!("{host}:{PORT}")) };
+    if port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return wrong("a port is a number");
+    }
+    match port.parse::<u16>() {
+        Ok(1..) => Ok(text.to_owned()),
+        _ => wrong("a port is 1 to 65535"),
+    }
 }
 
 /// Why a USB/IP server gave nothing.
@@ -84,9 +107,29 @@ pub(super) fn import_error(server: &str, error: &ImportError) -> Error {
             Error::new(Kind::NotFound, text, format!("segue lan78xx list --usbip {server}"))
                 .why("it has none of that bus id, or somebody else has it")
         }
-        other => {
-            let text = format!("{server} speaks no USB/IP that segue knows");
-            Error::new(Kind::NotAvailable, text, "a server of USB/IP 1.1.1").why(other.to_string())
+        ImportError::Protocol => {
+            let text = format!("{server} gives no device that segue can use");
+            Error::new(Kind::NotAvailable, text, format!("segue lan78xx list --usbip {server}"))
+                .why("it does not answer in USB/IP 1.1.1")
+        }
+        ImportError::Other((vendor, product)) => {
+            let text = format!("the device at {server} is no LAN78xx adapter");
+            Error::new(Kind::NotFound, text, format!("segue lan78xx list --usbip {server}"))
+                .why(format!("it is the USB device {vendor:04x}:{product:04x}, and was left alone"))
+        }
+        ImportError::Configuration(usb::Error::Stall) => {
+            let text = format!("the device at {server} refuses to be configured");
+            let hint = "unplug it and plug it in again\nanother adapter";
+            Error::new(Kind::NotAvailable, text, hint)
+                .why("it stalls SET_CONFIGURATION 1, which every USB device takes")
+        }
+        ImportError::Configuration(error) => {
+            let text = format!("the device at {server} could not be configured");
+            Error::new(Kind::System, text, "start again").why(format!("{error} (SET_CONFIGURATION 1)"))
+        }
+        ImportError::Speed(_) => {
+            let text = format!("{server} gives no device that segue can use");
+            Error::new(Kind::NotAvailable, text, "an adapter at full, high or super speed").why(error.to_string())
         }
     }
 }
@@ -102,11 +145,28 @@ mod tests {
             ("host:1", "host:1"),
             ("[2001:db8::1]", "[2001:db8::1]:3240"),
             ("[2001:db8::1]:5", "[2001:db8::1]:5"),
+            ("[fe80::1%2]", "[fe80::1%2]:3240"),
         ] {
             assert_eq!(server_address(text).unwrap(), address);
         }
-        for bad in ["", "a b", "2001:db8::1"] {
-            assert!(server_address(bad).is_err(), "{bad}");
+        for (bad, why) in [
+            ("", "form"),
+            ("a b", "form"),
+            ("2001:db8::1", "form"),
+            (":3240", "form"),
+            ("127.0.0.1:99999", "65535"),
+            ("127.0.0.1:0", "65535"),
+            ("127.0.0.1:", "number"),
+            ("127.0.0.1:+5", "number"),
+            ("host:usbip", "number"),
+            ("[::1", "closed"),
+            ("[2001:db8::1]x:5", "form"),
+            ("[2001:db8::1]:", "number"),
+            ("[host]:5", "IPv6"),
+        ] {
+            let refused = server_address(bad).unwrap_err();
+            assert_eq!(refused.kind, Kind::BadValue, "{bad}");
+            assert!(refused.why.as_deref().is_some_and(|said| said.contains(why)), "{bad}: {refused:?}");
         }
     }
 }

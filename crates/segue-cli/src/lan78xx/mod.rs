@@ -2,11 +2,11 @@
 
 pub(crate) mod args;
 pub(crate) mod help;
+mod interface;
 mod list;
 mod model;
 mod opener;
 pub(crate) mod schema;
-mod sys;
 mod up;
 
 use segue_lan78xx::model::Config;
@@ -20,7 +20,9 @@ use crate::out::Out;
 /// Runs one of the commands.
 pub(crate) fn run(args: &Lan78xx, out: &Out) -> Result<(), Error> {
     match &args.action {
-        None => Err(Error::new(Kind::Missing, "segue lan78xx needs a command: model", "segue lan78xx --help")),
+        None => {
+            Err(Error::new(Kind::Missing, "segue lan78xx needs a command: list, up or model", "segue lan78xx --help"))
+        }
         Some(Action::List(args)) => list::run(args, out),
         Some(Action::Up(args)) => up::run(args, out),
         Some(Action::Model(args)) => model::run(args, out),

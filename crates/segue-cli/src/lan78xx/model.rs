@@ -1,8 +1,9 @@
 //! `segue lan78xx model`: the model of an adapter behind USB/IP, its cable a TAP.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -12,14 +13,16 @@ use segue_datapath::pipeline::{Interest, Pipeline, Round};
 use segue_lan78xx::frame::rx::flag;
 use segue_lan78xx::model::{Access, Config, Fault, Lies, LinkSpeed, Model, Notes, Partner};
 use segue_lan78xx::regs;
+use segue_lan78xx::usb::usbip::PORT;
 use segue_lan78xx::usb::usbip::serve::{Server, Wire};
+use segue_port::Direction;
 use serde_json::{Value, json};
 
 use super::{args, schema};
 use crate::control::model::Side;
 use crate::daemon::running::Offloads;
-use crate::daemon::{self, Daemon, Opened};
-use crate::error::Error;
+use crate::daemon::{self, Daemon, Opened, Succession};
+use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::sandbox::Sandbox;
 use crate::sys::{self, Want};
@@ -35,12 +38,64 @@ const USB: &str = "usb";
 pub(super) fn run(args: &args::Model, out: &Out) -> Result<(), Error> {
     let config = super::config(&args.chip)?;
     let tap = args.wire.as_ref().map(|wire| Tap::parse(wire, args.wire_mtu)).transpose()?;
-    let plan = Plan { name: args.name.clone(), address: args.usbip, config, tap, commands: args.commands, out: *out };
+    let address = address(&args.usbip)?;
+    let plan = Plan {
+        name: args.name.clone(),
+        address,
+        config,
+        tap,
+        commands: args.commands,
+        out: *out,
+        bound: OnceCell::new(),
+    };
     let mut netlink = Netlink::open().map_err(|error| {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
-    daemon::up(&plan, &mut netlink, out)
+    daemon::up(&plan, &mut netlink, None, out)
+}
+
+/// Reads where to answer: `ADDR:PORT`, or one of the two alone, where the other is that of the default.
+fn address(text: &str) -> Result<SocketAddr, Error> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    if let Ok(ip) = text.parse() {
+        return Ok(SocketAddr::new(ip, PORT));
+    }
+    let wrong = |why: &str| {
+        let text = format!("`{}` is no place to answer", printable(text));
+        Error::new(Kind::BadValue, text, "--usbip 127.0.0.1:3240\n--usbip [::1]:3240").why(why)
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number(text) {
+        let port = text.parse().map_err(|_| wrong("a port is at most 65535"))?;
+        return Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, "3240"));
+    let ip = host.strip_prefix('[').and_then(|ip| ip.strip_suffix(']'));
+    let port = (if ip.is_some() || !host.contains(':') { port } else { "" }).parse::<u16>();
+    let Some(port) = port.ok().filter(|_| !host.is_empty()) else {
+        return Err(wrong("it is ADDR:PORT, ADDR or PORT, with an IPv6 address in brackets"));
+    };
+    (ip.unwrap_or(host), port)
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next())
+        .ok_or_else(|| wrong("the name has no address"))
+}
+
+/// The command that attaches the model on this host.
+fn attach(address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    // The port stands in front of the command.
+    let port = if address.port() == PORT { String::new() } else { format!(" --tcp-port {}", address.port()) };
+    let others = if address.ip().is_unspecified() { " (elsewhere: an address of this host)" } else { "" };
+    format!("usbip{port} attach -r {ip} -b {BUS_ID}{others}")
 }
 
 struct Plan {
@@ -50,6 +105,14 @@ struct Plan {
     tap: Option<Tap>,
     commands: bool,
     out: Out,
+    /// Where it answers, once it does: with the port that the kernel chose.
+    bound: OnceCell<SocketAddr>,
+}
+
+impl Plan {
+    fn place(&self) -> SocketAddr {
+        self.bound.get().copied().unwrap_or(self.address)
+    }
 }
 
 impl Daemon for Plan {
@@ -77,15 +140,17 @@ impl Daemon for Plan {
         std::iter::once((USB.to_owned(), Side::Outside)).chain(wire).collect()
     }
 
-    fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
+    fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &Out) -> Result<Opened, Error> {
         let wire = match &self.tap {
             Some(tap) => Some(tap.open(netlink, out)?),
             None => None,
         };
-        let listener = TcpListener::bind(self.address).map_err(|error| {
+        let bound = TcpListener::bind(self.address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (place, listener) = bound.map_err(|error| {
             Error::system(format!("cannot answer on {}", self.address), &error, "--usbip ADDR:PORT")
                 .why("the address is not of this host, or the port is taken")
         })?;
+        let _ = self.bound.set(place);
         let wire_name = self.tap.as_ref().map(|tap| tap.name.clone());
         let (config, commands, out) = (self.config, self.commands, self.out);
         let assemble = move || -> Result<Box<dyn Pipeline>, Error> {
@@ -96,26 +161,25 @@ impl Daemon for Plan {
             let commands = commands.then(Commands::default);
             Ok(Box::new(Served { server, commands, wire_name, out }))
         };
-        Ok(Opened { offloads: Offloads::default(), teller: None, checksum_drops: None, assemble: Box::new(assemble) })
+        Ok(Opened::new(Offloads::default(), Box::new(assemble)))
     }
 
     fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {
         let wire = self.tap.as_ref().map_or_else(|| "no cable".to_owned(), |tap| format!("cable {}", tap.name));
         format!(
-            "{} is up: {} at {} speed, {wire}, {}\nAttach: usbip attach -r {} --tcp-port {} -b {BUS_ID}      Stop: Ctrl-C\n",
+            "{} is up: {} at {} speed, {wire}, {}\nAttach: {}      Stop: Ctrl-C\n",
             self.name,
             self.config.chip.name(),
             self.config.speed.name(),
             sandbox.text(),
-            self.address.ip(),
-            self.address.port(),
+            attach(self.place()),
         )
     }
 
     fn up_json(&self) -> Value {
         let plan = schema::Model {
             name: self.name.clone(),
-            usbip: self.address.to_string(),
+            usbip: self.place().to_string(),
             bus_id: BUS_ID.to_owned(),
             chip: self.config.chip.name().to_owned(),
             speed: self.config.speed.name().to_owned(),
@@ -135,6 +199,27 @@ struct Commands {
 /// Longest command.
 const MAX_LINE: usize = 256;
 
+impl Commands {
+    /// Takes what was read, nothing at the end; the lines that are whole. The last one needs no end of line.
+    fn take(&mut self, bytes: &[u8]) -> Vec<String> {
+        self.ended = bytes.is_empty();
+        let mut lines = Vec::new();
+        for byte in bytes.iter().chain(self.ended.then_some(&b'\n')) {
+            if *byte == b'\n' {
+                lines.push(String::from_utf8_lossy(&std::mem::take(&mut self.line)).into_owned());
+            } else if self.line.len() < MAX_LINE {
+                self.line.push(*byte);
+            }
+        }
+        lines
+    }
+}
+
+/// A line as it may be shown.
+fn shown(line: &str) -> String {
+    line.split_ascii_whitespace().map(printable).collect::<Vec<_>>().join(" ")
+}
+
 struct Served {
     server: Server,
     commands: Option<Commands>,
@@ -152,18 +237,10 @@ impl Served {
             }
             let mut buffer = [0; 256];
             let len = stdin.lock().read(&mut buffer).unwrap_or(0);
-            commands.ended = len == 0;
-            let mut lines = Vec::new();
-            for byte in &buffer[..len] {
-                if *byte == b'\n' {
-                    lines.push(String::from_utf8_lossy(&std::mem::take(&mut commands.line)).into_owned());
-                } else if commands.line.len() < MAX_LINE {
-                    commands.line.push(*byte);
-                }
-            }
+            let lines = commands.take(&buffer[..len]);
             for line in lines {
                 if let Err(why) = self.command(&line) {
-                    self.out.warn(&format!("note: `{}`: {why}", crate::error::printable(&line)));
+                    self.out.warn(&format!("note: `{}`: {why}", shown(&line)));
                 }
             }
         }
@@ -241,8 +318,12 @@ fn notes(notes: &Notes) -> impl Iterator<Item = (&'static str, u64)> {
     [
         ("controls", notes.controls),
         ("bulk_in", notes.bulk_in),
+        ("bulk_in_frames", notes.bulk_in_frames),
+        ("bulk_in_bytes", notes.bulk_in_bytes),
         ("bulk_out", notes.bulk_out),
         ("bulk_out_frames", notes.bulk_out_frames),
+        ("bulk_out_bytes", notes.bulk_out_bytes),
+        ("bulk_out_segments", notes.bulk_out_segments),
         ("lso_frames", notes.lso_frames),
         ("lso_largest", notes.lso_largest),
         ("tags_inserted", notes.tags_inserted),
@@ -251,8 +332,18 @@ fn notes(notes: &Notes) -> impl Iterator<Item = (&'static str, u64)> {
         ("unterminated", notes.unterminated),
         ("unfit", notes.unfit),
         ("bad_lso", notes.bad_lso),
+        ("bad_fcs", notes.bad_fcs),
+        ("no_link", notes.no_link),
+        ("wire_full", notes.wire_full),
         ("filtered", notes.filtered),
+        ("unheard", notes.unheard),
+        ("too_long", notes.too_long),
+        ("fifo_full", notes.fifo_full),
         ("partner_lost", notes.partner_lost),
+        ("flushed", notes.flushed),
+        ("unclaimed", notes.unclaimed),
+        ("cut_off", notes.cut_off),
+        ("too_big", notes.too_big),
         ("pauses_sent", notes.pauses_sent),
         ("interrupts", notes.interrupts),
     ]
@@ -273,18 +364,140 @@ impl Pipeline for Served {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        self.server.model.deadline()
+        self.server.deadline()
     }
 
     fn collect(&self, sink: &mut Sink<'_>) {
-        for (name, value) in notes(&self.server.model.notes()) {
+        let seen = self.server.model.notes();
+        for (name, value) in notes(&seen) {
             sink.put(USB, Group::Port, name, value);
         }
-        if let Some(wire) = &self.wire_name {
-            for (kind, value) in regs::STATISTICS.iter().zip(self.server.model.statistics()) {
-                sink.put(wire, Group::Port, kind.name, u64::from(value));
-            }
-            sink.put(wire, Group::Port, "wire_lost", self.server.wire.as_ref().map_or(0, |wire| wire.lost));
+        let received = Direction {
+            packets: seen.bulk_out_frames,
+            bytes: seen.bulk_out_bytes,
+            trains: seen.lso_frames,
+            segments: seen.bulk_out_segments,
+            calls: seen.bulk_out,
+        };
+        let (packets, bytes) = (seen.bulk_in_frames, seen.bulk_in_bytes);
+        let sent = Direction { packets, bytes, trains: 0, segments: packets, calls: seen.bulk_in };
+        flows(sink, USB, &received, &sent);
+        for (reason, lost) in [
+            ("unfit", seen.unfit),
+            ("bad_lso", seen.bad_lso),
+            ("bad_fcs", seen.bad_fcs),
+            ("no_link", seen.no_link),
+            ("wire_full", seen.wire_full),
+            ("partner_lost", seen.partner_lost),
+            ("too_long", seen.too_long),
+            ("fifo_full", seen.fifo_full),
+            ("flushed", seen.flushed),
+            ("unclaimed", seen.unclaimed),
+            ("cut_off", seen.cut_off),
+            ("too_big", seen.too_big),
+            ("cable_lost", self.server.uncabled()),
+        ] {
+            sink.put(USB, Group::Drops, reason, lost);
         }
+        let Some(name) = &self.wire_name else { return };
+        for (kind, value) in regs::STATISTICS.iter().zip(self.server.model.statistics()) {
+            sink.put(name, Group::Port, kind.name, u64::from(value));
+        }
+        if let Some(wire) = &self.server.wire {
+            let (counters, lost) = (wire.counters(), wire.lost());
+            flows(sink, name, &counters.rx, &counters.tx);
+            sink.reasons(name, Group::Drops, &counters.drops);
+            // Names that the port has too: they are added.
+            sink.put(name, Group::Drops, "queue_full", lost.queue_full);
+            sink.put(name, Group::Drops, "refused", lost.refused);
+        }
+    }
+}
+
+/// What went each way through one side.
+fn flows(sink: &mut Sink<'_>, side: &str, received: &Direction, sent: &Direction) {
+    for (group, way) in [(Group::Receive, received), (Group::Transmit, sent)] {
+        sink.put(side, group, "packets", way.packets);
+        sink.put(side, group, "bytes", way.bytes);
+        sink.put(side, group, "trains", way.trains);
+        sink.put(side, group, "segments", way.segments);
+        sink.put(side, group, "calls", way.calls);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_to_answer_is_an_address_a_port_or_both() {
+        for (text, at) in [
+            ("127.0.0.1:3240", "127.0.0.1:3240"),
+            ("198.18.0.1", "198.18.0.1:3240"),
+            ("4000", "127.0.0.1:4000"),
+            ("[2001:db8::1]:5", "[2001:db8::1]:5"),
+            ("2001:db8::1", "[2001:db8::1]:3240"),
+            ("0.0.0.0:1", "0.0.0.0:1"),
+        ] {
+            assert_eq!(address(text).unwrap().to_string(), at);
+        }
+        let local = address("localhost:3240").unwrap();
+        assert!(local.ip().is_loopback() && local.port() == 3240);
+        for bad in ["", "70000", "127.0.0.1:70000", "127.0.0.1:", ":3240", "1:2:3:4", "[::1", "a b"] {
+            assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_crosses_a_model_and_what_it_loses_are_flows_and_drops() {
+        use segue_datapath::board::Board;
+        use segue_lan78xx::frame::tx::Command;
+        use segue_lan78xx::model::Wish;
+        use segue_lan78xx::usb::Setup;
+
+        use crate::out::OnClosed;
+        let mut model = Model::new(Config { partner_queue: 2, ..Config::default() });
+        for (index, value) in [(regs::FCT_TX_CTL, regs::fct::EN), (regs::MAC_TX, regs::mac_tx::TXEN)] {
+            let setup = Setup { request_type: 0x40, request: 0xa0, value: 0, index, length: 4 };
+            model.control(setup, &value.to_le_bytes()).unwrap();
+        }
+        for _ in 0..5 {
+            model.receive(vec![0; 60]);
+        }
+        // There is no link yet.
+        model.submit(1, 2, Wish::Out([&Command::plain(60).emit()[..], &[0; 60]].concat(), false));
+        model.advance(Nanos(1));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server::new(listener, BUS_ID, model, None).unwrap();
+        let on_closed = OnClosed::Ignore;
+        let out = Out { json: false, pretty: false, quiet: true, verbose: false, on_closed };
+        let served = Served { server, commands: None, wire_name: None, out };
+        let board = Board::new(|sink| served.collect(sink));
+        board.publish(|sink| served.collect(sink));
+        let of = |group, key| {
+            board.read().filter(|(name, _)| name.group == group && name.key == key).map(|(_, value)| value).sum::<u64>()
+        };
+        assert_eq!((of(Group::Drops, "partner_lost"), of(Group::Drops, "no_link")), (3, 1));
+        assert_eq!((of(Group::Receive, "packets"), of(Group::Receive, "bytes")), (1, 60));
+        assert_eq!((of(Group::Transmit, "packets"), of(Group::Port, "unheard")), (0, 2));
+    }
+
+    #[test]
+    fn the_command_to_attach_names_an_address_that_can_be_reached() {
+        let of = |text: &str| attach(text.parse().unwrap());
+        assert_eq!(of("127.0.0.1:3240"), "usbip attach -r 127.0.0.1 -b 1-1");
+        assert_eq!(of("198.18.0.1:9"), "usbip --tcp-port 9 attach -r 198.18.0.1 -b 1-1");
+        assert!(of("0.0.0.0:3240").starts_with("usbip attach -r 127.0.0.1 -b 1-1 (elsewhere"));
+        assert!(of("[::]:3240").starts_with("usbip attach -r ::1 -b 1-1 (elsewhere"));
+    }
+
+    #[test]
+    fn commands_are_lines_and_the_last_needs_no_end() {
+        let mut commands = Commands::default();
+        assert_eq!(commands.take(b"link do"), Vec::<String>::new());
+        assert_eq!(commands.take(b"wn\nplug\nno"), ["link down", "plug"]);
+        assert_eq!(commands.take(b"tes"), Vec::<String>::new());
+        assert_eq!((commands.take(b""), commands.ended), (vec!["notes".to_owned()], true));
+        assert_eq!(shown("link  up\t7\u{1b}[m"), "link up 7?[m");
     }
 }

@@ -7,13 +7,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use segue_lan78xx::driver::Look;
+use segue_lan78xx::regs::{Chip, VENDOR};
 use segue_lan78xx::usb::usbfs::{self, Usbfs};
-use segue_lan78xx::usb::usbip::{Client, RECORD_LEN, Record};
+use segue_lan78xx::usb::usbip::{self, Client, ImportError, RECORD_LEN, Record};
 use segue_lan78xx::usb::{Speed, Transport};
 
-use super::sys;
 use crate::error::Error;
 use crate::out::to_stderr;
+use crate::pass::sys;
 use crate::sandbox::{Reach, confine};
 use crate::sys::{Forked, fork};
 
@@ -26,11 +28,12 @@ pub(super) enum Source {
     Usbip { server: Vec<SocketAddr>, bus_id: String },
 }
 
-/// The words between the two processes: `LOOK` asks, and an answer of `ANSWER_LEN` bytes begins with one of the others.
-const LOOK: u8 = b'?';
+/// The words between the two processes: the product id of a chip asks for it, and an answer of `ANSWER_LEN` bytes begins with
+/// one of these.
 const NOTHING: u8 = 0;
 const HERE: u8 = 1;
 const IMPORTED: u8 = 2;
+const OTHER: u8 = 3;
 const ANSWER_LEN: usize = 1 + RECORD_LEN;
 
 /// The near end of the process that opens devices.
@@ -64,25 +67,51 @@ impl Opener {
         }
     }
 
-    /// The device, once it is back. Never waits: what one call asks for, a later one has.
-    pub(super) fn look(&mut self) -> Option<Box<dyn Transport>> {
+    /// What hangs up when the process has ended.
+    pub(super) fn line(&self) -> io::Result<UnixStream> {
+        self.socket.try_clone()
+    }
+
+    /// The device, once it is back and has this chip. Never waits: what one call asks for, a later one has.
+    pub(super) fn look(&mut self, chip: Chip) -> Look<Box<dyn Transport>> {
         let mut answer = [0; ANSWER_LEN];
+        let mut found = Look::Unknown;
         match sys::receive(&self.socket, &mut answer) {
             Ok((ANSWER_LEN, fd)) => {
                 self.asked = false;
-                if let Some(device) = fd.and_then(|fd| taken_over(&answer, fd)) {
-                    return Some(device);
+                found = understood(&answer, fd);
+                if matches!(found, Look::Back(_)) {
+                    return found;
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            _ => self.lost = true,
+            _ => self.lose(),
         }
         if !self.asked && !self.lost {
             self.asked = true;
-            self.lost = sys::send(&self.socket, &[LOOK], None).is_err();
+            if sys::send(&self.socket, &chip.product().to_be_bytes(), None).is_err() {
+                self.lose();
+            }
         }
-        None
+        // What was there once nobody sees any more.
+        if self.lost { Look::Nothing } else { found }
     }
+
+    fn lose(&mut self) {
+        if !std::mem::replace(&mut self.lost, true) {
+            tracing::warn!(
+                "the process that opens the adapter again has ended: it stays away until segue is started again"
+            );
+        }
+    }
+}
+
+fn understood(answer: &[u8; ANSWER_LEN], fd: Option<OwnedFd>) -> Look<Box<dyn Transport>> {
+    let [word, v0, v1, p0, p1, ..] = *answer;
+    if word == OTHER {
+        return Look::Other((u16::from_be_bytes([v0, v1]), u16::from_be_bytes([p0, p1])));
+    }
+    fd.and_then(|fd| taken_over(answer, fd)).map_or(Look::Nothing, Look::Back)
 }
 
 fn taken_over(answer: &[u8; ANSWER_LEN], fd: OwnedFd) -> Option<Box<dyn Transport>> {
@@ -120,35 +149,155 @@ impl Source {
         })
     }
 
-    /// The device, if it is there, and what is to be known of it.
-    fn open(&self) -> Option<(Vec<u8>, OwnedFd)> {
+    /// The device, if it is there and has this chip, and what is to be known of it. What has another one is not taken from
+    /// whoever uses it, not even for a moment.
+    fn open(&self, chip: Chip) -> Option<(Vec<u8>, Option<OwnedFd>)> {
+        let is_it = |(vendor, product)| Chip::of(vendor, product) == Some(chip);
         match self {
             Source::Here(port) => {
                 let adapter = usbfs::list().ok()?.into_iter().find(|adapter| adapter.port == *port)?;
+                if !is_it(adapter.identity) {
+                    return Some((with_identity(OTHER, adapter.identity), None));
+                }
                 let (fd, speed) = usbfs::take(&adapter).ok()?;
-                let ([v0, v1], [p0, p1]) = (adapter.identity.0.to_be_bytes(), adapter.identity.1.to_be_bytes());
-                Some((vec![HERE, v0, v1, p0, p1, speed as u8], fd))
+                let mut words = with_identity(HERE, adapter.identity);
+                words.push(speed as u8);
+                Some((words, Some(fd)))
             }
             Source::Usbip { server, bus_id } => {
-                let (stream, record) = Client::import(server.as_slice(), bus_id).ok()?.into_parts();
-                let mut words = vec![IMPORTED];
-                record.emit(&mut words);
-                Some((words, stream.into()))
+                let records = usbip::list(server.as_slice()).ok()?;
+                let record = records.into_iter().find(|record| record.bus_id == *bus_id)?;
+                if !is_it(record.identity) {
+                    return Some((with_identity(OTHER, record.identity), None));
+                }
+                match Client::import_accepted(server.as_slice(), bus_id, None, &is_it) {
+                    Ok(client) => {
+                        let (stream, record) = client.into_parts();
+                        let mut words = vec![IMPORTED];
+                        record.emit(&mut words);
+                        Some((words, Some(stream.into())))
+                    }
+                    // It was put there since the list.
+                    Err(ImportError::Other(identity)) => Some((with_identity(OTHER, identity), None)),
+                    Err(_) => None,
+                }
             }
         }
     }
 }
 
+fn with_identity(word: u8, (vendor, product): (u16, u16)) -> Vec<u8> {
+    let ([v0, v1], [p0, p1]) = (vendor.to_be_bytes(), product.to_be_bytes());
+    vec![word, v0, v1, p0, p1]
+}
+
 /// Opens the device as often as it is asked for, until the other process has ended.
-fn serve(mut socket: UnixStream, source: &Source) -> io::Result<()> {
-    let mut word = [0];
-    while socket.read(&mut word)? > 0 {
-        let (mut answer, fd) = match source.open() {
-            Some((answer, fd)) => (answer, Some(fd)),
-            None => (vec![NOTHING], None),
-        };
+fn serve(socket: UnixStream, source: &Source) -> io::Result<()> {
+    match answer(socket, source) {
+        // It ended with an answer unread, or while there was none yet.
+        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => Ok(()),
+        done => done,
+    }
+}
+
+fn answer(mut socket: UnixStream, source: &Source) -> io::Result<()> {
+    let mut product = [0; 2];
+    loop {
+        match socket.read_exact(&mut product) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
+        }
+        let chip = Chip::of(VENDOR, u16::from_be_bytes(product));
+        let found = chip.and_then(|chip| source.open(chip));
+        let (mut answer, fd) = found.unwrap_or((vec![NOTHING], None));
         answer.resize(ANSWER_LEN, 0);
         sys::send(&socket, &answer, fd.as_ref().map(AsFd::as_fd))?;
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use segue_lan78xx::model::{Config, Model};
+    use segue_lan78xx::usb::usbip::serve::Server;
+
+    use super::*;
+
+    /// What a source that is asked for a LAN7800 says of a server with this chip, and whether the device was taken meanwhile, or
+    /// asked anything.
+    fn looked(chip: Chip, bus_id: &str) -> (Look<Box<dyn Transport>>, bool, u64) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let source = Source::Usbip { server: vec![listener.local_addr().unwrap()], bus_id: bus_id.to_owned() };
+        let model = Model::new(Config { chip, speed: Speed::High, ..Config::default() });
+        let mut server = Server::new(listener, "1-1", model, None).unwrap();
+        let (near, far) = UnixStream::pair().unwrap();
+        let serving = thread::spawn(move || serve(far, &source));
+        let mut opener = Opener { socket: near, asked: false, lost: false };
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut was_taken = false;
+        let found = loop {
+            assert!(Instant::now() < until, "nothing was said");
+            server.round(Duration::from_millis(1)).unwrap();
+            was_taken |= server.is_attached();
+            // The server is looked at between its rounds, each of which could take and release at once.
+            match opener.look(Chip::Lan7800) {
+                Look::Unknown => {}
+                found => break found,
+            }
+        };
+        let asked = server.model.notes().controls;
+        // The next look may be under way.
+        drop(opener);
+        drop(server);
+        serving.join().unwrap().unwrap();
+        (found, was_taken, asked)
+    }
+
+    #[test]
+    fn another_chip_is_named_and_neither_taken_nor_asked_anything() {
+        let (found, was_taken, asked) = looked(Chip::Lan7850, "1-1");
+        assert!(matches!(found, Look::Other((0x0424, 0x7850))), "{:?}", found_name(&found));
+        assert_eq!((was_taken, asked), (false, 0));
+        let (found, was_taken, asked) = looked(Chip::Lan7800, "1-2");
+        assert!(matches!(found, Look::Nothing), "{:?}", found_name(&found));
+        assert_eq!((was_taken, asked), (false, 0));
+        let (found, was_taken, asked) = looked(Chip::Lan7800, "1-1");
+        let Look::Back(device) = found else { panic!("{:?}", found_name(&found)) };
+        assert_eq!((device.identity(), was_taken, asked), ((0x0424, 0x7800), true, 1));
+    }
+
+    fn found_name(found: &Look<Box<dyn Transport>>) -> &'static str {
+        match found {
+            Look::Unknown => "unknown",
+            Look::Nothing => "nothing",
+            Look::Other(_) => "another one",
+            Look::Back(_) => "back",
+        }
+    }
+
+    #[test]
+    fn an_end_that_leaves_an_answer_unread_or_takes_none_is_an_end_like_any_other() {
+        // Nobody answers there any more.
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let source = Source::Usbip { server: vec![closed], bus_id: "1-1".to_owned() };
+        for waits in [true, false] {
+            let (mut near, far) = UnixStream::pair().unwrap();
+            near.write_all(&Chip::Lan7800.product().to_be_bytes()).unwrap();
+            let source = source.clone();
+            if waits {
+                let serving = thread::spawn(move || serve(far, &source));
+                // The first byte of the answer: the rest stays.
+                near.read_exact(&mut [0]).unwrap();
+                drop(near);
+                serving.join().unwrap().unwrap();
+            } else {
+                drop(near);
+                serve(far, &source).unwrap();
+            }
+        }
+    }
 }

@@ -137,8 +137,21 @@ pub(crate) struct Rules {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_packets: u32,
     /// Longest time that a packet waits, microseconds
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=60_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = hold)]
     pub(crate) hold_us: u32,
+}
+
+fn hold(text: &str) -> Result<u32, String> {
+    let range = 1..=60_000_000;
+    match text.parse() {
+        Ok(0) => Err(format!(
+            "expected {} to {}: a capture does not say what was read at once, which is what 0 joins on a port",
+            range.start(),
+            range.end()
+        )),
+        Ok(value) if range.contains(&value) => Ok(value),
+        _ => Err(format!("expected {} to {}", range.start(), range.end())),
+    }
 }
 
 /// `segue pcap merge`

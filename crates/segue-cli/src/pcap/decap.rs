@@ -18,7 +18,7 @@ use crate::out::Out;
 
 /// Runs it.
 pub(super) fn run(args: &Decap, out: &Out) -> Result<(), Error> {
-    let (job, mut reader) = Job::open(&args.input, "decap", out)?;
+    let (job, mut reader) = Job::open_to(&args.input, &args.output, "decap", out)?;
     let mut sink = job.create(&args.output, reader.format(), out)?;
     let mut work = Work {
         tunnels: args.ports.tunnels(),
@@ -239,9 +239,8 @@ impl Work {
             let inner = Frame::open(number, bytes, &self.tunnels, usize::MAX).ok_or("inner_malformed")?;
             let mut findings = Vec::new();
             inner.judge(&mut findings);
-            findings.retain(|f| !f.is_outer && f.verdict == Verdict::Unfinished && f.layer != Layer::Ipv4);
-            let done = split::finish(&inner, &findings).ok_or("not_finished")?;
-            inside.bytes[..done.len()].copy_from_slice(&done);
+            let wanted = |f: &Finding| !f.is_outer && f.verdict == Verdict::Unfinished && f.layer != Layer::Ipv4;
+            inside.bytes = split::finish(&inner, &findings, wanted).bytes;
             inside.finished = true;
         }
         Ok(inside)

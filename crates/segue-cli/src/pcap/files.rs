@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ use crate::units;
 
 /// How often the progress line is drawn.
 const REDRAW: Duration = Duration::from_millis(200);
+/// How often a named pipe that nobody reads is tried.
+const RETRY: Duration = Duration::from_millis(50);
 /// Reads between two looks at the clock and the signals, which cost more than a small read.
 const LOOKS: u32 = 4;
 
@@ -57,6 +59,21 @@ impl Watch {
             }
         }
         if self.stopped { Err(io::Error::other("interrupted")) } else { Ok(()) }
+    }
+
+    /// Opens a named pipe for writing as soon as somebody reads it.
+    fn open_pipe(&mut self, path: &Path) -> io::Result<File> {
+        loop {
+            self.look()?;
+            match OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path) {
+                Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
+                opened => return opened,
+            }
+            match &self.signals {
+                Some(signals) => drop(poll(&[(signals.as_fd(), Want::Read)], RETRY)?),
+                None => std::thread::sleep(RETRY),
+            }
+        }
     }
 
     fn wait(&mut self, fd: &impl AsFd, want: Want) -> io::Result<()> {
@@ -122,18 +139,26 @@ pub(super) struct Source {
 impl Read for Source {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut watch = self.watch.borrow_mut();
-        if self.waits {
-            watch.wait(&self.file, Want::Read)?;
+        loop {
+            if self.waits {
+                watch.wait(&self.file, Want::Read)?;
+            }
+            watch.looks += 1;
+            if watch.looks >= LOOKS {
+                watch.looks = 0;
+                watch.look()?;
+                watch.draw();
+            }
+            match self.file.read(out) {
+                // Another reader of the pipe was faster.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(n) => {
+                    watch.done += n as u64;
+                    return Ok(n);
+                }
+                failed => return failed,
+            }
         }
-        watch.looks += 1;
-        if watch.looks >= LOOKS {
-            watch.looks = 0;
-            watch.look()?;
-            watch.draw();
-        }
-        let n = self.file.read(out)?;
-        watch.done += n as u64;
-        Ok(n)
     }
 }
 
@@ -156,12 +181,18 @@ struct Beside {
 
 impl Write for Target {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.waits {
+        if !self.waits {
+            return self.file.write(bytes);
+        }
+        loop {
             self.watch.borrow_mut().wait(&self.file, Want::Write)?;
             // A pipe that has room takes this much without blocking (PIPE_BUF).
-            return self.file.write(&bytes[..bytes.len().min(4096)]);
+            match self.file.write(&bytes[..bytes.len().min(4096)]) {
+                // Another writer was faster.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
         }
-        self.file.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -231,7 +262,11 @@ impl Job {
             let fd = io::stdin().as_fd().try_clone_to_owned();
             File::from(fd.map_err(|error| Error::system("cannot read stdin", &error, "give a file name"))?)
         } else {
-            File::open(path).map_err(|error| {
+            // A named pipe would be opened when somebody writes to it, and no sooner. What waits for that is the first look at
+            // it, which a signal ends.
+            let is_fifo = fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo());
+            let flags = if is_fifo { libc::O_NONBLOCK } else { 0 };
+            OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
                 Error::system(format!("cannot open {name}"), &error, "check the name and the rights of the file")
                     .kind(if error.kind() == io::ErrorKind::NotFound { Kind::NotFound } else { Kind::System })
             })?
@@ -258,6 +293,28 @@ impl Job {
         let job = Job { name, action, allow_cut: args.allow_cut, watch: Rc::clone(&watch), input };
         let reader = Reader::new(Source { file, waits: !regular, watch }).map_err(|error| job.fatal(&error))?;
         Ok((job, reader))
+    }
+
+    /// Opens the input of a command that has an output. What `-i` cannot replace is not even waited for.
+    pub(super) fn open_to(
+        args: &args::Input,
+        output: &args::Output,
+        action: &'static str,
+        out: &Out,
+    ) -> Result<(Job, Reader<Source>), Error> {
+        // The standard streams and what is not there have their own words.
+        let input = args.input.as_deref().filter(|path| output.in_place && path.as_os_str() != "-");
+        if let Some((path, data)) = input.and_then(|path| Some((path, fs::metadata(path).ok()?)))
+            && !data.is_file()
+            && !data.is_dir()
+        {
+            let path = path.display();
+            let what = if data.file_type().is_fifo() { "a named pipe" } else { "no regular file" };
+            let hint = format!("segue pcap {action} {path} OUT");
+            return Err(Error::new(Kind::Usage, format!("{path} is {what} and cannot be replaced in place"), hint)
+                .why("-i reads a file to its end and puts another one in its place"));
+        }
+        Job::open(args, action, out)
     }
 
     /// Makes the output, of the form that its name or `-F` says, else that of the input.
@@ -313,8 +370,12 @@ impl Job {
             return Err(Error::new(Kind::BadValue, format!("{} is a directory", path.display()), "name a file in it"));
         }
         // A device or a pipe is written to; only files can be put beside.
-        if existing.as_ref().is_some_and(|data| !data.is_file()) {
-            let file = OpenOptions::new().write(true).open(&path).map_err(|error| self.cannot_write(&path, &error))?;
+        if let Some(data) = existing.as_ref().filter(|data| !data.is_file()) {
+            let file = match data.file_type().is_fifo() {
+                true => self.watch.borrow_mut().open_pipe(&path),
+                false => OpenOptions::new().write(true).open(&path),
+            };
+            let file = file.map_err(|error| self.cannot_write(&path, &error))?;
             let target = Target { file, waits: true, watch: Rc::clone(&self.watch), beside: None };
             return Ok(Writer::new(BufWriter::new(target), form));
         }
@@ -330,6 +391,9 @@ impl Job {
             .open(&temporary)
             .map_err(|error| self.cannot_write(&path, &error))?;
         if let Some(data) = &existing {
+            // As far as that is permitted: a file of a group of ours, where its owner is another. It may take bits off the mode.
+            let _ =
+                fchown(&file, Some(data.uid()), Some(data.gid())).or_else(|_| fchown(&file, None, Some(data.gid())));
             let _ = file.set_permissions(fs::Permissions::from_mode(data.mode() & 0o7777));
         }
         let beside = Some(Beside { temporary, path, replace: args.force || args.in_place });
@@ -444,6 +508,9 @@ impl Job {
     }
 
     fn cannot_write(&self, path: &Path, error: &io::Error) -> Error {
+        if self.watch.borrow().stopped {
+            return self.stopped(error);
+        }
         Error::system(format!("cannot write {}", path.display()), error, "name a place where you may write")
     }
 }

@@ -9,6 +9,11 @@ use segue_port::capture::link;
 
 /// The IP packet of an Ethernet frame is longer than this only where something joined it, or the link is a jumbo one.
 pub(super) const USUAL_MTU: usize = 1500;
+/// What a packet is worth of which nothing but its IP headers can be judged: fragments, and protocols whose checksums are not
+/// known here.
+pub(super) const IP_ONLY: &str = "ip_only";
+/// What a packet is worth whose lengths contradict each other or the bytes present, whatever its checksums are.
+pub(super) const MALFORMED: &str = "malformed";
 /// IPv6 jumbo payload option (RFC 2675): type and length.
 const JUMBO: [u8; 2] = [0xc2, 4];
 
@@ -36,7 +41,7 @@ impl<'a> Frame<'a> {
         let bytes = &data[prefix..];
         let l3 = network(bytes, start)?;
         let Some(sized) = with_length(bytes, l3, mtu) else {
-            let layout = wire::parse(bytes, start, tunnels);
+            let layout = wire::parse(bytes, start, tunnels).or_plain();
             let total = if layout.ip_levels() == 0 { bytes.len() } else { layout.end() };
             return Some(Frame { prefix, bytes: Cow::Borrowed(bytes), layout, total, is_unsized: false });
         };
@@ -45,7 +50,7 @@ impl<'a> Frame<'a> {
             4 => l3 + usize::from(read_u16(&sized, l3 + ipv4::TOTAL_LEN)?),
             _ => l3 + ipv6::LEN + usize::from(read_u16(&sized, l3 + ipv6::PAYLOAD_LEN)?),
         };
-        let layout = wire::parse(&sized[..stated.min(sized.len())], start, tunnels);
+        let layout = wire::parse(&sized[..stated.min(sized.len())], start, tunnels).or_plain();
         let total = sized.len();
         Some(Frame { prefix, bytes: Cow::Owned(sized), layout, total, is_unsized: true })
     }
@@ -85,6 +90,25 @@ impl<'a> Frame<'a> {
     pub(super) fn judge(&self, findings: &mut Vec<Finding>) {
         findings.clear();
         Judge::new(self).all(findings);
+    }
+
+    /// The same frame with other bytes in its headers, none of which says a length or what follows.
+    pub(super) fn copied(&self) -> Frame<'a> {
+        Frame { bytes: Cow::Owned(self.bytes.to_vec()), ..*self }
+    }
+
+    /// What the packet as a whole is worth, in one word, by all that [`Frame::judge`] found.
+    pub(super) fn verdict(&self, findings: &[Finding]) -> &'static str {
+        if self.is_malformed() {
+            return MALFORMED;
+        }
+        let worst = [Verdict::Bad, Verdict::Unfinished].into_iter().find(|v| findings.iter().any(|f| f.verdict == *v));
+        match (worst, findings.last()) {
+            (Some(worst), _) => worst.name(),
+            (None, Some(last)) if last.verdict == Verdict::Absent => Verdict::Absent.name(),
+            _ if findings.iter().all(|f| f.layer == Layer::Ipv4) => IP_ONLY,
+            _ => Verdict::Good.name(),
+        }
     }
 }
 
@@ -252,43 +276,48 @@ impl<'f, 'a> Judge<'f, 'a> {
 
     fn all(&self, findings: &mut Vec<Finding>) {
         let layout = &self.frame.layout;
+        let headers = layout.headers();
+        let transport = layout.transport();
         // A tunnel without IP inside, as of a frame with ARP, is one all the same.
-        let is_bridge = |header: &Header| header.kind == Kind::Ethernet && header.start() > self.frame.l3();
-        let levels = layout.ip_levels() + usize::from(innermost_link(layout).is_some_and(is_bridge));
-        // The innermost one first: what is left open inside is part of what checksums outside cover.
-        let transport = layout.transport().copied();
-        let last = layout.headers().len().saturating_sub(1);
-        let inner = transport.and_then(|header| self.transport(&header, last));
-        let open =
-            inner.filter(|finding| matches!(finding.verdict, Verdict::Unfinished | Verdict::Remote)).and(transport);
-        let mut level = 0;
-        for (index, header) in layout.headers().iter().enumerate() {
-            level += usize::from(header.is_ip());
-            let is_outer = level < levels;
-            let found = match header.kind {
-                Kind::Ipv4 => self.ipv4(header, is_outer),
-                Kind::Udp if is_outer => self.udp_or_tcp(header, index, Layer::Udp, open.as_ref()),
-                Kind::Gre => self.gre(header, index, level - 1, open.as_ref()),
-                _ if Some(header) == transport.as_ref() => inner,
-                _ => None,
-            };
-            findings.extend(found.map(|finding| Finding { is_outer, level: level.saturating_sub(1), ..finding }));
-        }
+        let is_tunnel =
+            headers.iter().rev().take_while(|header| !header.is_ip()).any(|header| Some(header) != transport);
+        let levels = layout.ip_levels() + usize::from(is_tunnel);
+        let mut level = layout.ip_levels();
         if layout.stop() == Stop::Protocol
-            && let Some(ip) = layout.headers().last().filter(|header| header.is_ip())
+            && let Some(ip) = headers.last().filter(|header| header.is_ip())
         {
-            let found = self.icmp(ip, last);
+            let found = self.icmp(ip, headers.len() - 1);
             findings.extend(found.map(|finding| Finding { level: level.saturating_sub(1), ..finding }));
         }
+        // The innermost one first: what is left open inside is part of what checksums outside cover.
+        let mut open = None;
+        for (index, header) in headers.iter().enumerate().rev() {
+            let is_outer = level < levels;
+            let found = match header.kind {
+                Kind::Ipv4 => self.ipv4(header),
+                Kind::Udp | Kind::Tcp if !is_outer => self.transport(header, index),
+                Kind::Udp => self.udp_or_tcp(header, index, Layer::Udp, open),
+                Kind::Gre => self.gre(header, index, level.saturating_sub(1), open),
+                _ => None,
+            };
+            if let Some(found) = found {
+                if found.layer != Layer::Gre && matches!(found.verdict, Verdict::Unfinished | Verdict::Remote) {
+                    open = if found.layer == Layer::Ipv4 { open } else { Some(index) };
+                }
+                findings.push(Finding { is_outer, level: level.saturating_sub(1), ..found });
+            }
+            level -= usize::from(header.is_ip());
+        }
+        findings.reverse();
     }
 
-    fn ipv4(&self, header: &Header, is_outer: bool) -> Option<Finding> {
+    fn ipv4(&self, header: &Header) -> Option<Finding> {
         let bytes = self.bytes.get(header.start()..header.end())?;
         let at = header.start() + ipv4::CHECKSUM;
         let field = read_u16(self.bytes, at)?;
         let mut sum = Sum::of(&bytes[..ipv4::CHECKSUM]);
         sum.add(&bytes[ipv4::CHECKSUM + 2..]);
-        if self.frame.is_unsized && !is_outer {
+        if self.frame.is_unsized && header.start() == self.frame.l3() {
             // Computed when the length was still 0.
             sum.remove(Sum::of(&bytes[ipv4::TOTAL_LEN..ipv4::TOTAL_LEN + 2]));
         }
@@ -298,7 +327,7 @@ impl<'f, 'a> Judge<'f, 'a> {
             0 => Verdict::Unfinished,
             _ => Verdict::Bad,
         };
-        Some(Finding { layer: Layer::Ipv4, is_outer, level: 0, verdict, at, field, expected })
+        Some(Finding { layer: Layer::Ipv4, is_outer: false, level: 0, verdict, at, field, expected })
     }
 
     fn transport(&self, header: &Header, index: usize) -> Option<Finding> {
@@ -311,14 +340,11 @@ impl<'f, 'a> Judge<'f, 'a> {
         Some(finding)
     }
 
-    /// A TCP or UDP header; `open` is an unfinished transport header inside, which whoever filled this field in may have
+    /// A TCP or UDP header; `open` is the index of the outermost unfinished one inside, which whoever filled this field in may have
     /// counted as finished (local checksum offload).
-    fn udp_or_tcp(&self, header: &Header, index: usize, layer: Layer, open: Option<&Header>) -> Option<Finding> {
+    fn udp_or_tcp(&self, header: &Header, index: usize, layer: Layer, open: Option<usize>) -> Option<Finding> {
         let (start, end) = (header.start(), self.ends[index]);
         let ip = self.frame.layout.headers().get(index.checked_sub(1)?).filter(|ip| ip.is_ip())?;
-        if is_routed(self.bytes, ip) {
-            return None;
-        }
         let at = start + if layer == Layer::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM };
         let field = read_u16(self.bytes, at)?;
         let finding = |verdict, expected| Finding { layer, is_outer: false, level: 0, verdict, at, field, expected };
@@ -326,24 +352,24 @@ impl<'f, 'a> Judge<'f, 'a> {
             return Some(finding(Verdict::Absent, 0));
         }
         let number = if layer == Layer::Tcp { protocol::TCP } else { protocol::UDP };
-        let pseudo = self.pseudo(ip, number, end - start)?;
+        let sized_pseudo = pseudo(self.bytes, ip, number, end - start)?;
         let covered = self.covered(start, end, at, None)?;
         let complete = |mut sum: Sum| {
             sum.append(covered, end - start);
             if layer == Layer::Udp { Field::complete_udp(sum) } else { Field::complete(sum) }.value()
         };
-        let expected = complete(pseudo);
+        let expected = complete(sized_pseudo);
         let equal = |value: u16| is_same(field, value);
         if equal(expected) {
             return Some(finding(Verdict::Good, expected));
         }
         // Some systems leave the length to the card as well.
-        let unsized_pseudo = self.pseudo(ip, number, 0)?;
-        if [pseudo, unsized_pseudo].iter().any(|sum| Field::primed(*sum).value() == field) {
+        let unsized_pseudo = pseudo(self.bytes, ip, number, 0)?;
+        if [sized_pseudo, unsized_pseudo].iter().any(|sum| Field::primed(*sum).value() == field) {
             return Some(finding(Verdict::Unfinished, expected));
         }
         if let Some(sum) = open.and_then(|open| self.covered(start, end, at, Some(open))) {
-            let mut all = pseudo;
+            let mut all = sized_pseudo;
             all.append(sum, end - start);
             if equal(Field::complete_udp(all).value()) {
                 return Some(finding(Verdict::Good, field));
@@ -352,7 +378,7 @@ impl<'f, 'a> Judge<'f, 'a> {
         Some(finding(Verdict::Bad, expected))
     }
 
-    fn gre(&self, header: &Header, index: usize, level: usize, open: Option<&Header>) -> Option<Finding> {
+    fn gre(&self, header: &Header, index: usize, level: usize, open: Option<usize>) -> Option<Finding> {
         let flags = read_u16(self.bytes, header.start())?;
         if flags & gre::CSUM == 0 {
             return None;
@@ -384,7 +410,7 @@ impl<'f, 'a> Judge<'f, 'a> {
         let field = read_u16(self.bytes, at).filter(|_| at + 2 <= end)?;
         let (layer, mut sum) = match (number, ip.kind) {
             (protocol::ICMP, Kind::Ipv4) => (Layer::Icmp, Sum::ZERO),
-            (protocol::ICMPV6, Kind::Ipv6) => (Layer::Icmpv6, self.pseudo(ip, number, end - start)?),
+            (protocol::ICMPV6, Kind::Ipv6) => (Layer::Icmpv6, pseudo(self.bytes, ip, number, end - start)?),
             _ => return None,
         };
         sum.append(self.covered(start, end, at, None)?, end - start);
@@ -393,25 +419,21 @@ impl<'f, 'a> Judge<'f, 'a> {
         Some(Finding { layer, is_outer: false, level: 0, verdict, at, field, expected })
     }
 
-    /// The sum from `start` to `end` without the field at `at`; with `open`, as if that transport header were finished.
-    fn covered(&self, start: usize, end: usize, at: usize, open: Option<&Header>) -> Option<Sum> {
+    /// The sum from `start` to `end` without the field at `at`; with `open`, as if the header of that index were finished.
+    fn covered(&self, start: usize, end: usize, at: usize, open: Option<usize>) -> Option<Sum> {
         let mut sum = Sum::of(self.bytes.get(start..at)?);
         let Some(open) = open else {
             sum.add(self.bytes.get(at + 2..end)?);
             return Some(sum);
         };
-        let last = self.frame.layout.headers().len() - 1;
-        let ip = self.frame.layout.headers().get(last.checked_sub(1)?)?;
-        let number = if open.kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
+        let (headers, open_end) = (self.frame.layout.headers(), self.ends[open]);
+        let (header, ip) = (headers.get(open)?, headers.get(open.checked_sub(1)?)?);
+        let number = if header.kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
         // What a right checksum covers sums to the complement of its pseudo header.
-        let pseudo = self.pseudo(ip, number, self.ends[last] - open.start())?;
-        sum.add(self.bytes.get(at + 2..open.start())?);
+        let pseudo = pseudo(self.bytes, ip, number, open_end - header.start())?;
+        sum.add(self.bytes.get(at + 2..header.start())?);
         sum.add_u16(!pseudo.fold());
-        (self.ends[last] == end).then_some(sum)
-    }
-
-    fn pseudo(&self, ip: &Header, number: u8, len: usize) -> Option<Sum> {
-        pseudo(self.bytes, ip, number, len)
+        (open_end == end).then_some(sum)
     }
 }
 
@@ -420,36 +442,18 @@ fn is_same(a: u16, b: u16) -> bool {
     a == b || (a.is_multiple_of(0xffff) && b.is_multiple_of(0xffff))
 }
 
-/// The pseudo header of an upper protocol under the IP header `ip`, for `len` bytes.
+/// The pseudo header of an upper protocol under the IP header `ip`, for `len` bytes: with the addresses that it is made of,
+/// which may be in an option or extension header. `None` where nobody knows which these are.
 pub(super) fn pseudo(bytes: &[u8], ip: &Header, number: u8, len: usize) -> Option<Sum> {
     let header = bytes.get(ip.start()..ip.end())?;
     if ip.kind == Kind::Ipv4 {
-        let (src, dst) = (header.get(ipv4::SRC)?, header.get(ipv4::DST)?);
+        let (src, dst) = ipv4::ends(header)?;
+        let (src, dst) = (header.get(src)?, header.get(dst)?);
         return Some(pseudo_v4(src.try_into().ok()?, dst.try_into().ok()?, number, len));
     }
-    let (src, dst) = (header.get(ipv6::SRC)?, header.get(ipv6::DST)?);
+    let (src, dst) = ipv6::ends(header)?;
+    let (src, dst) = (header.get(src)?, header.get(dst)?);
     Some(pseudo_v6(src.try_into().ok()?, dst.try_into().ok()?, number, len))
-}
-
-/// The innermost Ethernet header, where no IP header follows it.
-fn innermost_link(layout: &Layout) -> Option<&Header> {
-    layout.headers().iter().rev().take_while(|header| !header.is_ip()).find(|header| header.kind == Kind::Ethernet)
-}
-
-/// Whether an IPv6 routing header with stops to come hides the address that the checksum was made with (RFC 8200, 8.1).
-fn is_routed(bytes: &[u8], ip: &Header) -> bool {
-    if ip.kind != Kind::Ipv6 {
-        return false;
-    }
-    let (mut next, mut at) = (bytes[ip.start() + ipv6::NEXT_HEADER], ip.start() + ipv6::LEN);
-    while let Some(&[following, units, _, left]) = bytes.get(at..ip.end()).and_then(|rest| rest.first_chunk()) {
-        if next == protocol::ROUTING && left != 0 {
-            return true;
-        }
-        next = following;
-        at += 8 + usize::from(units) * 8;
-    }
-    false
 }
 
 #[cfg(test)]

@@ -320,10 +320,11 @@ fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: 
         let mut members: Vec<u64> = packet.payload.frags().iter().map(|frag| frag.clone().into_inner().index).collect();
         members.dedup();
         let mut swallowed = Vec::new();
-        if members.is_empty()
+        // What has no payload of its own: an acknowledgment may have padding, a train has none.
+        if (members.is_empty() || packet.layout.is_padded())
             && let Some(bare) = lane.bare.remove(&place_in_memory(&packet))
         {
-            members.push(bare.index);
+            members = vec![bare.index];
             swallowed = bare.swallowed;
         }
         ready.push((packet, members, swallowed));

@@ -11,7 +11,9 @@ use std::rc::Rc;
 use segue::gso;
 use segue::packet::{Csum, LayerCsum, TrainCsum, Unit};
 use segue_port::capture::undo::{self, Member};
-use segue_port::capture::{Block, BlockKind, Form, Format, Interface, Item, Order, Outgoing, Record, WHOLE, options};
+use segue_port::capture::{
+    Block, BlockKind, Form, Format, Interface, Item, Order, Outgoing, Record, WHOLE, is_unusual_tail, options,
+};
 use serde_json::{Value, json};
 
 use super::args::Merge;
@@ -29,7 +31,7 @@ const WINDOW_BYTES: usize = 24 << 20;
 /// Runs it.
 pub(super) fn run(args: &Merge, out: &Out) -> Result<(), Error> {
     let config = lanes::config(&args.rules);
-    let (job, mut reader) = Job::open(&args.input, "merge", out)?;
+    let (job, mut reader) = Job::open_to(&args.input, &args.output, "merge", out)?;
     let sink = job.create(&args.output, reader.format(), out)?;
     if args.explain && sink.format() == Format::Pcap {
         return Err(Error::new(Kind::Conflict, "`--explain` with pcap", "segue pcap merge IN OUT.pcapng --explain")
@@ -245,7 +247,9 @@ impl Work {
     fn alone(&mut self, entry: &Entry, remark: &Remark) -> io::Result<()> {
         let record = entry.record();
         let has_note = record.form == Form::Enhanced && undo::find(record.options(), self.order).is_some();
-        let is_plain = !has_note && remark.why.is_none() && remark.swallowed == 0;
+        // How much of a simple packet block is there says the snap length, which is raised.
+        let is_cut_by_snaplen = record.form == Form::Simple && record.is_cut();
+        let is_plain = !has_note && !is_cut_by_snaplen && remark.why.is_none() && remark.swallowed == 0;
         if is_plain || !self.window.notes || record.form == Form::Obsolete {
             return self.sink.record(&record);
         }
@@ -254,6 +258,7 @@ impl Work {
         let list = undo::filtered(record.options(), self.order, |_| true);
         let data = record.data();
         let head_len = data.len().min(64);
+        let tail = unusual_tail(&record, self.order, &list);
         let member = Member {
             position: 0,
             ticks: record.ticks,
@@ -261,7 +266,8 @@ impl Work {
             head: data[..head_len].to_vec(),
             payload: head_len..data.len(),
             trailer: Vec::new(),
-            options: Some(list),
+            options: if tail.is_some() { None } else { Some(list) },
+            tail,
         };
         let ticks = record.ticks.unwrap_or(self.last_ticks);
         let mut carried = undo::filtered(record.options(), self.order, |code| code != undo::OPTION);
@@ -410,6 +416,7 @@ impl Window {
             frame.extend_from_slice(frag.bytes());
             if self.notes {
                 let own = undo::filtered(record.options(), order, |_| true);
+                let tail = unusual_tail(&record, order, &own);
                 list.push(Member {
                     position: buf.index - members[0],
                     ticks: record.ticks,
@@ -417,7 +424,8 @@ impl Window {
                     head: record.raw[record.data.start..from].to_vec(),
                     payload,
                     trailer: record.raw[from + frag.len()..record.data.end].to_vec(),
-                    options: (own != carried).then_some(own),
+                    options: (tail.is_none() && own != carried).then_some(own),
+                    tail,
                 });
             }
         }
@@ -428,6 +436,15 @@ impl Window {
         }
         Some((first.clone(), Train { frame, options, ticks }))
     }
+}
+
+/// What stood behind the bytes of a packet of a pcapng file, where it is not what is written there of its options `own`.
+fn unusual_tail(record: &Record<'_>, order: Order, own: &[u8]) -> Option<Vec<u8>> {
+    if record.form == Form::Pcap {
+        return None;
+    }
+    let tail = record.raw.get(record.data.end..record.raw.len().checked_sub(4)?)?;
+    is_unusual_tail(tail, record.data.end, order, own).then(|| tail.to_vec())
 }
 
 /// Why a packet stayed alone, as a comment.

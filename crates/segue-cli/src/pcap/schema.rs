@@ -140,6 +140,8 @@ pub(crate) struct Verify {
     unfinished: u64,
     /// Packets without one.
     absent: u64,
+    /// Packets of which nothing but the IP headers was judged: fragments, and protocols whose checksums are not known.
+    ip_only: u64,
     /// Packets whose lengths contradict each other.
     malformed: u64,
     /// Packets of which bytes are missing.
@@ -161,7 +163,7 @@ pub(crate) struct Packet {
     packet: u64,
     /// Where it is in the file, bytes.
     offset: u64,
-    /// `good`, `bad`, `unfinished`, `absent`, `malformed`, `cut`, `not_ip`.
+    /// `good`, `bad`, `unfinished`, `absent`, `ip_only`, `malformed`, `cut`, `not_ip`.
     verdict: String,
     /// The interface's number.
     interface: u32,
@@ -217,7 +219,7 @@ pub(crate) struct Stat {
     cut_packets: u64,
     /// Packets longer than an MTU of 1500.
     trains: u64,
-    /// Packets by the verdict on their checksums.
+    /// Packets by the verdict on their checksums, or `malformed`; those that were cut when captured are left out.
     checksums: Reasons,
     /// Packets by their outermost tunnel.
     encap: Reasons,

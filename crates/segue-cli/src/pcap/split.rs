@@ -5,15 +5,15 @@ use std::io;
 
 use segue::checksum::{Field, Sum};
 use segue::gso::{self, Frames, Limits};
-use segue::packet::{Csum, Gso, GsoKind, Header, Kind, LayerCsum, Packet, TrainCsum, Unit};
+use segue::packet::{Gso, GsoKind, Header, Kind, Stop, TrainCsum, Unit};
 use segue::reason::Reason;
-use segue::wire::{ipv4, ipv6, read_u16, tcp, udp, write_u16};
+use segue::wire::{ipv4, ipv6, read_u16, tcp, write_u16};
 use segue_port::capture::{Form, Item, Order, Outgoing, Record, options};
 use serde_json::json;
 
 use super::args::Split;
 use super::files::{End, Job, Sink};
-use super::frame::{Finding, Frame, Layer, USUAL_MTU, Verdict, pseudo};
+use super::frame::{Finding, Frame, Layer, USUAL_MTU, Verdict};
 use crate::error::Error;
 use crate::out::Out;
 
@@ -22,7 +22,7 @@ const MOST_FLOWS: usize = 65_536;
 
 /// Runs it.
 pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
-    let (job, mut reader) = Job::open(&args.input, "split", out)?;
+    let (job, mut reader) = Job::open_to(&args.input, &args.output, "split", out)?;
     let mut sink = job.create(&args.output, reader.format(), out)?;
     let mut work = Work {
         tunnels: args.ports.tunnels(),
@@ -203,7 +203,8 @@ impl Work {
         self.frames.clear();
         if let Err(why) = gso::split_linear(&packet, &Limits::NONE, &mut self.frames) {
             *self.counts.refused.entry(why.name()).or_default() += 1;
-            return sink.record(record);
+            // Its checksums are finished all the same.
+            return self.single(record, frame, sink);
         }
         self.counts.trains += 1;
         let honest = bad.filter(|_| !self.fix_all);
@@ -246,18 +247,31 @@ impl Work {
     fn single(&mut self, record: &Record<'_>, frame: &Frame<'_>, sink: &mut Sink) -> io::Result<()> {
         frame.judge(&mut self.findings);
         let wanted = |f: &Finding| f.verdict == Verdict::Unfinished || (self.fix_all && f.verdict == Verdict::Bad);
-        let todo: Vec<Finding> = self.findings.iter().filter(|f| wanted(f)).copied().collect();
         let left = self.findings.iter().any(|f| f.verdict == Verdict::Bad) && !self.fix_all;
         self.counts.bad_left += u64::from(left);
+        if frame.layout.stop() == Stop::TooDeep {
+            // What is further inside was not looked at.
+            *self.counts.refused.entry("too_deep").or_default() += 1;
+        }
         // A packet too long for its own length field cannot be made whole without being cut.
         let is_too_long = frame.is_unsized && frame.ip_len() > usize::from(u16::MAX);
-        let is_as_it_was = is_too_long || todo.is_empty() && !frame.is_unsized;
-        let finished = if is_as_it_was { None } else { finish(frame, &todo) };
+        let is_wanted = !is_too_long && (frame.is_unsized || self.findings.iter().any(wanted));
+        let finished = is_wanted.then(|| finish(frame, &self.findings, wanted));
+        // What is right as it stands, such as 0xffff for 0, is not written anew.
+        let finished = finished.filter(|done| frame.is_unsized || done.finished + done.fixed > 0);
+        if let Some(done) = &finished {
+            self.counts.finished += done.finished;
+            self.counts.fixed += done.fixed;
+            self.counts.lengths += u64::from(frame.is_unsized);
+        }
         if let Size::Mtu(mtu) = self.size
             && frame.ip_len() > mtu
-            && (is_as_it_was || finished.is_some())
+            && frame.layout.transport().is_none_or(|header| header.kind != Kind::Tcp)
         {
-            let whole = finished.as_ref().map(|bytes| [&record.data()[..frame.prefix], bytes].concat());
+            let whole = finished.as_ref().map(|done| {
+                let packet = done.bytes.get(..frame.total).unwrap_or(&done.bytes);
+                [&record.data()[..frame.prefix], packet].concat()
+            });
             self.frames.clear();
             let data = whole.as_deref().unwrap_or(record.data());
             let (tunnels, findings) = (&self.tunnels, &mut self.findings);
@@ -269,19 +283,11 @@ impl Work {
                 Err(why) => *self.counts.refused.entry(why).or_default() += 1,
             }
         }
-        if is_as_it_was {
+        // What stood behind the packet stays there.
+        let Some(Finished { bytes, .. }) = finished else {
             self.counts.unchanged += 1;
             return sink.record(record);
-        }
-        let Some(mut bytes) = finished else {
-            *self.counts.refused.entry("not_finished").or_default() += 1;
-            return sink.record(record);
         };
-        self.counts.finished += todo.iter().filter(|f| f.verdict == Verdict::Unfinished).count() as u64;
-        self.counts.fixed += todo.iter().filter(|f| f.verdict == Verdict::Bad).count() as u64;
-        self.counts.lengths += u64::from(frame.is_unsized);
-        // What stood behind the packet stays there.
-        bytes.extend_from_slice(frame.bytes.get(frame.total..).unwrap_or(&[]));
         let prefix = &record.data()[..frame.prefix];
         let order = self.order;
         let carried = segue_port::capture::undo::filtered(record.options(), order, |code| code != options::EPB_HASH);
@@ -354,71 +360,52 @@ fn mss_option(mut options: &[u8]) -> Option<u16> {
     None
 }
 
-/// Completes `todo` from the inside out; `None` where the engine refuses.
-pub(super) fn finish(frame: &Frame<'_>, todo: &[Finding]) -> Option<Vec<u8>> {
-    let mut packet: Packet<&[u8]> = frame.packet();
-    let layout = frame.layout;
-    let is_todo = |layer: Layer, is_outer: bool, level: usize| {
-        todo.iter().any(|f| f.layer == layer && f.is_outer == is_outer && (!is_outer || f.level == level))
-    };
-    if let (Some(transport), Some(ip)) = (layout.transport(), layout.inner_ip()) {
-        let is_tcp = transport.kind == Kind::Tcp;
-        if is_todo(if is_tcp { Layer::Tcp } else { Layer::Udp }, false, 0) {
-            let number = if is_tcp { segue::wire::protocol::TCP } else { segue::wire::protocol::UDP };
-            let at = transport.start() + segue::packet::remote::field_offset(transport.kind)?;
-            // Primed with the right sum, whatever stood there.
-            let len = covered_len(frame, transport, ip);
-            let primed = Field::primed(pseudo(&frame.bytes, ip, number, len)?);
-            write_u16(packet.head.bytes_mut(), at, primed.value());
-            packet.offload.unit = Unit::Whole(Csum::Partial);
+/// What [`finish`] wrote.
+#[derive(Debug)]
+pub(super) struct Finished {
+    /// [`Frame::bytes`], whole.
+    pub(super) bytes: Vec<u8>,
+    /// Checksums written where one was unfinished, or was right for what stood inside of it.
+    pub(super) finished: u64,
+    /// Checksums written where a wrong one stood.
+    pub(super) fixed: u64,
+}
+
+/// Writes the checksums among `findings`, which are all that [`Frame::judge`] found, that are `wanted`, and those that were
+/// right and would not be any more: from the inside out, each over what is then inside of it.
+pub(super) fn finish(frame: &Frame<'_>, findings: &[Finding], wanted: impl Fn(&Finding) -> bool) -> Finished {
+    let mut frame = frame.copied();
+    let (mut finished, mut fixed) = (0, 0);
+    let (mut now, mut is_old) = (findings.to_vec(), false);
+    for (index, before) in findings.iter().enumerate().rev() {
+        // That of an IPv4 header covers nothing inside.
+        if is_old && before.layer != Layer::Ipv4 {
+            frame.judge(&mut now);
+            is_old = false;
+        }
+        // The headers are the same, and so are the places of their checksums.
+        let Some(found) = now.get(index).filter(|found| found.at == before.at) else { continue };
+        let is_spoiled = before.verdict == Verdict::Good && found.verdict == Verdict::Bad;
+        if found.field == found.expected || !(wanted(before) || is_spoiled) {
+            continue;
+        }
+        write_u16(frame.bytes.to_mut(), found.at, found.expected);
+        is_old = true;
+        match before.verdict {
+            Verdict::Bad => fixed += 1,
+            _ => finished += 1,
         }
     }
-    for (level, layer) in packet.offload.layers_mut().iter_mut().enumerate() {
-        if is_todo(Layer::Udp, true, level) {
-            layer.udp = LayerCsum::Owed;
-        }
-        if is_todo(Layer::Gre, true, level) {
-            layer.gre = LayerCsum::Owed;
-        }
-    }
-    gso::finish(&mut packet).ok()?;
-    let mut bytes = packet.head.bytes().to_vec();
-    packet.payload.pieces(0..packet.payload.len()).for_each(|piece| bytes.extend_from_slice(piece));
-    for f in todo {
-        match f.layer {
-            Layer::Ipv4 => {
-                write_u16(&mut bytes, f.at, f.expected);
-            }
-            Layer::Icmp | Layer::Icmpv6 => {
-                write_u16(&mut bytes, f.at, f.expected);
-            }
-            Layer::Udp | Layer::Tcp | Layer::Gre => {}
-        }
-    }
+    let mut bytes = frame.bytes.into_owned();
     if frame.is_unsized
-        && let Some(ip) = layout.headers().iter().find(|header| header.kind == Kind::Ipv4)
+        && let Some(ip) = frame.layout.headers().iter().find(|header| header.kind == Kind::Ipv4)
     {
         // The length was filled in, and is part of the sum.
         write_u16(&mut bytes, ip.start() + ipv4::CHECKSUM, 0);
         let sum = Field::complete(Sum::of(&bytes[ip.start()..ip.end()]));
         write_u16(&mut bytes, ip.start() + ipv4::CHECKSUM, sum.value());
     }
-    Some(bytes)
-}
-
-/// Bytes from the transport header to the end that its checksum covers.
-fn covered_len(frame: &Frame<'_>, transport: &Header, ip: &Header) -> usize {
-    let rest = frame.total - transport.start();
-    if frame.is_unsized {
-        return rest;
-    }
-    let field = |at: usize| read_u16(&frame.bytes, at).map_or(usize::MAX, usize::from);
-    let end = match ip.kind {
-        Kind::Ipv4 => ip.start().saturating_add(field(ip.start() + ipv4::TOTAL_LEN)),
-        _ => ip.start().saturating_add(ipv6::LEN).saturating_add(field(ip.start() + ipv6::PAYLOAD_LEN)),
-    };
-    let stated = end.saturating_sub(transport.start()).min(rest);
-    if transport.kind == Kind::Udp { field(transport.start() + udp::LENGTH).min(stated) } else { stated }
+    Finished { bytes, finished, fixed }
 }
 
 /// Gives a segment of a train that had a wrong checksum one that is wrong by as much: cutting it must not make it right.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::args::Stat;
 use super::files::{End, Job};
-use super::frame::{Finding, Frame, USUAL_MTU, Verdict};
+use super::frame::{Finding, Frame, IP_ONLY, MALFORMED, USUAL_MTU, Verdict};
 use super::lanes::{self, Lanes, Tally};
 use super::verify::addresses;
 use crate::error::Error;
@@ -77,7 +77,8 @@ pub(super) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
         match reader.next() {
             Ok(None) => break,
             Ok(Some(Item::Packet(record))) => {
-                let frame = Frame::open(record.link, record.data(), &tunnels, USUAL_MTU).filter(Frame::is_ip);
+                let frame = Frame::open(record.link, record.data(), &tunnels, USUAL_MTU);
+                let frame = frame.filter(|frame| frame.is_ip() || frame.is_malformed());
                 seen.add(&record, frame.as_ref(), &mut findings);
                 let raw: Rc<[u8]> = record.raw.into();
                 for (table, units) in tables.iter_mut().zip(&mut units_out) {
@@ -138,15 +139,14 @@ impl Seen {
         self.fragments += u64::from(frame.layout.stop() == Stop::Fragment);
         let is_train = frame.ip_len() > USUAL_MTU && frame.layout.transport().is_some();
         self.trains += u64::from(is_train);
-        *self.encap.entry(encap(frame)).or_default() += 1;
+        if frame.is_ip() {
+            *self.encap.entry(encap(frame)).or_default() += 1;
+        }
         if !record.is_cut() {
             frame.judge(findings);
             let has = |verdict| findings.iter().any(|f| f.verdict == verdict);
             self.remote += u64::from(has(Verdict::Remote));
-            let worst = [Verdict::Bad, Verdict::Unfinished].into_iter().find(|verdict| has(*verdict));
-            let is_absent = findings.last().is_some_and(|f| f.verdict == Verdict::Absent);
-            let verdict = worst.unwrap_or(if is_absent { Verdict::Absent } else { Verdict::Good });
-            *self.checksums.entry(verdict.name()).or_default() += 1;
+            *self.checksums.entry(frame.verdict(findings)).or_default() += 1;
         }
         self.flow(record, frame, is_train);
     }
@@ -291,6 +291,12 @@ impl Seen {
             "checksums",
             format!("{} good, {} unfinished, {} bad, {} absent", n("good"), n("unfinished"), n("bad"), n("absent")),
         );
+        if n(IP_ONLY) > 0 {
+            line("", format!("{} judged by their IP header only", n(IP_ONLY)));
+        }
+        if n(MALFORMED) > 0 {
+            line("", format!("{} malformed", n(MALFORMED)));
+        }
         let encap: Vec<String> = self.encap.iter().map(|(name, n)| format!("{name} {n}")).collect();
         let remote = if self.remote > 0 { format!(" (remote checksum {})", self.remote) } else { String::new() };
         line("encap", format!("{}{remote}", encap.join(", ")));

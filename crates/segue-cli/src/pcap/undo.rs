@@ -18,7 +18,7 @@ const MOST_WAITING: usize = 256 << 20;
 
 /// Runs it.
 pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
-    let (job, mut reader) = Job::open(&args.input, "split", out)?;
+    let (job, mut reader) = Job::open_to(&args.input, &args.output, "split", out)?;
     let nothing = |job: &Job| {
         Error::new(
             Kind::NotFound,
@@ -202,12 +202,16 @@ impl Work {
     fn write(&mut self, waiting: &Waiting) -> io::Result<()> {
         let Waiting { frame, member, interface, carried } = waiting;
         self.bytes -= (member.head.len() + member.payload.len() + 200).min(self.bytes);
-        self.sink.packet(&Outgoing {
+        let packet = Outgoing {
             interface: *interface,
             ticks: member.ticks,
             len: member.len,
             data: &[&member.head, &frame[member.payload.clone()], &member.trailer],
             options: member.options.as_deref().unwrap_or(carried),
-        })
+        };
+        match &member.tail {
+            Some(tail) => self.sink.packet_with_tail(&packet, tail),
+            None => self.sink.packet(&packet),
+        }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::args::Verify;
 use super::files::{End, Job};
-use super::frame::{Finding, Frame, USUAL_MTU, Verdict};
+use super::frame::{Finding, Frame, IP_ONLY, MALFORMED, USUAL_MTU, Verdict};
 use crate::error::{Error, Kind as ErrorKind};
 use crate::out::Out;
 
@@ -22,6 +22,7 @@ struct Totals {
     bad: u64,
     unfinished: u64,
     absent: u64,
+    ip_only: u64,
     malformed: u64,
     cut: u64,
     above_mtu: u64,
@@ -106,21 +107,21 @@ impl Totals {
         for f in findings {
             *self.layers.entry(f.layer.name(f.is_outer)).or_default().entry(f.verdict.name()).or_default() += 1;
         }
-        let has = |verdict| findings.iter().any(|f| f.verdict == verdict);
         let (count, name) = if record.is_cut() {
             (&mut self.cut, "cut")
-        } else if frame.is_some_and(Frame::is_malformed) {
-            (&mut self.malformed, "malformed")
-        } else if frame.is_none() {
-            (&mut self.not_ip, "not_ip")
-        } else if has(Verdict::Bad) {
-            (&mut self.bad, "bad")
-        } else if has(Verdict::Unfinished) {
-            (&mut self.unfinished, "unfinished")
-        } else if findings.last().is_some_and(|f| f.verdict == Verdict::Absent) {
-            (&mut self.absent, "absent")
+        } else if let Some(frame) = frame {
+            let name = frame.verdict(findings);
+            let count = match name {
+                MALFORMED => &mut self.malformed,
+                "bad" => &mut self.bad,
+                "unfinished" => &mut self.unfinished,
+                "absent" => &mut self.absent,
+                IP_ONLY => &mut self.ip_only,
+                _ => &mut self.good,
+            };
+            (count, name)
         } else {
-            (&mut self.good, "good")
+            (&mut self.not_ip, "not_ip")
         };
         *count += 1;
         name
@@ -132,6 +133,7 @@ impl Totals {
         for (n, what) in [
             (self.malformed, "malformed"),
             (self.absent, "without a checksum"),
+            (self.ip_only, "judged by their IP header only"),
             (self.not_ip, "not IP"),
             (self.above_mtu, "above the MTU"),
         ] {
@@ -155,6 +157,7 @@ impl Totals {
             "bad": self.bad,
             "unfinished": self.unfinished,
             "absent": self.absent,
+            "ip_only": self.ip_only,
             "malformed": self.malformed,
             "cut": self.cut,
             "not_ip": self.not_ip,

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::config::Unit;
 use crate::error::{Error, Kind};
 use crate::out::Out;
+use crate::pass::{Line, Ports, Record};
 use crate::sys;
 
 /// Longest event line that is kept, bytes: room for as many tunnels as one port has at most.
@@ -29,17 +30,37 @@ pub(super) struct Instance {
     /// When it is started again.
     pub(super) again: Option<Instant>,
     pause: Duration,
+    /// It takes another one's place, or another one takes its: its start and its end are nobody's concern.
+    pub(super) is_quiet: bool,
+    /// Somebody waits for it to come up, and says why it did not; else that is told as the end of one that was up is.
+    pub(super) is_awaited: bool,
+    /// Another one is about to take its place, also where it ends before that.
+    pub(super) is_replaced: bool,
 }
 
 #[derive(Debug)]
 struct Process {
     child: Child,
     stdout: ChildStdout,
-    line: Vec<u8>,
-    is_up: bool,
+    /// What it says, up to the end of the line.
+    text: Vec<u8>,
+    /// To its standard input.
+    line: Line,
+    state: State,
     began: Instant,
     /// Why it could not go on, in its own words.
     failure: Option<Error>,
+}
+
+/// How far a process has come, by what it said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Starts,
+    /// It can take another one's place.
+    IsReady,
+    IsUp,
+    /// It moves no packets any more; the next GRE sequence number by interface.
+    IsDown(Vec<(String, u32)>),
 }
 
 /// What an instance had to say.
@@ -54,12 +75,41 @@ pub(super) enum Event {
 impl Instance {
     /// One that does not run yet.
     pub(super) fn new(unit: Unit) -> Instance {
-        Instance { unit, process: None, again: None, pause: PAUSES[0] }
+        let (is_quiet, is_awaited, is_replaced) = (false, true, false);
+        Instance { unit, process: None, again: None, pause: PAUSES[0], is_quiet, is_awaited, is_replaced }
     }
 
-    /// Starts its process.
+    /// Starts its process; where that fails, it is due again after a pause.
     pub(super) fn start(&mut self, out: &Out) -> Result<(), Error> {
+        let wishes = self.unit.wishes();
+        self.spawn(&wishes, None, out)
+    }
+
+    /// Starts its process with ports of another one, whose place it will take, and with `wishes` for its knobs.
+    pub(super) fn start_as_heir(&mut self, ports: &Ports, wishes: &[(String, String)], out: &Out) -> Result<(), Error> {
+        self.is_quiet = true;
+        self.spawn(wishes, Some(ports), out)
+    }
+
+    fn spawn(&mut self, wishes: &[(String, String)], ports: Option<&Ports>, out: &Out) -> Result<(), Error> {
         self.again = None;
+        let made = self.make(wishes, ports, out);
+        if made.is_err() {
+            self.put_off();
+        }
+        made
+    }
+
+    /// It is started again after a pause, the next time after a longer one.
+    fn put_off(&mut self) {
+        self.again = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(PAUSES[1]);
+    }
+
+    fn make(&mut self, wishes: &[(String, String)], ports: Option<&Ports>, out: &Out) -> Result<(), Error> {
+        let failed = |error: &io::Error| {
+            Error::system(format!("cannot start {}", self.unit.name), error, "segue doctor").why("no process was made")
+        };
         let mut command = Command::new(program());
         command.arg(self.unit.kind.command()).args(["-j", "--supervised", &std::process::id().to_string()]);
         if out.verbose {
@@ -68,29 +118,60 @@ impl Instance {
         if out.quiet {
             command.arg("-q");
         }
-        for (name, value) in self.unit.wishes() {
+        if ports.is_some() {
+            command.arg("--heir");
+        }
+        for (name, value) in wishes {
             command.arg(format!("--set={name}={value}"));
         }
         command.args(self.unit.words());
+        let (line, stdin) = Line::pair().map_err(|error| failed(&error))?;
         // Signals from the terminal come to this process, which passes on what is meant for all.
-        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
         for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
             command.env_remove(name);
         }
-        let mut child = command.spawn().map_err(|error| {
-            Error::system(format!("cannot start {}", self.unit.name), &error, "segue doctor").why("no process was made")
-        })?;
+        let mut child = command.spawn().map_err(|error| failed(&error))?;
+        // This process's copy of the far end goes with it: what nobody hears cannot be said.
+        drop(command);
         let Some(stdout) = child.stdout.take() else {
             return Err(Error::new(Kind::Internal, "a process without standard output", "segue --version -v -j"));
         };
-        let began = Instant::now();
-        self.process = Some(Process { child, stdout, line: Vec::new(), is_up: false, began, failure: None });
+        let (began, state) = (Instant::now(), State::Starts);
+        // One that does not take them says itself why it ends.
+        let _ = ports.map_or(Ok(()), |ports| ports.give(&line));
+        self.process = Some(Process { child, stdout, text: Vec::new(), line, state, began, failure: None });
         Ok(())
+    }
+
+    /// Its ports, which it goes on with.
+    pub(super) fn ports(&self) -> Result<Ports, Error> {
+        // Their descriptors pass through this process. Where it may not have as many, taking them says so.
+        let _ = sys::allow_open_files(self.unit.members() as u64 + 256);
+        let asked = |process: &Process| process.line.say(&Record::Ask, None).and_then(|()| Ports::take(&process.line));
+        let ports = self.process.as_ref().map_or(Err(io::ErrorKind::NotConnected.into()), asked);
+        ports.map_err(|error| {
+            Error::system(format!("{} does not hand over its ports", self.unit.name), &error, "segue doctor")
+                .why("they are wanted for the one that is to take its place")
+        })
+    }
+
+    /// Tells one that is ready to begin, with the numbers that its packets go on with.
+    pub(super) fn go(&self, sequences: &[(String, u32)]) {
+        let say = |record: &Record| self.process.as_ref().map(|process| process.line.say(record, None));
+        // One that does not hear it has ended, which its standard output tells.
+        sequences.iter().for_each(|(name, next)| drop(say(&Record::Sequence(name.clone(), *next))));
+        drop(say(&Record::Go));
     }
 
     /// Whether packets can pass.
     pub(super) fn is_up(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| process.is_up)
+        self.state() == Some(&State::IsUp)
+    }
+
+    /// How far its process has come, if it has one.
+    pub(super) fn state(&self) -> Option<&State> {
+        self.process.as_ref().map(|process| &process.state)
     }
 
     /// Whether it has a process.
@@ -120,19 +201,24 @@ impl Instance {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return events,
             Err(_) => 0,
         };
-        process.line.extend_from_slice(&bytes[..len]);
-        while let Some(end) = process.line.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = process.line.drain(..=end).collect();
+        process.text.extend_from_slice(&bytes[..len]);
+        while let Some(end) = process.text.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = process.text.drain(..=end).collect();
             let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
             if let Some(error) = value.get("error") {
                 process.failure = Some(failure(&self.unit.name, error));
                 continue;
             }
-            process.is_up |= value["event"] == "up";
+            match value["event"].as_str() {
+                Some("heir") => process.state = State::IsReady,
+                Some("up") => process.state = State::IsUp,
+                Some("down") => process.state = State::IsDown(sequences(&value)),
+                _ => {}
+            }
             events.push(Event::Said(value));
         }
-        if process.line.len() > LINE_LEN {
-            process.line.clear();
+        if process.text.len() > LINE_LEN {
+            process.text.clear();
         }
         // All of it has closed its standard output: the process has ended, or is about to.
         if len == 0 {
@@ -142,7 +228,7 @@ impl Instance {
     }
 
     fn ended(&mut self) -> Error {
-        let name = &self.unit.name;
+        let name = self.unit.name.clone();
         let Some(mut process) = self.process.take() else {
             return Error::new(Kind::System, format!("{name} has ended"), "segue run");
         };
@@ -150,8 +236,7 @@ impl Instance {
         if process.began.elapsed() > WELL {
             self.pause = PAUSES[0];
         }
-        self.again = Some(Instant::now() + self.pause);
-        self.pause = (self.pause * 2).min(PAUSES[1]);
+        self.put_off();
         process.failure.take().unwrap_or_else(|| {
             let how = status.map_or("in an unknown way".to_owned(), |status: ExitStatus| status.to_string());
             Error::new(Kind::System, format!("{name} has ended ({how})"), "its own messages stand above")
@@ -195,6 +280,12 @@ impl Drop for Instance {
     }
 }
 
+/// What an end says about the numbers of packets.
+fn sequences(value: &Value) -> Vec<(String, u32)> {
+    let numbers = value["sequences"].as_object().into_iter().flatten();
+    numbers.filter_map(|(name, next)| Some((name.clone(), u32::try_from(next.as_u64()?).ok()?))).collect()
+}
+
 /// This program, also after its file was replaced by a newer one.
 fn program() -> PathBuf {
     match std::env::current_exe() {
@@ -207,7 +298,8 @@ fn program() -> PathBuf {
 fn failure(name: &str, error: &Value) -> Error {
     let text = |key: &str| error[key].as_str().map(str::to_owned);
     let message = text("message").unwrap_or_else(|| "failed".to_owned());
-    let mut made = Error::new(Kind::System, format!("{name}: {message}"), text("hint").unwrap_or_default());
+    let message = if message.starts_with(&format!("{name} ")) { message } else { format!("{name}: {message}") };
+    let mut made = Error::new(Kind::System, message, text("hint").unwrap_or_default());
     made.why = text("why");
     made.os_error = error["os_error"].as_i64().and_then(|number| i32::try_from(number).ok());
     made

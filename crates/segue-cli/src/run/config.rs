@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use toml::de::{DeTable, DeValue};
 
+use super::keys;
 use super::source::{Text, together};
 use crate::args::{self, Cli, Command};
 use crate::control::knobs::{self, Knob, Wrong};
@@ -17,13 +18,11 @@ use crate::error::{Error, printable};
 use crate::gateway;
 use crate::system::Netlink;
 use crate::tunnel::group::{self, Group};
+use crate::tunnel::resolve::{self, Ready};
 use crate::tunnel::{self, plan::Plan};
 use crate::usage;
-use crate::words::parse::{self, nearest};
-use crate::words::{Takes, Word, tunnel::WORDS};
-
-/// Options that make no sense in a file.
-const NOT_HERE: &[&str] = &["check", "set"];
+use crate::words::parse;
+use crate::words::tunnel::WORDS;
 
 /// What an instance is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +43,16 @@ impl Kind {
 
 /// A word of a command line, and where in the file it is from.
 #[derive(Clone, Debug)]
-struct Token {
-    text: String,
-    span: Range<usize>,
+pub(super) struct Token {
+    pub(super) text: String,
+    pub(super) span: Range<usize>,
 }
 
 /// A knob with its value, and where both are.
 #[derive(Clone, Debug)]
-struct Wish {
-    name: Token,
-    value: Token,
+pub(super) struct Wish {
+    pub(super) name: Token,
+    pub(super) value: Token,
 }
 
 /// One instance of the file.
@@ -62,10 +61,10 @@ pub(super) struct Unit {
     pub(super) kind: Kind,
     /// The name by which it is asked for.
     pub(super) name: String,
-    tokens: Vec<Token>,
-    wishes: Vec<Wish>,
+    pub(super) tokens: Vec<Token>,
+    pub(super) wishes: Vec<Wish>,
     /// Its heading.
-    header: Range<usize>,
+    pub(super) header: Range<usize>,
 }
 
 impl Unit {
@@ -77,6 +76,54 @@ impl Unit {
     /// How many tunnels or gateways it is.
     pub(super) fn members(&self) -> usize {
         1 + self.tokens.iter().filter(|token| token.text == parse::ALSO).count()
+    }
+
+    /// Those of its tunnels, by their interfaces, that `old` has as well, just as they are, on the same port; it could go on
+    /// with them. A trace is of the process, so that with one there are none.
+    pub(super) fn shared(&self, old: &Unit) -> Vec<String> {
+        let members = |unit: &Unit| -> Vec<(Plan, Vec<String>)> {
+            let each = unit.tokens.split(|token| token.text == parse::ALSO);
+            let words = each.map(|tokens| tokens.iter().map(|token| token.text.clone()).collect());
+            match unit.parsed() {
+                Ok(Parsed::Tunnels(plans)) => plans.into_iter().zip(words).collect(),
+                _ => Vec::new(),
+            }
+        };
+        let old = members(old);
+        // The same words have the same interface.
+        let old: HashMap<&str, &(Plan, Vec<String>)> =
+            old.iter().map(|member| (member.0.dev.as_str(), member)).collect();
+        let same = |(plan, words): &(Plan, Vec<String>)| {
+            old.get(plan.dev.as_str()).is_some_and(|(before, others)| {
+                words == others
+                    && Socket::of(before) == Socket::of(plan)
+                    && before.trace.is_none()
+                    && plan.trace.is_none()
+            })
+        };
+        members(self).into_iter().filter(same).map(|(plan, _)| plan.dev).collect()
+    }
+
+    /// The interfaces of its tunnels.
+    pub(super) fn devs(&self) -> Vec<String> {
+        match self.parsed() {
+            Ok(Parsed::Tunnels(plans)) => plans.into_iter().map(|plan| plan.dev).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The tunnels of these interfaces alone, with the knobs that are theirs.
+    pub(super) fn only(&self, devs: &[String]) -> Option<Unit> {
+        let Ok(Parsed::Tunnels(plans)) = self.parsed() else { return None };
+        let gone: Vec<&str> = plans.iter().map(|plan| plan.dev.as_str()).filter(|dev| !has(devs, dev)).collect();
+        let mut unit = Unit { tokens: Vec::new(), name: devs.first()?.clone(), ..self.clone() };
+        unit.wishes.retain(|wish| !gone.iter().any(|dev| knobs::is_of(&wish.name.text, dev)));
+        let members = self.tokens.split_inclusive(|token| token.text == parse::ALSO);
+        for (tokens, _) in members.zip(&plans).filter(|(_, plan)| has(devs, &plan.dev)) {
+            unit.tokens.extend_from_slice(tokens);
+        }
+        unit.tokens.pop_if(|last| last.text == parse::ALSO);
+        Some(unit)
     }
 
     /// The knobs that it sets.
@@ -99,23 +146,32 @@ impl Unit {
     }
 
     /// An error about the words, which may point at one of them.
-    fn located(&self, text: &Text, error: Error) -> Error {
-        let span = error.place.as_ref().map_or(&self.header, |place| {
+    pub(super) fn located(&self, text: &Text, error: Error) -> Error {
+        let placed = error.place.as_ref().and_then(|place| {
             let wrong = place.words.get(place.at);
             let same = place.words.len() == self.tokens.len();
             let token = if same { self.tokens.get(place.at) } else { None };
-            let token = token.or_else(|| self.tokens.iter().rfind(|token| Some(&token.text) == wrong));
-            token.map_or(&self.header, |token| &token.span)
+            token.or_else(|| self.tokens.iter().rfind(|token| Some(&token.text) == wrong))
         });
-        text.at(&span.clone(), error)
+        // What points at no word may name the value that it is about.
+        let named = |token: &&Token| {
+            let text = printable(&token.text);
+            !token.text.starts_with('-')
+                && error.message.split([' ', ',', ':']).any(|word| word.trim_matches('`') == text)
+        };
+        let named = || self.tokens.iter().rfind(named).filter(|_| error.place.is_none());
+        let span = placed.or_else(named).map_or(&self.header, |token| &token.span);
+        text.at(&span.clone(), keys::without_dashes(error, self.kind))
     }
 
-    /// What would stop it on this host, or a description of it. Changes nothing.
-    pub(super) fn check(&self, text: &Text, netlink: &mut Netlink) -> Result<String, Error> {
+    /// What would stop it on this host, or what it would be. Changes nothing.
+    pub(super) fn check(&self, text: &Text, netlink: &mut Netlink) -> Result<Checked, Error> {
+        let mut listens = None;
         let (knobs, words) = match self.parsed().map_err(|error| self.located(text, error))? {
             Parsed::Tunnels(plans) => {
                 let knobs = tunnel::start::knobs(plans.iter(), &[]);
                 let group = Group::resolve(plans, netlink).map_err(|error| self.located(text, error))?;
+                listens = Some(group.first()).filter(|ready| ready.plan.has_udp()).map(Ready::listens);
                 (knobs, tunnel::show::plan_text(&group))
             }
             Parsed::Gateway(args) => {
@@ -125,7 +181,14 @@ impl Unit {
         };
         let knobs = knobs.map_err(|error| self.located(text, error))?;
         self.check_knobs(text, desk::listed(&knobs))?;
-        Ok(words.replace("nothing was changed\n", ""))
+        Ok(Checked { words: words.replace("nothing was changed\n", ""), listens })
+    }
+
+    /// Where it listens, as far as it can be told.
+    pub(super) fn listens(&self, netlink: &mut Netlink) -> Option<SocketAddr> {
+        let Ok(Parsed::Tunnels(plans)) = self.parsed() else { return None };
+        let first = plans.into_iter().next().filter(Plan::has_udp)?;
+        resolve::resolve(first, netlink).ok().map(|ready| ready.listens())
     }
 
     /// Whether its knobs can be set where `known` are the knobs, as they are before.
@@ -141,7 +204,7 @@ impl Unit {
     }
 
     /// The command line that it stands for, read as the program reads it.
-    fn parsed(&self) -> Result<Parsed, Error> {
+    pub(super) fn parsed(&self) -> Result<Parsed, Error> {
         let words: Vec<String> = self.words();
         let line = ["segue", self.kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());
         match Cli::try_parse_from(line).map_err(|found| usage::error(&found, &words))?.command {
@@ -156,8 +219,21 @@ impl Unit {
     }
 }
 
+/// What an instance would be.
+#[derive(Debug)]
+pub(super) struct Checked {
+    /// For people.
+    pub(super) words: String,
+    /// The address and the UDP port that it would have for itself.
+    pub(super) listens: Option<SocketAddr>,
+}
+
+fn has(devs: &[String], dev: &str) -> bool {
+    devs.iter().any(|known| known == dev)
+}
+
 /// What a unit is, as its command sees it.
-enum Parsed {
+pub(super) enum Parsed {
     /// One, or several with one port.
     Tunnels(Vec<Plan>),
     Gateway(Box<args::Gateway>),
@@ -177,7 +253,7 @@ pub(super) fn read(text: &Text) -> Result<Vec<Unit>, Error> {
                 "tunnel" => Kind::Tunnel,
                 "gateway" => Kind::Gateway,
                 other => {
-                    errors.push(unknown(text, &key.span(), other, &["tunnel".to_owned(), "gateway".to_owned()]));
+                    errors.push(keys::unknown(text, &key.span(), other, &["tunnel".to_owned(), "gateway".to_owned()]));
                     continue;
                 }
             };
@@ -190,7 +266,7 @@ pub(super) fn read(text: &Text) -> Result<Vec<Unit>, Error> {
             };
             for table in tables.iter() {
                 if let DeValue::Table(keys) = table.get_ref() {
-                    match unit(text, kind, keys, table.span()) {
+                    match keys::unit(text, kind, keys, table.span()) {
                         Ok(unit) => units.push(unit),
                         Err(found) => errors.extend(found),
                     }
@@ -210,10 +286,31 @@ pub(super) fn read(text: &Text) -> Result<Vec<Unit>, Error> {
             }
         }
     }
+    crossed(&units, text, &mut errors);
     let units = if errors.is_empty() { joined(units, text, &mut errors) } else { units };
     match together(errors) {
         Some(error) => Err(error),
         None => Ok(units),
+    }
+}
+
+/// Two gateways between the same interfaces would pass on each packet twice.
+fn crossed(units: &[Unit], text: &Text, errors: &mut Vec<Error>) {
+    let mut seen: HashMap<[String; 2], &Unit> = HashMap::new();
+    for unit in units {
+        let Ok(Parsed::Gateway(args)) = unit.parsed() else { continue };
+        let (Some(from), Some(to)) = (args.from, args.to) else { continue };
+        let mut ends = [from, to];
+        ends.sort();
+        match seen.entry(ends) {
+            Entry::Vacant(place) => drop(place.insert(unit)),
+            Entry::Occupied(first) => {
+                let [one, other] = first.key();
+                let message = format!("there are two gateways between `{}` and `{}`", printable(one), printable(other));
+                let line = text.line(first.get().header.start);
+                errors.push(text.error(&unit.header, message, format!("line {line} has the first of them")));
+            }
+        }
     }
 }
 
@@ -291,223 +388,6 @@ impl Unit {
         let named = |token: &&Token| token.text == self.name;
         self.tokens.iter().find(named).map_or(self.header.clone(), |token| token.span.clone())
     }
-}
-
-fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[String]) -> Error {
-    let near = nearest(key, known.iter().map(String::as_str)).map(str::to_owned);
-    let note = near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?"));
-    let mut error = text.error(span, format!("unknown key `{}`", printable(key)), note);
-    error.hint = format!("one of {}", known.join(", "));
-    if let Some(source) = &mut error.source {
-        source.nearest = near;
-    }
-    error
-}
-
-/// One table of the file.
-fn unit(text: &Text, kind: Kind, keys: &DeTable<'_>, header: Range<usize>) -> Result<Unit, Vec<Error>> {
-    // The heading alone, without the keys below it.
-    let line_end = text.text[header.start..].find('\n').map_or(text.text.len(), |at| header.start + at);
-    let header = header.start..header.end.min(line_end);
-    let mut unit = Unit { kind, name: String::new(), tokens: Vec::new(), wishes: Vec::new(), header };
-    let mut errors = Vec::new();
-    let mut ends: [Option<Token>; 2] = [None, None];
-    let mut positional = Vec::new();
-    let mut entries: Vec<_> = keys.iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
-    for (key, value) in entries {
-        let (name, span) = (key.get_ref().as_ref(), key.span());
-        if name == "net" || name.starts_with("net.") {
-            wishes(text, name, &span, value, &mut unit.wishes, &mut errors);
-            continue;
-        }
-        if let (Kind::Gateway, Some(at)) = (kind, ["in", "out"].iter().position(|end| *end == name)) {
-            match scalar(text, value, Takes::Device) {
-                Ok(token) => ends[at] = Some(token),
-                Err(error) => errors.push(error),
-            }
-            continue;
-        }
-        let word = WORDS.iter().filter(|_| kind == Kind::Tunnel).find(|word| spells(word, name));
-        let outcome = match word {
-            Some(word) => word_tokens(text, word, name, &span, value).map(|tokens| positional.extend(tokens)),
-            None => match option(kind, name) {
-                Some(takes_value) => {
-                    option_tokens(text, name, &span, value, takes_value).map(|tokens| unit.tokens.extend(tokens))
-                }
-                None => Err(unknown(text, &span, name, &known(kind))),
-            },
-        };
-        errors.extend(outcome.err());
-    }
-    if kind == Kind::Gateway {
-        for (end, name) in ends.into_iter().zip(["in", "out"]) {
-            match end {
-                Some(token) => positional.push(token),
-                None => errors.push(text.error(&unit.header, format!("`{name}` is missing"), "a gateway has two ends")),
-            }
-        }
-    }
-    unit.tokens.extend(positional);
-    if errors.is_empty() {
-        match unit.parsed() {
-            Ok(Parsed::Tunnels(plans)) => unit.name = plans.into_iter().next().map_or(String::new(), |plan| plan.dev),
-            Ok(Parsed::Gateway(args)) => match gateway::plan::name(&args) {
-                Ok(name) => unit.name = name,
-                Err(error) => errors.push(unit.located(text, error)),
-            },
-            Err(error) => errors.push(unit.located(text, error)),
-        }
-    }
-    if errors.is_empty() { Ok(unit) } else { Err(errors) }
-}
-
-fn spells(word: &Word, name: &str) -> bool {
-    word.name == name || word.aliases.contains(&name)
-}
-
-/// Whether a command has an option of this name that may stand in a file, and whether it takes a value.
-fn option(kind: Kind, name: &str) -> Option<bool> {
-    options(kind).into_iter().find(|(known, _)| known == name).map(|(_, takes_value)| takes_value)
-}
-
-fn options(kind: Kind) -> Vec<(String, bool)> {
-    let tree = Cli::command();
-    let Some(command) = tree.find_subcommand(kind.command()) else { return Vec::new() };
-    let own = command.get_arguments().filter(|arg| !arg.is_global_set() && !arg.is_hide_set());
-    own.filter_map(|arg| Some((arg.get_long()?.to_owned(), arg.get_action().takes_values())))
-        .filter(|(name, _)| !NOT_HERE.contains(&name.as_str()))
-        .collect()
-}
-
-/// Every key of a table.
-pub(super) fn known(kind: Kind) -> Vec<String> {
-    let mut known: Vec<String> = match kind {
-        Kind::Tunnel => WORDS.iter().map(|word| word.name.to_owned()).collect(),
-        Kind::Gateway => vec!["in".to_owned(), "out".to_owned()],
-    };
-    known.extend(options(kind).into_iter().map(|(name, _)| name));
-    known
-}
-
-/// `net.inet.tcp.gso = 0` in any of the forms that TOML has for it.
-fn wishes(
-    text: &Text,
-    name: &str,
-    span: &Range<usize>,
-    value: &toml::Spanned<DeValue<'_>>,
-    found: &mut Vec<Wish>,
-    errors: &mut Vec<Error>,
-) {
-    if let DeValue::Table(inner) = value.get_ref() {
-        let mut entries: Vec<_> = inner.iter().collect();
-        entries.sort_by_key(|(key, _)| key.span().start);
-        for (key, value) in entries {
-            let span = span.start.min(key.span().start)..key.span().end;
-            // A heading of its own stands elsewhere.
-            let span = if text.text[span.clone()].contains('\n') { key.span() } else { span };
-            wishes(text, &format!("{name}.{}", key.get_ref()), &span, value, found, errors);
-        }
-        return;
-    }
-    match scalar(text, value, Takes::Switch) {
-        Ok(value) => found.push(Wish { name: Token { text: name.to_owned(), span: span.clone() }, value }),
-        Err(error) => errors.push(error),
-    }
-}
-
-/// A key that is a word of the command.
-fn word_tokens(
-    text: &Text,
-    word: &Word,
-    name: &str,
-    span: &Range<usize>,
-    value: &toml::Spanned<DeValue<'_>>,
-) -> Result<Vec<Token>, Error> {
-    let token = |text: String| Token { text, span: span.clone() };
-    if word.takes == Takes::Switch {
-        return match value.get_ref() {
-            DeValue::Boolean(true) => Ok(vec![token(name.to_owned())]),
-            DeValue::Boolean(false) => Ok(vec![token(format!("no{name}"))]),
-            _ => Err(text.error(&value.span(), format!("`{name}` is on or off"), "expected true or false")),
-        };
-    }
-    if let DeValue::Array(list) = value.get_ref() {
-        if word.takes.tokens() == 2 && list.len() == 2 {
-            let ends: Result<Vec<Token>, Error> = list.iter().map(|end| word_value(text, word, name, end)).collect();
-            return ends.map(|ends| [vec![token(name.to_owned())], ends].concat());
-        }
-        if !word.repeats {
-            return Err(text.error(&value.span(), format!("`{name}` has one value"), "no list is taken here"));
-        }
-        let mut tokens = Vec::new();
-        for value in list.iter() {
-            tokens.extend([token(name.to_owned()), word_value(text, word, name, value)?]);
-        }
-        return Ok(tokens);
-    }
-    if word.takes.tokens() == 2 {
-        return Err(text.error(&value.span(), format!("`{name}` has two values"), "expected [MIN, MAX]"));
-    }
-    Ok(vec![token(name.to_owned()), word_value(text, word, name, value)?])
-}
-
-/// A value that the word takes.
-fn word_value(text: &Text, word: &Word, name: &str, value: &toml::Spanned<DeValue<'_>>) -> Result<Token, Error> {
-    let token = scalar(text, value, word.takes)?;
-    match parse::value(word.takes, &token.text) {
-        Ok(_) => Ok(token),
-        Err((note, near)) => {
-            let message = format!("`{}` is not a value of `{name}`", printable(&token.text));
-            let mut error = text.error(&token.span, message, note);
-            if let Some(source) = &mut error.source {
-                source.nearest = near;
-            }
-            Err(error)
-        }
-    }
-}
-
-/// A key that is an option of the command.
-fn option_tokens(
-    text: &Text,
-    name: &str,
-    span: &Range<usize>,
-    value: &toml::Spanned<DeValue<'_>>,
-    takes_value: bool,
-) -> Result<Vec<Token>, Error> {
-    let option = Token { text: format!("--{name}"), span: span.clone() };
-    match (takes_value, value.get_ref()) {
-        (false, DeValue::Boolean(true)) => Ok(vec![option]),
-        (false, DeValue::Boolean(false)) => Ok(Vec::new()),
-        (false, _) => Err(text.error(&value.span(), format!("`{name}` is on or off"), "expected true or false")),
-        (true, _) => Ok(vec![option, scalar(text, value, Takes::Device)?]),
-    }
-}
-
-/// A value as it would stand on a command line.
-fn scalar(text: &Text, value: &toml::Spanned<DeValue<'_>>, takes: Takes) -> Result<Token, Error> {
-    let hex = matches!(takes, Takes::Hex { .. });
-    let written = match value.get_ref() {
-        DeValue::String(text) => text.to_string(),
-        DeValue::Boolean(on) => (if *on { "on" } else { "off" }).to_owned(),
-        // The number itself, however it is written: 0x10 and 16 are the same in TOML.
-        DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
-            Ok(number) if hex => format!("{number:x}"),
-            Ok(number) => number.to_string(),
-            Err(_) => number.as_str().to_owned(),
-        },
-        _ => {
-            let note = "expected a string, a number, true or false";
-            return Err(text.error(&value.span(), "this is no value of a key", note));
-        }
-    };
-    // What begins with a dash would be an option, and nothing that a key takes does.
-    if written.starts_with('-') {
-        let message = format!("`{}` is not a value of this key", printable(&written));
-        return Err(text.error(&value.span(), message, "no value begins with a dash"));
-    }
-    Ok(Token { text: written, span: value.span() })
 }
 
 #[cfg(test)]
@@ -610,6 +490,47 @@ hold = 3
             (13, 3, "unknown key `bridge`", ""),
         ];
         assert_eq!(found, expected.map(|(line, column, a, b)| (line, column, a.to_owned(), b.to_owned())));
+    }
+
+    #[test]
+    fn every_wrong_option_is_found_at_once_and_a_list_is_one_option_several_times() {
+        let base = "[[gateway]]\nin = \"a\"\nout = \"b\"\n";
+        let found = errors(&format!(
+            "{base}hold-us = 5000000\nmax-packets = 0\npage = \"3k\"\nnat = \"1.2.3\"\nforward = [\"tcp:1=198.18.1.2:1\", \"tcp\"]\nname = [\"a\"]\n"
+        ));
+        let places: Vec<_> =
+            found.iter().map(|(line, column, message, _)| (*line, *column, message.as_str())).collect();
+        let expected = [
+            (4, 11, "`5000000` is not a value of `hold-us`"),
+            (5, 15, "`0` is not a value of `max-packets`"),
+            (6, 8, "`3k` is not a value of `page`"),
+            (7, 7, "`1.2.3` is not a value of `nat`"),
+            (8, 34, "`tcp` is not a value of `forward`"),
+            (9, 8, "`name` has one value"),
+        ];
+        assert_eq!(places, expected);
+        let list = "route = true\nnat = \"198.18.2.9\"\nforward = [\"tcp:1=198.18.1.2:1\", \"udp:2=198.18.1.2:2\"]\n";
+        let words = units(&format!("{base}{list}"))[0].words().join(" ");
+        let rules = "--forward tcp:1=198.18.1.2:1 --forward udp:2=198.18.1.2:2";
+        assert_eq!(words, format!("--route --nat 198.18.2.9 {rules} a b"));
+    }
+
+    #[test]
+    fn two_gateways_between_the_same_interfaces_are_refused() {
+        let gateway = |from: &str, to: &str, name: &str| {
+            format!("[[gateway]]\nin = \"{from}\"\nout = \"{to}\"\nname = \"{name}\"\n")
+        };
+        let error = &errors(&(gateway("a", "b", "one") + &gateway("b", "a", "two")))[0];
+        assert_eq!((error.0, error.2.as_str()), (5, "there are two gateways between `a` and `b`"));
+        assert_eq!(units(&(gateway("a", "b", "one") + &gateway("b", "c", "two"))).len(), 2);
+    }
+
+    #[test]
+    fn what_is_not_shown_of_many_errors_is_counted() {
+        let many: String = (0..25).map(|n| format!("k{n} = 1\n")).collect();
+        let error = read(&file(&format!("[[tunnel]]\n{many}"))).unwrap_err();
+        assert!(error.text().ends_with("25 errors, 5 of them not shown, nothing was changed\n"), "{}", error.text());
+        assert_eq!(error.json()["error"]["left_out"], 5);
     }
 
     #[test]

@@ -5,23 +5,27 @@
 
 mod child;
 mod config;
+mod keys;
 mod notify;
+mod reload;
 mod source;
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
-use self::child::{Event, Instance};
-use self::config::Unit;
+use self::child::{Event, Instance, State};
+use self::config::{Checked, Unit};
 use self::notify::Notify;
 use self::source::{Text, together};
 use crate::args::Run;
-use crate::control::{client, knobs};
 use crate::error::{Error, Kind};
 use crate::out::{OnClosed, Out, to_stderr};
 use crate::signals::{Signals, Wish};
@@ -42,6 +46,10 @@ const STOP_NOW: Duration = Duration::from_secs(2);
 /// Largest file that is read, bytes.
 const FILE_LEN: u64 = 4 << 20;
 
+/// How long a file that is a pipe may take, and how often one is looked at into which nobody writes.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Runs the command.
 pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
     let Some(path) = args.config.as_deref() else {
@@ -54,7 +62,7 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
     })?;
     let text = open(path)?;
     let units = config::read(&text)?;
-    let plans = check(&units.iter().collect::<Vec<_>>(), &text, &mut netlink)?;
+    let plans = check(&units.iter().collect::<Vec<_>>(), &[], &text, &mut netlink)?;
     if args.check {
         show(&text, &units, &plans, out);
         return Ok(());
@@ -69,8 +77,7 @@ fn open(path: &Path) -> Result<Text, Error> {
         Error::system(format!("cannot read {file}"), error, format!("ls -l {file}")).why("it holds what is to run")
     };
     let mut bytes = Vec::new();
-    // Whatever it is: some files have no end.
-    let read = File::open(path).and_then(|file| file.take(FILE_LEN + 1).read_to_end(&mut bytes));
+    let read = read(path, &mut bytes);
     if read.map_err(|error| failed(&error))? as u64 > FILE_LEN {
         return Err(Error::new(Kind::Config, format!("{file} is too large"), "segue help run")
             .why(format!("a configuration has at most {FILE_LEN} bytes")));
@@ -86,14 +93,62 @@ fn open(path: &Path) -> Result<Text, Error> {
     }
 }
 
-/// What would stop these on this host, all of it, or what each would be.
-fn check(units: &[&Unit], text: &Text, netlink: &mut Netlink) -> Result<Vec<String>, Error> {
-    let (mut plans, mut errors) = (Vec::new(), Vec::new());
-    for unit in units {
-        match unit.check(text, netlink) {
-            Ok(plan) => plans.push(plan),
-            Err(error) => errors.push(error),
+/// Reads a file, whatever it is: some have no end, and into some nobody writes.
+fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<usize> {
+    let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let until = Instant::now() + PATIENCE;
+    while bytes.len() as u64 <= FILE_LEN {
+        let mut part = [0; 65_536];
+        match file.read(&mut part) {
+            // A pipe has an end only after somebody has written into it.
+            Ok(0) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => std::thread::sleep(LOOK),
+            Ok(0) => break,
+            Ok(len) => bytes.extend_from_slice(&part[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                sys::poll(&[(file.as_fd(), Want::Read)], until.saturating_duration_since(Instant::now()))?;
+            }
+            Err(error) => return Err(error),
         }
+        if Instant::now() >= until {
+            let text = format!("nothing was written into it for {} s", PATIENCE.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
+    }
+    Ok(bytes.len())
+}
+
+/// What would stop these on this host beside `others`, which run, all of it, or what each would be.
+fn check(units: &[&Unit], others: &[Unit], text: &Text, netlink: &mut Netlink) -> Result<Vec<String>, Error> {
+    let (mut plans, mut errors) = (Vec::new(), Vec::new());
+    let mut ports: HashMap<u16, Vec<(IpAddr, &Unit)>> = HashMap::new();
+    for unit in others {
+        if let Some(place) = unit.listens(netlink) {
+            ports.entry(place.port()).or_default().push((place.ip(), unit));
+        }
+    }
+    for unit in units {
+        let Checked { words, listens } = match unit.check(text, netlink) {
+            Ok(checked) => checked,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        plans.push(words);
+        let Some(place) = listens else { continue };
+        let known = ports.entry(place.port()).or_default();
+        // Who has no address of its own has all of them.
+        let same = |ip: IpAddr| {
+            ip == place.ip() || ip.is_ipv4() == place.is_ipv4() && (ip.is_unspecified() || place.ip().is_unspecified())
+        };
+        if let Some((_, first)) = known.iter().find(|(ip, _)| same(*ip)) {
+            let line = text.line(first.header.start);
+            let message = format!("`{}` and `{}` would both listen on {place}, UDP", first.name, unit.name);
+            let note = format!("line {line} has the first: the same `local` in each lets them share the port");
+            errors.push(text.error(&unit.header, message, note));
+        }
+        known.push((place.ip(), unit));
     }
     together(errors).map_or(Ok(plans), Err)
 }
@@ -120,18 +175,14 @@ fn patience(instance: &Instance) -> Duration {
     STOP + STOP_EACH * u32::try_from(instance.unit.members()).unwrap_or(u32::MAX)
 }
 
-fn count(n: usize) -> String {
-    if n == 1 { "1 instance".to_owned() } else { format!("{n} instances") }
+/// Ends an instance, and waits until all that was its is gone.
+fn end(mut instance: Instance, out: &Out) {
+    let (name, is_quiet) = (instance.unit.name.clone(), instance.is_quiet);
+    instance.stop(patience(&instance), &mut |value| said(out, &name, is_quiet, value));
 }
 
-/// What a reload came to.
-#[derive(Debug, Default)]
-struct Outcome {
-    unchanged: Vec<String>,
-    knobs: Vec<String>,
-    restarted: Vec<String>,
-    started: Vec<String>,
-    stopped: Vec<String>,
+fn count(n: usize) -> String {
+    if n == 1 { "1 instance".to_owned() } else { format!("{n} instances") }
 }
 
 struct Service<'a> {
@@ -207,6 +258,24 @@ impl<'a> Service<'a> {
         if self.out.json { self.out.value(&error.json()) } else { to_stderr(&error.text()) }
     }
 
+    /// Says why an instance ended by itself, and when it starts again.
+    fn tell_end(&self, instance: &Instance, error: &Error) {
+        self.complain(error);
+        self.tell_pause(instance);
+    }
+
+    /// Says when an instance that does not run starts again.
+    fn tell_pause(&self, instance: &Instance) {
+        let name = &instance.unit.name;
+        let due = instance.again.filter(|_| !instance.is_replaced);
+        let pause = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
+        let text = match due {
+            Some(_) => format!("{name} starts again in {}", units::long_duration(pause)),
+            None => format!("{name} is replaced at once"),
+        };
+        self.say(&text, json!({ "event": "ended", "instance_name": name, "again_s": pause.as_secs_f64() }));
+    }
+
     /// Starts instances and waits until all of them are up. Where one of them does not come up, the others are ended again.
     fn start_all(&mut self, mut fresh: Vec<Instance>) -> Result<(), Error> {
         let first = self.instances.len();
@@ -226,10 +295,7 @@ impl<'a> Service<'a> {
             };
             if let Some(error) = failed.or_else(|| left.is_zero().then(late)) {
                 let out = self.out;
-                for mut instance in self.instances.drain(first..) {
-                    let name = instance.unit.name.clone();
-                    instance.stop(patience(&instance), &mut |value| said(&out, &name, value));
-                }
+                self.instances.drain(first..).for_each(|instance| end(instance, &out));
                 return Err(error);
             }
         }
@@ -255,10 +321,18 @@ impl<'a> Service<'a> {
         let mut ended = Vec::new();
         for (&at, _) in whose.iter().zip(ready.iter().skip(1)).filter(|(_, ready)| **ready) {
             let out = self.out;
+            let was_up = matches!(self.instances[at].state(), Some(State::IsUp | State::IsDown(_)));
+            let is_told = was_up || !self.instances[at].is_awaited;
             for event in self.instances[at].read() {
+                let instance = &self.instances[at];
                 match event {
-                    Event::Said(value) => said(&out, &self.instances[at].unit.name, value),
-                    Event::Ended(error) => ended.push((at, error)),
+                    Event::Said(value) => said(&out, &instance.unit.name, instance.is_quiet, value),
+                    Event::Ended(error) => {
+                        if is_told && !instance.is_quiet && !self.stop {
+                            self.tell_end(instance, &error);
+                        }
+                        ended.push((at, error));
+                    }
                 }
             }
         }
@@ -303,12 +377,38 @@ impl<'a> Service<'a> {
     fn restart(&mut self) {
         let now = Instant::now();
         let mut failed = Vec::new();
-        for instance in &mut self.instances {
+        for (at, instance) in self.instances.iter_mut().enumerate() {
             if !instance.runs() && instance.again.is_some_and(|due| due <= now) {
-                failed.extend(instance.start(&self.out).err());
+                instance.is_awaited = false;
+                failed.extend(instance.start(&self.out).err().map(|error| (at, error)));
             }
         }
-        failed.iter().for_each(|error| self.complain(error));
+        failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));
+    }
+
+    /// Starts again what ran before, each by itself: one that does not come up is told, and starts again in its time.
+    fn put_back(&mut self, gone: Vec<Instance>) {
+        for mut instance in gone {
+            // What had ended by itself goes on waiting.
+            if instance.again.is_none() {
+                instance.again = Some(Instant::now());
+            }
+            self.instances.push(instance);
+        }
+        self.restart();
+        self.settle();
+    }
+
+    /// Waits for those that are about to come up.
+    fn settle(&mut self) {
+        let until = Instant::now() + START;
+        while self.instances.iter().any(|instance| instance.runs() && !instance.is_up()) && !self.stop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.wait(left);
+        }
     }
 
     fn stop_all(&mut self) {
@@ -321,154 +421,19 @@ impl<'a> Service<'a> {
         self.instances.iter_mut().for_each(|instance| instance.stop(Duration::ZERO, &mut |_| ()));
         self.instances.clear();
     }
-
-    /// Reads the file again, and does what it says or nothing.
-    fn reload(&mut self) {
-        self.notify.reloading();
-        let outcome = self.follow();
-        match outcome {
-            Ok(done) => {
-                let list = |what: &str, names: &[String]| {
-                    if names.is_empty() { String::new() } else { format!(", {what} {}", names.join(" ")) }
-                };
-                let text = format!(
-                    "reloaded {}: {} unchanged{}{}{}{}",
-                    self.path.display(),
-                    done.unchanged.len(),
-                    list("knobs set", &done.knobs),
-                    list("restarted", &done.restarted),
-                    list("started", &done.started),
-                    list("stopped", &done.stopped)
-                );
-                let event = json!({
-                    "event": "reloaded",
-                    "unchanged": done.unchanged,
-                    "knobs": done.knobs,
-                    "restarted": done.restarted,
-                    "started": done.started,
-                    "stopped": done.stopped,
-                });
-                self.say(&text, event);
-            }
-            Err(error) => {
-                self.complain(&error);
-                let text = "the reload was refused: what runs goes on as it is";
-                self.say(text, json!({ "event": "reload_refused", "reason": error.message }));
-            }
-        }
-        let up = count(self.instances.iter().filter(|instance| instance.is_up()).count());
-        self.notify.ready(&format!("{up} up"));
-    }
-
-    /// Brings what runs in line with the file. Nothing is touched before all that can be checked is checked; what cannot,
-    /// and fails, is taken back.
-    fn follow(&mut self) -> Result<Outcome, Error> {
-        let text = open(self.path)?;
-        let units = config::read(&text)?;
-        let mut outcome = Outcome::default();
-        let (mut kept, mut turns, mut fresh) = (Vec::new(), Vec::new(), Vec::new());
-        let mut errors = Vec::new();
-        for unit in units {
-            let at = self.instances.iter().position(|instance| instance.unit.name == unit.name);
-            let old = at.map(|at| &self.instances[at]);
-            match (at, old) {
-                (Some(at), Some(old)) if old.unit.kind == unit.kind && old.unit.words() == unit.words() => {
-                    if old.is_up() {
-                        match turn(&old.unit, &unit, &text) {
-                            Ok(wishes) if wishes.is_empty() => outcome.unchanged.push(unit.name.clone()),
-                            Ok(wishes) => {
-                                outcome.knobs.push(unit.name.clone());
-                                turns.push((unit.name.clone(), wishes));
-                            }
-                            Err(error) => errors.push(error),
-                        }
-                    } else {
-                        outcome.unchanged.push(unit.name.clone());
-                    }
-                    kept.push((at, unit));
-                }
-                (Some(_), _) => {
-                    outcome.restarted.push(unit.name.clone());
-                    fresh.push(unit);
-                }
-                (None, _) => {
-                    outcome.started.push(unit.name.clone());
-                    fresh.push(unit);
-                }
-            }
-        }
-        errors.extend(check(&fresh.iter().collect::<Vec<_>>(), &text, &mut self.netlink).err());
-        if let Some(error) = together(errors) {
-            return Err(error);
-        }
-        let names = |units: &[Unit], name: &str| units.iter().any(|unit| unit.name == name);
-        let goes = |instance: &Instance| !kept.iter().any(|(_, unit): &(usize, Unit)| unit.name == instance.unit.name);
-        outcome.stopped = self
-            .instances
-            .iter()
-            .filter(|i| goes(i) && !names(&fresh, &i.unit.name))
-            .map(|i| i.unit.name.clone())
-            .collect();
-
-        // From here on something changes. What is to go ends first: its names and ports may be wanted again.
-        let out = self.out;
-        let mut gone = Vec::new();
-        let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(|instance| !goes(instance));
-        self.instances = stay;
-        for mut instance in go {
-            let name = instance.unit.name.clone();
-            instance.stop(patience(&instance), &mut |value| said(&out, &name, value));
-            gone.push(instance.unit.clone());
-        }
-        if let Err(error) = self.start_all(fresh.into_iter().map(Instance::new).collect()) {
-            if let Err(lost) = self.start_all(gone.into_iter().map(Instance::new).collect()) {
-                self.complain(&lost.why("it was stopped for the new configuration, and does not start again"));
-            }
-            return Err(error);
-        }
-        for (_, unit) in kept {
-            if let Some(instance) = self.instances.iter_mut().find(|instance| instance.unit.name == unit.name) {
-                instance.unit = unit;
-            }
-        }
-        for (name, wishes) in turns {
-            // What was checked a moment ago can only fail where the instance has ended meanwhile.
-            if let Err(error) = client::set(&name, &wishes) {
-                self.complain(&error);
-            }
-        }
-        Ok(outcome)
-    }
-}
-
-/// The knobs to set at the running instance `old` so that it is as `new`: those of the file, and those that the file no
-/// longer has as they were at the start.
-fn turn(old: &Unit, new: &Unit, text: &Text) -> Result<Vec<(String, String)>, Error> {
-    let (before, wishes) = (old.wishes(), new.wishes());
-    if before == wishes {
-        return Ok(Vec::new());
-    }
-    let known = client::knobs(&new.name)?;
-    let dropped = before.iter().filter(|(name, _)| !wishes.iter().any(|(kept, _)| kept == name));
-    let mut all: Vec<(String, String)> = dropped
-        .filter_map(|(name, _)| known.iter().find(|knob| knob.name == *name))
-        .map(|knob| (knob.name.clone(), knob.default.to_string()))
-        .collect();
-    let mut shadow = known;
-    for (name, value) in &all {
-        // It was like that once.
-        let _: Result<(), knobs::Wrong> = knobs::set(&mut shadow, name, value);
-    }
-    new.check_knobs(text, shadow)?;
-    all.extend(wishes);
-    Ok(all)
 }
 
 /// What an instance said, passed on.
-fn said(out: &Out, name: &str, mut value: Value) {
+fn said(out: &Out, name: &str, is_quiet: bool, mut value: Value) {
     if out.json {
         value["instance_name"] = json!(name);
+        if is_quiet {
+            value["handover"] = json!(true);
+        }
         return out.value(&value);
+    }
+    if is_quiet {
+        return;
     }
     let notes = value["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
     match value["event"].as_str() {

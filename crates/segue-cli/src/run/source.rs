@@ -52,6 +52,7 @@ impl Text {
             note,
             nearest,
             more: Vec::new(),
+            left_out: 0,
         }
     }
 }
@@ -64,12 +65,14 @@ pub(super) fn together(errors: Vec<Error>) -> Option<Error> {
     };
     let mut errors: Vec<Error> = errors.into_iter().flat_map(apart).collect();
     errors.sort_by_key(|error| error.source.as_ref().map_or((0, 0), |source| (source.line, source.column)));
+    let left_out = errors.len().saturating_sub(MOST);
     errors.truncate(MOST);
     let mut errors = errors.into_iter();
     let mut first = errors.next()?;
     // What points nowhere stands by itself.
     if let Some(source) = &mut first.source {
         source.more = errors.collect();
+        source.left_out = left_out;
     }
     Some(first)
 }

@@ -18,6 +18,7 @@ use landlock::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::control::server::SocketFile;
 use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::signals::Signals;
@@ -66,7 +67,7 @@ struct User {
 /// Splits off a supervisor where the user can change, and gives up what the process no longer needs. Returns in the
 /// process that goes on; the supervisor never returns. Only while the process has one thread. `ioctls` are those of its
 /// devices, besides TUN's.
-pub(crate) fn enter(signals: &mut Signals, socket: &Path, ioctls: &[u64], out: &Out) -> Result<Sandbox, Error> {
+pub(crate) fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &Out) -> Result<Sandbox, Error> {
     let user = other_user();
     if user.is_some() {
         match sys::fork().map_err(|error| failed("cannot start the process that moves packets", &error))? {
@@ -89,7 +90,7 @@ pub(crate) fn enter(signals: &mut Signals, socket: &Path, ioctls: &[u64], out: &
             return Err(Error::new(Kind::System, "the supervisor has ended", "start again").why("somebody killed it"));
         }
     }
-    let own_socket = if user.is_none() { socket.parent().map(Path::to_owned) } else { None };
+    let own_socket = if user.is_none() { socket.folder().map(Path::to_owned) } else { None };
     let removes = own_socket.map(|folder| (folder, AccessFs::RemoveFile.into()));
     let landlock = restrict(removes.as_slice(), None);
     if !landlock {

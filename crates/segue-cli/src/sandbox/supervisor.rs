@@ -1,17 +1,16 @@
 //! The process that stays root and does nothing but wait.
 
-use std::fs;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process;
 use std::time::Duration;
 
+use crate::control::server::SocketFile;
 use crate::out::to_stderr;
 use crate::signals::{Signals, Wish};
 use crate::sys::{self, Ended, Pid, Want};
 
 /// Waits for `child`, passes signals on to it, then removes the socket and ends with the child's status.
-pub(super) fn run(child: Pid, signals: &mut Signals, socket: &Path) -> ! {
+pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile) -> ! {
     // The devices belong to the child alone: an interface must go when the child does. The old descriptor of `signals`
     // goes with them; nothing uses it again, since this function never returns.
     sys::close_from(3);
@@ -44,8 +43,8 @@ pub(super) fn run(child: Pid, signals: &mut Signals, socket: &Path) -> ! {
     }
 }
 
-fn finish(ended: Ended, socket: &Path) -> ! {
-    let _ = fs::remove_file(socket);
+fn finish(ended: Ended, socket: &SocketFile) -> ! {
+    socket.remove();
     process::exit(match ended {
         Ended::Exit(status) => status,
         Ended::Signal(number) => {

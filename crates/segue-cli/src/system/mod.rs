@@ -1,5 +1,6 @@
 //! Links, addresses and routes, over one synchronous rtnetlink socket.
 
+mod nexthops;
 pub(crate) mod tables;
 
 use std::io;
@@ -10,7 +11,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
 };
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -29,10 +30,16 @@ pub(crate) struct Link {
     pub(crate) name: String,
     /// Largest packet, bytes.
     pub(crate) mtu: u32,
+    /// Its hardware address, where it has one of that length.
+    pub(crate) mac: Option<[u8; 6]>,
     /// Whether it is up.
     pub(crate) up: bool,
+    /// Whether it has a carrier.
+    pub(crate) has_carrier: bool,
     /// Whether it is a TUN or TAP device.
     pub(crate) tun: bool,
+    /// Whether it carries Ethernet frames, as loopback does.
+    pub(crate) ethernet: bool,
     /// Index of the bridge or bond that it is a port of.
     pub(crate) master: Option<u32>,
 }
@@ -126,12 +133,17 @@ impl Netlink {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         };
         let up = found.header.flags.contains(LinkFlags::Up);
-        let mut link = Link { index: found.header.index, name: String::new(), mtu: 0, up, tun: false, master: None };
+        let (index, kind) = (found.header.index, found.header.link_layer_type);
+        let ethernet = matches!(kind, LinkLayerType::Ether | LinkLayerType::Loopback);
+        let (name, mac) = (String::new(), None);
+        let mut link = Link { index, name, mtu: 0, mac, up, has_carrier: false, tun: false, ethernet, master: None };
         for attribute in found.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::Address(address) => link.mac = address.try_into().ok(),
                 LinkAttribute::Controller(index) => link.master = Some(index),
+                LinkAttribute::Carrier(carrier) => link.has_carrier = carrier != 0,
                 LinkAttribute::LinkInfo(infos) => link.tun = infos.contains(&LinkInfo::Kind(InfoKind::Tun)),
                 _ => {}
             }

@@ -1,5 +1,5 @@
 //! The kernel's routes, addresses and neighbours for a router, read anew whenever it says that something has changed. Changes of
-//! neighbours alone, which are many, are handed on one by one.
+//! neighbours, which are many, are handed on one by one, and nothing is read for them.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,27 +12,28 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType, RouteVia};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
+};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
-use segue_datapath::route::{Action, Hop, Routes};
+use segue_datapath::route::{Action, Hop, Routes, Table};
 use segue_datapath::router::{Change, Facts, Message, Neighbour, Tables, Teller};
 
+use super::nexthops::{self, Nexthops};
 use super::{Netlink, Wanted, padded};
 
 /// Most routes that are taken over: twice a full table of the Internet's.
 const MOST_ROUTES: usize = 2_000_000;
 /// Multicast groups of rtnetlink: link, neigh, IPv4 address and route, IPv6 address and route.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// And nexthop, which kernels before 5.3 do not have.
+const NEXTHOPS: u32 = 32;
 /// Changes that come one after the other are read together, and tables not more often than this.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The tables that count: default, main and local.
-const TABLES: [u32; 3] = [253, 254, 255];
 
-/// A prefix and its length.
-type To = (IpAddr, u8);
-/// Which table, and the metric: the least counts.
-type Rank = (u8, u32);
+/// A table, a prefix and its length.
+type To = (Table, IpAddr, u8);
 
 /// Follows the kernel's tables.
 pub(crate) struct Follower {
@@ -48,6 +49,7 @@ impl Follower {
         let mut news = Socket::new(NETLINK_ROUTE)?;
         news.bind(&SocketAddr::new(0, 0))?;
         GROUPS.iter().try_for_each(|group| news.add_membership(*group))?;
+        let _ = news.add_membership(NEXTHOPS);
         // What is lost for want of room is noticed, and everything is read anew.
         let _ = news.set_rx_buf_sz(1 << 20);
         Ok(Follower { netlink: Netlink::open()?, news, ports })
@@ -63,18 +65,21 @@ impl Follower {
                     Ok(news) => news,
                     Err(error) => return tracing::warn!("routes are no longer followed: {error}"),
                 };
-                let message = match news {
-                    News::Neighbours(changes) if changes.is_empty() => continue,
-                    News::Neighbours(changes) => Message::Neighbours(changes),
-                    News::Other => match self.read() {
-                        Ok(tables) => Message::Tables(Box::new(tables)),
-                        Err(error) => {
-                            tracing::warn!("the kernel's routes could not be read: {error}");
-                            continue;
-                        }
-                    },
+                // These first: the tables are newer, and do not say what has just changed in them.
+                if !news.changes.is_empty() && !teller.tell(Message::Neighbours(news.changes)) {
+                    return;
+                }
+                if !news.is_more {
+                    continue;
+                }
+                let tables = match self.read() {
+                    Ok(tables) => tables,
+                    Err(error) => {
+                        tracing::warn!("the kernel's routes could not be read: {error}");
+                        continue;
+                    }
                 };
-                if !teller.tell(message) {
+                if !teller.tell(Message::Tables(Box::new(tables))) {
                     return;
                 }
             }
@@ -84,7 +89,7 @@ impl Follower {
 
     /// Waits until something changes, and a little for what changes with it.
     fn wait(&mut self) -> io::Result<News> {
-        let mut news = News::Neighbours(Vec::new());
+        let mut news = News::default();
         let mut bytes = Vec::with_capacity(1 << 16);
         let mut flags = 0;
         loop {
@@ -92,7 +97,7 @@ impl Follower {
             match self.news.recv(&mut bytes, flags) {
                 Ok(_) => news.add(&bytes, self.ports),
                 // Something was lost.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => news = News::Other,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => news.is_more = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(news),
                 Err(error) => return Err(error),
@@ -153,18 +158,20 @@ impl Follower {
 
     fn routes(&mut self, mtus: [u32; 2]) -> io::Result<Routes> {
         let mut routes = Routes::new(MOST_ROUTES);
-        // Where a prefix has several routes, the one of the least table and metric counts; local comes first of all.
-        let mut ranks: HashMap<To, Rank> = HashMap::new();
+        // Where a prefix has several routes in a table, the one of the least metric counts.
+        let mut metrics: HashMap<To, u32> = HashMap::new();
         let mut too_many = 0;
         let ports = self.ports;
+        let nexthops = nexthops::read(&mut self.netlink)?;
         self.netlink.exchange(RouteNetlinkMessage::GetRoute(RouteMessage::default()), NLM_F_DUMP, &mut |message| {
             let RouteNetlinkMessage::NewRoute(message) = message else { return Wanted::More };
-            let Some((prefix, rank, action)) = read_route(&message, ports, mtus) else { return Wanted::More };
-            if ranks.get(&prefix).is_some_and(|known| *known <= rank) {
+            let Some((to, metric, action)) = read_route(&message, &nexthops, ports, mtus) else { return Wanted::More };
+            if metrics.get(&to).is_some_and(|known| *known <= metric) {
                 return Wanted::More;
             }
-            match routes.insert(prefix.0, prefix.1, action) {
-                Ok(()) => drop(ranks.insert(prefix, rank)),
+            let (table, prefix, len) = to;
+            match routes.insert(table, prefix, len, action) {
+                Ok(()) => drop(metrics.insert(to, metric)),
                 Err(_) => too_many += 1,
             }
             Wanted::More
@@ -190,33 +197,35 @@ impl Follower {
 }
 
 /// What has changed.
-enum News {
-    /// These neighbours, and nothing else.
-    Neighbours(Vec<Change>),
-    /// Something for which everything is read anew.
-    Other,
+#[derive(Debug, Default)]
+struct News {
+    /// These neighbours, in this order.
+    changes: Vec<Change>,
+    /// And something for which everything is read anew.
+    is_more: bool,
 }
 
 impl News {
     /// Adds what one datagram says.
     fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
         let mut rest = datagram;
-        while let News::Neighbours(changes) = self
-            && !rest.is_empty()
-        {
+        while !rest.is_empty() {
             let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) else {
-                *self = News::Other;
+                self.is_more = true;
                 return;
             };
             rest = &rest[padded(&message.header, rest.len())..];
             match message.payload {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(message)) => {
-                    changes.extend(read_neighbour(&message, ports).map(Change::Is));
+                    self.changes.extend(read_neighbour(&message, ports).map(Change::Is));
                 }
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(message)) => {
-                    changes.extend(hop_of(&message, ports).map(Change::Gone));
+                    self.changes.extend(hop_of(&message, ports).map(Change::Gone));
                 }
-                _ => *self = News::Other,
+                NetlinkPayload::InnerMessage(
+                    RouteNetlinkMessage::NewRoute(message) | RouteNetlinkMessage::DelRoute(message),
+                ) if is_exception(&message) => {}
+                _ => self.is_more = true,
             }
         }
     }
@@ -234,8 +243,18 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// The prefix of a route, how it ranks among others of that prefix, and what it says.
-fn read_route(message: &RouteMessage, ports: [u32; 2], mtus: [u32; 2]) -> Option<(To, Rank, Action)> {
+/// Whether it is no route, but what the kernel has learned about one destination for its own packets: an MTU or a redirect.
+fn is_exception(message: &RouteMessage) -> bool {
+    message.header.flags.contains(RouteFlags::Cloned)
+}
+
+/// The table and prefix of a route, its metric among others of that prefix, and what it says.
+fn read_route(
+    message: &RouteMessage,
+    nexthops: &Nexthops,
+    ports: [u32; 2],
+    mtus: [u32; 2],
+) -> Option<(To, u32, Action)> {
     use netlink_packet_route::AddressFamily;
     let any: IpAddr = match message.header.address_family {
         AddressFamily::Inet => std::net::Ipv4Addr::UNSPECIFIED.into(),
@@ -243,7 +262,7 @@ fn read_route(message: &RouteMessage, ports: [u32; 2], mtus: [u32; 2]) -> Option
         _ => return None,
     };
     let (mut table, mut destination, mut oif, mut via) = (u32::from(message.header.table), any, None, None);
-    let (mut metric, mut mtu) = (0, None);
+    let (mut metric, mut mtu, mut nexthop) = (0, None, None);
     let mut hops = |attribute: &RouteAttribute| match attribute {
         RouteAttribute::Oif(index) => oif = Some(*index),
         RouteAttribute::Gateway(gateway) => via = ip(gateway),
@@ -256,6 +275,7 @@ fn read_route(message: &RouteMessage, ports: [u32; 2], mtus: [u32; 2]) -> Option
             RouteAttribute::Table(number) => table = *number,
             RouteAttribute::Destination(address) => destination = ip(address)?,
             RouteAttribute::Priority(priority) => metric = *priority,
+            RouteAttribute::NhId(id) => nexthop = Some(*id),
             RouteAttribute::Metrics(metrics) => {
                 mtu = metrics.iter().find_map(|metric| match metric {
                     RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
@@ -272,8 +292,21 @@ fn read_route(message: &RouteMessage, ports: [u32; 2], mtus: [u32; 2]) -> Option
         }
     }
     // A route for some senders, or for some services, is none that this router knows.
-    if !TABLES.contains(&table) || message.header.source_prefix_length > 0 || message.header.tos != 0 {
+    if is_exception(message) || message.header.source_prefix_length > 0 || message.header.tos != 0 {
         return None;
+    }
+    // As the kernel's rules are where nobody has changed them; IPv6 has none for the table default.
+    let table = match table {
+        255 => Table::Local,
+        254 => Table::Main,
+        253 if any.is_ipv4() => Table::Default,
+        _ => return None,
+    };
+    // With net.ipv4.nexthop_compat_mode=0 the kernel says which nexthop object it is, and no more.
+    if let (None, Some(id)) = (oif, nexthop)
+        && let Some(found) = nexthops::hop(nexthops, id, |index| port_of(index, ports).is_some())
+    {
+        (oif, via) = (found.oif, found.via);
     }
     let action = match message.header.kind {
         RouteType::Unicast => match port_of(oif?, ports) {
@@ -288,14 +321,10 @@ fn read_route(message: &RouteMessage, ports: [u32; 2], mtus: [u32; 2]) -> Option
         RouteType::BlackHole => Action::Blackhole,
         RouteType::Unreachable => Action::Unreachable,
         RouteType::Prohibit => Action::Prohibited,
+        RouteType::Throw => Action::Throw,
         _ => return None,
     };
-    let order = match table {
-        255 => 0,
-        254 => 1,
-        _ => 2,
-    };
-    Some(((destination, message.header.destination_prefix_length), (order, metric), action))
+    Some(((table, destination, message.header.destination_prefix_length), metric, action))
 }
 
 fn read_neighbour(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Neighbour> {
@@ -321,4 +350,49 @@ fn hop_of(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Hop> {
         _ => None,
     })?;
     Some(Hop::new(port, Some(address), 0, address.is_ipv4()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+    fn bytes(message: RouteNetlinkMessage) -> Vec<u8> {
+        let mut message = NetlinkMessage::from(message);
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    fn neighbour() -> NeighbourMessage {
+        let mut message = NeighbourMessage::default();
+        message.header.family = netlink_packet_route::AddressFamily::Inet;
+        message.header.ifindex = 5;
+        message.header.state = NeighbourState::Reachable;
+        message.attributes = vec![
+            NeighbourAttribute::Destination(NeighbourAddress::Inet([198, 18, 2, 2].into())),
+            NeighbourAttribute::LinkLayerAddress(MAC.to_vec()),
+        ];
+        message
+    }
+
+    #[test]
+    fn a_change_of_a_neighbour_counts_also_where_something_else_has_changed() {
+        let route = || bytes(RouteNetlinkMessage::NewRoute(RouteMessage::default()));
+        let here = || bytes(RouteNetlinkMessage::NewNeighbour(neighbour()));
+        let gone = bytes(RouteNetlinkMessage::DelNeighbour(neighbour()));
+        let hop = Hop::new(1, Some([198, 18, 2, 2].into()), 0, true);
+        let is = Change::Is(Neighbour { hop, mac: MAC, is_permanent: false });
+        for datagrams in [vec![here(), route(), gone.clone()], vec![[route(), here()].concat(), gone.clone()]] {
+            let mut news = News::default();
+            datagrams.iter().for_each(|datagram| news.add(datagram, [4, 5]));
+            assert_eq!(news.changes, [is, Change::Gone(hop)]);
+            assert!(news.is_more);
+        }
+        let mut alone = News::default();
+        alone.add(&here(), [4, 5]);
+        assert!(alone.changes == [is] && !alone.is_more);
+    }
 }

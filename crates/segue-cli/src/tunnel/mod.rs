@@ -19,7 +19,7 @@ use crate::args::Tunnel;
 use crate::control::client;
 use crate::control::model::Side;
 use crate::daemon::running::Offloads;
-use crate::daemon::{self, Daemon, Opened};
+use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::sandbox::Sandbox;
@@ -29,7 +29,7 @@ use crate::words::{parse, tunnel};
 
 /// Runs the command.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
-    daemon::follow(args.supervised)?;
+    let watched = daemon::follow(args.supervised, args.heir)?;
     let parsed = parse::parse_each("segue tunnel", tunnel::WORDS, &args.words)?;
     let plans: Result<Vec<_>, Error> =
         parsed.iter().map(|parsed| plan::plan(parsed, args.trace.clone(), &args.set)).collect();
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     if args.check {
         return check(&group, &mut netlink, out);
     }
-    daemon::up(&group, &mut netlink, out)
+    daemon::up(&group, &mut netlink, watched, out)
 }
 
 /// `--check`: what would stop the tunnels, and what they would be. Changes nothing.
@@ -128,14 +128,17 @@ impl Daemon for Group {
         start::knobs(self.plans(), &self.first().plan.set)
     }
 
-    fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
-        for plan in self.plans() {
+    fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &Out) -> Result<Opened, Error> {
+        let inherited =
+            |ready: &&Ready| succession.inherited.interfaces.iter().any(|(name, _)| *name == ready.plan.dev);
+        let fresh: Vec<&Ready> = self.members.iter().filter(|ready| !inherited(ready)).collect();
+        for plan in fresh.iter().map(|ready| &ready.plan) {
             free(&plan.dev, netlink)?;
             let layer = if plan.mode.is_ethernet() { "tap" } else { "tun" };
             out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr", plan.dev), "TUNSETIFF");
         }
-        let opened = start::open(self)?;
-        self.members.iter().try_for_each(|ready| configure(ready, netlink, out))?;
+        let opened = start::open(self, succession)?;
+        fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
         Ok(opened)
     }
 

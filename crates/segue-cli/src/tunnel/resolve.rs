@@ -1,7 +1,7 @@
 //! What the system says about a plan: source address, link and MTU.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use serde::Serialize;
 
@@ -38,6 +38,11 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
+    /// The address and port that it listens on, where it has UDP outside.
+    pub(crate) fn listens(&self) -> SocketAddr {
+        SocketAddr::new(self.local, self.plan.port)
+    }
+
     /// The interface.
     pub(crate) fn dev(&self) -> &str {
         &self.plan.dev
@@ -153,7 +158,17 @@ mod tests {
     fn on_link(line: &str, mtu: u32, route_mtu: Option<u32>) -> Result<Ready, Error> {
         let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let plan = plan(&parse("segue tunnel", WORDS, &tokens).unwrap(), None, &[]).unwrap();
-        let link = Link { index: 2, name: "eth0".into(), mtu, up: true, tun: false, master: None };
+        let link = Link {
+            index: 2,
+            name: "eth0".into(),
+            mtu,
+            mac: None,
+            up: true,
+            has_carrier: true,
+            tun: false,
+            ethernet: true,
+            master: None,
+        };
         ready(plan, "198.18.0.1".parse().unwrap(), &link, route_mtu)
     }
 

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 use segue::encap::{self, Carrier, Decapsulator, Df, Encapsulator, Fdb, GreOptions, OuterCsum, SourcePorts, Tos, Ttl};
 use segue::{gro, hash};
@@ -13,7 +14,7 @@ use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Parts, Tunnel};
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
-use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Source, UdpConfig, UdpOffloads, UdpPort};
+use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Sockets, Source, UdpConfig, UdpOffloads, UdpPort};
 use segue_port::wrap::Trace;
 use segue_port::{Port as DataPort, tun, udp};
 
@@ -21,11 +22,12 @@ use super::group::Group;
 use super::plan::{self, Choice, Encap, Plan, Profile};
 use super::resolve::Ready;
 use super::why;
-use crate::daemon::Opened;
 use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
+use crate::daemon::{Opened, Succession};
 use crate::error::Error;
+use crate::pass::Ports;
 use crate::sys;
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
@@ -38,19 +40,31 @@ pub(crate) fn outside_name(plan: &Plan) -> &'static str {
     if plan.has_udp() { "udp" } else { "raw" }
 }
 
-/// Opens the interfaces, the sockets and the capture file. The interfaces are not up yet.
-pub(crate) fn open(group: &Group) -> Result<Opened, Error> {
+/// Opens the interfaces, the sockets and the capture file, but for those that are inherited. New interfaces are not up yet.
+pub(crate) fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error> {
     let plan = &group.first().plan;
-    // One for each interface, and those that any instance has.
-    sys::allow_open_files(group.members.len() as u64 + 128).map_err(|error| {
+    // Two for each interface where an heir may ask for them, and those that any instance has.
+    sys::allow_open_files(2 * group.members.len() as u64 + 128).map_err(|error| {
         Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
     })?;
     // Before the sockets: what is dropped from the first moment on counts.
     let checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
-    let outside = open_outside(group)?;
-    let tuns: Result<Vec<TunPort>, Error> = group.plans().map(open_tun).collect();
-    let tuns = tuns?;
+    let unkept = |error: io::Error| {
+        Error::system("cannot keep the ports open for a change of the configuration", &error, "ulimit -Hn 65536")
+            .why("each takes one of the files that a process may have open")
+    };
+    let (outside, sockets) = open_outside(group, succession.inherited.outside())?;
+    let mut tuns = Vec::with_capacity(group.members.len());
+    for plan in group.plans() {
+        tuns.push(open_tun(plan, succession.inherited.interface(&plan.dev))?);
+    }
+    let mut ports = Ports::default();
+    if succession.has_heirs {
+        let interface = |tun: &TunPort| Ok((tun.name().to_owned(), tun.try_clone_fd()?));
+        ports.interfaces = tuns.iter().map(interface).collect::<io::Result<_>>().map_err(unkept)?;
+        ports.sockets = sockets.map_err(unkept)?;
+    }
     let trace = match &plan.trace {
         None => None,
         Some(path) => Some(File::create(path).map_err(|error| {
@@ -64,26 +78,23 @@ pub(crate) fn open(group: &Group) -> Result<Opened, Error> {
     offloads.add("", &*outside.port, off);
     tuns.iter().take(1).for_each(|tun| offloads.add("", tun, "switched off"));
     let group = group.clone();
-    Ok(Opened {
-        offloads,
-        teller: None,
-        checksum_drops,
-        assemble: Box::new(move || assemble(&group, tuns, outside, trace, entropy, flows)),
-    })
+    let assemble = Box::new(move || assemble(&group, tuns, outside, trace, entropy, flows));
+    Ok(Opened { checksum_drops, ports, ..Opened::new(offloads, assemble) })
 }
 
-fn open_tun(plan: &Plan) -> Result<TunPort, Error> {
-    let config = TunConfig {
-        name: plan.dev.clone(),
-        layer: if plan.mode.is_ethernet() { Layer::Ethernet } else { Layer::Ip },
-        existing: Existing::Attach,
-        offloads: match (plan.gso, plan.gro) {
-            (true, _) => TunOffloads::All,
-            (false, true) => TunOffloads::WriteOnly,
-            (false, false) => TunOffloads::None,
-        },
+fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
+    let offloads = match (plan.gso, plan.gro) {
+        (true, _) => TunOffloads::All,
+        (false, true) => TunOffloads::WriteOnly,
+        (false, false) => TunOffloads::None,
     };
-    TunPort::open(&config).map_err(|error| tun_error(&plan.dev, error))
+    let layer = if plan.mode.is_ethernet() { Layer::Ethernet } else { Layer::Ip };
+    let config = TunConfig { name: plan.dev.clone(), layer, existing: Existing::Attach, offloads };
+    let opened = match inherited {
+        Some(fd) => TunPort::from_fd(fd, offloads),
+        None => TunPort::open(&config),
+    };
+    opened.map_err(|error| tun_error(&plan.dev, error))
 }
 
 /// The outside port, and how many slots it has.
@@ -92,7 +103,8 @@ struct Outside {
     slots: u16,
 }
 
-fn open_outside(group: &Group) -> Result<Outside, Error> {
+/// The outside, over what is inherited if anything is, and its sockets for an heir.
+fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<(Outside, io::Result<Sockets>), Error> {
     let ready = group.first();
     let plan = &ready.plan;
     if plan.has_udp() {
@@ -101,8 +113,13 @@ fn open_outside(group: &Group) -> Result<Outside, Error> {
         };
         // The first is that of the configuration.
         let others: Vec<SocketAddr> = group.plans().flat_map(peers).skip(1).collect();
-        let udp = UdpPort::open_to(udp_config(ready), &others).map_err(|error| udp_error(ready, error))?;
-        return Ok(Outside { slots: udp.slots(), port: Box::new(udp) });
+        let udp = match inherited {
+            Some(sockets) => UdpPort::adopt(udp_config(ready), &others, sockets),
+            None => UdpPort::open_to(udp_config(ready), &others),
+        };
+        let udp = udp.map_err(|error| udp_error(ready, error))?;
+        let sockets = udp.sockets();
+        return Ok((Outside { slots: udp.slots(), port: Box::new(udp) }, sockets));
     }
     let config = RawConfig {
         local: ready.local,
@@ -114,8 +131,13 @@ fn open_outside(group: &Group) -> Result<Outside, Error> {
         buffer_len: udp_config(ready).buffer_len,
     };
     let others: Vec<IpAddr> = group.plans().map(|plan| plan.remote).skip(1).collect();
-    let raw = RawPort::open_to(&config, &others).map_err(|error| raw_error(ready, error))?;
-    Ok(Outside { port: Box::new(raw), slots: 1 })
+    let raw = match inherited {
+        Some(sockets) => RawPort::adopt(&config, &others, sockets),
+        None => RawPort::open_to(&config, &others),
+    };
+    let raw = raw.map_err(|error| raw_error(ready, error))?;
+    let sockets = raw.sockets();
+    Ok((Outside { port: Box::new(raw), slots: 1 }, sockets))
 }
 
 /// Every remote, that of the plan first.

@@ -183,7 +183,11 @@ impl Parsed {
     fn value(&self, word: &Word, at: usize) -> Result<Value, Error> {
         let Some(token) = self.tokens.get(at).filter(|_| at < self.own.end) else {
             let message = format!("`{}` needs a value", word.name);
-            return Err(self.error_at(Kind::Missing, message, at, format!("{}: {}", word.metavar, word.help)));
+            let note = match self.tokens.get(at) {
+                Some(next) if next == ALSO => format!("`{ALSO}` begins another one, and is no value"),
+                _ => format!("{}: {}", word.metavar, word.help),
+            };
+            return Err(self.error_at(Kind::Missing, message, at, note));
         };
         value(word.takes, token).map_err(|(note, nearest)| {
             let message = format!("`{}` is not a value of `{}`", printable(token), word.name);

@@ -3,7 +3,7 @@
 //! A mapping belongs to an inside address and port and serves all that they talk to (endpoint-independent mapping, RFC 4787
 //! REQ-1, RFC 5382 REQ-1); whoever knows the outside port may use it (endpoint-independent filtering, REQ-8). The inside port is
 //! kept where it is free, and no outside port serves two (REQ-3). Two inside hosts reach each other by outside addresses
-//! (hairpinning, REQ-9). ICMP queries are mapped by their identifier, and errors are translated in both directions with the packet
+//! (hairpinning, REQ-9), errors included (RFC 5508 REQ-7). ICMP queries are mapped by their identifier, and errors are translated in both directions with the packet
 //! that they quote (RFC 5508). Checksums are updated, not computed: a wrong one stays wrong.
 //!
 //! The fragments of a datagram go where its first one went; those that come before it are the caller's to keep
@@ -12,6 +12,7 @@
 //! Tables are bounded, altogether and for each inside host. Mappings end after a time without packets. What this does not do is
 //! refused by name: protocols without ports.
 
+mod connections;
 mod fragment;
 mod ports;
 mod rewrite;
@@ -22,6 +23,7 @@ use std::net::Ipv4Addr;
 use segue::packet::Packet;
 use segue::time::Nanos;
 
+pub use connections::Connections;
 pub use fragment::{Datagram, Part};
 use fragment::{Datagrams, To};
 use rewrite::{Content, End, Flow, Side};
@@ -160,12 +162,23 @@ impl Nat {
             let mapping =
                 self.table.by_inside(protocol, (inside.address, inside.port), now).ok_or(Refusal::NoMapping)?;
             let outside = End { address, port: mapping.outside };
+            if flow.destination.address != address {
+                rewrite::error(packet, &flow, Side::Source, outside, copy)?;
+                return Ok(Done::Translated);
+            }
+            // From one inside host to another, by the outside address (RFC 5508, REQ-7); queries do not go that way.
+            if quoted.source.address != address || protocol == Protocol::Icmp {
+                return Err(Refusal::NoMapping);
+            }
+            let sender = self.table.by_outside(protocol, quoted.source.port, now, None).ok_or(Refusal::NoMapping)?;
+            let sender = End { address: sender.inside.0, port: sender.inside.1 };
             rewrite::error(packet, &flow, Side::Source, outside, copy)?;
-            return Ok(Done::Translated);
+            rewrite::error(packet, &flow, Side::Destination, sender, copy)?;
+            return Ok(Done::Hairpin);
         }
         let (protocol, source) = (flow.protocol(), flow.source);
         let remote = (flow.destination.address, flow.destination.port);
-        let seen = Seen { remote, tcp: flow.tcp, is_outbound: true };
+        let seen = Seen { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: true };
         // Another host inside, by its outside port.
         let target = if flow.destination.address == address {
             // A query to that address is for the router.
@@ -182,7 +195,7 @@ impl Nat {
         let Some(target) = target else { return Ok(Done::Translated) };
         let flow = Flow { source: End { address, port: outside }, ..flow };
         rewrite::flow(packet, &flow, Side::Destination, End { address: target.0, port: target.1 }, copy)?;
-        let seen = Seen { remote: (address, outside), tcp: flow.tcp, is_outbound: false };
+        let seen = Seen { remote: (address, outside), tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
         let _ = self.table.by_outside(protocol, flow.destination.port, now, Some(seen));
         Ok(Done::Hairpin)
     }
@@ -230,7 +243,7 @@ impl Nat {
             return Ok(Done::Translated);
         }
         let remote = (flow.source.address, flow.source.port);
-        let seen = Seen { remote, tcp: flow.tcp, is_outbound: false };
+        let seen = Seen { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
         let mapping = self.table.by_outside(flow.protocol(), flow.destination.port, now, Some(seen));
         let (address, port) = mapping.ok_or(Refusal::NoMapping)?.inside;
         rewrite::flow(packet, &flow, Side::Destination, End { address, port }, copy)?;

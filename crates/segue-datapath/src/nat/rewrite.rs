@@ -44,8 +44,9 @@ pub(super) enum Content {
 pub(super) struct Flow {
     pub(super) source: End,
     pub(super) destination: End,
-    /// TCP flags.
+    /// TCP flags, and whether there are data.
     pub(super) tcp: u8,
+    pub(super) has_data: bool,
     pub(super) content: Content,
     /// Index of the IP header in the layout.
     pub(super) ip: usize,
@@ -83,10 +84,12 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     if read_u16(bytes, ipv4::FRAGMENT).is_none_or(|word| word & ipv4::OFFSET != 0) {
         return Err(Refusal::Fragment);
     }
+    let end = if packet.layout.is_padded() { packet.layout.end() } else { packet.len() };
     let flow = |ports: (u16, u16), tcp, content| Flow {
         source: End { address: source, port: ports.0 },
         destination: End { address: destination, port: ports.1 },
         tcp,
+        has_data: headers.get(ip + 1).is_none_or(|next| end > next.end()),
         content,
         ip,
     };
@@ -96,7 +99,7 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
             (Stop::Fragment, protocol::TCP) => first(packet, Protocol::Tcp, flow),
             (Stop::Fragment, protocol::UDP) => first(packet, Protocol::Udp, flow),
             (Stop::Fragment, _) => Err(Refusal::Protocol),
-            (Stop::Protocol, _) => Err(Refusal::Protocol),
+            (Stop::Protocol | Stop::Foreign, _) => Err(Refusal::Protocol),
             _ => Err(Refusal::Malformed),
         };
     };

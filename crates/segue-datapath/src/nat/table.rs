@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use segue::time::Nanos;
 
+use super::connections::Connections;
 use super::ports::Ports;
 use super::{Config, Refusal};
 
@@ -18,18 +19,15 @@ pub enum Protocol {
     Icmp,
 }
 
-/// How far the connections of a TCP mapping are.
+/// How far the connections of a TCP mapping are: what the most alive of them is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tcp {
-    /// A SYN went out, and perhaps an answer came.
-    Opening {
-        /// Whether it did.
-        is_answered: bool,
-    },
-    /// Both sides have talked.
+    /// Only one side has talked.
+    Opening,
+    /// Both have.
     Open,
-    /// The connection with this address and port was closed, from one side at least.
-    Closing((u32, u16)),
+    /// Both sides have closed it, or one has reset it, and they have not gone on since.
+    Closing,
 }
 
 /// Who is who.
@@ -43,8 +41,8 @@ pub struct Mapping {
     pub outside: u16,
     /// Made by configuration: it never ends.
     pub is_static: bool,
-    /// How far TCP is.
-    pub tcp: Tcp,
+    /// The connections of TCP.
+    pub connections: Connections,
     /// When the last packet came by.
     pub last: Nanos,
     /// Packets out and in, a train counting one.
@@ -55,8 +53,9 @@ pub struct Mapping {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) remote: (u32, u16),
-    /// TCP flags.
+    /// TCP flags, and whether there are data.
     pub(super) tcp: u8,
+    pub(super) has_data: bool,
     pub(super) is_outbound: bool,
 }
 
@@ -111,7 +110,7 @@ impl Table {
             inside,
             outside,
             is_static: true,
-            tcp: Tcp::Opening { is_answered: false },
+            connections: Connections::default(),
             last: Nanos(0),
             packets: [0; 2],
         });
@@ -171,8 +170,8 @@ impl Table {
             return Err(Refusal::HostFull);
         }
         let outside = self.free_port(protocol, inside.1, now).ok_or(Refusal::Ports)?;
-        let tcp = Tcp::Opening { is_answered: false };
-        let mut mapping = Mapping { protocol, inside, outside, is_static: false, tcp, last: now, packets: [0; 2] };
+        let (connections, packets) = (Connections::default(), [0; 2]);
+        let mut mapping = Mapping { protocol, inside, outside, is_static: false, connections, last: now, packets };
         mapping.see(seen, now);
         self.insert(mapping);
         Ok(outside)
@@ -216,13 +215,18 @@ impl Table {
 
     fn is_over(&self, mapping: &Mapping, now: Nanos) -> bool {
         let timeouts = &self.config.timeouts;
-        let life = match (mapping.protocol, mapping.tcp) {
-            (Protocol::Udp, _) => timeouts.udp,
-            (Protocol::Icmp, _) => timeouts.icmp,
-            (Protocol::Tcp, Tcp::Open) => timeouts.tcp_open,
-            (Protocol::Tcp, Tcp::Opening { .. } | Tcp::Closing(_)) => timeouts.tcp_transitory,
+        if mapping.is_static {
+            return false;
+        }
+        let life = match mapping.protocol {
+            Protocol::Udp => timeouts.udp,
+            Protocol::Icmp => timeouts.icmp,
+            Protocol::Tcp => match mapping.connections.state() {
+                Tcp::Open => timeouts.tcp_open,
+                Tcp::Opening | Tcp::Closing => timeouts.tcp_transitory,
+            },
         };
-        !mapping.is_static && now.0.saturating_sub(mapping.last.0) > life
+        now.0.saturating_sub(mapping.last.0) > life
     }
 
     fn insert(&mut self, mapping: Mapping) {
@@ -263,21 +267,10 @@ pub(super) fn random(state: &mut u64) -> u64 {
 
 impl Mapping {
     fn see(&mut self, seen: Seen, now: Nanos) {
-        use segue::wire::tcp::{ACK, FIN, RST, SYN};
         self.last = now;
         self.packets[usize::from(!seen.is_outbound)] += 1;
-        if self.protocol != Protocol::Tcp {
-            return;
+        if self.protocol == Protocol::Tcp {
+            self.connections.see(seen);
         }
-        let has = |flag: u8| seen.tcp & flag != 0;
-        self.tcp = match self.tcp {
-            _ if has(FIN) || has(RST) => Tcp::Closing(seen.remote),
-            // Another connection over the same mapping, or a new one after the old.
-            Tcp::Closing(remote) if remote != seen.remote && !has(SYN) => Tcp::Open,
-            Tcp::Closing(_) if has(SYN) && !has(ACK) => Tcp::Opening { is_answered: !seen.is_outbound },
-            Tcp::Opening { .. } if !seen.is_outbound && has(SYN) => Tcp::Opening { is_answered: true },
-            Tcp::Opening { is_answered: true } if has(ACK) && !has(SYN) => Tcp::Open,
-            state => state,
-        };
     }
 }

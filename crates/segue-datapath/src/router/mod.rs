@@ -5,10 +5,12 @@
 //! is one packet all the way. What is for the host itself is left to the host's stack, which has its own copy of every frame.
 //!
 //! Routes, addresses and neighbours come from the kernel, through a [`Feed`]. A neighbour that it does not know is asked for
-//! here, by ARP or a neighbour solicitation, while a bounded number of packets wait.
+//! here, by ARP or a neighbour solicitation, while a bounded number of packets wait; one that is used is asked again from time
+//! to time.
 
 mod ask;
 mod early;
+mod known;
 mod look;
 mod neighbours;
 mod resolver;
@@ -38,7 +40,8 @@ use crate::pipeline::{Interest, Pipeline, Round};
 use crate::route::{Neighbours, Routes};
 use crate::sides::{self, Crossing, Side, Sides};
 use early::Early;
-use resolver::{MOST_KNOWN, Resolver};
+use known::MOST_LINKS;
+use resolver::Resolver;
 use stats::Stats;
 pub use tables::{Change, Facts, Feed, Mappings, Message, Neighbour, Tables, Teller, feed};
 
@@ -88,6 +91,9 @@ pub struct Router {
     early: Early,
     limiter: Limiter,
     next_tick: Nanos,
+    /// Times that hosts outside are still to be told where the outside address is, and when next.
+    announcements: u8,
+    next_announcement: Nanos,
     batch: Vec<Boxed>,
     verdicts: Vec<Verdict>,
     /// What was made here and is to be routed.
@@ -122,7 +128,7 @@ impl Router {
         Router {
             sides,
             feed: parts.feed,
-            forwarder: Forwarder::new(Routes::new(0), Neighbours::new(MOST_KNOWN), Reads::default(), seed),
+            forwarder: Forwarder::new(Routes::new(0), Neighbours::new(MOST_LINKS), Reads::default(), seed),
             by_groups: true,
             facts: Default::default(),
             resolver: Resolver::default(),
@@ -130,6 +136,8 @@ impl Router {
             early: Early::default(),
             limiter: Limiter::new(ERRORS.0, ERRORS.1, Nanos(0)),
             next_tick: Nanos(0),
+            announcements: 0,
+            next_announcement: Nanos(0),
             batch: Vec::new(),
             verdicts: Vec::new(),
             made: Vec::new(),
@@ -200,12 +208,12 @@ impl Router {
         for hop in due.gone {
             self.forwarder.neighbours.remove(hop);
         }
-        due.ask.iter().for_each(|hop| self.ask(hop));
+        due.ask.iter().for_each(|(hop, at)| self.ask(hop, *at));
         for (from, packet) in due.failed {
             self.refuse(from, packet, Why::NoNeighbour, 0, now);
         }
-        let made = std::mem::take(&mut self.made);
-        self.made = self.forward(HERE, made, now);
+        self.route_made(now);
+        self.announce(now);
         self.transmit()
     }
 }
@@ -243,8 +251,13 @@ impl Pipeline for Router {
         // What is held for a blocked port has to wait for that port anyway.
         let joins = joins.min().filter(|_| !self.sides.is_blocked());
         let has_mappings = self.nat.as_ref().is_some_and(|(nat, _)| !nat.is_empty());
-        let is_timed = !self.resolver.is_idle() || !self.early.is_empty() || has_mappings;
+        let is_timed = !self.resolver.is_idle() || !self.early.is_empty() || has_mappings || self.announcements > 0;
         joins.into_iter().chain(is_timed.then_some(self.next_tick)).min()
+    }
+
+    fn close(&mut self) -> bool {
+        self.sides.close();
+        true
     }
 
     fn tune(&mut self, dial: &mut Dial<'_>) {

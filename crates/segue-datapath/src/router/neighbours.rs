@@ -1,15 +1,24 @@
 //! What a router learns, from the kernel and from frames, and what waits until it has learned it.
 
+use std::collections::{HashSet, VecDeque};
+use std::net::IpAddr;
+
 use segue::gso;
 use segue::packet::{Frag, Kind, Start, Tunnels};
 use segue::time::Nanos;
 
 use super::ask::{self, Heard};
+use super::known::{MOST_LINKS, News};
 use super::look::{is_between_neighbours, keep, page_of};
-use super::resolver::{Held, MOST_KNOWN, News};
+use super::resolver::{Held, Learned};
 use super::{Boxed, Change, Message, OUTSIDE, Router, Tables};
+use crate::entry::packets;
 use crate::forward::Why;
 use crate::route::{Hop, Link, Neighbours};
+
+/// How often a new place of the outside address is told, and the time between (RFC 5227, section 1.1), nanoseconds.
+const ANNOUNCEMENTS: u8 = 2;
+const ANNOUNCE_AGAIN: u64 = 2_000_000_000;
 
 impl Router {
     /// What the kernel and others say.
@@ -29,18 +38,25 @@ impl Router {
 
     fn learn(&mut self, tables: Tables, now: Nanos) {
         self.forwarder.routes = tables.routes;
+        if self.nat.is_some() && self.facts[OUTSIDE].mac != tables.ports[OUTSIDE].mac {
+            self.announcements = ANNOUNCEMENTS;
+            self.next_announcement = now;
+        }
         self.facts = tables.ports;
         for (end, facts) in self.sides.ends.iter_mut().zip(&self.facts) {
             end.fragment_to(facts.mtu as usize, gso::Fragment::Router);
         }
-        self.resolver.forget_permanent();
+        self.resolver.known.forget_permanent();
         let mut ready = Vec::new();
         for neighbour in &tables.neighbours {
-            ready.extend(self.resolver.told(neighbour, News::Old, now));
+            let learned = self.resolver.told(neighbour, News::Old, now);
+            ready.extend(self.take(neighbour.hop, learned));
         }
+        let said: HashSet<Hop> = tables.neighbours.iter().map(|neighbour| neighbour.hop).collect();
+        self.resolver.known.told_all(|hop| said.contains(hop));
         // Its own link address may be another one now.
-        self.forwarder.neighbours = Neighbours::new(MOST_KNOWN);
-        let hops: Vec<Hop> = self.resolver.hops().collect();
+        self.forwarder.neighbours = Neighbours::new(MOST_LINKS);
+        let hops: Vec<Hop> = self.resolver.known.hops().collect();
         hops.into_iter().for_each(|hop| self.link(hop));
         self.again(ready, now);
     }
@@ -51,19 +67,38 @@ impl Router {
         for change in changes {
             match change {
                 Change::Is(neighbour) => {
-                    ready.extend(self.resolver.told(&neighbour, News::New, now));
-                    self.link(neighbour.hop);
+                    let learned = self.resolver.told(&neighbour, News::New, now);
+                    ready.extend(self.take(neighbour.hop, learned));
                 }
-                Change::Gone(hop) if self.resolver.forget(&hop) => self.forwarder.neighbours.remove(hop),
+                Change::Gone(hop) if self.resolver.known.forget(&hop, now) => self.forwarder.neighbours.remove(hop),
                 Change::Gone(_) => {}
             }
         }
         self.again(ready, now);
     }
 
+    /// Takes over what was learned of a neighbour. The packets that waited for it.
+    fn take(&mut self, hop: Hop, learned: Learned) -> VecDeque<Held> {
+        let Learned { change, ready } = learned;
+        if let Some(displaced) = change.displaced {
+            self.forwarder.neighbours.remove(displaced);
+        }
+        if let Some(stats) = self.stats.get_mut(usize::from(hop.port)) {
+            stats.moved += u64::from(change.is_moved);
+            stats.displaced += u64::from(change.displaced.is_some());
+        }
+        if change.is_gone {
+            self.forwarder.neighbours.remove(hop);
+        }
+        if change.is_linked {
+            self.link(hop);
+        }
+        ready
+    }
+
     /// Lets packets go to a neighbour that is known.
     fn link(&mut self, hop: Hop) {
-        let known = self.resolver.mac(&hop).zip(self.facts.get(usize::from(hop.port)));
+        let known = self.resolver.known.mac(&hop).zip(self.facts.get(usize::from(hop.port)));
         if let Some((to, port)) = known {
             // As many as the resolver knows have room.
             let _ = self.forwarder.neighbours.insert(hop, Link::Ethernet { to, from: port.mac });
@@ -74,36 +109,66 @@ impl Router {
     pub(super) fn accept(&mut self, from: usize, packet: Boxed, now: Nanos) -> Option<Boxed> {
         let head = packet.head.bytes();
         let is_own = head.get(..6) == Some(&self.facts[from].mac[..]);
+        let is_group = head.first().is_some_and(|first| first & 1 != 0);
         let mut headers = packet.layout.headers().iter();
         let is_ip =
             headers.next().is_some_and(|h| h.kind == Kind::Ethernet) && headers.next().is_some_and(|h| h.is_ip());
-        if is_own && is_ip && !is_between_neighbours(&packet) {
+        if is_own && is_ip && !is_between_neighbours(&packet, &self.facts[from].v6) {
             return Some(packet);
         }
-        let mut frame = [0; ask::LOOK];
-        let headers = head.len().min(frame.len());
-        frame[..headers].copy_from_slice(&head[..headers]);
-        let len = headers + packet.payload.copy_to(0..ask::LOOK - headers, &mut frame[headers..]);
-        let is_broadcast = head.get(..6) == Some(&[0xff; 6][..]);
-        match ask::hear(&frame[..len]).filter(|_| is_own || is_broadcast) {
-            Some(Heard::Answer(address, mac)) if is_own => {
-                let hop = Hop::new(from as u16, Some(address), 0, address.is_ipv4());
-                if let Some(held) = self.resolver.answered(hop, mac, now) {
-                    self.link(hop);
-                    self.again(held, now);
-                }
-            }
-            Some(Heard::Asked { target, by, mac })
-                if from == OUTSIDE && self.nat.as_ref().is_some_and(|(_, own)| *own == target) =>
-            {
-                let frame = ask::answer(self.facts[from].mac, target, by, mac);
-                self.send_frame(from, &frame);
-            }
-            _ if is_own => self.stats[from].local += 1,
-            _ => self.stats[from].foreign += 1,
+        let mut heard = None;
+        if is_own || is_group {
+            let mut frame = [0; ask::LOOK];
+            let headers = head.len().min(frame.len());
+            frame[..headers].copy_from_slice(&head[..headers]);
+            let len = headers + packet.payload.copy_to(0..ask::LOOK - headers, &mut frame[headers..]);
+            heard = ask::hear(&frame[..len]);
+        }
+        if let Some(heard) = &heard {
+            self.hear(from, heard, now);
+        }
+        match heard {
+            Some(heard) if heard.claim.is_solicited || self.answer(from, &heard) => {}
+            _ if is_own => self.stats[from].local += packets(&packet),
+            _ => self.stats[from].foreign += packets(&packet),
         }
         self.sides.rx.pool.put(packet);
         None
+    }
+
+    /// Learns what a frame says of its sender, unless that cannot be: nobody else has an address of this router.
+    fn hear(&mut self, from: usize, heard: &Heard, now: Nanos) {
+        let Heard { claim, asks } = *heard;
+        let is_own = |address: IpAddr| match address {
+            IpAddr::V4(v4) => {
+                self.nat.as_ref().is_some_and(|(_, own)| *own == v4)
+                    || self.facts.iter().flat_map(|port| &port.v4).any(|(own, _)| *own == v4)
+            }
+            IpAddr::V6(v6) => self.facts.iter().flat_map(|port| &port.v6).any(|(own, _)| *own == v6),
+        };
+        let is_strange = claim.address.is_unspecified() || claim.address.is_multicast() || is_own(claim.address);
+        // A solicitation for somebody else is nobody's business (RFC 4861, section 7.2.3). ARP has no such rule.
+        let is_others = asks.is_some_and(|target| target.is_ipv6() && !is_own(target));
+        if is_strange || is_others || claim.mac == Some(self.facts[from].mac) {
+            return;
+        }
+        let hop = Hop::new(from as u16, Some(claim.address), 0, claim.address.is_ipv4());
+        let learned = self.resolver.heard(hop, &claim, now);
+        let ready = self.take(hop, learned);
+        self.again(ready, now);
+    }
+
+    /// Answers where somebody asks for the outside address. Whether that is so.
+    fn answer(&mut self, from: usize, heard: &Heard) -> bool {
+        let own = self.nat.as_ref().filter(|_| from == OUTSIDE).map(|(_, own)| *own);
+        let (Some(own), Heard { claim, asks: Some(IpAddr::V4(target)) }) = (own, *heard) else { return false };
+        let (IpAddr::V4(by), Some(mac)) = (claim.address, claim.mac) else { return false };
+        if target != own {
+            return false;
+        }
+        let frame = ask::answer(self.facts[from].mac, target, by, mac);
+        self.send_frame(from, &frame);
+        true
     }
 
     /// Routes packets that have waited for a neighbour.
@@ -115,24 +180,52 @@ impl Router {
 
     /// Keeps a packet until its next hop is known.
     pub(super) fn wait(&mut self, from: u16, mut packet: Boxed, now: Nanos) {
-        let hop = self.forwarder.next_hop(from, &packet);
-        match hop {
-            Some(hop) if self.resolver.has_room(&hop) && keep(&mut packet, &mut self.sides.rx.pages) => {
-                if self.resolver.hold(hop, (from, packet), now) {
-                    self.ask(&hop);
-                }
-            }
-            _ => {
-                self.stats[usize::from(from).min(OUTSIDE)].drops.add(Why::NoNeighbour);
-                self.sides.rx.pool.put(packet);
-            }
+        let Some(hop) = self.forwarder.next_hop(from, &packet).filter(|hop| self.resolver.takes(hop)) else {
+            return self.give_up((from, packet));
+        };
+        for held in self.resolver.make_room(&hop) {
+            self.give_up(held);
+        }
+        if !keep(&mut packet, &mut self.sides.rx.pages) {
+            return self.give_up((from, packet));
+        }
+        if self.resolver.hold(hop, (from, packet), now) {
+            self.ask(&hop, None);
         }
     }
 
-    pub(super) fn ask(&mut self, hop: &Hop) {
+    /// Drops a packet that cannot wait.
+    fn give_up(&mut self, (from, packet): Held) {
+        self.stats[usize::from(from).min(OUTSIDE)].drops.add_many(Why::NoNeighbour, packets(&packet));
+        self.sides.rx.pool.put(packet);
+    }
+
+    /// Tells the hosts outside where the outside address is, when that is due.
+    pub(super) fn announce(&mut self, now: Nanos) {
+        let Some((_, own)) = self.nat.as_ref().filter(|_| self.announcements > 0) else { return };
+        if now < self.next_announcement {
+            return;
+        }
+        let frame = ask::announcement(self.facts[OUTSIDE].mac, *own);
+        self.announcements -= 1;
+        self.next_announcement = Nanos(now.0 + ANNOUNCE_AGAIN);
+        self.send_frame(OUTSIDE, &frame);
+    }
+
+    /// Asks those that packets of a batch leave for whether they are still there, where that is to be known.
+    pub(super) fn ask_used(&mut self, now: Nanos) {
+        let mut asks = Vec::new();
+        for hop in self.forwarder.used() {
+            asks.extend(self.resolver.known.used(hop, now).map(|mac| (*hop, mac)));
+        }
+        asks.iter().for_each(|(hop, mac)| self.ask(hop, Some(*mac)));
+    }
+
+    /// Asks for a neighbour's link address, at the one that is known or everybody.
+    pub(super) fn ask(&mut self, hop: &Hop, at: Option<[u8; 6]>) {
         let port = usize::from(hop.port);
         let Some(facts) = self.facts.get(port) else { return };
-        let frame = ask::question(hop, facts);
+        let frame = ask::question(hop, facts, at);
         self.stats[port].questions += 1;
         self.send_frame(port, &frame);
     }

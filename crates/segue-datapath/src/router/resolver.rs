@@ -1,4 +1,4 @@
-//! Neighbours whose link address is asked for, and those that are known and asked again now and then.
+//! Neighbours whose link address is asked for, and packets that wait for them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,170 +6,230 @@ use segue::packet::Packet;
 use segue::time::Nanos;
 use segue_port::Page;
 
+use super::ask::Claim;
+use super::known::{self, Known, News, Wanted};
 use super::tables::Neighbour;
 use crate::route::Hop;
 
-const SECOND: u64 = 1_000_000_000;
-/// How long an answer is good before the neighbour is asked again (RFC 4861, section 10: 30 seconds).
-const GOOD: u64 = 30 * SECOND;
-/// Time between questions (the same: 1 second), and how many.
-const AGAIN: u64 = SECOND;
-const QUESTIONS: u8 = 3;
-/// Most neighbours that are asked for at a time, packets that wait for one, and packets that wait in all.
+pub(super) const SECOND: u64 = 1_000_000_000;
+/// Time between questions (RFC 4861, section 10: 1 second), and how many.
+pub(super) const AGAIN: u64 = SECOND;
+pub(super) const QUESTIONS: u8 = 3;
+/// Most neighbours of one family that are asked for at a time, packets that wait for one of them, and packets that wait for all
+/// of a family.
 const MOST_HOPS: usize = 256;
 const MOST_PACKETS: usize = 32;
-const MOST_HELD: usize = 512;
-/// Most neighbours that are known.
-pub(super) const MOST_KNOWN: usize = 8192;
+const MOST_HELD: usize = 256;
 
 /// A packet that waits, and where it came in.
 pub(super) type Held = (u16, Box<Packet<Page>>);
 
 #[derive(Debug)]
 struct Waiting {
+    /// Its place in the order of arrival.
+    number: u64,
     held: VecDeque<Held>,
     asked: u8,
     next: Nanos,
 }
 
-/// A neighbour that is known.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    mac: [u8; 6],
-    is_permanent: bool,
-    asked: u8,
-    next: Nanos,
-}
-
-/// Whether what the kernel says has just happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
-    Old,
-    New,
+/// What has come of something that was heard or told.
+#[derive(Debug, Default)]
+pub(super) struct Learned {
+    /// What has become of it.
+    pub(super) change: known::Change,
+    /// Packets that waited for it.
+    pub(super) ready: VecDeque<Held>,
 }
 
 /// What is to be done after some time.
 #[derive(Debug, Default)]
 pub(super) struct Due {
-    /// Ask for these.
-    pub(super) ask: Vec<Hop>,
+    /// Ask for these: at their link address, or everybody.
+    pub(super) ask: Vec<(Hop, Option<[u8; 6]>)>,
     /// Forget these.
     pub(super) gone: Vec<Hop>,
     /// Nobody answered for these packets.
     pub(super) failed: Vec<Held>,
 }
 
+/// Who is asked for. Each family has room of its own, and who is new takes the place of who has not answered longest, so that
+/// somebody who sends to addresses that nobody has keeps no one else from being found (RFC 6583, section 6).
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     waiting: HashMap<Hop, Waiting>,
-    known: HashMap<Hop, Known>,
-    held: usize,
+    /// Who has been found.
+    pub(super) known: Known,
+    next: u64,
+    /// By family: who is asked for, oldest first (places whose number is another one now are empty), how many they are, and
+    /// how many packets wait.
+    order: [VecDeque<(u64, Hop)>; 2],
+    asked: [usize; 2],
+    held: [usize; 2],
 }
 
 impl Resolver {
     /// Whether one more packet may wait for a neighbour.
-    pub(super) fn has_room(&self, hop: &Hop) -> bool {
-        self.held < MOST_HELD
-            && match self.waiting.get(hop) {
-                None => self.waiting.len() < MOST_HOPS,
-                Some(waiting) => waiting.held.len() < MOST_PACKETS,
+    pub(super) fn takes(&self, hop: &Hop) -> bool {
+        self.waiting.get(hop).is_none_or(|waiting| waiting.held.len() < MOST_PACKETS)
+    }
+
+    /// Makes room for one more packet that waits for a neighbour: packets that are to wait no longer.
+    pub(super) fn make_room(&mut self, hop: &Hop) -> VecDeque<Held> {
+        let family = usize::from(hop.is_v4);
+        let mut gone = VecDeque::new();
+        while self.held[family] >= MOST_HELD || self.asked[family] >= MOST_HOPS && !self.waiting.contains_key(hop) {
+            let Some((number, oldest)) = self.order[family].pop_front() else { break };
+            if self.waiting.get(&oldest).is_some_and(|waiting| waiting.number == number) {
+                gone.append(&mut self.end(&oldest));
             }
+        }
+        gone
     }
 
     /// Keeps a packet until the neighbour is known. Whether it is to be asked for: it is the first.
     pub(super) fn hold(&mut self, hop: Hop, held: Held, now: Nanos) -> bool {
+        let family = usize::from(hop.is_v4);
         let is_new = !self.waiting.contains_key(&hop);
-        let fresh = || Waiting { held: VecDeque::new(), asked: 1, next: Nanos(now.0 + AGAIN) };
+        if is_new {
+            self.next += 1;
+            self.asked[family] += 1;
+            self.order[family].push_back((self.next, hop));
+            if self.order[family].len() > 2 * MOST_HOPS {
+                let waiting = &self.waiting;
+                let newest = self.next;
+                self.order[family].retain(|(number, hop)| {
+                    *number == newest || waiting.get(hop).is_some_and(|waiting| waiting.number == *number)
+                });
+            }
+        }
+        let number = self.next;
+        let fresh = || Waiting { number, held: VecDeque::new(), asked: 1, next: Nanos(now.0 + AGAIN) };
         self.waiting.entry(hop).or_insert_with(fresh).held.push_back(held);
-        self.held += 1;
+        self.held[family] += 1;
         is_new
     }
 
-    /// A neighbour's answer. `None` where nobody asked; else the packets that waited.
-    pub(super) fn answered(&mut self, hop: Hop, mac: [u8; 6], now: Nanos) -> Option<VecDeque<Held>> {
-        let is_asked = self.waiting.contains_key(&hop);
-        match self.known.get(&hop) {
-            Some(known) if known.is_permanent => return None,
-            None if !is_asked || self.known.len() >= MOST_KNOWN => return None,
-            _ => {}
-        }
-        Some(self.learn(hop, mac, false, now))
+    /// No longer asks for a neighbour; the packets that waited.
+    fn end(&mut self, hop: &Hop) -> VecDeque<Held> {
+        let Some(waiting) = self.waiting.remove(hop) else { return VecDeque::new() };
+        let family = usize::from(hop.is_v4);
+        self.asked[family] -= 1;
+        self.held[family] -= waiting.held.len();
+        waiting.held
     }
 
-    /// What the kernel says. The packets that waited for it.
-    pub(super) fn told(&mut self, neighbour: &Neighbour, news: News, now: Nanos) -> VecDeque<Held> {
+    fn wanted(&self, hop: &Hop) -> Wanted {
+        if self.waiting.contains_key(hop) { Wanted::Yes } else { Wanted::No }
+    }
+
+    /// What a frame says of a neighbour.
+    pub(super) fn heard(&mut self, hop: Hop, claim: &Claim, now: Nanos) -> Learned {
+        let change = self.known.heard(hop, claim, self.wanted(&hop), now);
+        self.learned(&hop, change)
+    }
+
+    /// What the kernel says.
+    pub(super) fn told(&mut self, neighbour: &Neighbour, news: News, now: Nanos) -> Learned {
         let Neighbour { hop, mac, is_permanent } = *neighbour;
-        let is_newer = match self.known.get(&hop) {
-            None => self.known.len() < MOST_KNOWN,
-            Some(known) if known.is_permanent || is_permanent => true,
-            // What was heard here is newer than what the kernel remembers.
-            Some(known) => news == News::New && known.mac != mac,
-        };
-        if is_newer { self.learn(hop, mac, is_permanent, now) } else { VecDeque::new() }
+        if is_permanent && self.known.pin(hop, mac) {
+            return self.learned(&hop, known::Change { is_linked: true, ..known::Change::default() });
+        }
+        // A kernel takes such addresses from others (RFC 1812, section 3.3.2).
+        if mac[0] & 1 != 0 || mac == [0; 6] {
+            let is_gone = self.known.unpin(&hop);
+            return self.learned(&hop, known::Change { is_gone, ..known::Change::default() });
+        }
+        let change = self.known.told(hop, mac, news, self.wanted(&hop), now);
+        self.learned(&hop, change)
     }
 
-    /// The kernel no longer has a neighbour. Whether it is forgotten here, too: it was set by hand.
-    pub(super) fn forget(&mut self, hop: &Hop) -> bool {
-        let is_permanent = self.known.get(hop).is_some_and(|known| known.is_permanent);
-        is_permanent && self.known.remove(hop).is_some()
-    }
-
-    fn learn(&mut self, hop: Hop, mac: [u8; 6], is_permanent: bool, now: Nanos) -> VecDeque<Held> {
-        self.known.insert(hop, Known { mac, is_permanent, asked: 0, next: Nanos(now.0 + GOOD) });
-        let held = self.waiting.remove(&hop).map(|waiting| waiting.held).unwrap_or_default();
-        self.held -= held.len();
-        held
-    }
-
-    /// Forgets what was set by hand, before the kernel says anew what is.
-    pub(super) fn forget_permanent(&mut self) {
-        self.known.retain(|_, known| !known.is_permanent);
-    }
-
-    /// Those that are known.
-    pub(super) fn hops(&self) -> impl Iterator<Item = Hop> {
-        self.known.keys().copied()
-    }
-
-    /// The link address of one that is.
-    pub(super) fn mac(&self, hop: &Hop) -> Option<[u8; 6]> {
-        self.known.get(hop).map(|known| known.mac)
+    fn learned(&mut self, hop: &Hop, change: known::Change) -> Learned {
+        Learned { change, ready: if change.is_linked { self.end(hop) } else { VecDeque::new() } }
     }
 
     /// Whether time matters.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.known.values().all(|known| known.is_permanent)
+        self.waiting.is_empty() && self.known.is_idle()
     }
 
     pub(super) fn due(&mut self, now: Nanos) -> Due {
         let mut due = Due::default();
-        self.waiting.retain(|hop, waiting| {
-            if waiting.next > now {
-                return true;
-            }
+        let mut silent = Vec::new();
+        for (hop, waiting) in self.waiting.iter_mut().filter(|(_, waiting)| waiting.next <= now) {
             if waiting.asked >= QUESTIONS {
-                due.failed.extend(waiting.held.drain(..));
-                return false;
+                silent.push(*hop);
+                continue;
             }
             waiting.asked += 1;
             waiting.next = Nanos(now.0 + AGAIN);
-            due.ask.push(*hop);
-            true
-        });
-        self.held -= due.failed.len();
-        self.known.retain(|hop, known| {
-            if known.is_permanent || known.next > now {
-                return true;
-            }
-            if known.asked >= QUESTIONS {
-                due.gone.push(*hop);
-                return false;
-            }
-            known.asked += 1;
-            known.next = Nanos(now.0 + AGAIN);
-            due.ask.push(*hop);
-            true
-        });
+            due.ask.push((*hop, None));
+        }
+        for hop in silent {
+            due.failed.extend(self.end(&hop));
+        }
+        self.known.due(now, &mut due.ask, &mut due.gone);
         due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(is_v4: bool, address: u128) -> Hop {
+        Hop { port: 1, is_v4, address }
+    }
+
+    /// A neighbour answers; how many packets waited, `None` where it was not asked for.
+    fn answer(resolver: &mut Resolver, hop: Hop) -> Option<usize> {
+        let address = std::net::Ipv4Addr::from_bits(hop.address as u32).into();
+        let claim = Claim { address, mac: Some([2; 6]), is_solicited: true, is_override: true };
+        let learned = resolver.heard(hop, &claim, Nanos(0));
+        learned.change.is_linked.then_some(learned.ready.len())
+    }
+
+    /// One packet waits for a neighbour; how many are dropped for that.
+    fn wait(resolver: &mut Resolver, hop: Hop, now: u64) -> usize {
+        assert!(resolver.takes(&hop));
+        let dropped = resolver.make_room(&hop).len();
+        resolver.hold(hop, (0, Box::default()), Nanos(now));
+        dropped
+    }
+
+    #[test]
+    fn a_scan_costs_its_own_family_the_oldest_and_the_other_one_nothing() {
+        let mut resolver = Resolver::default();
+        wait(&mut resolver, hop(true, 1), 0);
+        let dropped: usize = (0..10_000).map(|host| wait(&mut resolver, hop(false, host), 0)).sum();
+        assert_eq!(dropped, 10_000 - MOST_HOPS);
+        assert!(resolver.order.iter().all(|order| order.len() <= 2 * MOST_HOPS + 1));
+        assert_eq!(answer(&mut resolver, hop(true, 1)), Some(1));
+        // Who is new is still asked for, and who has not answered longest no more.
+        assert_eq!(answer(&mut resolver, hop(false, 9999)), Some(1));
+        assert_eq!(answer(&mut resolver, hop(false, 9999 - MOST_HOPS as u128)), None);
+    }
+
+    #[test]
+    fn answers_and_silence_make_room() {
+        let mut resolver = Resolver::default();
+        for round in 0..2000 {
+            assert_eq!(wait(&mut resolver, hop(true, round), 0), 0);
+            assert_eq!(answer(&mut resolver, hop(true, round)), Some(1));
+        }
+        assert!(resolver.order[1].len() <= 2 * MOST_HOPS + 1);
+        let mut full = Resolver::default();
+        for _ in 0..MOST_PACKETS {
+            wait(&mut full, hop(true, 7), 0);
+        }
+        assert!(!full.takes(&hop(true, 7)) && full.takes(&hop(true, 8)));
+        // As many packets as wait for a family, then the oldest neighbour's go.
+        for host in 8..15 {
+            (0..MOST_PACKETS).for_each(|_| assert_eq!(wait(&mut full, hop(true, host), 0), 0));
+        }
+        assert_eq!(wait(&mut full, hop(true, 15), 0), MOST_PACKETS);
+        let asked: Vec<usize> = (1..=3).map(|second| full.due(Nanos(second * SECOND)).ask.len()).collect();
+        assert_eq!(asked, [8, 8, 0]);
+        assert!(full.waiting.is_empty() && full.held == [0; 2] && full.asked == [0; 2]);
     }
 }

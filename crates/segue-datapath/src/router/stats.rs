@@ -24,6 +24,9 @@ pub(super) struct Stats {
     pub(super) errors_limited: u64,
     /// Questions for link addresses.
     pub(super) questions: u64,
+    /// Neighbours that were heard of at another link address, and those that have made room for others.
+    pub(super) moved: u64,
+    pub(super) displaced: u64,
 }
 
 impl Router {
@@ -44,6 +47,8 @@ impl Router {
             ("icmp_errors", stats.errors),
             ("icmp_errors_limited", stats.errors_limited),
             ("neighbour_questions", stats.questions),
+            ("neighbours_moved", stats.moved),
+            ("neighbours_displaced", stats.displaced),
         ] {
             sink.put(name, Group::Port, key, value);
         }

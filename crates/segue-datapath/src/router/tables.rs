@@ -1,7 +1,7 @@
 //! What a router is told while it runs, by whoever knows the kernel's tables and by whoever asks it.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -25,6 +25,32 @@ pub struct Facts {
     pub v4: Vec<(Ipv4Addr, u8)>,
     /// The same for IPv6, link-local ones among them.
     pub v6: Vec<(Ipv6Addr, u8)>,
+}
+
+impl Facts {
+    /// The port's address in the network of `sender`, else its first one that is not link-local.
+    pub(super) fn address_towards(&self, sender: IpAddr) -> Option<IpAddr> {
+        match sender {
+            IpAddr::V4(sender) => self.v4_towards(sender).map(IpAddr::V4),
+            IpAddr::V6(sender) => {
+                let mut global = self.v6.iter().filter(|(own, _)| !own.is_unicast_link_local());
+                let is_near = |(own, len): &&(Ipv6Addr, u8)| {
+                    (own.to_bits() ^ sender.to_bits()).checked_shr(128 - u32::from(*len)).unwrap_or(0) == 0
+                };
+                let near = global.clone().find(is_near).or_else(|| global.next());
+                near.map(|(own, _)| IpAddr::V6(*own))
+            }
+        }
+    }
+
+    /// The port's address in the network of `other`, its first one otherwise.
+    pub(super) fn v4_towards(&self, other: Ipv4Addr) -> Option<Ipv4Addr> {
+        let is_near = |(own, len): &&(Ipv4Addr, u8)| {
+            (own.to_bits() ^ other.to_bits()).checked_shr(32 - u32::from(*len)).unwrap_or(0) == 0
+        };
+        let near = self.v4.iter().find(is_near).or(self.v4.first());
+        near.map(|(own, _)| *own)
+    }
 }
 
 /// A neighbour that the kernel knows.

@@ -8,6 +8,7 @@ use segue::time::Nanos;
 use super::early::{At, Waiting};
 use super::look::{destination_v4, is_v4, keep, page_of, source_v4};
 use super::{Boxed, HERE, OUTSIDE, Router};
+use crate::entry::packets;
 use crate::nat::{Done, Part, Refusal};
 
 impl Router {
@@ -93,11 +94,11 @@ impl Router {
                 _ => Refusal::Fragment,
             },
             Ok(_) => return next(self, packet),
-            // An error of this router about a packet that had no mapping goes as it is.
-            Err(_) if from == HERE => return next(self, packet),
+            // An error of this router about a packet that had no mapping goes as it is, except to the outside address.
+            Err(_) if from == HERE && at != At::Entry => return next(self, packet),
             Err(why) => why,
         };
-        stats.refusals.add(refused);
+        stats.refusals.add_many(refused, packets(&packet));
         sides.rx.pool.put(packet);
     }
 

@@ -2,13 +2,15 @@
 
 use std::net::IpAddr;
 
-use segue::packet::{Frag, Start, Tunnels};
+use segue::packet::{Frag, Start, Tunnels, Unit};
 use segue::time::Nanos;
 
-use super::look::{is_v4, page_of};
+use super::look::{page_of, source};
 use super::{Boxed, HERE, OUTSIDE, Router};
+use crate::entry::packets;
 use crate::forward::{Verdict, Why};
 use crate::icmp;
+use crate::sides::Sides;
 
 impl Router {
     /// Routes what came in by `from`, then what was made here because of it. The memory of the batch comes back.
@@ -16,19 +18,57 @@ impl Router {
         if batch.is_empty() {
             return batch;
         }
+        let batch = self.without_forged(from, batch);
         let batch = self.translate_in(from, batch, now);
         let empty = self.forward(from, batch, now);
-        let made = std::mem::take(&mut self.made);
-        if !made.is_empty() {
-            self.made = self.forward(HERE, made, now);
-        }
+        self.route_made(now);
         empty
     }
 
+    /// Routes what was made here. It may be about a packet that came from inside by the outside address, and is then for that.
+    pub(super) fn route_made(&mut self, now: Nanos) {
+        if !self.made.is_empty() {
+            let made = std::mem::take(&mut self.made);
+            let made = self.translate_in(HERE, made, now);
+            self.made = self.forward(HERE, made, now);
+        }
+    }
+
+    /// Drops what says that it comes from this router (RFC 1812, section 5.3.8: such addresses are forged).
+    fn without_forged(&mut self, from: u16, mut batch: Vec<Boxed>) -> Vec<Boxed> {
+        let Router { facts, nat, stats, sides, .. } = self;
+        let is_own = |packet: &Boxed| match source(packet) {
+            Some(IpAddr::V4(source)) => {
+                nat.as_ref().is_some_and(|(_, own)| *own == source)
+                    || facts.iter().any(|port| port.v4.iter().any(|(own, _)| *own == source))
+            }
+            Some(IpAddr::V6(source)) => facts.iter().any(|port| port.v6.iter().any(|(own, _)| *own == source)),
+            None => false,
+        };
+        if batch.iter().any(is_own) {
+            let mut kept = Vec::with_capacity(batch.len());
+            for packet in batch.drain(..) {
+                if is_own(&packet) {
+                    stats[usize::from(from).min(OUTSIDE)].drops.add_many(Why::Own, packets(&packet));
+                    sides.rx.pool.put(packet);
+                } else {
+                    kept.push(packet);
+                }
+            }
+            return kept;
+        }
+        batch
+    }
+
     /// Decides on packets and sends them, or does with them what else is to be done. The memory of the batch comes back.
-    pub(super) fn forward(&mut self, from: u16, mut batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
+    pub(super) fn forward(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         let counted = usize::from(from).min(OUTSIDE);
         batch.iter().for_each(|packet| self.stats[counted].route.add(packet));
+        self.decide(from, batch, now)
+    }
+
+    fn decide(&mut self, from: u16, mut batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
+        let counted = usize::from(from).min(OUTSIDE);
         let mut verdicts = std::mem::take(&mut self.verdicts);
         verdicts.clear();
         if self.by_groups {
@@ -36,12 +76,17 @@ impl Router {
         } else {
             self.forwarder.one_by_one(from, &mut batch, &mut verdicts);
         }
+        self.ask_used(now);
         for (packet, verdict) in batch.drain(..).zip(&verdicts) {
             match *verdict {
                 Verdict::Send { port, mtu } => self.leave(from, usize::from(port), packet, mtu, now),
                 Verdict::Local => {
-                    self.stats[counted].local += 1;
+                    self.stats[counted].local += packets(&packet);
                     self.sides.rx.pool.put(packet);
+                }
+                // Its packets fare as they would have alone, here and now: the last one may be short enough.
+                Verdict::Drop { why: Why::TooBig, .. } if matches!(packet.offload.unit, Unit::Train { .. }) => {
+                    self.decide_apart(from, packet, now);
                 }
                 Verdict::Drop { why: Why::NoNeighbour, .. } => self.wait(from, packet, now),
                 Verdict::Drop { why, mtu } => self.refuse(from, packet, why, mtu, now),
@@ -49,6 +94,15 @@ impl Router {
         }
         self.verdicts = verdicts;
         batch
+    }
+
+    /// Decides on each packet of a train by itself.
+    fn decide_apart(&mut self, from: u16, train: Boxed, now: Nanos) {
+        let counted = usize::from(from).min(OUTSIDE);
+        let Sides { entries, split_drops, rx, .. } = &mut self.sides;
+        let mut packets = Vec::new();
+        entries[counted].apart(train, rx, &mut split_drops[counted], |packet| packets.push(packet));
+        self.decide(from, packets, now);
     }
 
     /// Puts a packet that is final into the batch of its port.
@@ -64,14 +118,9 @@ impl Router {
     /// Drops a packet, and tells its sender where that is to be.
     pub(super) fn refuse(&mut self, from: u16, packet: Boxed, why: Why, mtu: u32, now: Nanos) {
         let stats = &mut self.stats[usize::from(from).min(OUTSIDE)];
-        stats.drops.add(why);
+        stats.drops.add_many(why, packets(&packet));
         if let Some(facts) = self.facts.get(usize::from(from)) {
-            let own = if is_v4(&packet) {
-                facts.v4.first().map(|(own, _)| IpAddr::V4(*own))
-            } else {
-                let global = facts.v6.iter().find(|(own, _)| !own.is_unicast_link_local());
-                global.map(|(own, _)| IpAddr::V6(*own))
-            };
+            let own = source(&packet).and_then(|sender| facts.address_towards(sender));
             let reply = own.and_then(|own| icmp::error(&packet, why, mtu, own, &mut self.scratch));
             if reply.is_some() && !self.limiter.take(now) {
                 stats.errors_limited += 1;

@@ -381,6 +381,25 @@ impl Pipeline for Tunnel {
         self.due.iter().filter_map(|&at| self.members[at].deadline()).min()
     }
 
+    fn close(&mut self) -> bool {
+        self.common.outside.polls.closed = true;
+        // Whose interface has something is no longer asked.
+        self.ready = None;
+        self.members.iter_mut().for_each(|member| member.inside.polls.closed = true);
+        self.settle();
+        true
+    }
+
+    fn sequences(&self) -> Vec<(&str, u32)> {
+        let numbered = self.members.iter().filter_map(|member| Some((member, member.encap.sequence()?)));
+        numbered.map(|(member, next)| (member.inside.name.as_str(), next)).collect()
+    }
+
+    fn go_on(&mut self, name: &str, next: u32) {
+        let of = self.members.iter_mut().find(|member| member.inside.name == name);
+        of.into_iter().for_each(|member| member.encap.go_on(next));
+    }
+
     fn tune(&mut self, dial: &mut Dial<'_>) {
         tune(&mut self.settings, dial);
         self.settle();

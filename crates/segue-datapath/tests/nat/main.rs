@@ -7,9 +7,9 @@ use std::net::Ipv4Addr;
 use segue::gso::{Frames, Limits, split_linear};
 use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
-use segue_datapath::nat::{Config, Done, Nat, Part, Protocol, Refusal};
+use segue_datapath::nat::{Config, Done, Nat, Part, Protocol, Refusal, Tcp};
 use segue_testkit::Rng;
-use segue_testkit::build::{self, Ip, L4, Shim, Tcp, Tunnel, Udp, V4};
+use segue_testkit::build::{self, Ip, L4, Shim, Tunnel, Udp, V4};
 use segue_testkit::oracle::{self, Ports, Report, verify};
 
 const SECOND: u64 = 1_000_000_000;
@@ -37,7 +37,7 @@ fn udp(from: End, to: End, len: usize) -> build::Packet {
 
 fn tcp(from: End, to: End, flags: u8, len: usize) -> build::Packet {
     let (src_port, dst_port) = (from.1, to.1);
-    let l4 = L4::Tcp(Tcp { src_port, dst_port, seq: 7, ack: 1, flags, window: 9, urgent: 0, options: vec![] });
+    let l4 = L4::Tcp(build::Tcp { src_port, dst_port, seq: 7, ack: 1, flags, window: 9, urgent: 0, options: vec![] });
     build::Packet { ip: ip(from.0, to.0), l4, data: Rng::new(len as u64).bytes(len) }
 }
 
@@ -282,6 +282,18 @@ fn hosts_inside_reach_each_other_by_outside_addresses() {
     let mut answer = load(&udp(b, (OUTSIDE, a.1), 50).bytes());
     assert_eq!(nat.outbound(&mut answer, Nanos(0), &mut copy), Ok(Done::Hairpin));
     assert_eq!(bytes(&answer), udp((OUTSIDE, 2000), a, 50).bytes());
+    // One of them complains (RFC 5508, REQ-7), or a router on the way to it does.
+    for complains in [b.0, [198, 18, 77, 1]] {
+        for len in [28, 60] {
+            let mut complaint = load(&error(complains, OUTSIDE, 3, &udp((OUTSIDE, a.1), b, 50).bytes(), len).bytes());
+            assert_eq!(nat.outbound(&mut complaint, Nanos(0), &mut copy), Ok(Done::Hairpin));
+            judge(&bytes(&complaint));
+            assert_eq!(bytes(&complaint), error(OUTSIDE, a.0, 3, &udp(a, (OUTSIDE, 2000), 50).bytes(), len).bytes());
+        }
+    }
+    for quoted in [udp(SERVER, b, 50), udp((OUTSIDE, 77), b, 50)] {
+        assert_eq!(out(&mut nat, &error(b.0, OUTSIDE, 3, &quoted.bytes(), 60), 0), Err(Refusal::NoMapping));
+    }
     let nobody = out(&mut nat, &udp(a, (OUTSIDE, 2001), 50), 0);
     assert_eq!(nobody, Err(Refusal::NoMapping));
     let router = out(&mut nat, &echo(a.0, OUTSIDE, 8, 5), 0);
@@ -328,15 +340,16 @@ fn mappings_end_after_their_time_and_not_before() {
     };
     assert!(alive(&mut open(), &far(0x10), 7440 * SECOND));
     assert!(!alive(&mut open(), &far(0x10), 7441 * SECOND));
-    for last in [0x11, 0x14] {
+    // Closed by both sides, by one of them alone, reset.
+    for (flags, is_closed) in [(&[0x11, 0x11, 0x10][..], true), (&[0x11, 0x10], false), (&[0x14], true)] {
         let mut closed = open();
-        into(&mut closed, &far(last), 0).unwrap();
-        assert!(!alive(&mut closed, &far(0x10), 241 * SECOND));
-        // Another connection over the same mapping keeps it.
-        let mut shared = open();
-        into(&mut shared, &far(last), 0).unwrap();
-        out(&mut shared, &tcp(CLIENT, ([198, 19, 0, 2], 80), 0x10, 9), 0).unwrap();
-        assert!(alive(&mut shared, &far(0x10), 7000 * SECOND));
+        for (number, flags) in flags.iter().enumerate() {
+            match number % 2 {
+                0 => drop(into(&mut closed, &far(*flags), 0).unwrap()),
+                _ => drop(out(&mut closed, &near(*flags), 0).unwrap()),
+            }
+        }
+        assert_eq!(alive(&mut closed, &far(0x10), 241 * SECOND), !is_closed, "{flags:x?}");
     }
     // Sweeping empties the places.
     let mut swept = nat(|_| ());
@@ -347,6 +360,74 @@ fn mappings_end_after_their_time_and_not_before() {
     assert_eq!(swept.len(), 1999);
     (0..20).for_each(|_| swept.expire(Nanos(301 * SECOND)));
     assert!(swept.is_empty());
+}
+
+#[test]
+fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
+    const DATA: u8 = 0x18;
+    let other = |number: u16| ([198, 19, 0, 2], 8000 + number);
+    let state = |nat: &Nat| nat.mappings(Nanos(0)).next().unwrap().connections.state();
+    // The way, whom with, flags, payload; what the mapping is then.
+    let run = |steps: &[(bool, End, u8, usize, Tcp)]| {
+        let mut nat = nat(|_| ());
+        for (number, (is_outbound, with, flags, len, expected)) in steps.iter().enumerate() {
+            let done = match is_outbound {
+                true => out(&mut nat, &tcp(CLIENT, *with, *flags, *len), 0),
+                false => into(&mut nat, &tcp(*with, (OUTSIDE, CLIENT.1), *flags, *len), 0),
+            };
+            done.unwrap();
+            assert_eq!(state(&nat), *expected, "{number}: {:?}", steps[number]);
+        }
+        let is_open = state(&nat) == Tcp::Open;
+        let idle = into(&mut nat, &tcp(SERVER, (OUTSIDE, CLIENT.1), DATA, 5), 7440 * SECOND);
+        assert_eq!(idle.is_ok(), is_open);
+    };
+    let opened = [
+        (true, SERVER, 2, 0, Tcp::Opening),
+        (false, SERVER, 0x12, 0, Tcp::Opening),
+        (true, SERVER, 0x10, 0, Tcp::Open),
+    ];
+    // It is older than the translator: there is no SYN.
+    run(&[(true, SERVER, DATA, 9, Tcp::Opening), (false, SERVER, 0x10, 0, Tcp::Open)]);
+    // Both open at once.
+    run(&[
+        (true, SERVER, 2, 0, Tcp::Opening),
+        (false, SERVER, 2, 0, Tcp::Opening),
+        (true, SERVER, 0x12, 0, Tcp::Opening),
+        (false, SERVER, 0x12, 0, Tcp::Opening),
+        (true, SERVER, 0x10, 0, Tcp::Open),
+    ]);
+    // Another one of the same port is closed, or does not even begin.
+    let another = [
+        (true, other(0), 2, 0, Tcp::Open),
+        (false, other(0), 0x12, 0, Tcp::Open),
+        (true, other(0), 0x10, 0, Tcp::Open),
+        (true, other(0), 0x11, 0, Tcp::Open),
+        (false, other(0), 0x11, 0, Tcp::Open),
+        (true, other(1), 2, 0, Tcp::Open),
+        (false, other(1), 0x14, 0, Tcp::Open),
+    ];
+    run(&[&opened[..], &another].concat());
+    // Strangers change nothing.
+    run(&[&opened[..], &[(false, other(2), 4, 0, Tcp::Open), (false, other(3), 0x11, 0, Tcp::Open)]].concat());
+    // A forged RST, and the connection goes on; a true one, and one side had something on its way.
+    let reset = [(false, SERVER, 4, 0, Tcp::Closing), (true, SERVER, DATA, 9, Tcp::Closing)];
+    run(&[&opened[..], &reset, &[(false, SERVER, 0x10, 0, Tcp::Open)]].concat());
+    run(&[&opened[..], &reset, &[(false, SERVER, 4, 0, Tcp::Closing)]].concat());
+    // Both close at once and acknowledge that, which is the end; data both ways are not; a SYN begins anew.
+    let closed = [
+        (true, SERVER, 0x11, 0, Tcp::Open),
+        (false, SERVER, 0x11, 0, Tcp::Closing),
+        (true, SERVER, 0x10, 0, Tcp::Closing),
+        (false, SERVER, 0x10, 0, Tcp::Closing),
+    ];
+    run(&[&opened[..], &closed].concat());
+    let goes_on = [(true, SERVER, DATA, 9, Tcp::Closing), (false, SERVER, DATA, 9, Tcp::Open)];
+    run(&[&opened[..], &closed, &goes_on].concat());
+    run(&[&opened[..], &closed, &opened].concat());
+    // More of them than are told apart: only time ends the mapping.
+    let many: Vec<_> = (0..9).map(|number| (true, other(number), 2, 0, Tcp::Open)).collect();
+    run(&[&opened[..], &many, &[(true, SERVER, 0x14, 0, Tcp::Open)]].concat());
 }
 
 #[test]

@@ -41,7 +41,8 @@ pub struct Config {
     pub copying: Copying,
     /// When transfers go back.
     pub resubmit: Resubmit,
-    /// Most packets of one poll; the caller's budget counts too.
+    /// Most packets of one poll; the caller's budget counts too. With `None` that one alone counts, and what the last
+    /// transfer of a poll holds beyond it is handed over as well.
     pub budget: Option<usize>,
     /// Bulk-out transfers.
     pub tx_transfers: usize,
@@ -71,6 +72,10 @@ pub struct Config {
     pub eee: bool,
     /// Largest packet, 68 to 9000.
     pub mtu: usize,
+    /// The adapter's address where it is not to be its own.
+    pub mac: Option<[u8; 6]>,
+    /// What the platform says of its address: it counts where the registers have none, before EEPROM and OTP memory.
+    pub platform_mac: Option<[u8; 6]>,
 }
 
 /// What a transfer needs besides a train's bytes, with an Ethernet header: Linux's `TX_SKB_MIN_LEN`.
@@ -108,6 +113,8 @@ impl Config {
             pause: true,
             eee: false,
             mtu: 1500,
+            mac: None,
+            platform_mac: None,
         }
     }
 

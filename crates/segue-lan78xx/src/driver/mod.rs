@@ -16,6 +16,7 @@
 
 mod chip;
 mod config;
+mod host;
 mod link;
 mod port;
 mod rx;
@@ -30,6 +31,7 @@ use segue_port::Counters;
 
 pub use chip::Error;
 pub use config::{Config, Copying, Kick, Resubmit};
+pub use host::{Host, Interface};
 pub use link::LinkState;
 pub use setup::{AddressSource, Filter};
 pub use stats::Numbers;
@@ -50,8 +52,21 @@ const TX_PATIENCE: u64 = 5_000_000_000;
 /// Bytes of an interrupt transfer.
 const INTERRUPT_LEN: usize = 16;
 
-/// Finds a device again that went away.
-pub type Finder<T> = Box<dyn FnMut() -> Option<T>>;
+/// What a look for a device that went away has found.
+#[derive(Debug)]
+pub enum Look<T> {
+    /// It is not known yet: a later look says it.
+    Unknown,
+    /// There is nothing in the device's place.
+    Nothing,
+    /// There is another device, with these vendor and product ids, which was not touched.
+    Other((u16, u16)),
+    /// The device, taken.
+    Back(T),
+}
+
+/// Finds a device again that went away, by its chip: what has another one is nobody's to take.
+pub type Finder<T> = Box<dyn FnMut(Kind) -> Look<T>>;
 /// Hears of the link.
 pub type Listener = Box<dyn FnMut(&LinkState)>;
 
@@ -76,7 +91,10 @@ pub struct Driver<T> {
     link_work: Option<Nanos>,
     finder: Option<Finder<T>>,
     look_at: Option<Nanos>,
+    /// What came back in the adapter's place: vendor and product id.
+    stranger: Option<(u16, u16)>,
     listener: Option<Listener>,
+    follower: host::Follower,
     statistics: stats::Chip,
     moved_at_reading: u64,
     numbers: Numbers,
@@ -103,6 +121,9 @@ impl<T: Transport> Driver<T> {
         let kind = Kind::of(vendor, product).ok_or(Error::Chip(u32::from(product) << 16))?;
         if config.rx_transfers == 0 || config.tx_transfers == 0 {
             return Err(Error::Setting("at least one transfer each way"));
+        }
+        if config.mac.or(config.platform_mac).is_some_and(|mac| !setup::is_unicast(mac)) {
+            return Err(Error::Setting(setup::NO_UNICAST));
         }
         let system = |_| Error::Setting("the system has no epoll or timerfd left");
         let set = Set::new().map_err(system)?;
@@ -140,7 +161,9 @@ impl<T: Transport> Driver<T> {
             link_work: None,
             finder: None,
             look_at: None,
+            stranger: None,
             listener: None,
+            follower: host::Follower::default(),
             statistics: stats::Chip::default(),
             moved_at_reading: 0,
             numbers: Numbers::default(),
@@ -150,7 +173,7 @@ impl<T: Transport> Driver<T> {
             set,
             timer,
         };
-        driver.reset(None)?;
+        driver.reset(config.mac)?;
         Ok(driver)
     }
 
@@ -210,10 +233,20 @@ impl<T: Transport> Driver<T> {
     /// See [`Error`].
     pub fn read_statistics(&mut self) -> Result<(), Error> {
         let raw = self.chip.statistics()?;
-        let moved = self.counters.rx.packets + self.counters.tx.packets;
+        let moved = self.moved();
         let active = std::mem::replace(&mut self.moved_at_reading, moved) != moved;
         self.statistics.update(&raw, active, self.chip.usb.now());
         Ok(())
+    }
+
+    /// Segments received and sent.
+    fn moved(&self) -> u64 {
+        self.counters.rx.segments + self.counters.tx.segments
+    }
+
+    /// Brings the next reading of the chip's counters forward where packets moved since the last.
+    fn note_traffic(&mut self) {
+        self.statistics.traffic(self.moved() - self.moved_at_reading, self.chip.usb.now());
     }
 
     /// Calls `listener` with the link now and whenever it changes.
@@ -230,6 +263,11 @@ impl<T: Transport> Driver<T> {
     /// Sends whatever is still to be dealt with: completions, interrupts, timers.
     fn service(&mut self) {
         self.reap();
+        self.obey();
+        // Where nothing is on its way nothing comes back to say so.
+        if self.chip.usb.is_gone() {
+            self.lose();
+        }
         if self.gone {
             return self.look_for_it();
         }
@@ -263,7 +301,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Counts a failure; a device that is gone is one.
+    /// Counts a failure. A device that is gone is one, and so is one that answers no more: each further request would hold
+    /// everything else up as long again.
     fn note(&mut self, done: Result<(), Error>) {
         match done {
             Ok(()) => {}
@@ -271,6 +310,9 @@ impl<T: Transport> Driver<T> {
             Err(error) => {
                 self.numbers.control_errors += 1;
                 tracing::warn!(%error, "an access to the adapter failed");
+                if error == Error::Usb(usb::Error::Timeout) {
+                    self.lose();
+                }
             }
         }
     }
@@ -340,6 +382,7 @@ impl<T: Transport> Driver<T> {
         self.statistics.stop();
         self.tx.lose(&mut self.numbers);
         self.look_at = Some(self.chip.usb.now().after(LOOK));
+        self.stranger = None;
         self.set_link(LinkState::default());
         tracing::warn!("the adapter is gone");
     }
@@ -359,12 +402,23 @@ impl<T: Transport> Driver<T> {
             return;
         }
         self.look_at = Some(now.after(LOOK));
-        let Some(found) = self.finder.as_mut().and_then(|finder| finder()) else { return };
-        if Kind::of(found.identity().0, found.identity().1) != Some(self.chip.kind) {
-            return;
-        }
+        let kind = self.chip.kind;
+        let found = match self.finder.as_mut().map_or(Look::Unknown, |finder| finder(kind)) {
+            Look::Unknown => return,
+            Look::Nothing => {
+                self.stranger = None;
+                return;
+            }
+            Look::Other(identity) => return self.meet(identity),
+            Look::Back(found) if Kind::of(found.identity().0, found.identity().1) != Some(kind) => {
+                return self.meet(found.identity());
+            }
+            Look::Back(found) => found,
+        };
+        self.stranger = None;
         self.chip.usb = found;
         self.gone = false;
+        self.refit_mtu();
         self.statistics.rebase();
         let was_up = std::mem::take(&mut self.is_up);
         // Transfers went down with the old transport.
@@ -382,6 +436,14 @@ impl<T: Transport> Driver<T> {
                 // It could not be opened once more otherwise.
                 self.let_go();
             }
+        }
+    }
+
+    /// Another device is in the place of this one.
+    fn meet(&mut self, (vendor, product): (u16, u16)) {
+        if self.stranger.replace((vendor, product)) != Some((vendor, product)) {
+            let (was, came) = (self.chip.kind.name(), format!("{vendor:04x}:{product:04x}"));
+            tracing::warn!(was, came, "another device came back than the adapter, and is left alone");
         }
     }
 

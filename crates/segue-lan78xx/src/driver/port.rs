@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use segue::gso::Limits;
 use segue_port::{Counters, Drop, Extra, OffloadState, Polled, Port, RxBatch, Sent, TxBatch};
 
-use crate::regs::STATISTICS;
+use crate::regs::{STATISTICS, stat};
 use crate::usb::Transport;
 
 use super::{Driver, TRANSFER_RETRY, TX_PATIENCE};
@@ -29,7 +29,9 @@ impl<T: Transport> Port for Driver<T> {
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         self.counters.rx.calls += 1;
         self.service();
+        self.chip.usb.failure().map_or(Ok(()), Err)?;
         let polled = self.poll(into, budget);
+        self.note_traffic();
         // What was parsed made room in the chip, and transfers may be done already.
         self.fill();
         let more = if polled == Polled::Idle { self.arm() } else { false };
@@ -38,6 +40,7 @@ impl<T: Transport> Port for Driver<T> {
 
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
         self.service();
+        self.chip.usb.failure().map_or(Ok(()), Err)?;
         if !self.link.up || self.gone || !self.is_up {
             // As an interface without carrier does.
             let lost = batch.len();
@@ -56,6 +59,7 @@ impl<T: Transport> Port for Driver<T> {
         if sent == Sent::Blocked {
             self.counters.blocked += 1;
         }
+        self.note_traffic();
         self.arm();
         Ok(sent)
     }
@@ -68,11 +72,13 @@ impl<T: Transport> Port for Driver<T> {
         for (reason, count) in self.malformed.iter() {
             put(Extra::Drop, segue::reason::Reason::name(reason), count);
         }
+        // Frames that the chip had and did not hand over.
+        for at in [stat::RX_OVERSIZE, stat::RX_DROPPED] {
+            put(Extra::Drop, STATISTICS[at].name, self.statistics.value(at));
+        }
         let n = self.numbers;
         for (name, value) in [
             ("chip_polls", n.polls),
-            ("full_budgets", n.full_budgets),
-            ("overflows", n.overflows),
             ("rx_transfers", n.rx_transfers),
             ("rx_errors", n.rx_errors),
             ("tx_transfers", n.tx_transfers),
@@ -88,6 +94,10 @@ impl<T: Transport> Port for Driver<T> {
             ("link_ups", n.link_ups),
             ("unplugs", n.unplugs),
             ("control_errors", n.control_errors),
+            ("gone", u64::from(self.gone)),
+            ("stranger", self.stranger.map_or(0, |(vendor, product)| u64::from(vendor) << 16 | u64::from(product))),
+            ("mtu", self.config.mtu as u64),
+            ("refused_mtu", self.follower.refused_mtu.unwrap_or(0) as u64),
             ("link_mbit", u64::from(if self.link.up { self.link.mbit } else { 0 })),
         ] {
             put(Extra::Number, name, value);
@@ -95,6 +105,7 @@ impl<T: Transport> Port for Driver<T> {
         for (at, kind) in STATISTICS.iter().enumerate() {
             put(Extra::Number, kind.name, self.statistics.value(at));
         }
+        self.chip.usb.extras(put);
     }
 }
 
@@ -103,12 +114,12 @@ impl<T: Transport> Driver<T> {
     fn arm(&mut self) -> bool {
         let now = self.chip.usb.now();
         let due = if self.gone {
-            self.look_at.filter(|_| self.finder.is_some())
+            [self.look_at.filter(|_| self.finder.is_some()), self.follower.again].into_iter().flatten().min()
         } else {
             let memory = self.tx.is_starved().then(|| now.after(TRANSFER_RETRY));
             let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
             let work = [self.statistics.due(), self.link_work, self.rests_until].map(|at| at.filter(|_| self.is_up));
-            [self.chip.usb.deadline(), memory, stuck].into_iter().chain(work).flatten().min()
+            [self.chip.usb.deadline(), memory, stuck, self.follower.again].into_iter().chain(work).flatten().min()
         };
         self.timer.arm(due, now);
         due.is_some_and(|at| at <= now)

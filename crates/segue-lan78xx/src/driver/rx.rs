@@ -134,6 +134,8 @@ impl<T: Transport> Driver<T> {
     /// Delivers what was received, at most `budget` packets.
     pub(super) fn poll(&mut self, into: &mut RxBatch, budget: usize) -> Polled {
         let budget = budget.min(self.config.budget.unwrap_or(usize::MAX)).max(1);
+        // Who sets the budget keeps what exceeds it, too.
+        let most = if self.config.budget.is_some() { budget } else { usize::MAX };
         self.numbers.polls += 1;
         let mut delivered = 0;
         while delivered < budget
@@ -149,7 +151,7 @@ impl<T: Transport> Driver<T> {
                 self.rx.done.push_front(transfer);
                 return Polled::Starved;
             };
-            self.parse(transfer.received(), page, into, (&mut delivered, budget));
+            self.parse(transfer.received(), page, into, (&mut delivered, most));
             // With memory of its own for each completion this one is no longer needed.
             if self.rx.idle.len() + self.rx.lent < self.rx.total {
                 self.rx.idle.push(transfer.recycle());
@@ -159,11 +161,12 @@ impl<T: Transport> Driver<T> {
         if delivered >= budget {
             self.numbers.full_budgets += 1;
         }
+        self.numbers.overflows += delivered.saturating_sub(budget) as u64;
         if self.rx.waiting() { Polled::More } else { Polled::Idle }
     }
 
     /// Takes the frames out of a transfer; those over the budget go to the overflow queue.
-    fn parse(&mut self, bytes: &[u8], mut page: PageMut, into: &mut RxBatch, (delivered, budget): (&mut usize, usize)) {
+    fn parse(&mut self, bytes: &[u8], mut page: PageMut, into: &mut RxBatch, (delivered, most): (&mut usize, usize)) {
         let whole = self.config.copying == Copying::WholeTransfer;
         let room = page.bytes_mut();
         let mut found: Vec<Found> = Vec::with_capacity(into_count(bytes.len()));
@@ -215,7 +218,7 @@ impl<T: Transport> Driver<T> {
             }
             let rx = &mut self.counters.rx;
             (rx.packets, rx.segments, rx.bytes) = (rx.packets + 1, rx.segments + 1, rx.bytes + len as u64);
-            if *delivered < budget {
+            if *delivered < most {
                 *delivered += 1;
                 into.packets.push_back(packet);
             } else {

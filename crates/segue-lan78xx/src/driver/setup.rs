@@ -4,7 +4,7 @@ use crate::frame::{ETHERNET_LEN, FCS_LEN, MAX_MTU, MIN_MTU, VLAN_LEN, is_awkward
 use crate::regs::{
     self, Chip as Kind, dp, e2p, endpoint, fct, hw_cfg, mac_cr, mac_rx, mac_tx, pmt, rfe, usb_cfg0, usb_cfg1,
 };
-use crate::usb::{Speed, Transport};
+use crate::usb::{self, Speed, Transport};
 
 use super::chip::Result;
 use super::{Driver, Error};
@@ -14,6 +14,8 @@ use super::{Driver, Error};
 pub enum AddressSource {
     /// In the address registers.
     Register,
+    /// The platform said it, such as a device tree.
+    Platform,
     /// In the EEPROM.
     Eeprom,
     /// In the OTP memory.
@@ -40,7 +42,9 @@ pub struct Filter {
 /// How long stopping may take, in milliseconds.
 const STOP: (u32, u64) = (100, 1_000_000);
 
-fn is_unicast(mac: [u8; 6]) -> bool {
+pub(super) const NO_UNICAST: &str = "an adapter's address is no multicast and not zero";
+
+pub(super) fn is_unicast(mac: [u8; 6]) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]
 }
 
@@ -56,7 +60,9 @@ impl<T: Transport> Driver<T> {
         self.find_address(mac)?;
         self.chip.modify(regs::USB_CFG0, 0, usb_cfg0::BIR)?;
         self.set_latency()?;
-        self.chip.write(regs::BURST_CAP, u32::from(self.config.burst_cap))?;
+        // What the chip sends at a time must not go on in the next transfer, also where the bus has become a faster one.
+        let most = (self.config.rx_transfer_len / speed.max_packet()).max(1) as u32;
+        self.chip.write(regs::BURST_CAP, most.min(u32::from(self.config.burst_cap)))?;
         self.chip.write(regs::BULK_IN_DLY, u32::from(self.config.bulk_in_delay))?;
         self.chip.modify(regs::HW_CFG, 0, hw_cfg::MEF | hw_cfg::CLK125_EN | hw_cfg::REFCLK25_EN)?;
         self.chip.modify(regs::USB_CFG0, 0, usb_cfg0::BCE)?;
@@ -85,12 +91,15 @@ impl<T: Transport> Driver<T> {
         let [a, b, c, d] = low.to_le_bytes();
         let [e, f, ..] = high.to_le_bytes();
         let mut mac = [a, b, c, d, e, f];
-        self.source = AddressSource::Register;
         if let Some(given) = given {
             // One that was found before is kept with where it came from.
             self.source = if self.mac == given { self.source } else { AddressSource::User };
             mac = given;
-        } else if !is_unicast(mac) {
+        } else if is_unicast(mac) {
+            self.source = AddressSource::Register;
+        } else if let Some(platform) = self.config.platform_mac {
+            (mac, self.source) = (platform, AddressSource::Platform);
+        } else {
             let from_eeprom = self.chip.eeprom(e2p::MAC, &mut mac)?.is_some() && is_unicast(mac);
             self.source = AddressSource::Eeprom;
             if !from_eeprom {
@@ -117,7 +126,7 @@ impl<T: Transport> Driver<T> {
     /// [`Error::Setting`] for a multicast address; see [`Error`].
     pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<()> {
         if !is_unicast(mac) {
-            return Err(Error::Setting("an adapter's address is no multicast and not zero"));
+            return Err(Error::Setting(NO_UNICAST));
         }
         self.find_address(Some(mac))
     }
@@ -243,10 +252,16 @@ impl<T: Transport> Driver<T> {
     /// # Errors
     /// See [`Error`].
     pub fn up(&mut self) -> Result<()> {
-        if self.is_up {
+        if std::mem::replace(&mut self.is_up, true) {
             return Ok(());
         }
-        self.is_up = true;
+        let started = self.start();
+        // One that is gone is to be up when it is back; any other can be tried once more.
+        self.is_up = started.is_ok() || started == Err(Error::Usb(usb::Error::Gone));
+        started
+    }
+
+    fn start(&mut self) -> Result<()> {
         self.start_phy()?;
         self.listen();
         self.chip.modify(regs::FCT_RX_CTL, 0, fct::RST)?;
@@ -287,7 +302,7 @@ impl<T: Transport> Driver<T> {
         stopped
     }
 
-    fn stop(&mut self) -> Result<()> {
+    pub(super) fn stop(&mut self) -> Result<()> {
         let steps = [
             (regs::FCT_TX_CTL, fct::EN, fct::DIS, "the transmit FIFO's stop"),
             (regs::MAC_TX, mac_tx::TXEN, mac_tx::TXD, "the transmitter's stop"),

@@ -7,6 +7,8 @@ use crate::regs::STATISTICS;
 /// First and longest time between two readings, nanoseconds.
 const SHORTEST: u64 = 1_000_000_000;
 const LONGEST: u64 = 50 * SHORTEST;
+/// Segments after which a reading does not wait: half of what the narrow counters hold.
+const MANY: u64 = 1 << 19;
 
 /// The chip's counters. They wrap, most of them at 20 bits; a reading below the last one is taken for one wrap, so that two
 /// wraps between readings are one too few.
@@ -56,6 +58,15 @@ impl Chip {
         if self.due.is_some() {
             self.due = Some(now.after(self.interval));
         }
+    }
+
+    /// Hears of `moved` segments since the last reading: an interval that grew while nothing moved would now let the narrow
+    /// counters wrap unseen, so that the next reading comes forward, as Linux arms its timer anew.
+    pub(super) fn traffic(&mut self, moved: u64, now: Nanos) {
+        let Some(due) = self.due.filter(|_| moved > 0) else { return };
+        self.interval = SHORTEST;
+        let latest = if moved >= MANY { now } else { now.after(SHORTEST) };
+        self.due = Some(due.min(latest));
     }
 
     /// A chip that came back counts from zero: what it had counted is kept.

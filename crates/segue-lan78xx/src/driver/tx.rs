@@ -8,11 +8,15 @@ use segue::wire::write_u16;
 use segue_port::{Drop, Sent, TxBatch, TxUnit};
 
 use crate::frame::tx::{COMMAND_LEN, Command, MAX_MSS, MIN_MSS, Tag, needs_zero_packet, padding};
-use crate::frame::{ETHERNET_LEN, VLAN_LEN};
+use crate::frame::{ETHERNET_LEN, MAX_MTU, VLAN_LEN};
 use crate::regs::endpoint;
 use crate::usb::{self, Done, Idle, Request, Transfer, Transport};
 
 use super::{Config, Driver, Error, Kick, Numbers};
+
+/// Most bytes of a frame, without FCS and with two tags: those of the largest MTU. The chip has to have a frame that it does
+/// not cut as a whole before it sends it, in 12 KiB.
+const LARGEST_FRAME: usize = MAX_MTU + ETHERNET_LEN + 2 * VLAN_LEN;
 
 /// The transfer that is being filled.
 #[derive(Debug)]
@@ -261,9 +265,9 @@ impl<T: Transport> Driver<T> {
         memory.get_mut(start..end)
     }
 
-    /// Most bytes of one frame without command.
-    fn largest(&self) -> usize {
-        self.config.tx_transfer_len.max(crate::frame::MAX_FRAME) - COMMAND_LEN
+    /// Most bytes of a train without command.
+    fn largest_train(&self) -> usize {
+        self.config.tx_transfer_len.max(LARGEST_FRAME + COMMAND_LEN) - COMMAND_LEN
     }
 
     /// Packs what waits into transfers.
@@ -277,9 +281,13 @@ impl<T: Transport> Driver<T> {
             match plan(&unit) {
                 Some(Plan { command, tagged }) => {
                     let body = command.len as usize;
-                    if body > self.largest()
-                        || !self.config.tx_fresh && body + COMMAND_LEN > self.config.tx_transfer_len
-                    {
+                    let is_too_big = match command.mss {
+                        None => body > LARGEST_FRAME,
+                        Some(mss) => {
+                            body > self.largest_train() || unit.head().len() + usize::from(mss) > LARGEST_FRAME
+                        }
+                    };
+                    if is_too_big || !self.config.tx_fresh && body + COMMAND_LEN > self.config.tx_transfer_len {
                         self.counters.drops.add(Drop::TooBig);
                         batch.sent(1);
                         continue;
@@ -347,7 +355,7 @@ impl<T: Transport> Driver<T> {
                 return true;
             };
             let len = frame.len();
-            let fits = if len > self.largest() {
+            let fits = if len > LARGEST_FRAME {
                 self.counters.drops.add(Drop::TooBig);
                 true
             } else if let Some(room) = self.room(len, false) {

@@ -10,7 +10,7 @@ use crate::frame::tx::{COMMAND_LEN, Command, padding};
 use crate::regs::{self, fct, hw_cfg, mac_tx, usb_cfg0};
 use crate::usb::Error;
 
-use super::{Fault, Model, Outcome};
+use super::{Completion, Fault, Model, Outcome};
 
 /// A received frame with its FCS.
 #[derive(Debug)]
@@ -35,8 +35,10 @@ pub(super) struct In {
     pub(super) halted: bool,
     fifo: VecDeque<Received>,
     used: usize,
-    /// The transfer that is being filled, and when it ends if nothing more comes.
+    /// The transfer that is being filled, its frames and their bytes, and when it ends if nothing more comes.
     open: Builder,
+    open_frames: u64,
+    open_bytes: u64,
     closes_at: Nanos,
     next_empty: Nanos,
 }
@@ -51,10 +53,17 @@ impl In {
         self.fifo.push_back(frame);
     }
 
-    pub(super) fn flush(&mut self) {
-        self.fifo.clear();
+    /// Gives up all frames that it has; how many.
+    pub(super) fn flush(&mut self) -> u64 {
         self.used = 0;
+        self.fifo.drain(..).count() as u64 + self.drop_open()
+    }
+
+    /// Gives up what is in the transfer that is being filled; how many frames.
+    fn drop_open(&mut self) -> u64 {
         self.open.bytes.clear();
+        self.open_bytes = 0;
+        std::mem::take(&mut self.open_frames)
     }
 
     /// Takes a waiting transfer back. What was filled into it already stays for the next one.
@@ -108,16 +117,18 @@ impl Model {
             if self.in_fault(id, len) {
                 continue;
             }
-            let cap = self.burst_cap().min(len);
+            let burst = self.burst_cap();
+            let cap = burst.min(len);
             let many = self.register(regs::HW_CFG) & hw_cfg::MEF != 0;
             let is_open = |model: &Model| !model.bulk_in.open.bytes.is_empty();
-            let mut full = is_open(self) && self.bulk_in.open.bytes.len() > len;
-            if full {
+            let mut full = false;
+            if self.bulk_in.open.bytes.len() > len {
                 // The transfer that was being filled was taken back, and this one is smaller: what was in it is lost.
-                self.notes.unfit += 1;
-                self.bulk_in.open.bytes.clear();
-                full = false;
+                self.notes.unfit += self.bulk_in.drop_open();
+                self.overflow_in(id);
+                continue;
             }
+            let mut babble = false;
             while let Some(next) = self.bulk_in.fifo.front() {
                 let needed = self.bulk_in.open.len_with(next.bytes.len());
                 if needed > cap {
@@ -128,12 +139,18 @@ impl Model {
                     let Some(lost) = self.bulk_in.fifo.pop_front() else { break };
                     self.bulk_in.used -= lost.room();
                     self.notes.unfit += 1;
-                    continue;
+                    if needed > burst {
+                        continue;
+                    }
+                    babble = true;
+                    break;
                 }
                 let Some(next) = self.bulk_in.fifo.pop_front() else { break };
                 self.bulk_in.used -= next.room();
                 let at = self.bulk_in.open.bytes.len().next_multiple_of(4);
                 self.bulk_in.open.push(next.header, &next.bytes);
+                self.bulk_in.open_frames += 1;
+                self.bulk_in.open_bytes += next.bytes.len() as u64;
                 if let Some(said) = next.said_len {
                     let header = Header { len: said, ..next.header }.emit();
                     self.bulk_in.open.bytes[at..at + header.len()].copy_from_slice(&header);
@@ -147,6 +164,10 @@ impl Model {
                     full = true;
                     break;
                 }
+            }
+            if babble {
+                self.overflow_in(id);
+                continue;
             }
             if !is_open(self) {
                 let nak = self.register(regs::USB_CFG0) & usb_cfg0::BIR != 0;
@@ -164,12 +185,22 @@ impl Model {
         }
     }
 
+    /// Ends the next transfer because the device has sent more than it can hold.
+    fn overflow_in(&mut self, id: u32) {
+        self.bulk_in.pending.pop_front();
+        self.notes.bulk_in += 1;
+        self.complete(id, Err(Error::Overflow));
+    }
+
     fn finish_in(&mut self, id: u32, mut bytes: Vec<u8>) {
         if let Some(Fault::ShortTransfer(len)) = self.take_fault(|fault| matches!(fault, Fault::ShortTransfer(_))) {
             bytes.truncate(len);
         }
         self.notes.bulk_in += 1;
-        self.complete(id, Ok(Outcome::Received(bytes)));
+        let frames = std::mem::take(&mut self.bulk_in.open_frames);
+        self.notes.bulk_in_frames += frames;
+        self.notes.bulk_in_bytes += std::mem::take(&mut self.bulk_in.open_bytes);
+        self.completions.push_back(Completion { id, result: Ok(Outcome::Received(bytes)), frames });
     }
 
     /// Whether the transfer went wrong as was asked for.
@@ -210,8 +241,11 @@ impl Model {
     /// Takes the host's bulk-out transfers as far as the MAC takes their frames.
     pub(super) fn pump_out(&mut self) {
         let runs = self.register(regs::FCT_TX_CTL) & fct::EN != 0 && self.register(regs::MAC_TX) & mac_tx::TXEN != 0;
+        if !self.bulk_out.pending.is_empty() {
+            self.catch_up_out();
+        }
         while runs && !self.bulk_out.halted && self.mac_takes_more() {
-            let Some((id, data, zero)) = self.bulk_out.pending.pop_front() else { return };
+            let Some((id, data, zero)) = self.bulk_out.pending.pop_front() else { break };
             self.notes.bulk_out += 1;
             let stalled = self.take_fault(|fault| matches!(fault, Fault::BulkOutStall)).is_some();
             let packet = self.config.speed.max_packet();
@@ -226,11 +260,13 @@ impl Model {
                 if !stays {
                     self.bulk_out.halted = true;
                     self.complete(id, Err(Error::Stall));
-                    return;
+                    break;
                 }
             }
             self.complete(id, Ok(Outcome::Sent(len)));
         }
+        let could = runs && !self.bulk_out.halted && !self.is_paused();
+        self.mac.waited_out = could && !self.bulk_out.pending.is_empty();
     }
 
     /// Carries out the commands in a stretch of the stream; `false` at a loss of sync.

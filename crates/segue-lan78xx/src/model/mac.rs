@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use segue::time::Nanos;
 
 use crate::frame::rx::{Header, flag};
-use crate::frame::tx::Command;
+use crate::frame::tx::{COMMAND_LEN, Command};
 use crate::frame::{ETHERNET_LEN, FCS_LEN, VLAN_LEN};
 use crate::regs::{self, dp, fct, flow, int, mac_cr, mac_rx, rfe, stat};
 
@@ -21,6 +21,11 @@ const PAUSE_HEAD: [u8; 4] = [0x88, 0x08, 0x00, 0x01];
 const WIRE_OVERHEAD: usize = FCS_LEN + 8 + 12;
 /// Frames that wait for somebody to take them from the wire.
 const MAX_OUTGOING: usize = 1 << 16;
+/// Bytes of these: what one transfer of the host can become by segmentation is more than it should make us hold.
+const MAX_OUTGOING_BYTES: usize = 64 << 20;
+/// How far a wire may be behind its time, nanoseconds, and still make up for it: wake-ups come late, and on a machine with
+/// more to do by milliseconds.
+const CATCH_UP: u64 = 5_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Mac {
@@ -28,9 +33,15 @@ pub(super) struct Mac {
     incoming: VecDeque<Vec<u8>>,
     /// The wire is busy with a frame to here until then.
     busy_in: Nanos,
+    /// Frames waited for the wire when it was last looked at, and it was not paused.
+    waited_in: bool,
     /// On their way to the partner, and when they are there.
     outgoing: VecDeque<(Nanos, Vec<u8>)>,
+    /// Bytes of these frames.
+    outgoing_bytes: usize,
     busy_out: Nanos,
+    /// The same for the host's.
+    pub(super) waited_out: bool,
     /// The partner was told to be silent.
     partner_paused: bool,
     /// It told us to be.
@@ -41,6 +52,11 @@ impl Mac {
     pub(super) fn reset(&mut self) {
         self.paused_until = Nanos(0);
         self.partner_paused = false;
+    }
+
+    /// Frames of the MAC before this one that are at the partner already.
+    pub(super) fn keep_arrived(&mut self, before: Mac) {
+        (self.outgoing, self.outgoing_bytes) = (before.outgoing, before.outgoing_bytes);
     }
 }
 
@@ -100,7 +116,11 @@ impl Model {
 
     /// A frame from the partner, without FCS. Shorter ones than Ethernet allows are padded.
     pub fn receive(&mut self, mut frame: Vec<u8>) {
-        if self.gone || self.mac.incoming.len() >= self.config.partner_queue {
+        if self.gone {
+            self.notes.unheard += 1;
+            return;
+        }
+        if !self.takes_more() {
             self.notes.partner_lost += 1;
             return;
         }
@@ -112,7 +132,12 @@ impl Model {
 
     /// Whether the partner can hold another frame.
     pub fn takes_more(&self) -> bool {
-        self.mac.incoming.len() < self.config.partner_queue
+        self.room() > 0
+    }
+
+    /// How many more frames the partner can hold.
+    pub fn room(&self) -> usize {
+        self.config.partner_queue.saturating_sub(self.mac.incoming.len())
     }
 
     /// A frame that has reached the partner, without FCS.
@@ -120,21 +145,38 @@ impl Model {
         if self.mac.outgoing.front()?.0 > self.now {
             return None;
         }
-        self.mac.outgoing.pop_front().map(|(_, frame)| frame)
+        let (_, frame) = self.mac.outgoing.pop_front()?;
+        self.mac.outgoing_bytes -= frame.len();
+        Some(frame)
+    }
+
+    /// Both ends of the cable are without a chip: what the partner has is heard by nobody, and what has not reached it never
+    /// does.
+    pub(super) fn cut_cable(&mut self) {
+        self.notes.unheard += self.mac.incoming.drain(..).count() as u64;
+        let all = self.mac.outgoing.len();
+        self.mac.outgoing.retain(|(at, _)| *at <= self.now);
+        self.mac.outgoing_bytes = self.mac.outgoing.iter().map(|(_, frame)| frame.len()).sum();
+        self.notes.cut_off += (all - self.mac.outgoing.len()) as u64;
+    }
+
+    /// Bytes of the transmit FIFO.
+    fn tx_fifo(&self) -> usize {
+        ((self.register(regs::FCT_TX_FIFO_END) & 0x7f) as usize + 1) * 512
     }
 
     /// Whether the transmit FIFO has room for more than it has to send.
     pub(super) fn mac_takes_more(&self) -> bool {
-        if self.mac.paused_until > self.now || self.mac.outgoing.len() >= MAX_OUTGOING {
+        if self.is_paused() || self.mac.outgoing.len() >= MAX_OUTGOING {
             return false;
         }
-        let fifo = ((self.register(regs::FCT_TX_FIFO_END) & 0x7f) as usize + 1) * 512;
-        self.mac.busy_out <= self.now.after(self.wire_time(fifo))
+        self.mac.busy_out <= self.now.after(self.wire_time(self.tx_fifo()))
     }
 
     /// Carries out a command of the host.
     pub(super) fn send(&mut self, command: &Command, mut frame: Vec<u8>) {
         self.notes.bulk_out_frames += 1;
+        self.notes.bulk_out_bytes += frame.len() as u64;
         self.notes.csum_frames += u64::from(command.transport_csum || command.mss.is_some());
         self.notes.tags_inserted += u64::from(command.tag != crate::frame::tx::Tag::Keep);
         if command.mss.is_some() {
@@ -147,6 +189,7 @@ impl Model {
             let right = frame.len() >= MIN_FRAME + FCS_LEN && regs::fcs(&frame[..body]).to_le_bytes() == frame[body..];
             frame.truncate(body);
             if !right {
+                self.notes.bad_fcs += 1;
                 return self.count(stat::TX_FCS, 1);
             }
         }
@@ -156,11 +199,18 @@ impl Model {
             return self.raise(int::TXE);
         };
         for mut frame in frames {
+            self.notes.bulk_out_segments += 1;
+            if COMMAND_LEN + frame.len() > self.tx_fifo() {
+                self.notes.too_big += 1;
+                self.raise(int::TXE);
+                continue;
+            }
             if frame.len() < MIN_FRAME {
                 frame.resize(MIN_FRAME, 0);
             }
             let loopback = self.register(regs::MAC_CR) & mac_cr::LOOPBACK != 0;
             if !loopback && !self.speed_fits() {
+                self.notes.no_link += 1;
                 self.count(stat::TX_CARRIER, 1);
                 continue;
             }
@@ -172,25 +222,51 @@ impl Model {
         }
     }
 
+    /// From when on a wire can have been in use that is free since `busy`. Where frames `waited`, the next one began when the
+    /// wire became free, though nobody looked then.
+    fn free_since(&self, busy: Nanos, waited: bool) -> Nanos {
+        busy.max(if waited { Nanos(self.now.0.saturating_sub(CATCH_UP)) } else { self.now })
+    }
+
+    /// Before the host's frames are put on the wire.
+    pub(super) fn catch_up_out(&mut self) {
+        self.mac.busy_out = self.free_since(self.mac.busy_out, self.mac.waited_out);
+    }
+
+    /// Whether the partner forbids us to send.
+    pub(super) fn is_paused(&self) -> bool {
+        self.mac.paused_until > self.now
+    }
+
     fn put_on_wire(&mut self, frame: Vec<u8>) {
-        let start = self.mac.busy_out.max(self.now);
-        self.mac.busy_out = start.after(self.wire_time(frame.len()));
+        if self.mac.outgoing_bytes > MAX_OUTGOING_BYTES {
+            self.notes.wire_full += 1;
+            return;
+        }
+        self.mac.outgoing_bytes += frame.len();
+        self.mac.busy_out = self.mac.busy_out.after(self.wire_time(frame.len()));
         self.mac.outgoing.push_back((self.mac.busy_out, frame));
     }
 
     /// Lets the partner send what it has, as far as it may.
     pub(super) fn pump_wire(&mut self) {
+        if !self.mac.incoming.is_empty() {
+            self.mac.busy_in = self.free_since(self.mac.busy_in, self.mac.waited_in);
+        }
         loop {
             self.flow_control();
             if self.mac.partner_paused || self.mac.busy_in > self.now {
-                return;
+                break;
             }
-            let Some(frame) = self.mac.incoming.pop_front() else { return };
-            self.mac.busy_in = self.mac.busy_in.max(self.now).after(self.wire_time(frame.len()));
+            let Some(frame) = self.mac.incoming.pop_front() else { break };
+            self.mac.busy_in = self.mac.busy_in.after(self.wire_time(frame.len()));
             if self.phy.link().is_some() {
                 self.mac_receive(frame);
+            } else {
+                self.notes.unheard += 1;
             }
         }
+        self.mac.waited_in = !self.mac.partner_paused && !self.mac.incoming.is_empty();
     }
 
     pub(super) fn wire_deadline(&self) -> Option<Nanos> {
@@ -206,9 +282,14 @@ impl Model {
         let levels = self.register(regs::FCT_FLOW);
         let (on, off) = ((levels & 0x7f) as usize * 512, (levels >> 8 & 0x7f) as usize * 512);
         let enabled = self.register(regs::FLOW) & flow::TX_FCEN != 0 && on > 0 && self.phy.link().is_some();
+        let is_full = enabled && self.bulk_in.used() > on;
+        if is_full && self.config.paced {
+            // A transfer that waits has taken what came while nobody looked. Where frames take no time, a pause takes none either.
+            self.pump_in();
+        }
         let used = self.bulk_in.used();
         let pause = match self.mac.partner_paused {
-            false if enabled && used > on => true,
+            false if is_full && used > off => true,
             true if !enabled || used <= off => false,
             _ => return,
         };
@@ -221,6 +302,7 @@ impl Model {
     fn mac_receive(&mut self, mut frame: Vec<u8>) {
         let control = self.register(regs::MAC_RX);
         if control & mac_rx::RXEN == 0 || !self.speed_fits() && self.register(regs::MAC_CR) & mac_cr::LOOPBACK == 0 {
+            self.notes.unheard += 1;
             return;
         }
         if frame[..6] == PAUSE_ADDRESS && frame[12..16] == PAUSE_HEAD {
@@ -246,6 +328,7 @@ impl Model {
         if len > most {
             self.count(stat::RX_OVERSIZE, 1);
             if self.register(regs::FCT_RX_CTL) & fct::BAD == 0 {
+                self.notes.too_long += 1;
                 return;
             }
             frame.truncate(most.saturating_sub(FCS_LEN).max(MIN_FRAME));
@@ -371,6 +454,7 @@ impl Model {
         };
         let received = Received { header, bytes: frame, said_len };
         if self.register(regs::FCT_RX_CTL) & fct::EN == 0 {
+            self.notes.unheard += 1;
             return;
         }
         // A transfer that waits takes what is in the FIFO while more comes.
@@ -381,6 +465,7 @@ impl Model {
         if self.bulk_in.used() + received.room() > size {
             self.words[usize::from(regs::FCT_RX_CTL) / 4] |= fct::OVERFLOW | fct::DROP;
             self.raise(int::RDFO);
+            self.notes.fifo_full += 1;
             return self.count(stat::RX_DROPPED, 1);
         }
         self.bulk_in.push(received);

@@ -7,8 +7,9 @@
 //!
 //! It is written from what drivers of two kernels rely on, and the unmodified Linux driver works with it; it was never
 //! compared with silicon. What it does where neither driver settles the matter:
-//! - a frame that does not fit the rest of a bulk-in transfer goes whole into the next one, and one that no transfer can
-//!   hold is dropped ([`Notes::unfit`]);
+//! - a frame that does not fit the rest of a bulk-in transfer goes whole into the next one; one that is longer than the burst
+//!   cap is dropped, and one that is longer than the host's transfer is lost with it: the transfer ends with an overflow, as
+//!   that of a host whose device sends more than was asked for (both [`Notes::unfit`]);
 //! - a bulk-out transfer may end inside a frame only where the next one goes on with it; a short packet in the middle of a
 //!   frame, a command with reserved bits or without length is a loss of sync: the rest is dropped, INT_STS.TXE is set, and
 //!   the endpoint is halted unless USB_CFG0 bit 0 forbids it;
@@ -95,10 +96,18 @@ pub struct Notes {
     pub controls: u64,
     /// Bulk-in transfers given back.
     pub bulk_in: u64,
+    /// Frames in them.
+    pub bulk_in_frames: u64,
+    /// Bytes of these frames, with their FCS where it was left on them.
+    pub bulk_in_bytes: u64,
     /// Bulk-out transfers taken.
     pub bulk_out: u64,
     /// Frames in them.
     pub bulk_out_frames: u64,
+    /// Bytes of these frames.
+    pub bulk_out_bytes: u64,
+    /// Frames that they became: several of one with segmentation.
+    pub bulk_out_segments: u64,
     /// Frames with segmentation among those.
     pub lso_frames: u64,
     /// Bytes of the largest of them.
@@ -111,14 +120,34 @@ pub struct Notes {
     pub lost_sync: u64,
     /// Bulk-out transfers that ended with a full packet and without a zero-length one.
     pub unterminated: u64,
-    /// Received frames that no transfer of the host could hold.
+    /// Received frames longer than the burst cap, or than the transfer that was there for them.
     pub unfit: u64,
     /// Frames with segmentation that were no TCP.
     pub bad_lso: u64,
+    /// Frames from the host that said that they have their FCS, and it was wrong.
+    pub bad_fcs: u64,
+    /// Frames from the host while there was no link, or one of another speed than the MAC's.
+    pub no_link: u64,
+    /// Frames from the host that were lost because too many were on the wire already.
+    pub wire_full: u64,
     /// Received frames that the filters kept out.
     pub filtered: u64,
+    /// Frames that came while there was no device, no link or no receiver switched on.
+    pub unheard: u64,
+    /// Received frames longer than the MAC was told to take.
+    pub too_long: u64,
+    /// Received frames for which the FIFO had no room.
+    pub fifo_full: u64,
     /// Frames lost by the partner because too many waited.
     pub partner_lost: u64,
+    /// Received frames that were in the chip when its FIFO or all of it was reset, or when it was unplugged.
+    pub flushed: u64,
+    /// Received frames in transfers that were done, and whose host was not there any more.
+    pub unclaimed: u64,
+    /// Frames from the host that were still on their way out when the chip was unplugged.
+    pub cut_off: u64,
+    /// Frames from the host that are longer than the transmit FIFO, in which the chip has to have them as a whole.
+    pub too_big: u64,
     /// Pause frames sent to the partner, those that end a pause included.
     pub pauses_sent: u64,
     /// Interrupt packets sent.
@@ -141,6 +170,8 @@ pub struct Completion {
     pub id: u32,
     /// What was received, or how much was sent; or why not.
     pub result: Result<Outcome, Error>,
+    /// Frames in what was received.
+    pub frames: u64,
 }
 
 /// What a transfer did.
@@ -174,6 +205,7 @@ pub struct Model {
     /// Interrupts that were reported and not cleared since.
     reported: u32,
     interrupts: VecDeque<u32>,
+    interrupt_halted: bool,
     next_interrupt: Nanos,
     bulk_in: bulk::In,
     bulk_out: bulk::Out,
@@ -214,6 +246,7 @@ impl Model {
             notes: Notes::default(),
             reported: 0,
             interrupts: VecDeque::new(),
+            interrupt_halted: false,
             next_interrupt: now,
             bulk_in: bulk::In::default(),
             bulk_out: bulk::Out::default(),
@@ -338,24 +371,24 @@ impl Model {
             // Self powered.
             (0x80, GET_STATUS) => Ok(vec![1, 0]),
             (0x81, GET_STATUS) => Ok(vec![0, 0]),
-            (0x82, GET_STATUS) => Ok(vec![u8::from(self.is_halted(setup.index as u8)), 0]),
+            (0x82, GET_STATUS) => Ok(vec![u8::from(self.is_halted(setup.index)?), 0]),
             (0x80, GET_CONFIGURATION) => Ok(vec![u8::from(self.configured)]),
             (0x81, GET_INTERFACE) => Ok(vec![0]),
             (0x00, SET_CONFIGURATION) if setup.value <= 1 => {
                 self.configured = setup.value == 1;
-                (self.bulk_in.halted, self.bulk_out.halted) = (false, false);
+                self.clear_halts();
                 Ok(Vec::new())
             }
             (0x01, SET_INTERFACE) if setup.value == 0 && setup.index == 0 => {
-                (self.bulk_in.halted, self.bulk_out.halted) = (false, false);
+                self.clear_halts();
                 Ok(Vec::new())
             }
             (0x02, CLEAR_FEATURE) if setup.value == ENDPOINT_HALT => {
-                self.set_halted(setup.index as u8, false);
+                self.set_halted(setup.index, false)?;
                 Ok(Vec::new())
             }
             (0x02, SET_FEATURE) if setup.value == ENDPOINT_HALT => {
-                self.set_halted(setup.index as u8, true);
+                self.set_halted(setup.index, true)?;
                 Ok(Vec::new())
             }
             (0x00..=0x02, CLEAR_FEATURE | SET_FEATURE) | (0x00, SET_ADDRESS | SET_SEL | SET_ISOCH_DELAY) => {
@@ -365,22 +398,50 @@ impl Model {
         }
     }
 
-    fn is_halted(&self, address: u8) -> bool {
-        match address {
-            endpoint::BULK_IN => self.bulk_in.halted,
-            endpoint::BULK_OUT => self.bulk_out.halted,
-            _ => false,
+    fn clear_halts(&mut self) {
+        (self.bulk_in.halted, self.bulk_out.halted, self.interrupt_halted) = (false, false, false);
+    }
+
+    /// Whether an endpoint is halted. The control endpoint never is (USB 2.0, 9.4.5), and one that is not there stalls the
+    /// request.
+    fn is_halted(&self, index: u16) -> Result<bool, Error> {
+        match u8::try_from(index) {
+            Ok(endpoint::BULK_IN) => Ok(self.bulk_in.halted),
+            Ok(endpoint::BULK_OUT) => Ok(self.bulk_out.halted),
+            Ok(endpoint::INTERRUPT) => Ok(self.interrupt_halted),
+            Ok(0x00 | 0x80) => Ok(false),
+            _ => Err(Error::Stall),
         }
     }
 
-    fn set_halted(&mut self, address: u8, halted: bool) {
-        match address {
-            endpoint::BULK_IN => self.bulk_in.halted = halted,
-            endpoint::BULK_OUT => {
+    fn set_halted(&mut self, index: u16, halted: bool) -> Result<(), Error> {
+        match u8::try_from(index) {
+            Ok(endpoint::BULK_IN) => self.bulk_in.halted = halted,
+            Ok(endpoint::BULK_OUT) => {
                 self.bulk_out.halted = halted;
                 self.bulk_out.restart();
             }
-            _ => {}
+            Ok(endpoint::INTERRUPT) => self.interrupt_halted = halted,
+            Ok(0x00 | 0x80) => {}
+            _ => return Err(Error::Stall),
+        }
+        Ok(())
+    }
+
+    /// A halted endpoint answers every transfer with a stall (USB 2.0, 8.4.5), also those that wait for it already.
+    fn stall_halted(&mut self) {
+        let mut ids = Vec::new();
+        if self.bulk_in.halted {
+            ids.extend(self.bulk_in.pending.drain(..).map(|(id, _)| id));
+        }
+        if self.bulk_out.halted {
+            ids.extend(self.bulk_out.pending.drain(..).map(|(id, _, _)| id));
+        }
+        if self.interrupt_halted {
+            ids.extend(self.interrupts.drain(..));
+        }
+        for id in ids {
+            self.complete(id, Err(Error::Stall));
         }
     }
 
@@ -407,6 +468,21 @@ impl Model {
         self.pending() < before
     }
 
+    /// Takes all transfers back, and those that are done and were not fetched, whose frames are lost.
+    pub fn cancel_all(&mut self) {
+        self.bulk_in.pending.clear();
+        self.bulk_out.pending.clear();
+        self.interrupts.clear();
+        while let Some(done) = self.completions.pop_front() {
+            self.lose(&done);
+        }
+    }
+
+    /// Nobody takes what was done any more: its frames are lost.
+    pub fn lose(&mut self, done: &Completion) {
+        self.notes.unclaimed += done.frames;
+    }
+
     /// Transfers that wait.
     pub fn pending(&self) -> usize {
         self.bulk_in.pending.len() + self.bulk_out.pending.len() + self.interrupts.len()
@@ -418,7 +494,7 @@ impl Model {
     }
 
     fn complete(&mut self, id: u32, result: Result<Outcome, Error>) {
-        self.completions.push_back(Completion { id, result });
+        self.completions.push_back(Completion { id, result, frames: 0 });
     }
 
     /// Moves everything along. Time never goes back.
@@ -440,6 +516,7 @@ impl Model {
         self.pump_wire();
         self.pump_in();
         self.pump_interrupt();
+        self.stall_halted();
     }
 
     /// When [`Model::advance`] has something to do even if nothing comes.
@@ -463,7 +540,7 @@ impl Model {
 
     /// Reports on the rising edge only, and at the endpoint's interval at most: nothing paces a host over a network.
     fn pump_interrupt(&mut self) {
-        if self.news() == 0 || self.now < self.next_interrupt {
+        if self.news() == 0 || self.now < self.next_interrupt || self.interrupt_halted {
             return;
         }
         let Some(id) = self.interrupts.pop_front() else { return };
@@ -482,6 +559,8 @@ impl Model {
     /// Takes the device off the bus: everything pending ends, and nothing is answered any more.
     pub fn unplug(&mut self) {
         self.gone = true;
+        self.notes.flushed += self.bulk_in.flush();
+        self.cut_cable();
         let ids: Vec<u32> = (self.bulk_in.pending.drain(..).map(|(id, _)| id))
             .chain(self.bulk_out.pending.drain(..).map(|(id, _, _)| id))
             .chain(self.interrupts.drain(..))
@@ -491,11 +570,16 @@ impl Model {
         }
     }
 
-    /// Puts it in again, fresh from power-on; the faults and the cable stay.
+    /// Puts it in again, fresh from power-on; the faults and the cable stay. One that is in is unplugged before.
     pub fn replug(&mut self) {
+        if !self.gone {
+            self.unplug();
+        }
         let fresh = Model::new(self.config);
         let before = std::mem::replace(self, fresh);
         (self.lies, self.faults, self.now, self.notes) = (before.lies, before.faults, before.now, before.notes);
+        self.completions = before.completions;
+        self.mac.keep_arrived(before.mac);
         self.phy.set_partner(before.config.partner, self.now);
     }
 

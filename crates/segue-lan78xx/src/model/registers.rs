@@ -22,7 +22,7 @@ impl Model {
         self.words.fill(0);
         self.table.fill(0);
         self.reported = 0;
-        self.bulk_in.flush();
+        self.notes.flushed += self.bulk_in.flush();
         self.bulk_out.restart();
         self.mac.reset();
         *self.word(regs::ID_REV) = u32::from(self.config.chip.product()) << 16 | REVISION;
@@ -111,7 +111,11 @@ impl Model {
             }
             regs::FCT_RX_CTL | regs::FCT_TX_CTL => {
                 if value & fct::RST != 0 {
-                    if address == regs::FCT_RX_CTL { self.bulk_in.flush() } else { self.bulk_out.restart() }
+                    if address == regs::FCT_RX_CTL {
+                        self.notes.flushed += self.bulk_in.flush();
+                    } else {
+                        self.bulk_out.restart();
+                    }
                 }
                 // The two sticky bits are cleared by writing 1.
                 let sticky = fct::OVERFLOW | fct::DROP;

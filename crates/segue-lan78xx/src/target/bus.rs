@@ -131,7 +131,7 @@ impl Bus {
     }
 
     fn collect(&mut self) {
-        while let Some(Completion { id, result }) = self.model.done() {
+        while let Some(Completion { id, result, .. }) = self.model.done() {
             let Some(mut transfer) = self.waiting.remove(&id) else { continue };
             let load = self.loads.remove(&id).unwrap_or_default();
             let mut at = self.now;
@@ -251,6 +251,10 @@ impl Transport for Bus {
     fn clear_halt(&mut self, _: u8) -> Result<(), Error> {
         // Nothing halts here: the model is not asked for faults.
         Ok(())
+    }
+
+    fn is_gone(&self) -> bool {
+        self.model.is_gone()
     }
 
     fn now(&self) -> Nanos {

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use segue::time::Nanos;
+use segue_port::Extra;
 
 use crate::model::{Completion, Model, Outcome, Wish};
 use crate::regs::VENDOR;
 use crate::sys;
-use crate::usb::usbip::serve::Wire;
+use crate::usb::usbip::serve::{Lost, Wire};
 use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
 
 /// Whose time it is.
@@ -27,8 +29,13 @@ pub enum Clock {
 pub struct Local {
     /// The device.
     pub model: Model,
-    /// Its cable; without one frames are given and taken by [`Model::receive`] and [`Model::transmit`].
+    /// Its cable; without one frames are given and taken by [`Model::receive`] and [`Model::transmit`], or see
+    /// [`Local::alone`].
     pub wire: Option<Wire>,
+    /// Frames that were sent and had no cable, where nobody takes them.
+    uncabled: Option<u64>,
+    /// Why the cable has become useless.
+    failure: Option<io::Error>,
     clock: Clock,
     next: u32,
     waiting: BTreeMap<u32, Transfer<Lent>>,
@@ -40,22 +47,31 @@ pub struct Local {
 impl Local {
     /// A device at hand.
     pub fn new(model: Model, wire: Option<Wire>, clock: Clock) -> Local {
-        Local { model, wire, clock, next: 0, waiting: BTreeMap::new(), done: VecDeque::new(), fresh: false }
+        Local {
+            model,
+            wire,
+            uncabled: None,
+            failure: None,
+            clock,
+            next: 0,
+            waiting: BTreeMap::new(),
+            done: VecDeque::new(),
+            fresh: false,
+        }
+    }
+
+    /// A device at hand that has no cable: what it sends is lost.
+    pub fn alone(model: Model, clock: Clock) -> Local {
+        Local { uncabled: Some(0), ..Local::new(model, None, clock) }
     }
 
     fn collect(&mut self) {
         self.fresh = false;
         self.model.advance(self.now());
-        if let Some(wire) = &mut self.wire {
-            // A cable that is gone is silent; the interface at its end says so.
-            let _ = if self.model.takes_more() { wire.read(&mut self.model).map(drop) } else { Ok(()) };
-            self.model.advance(match self.clock {
-                Clock::System => sys::now(),
-                Clock::Still(now) => now,
-            });
-            let _ = wire.write(&mut self.model);
+        if let Err(error) = self.carry() {
+            self.failure.get_or_insert(error);
         }
-        while let Some(Completion { id, result }) = self.model.done() {
+        while let Some(Completion { id, result, .. }) = self.model.done() {
             let Some(mut transfer) = self.waiting.remove(&id) else { continue };
             let result = result.map(|outcome| match outcome {
                 Outcome::Received(bytes) => {
@@ -68,6 +84,25 @@ impl Local {
             });
             self.done.push_back(transfer.complete(result));
         }
+    }
+}
+
+impl Local {
+    /// Moves frames between the model and its cable.
+    fn carry(&mut self) -> io::Result<()> {
+        let now = self.now();
+        if let Some(lost) = &mut self.uncabled {
+            while self.model.transmit().is_some() {
+                *lost += 1;
+            }
+        }
+        let Some(wire) = self.wire.as_mut().filter(|_| self.failure.is_none()) else { return Ok(()) };
+        wire.read(&mut self.model)?;
+        self.model.advance(match self.clock {
+            Clock::System => sys::now(),
+            Clock::Still(_) => now,
+        });
+        wire.write(&mut self.model)
     }
 }
 
@@ -133,6 +168,14 @@ impl Transport for Local {
         self.control_out(Setup { request_type: 2, request: CLEAR_FEATURE, value: 0, index, length: 0 }, &[])
     }
 
+    fn is_gone(&self) -> bool {
+        self.model.is_gone()
+    }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
+    }
+
     fn now(&self) -> Nanos {
         match self.clock {
             Clock::System => sys::now(),
@@ -155,5 +198,20 @@ impl Transport for Local {
     fn deadline(&self) -> Option<Nanos> {
         let done = (self.fresh || !self.done.is_empty()).then_some(Nanos(0));
         done.or_else(|| self.model.deadline())
+    }
+
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        let lost = self.wire.as_ref().map_or(0, |wire| {
+            let Lost { queue_full, refused } = wire.lost();
+            queue_full + refused + wire.counters().drops.iter().map(|(_, count)| count).sum::<u64>()
+        });
+        put(Extra::Drop, "cable_lost", lost + self.uncabled.unwrap_or(0));
+        let notes = self.model.notes();
+        put(Extra::Drop, "partner_lost", notes.partner_lost);
+        put(Extra::Drop, "wire_full", notes.wire_full);
+        put(Extra::Drop, "unfit", notes.unfit);
+        put(Extra::Drop, "flushed", notes.flushed);
+        put(Extra::Drop, "unclaimed", notes.unclaimed);
+        put(Extra::Drop, "cut_off", notes.cut_off);
     }
 }

@@ -10,9 +10,15 @@ pub mod usbfs;
 pub mod usbip;
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use segue::time::Nanos;
+use segue_port::Extra;
+
+use crate::sys::{self, Interest};
 
 /// How fast the bus is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,6 +252,47 @@ impl Transfer<Done> {
     }
 }
 
+/// What ends a set-up before it is over: a descriptor, and a time.
+#[derive(Debug)]
+pub struct Guard {
+    stop: OwnedFd,
+    until: Instant,
+}
+
+/// Why a set-up is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The descriptor is readable.
+    Stopped,
+    /// It has taken too long.
+    TooLong,
+}
+
+impl Guard {
+    /// Ends it once `stop` is readable, which nobody reads here, or when `longest` has passed from now on.
+    pub fn new(stop: OwnedFd, longest: Duration) -> Guard {
+        Guard { stop, until: Instant::now() + longest }
+    }
+
+    /// Whether it is to end, and why.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let interest = [Interest::read(self.stop.as_fd())];
+        if sys::wait(&interest, Some(Duration::ZERO)).is_ok_and(|ready| ready == [true]) {
+            return Some(Verdict::Stopped);
+        }
+        self.left().is_zero().then_some(Verdict::TooLong)
+    }
+
+    /// What to wait for besides, and how long at most.
+    pub(crate) fn interest(&self) -> Interest<'_> {
+        Interest::read(self.stop.as_fd())
+    }
+
+    pub(crate) fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+}
+
 /// One opened device.
 ///
 /// Transfers of one endpoint are done in the order in which they were submitted. What cannot be submitted comes back from
@@ -284,6 +331,21 @@ pub trait Transport {
     /// See [`Error`].
     fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error>;
 
+    /// While there is a guard, control requests fail with [`Error::Gone`] from when it says so; a request that waits is ended
+    /// as soon as the kind of transport allows.
+    fn guard(&mut self, guard: Option<Arc<Guard>>) {
+        let _ = guard;
+    }
+
+    /// Whether the device is known to be gone, also where no transfer is left that could say so. What was submitted and is not
+    /// done comes from [`Transport::reap`] as [`Error::Gone`] all the same.
+    fn is_gone(&self) -> bool;
+
+    /// Why the transport itself has become useless for good, beyond any device that may come back. Each reason once.
+    fn failure(&mut self) -> Option<io::Error> {
+        None
+    }
+
     /// Gives the device up, so that it can be opened anew. What waits ends, or is never heard of again.
     fn release(&mut self) {}
 
@@ -304,6 +366,12 @@ pub trait Transport {
     /// When [`Transport::reap`] may have something even if the descriptor stays silent.
     fn deadline(&self) -> Option<Nanos> {
         None
+    }
+
+    /// Gives every counter that only this kind of transport has to `put`, always the same ones in the same order, under names
+    /// that no driver has.
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        let _ = put;
     }
 }
 
@@ -340,6 +408,18 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
         (**self).clear_halt(endpoint)
     }
 
+    fn guard(&mut self, guard: Option<Arc<Guard>>) {
+        (**self).guard(guard);
+    }
+
+    fn is_gone(&self) -> bool {
+        (**self).is_gone()
+    }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        (**self).failure()
+    }
+
     fn release(&mut self) {
         (**self).release();
     }
@@ -362,5 +442,9 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn deadline(&self) -> Option<Nanos> {
         (**self).deadline()
+    }
+
+    fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
+        (**self).extras(put);
     }
 }

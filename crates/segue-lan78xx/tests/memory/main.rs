@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use segue::packet::Csum;
-use segue_lan78xx::driver::{Config, Driver, Error};
+use segue_lan78xx::driver::{Config, Driver, Error, Look};
 use segue_lan78xx::model::Model;
 use segue_lan78xx::usb::local::{Clock, Local};
 use segue_lan78xx::usb::{self, Speed, Transport};
@@ -68,10 +68,10 @@ fn a_device_that_comes_back_while_there_is_no_memory_is_taken_once_there_is() {
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
     let looks = Rc::new(Cell::new(0));
     let counted = looks.clone();
-    rig.driver.on_gone(Box::new(move || {
+    rig.driver.on_gone(Box::new(move |_| {
         counted.set(counted.get() + 1);
         let clock = Clock::Still(segue::time::Nanos(counted.get() * 10_000_000_000));
-        Some(Local::new(Model::new(chip(Speed::Super)), None, clock))
+        Look::Back(Local::new(Model::new(chip(Speed::Super)), None, clock))
     }));
     rig.model().unplug();
     rig.until(|rig| rig.driver.is_gone());

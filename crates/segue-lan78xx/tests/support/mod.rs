@@ -257,6 +257,10 @@ impl<M: Meddler> Transport for Meddled<M> {
         self.local.borrow_mut().clear_halt(endpoint)
     }
 
+    fn is_gone(&self) -> bool {
+        self.local.borrow().is_gone()
+    }
+
     fn now(&self) -> segue::time::Nanos {
         self.local.borrow().now()
     }

@@ -27,7 +27,7 @@ use std::io;
 use std::ops::Range;
 
 pub use read::Reader;
-pub use write::{OtherLink, Outgoing, Writer, interface_block, section_block};
+pub use write::{OtherHead, OtherLink, Outgoing, Writer, interface_block, is_unusual_tail, section_block};
 
 /// Longest record or block that is taken; a longer one is damage. libpcap's own limit is 256 KiB for most links.
 pub const MAX_RECORD: usize = 16 << 20;

@@ -162,15 +162,18 @@ pub struct Member {
     pub trailer: Vec<u8>,
     /// Its options as they stood; `None` where they are those of the merged packet less its note.
     pub options: Option<Vec<u8>>,
+    /// All that stood behind its bytes in its block, padding and options, where that is not what one of ours has there;
+    /// `options` are then `None`.
+    pub tail: Option<Vec<u8>>,
 }
 
 /// The note for a merged packet with headers `head` and timestamp `ticks`.
 ///
 /// Numbers are LEB128, signed ones zigzag. First the number of packets; then for each: a byte of flags (1: no timestamp,
-/// 2: options follow, 4: a trailer follows), the distance of its position from the packet before, the signed difference
+/// 2: options follow, 4: a trailer follows, 8: a tail follows), the distance of its position from the packet before, the signed difference
 /// of its timestamp, the length of its header, the differences to the header before it (the number of runs, and for each
 /// the bytes to skip, the length and the bytes), the length of its payload, its captured length less what is there, then
-/// options and trailer, each behind its length. The payloads stand one behind the other in the merged packet.
+/// options, trailer and tail, each behind its length. The payloads stand one behind the other in the merged packet.
 pub fn encode(head: &[u8], ticks: u64, members: &[Member]) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 * members.len());
     number(&mut out, members.len() as u64);
@@ -178,7 +181,8 @@ pub fn encode(head: &[u8], ticks: u64, members: &[Member]) -> Vec<u8> {
     for member in members {
         let flags = u8::from(member.ticks.is_none())
             | u8::from(member.options.is_some()) << 1
-            | u8::from(!member.trailer.is_empty()) << 2;
+            | u8::from(!member.trailer.is_empty()) << 2
+            | u8::from(member.tail.is_some()) << 3;
         out.push(flags);
         number(&mut out, member.position - position);
         position = member.position;
@@ -190,9 +194,8 @@ pub fn encode(head: &[u8], ticks: u64, members: &[Member]) -> Vec<u8> {
         number(&mut out, member.payload.len() as u64);
         let have = member.head.len() + member.payload.len() + member.trailer.len();
         signed(&mut out, i64::from(member.len) - have as i64);
-        for bytes in
-            [member.options.as_deref(), Some(&member.trailer[..]).filter(|t| !t.is_empty())].into_iter().flatten()
-        {
+        let trailer = Some(&member.trailer[..]).filter(|trailer| !trailer.is_empty());
+        for bytes in [member.options.as_deref(), trailer, member.tail.as_deref()].into_iter().flatten() {
             number(&mut out, bytes.len() as u64);
             out.extend_from_slice(bytes);
         }
@@ -223,6 +226,7 @@ pub fn decode(note: &[u8], ticks: u64, frame: &[u8]) -> Option<Vec<Member>> {
         let missing = from.signed()?;
         let options = if flags & 2 != 0 { Some(from.bytes()?.to_vec()) } else { None };
         let trailer = if flags & 4 != 0 { from.bytes()?.to_vec() } else { Vec::new() };
+        let tail = if flags & 8 != 0 { Some(from.bytes()?.to_vec()) } else { None };
         let have = i64::try_from(head_len + (end - start) + trailer.len()).ok()?;
         members.push(Member {
             position,
@@ -232,6 +236,7 @@ pub fn decode(note: &[u8], ticks: u64, frame: &[u8]) -> Option<Vec<Member>> {
             payload: start..end,
             trailer,
             options,
+            tail,
         });
         before = &members.last()?.head;
     }
@@ -330,7 +335,7 @@ mod tests {
 
     fn member(position: u64, ticks: Option<u64>, head: &[u8], payload: Range<usize>) -> Member {
         let len = (head.len() + payload.len()) as u32;
-        Member { position, ticks, len, head: head.to_vec(), payload, trailer: Vec::new(), options: None }
+        Member { position, ticks, len, head: head.to_vec(), payload, trailer: Vec::new(), options: None, tail: None }
     }
 
     fn train() -> (Vec<u8>, Vec<Member>) {
@@ -344,6 +349,8 @@ mod tests {
         members[1].len += 3;
         members[2].options = Some(vec![1, 0, 0, 0]);
         members[2].len += 1500;
+        members[0].tail = Some(vec![9, 9, 9]);
+        members[1].tail = Some(Vec::new());
         (frame, members)
     }
 

@@ -31,7 +31,7 @@ pub struct Writer<W: Write> {
 #[derive(Debug)]
 enum To {
     /// A file whose header is written with the first interface.
-    Pcap { head: Option<PcapHead>, interfaces: Vec<Interface>, dropped: u64, coarsened: bool },
+    Pcap { head: Option<(PcapHead, [u8; PCAP_HEAD_LEN])>, interfaces: Vec<Interface>, dropped: u64, coarsened: bool },
     /// A file whose section headers come from the input, or are made with the first interface.
     Pcapng { order: Order },
 }
@@ -47,6 +47,18 @@ impl std::fmt::Display for OtherLink {
 }
 
 impl std::error::Error for OtherLink {}
+
+/// A pcap file has one header only; this would be a second one, and it is another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherHead;
+
+impl std::fmt::Display for OtherHead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("two pcap files whose headers differ, where pcap can hold only one")
+    }
+}
+
+impl std::error::Error for OtherHead {}
 
 impl<W: Write> Writer<W> {
     /// Begins a file; nothing is written yet.
@@ -96,19 +108,26 @@ impl<W: Write> Writer<W> {
     }
 
     /// Begins with what a pcap file says of itself. `raw` is written as it stands where the form stays; its snap length
-    /// and link type are then those of `head`. For pcapng, `section` are options of the section header, without an end.
+    /// and link type are then those of `head`. For pcapng, `section` are options of the section header, without an end. A
+    /// file of the form pcap may begin once more with the same header, which is then not written again.
     ///
     /// # Errors
-    /// What writing met.
+    /// What writing met, or [`OtherHead`] inside of an [`io::Error`].
     pub fn begin_pcap(&mut self, head: &PcapHead, raw: &[u8; PCAP_HEAD_LEN], section: &[u8]) -> io::Result<()> {
         match &mut self.to {
             To::Pcap { head: written, interfaces, .. } => {
                 let mut bytes = *raw;
                 bytes[16..20].copy_from_slice(&head.order.put32(head.snaplen));
                 bytes[20..24].copy_from_slice(&head.order.put32(head.link));
-                *written = Some(*head);
                 interfaces.push(head.interface());
-                self.out.write_all(&bytes)
+                match written {
+                    Some((_, before)) if *before == bytes => Ok(()),
+                    Some(_) => Err(io::Error::other(OtherHead)),
+                    None => {
+                        *written = Some((*head, bytes));
+                        self.out.write_all(&bytes)
+                    }
+                }
             }
             To::Pcapng { order } => {
                 let order = *order;
@@ -138,7 +157,7 @@ impl<W: Write> Writer<W> {
             (To::Pcap { head, interfaces, .. }, BlockKind::Interface, Some(interface)) => {
                 interfaces.push(interface.clone());
                 match head {
-                    Some(head) if head.link as u16 == interface.link => Ok(()),
+                    Some((head, _)) if head.link as u16 == interface.link => Ok(()),
                     Some(_) => Err(io::Error::other(OtherLink(interface.link))),
                     None => {
                         let fcs = u32::from(interface.fcs_len / 2) << 28;
@@ -149,8 +168,9 @@ impl<W: Write> Writer<W> {
                             snaplen: if interface.snaplen == 0 { super::WHOLE } else { interface.snaplen },
                             link: u32::from(interface.link) | fcs,
                         };
-                        *head = Some(made);
-                        self.out.write_all(&made.bytes())
+                        let bytes = made.bytes();
+                        *head = Some((made, bytes));
+                        self.out.write_all(&bytes)
                     }
                 }
             }
@@ -188,12 +208,25 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// What writing met; a packet without an interface is `InvalidInput`.
     pub fn packet(&mut self, packet: &Outgoing<'_>) -> io::Result<()> {
+        self.packet_behind(packet, None)
+    }
+
+    /// Writes a packet; into pcapng with `tail`, whose length is right for what stands in front of it, instead of padding and
+    /// options.
+    ///
+    /// # Errors
+    /// As [`Writer::packet`].
+    pub fn packet_with_tail(&mut self, packet: &Outgoing<'_>, tail: &[u8]) -> io::Result<()> {
+        self.packet_behind(packet, Some(tail))
+    }
+
+    fn packet_behind(&mut self, packet: &Outgoing<'_>, tail: Option<&[u8]>) -> io::Result<()> {
         self.packets += 1;
         let caplen: usize = packet.data.iter().map(|piece| piece.len()).sum();
         let caplen32 = u32::try_from(caplen).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         match &mut self.to {
             To::Pcap { head, interfaces, coarsened, .. } => {
-                let (Some(head), Some(interface)) = (head, interfaces.get(packet.interface as usize)) else {
+                let (Some((head, _)), Some(interface)) = (head, interfaces.get(packet.interface as usize)) else {
                     return Err(io::Error::from(io::ErrorKind::InvalidInput));
                 };
                 let ticks = packet.ticks.unwrap_or(0);
@@ -216,41 +249,51 @@ impl<W: Write> Writer<W> {
                 let order = *order;
                 let block = &mut self.block;
                 block.clear();
-                match packet.ticks {
+                let head = match packet.ticks {
                     Some(ticks) => {
-                        let options_len =
-                            if packet.options.is_empty() { 0 } else { packet.options.len().next_multiple_of(4) + 4 };
-                        let whole = 32 + caplen.next_multiple_of(4) + options_len;
-                        let head = [
-                            6,
-                            whole as u32,
-                            packet.interface,
-                            (ticks >> 32) as u32,
-                            ticks as u32,
-                            caplen32,
-                            packet.len,
-                        ];
-                        head.iter().for_each(|&word| block.extend(order.put32(word)));
-                        packet.data.iter().for_each(|piece| block.extend_from_slice(piece));
-                        block.resize(block.len().next_multiple_of(4), 0);
-                        if !packet.options.is_empty() {
-                            block.extend_from_slice(packet.options);
-                            options::push(block, order, options::END, &[]);
-                        }
-                        block.extend(order.put32(whole as u32));
+                        &[6, 0, packet.interface, (ticks >> 32) as u32, ticks as u32, caplen32, packet.len][..]
                     }
+                    None => &[3, 0, packet.len],
+                };
+                head.iter().for_each(|&word| block.extend(order.put32(word)));
+                packet.data.iter().for_each(|piece| block.extend_from_slice(piece));
+                match tail {
+                    Some(tail) => block.extend_from_slice(tail),
                     None => {
-                        let whole = 16 + caplen.next_multiple_of(4);
-                        [3, whole as u32, packet.len].iter().for_each(|&word| block.extend(order.put32(word)));
-                        packet.data.iter().for_each(|piece| block.extend_from_slice(piece));
-                        block.resize(block.len().next_multiple_of(4), 0);
-                        block.extend(order.put32(whole as u32));
+                        let options = if packet.ticks.is_some() { packet.options } else { &[] };
+                        usual_tail(block, order, options);
                     }
                 }
+                // A tail that is wrong in length must not make a damaged file.
+                block.resize(block.len().next_multiple_of(4), 0);
+                let whole = order.put32((block.len() + 4) as u32);
+                block[4..8].copy_from_slice(&whole);
+                block.extend(whole);
                 self.out.write_all(block)
             }
         }
     }
+}
+
+/// Appends what stands behind the bytes of a packet in a block of ours: zeros up to a multiple of four, and `options`, which
+/// have no end yet.
+fn usual_tail(block: &mut Vec<u8>, order: Order, options: &[u8]) {
+    block.resize(block.len().next_multiple_of(4), 0);
+    if !options.is_empty() {
+        block.extend_from_slice(options);
+        block.resize(block.len().next_multiple_of(4), 0);
+        options::push(block, order, options::END, &[]);
+    }
+}
+
+/// Whether a packet's `tail`, all between its bytes and the length at the end of its block, is not what a [`Writer`] makes of
+/// its `options`: it has options without an end or padding that is not zero. `front` is where the tail begins in its block.
+pub fn is_unusual_tail(tail: &[u8], front: usize, order: Order, options: &[u8]) -> bool {
+    // Only the place in four bytes counts.
+    let front = front % 4;
+    let mut usual = vec![0; front];
+    usual_tail(&mut usual, order, options);
+    tail != &usual[front..]
 }
 
 /// A section header of version 1.0 and unknown length, with `options` that have no end yet.

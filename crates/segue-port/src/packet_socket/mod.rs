@@ -30,13 +30,14 @@ use std::iter;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use segue::gso::Limits;
+use segue::gso::{FreeTags, Limits};
 use segue::packet::{Frag, GsoKind, Start};
 use segue::wire::ethernet;
 use segue::wire::virtio::VirtioNet;
 
 use self::frame::{Header, emit_native, status};
 use crate::batch::{RxBatch, TxBatch};
+use crate::link::{LinkState, LinkWatch};
 use crate::mmap::Slot;
 use crate::page::{MIN_PAGE_LEN, Page, RingPages, Scatter};
 use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
@@ -145,6 +146,7 @@ pub struct PacketPort {
     frames: Vec<Frame>,
     scratch: SendScratch,
     headers: Vec<[u8; VNET_LEN]>,
+    watch: LinkWatch,
     /// Polls in a row that found nothing.
     empty: u32,
     #[cfg(test)]
@@ -192,6 +194,8 @@ impl PacketPort {
             Some(libc::ENODEV) => OpenError::NoInterface(config.interface.clone()),
             _ => OpenError::Call("bind", error),
         })?;
+        let watch = u32::try_from(interface.index).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV));
+        let watch = watch.and_then(LinkWatch::open).map_err(call("rtnetlink"))?;
         let tcp = config.trains != Trains::None;
         let limits = Limits {
             csum: true,
@@ -203,6 +207,10 @@ impl PacketPort {
             max_segs: 65_535 / 8,
             max_udp_segs: MAX_UDP_SEGMENTS_OUT,
             max_pieces: MAX_IOV - 2,
+            // What the kernel asks of a single packet (`packet_extra_vlan_len_allowed`): it spares one tag, of 802.1Q, on what
+            // is Ethernet, which the loopback interface is not. Of the packets of a train it does not ask it, and devices
+            // lose what is longer.
+            free_tags: if interface.hardware == libc::ARPHRD_ETHER { FreeTags::First } else { FreeTags::None },
             ..Limits::NONE
         };
         Ok(PacketPort {
@@ -216,6 +224,7 @@ impl PacketPort {
             frames: Vec::new(),
             scratch: SendScratch::default(),
             headers: Vec::new(),
+            watch,
             empty: 0,
             #[cfg(test)]
             refuse_trains: None,
@@ -465,6 +474,24 @@ impl Port for PacketPort {
             self.counters.drops.add_many(reason, segments as u64);
             batch.sent(1);
         }
+    }
+
+    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.watch.fd())
+    }
+
+    fn listen(&mut self) -> io::Result<()> {
+        let state = self.watch.listen()?;
+        if state.is_gone {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        // The kernel refuses a packet that is longer, but takes a train of such packets and loses them.
+        self.limits.mtu = state.mtu;
+        Ok(())
+    }
+
+    fn link(&self) -> Option<LinkState> {
+        Some(self.watch.state())
     }
 
     fn counters(&self) -> &Counters {

@@ -354,6 +354,39 @@ fn a_frame_above_the_mtu_is_counted_as_too_big() {
     assert_eq!((from.counters().drops.of(Drop::TooBig), from.counters().drops.total()), (1, 1));
 }
 
+/// Of an outer tag of 802.1ad nothing is spared (`packet_extra_vlan_len_allowed`).
+#[test]
+fn tags_count_of_a_train_as_the_kernel_counts_them_of_a_single_frame() {
+    let Some(()) = cable("tags_count_of_a_train_as_the_kernel_counts_them_of_a_single_frame", false) else { return };
+    let (mut from, mut to) = (open("v0"), open("v1"));
+    from.listen().unwrap();
+    let mut pages = PagePool::new(4);
+    let any = Limits { csum: true, ..Limits::NONE };
+    for (tags, counted) in [
+        (&[(0x8100, 7)][..], 0),
+        (&[(0x88a8, 7)], 4),
+        (&[(0x8100, 7), (0x8100, 5)], 4),
+        (&[(0x8100, 7), (0x88a8, 5)], 4),
+        (&[(0x88a8, 7), (0x8100, 5)], 8),
+    ] {
+        for size in [1_472 - counted, 1_473 - counted] {
+            let fits = size + counted == 1_472;
+            let [single, train] = [size, 3 * size].map(|len| udp_frame(tags, ENDS[0], &bytes(len, len), Fill::Primed));
+            let unit = uso(u16::try_from(size).unwrap());
+            let before = from.counters().drops.of(Drop::TooBig);
+            // The kernel judges the single frame, these limits the train.
+            let mut batch = TxBatch::new();
+            let taken = batch.push(with_unit(&mut pages, &train, unit), from.limits()).is_ok();
+            assert_eq!(taken, fits, "{tags:04x?} {size}");
+            assert!(batch.push(with_unit(&mut pages, &single, Unit::Whole(Csum::Partial)), &any).is_ok());
+            from.transmit(&mut batch).unwrap();
+            let expected = if fits { 2 } else { 0 };
+            assert_eq!(receive(&mut to, expected).len(), expected, "{tags:04x?} {size}");
+            assert_eq!(from.counters().drops.of(Drop::TooBig) - before, u64::from(!fits), "{tags:04x?} {size}");
+        }
+    }
+}
+
 #[test]
 fn a_refused_train_narrows_the_port_and_crosses_all_the_same() {
     let Some(()) = cable("a_refused_train_narrows_the_port_and_crosses_all_the_same", false) else { return };

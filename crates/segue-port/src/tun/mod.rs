@@ -21,6 +21,7 @@ use segue::wire::ethernet;
 use segue::wire::virtio::{Form, VirtioNet};
 
 use crate::batch::{RxBatch, TxBatch};
+use crate::link::{LinkState, LinkWatch};
 use crate::page::{FRONT, Scatter};
 use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
 use crate::sys::{self, MAX_IOV, SendScratch};
@@ -155,6 +156,7 @@ pub struct TunPort {
     /// Where the reads of the current poll are.
     reads: Vec<Range<usize>>,
     scratch: SendScratch,
+    watch: Option<LinkWatch>,
     #[cfg(test)]
     refuse_trains: Option<i32>,
 }
@@ -272,6 +274,7 @@ impl TunPort {
             scatter: Scatter::default(),
             reads: Vec::new(),
             scratch: SendScratch::default(),
+            watch: None,
             #[cfg(test)]
             refuse_trains: None,
         })
@@ -285,6 +288,24 @@ impl TunPort {
     /// What it carries.
     pub fn layer(&self) -> Layer {
         self.layer
+    }
+
+    /// The descriptor, for another process that goes on with the device.
+    ///
+    /// # Errors
+    /// Where this process may open no more files.
+    pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
+    }
+
+    /// Takes no packets from here on that are longer than the interface's MTU, though the kernel would: for where the device
+    /// stands for a link that others send by. `index` is the interface's in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// Where there is no rtnetlink socket to be had.
+    pub fn follow_link(&mut self, index: u32) -> io::Result<()> {
+        self.watch = Some(LinkWatch::open(index)?);
+        Ok(())
     }
 
     /// Gives the descriptor up.
@@ -457,6 +478,23 @@ impl Port for TunPort {
 
     fn mac(&self) -> Option<[u8; 6]> {
         if self.layer == Layer::Ethernet { sys::tun::mac(self.fd()).ok() } else { None }
+    }
+
+    fn link_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.watch.as_ref().map(LinkWatch::fd)
+    }
+
+    /// As the trait says, but for the end of a device, which the device itself tells: one that was moved to another namespace
+    /// goes on there, and is followed no more.
+    fn listen(&mut self) -> io::Result<()> {
+        let Some(watch) = &mut self.watch else { return Ok(()) };
+        let state = watch.listen()?;
+        self.limits.mtu = if state.is_gone { usize::MAX } else { state.mtu };
+        Ok(())
+    }
+
+    fn link(&self) -> Option<LinkState> {
+        self.watch.as_ref().map(LinkWatch::state)
     }
 
     fn counters(&self) -> &Counters {

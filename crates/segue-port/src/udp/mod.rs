@@ -177,8 +177,18 @@ struct Slot {
     source: SocketAddr,
     /// Not connected: every message names the peer that it goes to.
     names_peer: bool,
-    /// What the socket's path MTU discovery is set to.
-    df: bool,
+    /// What the socket's path MTU discovery is set to, where that is known.
+    df: Option<bool>,
+}
+
+/// The sockets of a port, for another process that goes on with them: what waits in them is not lost, and nobody else can
+/// have their ports in between. Both processes may send at the same time.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// What is received waits in these, at least one.
+    pub receive: Vec<OwnedFd>,
+    /// What is sent leaves through these; a port over raw sockets makes its own anew.
+    pub send: Vec<OwnedFd>,
 }
 
 /// A datagram port over UDP sockets.
@@ -224,13 +234,54 @@ impl UdpPort {
     /// # Errors
     /// See [`OpenError`].
     pub fn open_to(config: UdpConfig, others: &[SocketAddr]) -> Result<UdpPort, OpenError> {
-        let peers: Vec<SocketAddr> = [&[config.peer], others].concat();
-        if peers.iter().any(|peer| config.local.is_ipv4() != peer.is_ipv4()) {
-            return Err(OpenError::Families);
-        }
+        let peers = all_peers(&config, others)?;
         let is_single = others.is_empty();
         let rx = receiving_socket(&config)?;
         let listen = name_of(&rx)?;
+        let slots = match config.source {
+            Source::Auto => {
+                (0..AUTO_SLOTS).map(|_| sending_socket(&config, 0, is_single)).collect::<Result<Vec<_>, _>>()?
+            }
+            Source::Range(first, last) => sockets_between(&config, first..=last, is_single)?,
+            Source::Fixed(port) if port == listen.port() => vec![shared_socket(&config, &rx, listen)?],
+            Source::Fixed(port) => vec![sending_socket(&config, port, is_single)?],
+        };
+        UdpPort::over(config, peers, rx, listen, slots)
+    }
+
+    /// As [`UdpPort::open_to`], over the sockets of a port of this or another process, whose configuration may have had other
+    /// peers, TOS and TTL, but nothing else that is of the socket's.
+    ///
+    /// # Errors
+    /// As there; [`OpenError::Call`] where a socket is missing.
+    pub fn adopt(config: UdpConfig, others: &[SocketAddr], sockets: Sockets) -> Result<UdpPort, OpenError> {
+        let peers = all_peers(&config, others)?;
+        let rx = sockets.receive.into_iter().next().ok_or_else(missing)?;
+        let listen = name_of(&rx)?;
+        let slot = |fd: OwnedFd| {
+            let source = name_of(&fd)?;
+            prepare_sending(&config, &fd)?;
+            // The one that also receives has to hear others than the peer.
+            let names_peer = !others.is_empty() || source == listen;
+            if !names_peer {
+                sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
+            }
+            Ok(Slot { fd, source, names_peer, df: None })
+        };
+        let slots: Vec<Slot> = sockets.send.into_iter().map(slot).collect::<Result<_, _>>()?;
+        if slots.is_empty() {
+            return Err(missing());
+        }
+        UdpPort::over(config, peers, rx, listen, slots)
+    }
+
+    fn over(
+        config: UdpConfig,
+        peers: Vec<SocketAddr>,
+        rx: OwnedFd,
+        listen: SocketAddr,
+        slots: Vec<Slot>,
+    ) -> Result<UdpPort, OpenError> {
         let gro = match config.offloads.receives() {
             false => OffloadState::Off,
             true => match sys::set_option(rx.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1) {
@@ -243,14 +294,6 @@ impl UdpPort {
             (false, ..) | (_, Checksum::Zero, _) => OffloadState::Off,
             (_, _, Ok(_)) => OffloadState::On,
             (_, _, Err(errno)) => OffloadState::Refused(errno),
-        };
-        let slots = match config.source {
-            Source::Auto => {
-                (0..AUTO_SLOTS).map(|_| sending_socket(&config, 0, is_single)).collect::<Result<Vec<_>, _>>()?
-            }
-            Source::Range(first, last) => sockets_between(&config, first..=last, is_single)?,
-            Source::Fixed(port) if port == listen.port() => vec![shared_socket(&config, &rx, listen)?],
-            Source::Fixed(port) => vec![sending_socket(&config, port, is_single)?],
         };
         let limits = Limits {
             csum: false,
@@ -286,6 +329,15 @@ impl UdpPort {
             #[cfg(test)]
             inject: None,
         })
+    }
+
+    /// Its sockets, for another process.
+    ///
+    /// # Errors
+    /// Where this process may open no more files.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        let send = self.slots.iter().map(|slot| slot.fd.try_clone()).collect::<io::Result<_>>()?;
+        Ok(Sockets { receive: vec![self.rx.try_clone()?], send })
     }
 
     /// Where the port receives.
@@ -357,6 +409,19 @@ impl Port for UdpPort {
     }
 }
 
+/// The configuration's and the others, all of the family of the local address.
+fn all_peers(config: &UdpConfig, others: &[SocketAddr]) -> Result<Vec<SocketAddr>, OpenError> {
+    let peers: Vec<SocketAddr> = [&[config.peer], others].concat();
+    if peers.iter().any(|peer| config.local.is_ipv4() != peer.is_ipv4()) {
+        return Err(OpenError::Families);
+    }
+    Ok(peers)
+}
+
+fn missing() -> OpenError {
+    call("socket")(io::Error::from_raw_os_error(libc::EBADF))
+}
+
 fn call(name: &'static str) -> impl Fn(io::Error) -> OpenError {
     move |error| OpenError::Call(name, error)
 }
@@ -407,7 +472,13 @@ fn prepare_sending(config: &UdpConfig, fd: &OwnedFd) -> Result<(), OpenError> {
         sys::set_option(fd.as_fd(), level, name, 1).map_err(call(text))?;
     }
     set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.buffer_len);
-    set_fragmenting(fd.as_fd(), v4, true).map_err(call("IP_MTU_DISCOVER"))
+    Ok(())
+}
+
+/// A slot whose datagrams are not fragmented, until one may be.
+fn slot(config: &UdpConfig, fd: OwnedFd, source: SocketAddr, names_peer: bool) -> Result<Slot, OpenError> {
+    set_fragmenting(fd.as_fd(), config.peer.is_ipv4(), true).map_err(call("IP_MTU_DISCOVER"))?;
+    Ok(Slot { fd, source, names_peer, df: Some(true) })
 }
 
 /// Whether the socket's datagrams may be fragmented here or on the way: DF follows path MTU discovery.
@@ -471,7 +542,7 @@ fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> Result<Slot
         sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
     }
     let source = name_of(&fd)?;
-    Ok(Slot { fd, source, names_peer: !connected, df: true })
+    slot(config, fd, source, !connected)
 }
 
 /// Where an asking socket is connected to: nothing is sent, so that any port will do.
@@ -519,7 +590,7 @@ fn sockets_between(config: &UdpConfig, range: RangeInclusive<u16>, connected: bo
 fn shared_socket(config: &UdpConfig, rx: &OwnedFd, listen: SocketAddr) -> Result<Slot, OpenError> {
     let fd = rx.try_clone().map_err(call("dup"))?;
     prepare_sending(config, &fd)?;
-    Ok(Slot { fd, source: listen, names_peer: true, df: true })
+    slot(config, fd, listen, true)
 }
 
 /// The most segments that a UDP_SEGMENT send may have, found out once by sending single bytes to a socket of our own on

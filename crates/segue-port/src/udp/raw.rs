@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use segue::gso::Limits;
 
 use super::{
-    Carries, Checksum, OpenError, Slot, Source, UdpConfig, UdpOffloads, UdpPort, askers, bind, call, filter,
-    prepare_sending, receive, send, set_buffer,
+    Carries, Checksum, OpenError, Slot, Sockets, Source, UdpConfig, UdpOffloads, UdpPort, all_peers, askers, bind,
+    call, filter, missing, prepare_sending, receive, send, set_buffer, slot,
 };
 use crate::batch::{RxBatch, TxBatch};
 use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
@@ -69,30 +69,29 @@ impl RawPort {
     /// # Errors
     /// As there.
     pub fn open_to(config: &RawConfig, others: &[IpAddr]) -> Result<RawPort, OpenError> {
-        let peers: Vec<SocketAddr> =
-            [&[config.peer], others].concat().into_iter().map(|peer| SocketAddr::new(peer, 0)).collect();
-        if peers.iter().any(|peer| config.local.is_ipv4() != peer.is_ipv4()) {
-            return Err(OpenError::Families);
+        let as_udp = as_udp(config);
+        let receive =
+            config.protocols.iter().map(|&protocol| receiving_socket(&as_udp, protocol)).collect::<Result<_, _>>()?;
+        RawPort::adopt(config, others, Sockets { receive, send: Vec::new() })
+    }
+
+    /// As [`RawPort::open_to`], over the receiving sockets of a port of this or another process, whose configuration had the
+    /// same local address and protocols.
+    ///
+    /// # Errors
+    /// As there; [`OpenError::Call`] where a socket is missing.
+    pub fn adopt(config: &RawConfig, others: &[IpAddr], sockets: Sockets) -> Result<RawPort, OpenError> {
+        let as_udp = as_udp(config);
+        let others: Vec<SocketAddr> = others.iter().map(|peer| SocketAddr::new(*peer, 0)).collect();
+        let peers = all_peers(&as_udp, &others)?;
+        if sockets.receive.len() != config.protocols.len() {
+            return Err(missing());
         }
         let listen = SocketAddr::new(config.local, 0);
-        let as_udp = UdpConfig {
-            source: Source::Auto,
-            tos: config.tos,
-            ttl: config.ttl,
-            checksum: Checksum::Full,
-            carries: Carries::Other,
-            offloads: if config.batches { UdpOffloads::All } else { UdpOffloads::None },
-            buffer_len: config.buffer_len,
-            ..UdpConfig::new(config.local, 0, peers[0])
-        };
-        let mut receiving = Vec::new();
-        let mut slots = Vec::new();
-        for &protocol in config.protocols {
-            receiving.push(receiving_socket(&as_udp, protocol)?);
-            slots.push(sending_socket(&as_udp, protocol, others.is_empty())?);
-        }
-        let mut receiving = receiving.into_iter();
-        let rx = receiving.next().ok_or_else(|| call("socket")(io::Error::from_raw_os_error(libc::EINVAL)))?;
+        let slots = config.protocols.iter().map(|&protocol| sending_socket(&as_udp, protocol, others.is_empty()));
+        let slots = slots.collect::<Result<_, _>>()?;
+        let mut receiving = sockets.receive.into_iter();
+        let rx = receiving.next().ok_or_else(missing)?;
         let other = receiving.next();
         let either = match &other {
             Some(other) => Some(sys::either([rx.as_fd(), other.as_fd()]).map_err(call("epoll_ctl"))?),
@@ -122,6 +121,29 @@ impl RawPort {
             inject: None,
         };
         Ok(RawPort { port, protocols: config.protocols, other: other.map(|fd| (fd, 0)), either })
+    }
+
+    /// Its receiving sockets, for another process.
+    ///
+    /// # Errors
+    /// Where this process may open no more files.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        let all = std::iter::once(&self.port.rx).chain(self.other.as_ref().map(|(fd, _)| fd));
+        Ok(Sockets { receive: all.map(OwnedFd::try_clone).collect::<io::Result<_>>()?, send: Vec::new() })
+    }
+}
+
+/// What both kinds of sockets have.
+fn as_udp(config: &RawConfig) -> UdpConfig {
+    UdpConfig {
+        source: Source::Auto,
+        tos: config.tos,
+        ttl: config.ttl,
+        checksum: Checksum::Full,
+        carries: Carries::Other,
+        offloads: if config.batches { UdpOffloads::All } else { UdpOffloads::None },
+        buffer_len: config.buffer_len,
+        ..UdpConfig::new(config.local, 0, SocketAddr::new(config.peer, 0))
     }
 }
 
@@ -209,5 +231,5 @@ fn sending_socket(config: &UdpConfig, protocol: u8, connected: bool) -> Result<S
         // Without it Linux learns no MTU of a way from what a raw socket over IPv6 has sent that is not connected (rawv6_err).
         sys::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1).map_err(call("IPV6_RECVERR"))?;
     }
-    Ok(Slot { fd, source, names_peer: !connected, df: true })
+    slot(config, fd, source, !connected)
 }

@@ -344,9 +344,9 @@ impl UdpPort {
     /// senders set DF on everything.
     fn set_df(&mut self, key: Key) -> io::Result<()> {
         let slot = &mut self.slots[key.slot];
-        if slot.df != key.df {
+        if slot.df != Some(key.df) {
             set_fragmenting(slot.fd.as_fd(), self.config.peer.is_ipv4(), key.df)?;
-            slot.df = key.df;
+            slot.df = Some(key.df);
         }
         Ok(())
     }

@@ -61,6 +61,17 @@ impl Encapsulator {
         &self.config
     }
 
+    /// The number of the next packet, where packets carry GRE sequence numbers.
+    pub fn sequence(&self) -> Option<u32> {
+        self.numbers().then_some(self.next_seq)
+    }
+
+    /// Numbers packets from `next` on, as one that takes the place of another has to: a far end that goes by the numbers
+    /// drops what is older than what it has seen.
+    pub fn go_on(&mut self, next: u32) {
+        self.next_seq = next;
+    }
+
     /// Leaves checksums to the far end from the next packet on, or no longer. Only a tunnel that was made with remote
     /// checksum offload, whose users reckon with the length of its option, can be asked for it; `false` for others.
     pub fn set_remcsum(&mut self, on: bool) -> bool {

@@ -34,6 +34,7 @@ impl FlowKey {
         match packet.layout.stop() {
             Stop::Transport => {}
             Stop::Protocol => return Err(Alone::Protocol),
+            Stop::Foreign => return Err(Alone::Tunnel),
             Stop::Fragment => return Err(Alone::Fragment),
             Stop::Malformed => return Err(Alone::Malformed),
             Stop::TooDeep => return Err(Alone::TooDeep),

@@ -371,9 +371,6 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
             return self.pass(packet, why);
         }
-        if packet.trim() {
-            self.stats.trimmed += 1;
-        }
         let Some(place) = place else { return self.hold(packet, hash, now) };
 
         if self.table.get(place).is.carries == Carries::Acks {
@@ -419,9 +416,6 @@ impl<B: AsRef<[u8]>> Gro<B> {
         now: Nanos,
         pool: &mut Pool<B>,
     ) {
-        if packet.trim() {
-            self.stats.trimmed += 1;
-        }
         // What is wrong neither swallows nor is remembered.
         let verdict = verify::verify(&mut packet, &mut self.stats.checksummed_bytes);
         let header = packet.transport().map_or(&[][..], |(_, header)| header);
@@ -553,7 +547,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             self.ready.push_back(Ready::Packet(packet));
             return;
         }
-        let size = packet.payload.len();
+        let size = verify::payload_len(&packet);
         let is_tcp = matches!(packet.transport(), Some((Kind::Tcp, _)));
         if is_tcp && size < usize::from(MIN_TCP_SIZE) && verify::is_owed(&packet) {
             return self.pass(packet, Alone::Tiny);
@@ -573,7 +567,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             self.ready.push_back(Ready::Packet(packet));
             return;
         }
-        let size = packet.payload.len();
+        let size = verify::payload_len(&packet);
         let (mut seq, mut stamp, mut is_tcp) = (0, 0, false);
         if let Some((Kind::Tcp, header)) = packet.transport() {
             is_tcp = true;
@@ -672,7 +666,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 may_renew(first, bytes, held.stamp)?;
             }
         }
-        let len = packet.payload.len();
+        let len = verify::payload_len(packet);
         let may_be_larger = kind == Kind::Tcp && self.config.profile == Profile::Lro;
         if len > held.size && !(may_be_larger && len <= held.room) {
             return Err(Mismatch::Larger);
@@ -701,6 +695,9 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let is_lro = self.config.profile == Profile::Lro && matches!(packet.transport(), Some((Kind::Tcp, _)));
         self.held_packets += 1;
         let held = self.table.get_mut(place);
+        // Only what is joined loses its padding: what stays alone leaves as it came.
+        let trimmed = usize::from(held.packet.trim()) + usize::from(packet.trim());
+        self.stats.trimmed += trimmed as u64;
         let (at, header) = tcp_header(&packet);
         let why = held.add(ids, at, header, packet.payload.len(), is_lro);
         self.held_trains += usize::from(held.segs == 2);
@@ -716,7 +713,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             && packet.offload.layers().is_empty()
             && layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4 || usize::from(ip.len) == ipv6::LEN);
         let link_len = layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
-        self.config.limit(may_be_jumbo).checked_sub(packet.len() - link_len)
+        self.config.limit(may_be_jumbo).checked_sub(packet.head.len() + verify::payload_len(packet) - link_len)
     }
 
     /// Takes the train at `place` out of the table and makes it ready.

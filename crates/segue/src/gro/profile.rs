@@ -20,7 +20,7 @@ pub enum Generation {
 /// | | `Strict` | `Linux` | `Lro` |
 /// |---|---|---|---|
 /// | splitting restores it | byte for byte | but for an urgent pointer that is not meant, checksums of all ones for zero, padding; before 6.18 outer identifications | the stream alone |
-/// | padding of short frames | keeps a packet alone | is cut off | is cut off |
+/// | padding of short frames | keeps a packet alone | is cut off what is joined | is cut off what is joined |
 /// | acknowledgment number, window, timestamps | equal | equal | the newest stand in the header; none goes back |
 /// | segment sizes of TCP | the last may be shorter | the last may be shorter | any |
 /// | IPv4 identification | fixed or counting | fixed or counting | any |
@@ -33,8 +33,8 @@ pub enum Profile {
     /// Only what can be restored byte for byte.
     #[default]
     Strict,
-    /// What a kernel of this generation joins, except that padding is cut off before anything is judged (the kernel's GRO
-    /// passes padded frames on, and cuts the padding off above it).
+    /// What a kernel of this generation joins, except that padded frames are joined without their padding (the kernel's
+    /// GRO passes them on one by one, and padding is cut off above it).
     Linux(Generation),
     /// What a host may join that ends the connections itself, as receivers with LRO do (Linux `inet_lro`, FreeBSD
     /// `tcp_lro`). Not for what is forwarded unseen: the segments cannot be restored.
@@ -47,7 +47,7 @@ impl Profile {
         Profile::Linux(Generation::V6_18)
     }
 
-    /// Whether padding is cut off.
+    /// Whether padding is cut off what is joined.
     pub(super) const fn trims(self) -> bool {
         !matches!(self, Profile::Strict)
     }

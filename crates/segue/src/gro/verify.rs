@@ -25,17 +25,32 @@ pub(super) fn pseudo(head: &[u8], ip: &Header, transport: &Header, upper_len: us
     }
 }
 
+/// Bytes of payload, what is behind the outermost IP packet left out.
+#[inline]
+pub(super) fn payload_len<B: AsRef<[u8]>>(packet: &Packet<B>) -> usize {
+    let len = packet.payload.len();
+    if packet.layout.is_padded() { packet.layout.end().saturating_sub(packet.head.len()).min(len) } else { len }
+}
+
 /// Verifies the outer UDP, GRE and transport checksums, records what is known now, and adds the payload bytes that it
 /// had to read to `checksummed`.
 ///
-/// IPv4 header checksums are not looked at here; `rules::gate` has done that.
+/// Padding counts for nothing. IPv4 header checksums are not looked at here; `rules::gate` has done that.
 pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u64) -> Result<(), Alone> {
-    let total = packet.len();
+    let len = payload_len(packet);
+    let total = packet.head.len() + len;
     let mut payload = None;
     if let Unit::Whole(Csum::Complete(sum)) = packet.offload.unit {
         let l3 = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, Header::start);
         let mut rest = sum;
         rest.remove(Sum::of(&packet.head.bytes()[l3..]));
+        if len < packet.payload.len() {
+            // At an odd place the part begins with the byte before it, as zero.
+            let mut padding = Sum::ZERO;
+            padding.append(Sum::ZERO, len % 2);
+            packet.payload.pieces(len..usize::MAX).for_each(|piece| padding.add(piece));
+            rest.remove(padding);
+        }
         payload = Some(rest);
     }
     let Packet { head, payload: bytes, offload, layout, .. } = packet;
@@ -43,15 +58,13 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
     // The sum of all bytes from `from` on; every header has an even length, so parity is no concern here.
     let mut sum_from = |from: usize| {
         let rest = *payload.get_or_insert_with(|| {
-            *checksummed += bytes.len() as u64;
+            *checksummed += len as u64;
             let mut sum = Sum::ZERO;
-            for frag in bytes.frags() {
-                sum.add(frag.bytes());
-            }
+            bytes.pieces(0..len).for_each(|piece| sum.add(piece));
             sum
         });
         let mut sum = Sum::of(&head[from..]);
-        sum.append(rest, bytes.len());
+        sum.append(rest, len);
         sum
     };
     let transport = layout.transport().ok_or(Alone::Malformed)?;

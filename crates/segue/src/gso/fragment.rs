@@ -14,7 +14,7 @@ use super::{Limits, MAX_IP_LEN, Refusal, check, is_routed, pseudo, whole};
 use crate::checksum::{Field, Sum};
 use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Remote, Stop, Unit, remote};
 use crate::wire::parse::MAX_HEADER_BYTES;
-use crate::wire::{gre, ipv4, ipv6, protocol, read_u16, udp, write_u16, write_u32};
+use crate::wire::{ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, udp, write_u16, write_u32};
 
 /// What happens to a packet, alone, that is longer than the port's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,18 @@ pub enum Fragment {
         /// is replaced.
         clears_df: bool,
     },
+}
+
+/// Which VLAN tags, 4 bytes each, do not count towards a port's MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FreeTags {
+    /// All of them.
+    All,
+    /// The first, where it is one of 802.1Q (type 0x8100): what Linux asks of a packet socket
+    /// (`packet_extra_vlan_len_allowed`).
+    First,
+    /// None: each counts.
+    None,
 }
 
 /// One fragment.
@@ -82,7 +94,7 @@ pub(super) struct Cut<'a> {
 
 /// Whether `packet`, alone, is longer than the MTU.
 pub(super) fn is_needed<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits) -> bool {
-    packet.len() > limits.mtu && len(packet) - l3(&packet.layout) > limits.mtu
+    packet.len() > limits.mtu && len(packet) - uncounted(packet.head.bytes(), &packet.layout, limits) > limits.mtu
 }
 
 /// Bytes of a packet, padding left out.
@@ -90,9 +102,19 @@ fn len<B: AsRef<[u8]>>(packet: &Packet<B>) -> usize {
     if packet.layout.is_padded() { packet.layout.end().clamp(packet.head.len(), packet.len()) } else { packet.len() }
 }
 
-/// Where the outermost IP header is.
-pub(super) fn l3(layout: &Layout) -> usize {
-    layout.headers().iter().find(|h| h.is_ip()).map_or(0, Header::start)
+/// Bytes in front that do not count towards the MTU: up to the outermost IP header, or to what is behind the link headers of
+/// another protocol, without the tags that count.
+pub(super) fn uncounted(head: &[u8], layout: &Layout, limits: &Limits) -> usize {
+    let l3 = layout.headers().iter().find(|h| h.is_ip()).map_or(layout.header_len(), Header::start);
+    let mut tags = layout.headers().iter().take_while(|h| !h.is_ip()).filter(|h| h.kind == Kind::Vlan);
+    // A tag's type is the last field of the header in front of it.
+    let is_8021q = |tag: &Header| tag.start().checked_sub(2).and_then(|at| read_u16(head, at)) == Some(ethertype::VLAN);
+    let counted = match limits.free_tags {
+        FreeTags::All => 0,
+        FreeTags::First => tags.next().map_or(0, |first| usize::from(!is_8021q(first)) + tags.count()),
+        FreeTags::None => tags.count(),
+    };
+    l3 - ethernet::VLAN_LEN * counted
 }
 
 impl<'a> Cut<'a> {
@@ -199,7 +221,7 @@ impl<'a> Cut<'a> {
 
     /// Finds out how much a fragment holds.
     fn measure(&mut self, limits: &Limits) -> Result<(), Refusal> {
-        let front = self.common_len() - l3(self.layout);
+        let front = self.common_len() - uncounted(&self.head[..self.head_len], self.layout, limits);
         self.room = limits.mtu.saturating_sub(front);
         let headers = self.head_len - self.common;
         if self.room < 8 || self.room & !7 < headers {

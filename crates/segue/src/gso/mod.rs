@@ -27,7 +27,7 @@ mod whole;
 
 pub use arena::{Arena, FragmentIds, Frame, Frames};
 pub use cut::cut;
-pub use fragment::Fragment;
+pub use fragment::{Fragment, FreeTags};
 
 use core::ops::Range;
 
@@ -76,8 +76,11 @@ pub struct Limits {
     pub max_piece: usize,
     /// Most bytes of headers of a train; what has more is cut.
     pub max_head: usize,
-    /// Longest packet, from the outermost IP header on, in bytes. Trains are judged by their segments.
+    /// Longest packet, from the outermost IP header on, in bytes; of another protocol, from the end of the link headers on.
+    /// Trains are judged by their segments.
     pub mtu: usize,
+    /// Which VLAN tags do not count towards that.
+    pub free_tags: FreeTags,
     /// What happens to a single packet that is longer. Trains with longer segments are refused.
     pub fragment: Fragment,
     /// Bytes that the linear form leaves free in front of each frame, for a header of the port's own.
@@ -99,6 +102,7 @@ impl Limits {
         max_piece: usize::MAX,
         max_head: usize::MAX,
         mtu: usize::MAX,
+        free_tags: FreeTags::All,
         fragment: Fragment::Never,
         header_room: 0,
     };
@@ -138,7 +142,7 @@ crate::reasons! {
         Segments = "gso_too_many_segments": "A train of more than 65535 segments.",
         SynRst = "gso_syn_rst": "A TCP train with SYN or RST.",
         Length = "gso_too_long": "A segment longer than an IP length field can say.",
-        Routing = "gso_routing": "An IPv6 routing header with segments left: the final destination is not in the header.",
+        Routing = "gso_routing": "A source route or routing header with stops to come, or a home address: the checksum covers an address that is not in the fixed header.",
         Levels = "gso_levels": "Checksum states that do not fit the tunnel headers.",
         Layout = "gso_layout": "A layout that does not fit the headers.",
         Train = "gso_train": "A train where a single packet is expected.",
@@ -474,9 +478,10 @@ fn pseudo(head: &[u8], ip: &Header, kind: Kind, len: usize) -> Option<Sum> {
     Some(pseudo_v6(src.try_into().ok()?, dst.try_into().ok()?, number, len))
 }
 
-/// Whether the transport checksum covers an address that is not in the IP header.
+/// Whether the transport checksum covers an address that is not in the fixed part of the IP header.
 fn is_routed(head: &[u8], ip: &Header) -> bool {
-    ip.kind == Kind::Ipv6 && head.get(ip.start()..ip.end()).is_some_and(ipv6::is_routed)
+    let is_routed = if ip.kind == Kind::Ipv4 { ipv4::is_routed } else { ipv6::is_routed };
+    head.get(ip.start()..ip.end()).is_some_and(is_routed)
 }
 
 /// A sum of one 16-bit word.

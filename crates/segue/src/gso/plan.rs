@@ -111,7 +111,7 @@ impl<'a> Plan<'a> {
         }
         let remote = check_layers(head, layout, offload.layers())?;
         let longest = head.len() + total.min(usize::from(gso.size));
-        if longest - super::fragment::l3(layout) > limits.mtu {
+        if longest - super::fragment::uncounted(head, layout, limits) > limits.mtu {
             return Err(Refusal::TooBig);
         }
         for header in layout.headers().iter().filter(|h| h.is_ip()) {

@@ -51,7 +51,7 @@ pub fn withdraw(bytes: &mut [u8], kind: Kind) {
 pub fn option(head: &Head, layout: &Layout, index: usize) -> Option<Result<Remote, Refusal>> {
     let header = layout.headers().get(index)?;
     let format = header.kind.format()?;
-    let option = (format.read)(head.bytes().get(header.start()..)?)?.remcsum?;
+    let option = (format.read)(head.bytes().get(header.start()..)?).ok()?.remcsum?;
     Some(resolve(head, layout, index, option))
 }
 

@@ -35,6 +35,15 @@ pub struct Shim {
     pub remcsum: Option<Remcsum>,
 }
 
+/// Why nobody can say what is behind a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is of a version or kind, or has flags, that are not known here. Nothing need be wrong with it.
+    Foreign,
+    /// Its lengths contradict each other or the bytes present.
+    Malformed,
+}
+
 /// A tunnel format behind UDP: all that the parser, GRO and GSO need to know of it.
 ///
 /// Its header must be the same, byte for byte, on all packets of a flow that are to be joined.
@@ -46,9 +55,8 @@ pub struct Format {
     pub name: &'static str,
     /// Its assigned UDP port.
     pub port: u16,
-    /// Reads a header at the start of a UDP payload, of which the first bytes are given; `None` where nobody can say what
-    /// is inside.
-    pub read: fn(&[u8]) -> Option<Shim>,
+    /// Reads a header at the start of a UDP payload, of which the first bytes are given.
+    pub read: fn(&[u8]) -> Result<Shim, Unread>,
     /// Takes the remote checksum option out of a header, where it has one, without moving anything; for formats that have such
     /// an option.
     pub withdraw: Option<fn(&mut [u8])>,

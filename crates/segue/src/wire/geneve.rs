@@ -1,6 +1,6 @@
 //! Geneve (RFC 8926).
 
-use super::{Format, Kind, Next, Shim, ethertype, read_u16, read_u32};
+use super::{Format, Kind, Next, Shim, Unread, ethertype, read_u16, read_u32};
 
 /// IANA's port for Geneve.
 pub const PORT: u16 = 6081;
@@ -23,9 +23,9 @@ const WORDS: u8 = 0x1f;
 /// Geneve for the table of formats.
 pub const FORMAT: Format = Format { kind: Kind::Geneve, name: "Geneve", port: PORT, read, withdraw: None, flow: 4..7 };
 
-fn read(bytes: &[u8]) -> Option<Shim> {
-    let geneve = Geneve::parse(bytes).ok()?;
-    Some(Shim { len: geneve.len, next: Next::Type(geneve.protocol), remcsum: None })
+fn read(bytes: &[u8]) -> Result<Shim, Unread> {
+    let geneve = Geneve::parse(bytes)?;
+    Ok(Shim { len: geneve.len, next: Next::Type(geneve.protocol), remcsum: None })
 }
 
 /// What a Geneve header says.
@@ -48,6 +48,15 @@ crate::reasons! {
         Version = "geneve_version": "A Geneve version other than 0.",
         Control = "geneve_control": "A Geneve control packet.",
         Options = "geneve_options": "Geneve options whose lengths contradict each other.",
+    }
+}
+
+impl From<Refusal> for Unread {
+    fn from(refusal: Refusal) -> Unread {
+        match refusal {
+            Refusal::Truncated | Refusal::Options => Unread::Malformed,
+            Refusal::Version | Refusal::Control => Unread::Foreign,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! GRE (RFC 2784) with key and sequence number (RFC 2890).
 
-use super::{read_u16, read_u32};
+use super::{Stop, read_u16, read_u32};
 
 /// Bytes of a header without options.
 pub const MIN_LEN: usize = 4;
@@ -9,12 +9,16 @@ pub const MAX_LEN: usize = 16;
 
 /// Checksum present; it covers the GRE header and all that follows, without a pseudo-header.
 pub const CSUM: u16 = 0x8000;
-/// Routing present (RFC 1701 only); such packets are refused.
+/// Routing present (RFC 1701 only); nobody here knows such headers.
 pub const ROUTING: u16 = 0x4000;
 /// Key present.
 pub const KEY: u16 = 0x2000;
 /// Sequence number present.
 pub const SEQ: u16 = 0x1000;
+/// All flags that are known here.
+const KNOWN: u16 = CSUM | KEY | SEQ;
+/// The version; 1 is that of PPTP (RFC 2637, section 4.1), whose header is another.
+const VERSION: u16 = 0x0007;
 /// Place of the checksum where it is present.
 pub const CHECKSUM: usize = 4;
 
@@ -36,7 +40,7 @@ impl Gre {
     /// sequence number.
     pub fn parse(bytes: &[u8]) -> Option<Gre> {
         let flags = read_u16(bytes, 0)?;
-        if flags & !(CSUM | KEY | SEQ) != 0 {
+        if flags & !KNOWN != 0 {
             return None;
         }
         let protocol = read_u16(bytes, 2)?;
@@ -51,6 +55,17 @@ impl Gre {
         };
         let checksum = next(flags & CSUM != 0)?.map(|word| (word >> 16) as u16);
         Some(Gre { protocol, checksum, key: next(flags & KEY != 0)?, seq: next(flags & SEQ != 0)? })
+    }
+
+    /// Why [`Gre::parse`] reads no header: what follows is of another protocol, or in a tunnel of which nobody here knows more,
+    /// or the header is cut off.
+    #[cold]
+    pub(super) fn unread(bytes: &[u8]) -> Stop {
+        match read_u16(bytes, 0).filter(|_| bytes.len() >= MIN_LEN) {
+            Some(flags) if flags & VERSION != 0 => Stop::Protocol,
+            Some(flags) if flags & !KNOWN != 0 => Stop::Foreign,
+            _ => Stop::Malformed,
+        }
     }
 
     /// Bytes of this header: 4 to 16.

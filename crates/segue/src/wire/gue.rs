@@ -5,7 +5,7 @@
 //! does this parser.
 
 pub use super::Remcsum;
-use super::{Format, Kind, Next, Shim, protocol, read_u16, read_u32};
+use super::{Format, Kind, Next, Shim, Unread, protocol, read_u16, read_u32};
 
 /// IANA's port for GUE.
 pub const PORT: u16 = 6080;
@@ -25,9 +25,9 @@ const HLEN: u8 = 0x1f;
 pub const FORMAT: Format =
     Format { kind: Kind::Gue, name: "GUE", port: PORT, read, withdraw: Some(Gue::withdraw_remcsum), flow: 0..0 };
 
-fn read(bytes: &[u8]) -> Option<Shim> {
-    let gue = Gue::parse(bytes).ok()?;
-    Some(Shim { len: gue.len, next: Next::Protocol(gue.protocol), remcsum: gue.remcsum })
+fn read(bytes: &[u8]) -> Result<Shim, Unread> {
+    let gue = Gue::parse(bytes)?;
+    Ok(Shim { len: gue.len, next: Next::Protocol(gue.protocol), remcsum: gue.remcsum })
 }
 
 /// What a GUE header says.
@@ -49,6 +49,15 @@ crate::reasons! {
         Control = "gue_control": "A GUE control message.",
         Flags = "gue_flags": "A GUE flag or private flag that is not known.",
         HeaderLen = "gue_header_len": "A GUE header length too short for what the flags announce.",
+    }
+}
+
+impl From<Refusal> for Unread {
+    fn from(refusal: Refusal) -> Unread {
+        match refusal {
+            Refusal::Truncated | Refusal::HeaderLen => Unread::Malformed,
+            Refusal::Version | Refusal::Control | Refusal::Flags => Unread::Foreign,
+        }
     }
 }
 

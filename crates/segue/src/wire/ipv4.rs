@@ -49,20 +49,56 @@ pub const fn header_len(first: u8) -> usize {
 /// without the copied flag); the header keeps its length.
 pub fn drop_uncopied_options(header: &mut [u8]) {
     const COPIED: u8 = 0x80;
-    let len = header.first().map_or(0, |&first| header_len(first)).min(header.len());
     let mut at = MIN_LEN;
-    while at < len {
-        let size = match (header[at], header[..len].get(at + 1)) {
-            (0, _) => return,
-            (1, _) => 1,
-            (_, Some(&size)) if size >= 2 && at + usize::from(size) <= len => usize::from(size),
-            _ => return,
-        };
-        if header[at] & COPIED == 0 {
-            header[at..at + size].fill(1);
+    while let Some(option) = option(header, at) {
+        at = option.end;
+        if header[option.start] & COPIED == 0 {
+            header[option].fill(1);
         }
-        at += size;
     }
+}
+
+/// Where source and destination are in `header`, the header with its options, for checksums of what it carries. The
+/// destination is the last stop of a source route while there are stops to come, which is how long the field holds the next
+/// one (RFC 791, section 3.1, loose and strict source and record route); what such a route says makes no sense with `None`.
+pub fn ends(header: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
+    const LOOSE: u8 = 131;
+    const STRICT: u8 = 137;
+    const ADDRESS: usize = 4;
+    let mut at = MIN_LEN;
+    while let Some(option) = option(header, at) {
+        at = option.end;
+        if !matches!(header[option.start], LOOSE | STRICT) {
+            continue;
+        }
+        let pointer = usize::from(*header[option.clone()].get(2)?);
+        if pointer > option.len() {
+            break;
+        }
+        // Type, length and pointer; the pointer counts from 1.
+        let is_list = option.len() >= 3 + ADDRESS && option.len() % ADDRESS == 3;
+        let is_place = pointer >= ADDRESS && pointer.is_multiple_of(ADDRESS);
+        return (is_list && is_place).then(|| (SRC, option.end - ADDRESS..option.end));
+    }
+    Some((SRC, DST))
+}
+
+/// Whether checksums of what `header` carries cover another address than those in it, or nobody knows which: see [`ends`].
+#[inline]
+pub fn is_routed(header: &[u8]) -> bool {
+    header.len() > MIN_LEN && ends(header) != Some((SRC, DST))
+}
+
+/// The place of the option at `at` in a header; `None` behind the last one, and where its length does not fit.
+fn option(header: &[u8], at: usize) -> Option<Range<usize>> {
+    let len = header_len(*header.first()?).min(header.len());
+    let size = match header.get(at..len)? {
+        [] | [0, ..] => return None,
+        [1, ..] => 1,
+        [_, size, ..] if *size >= 2 => usize::from(*size),
+        _ => return None,
+    };
+    (at + size <= len).then(|| at..at + size)
 }
 
 #[cfg(test)]
@@ -84,5 +120,42 @@ mod tests {
         }
         drop_uncopied_options(&mut []);
         drop_uncopied_options(&mut [0x4f; 21]);
+    }
+
+    #[test]
+    fn a_source_route_with_stops_to_come_has_the_destination_at_its_end() {
+        let of = |options: &[u8]| {
+            let mut header = vec![0; MIN_LEN];
+            header.extend(options);
+            header.resize(MIN_LEN + options.len().next_multiple_of(4), 0);
+            header[0] = 0x40 | (header.len() / 4) as u8;
+            assert_eq!(is_routed(&header), ends(&header) != Some((SRC, DST)));
+            ends(&header)
+        };
+        assert_eq!(of(&[]), Some((SRC, DST)));
+        for kind in [131, 137] {
+            assert_eq!(of(&[kind, 7, 4, 1, 2, 3, 4]), Some((SRC, 23..27)));
+            // Behind router alert and a no-operation; the second of three stops comes next.
+            let behind = [&[0x94, 4, 0, 0, 1, kind, 15, 8][..], &[9; 12]].concat();
+            assert_eq!(of(&behind), Some((SRC, 36..40)));
+            // All stops are past; behind the end of the options.
+            assert_eq!(of(&[kind, 7, 8, 1, 2, 3, 4]), Some((SRC, DST)));
+            assert_eq!(of(&[kind, 3, 4]), Some((SRC, DST)));
+            assert_eq!(of(&[0, kind, 7, 4, 1, 2, 3, 4]), Some((SRC, DST)));
+            // No list, or a pointer that points at no stop.
+            let senseless: [&[u8]; 5] = [
+                &[kind, 2],
+                &[kind, 6, 4, 1, 2, 3],
+                &[kind, 7, 0, 1, 2, 3, 4],
+                &[kind, 7, 6, 1, 2, 3, 4],
+                &[kind, 3, 1],
+            ];
+            for option in senseless {
+                assert_eq!(of(option), None, "{option:?}");
+            }
+        }
+        // Record route is of the past, and a length that does not fit hides what follows it.
+        assert_eq!(of(&[7, 7, 4, 0, 0, 0, 0]), Some((SRC, DST)));
+        assert_eq!(of(&[7, 9, 131, 7, 4, 1, 2, 3]), Some((SRC, DST)));
     }
 }

@@ -81,19 +81,64 @@ pub fn chain(first: u8, bytes: &[u8]) -> Chain {
     Chain::TooLong
 }
 
-/// Whether `header`, the fixed header with its extension headers, has a routing header that has stops to come: the
-/// checksum inside then covers an address that is not the one in the fixed header (RFC 8200, section 8.1).
-pub fn is_routed(header: &[u8]) -> bool {
-    let Some(&first) = header.get(NEXT_HEADER) else { return false };
-    let (mut next, mut at) = (first, LEN);
-    while let Some(&[following, units, _, segments_left]) = header.get(at..).and_then(|h| h.first_chunk()) {
-        if next == protocol::ROUTING && segments_left != 0 {
-            return true;
+/// Where source and destination are in `header`, the fixed header with its extension headers, for checksums of what it
+/// carries.
+///
+/// The source is the home address where an option says one (RFC 6275, section 6.3). The destination is in a routing header
+/// that has stops to come (RFC 8200, section 8.1): the last address of one of type 0 or 2 (RFC 6275, section 6.4), the first
+/// of the reversed list of segment routing (RFC 8754, section 2). `None` with other routing headers.
+pub fn ends(header: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
+    const ADDRESS: usize = 16;
+    let (mut src, mut dst) = (SRC, DST);
+    let (mut next, mut at) = (*header.get(NEXT_HEADER)?, LEN);
+    while let Some(&[following, units, kind, segments_left]) = header.get(at..).and_then(|h| h.first_chunk()) {
+        let end = at + 8 + usize::from(units) * 8;
+        if next == protocol::ROUTING && segments_left != 0 && dst == DST {
+            let index = match kind {
+                0 | 2 => usize::from(units / 2).checked_sub(1)?,
+                4 => 0,
+                _ => return None,
+            };
+            let place = at + 8 + index * ADDRESS;
+            dst = place..place + ADDRESS;
+            if dst.end > end.min(header.len()) {
+                return None;
+            }
+        }
+        if next == protocol::DESTINATION && src == SRC {
+            src = home_address(header, at + 2, end).unwrap_or(SRC);
         }
         next = following;
-        at += 8 + usize::from(units) * 8;
+        at = end;
     }
-    false
+    Some((src, dst))
+}
+
+/// The place of the address in a home address option among those from `at` to `end`, where there is one.
+fn home_address(header: &[u8], mut at: usize, end: usize) -> Option<Range<usize>> {
+    const PAD1: u8 = 0;
+    const HOME_ADDRESS: u8 = 0xc9;
+    let options = header.get(..end)?;
+    while let Some(&kind) = options.get(at) {
+        if kind == PAD1 {
+            at += 1;
+            continue;
+        }
+        let len = usize::from(*options.get(at + 1)?);
+        let value = at + 2..at + 2 + len;
+        if kind == HOME_ADDRESS && len == SRC.len() && value.end <= end {
+            return Some(value);
+        }
+        at = value.end;
+    }
+    None
+}
+
+/// Whether checksums of what `header` carries cover another address than those in the fixed header, or nobody knows which: see
+/// [`ends`].
+#[inline]
+pub fn is_routed(header: &[u8]) -> bool {
+    header.len() > LEN && ends(header) != Some((SRC, DST))
 }
 
 /// How much of `header`, the fixed header with its extension headers, every fragment has, and where the field is that names
@@ -130,6 +175,59 @@ mod tests {
         assert!(!is_routed(&header(protocol::DESTINATION, 1)));
         assert!(!is_routed(&header(protocol::ROUTING, 1)[..LEN]));
         assert!(!is_routed(&[]));
+    }
+
+    /// A header with one extension header of this kind, whose content is `bytes` and what is missing to a multiple of 8.
+    fn with(kind: u8, bytes: &[u8]) -> Vec<u8> {
+        let mut header = vec![0; LEN];
+        header[NEXT_HEADER] = kind;
+        header.extend([protocol::TCP, ((bytes.len() + 2).div_ceil(8) - 1) as u8]);
+        header.extend(bytes);
+        header.resize(header.len().next_multiple_of(8), 0);
+        header
+    }
+
+    #[test]
+    fn a_home_address_is_the_source() {
+        let home = [&[0xc9, 16][..], &[7; 16]].concat();
+        // Padding of one byte, of several, and another option in front.
+        for front in [&[][..], &[0], &[1, 2, 0, 0], &[0x1e, 1, 0xc9, 0, 0]] {
+            let at = LEN + 2 + front.len() + 2;
+            let header = with(protocol::DESTINATION, &[front, &home].concat());
+            assert_eq!(ends(&header), Some((at..at + 16, DST)), "{front:?}");
+            assert!(is_routed(&header));
+        }
+        // Another length, one that does not fit, an option of hop by hop, and a header that is cut off.
+        assert_eq!(ends(&with(protocol::DESTINATION, &[0xc9, 15, 7, 7])), Some((SRC, DST)));
+        assert_eq!(ends(&with(protocol::DESTINATION, &home[..12])), Some((SRC, DST)));
+        assert_eq!(ends(&with(protocol::HOP_BY_HOP, &home)), Some((SRC, DST)));
+        assert_eq!(ends(&with(protocol::DESTINATION, &home)[..LEN + 12]), Some((SRC, DST)));
+    }
+
+    #[test]
+    fn the_last_stop_is_the_destination() {
+        let route = |kind: u8, left: u8, stops: usize| {
+            with(protocol::ROUTING, &[vec![kind, left], vec![0; 4 + stops * 16]].concat())
+        };
+        for (kind, left, stops, dst) in [
+            (0, 1, 1, Some(48..64)),
+            (0, 1, 3, Some(80..96)),
+            (2, 1, 1, Some(48..64)),
+            (4, 2, 3, Some(48..64)),
+            (0, 0, 3, Some(DST)),
+            (2, 0, 1, Some(DST)),
+            (253, 0, 1, Some(DST)),
+            (253, 1, 1, None),
+            (0, 1, 0, None),
+            (4, 1, 0, None),
+        ] {
+            assert_eq!(ends(&route(kind, left, stops)), dst.map(|dst| (SRC, dst)), "{kind} {left} {stops}");
+        }
+        // Both at once: the type 2 header of a route to a mobile node, which answers from its home address.
+        let mut both = route(2, 1, 1);
+        both[LEN] = protocol::DESTINATION;
+        both.extend(&with(protocol::DESTINATION, &[&[1, 2, 0, 0, 0xc9, 16][..], &[7; 16]].concat())[LEN..]);
+        assert_eq!(ends(&both), Some((72..88, 48..64)));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub mod udp;
 pub mod virtio;
 pub mod vxlan;
 
-pub use format::{FORMATS, Format, Kind, Next, Remcsum, Shim};
+pub use format::{FORMATS, Format, Kind, Next, Remcsum, Shim, Unread};
 pub use parse::{Header, Layout, Stop, Tunnels, parse, parse_front};
 
 /// IP protocol numbers (IANA "Assigned Internet Protocol Numbers").

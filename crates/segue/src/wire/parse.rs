@@ -3,7 +3,8 @@
 //! Later stages take the layout and never derive an offset again. Parsing stops at the first thing that is no header we
 //! know and says why in [`Stop`]; what was found until then stays valid.
 
-use super::{Next, ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, tcp, udp};
+use super::gre::Gre;
+use super::{Next, Unread, ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 pub use super::format::Kind;
 
@@ -47,8 +48,11 @@ impl Header {
 pub enum Stop {
     /// At the payload of the innermost TCP or UDP header: the normal case.
     Transport,
-    /// At a protocol or EtherType that is not one of ours (ICMP, ARP, ...).
+    /// At a protocol or EtherType that is not one of ours (ICMP, ARP, GRE of another version, ...).
     Protocol,
+    /// At a tunnel header of a version or kind, or with flags, that are not known here. Nothing need be wrong with it, and what
+    /// is inside may belong to any flow.
+    Foreign,
     /// Behind the IP header of a fragment, an IPv6 atomic one included; of IPv6 only the fixed header is listed.
     Fragment,
     /// At a header whose lengths contradict each other or the bytes present.
@@ -289,6 +293,23 @@ impl Layout {
         self.end = self.end.saturating_sub(shift as u32);
     }
 
+    /// The same, with a UDP header behind which no header of its port's tunnel could be read as the transport: a datagram
+    /// to the port of a tunnel need not be of one (source ports are chosen from the same numbers). So with version 1 of GUE,
+    /// of whose header there is nothing to see, where no IP header follows.
+    ///
+    /// For who looks at packets of others. Who ends a tunnel knows what must come to its port.
+    #[must_use]
+    pub fn or_plain(mut self) -> Layout {
+        let bare = |header: &Header| header.kind == Kind::Gue && header.len == 0;
+        let tunnels = self.headers().iter().rev().take_while(|header| bare(header)).count();
+        let count = usize::from(self.count) - tunnels;
+        let is_unread = matches!(self.stop, Stop::Malformed | Stop::Foreign | Stop::Protocol);
+        if is_unread && self.headers[..count].last().is_some_and(|last| last.kind == Kind::Udp) {
+            (self.count, self.stop) = (count as u8, Stop::Transport);
+        }
+        self
+    }
+
     fn stopped(mut self, stop: Stop) -> Layout {
         self.stop = stop;
         self
@@ -377,16 +398,20 @@ pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) ->
                                 return layout.stopped(Stop::TooDeep);
                             }
                             let inside = bytes.get(layout.header_len()..limit.min(bytes.len())).unwrap_or(&[]);
-                            let shim = kind.format().and_then(|format| (format.read)(inside));
-                            shim.map(|shim| (kind, shim.len, Some(shim.next)))
+                            match kind.format().map(|format| (format.read)(inside)) {
+                                Some(Ok(shim)) => Some((kind, shim.len, Some(shim.next))),
+                                Some(Err(Unread::Foreign)) => return layout.stopped(Stop::Foreign),
+                                Some(Err(Unread::Malformed)) | None => None,
+                            }
                         }
                     }
                 }
                 None => None,
             },
-            Next::Protocol(protocol::GRE) => {
-                gre::Gre::parse(rest).map(|gre| (Kind::Gre, gre.len(), Some(Next::Type(gre.protocol))))
-            }
+            Next::Protocol(protocol::GRE) => match Gre::parse(rest) {
+                Some(gre) => Some((Kind::Gre, gre.len(), Some(Next::Type(gre.protocol)))),
+                None => return layout.stopped(Gre::unread(rest)),
+            },
             Next::Type(_) | Next::Protocol(_) => return layout.stopped(Stop::Protocol),
         };
         let Some((kind, len, following)) = found else { return layout.stopped(Stop::Malformed) };
@@ -464,4 +489,81 @@ fn udp_header(bytes: &[u8], have: usize) -> Option<(u16, usize)> {
     let header: &[u8; udp::LEN] = bytes.first_chunk()?;
     let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
     (length >= udp::LEN && length <= have).then(|| (u16::from_be_bytes([header[2], header[3]]), length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IPv4 with `payload` of this protocol.
+    fn ip(protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
+        packet.extend(payload);
+        let len = packet.len() as u16;
+        packet[2..4].copy_from_slice(&len.to_be_bytes());
+        packet
+    }
+
+    /// IPv4 and UDP to a port.
+    fn udp_to(port: u16, payload: &[u8]) -> Vec<u8> {
+        let len = (udp::LEN + payload.len()) as u16;
+        let header = [[0, 53], port.to_be_bytes(), len.to_be_bytes(), [0, 0]].concat();
+        ip(protocol::UDP, &[&header, payload].concat())
+    }
+
+    #[test]
+    fn a_tunnel_header_that_nobody_can_read_is_told_from_lengths_that_contradict() {
+        let tunnels = Tunnels::NONE.with_gue(6080).with(4789, Kind::Vxlan).with(6081, Kind::Geneve).with_fou(5547, 47);
+        let stop = |packet: &[u8]| {
+            let layout = parse(packet, Start::Ip, &tunnels);
+            let last = layout.headers().last().unwrap().kind;
+            assert!(matches!(last, Kind::Ipv4 | Kind::Udp), "{layout:?}");
+            if last == Kind::Udp {
+                let plain = layout.or_plain();
+                assert_eq!((plain.stop(), plain.headers()), (Stop::Transport, layout.headers()));
+            }
+            layout.stop()
+        };
+        // PPTP (RFC 2637) with data and without; routing, recursion control and other reserved bits of RFC 1701.
+        let foreign_gre: [(&[u8], Stop); 5] = [
+            (&[0x30, 0x81, 0x88, 0x0b, 0, 4, 0, 5, 0, 0, 0, 1, 0, 0, 0, 2, 0xff, 3, 0, 0x21], Stop::Protocol),
+            (&[0x20, 0x81, 0x88, 0x0b, 0, 0, 0, 5, 0, 0, 0, 2], Stop::Protocol),
+            (&[0x40, 0, 8, 0, 0, 0, 0, 0], Stop::Foreign),
+            (&[1, 0, 8, 0], Stop::Foreign),
+            (&[0, 0x80, 8, 0], Stop::Foreign),
+        ];
+        for (gre, expected) in foreign_gre {
+            assert_eq!(stop(&ip(protocol::GRE, gre)), expected, "{gre:02x?}");
+            assert_eq!(stop(&udp_to(5547, gre)), expected, "{gre:02x?}");
+        }
+        for gre in [&[][..], &[0x30, 0x81, 0x88], &[0x80, 0, 8, 0, 0, 0, 0], &[0xb0, 0, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8]] {
+            assert_eq!(stop(&ip(protocol::GRE, gre)), Stop::Malformed, "{gre:02x?}");
+            assert_eq!(stop(&udp_to(5547, gre)), Stop::Malformed, "{gre:02x?}");
+        }
+        // Versions, control messages and flags of each; and then lengths.
+        let foreign: [(u16, &[u8]); 8] = [
+            (6080, &[0x80, 4, 0, 0]),
+            (6080, &[0x50]),
+            (6080, &[0x20, 1, 0, 0]),
+            (6080, &[0, 4, 2, 0]),
+            (4789, &[0; 8]),
+            (4789, &[0x0c, 0, 0, 4, 0, 0, 5, 0]),
+            (6081, &[0x40, 0, 0x65, 0x58, 0, 0, 5, 0]),
+            (6081, &[0, 0x80, 0x65, 0x58, 0, 0, 5, 0]),
+        ];
+        for (port, bytes) in foreign {
+            assert_eq!(stop(&udp_to(port, bytes)), Stop::Foreign, "{port} {bytes:02x?}");
+        }
+        let malformed: [(u16, &[u8]); 6] = [
+            (6080, &[]),
+            (6080, &[0x1f, 4, 0, 0]),
+            (6080, &[0, 4, 0, 1]),
+            (4789, &[8, 0, 0, 0, 0, 0, 5]),
+            (6081, &[0x3f, 0, 0x65, 0x58, 0, 0, 5, 0]),
+            (6081, &[1, 0, 0x65, 0x58, 0, 0, 5, 0, 0, 0, 0, 1]),
+        ];
+        for (port, bytes) in malformed {
+            assert_eq!(stop(&udp_to(port, bytes)), Stop::Malformed, "{port} {bytes:02x?}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Parsing, GRO and GSO know nothing of it but its row in the table of formats.
 
-use super::{Format, Kind, Next, Shim, ethertype};
+use super::{Format, Kind, Next, Shim, Unread, ethertype};
 
 /// A port for it.
 pub(crate) const PORT: u16 = 7777;
@@ -11,15 +11,15 @@ pub(super) const FORMAT: Format = Format { kind: Kind::Toy, name: "toy", port: P
 
 /// `bytes[0]`: pairs of bytes to skip. Then an identifier of 2 bytes, what is skipped, and 3 bytes that end in what follows:
 /// 4, 6, or 0 for an Ethernet frame.
-fn read(bytes: &[u8]) -> Option<Shim> {
-    let len = 6 + usize::from(*bytes.first()? & 7) * 2;
-    let next = match bytes.get(len - 1)? {
+fn read(bytes: &[u8]) -> Result<Shim, Unread> {
+    let len = 6 + usize::from(*bytes.first().ok_or(Unread::Malformed)? & 7) * 2;
+    let next = match bytes.get(len - 1).ok_or(Unread::Malformed)? {
         4 => ethertype::IPV4,
         6 => ethertype::IPV6,
         0 => ethertype::TEB,
-        _ => return None,
+        _ => return Err(Unread::Foreign),
     };
-    Some(Shim { len, next: Next::Type(next), remcsum: None })
+    Ok(Shim { len, next: Next::Type(next), remcsum: None })
 }
 
 /// A header.

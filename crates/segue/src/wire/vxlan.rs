@@ -3,7 +3,7 @@
 //! RFC 7348 has reserved bits ignored; as Linux does, this parser refuses them: an extension that nobody here knows (GPE,
 //! group policy) says with them that something else follows.
 
-use super::{Format, Kind, Next, Remcsum, Shim, ethertype, read_u32, tcp, udp};
+use super::{Format, Kind, Next, Remcsum, Shim, Unread, ethertype, read_u32, tcp, udp};
 
 /// IANA's port for VXLAN.
 pub const PORT: u16 = 4789;
@@ -25,9 +25,9 @@ const REMCSUM_UDP: u8 = 0x80;
 pub const FORMAT: Format =
     Format { kind: Kind::Vxlan, name: "VXLAN", port: PORT, read, withdraw: Some(Vxlan::withdraw_remcsum), flow: 4..7 };
 
-fn read(bytes: &[u8]) -> Option<Shim> {
-    let vxlan = Vxlan::parse(bytes).ok()?;
-    Some(Shim { len: LEN, next: Next::Type(ethertype::TEB), remcsum: vxlan.remcsum })
+fn read(bytes: &[u8]) -> Result<Shim, Unread> {
+    let vxlan = Vxlan::parse(bytes)?;
+    Ok(Shim { len: LEN, next: Next::Type(ethertype::TEB), remcsum: vxlan.remcsum })
 }
 
 /// What a VXLAN header says. An Ethernet frame follows it.
@@ -45,6 +45,15 @@ crate::reasons! {
         Truncated = "vxlan_truncated": "The datagram ends inside the VXLAN header.",
         NoVni = "vxlan_no_vni": "The VXLAN header has no valid network identifier.",
         Flags = "vxlan_flags": "A VXLAN flag that is not known, or a reserved bit.",
+    }
+}
+
+impl From<Refusal> for Unread {
+    fn from(refusal: Refusal) -> Unread {
+        match refusal {
+            Refusal::Truncated => Unread::Malformed,
+            Refusal::NoVni | Refusal::Flags => Unread::Foreign,
+        }
     }
 }
 

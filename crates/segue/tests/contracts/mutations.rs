@@ -194,7 +194,7 @@ pub(crate) fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
 
 /// Where to begin and how many.
 pub(crate) fn effort(usual: usize) -> (u64, usize) {
-    if std::env::var_os("SEGUE_SOAK").is_none() {
+    if !segue_testkit::is_set("SEGUE_SOAK") {
         return (0x5e67_7565, usual);
     }
     let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);

@@ -510,7 +510,7 @@ pub(crate) fn flow(bytes: &[u8], setting: &Setting) -> Option<Vec<u8>> {
         Stop::Transport => Some(flow),
         // Not a flow that is merged: nothing is promised but that it is no fragment of one.
         Stop::Protocol => Some([&b"other"[..], bytes].concat()),
-        Stop::Fragment | Stop::Malformed | Stop::TooDeep => None,
+        Stop::Foreign | Stop::Fragment | Stop::Malformed | Stop::TooDeep => None,
     }
 }
 

@@ -34,7 +34,7 @@ fn agree(arrivals: &[Arrival], setting: &Setting) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("SEGUE_SOAK").is_some() { 2000 } else { 48 }))]
+    #![proptest_config(ProptestConfig::with_cases(if segue_testkit::is_set("SEGUE_SOAK") { 2000 } else { 48 }))]
 
     #[test]
     fn the_ways_agree_on_bare_packets(

@@ -123,13 +123,14 @@ proptest! {
         seed: u64,
         pushed in proptest::collection::vec((0_usize..8, 0_usize..80), 0..8),
         in_front: bool,
-        stop in 0_usize..5,
+        stop in 0_usize..6,
         profile in profile(),
     ) {
         let kinds = [
             Kind::Ethernet, Kind::Vlan, Kind::Ipv4, Kind::Ipv6, Kind::Udp, Kind::Tcp, Kind::Gre, Kind::Gue,
         ];
-        let stops = [Stop::Transport, Stop::Protocol, Stop::Fragment, Stop::Malformed, Stop::TooDeep];
+        let stops =
+            [Stop::Transport, Stop::Protocol, Stop::Foreign, Stop::Fragment, Stop::Malformed, Stop::TooDeep];
         let mut rng = Rng::new(seed);
         let mut gro = Gro::new(Config { profile, acks: true, ..Config::default() });
         let mut pool = Pool::new(8);

@@ -52,8 +52,27 @@ fn what_is_refused_keeps_its_padding() {
         // A wrong header checksum.
         long[1][24] ^= 1;
         let (outcome, left) = Stream::new(long.clone()).ethernet().profile(profile).run_unchecked();
-        assert_eq!((outcome.stats.alone.of(Alone::IpChecksum), outcome.stats.trimmed), (1, 2));
-        assert!(left.contains(&long[1]));
+        assert_eq!((outcome.stats.alone.of(Alone::IpChecksum), outcome.stats.trimmed), (1, 0));
+        assert_eq!(left, long, "nothing was joined");
+    }
+}
+
+#[test]
+fn what_is_joined_to_nothing_leaves_with_its_padding() {
+    for profile in TRIMMING {
+        for acks in [false, true] {
+            for (lens, what) in [(&[1][..], "alone"), (&[0], "an acknowledgment"), (&[4, 1], "of two flows")] {
+                let (mut long, _) = padded(lens, 0x37, 3);
+                // The second frame is of another flow, or is not there; what then joins, of the first.
+                if let Some(second) = long.get_mut(1) {
+                    // Another port, and the checksum for it.
+                    (second[35], second[51]) = (second[35] ^ 1, second[51] ^ 1);
+                }
+                let stream = Stream::new(long.clone()).ethernet().profile(profile).config(|c| c.acks = acks);
+                let (outcome, left) = stream.run_unchecked();
+                assert_eq!((left, outcome.stats.trimmed), (long, 0), "{profile:?} {what}");
+            }
+        }
     }
 }
 

@@ -62,6 +62,18 @@ refused! {
             if let Ip::V6(ip) = &mut packet.ip { ip.extensions = vec![(43, vec![4, 1, 0, 0, 0, 0])] }
         })
     };
+    a_home_address_stays_alone: Routing = {
+        // As above, with a checksum that fits the source in the header; the others have padding in the option's place.
+        let mut sender = tcp6();
+        let options = |first: &[u8], byte: u8| vec![(60, [first, &[byte; 16]].concat())];
+        if let Ip::V6(ip) = &mut sender.next.ip { ip.extensions = options(&[1, 2, 0, 0, 1, 16], 0) }
+        between(sender, |packet| {
+            if let Ip::V6(ip) = &mut packet.ip { ip.extensions = options(&[1, 2, 0, 0, 0xc9, 16], 7) }
+        })
+    };
+    a_source_route_stays_alone: IpOptions = between(tcp4(), |packet| {
+        if let Ip::V4(ip) = &mut packet.ip { ip.options = vec![131, 7, 4, 198, 18, 0, 9, 0] }
+    });
     a_wrong_ipv4_header_checksum_stays_alone: IpChecksum = between_bytes(tcp4(), |bytes| bytes[10] ^= 1);
     a_datagram_without_checksum_stays_alone: NoChecksum = between(udp4(), |packet| {
         if let L4::Udp(udp) = &mut packet.l4 { udp.checksum = false }
@@ -105,6 +117,19 @@ refused! {
         bytes[4..6].copy_from_slice(&checksum);
         bytes[10..12].fill(0xff);
     });
+    a_gre_flag_that_is_not_known_stays_alone_behind_all_that_is_held: Tunnel = {
+        let mut stream = tunnelled(Shim::Fou, Some(Gre::default()));
+        // Recursion control (RFC 1701), of which nobody says that it begins another flow.
+        stream.packets[1].0[28] |= 1;
+        outer_checksum(&mut stream.packets[1].0);
+        stream
+    };
+    a_version_of_gue_that_is_not_known_stays_alone_behind_all_that_is_held: Tunnel = {
+        let mut stream = tunnelled(Shim::Gue(None), None);
+        stream.packets[1].0[28] |= 0x80;
+        outer_checksum(&mut stream.packets[1].0);
+        stream
+    };
     a_remote_gre_checksum_stays_alone: Tunnel = {
         let gre = Gre { checksum: true, ..Gre::default() };
         let plain = tunnelled(Shim::Gue(None), Some(gre));
@@ -161,6 +186,7 @@ refused_flow! {
         packet.l4 = L4::Icmp(8, 0, [0, 1, 0, 2]);
         Stream::new([packet.bytes()])
     };
+    pptp_stays_alone: Protocol = Stream::new([pptp()]);
     three_ip_levels_stay_alone: TooDeep = {
         let ipip = Tunnel { ip: Ip::V4(V4::new(2, 1, 2)), udp: None, gre: None, ethernet: None };
         Stream::new([ipip.wrap(&ipip.wrap(&run(&mut tcp4(), 1)[0]))])
@@ -196,8 +222,19 @@ refused_flow! {
 
 #[test]
 fn another_protocol_of_the_same_hosts_does_not_part_a_train() {
-    let outcome = between(tcp4(), |packet| packet.l4 = L4::Icmp(8, 0, [0, 1, 0, 2])).gives(&[1, 2]);
-    outcome.counts(&[(Alone::Protocol, 1)], &[(Flush::PollEnd, 1)], &[]);
+    let icmp = between(tcp4(), |packet| packet.l4 = L4::Icmp(8, 0, [0, 1, 0, 2]));
+    let gre = between_bytes(tcp4(), |bytes| *bytes = pptp());
+    for stream in [icmp, gre] {
+        stream.gives(&[1, 2]).counts(&[(Alone::Protocol, 1)], &[(Flush::PollEnd, 1)], &[]);
+    }
+}
+
+/// Data of PPTP, which is in GRE of version 1 (RFC 2637, section 4.1).
+fn pptp() -> Vec<u8> {
+    let mut packet = tcp4().send(100, 0);
+    packet.l4 = L4::Raw(47);
+    packet.data = [&[0x30, 0x81, 0x88, 0x0b, 0, 4, 0, 5, 0, 0, 0, 1, 0, 0, 0, 2][..], &[0xff, 3, 0, 0x21]].concat();
+    packet.bytes()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! UDP and other datagrams longer than the MTU, against the testkit's own fragments and reassembly.
 
 use proptest::prelude::*;
-use segue::gso::{Arena, Fragment, FragmentIds, Frames, Limits, Refusal, SegmentCsum, split, split_linear};
+use segue::gso::{Arena, Fragment, FragmentIds, Frames, FreeTags, Limits, Refusal, SegmentCsum, split, split_linear};
 use segue::hash::Key;
 use segue::packet::{Csum, Frag, Gso, GsoKind, LayerCsum, Offload, Packet, Start, TrainCsum, Unit};
 use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Remcsum, Shim, Tunnel, Udp, V4, V6};
@@ -407,6 +407,10 @@ fn what_nobody_may_fragment_is_too_big() {
     // No IP at all.
     let arp = [&[2; 12][..], &[8, 6], &[0; 2000]].concat();
     assert_eq!(refusal_of(&load(&arp, Start::Ethernet), 1500, SENDER), Refusal::TooBig);
+    // Its link header does not count.
+    let limits = |mtu| Limits { mtu, fragment: Fragment::Never, ..Limits::NONE };
+    assert_eq!(split_both(&load(&arp, Start::Ethernet), &limits(1999)).unwrap_err(), Refusal::TooBig);
+    assert_eq!(split_both(&load(&arp, Start::Ethernet), &limits(2000)).unwrap().0.len(), 1);
 }
 
 #[test]
@@ -418,6 +422,40 @@ fn a_train_is_too_big_where_its_segments_are() {
     let tunnelled = case.within(over_udp(v4(0, 1), Shim::Gue(None), None, true, true));
     assert_eq!(split_both(&tunnelled.train(), &limits(1500)).unwrap_err(), Refusal::TooBig);
     assert_eq!(split_both(&tunnelled.train(), &limits(1532)).unwrap().0.len(), 7);
+}
+
+/// What is spared is behind a first tag of 802.1Q only, as with Linux (`packet_extra_vlan_len_allowed`).
+#[test]
+fn a_first_tag_of_802_1q_may_be_free_and_all_others_count() {
+    const Q: (u16, u16) = (0x8100, 5);
+    const AD: (u16, u16) = (0x88a8, 7);
+    let mut case = Case::new(inner(v4(1, 1), true, 9000), 1448);
+    for (tags, spared, counted) in [
+        (&[Q, Q][..], FreeTags::First, 4),
+        (&[Q, AD], FreeTags::First, 4),
+        (&[AD, Q], FreeTags::First, 8),
+        (&[Q], FreeTags::First, 0),
+        (&[AD], FreeTags::First, 4),
+        (&[], FreeTags::First, 0),
+        (&[Q, Q], FreeTags::None, 8),
+        (&[AD, Q], FreeTags::None, 8),
+        (&[Q], FreeTags::None, 4),
+        (&[], FreeTags::None, 0),
+        (&[AD, Q], FreeTags::All, 0),
+        (&[Q, Q], FreeTags::All, 0),
+        (&[AD], FreeTags::All, 0),
+    ] {
+        let ethernet = Ethernet { tags: tags.to_vec(), ..Ethernet::default() };
+        case.ethernet = Some(ethernet.clone());
+        let limits = |mtu| Limits { mtu, free_tags: spared, ..Limits::NONE };
+        assert_eq!(split_both(&case.train(), &limits(1499 + counted)).unwrap_err(), Refusal::TooBig);
+        assert_eq!(split_both(&case.train(), &limits(1500 + counted)).unwrap().0.len(), 7);
+        // A fragment leaves room for them.
+        let datagram = packet(&datagram(free(1, 1), 3000), &[], Some(&ethernet), Csum::Unknown);
+        let (out, _) = split_both(&datagram, &Limits { fragment: SENDER, ..limits(1500) }).unwrap();
+        let len = 14 + 4 * tags.len() + 20 + (1480 - counted) / 8 * 8;
+        assert_eq!(out[0].bytes.len(), len, "{tags:04x?}, {spared:?} free");
+    }
 }
 
 #[test]

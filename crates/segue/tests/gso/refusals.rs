@@ -154,6 +154,52 @@ fn a_routing_header_that_has_not_arrived_is_refused() {
 }
 
 #[test]
+fn a_source_route_that_has_not_arrived_is_refused_and_so_is_a_home_address() {
+    let mut packet = inner(v4(1, 1), true, 3000);
+    let route = |pointer| vec![1, 137, 11, pointer, 198, 18, 0, 9, 198, 18, 0, 7];
+    for (pointer, arrived) in [(12, true), (8, false), (4, false)] {
+        if let Ip::V4(ip) = &mut packet.ip {
+            ip.options = route(pointer);
+        }
+        let case = Case::new(packet.clone(), 1000);
+        if arrived {
+            check_case(&case, &Limits::NONE);
+        } else {
+            assert_eq!(refusal(|p| *p = case.train()), Refusal::Routing);
+        }
+    }
+    let mut packet = inner(v6(1), true, 3000);
+    for (kind, is_home) in [(0x1e, false), (0xc9, true)] {
+        if let Ip::V6(ip) = &mut packet.ip {
+            ip.extensions = vec![(60, [&[1, 2, 0, 0, kind, 16][..], &[7; 16]].concat())];
+        }
+        let case = Case::new(packet.clone(), 1000);
+        if is_home {
+            assert_eq!(refusal(|p| *p = case.train()), Refusal::Routing);
+        } else {
+            check_case(&case, &Limits::NONE);
+        }
+    }
+}
+
+#[test]
+fn an_outer_checksum_under_a_source_route_is_not_written() {
+    let inside = inner(v4(1, 1), true, 300).bytes();
+    let udp = build::Udp { src_port: 50_001, dst_port: 6080, checksum: true };
+    for (pointer, arrived) in [(8, true), (4, false)] {
+        let mut ip = build::V4::new(9, 1, 2);
+        ip.options = vec![131, 7, pointer, 198, 18, 0, 9, 0];
+        let tunnel = build::Tunnel { ip: Ip::V4(ip), udp: Some((udp, Shim::Gue(None))), gre: None, ethernet: None };
+        let whole = tunnel.wrap(&inside);
+        let mut packet = crate::single::primed(&whole, &[tunnel]);
+        let before = wire(&packet);
+        let finished = finish(&mut packet).map(drop);
+        assert_eq!(finished, if arrived { Ok(()) } else { Err(Refusal::Routing) });
+        assert!(wire(&packet) == if arrived { whole } else { before });
+    }
+}
+
+#[test]
 fn only_single_packets_are_finished() {
     let mut train = Case::new(inner(v4(1, 1), true, 3000), 1000).train();
     let before = wire(&train);

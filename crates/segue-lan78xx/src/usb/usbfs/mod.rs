@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use segue::time::Nanos;
@@ -15,7 +16,7 @@ use segue::time::Nanos;
 pub use sys::{IOCTLS, OPENING_IOCTLS};
 
 use crate::regs::{Chip, endpoint};
-use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
+use crate::usb::{Done, Error, Guard, Lent, Setup, Speed, Transfer, Transport};
 
 /// Longest time that a control request takes, as in Linux.
 const CONTROL_MS: u32 = 5000;
@@ -115,6 +116,8 @@ pub struct Usbfs {
     next: usize,
     pending: BTreeMap<usize, sys::Pending>,
     done: VecDeque<Transfer<Done>>,
+    gone: bool,
+    guard: Option<Arc<Guard>>,
 }
 
 impl Usbfs {
@@ -130,7 +133,13 @@ impl Usbfs {
     /// An adapter that [`take`] took, in another process perhaps.
     pub fn of(fd: OwnedFd, identity: (u16, u16), speed: Speed) -> Usbfs {
         let (pending, done) = (BTreeMap::new(), VecDeque::new());
-        Usbfs { file: File::from(fd), identity, speed, next: 0, pending, done }
+        Usbfs { file: File::from(fd), identity, speed, next: 0, pending, done, gone: false, guard: None }
+    }
+
+    /// The kernel ends a request that waits after its time, and not before.
+    fn check(&self) -> Result<(), Error> {
+        let is_over = self.guard.as_ref().is_some_and(|guard| guard.verdict().is_some());
+        if is_over { Err(Error::Gone) } else { Ok(()) }
     }
 
     fn collect(&mut self) {
@@ -145,6 +154,7 @@ impl Usbfs {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
+                    self.gone = true;
                     // Disconnected, and all that was pending was reaped or never will be.
                     for (_, pending) in std::mem::take(&mut self.pending) {
                         let (request, bytes, ..) = pending.finish();
@@ -173,10 +183,12 @@ impl Transport for Usbfs {
     }
 
     fn control_in(&mut self, setup: Setup, into: &mut [u8]) -> Result<usize, Error> {
+        self.check()?;
         sys::control(&self.file, setup, into, CONTROL_MS).map_err(|error| from_io(&error))
     }
 
     fn control_out(&mut self, setup: Setup, data: &[u8]) -> Result<(), Error> {
+        self.check()?;
         let mut data = data.to_vec();
         sys::control(&self.file, setup, &mut data, CONTROL_MS).map(drop).map_err(|error| from_io(&error))
     }
@@ -213,6 +225,14 @@ impl Transport for Usbfs {
         sys::clear_halt(&self.file, endpoint).map_err(|error| from_io(&error))
     }
 
+    fn guard(&mut self, guard: Option<Arc<Guard>>) {
+        self.guard = guard;
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     fn release(&mut self) {
         sys::release(&self.file);
     }
@@ -236,5 +256,19 @@ impl Transport for Usbfs {
 
     fn deadline(&self) -> Option<Nanos> {
         (!self.done.is_empty()).then_some(Nanos(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_the_kernel_knows_no_more_is_gone_without_any_transfer() {
+        // What is no device of usbfs refuses the request as one that was unplugged does.
+        let file = File::open("/dev/null").unwrap();
+        let mut usb = Usbfs::of(file.into(), (0, 0), Speed::High);
+        assert!(!usb.is_gone());
+        assert!(usb.reap().is_none() && usb.is_gone());
     }
 }

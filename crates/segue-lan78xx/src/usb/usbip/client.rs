@@ -3,14 +3,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use segue::time::Nanos;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::sys::{self, Interest};
-use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
+use crate::usb::{Done, Error, Guard, Lent, Setup, Speed, Transfer, Transport, Verdict};
 
 use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Record, command, flag, op};
 
@@ -30,6 +32,10 @@ pub enum ImportError {
     Protocol,
     /// It has no such device, or somebody has it already.
     Refused,
+    /// It has another device there, with these vendor and product ids.
+    Other((u16, u16)),
+    /// The device does not let itself be configured (SET_CONFIGURATION 1).
+    Configuration(Error),
     /// The device is slower or faster than any adapter of this kind.
     Speed(u32),
 }
@@ -40,6 +46,8 @@ impl fmt::Display for ImportError {
             ImportError::Io(error) => write!(f, "{error}"),
             ImportError::Protocol => f.write_str("no answer in USB/IP 1.1.1"),
             ImportError::Refused => f.write_str("the server has no such device free"),
+            ImportError::Other((vendor, product)) => write!(f, "another device, {vendor:04x}:{product:04x}"),
+            ImportError::Configuration(error) => write!(f, "SET_CONFIGURATION 1: {error}"),
             ImportError::Speed(speed) => write!(f, "a device of USB/IP speed {speed}"),
         }
     }
@@ -53,23 +61,109 @@ impl From<io::Error> for ImportError {
     }
 }
 
-fn connect(server: impl ToSocketAddrs) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-    for address in server.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, GREETING_TIMEOUT) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
-                return Ok(stream);
+/// A connection that is to be through by a certain time, however slowly the server speaks.
+struct Greeting<'a> {
+    stream: TcpStream,
+    until: Instant,
+    guard: Option<&'a Guard>,
+}
+
+impl<'a> Greeting<'a> {
+    fn connect(server: impl ToSocketAddrs, guard: Option<&'a Guard>) -> io::Result<Greeting<'a>> {
+        let until = Instant::now() + GREETING_TIMEOUT;
+        let addresses: Vec<SocketAddr> = server.to_socket_addrs()?.collect();
+        let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+        for (tried, address) in addresses.iter().enumerate() {
+            // One that never answers leaves time for the others.
+            let share = left(until)? / (addresses.len() - tried) as u32;
+            match connect(*address, Instant::now() + share, guard) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    super::watch(&stream)?;
+                    return Ok(Greeting { stream, until, guard });
+                }
+                Err(error) => last = error,
             }
-            Err(error) => last = error,
+        }
+        Err(last)
+    }
+
+    fn wait(&self, write: bool) -> io::Result<()> {
+        wait(&self.stream, write, self.until, self.guard)
+    }
+}
+
+/// A connection that does not block.
+fn connect(address: SocketAddr, until: Instant, guard: Option<&Guard>) -> io::Result<TcpStream> {
+    let stream = TcpStream::from(Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?);
+    stream.set_nonblocking(true)?;
+    match SockRef::from(&stream).connect(&address.into()) {
+        Ok(()) => return Ok(stream),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    wait(&stream, true, until, guard)?;
+    stream.take_error()?.map_or(Ok(stream), Err)
+}
+
+/// Waits until the connection can be read or written.
+fn wait(stream: &TcpStream, write: bool, until: Instant, guard: Option<&Guard>) -> io::Result<()> {
+    loop {
+        let mut time = left(until)?;
+        let mut interests = vec![Interest { fd: stream.as_fd(), read: !write, write }];
+        if let Some(guard) = guard {
+            match guard.verdict() {
+                None => {}
+                Some(Verdict::Stopped) => return Err(io::Error::new(ErrorKind::ConnectionAborted, "it was to end")),
+                Some(Verdict::TooLong) => return Err(late()),
+            }
+            time = time.min(guard.left());
+            interests.push(guard.interest());
+        }
+        if sys::wait(&interests, Some(time))?.first() == Some(&true) {
+            return Ok(());
         }
     }
-    Err(last)
+}
+
+fn late() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "the server did not answer in time")
+}
+
+/// The time until then, above zero.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(late()) } else { Ok(left) }
+}
+
+impl Read for Greeting<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(into) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(false)?,
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Write for Greeting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.write(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(true)?,
+                done => return done,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 /// Asks an operation and returns the status of its answer.
-fn ask(stream: &mut TcpStream, code: u16, rest: &[u8], answer: u16) -> Result<u32, ImportError> {
+fn ask(stream: &mut Greeting<'_>, code: u16, rest: &[u8], answer: u16) -> Result<u32, ImportError> {
     let mut request = Vec::with_capacity(OP_LEN + rest.len());
     request.extend_from_slice(&wire::VERSION.to_be_bytes());
     request.extend_from_slice(&code.to_be_bytes());
@@ -89,7 +183,7 @@ fn ask(stream: &mut TcpStream, code: u16, rest: &[u8], answer: u16) -> Result<u3
 /// # Errors
 /// See [`ImportError`].
 pub fn list(server: impl ToSocketAddrs) -> Result<Vec<Record>, ImportError> {
-    let mut stream = connect(server)?;
+    let mut stream = Greeting::connect(server, None)?;
     if ask(&mut stream, op::REQ_DEVLIST, &[], op::REP_DEVLIST)? != 0 {
         return Err(ImportError::Refused);
     }
@@ -134,6 +228,7 @@ pub struct Client {
     answer: Option<Result<Vec<u8>, Error>>,
     input: Vec<u8>,
     gone: bool,
+    guard: Option<Arc<Guard>>,
 }
 
 impl Client {
@@ -142,19 +237,47 @@ impl Client {
     /// # Errors
     /// See [`ImportError`].
     pub fn import(server: impl ToSocketAddrs, bus_id: &str) -> Result<Client, ImportError> {
-        let mut stream = connect(server)?;
+        Client::import_guarded(server, bus_id, None)
+    }
+
+    /// The same under a guard, which it keeps; see [`Transport::guard`].
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn import_guarded(
+        server: impl ToSocketAddrs,
+        bus_id: &str,
+        guard: Option<Arc<Guard>>,
+    ) -> Result<Client, ImportError> {
+        Client::import_accepted(server, bus_id, guard, &|_| true)
+    }
+
+    /// The same, where this accepts the vendor and product id that the server gives with the device. One that it does not
+    /// accept is given back before anything is asked of it.
+    ///
+    /// # Errors
+    /// See [`ImportError`].
+    pub fn import_accepted(
+        server: impl ToSocketAddrs,
+        bus_id: &str,
+        guard: Option<Arc<Guard>>,
+        accepts: &dyn Fn((u16, u16)) -> bool,
+    ) -> Result<Client, ImportError> {
+        let mut stream = Greeting::connect(server, guard.as_deref())?;
         if ask(&mut stream, op::REQ_IMPORT, &wire::bus_id_bytes(bus_id), op::REP_IMPORT)? != 0 {
             return Err(ImportError::Refused);
         }
         let mut bytes = [0; RECORD_LEN];
         stream.read_exact(&mut bytes)?;
         let record = Record::parse(&bytes).ok_or(ImportError::Protocol)?;
-        stream.set_nonblocking(true)?;
-        let mut client = Client::of(stream, record)?;
+        if !accepts(record.identity) {
+            return Err(ImportError::Other(record.identity));
+        }
+        let mut client = Client { guard: guard.clone(), ..Client::of(stream.stream, record)? };
         // Nobody on the other side configures the device for us.
         const SET_CONFIGURATION: u8 = 9;
         let setup = Setup { request_type: 0, request: SET_CONFIGURATION, value: 1, index: 0, length: 0 };
-        client.control_out(setup, &[]).map_err(|_| ImportError::Protocol)?;
+        client.control_out(setup, &[]).map_err(ImportError::Configuration)?;
         Ok(client)
     }
 
@@ -175,6 +298,7 @@ impl Client {
             answer: None,
             input: Vec::new(),
             gone: false,
+            guard: None,
         })
     }
 
@@ -200,6 +324,13 @@ impl Client {
         self.waiting.clear();
     }
 
+    /// Gives the device up where the guard says so.
+    fn obey_guard(&mut self) {
+        if self.guard.as_ref().is_some_and(|guard| guard.verdict().is_some()) {
+            self.lose();
+        }
+    }
+
     /// Sends a message; waits while the way out is full, and listens meanwhile so that both ends cannot wait for each other.
     fn send(&mut self, bytes: &[u8]) {
         let mut at = 0;
@@ -213,6 +344,7 @@ impl Client {
                     let interest = Interest { fd: self.stream.as_fd(), read: true, write: true };
                     let _ = sys::wait(&[interest], Some(Duration::from_millis(100)));
                     self.listen();
+                    self.obey_guard();
                 }
                 Err(_) => self.lose(),
             }
@@ -320,6 +452,7 @@ impl Client {
     }
 
     fn control(&mut self, setup: Setup, data: &[u8]) -> Result<Vec<u8>, Error> {
+        self.obey_guard();
         if self.gone {
             return Err(Error::Gone);
         }
@@ -344,7 +477,14 @@ impl Client {
                 self.waiting.insert(number, Waiting::Forgotten(most));
                 return Err(Error::Timeout);
             }
-            let _ = sys::wait(&[Interest::read(self.stream.as_fd())], Some(Duration::from_nanos(left)));
+            let mut left = Duration::from_nanos(left);
+            let mut interests = vec![Interest::read(self.stream.as_fd())];
+            if let Some(guard) = &self.guard {
+                left = left.min(guard.left());
+                interests.push(guard.interest());
+            }
+            let _ = sys::wait(&interests, Some(left));
+            self.obey_guard();
         }
     }
 }
@@ -417,6 +557,14 @@ impl Transport for Client {
         const CLEAR_FEATURE: u8 = 1;
         let index = u16::from(endpoint);
         self.control_out(Setup { request_type: 2, request: CLEAR_FEATURE, value: 0, index, length: 0 }, &[])
+    }
+
+    fn guard(&mut self, guard: Option<Arc<Guard>>) {
+        self.guard = guard;
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone
     }
 
     fn release(&mut self) {

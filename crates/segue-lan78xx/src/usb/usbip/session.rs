@@ -1,11 +1,20 @@
 //! The server's side of one connection, without its I/O.
 
+use std::collections::HashMap;
+
 use crate::model::descriptors::{BCD_DEVICE, CLASS};
-use crate::model::{Completion, Model, Outcome, Wish};
+use crate::model::{Model, Outcome, Wish};
 use crate::regs::VENDOR;
 use crate::usb::{Error, Setup, Speed};
 
 use super::wire::{self, BUS_ID_LEN, ECONNRESET, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, Record, command, flag, op};
+
+/// Most transfers of one client that wait, and most bytes that they have or ask for. The kernel's usbfs gives one process
+/// 16 MiB by default; what goes beyond is answered as there, for want of memory.
+const MAX_WAITING: usize = 4096;
+const MAX_HELD: usize = 64 << 20;
+/// Memory for answers that is kept when they have been sent, bytes.
+const KEPT_OUTPUT: usize = 1 << 20;
 
 /// How a model is shown.
 #[derive(Clone, Debug)]
@@ -33,15 +42,27 @@ pub struct Session {
     phase: Phase,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Numbers of transfers that wait.
-    waiting: Vec<u32>,
+    /// Bytes of it that were sent.
+    sent: usize,
+    /// Numbers of transfers that wait, and their lengths.
+    waiting: HashMap<u32, usize>,
+    /// The sum of these.
+    held: usize,
     /// The device is this connection's, until it is closed.
     owns: bool,
 }
 
 impl Default for Session {
     fn default() -> Session {
-        Session { phase: Phase::Greeting, input: Vec::new(), output: Vec::new(), waiting: Vec::new(), owns: false }
+        Session {
+            phase: Phase::Greeting,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            waiting: HashMap::new(),
+            held: 0,
+            owns: false,
+        }
     }
 }
 
@@ -72,12 +93,20 @@ impl Session {
 
     /// What is to be sent.
     pub fn output(&self) -> &[u8] {
-        &self.output
+        &self.output[self.sent..]
     }
 
     /// Forgets what was sent.
     pub fn sent(&mut self, len: usize) {
-        self.output.drain(..len.min(self.output.len()));
+        self.sent = self.sent.saturating_add(len).min(self.output.len());
+        if self.sent == self.output.len() {
+            self.sent = 0;
+            self.output.clear();
+            self.output.shrink_to(KEPT_OUTPUT);
+        } else if self.sent > self.output.len() / 2 {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
     }
 
     /// Takes bytes from the client, in pieces of any length. What makes no sense ends the connection.
@@ -153,6 +182,8 @@ impl Session {
         match header.command {
             command::SUBMIT => self.submit(at, &header, model),
             command::UNLINK => {
+                // One that is done already comes before the word that it was: nobody would hear of it behind that.
+                self.collect(model);
                 let target = header.words[0];
                 let was_waiting = self.forget(target) && model.cancel(target);
                 let status = if was_waiting { ECONNRESET } else { 0 };
@@ -191,22 +222,35 @@ impl Session {
         }
         let address = header.ep as u8 | if is_in { 0x80 } else { 0 };
         let wish = if is_in { Wish::In(len) } else { Wish::Out(data, flags & flag::ZERO_PACKET != 0) };
-        self.waiting.push(header.seqnum);
+        if self.waiting.contains_key(&header.seqnum) {
+            // Two transfers of one number could not be told apart.
+            self.phase = Phase::Over;
+            return used;
+        }
+        if self.waiting.len() >= MAX_WAITING || self.held + len > MAX_HELD {
+            self.finish(header.seqnum, 0, Err(Error::Memory));
+            return used;
+        }
+        self.waiting.insert(header.seqnum, len);
+        self.held += len;
         model.submit(header.seqnum, address, wish);
         used
     }
 
     fn forget(&mut self, number: u32) -> bool {
-        let place = self.waiting.iter().position(|waiting| *waiting == number);
-        place.map(|place| self.waiting.swap_remove(place)).is_some()
+        let len = self.waiting.remove(&number);
+        self.held -= len.unwrap_or(0);
+        len.is_some()
     }
 
     /// Sends what has been done since.
     pub fn collect(&mut self, model: &mut Model) {
-        while let Some(Completion { id, result }) = model.done() {
-            // What was left from an earlier connection has nobody to hear of it.
-            if self.forget(id) {
-                self.finish(id, usize::MAX, result);
+        while let Some(done) = model.done() {
+            if self.forget(done.id) {
+                self.finish(done.id, usize::MAX, done.result);
+            } else {
+                // What was left from an earlier connection has nobody to hear of it.
+                model.lose(&done);
             }
         }
         if model.is_gone() {
@@ -233,10 +277,11 @@ impl Session {
 
     /// Ends the connection: takes back what waits.
     pub fn close(&mut self, model: &mut Model, exported: &mut Exported) {
-        for number in self.waiting.drain(..) {
-            model.cancel(number);
-        }
+        self.waiting.clear();
+        self.held = 0;
         if std::mem::take(&mut self.owns) {
+            // Nobody else has submitted anything.
+            model.cancel_all();
             exported.is_taken = false;
         }
         self.phase = Phase::Over;

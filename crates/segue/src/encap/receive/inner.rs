@@ -71,7 +71,7 @@ fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, Refusal> {
     let listed = match (layout.stop(), inner.version) {
         (Stop::TooDeep, 4) => layout.push(Kind::Ipv4, ipv4::header_len(packet[ipv4::VERSION_IHL])),
         (Stop::TooDeep, _) => layout.push(Kind::Ipv6, ipv6::LEN),
-        (Stop::Malformed | Stop::Protocol | Stop::Fragment | Stop::Transport, _) => false,
+        (Stop::Malformed | Stop::Foreign | Stop::Protocol | Stop::Fragment | Stop::Transport, _) => false,
     };
     if listed { Ok(layout) } else { Err(Refusal::InnerMalformed) }
 }

@@ -16,7 +16,7 @@ impl Decapsulator {
         let Some(ip) = layout.headers().first() else {
             return Err(match layout.stop() {
                 Stop::Fragment | Stop::Malformed => Refusal::OuterMalformed,
-                Stop::Transport | Stop::Protocol | Stop::TooDeep => Refusal::OuterProtocol,
+                Stop::Transport | Stop::Protocol | Stop::Foreign | Stop::TooDeep => Refusal::OuterProtocol,
             });
         };
         if layout.stop() == Stop::Fragment && layout.headers().len() == 1 {

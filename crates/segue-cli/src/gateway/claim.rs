@@ -1,0 +1,272 @@
+//! Two interfaces between which a gateway stands, and no second one: each would pass every frame on.
+//!
+//! The claim is a local socket with a name that both interfaces give it. Anybody may take such a name, and keep anybody else's
+//! socket busy, so that only the claim counts of who is known and able to run a gateway here. Where somebody has the name who
+//! is not, the claim has a name beside it that nobody can foresee, and whoever comes next asks those as well.
+
+use std::collections::BTreeSet;
+use std::collections::hash_map::RandomState;
+use std::fs;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, ErrorKind};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::plan::Plan;
+use crate::error::{Error, Kind};
+use crate::sys;
+
+/// How often sockets with a full queue are asked again whose they are, all together, and the pause: a gateway takes its
+/// visitors in, but no faster than [`crate::control::server`] says.
+const QUESTIONS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(20);
+/// Where the kernel describes interfaces.
+const INTERFACES: &str = "/sys/class/net";
+
+/// The claim; it ends with the process, however that ends.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) socket: UnixListener,
+}
+
+impl Claim {
+    /// Claims the interfaces with these indexes, in either order. The name belongs to the network namespace, as the indexes do.
+    pub(super) fn new(plan: &Plan, indexes: [u32; 2]) -> Result<Claim, Error> {
+        let both = format!("{} and {}", plan.from.name, plan.to.name);
+        let ends = [(plan.from.name.as_str(), indexes[0]), (plan.to.name.as_str(), indexes[1])];
+        take(ends).map(|socket| Claim { socket }).map_err(|refused| match refused {
+            Refused::Gateway => Error::new(
+                Kind::InUse,
+                format!("a gateway stands between {both} already"),
+                "segue stat                                      lists what runs",
+            )
+            .why("each of two would pass on every frame, and all would arrive twice"),
+            Refused::Busy(name) => Error::new(
+                Kind::InUse,
+                format!("cannot find out whether a gateway stands between {both} already"),
+                "ss -xlp | grep segue-gateway                    shows whose sockets these are",
+            )
+            .why(format!("the local socket @{name} has a full queue, and one of the interfaces may be in use")),
+            Refused::Socket(error) => Error::system(format!("cannot claim {both}"), &error, "segue doctor")
+                .why("a local socket could not be bound"),
+        })
+    }
+}
+
+/// Why there is no claim to be had.
+#[derive(Debug)]
+enum Refused {
+    /// A gateway has it.
+    Gateway,
+    /// This socket took nobody in, and a gateway may have it.
+    Busy(String),
+    Socket(io::Error),
+}
+
+/// An interface: its name and index.
+type End<'a> = (&'a str, u32);
+
+/// Takes the claim. Of two that do at the same time at least one finds the other: each listens before it looks.
+fn take(ends: [End<'_>; 2]) -> Result<UnixListener, Refused> {
+    let name = name(ends.map(|(_, index)| index));
+    let mut patience = QUESTIONS;
+    let mut own = name.clone();
+    let socket = match bind(&own) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            is_free(&name, ends, &mut patience)?;
+            own = format!("{name}-{:016x}", RandomState::new().build_hasher().finish());
+            bind(&own)
+        }
+        bound => bound,
+    };
+    let socket = socket.map_err(Refused::Socket)?;
+    // Names are any bytes. Without /proc the name itself is asked.
+    let text = fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+    let mut others = claims(&String::from_utf8_lossy(&text), &name);
+    others.insert(name);
+    others.remove(&own);
+    others.iter().try_for_each(|other| is_free(other, ends, &mut patience))?;
+    Ok(socket)
+}
+
+fn name([one, other]: [u32; 2]) -> String {
+    format!("segue-gateway-{}-{}", one.min(other), one.max(other))
+}
+
+/// The names of sockets that are `name` or beside it, by `/proc/net/unix`.
+fn claims(text: &str, name: &str) -> BTreeSet<String> {
+    let paths = text.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
+    let is_claim = |path: &&str| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+    paths.filter(is_claim).map(str::to_owned).collect()
+}
+
+fn bind(name: &str) -> io::Result<UnixListener> {
+    let socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Who has a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    User(u32),
+    /// It is free again, or no gateway's, which listen.
+    Nobody,
+    /// Its queue is full.
+    Unknown,
+}
+
+fn holder(name: &str, patience: &mut u32) -> Holder {
+    loop {
+        match sys::connect_abstract(name.as_bytes()) {
+            Ok(stream) => return sys::peer_uid(&stream).map_or(Holder::Unknown, Holder::User),
+            Err(error) if error.kind() == ErrorKind::WouldBlock && *patience > 0 => {
+                *patience -= 1;
+                thread::sleep(PAUSE);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Holder::Unknown,
+            Err(_) => return Holder::Nobody,
+        }
+    }
+}
+
+/// Whether no gateway has the socket `name`. A full queue says nothing: anybody can fill that of a gateway. Then only a pair
+/// that nobody uses has none.
+fn is_free(name: &str, ends: [End<'_>; 2], patience: &mut u32) -> Result<(), Refused> {
+    let sockets = || fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
+    let indexes = ends.map(|(_, index)| index);
+    let folder = Path::new(INTERFACES);
+    match holder(name, patience) {
+        Holder::User(uid) if uid == 0 || uid == sys::euid() => Err(Refused::Gateway),
+        Holder::User(uid) if has_socket(&sockets(), Some(uid), indexes) => Err(Refused::Gateway),
+        // A gateway between two TAPs has no packet socket.
+        Holder::User(uid) if ends.iter().any(|end| tap_owner(folder, *end) == Some(uid.into())) => {
+            Err(Refused::Gateway)
+        }
+        Holder::User(_) | Holder::Nobody => Ok(()),
+        Holder::Unknown => {
+            let is_used =
+                has_socket(&sockets(), None, indexes) || ends.iter().any(|end| tap_owner(folder, *end).is_some());
+            if is_used { Err(Refused::Busy(name.to_owned())) } else { Ok(()) }
+        }
+    }
+}
+
+/// Whether the user, or any, has a packet socket on one of the interfaces, by `/proc/net/packet` (packet(7)): that takes
+/// CAP_NET_RAW.
+fn has_socket(text: &str, uid: Option<u32>, indexes: [u32; 2]) -> bool {
+    const INTERFACE: usize = 4;
+    const USER: usize = 7;
+    text.lines().skip(1).any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| fields.get(at)?.parse::<u32>().ok();
+        number(USER).is_some_and(|user| uid.is_none_or(|uid| uid == user))
+            && number(INTERFACE).is_some_and(|index| indexes.contains(&index))
+    })
+}
+
+/// The user who may attach to a TAP without further rights, -1 where none is named. `None` for another interface, and where
+/// the folder is that of another network namespace.
+fn tap_owner(folder: &Path, (name, index): End<'_>) -> Option<i64> {
+    let number = |file: &str| fs::read_to_string(folder.join(name).join(file)).ok()?.trim().parse::<i64>().ok();
+    let owner = number("owner")?;
+    (number("ifindex") == Some(index.into())).then_some(owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Interfaces that there are not.
+    fn unused(test: u32) -> [End<'static>; 3] {
+        let first = 0x7000_0000 + (std::process::id() & 0xf_ffff) * 64 + test * 8;
+        [("none0", first), ("none1", first + 1), ("none2", first + 2)]
+    }
+
+    fn is_gateway(taken: Result<UnixListener, Refused>) -> bool {
+        matches!(taken, Err(Refused::Gateway))
+    }
+
+    #[test]
+    fn a_pair_is_claimed_once_in_either_order_and_free_again_afterwards() {
+        let [a, b, c] = unused(0);
+        let first = take([a, b]).unwrap();
+        assert!(is_gateway(take([a, b])) && is_gateway(take([b, a])));
+        take([a, c]).unwrap();
+        drop(first);
+        take([b, a]).unwrap();
+    }
+
+    /// A stream socket: those of other kinds have names of their own.
+    #[test]
+    fn a_name_that_nobody_answers_for_stops_nobody_and_leaves_the_pair_claimed() {
+        let [a, b, _] = unused(1);
+        let name = name([a.1, b.1]);
+        let silent = sys::bound_abstract(name.as_bytes()).unwrap();
+        assert_eq!(bind(&name).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(holder(&name, &mut QUESTIONS.clone()), Holder::Nobody);
+        let first = take([a, b]).unwrap();
+        assert!(is_gateway(take([a, b])), "beside the name");
+        drop(silent);
+        assert!(is_gateway(take([b, a])), "with the name, which is free now");
+        drop(first);
+        take([a, b]).unwrap();
+    }
+
+    #[test]
+    fn a_full_queue_is_nobodys_only_between_interfaces_that_nobody_uses() {
+        let [a, b, _] = unused(2);
+        let name = name([a.1, b.1]);
+        let full = bind(&name).unwrap();
+        let mut visitors: Vec<UnixStream> = Vec::new();
+        while let Ok(visitor) = sys::connect_abstract(name.as_bytes()) {
+            visitors.push(visitor);
+        }
+        assert_eq!(holder(&name, &mut 1), Holder::Unknown);
+        // Nobody can have a packet socket on these.
+        assert!(is_free(&name, [a, b], &mut 0).is_ok());
+        while full.accept().is_ok() {}
+        assert_eq!(holder(&name, &mut 1), Holder::User(sys::euid()));
+    }
+
+    #[test]
+    fn only_who_can_run_a_gateway_stops_another_one() {
+        let text = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
+                    ffff8b3a4c5d6000 3      3    0003   7     1 0      1000   41\n\
+                    ffff8b3a4c5d7000 3      3    88cc   0     1 0      65534  42\n";
+        let has = |uid, indexes| has_socket(text, Some(uid), indexes);
+        assert!(has(1000, [7, 8]) && has(1000, [3, 7]));
+        assert!(!has(1000, [8, 9]) && !has(65_534, [7, 8]) && !has(3, [7, 8]));
+        assert!(has_socket(text, None, [7, 8]) && !has_socket(text, None, [8, 9]));
+    }
+
+    #[test]
+    fn the_owner_of_a_tap_is_that_of_the_tap_and_not_of_a_namesake() {
+        let folder = std::env::temp_dir().join(format!("segue-claim-{}", std::process::id()));
+        for (name, index, owner) in [("q0", "7\n", Some("1000\n")), ("q1", "8\n", Some("-1\n")), ("v0", "9\n", None)] {
+            fs::create_dir_all(folder.join(name)).unwrap();
+            fs::write(folder.join(name).join("ifindex"), index).unwrap();
+            if let Some(owner) = owner {
+                fs::write(folder.join(name).join("owner"), owner).unwrap();
+            }
+        }
+        let owners = [("q0", 7), ("q1", 8), ("v0", 9), ("q0", 8), ("q2", 7)].map(|end| tap_owner(&folder, end));
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(owners, [Some(1000), Some(-1), None, None, None]);
+    }
+
+    #[test]
+    fn claims_are_known_by_the_name_or_what_is_beside_it() {
+        let line = |path: &str| format!("0000000000000000: 00000002 00000000 00010000 0001 01 4711 {path}\n");
+        let paths =
+            ["@segue-gateway-2-3", "@segue-gateway-2-3-00ff", "@segue-gateway-2-31", "/run/segue-gateway-2-3", ""];
+        let text: String = paths.map(line).concat();
+        let found: Vec<String> = claims(&text, "segue-gateway-2-3").into_iter().collect();
+        assert_eq!(found, ["segue-gateway-2-3", "segue-gateway-2-3-00ff"]);
+    }
+}

@@ -1,0 +1,342 @@
+//! What the host sets on the adapter's interface: a thread hears of it by rtnetlink and hands each new state to the driver.
+//!
+//! The kernel tells of most changes. That a macvlan or a VLAN with an address of its own wants all frames is told to nobody,
+//! so that the thread asks once a second besides. It is not the poll loop that asks: the kernel answers while it holds its lock
+//! of all interfaces, for which one may have to wait.
+//!
+//! An interface that is moved into another network namespace is taken down there and is out of sight from here, so that nobody
+//! says when it is up again. The adapter is up then, and set as the interface was last.
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use segue_lan78xx::driver::{Host, Interface};
+
+use crate::sys::{self, Want};
+
+/// How often the kernel is asked.
+const ASK: Duration = Duration::from_secs(1);
+/// The group of messages about interfaces (rtnetlink(7)).
+const RTNLGRP_LINK: u32 = 1;
+/// Room for a message: one about an interface with all its attributes has some kilobytes.
+const ROOM: usize = 64 << 10;
+
+/// The driver's end.
+#[derive(Debug)]
+pub(super) struct Ear {
+    states: Receiver<Interface>,
+    /// One byte for each state, written before it is sent.
+    bell: PipeReader,
+}
+
+impl Host for Ear {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn news(&mut self) -> Option<Interface> {
+        let state = self.states.try_recv().ok()?;
+        // It is there already, so that this does not wait; nothing can be done about a pipe that fails.
+        let _ = self.bell.read(&mut [0]);
+        Some(state)
+    }
+}
+
+/// What the thread has: everything is opened before rights are given up.
+pub(super) struct Watcher {
+    socket: Socket,
+    view: View,
+    states: Sender<Interface>,
+    bell: PipeWriter,
+}
+
+/// Gets ready to watch the interface with this index and name, which is that of `tap`.
+pub(super) fn watch(index: u32, name: &str, tap: OwnedFd) -> io::Result<(Ear, Watcher)> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.add_membership(RTNLGRP_LINK)?;
+    socket.set_non_blocking(true)?;
+    let (states, receiver) = channel();
+    let (reader, bell) = io::pipe()?;
+    Ok((Ear { states: receiver, bell: reader }, Watcher { socket, view: View::new(index, name, tap), states, bell }))
+}
+
+impl Watcher {
+    /// Starts the thread; it ends with the driver.
+    pub(super) fn start(self) -> io::Result<()> {
+        thread::Builder::new().name("interface".to_owned()).spawn(move || self.run()).map(drop)
+    }
+
+    fn run(mut self) {
+        let mut ask_at = Instant::now();
+        let mut buffer = Vec::with_capacity(ROOM);
+        loop {
+            let now = Instant::now();
+            if now >= ask_at {
+                // What the kernel cannot answer now it can a second later.
+                let _ = self.ask();
+                ask_at = now + ASK;
+            }
+            if sys::poll(&[(self.socket.as_fd(), Want::Read)], ask_at.saturating_duration_since(now)).is_err() {
+                thread::sleep(ASK);
+            }
+            buffer.clear();
+            while let Ok(1..) = self.socket.recv(&mut buffer, 0) {
+                if let Some(state) = self.view.hear(&buffer)
+                    && (self.bell.write_all(b"!").is_err() || self.states.send(state).is_err())
+                {
+                    return;
+                }
+                buffer.clear();
+            }
+        }
+    }
+
+    fn ask(&self) -> io::Result<()> {
+        let mut wanted = LinkMessage::default();
+        if self.view.away {
+            wanted.attributes.push(LinkAttribute::IfName(self.view.name.clone()));
+        } else {
+            wanted.header.index = self.view.index;
+        }
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST;
+        let request = RouteNetlinkMessage::GetLink(wanted);
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(drop)
+    }
+}
+
+/// The interface as it is seen from here.
+#[derive(Debug)]
+struct View {
+    index: u32,
+    name: String,
+    /// Its descriptor, which knows whether it still is, wherever that may be.
+    tap: OwnedFd,
+    last: Option<Interface>,
+    /// It is not in this network namespace.
+    away: bool,
+}
+
+impl View {
+    fn new(index: u32, name: &str, tap: OwnedFd) -> View {
+        View { index, name: name.to_owned(), tap, last: None, away: false }
+    }
+
+    /// What the kernel says in a datagram: how the adapter is to be set, where that is new.
+    fn hear(&mut self, datagram: &[u8]) -> Option<Interface> {
+        let mut rest = datagram;
+        let before = self.last;
+        while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
+            match &message.payload {
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => self.see(link),
+                // A bridge says the same of a port that leaves it, as its own family.
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link))
+                    if link.header.index == self.index && link.header.interface_family == AddressFamily::Unspec =>
+                {
+                    self.miss();
+                }
+                // The answer to what is asked.
+                NetlinkPayload::Error(error) if error.raw_code() == -libc::ENODEV => self.miss(),
+                _ => {}
+            }
+            let len = (message.header.length as usize).next_multiple_of(4).max(4);
+            let Some(behind) = rest.get(len..) else { break };
+            rest = behind;
+        }
+        self.last.filter(|_| self.last != before)
+    }
+
+    fn see(&mut self, link: &LinkMessage) {
+        let Some(state) = state_of(link) else { return };
+        let name = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name),
+            _ => None,
+        });
+        // It may come back with another index, and another one may have its index meanwhile.
+        let is_it = match self.last.filter(|_| self.away) {
+            Some(last) => last.mac == state.mac && name.is_some_and(|name| *name == self.name),
+            None => link.header.index == self.index,
+        };
+        if is_it {
+            (self.index, self.away, self.last) = (link.header.index, false, Some(state));
+            self.name = name.unwrap_or(&self.name).clone();
+        }
+    }
+
+    /// Nobody here says any more how it is set: it may be used elsewhere, unless it was deleted.
+    fn miss(&mut self) {
+        let is_deleted = self.is_deleted();
+        let Some(last) = &mut self.last else { return };
+        last.up |= !is_deleted;
+        if std::mem::replace(&mut self.away, true) {
+            return;
+        }
+        if is_deleted {
+            tracing::warn!("the interface was deleted");
+        } else {
+            tracing::info!("the interface has left this network namespace: the adapter is up and set as it was last");
+        }
+    }
+
+    /// A TAP whose interface was deleted reports an error to whoever polls it (Linux, tun_chr_poll), and the kernel takes the
+    /// interface from it before it says that it is gone.
+    fn is_deleted(&self) -> bool {
+        sys::poll(&[(self.tap.as_fd(), Want::Hangup)], Duration::ZERO).is_ok_and(|ready| ready == [true])
+    }
+}
+
+fn state_of(link: &LinkMessage) -> Option<Interface> {
+    let (mut mtu, mut mac, mut promiscuous) = (None, None, link.header.flags.contains(LinkFlags::Promisc));
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::Mtu(bytes) => mtu = Some(*bytes as usize),
+            LinkAttribute::Address(address) => mac = <[u8; 6]>::try_from(&address[..]).ok(),
+            // The flag shows only what a user set by hand, this also what bridges and captures want.
+            LinkAttribute::Promiscuity(count) => promiscuous |= *count > 0,
+            _ => {}
+        }
+    }
+    Some(Interface { up: link.header.flags.contains(LinkFlags::Up), mtu: mtu?, mac: mac?, promiscuous })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What has nothing to report, as the TAP of an interface that is there.
+    fn tap() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    fn told(links: Vec<LinkMessage>) -> Vec<u8> {
+        links.into_iter().flat_map(|link| datagram(RouteNetlinkMessage::NewLink(link))).collect()
+    }
+
+    fn datagram(message: RouteNetlinkMessage) -> Vec<u8> {
+        let mut message = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    fn link(index: u32, up: bool, mtu: u32, promiscuity: u32) -> LinkMessage {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+        let address = LinkAttribute::Address(vec![2, 0, 0, 0, 0, 7]);
+        link.attributes = vec![LinkAttribute::Mtu(mtu), address, LinkAttribute::Promiscuity(promiscuity)];
+        link
+    }
+
+    #[test]
+    fn the_last_word_about_the_own_interface_counts() {
+        let state = |up, mtu, promiscuous| Some(Interface { up, mtu, mac: [2, 0, 0, 0, 0, 7], promiscuous });
+        let words = told(vec![link(7, true, 1500, 0), link(8, false, 9000, 1), link(7, true, 1400, 2)]);
+        let hear = |index, words: &[u8]| View::new(index, "lan0", tap()).hear(words);
+        assert_eq!(hear(7, &words), state(true, 1400, true));
+        assert_eq!(hear(8, &words), state(false, 9000, true));
+        assert_eq!(hear(9, &words), None);
+        for len in 0..words.len() {
+            let _ = hear(7, &words[..len]);
+        }
+        assert_eq!(hear(0, &told(vec![LinkMessage::default()])), None, "neither MTU nor address");
+        let mut by_hand = link(7, false, 68, 0);
+        by_hand.header.flags = LinkFlags::Promisc;
+        assert_eq!(hear(7, &told(vec![by_hand])), state(false, 68, true));
+    }
+
+    #[test]
+    fn an_interface_that_leaves_is_up_as_it_was_set_last_and_followed_again_when_it_is_back() {
+        let named = |index, up, name: &str, mac| {
+            let mut link = link(index, up, 1400, 0);
+            link.attributes[1] = LinkAttribute::Address(vec![2, 0, 0, 0, 0, mac]);
+            link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+            told(vec![link])
+        };
+        let gone = |family| {
+            let mut link = link(7, false, 1400, 0);
+            link.header.interface_family = family;
+            datagram(RouteNetlinkMessage::DelLink(link))
+        };
+        let mut view = View::new(7, "lan0", tap());
+        let mut hear = |bytes: &[u8]| view.hear(bytes).map(|is| (is.up, is.mtu));
+        assert_eq!(hear(&gone(AddressFamily::Unspec)), None, "it was never seen");
+        assert_eq!(hear(&named(7, true, "lan0", 7)), Some((true, 1400)));
+        assert_eq!(hear(&named(7, false, "eth7", 7)), Some((false, 1400)), "it has another name now");
+        assert_eq!(hear(&gone(AddressFamily::Bridge)), None, "it leaves a bridge");
+        // It was taken down for the move.
+        assert_eq!(hear(&gone(AddressFamily::Unspec)), Some((true, 1400)));
+        assert_eq!(hear(&gone(AddressFamily::Unspec)), None, "said once");
+        for (name, mac) in [("eth7", 8), ("lan0", 7)] {
+            assert_eq!(hear(&named(7, false, name, mac)), None, "another one that has its index");
+        }
+        assert_eq!(hear(&named(9, false, "eth7", 7)), Some((false, 1400)));
+        assert_eq!(hear(&named(7, true, "lan0", 7)), None, "its index is another one now");
+        assert_eq!(hear(&named(9, true, "eth7", 7)), Some((true, 1400)));
+    }
+
+    #[test]
+    fn an_interface_that_was_deleted_is_not_taken_for_one_that_left() {
+        // A pipe that nobody reads any more reports an error as well.
+        let (reader, writer) = io::pipe().unwrap();
+        let mut view = View::new(7, "lan0", writer.into());
+        assert_eq!(view.hear(&told(vec![link(7, false, 1400, 0)])).map(|is| is.up), Some(false));
+        assert!(!view.is_deleted());
+        drop(reader);
+        assert!(view.is_deleted());
+        let mut gone = link(7, false, 1400, 0);
+        gone.header.interface_family = AddressFamily::Unspec;
+        assert_eq!(view.hear(&datagram(RouteNetlinkMessage::DelLink(gone))), None, "it is up nowhere");
+    }
+
+    #[test]
+    fn that_there_is_no_such_interface_is_heard_and_one_is_found_by_its_name() {
+        let lo = crate::system::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
+        let (_ear, mut watcher) = watch(lo.index, "lo", tap()).unwrap();
+        let answer = |watcher: &mut Watcher| {
+            watcher.ask().unwrap();
+            let heard = sys::poll(&[(watcher.socket.as_fd(), Want::Read)], Duration::from_secs(10)).unwrap();
+            assert_eq!(heard, [true]);
+            let mut buffer = Vec::with_capacity(ROOM);
+            watcher.socket.recv(&mut buffer, 0).unwrap();
+            watcher.view.hear(&buffer).map(|state| state.up)
+        };
+        assert_eq!((answer(&mut watcher), watcher.view.away), (Some(lo.up), false));
+        watcher.view.index = i32::MAX as u32;
+        answer(&mut watcher);
+        assert!(watcher.view.away);
+        answer(&mut watcher);
+        assert_eq!((watcher.view.away, watcher.view.index), (false, lo.index));
+    }
+
+    #[test]
+    fn the_state_of_an_interface_is_heard_soon_and_once() {
+        let lo = crate::system::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
+        let (mut ear, watcher) = watch(lo.index, "lo", tap()).unwrap();
+        watcher.start().unwrap();
+        let heard = sys::poll(&[(ear.fd(), Want::Read)], Duration::from_secs(10)).unwrap();
+        assert_eq!(heard, [true]);
+        let state = (0..1000).find_map(|_| {
+            ear.news().or_else(|| {
+                thread::sleep(Duration::from_millis(1));
+                None
+            })
+        });
+        assert_eq!(state.map(|state| (state.up, state.mtu)), Some((lo.up, lo.mtu as usize)));
+        assert_eq!(sys::poll(&[(ear.fd(), Want::Read)], Duration::from_millis(1500)).unwrap(), [false]);
+    }
+}

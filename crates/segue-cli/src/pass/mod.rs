@@ -1,0 +1,240 @@
+//! What an instance hands to the one that takes its place: its interfaces and its receiving sockets, open as they are, so
+//! that no packet is lost in between.
+//!
+//! `segue run` stands between the two. Each of its instances has a [`Line`] to it, which is the instance's standard input.
+//! Over the line of the one that runs it asks for the ports, and over that of its heir it gives them. When the heir says on
+//! its standard output that it is ready, the other one is ended, and as soon as that has sent what it had, the heir is told
+//! to begin.
+
+pub(crate) mod sys;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use segue_port::udp::Sockets;
+
+use crate::sys::{Want, poll};
+
+/// Bytes of a record. Each comes whole, with a descriptor or without.
+const RECORD_LEN: usize = 24;
+/// Longest name of an interface.
+const NAME_LEN: usize = 15;
+/// How long the other end may take to make room for a record, or to send the next one.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One thing that is said over a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// The instance is asked for its ports.
+    Ask,
+    /// The interface of this name; its descriptor comes along.
+    Interface(String),
+    /// A socket that receives.
+    Receive,
+    /// A socket that sends.
+    Send,
+    /// There are no more of them.
+    End,
+    /// The GRE sequence number with which the interface's packets go on.
+    Sequence(String, u32),
+    /// The heir may begin.
+    Go,
+}
+
+impl Record {
+    fn emit(&self) -> [u8; RECORD_LEN] {
+        let (kind, name, number) = match self {
+            Record::Ask => (b'?', "", 0),
+            Record::Interface(name) => (b'i', name.as_str(), 0),
+            Record::Receive => (b'r', "", 0),
+            Record::Send => (b's', "", 0),
+            Record::End => (b'.', "", 0),
+            Record::Sequence(name, number) => (b'n', name.as_str(), *number),
+            Record::Go => (b'!', "", 0),
+        };
+        let mut bytes = [0; RECORD_LEN];
+        bytes[0] = kind;
+        bytes[1..5].copy_from_slice(&number.to_be_bytes());
+        let name = &name.as_bytes()[..name.len().min(NAME_LEN)];
+        bytes[5..5 + name.len()].copy_from_slice(name);
+        bytes
+    }
+
+    fn parse(bytes: &[u8; RECORD_LEN]) -> Option<Record> {
+        let [kind, a, b, c, d, name @ ..] = bytes;
+        let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        let name = std::str::from_utf8(&name[..len]).ok()?.to_owned();
+        Some(match kind {
+            b'?' => Record::Ask,
+            b'i' => Record::Interface(name),
+            b'r' => Record::Receive,
+            b's' => Record::Send,
+            b'.' => Record::End,
+            b'n' => Record::Sequence(name, u32::from_be_bytes([*a, *b, *c, *d])),
+            b'!' => Record::Go,
+            _ => return None,
+        })
+    }
+}
+
+/// One end of the line between an instance and the process that watches over it.
+#[derive(Debug)]
+pub(crate) struct Line(UnixStream);
+
+impl Line {
+    /// A line: the near end, and the far end for an instance's standard input.
+    pub(crate) fn pair() -> io::Result<(Line, OwnedFd)> {
+        let (near, far) = UnixStream::pair()?;
+        near.set_write_timeout(Some(PATIENCE))?;
+        far.set_write_timeout(Some(PATIENCE))?;
+        Ok((Line(near), far.into()))
+    }
+
+    /// This process's standard input, which must be one.
+    pub(crate) fn of_stdin() -> io::Result<Line> {
+        let fd = io::stdin().as_fd().try_clone_to_owned()?;
+        Ok(Line(UnixStream::from(fd)))
+    }
+
+    /// Says something.
+    pub(crate) fn say(&self, record: &Record, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        sys::send(&self.0, &record.emit(), fd)
+    }
+
+    /// What the other end says next, if it does within `patience`.
+    pub(crate) fn hear(&self, patience: Duration) -> io::Result<(Record, Option<OwnedFd>)> {
+        let ready = poll(&[(self.0.as_fd(), Want::Read)], patience)?;
+        if !ready.first().is_some_and(|ready| *ready) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let mut bytes = [0; RECORD_LEN];
+        let (len, fd) = sys::receive(&self.0, &mut bytes)?;
+        match len {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            RECORD_LEN => Record::parse(&bytes).map(|record| (record, fd)).ok_or(io::ErrorKind::InvalidData.into()),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The ports of an instance.
+#[derive(Debug, Default)]
+pub(crate) struct Ports {
+    /// Its interfaces, by name.
+    pub(crate) interfaces: Vec<(String, OwnedFd)>,
+    /// The sockets of its outside.
+    pub(crate) sockets: Sockets,
+}
+
+impl Ports {
+    /// Hands them over. They stay open here.
+    pub(crate) fn give(&self, line: &Line) -> io::Result<()> {
+        for (name, fd) in &self.interfaces {
+            line.say(&Record::Interface(name.clone()), Some(fd.as_fd()))?;
+        }
+        for fd in &self.sockets.receive {
+            line.say(&Record::Receive, Some(fd.as_fd()))?;
+        }
+        for fd in &self.sockets.send {
+            line.say(&Record::Send, Some(fd.as_fd()))?;
+        }
+        line.say(&Record::End, None)
+    }
+
+    /// Takes what [`Ports::give`] sends.
+    pub(crate) fn take(line: &Line) -> io::Result<Ports> {
+        let mut ports = Ports::default();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match line.hear(until.saturating_duration_since(Instant::now()))? {
+                (Record::Interface(name), Some(fd)) => ports.interfaces.push((name, fd)),
+                (Record::Receive, Some(fd)) => ports.sockets.receive.push(fd),
+                (Record::Send, Some(fd)) => ports.sockets.send.push(fd),
+                (Record::End, _) => return Ok(ports),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+
+    /// The interface `name`, which is then no longer among them.
+    pub(crate) fn interface(&mut self, name: &str) -> Option<OwnedFd> {
+        let at = self.interfaces.iter().position(|(known, _)| known == name)?;
+        Some(self.interfaces.swap_remove(at).1)
+    }
+
+    /// The sockets, where there are any.
+    pub(crate) fn outside(&mut self) -> Option<Sockets> {
+        (!self.sockets.receive.is_empty()).then(|| std::mem::take(&mut self.sockets))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard_and_nothing_else_is_taken_for_it() {
+        let (near, far) = Line::pair().unwrap();
+        let far = Line(UnixStream::from(far));
+        let name = "fifteen-bytes-1".to_owned();
+        let records = [
+            Record::Ask,
+            Record::Interface(name.clone()),
+            Record::Receive,
+            Record::Send,
+            Record::End,
+            Record::Sequence(name, 0xfedc_ba98),
+            Record::Go,
+        ];
+        for record in &records {
+            near.say(record, None).unwrap();
+        }
+        for record in records {
+            assert_eq!(far.hear(PATIENCE).unwrap().0, record);
+        }
+        assert_eq!(far.hear(Duration::ZERO).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        sys::send(&near.0, b"entirely something else!", None).unwrap();
+        assert_eq!(far.hear(PATIENCE).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(near);
+        assert_eq!(far.hear(PATIENCE).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn ports_arrive_as_they_were_and_each_is_given_once() {
+        let (near, far) = Line::pair().unwrap();
+        let file = |path: &str| OwnedFd::from(File::open(path).unwrap());
+        let ports = Ports {
+            interfaces: vec![("one".to_owned(), file("/dev/null")), ("two".to_owned(), file("/dev/zero"))],
+            sockets: Sockets { receive: vec![file("/dev/full")], send: Vec::new() },
+        };
+        ports.give(&near).unwrap();
+        let mut taken = Ports::take(&Line(UnixStream::from(far))).unwrap();
+        let is = |fd: OwnedFd, path: &str| {
+            use std::os::unix::fs::MetadataExt;
+            File::from(fd).metadata().unwrap().rdev() == std::fs::metadata(path).unwrap().rdev()
+        };
+        assert!(is(taken.interface("two").unwrap(), "/dev/zero"));
+        assert!(taken.interface("two").is_none());
+        assert!(is(taken.interface("one").unwrap(), "/dev/null"));
+        assert!(is(taken.outside().unwrap().receive.remove(0), "/dev/full"));
+        assert!(taken.outside().is_none());
+    }
+
+    #[test]
+    fn an_interface_without_its_descriptor_is_no_interface() {
+        let (near, far) = Line::pair().unwrap();
+        near.say(&Record::Interface("one".to_owned()), None).unwrap();
+        let error = Ports::take(&Line(UnixStream::from(far))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,279 @@
+//! One table of the file: keys into the words and options of a command.
+
+use std::ops::Range;
+
+use clap::error::ErrorKind;
+use clap::{ArgAction, CommandFactory, Parser};
+use toml::de::{DeTable, DeValue};
+
+use super::config::{Kind, Parsed, Token, Unit, Wish};
+use super::source::Text;
+use crate::args::Cli;
+use crate::error::{Error, printable};
+use crate::gateway;
+use crate::usage;
+use crate::words::parse::{self, nearest};
+use crate::words::{Takes, Word, tunnel::WORDS};
+
+/// Options that make no sense in a file.
+const NOT_HERE: &[&str] = &["check", "set"];
+
+pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[String]) -> Error {
+    let near = nearest(key, known.iter().map(String::as_str)).map(str::to_owned);
+    let note = near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?"));
+    let mut error = text.error(span, format!("unknown key `{}`", printable(key)), note);
+    error.hint = format!("one of {}", known.join(", "));
+    if let Some(source) = &mut error.source {
+        source.nearest = near;
+    }
+    error
+}
+
+/// One table of the file.
+pub(super) fn unit(text: &Text, kind: Kind, keys: &DeTable<'_>, header: Range<usize>) -> Result<Unit, Vec<Error>> {
+    // The heading alone, without the keys below it.
+    let line_end = text.text[header.start..].find('\n').map_or(text.text.len(), |at| header.start + at);
+    let header = header.start..header.end.min(line_end);
+    let mut unit = Unit { kind, name: String::new(), tokens: Vec::new(), wishes: Vec::new(), header };
+    let mut errors = Vec::new();
+    let mut ends: [Option<Token>; 2] = [None, None];
+    let mut positional = Vec::new();
+    let mut entries: Vec<_> = keys.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    for (key, value) in entries {
+        let (name, span) = (key.get_ref().as_ref(), key.span());
+        if name == "net" || name.starts_with("net.") {
+            wishes(text, name, &span, value, &mut unit.wishes, &mut errors);
+            continue;
+        }
+        if let (Kind::Gateway, Some(at)) = (kind, ["in", "out"].iter().position(|end| *end == name)) {
+            match scalar(text, value, Takes::Device) {
+                Ok(token) => ends[at] = Some(token),
+                Err(error) => errors.push(error),
+            }
+            continue;
+        }
+        let word = WORDS.iter().filter(|_| kind == Kind::Tunnel).find(|word| spells(word, name));
+        let outcome = match word {
+            Some(word) => word_tokens(text, word, name, &span, value).map(|tokens| positional.extend(tokens)),
+            None => match options(kind).into_iter().find(|option| option.name == name) {
+                Some(option) => option_tokens(text, &option, &span, value).and_then(|tokens| {
+                    option_value(text, kind, &option, &tokens)?;
+                    unit.tokens.extend(tokens);
+                    Ok(())
+                }),
+                None => Err(unknown(text, &span, name, &known(kind))),
+            },
+        };
+        errors.extend(outcome.err());
+    }
+    if kind == Kind::Gateway {
+        for (end, name) in ends.into_iter().zip(["in", "out"]) {
+            match end {
+                Some(token) => positional.push(token),
+                None => errors.push(text.error(&unit.header, format!("`{name}` is missing"), "a gateway has two ends")),
+            }
+        }
+    }
+    unit.tokens.extend(positional);
+    if errors.is_empty() {
+        match unit.parsed() {
+            Ok(Parsed::Tunnels(plans)) => unit.name = plans.into_iter().next().map_or(String::new(), |plan| plan.dev),
+            Ok(Parsed::Gateway(args)) => match gateway::plan::name(&args) {
+                Ok(name) => unit.name = name,
+                Err(error) => errors.push(unit.located(text, error)),
+            },
+            Err(error) => errors.push(unit.located(text, error)),
+        }
+    }
+    if errors.is_empty() { Ok(unit) } else { Err(errors) }
+}
+
+fn spells(word: &Word, name: &str) -> bool {
+    word.name == name || word.aliases.contains(&name)
+}
+
+/// An option of a command that may stand in a file.
+struct CommandOption {
+    name: String,
+    takes_value: bool,
+    /// Whether it may be given several times.
+    repeats: bool,
+}
+
+fn options(kind: Kind) -> Vec<CommandOption> {
+    let tree = Cli::command();
+    let Some(command) = tree.find_subcommand(kind.command()) else { return Vec::new() };
+    let own = command.get_arguments().filter(|arg| !arg.is_global_set() && !arg.is_hide_set());
+    let named = own.filter_map(|arg| {
+        Some(CommandOption {
+            name: arg.get_long()?.to_owned(),
+            takes_value: arg.get_action().takes_values(),
+            repeats: matches!(arg.get_action(), ArgAction::Append),
+        })
+    });
+    named.filter(|option| !NOT_HERE.contains(&option.name.as_str())).collect()
+}
+
+/// Every key of a table.
+pub(super) fn known(kind: Kind) -> Vec<String> {
+    let mut known: Vec<String> = match kind {
+        Kind::Tunnel => WORDS.iter().map(|word| word.name.to_owned()).collect(),
+        Kind::Gateway => vec!["in".to_owned(), "out".to_owned()],
+    };
+    known.extend(options(kind).into_iter().map(|option| option.name));
+    known
+}
+
+/// `net.inet.tcp.gso = 0` in any of the forms that TOML has for it.
+fn wishes(
+    text: &Text,
+    name: &str,
+    span: &Range<usize>,
+    value: &toml::Spanned<DeValue<'_>>,
+    found: &mut Vec<Wish>,
+    errors: &mut Vec<Error>,
+) {
+    if let DeValue::Table(inner) = value.get_ref() {
+        let mut entries: Vec<_> = inner.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        for (key, value) in entries {
+            let span = span.start.min(key.span().start)..key.span().end;
+            // A heading of its own stands elsewhere.
+            let span = if text.text[span.clone()].contains('\n') { key.span() } else { span };
+            wishes(text, &format!("{name}.{}", key.get_ref()), &span, value, found, errors);
+        }
+        return;
+    }
+    match scalar(text, value, Takes::Switch) {
+        Ok(value) => found.push(Wish { name: Token { text: name.to_owned(), span: span.clone() }, value }),
+        Err(error) => errors.push(error),
+    }
+}
+
+/// A key that is a word of the command.
+fn word_tokens(
+    text: &Text,
+    word: &Word,
+    name: &str,
+    span: &Range<usize>,
+    value: &toml::Spanned<DeValue<'_>>,
+) -> Result<Vec<Token>, Error> {
+    let token = |text: String| Token { text, span: span.clone() };
+    if word.takes == Takes::Switch {
+        return match value.get_ref() {
+            DeValue::Boolean(true) => Ok(vec![token(name.to_owned())]),
+            DeValue::Boolean(false) => Ok(vec![token(format!("no{name}"))]),
+            _ => Err(text.error(&value.span(), format!("`{name}` is on or off"), "expected true or false")),
+        };
+    }
+    if let DeValue::Array(list) = value.get_ref() {
+        if word.takes.tokens() == 2 && list.len() == 2 {
+            let ends: Result<Vec<Token>, Error> = list.iter().map(|end| word_value(text, word, name, end)).collect();
+            return ends.map(|ends| [vec![token(name.to_owned())], ends].concat());
+        }
+        if !word.repeats {
+            return Err(text.error(&value.span(), format!("`{name}` has one value"), "no list is taken here"));
+        }
+        let mut tokens = Vec::new();
+        for value in list.iter() {
+            tokens.extend([token(name.to_owned()), word_value(text, word, name, value)?]);
+        }
+        return Ok(tokens);
+    }
+    if word.takes.tokens() == 2 {
+        return Err(text.error(&value.span(), format!("`{name}` has two values"), "expected [MIN, MAX]"));
+    }
+    Ok(vec![token(name.to_owned()), word_value(text, word, name, value)?])
+}
+
+/// A value that the word takes.
+fn word_value(text: &Text, word: &Word, name: &str, value: &toml::Spanned<DeValue<'_>>) -> Result<Token, Error> {
+    let token = scalar(text, value, word.takes)?;
+    match parse::value(word.takes, &token.text) {
+        Ok(_) => Ok(token),
+        Err((note, near)) => {
+            let message = format!("`{}` is not a value of `{name}`", printable(&token.text));
+            let mut error = text.error(&token.span, message, note);
+            if let Some(source) = &mut error.source {
+                source.nearest = near;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// A key that is an option of the command.
+fn option_tokens(
+    text: &Text,
+    option: &CommandOption,
+    span: &Range<usize>,
+    value: &toml::Spanned<DeValue<'_>>,
+) -> Result<Vec<Token>, Error> {
+    let name = &option.name;
+    let token = Token { text: format!("--{name}"), span: span.clone() };
+    match (option.takes_value, value.get_ref()) {
+        (false, DeValue::Boolean(true)) => Ok(vec![token]),
+        (false, DeValue::Boolean(false)) => Ok(Vec::new()),
+        (false, _) => Err(text.error(&value.span(), format!("`{name}` is on or off"), "expected true or false")),
+        (true, DeValue::Array(_)) if !option.repeats => {
+            Err(text.error(&value.span(), format!("`{name}` has one value"), "no list is taken here"))
+        }
+        (true, DeValue::Array(list)) => {
+            let each = list.iter().map(|value| Ok([token.clone(), scalar(text, value, Takes::Device)?]));
+            Ok(each.collect::<Result<Vec<_>, Error>>()?.concat())
+        }
+        (true, _) => Ok(vec![token, scalar(text, value, Takes::Device)?]),
+    }
+}
+
+/// Whether the command takes these values of an option, each by itself, whatever else is in the table.
+fn option_value(text: &Text, kind: Kind, option: &CommandOption, tokens: &[Token]) -> Result<(), Error> {
+    if !option.takes_value {
+        return Ok(());
+    }
+    for pair in tokens.chunks_exact(2) {
+        let words: Vec<String> = pair.iter().map(|token| token.text.clone()).collect();
+        let line = ["segue", kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());
+        if let Err(found) = Cli::try_parse_from(line)
+            && matches!(found.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
+        {
+            return Err(text.at(&pair[1].span, without_dashes(usage::error(&found, &words), kind)));
+        }
+    }
+    Ok(())
+}
+
+/// An error about options as one about keys.
+pub(super) fn without_dashes(mut error: Error, kind: Kind) -> Error {
+    error.message = error.message.replace("`--", "`");
+    if error.hint == "segue --help" {
+        error.hint = format!("segue help {}", kind.command());
+    }
+    error
+}
+
+/// A value as it would stand on a command line.
+fn scalar(text: &Text, value: &toml::Spanned<DeValue<'_>>, takes: Takes) -> Result<Token, Error> {
+    let hex = matches!(takes, Takes::Hex { .. });
+    let written = match value.get_ref() {
+        DeValue::String(text) => text.to_string(),
+        DeValue::Boolean(on) => (if *on { "on" } else { "off" }).to_owned(),
+        // The number itself, however it is written: 0x10 and 16 are the same in TOML.
+        DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
+            Ok(number) if hex => format!("{number:x}"),
+            Ok(number) => number.to_string(),
+            Err(_) => number.as_str().to_owned(),
+        },
+        _ => {
+            let note = "expected a string, a number, true or false";
+            return Err(text.error(&value.span(), "this is no value of a key", note));
+        }
+    };
+    // What begins with a dash would be an option, and nothing that a key takes does.
+    if written.starts_with('-') {
+        let message = format!("`{}` is not a value of this key", printable(&written));
+        return Err(text.error(&value.span(), message, "no value begins with a dash"));
+    }
+    Ok(Token { text: written, span: value.span() })
+}

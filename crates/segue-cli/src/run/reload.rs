@@ -1,0 +1,416 @@
+//! Reading the file again: what runs is brought in line with it, and what stays the same loses no packet.
+//!
+//! An instance whose words are the same is left alone. Tunnels that share a port are one instance: where some of them are
+//! the same, a new process takes their interfaces and the port's sockets over as they are ([`crate::pass`]), first with
+//! those alone, then with the others beside them, so that an interface that changed has gone before it is made anew.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::child::{Instance, State};
+use super::config::{self, Unit};
+use super::source::{Text, together};
+use super::{START, STOP_EACH, Service, check, count, end, open, patience};
+use crate::control::server::{forget_next, take_name};
+use crate::control::{client, knobs};
+use crate::error::{Error, Kind};
+
+/// How long is waited for the end of an instance that does not answer any more, beside [`STOP_EACH`]: one whose interface was
+/// deleted needs half a second.
+const PARTING: Duration = Duration::from_secs(3);
+
+/// Knobs and their values.
+type Wishes = Vec<(String, String)>;
+
+/// What a reload came to.
+#[derive(Debug, Default)]
+struct Outcome {
+    unchanged: Vec<String>,
+    knobs: Vec<String>,
+    handed_over: Vec<String>,
+    restarted: Vec<String>,
+    started: Vec<String>,
+    stopped: Vec<String>,
+}
+
+/// What the file says of an instance of which a part goes on.
+#[derive(Debug)]
+struct Successor {
+    /// What the instance is called that runs.
+    of: String,
+    unit: Unit,
+    /// The interfaces of those that go on.
+    shared: Vec<String>,
+}
+
+/// How the file differs from what runs.
+#[derive(Debug, Default)]
+struct Difference {
+    /// Those that go on as they are.
+    kept: Vec<Unit>,
+    /// What is to be set at them.
+    turns: Vec<(String, Wishes)>,
+    successors: Vec<Successor>,
+    fresh: Vec<Unit>,
+    outcome: Outcome,
+}
+
+impl Service<'_> {
+    /// Reads the file again, and does what it says or nothing.
+    pub(super) fn reload(&mut self) {
+        self.notify.reloading();
+        match self.follow() {
+            Ok(done) => {
+                let list = |what: &str, names: &[String]| {
+                    if names.is_empty() { String::new() } else { format!(", {what} {}", names.join(" ")) }
+                };
+                let text = format!(
+                    "reloaded {}: {} unchanged{}{}{}{}{}",
+                    self.path.display(),
+                    done.unchanged.len(),
+                    list("knobs set", &done.knobs),
+                    list("handed over", &done.handed_over),
+                    list("restarted", &done.restarted),
+                    list("started", &done.started),
+                    list("stopped", &done.stopped)
+                );
+                let event = json!({
+                    "event": "reloaded",
+                    "unchanged": done.unchanged,
+                    "knobs": done.knobs,
+                    "handed_over": done.handed_over,
+                    "restarted": done.restarted,
+                    "started": done.started,
+                    "stopped": done.stopped,
+                });
+                self.say(&text, event);
+            }
+            Err(error) => {
+                self.complain(&error);
+                let text = "the reload was refused: what runs goes on as it is";
+                self.say(text, json!({ "event": "reload_refused", "reason": error.message }));
+            }
+        }
+        let up = count(self.instances.iter().filter(|instance| instance.is_up()).count());
+        self.notify.ready(&format!("{up} up"));
+    }
+
+    /// Brings what runs in line with the file. Nothing is touched before all that can be checked is checked; what cannot,
+    /// and fails, is taken back.
+    fn follow(&mut self) -> Result<Outcome, Error> {
+        let text = open(self.path)?;
+        // What is said to one that is not up yet is lost.
+        self.settle();
+        let Difference { kept, turns, successors, fresh, mut outcome } =
+            self.difference(config::read(&text)?, &text)?;
+        let stays = |instance: &Instance| {
+            let name = &instance.unit.name;
+            kept.iter().any(|unit| unit.name == *name) || successors.iter().any(|successor| successor.of == *name)
+        };
+        // From here on something changes. What is to go ends first: its names and ports may be wanted again.
+        let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(stays);
+        self.instances = stay;
+        let mut gone = Vec::new();
+        for instance in go {
+            if instance.runs() {
+                gone.push(Instance::new(instance.unit.clone()));
+                end(instance, &self.out);
+            } else {
+                gone.push(instance);
+            }
+        }
+        let mut undo: Vec<Successor> = Vec::new();
+        for Successor { of, unit, shared } in &successors {
+            let before = self.instances.iter().find(|instance| instance.unit.name == *of);
+            let back = before.map(|before| (before.unit.clone(), unit.name.clone()));
+            undo.extend(back.map(|(unit, of)| Successor { of, unit, shared: shared.clone() }));
+        }
+        let done = self.hand_over(&successors).and_then(|anew| {
+            self.start_all(fresh.into_iter().map(Instance::new).collect())?;
+            Ok(anew)
+        });
+        match done {
+            Ok(anew) => {
+                outcome.handed_over.retain(|name| !anew.contains(name));
+                outcome.restarted.extend(anew);
+            }
+            Err(error) => {
+                if let Err(lost) = self.hand_over(&undo) {
+                    self.complain(&lost.why("what ran before the reload is not whole again"));
+                }
+                self.put_back(gone);
+                return Err(error);
+            }
+        }
+        for unit in kept {
+            if let Some(instance) = self.instances.iter_mut().find(|instance| instance.unit.name == unit.name) {
+                instance.unit = unit;
+            }
+        }
+        for (name, wishes) in turns {
+            // What was checked a moment ago can only fail where the instance has ended meanwhile.
+            if let Err(error) = client::set(&name, &wishes) {
+                self.complain(&error);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Compares what runs with what the file has, and checks what is new in it.
+    fn difference(&mut self, units: Vec<Unit>, text: &Text) -> Result<Difference, Error> {
+        let mut difference = Difference::default();
+        let mut errors = Vec::new();
+        let mut silent = Vec::new();
+        let mut left: Vec<&Instance> = self.instances.iter().collect();
+        for unit in units {
+            let Difference { kept, turns, successors, fresh, outcome } = &mut difference;
+            let same = |old: &&Instance| {
+                let is_same =
+                    old.unit.name == unit.name && old.unit.kind == unit.kind && old.unit.words() == unit.words();
+                // One that neither comes up nor ends was started with settings that nobody can change.
+                is_same && (!old.runs() || old.is_up() || old.unit.wishes() == unit.wishes())
+            };
+            if let Some(at) = left.iter().position(same) {
+                let old = left.remove(at);
+                // One that does not run starts again with what the file says.
+                if !old.runs() {
+                    let is_set = old.unit.wishes() != unit.wishes();
+                    if is_set { &mut outcome.knobs } else { &mut outcome.unchanged }.push(unit.name.clone());
+                    kept.push(unit);
+                    continue;
+                }
+                let turned = if old.is_up() { turn(&old.unit, &unit, text) } else { Ok(Vec::new()) };
+                match turned {
+                    Ok(wishes) if wishes.is_empty() => outcome.unchanged.push(unit.name.clone()),
+                    Ok(wishes) => {
+                        outcome.knobs.push(unit.name.clone());
+                        turns.push((unit.name.clone(), wishes));
+                    }
+                    Err(error) if error.source.is_none() => silent.push((unit.name.clone(), error)),
+                    Err(error) => errors.push(error),
+                }
+                kept.push(unit);
+                continue;
+            }
+            let ups = left.iter().enumerate().filter(|(_, old)| old.is_up());
+            let mut shares = ups.map(|(at, old)| (at, unit.shared(&old.unit))).filter(|(_, shared)| !shared.is_empty());
+            if let Some((at, shared)) = shares.next() {
+                let old = left.remove(at);
+                outcome.handed_over.push(unit.name.clone());
+                successors.push(Successor { of: old.unit.name.clone(), unit, shared });
+                continue;
+            }
+            let is_known = self.instances.iter().any(|old| old.unit.name == unit.name);
+            if is_known { &mut outcome.restarted } else { &mut outcome.started }.push(unit.name.clone());
+            fresh.push(unit);
+        }
+        let Difference { kept, successors, fresh, outcome, .. } = &mut difference;
+        outcome.stopped = left.iter().map(|old| old.unit.name.clone()).collect();
+        outcome.stopped.retain(|name| !outcome.restarted.contains(name) && !outcome.handed_over.contains(name));
+        let new: Vec<&Unit> = successors.iter().map(|successor| &successor.unit).chain(&*fresh).collect();
+        // One that is about to end starts again with what the file says.
+        for (name, error) in silent {
+            if self.ends(&name) {
+                outcome.knobs.push(name);
+            } else {
+                errors.push(error);
+            }
+        }
+        errors.extend(check(&new, kept, text, &mut self.netlink).err());
+        together(errors).map_or(Ok(difference), Err)
+    }
+
+    /// Lets each of these take its place: first with what it shares alone, then all of it. What moves from one to another
+    /// has left the one before it comes to the other. The names of those that had nothing to take over and started anew.
+    fn hand_over(&mut self, successors: &[Successor]) -> Result<Vec<String>, Error> {
+        let mut names: Vec<String> = Vec::new();
+        let mut anew = Vec::new();
+        for Successor { of, unit, shared } in successors {
+            // Where some of them had their turn already, it runs under the name of what it became.
+            let is = |name: &str| self.instances.iter().any(|instance| instance.unit.name == name);
+            let Some(name) = [of, &unit.name].into_iter().chain(shared).find(|name| is(name)).cloned() else {
+                names.push(of.clone());
+                continue;
+            };
+            let members = self.instances.iter().find(|instance| instance.unit.name == name).map(|i| i.unit.members());
+            let alone = if unit.members() == shared.len() { Some(unit.clone()) } else { unit.only(shared) };
+            match alone.filter(|_| members.is_some_and(|members| members > shared.len())) {
+                Some(alone) => {
+                    if !self.succeed(&name, &alone, shared)? {
+                        anew.push(unit.name.clone());
+                    }
+                    names.push(alone.name);
+                }
+                None => names.push(name),
+            }
+        }
+        for (Successor { unit, shared, .. }, name) in successors.iter().zip(names) {
+            if unit.members() > shared.len() && !self.succeed(&name, unit, shared)? && !anew.contains(&unit.name) {
+                anew.push(unit.name.clone());
+            }
+        }
+        Ok(anew)
+    }
+
+    /// Whether the instance, which was to be replaced, ends by itself within a moment, or has; else it goes on.
+    fn ends_instead(&mut self, at: usize) -> bool {
+        let name = self.instances[at].unit.name.clone();
+        let ends = self.ends(&name);
+        self.instances[at].is_replaced = ends;
+        ends
+    }
+
+    /// Whether the instance ends by itself within a moment, or has.
+    fn ends(&mut self, name: &str) -> bool {
+        let members = self.instances.iter().find(|instance| instance.unit.name == name).map_or(0, |i| i.unit.members());
+        let until = Instant::now() + PARTING + STOP_EACH * u32::try_from(members).unwrap_or(u32::MAX);
+        loop {
+            let runs = self.instances.iter().any(|instance| instance.unit.name == name && instance.runs());
+            let left = until.saturating_duration_since(Instant::now());
+            if !runs || left.is_zero() || self.stop {
+                return !runs;
+            }
+            self.wait(left);
+        }
+    }
+
+    /// Starts `unit` in the place of the instance `at`, which has ended by itself; where it fails, that one starts again in its time.
+    fn start_instead(&mut self, at: usize, unit: &Unit) -> Result<(), Error> {
+        let mut ended = self.instances.remove(at);
+        let outcome = self.start_all(vec![Instance::new(unit.clone())]);
+        if outcome.is_err() {
+            ended.is_replaced = false;
+            self.tell_pause(&ended);
+            self.instances.push(ended);
+        }
+        outcome
+    }
+
+    /// Lets a process for `unit` take the place of that of the instance `name`, which goes on until the other one is ready, and
+    /// for good where that fails. Where it ends by itself meanwhile, the other one starts without its ports: `false`.
+    fn succeed(&mut self, name: &str, unit: &Unit, shared: &[String]) -> Result<bool, Error> {
+        let Some(at) = self.instances.iter().position(|instance| instance.unit.name == name) else {
+            return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));
+        };
+        self.instances[at].is_replaced = true;
+        let old = &self.instances[at];
+        let asked = carried(&old.unit, unit).and_then(|wishes| Ok((wishes, old.ports()?)));
+        let (wishes, mut ports) = match asked {
+            Ok(asked) => asked,
+            Err(error) if !self.ends_instead(at) => return Err(error),
+            Err(_) => return self.start_instead(at, unit).map(|()| false),
+        };
+        ports.interfaces.retain(|(name, _)| shared.contains(name));
+        let mut heir = Instance::new(unit.clone());
+        let started = heir.start_as_heir(&ports, &wishes, &self.out);
+        drop(ports);
+        if let Err(error) = started {
+            self.instances[at].is_replaced = false;
+            return Err(error);
+        }
+        let last = self.instances.len();
+        self.instances.push(heir);
+        if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&unit.name)) {
+            self.instances.drain(last..).for_each(|heir| end(heir, &self.out));
+            forget_next(&unit.name);
+            // What it took over may have been about to go.
+            return if self.ends_instead(at) { self.start_instead(at, unit).map(|()| false) } else { Err(error) };
+        }
+        // Both are there; the first one sends what it has, and then the other one begins.
+        self.instances[at].is_quiet = true;
+        self.instances[at].signal(libc::SIGTERM);
+        let until = Instant::now() + patience(&self.instances[at]);
+        let moves = |old: &Instance| matches!(old.state(), Some(State::Starts | State::IsReady | State::IsUp));
+        while moves(&self.instances[at]) && Instant::now() < until {
+            self.wait(until.saturating_duration_since(Instant::now()));
+        }
+        let old = &self.instances[at];
+        let sequences = match old.state() {
+            Some(State::IsDown(sequences)) => sequences.clone(),
+            None => Vec::new(),
+            Some(_) => {
+                old.signal(libc::SIGKILL);
+                Vec::new()
+            }
+        };
+        self.instances[last].go(&sequences);
+        let outcome = self.reach(last, &State::IsUp);
+        let heir = self.instances.pop();
+        if let Some(mut heir) = heir {
+            heir.is_quiet = false;
+            end(std::mem::replace(&mut self.instances[at], heir), &self.out);
+        }
+        outcome.map(|()| true)
+    }
+
+    /// Waits until the instance `at` has come so far.
+    fn reach(&mut self, at: usize, state: &State) -> Result<(), Error> {
+        let until = Instant::now() + START;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let failed = self.wait(left).into_iter().find(|(which, _)| *which == at).map(|(_, error)| error);
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            if self.instances[at].state() == Some(state) {
+                return Ok(());
+            }
+            let name = &self.instances[at].unit.name;
+            if self.stop && *state != State::IsUp {
+                return Err(Error::new(Kind::Interrupted, format!("{name} did not start"), "segue run")
+                    .why("the service was stopped"));
+            }
+            if left == Duration::ZERO {
+                return Err(Error::new(Kind::System, format!("{name} does not come up"), "segue doctor")
+                    .why(format!("nothing was heard of it for {} s", START.as_secs())));
+            }
+        }
+    }
+}
+
+/// The knobs to set at the running instance `old` so that it is as `new`: those of the file, and those that the file no
+/// longer has as they were at the start.
+fn turn(old: &Unit, new: &Unit, text: &Text) -> Result<Wishes, Error> {
+    let (before, wishes) = (old.wishes(), new.wishes());
+    if before == wishes {
+        return Ok(Vec::new());
+    }
+    let known = client::knobs(&new.name)?;
+    let dropped = before.iter().filter(|(name, _)| !wishes.iter().any(|(kept, _)| kept == name));
+    let mut all: Wishes = dropped
+        .filter_map(|(name, _)| known.iter().find(|knob| knob.name == *name))
+        .map(|knob| (knob.name.clone(), knob.default.to_string()))
+        .collect();
+    let mut shadow = known;
+    for (name, value) in &all {
+        // It was like that once.
+        let _: Result<(), knobs::Wrong> = knobs::set(&mut shadow, name, value);
+    }
+    new.check_knobs(text, shadow)?;
+    all.extend(wishes);
+    Ok(all)
+}
+
+/// The knobs that `new` begins with where it goes on with interfaces of `old`: those of the file, but what somebody has set
+/// since stays, as in [`turn`], where the file says no more of it than before.
+fn carried(old: &Unit, new: &Unit) -> Result<Wishes, Error> {
+    let (before, mut wishes) = (old.wishes(), new.wishes());
+    let said =
+        |wishes: &Wishes, name: &str| wishes.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    let (had, has) = (old.devs(), new.devs());
+    let gone = |name: &str| had.iter().any(|dev| knobs::is_of(name, dev) && !has.contains(dev));
+    let mut set: Vec<knobs::Knob> = client::knobs(&old.name)?;
+    set.retain(|knob| knob.fixed.is_none() && !gone(&knob.name));
+    // What needs another one comes behind it.
+    set.sort_by_key(|knob| knob.needs.is_some());
+    for knob in set {
+        let was = said(&before, &knob.name);
+        let now = knob.value.to_string();
+        if was == said(&wishes, &knob.name) && now != was.unwrap_or_else(|| knob.default.to_string()) {
+            wishes.retain(|(name, _)| *name != knob.name);
+            wishes.push((knob.name, now));
+        }
+    }
+    Ok(wishes)
+}

@@ -1,0 +1,152 @@
+//! The kernel's nexthop objects (`ip nexthop`), which routes name by number.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
+
+use super::Netlink;
+
+/// What `linux/rtnetlink.h` and `linux/nexthop.h` call so.
+const RTM_NEWNEXTHOP: u16 = 104;
+const RTM_GETNEXTHOP: u16 = 106;
+const NHA_ID: u16 = 1;
+const NHA_GROUP: u16 = 2;
+const NHA_OIF: u16 = 5;
+const NHA_GATEWAY: u16 = 6;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// Bytes of `struct nlmsghdr`, `struct nhmsg`, `struct nlattr` and `struct nexthop_grp`.
+const HEADER: usize = 16;
+const MESSAGE: usize = 8;
+const ATTRIBUTE: usize = 4;
+const MEMBER: usize = 8;
+
+/// A nexthop object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Nexthop {
+    /// The interface.
+    pub(super) oif: Option<u32>,
+    /// The router there.
+    pub(super) via: Option<IpAddr>,
+    /// Of a group, its members.
+    group: Vec<u32>,
+}
+
+/// All of them, by number.
+pub(super) type Nexthops = HashMap<u32, Nexthop>;
+
+/// The one that a number stands for; of a group the first behind a port, or the first.
+pub(super) fn hop(all: &Nexthops, id: u32, is_port: impl Fn(u32) -> bool) -> Option<&Nexthop> {
+    let found = all.get(&id)?;
+    // Groups have no groups.
+    let mut members = found.group.iter().filter_map(|member| all.get(member));
+    if found.group.is_empty() {
+        return Some(found);
+    }
+    members.clone().find(|member| member.oif.is_some_and(&is_port)).or_else(|| members.next())
+}
+
+/// Reads all of them. None where the kernel knows of no such thing.
+pub(super) fn read(netlink: &mut Netlink) -> io::Result<Nexthops> {
+    netlink.sequence = netlink.sequence.wrapping_add(1);
+    let mut request = Vec::with_capacity(HEADER + MESSAGE);
+    request.extend(((HEADER + MESSAGE) as u32).to_ne_bytes());
+    request.extend(RTM_GETNEXTHOP.to_ne_bytes());
+    request.extend((NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    request.extend(netlink.sequence.to_ne_bytes());
+    request.extend([0; 4 + MESSAGE]);
+    netlink.socket.send(&request, 0)?;
+    let mut all = Nexthops::new();
+    loop {
+        let (datagram, _) = netlink.socket.recv_from_full()?;
+        let mut rest = &datagram[..];
+        while let Some((kind, sequence, body, behind)) = message(rest) {
+            rest = behind;
+            if sequence != netlink.sequence {
+                continue;
+            }
+            match kind {
+                NLMSG_DONE | NLMSG_ERROR => return Ok(all),
+                RTM_NEWNEXTHOP => all.extend(nexthop(body)),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn word(bytes: &[u8]) -> Option<u32> {
+    bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+/// The first message: its type, its number, what it says, and what is behind it.
+fn message(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
+    let len = word(bytes)? as usize;
+    let kind = bytes.get(4..6)?.try_into().map(u16::from_ne_bytes).ok()?;
+    let body = bytes.get(HEADER..len)?;
+    Some((kind, word(bytes.get(8..)?)?, body, bytes.get(len.next_multiple_of(4)..).unwrap_or(&[])))
+}
+
+fn nexthop(body: &[u8]) -> Option<(u32, Nexthop)> {
+    let (mut id, mut nexthop) = (None, Nexthop::default());
+    let mut rest = body.get(MESSAGE..)?;
+    while let Some(&[a, b, c, d]) = rest.first_chunk::<ATTRIBUTE>() {
+        let len = usize::from(u16::from_ne_bytes([a, b]));
+        let value = rest.get(ATTRIBUTE..len)?;
+        match u16::from_ne_bytes([c, d]) {
+            NHA_ID => id = word(value),
+            NHA_OIF => nexthop.oif = word(value),
+            NHA_GATEWAY => {
+                let v4 = <[u8; 4]>::try_from(value).map(|bytes| Ipv4Addr::from(bytes).into());
+                let v6 = || <[u8; 16]>::try_from(value).map(|bytes| Ipv6Addr::from(bytes).into());
+                nexthop.via = v4.or_else(|_| v6()).ok();
+            }
+            NHA_GROUP => nexthop.group = value.chunks_exact(MEMBER).filter_map(word).collect(),
+            _ => {}
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    Some((id?, nexthop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(((ATTRIBUTE + value.len()) as u16).to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn nexthops_and_groups_are_read_and_nothing_makes_it_panic() {
+        let one = [
+            vec![2, 0, 0, 0, 0, 0, 0, 0],
+            attribute(NHA_ID, &7_u32.to_ne_bytes()),
+            attribute(NHA_OIF, &3_u32.to_ne_bytes()),
+            attribute(NHA_GATEWAY, &[198, 18, 2, 3]),
+        ]
+        .concat();
+        let via = Some(Ipv4Addr::new(198, 18, 2, 3).into());
+        let expected = Nexthop { oif: Some(3), via, group: vec![] };
+        assert_eq!(nexthop(&one), Some((7, expected.clone())));
+        let members = [9_u32, 0, 7, 0].map(u32::to_ne_bytes).concat();
+        let group =
+            [vec![0; MESSAGE], attribute(NHA_ID, &8_u32.to_ne_bytes()), attribute(NHA_GROUP, &members)].concat();
+        let other = Nexthop { oif: Some(5), ..Nexthop::default() };
+        let mut all = Nexthops::from([(7, expected.clone()), (9, other.clone())]);
+        all.extend(nexthop(&group));
+        assert_eq!(hop(&all, 8, |index| index == 3), Some(&expected));
+        assert_eq!(hop(&all, 8, |_| false), Some(&other));
+        assert_eq!(hop(&all, 1, |_| true), None);
+        for len in 0..one.len() {
+            assert_ne!(nexthop(&one[..len]), nexthop(&one));
+            let _ = message(&one[..len]);
+        }
+    }
+}

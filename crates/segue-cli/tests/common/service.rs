@@ -1,0 +1,92 @@
+//! Two hosts with a service on each, for tests of `segue run`.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::{End, Family, Host, LinkForm, Process};
+use serde_json::Value;
+
+use crate::common::{Place, SEGUE};
+use crate::numbered::Numbered;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two hosts; on each of them a service with a tunnel for the load, and on the first one more of them.
+pub(crate) struct Pair {
+    pub(crate) near: Host,
+    pub(crate) far: Host,
+    pub(crate) place: Place,
+    pub(crate) service: Process,
+    pub(crate) other: Process,
+}
+
+impl Pair {
+    /// With these files; the load goes through the interfaces `sg1` of both.
+    pub(crate) fn with(file: &str, other: &str, env: &[(&str, &str)]) -> Option<Pair> {
+        if let Some(reason) = segue_lab::unavailable() {
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+        let [near, far] = ["near", "far"].map(|name| Host::new(name).unwrap());
+        segue_lab::connect(&near, &far, LinkForm::Veth).unwrap();
+        let place = Place::new();
+        let start = |host: &Host, name: &str, text: &str| {
+            let path = place.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            let mut command = host.command(SEGUE);
+            command.args(["run", "-j", "-c"]).arg(&path).envs(env.iter().copied());
+            let mut service = Process::spawn(command, b"").unwrap();
+            service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap();
+            service
+        };
+        let service = start(&near, "near.toml", file);
+        let other = start(&far, "far.toml", other);
+        Some(Pair { near, far, place, service, other })
+    }
+
+    /// A stream from the first host to the other.
+    pub(crate) fn numbered(&self) -> Numbered {
+        let at = |end: End| SocketAddr::new(end.address(1, Family::V4), 5002);
+        Numbered::start((&self.near, at(End::A)), (&self.far, at(End::B)), 600)
+    }
+
+    pub(crate) fn hangup(&self) {
+        assert!(Command::new("kill").args(["-HUP", &self.service.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Writes the file anew and asks for a reload; the event that it ends with.
+    #[track_caller]
+    pub(crate) fn reload(&self, file: &str) -> Value {
+        std::fs::write(self.place.path().join("near.toml"), file).unwrap();
+        let before = self.events().len();
+        self.hangup();
+        let begin = Instant::now();
+        loop {
+            let events = self.events();
+            let done = |event: &&Value| event["event"] == "reloaded" || event["event"] == "reload_refused";
+            if let Some(event) = events[before..].iter().find(done) {
+                return event.clone();
+            }
+            assert!(begin.elapsed() < PATIENCE, "no answer: {events:?} {}", self.service.stderr());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn events(&self) -> Vec<Value> {
+        self.service.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Process, up-time and a knob of each instance of the first host.
+    pub(crate) fn stat(&self) -> Vec<(String, u64)> {
+        let text = self.near.run(SEGUE, &["stat", "-j"]).unwrap();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        let instances = document["instances"].as_array().unwrap();
+        instances.iter().map(|i| (i["name"].as_str().unwrap().to_owned(), i["pid"].as_u64().unwrap())).collect()
+    }
+
+    pub(crate) fn knob(&self, name: &str, knob: &str) -> String {
+        self.near.run(SEGUE, &["set", name, knob, "-q"]).unwrap().trim().to_owned()
+    }
+}

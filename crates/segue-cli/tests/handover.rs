@@ -1,0 +1,280 @@
+//! Reloads of `segue run` that change some of the tunnels on a port: the others lose no packet of either way.
+
+mod common;
+#[path = "common/numbered.rs"]
+mod numbered;
+#[path = "common/service.rs"]
+mod service;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use numbered::Numbered;
+use segue_lab::{End, Family};
+use serde_json::Value;
+use service::{PATIENCE, Pair};
+
+/// A tunnel of network `net`, whose words are `words`.
+fn with(end: End, net: u8, words: &str) -> String {
+    let family = if words.contains("ip6") { Family::V6 } else { Family::V4 };
+    let (local, remote) = (end.address(0, family), end.other().address(0, family));
+    format!(
+        "[[tunnel]]\ndev = \"sg{net}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\naddr = \"{}\"\n{words}\n",
+        end.prefix(net, Family::V4)
+    )
+}
+
+/// One that shares port 6080 with others of its kind.
+fn keyed(end: End, net: u8, more: &str) -> String {
+    with(end, net, &format!("encap = \"gue\"\nkey = {net}\n{more}"))
+}
+
+/// What `ip` says of an interface of the first host that is made once.
+fn index(pair: &Pair, dev: &str) -> String {
+    pair.near.run("cat", &[&format!("/sys/class/net/{dev}/ifindex")]).unwrap()
+}
+
+fn interfaces(pair: &Pair) -> Vec<String> {
+    let mut devices = pair.near.devices();
+    devices.retain(|name| name.starts_with("sg"));
+    devices.sort();
+    devices
+}
+
+fn list(value: &Value) -> Vec<&str> {
+    value.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()
+}
+
+/// Both ways through `sg1`.
+fn streams(pair: &Pair) -> [Numbered; 2] {
+    let at = |end: End| SocketAddr::new(end.address(1, Family::V4), 5003);
+    [pair.numbered(), Numbered::start((&pair.far, at(End::B)), (&pair.near, at(End::A)), 600)]
+}
+
+/// Ends both: how many came, the fewer.
+#[track_caller]
+fn finish(streams: [Numbered; 2]) -> u64 {
+    let [one, other] = streams.map(Numbered::finish);
+    one.min(other)
+}
+
+#[track_caller]
+fn stop(pair: Pair) {
+    let Pair { mut service, mut other, .. } = pair;
+    assert_eq!([&mut service, &mut other].map(|one| one.stop(PATIENCE).and_then(|end| end.code())), [Some(0); 2]);
+}
+
+#[test]
+fn tunnels_of_a_port_lose_nothing_while_others_of_it_come_change_and_go() {
+    let all =
+        |tunnels: &[(u8, &str)]| -> String { tunnels.iter().map(|(net, more)| keyed(End::A, *net, more)).collect() };
+    let Some(pair) = Pair::with(&all(&[(1, "")]), &keyed(End::B, 1, ""), &[]) else { return };
+    let mut streams = streams(&pair);
+    let mut pass = || streams.iter_mut().for_each(|stream| stream.pass(300));
+    pass();
+    let made = index(&pair, "sg1");
+    // With a hold time something is always on its way through.
+    for (knob, value) in [("max_burst", "40000"), ("hold_us", "5000")] {
+        pair.near.run(common::SEGUE, &["set", "sg1", &format!("net.gro.dev.sg1.{knob}"), value]).unwrap();
+    }
+    let mut before = pair.stat();
+    for (tunnels, name) in [
+        // Others come, one of them in front of it.
+        (&[(1, ""), (2, "")][..], "sg1"),
+        (&[(3, ""), (1, ""), (2, "")], "sg3"),
+        // Others change, the one in front with them.
+        (&[(3, "ttl = 9"), (1, ""), (2, "tos = 8"), (4, "")], "sg3"),
+        // The one in front goes, then another one.
+        (&[(1, ""), (2, "tos = 8"), (4, "")], "sg1"),
+        (&[(2, "tos = 8"), (1, "")], "sg2"),
+        // It is alone again.
+        (&[(1, "")], "sg1"),
+    ] {
+        let kept = interfaces(&pair);
+        let done = pair.reload(&all(tunnels));
+        assert_eq!((done["event"].as_str(), list(&done["handed_over"])), (Some("reloaded"), vec![name]), "{done}");
+        for others in ["unchanged", "restarted", "started", "stopped"] {
+            assert!(list(&done[others]).is_empty(), "{done}");
+        }
+        pass();
+        let now = pair.stat();
+        assert_eq!(now.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), [name]);
+        assert_ne!(now[0].1, before[0].1, "another process");
+        before = now;
+        let mut wanted: Vec<String> = tunnels.iter().map(|(net, _)| format!("sg{net}")).collect();
+        wanted.sort();
+        assert_eq!(interfaces(&pair), wanted, "of {kept:?}");
+        assert_eq!(index(&pair, "sg1"), made, "the same interface");
+        assert_eq!(pair.knob("sg1", "net.gro.dev.sg1.max_burst"), "40000", "what somebody has set stays");
+    }
+    // Each that ended on the way was nobody's concern.
+    let said = pair.events();
+    let loud = said.iter().filter(|event| event["handover"].is_null()).filter_map(|event| event["event"].as_str());
+    assert_eq!(loud.filter(|event| ["up", "down"].contains(event)).count(), 1, "sg1 came up once: {said:?}");
+    assert_eq!(
+        pair.near
+            .run("sh", &["-c", "ls \"$SEGUE_RUNTIME_DIR\" /run/segue 2>/dev/null | grep -c next || true"])
+            .unwrap()
+            .trim(),
+        "0"
+    );
+    assert!(finish(streams) > 2000);
+    stop(pair);
+}
+
+#[test]
+fn a_reload_while_an_instance_ends_by_itself_starts_what_the_file_has() {
+    let file = |nets: &[u8], more: &str| -> String { nets.iter().map(|net| keyed(End::A, *net, more)).collect() };
+    let Some(pair) = Pair::with(&file(&[1, 2, 3], ""), &keyed(End::B, 1, ""), &[]) else { return };
+    for delay in [0, 20, 100, 300, 700] {
+        assert_eq!(interfaces(&pair), ["sg1", "sg2", "sg3"]);
+        pair.near.run("ip", &["link", "del", "sg2"]).unwrap();
+        std::thread::sleep(Duration::from_millis(delay));
+        let done = pair.reload(&file(&[1, 3], ""));
+        assert_eq!(
+            (done["event"].as_str(), list(&done["restarted"])),
+            (Some("reloaded"), vec!["sg1"]),
+            "{delay}: {done}"
+        );
+        for others in ["unchanged", "handed_over", "started", "stopped"] {
+            assert!(list(&done[others]).is_empty(), "{delay}: {done}");
+        }
+        // Nothing comes back later with what was in the file before.
+        std::thread::sleep(Duration::from_millis(if delay == 100 { 2500 } else { 0 }));
+        assert_eq!(interfaces(&pair), ["sg1", "sg3"]);
+        assert_eq!(pair.reload(&file(&[1, 2, 3], ""))["event"], "reloaded");
+    }
+    // A setting alone: it starts again with that.
+    pair.near.run("ip", &["link", "del", "sg2"]).unwrap();
+    let done = pair.reload(&file(&[1, 2, 3], "net.gro.dev.sg2.hold_us = 70"));
+    assert_eq!(done["event"], "reloaded", "{done}");
+    let begin = std::time::Instant::now();
+    while interfaces(&pair).len() < 3 && begin.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(interfaces(&pair), ["sg1", "sg2", "sg3"]);
+    assert_eq!(list(&done["knobs"]), ["sg1"], "{done}");
+    assert_eq!(pair.knob("sg1", "net.gro.dev.sg2.hold_us"), "70");
+    let complaints = pair.service.stderr();
+    assert!(!complaints.contains("no running instance"), "{complaints}");
+    stop(pair);
+}
+
+#[test]
+fn a_setting_that_comes_while_an_instance_starts_is_not_lost() {
+    // Many, so that starting takes a while.
+    let file =
+        |more: &str| -> String { (1..=120).map(|net| keyed(End::A, net, if net == 1 { more } else { "" })).collect() };
+    let Some(pair) = Pair::with(&file(""), &keyed(End::B, 1, ""), &[]) else { return };
+    let children = format!("/proc/{0}/task/{0}/children", pair.service.id());
+    let process = || std::fs::read_to_string(&children).unwrap();
+    let before = process();
+    pair.near.run("ip", &["link", "del", "sg50"]).unwrap();
+    let begin = std::time::Instant::now();
+    while process().is_empty() || process() == before {
+        assert!(begin.elapsed() < PATIENCE);
+    }
+    let done = pair.reload(&file("net.gro.dev.sg1.hold_us = 70"));
+    assert_eq!(done["event"], "reloaded", "{done} {:?}", pair.events());
+    assert_eq!(list(&done["knobs"]), ["sg1"], "{done}");
+    // Where interfaces of the old process were in the way, it ended once more, and comes later.
+    while pair.stat().is_empty() {
+        assert!(begin.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(pair.knob("sg1", "net.gro.dev.sg1.hold_us"), "70");
+    stop(pair);
+}
+
+#[test]
+fn every_kind_of_port_is_handed_over() {
+    for (kind, words) in [
+        ("raw sockets", "key = NET"),
+        ("raw sockets, two protocols", "mode = \"ip6tnl\"\nttl = 33"),
+        ("numbered packets", "key = NET\nseq = true"),
+        ("numbered packets over UDP", "encap = \"gue\"\nkey = NET\nseq = true"),
+        ("one source port", "encap = \"gue\"\nkey = NET\nencap-sport = 7000"),
+        ("the port itself", "encap = \"gue\"\nkey = NET\nencap-sport = 6080"),
+        ("frames", "mode = \"gretap\"\nencap = \"gue\"\nkey = NET"),
+        ("VXLAN", "mode = \"vxlan\"\nid = NET\nsrcport = [7000, 7003]"),
+        ("Geneve", "mode = \"geneve\"\nid = NET"),
+        ("one system call a packet", "encap = \"gue\"\nkey = NET\ngso = false\ngro = false"),
+    ] {
+        let tunnel =
+            |end: End, net: u8, more: &str| with(end, net, &(words.replace("NET", &net.to_string()) + "\n" + more));
+        let first = tunnel(End::A, 1, "");
+        // Without a key two are told apart by the remote.
+        let second = match words.contains("NET") {
+            true => tunnel(End::A, 2, ""),
+            false => tunnel(End::A, 2, "").replace(&End::B.address(0, Family::V6).to_string(), "2001:db8::99"),
+        };
+        let Some(pair) = Pair::with(&first, &tunnel(End::B, 1, ""), &[]) else { return };
+        let mut streams = streams(&pair);
+        let made = index(&pair, "sg1");
+        for file in [second.clone() + &first, first.clone() + &second, first.clone()] {
+            streams.iter_mut().for_each(|stream| stream.pass(100));
+            let done = pair.reload(&file);
+            assert_eq!(done["handed_over"].as_array().map(Vec::len), Some(1), "{kind}: {done} {:?}", pair.events());
+        }
+        streams.iter_mut().for_each(|stream| stream.pass(100));
+        assert_eq!(index(&pair, "sg1"), made, "{kind}");
+        finish(streams);
+        stop(pair);
+    }
+}
+
+#[test]
+fn what_cannot_be_made_leaves_the_port_as_it_was() {
+    let base = keyed(End::A, 1, "") + &keyed(End::A, 2, "ttl = 9");
+    let Some(pair) = Pair::with(&base, &keyed(End::B, 1, ""), &[]) else { return };
+    let mut streams = streams(&pair);
+    let mut pass = || streams.iter_mut().for_each(|stream| stream.pass(200));
+    pass();
+    let made = index(&pair, "sg1");
+    pair.near.run("ip", &["link", "add", "sg3", "type", "veth", "peer", "name", "taken"]).unwrap();
+    // One more, and one more beside a change: an interface that is something else has the name.
+    for more in ["ttl = 9", "ttl = 10"] {
+        let refused = pair.reload(&(keyed(End::A, 1, "") + &keyed(End::A, 2, more) + &keyed(End::A, 3, "")));
+        assert_eq!(refused["event"], "reload_refused", "{refused}");
+        assert!(refused["reason"].as_str().unwrap().contains("sg3"), "{refused}");
+        pass();
+        assert_eq!(pair.stat().iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["sg1"]);
+        assert_eq!(
+            (interfaces(&pair), index(&pair, "sg1")),
+            (vec!["sg1".into(), "sg2".into(), "sg3".into()], made.clone())
+        );
+    }
+    pair.near.run("ip", &["link", "del", "sg3"]).unwrap();
+    let done = pair.reload(&(base + &keyed(End::A, 3, "")));
+    assert_eq!(list(&done["handed_over"]), ["sg1"], "{done}");
+    pass();
+    finish(streams);
+    stop(pair);
+}
+
+#[test]
+fn a_tunnel_moves_from_one_port_to_another_and_those_of_both_lose_nothing() {
+    let other = |net: u8| keyed(End::A, net, "port = 6085\nencap-dport = 6085");
+    let Some(pair) =
+        Pair::with(&(keyed(End::A, 1, "") + &keyed(End::A, 2, "") + &other(3) + &other(4)), &keyed(End::B, 1, ""), &[])
+    else {
+        return;
+    };
+    let mut streams = streams(&pair);
+    let made = ["sg1", "sg2", "sg3", "sg4"].map(|dev| index(&pair, dev));
+    for (file, moved) in [
+        (keyed(End::A, 1, "") + &keyed(End::A, 2, "") + &keyed(End::A, 4, "") + &other(3), "sg4"),
+        (keyed(End::A, 1, "") + &other(2) + &keyed(End::A, 4, "") + &other(3), "sg2"),
+    ] {
+        streams.iter_mut().for_each(|stream| stream.pass(200));
+        let before = ["sg1", "sg2", "sg3", "sg4"].map(|dev| index(&pair, dev));
+        let done = pair.reload(&file);
+        assert_eq!(done["handed_over"].as_array().map(Vec::len), Some(2), "{done}");
+        let after = ["sg1", "sg2", "sg3", "sg4"].map(|dev| index(&pair, dev));
+        let changed: Vec<usize> = (0..4).filter(|at| before[*at] != after[*at]).collect();
+        assert_eq!(changed, [moved[2..].parse::<usize>().unwrap() - 1], "only {moved} is made anew");
+    }
+    assert_eq!(index(&pair, "sg1"), made[0]);
+    finish(streams);
+    stop(pair);
+}

@@ -1,0 +1,250 @@
+//! A router between two ports that live in memory: whom it sends to, whom it asks, and in which order packets leave.
+
+mod memory;
+
+use std::cell::RefCell;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+
+use memory::{Carries, Memory, Wire, counter};
+use segue::gro;
+use segue::gso::Limits;
+use segue::hash::Key;
+use segue::time::Nanos;
+use segue_datapath::board::Group;
+use segue_datapath::gateway::Side;
+use segue_datapath::pipeline::Pipeline;
+use segue_datapath::route::{Action, Hop, Routes, Table};
+use segue_datapath::router::{Change, Facts, Message, Neighbour, Parts, Router, Tables, Teller, feed};
+use segue_port::PagePool;
+use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, V4};
+
+const SECOND: u64 = 1_000_000_000;
+/// Link addresses: of the router's ports, of the client, of the server at first and later, of everybody.
+const OWN: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
+const CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 2];
+const OLD: [u8; 6] = [2, 0, 0, 0, 2, 2];
+const NEW: [u8; 6] = [2, 0, 0, 0, 2, 0x77];
+const EVERYBODY: [u8; 6] = [0xff; 6];
+/// As many neighbours of one family as are known behind one port.
+const MOST_KNOWN: u32 = 8192;
+
+struct Bench {
+    router: Router,
+    wires: [Rc<RefCell<Wire>>; 2],
+    teller: Teller,
+    mtu: u32,
+}
+
+fn hop(port: u16, last: [u8; 2]) -> Hop {
+    Hop { port, is_v4: true, address: Ipv4Addr::new(198, 18, last[0], last[1]).to_bits().into() }
+}
+
+fn server(mac: [u8; 6]) -> Neighbour {
+    Neighbour { hop: hop(1, [2, 2]), mac, is_permanent: false }
+}
+
+fn by_hand(mac: [u8; 6]) -> Neighbour {
+    Neighbour { is_permanent: true, ..server(mac) }
+}
+
+impl Bench {
+    /// 198.18.1.0/24 is inside, 198.18.2.0/24 outside, behind a link with this MTU. The client is known.
+    fn new(mtu: u32) -> Bench {
+        let [(first, a), (second, b)] = [(); 2].map(|()| Memory::port(Carries::Ethernet, Limits::NONE));
+        let side =
+            |name: &str, port| Side { name: name.to_owned(), port, gro: Some(gro::Config::default()), fragments: None };
+        let (teller, feed) = feed().unwrap();
+        let sides = [side("in", first), side("out", second)];
+        let parts = Parts { sides, budget: 64, pages: PagePool::new(512), feed, nat: None, key: Key([1, 2]) };
+        Bench { router: Router::new(parts), wires: [a, b], teller, mtu }
+    }
+
+    /// The kernel's tables are told, with the client and these neighbours.
+    fn tables(&mut self, now: u64, neighbours: &[Neighbour]) {
+        let mut routes = Routes::new(10);
+        for (port, mtu) in [(0, 1500), (1, self.mtu)] {
+            let action = Action::Forward { port, via: None, mtu };
+            routes.insert(Table::Main, [198, 18, port as u8 + 1, 0].into(), 24, action).unwrap();
+        }
+        let facts = |port: u8, mtu| Facts {
+            mac: OWN[usize::from(port)],
+            mtu,
+            v4: vec![(Ipv4Addr::new(198, 18, port + 1, 1), 24)],
+            v6: Vec::new(),
+        };
+        let client = Neighbour { hop: hop(0, [1, 2]), mac: CLIENT, is_permanent: true };
+        let neighbours = [&[client], neighbours].concat();
+        let tables = Tables { routes, ports: [facts(0, 1500), facts(1, self.mtu)], neighbours };
+        assert!(self.teller.tell(Message::Tables(Box::new(tables))));
+        self.round(now);
+    }
+
+    fn change(&mut self, now: u64, change: Change) {
+        assert!(self.teller.tell(Message::Neighbours(vec![change])));
+        self.round(now);
+    }
+
+    fn round(&mut self, now: u64) {
+        self.router.round(Nanos(now)).unwrap();
+    }
+
+    fn give(&self, port: usize, frames: Vec<Vec<u8>>) {
+        self.wires[port].borrow_mut().waiting.extend(frames);
+    }
+
+    /// What left since the last look.
+    fn sent(&self, port: usize) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.wires[port].borrow_mut().sent)
+    }
+
+    /// To whom frames left outside since the last look: whether they were questions, and their link address.
+    fn left(&self) -> Vec<(bool, [u8; 6])> {
+        self.sent(1).iter().map(|frame| (frame[12..14] == [8, 6], frame[..6].try_into().unwrap())).collect()
+    }
+
+    /// One packet from the client to the server, and to whom frames left because of it.
+    fn sends(&mut self, now: u64, ttl: u8) -> Vec<(bool, [u8; 6])> {
+        self.give(0, vec![segment(ttl, 1, 100)]);
+        self.round(now);
+        self.left()
+    }
+
+    /// The server answers a question.
+    fn answers(&mut self, now: u64, mac: [u8; 6]) {
+        let mut frame = [&OWN[1][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
+        frame.extend([&mac[..], &[198, 18, 2, 2], &OWN[1], &[198, 18, 2, 1]].concat());
+        self.give(1, vec![frame]);
+        self.round(now);
+    }
+
+    fn number(&self, port: &str, group: Group, key: &str) -> u64 {
+        counter(&self.router, port, group, key)
+    }
+}
+
+/// From the client to the server.
+fn segment(ttl: u8, seq: u32, len: usize) -> Vec<u8> {
+    let ip = Ip::V4(V4 { src: [198, 18, 1, 2], dst: [198, 18, 2, 2], ttl, ..V4::new(0, 0, 0) });
+    let tcp = Tcp { src_port: 7000, dst_port: 9, seq, ack: 1, flags: 0x10, window: 9, urgent: 0, options: vec![] };
+    let packet = Packet { ip, l4: L4::Tcp(tcp), data: vec![7; len] };
+    Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&packet.bytes())
+}
+
+/// RFC 4861, section 7.3.3: one that has not answered three questions at its link address is looked for with a question to
+/// everybody. That another route has changed is no word about it.
+#[test]
+fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
+    let mut here = Bench::new(1500);
+    here.tables(0, &[server(OLD)]);
+    // It is asked at its first use, and does not answer.
+    assert_eq!(here.sends(0, 64), [(true, OLD), (false, OLD)]);
+    for second in 1..=3 {
+        here.round(second * SECOND);
+        here.tables(second * SECOND + 1, &[server(OLD)]);
+    }
+    assert_eq!(here.left(), [(true, OLD), (true, OLD)]);
+    for second in 4..=6 {
+        here.tables(second * SECOND, &[server(OLD)]);
+        if second == 4 {
+            assert_eq!(here.sends(second * SECOND, 64), [(true, EVERYBODY)]);
+        }
+        here.tables(second * SECOND + 1, &[server(OLD)]);
+        here.change(second * SECOND + 2, Change::Is(server(OLD)));
+    }
+    assert_eq!(here.left(), [(true, EVERYBODY), (true, EVERYBODY)]);
+    here.round(7 * SECOND);
+    assert_eq!(here.number("in", Group::Drops, "route_no_neighbour"), 1);
+    assert_eq!(here.left(), []);
+    // It answers from elsewhere, and the kernel's old word does not lead back.
+    assert_eq!(here.sends(8 * SECOND, 64), [(true, EVERYBODY)]);
+    here.answers(8 * SECOND, NEW);
+    here.tables(8 * SECOND, &[server(OLD)]);
+    here.change(8 * SECOND, Change::Is(server(OLD)));
+    assert_eq!(here.left(), [(false, NEW)]);
+    assert_eq!(here.sends(9 * SECOND, 64), [(false, NEW)]);
+}
+
+/// What the kernel says for the first time, or otherwise than before, does count.
+#[test]
+fn one_that_is_asked_for_is_found_where_the_kernel_says_something_new() {
+    for changes in [[Some(NEW), None], [None, Some(OLD)]] {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[server(OLD)]);
+        here.sends(0, 64);
+        (1..=3).for_each(|second| here.round(second * SECOND));
+        here.left();
+        assert_eq!(here.sends(4 * SECOND, 64), [(true, EVERYBODY)]);
+        for change in changes {
+            here.change(4 * SECOND, change.map_or(Change::Gone(hop(1, [2, 2])), |mac| Change::Is(server(mac))));
+        }
+        let mac = changes.iter().flatten().next().unwrap();
+        assert_eq!(here.left().last(), Some(&(false, *mac)));
+    }
+}
+
+#[test]
+fn the_pieces_of_a_train_that_is_too_long_leave_where_it_stood() {
+    let mut here = Bench::new(1400);
+    here.tables(0, &[by_hand(OLD)]);
+    let mut seq = 1;
+    let frames = [1430, 1430, 1430, 200, 100, 100].map(|len| {
+        seq += len;
+        segment(64, seq - len, len as usize)
+    });
+    here.give(0, frames.to_vec());
+    here.round(0);
+    let left: Vec<u32> =
+        here.sent(1).iter().map(|frame| u32::from_be_bytes(frame[38..42].try_into().unwrap())).collect();
+    assert_eq!(left, [4291, 4491, 4591]);
+    assert_eq!(here.number("in", Group::Drops, "route_too_big"), 3);
+}
+
+/// docs/gateway.md: nothing happens until a packet leaves for the neighbour, and it is forgotten 600 s after the last one.
+#[test]
+fn packets_that_do_not_leave_keep_nobody_known_and_have_nobody_asked() {
+    let mut here = Bench::new(1400);
+    here.tables(0, &[]);
+    here.sends(0, 64);
+    here.answers(0, OLD);
+    here.left();
+    for second in [31, 300, 590] {
+        assert_eq!(here.sends(second * SECOND, 1), [], "a hop count that runs out");
+        here.give(0, vec![segment(64, 1, 1430)]);
+        here.round(second * SECOND + 1);
+        assert_eq!(here.left(), [], "one that is too long");
+    }
+    here.round(601 * SECOND);
+    assert_eq!(here.sends(602 * SECOND, 64), [(true, EVERYBODY)]);
+    here.answers(602 * SECOND, OLD);
+    here.left();
+    // One that leaves among others that do not.
+    here.give(0, vec![segment(1, 1, 100), segment(64, 5000, 100), segment(1, 9000, 100)]);
+    here.round(640 * SECOND);
+    assert_eq!(here.left(), [(true, OLD), (false, OLD)]);
+}
+
+#[test]
+fn one_that_is_no_longer_set_by_hand_is_not_sent_to_where_there_is_no_room() {
+    let mut here = Bench::new(1500);
+    let others =
+        |host: u32| Neighbour { hop: Hop { address: 0xc613_0000 + u128::from(host), ..hop(1, [0, 0]) }, ..server(NEW) };
+    let full: Vec<Neighbour> = (0..MOST_KNOWN).map(others).chain([by_hand(OLD)]).collect();
+    here.tables(0, &full);
+    assert_eq!(here.sends(0, 64), [(false, OLD)]);
+    here.change(0, Change::Is(server(OLD)));
+    assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
+    here.answers(0, NEW);
+    assert_eq!(here.left(), [(false, NEW)]);
+}
+
+#[test]
+fn one_that_was_set_by_hand_and_gets_an_address_that_is_none_is_asked_for() {
+    for mac in [EVERYBODY, [0; 6]] {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[by_hand(OLD)]);
+        assert_eq!(here.sends(0, 64), [(false, OLD)]);
+        here.change(0, Change::Is(server(mac)));
+        assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
+    }
+}

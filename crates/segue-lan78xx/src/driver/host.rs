@@ -1,0 +1,144 @@
+//! What the host sets on its interface, and how the adapter follows.
+
+use std::os::fd::BorrowedFd;
+
+use crate::frame::{MAX_MTU, MIN_MTU, is_awkward_mtu};
+use crate::usb::Transport;
+
+use super::chip::Result;
+use super::setup::is_unicast;
+use super::{AddressSource, Driver, Filter, LINK_RETRY};
+
+/// What the host's interface is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Whether it is up.
+    pub up: bool,
+    /// Largest packet.
+    pub mtu: usize,
+    /// Its address.
+    pub mac: [u8; 6],
+    /// Whether frames to other addresses are wanted: by a bridge, a macvlan, a capture.
+    pub promiscuous: bool,
+}
+
+/// Hears of the host's interface.
+pub trait Host {
+    /// Readable when there is news.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// The interface as it has become, each state once. Never waits.
+    fn news(&mut self) -> Option<Interface>;
+}
+
+/// Follows the host's interface.
+#[derive(Default)]
+pub(super) struct Follower {
+    host: Option<Box<dyn Host>>,
+    /// What is to be done, and when it is tried again.
+    wanted: Option<Interface>,
+    pub(super) again: Option<segue::time::Nanos>,
+    /// The interface's MTU where the chip does not take it.
+    pub(super) refused_mtu: Option<usize>,
+}
+
+impl<T: Transport> Driver<T> {
+    /// Follows the host's interface from now on. An MTU that the chip does not take is replaced by the nearest one that it
+    /// does, and shown as `refused_mtu`.
+    ///
+    /// # Errors
+    /// Where the descriptor cannot be waited for.
+    pub fn follow(&mut self, host: Box<dyn Host>) -> std::io::Result<()> {
+        self.set.add(host.fd(), false)?;
+        self.follower.host = Some(host);
+        Ok(())
+    }
+
+    /// Does what the host wants.
+    pub(super) fn obey(&mut self) {
+        let mut is_new = false;
+        if let Some(host) = &mut self.follower.host {
+            while let Some(wanted) = host.news() {
+                self.follower.wanted = Some(wanted);
+                is_new = true;
+            }
+        }
+        let now = self.chip.usb.now();
+        let is_due = is_new || self.follower.again.is_some_and(|at| at <= now);
+        let Some(wanted) = self.follower.wanted.filter(|_| is_due) else { return };
+        // What failed may have been done by half.
+        let done = self.become_like(&wanted, self.follower.again.is_some());
+        self.follower.again = done.is_err().then(|| now.after(LINK_RETRY));
+        self.note(done);
+    }
+
+    fn become_like(&mut self, wanted: &Interface, all: bool) -> Result<()> {
+        let mtu = self.fit_mtu(wanted.mtu);
+        if self.gone {
+            // It is set up with these when it is back.
+            if is_unicast(wanted.mac) && wanted.mac != self.mac {
+                (self.mac, self.source) = (wanted.mac, AddressSource::User);
+            }
+            (self.config.mtu, self.filter.promiscuous, self.is_up) = (mtu, wanted.promiscuous, wanted.up);
+            return Ok(());
+        }
+        if is_unicast(wanted.mac) && (all || wanted.mac != self.mac) {
+            self.set_mac(wanted.mac)?;
+        }
+        if all || mtu != self.config.mtu {
+            self.set_mtu(mtu)?;
+        }
+        if all || wanted.promiscuous != self.filter.promiscuous {
+            self.set_filter(Filter { promiscuous: wanted.promiscuous, ..self.filter.clone() })?;
+        }
+        match wanted.up {
+            // What an interface that is down is sent is as lost as that of one without carrier.
+            false if all && !self.is_up => self.stop(),
+            false => self.down(),
+            true => self.up(),
+        }
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// The MTU that the chip gets where the interface has `wanted`, which is shown as refused if it is another one.
+    fn fit_mtu(&mut self, wanted: usize) -> usize {
+        let mtu = nearest(wanted, self.chip.usb.speed().max_packet());
+        let refused = (mtu != wanted).then_some(wanted);
+        if refused.is_some() && self.follower.refused_mtu != refused {
+            tracing::warn!(wanted, taken = mtu, "the adapter does not take the MTU of the interface");
+        }
+        self.follower.refused_mtu = refused;
+        mtu
+    }
+
+    /// Chooses the MTU anew, for a bus that may have become another one.
+    pub(super) fn refit_mtu(&mut self) {
+        self.config.mtu = self.fit_mtu(self.follower.refused_mtu.unwrap_or(self.config.mtu));
+    }
+}
+
+/// The MTU next to `mtu` that the chip takes behind a bus with packets of `max_packet` bytes.
+fn nearest(mtu: usize, max_packet: usize) -> usize {
+    let mtu = mtu.clamp(MIN_MTU, MAX_MTU);
+    if is_awkward_mtu(mtu, max_packet) { mtu + 1 } else { mtu }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::usb::Speed;
+
+    #[test]
+    fn every_mtu_has_one_beside_it_that_the_chip_takes() {
+        for speed in [Speed::Full, Speed::High, Speed::Super] {
+            let packet = speed.max_packet();
+            for mtu in 0..12_000 {
+                let taken = nearest(mtu, packet);
+                assert!((MIN_MTU..=MAX_MTU).contains(&taken) && !is_awkward_mtu(taken, packet), "{mtu}: {taken}");
+                let fits = (MIN_MTU..=MAX_MTU).contains(&mtu) && !is_awkward_mtu(mtu, packet);
+                assert!(taken == mtu || !fits);
+            }
+        }
+    }
+}

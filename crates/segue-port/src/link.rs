@@ -1,0 +1,280 @@
+//! What becomes of an interface while it is in use: whether it is up, its MTU, and its end, as rtnetlink announces them.
+//!
+//! A packet socket hears only that its interface went down, once; what happens to the interface afterwards, its deletion
+//! included, it does not tell.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::sys::netlink;
+
+/// Bytes of a message's header (`struct nlmsghdr`) and of what follows in one about an interface (`struct ifinfomsg`).
+const HEADER_LEN: usize = 16;
+const INFO_LEN: usize = 16;
+/// Bytes of an attribute's header.
+const ATTRIBUTE_LEN: usize = 4;
+/// Room for one read. A longer message, that of a card with many virtual functions, is cut off behind the MTU.
+const BUFFER_LEN: usize = 1 << 14;
+/// Reads in one go: whoever changes interfaces without end must not keep packets waiting.
+const MOST_READS: usize = 64;
+/// The sequence number of the first question. An answer has that of its question; an announcement has that of whoever changed
+/// something, or 0.
+const FIRST_QUESTION: u32 = 0x7365_6775;
+
+/// What an interface is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkState {
+    /// Whether it is set up.
+    pub is_up: bool,
+    /// Its MTU, bytes; `usize::MAX` as long as nothing was heard of it.
+    pub mtu: usize,
+    /// Whether it is deleted, or in another network namespace.
+    pub is_gone: bool,
+}
+
+/// Follows one interface of the network namespace in which it was opened.
+#[derive(Debug)]
+pub(crate) struct LinkWatch {
+    fd: OwnedFd,
+    index: u32,
+    state: LinkState,
+    /// Announcements were lost, and what is so was not heard since.
+    is_unsure: bool,
+    /// The sequence number of questions that are asked now. Each loss makes a new one: the kernel tells of a loss before what
+    /// it queued in front of it, an answer to an older question included, which knows nothing of what was lost.
+    question: u32,
+    buffer: Box<[u8]>,
+}
+
+impl LinkWatch {
+    /// Follows the interface with this index; [`LinkWatch::listen`] has what it is.
+    ///
+    /// # Errors
+    /// Where there is no rtnetlink socket to be had.
+    pub(crate) fn open(index: u32) -> io::Result<LinkWatch> {
+        let fd = netlink::link_socket()?;
+        netlink::send(fd.as_fd(), &request(index, FIRST_QUESTION))?;
+        let state = LinkState { is_up: true, mtu: usize::MAX, is_gone: false };
+        let buffer = vec![0; BUFFER_LEN].into();
+        Ok(LinkWatch { fd, index, state, is_unsure: false, question: FIRST_QUESTION, buffer })
+    }
+
+    /// Becomes readable when there is something to hear.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What was heard last.
+    pub(crate) fn state(&self) -> LinkState {
+        self.state
+    }
+
+    /// Hears what there is to hear. Never waits.
+    ///
+    /// # Errors
+    /// Where the socket is of no use any more.
+    pub(crate) fn listen(&mut self) -> io::Result<LinkState> {
+        for _ in 0..MOST_READS {
+            match netlink::receive(self.fd.as_fd(), &mut self.buffer) {
+                Ok(Some(len)) => {
+                    let bytes = self.buffer.get(..len).unwrap_or(&self.buffer);
+                    self.is_unsure &= !read(bytes, self.index, self.question, &mut self.state);
+                }
+                // Not from the kernel.
+                Ok(None) => {}
+                Err(error) => match error.raw_os_error() {
+                    // As long as the queue is not empty, the kernel drops an answer as it does announcements. After each
+                    // question there is something to read, its answer or that it was lost, now or in the next go.
+                    Some(libc::EAGAIN) if self.is_unsure => {
+                        netlink::send(self.fd.as_fd(), &request(self.index, self.question))?;
+                    }
+                    Some(libc::EAGAIN) => break,
+                    Some(libc::EINTR) => {}
+                    // Announcements were lost.
+                    Some(libc::ENOBUFS) => {
+                        self.is_unsure = true;
+                        self.question = self.question.wrapping_add(1);
+                    }
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(self.state)
+    }
+}
+
+/// `RTM_GETLINK` for one interface.
+fn request(index: u32, question: u32) -> [u8; HEADER_LEN + INFO_LEN] {
+    let mut bytes = [0; HEADER_LEN + INFO_LEN];
+    bytes[0..4].copy_from_slice(&((HEADER_LEN + INFO_LEN) as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    bytes[8..12].copy_from_slice(&question.to_ne_bytes());
+    bytes[20..24].copy_from_slice(&index.to_ne_bytes());
+    bytes
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Reads the messages in `bytes` that are about the interface `index`, and says whether the answer to `question` is among them.
+fn read(mut bytes: &[u8], index: u32, question: u32, state: &mut LinkState) -> bool {
+    let mut is_answered = false;
+    while let (Some(len), Some(kind)) = (word(bytes, 0), half(bytes, 4)) {
+        let len = len as usize;
+        if len < HEADER_LEN {
+            break;
+        }
+        is_answered |= word(bytes, 8) == Some(question);
+        let body = bytes.get(HEADER_LEN..len).or_else(|| bytes.get(HEADER_LEN..)).unwrap_or(&[]);
+        match kind {
+            libc::RTM_NEWLINK | libc::RTM_DELLINK => read_link(kind, body, index, state),
+            // The answer to a request for an interface that is not there.
+            kind if i32::from(kind) == libc::NLMSG_ERROR => {
+                state.is_gone |= word(body, 0).is_some_and(|code| (code as i32).wrapping_neg() == libc::ENODEV);
+            }
+            _ => {}
+        }
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    is_answered
+}
+
+fn read_link(kind: u16, body: &[u8], index: u32, state: &mut LinkState) {
+    // Others speak of the interface's place in a bridge, and of what IPv6 has there.
+    let is_ours = body.first() == Some(&(libc::AF_UNSPEC as u8)) && word(body, 4) == Some(index);
+    // An index may be given anew.
+    let (true, false, Some(flags)) = (is_ours, state.is_gone, word(body, 8)) else { return };
+    if kind == libc::RTM_DELLINK {
+        state.is_gone = true;
+        return;
+    }
+    state.is_up = flags & libc::IFF_UP as u32 != 0;
+    let mut rest = body.get(INFO_LEN..).unwrap_or(&[]);
+    while let (Some(len), Some(kind)) = (half(rest, 0), half(rest, 2)) {
+        let len = usize::from(len);
+        if len < ATTRIBUTE_LEN {
+            return;
+        }
+        if kind == libc::IFLA_MTU
+            && let Some(mtu) = word(rest, ATTRIBUTE_LEN)
+        {
+            // 0 is what an interface without a limit says.
+            state.mtu = if mtu == 0 { usize::MAX } else { mtu as usize };
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab;
+    use crate::sys::packet;
+
+    fn message(kind: u16, family: u8, index: u32, flags: u32, mtu: Option<u32>) -> Vec<u8> {
+        let mut body = vec![0; INFO_LEN];
+        body[0] = family;
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        body[8..12].copy_from_slice(&flags.to_ne_bytes());
+        // A name of odd length in front, which is padded.
+        body.extend([7, 0].map(|_: u8| 0));
+        let at = body.len() - 2;
+        body[at..at + 2].copy_from_slice(&7_u16.to_ne_bytes());
+        body.extend(libc::IFLA_IFNAME.to_ne_bytes());
+        body.extend(*b"e0\0\0");
+        if let Some(mtu) = mtu {
+            body.extend(8_u16.to_ne_bytes());
+            body.extend(libc::IFLA_MTU.to_ne_bytes());
+            body.extend(mtu.to_ne_bytes());
+        }
+        let mut bytes = vec![0; HEADER_LEN];
+        bytes[0..4].copy_from_slice(&((HEADER_LEN + body.len()) as u32).to_ne_bytes());
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    fn after(messages: &[Vec<u8>]) -> LinkState {
+        let mut state = LinkState { is_up: true, mtu: usize::MAX, is_gone: false };
+        read(&messages.concat(), 7, FIRST_QUESTION, &mut state);
+        state
+    }
+
+    #[test]
+    fn only_what_is_said_of_the_interface_itself_counts() {
+        let up = libc::IFF_UP as u32;
+        let others = [
+            message(libc::RTM_NEWLINK, 0, 8, 0, Some(68)),
+            message(libc::RTM_DELLINK, 0, 8, 0, None),
+            message(libc::RTM_DELLINK, libc::AF_BRIDGE as u8, 7, up, Some(68)),
+            message(libc::RTM_NEWLINK, libc::AF_INET6 as u8, 7, 0, Some(68)),
+        ];
+        assert_eq!(after(&others), LinkState { is_up: true, mtu: usize::MAX, is_gone: false });
+        let mut all = others.to_vec();
+        all.push(message(libc::RTM_NEWLINK, 0, 7, 0, Some(1400)));
+        assert_eq!(after(&all), LinkState { is_up: false, mtu: 1400, is_gone: false });
+        all.push(message(libc::RTM_NEWLINK, 0, 7, up, None));
+        assert_eq!(after(&all), LinkState { is_up: true, mtu: 1400, is_gone: false });
+        all.push(message(libc::RTM_DELLINK, 0, 7, up, Some(1400)));
+        assert!(after(&all).is_gone);
+        // Cut off anywhere, nothing is made up.
+        let bytes = message(libc::RTM_NEWLINK, 0, 7, up, Some(1400));
+        for len in 0..bytes.len() {
+            let mtu = after(&[bytes[..len].to_vec()]).mtu;
+            assert_eq!(mtu, usize::MAX, "{len} bytes");
+        }
+    }
+
+    /// What 4000 changes of another interface leave no room for is asked for again, wherever among them it stood.
+    #[test]
+    fn a_change_that_was_announced_to_a_full_queue_is_found_out() {
+        let Some(()) = lab::namespace("a_change_that_was_announced_to_a_full_queue_is_found_out") else { return };
+        lab::ip("link add v0 type veth peer name v1");
+        let socket = packet::socket().unwrap();
+        let index = packet::interface(socket.as_fd(), "v0").unwrap().index;
+        let mut watch = LinkWatch::open(index.try_into().unwrap()).unwrap();
+        assert_eq!(watch.listen().unwrap(), LinkState { is_up: false, mtu: 1500, is_gone: false });
+        let file = std::env::temp_dir().join(format!("segue-link-{}", std::process::id()));
+        let mut change = |lines: &str| {
+            let others: Vec<String> = (0..4000).map(|n| format!("link set dev lo mtu {}\n", 2000 + n % 2)).collect();
+            let (front, behind) = others.split_at(3000);
+            std::fs::write(&file, [&front.concat(), lines, &behind.concat()].concat()).unwrap();
+            lab::ip(&format!("-batch {}", file.display()));
+            std::fs::remove_file(&file).unwrap();
+            // The queue takes more than one go.
+            (0..1000).map(|_| watch.listen().unwrap()).last().unwrap()
+        };
+        let is = LinkState { is_up: true, mtu: 1300, is_gone: false };
+        assert_eq!(change("link set dev v0 mtu 1300\nlink set dev v0 up\n"), is);
+        assert_eq!(change("link set dev v0 down\n"), LinkState { is_up: false, ..is });
+        assert!(change("link del dev v0\n").is_gone);
+    }
+
+    /// The kernel tells of the loss first, and then gives out the answer from before it.
+    #[test]
+    fn an_older_answer_in_the_queue_does_not_stand_for_what_was_lost_behind_it() {
+        let Some(()) = lab::namespace("an_older_answer_in_the_queue_does_not_stand_for_what_was_lost_behind_it") else {
+            return;
+        };
+        lab::ip("link add v0 type veth peer name v1");
+        lab::ip("link set dev v0 up");
+        let socket = packet::socket().unwrap();
+        let index = packet::interface(socket.as_fd(), "v0").unwrap().index;
+        let file = std::env::temp_dir().join(format!("segue-answer-{}", std::process::id()));
+        let others: String = (0..4000).map(|n| format!("link set dev lo mtu {}\n", 2000 + n % 2)).collect();
+        std::fs::write(&file, others + "link set dev v0 down\n").unwrap();
+        // The answer that waits is the one to the first question.
+        let mut watch = LinkWatch::open(index.try_into().unwrap()).unwrap();
+        lab::ip(&format!("-batch {}", file.display()));
+        std::fs::remove_file(&file).unwrap();
+        let last = (0..1000).map(|_| watch.listen().unwrap()).last().unwrap();
+        assert_eq!(last, LinkState { is_up: false, mtu: 1500, is_gone: false });
+        assert!(!watch.is_unsure);
+    }
+}

@@ -1,0 +1,318 @@
+//! `segue lan78xx up`: what is set on its interface reaches the chip, and what goes wrong is said and ends soon.
+
+#[path = "common/adapter.rs"]
+mod common;
+
+use std::fs;
+use std::io::PipeWriter;
+use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, carrier, start, until};
+use segue_lab::{Host, LinkForm, Process};
+use segue_tests::traffic::{self, Place};
+use segue_tests::{Ground, Stat, test_name};
+
+#[track_caller]
+fn ip(host: &Host, words: &str) {
+    host.run("ip", &words.split(' ').collect::<Vec<_>>()).unwrap();
+}
+
+/// A model in A, its cable `cable0` there, and the driver with `lan0` in B.
+struct Adapter {
+    ground: Ground,
+    driver: Process,
+    _model: (Process, PipeWriter),
+    _stdin: PipeWriter,
+}
+
+impl Adapter {
+    fn new(name: &str) -> Option<Adapter> {
+        let ground = Ground::new(name, LinkForm::Nic, &["ping"])?;
+        let (a, b) = (&ground.a, &ground.b);
+        let words = ["model", "--usbip", "198.18.0.1:3240", "--wire", "tap:cable0", "--wire-mtu", "9000"];
+        let (mut model, commands) = start(a, &ground.program, &words);
+        until("model", &mut model, |process| process.stderr().contains("is up"));
+        let words = ["up", "--usb", "usbip://198.18.0.1/1-1", "dev", "lan0"];
+        let (mut driver, stdin) = start(b, &ground.program, &words);
+        until("driver", &mut driver, |process| process.stderr().contains("is up") && carrier(b, "lan0"));
+        ip(b, "addr add 198.19.0.2/24 dev lan0");
+        ip(a, "addr add 198.19.0.1/24 dev cable0");
+        Some(Adapter { driver, _model: (model, commands), _stdin: stdin, ground })
+    }
+
+    fn stat(&self) -> Stat {
+        Stat::read(&self.ground.b, &self.ground.program, "lan0")
+    }
+
+    fn until(&self, what: &str, done: impl Fn(&Stat) -> bool) {
+        let begin = Instant::now();
+        while !done(&self.stat()) {
+            assert!(begin.elapsed() < PATIENCE, "no {what}: {}", self.stat().json());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    #[track_caller]
+    fn pings(&self, sizes: &[usize]) {
+        let [here, there]: [IpAddr; 2] = ["198.19.0.2", "198.19.0.1"].map(|ip| ip.parse().unwrap());
+        let (here, there) =
+            (Place { host: &self.ground.b, address: here }, Place { host: &self.ground.a, address: there });
+        traffic::pings(here, there, sizes);
+        traffic::pings(there, here, sizes);
+    }
+
+    /// What `segue stat --health` says, and whether that it is well.
+    fn health(&self) -> (bool, String) {
+        let mut command = self.ground.b.command(&self.ground.program);
+        let output = command.args(["stat", "lan0", "--health"]).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    }
+}
+
+#[test]
+fn mtu_address_promiscuous_mode_and_down_reach_the_chip() {
+    let Some(mut adapter) = Adapter::new(test_name!()) else { return };
+    let number = |stat: &Stat, key: &str| stat.count("adapter", "numbers", key);
+    adapter.pings(&[56, 1400]);
+    ip(&adapter.ground.b, "link set dev lan0 mtu 9000");
+    adapter.until("MTU of 9000", |stat| number(stat, "mtu") == 9000);
+    adapter.pings(&[56, 8900]);
+    assert_eq!(adapter.health(), (true, String::new()));
+    ip(&adapter.ground.b, "link set dev lan0 mtu 9100");
+    adapter.until("refusal", |stat| number(stat, "refused_mtu") == 9100);
+    let (well, said) = adapter.health();
+    assert!(!well && said.contains("mtu 9100"), "{said}");
+    ip(&adapter.ground.b, "link set dev lan0 mtu 1500");
+    adapter.until("MTU of 1500", |stat| (number(stat, "mtu"), number(stat, "refused_mtu")) == (1500, 0));
+    assert_eq!(adapter.health(), (true, String::new()));
+
+    ip(&adapter.ground.b, "link set dev lan0 address 02:78:00:00:00:99");
+    ip(&adapter.ground.a, "neigh flush dev cable0");
+    thread::sleep(Duration::from_secs(1));
+    adapter.pings(&[56]);
+
+    // Frames to somebody else arrive only where they are wanted.
+    ip(&adapter.ground.a, "neigh replace 198.19.0.9 lladdr 02:99:99:99:99:99 dev cable0");
+    let reaches = |adapter: &Adapter| {
+        thread::sleep(Duration::from_millis(1200));
+        let received = |stat: Stat| stat.count("adapter", "receive", "packets");
+        let before = received(adapter.stat());
+        let _ = adapter.ground.a.run("ping", &["-c", "5", "-i", "0.1", "-W", "1", "198.19.0.9"]);
+        received(adapter.stat()) >= before + 5
+    };
+    assert!(!reaches(&adapter));
+    ip(&adapter.ground.b, "link set dev lan0 promisc on");
+    assert!(reaches(&adapter));
+    ip(&adapter.ground.b, "link set dev lan0 promisc off");
+    assert!(!reaches(&adapter));
+    for kind in ["bridge", "macvlan"] {
+        let add = match kind {
+            "bridge" => "link add br0 type bridge".to_owned(),
+            _ => "link add link lan0 name mv0 type macvlan mode bridge".to_owned(),
+        };
+        if adapter.ground.b.run("ip", &add.split(' ').collect::<Vec<_>>()).is_err() {
+            eprintln!("skipped: this kernel has no {kind}");
+            continue;
+        }
+        if kind == "bridge" {
+            ip(&adapter.ground.b, "link set dev lan0 master br0");
+        } else {
+            ip(&adapter.ground.b, "link set dev mv0 up");
+        }
+        assert!(reaches(&adapter), "{kind}");
+        ip(&adapter.ground.b, if kind == "bridge" { "link del br0" } else { "link del mv0" });
+        assert!(!reaches(&adapter), "{kind}");
+    }
+
+    ip(&adapter.ground.b, "link set dev lan0 down");
+    adapter.until("end of the link", |stat| number(stat, "link_mbit") == 0);
+    ip(&adapter.ground.b, "link set dev lan0 up");
+    adapter.until("link", |stat| number(stat, "link_mbit") == 1000);
+    adapter.pings(&[56, 1400]);
+    assert!(adapter.driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", adapter.driver.last_words());
+}
+
+#[test]
+fn an_adapter_that_is_away_and_a_lost_opener_are_said_in_health() {
+    let Some(mut adapter) = Adapter::new(test_name!()) else { return };
+    assert_eq!(adapter.health(), (true, String::new()));
+    let (model, _) = &mut adapter._model;
+    assert!(model.stop(PATIENCE).is_some_and(|status| status.success()));
+    adapter.until("end of the adapter", |stat| stat.count("adapter", "numbers", "gone") == 1);
+    let (well, said) = adapter.health();
+    assert!(!well && said.contains("adapter gone") && !said.contains("no reopening"), "{said}");
+    let pid = adapter.driver.id();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    // The process that opens devices has no socket of the control's; it is that which was started first.
+    let opener = children.split_ascii_whitespace().next().unwrap().to_owned();
+    adapter.ground.b.run("kill", &["-KILL", &opener]).unwrap();
+    let begin = Instant::now();
+    while !adapter.health().1.contains("no reopening") {
+        assert!(begin.elapsed() < PATIENCE, "{:?} {children}", adapter.health());
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_server_behind_a_cut_cable_is_given_up_and_a_signal_ends_it_soon() {
+    // Cut, and left alone until it was noticed; cut, and ended at once.
+    for waits in [true, false] {
+        let Some(mut adapter) = Adapter::new(test_name!()) else { return };
+        let a = &adapter.ground.a;
+        let device = a.devices().into_iter().find(|name| name != "lo" && name != "cable0").unwrap();
+        ip(a, &format!("link set dev {device} down"));
+        if waits {
+            adapter.until("end of the adapter", |stat| stat.count("adapter", "numbers", "gone") == 1);
+            let (well, said) = adapter.health();
+            assert!(!well && said.contains("adapter gone") && !carrier(&adapter.ground.b, "lan0"), "{said}");
+        } else {
+            // Into the first request that nobody answers.
+            thread::sleep(Duration::from_millis(2500));
+        }
+        let begin = Instant::now();
+        assert!(
+            adapter.driver.stop(PATIENCE).is_some_and(|status| status.success()),
+            "{}",
+            adapter.driver.last_words()
+        );
+        assert!(begin.elapsed() < Duration::from_millis(2500), "{waits}: {:?}", begin.elapsed());
+        assert!(!adapter.ground.b.has_device("lan0"));
+    }
+}
+
+/// Processor time that a process has used, in hundredths of a second (proc(5)).
+fn cpu(process: &Process) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+    let behind: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
+    behind[11].parse::<u64>().unwrap() + behind[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn an_adapter_that_goes_away_while_its_interface_is_down_is_noticed_and_costs_nothing() {
+    let Some(mut adapter) = Adapter::new(test_name!()) else { return };
+    ip(&adapter.ground.b, "link set dev lan0 down");
+    adapter.until("end of the link", |stat| stat.count("adapter", "numbers", "link_mbit") == 0);
+    let (model, _) = &mut adapter._model;
+    assert!(model.stop(PATIENCE).is_some_and(|status| status.success()));
+    adapter.until("end of the adapter", |stat| stat.count("adapter", "numbers", "gone") == 1);
+    let (well, said) = adapter.health();
+    assert!(!well && said.contains("adapter gone") && said.contains("looked for"), "{said}");
+    let before = cpu(&adapter.driver);
+    thread::sleep(Duration::from_secs(2));
+    assert!(cpu(&adapter.driver) - before < 20, "{} ticks in 2 s", cpu(&adapter.driver) - before);
+    // An end while it is looked for is an end like any other.
+    assert!(adapter.driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", adapter.driver.last_words());
+    thread::sleep(Duration::from_millis(200));
+    assert!(!adapter.driver.stderr().contains("will not be opened"), "{}", adapter.driver.stderr());
+}
+
+#[test]
+fn an_interface_that_is_moved_into_another_namespace_goes_on_there() {
+    let Some(adapter) = Adapter::new(test_name!()) else { return };
+    let (a, b) = (&adapter.ground.a, &adapter.ground.b);
+    let number = |stat: &Stat, key: &str| stat.count("adapter", "numbers", key);
+    ip(b, "link set dev lan0 mtu 2000");
+    adapter.until("MTU of 2000", |stat| number(stat, "mtu") == 2000);
+    // The host of the cable's other end, since that is at hand.
+    ip(b, &format!("link set dev lan0 netns {}", a.net_path()));
+    ip(a, "link set dev lan0 up");
+    adapter.until("link", |stat| number(stat, "link_mbit") == 1000);
+    let begin = Instant::now();
+    while !carrier(a, "lan0") {
+        assert!(begin.elapsed() < PATIENCE, "no carrier");
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!((number(&adapter.stat(), "mtu"), adapter.health()), (2000, (true, String::new())));
+    let received = || adapter.stat().count("adapter", "receive", "packets");
+    let before = received();
+    // Nobody answers for that address, which is asked for on the cable.
+    let _ = a.run("ping", &["-c", "3", "-i", "0.2", "-W", "1", "198.19.0.77"]);
+    adapter.until("packets", |_| received() >= before + 3);
+    // Back home it is followed as before.
+    ip(a, &format!("link set dev lan0 netns {}", b.net_path()));
+    adapter.until("end of the link", |stat| number(stat, "link_mbit") == 0);
+    ip(b, "link set dev lan0 mtu 1500 up");
+    adapter.until("link", |stat| (number(stat, "link_mbit"), number(stat, "mtu")) == (1000, 1500));
+}
+
+#[test]
+fn a_signal_ends_a_set_up_that_waits_for_its_server() {
+    let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
+    let (a, b) = (&ground.a, &ground.b);
+    let (mut model, _commands) = start(a, &ground.program, &["model", "--usbip", "198.18.0.1:3240"]);
+    until("model", &mut model, |process| process.stderr().contains("is up"));
+    let kill = |signal: &str, process: &Process| {
+        let pid = process.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        for pid in children.split_ascii_whitespace().chain([&pid.to_string()[..]]) {
+            a.run("kill", &[signal, pid]).unwrap();
+        }
+    };
+    // The kernel takes the connection, and nobody answers.
+    kill("-STOP", &model);
+    for signal in ["-TERM", "-INT"] {
+        let (mut driver, _stdin) =
+            start(b, &ground.program, &["up", "--usb", "usbip://198.18.0.1/1-1", "--json", "dev", "lan0"]);
+        thread::sleep(Duration::from_secs(1));
+        assert!(driver.ended().is_none(), "{}", driver.last_words());
+        let begin = Instant::now();
+        a.run("kill", &[signal, &driver.id().to_string()]).unwrap();
+        let status = driver.wait(PATIENCE).unwrap();
+        assert!(begin.elapsed() < Duration::from_millis(1500), "{signal}: {:?}", begin.elapsed());
+        assert_eq!(status.code(), Some(130), "{}", driver.last_words());
+    }
+    kill("-CONT", &model);
+    assert!(model.stop(PATIENCE).is_some_and(|status| status.success()), "{}", model.last_words());
+}
+
+#[test]
+fn a_model_whose_cable_is_deleted_ends_its_driver_with_an_error() {
+    let Some(ground) = Ground::apart(test_name!(), &["ping"]) else { return };
+    let b = &ground.b;
+    let (mut driver, _stdin) = start(b, &ground.program, &["up", "--usb", "model", "--wire", "tap:cable0"]);
+    until("driver", &mut driver, |process| process.stderr().contains("is up") && carrier(b, "lan0"));
+    ip(b, "link del cable0");
+    assert!(!driver.wait(PATIENCE).unwrap().success());
+    assert!(driver.stderr().contains("error"), "{}", driver.last_words());
+    assert!(!b.has_device("lan0"));
+}
+
+#[test]
+fn a_tap_made_beforehand_serves_a_user_without_rights() {
+    let Some(ground) = Ground::apart(test_name!(), &["setpriv"]) else { return };
+    let b = &ground.b;
+    ip(b, "tuntap add dev lan0 mode tap vnet_hdr user nobody");
+    ip(b, "link set dev lan0 mtu 1500 up");
+    let shown = b.run("ip", &["-o", "link", "show", "dev", "lan0"]).unwrap();
+    let mac = shown.split_once("link/ether ").unwrap().1.split(' ').next().unwrap().to_owned();
+    let directory = std::env::temp_dir().join(format!("segue-nobody-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    std::os::unix::fs::chown(&directory, Some(65_534), None).unwrap();
+    let start = |words: &[&str]| {
+        let mut command = b.command("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&ground.program);
+        command.args(["lan78xx", "up", "--usb", "model", "dev", "lan0"]).args(words);
+        command.env("SEGUE_RUNTIME_DIR", &directory);
+        Process::spawn(command, b"").unwrap()
+    };
+    let mut driver = start(&["--mac", &mac]);
+    until("driver", &mut driver, |process| process.stderr().contains("is up") && carrier(b, "lan0"));
+    assert!(driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", driver.last_words());
+    // What is not so already needs root, and the way to it is said.
+    for words in [&[][..], &["--mac", &mac, "--mtu", "1400"]] {
+        let mut driver = start(words);
+        assert!(!driver.wait(PATIENCE).unwrap().success());
+        let said = driver.stderr();
+        assert!(said.contains("mode tap vnet_hdr user") && !said.contains("tunnel"), "{said}");
+    }
+    // One of somebody else is not made once more.
+    ip(b, "link del lan0");
+    ip(b, "tuntap add dev lan0 mode tap vnet_hdr user daemon");
+    let mut driver = start(&["--mac", &mac]);
+    assert!(!driver.wait(PATIENCE).unwrap().success());
+    let said = driver.stderr();
+    assert!(said.contains("belongs to the user 1") && !said.contains("tuntap add"), "{said}");
+    fs::remove_dir_all(&directory).unwrap();
+}
