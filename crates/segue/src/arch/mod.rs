@@ -19,6 +19,22 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// Bytes that [`Kernel::differ`] compares.
 pub(crate) const HEAD_BLOCK: usize = 128;
 
+/// What copies and sums: a [`Kernel`], or one that is compiled into the [`Work`] it is handed to.
+pub(crate) trait Copier: Copy {
+    /// Copies `src` to `dst`, which is of the same length, and returns its plain sum.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn copy(self, dst: &mut [u8], src: &[u8]) -> u64;
+}
+
+/// Work in which many pieces are copied and summed. [`Kernel::work`] compiles it once for each instruction set, which spares
+/// each piece the choice and the call.
+pub(crate) trait Work {
+    /// Does it. To be inlined always: what is not is compiled without the instruction set.
+    fn run(self, copier: impl Copier);
+}
+
 /// One implementation that the CPU at hand can run.
 ///
 /// Values come only from [`chosen`] and [`available`], so that holding one is the proof that its instructions exist.
@@ -57,18 +73,13 @@ impl Kernel {
         }
     }
 
-    /// Copies `src` to `dst`, which is of the same length, and returns its plain sum.
-    ///
-    /// # Panics
-    /// If the lengths differ.
+    /// Does `work` with this implementation.
     #[inline]
-    pub(crate) fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
+    pub(crate) fn work(self, work: impl Work) {
         match self.0 {
-            Set::Scalar => scalar::copy(dst, src),
-            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
-            Set::Neon => neon::copy(dst, src),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-            Set::X86(set) => set.copy(dst, src),
+            Set::X86(set) => set.work(work),
+            _ => work.run(self),
         }
     }
 
@@ -89,6 +100,19 @@ impl Kernel {
             Set::Neon => scalar::differ(a, b, mask),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Set::X86(_) => x86::differ(a, b, mask, len),
+        }
+    }
+}
+
+impl Copier for Kernel {
+    #[inline]
+    fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
+        match self.0 {
+            Set::Scalar => scalar::copy(dst, src),
+            #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+            Set::Neon => neon::copy(dst, src),
+            #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+            Set::X86(set) => set.copy(dst, src),
         }
     }
 }

@@ -14,13 +14,17 @@
 //!    sum comes out byte-swapped and is rotated back at the end.
 //! 3. The partial vectors at both edges are masked loads with AVX-512, which never touch a masked byte. AVX2 has no such load:
 //!    there they are whole vectors that reach back over what was taken, or forward over what will be, less those bytes. What
-//!    is shorter than a vector is left to the scalar code.
+//!    is shorter than a step is left to the scalar code.
+//! 4. What is left behind the last whole step is taken by as many masked vectors, however short it is, and so is the first
+//!    vector: neither has a branch that depends on a length or an address. Packets of one length begin at all addresses, and a
+//!    branch that is guessed wrong costs as much as a quarter of a packet's bytes.
 #![expect(unsafe_code, reason = "vector intrinsics, raw loads and stores, CPUID")]
 
 use core::arch::x86_64::*;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use super::{HEAD_BLOCK, scalar};
+use super::{Copier, HEAD_BLOCK, Work, scalar};
 
 /// A vector instruction set. Made by [`available`] and [`chosen`] only, after asking the CPU and the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +68,18 @@ impl Set {
         unsafe {
             match self.0 {
                 Kind::Avx2 => copy_avx2(dst, src, len),
-                Kind::Avx512 => copy_avx512(dst, src, len),
-                Kind::Avx512Vnni => copy_avx512_vnni(dst, src, len),
+                Kind::Avx512 | Kind::Avx512Vnni => copy_avx512(dst, src, len),
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn work(self, work: impl Work) {
+        // SAFETY: as in `sum`.
+        unsafe {
+            match self.0 {
+                Kind::Avx2 => work_avx2(work),
+                Kind::Avx512 | Kind::Avx512Vnni => work_avx512(work),
             }
         }
     }
@@ -155,29 +169,69 @@ fn xcr0() -> u64 {
     unsafe { _xgetbv(0) }
 }
 
-/// Defines the two entry points of one instruction set.
+/// Defines the entry point for sums of one instruction set, in steps of so many vectors: each waits for the one before that has
+/// the same lanes.
 ///
 /// # Safety
-/// The CPU must have the features; `src` must have `len` readable bytes, `dst` `len` writable ones apart from them.
-macro_rules! shells {
-    ($features:literal, $lanes:ty, $sum:ident, $copy:ident) => {
+/// The CPU must have the features; `src` must have `len` readable bytes.
+macro_rules! sums {
+    ($features:literal, $lanes:ty, $step:literal, $sum:ident) => {
         #[target_feature(enable = $features)]
         unsafe fn $sum(src: *const u8, len: usize) -> u64 {
             // SAFETY: this function's contract is that of `run`, whose `dst` is not used when it does not copy.
-            unsafe { run::<$lanes, false>(core::ptr::null_mut(), src, len) }
-        }
-
-        #[target_feature(enable = $features)]
-        unsafe fn $copy(dst: *mut u8, src: *const u8, len: usize) -> u64 {
-            // SAFETY: this function's contract is that of `run`.
-            unsafe { run::<$lanes, true>(dst, src, len) }
+            unsafe { run::<$lanes, $step, false>(core::ptr::null_mut(), src, len) }
         }
     };
 }
 
-shells!("avx2", Ymm, sum_avx2, copy_avx2);
-shells!("avx512f,avx512bw", Zmm<false>, sum_avx512, copy_avx512);
-shells!("avx512f,avx512bw,avx512vnni", Zmm<true>, sum_avx512_vnni, copy_avx512_vnni);
+sums!("avx2", Ymm, 2, sum_avx2);
+sums!("avx512f,avx512bw", Zmm<false>, 4, sum_avx512);
+sums!("avx512f,avx512bw,avx512vnni", Zmm<true>, 4, sum_avx512_vnni);
+
+/// Defines the entry points for copies of one instruction set, in steps of one vector: they wait for the memory. Additions of
+/// their own keep up with that where those of VNNI, one waiting for the other, do not.
+///
+/// # Safety
+/// The CPU must have the features; `src` must have `len` readable bytes, `dst` `len` writable ones apart from them.
+macro_rules! copies {
+    ($features:literal, $lanes:ty, $copy:ident, $work:ident) => {
+        #[target_feature(enable = $features)]
+        unsafe fn $copy(dst: *mut u8, src: *const u8, len: usize) -> u64 {
+            // SAFETY: this function's contract is that of `run`.
+            unsafe { run::<$lanes, 1, true>(dst, src, len) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn $work<W: Work>(work: W) {
+            work.run(Inside::<$lanes>(PhantomData));
+        }
+    };
+}
+
+copies!("avx2", Ymm, copy_avx2, work_avx2);
+copies!("avx512f,avx512bw", Zmm<false>, copy_avx512, work_avx512);
+
+/// Inside of a function that has the features of `L`; made there only.
+struct Inside<L>(PhantomData<L>);
+
+impl<L> Clone for Inside<L> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L> Copy for Inside<L> {}
+
+impl<L: Lanes> Copier for Inside<L> {
+    #[inline(always)]
+    fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
+        assert_eq!(dst.len(), src.len(), "copy needs source and destination of one length");
+        // SAFETY: the instructions are there, as one of these is made only where they are; both have that many bytes and, one
+        // being `&mut`, do not overlap.
+        unsafe { run::<L, 1, true>(dst.as_mut_ptr(), src.as_ptr(), src.len()) }
+    }
+}
 
 /// Whether the first `len` bytes differ in a bit of `mask`. SSE2, which every x86-64 CPU has: what may be inlined is faster here
 /// than wider vectors.
@@ -205,66 +259,67 @@ pub(super) fn differ(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEA
 }
 
 /// Bytes between two totals of the lanes. A vector of 32 words moves the total by at most 32 * 32768, so a block of
-/// 1024 such vectors, with a partial one at each edge, stays below 2^31 (2^30 for AVX2, whose vectors are half as wide and twice as many).
+/// 1024 such vectors, with partial ones of at most two steps at the edges, stays below 2^31 (and so it does for AVX2, whose vectors
+/// are half as wide and twice as many).
 const BLOCK: usize = 64 * 1024;
 
 /// From this many bytes on, the head is split off so that the rest is read (or, when copying, written) aligned.
 const ALIGN_FROM: usize = 1024;
 
-/// The algorithm. Always inlined, so that it is compiled with the features of the shell that calls it.
+/// The algorithm, in steps of `STEP` vectors. Always inlined, so that it is compiled with the features of the shell that calls it.
 ///
 /// # Safety
 /// The CPU must have the instructions of `L`; `src` must have `len` readable bytes; if `COPY`, `dst` must have `len`
 /// writable bytes that do not overlap them.
 #[inline(always)]
-unsafe fn run<L: Lanes, const COPY: bool>(mut dst: *mut u8, mut src: *const u8, mut len: usize) -> u64 {
-    let width = L::WIDTH;
-    let is_long = len >= width;
+unsafe fn run<L: Lanes, const STEP: usize, const COPY: bool>(
+    mut dst: *mut u8,
+    mut src: *const u8,
+    mut len: usize,
+) -> u64 {
+    const { assert!(STEP * L::WIDTH * 2 <= ALIGN_FROM, "a step is left behind the head") };
+    let (width, step) = (L::WIDTH, STEP * L::WIDTH);
 
     // SAFETY: `src` and `dst` advance together and `len` shrinks by the same amount, so that `len` is always what is
-    // left of both; whole vectors are touched only while `len >= width`, edges only within the input. The instructions
+    // left of both; whole vectors are touched only while `len >= step`, edges only within the input. The instructions
     // exist by this function's contract. Pointers move by `wrapping_*` because an edge's window may start in front of
-    // the input and, when not copying, `dst` is null.
+    // the input or behind it and, when not copying, `dst` is null.
     unsafe {
+        if len < step {
+            return L::short::<STEP, COPY>(dst, src, len);
+        }
         let mut sum = 0;
-        let (mut a, mut b, mut c, mut d) = (L::zero(), L::zero(), L::zero(), L::zero());
+        let mut lanes = [L::zero(); STEP];
 
         let mut skew = 0;
         if len >= ALIGN_FROM {
             skew = if COPY { dst as usize } else { src as usize } % width;
-        }
-        if skew != 0 {
-            sum = a.head::<COPY>(dst, src, skew);
+            sum = lanes[0].head::<COPY>(dst, src, skew);
             (dst, src) = (dst.wrapping_add(width - skew), src.wrapping_add(width - skew));
             len -= width - skew;
         }
 
         loop {
-            let vectors = len.min(BLOCK) / width;
-            for _ in 0..vectors / 4 {
-                a = a.take::<COPY>(dst, src);
-                b = b.take::<COPY>(dst.wrapping_add(width), src.wrapping_add(width));
-                c = c.take::<COPY>(dst.wrapping_add(2 * width), src.wrapping_add(2 * width));
-                d = d.take::<COPY>(dst.wrapping_add(3 * width), src.wrapping_add(3 * width));
-                (dst, src) = (dst.wrapping_add(4 * width), src.wrapping_add(4 * width));
+            let steps = len.min(BLOCK) / step;
+            for _ in 0..steps {
+                for (at, lane) in lanes.iter_mut().enumerate() {
+                    *lane = lane.take::<COPY>(dst.wrapping_add(at * width), src.wrapping_add(at * width));
+                }
+                (dst, src) = (dst.wrapping_add(step), src.wrapping_add(step));
             }
-            for _ in 0..vectors % 4 {
-                a = a.take::<COPY>(dst, src);
-                (dst, src) = (dst.wrapping_add(width), src.wrapping_add(width));
-            }
-            len -= vectors * width;
-            if len < width && len != 0 {
-                sum = scalar::join(sum, b.tail::<COPY>(dst, src, len, is_long));
-                len = 0;
+            len -= steps * step;
+            let is_last = len < step;
+            if is_last {
+                sum = scalar::join(sum, L::tail::<STEP, COPY>(&mut lanes, dst, src, len));
             }
 
             // Not negative: what whole vectors took from the lanes is put back, and edges leave no debt.
-            let total = i64::from(a.plus(b).plus(c.plus(d)).total()) + (vectors * width / 2 * 32768) as i64;
+            let total = i64::from(L::total(lanes)) + (steps * step / 2 * 32768) as i64;
             sum = scalar::join(sum, total as u64);
-            if len == 0 {
+            if is_last {
                 break;
             }
-            (a, b, c, d) = (L::zero(), L::zero(), L::zero(), L::zero());
+            lanes = [L::zero(); STEP];
         }
 
         if skew % 2 == 1 { sum.rotate_left(8) } else { sum }
@@ -275,22 +330,27 @@ unsafe fn run<L: Lanes, const COPY: bool>(mut dst: *mut u8, mut src: *const u8, 
 ///
 /// # Safety
 /// Every method needs the instructions of its set. `take` needs `WIDTH` readable bytes at `src` and, if `COPY`, as many
-/// writable ones at `dst`, and so does `head`, whose `skew` is less than `WIDTH`. `tail` needs the same of the first `len` bytes,
-/// from 1 to less than `WIDTH`, and if `is_long` of the `WIDTH` bytes that end with them, of which those in front were taken.
+/// writable ones at `dst`, and so does `head`, whose `skew` is less than `WIDTH`. `short` and `tail` need the same of `len` bytes,
+/// fewer than `STEP` vectors have; `tail` also of the `STEP` vectors that end with them, of which those in front were taken.
 trait Lanes: Copy {
     const WIDTH: usize;
     unsafe fn zero() -> Self;
-    /// Lane by lane.
-    unsafe fn plus(self, other: Self) -> Self;
     /// All lanes in one number.
-    unsafe fn total(self) -> i32;
+    unsafe fn total<const STEP: usize>(lanes: [Self; STEP]) -> i32;
     /// Adds the words of a whole vector, each less 32768.
     unsafe fn take<const COPY: bool>(self, dst: *mut u8, src: *const u8) -> Self;
     /// Adds the first `WIDTH - skew` bytes, counted as if `skew` others stood in front. Adds to the lanes at most what two whole
     /// vectors would, and returns as a plain sum what it did not add to the lanes.
     unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64;
-    /// Adds the last bytes, in the same way.
-    unsafe fn tail<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, len: usize, is_long: bool) -> u64;
+    /// Adds the last bytes, in the same way, none included.
+    unsafe fn tail<const STEP: usize, const COPY: bool>(
+        lanes: &mut [Self; STEP],
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+    ) -> u64;
+    /// The plain sum of an input shorter than a step.
+    unsafe fn short<const STEP: usize, const COPY: bool>(dst: *mut u8, src: *const u8, len: usize) -> u64;
 }
 
 #[derive(Clone, Copy)]
@@ -306,16 +366,14 @@ impl Lanes for Ymm {
     }
 
     #[inline(always)]
-    unsafe fn plus(self, other: Self) -> Self {
-        // SAFETY: the trait's contract.
-        Self(unsafe { _mm256_add_epi32(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn total(self) -> i32 {
+    unsafe fn total<const STEP: usize>(lanes: [Self; STEP]) -> i32 {
         // SAFETY: the trait's contract.
         unsafe {
-            let sum = _mm_add_epi32(_mm256_castsi256_si128(self.0), _mm256_extracti128_si256::<1>(self.0));
+            let mut all = Self::zero();
+            for one in lanes {
+                all = all.plus(one);
+            }
+            let sum = _mm_add_epi32(_mm256_castsi256_si128(all.0), _mm256_extracti128_si256::<1>(all.0));
             let sum = _mm_add_epi32(sum, _mm_shuffle_epi32::<0b01_00_11_10>(sum));
             let sum = _mm_add_epi32(sum, _mm_shuffle_epi32::<0b10_11_00_01>(sum));
             _mm_cvtsi128_si32(sum)
@@ -337,75 +395,116 @@ impl Lanes for Ymm {
 
     #[inline(always)]
     unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64 {
-        // SAFETY: the trait's contract.
-        unsafe { self.part::<COPY>(dst, src, skew, skew % 2 == 1) }
-    }
-
-    #[inline(always)]
-    unsafe fn tail<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, len: usize, is_long: bool) -> u64 {
-        // SAFETY: the trait's contract; the slice lives only within this call.
+        // SAFETY: the trait's contract; 32 bytes from there on are inside of `KEPT`.
         unsafe {
-            if is_long {
-                let back = Self::WIDTH - len;
-                return self.part::<COPY>(
-                    dst.wrapping_sub(back),
-                    src.wrapping_sub(back),
-                    Self::WIDTH + len,
-                    len % 2 == 1,
-                );
-            }
-            if COPY {
-                core::ptr::copy_nonoverlapping(src, dst, len);
-            }
-            scalar::short(core::slice::from_raw_parts(src, len))
-        }
-    }
-}
-
-impl Ymm {
-    /// Takes a whole vector and adds the bytes of it that [`KEPT`] has from `mask` on, as words that begin with the second byte of
-    /// one where `is_odd`.
-    ///
-    /// # Safety
-    /// As for [`Lanes::take`]; `mask` is at most 64.
-    #[inline(always)]
-    unsafe fn part<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, mask: usize, is_odd: bool) -> u64 {
-        // SAFETY: this function's contract; 32 bytes from `mask` on are inside of `KEPT`.
-        unsafe {
-            let bytes = _mm256_loadu_si256(src.cast());
-            if COPY {
-                _mm256_storeu_si256(dst.cast(), bytes);
-            }
-            let kept = _mm256_and_si256(bytes, _mm256_loadu_si256(KEPT.as_ptr().add(mask).cast()));
-            let signed = _mm256_xor_si256(kept, _mm256_set1_epi16(i16::MIN));
-            // Two words a lane, 32768 each, back at once.
-            let unbias = Self(_mm256_set1_epi32(2 * 32768));
-            let words = Self(_mm256_madd_epi16(signed, _mm256_set1_epi16(1))).plus(unbias);
-            if is_odd {
+            let words = Self::part::<COPY>(dst, src, KEPT.as_ptr().add(skew));
+            if skew % 2 == 1 {
                 // Not negative, as nothing is left to be put back.
-                return (words.total() as u64).rotate_left(8);
+                return (Self::total([words]) as u64).rotate_left(8);
             }
             *self = self.plus(words);
         }
         0
     }
+
+    #[inline(always)]
+    unsafe fn tail<const STEP: usize, const COPY: bool>(
+        lanes: &mut [Self; STEP],
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+    ) -> u64 {
+        const { assert!(STEP * Self::WIDTH <= KEPT_LAST, "the mask reaches back a whole step") };
+        // SAFETY: the trait's contract; the last vector's mask ends `len` bytes, less than a step, behind `KEPT_LAST`.
+        unsafe {
+            let back = STEP * Self::WIDTH - len;
+            let mask = KEPT.as_ptr().add(KEPT_LAST - back);
+            let mut words = [Self::zero(); STEP];
+            for (at, words) in words.iter_mut().enumerate() {
+                let at = at * Self::WIDTH;
+                let (dst, src) = (dst.wrapping_add(at).wrapping_sub(back), src.wrapping_add(at).wrapping_sub(back));
+                *words = Self::part::<COPY>(dst, src, mask.add(at));
+            }
+            if len % 2 == 1 {
+                return (Self::total(words) as u64).rotate_left(8);
+            }
+            for (lane, words) in lanes.iter_mut().zip(words) {
+                *lane = lane.plus(words);
+            }
+        }
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn short<const STEP: usize, const COPY: bool>(dst: *mut u8, src: *const u8, len: usize) -> u64 {
+        // SAFETY: the trait's contract; the slice lives only within this call.
+        unsafe {
+            if COPY {
+                core::ptr::copy_nonoverlapping(src, dst, len);
+            }
+            scalar::sum(core::slice::from_raw_parts(src, len))
+        }
+    }
 }
 
-/// From a place `n` up to 32 on, the first `32 - n` of 32 bytes; from `32 + n` on, the last `n`.
-static KEPT: [u8; 96] = {
-    let mut kept = [0xff; 96];
+impl Ymm {
+    /// Lane by lane.
+    ///
+    /// # Safety
+    /// As for [`Lanes`].
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        // SAFETY: the function's contract.
+        Self(unsafe { _mm256_add_epi32(self.0, other.0) })
+    }
+
+    /// The words of those bytes of a whole vector that `mask` keeps; copies all of it.
+    ///
+    /// # Safety
+    /// As for [`Lanes::take`]; `mask` has 32 readable bytes.
+    #[inline(always)]
+    unsafe fn part<const COPY: bool>(dst: *mut u8, src: *const u8, mask: *const u8) -> Self {
+        // SAFETY: this function's contract.
+        unsafe {
+            let bytes = _mm256_loadu_si256(src.cast());
+            if COPY {
+                _mm256_storeu_si256(dst.cast(), bytes);
+            }
+            let kept = _mm256_and_si256(bytes, _mm256_loadu_si256(mask.cast()));
+            let signed = _mm256_xor_si256(kept, _mm256_set1_epi16(i16::MIN));
+            // Two words a lane, 32768 each, back at once.
+            let unbias = Self(_mm256_set1_epi32(2 * 32768));
+            Self(_mm256_madd_epi16(signed, _mm256_set1_epi16(1))).plus(unbias)
+        }
+    }
+}
+
+/// From a place `n` up to 32 on, the first `32 - n` of 32 bytes; from `KEPT_LAST - n` on, what follows the first `n`.
+static KEPT: [u8; 160] = {
+    let mut kept = [0xff; 160];
     let mut at = 32;
-    while at < 64 {
+    while at < KEPT_LAST {
         kept[at] = 0;
         at += 1;
     }
     kept
 };
+const KEPT_LAST: usize = 96;
 
 #[derive(Clone, Copy)]
 struct Zmm<const VNNI: bool>(__m512i);
 
 impl<const VNNI: bool> Zmm<VNNI> {
+    /// Lane by lane.
+    ///
+    /// # Safety
+    /// As for [`Lanes`].
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        // SAFETY: the function's contract.
+        Self(unsafe { _mm512_add_epi32(self.0, other.0) })
+    }
+
     /// # Safety
     /// As for [`Lanes`].
     #[inline(always)]
@@ -427,7 +526,7 @@ impl<const VNNI: bool> Zmm<VNNI> {
     /// # Safety
     /// As for [`Lanes::take`], of those bytes alone.
     #[inline(always)]
-    unsafe fn part<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, mask: u64) -> u64 {
+    unsafe fn part<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, mask: u64) {
         // SAFETY: this function's contract; a masked byte is neither read nor written.
         unsafe {
             let bytes = _mm512_maskz_loadu_epi8(mask, src.cast());
@@ -438,7 +537,6 @@ impl<const VNNI: bool> Zmm<VNNI> {
             let unbias = Self(_mm512_set1_epi32(2 * 32768));
             *self = self.add_words(bytes).plus(unbias);
         }
-        0
     }
 }
 
@@ -452,15 +550,15 @@ impl<const VNNI: bool> Lanes for Zmm<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn plus(self, other: Self) -> Self {
+    unsafe fn total<const STEP: usize>(lanes: [Self; STEP]) -> i32 {
         // SAFETY: the trait's contract.
-        Self(unsafe { _mm512_add_epi32(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn total(self) -> i32 {
-        // SAFETY: the trait's contract.
-        unsafe { _mm512_reduce_add_epi32(self.0) }
+        unsafe {
+            let mut all = Self::zero();
+            for one in lanes {
+                all = all.plus(one);
+            }
+            _mm512_reduce_add_epi32(all.0)
+        }
     }
 
     #[inline(always)]
@@ -479,11 +577,35 @@ impl<const VNNI: bool> Lanes for Zmm<VNNI> {
     unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64 {
         // SAFETY: the trait's contract.
         unsafe { self.part::<COPY>(dst.wrapping_sub(skew), src.wrapping_sub(skew), u64::MAX << skew) }
+        0
     }
 
     #[inline(always)]
-    unsafe fn tail<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, len: usize, _: bool) -> u64 {
-        // SAFETY: the trait's contract.
-        unsafe { self.part::<COPY>(dst, src, u64::MAX >> (Self::WIDTH - len)) }
+    unsafe fn tail<const STEP: usize, const COPY: bool>(
+        lanes: &mut [Self; STEP],
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+    ) -> u64 {
+        for (at, lane) in lanes.iter_mut().enumerate() {
+            let at = at * Self::WIDTH;
+            let mask = match len.saturating_sub(at).min(Self::WIDTH) {
+                0 => 0,
+                kept => u64::MAX >> (Self::WIDTH - kept),
+            };
+            // SAFETY: the trait's contract, which is for the bytes that the mask has.
+            unsafe { lane.part::<COPY>(dst.wrapping_add(at), src.wrapping_add(at), mask) }
+        }
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn short<const STEP: usize, const COPY: bool>(dst: *mut u8, src: *const u8, len: usize) -> u64 {
+        // SAFETY: the trait's contract; masked vectors need no others in front.
+        unsafe {
+            let mut lanes = [Self::zero(); STEP];
+            Self::tail::<STEP, COPY>(&mut lanes, dst, src, len);
+            Self::total(lanes) as u64
+        }
     }
 }

@@ -17,7 +17,7 @@ pub use field::Field;
 pub use pseudo::{pseudo_v4, pseudo_v6};
 pub use sum::Sum;
 
-use crate::arch::{self, Kernel};
+use crate::arch::{self, Copier, Kernel};
 
 /// The name of the implementation in use on this CPU: `"avx512-vnni"`, `"avx512"`, `"avx2"` or `"scalar"`.
 ///

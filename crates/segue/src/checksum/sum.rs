@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::arch::{self, scalar};
+use crate::arch::{self, Copier, scalar};
 
 /// A running ones-complement sum of 16-bit words (RFC 1071) that remembers whether it stopped in the middle of a word.
 ///
@@ -75,6 +75,12 @@ impl Sum {
         self.append(Sum { plain, odd: false }, src.len());
     }
 
+    /// As [`Sum::copy`], with `copier`.
+    #[inline(always)]
+    pub(crate) fn copy_by(&mut self, copier: impl Copier, dst: &mut [u8], src: &[u8]) {
+        self.append(Sum { plain: copier.copy(dst, src), odd: false }, src.len());
+    }
+
     /// Takes out a part again, as if its bytes had been zero: a ones-complement subtraction.
     ///
     /// The part must have begun at an even offset from where this sum began. Where the sum stops stays as it was, also if the
@@ -93,9 +99,9 @@ impl Sum {
     /// checksum in it sums to.
     #[inline]
     pub fn fold(self) -> u16 {
-        let sum = (self.plain >> 32) + (self.plain & 0xffff_ffff); // at most 33 bits
-        let sum = (sum >> 32) + (sum >> 16 & 0xffff) + (sum & 0xffff); // at most 17 bits
-        let sum = (sum >> 16) + (sum & 0xffff); // at most 0xffff, since the carry left less than that behind
+        // Both halves with each other: what the lower ones carry is the end-around carry of the upper ones.
+        let sum = (self.plain.wrapping_add(self.plain.rotate_left(32)) >> 32) as u32;
+        let sum = sum.wrapping_add(sum.rotate_left(16)) >> 16;
         (sum as u16).swap_bytes()
     }
 

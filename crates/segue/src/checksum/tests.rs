@@ -45,14 +45,40 @@ const GUARD: u8 = 0xa5;
 
 /// Copies with one implementation into the middle of guard bytes, and checks bytes, sum and guards.
 fn check_copy(implementation: Implementation, space: &mut [u8], dst_at: usize, src: &[u8], want: u16) {
-    let name = implementation.name();
-    space.fill(GUARD);
-    let sum = implementation.copy(&mut space[dst_at..dst_at + src.len()], src);
-    assert_eq!(sum.fold(), want, "{name}: sum of {} bytes copied to {dst_at}", src.len());
-    let (before, rest) = space.split_at(dst_at);
-    let (copied, after) = rest.split_at(src.len());
-    assert!(copied == src, "{name}: bytes of {} copied to {dst_at}", src.len());
-    assert!(before.iter().chain(after).all(|b| *b == GUARD), "{name}: {} bytes to {dst_at} spilled", src.len());
+    let alone = |dst: &mut [u8]| implementation.copy(dst, src);
+    let inside = |dst: &mut [u8]| {
+        let mut sum = Sum::ZERO;
+        implementation.0.work(Piece { sum: &mut sum, dst, src });
+        sum
+    };
+    for (how, copy) in [("alone", &alone as &dyn Fn(&mut [u8]) -> Sum), ("inside", &inside)] {
+        let name = implementation.name();
+        space.fill(GUARD);
+        let sum = copy(&mut space[dst_at..dst_at + src.len()]);
+        assert_eq!(sum.fold(), want, "{name} {how}: sum of {} bytes copied to {dst_at}", src.len());
+        let (before, rest) = space.split_at(dst_at);
+        let (copied, after) = rest.split_at(src.len());
+        assert!(copied == src, "{name} {how}: bytes of {} copied to {dst_at}", src.len());
+        assert!(
+            before.iter().chain(after).all(|b| *b == GUARD),
+            "{name} {how}: {} bytes to {dst_at} spilled",
+            src.len()
+        );
+    }
+}
+
+/// Work that is one copy.
+struct Piece<'a> {
+    sum: &'a mut Sum,
+    dst: &'a mut [u8],
+    src: &'a [u8],
+}
+
+impl arch::Work for Piece<'_> {
+    #[inline(always)]
+    fn run(self, copier: impl Copier) {
+        self.sum.copy_by(copier, self.dst, self.src);
+    }
 }
 
 #[test]

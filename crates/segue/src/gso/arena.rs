@@ -124,15 +124,15 @@ impl Arena {
         &mut self.heads[self.start..]
     }
 
-    /// Adds segments whose headers are the first bytes of a block, each changed by `change`: `count` of them with `size` bytes of
+    /// Adds segments whose headers are the first `len` bytes of a block that `write` fills in: `count` of them with `size` bytes of
     /// payload, from `start` on. [`Arena::reserve`] made room.
     #[inline(always)]
     pub(super) fn push_run(
         &mut self,
-        (block, len): (&[u8; BLOCK], usize),
+        len: usize,
         (start, size, count): (usize, usize, usize),
         csum: SegmentCsum,
-        mut change: impl FnMut(&mut [u8; BLOCK]),
+        mut write: impl FnMut(&mut [u8; BLOCK]),
     ) {
         let first = self.heads.len();
         self.heads.resize(first + count * len + BLOCK, 0);
@@ -140,8 +140,7 @@ impl Arena {
         // All places fit in 32 bits: `reserve` checked those of the headers, and the payload's length is such a number.
         self.segments.extend((0..count).map(|_| {
             if let Some(head) = self.heads.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
-                *head = *block;
-                change(head);
+                write(head);
             }
             let segment =
                 Segment { head: at as u32..(at + len) as u32, payload: from..from + size as u32, csum, gso: None };
@@ -265,27 +264,19 @@ impl Frames {
         &mut self.bytes[range]
     }
 
-    /// Adds `count` frames of `len` bytes behind `room` others each, written by `each`, after [`Frames::reserve`]. `false`, and
-    /// nothing is added, where there is no memory for them.
+    /// Adds `count` frames of `len` bytes behind `room` others each, after [`Frames::reserve`], and gives their memory, in which they
+    /// are to be written.
     #[inline(always)]
-    pub(super) fn push_run(
-        &mut self,
-        (room, len, count): (usize, usize, usize),
-        csum: SegmentCsum,
-        mut each: impl FnMut(&mut [u8]),
-    ) -> bool {
-        let (first, step) = (self.used, room + len);
-        let Some(bytes) = self.bytes.get_mut(first..first + count * step) else { return false };
-        let mut start = first + room;
-        self.frames.extend(bytes.chunks_exact_mut(step).map(|bytes| {
-            each(&mut bytes[room..]);
+    pub(super) fn push_run(&mut self, room: usize, len: usize, count: usize, csum: SegmentCsum) -> Option<&mut [u8]> {
+        let (first, step) = (self.used + room, room + len);
+        let memory = self.bytes.get_mut(self.used..)?.get_mut(..count * step)?;
+        self.frames.extend((0..count).map(move |at| {
             // `reserve` checked that all places fit in 32 bits.
-            let range = start as u32..(start + len) as u32;
-            start += step;
-            Frame { range, room: room as u32, csum, gso: None }
+            let start = first + at * step;
+            Frame { range: start as u32..(start + len) as u32, room: room as u32, csum, gso: None }
         }));
-        self.used = first + count * step;
-        true
+        self.used += memory.len();
+        Some(memory)
     }
 
     /// Keeps the `len` bytes that [`Frames::room`] gave, `room` included in front.

@@ -182,7 +182,9 @@ pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Ar
     let mut cursor = Cursor::new(&packet.payload);
     let mut count = 0;
     let mut parts = plan.parts(&packet.payload, limits);
-    while let Some(part) = parts.next() {
+    loop {
+        count += plan.run(&mut parts, arena);
+        let Some(part) = parts.next() else { return Ok(count) };
         plan.fit(part.len);
         let mut sum = Sum::ZERO;
         if plan.sums_payload() {
@@ -194,9 +196,8 @@ pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Ar
         plan.stamp(head, &part, sum);
         // Both fit: the payload's length does.
         arena.finish_head(part.start as u32..(part.start + part.len) as u32, plan.csum(), plan.gso_of(&part));
-        count += 1 + plan.run(&mut parts, arena);
+        count += 1;
     }
-    Ok(count)
 }
 
 /// As [`split`], but writes contiguous frames: each head followed by its payload, which is copied and summed in one pass.
@@ -228,7 +229,9 @@ pub fn split_linear<B: AsRef<[u8]>>(
     frames.reserve(plan.count(), heads.saturating_add(packet.payload.len()), front)?;
     let mut count = 0;
     let mut parts = plan.parts(&packet.payload, limits);
-    while let Some(part) = parts.next() {
+    loop {
+        count += plan.run_linear(&mut parts, &mut cursor, frames, front);
+        let Some(part) = parts.next() else { return Ok(count) };
         plan.fit(part.len);
         let frame = frames.room(front, head_len + part.len)?;
         plan.write_template(frame);
@@ -240,9 +243,8 @@ pub fn split_linear<B: AsRef<[u8]>>(
             frames.checksummed += part.len as u64;
         }
         frames.push(front, head_len + part.len, plan.csum(), plan.gso_of(&part));
-        count += 1 + plan.run_linear(&mut parts, &mut cursor, frames, front);
+        count += 1;
     }
-    Ok(count)
 }
 
 /// Makes fragments of a packet that is longer than the MTU.
@@ -401,22 +403,19 @@ impl<'a, B: AsRef<[u8]>> Cursor<'a, B> {
             && let Some(bytes) = frag.bytes().get(self.skip..)
             && out.len() < bytes.len()
         {
-            let bytes = &bytes[..out.len()];
-            self.skip += bytes.len();
-            return match sum {
-                Some(sum) => sum.copy(out, bytes),
-                None => out.copy_from_slice(bytes),
-            };
+            self.skip += out.len();
+            return copy(out, &bytes[..out.len()], sum);
         }
         let mut at = 0;
         self.take(out.len(), |bytes| {
-            let place = &mut out[at..at + bytes.len()];
-            match &mut sum {
-                Some(sum) => sum.copy(place, bytes),
-                None => place.copy_from_slice(bytes),
-            }
+            copy(&mut out[at..at + bytes.len()], bytes, sum.as_deref_mut());
             at += bytes.len();
         });
+    }
+
+    /// What is left of the piece that comes next.
+    fn rest(&self) -> &'a [u8] {
+        self.frags.first().and_then(|frag| frag.bytes().get(self.skip..)).unwrap_or(&[])
     }
 
     /// How many bytes the next `pieces` pieces have, where none is larger than `most`.
@@ -431,6 +430,15 @@ impl<'a, B: AsRef<[u8]>> Cursor<'a, B> {
             (bytes, skip, pieces) = (bytes + len, 0, pieces - wanted);
         }
         bytes
+    }
+}
+
+/// Copies `bytes` to `out`, of the same length, and adds them to `sum` where one is given.
+#[inline(always)]
+fn copy(out: &mut [u8], bytes: &[u8], sum: Option<&mut Sum>) {
+    match sum {
+        Some(sum) => sum.copy(out, bytes),
+        None => out.copy_from_slice(bytes),
     }
 }
 

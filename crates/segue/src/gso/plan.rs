@@ -10,6 +10,7 @@ use super::{
     Arena, Cursor, Frames, Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE, Refusal, SegmentCsum, check, is_routed, pseudo,
 };
 use super::{transport, word};
+use crate::arch;
 use crate::checksum::{Field, Sum};
 use crate::packet::{
     Gso, GsoKind, Header, Kind, Layer, LayerCsum, Layout, Offload, Packet, Payload, Remote, TrainCsum, Unit, remote,
@@ -69,6 +70,7 @@ pub(super) struct Plan<'a> {
     offload: &'a Offload,
     gso: Gso,
     total: usize,
+    segs: usize,
     /// The tunnel level whose far end completes the transport checksum.
     remote: Option<usize>,
     /// Whether the transport checksum is left to somebody else.
@@ -85,6 +87,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
+    #[inline(always)]
     pub(super) fn new<B: AsRef<[u8]>>(packet: &'a Packet<B>, limits: &Limits) -> Result<Plan<'a>, Refusal> {
         let (head, layout, offload) = (packet.head.bytes(), &packet.layout, &packet.offload);
         let Unit::Train { csum, mut gso } = offload.unit else { return Err(Refusal::Train) };
@@ -106,7 +109,8 @@ impl<'a> Plan<'a> {
             return Err(Refusal::Size);
         }
         let total = packet.payload.len();
-        if gso.segs(total) > MAX_SEGS {
+        let segs = gso.segs(total);
+        if segs > MAX_SEGS {
             return Err(Refusal::Segments);
         }
         let remote = check_layers(head, layout, offload.layers())?;
@@ -129,6 +133,7 @@ impl<'a> Plan<'a> {
             offload,
             gso,
             total,
+            segs,
             remote,
             primed: remote.is_some() || limits.csum,
             outer_csum: limits.outer_csum,
@@ -144,7 +149,7 @@ impl<'a> Plan<'a> {
 
     /// Number of segments, and so the most parts that there can be.
     pub(super) fn count(&self) -> usize {
-        self.gso.segs(self.total)
+        self.segs
     }
 
     /// Where to cut.
@@ -170,7 +175,7 @@ impl<'a> Plan<'a> {
             && (most_piece >= self.total
                 || limits.max_pieces > payload.frags().iter().map(|f| f.len().div_ceil(most_piece)).sum());
         let pieces = if has_few { None } else { Some((limits.max_pieces, most_piece)) };
-        let segs = (most / size).max(1);
+        let segs = if most > size { most / size } else { 1 };
         let cursor = Cursor::new(payload);
         Parts { cursor, total: self.total, size, most, segs, pieces, at: 0, index: 0, started: false }
     }
@@ -283,6 +288,7 @@ impl<'a> Plan<'a> {
         let pseudo = self.pseudo(index, behind);
         let (start, fill) = (header.start(), !self.primed);
         let (at, field) = (header.off, start + remote::field_offset(header.kind).unwrap_or(udp::CHECKSUM));
+        let edge = self.edge_flags();
         let template = &mut self.template;
         write_u16(template, field, 0);
         if header.kind == Kind::Tcp {
@@ -292,6 +298,8 @@ impl<'a> Plan<'a> {
             template[start + tcp::FLAGS] = 0;
             let mut base = pseudo;
             base.add(&template[start..header.end()]);
+            // As between the first and the last.
+            template[start + tcp::FLAGS] = flags & !edge;
             self.push(Op::Tcp { at, seq, flags, base: base.fold(), fill });
         } else {
             write_u16(template, start + udp::LENGTH, behind as u16);
@@ -396,82 +404,82 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Makes the segments up to the last one in one go, where they differ in nothing but counting fields and the first is made.
-    /// Returns how many there were.
-    pub(super) fn run<B>(&self, parts: &mut Parts<'_, B>, arena: &mut Arena) -> usize {
-        let count = parts.middle();
-        let plain = self.plain.filter(|plain| count > 0 && plain.sum.is_none());
-        let Some(Plain { tcp: at, seq, flags, ipv4, .. }) = plain else { return 0 };
-        let (Some(block), true) = (self.template.first_chunk(), self.fitted == Some(parts.size)) else { return 0 };
-        if self.head.len() > BLOCK {
-            return 0;
+    /// Flags that segments between the first and the last do not have: FIN and PSH belong to the last, CWR to the first
+    /// (RFC 3168 section 6.1.2; Linux does the same) where it is not on all.
+    #[inline(always)]
+    fn edge_flags(&self) -> u8 {
+        tcp::FIN | tcp::PSH | if self.keeps_cwr { 0 } else { tcp::CWR }
+    }
+
+    #[inline(always)]
+    fn flags_of(&self, flags: u8, part: &Part) -> u8 {
+        let mut edge = self.edge_flags();
+        if part.last {
+            edge &= !(tcp::FIN | tcp::PSH);
         }
-        let mut block: [u8; BLOCK] = *block;
-        let middle = Part { index: parts.index, start: parts.at, len: parts.size, last: false };
-        block[at + tcp::FLAGS] = flags_of(flags, &middle, self.keeps_cwr);
-        let (mut seq, mut id) = (seq.wrapping_add(parts.at as u32), parts.index as u16);
-        arena.push_run((&block, self.head.len()), (parts.at, parts.size, count), self.csum(), |head| {
-            write_u32(head, at + tcp::SEQ, seq);
-            seq = seq.wrapping_add(parts.size as u32);
-            if let Some((at, first, base)) = ipv4 {
-                stamp_ipv4(head, at, first.wrapping_add(id), base);
-                id = id.wrapping_add(1);
-            }
+        if part.start == 0 {
+            edge &= !tcp::CWR;
+        }
+        flags & !edge
+    }
+
+    /// How many of the next segments differ in nothing but counting fields, and their headers.
+    #[inline(always)]
+    fn counting<B>(&mut self, parts: &Parts<'_, B>) -> Option<(usize, Counting<'_>)> {
+        let whole = parts.whole();
+        if whole == 0 || self.head.len() > BLOCK {
+            return None;
+        }
+        self.fit(parts.size);
+        let Plain { sum, tcp: at, seq, flags, ipv4 } = self.plain?;
+        let (index, start) = (parts.index, parts.at);
+        let edge = flags & self.edge_flags();
+        if start == 0 && edge & tcp::CWR != 0 {
+            return None;
+        }
+        let has_last = start + whole * parts.size == self.total && edge & (tcp::FIN | tcp::PSH) != 0;
+        let base = sum.map(|base| {
+            let mut sum = word(base);
+            sum.add_u16(u16::from(flags & !self.edge_flags()));
+            sum
         });
-        parts.at += count * parts.size;
-        parts.index += count;
+        let (seq, step) = (seq.wrapping_add(start as u32), parts.size as u32);
+        let ipv4 = ipv4.map(|(at, id, base)| (at, id.wrapping_add(index as u16), base));
+        let block = self.template.first_chunk()?;
+        Some((whole - usize::from(has_last), Counting { block, tcp: at, seq, step, base, ipv4 }))
+    }
+
+    /// Makes the next segments in one go, as far as they differ in nothing but counting fields. Returns how many there were.
+    pub(super) fn run<B>(&mut self, parts: &mut Parts<'_, B>, arena: &mut Arena) -> usize {
+        let (csum, head_len) = (self.csum(), self.head.len());
+        let Some((count, mut heads)) = self.counting(parts).filter(|(_, heads)| heads.base.is_none()) else { return 0 };
+        arena.push_run(head_len, (parts.at, parts.size, count), csum, move |head| {
+            heads.write(head);
+        });
+        parts.skip(count);
         count
     }
 
     /// The same in linear form: the payload is taken from `cursor`, and copied and summed in one pass.
     pub(super) fn run_linear<B: AsRef<[u8]>>(
-        &self,
+        &mut self,
         parts: &mut Parts<'_, B>,
         cursor: &mut Cursor<'_, B>,
         frames: &mut Frames,
         room: usize,
     ) -> usize {
-        let (count, head_len, size) = (parts.middle(), self.head.len(), parts.size);
-        let (Some(plain), Some(block)) = (self.plain, self.template.first_chunk::<BLOCK>()) else { return 0 };
-        if count == 0 || self.fitted != Some(size) || head_len > BLOCK || head_len + size < BLOCK {
+        let (csum, head_len, size) = (self.csum(), self.head.len(), parts.size);
+        if head_len + size < BLOCK {
             return 0;
         }
-        let mut block = *block;
-        let Plain { sum, tcp: at, seq, flags, ipv4 } = plain;
-        let middle = Part { index: parts.index, start: parts.at, len: size, last: false };
-        let flags = flags_of(flags, &middle, self.keeps_cwr);
-        block[at + tcp::FLAGS] = flags;
-        let base = sum.map(|base| {
-            let mut sum = word(base);
-            sum.add_u16(u16::from(flags));
-            sum
-        });
-        let (mut seq, mut id) = (seq.wrapping_add(parts.at as u32), parts.index as u16);
-        let is_made = frames.push_run((room, head_len + size, count), self.csum(), |frame| {
-            let Some(head) = frame.first_chunk_mut::<BLOCK>() else { return };
-            *head = block;
-            write_u32(head, at + tcp::SEQ, seq);
-            if let Some((at, first, base)) = ipv4 {
-                stamp_ipv4(head, at, first.wrapping_add(id), base);
-            }
-            let mut sum = base;
-            if let Some(sum) = &mut sum {
-                sum.add_u32(seq);
-            }
-            cursor.copy(&mut frame[head_len..], sum.as_mut());
-            if let Some(sum) = sum {
-                write_u16(frame, at + tcp::CHECKSUM, Field::complete(sum).value());
-            }
-            (seq, id) = (seq.wrapping_add(size as u32), id.wrapping_add(1));
-        });
-        if !is_made {
-            return 0;
-        }
-        if sum.is_some() {
+        let Some((count, heads)) = self.counting(parts) else { return 0 };
+        let is_summed = heads.base.is_some();
+        let Some(memory) = frames.push_run(room, head_len + size, count, csum) else { return 0 };
+        arch::chosen().work(Fill { heads, head_len, size, cursor, memory, room });
+        if is_summed {
             frames.checksummed += (count * size) as u64;
         }
-        parts.at += count * size;
-        parts.index += count;
+        parts.skip(count);
         count
     }
 
@@ -481,7 +489,7 @@ impl<'a> Plan<'a> {
         let Some(Plain { sum, tcp: at, seq, flags, ipv4 }) = self.plain else {
             return self.stamp_ops(head, part, payload);
         };
-        let (seq, flags) = (seq.wrapping_add(part.start as u32), flags_of(flags, part, self.keeps_cwr));
+        let (seq, flags) = (seq.wrapping_add(part.start as u32), self.flags_of(flags, part));
         write_u32(head, at + tcp::SEQ, seq);
         head[at + tcp::FLAGS] = flags;
         if let Some(base) = sum {
@@ -507,7 +515,7 @@ impl<'a> Plan<'a> {
                 Op::Tcp { at, seq, flags, base, fill } => {
                     let at = usize::from(at);
                     let seq = seq.wrapping_add(part.start as u32);
-                    let flags = flags_of(flags, part, self.keeps_cwr);
+                    let flags = self.flags_of(flags, part);
                     write_u32(head, at + tcp::SEQ, seq);
                     head[at + tcp::FLAGS] = flags;
                     if self.sums_payload {
@@ -548,6 +556,85 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// Headers of segments that differ in nothing but counting fields, one after the other.
+struct Counting<'a> {
+    /// What they have in common, first of all.
+    block: &'a [u8; BLOCK],
+    /// Where the TCP header is.
+    tcp: usize,
+    /// Sequence number of the next, and how far the one after it is.
+    seq: u32,
+    step: u32,
+    /// What is constant of the sum, where the checksum is not left to the port.
+    base: Option<Sum>,
+    /// Of IPv4 where identifications count: where the header is, the next of them, and the sum of all else.
+    ipv4: Option<(usize, u16, u16)>,
+}
+
+impl Counting<'_> {
+    /// Writes the next but for its TCP checksum, and returns what is not payload of the latter's sum, where it is owed.
+    #[inline(always)]
+    fn write(&mut self, head: &mut [u8; BLOCK]) -> Option<Sum> {
+        *head = *self.block;
+        write_u32(head, self.tcp + tcp::SEQ, self.seq);
+        if let Some((at, id, base)) = &mut self.ipv4 {
+            stamp_ipv4(head, *at, *id, *base);
+            *id = id.wrapping_add(1);
+        }
+        let mut sum = self.base;
+        if let Some(sum) = &mut sum {
+            sum.add_u32(self.seq);
+        }
+        self.seq = self.seq.wrapping_add(self.step);
+        sum
+    }
+
+    /// Writes the next, has `fill` write the payload behind it and sum that, and completes the checksum.
+    #[inline(always)]
+    fn complete(&mut self, frame: &mut [u8], fill: impl FnOnce(&mut [u8], Option<&mut Sum>)) {
+        let Some(head) = frame.first_chunk_mut() else { return };
+        let mut sum = self.write(head);
+        fill(frame, sum.as_mut());
+        if let Some(sum) = sum {
+            write_u16(frame, self.tcp + tcp::CHECKSUM, Field::complete(sum).value());
+        }
+    }
+}
+
+/// Whole frames one behind the other: headers and payload are written, and checksums completed.
+struct Fill<'a, 'c, B> {
+    heads: Counting<'a>,
+    head_len: usize,
+    /// Bytes of payload of each.
+    size: usize,
+    cursor: &'a mut Cursor<'c, B>,
+    memory: &'a mut [u8],
+    /// Bytes in front of each.
+    room: usize,
+}
+
+impl<B: AsRef<[u8]>> arch::Work for Fill<'_, '_, B> {
+    #[inline(always)]
+    fn run(self, copier: impl arch::Copier) {
+        let Fill { mut heads, head_len, size, cursor, memory, room } = self;
+        let mut places = memory.chunks_exact_mut(room + head_len + size).map(|place| &mut place[room..]);
+        loop {
+            // Most lie in one piece.
+            let mut taken = 0;
+            for (piece, frame) in cursor.rest().chunks_exact(size).zip(places.by_ref()) {
+                heads.complete(frame, |frame, sum| match sum {
+                    Some(sum) => sum.copy_by(copier, &mut frame[head_len..], piece),
+                    None => frame[head_len..].copy_from_slice(piece),
+                });
+                taken += size;
+            }
+            cursor.take(taken, |_| {});
+            let Some(frame) = places.next() else { return };
+            heads.complete(frame, |frame, sum| cursor.copy(&mut frame[head_len..], sum));
+        }
+    }
+}
+
 /// Writes the identification and the checksum of the IPv4 header at `at`, whose other words sum to `base`.
 #[inline(always)]
 fn stamp_ipv4(head: &mut [u8], at: usize, id: u16, base: u16) {
@@ -570,20 +657,6 @@ struct Tail {
 /// What a length field says: zero for a train that it cannot say.
 fn length(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)
-}
-
-/// FIN and PSH belong to the last segment, CWR to the first (RFC 3168 section 6.1.2; Linux does the same) where it is not
-/// on all.
-#[inline(always)]
-fn flags_of(flags: u8, part: &Part, keeps_cwr: bool) -> u8 {
-    let mut mask = 0xff;
-    if !part.last {
-        mask &= !(tcp::FIN | tcp::PSH);
-    }
-    if part.start != 0 && !keeps_cwr {
-        mask &= !tcp::CWR;
-    }
-    flags & mask
 }
 
 fn complete(sum: Sum, udp: bool) -> Field {
@@ -625,10 +698,16 @@ pub(super) struct Parts<'a, B> {
 }
 
 impl<B> Parts<'_, B> {
-    /// How many segments there are up to the last one, which differ in nothing but counting fields, where the first is made.
-    fn middle(&self) -> usize {
-        let is_uniform = self.most == 0 && self.pieces.is_none() && self.index > 0;
-        if is_uniform { (self.total - self.at).saturating_sub(1) / self.size } else { 0 }
+    /// How many segments of full size come next, where each is a part.
+    fn whole(&self) -> usize {
+        if self.most == 0 && self.pieces.is_none() { (self.total - self.at) / self.size } else { 0 }
+    }
+
+    /// Goes on behind `count` of them.
+    fn skip(&mut self, count: usize) {
+        self.at += count * self.size;
+        self.index += count;
+        self.started |= count > 0;
     }
 }
 
