@@ -15,9 +15,9 @@
 //! 3. The partial vectors at both edges are masked loads with AVX-512, which never touch a masked byte. AVX2 has no such load:
 //!    there they are whole vectors that reach back over what was taken, or forward over what will be, less those bytes. What
 //!    is shorter than a step is left to the scalar code.
-//! 4. What is left behind the last whole step is taken by as many masked vectors, however short it is, and so is the first
-//!    vector: neither has a branch that depends on a length or an address. Packets of one length begin at all addresses, and a
-//!    branch that is guessed wrong costs as much as a quarter of a packet's bytes.
+//! 4. What is left behind the last whole step is taken by as many masked vectors as a step has, however short it is, and the
+//!    first vector is masked wherever it begins: neither has a branch that depends on a length or an address. Packets of one length begin at all addresses, so
+//!    that such branches are guessed wrong again and again.
 #![expect(unsafe_code, reason = "vector intrinsics, raw loads and stores, CPUID")]
 
 use core::arch::x86_64::*;
@@ -62,13 +62,11 @@ impl Set {
 
     #[inline]
     pub(super) fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
-        assert_eq!(dst.len(), src.len(), "copy needs source and destination of one length");
-        let (dst, src, len) = (dst.as_mut_ptr(), src.as_ptr(), src.len());
-        // SAFETY: as in `sum`; `dst` has `len` writable bytes and, being `&mut`, does not overlap `src`.
+        // SAFETY: as in `sum`.
         unsafe {
             match self.0 {
-                Kind::Avx2 => copy_avx2(dst, src, len),
-                Kind::Avx512 | Kind::Avx512Vnni => copy_avx512(dst, src, len),
+                Kind::Avx2 => copy_avx2(dst, src),
+                Kind::Avx512 | Kind::Avx512Vnni => copy_avx512(dst, src),
             }
         }
     }
@@ -169,8 +167,8 @@ fn xcr0() -> u64 {
     unsafe { _xgetbv(0) }
 }
 
-/// Defines the entry point for sums of one instruction set, in steps of so many vectors: each waits for the one before that has
-/// the same lanes.
+/// Defines the entry point for sums of one instruction set, in steps of so many vectors with lanes of their own, which hides how
+/// long an addition takes.
 ///
 /// # Safety
 /// The CPU must have the features; `src` must have `len` readable bytes.
@@ -189,20 +187,16 @@ sums!("avx512f,avx512bw", Zmm<false>, 4, sum_avx512);
 sums!("avx512f,avx512bw,avx512vnni", Zmm<true>, 4, sum_avx512_vnni);
 
 /// Defines the entry points for copies of one instruction set, in steps of one vector: they wait for the memory. Additions of
-/// their own keep up with that where those of VNNI, one waiting for the other, do not.
-///
-/// # Safety
-/// The CPU must have the features; `src` must have `len` readable bytes, `dst` `len` writable ones apart from them.
+/// their own keep up with that where those of VNNI, one waiting for the other, do not. The CPU must have the features.
 macro_rules! copies {
     ($features:literal, $lanes:ty, $copy:ident, $work:ident) => {
         #[target_feature(enable = $features)]
-        unsafe fn $copy(dst: *mut u8, src: *const u8, len: usize) -> u64 {
-            // SAFETY: this function's contract is that of `run`.
-            unsafe { run::<$lanes, 1, true>(dst, src, len) }
+        fn $copy(dst: &mut [u8], src: &[u8]) -> u64 {
+            Inside::<$lanes>(PhantomData).copy(dst, src)
         }
 
         #[target_feature(enable = $features)]
-        unsafe fn $work<W: Work>(work: W) {
+        fn $work<W: Work>(work: W) {
             work.run(Inside::<$lanes>(PhantomData));
         }
     };
@@ -212,16 +206,8 @@ copies!("avx2", Ymm, copy_avx2, work_avx2);
 copies!("avx512f,avx512bw", Zmm<false>, copy_avx512, work_avx512);
 
 /// Inside of a function that has the features of `L`; made there only.
+#[derive(Clone, Copy)]
 struct Inside<L>(PhantomData<L>);
-
-impl<L> Clone for Inside<L> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<L> Copy for Inside<L> {}
 
 impl<L: Lanes> Copier for Inside<L> {
     #[inline(always)]
@@ -331,7 +317,8 @@ unsafe fn run<L: Lanes, const STEP: usize, const COPY: bool>(
 /// # Safety
 /// Every method needs the instructions of its set. `take` needs `WIDTH` readable bytes at `src` and, if `COPY`, as many
 /// writable ones at `dst`, and so does `head`, whose `skew` is less than `WIDTH`. `short` and `tail` need the same of `len` bytes,
-/// fewer than `STEP` vectors have; `tail` also of the `STEP` vectors that end with them, of which those in front were taken.
+/// fewer than `STEP` vectors have; `tail`, where an implementation reaches back, also of the `STEP` vectors that end with them, of
+/// which those in front were taken.
 trait Lanes: Copy {
     const WIDTH: usize;
     unsafe fn zero() -> Self;
@@ -414,8 +401,9 @@ impl Lanes for Ymm {
         src: *const u8,
         len: usize,
     ) -> u64 {
-        const { assert!(STEP * Self::WIDTH <= KEPT_LAST, "the mask reaches back a whole step") };
-        // SAFETY: the trait's contract; the last vector's mask ends `len` bytes, less than a step, behind `KEPT_LAST`.
+        const { assert!(STEP * Self::WIDTH <= KEPT_MOST, "the mask reaches back a whole step") };
+        // SAFETY: the trait's contract; the last vector's mask ends `len` bytes, less than a step, behind `KEPT_LAST`, where `KEPT`
+        // has `KEPT_MOST`.
         unsafe {
             let back = STEP * Self::WIDTH - len;
             let mask = KEPT.as_ptr().add(KEPT_LAST - back);
@@ -479,9 +467,10 @@ impl Ymm {
     }
 }
 
-/// From a place `n` up to 32 on, the first `32 - n` of 32 bytes; from `KEPT_LAST - n` on, what follows the first `n`.
-static KEPT: [u8; 160] = {
-    let mut kept = [0xff; 160];
+/// From a place `n` up to 32 on, the first `32 - n` of 32 bytes; from `KEPT_LAST - n` on, what follows the first `n`, which are
+/// `KEPT_MOST` at most.
+static KEPT: [u8; KEPT_LAST + KEPT_MOST] = {
+    let mut kept = [0xff; KEPT_LAST + KEPT_MOST];
     let mut at = 32;
     while at < KEPT_LAST {
         kept[at] = 0;
@@ -489,7 +478,8 @@ static KEPT: [u8; 160] = {
     }
     kept
 };
-const KEPT_LAST: usize = 96;
+const KEPT_LAST: usize = 32 + KEPT_MOST;
+const KEPT_MOST: usize = 64;
 
 #[derive(Clone, Copy)]
 struct Zmm<const VNNI: bool>(__m512i);

@@ -75,7 +75,7 @@ impl Sum {
         self.append(Sum { plain, odd: false }, src.len());
     }
 
-    /// As [`Sum::copy`], with `copier`.
+    /// As [`Sum::copy`], with `copier`, which is spared nothing for short inputs.
     #[inline(always)]
     pub(crate) fn copy_by(&mut self, copier: impl Copier, dst: &mut [u8], src: &[u8]) {
         self.append(Sum { plain: copier.copy(dst, src), odd: false }, src.len());

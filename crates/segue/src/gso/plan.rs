@@ -3,7 +3,8 @@
 //! [`Plan::fit`] writes all that depends on the length alone into the template: lengths, primed checksums, and every outer
 //! checksum that comes out the same for each segment (most do: a part of a packet under a good checksum sums to the
 //! complement of its pseudo header, and an IPv4 header to zero). It is called once for the full segments and once for a
-//! shorter last one. [`Plan::stamp`] then changes a copy of the template by a short list of [`Op`]s, innermost first.
+//! shorter last one. [`Plan::stamp`] then changes a copy of the template by a short list of [`Op`]s, innermost first. Most trains
+//! are TCP of which nothing changes but counting fields and the edges' flags: their segments are made in one go, by [`Counting`].
 
 use super::arena::BLOCK;
 use super::{
@@ -171,9 +172,10 @@ impl<'a> Plan<'a> {
         let bytes = limits.max_bytes.min(most).saturating_sub(self.head.len());
         let most = if takes { bytes.min(segs.saturating_mul(size)) } else { 0 };
         let most_piece = limits.max_piece.max(1);
-        let has_few = limits.max_pieces > payload.frags().len()
-            && (most_piece >= self.total
-                || limits.max_pieces > payload.frags().iter().map(|f| f.len().div_ceil(most_piece)).sum());
+        let has_few = most == 0
+            || limits.max_pieces > payload.frags().len()
+                && (most_piece >= self.total
+                    || limits.max_pieces > payload.frags().iter().map(|f| f.len().div_ceil(most_piece)).sum());
         let pieces = if has_few { None } else { Some((limits.max_pieces, most_piece)) };
         let segs = if most > size { most / size } else { 1 };
         let cursor = Cursor::new(payload);
@@ -411,6 +413,7 @@ impl<'a> Plan<'a> {
         tcp::FIN | tcp::PSH | if self.keeps_cwr { 0 } else { tcp::CWR }
     }
 
+    /// The TCP flags of `part`, where those of the train are `flags`.
     #[inline(always)]
     fn flags_of(&self, flags: u8, part: &Part) -> u8 {
         let mut edge = self.edge_flags();
@@ -426,8 +429,13 @@ impl<'a> Plan<'a> {
     /// How many of the next segments differ in nothing but counting fields, and their headers.
     #[inline(always)]
     fn counting<B>(&mut self, parts: &Parts<'_, B>) -> Option<(usize, Counting<'_>)> {
+        // Known already: more changes. The division is spared.
+        let is_known = self.plain.is_none() && self.fitted == Some(parts.size);
+        if is_known || self.head.len() > BLOCK {
+            return None;
+        }
         let whole = parts.whole();
-        if whole == 0 || self.head.len() > BLOCK {
+        if whole == 0 {
             return None;
         }
         self.fit(parts.size);
@@ -438,6 +446,10 @@ impl<'a> Plan<'a> {
             return None;
         }
         let has_last = start + whole * parts.size == self.total && edge & (tcp::FIN | tcp::PSH) != 0;
+        let count = whole - usize::from(has_last);
+        if count == 0 {
+            return None;
+        }
         let base = sum.map(|base| {
             let mut sum = word(base);
             sum.add_u16(u16::from(flags & !self.edge_flags()));
@@ -446,13 +458,16 @@ impl<'a> Plan<'a> {
         let (seq, step) = (seq.wrapping_add(start as u32), parts.size as u32);
         let ipv4 = ipv4.map(|(at, id, base)| (at, id.wrapping_add(index as u16), base));
         let block = self.template.first_chunk()?;
-        Some((whole - usize::from(has_last), Counting { block, tcp: at, seq, step, base, ipv4 }))
+        Some((count, Counting { block, tcp: at, seq, step, base, ipv4 }))
     }
 
     /// Makes the next segments in one go, as far as they differ in nothing but counting fields. Returns how many there were.
     pub(super) fn run<B>(&mut self, parts: &mut Parts<'_, B>, arena: &mut Arena) -> usize {
+        if !self.primed {
+            return 0;
+        }
         let (csum, head_len) = (self.csum(), self.head.len());
-        let Some((count, mut heads)) = self.counting(parts).filter(|(_, heads)| heads.base.is_none()) else { return 0 };
+        let Some((count, mut heads)) = self.counting(parts) else { return 0 };
         arena.push_run(head_len, (parts.at, parts.size, count), csum, move |head| {
             heads.write(head);
         });
@@ -469,6 +484,7 @@ impl<'a> Plan<'a> {
         room: usize,
     ) -> usize {
         let (csum, head_len, size) = (self.csum(), self.head.len(), parts.size);
+        // A block is written to each.
         if head_len + size < BLOCK {
             return 0;
         }
