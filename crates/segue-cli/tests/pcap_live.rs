@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use common::{Place, SEGUE, can_unshare};
-use segue_port::capture::{Item, Reader, link};
+use segue_capture::file::{Item, Reader, link};
 
 /// Two hosts with a link of 1500 bytes, whose ends segment and check nothing themselves, and a capture on the sender's.
 const SCRIPT: &str = "set -eu

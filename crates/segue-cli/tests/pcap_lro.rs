@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use common::{Place, SEGUE};
-use segue_port::capture::{Item, Order, Reader, link, options};
+use segue_capture::file::{Item, Order, Reader, link, options};
 use segue_testkit::Rng;
 use segue_testkit::build::{Ip, L4, V4};
 use segue_testkit::flow::{Sender, acknowledging};

@@ -9,7 +9,7 @@ use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{Place, SEGUE};
-use segue_port::capture::link;
+use segue_capture::file::link;
 use segue_testkit::Rng;
 use shapes::{Shape, capture, framed, packets};
 

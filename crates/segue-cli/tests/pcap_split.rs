@@ -7,7 +7,7 @@ mod shapes;
 use std::fs;
 
 use common::{Place, SEGUE};
-use segue_port::capture::{Item, Reader, link};
+use segue_capture::file::{Item, Reader, link};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Remcsum, Shim, Tunnel, Udp, V4, V6};
 use segue_testkit::flow::{Sender, corrupt};

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Place, SEGUE};
-use segue_port::capture::{Format, Order, Outgoing, PcapHead, Writer, link, options};
+use segue_capture::file::{Format, Order, Outgoing, PcapHead, Writer, link, options};
 use segue_testkit::build::{Ip, V4};
 use segue_testkit::flow::Sender;
 use shapes::{file, shapes};
@@ -164,10 +164,10 @@ fn trains_stand_where_their_first_packet_stood_and_time_never_goes_back() {
     assert_eq!(pcap(&["merge", &path("in"), &path("m.pcapng")], &place).0, 0);
     let times = |name: &str| {
         let bytes = fs::read(path(name)).unwrap();
-        let mut reader = segue_port::capture::Reader::new(&bytes[..]).unwrap();
+        let mut reader = segue_capture::file::Reader::new(&bytes[..]).unwrap();
         let mut times = Vec::new();
         while let Ok(Some(item)) = reader.next() {
-            if let segue_port::capture::Item::Packet(record) = item {
+            if let segue_capture::file::Item::Packet(record) = item {
                 times.push(record.nanos.unwrap());
             }
         }
@@ -264,11 +264,11 @@ type Seen = (u32, Option<u64>, u32, Vec<u8>);
 
 /// The packets, and whether the file is damaged.
 fn all(file: &[u8]) -> (Vec<Seen>, bool) {
-    let mut reader = segue_port::capture::Reader::new(file).unwrap();
+    let mut reader = segue_capture::file::Reader::new(file).unwrap();
     let mut packets = Vec::new();
     loop {
         match reader.next() {
-            Ok(Some(segue_port::capture::Item::Packet(record))) => {
+            Ok(Some(segue_capture::file::Item::Packet(record))) => {
                 packets.push((record.interface, record.nanos, record.len, record.data().to_vec()));
             }
             Ok(Some(_)) => {}

@@ -14,7 +14,6 @@
 //! another port.
 
 mod batch;
-pub mod capture;
 #[cfg(test)]
 mod lab;
 mod link;

@@ -5,8 +5,8 @@ use std::io;
 
 use segue::packet::{Header, Kind, Packet, Remote};
 use segue::wire::{ethernet, ethertype, ipv4, ipv6, read_u16};
-use segue_port::capture::undo::filtered;
-use segue_port::capture::{Block, BlockKind, Form, Item, Order, Outgoing, Record, link, options, undo};
+use segue_capture::file::undo_notes::filtered;
+use segue_capture::file::{Block, BlockKind, Form, Item, Order, Outgoing, Record, link, options, undo_notes};
 use serde_json::json;
 
 use super::args::Decap;
@@ -176,7 +176,7 @@ impl Work {
         }
         self.decapsulated += 1;
         self.finished += u64::from(inside.finished);
-        let keep = |code| code != options::EPB_HASH && code != undo::OPTION;
+        let keep = |code| code != options::EPB_HASH && code != undo_notes::OPTION;
         sink.packet(&Outgoing {
             interface: record.interface,
             ticks: if record.form == Form::Simple { None } else { record.ticks },

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use segue_port::capture::{Format, ReadError, Reader, Writer};
+use segue_capture::file::{Format, ReadError, Reader, Writer};
 
 use super::args;
 use crate::error::{Error, Kind};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use segue::packet::{Frag, Header, Kind, Layout, Offload, Packet, Remote, Start, Stop, Tunnels};
 use segue::wire::{self, ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, read_u32, tcp, udp, write_u16};
-use segue_port::capture::link;
+use segue_capture::file::link;
 
 /// The IP packet of an Ethernet frame is longer than this only where something joined it, or the link is a jumbo one.
 pub(super) const USUAL_MTU: usize = 1500;

@@ -7,7 +7,7 @@ use segue::gro::{self, Gro};
 use segue::packet::{Csum, Frag, Packet, Pool, Tunnels, Unit};
 use segue::reason::Reason;
 use segue::time::Nanos;
-use segue_port::capture::Record;
+use segue_capture::file::Record;
 
 use super::args::Rules;
 use super::frame::{Frame, Layer, Verdict};
@@ -175,10 +175,10 @@ impl Lanes {
             self.now = self.now.max(Nanos(nanos));
         }
         self.expire(&mut each);
-        let aside = match segue_port::capture::link::start(record.link, record.data()) {
+        let aside = match segue_capture::file::link::start(record.link, record.data()) {
             _ if record.is_cut() => Err(Aside::Cut),
             _ if record.fcs_len != 0 => Err(Aside::CheckSequence),
-            _ if record.form == segue_port::capture::Form::Obsolete => Err(Aside::Obsolete),
+            _ if record.form == segue_capture::file::Form::Obsolete => Err(Aside::Obsolete),
             None => Err(Aside::NotIp),
             Some(start) => Ok(start),
         };

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use segue::gso;
 use segue::packet::{Csum, LayerCsum, TrainCsum, Unit};
-use segue_port::capture::undo::{self, Member};
-use segue_port::capture::{
+use segue_capture::file::undo_notes::{self, Member};
+use segue_capture::file::{
     Block, BlockKind, Form, Format, Interface, Item, Order, Outgoing, Record, WHOLE, is_unusual_tail, options,
 };
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Merge, out: &Out) -> Result<(), Error> {
         whole.snaplen = whole.snaplen.max(WHOLE);
         let mut list = Vec::new();
         options::push(&mut list, Order::NATIVE, options::SHB_USERAPPL, super::USERAPPL.as_bytes());
-        undo::push(&mut list, Order::NATIVE, undo::About::Pcap, true, raw);
+        undo_notes::push(&mut list, Order::NATIVE, undo_notes::About::Pcap, true, raw);
         if work.window.notes {
             work.order = Order::NATIVE;
         }
@@ -202,7 +202,7 @@ impl Work {
             self.order = order;
             self.last_ticks = 0;
         }
-        let raw = if self.window.notes { undo::annotated(kind, raw, order) } else { raw.to_vec() };
+        let raw = if self.window.notes { undo_notes::annotated(kind, raw, order) } else { raw.to_vec() };
         let len = raw.len();
         self.window.push(Slot::Block(kind, raw, order, interface.cloned()), len);
         self.emit()
@@ -246,7 +246,7 @@ impl Work {
 
     fn alone(&mut self, entry: &Entry, remark: &Remark) -> io::Result<()> {
         let record = entry.record();
-        let has_note = record.form == Form::Enhanced && undo::find(record.options(), self.order).is_some();
+        let has_note = record.form == Form::Enhanced && undo_notes::find(record.options(), self.order).is_some();
         // How much of a simple packet block is there says the snap length, which is raised.
         let is_cut_by_snaplen = record.form == Form::Simple && record.is_cut();
         let is_plain = !has_note && !is_cut_by_snaplen && remark.why.is_none() && remark.swallowed == 0;
@@ -255,7 +255,7 @@ impl Work {
         }
         // What is put to its options must be taken off again, and the note of an earlier merge must not be taken for this
         // one's: it is noted as a train of one.
-        let list = undo::filtered(record.options(), self.order, |_| true);
+        let list = undo_notes::filtered(record.options(), self.order, |_| true);
         let data = record.data();
         let head_len = data.len().min(64);
         let tail = unusual_tail(&record, self.order, &list);
@@ -270,15 +270,15 @@ impl Work {
             tail,
         };
         let ticks = record.ticks.unwrap_or(self.last_ticks);
-        let mut carried = undo::filtered(record.options(), self.order, |code| code != undo::OPTION);
+        let mut carried = undo_notes::filtered(record.options(), self.order, |code| code != undo_notes::OPTION);
         if let Some(why) = &remark.why {
             options::push(&mut carried, self.order, options::COMMENT, why.as_bytes());
         }
         let (about, note) = match remark.swallowed {
-            0 => (undo::About::Members, undo::encode(&data[..head_len], ticks, &[member])),
-            count => (undo::About::Swallowed, undo::swallowed(count as u64)),
+            0 => (undo_notes::About::Members, undo_notes::encode(&data[..head_len], ticks, &[member])),
+            count => (undo_notes::About::Swallowed, undo_notes::swallowed(count as u64)),
         };
-        undo::push(&mut carried, self.order, about, false, &note);
+        undo_notes::push(&mut carried, self.order, about, false, &note);
         self.sink.packet(&Outgoing {
             interface: record.interface,
             ticks: Some(ticks),
@@ -401,8 +401,8 @@ impl Window {
         let head_len = frame.len();
         let ticks = head.ticks.unwrap_or(last_ticks);
         // A hash of the bytes is no longer right, and a note of an earlier merge belongs to the packet inside.
-        let keep = |code| code != options::EPB_HASH && code != undo::OPTION;
-        let mut carried = undo::filtered(head.options(), order, keep);
+        let keep = |code| code != options::EPB_HASH && code != undo_notes::OPTION;
+        let mut carried = undo_notes::filtered(head.options(), order, keep);
         if self.explain {
             let text = format!("segue: train of {} packets, ended: {}", members.len(), spoken(why));
             options::push(&mut carried, order, options::COMMENT, text.as_bytes());
@@ -415,7 +415,7 @@ impl Window {
             let payload = frame.len()..frame.len() + frag.len();
             frame.extend_from_slice(frag.bytes());
             if self.notes {
-                let own = undo::filtered(record.options(), order, |_| true);
+                let own = undo_notes::filtered(record.options(), order, |_| true);
                 let tail = unusual_tail(&record, order, &own);
                 list.push(Member {
                     position: buf.index - members[0],
@@ -431,8 +431,8 @@ impl Window {
         }
         let mut options = carried;
         if self.notes {
-            let note = undo::encode(&frame[..head_len], ticks, &list);
-            undo::push(&mut options, order, undo::About::Members, false, &note);
+            let note = undo_notes::encode(&frame[..head_len], ticks, &list);
+            undo_notes::push(&mut options, order, undo_notes::About::Members, false, &note);
         }
         Some((first.clone(), Train { frame, options, ticks }))
     }

@@ -8,7 +8,7 @@ use segue::gso::{self, Frames, Limits};
 use segue::packet::{Gso, GsoKind, Header, Kind, Stop, TrainCsum, Unit};
 use segue::reason::Reason;
 use segue::wire::{ipv4, ipv6, read_u16, tcp, write_u16};
-use segue_port::capture::{Form, Item, Order, Outgoing, Record, options};
+use segue_capture::file::{Form, Item, Order, Outgoing, Record, options};
 use serde_json::json;
 
 use super::args::Split;
@@ -219,9 +219,9 @@ impl Work {
     fn write(&mut self, record: &Record<'_>, prefix: usize, bad: Option<Finding>, sink: &mut Sink) -> io::Result<()> {
         let prefix = &record.data()[..prefix];
         let carried = |first: bool| {
-            segue_port::capture::undo::filtered(record.options(), self.order, |code| match code {
+            segue_capture::file::undo_notes::filtered(record.options(), self.order, |code| match code {
                 options::EPB_FLAGS | options::EPB_QUEUE => true,
-                options::EPB_HASH | segue_port::capture::undo::OPTION => false,
+                options::EPB_HASH | segue_capture::file::undo_notes::OPTION => false,
                 _ => first,
             })
         };
@@ -290,7 +290,8 @@ impl Work {
         };
         let prefix = &record.data()[..frame.prefix];
         let order = self.order;
-        let carried = segue_port::capture::undo::filtered(record.options(), order, |code| code != options::EPB_HASH);
+        let carried =
+            segue_capture::file::undo_notes::filtered(record.options(), order, |code| code != options::EPB_HASH);
         sink.packet(&Outgoing {
             interface: record.interface,
             ticks: if record.form == Form::Simple { None } else { record.ticks },

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use segue::gro::Profile;
 use segue::packet::{Kind, Stop};
-use segue_port::capture::{BlockKind, Item, Record, link};
+use segue_capture::file::{BlockKind, Item, Record, link};
 use serde_json::{Value, json};
 
 use super::args::Stat;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use segue_port::capture::undo::{self, About, Member};
-use segue_port::capture::{Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHead, Record};
+use segue_capture::file::undo_notes::{self, About, Member};
+use segue_capture::file::{Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHead, Record};
 use serde_json::json;
 
 use super::args::Split;
@@ -109,7 +109,7 @@ struct Work {
 impl Work {
     fn packet(&mut self, record: &Record<'_>) -> io::Result<()> {
         let order = self.order;
-        let note = if record.form == Form::Enhanced { undo::find(record.options(), order) } else { None };
+        let note = if record.form == Form::Enhanced { undo_notes::find(record.options(), order) } else { None };
         let note = match note {
             Some((About::Members, note)) => note,
             Some((About::Swallowed, _)) => {
@@ -122,7 +122,8 @@ impl Work {
             }
         };
         let ticks = record.ticks.unwrap_or(0);
-        let Some(members) = undo::decode(&note, ticks, record.data()).filter(|members| !members.is_empty()) else {
+        let Some(members) = undo_notes::decode(&note, ticks, record.data()).filter(|members| !members.is_empty())
+        else {
             self.unreadable += 1;
             self.sink.record(record)?;
             return self.advance();
@@ -130,7 +131,7 @@ impl Work {
         self.notes += 1;
         self.merged += u64::from(members.len() > 1);
         let frame: Rc<[u8]> = record.data().into();
-        let carried: Rc<[u8]> = undo::filtered(record.options(), order, |code| code != undo::OPTION).into();
+        let carried: Rc<[u8]> = undo_notes::filtered(record.options(), order, |code| code != undo_notes::OPTION).into();
         let first = self.next;
         for member in members {
             // Where a place is taken, which no file of ours has, the next free one does.
@@ -153,7 +154,7 @@ impl Work {
             self.settle()?;
             self.order = order;
         }
-        let noted = undo::noted(kind, raw, order);
+        let noted = undo_notes::noted(kind, raw, order);
         let original = match &noted {
             Some((About::Pcap, head)) => {
                 self.notes += 1;
@@ -163,7 +164,7 @@ impl Work {
                 {
                     self.sink.begin_pcap(&head, raw, &[])?;
                 }
-                Some(undo::unannotated(kind, raw, order))
+                Some(undo_notes::unannotated(kind, raw, order))
             }
             Some((About::Block, original)) => {
                 self.notes += 1;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use segue::packet::Kind;
 use segue::wire::{ipv4, ipv6};
-use segue_port::capture::{Item, Record};
+use segue_capture::file::{Item, Record};
 use serde_json::{Value, json};
 
 use super::args::Verify;

@@ -1,7 +1,7 @@
 //! Capture files of many shapes, made from generated traffic.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use segue_port::capture::{
+use segue_capture::file::{
     Format, Interface, Order, Outgoing, PcapHead, Resolution, Writer, interface_block, link, options, section_block,
 };
 use segue_testkit::Rng;
@@ -237,8 +237,8 @@ pub(crate) fn capture(shape: &Shape, frames: &[Vec<u8>], rng: &mut Rng) -> Vec<u
         let many = shape.form == "ng_many";
         file.extend(interface_block(order, if many { &micro } else { &plain }));
         let mut writer = Writer::new(Vec::new(), Format::Pcapng);
-        let start = segue_port::capture::Block {
-            kind: segue_port::capture::BlockKind::Section,
+        let start = segue_capture::file::Block {
+            kind: segue_capture::file::BlockKind::Section,
             raw: &[],
             order,
             interface: None,
@@ -254,8 +254,8 @@ pub(crate) fn capture(shape: &Shape, frames: &[Vec<u8>], rng: &mut Rng) -> Vec<u
                     Order::Big => word.to_be_bytes(),
                     Order::Little => word.to_le_bytes(),
                 });
-                let other = segue_port::capture::Block {
-                    kind: segue_port::capture::BlockKind::Other,
+                let other = segue_capture::file::Block {
+                    kind: segue_capture::file::BlockKind::Other,
                     raw: block.as_flattened(),
                     order,
                     interface: None,

@@ -96,7 +96,7 @@ fn pcapng() -> Vec<u8> {
         writer.block(&Block { kind: BlockKind::Section, raw: &[], order, interface: None }).unwrap();
         let mut list = Vec::new();
         options::push(&mut list, order, options::COMMENT, b"a remark");
-        options::push(&mut list, order, undo::OPTION, b"of some other program");
+        options::push(&mut list, order, undo_notes::OPTION, b"of some other program");
         let ticks = [1_700_000_000_000_001, 100_000_000_000_000_007, 1_700_000_000 << 20 | 1 << 19];
         for (interface, ticks) in ticks.into_iter().enumerate() {
             let data = frame(interface as u8);

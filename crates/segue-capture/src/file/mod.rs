@@ -4,7 +4,7 @@
 //! pcapng all other blocks as they stand. It knows the microsecond and nanosecond forms of pcap, both byte orders, and
 //! in pcapng several sections and interfaces, any timestamp resolution, and enhanced, simple and obsolete packet blocks.
 //! A [`Writer`] takes them in either form and converts where the forms differ. [`link`] says where in a record the
-//! network header begins, [`undo`] is the note that a merged packet carries so that it can be taken apart again.
+//! network header begins, [`undo_notes`] is the note that a merged packet carries so that it can be taken apart again.
 //!
 //! Memory is bounded by the largest record, at most [`MAX_RECORD`]. A file that is cut or damaged gives every whole record
 //! in front of the fault, then one [`ReadError`] that says which packet and which byte; nothing in a file makes it panic.
@@ -19,7 +19,7 @@ mod read;
 mod source;
 #[cfg(test)]
 mod tests;
-pub mod undo;
+pub mod undo_notes;
 mod write;
 
 use std::fmt;
