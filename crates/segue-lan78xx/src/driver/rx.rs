@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use segue::checksum::Sum;
-use segue::packet::{Csum, Frag, Header as Layer, Packet, Start, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
 use segue_port::{Page, PageMut, Polled, RxBatch};
 
 use crate::frame::rx::{Frames, Header, flag};
@@ -232,7 +232,7 @@ impl<T: Transport> Driver<T> {
     fn take_sum(&self, header: &Header, packet: &mut Packet<Page>, len: usize) -> bool {
         let tagged = header.has(flag::TAGGED);
         let useless = header.has(flag::ICSM | flag::SOFT) || tagged && !self.config.strip_tags;
-        let Some(ip) = packet.layout.headers().iter().find(|header| Layer::is_ip(header)) else { return false };
+        let Some(ip) = packet.layout.outer_ip() else { return false };
         if useless || packet.offload.unit != Unit::Whole(Csum::Unknown) || packet.layout.transport().is_none() {
             return false;
         }

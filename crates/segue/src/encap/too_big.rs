@@ -32,7 +32,7 @@ pub enum Fit {
 
 /// Whether `packet`, or each segment of a train, fits in `mtu` bytes of IP. IPv6 is never told less than 1280 bytes.
 pub fn fit<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize) -> Fit {
-    let Some(ip) = packet.layout.headers().iter().find(|header| header.is_ip()) else { return Fit::Fits };
+    let Some(ip) = packet.layout.outer_ip() else { return Fit::Fits };
     let size = match packet.offload.unit {
         crate::packet::Unit::Train { gso, .. } => packet.layout.header_len() - ip.start() + usize::from(gso.size),
         crate::packet::Unit::Whole(_) => packet.layout.end().saturating_sub(ip.start()),

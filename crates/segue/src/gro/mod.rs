@@ -712,7 +712,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let may_be_jumbo = matches!(packet.transport(), Some((Kind::Tcp, _)))
             && packet.offload.layers().is_empty()
             && layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4 || usize::from(ip.len) == ipv6::LEN);
-        let link_len = layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
+        let link_len = layout.outer_ip().map_or(0, |ip| ip.start());
         self.config.limit(may_be_jumbo).checked_sub(packet.head.len() + verify::payload_len(packet) - link_len)
     }
 

@@ -41,7 +41,7 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
     let total = packet.head.len() + len;
     let mut payload = None;
     if let Unit::Whole(Csum::Complete(sum)) = packet.offload.unit {
-        let l3 = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, Header::start);
+        let l3 = packet.layout.outer_ip().map_or(0, Header::start);
         let mut rest = sum;
         rest.remove(Sum::of(&packet.head.bytes()[l3..]));
         if len < packet.payload.len() {

@@ -105,7 +105,7 @@ fn len<B: AsRef<[u8]>>(packet: &Packet<B>) -> usize {
 /// Bytes in front that do not count towards the MTU: up to the outermost IP header, or to what is behind the link headers of
 /// another protocol, without the tags that count.
 pub(super) fn uncounted(head: &[u8], layout: &Layout, limits: &Limits) -> usize {
-    let l3 = layout.headers().iter().find(|h| h.is_ip()).map_or(layout.header_len(), Header::start);
+    let l3 = layout.outer_ip().map_or(layout.header_len(), Header::start);
     let mut tags = layout.headers().iter().take_while(|h| !h.is_ip()).filter(|h| h.kind == Kind::Vlan);
     // A tag's type is the last field of the header in front of it.
     let is_8021q = |tag: &Header| tag.start().checked_sub(2).and_then(|at| read_u16(head, at)) == Some(ethertype::VLAN);

@@ -139,7 +139,7 @@ impl<B: AsRef<[u8]>> Packet<B> {
             return false;
         }
         if let Unit::Whole(Csum::Complete(sum)) = &mut self.offload.unit {
-            let l3 = self.layout.headers().iter().find(|h| h.is_ip()).map_or(0, Header::start);
+            let l3 = self.layout.outer_ip().map_or(0, Header::start);
             let len = self.layout.end() - l3;
             // At an odd place the part begins with the byte before it, as zero.
             let mut padding = Sum::ZERO;

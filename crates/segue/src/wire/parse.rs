@@ -241,6 +241,12 @@ impl Layout {
         if self.stop == Stop::Transport { self.headers().last() } else { None }
     }
 
+    /// Returns the outermost IP header, or `None` for a frame without one.
+    #[inline]
+    pub fn outer_ip(&self) -> Option<&Header> {
+        self.headers().iter().find(|header| header.is_ip())
+    }
+
     /// The innermost IP header.
     #[inline]
     pub fn inner_ip(&self) -> Option<&Header> {

@@ -285,7 +285,7 @@ pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool
         Known::Verified => Csum::Verified,
         Known::Owed => Csum::Partial,
         Known::Sum => {
-            let from = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
+            let from = packet.layout.outer_ip().map_or(0, |ip| ip.start());
             Csum::Complete(Sum::of(&arrival.bytes[from..]))
         }
     };
@@ -551,7 +551,7 @@ fn bounds(run: &Run, views: &[View], setting: &Setting) -> Result<(), Violation>
     for (released, view) in run.released.iter().zip(views) {
         let packet = &released.packet;
         if let Unit::Train { .. } = packet.offload.unit {
-            let ip = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(0, |h| h.start());
+            let ip = packet.layout.outer_ip().map_or(0, |ip| ip.start());
             let is_tcp = matches!(packet.transport(), Some((Kind::Tcp, _)));
             let most = if is_tcp { setting.config.max_packets } else { setting.config.max_udp_packets };
             if packet.len() - ip > most_bytes(packet, &setting.config) || view.segments.len() > most {

@@ -72,7 +72,7 @@ fn check(inner: &build::Packet, tunnels: &[Tunnel], ethernet: Option<&Ethernet>,
     let cut = packet(inner, tunnels, ethernet, csum);
     let (out, _) = split_both(&cut, limits).unwrap_or_else(|r| panic!("{r:?}: {inner:?} {tunnels:?}"));
     let overhead = tunnels.iter().rev().fold(inner.bytes(), |packet, t| t.wrap(&packet)).len() - inner.bytes().len();
-    let front = overhead + cut.layout.headers().iter().find(|h| h.is_ip()).unwrap().start();
+    let front = overhead + cut.layout.outer_ip().unwrap().start();
     let id = if matches!(inner.ip, Ip::V6(_)) { id_of(&out, front) } else { 0 };
     let expected = fragments(&inner.bytes(), limits.mtu - overhead, id);
     assert_eq!(out.len(), expected.len());

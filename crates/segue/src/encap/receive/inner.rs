@@ -34,7 +34,7 @@ impl Decapsulator {
             if source[0] & ethernet::GROUP != 0 || source.iter().all(|byte| *byte == 0) {
                 return Err(Refusal::InnerSource);
             }
-            let l3 = layout.headers().iter().find(|header| header.is_ip()).map(|header| header.start());
+            let l3 = layout.outer_ip().map(|ip| ip.start());
             let tos = l3.and_then(|l3| Inner::read(rest.get(l3..)?)).map(|inner| inner.tos);
             return Ok(Inside { layout, len: rest.len(), l3: l3.unwrap_or(0), tos });
         }
