@@ -43,7 +43,7 @@ pub enum Stage {
     /// Packets are joined: what went in.
     Gro,
     /// The way to the port out begins: what came there, before trains are cut where GSO is off.
-    Entry,
+    Ingress,
     /// Packets for the outside address are translated: what went in.
     NatIn,
     /// The way of packets is looked up: what went in.

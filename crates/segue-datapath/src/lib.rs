@@ -8,19 +8,19 @@
 //! The crate names no concrete port: the program wires them.
 
 pub mod board;
-mod end;
-mod entry;
+mod endpoint;
 pub mod forward;
 pub mod gateway;
 pub mod group;
 pub mod icmp;
+mod ingress;
 pub mod knobs;
 pub mod napi;
 pub mod nat;
 pub mod pipeline;
+mod port_pair;
 pub mod route;
 pub mod router;
-mod sides;
 mod sys;
 mod tuning;
 pub mod tunnel;

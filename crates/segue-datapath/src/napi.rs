@@ -27,7 +27,7 @@ const MOST_TIMERS: u64 = 1000;
 
 /// What a loop does before it waits for descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct PollPolicy {
     /// Nanoseconds after the last packet for which it goes on asking without sleeping.
     pub busy_poll: u64,
     /// Times in a row that it comes back by a timer with nothing having come, before a descriptor may wake it again.
@@ -36,7 +36,7 @@ pub struct Pace {
     pub flush_timeout: u64,
 }
 
-impl Pace {
+impl PollPolicy {
     /// Whether the loop comes back by timers.
     pub(crate) fn defers(&self) -> bool {
         self.deferrals > 0 && self.flush_timeout > 0
@@ -92,8 +92,8 @@ impl Sharing {
         tune_weight(dial, name, &mut self.weights[0]);
     }
 
-    pub(crate) fn pace(&self) -> Pace {
-        Pace {
+    pub(crate) fn poll_policy(&self) -> PollPolicy {
+        PollPolicy {
             busy_poll: self.busy_poll_us * 1000,
             deferrals: self.deferrals,
             flush_timeout: self.flush_timeout_us * 1000,
@@ -102,8 +102,8 @@ impl Sharing {
 
     /// Longest time that a packet waits for the next where nothing else is set: deferral lets trains grow.
     pub(crate) fn hold(&self, hold: u64) -> u64 {
-        let pace = self.pace();
-        if hold == 0 && pace.defers() { pace.flush_timeout } else { hold }
+        let policy = self.poll_policy();
+        if hold == 0 && policy.defers() { policy.flush_timeout } else { hold }
     }
 }
 
@@ -165,12 +165,12 @@ impl Polls {
 
 /// Whose turn it is in a round of two ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct RoundRobin {
     /// The end that is first: the one that got nothing of the last round's budget.
     first: usize,
 }
 
-impl Turns {
+impl RoundRobin {
     /// Lets both ends forward within `budget` packets; whether one of them has more.
     pub(crate) fn round(
         &mut self,
@@ -191,7 +191,7 @@ impl Turns {
 
 /// The loop's rest: what it does when a round left nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Rest {
+pub(crate) struct IdlePolicy {
     /// Packets that the pipeline had taken at the last look, and when there were new ones.
     taken: u64,
     last: Nanos,
@@ -200,7 +200,7 @@ pub(crate) struct Rest {
 
 /// How to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum SleepMode {
     /// Ask again at once.
     Spin,
     /// Until the timer; ports do not wake it.
@@ -209,20 +209,20 @@ pub(crate) enum Way {
     Ports,
 }
 
-impl Rest {
+impl IdlePolicy {
     /// How to rest after a round at `now` that left nothing; `taken` are packets taken so far.
-    pub(crate) fn way(&mut self, pace: &Pace, taken: u64, now: Nanos) -> Way {
+    pub(crate) fn sleep_mode(&mut self, policy: &PollPolicy, taken: u64, now: Nanos) -> SleepMode {
         if self.taken != taken {
-            (self.taken, self.last, self.timers) = (taken, now, pace.deferrals);
+            (self.taken, self.last, self.timers) = (taken, now, policy.deferrals);
         }
-        if pace.busy_poll > 0 && taken > 0 && now.0.saturating_sub(self.last.0) < pace.busy_poll {
-            return Way::Spin;
+        if policy.busy_poll > 0 && taken > 0 && now.0.saturating_sub(self.last.0) < policy.busy_poll {
+            return SleepMode::Spin;
         }
-        if pace.defers() && self.timers > 0 {
+        if policy.defers() && self.timers > 0 {
             self.timers -= 1;
-            return Way::Timer(pace.flush_timeout);
+            return SleepMode::Timer(policy.flush_timeout);
         }
-        Way::Ports
+        SleepMode::Ports
     }
 }
 
@@ -232,25 +232,25 @@ mod tests {
 
     #[test]
     fn a_loop_spins_then_comes_back_by_timers_then_waits() {
-        let pace = Pace { busy_poll: 100, deferrals: 2, flush_timeout: 7 };
-        let mut rest = Rest::default();
-        let mut ways = |taken, now| rest.way(&pace, taken, Nanos(now));
-        assert_eq!(ways(0, 50), Way::Ports, "nothing has come yet");
-        assert_eq!([ways(1, 60), ways(1, 159)], [Way::Spin; 2]);
-        assert_eq!([ways(1, 160), ways(1, 167)], [Way::Timer(7); 2]);
-        assert_eq!([ways(1, 174), ways(1, 9999)], [Way::Ports; 2]);
+        let policy = PollPolicy { busy_poll: 100, deferrals: 2, flush_timeout: 7 };
+        let mut idle = IdlePolicy::default();
+        let mut ways = |taken, now| idle.sleep_mode(&policy, taken, Nanos(now));
+        assert_eq!(ways(0, 50), SleepMode::Ports, "nothing has come yet");
+        assert_eq!([ways(1, 60), ways(1, 159)], [SleepMode::Spin; 2]);
+        assert_eq!([ways(1, 160), ways(1, 167)], [SleepMode::Timer(7); 2]);
+        assert_eq!([ways(1, 174), ways(1, 9999)], [SleepMode::Ports; 2]);
         // A packet begins it anew.
-        assert_eq!(ways(2, 10_000), Way::Spin);
-        assert_eq!(ways(2, 10_100), Way::Timer(7));
+        assert_eq!(ways(2, 10_000), SleepMode::Spin);
+        assert_eq!(ways(2, 10_100), SleepMode::Timer(7));
     }
 
     #[test]
     fn an_end_that_got_nothing_of_a_budget_is_first_in_the_next_round() {
-        let mut turns = Turns::default();
+        let mut round_robin = RoundRobin::default();
         let mut served = Vec::new();
         for _ in 0..4 {
             // Each end has more than a budget.
-            let more = turns.round(10, |from, left| {
+            let more = round_robin.round(10, |from, left| {
                 served.push((from, *left));
                 *left -= (*left).min(7);
                 Ok(Polled::More)
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(served, [(0, 10), (1, 3)].repeat(4), "3 are left for the second");
         served.clear();
         for _ in 0..4 {
-            let more = turns.round(7, |from, left| {
+            let more = round_robin.round(7, |from, left| {
                 served.push((from, *left));
                 *left -= (*left).min(7);
                 Ok(Polled::Idle)
@@ -272,9 +272,12 @@ mod tests {
 
     #[test]
     fn without_settings_a_loop_waits_at_once() {
-        let mut rest = Rest::default();
-        assert_eq!([1, 2, 2].map(|taken| rest.way(&Pace::default(), taken, Nanos(taken))), [Way::Ports; 3]);
-        let half = Pace { deferrals: 3, ..Pace::default() };
-        assert_eq!(rest.way(&half, 9, Nanos(9)), Way::Ports, "a timer of no time would be a spin");
+        let mut idle = IdlePolicy::default();
+        assert_eq!(
+            [1, 2, 2].map(|taken| idle.sleep_mode(&PollPolicy::default(), taken, Nanos(taken))),
+            [SleepMode::Ports; 3]
+        );
+        let half = PollPolicy { deferrals: 3, ..PollPolicy::default() };
+        assert_eq!(idle.sleep_mode(&half, 9, Nanos(9)), SleepMode::Ports, "a timer of no time would be a spin");
     }
 }

@@ -7,7 +7,7 @@ use segue::time::Nanos;
 
 use crate::board::Sink;
 use crate::knobs::Dial;
-use crate::napi::Pace;
+use crate::napi::PollPolicy;
 
 /// What the worker is to wait for on a port.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +46,8 @@ pub trait Pipeline {
     /// When a round is due even if nothing arrives.
     fn deadline(&self) -> Option<Nanos>;
     /// What the loop does before it waits for a port.
-    fn pace(&self) -> Pace {
-        Pace::default()
+    fn poll_policy(&self) -> PollPolicy {
+        PollPolicy::default()
     }
     /// Packets and bursts taken from ports so far.
     fn taken(&self) -> u64 {

@@ -17,9 +17,9 @@ pub(crate) struct Settings {
     pub(crate) names: [String; 2],
     pub(crate) protocols: Protocols,
     /// How packets leave through the ports.
-    pub(crate) leaving: [Leaving; 2],
+    pub(crate) egress: [EgressSettings; 2],
     /// How packets are joined, under the name of the port at which that is counted.
-    pub(crate) joining: [Option<Joining>; 2],
+    pub(crate) gro: [Option<GroSettings>; 2],
     /// For tunnels: whether inner checksums are left to the far end.
     pub(crate) remcsum: Remcsum,
     /// How the loop shares its time.
@@ -40,19 +40,19 @@ pub(crate) enum Remcsum {
 impl Settings {
     /// `weight`: packets of one poll of each port.
     pub(crate) fn new(names: [String; 2], gro: [Option<gro::Config>; 2], remcsum: Remcsum, weight: usize) -> Settings {
-        let (protocols, leaving) = (Protocols::default(), [Leaving::default(); 2]);
-        let (joining, sharing) = (gro.map(|config| config.map(Joining::new)), Sharing::new(weight));
-        Settings { names, protocols, leaving, joining, remcsum, sharing }
+        let (protocols, egress) = (Protocols::default(), [EgressSettings::default(); 2]);
+        let (gro, sharing) = (gro.map(|config| config.map(GroSettings::new)), Sharing::new(weight));
+        Settings { names, protocols, egress, gro, remcsum, sharing }
     }
 
     pub(crate) fn tune(&mut self, dial: &mut Dial<'_>) {
-        self.protocols.tune(dial, self.joining.iter().any(Option::is_some));
-        for (name, leaving) in self.names.iter().zip(&mut self.leaving) {
-            leaving.tune(dial, name);
+        self.protocols.tune(dial, self.gro.iter().any(Option::is_some));
+        for (name, egress) in self.names.iter().zip(&mut self.egress) {
+            egress.tune(dial, name);
         }
-        for (name, joining) in self.names.iter().zip(&mut self.joining) {
-            if let Some(joining) = joining {
-                joining.tune(dial, name);
+        for (name, gro) in self.names.iter().zip(&mut self.gro) {
+            if let Some(gro) = gro {
+                gro.tune(dial, name);
             }
         }
         let (mut on, fixed) = match self.remcsum {
@@ -73,17 +73,17 @@ impl Settings {
 
     /// As [`tune`](Self::tune) for what is only about the first port; the rest is as in `others`.
     pub(crate) fn tune_inside(&mut self, dial: &mut Dial<'_>, others: &Settings) {
-        (self.protocols, self.leaving[1], self.remcsum) = (others.protocols, others.leaving[1], others.remcsum);
-        self.leaving[0].tune(dial, &self.names[0]);
-        if let Some(joining) = &mut self.joining[0] {
-            joining.tune(dial, &self.names[0]);
+        (self.protocols, self.egress[1], self.remcsum) = (others.protocols, others.egress[1], others.remcsum);
+        self.egress[0].tune(dial, &self.names[0]);
+        if let Some(gro) = &mut self.gro[0] {
+            gro.tune(dial, &self.names[0]);
         }
         self.sharing.tune_first(dial, &self.names[0], &others.sharing);
     }
 
     /// Which trains are cut on the way to the port `to`.
     pub(crate) fn cuts(&self, to: usize) -> Cuts {
-        Cuts::new(&self.protocols, &self.leaving[to])
+        Cuts::new(&self.protocols, &self.egress[to])
     }
 }
 
@@ -126,7 +126,7 @@ impl Protocols {
 
 /// How packets leave through one port.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Leaving {
+pub(crate) struct EgressSettings {
     /// Trains may come as far as the port; otherwise they are cut on entry.
     pub(crate) gso: bool,
     /// Largest train handed to the port, bytes.
@@ -135,13 +135,13 @@ pub(crate) struct Leaving {
     tso: bool,
 }
 
-impl Default for Leaving {
+impl Default for EgressSettings {
     fn default() -> Self {
-        Leaving { gso: true, max_burst: WHOLE_BURST, tso: true }
+        EgressSettings { gso: true, max_burst: WHOLE_BURST, tso: true }
     }
 }
 
-impl Leaving {
+impl EgressSettings {
     fn tune(&mut self, dial: &mut Dial<'_>, port: &str) {
         let name = |key: &str| format!("net.gso.dev.{port}.{key}");
         dial.switch(
@@ -191,8 +191,8 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    fn new(protocols: &Protocols, leaving: &Leaving) -> Cuts {
-        Cuts { tcp: !(protocols.tcp_gso && leaving.gso), udp: !(protocols.udp_gso && leaving.gso) }
+    fn new(protocols: &Protocols, egress: &EgressSettings) -> Cuts {
+        Cuts { tcp: !(protocols.tcp_gso && egress.gso), udp: !(protocols.udp_gso && egress.gso) }
     }
 
     pub(crate) fn cuts(self, unit: &Unit) -> bool {
@@ -218,7 +218,7 @@ const LRO: u64 = 2;
 
 /// How packets that come in at one port are joined.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Joining {
+pub(crate) struct GroSettings {
     /// What it began with.
     config: gro::Config,
     pub(crate) on: bool,
@@ -230,14 +230,14 @@ pub(crate) struct Joining {
     max_acks: u64,
 }
 
-impl Joining {
-    fn new(config: gro::Config) -> Joining {
+impl GroSettings {
+    fn new(config: gro::Config) -> GroSettings {
         let profile = match config.profile {
             Profile::Strict => 0,
             Profile::Linux(_) => 1,
             Profile::Lro => LRO,
         };
-        Joining {
+        GroSettings {
             on: true,
             profile,
             max_burst: config.max_bytes as u64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::board::{Board, Group, Sink};
 use crate::knobs::Knobs;
-use crate::napi::{Rest, Way};
+use crate::napi::{IdlePolicy, SleepMode};
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys::{self, PollSet, Woken};
 
@@ -55,7 +55,7 @@ const PARTING: u64 = 200_000_000;
 /// Where waiting fails, or a port has become useless (its device is gone); what single packets did wrong is counted.
 pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, knobs: &Knobs) -> io::Result<()> {
     let mut counts = Counts::default();
-    let mut rest = Rest::default();
+    let mut idle = IdlePolicy::default();
     let mut set = PollSet::default();
     let mut seen = 0;
     // A loaded worker must still hear the stop signal: look at it now and then without sleeping.
@@ -64,14 +64,14 @@ pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, kno
         knobs.follow(&mut seen, pipeline);
         let round = pipeline.round(sys::now())?;
         counts.rounds += 1;
-        let way = match round {
+        let mode = match round {
             Round::More => {
                 counts.full += 1;
-                Way::Spin
+                SleepMode::Spin
             }
-            Round::Idle => rest.way(&pipeline.pace(), pipeline.taken(), sys::now()),
+            Round::Idle => idle.sleep_mode(&pipeline.poll_policy(), pipeline.taken(), sys::now()),
         };
-        if way == Way::Spin {
+        if mode == SleepMode::Spin {
             counts.busy += u64::from(round == Round::Idle);
             if counts.rounds % LOOK_EVERY != 0 {
                 continue;
@@ -84,15 +84,15 @@ pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, kno
             counts.collect(sink);
         });
         let due = pipeline.deadline().map(|at| at.0.saturating_sub(sys::now().0));
-        let timeout = match way {
-            Way::Spin => Some(0),
-            Way::Timer(nanos) => Some(due.map_or(nanos, |due| due.min(nanos))),
-            Way::Ports => due,
+        let timeout = match mode {
+            SleepMode::Spin => Some(0),
+            SleepMode::Timer(nanos) => Some(due.map_or(nanos, |due| due.min(nanos))),
+            SleepMode::Ports => due,
         };
         set.clear();
         set.add_read(stop);
         // A port that takes more again is heard in any case.
-        let reads = !matches!(way, Way::Timer(_));
+        let reads = !matches!(mode, SleepMode::Timer(_));
         pipeline.each_interest(&mut |interest| set.add(&Interest { read: interest.read && reads, ..interest }));
         match set.wait(timeout.map(Duration::from_nanos))? {
             Woken::Stop => {
@@ -104,7 +104,7 @@ pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, kno
                 return parted;
             }
             Woken::Time => counts.timers += u64::from(!reads),
-            Woken::Ports if way == Way::Spin => {}
+            Woken::Ports if mode == SleepMode::Spin => {}
             Woken::Ports => {
                 counts.wake_ups += 1;
                 set.ready().for_each(|place| pipeline.woken(place));

@@ -11,7 +11,7 @@ use segue::gso::Limits;
 use segue::hash::Key;
 use segue::time::Nanos;
 use segue_datapath::board::Group;
-use segue_datapath::gateway::{Fragments, Gateway, Parts, Side};
+use segue_datapath::gateway::{Fragments, Gateway, Parts, PortConfig};
 use segue_datapath::pipeline::{Pipeline, Round};
 use segue_port::PagePool;
 use segue_testkit::build::{Ethernet, Ip, V4, V6};
@@ -39,9 +39,9 @@ fn fragmenting(
     pages: usize,
 ) -> Bench {
     let [(first, a), (second, b)] = limits.map(|limits| Memory::port(Carries::Ethernet, limits));
-    let side = |name: &str, port| Side { name: name.to_owned(), port, gro: config, fragments };
+    let side = |name: &str, port| PortConfig { name: name.to_owned(), port, gro: config, fragments };
     let gateway =
-        Gateway::new(Parts { sides: [side("in", first), side("out", second)], budget, pages: PagePool::new(pages) });
+        Gateway::new(Parts { ports: [side("in", first), side("out", second)], budget, pages: PagePool::new(pages) });
     Bench { gateway, wires: [a, b] }
 }
 

@@ -12,7 +12,7 @@ use segue::gro;
 use segue::gso::Limits;
 use segue::time::Nanos;
 use segue_datapath::board::{Group, Stage};
-use segue_datapath::gateway::{Gateway, Parts, Side};
+use segue_datapath::gateway::{Gateway, Parts, PortConfig};
 use segue_datapath::knobs::{Knobs, Refused, Values};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Tunnel};
@@ -41,9 +41,9 @@ impl Bench {
     fn gateway(limits: Limits, hold: u64) -> Bench {
         let [(first, a), (second, b)] = [trains(), limits].map(|limits| Memory::port(Carries::Ethernet, limits));
         let gro = Some(gro::Config { hold, ..gro::Config::default() });
-        let side = |name: &str, port| Side { name: name.to_owned(), port, gro, fragments: None };
-        let sides = [side("in", first), side("out", second)];
-        let pipeline = Box::new(Gateway::new(Parts { sides, budget: 64, pages: PagePool::new(256) }));
+        let side = |name: &str, port| PortConfig { name: name.to_owned(), port, gro, fragments: None };
+        let ports = [side("in", first), side("out", second)];
+        let pipeline = Box::new(Gateway::new(Parts { ports, budget: 64, pages: PagePool::new(256) }));
         Bench::of(pipeline, [a, b], 54)
     }
 
@@ -124,7 +124,7 @@ fn with_gso_off_a_train_is_cut_on_entry_and_leaves_as_its_packets_came() {
             here.set(knob, value);
             let (frames, sent) = here.pass(20);
             assert!(without_checksums(sent) == without_checksums(frames), "{knob}");
-            assert_eq!(here.stage("in", Stage::Entry), [1, 1, 20]);
+            assert_eq!(here.stage("in", Stage::Ingress), [1, 1, 20]);
             assert_eq!(here.stage("out", Stage::Gso), [20, 0, 20]);
             let gso = |key| here.count("out", Group::Gso, key);
             assert_eq!(["trains_cut", "trains_whole", "cut_on_entry", "made_on_entry"].map(gso), [0, 0, 1, 20]);
@@ -233,7 +233,7 @@ fn a_tunnel_cuts_before_encapsulation_with_gso_off_and_after_it_with_gso_on_and_
         here.wires[0].borrow_mut().waiting.push_back(here.sender.send(20_000, 0).bytes());
         here.round();
         left.push(std::mem::take(&mut here.wires[1].borrow_mut().sent));
-        assert_eq!((here.stage("sg0", Stage::Entry), here.stage("sg0", Stage::Encap)), ([1, 1, 20], seen));
+        assert_eq!((here.stage("sg0", Stage::Ingress), here.stage("sg0", Stage::Encap)), ([1, 1, 20], seen));
         let count = |key| here.count("udp", Group::Gso, key);
         assert_eq!(["trains_cut", "packets_made", "cut_on_entry", "made_on_entry"].map(count), kept);
         assert_eq!(here.count("udp", Group::Remcsum, "sent"), 20, "left to the far end in both");

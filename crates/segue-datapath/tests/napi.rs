@@ -14,7 +14,7 @@ use segue::gso::Limits;
 use segue::packet::{Frag, Start, Tunnels};
 use segue::time::Nanos;
 use segue_datapath::board::{Board, Group};
-use segue_datapath::gateway::{Gateway, Parts, Side};
+use segue_datapath::gateway::{Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::{Pipeline, Round};
 use segue_datapath::worker;
@@ -83,12 +83,12 @@ fn port() -> (Box<dyn Port>, End) {
 fn gateway(weight: usize) -> (Gateway, [End; 2]) {
     let (ports, ends): (Vec<_>, Vec<_>) = [port(), port()].into_iter().unzip();
     let mut names = ["in", "out"].into_iter();
-    let sides: Vec<Side> = ports
+    let ports: Vec<PortConfig> = ports
         .into_iter()
-        .map(|port| Side { name: names.next().unwrap().to_owned(), port, gro: None, fragments: None })
+        .map(|port| PortConfig { name: names.next().unwrap().to_owned(), port, gro: None, fragments: None })
         .collect();
-    let sides = sides.try_into().unwrap_or_else(|_| panic!("two sides"));
-    let made = Gateway::new(Parts { sides, budget: weight, pages: PagePool::new(1024) });
+    let ports = ports.try_into().unwrap_or_else(|_| panic!("two ports"));
+    let made = Gateway::new(Parts { ports, budget: weight, pages: PagePool::new(1024) });
     (made, ends.try_into().unwrap_or_else(|_| panic!("two ends")))
 }
 

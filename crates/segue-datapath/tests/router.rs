@@ -12,7 +12,7 @@ use segue::gso::Limits;
 use segue::hash::Key;
 use segue::time::Nanos;
 use segue_datapath::board::Group;
-use segue_datapath::gateway::Side;
+use segue_datapath::gateway::PortConfig;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::route::{Action, Hop, Routes, Table};
 use segue_datapath::router::{Change, Facts, Message, Neighbour, Parts, Router, Tables, Teller, feed};
@@ -52,11 +52,15 @@ impl Bench {
     /// 198.18.1.0/24 is inside, 198.18.2.0/24 outside, behind a link with this MTU. The client is known.
     fn new(mtu: u32) -> Bench {
         let [(first, a), (second, b)] = [(); 2].map(|()| Memory::port(Carries::Ethernet, Limits::NONE));
-        let side =
-            |name: &str, port| Side { name: name.to_owned(), port, gro: Some(gro::Config::default()), fragments: None };
+        let side = |name: &str, port| PortConfig {
+            name: name.to_owned(),
+            port,
+            gro: Some(gro::Config::default()),
+            fragments: None,
+        };
         let (teller, feed) = feed().unwrap();
-        let sides = [side("in", first), side("out", second)];
-        let parts = Parts { sides, budget: 64, pages: PagePool::new(512), feed, nat: None, key: Key([1, 2]) };
+        let ports = [side("in", first), side("out", second)];
+        let parts = Parts { ports, budget: 64, pages: PagePool::new(512), feed, nat: None, key: Key([1, 2]) };
         Bench { router: Router::new(parts), wires: [a, b], teller, mtu }
     }
 

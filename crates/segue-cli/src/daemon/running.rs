@@ -263,7 +263,7 @@ fn stage_name(stage: Stage) -> &'static str {
     match stage {
         Stage::Decap => "decap",
         Stage::Gro => "gro",
-        Stage::Entry => "entry",
+        Stage::Ingress => "entry",
         Stage::NatIn => "nat_in",
         Stage::Route => "route",
         Stage::NatOut => "nat_out",

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use segue::hash::Key;
-use segue_datapath::gateway::Side;
+use segue_datapath::gateway::PortConfig;
 use segue_datapath::nat::{Config, Nat, Protocol};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router::{self, Parts, Router};
@@ -240,7 +240,7 @@ fn taken(message: String, hint: impl Into<String>) -> Error {
 /// Puts the router together. Connections to the kernel are opened now, with all rights.
 pub(super) fn open(
     plan: &Plan,
-    sides: [Side; 2],
+    ports: [PortConfig; 2],
     budget: usize,
     pages: PagePool,
     offloads: Offloads,
@@ -250,16 +250,16 @@ pub(super) fn open(
         let found = netlink.link_named(name).and_then(|link| link.ok_or(std::io::ErrorKind::NotFound.into()));
         Ok(found.map_err(|error| why::change(name, "read the state", &error))?.index)
     };
-    let ports = [index(&plan.from.name)?, index(&plan.to.name)?];
+    let indexes = [index(&plan.from.name)?, index(&plan.to.name)?];
     let failed = |error: std::io::Error| {
         Error::system("cannot follow the kernel's routes", &error, "segue doctor").why("the kernel refused")
     };
-    let follower = Follower::open(ports).map_err(failed)?;
+    let follower = Follower::open(indexes).map_err(failed)?;
     let (teller, feed) = router::feed().map_err(failed)?;
     let seed = u64::from_ne_bytes(random::<8>()?);
     let nat = plan.nat.as_ref().map(|plan| nat(plan, seed)).transpose()?;
     let key: Key = flow_key()?;
-    let parts = Parts { sides, budget, pages, feed, nat, key };
+    let parts = Parts { ports, budget, pages, feed, nat, key };
     let told = teller.clone();
     let assemble = Box::new(move || {
         follower.start(told).map_err(failed)?;

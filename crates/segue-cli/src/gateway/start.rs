@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 
 use segue::{gro, hash};
-use segue_datapath::gateway::{self, Fragments, Gateway, Parts, Side};
+use segue_datapath::gateway::{self, Fragments, Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router;
@@ -52,19 +52,19 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
     let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
     let side = |end: &End, port| {
         let fragments = plan.fragment.then_some(Fragments { mtu: end.mtu as usize, key });
-        Side { name: end.name.clone(), port, gro, fragments }
+        PortConfig { name: end.name.clone(), port, gro, fragments }
     };
-    let sides = [side(&plan.from, from), side(&plan.to, to)];
+    let ports = [side(&plan.from, from), side(&plan.to, to)];
     let pages = match plan.page_bytes {
         0 => PagePool::of_frames(MEMORY / WINDOW),
         bytes => PagePool::with_page_len(MEMORY / bytes, bytes),
     };
     if plan.route {
-        let opened = route::open(plan, sides, BUDGET, pages, offloads, netlink)?;
+        let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink)?;
         let forwarding = Some(Forwarding::open([&plan.from.name, &plan.to.name]));
         return Ok(Opened { claim, forwarding, ..opened });
     }
-    let parts = Parts { sides, budget: BUDGET, pages };
+    let parts = Parts { ports, budget: BUDGET, pages };
     let assemble = Box::new(move || Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
     Ok(Opened { claim, ..Opened::new(offloads, assemble) })
 }

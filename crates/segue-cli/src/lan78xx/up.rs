@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use segue::gro;
-use segue_datapath::gateway::{self, Gateway, Parts, Side as Way};
+use segue_datapath::gateway::{self, Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState, Look};
@@ -325,14 +325,14 @@ impl Plan {
         offloads.add("", &tap, "switched off");
         let gro = gro::Config { key: flow_key()?, ..gro::Config::default() };
         let parts = Parts {
-            sides: [
-                Way {
+            ports: [
+                PortConfig {
                     name: ADAPTER.to_owned(),
                     port: Box::new(driver),
                     gro: config.gro.then_some(gro),
                     fragments: None,
                 },
-                Way { name: self.tap.name.clone(), port: Box::new(tap), gro: None, fragments: None },
+                PortConfig { name: self.tap.name.clone(), port: Box::new(tap), gro: None, fragments: None },
             ],
             budget: self.weight(),
             pages: segue_port::PagePool::new(PAGES),

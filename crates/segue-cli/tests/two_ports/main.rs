@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use segue::gro;
 use segue::time::Nanos;
 use segue_datapath::board::{Board, Group, Sink};
-use segue_datapath::gateway::{Gateway, Parts, Side};
+use segue_datapath::gateway::{Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::{Interest, Pipeline, Round};
 use segue_datapath::worker;
@@ -64,16 +64,16 @@ impl Bench {
     fn new(config: Config, hold: Option<u64>) -> Bench {
         let gro = hold.map(|hold| gro::Config { hold, ..gro::Config::default() });
         let mut models = Vec::new();
-        let sides = NAMES.map(|name| {
+        let ports = NAMES.map(|name| {
             // Nobody can make the partner of the flooded one wait.
             let partner = Some(Partner { speed: LinkSpeed::M1000, pause: name == "quiet" });
             let usb = Meddled::new(local(model::Config { partner, ..chip(Speed::Super) }), ());
             models.push(usb.local.clone());
             let mut driver = Driver::open(usb, config).unwrap();
             driver.up().unwrap();
-            Side { name: name.to_owned(), port: Box::new(driver), gro, fragments: None }
+            PortConfig { name: name.to_owned(), port: Box::new(driver), gro, fragments: None }
         });
-        let gateway = Gateway::new(Parts { sides, budget: 256, pages: PagePool::new(PAGES) });
+        let gateway = Gateway::new(Parts { ports, budget: 256, pages: PagePool::new(PAGES) });
         let mut bench = Bench {
             gateway,
             models: models.try_into().unwrap(),

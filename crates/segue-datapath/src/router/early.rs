@@ -18,7 +18,7 @@ const LIFE: u64 = 2_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
     /// In front of the routes.
-    Entry,
+    Ingress,
     /// Behind them: the port that it leaves by, and the longest packet.
     Exit { port: usize, mtu: u32 },
 }

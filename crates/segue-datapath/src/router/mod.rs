@@ -34,11 +34,11 @@ use crate::forward::{Forwarder, Verdict, Why};
 use crate::group::Reads;
 use crate::icmp::Limiter;
 use crate::knobs::{Dial, Knob, Knobs};
-use crate::napi::Pace;
+use crate::napi::PollPolicy;
 use crate::nat::Nat;
 use crate::pipeline::{Interest, Pipeline, Round};
+use crate::port_pair::{self, Crossing, PortConfig, PortPair};
 use crate::route::{Neighbours, Routes};
-use crate::sides::{self, Crossing, Side, Sides};
 use early::Early;
 use known::MOST_LINKS;
 use resolver::Resolver;
@@ -56,8 +56,8 @@ const ERRORS: (u32, u32) = (1000, 100);
 
 /// What a router is made of.
 pub struct Parts {
-    /// Both sides; the second one is the outside of a NAT.
-    pub sides: [Side; 2],
+    /// Both ports; the second one is the outside of a NAT.
+    pub ports: [PortConfig; 2],
     /// Frames taken from one port in one round: the weight that both begin with.
     pub budget: usize,
     /// Memory to receive into.
@@ -80,7 +80,7 @@ type Boxed = Box<Packet<Page>>;
 
 /// A router; see the module.
 pub struct Router {
-    sides: Sides,
+    pair: PortPair,
     feed: Feed,
     forwarder: Forwarder,
     /// Whether packets are looked up by groups.
@@ -104,14 +104,14 @@ pub struct Router {
 
 impl std::fmt::Debug for Router {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names = self.sides.ends.each_ref().map(|end| &end.name);
+        let names = self.pair.ends.each_ref().map(|end| &end.name);
         f.debug_struct("Router").field("ends", &names).finish_non_exhaustive()
     }
 }
 
 /// The knobs that a router between ports of these names has, before it is made; `budget` as in [`Parts`].
 pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> Knobs {
-    sides::knobs(names, gro, budget, |dial| tune_groups(dial, &mut true))
+    port_pair::knobs(names, gro, budget, |dial| tune_groups(dial, &mut true))
 }
 
 fn tune_groups(dial: &mut Dial<'_>, by_groups: &mut bool) {
@@ -123,10 +123,10 @@ impl Router {
     /// A router between two ports.
     pub fn new(parts: Parts) -> Router {
         let Key([seed, _]) = parts.key;
-        let mut sides = Sides::new(parts.sides, parts.budget, parts.pages, Crossing::Both);
-        sides.ends.iter_mut().for_each(|end| end.number_fragments(parts.key));
+        let mut pair = PortPair::new(parts.ports, parts.budget, parts.pages, Crossing::Both);
+        pair.ends.iter_mut().for_each(|end| end.number_fragments(parts.key));
         Router {
-            sides,
+            pair,
             feed: parts.feed,
             forwarder: Forwarder::new(Routes::new(0), Neighbours::new(MOST_LINKS), Reads::default(), seed),
             by_groups: true,
@@ -149,22 +149,22 @@ impl Router {
     /// From one end to wherever packets go, at most `left` packets, which becomes what is left of it.
     fn receive(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         self.transmit()?;
-        if self.sides.is_blocked() {
+        if self.pair.is_blocked() {
             return Ok(Polled::Idle);
         }
-        let polled = self.sides.ends[from].poll(&mut self.sides.rx, left)?;
+        let polled = self.pair.ends[from].poll(&mut self.pair.rx, left)?;
         self.enter_joined(from);
-        while let Some(packet) = self.sides.rx.packets.pop_front() {
+        while let Some(packet) = self.pair.rx.packets.pop_front() {
             let Some(packet) = self.accept(from, packet, now) else { continue };
-            match self.sides.joins[from].as_mut().filter(|join| join.on) {
+            match self.pair.stages[from].as_mut().filter(|join| join.on) {
                 Some(join) => {
                     join.seen.add(&packet);
-                    join.gro.push(packet, now, &mut self.sides.rx.pool);
+                    join.gro.push(packet, now, &mut self.pair.rx.pool);
                 }
                 None => self.enter(from, packet),
             }
         }
-        if let Some(join) = self.sides.joins[from].as_mut().filter(|join| join.on) {
+        if let Some(join) = self.pair.stages[from].as_mut().filter(|join| join.on) {
             join.settle(polled, now);
             self.enter_joined(from);
         }
@@ -176,7 +176,7 @@ impl Router {
 
     /// What joining has let go.
     fn enter_joined(&mut self, from: usize) {
-        while let Some(packet) = self.sides.joins[from].as_mut().and_then(|join| join.gro.pop()) {
+        while let Some(packet) = self.pair.stages[from].as_mut().and_then(|join| join.gro.pop()) {
             self.enter(from, packet);
         }
     }
@@ -184,13 +184,13 @@ impl Router {
     /// Puts a packet into the batch, or what it is cut into.
     fn enter(&mut self, from: usize, packet: Boxed) {
         // Where a packet goes is not known here; from one of two ports it goes to the other.
-        let Sides { entries, split_drops, rx, .. } = &mut self.sides;
+        let PortPair { ingress, split_drops, rx, .. } = &mut self.pair;
         let (to, batch) = (1 - from, &mut self.batch);
-        entries[to].each(packet, rx, &mut split_drops[to], |packet, _, _| batch.push(packet));
+        ingress[to].each(packet, rx, &mut split_drops[to], |packet, _, _| batch.push(packet));
     }
 
     fn transmit(&mut self) -> io::Result<()> {
-        let Sides { ends, split_drops, rx, .. } = &mut self.sides;
+        let PortPair { ends, split_drops, rx, .. } = &mut self.pair;
         ends.iter_mut().zip(split_drops).try_for_each(|(end, drops)| end.transmit(rx, drops))
     }
 
@@ -222,46 +222,46 @@ impl Pipeline for Router {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
         self.listen(now);
         self.tick(now)?;
-        let (mut turns, budget) = self.sides.begin_round();
-        let more = turns.round(budget, |from, left| self.receive(from, now, left))?;
-        self.sides.end_round(turns);
-        Ok(if more && !self.sides.is_blocked() { Round::More } else { Round::Idle })
+        let (mut round_robin, budget) = self.pair.begin_round();
+        let more = round_robin.round(budget, |from, left| self.receive(from, now, left))?;
+        self.pair.end_round(round_robin);
+        Ok(if more && !self.pair.is_blocked() { Round::More } else { Round::Idle })
     }
 
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
-        let blocked = self.sides.is_blocked();
-        self.sides.ends.iter().for_each(|end| end.interests(blocked, wait));
+        let blocked = self.pair.is_blocked();
+        self.pair.ends.iter().for_each(|end| end.interests(blocked, wait));
         wait(Interest { fd: self.feed.fd(), read: true, write: false });
     }
 
     fn woken(&mut self, place: usize) {
-        self.sides.woken(place);
+        self.pair.woken(place);
     }
 
-    fn pace(&self) -> Pace {
-        self.sides.pace()
+    fn poll_policy(&self) -> PollPolicy {
+        self.pair.poll_policy()
     }
 
     fn taken(&self) -> u64 {
-        self.sides.taken()
+        self.pair.taken()
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        let joins = self.sides.joins.iter().flatten().filter_map(|join| join.gro.deadline());
+        let joins = self.pair.stages.iter().flatten().filter_map(|join| join.gro.deadline());
         // What is held for a blocked port has to wait for that port anyway.
-        let joins = joins.min().filter(|_| !self.sides.is_blocked());
+        let joins = joins.min().filter(|_| !self.pair.is_blocked());
         let has_mappings = self.nat.as_ref().is_some_and(|(nat, _)| !nat.is_empty());
         let is_timed = !self.resolver.is_idle() || !self.early.is_empty() || has_mappings || self.announcements > 0;
         joins.into_iter().chain(is_timed.then_some(self.next_tick)).min()
     }
 
     fn close(&mut self) -> bool {
-        self.sides.close();
+        self.pair.close();
         true
     }
 
     fn tune(&mut self, dial: &mut Dial<'_>) {
-        self.sides.tune(dial);
+        self.pair.tune(dial);
         tune_groups(dial, &mut self.by_groups);
     }
 

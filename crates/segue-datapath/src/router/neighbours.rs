@@ -12,8 +12,8 @@ use super::known::{MOST_LINKS, News};
 use super::look::{is_between_neighbours, keep, page_of};
 use super::resolver::{Held, Learned};
 use super::{Boxed, Change, Message, OUTSIDE, Router, Tables};
-use crate::entry::packets;
 use crate::forward::Why;
+use crate::ingress::packets;
 use crate::route::{Hop, Link, Neighbours};
 
 /// How often a new place of the outside address is told, and the time between (RFC 5227, section 1.1), nanoseconds.
@@ -43,7 +43,7 @@ impl Router {
             self.next_announcement = now;
         }
         self.facts = tables.ports;
-        for (end, facts) in self.sides.ends.iter_mut().zip(&self.facts) {
+        for (end, facts) in self.pair.ends.iter_mut().zip(&self.facts) {
             end.fragment_to(facts.mtu as usize, gso::Fragment::Router);
         }
         self.resolver.known.forget_permanent();
@@ -132,7 +132,7 @@ impl Router {
             _ if is_own => self.stats[from].local += packets(&packet),
             _ => self.stats[from].foreign += packets(&packet),
         }
-        self.sides.rx.pool.put(packet);
+        self.pair.rx.pool.put(packet);
         None
     }
 
@@ -186,7 +186,7 @@ impl Router {
         for held in self.resolver.make_room(&hop) {
             self.give_up(held);
         }
-        if !keep(&mut packet, &mut self.sides.rx.pages) {
+        if !keep(&mut packet, &mut self.pair.rx.pages) {
             return self.give_up((from, packet));
         }
         if self.resolver.hold(hop, (from, packet), now) {
@@ -197,7 +197,7 @@ impl Router {
     /// Drops a packet that cannot wait.
     fn give_up(&mut self, (from, packet): Held) {
         self.stats[usize::from(from).min(OUTSIDE)].drops.add_many(Why::NoNeighbour, packets(&packet));
-        self.sides.rx.pool.put(packet);
+        self.pair.rx.pool.put(packet);
     }
 
     /// Tells the hosts outside where the outside address is, when that is due.
@@ -231,9 +231,9 @@ impl Router {
     }
 
     fn send_frame(&mut self, port: usize, bytes: &[u8]) {
-        let Some(page) = page_of(&mut self.sides.rx.pages, bytes) else { return };
-        let mut packet = self.sides.rx.pool.take();
+        let Some(page) = page_of(&mut self.pair.rx.pages, bytes) else { return };
+        let mut packet = self.pair.rx.pool.take();
         packet.load(Frag::all(page), Start::Ethernet, &Tunnels::NONE);
-        self.sides.ends[port].push(packet, &mut self.sides.rx, &mut self.sides.split_drops[port]);
+        self.pair.ends[port].push(packet, &mut self.pair.rx, &mut self.pair.split_drops[port]);
     }
 }

@@ -4,16 +4,16 @@ use segue::reason::Counts;
 
 use super::Router;
 use crate::board::{Group, Sink, Stage};
-use crate::entry::Seen;
 use crate::forward::Why;
+use crate::ingress::Traffic;
 use crate::nat;
 
 /// What is counted at the port where packets came in; at the second one also for what was made here.
 #[derive(Debug, Default)]
 pub(super) struct Stats {
-    pub(super) nat_in: Seen,
-    pub(super) route: Seen,
-    pub(super) nat_out: Seen,
+    pub(super) nat_in: Traffic,
+    pub(super) route: Traffic,
+    pub(super) nat_out: Traffic,
     pub(super) drops: Counts<Why>,
     pub(super) refusals: Counts<nat::Refusal>,
     /// Frames to others, which a port sees where several hosts share a link, and packets for the host itself.
@@ -32,8 +32,8 @@ pub(super) struct Stats {
 impl Router {
     /// Writes the counters of the port `at`.
     pub(super) fn collect_port(&self, at: usize, sink: &mut Sink<'_>) {
-        self.sides.collect(at, sink);
-        let (name, stats) = (self.sides.ends[at].name.as_str(), &self.stats[at]);
+        self.pair.collect(at, sink);
+        let (name, stats) = (self.pair.ends[at].name.as_str(), &self.stats[at]);
         stats.route.collect(name, Stage::Route, sink);
         if self.nat.is_some() {
             stats.nat_in.collect(name, Stage::NatIn, sink);

@@ -8,7 +8,7 @@ use segue::time::Nanos;
 use super::early::{At, Waiting};
 use super::look::{destination_v4, is_v4, keep, page_of, source_v4};
 use super::{Boxed, HERE, OUTSIDE, Router};
-use crate::entry::packets;
+use crate::ingress::packets;
 use crate::nat::{Done, Part, Refusal};
 
 impl Router {
@@ -18,7 +18,7 @@ impl Router {
         let mut kept = Vec::with_capacity(batch.len());
         for packet in batch.drain(..) {
             if destination_v4(&packet) == Some(own) {
-                self.translate(from, At::Entry, packet, now, &mut |_, packet| kept.push(packet));
+                self.translate(from, At::Ingress, packet, now, &mut |_, packet| kept.push(packet));
             } else {
                 kept.push(packet);
             }
@@ -51,16 +51,16 @@ impl Router {
     fn translate(&mut self, from: u16, at: At, packet: Boxed, now: Nanos, next: &mut dyn FnMut(&mut Router, Boxed)) {
         let stats = &mut self.stats[usize::from(from).min(OUTSIDE)];
         match at {
-            At::Entry => stats.nat_in.add(&packet),
+            At::Ingress => stats.nat_in.add(&packet),
             At::Exit { .. } => stats.nat_out.add(&packet),
         }
         let part = Part::of(&packet);
         self.translate_one(from, at, part, packet, now, next);
         if let Some(Part { datagram, is_first: true }) = part {
-            let is_there = |place: At| (place == At::Entry) == (at == At::Entry);
+            let is_there = |place: At| (place == At::Ingress) == (at == At::Ingress);
             for Waiting { from, at, packet, .. } in self.early.take(&datagram, is_there) {
                 let next = &mut |router: &mut Router, packet| match at {
-                    At::Entry => next(router, packet),
+                    At::Ingress => next(router, packet),
                     At::Exit { port, mtu } => router.push(port, packet, mtu),
                 };
                 self.translate_one(from, at, None, packet, now, next);
@@ -77,36 +77,36 @@ impl Router {
         now: Nanos,
         next: &mut dyn FnMut(&mut Router, Boxed),
     ) {
-        let Router { nat: Some((nat, _)), stats, sides, early, .. } = self else { return };
+        let Router { nat: Some((nat, _)), stats, pair, early, .. } = self else { return };
         let stats = &mut stats[usize::from(from).min(OUTSIDE)];
-        let pages = &mut sides.rx.pages;
+        let pages = &mut pair.rx.pages;
         let copy = &mut |bytes: &[u8]| page_of(pages, bytes);
-        let done = if at == At::Entry && usize::from(from) == OUTSIDE {
+        let done = if at == At::Ingress && usize::from(from) == OUTSIDE {
             nat.inbound(&mut packet, now, copy)
         } else {
             nat.outbound(&mut packet, now, copy)
         };
         let refused = match done {
             Ok(Done::Early) => match part {
-                Some(Part { datagram, .. }) if early.has_room(&datagram) && keep(&mut packet, &mut sides.rx.pages) => {
+                Some(Part { datagram, .. }) if early.has_room(&datagram) && keep(&mut packet, &mut pair.rx.pages) => {
                     return early.hold(Waiting { datagram, from, at, packet }, now);
                 }
                 _ => Refusal::Fragment,
             },
             Ok(_) => return next(self, packet),
             // An error of this router about a packet that had no mapping goes as it is, except to the outside address.
-            Err(_) if from == HERE && at != At::Entry => return next(self, packet),
+            Err(_) if from == HERE && at != At::Ingress => return next(self, packet),
             Err(why) => why,
         };
         stats.refusals.add_many(refused, packets(&packet));
-        sides.rx.pool.put(packet);
+        pair.rx.pool.put(packet);
     }
 
     /// Drops fragments that have waited too long.
     pub(super) fn drop_early(&mut self, now: Nanos) {
         while let Some(Waiting { from, packet, .. }) = self.early.expired(now) {
             self.stats[usize::from(from).min(OUTSIDE)].refusals.add(Refusal::Fragment);
-            self.sides.rx.pool.put(packet);
+            self.pair.rx.pool.put(packet);
         }
     }
 }

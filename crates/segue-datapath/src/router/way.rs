@@ -7,10 +7,10 @@ use segue::time::Nanos;
 
 use super::look::{page_of, source};
 use super::{Boxed, HERE, OUTSIDE, Router};
-use crate::entry::packets;
 use crate::forward::{Verdict, Why};
 use crate::icmp;
-use crate::sides::Sides;
+use crate::ingress::packets;
+use crate::port_pair::PortPair;
 
 impl Router {
     /// Routes what came in by `from`, then what was made here because of it. The memory of the batch comes back.
@@ -36,7 +36,7 @@ impl Router {
 
     /// Drops what says that it comes from this router (RFC 1812, section 5.3.8: such addresses are forged).
     fn without_forged(&mut self, from: u16, mut batch: Vec<Boxed>) -> Vec<Boxed> {
-        let Router { facts, nat, stats, sides, .. } = self;
+        let Router { facts, nat, stats, pair, .. } = self;
         let is_own = |packet: &Boxed| match source(packet) {
             Some(IpAddr::V4(source)) => {
                 nat.as_ref().is_some_and(|(_, own)| *own == source)
@@ -50,7 +50,7 @@ impl Router {
             for packet in batch.drain(..) {
                 if is_own(&packet) {
                     stats[usize::from(from).min(OUTSIDE)].drops.add_many(Why::Own, packets(&packet));
-                    sides.rx.pool.put(packet);
+                    pair.rx.pool.put(packet);
                 } else {
                     kept.push(packet);
                 }
@@ -82,7 +82,7 @@ impl Router {
                 Verdict::Send { port, mtu } => self.leave(from, usize::from(port), packet, mtu, now),
                 Verdict::Local => {
                     self.stats[counted].local += packets(&packet);
-                    self.sides.rx.pool.put(packet);
+                    self.pair.rx.pool.put(packet);
                 }
                 // Its packets fare as they would have alone, here and now: the last one may be short enough.
                 Verdict::Drop { why: Why::TooBig, .. } if matches!(packet.offload.unit, Unit::Train { .. }) => {
@@ -99,19 +99,19 @@ impl Router {
     /// Decides on each packet of a train by itself.
     fn decide_apart(&mut self, from: u16, train: Boxed, now: Nanos) {
         let counted = usize::from(from).min(OUTSIDE);
-        let Sides { entries, split_drops, rx, .. } = &mut self.sides;
+        let PortPair { ingress, split_drops, rx, .. } = &mut self.pair;
         let mut packets = Vec::new();
-        entries[counted].apart(train, rx, &mut split_drops[counted], |packet| packets.push(packet));
+        ingress[counted].apart(train, rx, &mut split_drops[counted], |packet| packets.push(packet));
         self.decide(from, packets, now);
     }
 
     /// Puts a packet that is final into the batch of its port.
     pub(super) fn push(&mut self, port: usize, packet: Boxed, mtu: u32) {
-        match self.sides.ends.get_mut(port) {
+        match self.pair.ends.get_mut(port) {
             Some(end) => {
-                end.push_within(packet, mtu as usize, &mut self.sides.rx, &mut self.sides.split_drops[port]);
+                end.push_within(packet, mtu as usize, &mut self.pair.rx, &mut self.pair.split_drops[port]);
             }
-            None => self.sides.rx.pool.put(packet),
+            None => self.pair.rx.pool.put(packet),
         }
     }
 
@@ -124,13 +124,13 @@ impl Router {
             let reply = own.and_then(|own| icmp::error(&packet, why, mtu, own, &mut self.scratch));
             if reply.is_some() && !self.limiter.take(now) {
                 stats.errors_limited += 1;
-            } else if let Some(page) = reply.and_then(|bytes| page_of(&mut self.sides.rx.pages, &bytes)) {
+            } else if let Some(page) = reply.and_then(|bytes| page_of(&mut self.pair.rx.pages, &bytes)) {
                 stats.errors += 1;
-                let mut made = self.sides.rx.pool.take();
+                let mut made = self.pair.rx.pool.take();
                 made.load(Frag::all(page), Start::Ip, &Tunnels::NONE);
                 self.made.push(made);
             }
         }
-        self.sides.rx.pool.put(packet);
+        self.pair.rx.pool.put(packet);
     }
 }

@@ -16,8 +16,8 @@ use segue_port::{Page, Polled};
 use super::way::WayMtu;
 use super::{Common, Dropped, Parts};
 use crate::board::{Group, Sink, Stage};
-use crate::end::{self, End};
-use crate::entry::{Entry, Seen};
+use crate::endpoint::{self, Endpoint};
+use crate::ingress::{Ingress, Traffic};
 use crate::tuning::{Remcsum, Settings};
 
 /// How often the interface is asked for its Ethernet address while something comes, in nanoseconds.
@@ -25,7 +25,7 @@ const ASK_MAC_EVERY: u64 = 1_000_000_000;
 
 /// See the module.
 pub(super) struct Member {
-    pub(super) inside: End,
+    pub(super) inside: Endpoint,
     pub(super) encap: Encapsulator,
     decap: Decapsulator,
     pub(super) remotes: Vec<IpAddr>,
@@ -39,9 +39,9 @@ pub(super) struct Member {
     joins: bool,
     way: WayMtu,
     /// The ways outward and inward.
-    outward: Entry,
-    inward: Entry,
-    wrapped: Seen,
+    outward: Ingress,
+    inward: Ingress,
+    wrapped: Traffic,
     encap_drops: Counts<EncapRefusal>,
     pub(super) split_drops: Counts<gso::Refusal>,
     /// What it added so far to the common count of summed bytes, and of addresses learned.
@@ -58,7 +58,7 @@ impl Member {
             parts.encap.aim(*remote, first_peer);
         }
         Member {
-            inside: End::new(parts.inside_name, parts.inside),
+            inside: Endpoint::new(parts.inside_name, parts.inside),
             encap: parts.encap,
             decap: parts.decap,
             remotes: parts.remotes,
@@ -69,9 +69,9 @@ impl Member {
             joins: parts.gro.is_some(),
             gro: parts.gro.map(Gro::new),
             way: WayMtu::default(),
-            outward: Entry::default(),
-            inward: Entry::default(),
-            wrapped: Seen::default(),
+            outward: Ingress::default(),
+            inward: Ingress::default(),
+            wrapped: Traffic::default(),
             encap_drops: Counts::default(),
             split_drops: Counts::default(),
             told: ([0; 3], 0),
@@ -275,12 +275,12 @@ impl Member {
 
     /// Goes by the settings. What is held becomes ready.
     pub(super) fn settle(&mut self, settings: &Settings) {
-        self.inside.leave(settings.leaving[0]);
+        self.inside.set_egress(settings.egress[0]);
         self.inside.polls.weight = settings.sharing.weights[0] as usize;
         (self.inward.cuts, self.outward.cuts) = (settings.cuts(0), settings.cuts(1));
-        if let (Some(gro), Some(joining)) = (&mut self.gro, &settings.joining[0]) {
-            self.joins = joining.on;
-            gro.reconfigure(joining.config(&settings.protocols, settings.sharing.hold(joining.hold())));
+        if let (Some(gro), Some(wanted)) = (&mut self.gro, &settings.gro[0]) {
+            self.joins = wanted.on;
+            gro.reconfigure(wanted.config(&settings.protocols, settings.sharing.hold(wanted.hold())));
         }
         if let Remcsum::Can(on) = settings.remcsum {
             self.encap.set_remcsum(on);
@@ -300,7 +300,7 @@ impl Member {
         sink.reasons(name, Group::Drops, &self.encap_drops);
         sink.reasons(name, Group::Drops, &self.split_drops);
         if let Some(gro) = &self.gro {
-            end::collect_gro(name, gro.stats(), sink);
+            endpoint::collect_gro(name, gro.stats(), sink);
         }
     }
 }

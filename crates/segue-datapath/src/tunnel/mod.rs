@@ -22,10 +22,10 @@ use segue_port::{Burst, Polled, Port, RxBatch};
 use self::lookup::Lookup;
 use self::member::Member;
 use crate::board::{Group, Sink, Stage};
-use crate::end::End;
-use crate::entry::{Cut, Seen};
+use crate::endpoint::Endpoint;
+use crate::ingress::{CutCounts, Traffic};
 use crate::knobs::{Dial, Knobs};
-use crate::napi::{Pace, Turns};
+use crate::napi::{PollPolicy, RoundRobin};
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys::Ready;
 use crate::tuning::{Remcsum, Settings};
@@ -120,7 +120,7 @@ pub struct Tunnel {
     blocked: Vec<usize>,
     /// Which of several are to be read; without it all of them are.
     ready: Option<Ready>,
-    turns: Turns,
+    round_robin: RoundRobin,
     /// The tunnel whose turn it is among those that are to be read.
     turn: usize,
     /// One of several that are to be read woke the loop.
@@ -129,7 +129,7 @@ pub struct Tunnel {
 
 /// What all tunnels have in common, with what is counted for all together under the name of the outside port.
 struct Common {
-    outside: End,
+    outside: Endpoint,
     rx: RxBatch,
     outer_csum: OuterCsum,
     /// Packets and bursts taken from all ports.
@@ -137,11 +137,11 @@ struct Common {
     /// Packets sent and received whose checksum is left to the far end.
     remote: Remote,
     /// What the stages saw.
-    unwrapped: Seen,
-    joined: Seen,
-    entered: Seen,
+    unwrapped: Traffic,
+    joined: Traffic,
+    entered: Traffic,
     /// What was cut on the way out.
-    cuts: Cut,
+    cuts: CutCounts,
     /// Payload bytes summed to verify checksums.
     verified: u64,
     /// Addresses learned, moved, forgotten.
@@ -195,15 +195,15 @@ impl Tunnel {
         let config = *members[0].encap.config();
         let mut made = Tunnel {
             common: Common {
-                outside: End::new(outside.name, outside.port),
+                outside: Endpoint::new(outside.name, outside.port),
                 rx: RxBatch::new(outside.pages),
                 outer_csum: outside.csum,
                 taken: 0,
                 remote: Remote::default(),
-                unwrapped: Seen::default(),
-                joined: Seen::default(),
-                entered: Seen::default(),
-                cuts: Cut::default(),
+                unwrapped: Traffic::default(),
+                joined: Traffic::default(),
+                entered: Traffic::default(),
+                cuts: CutCounts::default(),
                 verified: 0,
                 fdb: [0; 3],
                 drops: Counts::default(),
@@ -216,7 +216,7 @@ impl Tunnel {
             ready: if members.len() > 1 { Ready::new(members.iter().map(|m| m.inside.port.fd())).ok() } else { None },
             settings,
             members,
-            turns: Turns::default(),
+            round_robin: RoundRobin::default(),
             turn: 0,
             woken: false,
         };
@@ -320,7 +320,7 @@ impl Tunnel {
 
     /// Goes by the settings. What is held leaves first.
     fn settle(&mut self) {
-        self.common.outside.leave(self.settings[0].leaving[1]);
+        self.common.outside.set_egress(self.settings[0].egress[1]);
         self.common.outside.polls.weight = self.settings[0].sharing.weights[1] as usize;
         for (at, (member, settings)) in self.members.iter_mut().zip(&self.settings).enumerate() {
             member.settle(settings);
@@ -334,12 +334,12 @@ impl Tunnel {
 
 impl Pipeline for Tunnel {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
-        let mut turns = self.turns;
-        let more = turns.round(self.settings[0].sharing.budget, |from, left| match from {
+        let mut round_robin = self.round_robin;
+        let more = round_robin.round(self.settings[0].sharing.budget, |from, left| match from {
             0 => self.outward(now, left),
             _ => self.inward(now, left),
         })?;
-        self.turns = turns;
+        self.round_robin = round_robin;
         // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
         // which is at once.
         let blocked = !self.blocked.is_empty() || self.common.outside.blocked;
@@ -369,8 +369,8 @@ impl Pipeline for Tunnel {
         }
     }
 
-    fn pace(&self) -> Pace {
-        self.settings[0].sharing.pace()
+    fn poll_policy(&self) -> PollPolicy {
+        self.settings[0].sharing.poll_policy()
     }
 
     fn taken(&self) -> u64 {
@@ -417,7 +417,7 @@ impl Pipeline for Tunnel {
         let outside = common.outside.name.as_str();
         common.outside.collect(common.verified + common.cuts.checksummed, sink);
         common.cuts.collect(outside, sink);
-        common.entered.collect(outside, Stage::Entry, sink);
+        common.entered.collect(outside, Stage::Ingress, sink);
         common.unwrapped.collect(outside, Stage::Decap, sink);
         common.joined.collect(outside, Stage::Gro, sink);
         sink.put(outside, Group::Remcsum, "sent", common.remote.sent);

@@ -8,11 +8,11 @@ use segue::time::Nanos;
 use segue_port::{Page, PagePool, Polled, Port, RxBatch};
 
 use crate::board::{Group, Sink, Stage};
-use crate::end::{self, End};
-use crate::entry::{Entry, Seen};
+use crate::endpoint::{self, Endpoint};
+use crate::ingress::{Ingress, Traffic};
 use crate::knobs::{Dial, Knobs};
-use crate::napi::{Pace, Sharing, Turns};
-use crate::tuning::{Joining, Protocols, Remcsum, Settings};
+use crate::napi::{PollPolicy, RoundRobin, Sharing};
+use crate::tuning::{GroSettings, Protocols, Remcsum, Settings};
 
 /// Longest time that a train stays open while its port has more to read and no hold time is set, in nanoseconds: the reads
 /// of one round need not hold all of a train, and a port that always has more must not keep a packet of another flow.
@@ -21,8 +21,8 @@ const BUSY_HOLD: u64 = 50_000;
 /// Rounds after which is looked what has become of the ports' interfaces, where nothing has woken the loop for it.
 const LISTEN_EVERY: u64 = 64;
 
-/// One side of a gateway.
-pub struct Side {
+/// One port of a gateway.
+pub struct PortConfig {
     /// Name of the port in statistics: the interface.
     pub name: String,
     /// The packet port.
@@ -45,7 +45,7 @@ pub struct Fragments {
     pub key: Key,
 }
 
-/// The knobs that two sides of these names have, before they are made; `budget` as in [`Sides::new`], `more` adds its own.
+/// The knobs that two ports of these names have, before they are made; `budget` as in [`PortPair::new`], `more` adds its own.
 pub(crate) fn knobs(
     names: [&str; 2],
     gro: [Option<gro::Config>; 2],
@@ -58,18 +58,18 @@ pub(crate) fn knobs(
     })
 }
 
-/// Both sides at work.
-pub(crate) struct Sides {
-    pub(crate) ends: [End; 2],
+/// Two ports at work.
+pub(crate) struct PortPair {
+    pub(crate) ends: [Endpoint; 2],
     /// What joins the packets that come in at the end of the same index.
-    pub(crate) joins: [Option<Join>; 2],
+    pub(crate) stages: [Option<GroStage>; 2],
     /// The way to the end of the same index.
-    pub(crate) entries: [Entry; 2],
+    pub(crate) ingress: [Ingress; 2],
     pub(crate) settings: Settings,
     /// Packets that could not be split for the end of the same index.
     pub(crate) split_drops: [Counts<gso::Refusal>; 2],
     pub(crate) rx: RxBatch,
-    turns: Turns,
+    round_robin: RoundRobin,
     crossing: Crossing,
     rounds: u64,
 }
@@ -84,26 +84,26 @@ pub(crate) enum Crossing {
 }
 
 /// What joins packets that come in at one end.
-pub(crate) struct Join {
+pub(crate) struct GroStage {
     pub(crate) gro: Gro<Page>,
     pub(crate) on: bool,
     /// Whether what is held waits for its time even when nothing more waits to be read.
     holds: bool,
-    pub(crate) seen: Seen,
+    pub(crate) seen: Traffic,
 }
 
-impl Join {
-    fn new(config: gro::Config) -> Join {
+impl GroStage {
+    fn new(config: gro::Config) -> GroStage {
         let hold = if config.hold > 0 { config.hold } else { BUSY_HOLD };
         let gro = Gro::new(gro::Config { hold, ..config });
-        Join { gro, on: true, holds: config.hold > 0, seen: Seen::default() }
+        GroStage { gro, on: true, holds: config.hold > 0, seen: Traffic::default() }
     }
 
     /// Goes by these settings from here on. What is held leaves first.
-    fn retune(&mut self, joining: &Joining, protocols: &Protocols, sharing: &Sharing) {
-        let hold = sharing.hold(joining.hold());
-        (self.on, self.holds) = (joining.on, hold > 0);
-        self.gro.reconfigure(joining.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
+    fn retune(&mut self, gro: &GroSettings, protocols: &Protocols, sharing: &Sharing) {
+        let hold = sharing.hold(gro.hold());
+        (self.on, self.holds) = (gro.on, hold > 0);
+        self.gro.reconfigure(gro.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
     }
 
     /// Ends the trains that have to end after a poll like this.
@@ -117,28 +117,28 @@ impl Join {
     }
 }
 
-impl Sides {
-    /// Both sides, by their settings at the start; `budget` is the weight that both begin with.
-    pub(crate) fn new(sides: [Side; 2], budget: usize, pages: PagePool, crossing: Crossing) -> Sides {
-        let configs = sides.each_ref().map(|side| side.gro);
-        let names = sides.each_ref().map(|side| side.name.clone());
-        let end = |side: Side| {
-            let mut end = End::new(side.name, side.port);
-            if let Some(Fragments { mtu, key }) = side.fragments {
+impl PortPair {
+    /// Both ports, by their settings at the start; `budget` is the weight that both begin with.
+    pub(crate) fn new(ports: [PortConfig; 2], budget: usize, pages: PagePool, crossing: Crossing) -> PortPair {
+        let configs = ports.each_ref().map(|port| port.gro);
+        let names = ports.each_ref().map(|port| port.name.clone());
+        let end = |config: PortConfig| {
+            let mut end = Endpoint::new(config.name, config.port);
+            if let Some(Fragments { mtu, key }) = config.fragments {
                 // Linux marks what it sends whole with DF; nothing else was ever on a path that could be discovered.
                 end.fragment_to(mtu, gso::Fragment::Sender { clears_df: true });
                 end.number_fragments(key);
             }
             end
         };
-        let mut made = Sides {
-            ends: sides.map(end),
-            joins: configs.map(|config| config.map(Join::new)),
-            entries: Default::default(),
+        let mut made = PortPair {
+            ends: ports.map(end),
+            stages: configs.map(|config| config.map(GroStage::new)),
+            ingress: Default::default(),
             settings: Settings::new(names, configs, Remcsum::None, budget),
             split_drops: Default::default(),
             rx: RxBatch::over(pages),
-            turns: Turns::default(),
+            round_robin: RoundRobin::default(),
             crossing,
             rounds: 0,
         };
@@ -148,17 +148,16 @@ impl Sides {
 
     /// Goes by the settings.
     fn settle(&mut self) {
-        let Settings { protocols, leaving, joining, sharing, .. } = &self.settings;
+        let Settings { protocols, egress, gro, sharing, .. } = &self.settings;
         for at in 0..2 {
-            self.ends[at].leave(leaving[at]);
+            self.ends[at].set_egress(egress[at]);
             self.ends[at].polls.weight = sharing.weights[at] as usize;
             let from = |end: usize| end != at || self.crossing == Crossing::Both;
-            let mut feeding =
-                joining.iter().enumerate().filter(|(end, _)| from(*end)).filter_map(|(_, one)| one.as_ref());
-            self.ends[at].exact = feeding.any(Joining::is_strict);
-            self.entries[at].cuts = self.settings.cuts(at);
-            if let (Some(join), Some(joining)) = (&mut self.joins[at], &joining[at]) {
-                join.retune(joining, protocols, sharing);
+            let mut feeding = gro.iter().enumerate().filter(|(end, _)| from(*end)).filter_map(|(_, one)| one.as_ref());
+            self.ends[at].exact = feeding.any(GroSettings::is_strict);
+            self.ingress[at].cuts = self.settings.cuts(at);
+            if let (Some(join), Some(gro)) = (&mut self.stages[at], &gro[at]) {
+                join.retune(gro, protocols, sharing);
             }
         }
     }
@@ -173,26 +172,26 @@ impl Sides {
         self.settle();
     }
 
-    /// Whose turn it is in this round, and the budget of it; [`Sides::end_round`] has what became of the turns.
-    pub(crate) fn begin_round(&mut self) -> (Turns, u64) {
+    /// Whose turn it is in this round, and the budget of it; [`PortPair::end_round`] has what became of the turns.
+    pub(crate) fn begin_round(&mut self) -> (RoundRobin, u64) {
         self.rounds = self.rounds.wrapping_add(1);
         // A loop that never sleeps is not woken either.
         let looks = self.rounds.is_multiple_of(LISTEN_EVERY);
         self.ends.iter_mut().for_each(|end| end.listen(looks));
-        (self.turns, self.settings.sharing.budget)
+        (self.round_robin, self.settings.sharing.budget)
     }
 
-    pub(crate) fn end_round(&mut self, turns: Turns) {
-        self.turns = turns;
+    pub(crate) fn end_round(&mut self, round_robin: RoundRobin) {
+        self.round_robin = round_robin;
     }
 
     /// One of the ends' wishes, in their order, woke the loop.
     pub(crate) fn woken(&mut self, place: usize) {
-        end::woken(&mut self.ends, place);
+        endpoint::woken(&mut self.ends, place);
     }
 
-    pub(crate) fn pace(&self) -> Pace {
-        self.settings.sharing.pace()
+    pub(crate) fn poll_policy(&self) -> PollPolicy {
+        self.settings.sharing.poll_policy()
     }
 
     /// Packets taken from both ports so far.
@@ -207,16 +206,16 @@ impl Sides {
 
     /// Writes the counters of the end `at`.
     pub(crate) fn collect(&self, at: usize, sink: &mut Sink<'_>) {
-        let (end, join) = (&self.ends[at], &self.joins[at]);
-        self.entries[1 - at].collect(&end.name, &self.ends[1 - at].name, sink);
+        let (end, join) = (&self.ends[at], &self.stages[at]);
+        self.ingress[1 - at].collect(&end.name, &self.ends[1 - at].name, sink);
         let stats = join.as_ref().map(|join| join.gro.stats());
-        end.collect(stats.map_or(0, |stats| stats.checksummed_bytes) + self.entries[at].checksummed(), sink);
+        end.collect(stats.map_or(0, |stats| stats.checksummed_bytes) + self.ingress[at].checksummed(), sink);
         sink.reasons(&end.name, Group::Drops, &self.split_drops[at]);
         if let Some(join) = join {
             join.seen.collect(&end.name, Stage::Gro, sink);
         }
         if let Some(stats) = stats {
-            end::collect_gro(&end.name, stats, sink);
+            endpoint::collect_gro(&end.name, stats, sink);
         }
     }
 }

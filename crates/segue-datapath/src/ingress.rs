@@ -21,14 +21,14 @@ pub(crate) fn packets(packet: &Packet<Page>) -> u64 {
 
 /// What a stage saw.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Traffic {
     packets: u64,
     bytes: u64,
     trains: u64,
     segments: u64,
 }
 
-impl Seen {
+impl Traffic {
     #[inline]
     pub(crate) fn add(&mut self, packet: &Packet<Page>) {
         self.packets += 1;
@@ -47,7 +47,7 @@ impl Seen {
 
 /// What was cut at an entry.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cut {
+pub(crate) struct CutCounts {
     /// Trains, and the packets that they became.
     cut: u64,
     made: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Cut {
     pub(crate) checksummed: u64,
 }
 
-impl Cut {
+impl CutCounts {
     /// Writes it under the port `to` for which it was.
     pub(crate) fn collect(&self, to: &str, sink: &mut Sink<'_>) {
         sink.put(to, Group::Gso, "cut_on_entry", self.cut);
@@ -65,15 +65,15 @@ impl Cut {
 
 /// The entry to the path that leads to one port.
 #[derive(Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct Ingress {
     pub(crate) cuts: Cuts,
-    seen: Seen,
-    done: Cut,
+    seen: Traffic,
+    done: CutCounts,
     arena: Arena,
     pieces: VecDeque<Box<Packet<Page>>>,
 }
 
-impl Entry {
+impl Ingress {
     /// Hands `packet` to `each`, or the packets that it is cut into.
     #[inline]
     pub(crate) fn each(
@@ -142,12 +142,12 @@ impl Entry {
     }
 
     /// Takes what others saw at such an entry for its own, or gives it back: for entries that are counted as one.
-    pub(crate) fn share_seen(&mut self, seen: &mut Seen) {
+    pub(crate) fn share_seen(&mut self, seen: &mut Traffic) {
         std::mem::swap(&mut self.seen, seen);
     }
 
     /// The same for what was cut.
-    pub(crate) fn share_cuts(&mut self, cuts: &mut Cut) {
+    pub(crate) fn share_cuts(&mut self, cuts: &mut CutCounts) {
         std::mem::swap(&mut self.done, cuts);
     }
 
@@ -159,7 +159,7 @@ impl Entry {
 
     /// Writes what was seen, under the port `from` at which it came in.
     pub(crate) fn collect_seen(&self, from: &str, sink: &mut Sink<'_>) {
-        self.seen.collect(from, Stage::Entry, sink);
+        self.seen.collect(from, Stage::Ingress, sink);
     }
 
     /// Writes what was cut, under the port `to` for which.

@@ -9,13 +9,13 @@ use segue::{gro, gso};
 use segue_port::{Extra, Page, Polled, Port, RxBatch, Sent, TxBatch};
 
 use crate::board::{Group, Sink, Stage};
-use crate::entry::{Seen, packets};
+use crate::ingress::{Traffic, packets};
 use crate::napi::Polls;
 use crate::pipeline::Interest;
-use crate::tuning::{Leaving, without_trains};
+use crate::tuning::{EgressSettings, without_trains};
 
 /// A port with what waits to leave through it.
-pub(crate) struct End {
+pub(crate) struct Endpoint {
     pub(crate) name: String,
     pub(crate) port: Box<dyn Port>,
     tx: TxBatch,
@@ -26,10 +26,10 @@ pub(crate) struct End {
     /// Trains are handed on whole only if whoever cuts them gives back the packets that they were made of. A virtio-net
     /// header cannot say that an IPv4 identification stands still: a kernel counts it up.
     pub(crate) exact: bool,
-    leaving: Leaving,
+    egress: EgressSettings,
     /// Longest IP packet, and what happens to longer ones, where that is decided here.
     mtu: Option<(usize, gso::Fragment)>,
-    seen: Seen,
+    seen: Traffic,
     pub(crate) polls: Polls,
     /// Trains that were cut for the port, the packets and smaller trains that they became, and trains that went whole.
     cut: u64,
@@ -43,19 +43,19 @@ pub(crate) struct End {
     gone: Option<io::Error>,
 }
 
-impl End {
+impl Endpoint {
     /// An end through which nothing has gone yet.
-    pub(crate) fn new(name: String, port: Box<dyn Port>) -> End {
-        End {
+    pub(crate) fn new(name: String, port: Box<dyn Port>) -> Endpoint {
+        Endpoint {
             name,
             port,
             tx: TxBatch::default(),
             blocked: false,
             completed: 0,
             exact: false,
-            leaving: Leaving::default(),
+            egress: EgressSettings::default(),
             mtu: None,
-            seen: Seen::default(),
+            seen: Traffic::default(),
             polls: Polls::default(),
             cut: 0,
             made: 0,
@@ -67,14 +67,14 @@ impl End {
     }
 
     /// From here on packets leave so.
-    pub(crate) fn leave(&mut self, leaving: Leaving) {
-        self.leaving = leaving;
-        self.port.limit_burst(leaving.burst());
+    pub(crate) fn set_egress(&mut self, egress: EgressSettings) {
+        self.egress = egress;
+        self.port.limit_burst(egress.burst());
     }
 
     /// What the port may be handed.
     fn limits(&self) -> Limits {
-        let limits = self.leaving.narrow(*self.port.limits());
+        let limits = self.egress.narrow(*self.port.limits());
         match self.mtu {
             // The interface's own, where the port follows it: it may have changed since.
             Some((mtu, fragment)) if limits.mtu == usize::MAX => Limits { mtu, fragment, ..limits },
@@ -180,7 +180,7 @@ impl End {
     /// Puts the packets of a train into the batch whose segments are longer than the MTU: each is fragmented or refused for
     /// itself, as it would have been had it come alone, and a last one that is short enough passes.
     fn push_apart(&mut self, train: Box<Packet<Page>>, limits: &Limits, rx: &mut RxBatch, drops: &mut Counts<Refusal>) {
-        let End { tx, arena, cut, made, .. } = self;
+        let Endpoint { tx, arena, cut, made, .. } = self;
         let done = gso::cut(&train, arena, &mut rx.pool, |packet, pool| match tx.push(packet, limits) {
             Ok(units) => *made += units as u64,
             Err((packet, why)) => {
@@ -199,12 +199,12 @@ impl End {
     /// Writes the port's counters; `verified` are payload bytes that others summed for it.
     pub(crate) fn collect(&self, verified: u64, sink: &mut Sink<'_>) {
         let (name, counters) = (self.name.as_str(), self.port.counters());
-        for (group, way) in [(Group::Receive, &counters.rx), (Group::Transmit, &counters.tx)] {
-            sink.put(name, group, "packets", way.packets);
-            sink.put(name, group, "bytes", way.bytes);
-            sink.put(name, group, "trains", way.trains);
-            sink.put(name, group, "segments", way.segments);
-            sink.put(name, group, "calls", way.calls);
+        for (group, direction) in [(Group::Receive, &counters.rx), (Group::Transmit, &counters.tx)] {
+            sink.put(name, group, "packets", direction.packets);
+            sink.put(name, group, "bytes", direction.bytes);
+            sink.put(name, group, "trains", direction.trains);
+            sink.put(name, group, "segments", direction.segments);
+            sink.put(name, group, "calls", direction.calls);
         }
         let checksummed = counters.checksummed_bytes + self.completed + verified;
         sink.put(name, Group::Port, "checksummed_bytes", checksummed);
@@ -261,14 +261,14 @@ pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
     sink.reasons(name, Group::Mismatches, &stats.mismatches);
 }
 
-/// What [`End::interests`] tells of an end: to read, to write, to hear of the interface.
+/// What [`Endpoint::interests`] tells of an end: to read, to write, to hear of the interface.
 pub(crate) const WISHES: usize = 3;
 const LINK_WISH: usize = 2;
 /// The counter that is 1 while the interface of a port is down.
 pub const LINK_DOWN: &str = "link_down";
 
 /// One of the wishes of these ends, in their order, woke the loop.
-pub(crate) fn woken(ends: &mut [End; 2], place: usize) {
+pub(crate) fn woken(ends: &mut [Endpoint; 2], place: usize) {
     for (at, end) in ends.iter_mut().enumerate() {
         end.woken(place.wrapping_sub(at * WISHES));
     }
