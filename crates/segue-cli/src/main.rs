@@ -5,6 +5,7 @@
 //! 130 interrupted. Ports and the datapath are known to [`daemon`], which
 //! is the life of a command that stays, and to the `start` of each such command.
 
+mod apply;
 mod args;
 mod bench;
 mod control;
@@ -21,14 +22,12 @@ mod pass;
 mod pcap;
 mod profile;
 mod progress;
+mod router_feed;
 mod run;
 mod sandbox;
 mod schema;
 mod set;
-mod signals;
 mod stat;
-mod sys;
-mod system;
 mod tap;
 mod target;
 mod tunnel;

@@ -11,9 +11,9 @@ use crate::control::client;
 use crate::control::model::{Document, Flow, Instance, OUTER_CSUM, Port, SCHEMA, Side};
 use crate::error::{Error, Kind, is_hidden, printable};
 use crate::out::Out;
-use crate::sys;
 use crate::units;
 use crate::words::help::wrapped;
+use segue_host::sys;
 
 /// Widest table, unless a wider one is asked for.
 const WIDTH: usize = 80;

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 
+use crate::apply::Changes;
 use crate::error::{Error, Kind, printable};
 use crate::out::Out;
-use crate::sys;
-use crate::system::{Changes, Netlink};
 use crate::tunnel::start::tun_error;
 use crate::tunnel::why;
+use segue_host::netlink::Netlink;
+use segue_host::sys;
 
 /// A TAP that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]

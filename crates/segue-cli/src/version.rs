@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Kind, printable};
 use crate::out::Out;
-use crate::sys;
+use segue_host::sys;
 
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

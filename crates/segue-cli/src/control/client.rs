@@ -14,8 +14,8 @@ use super::model::{Instance, Side};
 use super::{ANSWER_LEN, REQUEST_LEN, place};
 use crate::error::{Error, Kind, printable};
 use crate::nat::Mapping;
-use crate::sys;
 use crate::words::parse::nearest;
+use segue_host::sys;
 
 /// How long an instance may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(3);

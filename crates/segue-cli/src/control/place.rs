@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::sys;
+use segue_host::sys;
 
 /// Overrides the directory of control sockets.
 pub(crate) const VARIABLE: &str = "SEGUE_RUNTIME_DIR";

@@ -20,7 +20,7 @@ use super::model::Instance;
 use super::{REQUEST_LEN, place};
 use crate::error::{Error, Kind};
 use crate::nat::Mapping;
-use crate::sys::{self, Want};
+use segue_host::sys::{self, Want};
 
 /// Clients served at a time; more wait in the socket's queue.
 const CLIENTS: usize = 16;

@@ -30,9 +30,9 @@ use crate::nat::{self as mapping, Mapping};
 use crate::out::{OnClosed, Out};
 use crate::pass::{Line, Ports, Record};
 use crate::sandbox::{self, Sandbox};
-use crate::signals::{Signals, Wish};
-use crate::sys::{self, Want};
-use crate::system::Netlink;
+use segue_host::netlink::Netlink;
+use segue_host::signals::{Signals, Wish};
+use segue_host::sys::{self, Want};
 
 /// How often the loop looks whether packets still move.
 const LOOK: Duration = Duration::from_millis(500);

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Check, Status};
 use crate::error::os_text;
-use crate::sys;
-use crate::system::Netlink;
 use crate::tunnel::why::{self, Container};
+use segue_host::netlink::Netlink;
+use segue_host::sys;
 
 /// Everything, in the order of the table.
 pub(super) fn all() -> Vec<Check> {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::plan::Plan;
 use crate::error::{Error, Kind};
-use crate::sys;
+use segue_host::sys;
 
 /// How often sockets with a full queue are asked again whose they are, all together, and the pause: a gateway takes its
 /// visitors in, but no faster than [`crate::control::server`] says.

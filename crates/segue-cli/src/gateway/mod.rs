@@ -17,9 +17,9 @@ use crate::error::Error;
 use crate::out::Out;
 use crate::profile;
 use crate::sandbox::Sandbox;
-use crate::sys;
-use crate::system::Netlink;
 use crate::units;
+use segue_host::netlink::Netlink;
+use segue_host::sys;
 
 /// The id of the JSON that `segue gateway -j` prints, one object for each event.
 const SCHEMA: &str = "segue.gateway/1";

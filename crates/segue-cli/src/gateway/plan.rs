@@ -9,9 +9,10 @@ use super::route::{self, NatPlan};
 use crate::args::Gateway;
 use crate::error::{Error, Kind, Place, printable};
 use crate::profile;
-use crate::system::{Link, Netlink};
 use crate::tunnel::why;
-use crate::words::parse::{self, Prefix};
+use crate::words::parse;
+use segue_host::netlink::{Link, Netlink};
+use segue_host::prefix::Prefix;
 
 /// Where named network namespaces are.
 const NAMED: &str = "/run/netns";

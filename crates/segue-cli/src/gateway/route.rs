@@ -16,10 +16,10 @@ use crate::args::Gateway;
 use crate::daemon::Opened;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::error::{Error, Kind};
-use crate::system::tables::Follower;
-use crate::system::{Link, Netlink};
+use crate::router_feed::Follower;
 use crate::tunnel::why;
-use crate::words::parse::Prefix;
+use segue_host::netlink::{Link, Netlink};
+use segue_host::prefix::Prefix;
 
 /// A port outside that leads to one inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,10 +23,10 @@ use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::error::{Error, Kind};
 use crate::out::Out;
-use crate::sys;
-use crate::system::{Link, Netlink};
 use crate::tap::Tap;
 use crate::tunnel::why;
+use segue_host::netlink::{Link, Netlink};
+use segue_host::sys;
 
 /// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
 const BUDGET: usize = 64;

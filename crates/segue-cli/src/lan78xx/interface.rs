@@ -20,7 +20,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use segue_lan78xx::driver::{Host, Interface};
 
-use crate::sys::{self, Want};
+use segue_host::sys::{self, Want};
 
 /// How often the kernel is asked.
 const ASK: Duration = Duration::from_secs(1);
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn that_there_is_no_such_interface_is_heard_and_one_is_found_by_its_name() {
-        let lo = crate::system::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
+        let lo = segue_host::netlink::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
         let (_ear, mut watcher) = watch(lo.index, "lo", tap()).unwrap();
         let answer = |watcher: &mut Watcher| {
             watcher.ask().unwrap();
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn the_state_of_an_interface_is_heard_soon_and_once() {
-        let lo = crate::system::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
+        let lo = segue_host::netlink::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
         let (mut ear, watcher) = watch(lo.index, "lo", tap()).unwrap();
         watcher.start().unwrap();
         let heard = sys::poll(&[(ear.fd(), Want::Read)], Duration::from_secs(10)).unwrap();

@@ -25,9 +25,9 @@ use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::sandbox::Sandbox;
-use crate::sys::{self, Want};
-use crate::system::Netlink;
 use crate::tap::Tap;
+use segue_host::netlink::Netlink;
+use segue_host::sys::{self, Want};
 
 /// The bus id under which the model is found.
 const BUS_ID: &str = "1-1";

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::out::to_stderr;
 use crate::pass::sys;
 use crate::sandbox::{Reach, confine};
-use crate::sys::{Forked, fork};
+use segue_host::sys::{Forked, fork};
 
 /// Where a device is to be found again.
 #[derive(Clone, Debug, PartialEq, Eq)]

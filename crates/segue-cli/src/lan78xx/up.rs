@@ -36,9 +36,9 @@ use crate::daemon::{self, Complaints, Daemon, Opened, Succession};
 use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::sandbox::Sandbox;
-use crate::sys::{self, SignalFd, Want};
-use crate::system::Netlink;
 use crate::tap::Tap;
+use segue_host::netlink::Netlink;
+use segue_host::sys::{self, SignalFd, Want};
 
 /// Name of the adapter in statistics.
 const ADAPTER: &str = "adapter";

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use segue_port::udp::Sockets;
 
-use crate::sys::{Want, poll};
+use segue_host::sys::{Want, poll};
 
 /// Bytes of a record. Each comes whole, with a descriptor or without.
 const RECORD_LEN: usize = 24;

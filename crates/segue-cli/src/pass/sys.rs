@@ -79,7 +79,7 @@ pub(crate) fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {
     if fd != PLACE && unsafe { libc::dup2(fd, PLACE) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    crate::sys::close_from(PLACE + 1);
+    segue_host::sys::close_from(PLACE + 1);
     // SAFETY: the descriptor was put there just now.
     Ok(unsafe { UnixStream::from_raw_fd(PLACE) })
 }

@@ -15,9 +15,9 @@ use segue_capture::file::{Format, ReadError, Reader, Writer};
 use super::args;
 use crate::error::{Error, Kind};
 use crate::out::{Out, to_stderr};
-use crate::signals::{Signals, Wish};
-use crate::sys::{Want, poll};
 use crate::units;
+use segue_host::signals::{Signals, Wish};
+use segue_host::sys::{Want, poll};
 
 /// How often the progress line is drawn.
 const REDRAW: Duration = Duration::from_millis(200);

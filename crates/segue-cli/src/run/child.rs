@@ -13,7 +13,7 @@ use super::config::Unit;
 use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::pass::{Line, Ports, Record};
-use crate::sys;
+use segue_host::sys;
 
 /// Longest event line that is kept, bytes: room for as many tunnels as one port has at most.
 const LINE_LEN: usize = 32 << 20;

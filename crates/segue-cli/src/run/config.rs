@@ -16,13 +16,13 @@ use crate::control::knobs::{self, Knob, Wrong};
 use crate::daemon::knobs as desk;
 use crate::error::{Error, printable};
 use crate::gateway;
-use crate::system::Netlink;
 use crate::tunnel::group::{self, Group};
 use crate::tunnel::resolve::{self, Ready};
 use crate::tunnel::{self, plan::Plan};
 use crate::usage;
 use crate::words::parse;
 use crate::words::tunnel::WORDS;
+use segue_host::netlink::Netlink;
 
 /// What an instance is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,10 +28,10 @@ use self::source::{Text, together};
 use crate::args::Run;
 use crate::error::{Error, Kind};
 use crate::out::{OnClosed, Out, to_stderr};
-use crate::signals::{Signals, Wish};
-use crate::sys::{self, Want};
-use crate::system::Netlink;
 use crate::units;
+use segue_host::netlink::Netlink;
+use segue_host::signals::{Signals, Wish};
+use segue_host::sys::{self, Want};
 
 /// The id of the JSON that `segue run -j` prints, one object for each event; those of instances have their own.
 const SCHEMA: &str = "segue.run/1";

@@ -4,7 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use crate::sys;
+use segue_host::sys;
 
 /// Where to send messages; nobody listens where no service manager has started this process.
 #[derive(Debug)]

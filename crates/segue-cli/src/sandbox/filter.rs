@@ -7,7 +7,7 @@ use seccompiler::{
     TargetArch, apply_filter,
 };
 
-use crate::sys;
+use segue_host::sys;
 
 /// Calls of every process, whatever their arguments.
 const EVERYWHERE: &[libc::c_long] = &[

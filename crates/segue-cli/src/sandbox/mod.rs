@@ -21,8 +21,8 @@ use serde::Serialize;
 use crate::control::server::SocketFile;
 use crate::error::{Error, Kind};
 use crate::out::Out;
-use crate::signals::Signals;
-use crate::sys::{self, Forked};
+use segue_host::signals::Signals;
+use segue_host::sys::{self, Forked};
 
 pub(crate) use opening::{Reach, confine};
 

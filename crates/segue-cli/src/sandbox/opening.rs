@@ -6,7 +6,7 @@ use landlock::{AccessFs, BitFlags};
 
 use super::filter::{self, Purpose};
 use super::{other_user, restrict};
-use crate::sys;
+use segue_host::sys;
 
 /// What such a process may still reach.
 #[derive(Clone, Copy, Debug, Default)]

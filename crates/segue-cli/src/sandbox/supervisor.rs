@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::control::server::SocketFile;
 use crate::out::to_stderr;
-use crate::signals::{Signals, Wish};
-use crate::sys::{self, Ended, Pid, Want};
+use segue_host::signals::{Signals, Wish};
+use segue_host::sys::{self, Ended, Pid, Want};
 
 /// Waits for `child`, passes signals on to it, then removes the socket and ends with the child's status.
 pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile) -> ! {

@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::resolve::{self, Ready};
 use super::start;
 use crate::error::{Error, Kind};
-use crate::system::Netlink;
+use segue_host::netlink::Netlink;
 
 /// Most tunnels of one port.
 const MOST: usize = 4096;

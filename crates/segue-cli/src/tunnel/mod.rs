@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use self::group::Group;
 use self::resolve::Ready;
+use crate::apply::Changes;
 use crate::args::Tunnel;
 use crate::control::client;
 use crate::control::model::Side;
@@ -23,9 +24,9 @@ use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::sandbox::Sandbox;
-use crate::sys;
-use crate::system::{Changes, Netlink};
 use crate::words::{parse, tunnel};
+use segue_host::netlink::Netlink;
+use segue_host::sys;
 
 /// Runs the command.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {

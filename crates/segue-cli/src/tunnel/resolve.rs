@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::plan::{Choice, IPV6_MIN_MTU, Overhead, Plan};
 use crate::error::{Error, Kind};
-use crate::system::{Link, Netlink};
+use segue_host::netlink::{Link, Netlink};
 
 /// Largest IP packet, bytes.
 const MAX_PACKET: u32 = 65_535;

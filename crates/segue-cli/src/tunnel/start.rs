@@ -28,7 +28,7 @@ use crate::daemon::running::{Offloads, flow_key, random};
 use crate::daemon::{Opened, Succession};
 use crate::error::Error;
 use crate::pass::Ports;
-use crate::sys;
+use segue_host::sys;
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
 const BUDGET: usize = 16;

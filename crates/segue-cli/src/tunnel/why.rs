@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use crate::error::{Error, Kind};
-use crate::sys;
+use segue_host::sys;
 
 /// The clone device of the TUN driver.
 pub(crate) const TUN: &str = "/dev/net/tun";

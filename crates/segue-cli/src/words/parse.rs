@@ -4,26 +4,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::Arc;
 
+use segue_host::prefix::Prefix;
+
 use super::{Takes, Word};
 use crate::error::{Error, Kind, Place, printable};
 
 /// Longest name of a network interface, bytes (IFNAMSIZ less the final zero).
 pub(crate) const DEVICE_NAME_LEN: usize = 15;
-
-/// An address with the length of its network part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Prefix {
-    /// The address, host bits kept.
-    pub(crate) address: IpAddr,
-    /// Bits of the network part.
-    pub(crate) len: u8,
-}
-
-impl std::fmt::Display for Prefix {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.address, self.len)
-    }
-}
 
 /// The value that a word was given.
 #[derive(Clone, Debug, PartialEq, Eq)]

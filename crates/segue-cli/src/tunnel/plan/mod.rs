@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer};
 
 pub(crate) use self::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
 pub(crate) use self::words::plan;
-use crate::words::parse::Prefix;
+use segue_host::prefix::Prefix;
 
 /// The port that Linux takes for VXLAN where none is said; the registered one is 4789.
 const LINUX_VXLAN_PORT: u16 = 8472;

@@ -10,10 +10,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A process id as the kernel gives it.
-pub(crate) type Pid = libc::pid_t;
+pub type Pid = libc::pid_t;
 
 /// What `fork` gave this process.
-pub(crate) enum Forked {
+pub enum Forked {
     /// The process that called; the child's id.
     Parent(Pid),
     /// The new process.
@@ -23,7 +23,7 @@ pub(crate) enum Forked {
 /// Splits the process in two.
 ///
 /// Refuses when the process has more than one thread, since the child could then find locks held for ever.
-pub(crate) fn fork() -> io::Result<Forked> {
+pub fn fork() -> io::Result<Forked> {
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
     if threads > 1 {
         return Err(io::Error::other("fork is refused while other threads run"));
@@ -37,7 +37,7 @@ pub(crate) fn fork() -> io::Result<Forked> {
 }
 
 /// Runs `work` in a child and returns what it gave back. Only while the process has one thread.
-pub(crate) fn in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Vec<u8>> {
+pub fn in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Vec<u8>> {
     use std::io::{Read, Write};
     let (mut mine, mut childs) = UnixStream::pair()?;
     match fork()? {
@@ -59,7 +59,7 @@ pub(crate) fn in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Vec<u8>> {
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub enum Ended {
     /// By `exit`, with this status.
     Exit(i32),
     /// By this signal.
@@ -67,7 +67,7 @@ pub(crate) enum Ended {
 }
 
 /// Waits for child `pid`; with `block` off it returns `None` while the child runs.
-pub(crate) fn wait(pid: Pid, block: bool) -> io::Result<Option<Ended>> {
+pub fn wait(pid: Pid, block: bool) -> io::Result<Option<Ended>> {
     let mut status: c_int = 0;
     let flags = if block { 0 } else { libc::WNOHANG };
     loop {
@@ -88,13 +88,13 @@ pub(crate) fn wait(pid: Pid, block: bool) -> io::Result<Option<Ended>> {
 }
 
 /// Sends `signal` to process `pid`.
-pub(crate) fn kill(pid: Pid, signal: c_int) -> io::Result<()> {
+pub fn kill(pid: Pid, signal: c_int) -> io::Result<()> {
     // SAFETY: plain numbers; no memory is touched.
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
 /// Lets this process have `count` files open, if it may.
-pub(crate) fn allow_open_files(count: u64) -> io::Result<()> {
+pub fn allow_open_files(count: u64) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place for an rlimit.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
@@ -110,7 +110,7 @@ pub(crate) fn allow_open_files(count: u64) -> io::Result<()> {
 /// Closes every descriptor from `first` on.
 ///
 /// Only for a process that uses none of them again and ends without running destructors.
-pub(crate) fn close_from(first: c_int) {
+pub fn close_from(first: c_int) {
     // SAFETY: closing is always allowed; the callers promise not to use the descriptors again.
     if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } == 0 {
         return;
@@ -122,13 +122,13 @@ pub(crate) fn close_from(first: c_int) {
 }
 
 /// The effective user id.
-pub(crate) fn euid() -> u32 {
+pub fn euid() -> u32 {
     // SAFETY: always succeeds and touches no memory.
     unsafe { libc::geteuid() }
 }
 
 /// Gives up the current user, group and supplementary groups for ever.
-pub(crate) fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: an empty list is a null pointer with length 0; the other calls take plain numbers. The process has one
     // thread, so the wrappers' signalling of other threads has nobody to meet.
     unsafe {
@@ -157,7 +157,7 @@ struct CapData {
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
 /// The effective capabilities of the calling thread, one bit for each.
-pub(crate) fn capabilities() -> io::Result<u64> {
+pub fn capabilities() -> io::Result<u64> {
     let mut header = CapHeader { version: CAP_VERSION_3, pid: 0 };
     let mut data = [CapData::default(); 2];
     // SAFETY: both structures have the layout of capget(2) version 3 and outlive the call.
@@ -169,7 +169,7 @@ pub(crate) fn capabilities() -> io::Result<u64> {
 
 /// Empties the bounding set, so that no program started from here can ever have a capability. Without CAP_SETPCAP the
 /// kernel refuses, and nothing is gained or lost: the caller forbids new privileges as well.
-pub(crate) fn drop_bounding_set() {
+pub fn drop_bounding_set() {
     for cap in 0..64 as libc::c_ulong {
         // SAFETY: plain numbers.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) };
@@ -177,7 +177,7 @@ pub(crate) fn drop_bounding_set() {
 }
 
 /// Clears the capability sets of the calling thread: ambient, inheritable, permitted and effective.
-pub(crate) fn drop_capabilities() -> io::Result<()> {
+pub fn drop_capabilities() -> io::Result<()> {
     const PR_CAP_AMBIENT_CLEAR_ALL: libc::c_ulong = 4;
     // SAFETY: plain numbers.
     unsafe { libc::prctl(libc::PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
@@ -191,25 +191,25 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
 }
 
 /// Says that no program started from here may gain privileges (a condition of seccomp and Landlock without root).
-pub(crate) fn no_new_privs() -> io::Result<()> {
+pub fn no_new_privs() -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
 }
 
 /// Asks for `signal` when the parent ends; must come after a change of user, which clears it.
-pub(crate) fn signal_on_parent_death(signal: c_int) -> io::Result<()> {
+pub fn signal_on_parent_death(signal: c_int) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }).map(drop)
 }
 
 /// The parent's process id.
-pub(crate) fn parent_pid() -> Pid {
+pub fn parent_pid() -> Pid {
     // SAFETY: always succeeds and touches no memory.
     unsafe { libc::getppid() }
 }
 
 /// The Landlock ABI of the running kernel, `None` without Landlock.
-pub(crate) fn landlock_abi() -> Option<i32> {
+pub fn landlock_abi() -> Option<i32> {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag the kernel wants a null attribute of size 0 and only returns a number.
     let abi = unsafe {
@@ -220,7 +220,7 @@ pub(crate) fn landlock_abi() -> Option<i32> {
 }
 
 /// Whether the kernel takes seccomp filters (SECCOMP_GET_ACTION_AVAIL, 4.14).
-pub(crate) fn seccomp_filters() -> bool {
+pub fn seccomp_filters() -> bool {
     const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
     let action: u32 = libc::SECCOMP_RET_ERRNO;
     // SAFETY: the call reads one u32 that outlives it.
@@ -228,7 +228,7 @@ pub(crate) fn seccomp_filters() -> bool {
 }
 
 /// Leaves the current namespaces for new ones (`flags` of unshare(2)).
-pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
+pub fn unshare(flags: c_int) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::unshare(flags) }).map(drop)
 }
@@ -236,7 +236,7 @@ pub(crate) fn unshare(flags: c_int) -> io::Result<()> {
 /// Does `work` in the network namespace behind `namespace`, and comes back. Only the calling thread moves.
 ///
 /// Sockets and devices that `work` opens stay in that namespace.
-pub(crate) fn in_net_namespace<T>(namespace: &File, work: impl FnOnce() -> T) -> io::Result<T> {
+pub fn in_net_namespace<T>(namespace: &File, work: impl FnOnce() -> T) -> io::Result<T> {
     let home = File::open("/proc/thread-self/ns/net")?;
     // SAFETY: plain numbers.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
@@ -248,18 +248,18 @@ pub(crate) fn in_net_namespace<T>(namespace: &File, work: impl FnOnce() -> T) ->
 
 /// Receives blocked signals as readable events (signalfd(2)).
 #[derive(Debug)]
-pub(crate) struct SignalFd(File);
+pub struct SignalFd(File);
 
 /// One signal that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Came {
+pub struct Came {
     /// Its number.
-    pub(crate) signal: c_int,
+    pub signal: c_int,
 }
 
 impl SignalFd {
     /// Blocks `signals` for this thread (and the threads it starts later) and opens a descriptor that reads them.
-    pub(crate) fn new(signals: &[c_int]) -> io::Result<SignalFd> {
+    pub fn new(signals: &[c_int]) -> io::Result<SignalFd> {
         // SAFETY: an all-zero sigset_t is a valid place for sigemptyset to fill; it outlives the calls.
         let fd = unsafe {
             let mut set: libc::sigset_t = mem::zeroed();
@@ -274,7 +274,7 @@ impl SignalFd {
     }
 
     /// The next signal, or `None` when none waits.
-    pub(crate) fn next(&self) -> io::Result<Option<Came>> {
+    pub fn next(&self) -> io::Result<Option<Came>> {
         use std::io::Read;
         let mut bytes = [0u8; mem::size_of::<libc::signalfd_siginfo>()];
         match (&self.0).read(&mut bytes) {
@@ -298,7 +298,7 @@ impl AsFd for SignalFd {
 
 /// Ends the process with status 130 when SIGINT or SIGTERM comes, also where they were blocked: for commands and moments
 /// that have nothing to clean up.
-pub(crate) fn exit_130_on_interrupt() {
+pub fn exit_130_on_interrupt() {
     extern "C" fn leave(_: c_int) {
         // SAFETY: _exit is async-signal-safe.
         unsafe { libc::_exit(130) }
@@ -319,7 +319,7 @@ pub(crate) fn exit_130_on_interrupt() {
 
 /// Which events to wait for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
+pub enum Want {
     /// Something to read, or the other end closed.
     Read,
     /// Room to write.
@@ -329,7 +329,7 @@ pub(crate) enum Want {
 }
 
 /// Waits until one of `fds` is ready or `timeout` has passed; for each says whether it is ready.
-pub(crate) fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec<bool>> {
+pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec<bool>> {
     let mut polled: Vec<libc::pollfd> = fds
         .iter()
         .map(|(fd, want)| libc::pollfd {
@@ -356,7 +356,7 @@ pub(crate) fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Res
 }
 
 /// The monotonic clock, microseconds.
-pub(crate) fn monotonic_usec() -> u64 {
+pub fn monotonic_usec() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
@@ -364,13 +364,12 @@ pub(crate) fn monotonic_usec() -> u64 {
 }
 
 /// Connects to the local socket with this abstract name, without waiting: [`io::ErrorKind::WouldBlock`] where its queue is full.
-pub(crate) fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
+pub fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
     with_abstract(name, libc::connect)
 }
 
 /// A local socket that has this abstract name and does not listen.
-#[cfg(test)]
-pub(crate) fn bound_abstract(name: &[u8]) -> io::Result<UnixStream> {
+pub fn bound_abstract(name: &[u8]) -> io::Result<UnixStream> {
     with_abstract(name, libc::bind)
 }
 
@@ -397,7 +396,7 @@ fn with_abstract(
 }
 
 /// The user at the other end of a local socket (SO_PEERCRED), as it was when it connected.
-pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
+pub fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
     let to = (&raw mut cred).cast();
@@ -407,13 +406,13 @@ pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
 }
 
 /// Takes the exclusive lock of an open file, waiting for it.
-pub(crate) fn lock(file: &File) -> io::Result<()> {
+pub fn lock(file: &File) -> io::Result<()> {
     // SAFETY: a plain call on an open descriptor.
     check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }).map(drop)
 }
 
 /// Runs `make` with the file mode creation mask `mask`. Only while the process has one thread.
-pub(crate) fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
+pub fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
     // SAFETY: umask always succeeds.
     let before = unsafe { libc::umask(mask) };
     let made = make();
@@ -423,14 +422,14 @@ pub(crate) fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
 }
 
 /// Sets an integer socket option.
-pub(crate) fn set_int_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub fn set_int_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let len = mem::size_of::<c_int>() as libc::socklen_t;
     // SAFETY: the pointer and the length describe `value`, which outlives the call.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
 }
 
 /// Receives one message; returns its length and the UDP_GRO segment length that came with it, if one did.
-pub(crate) fn receive_with_gro(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Option<c_int>)> {
+pub fn receive_with_gro(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Option<c_int>)> {
     #[repr(align(8))]
     struct Control([u8; 64]);
     let mut control = Control([0; 64]);
@@ -458,7 +457,7 @@ pub(crate) fn receive_with_gro(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result
 }
 
 /// Opens a socket of any family, only to learn whether the kernel has it.
-pub(crate) fn probe_socket(family: c_int, kind: c_int) -> io::Result<()> {
+pub fn probe_socket(family: c_int, kind: c_int) -> io::Result<()> {
     // SAFETY: plain numbers; the descriptor is owned at once.
     let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind | libc::SOCK_CLOEXEC, 0))?) };
     drop(fd);
@@ -486,16 +485,21 @@ const fn ioc(direction: u64, number: u64, size: u64) -> u64 {
     direction << 30 | size << 16 | (b'T' as u64) << 8 | number
 }
 
-/// The ioctl numbers of TUN devices (linux/if_tun.h).
-pub(crate) const TUNSETIFF: u64 = ioc(1, 202, 4);
-pub(crate) const TUNGETFEATURES: u64 = ioc(2, 207, 4);
-pub(crate) const TUNSETOFFLOAD: u64 = ioc(1, 208, 4);
-pub(crate) const TUNGETIFF: u64 = ioc(2, 210, 4);
-pub(crate) const TUNSETVNETHDRSZ: u64 = ioc(1, 216, 4);
-pub(crate) const TUNSETCARRIER: u64 = ioc(1, 226, 4);
+/// Makes an interface or attaches to one (linux/if_tun.h, as the ioctl numbers below).
+pub const TUNSETIFF: u64 = ioc(1, 202, 4);
+/// Reads the flags that the driver takes.
+pub const TUNGETFEATURES: u64 = ioc(2, 207, 4);
+/// Says which offloads the reader takes.
+pub const TUNSETOFFLOAD: u64 = ioc(1, 208, 4);
+/// Reads the name and the flags of the interface.
+pub const TUNGETIFF: u64 = ioc(2, 210, 4);
+/// Sets the length of the virtio-net header.
+pub const TUNSETVNETHDRSZ: u64 = ioc(1, 216, 4);
+/// Sets the carrier of the interface.
+pub const TUNSETCARRIER: u64 = ioc(1, 226, 4);
 
 /// The flags that a TUN driver takes (TUNGETFEATURES).
-pub(crate) fn tun_features(tun: &File) -> io::Result<u32> {
+pub fn tun_features(tun: &File) -> io::Result<u32> {
     let mut features = 0u32;
     // SAFETY: the kernel writes one u32, which outlives the call.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNGETFEATURES as _, &mut features) })?;
@@ -503,7 +507,7 @@ pub(crate) fn tun_features(tun: &File) -> io::Result<u32> {
 }
 
 /// Makes or attaches the interface `name` with `flags` (IFF_TUN, ...) and returns the name that it got.
-pub(crate) fn tun_attach(tun: &File, name: &str, flags: c_int) -> io::Result<String> {
+pub fn tun_attach(tun: &File, name: &str, flags: c_int) -> io::Result<String> {
     let mut request = ifreq(name)?;
     request.union[0] = usize::from(u16::try_from(flags).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?);
     // SAFETY: `request` has at least the size of struct ifreq and outlives the call.
@@ -513,26 +517,26 @@ pub(crate) fn tun_attach(tun: &File, name: &str, flags: c_int) -> io::Result<Str
 }
 
 /// Sets the length of the virtio-net header of a TUN device, bytes.
-pub(crate) fn tun_set_header_len(tun: &File, len: c_int) -> io::Result<()> {
+pub fn tun_set_header_len(tun: &File, len: c_int) -> io::Result<()> {
     // SAFETY: the kernel reads one int, which outlives the call.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETVNETHDRSZ as _, &len) }).map(drop)
 }
 
 /// Sets the carrier of a TUN device's interface.
-pub(crate) fn tun_set_carrier(tun: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+pub fn tun_set_carrier(tun: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     let on = c_int::from(on);
     // SAFETY: the kernel reads one int, which outlives the call.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETCARRIER as _, &on) }).map(drop)
 }
 
 /// Says which offloads the reader of a TUN device takes (TUN_F_* bits).
-pub(crate) fn tun_set_offloads(tun: &File, bits: u32) -> io::Result<()> {
+pub fn tun_set_offloads(tun: &File, bits: u32) -> io::Result<()> {
     // SAFETY: the argument is a number, not a pointer.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETOFFLOAD as _, libc::c_ulong::from(bits)) }).map(drop)
 }
 
 /// One of ethtool's yes/no features of a link, by its legacy command number (linux/ethtool.h).
-pub(crate) fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Result<bool> {
+pub fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Result<bool> {
     let mut value = [command, 0u32];
     let mut request = ifreq(link)?;
     request.union[0] = value.as_mut_ptr() as usize;
@@ -542,7 +546,7 @@ pub(crate) fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> 
 }
 
 /// Processor time that this process has used, user and system, seconds.
-pub(crate) fn cpu_seconds() -> f64 {
+pub fn cpu_seconds() -> f64 {
     // SAFETY: an all-zero rusage is a valid place for the kernel to fill; it outlives the call.
     let usage = unsafe {
         let mut usage: libc::rusage = mem::zeroed();
@@ -555,7 +559,7 @@ pub(crate) fn cpu_seconds() -> f64 {
 
 /// A right that segue may need (capabilities(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Capability {
+pub enum Capability {
     /// To make and change interfaces.
     NetAdmin = 12,
     /// To open packet sockets.
@@ -566,7 +570,7 @@ pub(crate) enum Capability {
 
 impl Capability {
     /// Its name.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Capability::NetAdmin => "CAP_NET_ADMIN",
             Capability::NetRaw => "CAP_NET_RAW",
@@ -575,13 +579,13 @@ impl Capability {
     }
 
     /// Whether it is among `capabilities`.
-    pub(crate) fn is_in(self, capabilities: u64) -> bool {
+    pub fn is_in(self, capabilities: u64) -> bool {
         capabilities >> self as u32 & 1 == 1
     }
 }
 
 /// Whether CAP_NET_ADMIN is among `capabilities`.
-pub(crate) fn has_net_admin(capabilities: u64) -> bool {
+pub fn has_net_admin(capabilities: u64) -> bool {
     Capability::NetAdmin.is_in(capabilities)
 }
 

@@ -25,20 +25,20 @@ const MEMBER: usize = 8;
 
 /// A nexthop object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Nexthop {
+pub struct Nexthop {
     /// The interface.
-    pub(super) oif: Option<u32>,
+    pub oif: Option<u32>,
     /// The router there.
-    pub(super) via: Option<IpAddr>,
+    pub via: Option<IpAddr>,
     /// Of a group, its members.
     group: Vec<u32>,
 }
 
 /// All of them, by number.
-pub(super) type Nexthops = HashMap<u32, Nexthop>;
+pub type Nexthops = HashMap<u32, Nexthop>;
 
 /// The one that a number stands for; of a group the first behind a port, or the first.
-pub(super) fn hop(all: &Nexthops, id: u32, is_port: impl Fn(u32) -> bool) -> Option<&Nexthop> {
+pub fn hop(all: &Nexthops, id: u32, is_port: impl Fn(u32) -> bool) -> Option<&Nexthop> {
     let found = all.get(&id)?;
     // Groups have no groups.
     let mut members = found.group.iter().filter_map(|member| all.get(member));
@@ -49,7 +49,7 @@ pub(super) fn hop(all: &Nexthops, id: u32, is_port: impl Fn(u32) -> bool) -> Opt
 }
 
 /// Reads all of them. None where the kernel knows of no such thing.
-pub(super) fn read(netlink: &mut Netlink) -> io::Result<Nexthops> {
+pub fn read(netlink: &mut Netlink) -> io::Result<Nexthops> {
     netlink.sequence = netlink.sequence.wrapping_add(1);
     let mut request = Vec::with_capacity(HEADER + MESSAGE);
     request.extend(((HEADER + MESSAGE) as u32).to_ne_bytes());

@@ -8,7 +8,7 @@ use crate::sys::SignalFd;
 
 /// What the user or the system wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub enum Wish {
     /// End cleanly.
     Stop,
     /// End at once: the second interrupt.
@@ -27,20 +27,20 @@ const ONE_INTERRUPT: Duration = Duration::from_millis(250);
 
 /// Reads the signals of a daemon. They are blocked for the thread that makes this and those it starts later.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub struct Signals {
     fd: SignalFd,
     first_stop: Option<Instant>,
 }
 
 impl Signals {
     /// Blocks the signals and opens the place to read them.
-    pub(crate) fn new() -> io::Result<Signals> {
+    pub fn new() -> io::Result<Signals> {
         let numbers = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGCHLD];
         Ok(Signals { fd: SignalFd::new(&numbers)?, first_stop: None })
     }
 
     /// The next signal that waits, with its number.
-    pub(crate) fn next(&mut self) -> io::Result<Option<(Wish, i32)>> {
+    pub fn next(&mut self) -> io::Result<Option<(Wish, i32)>> {
         while let Some(came) = self.fd.next()? {
             if let Some(wish) = self.wish(came.signal, Instant::now()) {
                 return Ok(Some((wish, came.signal)));

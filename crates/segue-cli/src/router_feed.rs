@@ -20,8 +20,8 @@ use netlink_sys::{Socket, SocketAddr};
 use segue_datapath::route::{Action, Hop, Routes, Table};
 use segue_datapath::router::{Change, Facts, Message, Neighbour, Tables, Teller};
 
-use super::nexthops::{self, Nexthops};
-use super::{Netlink, Wanted, padded};
+use segue_host::netlink::nexthops::{self, Nexthops};
+use segue_host::netlink::{Netlink, Wanted, padded};
 
 /// Most routes that are taken over: twice a full table of the Internet's.
 const MOST_ROUTES: usize = 2_000_000;

@@ -1,76 +1,72 @@
 //! Links, addresses and routes, over one synchronous rtnetlink socket.
 
-mod nexthops;
-pub(crate) mod tables;
+pub mod nexthops;
 
 use std::io;
 use std::net::IpAddr;
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
-use crate::out::Out;
-use crate::words::parse::Prefix;
+use crate::prefix::Prefix;
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
+pub struct Link {
     /// Its index.
-    pub(crate) index: u32,
+    pub index: u32,
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// Largest packet, bytes.
-    pub(crate) mtu: u32,
+    pub mtu: u32,
     /// Its hardware address, where it has one of that length.
-    pub(crate) mac: Option<[u8; 6]>,
+    pub mac: Option<[u8; 6]>,
     /// Whether it is up.
-    pub(crate) up: bool,
+    pub up: bool,
     /// Whether it has a carrier.
-    pub(crate) has_carrier: bool,
+    pub has_carrier: bool,
     /// Whether it is a TUN or TAP device.
-    pub(crate) tun: bool,
+    pub tun: bool,
     /// Whether it carries Ethernet frames, as loopback does.
-    pub(crate) ethernet: bool,
+    pub ethernet: bool,
     /// Index of the bridge or bond that it is a port of.
-    pub(crate) master: Option<u32>,
+    pub master: Option<u32>,
 }
 
 /// The way to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
+pub struct Route {
     /// The local address that the kernel would use.
-    pub(crate) source: Option<IpAddr>,
+    pub source: Option<IpAddr>,
     /// Index of the link.
-    pub(crate) link: u32,
+    pub link: u32,
     /// An MTU that belongs to the route itself, bytes.
-    pub(crate) mtu: Option<u32>,
+    pub mtu: Option<u32>,
 }
 
 /// Whether the rest of an answer is of interest.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+pub enum Wanted {
+    /// The next message, too.
     More,
+    /// Nothing more.
     NoMore,
 }
 
 /// A connection to the kernel's routing tables.
-pub(crate) struct Netlink {
+pub struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
 impl Netlink {
     /// Opens it.
-    pub(crate) fn open() -> io::Result<Netlink> {
+    pub fn open() -> io::Result<Netlink> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -78,7 +74,7 @@ impl Netlink {
     }
 
     /// How packets from `local` (or any address) to `remote` leave.
-    pub(crate) fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> io::Result<Route> {
+    pub fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> io::Result<Route> {
         let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
         let mut message = RouteMessage::default();
         message.header.address_family = family(remote);
@@ -111,14 +107,14 @@ impl Netlink {
     }
 
     /// The link with this index.
-    pub(crate) fn link(&mut self, index: u32) -> io::Result<Link> {
+    pub fn link(&mut self, index: u32) -> io::Result<Link> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         self.link_of(message)
     }
 
     /// The link with this name, `None` when there is none.
-    pub(crate) fn link_named(&mut self, name: &str) -> io::Result<Option<Link>> {
+    pub fn link_named(&mut self, name: &str) -> io::Result<Option<Link>> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
         match self.link_of(message) {
@@ -152,7 +148,7 @@ impl Netlink {
     }
 
     /// The addresses of the link with this index.
-    pub(crate) fn addresses(&mut self, index: u32) -> io::Result<Vec<Prefix>> {
+    pub fn addresses(&mut self, index: u32) -> io::Result<Vec<Prefix>> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let mut found = Vec::new();
         self.exchange(request, NLM_F_DUMP, &mut |message| {
@@ -175,7 +171,7 @@ impl Netlink {
     }
 
     /// Sends a request and returns the first answer that is not an acknowledgement.
-    fn ask(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
+    pub fn ask(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<Option<RouteNetlinkMessage>> {
         let mut answer = None;
         self.exchange(request, flags, &mut |message| {
             answer = Some(message);
@@ -185,12 +181,12 @@ impl Netlink {
     }
 
     /// Sends a request that changes something and waits for the kernel's word on it.
-    fn tell(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    pub fn tell(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.exchange(request, flags | NLM_F_ACK, &mut |_| Wanted::More)
     }
 
     /// Sends a request and hands every answer to `each`, until that has enough or the kernel says that it was all.
-    fn exchange(
+    pub fn exchange(
         &mut self,
         request: RouteNetlinkMessage,
         flags: u16,
@@ -231,92 +227,12 @@ impl Netlink {
 }
 
 /// Bytes of a message of `most` that there are: each is padded to four, and the last may lack its padding.
-fn padded(header: &NetlinkHeader, most: usize) -> usize {
+pub fn padded(header: &NetlinkHeader, most: usize) -> usize {
     (header.length as usize).next_multiple_of(4).clamp(4, most.max(4)).min(most)
 }
 
-/// Changes to one link, each shown as the command that a person could type.
-pub(crate) struct Changes<'a> {
-    /// The connection.
-    pub(crate) netlink: &'a mut Netlink,
-    /// Where changes are shown.
-    pub(crate) out: &'a Out,
-    /// The link that is changed.
-    pub(crate) index: u32,
-    /// Its name.
-    pub(crate) name: &'a str,
-    /// How `ip` is called where the link is: with the name of a namespace, or as it is.
-    pub(crate) ip: &'a str,
-}
-
-impl Changes<'_> {
-    /// Sets the MTU, bytes.
-    pub(crate) fn mtu(&mut self, mtu: u32) -> io::Result<()> {
-        self.out.change(&format!("{} link set dev {} mtu {mtu}", self.ip, self.name), "RTM_NEWLINK IFLA_MTU");
-        let message = self.link(vec![LinkAttribute::Mtu(mtu)]);
-        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
-    }
-
-    /// Sets the largest packet that the stack hands to the device in one piece, bytes, at most 65536; up to there Linux
-    /// uses one value for IPv4 and IPv6.
-    pub(crate) fn gso_max_size(&mut self, bytes: u32) -> io::Result<()> {
-        let command = format!("{} link set dev {} gso_max_size {bytes}", self.ip, self.name);
-        self.out.change(&command, "RTM_NEWLINK IFLA_GSO_MAX_SIZE");
-        let message = self.link(vec![LinkAttribute::GsoMaxSize(bytes)]);
-        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
-    }
-
-    /// Keeps the kernel from giving the link an IPv6 address of its own making, for a link that carries no IPv6.
-    pub(crate) fn no_generated_addresses(&mut self) -> io::Result<()> {
-        let command = format!("{} link set dev {} addrgenmode none", self.ip, self.name);
-        self.out.change(&command, "RTM_NEWLINK IFLA_INET6_ADDR_GEN_MODE");
-        let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
-        let message = self.link(vec![LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])])]);
-        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
-    }
-
-    /// Adds an address. An IPv6 address is usable at once: on a tunnel nobody else can have it.
-    pub(crate) fn address(&mut self, prefix: Prefix) -> io::Result<()> {
-        let nodad = if prefix.address.is_ipv6() { " nodad" } else { "" };
-        self.out.change(&format!("{} addr add {prefix} dev {}{nodad}", self.ip, self.name), "RTM_NEWADDR");
-        let mut message = AddressMessage::default();
-        message.header.family = family(prefix.address);
-        message.header.prefix_len = prefix.len;
-        message.header.index = self.index;
-        message.attributes = vec![AddressAttribute::Local(prefix.address), AddressAttribute::Address(prefix.address)];
-        if prefix.address.is_ipv6() {
-            message.header.flags = AddressHeaderFlags::Nodad;
-            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-        }
-        self.netlink.tell(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
-    }
-
-    /// Sets the hardware address.
-    pub(crate) fn mac(&mut self, mac: [u8; 6]) -> io::Result<()> {
-        let text = mac.map(|byte| format!("{byte:02x}")).join(":");
-        self.out.change(&format!("{} link set dev {} address {text}", self.ip, self.name), "RTM_NEWLINK IFLA_ADDRESS");
-        let message = self.link(vec![LinkAttribute::Address(mac.to_vec())]);
-        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
-    }
-
-    /// Brings the link up.
-    pub(crate) fn up(&mut self) -> io::Result<()> {
-        self.out.change(&format!("{} link set dev {} up", self.ip, self.name), "RTM_NEWLINK IFF_UP");
-        let mut message = self.link(Vec::new());
-        message.header.flags = LinkFlags::Up;
-        message.header.change_mask = LinkFlags::Up;
-        self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
-    }
-
-    fn link(&self, attributes: Vec<LinkAttribute>) -> LinkMessage {
-        let mut message = LinkMessage::default();
-        message.header.index = self.index;
-        message.attributes = attributes;
-        message
-    }
-}
-
-fn family(address: IpAddr) -> AddressFamily {
+/// The address family of `address`.
+pub fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
