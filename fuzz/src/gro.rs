@@ -4,9 +4,10 @@ use segue::packet::Start;
 use crate::input::Input;
 use crate::properties::{Arrival, Promise, Setting, broken};
 use crate::streams;
-use crate::ways::disagreement;
+use crate::paths::disagreement;
 
-/// GRO on a sequence of arbitrary frames: every promise of the engine is kept, and the short way gives what the long way does.
+/// Runs GRO on a sequence of arbitrary frames: every promise of the engine is kept, and the fast path gives what the slow
+/// path does.
 ///
 /// The first byte says where frames begin (bit 0: with IP), whose rules decide (bit 1: those of Linux; with bit 5 those of
 /// a receiver, or those of older and newer kernels), and how small the limits are (bits 2 to 4). Then each frame has two bytes of length before it; a length over what is there takes the rest.

@@ -24,8 +24,8 @@ mod streams;
 
 #[path = "../../crates/segue/tests/contracts/terminating.rs"]
 mod terminating;
-#[path = "../../crates/segue/tests/contracts/ways.rs"]
-mod ways;
+#[path = "../../crates/segue/tests/contracts/paths.rs"]
+mod paths;
 
 pub use checksum::checksum;
 pub use decap::decap;

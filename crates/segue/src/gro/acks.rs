@@ -79,7 +79,7 @@ const NEAR: i32 = 1 << 20;
 
 /// What is known of the acknowledgments of one flow.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct AckState {
     hash: u64,
     last: Ack,
     /// The number that the last data carried, less what was overtaken.
@@ -92,7 +92,7 @@ struct Seen {
     is_guarded: bool,
 }
 
-const NOBODY: Seen = Seen {
+const NO_STATE: AckState = AckState {
     hash: 0,
     last: Ack { number: 0, window: 0, stamps: None },
     with_data: None,
@@ -102,7 +102,7 @@ const NOBODY: Seen = Seen {
 };
 
 /// Flows that share a set of [`Memory`].
-const WAYS: usize = 4;
+const SET_LEN: usize = 4;
 /// Fewest sets.
 const MIN_SETS: usize = 256;
 
@@ -111,37 +111,37 @@ const MIN_SETS: usize = 256;
 #[derive(Debug)]
 pub(super) struct Memory {
     /// A power of two of them, or none.
-    sets: Vec<[Seen; WAYS]>,
+    sets: Vec<[AckState; SET_LEN]>,
 }
 
 impl Memory {
     /// For about `flows` flows; 0 for one that knows nothing.
     pub(super) fn new(flows: usize) -> Memory {
         let count = if flows == 0 { 0 } else { flows.next_power_of_two().max(MIN_SETS) };
-        Memory { sets: alloc::vec![[NOBODY; WAYS]; count] }
+        Memory { sets: alloc::vec![[NO_STATE; SET_LEN]; count] }
     }
 
-    fn set(&mut self, hash: u64) -> Option<&mut [Seen; WAYS]> {
+    fn set(&mut self, hash: u64) -> Option<&mut [AckState; SET_LEN]> {
         let mask = self.sets.len().wrapping_sub(1);
         // The lower bits choose the bucket of the table; these need not.
         self.sets.get_mut((hash >> 32) as usize & mask)
     }
 
-    fn find(&mut self, hash: u64) -> Option<&mut Seen> {
+    fn find(&mut self, hash: u64) -> Option<&mut AckState> {
         let set = self.set(hash)?;
-        let way = set.iter().position(|seen| seen.hash == hash)?;
-        set[..=way].rotate_right(1);
+        let at = set.iter().position(|state| state.hash == hash)?;
+        set[..=at].rotate_right(1);
         set.first_mut()
     }
 
     /// Takes the place of the flow, or of the one of its set that was quiet longest.
-    fn begin(&mut self, hash: u64) -> Option<&mut Seen> {
+    fn begin(&mut self, hash: u64) -> Option<&mut AckState> {
         if self.find(hash).is_none() {
             self.set(hash)?.rotate_right(1);
         }
-        let seen = self.set(hash)?.first_mut()?;
-        *seen = Seen { hash, ..NOBODY };
-        Some(seen)
+        let state = self.set(hash)?.first_mut()?;
+        *state = AckState { hash, ..NO_STATE };
+        Some(state)
     }
 
     /// Whether the acknowledgment with this TCP header, whose checksum is right, may be swallowed by a newer one, and may
@@ -152,9 +152,9 @@ impl Memory {
             Err(why) => {
                 self.other(hash, header);
                 if header.get(tcp::FLAGS).is_some_and(|flags| flags & tcp::SYN != 0)
-                    && let Some(seen) = self.find(hash)
+                    && let Some(state) = self.find(hash)
                 {
-                    seen.scale = window_scale(header);
+                    state.scale = window_scale(header);
                 }
                 return Err(why);
             }
@@ -162,21 +162,21 @@ impl Memory {
         if self.find(hash).is_none() {
             self.begin(hash);
         }
-        let Some(seen) = self.find(hash) else { return Err(Alone::AckFirst) };
-        if !seen.is_known {
-            *seen = Seen { last: ack, is_known: true, is_guarded: false, ..*seen };
+        let Some(state) = self.find(hash) else { return Err(Alone::AckFirst) };
+        if !state.is_known {
+            *state = AckState { last: ack, is_known: true, is_guarded: false, ..*state };
             return Err(Alone::AckFirst);
         }
-        let last = seen.last;
+        let last = state.last;
         let more = distance(last.number, ack.number);
         // The window's right edge may stay where it is, but not move back (RFC 9293, section 3.8.6).
-        let taken_back = u64::from(last.window.saturating_sub(ack.window)) << seen.scale;
+        let taken_back = u64::from(last.window.saturating_sub(ack.window)) << state.scale;
         let in_time = match (last.stamps, ack.stamps) {
             (Some(before), Some(stamps)) => stamps.may_follow(before),
             (None, None) => true,
             _ => false,
         };
-        let behind_data = seen.with_data.map(|number| distance(number, ack.number));
+        let behind_data = state.with_data.map(|number| distance(number, ack.number));
         let why = match more {
             ..0 => Some(Alone::AckOld),
             0 if last.window != ack.window => Some(Alone::AckWindow),
@@ -188,15 +188,15 @@ impl Memory {
             _ => None,
         };
         if more >= 0 {
-            seen.last = ack;
+            state.last = ack;
         }
         match why {
             Some(why) => {
-                seen.is_guarded = true;
+                state.is_guarded = true;
                 Err(why)
             }
-            None if seen.is_guarded => {
-                seen.is_guarded = false;
+            None if state.is_guarded => {
+                state.is_guarded = false;
                 Err(Alone::AckFirst)
             }
             None => Ok(()),
@@ -209,13 +209,13 @@ impl Memory {
         if flags & tcp::SYN != 0 || self.find(hash).is_none() {
             self.begin(hash);
         }
-        let Some(seen) = self.find(hash).filter(|_| flags & tcp::SYN == 0) else { return };
-        seen.is_guarded = true;
-        seen.is_known &= flags & (tcp::FIN | tcp::RST) == 0;
+        let Some(state) = self.find(hash).filter(|_| flags & tcp::SYN == 0) else { return };
+        state.is_guarded = true;
+        state.is_known &= flags & (tcp::FIN | tcp::RST) == 0;
         let number = read_u32(header, tcp::ACK_NUMBER);
-        let was_overtaken = seen.with_data.zip(number).is_some_and(|(a, b)| (-NEAR..0).contains(&distance(a, b)));
+        let was_overtaken = state.with_data.zip(number).is_some_and(|(a, b)| (-NEAR..0).contains(&distance(a, b)));
         if !was_overtaken {
-            seen.with_data = number;
+            state.with_data = number;
         }
     }
 }

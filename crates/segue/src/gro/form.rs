@@ -30,16 +30,16 @@ pub(super) struct Form {
 
 /// Which form: an index into [`Forms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Which(u8);
+pub(super) struct FormId(u8);
 
-impl Which {
+impl FormId {
     /// Another one.
-    pub(super) const NONE: Which = Which(u8::MAX);
+    pub(super) const NONE: FormId = FormId(u8::MAX);
 
     /// TCP with a header of this length, timestamps being none that may differ.
     #[inline(always)]
-    pub(super) fn tcp(link: usize, is_v6: bool, header_len: usize) -> Which {
-        Which(((link * 2 + usize::from(is_v6)) * TRANSPORTS + FIRST_TCP + header_len / 4 - tcp::MIN_LEN / 4) as u8)
+    pub(super) fn tcp(link: usize, is_v6: bool, header_len: usize) -> FormId {
+        FormId(((link * 2 + usize::from(is_v6)) * TRANSPORTS + FIRST_TCP + header_len / 4 - tcp::MIN_LEN / 4) as u8)
     }
 
     /// How many headers are in front of IP.
@@ -83,45 +83,45 @@ impl Forms {
 
     /// The form `which`.
     #[inline(always)]
-    pub(super) fn get(&self, which: Which) -> Option<&Form> {
-        self.forms.get(usize::from(which.0))
+    pub(super) fn get(&self, id: FormId) -> Option<&Form> {
+        self.forms.get(usize::from(id.0))
     }
 
     /// Which form a packet has with `link` headers in front of IP, and with this transport header.
     #[inline(always)]
-    pub(super) fn which<const V6: bool, const TCP: bool>(&self, link: usize, transport: &[u8]) -> Option<Which> {
-        let mut which = 0;
+    pub(super) fn id_of<const V6: bool, const TCP: bool>(&self, link: usize, transport: &[u8]) -> Option<FormId> {
+        let mut transport_id = 0;
         if TCP {
             let words = usize::from(transport.get(tcp::OFFSET)? >> 4);
-            which = words.checked_sub(tcp::MIN_LEN / 4)? + FIRST_TCP;
+            transport_id = words.checked_sub(tcp::MIN_LEN / 4)? + FIRST_TCP;
             if self.moves_stamps && transport.get(..words * 4).and_then(acks::stamps).is_some() {
-                which = STAMPED;
+                transport_id = STAMPED;
             }
         }
-        Some(Which(((link * 2 + usize::from(V6)) * TRANSPORTS + which) as u8))
+        Some(FormId(((link * 2 + usize::from(V6)) * TRANSPORTS + transport_id) as u8))
     }
 
     /// Which form a parsed packet has, where its layout is that of the form.
     #[inline(always)]
-    pub(super) fn of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> Option<Which> {
+    pub(super) fn of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> Option<FormId> {
         let (transport, link) = (packet.layout.transport()?, packet.layout.headers().len().checked_sub(2)?);
         let bytes = packet.head.bytes().get(transport.start()..)?;
         let is_v6 = packet.layout.headers().get(link)?.kind == Kind::Ipv6;
         if link >= L3.len() || bytes.len() < usize::from(transport.len) {
             return None;
         }
-        let which = match (is_v6, transport.kind) {
-            (false, Kind::Tcp) => self.which::<false, true>(link, bytes),
-            (false, _) => self.which::<false, false>(link, bytes),
-            (true, Kind::Tcp) => self.which::<true, true>(link, bytes),
-            (true, _) => self.which::<true, false>(link, bytes),
+        let id = match (is_v6, transport.kind) {
+            (false, Kind::Tcp) => self.id_of::<false, true>(link, bytes),
+            (false, _) => self.id_of::<false, false>(link, bytes),
+            (true, Kind::Tcp) => self.id_of::<true, true>(link, bytes),
+            (true, _) => self.id_of::<true, false>(link, bytes),
         }?;
-        let form = self.get(which)?;
+        let form = self.get(id)?;
         let fits = packet.head.len() == form.len
             && packet.layout == form.layout
             && packet.layout.is_exact()
             && packet.offload.layers().is_empty();
-        fits.then_some(which)
+        fits.then_some(id)
     }
 }
 

@@ -22,12 +22,12 @@
 //! acknowledgments collapse to the newest one, which a sender's host is glad of.
 
 mod acks;
-mod first;
+mod fast_path;
 mod form;
 mod key;
-mod next;
+mod next_segment;
+mod pending_first;
 mod profile;
-mod quick;
 pub mod rules;
 mod table;
 #[cfg(test)]
@@ -48,12 +48,12 @@ use crate::packet::{Csum, Frag, Gso, GsoKind, Kind, LayerCsum, Packet, Pool, Sta
 use crate::reason::Counts;
 use crate::time::Nanos;
 use crate::wire::{ipv4, ipv6, read_u16, read_u32, tcp, udp, write_u16};
-use first::First;
+use fast_path::Rules;
 use form::Forms;
 use key::{FlowKey, Hasher};
-use quick::Rules;
+use pending_first::PendingFirst;
 use rules::Masks;
-use table::{Carries, Follow, Found, Held, Ids, Is, Slot, Table, left};
+use table::{Carries, ExpectedNext, Found, Held, Ids, MatchKey, Slot, Table, left};
 
 /// Most bytes of a train, whatever the configuration says: what Linux lets a device take.
 pub const MAX_TRAIN_BYTES: usize = 8 * 65_535;
@@ -168,7 +168,7 @@ pub struct Frame<B> {
 #[derive(Debug)]
 enum Ready<B> {
     Packet(Box<Packet<B>>),
-    First(First<B>),
+    First(PendingFirst<B>),
     /// What was flushed at once: the first of its places in the table.
     Places(usize),
 }
@@ -196,7 +196,7 @@ pub struct Gro<B> {
     rules: Rules,
     /// Compares headers.
     kernel: Kernel,
-    is_quick: bool,
+    has_fast_path: bool,
     table: Table<B>,
     memory: acks::Memory,
     ready: VecDeque<Ready<B>>,
@@ -218,7 +218,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             hasher: Hasher::new(config.key),
             rules: Rules::new(&config),
             kernel: arch::chosen(),
-            is_quick: true,
+            has_fast_path: true,
             table: Table::new(config.max_flows),
             memory: acks::Memory::new(if config.acks { config.max_flows } else { 0 }),
             ready: VecDeque::with_capacity(config.max_flows.max(64)),
@@ -264,8 +264,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
 
     /// As [`Gro::new`], but every packet goes the long way, through the parser and each rule by itself. What comes out is the
     /// same, packet for packet and count for count; this is for tests that compare the two.
-    pub fn without_short_way(config: Config) -> Gro<B> {
-        Gro { is_quick: false, ..Gro::new(config) }
+    pub fn slow_path_only(config: Config) -> Gro<B> {
+        Gro { has_fast_path: false, ..Gro::new(config) }
     }
 
     /// What happened so far.
@@ -286,7 +286,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Takes a packet, whose layout must be that of its bytes. Boxes that are no longer needed go to `pool`.
     #[inline]
     pub fn push(&mut self, packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
-        let left = if self.is_quick { self.take_packet_quickly(packet, now, pool) } else { Some(packet) };
+        let left = if self.has_fast_path { self.take_packet_fast(packet, now, pool) } else { Some(packet) };
         if let Some(packet) = left {
             self.take(packet, now, pool);
         }
@@ -297,7 +297,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// recognised and not parsed, and of a train only the first takes a box.
     #[inline]
     pub fn push_frame(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) {
-        let left = if self.is_quick { self.take_frame_quickly(frame, now, pool) } else { Some(frame) };
+        let left = if self.has_fast_path { self.take_frame_fast(frame, now, pool) } else { Some(frame) };
         if let Some(frame) = left {
             let mut packet = pool.take();
             frame.load(&self.config.tunnels, &mut packet);
@@ -373,7 +373,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         let Some(place) = place else { return self.hold(packet, hash, now) };
 
-        if self.table.get(place).is.carries == Carries::Acks {
+        if self.table.get(place).key.carries == Carries::Acks {
             self.finish(place, Flush::Order);
             return self.hold(packet, hash, now);
         }
@@ -427,7 +427,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         let Some(place) = place else { return self.insert(packet, hash, now, Carries::Acks) };
         let held = self.table.get_mut(place);
-        if held.is.carries == Carries::Data {
+        if held.key.carries == Carries::Data {
             self.finish(place, Flush::Order);
             return self.insert(packet, hash, now, Carries::Acks);
         }
@@ -576,8 +576,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         let (most, room) = (self.config.most(is_tcp), self.room(&packet).unwrap_or(0));
         let held = Held {
-            is: Is::other(self.forms.of(&packet), carries, verify::is_owed(&packet)),
-            follow: Follow::NOTHING,
+            key: MatchKey::other(self.forms.of(&packet), carries, verify::is_owed(&packet)),
+            expected: ExpectedNext::NOTHING,
             size,
             room,
             left: left(most.saturating_sub(1), room, size),
@@ -600,7 +600,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         if let Some(evicted) = self.table.make_room(hash) {
             self.finish(evicted, Flush::Evicted);
         } else if self.table.is_full() {
-            self.make_way();
+            self.free_place();
         }
         self.held_packets += 1;
         self.table.insert(hash, what);
@@ -610,7 +610,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[inline(always)]
     fn keep_alone(&mut self, hash: u64, what: Slot<B>) {
         if self.table.is_full() {
-            self.make_way();
+            self.free_place();
         }
         self.held_packets += 1;
         self.table.insert_alone(hash, what);
@@ -619,7 +619,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Gives up a place of a full table.
     #[cold]
     #[inline(never)]
-    fn make_way(&mut self) {
+    fn free_place(&mut self) {
         self.spill();
         if let Some(oldest) = self.table.oldest().filter(|_| self.table.is_full()) {
             self.finish(oldest, Flush::Evicted);

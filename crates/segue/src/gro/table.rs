@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::first::First;
-use super::form::Which;
+use super::form::FormId;
+use super::pending_first::PendingFirst;
 use super::renew;
 use super::rules::{self, Flush};
 use crate::packet::Packet;
@@ -36,18 +36,18 @@ pub(super) enum Carries {
 /// What is held, in what form, and whether its transport checksums are pending: all that has to be the same before headers
 /// are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Is {
-    form: Which,
+pub(super) struct MatchKey {
+    form: FormId,
     /// Headers in front of IP.
     link: u8,
     pub(super) carries: Carries,
     is_owed: bool,
 }
 
-impl Is {
+impl MatchKey {
     /// Its form.
     #[inline(always)]
-    pub(super) fn which(self) -> Which {
+    pub(super) fn form(self) -> FormId {
         self.form
     }
 
@@ -59,29 +59,29 @@ impl Is {
 
     /// A train of packets of a usual form.
     #[inline(always)]
-    pub(super) fn train(form: Which, is_owed: bool) -> Is {
-        Is { form, link: form.link() as u8, carries: Carries::Data, is_owed }
+    pub(super) fn train(form: FormId, is_owed: bool) -> MatchKey {
+        MatchKey { form, link: form.link() as u8, carries: Carries::Data, is_owed }
     }
 
     /// Of another form, it may be.
-    pub(super) fn other(form: Option<Which>, carries: Carries, is_owed: bool) -> Is {
-        let form = form.unwrap_or(Which::NONE);
-        Is { form, link: form.link() as u8, carries, is_owed }
+    pub(super) fn other(form: Option<FormId>, carries: Carries, is_owed: bool) -> MatchKey {
+        let form = form.unwrap_or(FormId::NONE);
+        MatchKey { form, link: form.link() as u8, carries, is_owed }
     }
 }
 
 /// The bytes of a whole frame and the number of headers in front of IP, of a train whose next segment needs no other look than
 /// the one at what is expected of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Follow(usize);
+pub(super) struct ExpectedNext(usize);
 
-impl Follow {
+impl ExpectedNext {
     /// None may.
-    pub(super) const NOTHING: Follow = Follow(usize::MAX);
+    pub(super) const NOTHING: ExpectedNext = ExpectedNext(usize::MAX);
 
     #[inline(always)]
-    pub(super) fn new(link: usize, total: usize) -> Follow {
-        Follow(total << 2 | link)
+    pub(super) fn new(link: usize, total: usize) -> ExpectedNext {
+        ExpectedNext(total << 2 | link)
     }
 }
 
@@ -104,9 +104,9 @@ pub(super) struct Held<B> {
     /// The timestamp of the newest TCP segment, where profile `lro` lets it move on.
     pub(super) stamp: u32,
     pub(super) ids: Ids,
-    pub(super) is: Is,
-    /// What a packet is that may follow at once, or [`Follow::NOTHING`].
-    pub(super) follow: Follow,
+    pub(super) key: MatchKey,
+    /// What a packet is that may follow at once, or [`ExpectedNext::NOTHING`].
+    pub(super) expected: ExpectedNext,
     /// Whether the first packet's checksums were verified; later ones are before they join.
     pub(super) verified: bool,
 }
@@ -117,7 +117,7 @@ pub(super) enum Slot<B> {
     /// Nothing.
     Free,
     /// The start of a train.
-    First(First<B>),
+    First(PendingFirst<B>),
     /// All else.
     Held(Held<B>),
 }
@@ -150,7 +150,7 @@ impl<B: AsRef<[u8]>> Held<B> {
     /// Whether it is a train of at least two packets.
     #[inline(always)]
     pub(super) fn is_train(&self) -> bool {
-        self.segs > 1 && self.is.carries == Carries::Data
+        self.segs > 1 && self.key.carries == Carries::Data
     }
 
     /// Takes note of a segment that fits: where its TCP header is, if it has one, that header, and the bytes of its payload,

@@ -5,7 +5,7 @@ use segue_testkit::build::{Gre, Ip, L4, Packet as Built, Shim, Tcp, Tunnel, Udp,
 
 use super::key::FlowKey;
 use super::rules::{self, VARYING};
-use super::table::{Carries, Follow, Found, Held, Ids, Is, Slot, Table};
+use super::table::{Carries, ExpectedNext, Found, Held, Ids, MatchKey, Slot, Table};
 use super::*;
 use crate::packet::{Frag, Layout, Start, Stop, Tunnels};
 
@@ -20,10 +20,24 @@ fn packet(port: u16) -> Box<Packet<Vec<u8>>> {
 
 fn held(port: u16) -> Held<Vec<u8>> {
     let (size, segs, since) = (40, 1, Nanos(u64::from(port)));
-    let (ids, is) = (Ids::default(), Is::other(None, Carries::Data, false));
+    let (ids, key) = (Ids::default(), MatchKey::other(None, Carries::Data, false));
     let (most, left, room, next_seq, stamp, verified) = (9, 8, 999, 0, 0, false);
     let packet = packet(port);
-    Held { packet, since, size, room, left, segs, most, next_seq, stamp, ids, is, follow: Follow::NOTHING, verified }
+    Held {
+        packet,
+        since,
+        size,
+        room,
+        left,
+        segs,
+        most,
+        next_seq,
+        stamp,
+        ids,
+        key,
+        expected: ExpectedNext::NOTHING,
+        verified,
+    }
 }
 
 #[test]

@@ -36,26 +36,26 @@ fn tunnels() -> Tunnels {
     tunnels
 }
 
-/// How frames get into the engine.
+/// How frames get into the engine, and over which path of GRO.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Path {
     /// As frames, most of which are not parsed.
     Frames,
     /// As packets.
     Packets,
-    /// As packets, of which each is judged by every rule.
-    Long,
+    /// As packets, over the slow path.
+    Slow,
 }
 
 /// What the engine makes of a case.
-fn run(case: &Case, rules: Rules, way: Way) -> Vec<Out> {
+fn run(case: &Case, rules: Rules, path: Path) -> Vec<Out> {
     let config = Config { profile: profile(rules), acks: true, tunnels: tunnels(), ..Config::default() };
-    let mut gro = if matches!(way, Way::Long) { Gro::without_short_way(config) } else { Gro::new(config) };
+    let mut gro = if matches!(path, Path::Slow) { Gro::slow_path_only(config) } else { Gro::new(config) };
     let mut pool = Pool::new(4);
     let mut outs = Vec::new();
     for frame in &case.frames {
         let bytes = Frag::all(frame.bytes.clone());
-        if matches!(way, Way::Frames) {
+        if matches!(path, Path::Frames) {
             gro.push_frame(Frame { bytes, start: Start::Ethernet, csum: Csum::Unknown }, Nanos(frame.at), &mut pool);
         } else {
             let mut packet = pool.take();
@@ -106,10 +106,10 @@ fn every_case_gives_the_trains_of_the_table_in_every_profile() {
     let mut wrong: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for case in conformance::cases() {
         for rules in Rules::ALL {
-            for way in [Way::Frames, Way::Packets, Way::Long] {
-                if let Err(difference) = case.judge(rules, &run(&case, rules, way)) {
+            for path in [Path::Frames, Path::Packets, Path::Slow] {
+                if let Err(difference) = case.judge(rules, &run(&case, rules, path)) {
                     let places = wrong.entry(format!("{}: {difference}", case.row.name)).or_default();
-                    places.entry(case.carrier.name.clone()).or_default().push(format!("{rules:?}, {way:?}"));
+                    places.entry(case.carrier.name.clone()).or_default().push(format!("{rules:?}, {path:?}"));
                 }
             }
         }

@@ -2,13 +2,13 @@
 //! and each has caught something deliberately broken.
 
 mod decap;
+mod fast_path;
 mod hardening;
 mod mutants;
 mod mutations;
+mod paths;
 mod properties;
-mod short;
 mod streams;
 mod terminating;
 mod tunnels;
 mod upheld;
-mod ways;

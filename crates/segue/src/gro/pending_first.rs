@@ -6,30 +6,30 @@
 use alloc::boxed::Box;
 
 use super::Gro;
-use super::form::{Forms, Which};
-use super::table::{Carries, Follow, Held, Ids, Is, Slot, left};
+use super::form::{FormId, Forms};
+use super::table::{Carries, ExpectedNext, Held, Ids, MatchKey, Slot, left};
 use crate::packet::{Csum, Frag, HEAD_BLOCK, Packet, Pool, Start, Tunnels};
 use crate::time::Nanos;
 
 /// The frame of a first segment.
 #[derive(Debug)]
-pub(super) struct First<B> {
+pub(super) struct PendingFirst<B> {
     /// All of it; `None` when it is gone.
     pub(super) bytes: Option<Frag<B>>,
     pub(super) since: Nanos,
     pub(super) seq: u32,
-    pub(super) form: Which,
+    pub(super) form: FormId,
     /// Whether its checksums were verified by who brought it.
     pub(super) verified: bool,
 }
 
-impl<B: AsRef<[u8]>> First<B> {
+impl<B: AsRef<[u8]>> PendingFirst<B> {
     /// Puts it into a box, once, and tells whether it has its form, as it has unless its buffer has changed.
     #[inline(always)]
     pub(super) fn load(&mut self, forms: &Forms, pool: &mut Pool<B>) -> Option<(Box<Packet<B>>, bool)> {
         let bytes = self.bytes.take()?;
         let mut packet = pool.take_used();
-        let First { form, verified, .. } = *self;
+        let PendingFirst { form, verified, .. } = *self;
         let csum = if verified { Csum::Verified } else { Csum::Unknown };
         if let Some(form) = forms.get(form)
             && bytes.len() > form.len
@@ -67,14 +67,14 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let Some(slot) = self.table.slot_mut(place) else { return };
         let Slot::First(first) = slot else { return };
         let Some((packet, has_form)) = first.load(&self.forms, pool) else { return };
-        let First { since, seq, form: which, verified, .. } = *first;
+        let PendingFirst { since, seq, form: form_id, verified, .. } = *first;
         let (size, total) = (packet.payload.len(), packet.len());
         let (most, limit) = self.rules.tcp;
-        let room = limit.saturating_sub(total.saturating_sub(which.l3()));
-        let (is, follow) = if has_form {
-            (Is::train(which, false), Follow::new(which.link(), total))
+        let room = limit.saturating_sub(total.saturating_sub(form_id.l3()));
+        let (key, expected) = if has_form {
+            (MatchKey::train(form_id, false), ExpectedNext::new(form_id.link(), total))
         } else {
-            (Is::other(None, Carries::Data, false), Follow::NOTHING)
+            (MatchKey::other(None, Carries::Data, false), ExpectedNext::NOTHING)
         };
         *slot = Slot::Held(Held {
             since,
@@ -86,8 +86,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
             next_seq: seq.wrapping_add(size as u32),
             stamp: 0,
             ids: Ids::default(),
-            is,
-            follow,
+            key,
+            expected,
             verified,
             packet,
         });

@@ -2,28 +2,28 @@
 //! next segment of a train, of which nearly everything is known by then, or good for the first of one.
 
 use super::Gro;
-use super::form::Which;
+use super::fast_path::{is_sum_good, pseudo};
+use super::form::FormId;
 use super::key::L3;
-use super::quick::{is_sum_good, pseudo};
-use super::table::{Follow, Place, Slot};
+use super::table::{ExpectedNext, Place, Slot};
 use crate::checksum::Sum;
 use crate::packet::{HEAD_BLOCK, Pool, Start};
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp};
 
 /// What is seen at once of a frame.
-pub(super) enum Next {
+pub(super) enum NextSegment {
     /// It is the very next segment of the train at this place. Behind so many bytes of headers its payload is to be put there.
-    Is(usize, usize),
+    Continues(usize, usize),
     /// It is good for the first of a train, and nothing with such a hash is held, nor anything in its bucket where it is alone.
     /// It has this form and sequence number.
-    Starts { hash: u64, is_alone: bool, which: Which, seq: u32 },
+    Starts { hash: u64, is_alone: bool, form_id: FormId, seq: u32 },
     /// Nothing. The hash of its flow, where it was made.
-    Not(Option<u64>),
+    Neither(Option<u64>),
 }
 
 /// A frame that is looked at.
 #[derive(Clone, Copy)]
-pub(super) struct Front<'a> {
+pub(super) struct FrameView<'a> {
     /// Its first bytes, which mean nothing behind its end.
     pub(super) front: &'a [u8; HEAD_BLOCK],
     pub(super) bytes: &'a [u8],
@@ -35,54 +35,63 @@ impl<B: AsRef<[u8]>> Gro<B> {
     /// Takes note of a frame that is the very next segment of a train, and tells whether it may start one. Of all others
     /// nothing is noted.
     #[inline(always)]
-    pub(super) fn follow(&mut self, frame: Front<'_>, start: Start, pool: &mut Pool<B>) -> Next {
+    pub(super) fn next_segment(&mut self, frame: FrameView<'_>, start: Start, pool: &mut Pool<B>) -> NextSegment {
         let front = frame.front;
         let word = read_u32(front, ethernet::TYPE).unwrap_or(0);
         if start == Start::Ethernet
             && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
             && front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
         {
-            return self.follow_form::<1, false>(frame, pool);
+            return self.next_segment_form::<1, false>(frame, pool);
         }
-        self.follow_other(front, frame.bytes, (start, frame.verified), pool)
+        self.next_segment_other(front, frame.bytes, (start, frame.verified), pool)
     }
 
     /// The same of what is no plain IPv4 on Ethernet.
     #[inline(never)]
-    fn follow_other(
+    fn next_segment_other(
         &mut self,
         front: &[u8; HEAD_BLOCK],
         bytes: &[u8],
         (start, verified): (Start, bool),
         pool: &mut Pool<B>,
-    ) -> Next {
-        let frame = Front { front, bytes, verified };
+    ) -> NextSegment {
+        let frame = FrameView { front, bytes, verified };
         let kind = |tags: usize| read_u16(front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
         let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
         match (start, kind(0), kind(1)) {
-            (Start::Ip, ..) if front[0] >> 4 == 4 => self.follow_ip::<0>(ethertype::IPV4, frame, pool),
-            (Start::Ip, ..) => self.follow_ip::<0>(ethertype::IPV6, frame, pool),
-            (_, first, _) if !is_tag(first) => self.follow_ip::<1>(first, frame, pool),
-            (_, _, second) if !is_tag(second) => self.follow_ip::<2>(second, frame, pool),
-            _ => self.follow_ip::<3>(kind(2), frame, pool),
+            (Start::Ip, ..) if front[0] >> 4 == 4 => self.next_segment_ip::<0>(ethertype::IPV4, frame, pool),
+            (Start::Ip, ..) => self.next_segment_ip::<0>(ethertype::IPV6, frame, pool),
+            (_, first, _) if !is_tag(first) => self.next_segment_ip::<1>(first, frame, pool),
+            (_, _, second) if !is_tag(second) => self.next_segment_ip::<2>(second, frame, pool),
+            _ => self.next_segment_ip::<3>(kind(2), frame, pool),
         }
     }
 
     /// The same with `LINK` headers in front of IP, of which the last one has the type `kind`.
     #[inline(always)]
-    fn follow_ip<const LINK: usize>(&mut self, kind: u16, frame: Front<'_>, pool: &mut Pool<B>) -> Next {
+    fn next_segment_ip<const LINK: usize>(
+        &mut self,
+        kind: u16,
+        frame: FrameView<'_>,
+        pool: &mut Pool<B>,
+    ) -> NextSegment {
         let l3 = const { L3[LINK] };
         let (first, v4, v6) = (frame.front[l3], frame.front[l3 + ipv4::PROTOCOL], frame.front[l3 + ipv6::NEXT_HEADER]);
         match (kind, first, v4, v6) {
-            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.follow_form::<LINK, false>(frame, pool),
-            (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => self.follow_form::<LINK, true>(frame, pool),
-            _ => Next::Not(None),
+            (ethertype::IPV4, 0x45, protocol::TCP, _) => self.next_segment_form::<LINK, false>(frame, pool),
+            (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => self.next_segment_form::<LINK, true>(frame, pool),
+            _ => NextSegment::Neither(None),
         }
     }
 
     /// The same of TCP under IP without options.
     #[inline(always)]
-    fn follow_form<const LINK: usize, const V6: bool>(&mut self, frame: Front<'_>, pool: &mut Pool<B>) -> Next {
+    fn next_segment_form<const LINK: usize, const V6: bool>(
+        &mut self,
+        frame: FrameView<'_>,
+        pool: &mut Pool<B>,
+    ) -> NextSegment {
         let hash = self.hasher.usual::<LINK, V6, true>(frame.front);
         let (place, is_alone) = match self.table.place(hash) {
             Place::At(place) => (Some(place), false),
@@ -90,41 +99,41 @@ impl<B: AsRef<[u8]>> Gro<B> {
             Place::Empty => (None, true),
         };
         let Some(place) = place else {
-            return self.first::<LINK, V6>((hash, is_alone), frame.front, frame.bytes.len());
+            return self.starts::<LINK, V6>((hash, is_alone), frame.front, frame.bytes.len());
         };
-        match self.follow_held::<LINK, V6>(place, frame) {
-            Some(header_len) => Next::Is(place, header_len),
-            None => self.follow_first::<LINK, V6>((hash, place), frame.front, frame.bytes, frame.verified, pool),
+        match self.continues_held::<LINK, V6>(place, frame) {
+            Some(header_len) => NextSegment::Continues(place, header_len),
+            None => self.continues_first::<LINK, V6>((hash, place), frame.front, frame.bytes, frame.verified, pool),
         }
     }
 
     /// The same where the train at a place is not followed as it is: a first segment takes a box.
     #[inline(never)]
-    fn follow_first<const LINK: usize, const V6: bool>(
+    fn continues_first<const LINK: usize, const V6: bool>(
         &mut self,
         (hash, place): (u64, usize),
         front: &[u8; HEAD_BLOCK],
         bytes: &[u8],
         verified: bool,
         pool: &mut Pool<B>,
-    ) -> Next {
+    ) -> NextSegment {
         if let Some(Slot::First(_)) = self.table.slot_mut(place) {
             self.unpack(place, pool);
-            if let Some(header_len) = self.follow_held::<LINK, V6>(place, Front { front, bytes, verified }) {
-                return Next::Is(place, header_len);
+            if let Some(header_len) = self.continues_held::<LINK, V6>(place, FrameView { front, bytes, verified }) {
+                return NextSegment::Continues(place, header_len);
             }
         }
-        Next::Not(Some(hash))
+        NextSegment::Neither(Some(hash))
     }
 
     /// Whether a frame of these types and of `total` bytes is good for the first of a train, as far as can be seen at once.
     #[inline(always)]
-    fn first<const LINK: usize, const V6: bool>(
+    fn starts<const LINK: usize, const V6: bool>(
         &self,
         (hash, is_alone): (u64, bool),
         front: &[u8; HEAD_BLOCK],
         total: usize,
-    ) -> Next {
+    ) -> NextSegment {
         let l3 = const { L3[LINK] };
         let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
         let word = |at: usize| u16::from_be_bytes([front[at], front[at + 1]]);
@@ -145,29 +154,29 @@ impl<B: AsRef<[u8]>> Gro<B> {
             && l4 + header_len < total
             && most > 1
             && 2 * total - l3 - l4 - header_len <= limit
-            && flags & (self.rules.long_flags | tcp::FIN | tcp::PSH) == 0
+            && flags & (self.rules.slow_path_flags | tcp::FIN | tcp::PSH) == 0
             && u32::from(word(l4 + tcp::CHECKSUM)) != ones;
         if !is_good {
-            return Next::Not(Some(hash));
+            return NextSegment::Neither(Some(hash));
         }
         let seq = read_u32(front, l4 + tcp::SEQ).unwrap_or(0);
-        Next::Starts { hash, is_alone, which: Which::tcp(LINK, V6, header_len), seq }
+        NextSegment::Starts { hash, is_alone, form_id: FormId::tcp(LINK, V6, header_len), seq }
     }
 
     /// Whether a frame is the very next segment of the train at a place, and how long its headers are.
     #[inline(always)]
-    fn follow_held<const LINK: usize, const V6: bool>(
+    fn continues_held<const LINK: usize, const V6: bool>(
         &mut self,
         place: usize,
-        Front { front, bytes, verified }: Front<'_>,
+        FrameView { front, bytes, verified }: FrameView<'_>,
     ) -> Option<usize> {
         let l3 = const { L3[LINK] };
         let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
         let Some(Slot::Held(held)) = self.table.slot_mut(place) else { return None };
-        if held.follow != Follow::new(LINK, bytes.len()) || !held.verified || held.left < 2 {
+        if held.expected != ExpectedNext::new(LINK, bytes.len()) || !held.verified || held.left < 2 {
             return None;
         }
-        let form = self.forms.get(held.is.which())?;
+        let form = self.forms.get(held.key.form())?;
         let train = held.packet.head.block()?;
         // Among what is equal are types, versions and all lengths, so that the form and the size are; fragmentation; and flags
         // of TCP, so that nothing closes the train.

@@ -1,4 +1,4 @@
-//! The short way gives what the long way gives, on the streams of all promises and on damaged frames.
+//! Tests that the fast path gives what the slow path gives, on the streams of all contracts and on damaged frames.
 
 use proptest::prelude::*;
 use segue::gro::{Config, Frame, Generation, Gro, Profile};
@@ -10,10 +10,10 @@ use segue_testkit::flow::Sender;
 use segue_testkit::sum::{fold, with_pseudo};
 
 use crate::mutations::{family, mutate};
+use crate::paths::disagreement;
 use crate::properties::{Arrival, Known, Setting, check};
 use crate::streams::{self, Around};
 use crate::upheld::setting;
-use crate::ways::disagreement;
 
 const PROFILES: [Profile; 5] = [
     Profile::Strict,
@@ -37,28 +37,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if segue_testkit::is_set("SEGUE_SOAK") { 2000 } else { 48 }))]
 
     #[test]
-    fn the_ways_agree_on_bare_packets(
+    fn the_paths_agree_on_bare_packets(
         seed: u64, flows in 1_usize..24, count in 1_usize..300, setting in setting(Around::Nothing),
     ) {
         agree(&streams::stream(&mut Rng::new(seed), flows, count, Around::Nothing), &setting)?;
     }
 
     #[test]
-    fn the_ways_agree_on_ethernet_with_vlan_tags_and_padding(
+    fn the_paths_agree_on_ethernet_with_vlan_tags_and_padding(
         seed: u64, flows in 1_usize..24, count in 1_usize..300, setting in setting(Around::Link),
     ) {
         agree(&streams::stream(&mut Rng::new(seed), flows, count, Around::Link), &setting)?;
     }
 
     #[test]
-    fn the_ways_agree_on_tunnelled_packets(
+    fn the_paths_agree_on_tunnelled_packets(
         seed: u64, flows in 1_usize..24, count in 1_usize..200, setting in setting(Around::Tunnels),
     ) {
         agree(&streams::stream(&mut Rng::new(seed), flows, count, Around::Tunnels), &setting)?;
     }
 
     #[test]
-    fn the_ways_agree_on_acknowledgments(
+    fn the_paths_agree_on_acknowledgments(
         seed: u64, flows in 1_usize..12, count in 1_usize..300, is_link: bool, setting in setting(Around::Nothing),
     ) {
         let around = if is_link { Around::Link } else { Around::Nothing };
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn the_ways_agree_on_arbitrary_bytes(
+    fn the_paths_agree_on_arbitrary_bytes(
         frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..120), 0..20),
         is_ethernet: bool,
     ) {
@@ -80,7 +80,7 @@ proptest! {
 }
 
 #[test]
-fn the_ways_agree_on_damaged_frames() {
+fn the_paths_agree_on_damaged_frames() {
     let (seed, count) = crate::mutations::effort(20_000);
     let mut rng = Rng::new(seed);
     let mut done = 0;
@@ -150,7 +150,7 @@ fn four(is_v6: bool) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn the_ways_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
+fn the_paths_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
     for (is_v6, known) in
         [(false, Known::Nothing), (false, Known::Verified), (true, Known::Nothing), (true, Known::Verified)]
     {
@@ -189,7 +189,7 @@ fn the_ways_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
 }
 
 #[test]
-fn the_ways_agree_after_other_rules_were_taken() {
+fn the_paths_agree_after_other_rules_were_taken() {
     let frames = four(false);
     for (before, after) in PROFILES.iter().flat_map(|&before| PROFILES.map(|after| (before, after))) {
         let run = |mut gro: Gro<Vec<u8>>| {
@@ -209,6 +209,6 @@ fn the_ways_agree_after_other_rules_were_taken() {
             (lens, format!("{:?}", gro.stats()))
         };
         let config = Config { profile: before, ..Config::default() };
-        assert_eq!(run(Gro::new(config)), run(Gro::without_short_way(config)), "{before:?}, then {after:?}");
+        assert_eq!(run(Gro::new(config)), run(Gro::slow_path_only(config)), "{before:?}, then {after:?}");
     }
 }

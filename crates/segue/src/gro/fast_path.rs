@@ -8,11 +8,11 @@
 
 use alloc::boxed::Box;
 
-use super::first::{First, padded};
-use super::form::Which;
+use super::form::FormId;
 use super::key::L3;
-use super::next::{Front, Next};
-use super::table::{Follow, Held, Ids, Is, Slot, left};
+use super::next_segment::{FrameView, NextSegment};
+use super::pending_first::{PendingFirst, padded};
+use super::table::{ExpectedNext, Held, Ids, MatchKey, Slot, left};
 use super::{Config, Flush, Frame, Gro, Profile, Ready, acks, may_renew, next_ids, rules, verify};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::gso::MIN_TCP_SIZE;
@@ -23,9 +23,9 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32,
 /// What becomes of a packet.
 enum Verdict {
     /// It goes the long way.
-    Long,
+    SlowPath,
     /// It is the first of its flow, which has this hash, and has this form.
-    Starts(u64, Which),
+    Starts(u64, FormId),
     /// It is the next segment of the train at this place, which is to be closed where there is a reason. Behind so many
     /// bytes of headers its payload is to be put there.
     Joins(u32, u16, Option<Flush>),
@@ -33,7 +33,7 @@ enum Verdict {
 
 /// A packet before it is taken.
 #[derive(Clone, Copy)]
-struct Seen<'a> {
+struct PacketView<'a> {
     /// Its first bytes. Behind its end they mean nothing.
     front: &'a [u8; HEAD_BLOCK],
     total: usize,
@@ -44,7 +44,7 @@ struct Seen<'a> {
 #[derive(Debug)]
 pub(super) struct Rules {
     /// TCP flags with which a packet goes the long way.
-    pub(super) long_flags: u8,
+    pub(super) slow_path_flags: u8,
     /// A checksum that would not be restored; no 16-bit value where there is none.
     pub(super) ones: u32,
     pub(super) is_lro: bool,
@@ -58,7 +58,7 @@ impl Rules {
         let profile = config.profile;
         let cwr = if profile.joins_cwr() { 0 } else { tcp::CWR };
         Rules {
-            long_flags: tcp::SYN | tcp::RST | tcp::URG | cwr,
+            slow_path_flags: tcp::SYN | tcp::RST | tcp::URG | cwr,
             ones: if profile == Profile::Strict { 0xffff } else { u32::MAX },
             is_lro: profile == Profile::Lro,
             tcp: (config.most(true), config.limit(true)),
@@ -70,7 +70,7 @@ impl Rules {
 impl<B: AsRef<[u8]>> Gro<B> {
     /// Takes a frame the short way, or gives it back.
     #[inline(always)]
-    pub(super) fn take_frame_quickly(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) -> Option<Frame<B>> {
+    pub(super) fn take_frame_fast(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) -> Option<Frame<B>> {
         let bytes = frame.bytes.bytes();
         let short;
         let front = match bytes.first_chunk() {
@@ -83,18 +83,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let (total, csum) = (bytes.len(), frame.csum);
         let verified = matches!(csum, Csum::Verified);
         let next = if verified || matches!(csum, Csum::Unknown) {
-            self.follow(Front { front, bytes, verified }, frame.start, pool)
+            self.next_segment(FrameView { front, bytes, verified }, frame.start, pool)
         } else {
-            Next::Not(None)
+            NextSegment::Neither(None)
         };
         let hash = match next {
-            Next::Is(place, header_len) => {
+            NextSegment::Continues(place, header_len) => {
                 self.table.get_mut(place).packet.payload.push(frame.bytes.skip(header_len));
                 return None;
             }
-            Next::Starts { hash, is_alone, which, seq } => {
+            NextSegment::Starts { hash, is_alone, form_id, seq } => {
                 self.stats.packets += 1;
-                let first = First { bytes: Some(frame.bytes), since: now, seq, form: which, verified };
+                let first = PendingFirst { bytes: Some(frame.bytes), since: now, seq, form: form_id, verified };
                 if is_alone {
                     self.keep_alone(hash, Slot::First(first));
                 } else {
@@ -102,18 +102,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 }
                 return None;
             }
-            Next::Not(hash) => hash,
+            NextSegment::Neither(hash) => hash,
         };
-        let seen = Seen { front, total, csum };
-        match self.judge(&seen, frame.start, true, hash, pool, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
-            Verdict::Long => return Some(frame),
-            Verdict::Starts(hash, which) => {
-                let Some(form) = self.forms.get(which) else { return Some(frame) };
+        let view = PacketView { front, total, csum };
+        match self.judge(&view, frame.start, true, hash, pool, |from| Sum::of(bytes.get(from..).unwrap_or(&[]))) {
+            Verdict::SlowPath => return Some(frame),
+            Verdict::Starts(hash, form_id) => {
+                let Some(form) = self.forms.get(form_id) else { return Some(frame) };
                 let first = Opening::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
                 let mut packet = pool.take_used();
                 packet.load_known(front, form.len, total, &form.layout, csum);
                 packet.payload.push(frame.bytes.skip(form.len));
-                self.start(packet, hash, which, first, now);
+                self.start(packet, hash, form_id, first, now);
             }
             Verdict::Joins(place, header_len, why) => {
                 let place = place as usize;
@@ -128,7 +128,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
 
     /// Takes a parsed packet the short way, or gives it back.
     #[inline(always)]
-    pub(super) fn take_packet_quickly(
+    pub(super) fn take_packet_fast(
         &mut self,
         mut packet: Box<Packet<B>>,
         now: Nanos,
@@ -137,18 +137,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let Unit::Whole(csum) = packet.offload.unit else { return Some(packet) };
         let Some(front) = packet.head.block().filter(|_| self.forms.of(&packet).is_some()) else { return Some(packet) };
         let start = if packet.layout.starts_with_ethernet() { Start::Ethernet } else { Start::Ip };
-        let seen = Seen { front, total: packet.len(), csum };
+        let view = PacketView { front, total: packet.len(), csum };
         let sum = |from| {
             let mut sum = Sum::of(packet.head.bytes().get(from..).unwrap_or(&[]));
             packet.payload.frags().iter().for_each(|frag| sum.add(frag.bytes()));
             sum
         };
-        match self.judge(&seen, start, false, None, pool, sum) {
-            Verdict::Long => return Some(packet),
-            Verdict::Starts(hash, which) => {
-                let Some(form) = self.forms.get(which) else { return Some(packet) };
+        match self.judge(&view, start, false, None, pool, sum) {
+            Verdict::SlowPath => return Some(packet),
+            Verdict::Starts(hash, form_id) => {
+                let Some(form) = self.forms.get(form_id) else { return Some(packet) };
                 let first = Opening::read(front, form.is_tcp.then_some(form.l4), self.rules.is_lro);
-                self.start(packet, hash, which, first, now);
+                self.start(packet, hash, form_id, first, now);
             }
             Verdict::Joins(place, _, why) => {
                 let place = place as usize;
@@ -167,7 +167,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[inline(always)]
     fn judge(
         &mut self,
-        seen: &Seen<'_>,
+        view: &PacketView<'_>,
         start: Start,
         is_raw: bool,
         hash: Option<u64>,
@@ -175,23 +175,23 @@ impl<B: AsRef<[u8]>> Gro<B> {
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
         // What nearly all packets on nearly all links are, seen at once.
-        let word = read_u32(seen.front, ethernet::TYPE).unwrap_or(0);
+        let word = read_u32(view.front, ethernet::TYPE).unwrap_or(0);
         if start == Start::Ethernet
             && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
-            && seen.front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
+            && view.front[ethernet::LEN + ipv4::PROTOCOL] == protocol::TCP
         {
-            return self.judge_form::<1, false, true>(seen, is_raw, hash, pool, sum);
+            return self.judge_form::<1, false, true>(view, is_raw, hash, pool, sum);
         }
-        let kind = |tags: usize| read_u16(seen.front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
+        let kind = |tags: usize| read_u16(view.front, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
         let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
         match start {
             Start::Ip => {
-                let kind = if seen.front[0] >> 4 == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
-                self.judge_ip::<0>(seen, kind, is_raw, hash, pool, sum)
+                let kind = if view.front[0] >> 4 == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
+                self.judge_ip::<0>(view, kind, is_raw, hash, pool, sum)
             }
-            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(seen, kind(0), is_raw, hash, pool, sum),
-            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(seen, kind(1), is_raw, hash, pool, sum),
-            Start::Ethernet => self.judge_ip::<3>(seen, kind(2), is_raw, hash, pool, sum),
+            Start::Ethernet if !is_tag(kind(0)) => self.judge_ip::<1>(view, kind(0), is_raw, hash, pool, sum),
+            Start::Ethernet if !is_tag(kind(1)) => self.judge_ip::<2>(view, kind(1), is_raw, hash, pool, sum),
+            Start::Ethernet => self.judge_ip::<3>(view, kind(2), is_raw, hash, pool, sum),
         }
     }
 
@@ -199,7 +199,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[inline(always)]
     fn judge_ip<const LINK: usize>(
         &mut self,
-        seen: &Seen<'_>,
+        view: &PacketView<'_>,
         kind: u16,
         is_raw: bool,
         hash: Option<u64>,
@@ -207,21 +207,21 @@ impl<B: AsRef<[u8]>> Gro<B> {
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
         let l3 = const { L3[LINK] };
-        let (first, v4, v6) = (seen.front[l3], seen.front[l3 + ipv4::PROTOCOL], seen.front[l3 + ipv6::NEXT_HEADER]);
+        let (first, v4, v6) = (view.front[l3], view.front[l3 + ipv4::PROTOCOL], view.front[l3 + ipv6::NEXT_HEADER]);
         match (kind, first, v4, v6) {
             (ethertype::IPV4, 0x45, protocol::TCP, _) => {
-                self.judge_form::<LINK, false, true>(seen, is_raw, hash, pool, sum)
+                self.judge_form::<LINK, false, true>(view, is_raw, hash, pool, sum)
             }
             (ethertype::IPV4, 0x45, protocol::UDP, _) => {
-                self.judge_form::<LINK, false, false>(seen, is_raw, hash, pool, sum)
+                self.judge_form::<LINK, false, false>(view, is_raw, hash, pool, sum)
             }
             (ethertype::IPV6, 0x60..=0x6f, _, protocol::TCP) => {
-                self.judge_form::<LINK, true, true>(seen, is_raw, hash, pool, sum)
+                self.judge_form::<LINK, true, true>(view, is_raw, hash, pool, sum)
             }
             (ethertype::IPV6, 0x60..=0x6f, _, protocol::UDP) => {
-                self.judge_form::<LINK, true, false>(seen, is_raw, hash, pool, sum)
+                self.judge_form::<LINK, true, false>(view, is_raw, hash, pool, sum)
             }
-            _ => Verdict::Long,
+            _ => Verdict::SlowPath,
         }
     }
 
@@ -230,7 +230,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     #[inline(never)]
     fn judge_form<const LINK: usize, const V6: bool, const TCP: bool>(
         &mut self,
-        &Seen { front, total, csum }: &Seen<'_>,
+        &PacketView { front, total, csum }: &PacketView<'_>,
         is_raw: bool,
         hash: Option<u64>,
         pool: &mut Pool<B>,
@@ -254,18 +254,18 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let ones = self.rules.ones;
         let is_odd = !V6 && (u32::from(word(ip, ipv4::CHECKSUM)) == ones || !is_sum_good(ip));
         if !is_exact || is_odd || is_bad {
-            return Verdict::Long;
+            return Verdict::SlowPath;
         }
         if TCP {
             let is_odd = !is_owed && u32::from(word(transport, tcp::CHECKSUM)) == ones;
-            if transport[tcp::FLAGS] & self.rules.long_flags != 0 || is_odd {
-                return Verdict::Long;
+            if transport[tcp::FLAGS] & self.rules.slow_path_flags != 0 || is_odd {
+                return Verdict::SlowPath;
             }
         } else {
             let is_exact = usize::from(word(transport, udp::LENGTH)) + l4 == total;
             let is_tunnel = is_raw && self.config.tunnels.has(word(transport, udp::DST_PORT));
             if !is_exact || word(transport, udp::CHECKSUM) == 0 || is_tunnel {
-                return Verdict::Long;
+                return Verdict::SlowPath;
             }
         }
 
@@ -274,42 +274,42 @@ impl<B: AsRef<[u8]>> Gro<B> {
             return self.judge_first::<LINK, V6, TCP>(hash, front, total, is_owed);
         };
         let held = self.table.get_mut(place);
-        let Some((form, train)) = self.forms.get(held.is.which()).zip(held.packet.head.block()) else {
-            return Verdict::Long;
+        let Some((form, train)) = self.forms.get(held.key.form()).zip(held.packet.head.block()) else {
+            return Verdict::SlowPath;
         };
         // Types, versions, header lengths, fragments and flags are among what is equal, so that the form is too.
         let Some(len) = total.checked_sub(form.len).filter(|len| *len > 0) else {
-            return Verdict::Long;
+            return Verdict::SlowPath;
         };
-        if !held.is.train_of(LINK, is_owed) || self.kernel.differ(train, front, &form.mask, form.len) {
-            return Verdict::Long;
+        if !held.key.train_of(LINK, is_owed) || self.kernel.differ(train, front, &form.mask, form.len) {
+            return Verdict::SlowPath;
         }
         let is_lro = TCP && self.rules.is_lro;
         if TCP && read_u32(transport, tcp::SEQ) != Some(held.next_seq) {
-            return Verdict::Long;
+            return Verdict::SlowPath;
         }
         if is_lro {
             let range = l4..form.len;
             let (Some(train), Some(header)) = (train.get(range.clone()), front.get(range)) else {
-                return Verdict::Long;
+                return Verdict::SlowPath;
             };
             if len > held.room || may_renew(train, header, held.stamp).is_err() {
-                return Verdict::Long;
+                return Verdict::SlowPath;
             }
         } else if len > held.size {
-            return Verdict::Long;
+            return Verdict::SlowPath;
         }
         let mut ids = held.ids;
         if !V6 && held.segs == 1 {
             match next_ids(ids, 1, (1 << LINK, true), self.config.profile, (&train[l3..l4], ip)) {
                 Ok(next) => ids = next,
-                Err(_) => return Verdict::Long,
+                Err(_) => return Verdict::SlowPath,
             }
         } else if !V6 && !self.rules.is_lro {
             // From the third segment on it is as it was from the first to the second.
             let counted = if ids.fixed & (1 << LINK) == 0 { held.segs as u16 } else { 0 };
             if word(ip, ipv4::ID) != word(&train[l3..l4], ipv4::ID).wrapping_add(counted) {
-                return Verdict::Long;
+                return Verdict::SlowPath;
             }
         }
         if !held.verified {
@@ -342,7 +342,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 }
             };
             if !is_good {
-                return Verdict::Long;
+                return Verdict::SlowPath;
             }
         }
         let header_len = form.len;
@@ -367,24 +367,24 @@ impl<B: AsRef<[u8]>> Gro<B> {
         is_owed: bool,
     ) -> Verdict {
         let l4 = const { L3[LINK] + if V6 { ipv6::LEN } else { ipv4::MIN_LEN } };
-        let Some(which) = self.forms.which::<V6, TCP>(LINK, &front[l4..]) else { return Verdict::Long };
-        let Some(form) = self.forms.get(which) else { return Verdict::Long };
+        let Some(form_id) = self.forms.id_of::<V6, TCP>(LINK, &front[l4..]) else { return Verdict::SlowPath };
+        let Some(form) = self.forms.get(form_id) else { return Verdict::SlowPath };
         let is_fragment = !V6 && read_u16(front, L3[LINK] + ipv4::FRAGMENT).is_none_or(|word| word & !ipv4::DF != 0);
         let least = form.len + if TCP && is_owed { usize::from(MIN_TCP_SIZE) } else { 1 };
         if total < least || is_fragment {
-            return Verdict::Long;
+            return Verdict::SlowPath;
         }
         if TCP && self.config.acks {
             self.memory.other(hash, front.get(l4..form.len).unwrap_or(&[]));
         }
-        Verdict::Starts(hash, which)
+        Verdict::Starts(hash, form_id)
     }
 
     /// Starts a train with a packet that is good for one, or passes it on where nothing could join it.
     #[inline(always)]
-    fn start(&mut self, packet: Box<Packet<B>>, hash: u64, which: Which, first: Opening, now: Nanos) {
+    fn start(&mut self, packet: Box<Packet<B>>, hash: u64, form_id: FormId, first: Opening, now: Nanos) {
         self.stats.packets += 1;
-        let Some(form) = self.forms.get(which) else { return };
+        let Some(form) = self.forms.get(form_id) else { return };
         let unit = packet.offload.unit;
         let is_owed = matches!(unit, Unit::Whole(Csum::Partial));
         let size = packet.payload.len();
@@ -406,11 +406,11 @@ impl<B: AsRef<[u8]>> Gro<B> {
             next_seq: first.seq.wrapping_add(size as u32),
             stamp: first.stamp,
             ids: Ids::default(),
-            is: Is::train(which, is_owed),
-            follow: if form.is_tcp && !is_owed && !self.rules.is_lro {
-                Follow::new(which.link(), size + form.len)
+            key: MatchKey::train(form_id, is_owed),
+            expected: if form.is_tcp && !is_owed && !self.rules.is_lro {
+                ExpectedNext::new(form_id.link(), size + form.len)
             } else {
-                Follow::NOTHING
+                ExpectedNext::NOTHING
             },
             verified: matches!(unit, Unit::Whole(Csum::Verified)),
             packet,

@@ -1,0 +1,118 @@
+//! Compares the fast path through GRO with the slow path: the same comes out, packet for packet and count for count.
+
+use segue::gro::{Frame, Gro};
+use segue::packet::{Csum, Frag, Pool, Unit};
+use segue::time::Nanos;
+
+use crate::properties::{Arrival, Boxed, Setting, load};
+
+/// All that a user of the engine can observe of a packet.
+#[derive(Debug, PartialEq)]
+struct PacketImage {
+    head: Vec<u8>,
+    ranges: Vec<Vec<u8>>,
+    layout: String,
+    is_exact: bool,
+    end: usize,
+    offload: segue::packet::Offload,
+}
+
+fn image(packet: &Boxed) -> PacketImage {
+    PacketImage {
+        head: packet.head.bytes().to_vec(),
+        ranges: packet.payload.frags().iter().map(|frag| frag.bytes().to_vec()).collect(),
+        layout: format!("{:?}", packet.layout),
+        is_exact: packet.layout.is_exact(),
+        end: packet.layout.end(),
+        offload: packet.offload,
+    }
+}
+
+/// A [`Gro`] that is fed over one of its paths.
+struct PathRun {
+    name: &'static str,
+    gro: Gro<Vec<u8>>,
+    pool: Pool<Vec<u8>>,
+    pushed_as: PushedAs,
+}
+
+/// In which form packets are pushed.
+#[derive(Clone, Copy, PartialEq)]
+enum PushedAs {
+    Packets,
+    Frames,
+    /// Every third as a packet, the others as frames.
+    Both,
+}
+
+/// What came out of a path, and its state, after a step.
+type Observed = (Vec<PacketImage>, usize, usize, Option<Nanos>, String);
+
+impl PathRun {
+    fn all(setting: &Setting) -> [PathRun; 4] {
+        let config = segue::gro::Config { tunnels: setting.tunnels(), ..setting.config };
+        let path = |name, gro, pushed_as| PathRun { name, gro, pool: Pool::new(64), pushed_as };
+        [
+            path("slow path", Gro::slow_path_only(config), PushedAs::Packets),
+            path("packets over the fast path", Gro::new(config), PushedAs::Packets),
+            path("frames over the fast path", Gro::new(config), PushedAs::Frames),
+            path("packets and frames over the fast path", Gro::new(config), PushedAs::Both),
+        ]
+    }
+
+    fn push(&mut self, arrival: &Arrival, index: usize, setting: &Setting, now: Nanos) {
+        let packet = load(arrival, setting, &setting.tunnels(), &mut self.pool);
+        if self.pushed_as == PushedAs::Packets || (self.pushed_as == PushedAs::Both && index % 3 == 1) {
+            return self.gro.push(packet, now, &mut self.pool);
+        }
+        let csum = match packet.offload.unit {
+            Unit::Whole(csum) if arrival.known != crate::properties::Known::Nothing => csum,
+            _ => Csum::Unknown,
+        };
+        self.pool.put(packet);
+        let frame = Frame { bytes: Frag::all(arrival.bytes.clone()), start: setting.start, csum };
+        self.gro.push_frame(frame, now, &mut self.pool);
+    }
+
+    fn observe(&mut self) -> Observed {
+        let mut images = Vec::new();
+        while let Some(packet) = self.gro.pop_from(&mut self.pool) {
+            images.push(image(&packet));
+            self.pool.put(packet);
+        }
+        let gro = &self.gro;
+        (images, gro.held(), gro.held_packets(), gro.deadline(), format!("{:?}", gro.stats()))
+    }
+}
+
+/// Describes where the paths differ on a stream; `None` where they agree.
+pub(crate) fn disagreement(arrivals: &[Arrival], setting: &Setting) -> Option<String> {
+    let mut paths = PathRun::all(setting);
+    let mut now = Nanos(1);
+    for (index, arrival) in arrivals.iter().enumerate() {
+        now = now.after(setting.step);
+        for path in &mut paths {
+            if setting.config.hold != 0 {
+                path.gro.expire(now);
+            }
+            path.push(arrival, index, setting, now);
+            if setting.round != 0 && index % setting.round == setting.round - 1 {
+                path.gro.flush();
+            }
+        }
+        if let Some(what) = compare(&mut paths) {
+            return Some(format!("packet {index}: {what}"));
+        }
+    }
+    paths.iter_mut().for_each(|path| path.gro.flush());
+    compare(&mut paths)
+}
+
+fn compare(paths: &mut [PathRun; 4]) -> Option<String> {
+    let [slow, fast @ ..] = paths;
+    let expected = slow.observe();
+    fast.iter_mut().find_map(|path| {
+        let observed = path.observe();
+        (observed != expected).then(|| format!("{}\n{expected:02x?}\n{}\n{observed:02x?}", slow.name, path.name))
+    })
+}
