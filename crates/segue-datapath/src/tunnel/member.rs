@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 
-use segue::encap::{self, DecapRefusal, Decapsulator, EncapRefusal, Encapsulator, Fdb, Fit, Received, Way};
+use segue::encap::{self, DecapRefusal, Decapsulator, Destination, EncapRefusal, Encapsulator, Fdb, Fit, Received};
 use segue::gro::Gro;
 use segue::gso;
 use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
@@ -139,9 +139,9 @@ impl Member {
     fn wrap(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
         let Some(fdb) = &self.fdb else { return self.send(packet, common) };
         let to = packet.head.bytes().get(ethernet::DST).and_then(|mac| mac.first_chunk());
-        match to.map_or(Way::Flood, |mac| fdb.way(*mac, now)) {
-            Way::To(remote) => self.aim_and_send(remote, packet, common),
-            Way::Flood => {
+        match to.map_or(Destination::Flood, |mac| fdb.lookup(*mac, now)) {
+            Destination::Remote(remote) => self.aim_and_send(remote, packet, common),
+            Destination::Flood => {
                 let flood = std::mem::take(&mut self.flood);
                 if let [others @ .., last] = &flood[..] {
                     for remote in others {

@@ -12,11 +12,11 @@ pub type Mac = [u8; 6];
 /// Entries that an address may have its place in.
 const WAYS: usize = 4;
 
-/// Where frames go.
+/// Where a frame is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Destination {
     /// To this remote.
-    To(u16),
+    Remote(u16),
     /// To all: the address is that of a group, or nobody knows it.
     Flood,
 }
@@ -59,16 +59,16 @@ impl Fdb {
     }
 
     /// Where a frame to `mac` goes.
-    pub fn way(&self, mac: Mac, now: Nanos) -> Way {
+    pub fn lookup(&self, mac: Mac, now: Nanos) -> Destination {
         if mac[0] & ethernet::GROUP != 0 {
-            return Way::Flood;
+            return Destination::Flood;
         }
         if let Some(to) = self.fixed_to(mac) {
-            return Way::To(to);
+            return Destination::Remote(to);
         }
-        let Some(set) = self.set(mac).and_then(|set| self.sets.get(set)) else { return Way::Flood };
+        let Some(set) = self.set(mac).and_then(|set| self.sets.get(set)) else { return Destination::Flood };
         let found = set.iter().find(|entry| entry.mac == mac && self.is_alive(entry, now));
-        found.map_or(Way::Flood, |entry| Way::To(entry.to))
+        found.map_or(Destination::Flood, |entry| Destination::Remote(entry.to))
     }
 
     /// Remembers that a frame from `mac` came from remote `from`. Group addresses and zero are no one's.
@@ -124,13 +124,13 @@ mod tests {
     #[test]
     fn what_was_seen_is_known_until_it_is_silent_for_too_long() {
         let mut fdb = Fdb::new(KEY, 8, 100, &[]);
-        assert_eq!(fdb.way(A, Nanos(0)), Way::Flood);
+        assert_eq!(fdb.lookup(A, Nanos(0)), Destination::Flood);
         fdb.learn(A, 3, Nanos(0));
-        assert_eq!(fdb.way(A, Nanos(99)), Way::To(3));
-        assert_eq!(fdb.way(A, Nanos(100)), Way::Flood);
+        assert_eq!(fdb.lookup(A, Nanos(99)), Destination::Remote(3));
+        assert_eq!(fdb.lookup(A, Nanos(100)), Destination::Flood);
         fdb.learn(A, 3, Nanos(100));
         fdb.learn(A, 4, Nanos(120));
-        assert_eq!((fdb.way(A, Nanos(150)), fdb.counts()), (Way::To(4), [1, 1, 0]));
+        assert_eq!((fdb.lookup(A, Nanos(150)), fdb.counts()), (Destination::Remote(4), [1, 1, 0]));
     }
 
     #[test]
@@ -138,24 +138,27 @@ mod tests {
         let mut fdb = Fdb::new(KEY, 8, 100, &[]);
         for mac in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]] {
             fdb.learn(mac, 1, Nanos(0));
-            assert_eq!(fdb.way(mac, Nanos(0)), Way::Flood);
+            assert_eq!(fdb.lookup(mac, Nanos(0)), Destination::Flood);
         }
         fdb.learn([0; 6], 1, Nanos(0));
-        assert_eq!((fdb.way([0; 6], Nanos(0)), fdb.counts()), (Way::Flood, [0, 0, 0]));
+        assert_eq!((fdb.lookup([0; 6], Nanos(0)), fdb.counts()), (Destination::Flood, [0, 0, 0]));
     }
 
     #[test]
     fn a_fixed_entry_is_not_taken_over() {
         let mut fdb = Fdb::new(KEY, 8, 100, &[(B, 7), (A, 5), (A, 6)]);
         fdb.learn(A, 1, Nanos(0));
-        assert_eq!((fdb.way(A, Nanos(500)), fdb.way(B, Nanos(500))), (Way::To(5), Way::To(7)));
+        assert_eq!(
+            (fdb.lookup(A, Nanos(500)), fdb.lookup(B, Nanos(500))),
+            (Destination::Remote(5), Destination::Remote(7))
+        );
     }
 
     #[test]
     fn a_table_without_room_learns_nothing() {
         let mut fdb = Fdb::new(KEY, 0, 100, &[(A, 1)]);
         fdb.learn(B, 1, Nanos(0));
-        assert_eq!((fdb.way(A, Nanos(0)), fdb.way(B, Nanos(0))), (Way::To(1), Way::Flood));
+        assert_eq!((fdb.lookup(A, Nanos(0)), fdb.lookup(B, Nanos(0))), (Destination::Remote(1), Destination::Flood));
     }
 
     #[test]
@@ -165,10 +168,10 @@ mod tests {
             let [_, _, c, d] = n.to_be_bytes();
             let mac = [2, 9, 9, (n >> 16) as u8, c, d];
             fdb.learn(mac, 2, Nanos(u64::from(n)));
-            assert_eq!(fdb.way(mac, Nanos(u64::from(n))), Way::To(2));
+            assert_eq!(fdb.lookup(mac, Nanos(u64::from(n))), Destination::Remote(2));
         }
         assert_eq!(fdb.sets.len() * WAYS, 64);
-        assert_eq!(fdb.way(A, Nanos(0)), Way::To(1));
+        assert_eq!(fdb.lookup(A, Nanos(0)), Destination::Remote(1));
         assert!(fdb.counts()[2] >= 100_000 - 64);
     }
 }

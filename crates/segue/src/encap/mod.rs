@@ -29,10 +29,10 @@ mod too_big;
 
 pub use config::{Carrier, Config, ConfigError, Df, GreOptions, Mode, SourcePorts, Tos, Ttl};
 pub use ecn::combine as combine_ecn;
-pub use fdb::{Fdb, Mac, Way};
+pub use fdb::{Destination, Fdb, Mac};
 pub use identity::Identity;
-pub use receive::{Decapsulator, OuterCsum, Received, Refusal as DecapRefusal};
-pub use send::{Encapsulator, Refusal as EncapRefusal};
+pub use receive::{DecapRefusal, Decapsulator, OuterCsum, Received};
+pub use send::{EncapRefusal, Encapsulator};
 pub use too_big::{Fit, fit, too_big};
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::wire::{Remcsum, ethertype, ipv4, ipv6, protocol, udp, write_u16, writ
 
 crate::reasons! {
     /// Why a packet was not put into the tunnel.
-    pub enum Refusal {
+    pub enum EncapRefusal {
         InnerMalformed = "inner_malformed": "It does not begin with a whole IPv4 or IPv6 header, or Ethernet header where frames are inside.",
         InnerLength = "inner_length": "The packet is shorter than its IP header says.",
         InnerVersion = "inner_version": "The tunnel's mode does not take this IP version.",
@@ -97,18 +97,18 @@ impl Encapsulator {
     /// far end's ([`Remote::Gre`]), as Linux does it. Fragments, ICMP and packets with a complete checksum otherwise go
     /// with a plain header; so does what is in a tunnel already, since a packet can have only one option, and over VXLAN what
     /// its header cannot say.
-    pub fn push<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>) -> Result<(), Refusal> {
+    pub fn push<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>) -> Result<(), EncapRefusal> {
         let is_frame = self.config.mode.is_ethernet();
         let inner = if is_frame { Inner::of_frame(packet) } else { Inner::of(packet) };
-        let inner = inner.ok_or(Refusal::InnerMalformed)?;
+        let inner = inner.ok_or(EncapRefusal::InnerMalformed)?;
         if !is_frame && !self.config.mode.takes(inner.version) {
-            return Err(Refusal::InnerVersion);
+            return Err(EncapRefusal::InnerVersion);
         }
         let whole = matches!(packet.offload.unit, Unit::Whole(_));
         let inner_len = if whole && !is_frame { inner.total_len } else { packet.len() };
-        let payload_len = inner_len.checked_sub(packet.layout.header_len()).ok_or(Refusal::InnerLength)?;
+        let payload_len = inner_len.checked_sub(packet.layout.header_len()).ok_or(EncapRefusal::InnerLength)?;
         if inner_len > packet.len() {
-            return Err(Refusal::InnerLength);
+            return Err(EncapRefusal::InnerLength);
         }
 
         let gre = self.config.mode.gre().map(|options| self.gre_header(options, inner.version));
@@ -123,20 +123,20 @@ impl Encapsulator {
         let has_udp_csum = self.config.csum && self.config.carrier != Carrier::Bare;
         let layer = Layer { udp: owed(has_udp_csum), gre: owed(gre_csum), remote };
         if !layout.prepend(&outer) {
-            return Err(Refusal::TooDeep);
+            return Err(EncapRefusal::TooDeep);
         }
         // A frame without IP is no tunnel level, nor has it room for what is owed: its outer checksum is computed at once.
         if inner.version != 0 && !offload.push_outer(layer) {
-            return Err(Refusal::TooDeep);
+            return Err(EncapRefusal::TooDeep);
         }
         let total_len = outer.header_len() + inner_len;
         let countable = if self.config.local.is_ipv4() { total_len } else { total_len - ipv6::LEN };
-        let Ok(countable) = u16::try_from(if whole { countable } else { 0 }) else { return Err(Refusal::TooLong) };
+        let Ok(countable) = u16::try_from(if whole { countable } else { 0 }) else { return Err(EncapRefusal::TooLong) };
         let option = match remote {
-            Some(remote) => Some(remote::place(&layout, SHIM_IDX, remote).ok_or(Refusal::TooDeep)?),
+            Some(remote) => Some(remote::place(&layout, SHIM_IDX, remote).ok_or(EncapRefusal::TooDeep)?),
             None => None,
         };
-        let bytes = packet.head.push_front(outer.header_len()).ok_or(Refusal::TooDeep)?;
+        let bytes = packet.head.push_front(outer.header_len()).ok_or(EncapRefusal::TooDeep)?;
 
         let segs = segments(&packet.offload.unit, payload_len);
         let hash = self.hash.of(&inner);

@@ -1,6 +1,6 @@
 //! What stands between outer IP or UDP and what is inside.
 
-use super::{Decapsulator, Refusal};
+use super::{DecapRefusal, Decapsulator};
 use crate::encap::config::{Carrier, GreOptions, Mode};
 use crate::wire::geneve::Geneve;
 use crate::wire::gre::Gre;
@@ -10,7 +10,7 @@ use crate::wire::{Remcsum, ethertype, protocol};
 
 impl Decapsulator {
     /// Everything between outer IP or UDP and what is inside.
-    pub(super) fn tunnel_headers(&self, bytes: &[u8]) -> Result<TunnelHeaders, Refusal> {
+    pub(super) fn tunnel_headers(&self, bytes: &[u8]) -> Result<TunnelHeaders, DecapRefusal> {
         let plain = |len| TunnelHeaders { gre_at: len, len, version: 0, option: None, gre: None };
         let mut found = match self.config.carrier {
             Carrier::Gue { .. } => {
@@ -20,7 +20,7 @@ impl Decapsulator {
                     (Mode::Ipip | Mode::Ip, protocol::IPV4) => 4,
                     (Mode::Sit | Mode::Ip, protocol::IPV6) => 6,
                     (Mode::Ethernet, protocol::ETHERNET) => 0,
-                    _ => return Err(Refusal::InnerProtocol),
+                    _ => return Err(DecapRefusal::InnerProtocol),
                 };
                 TunnelHeaders { version, option: header.remcsum, ..plain(header.len) }
             }
@@ -31,37 +31,37 @@ impl Decapsulator {
             Carrier::Vxlan { vni, takes_remcsum, .. } => {
                 let header = Vxlan::parse(bytes)?;
                 if header.vni != vni {
-                    return Err(Refusal::Vni);
+                    return Err(DecapRefusal::Vni);
                 }
                 if header.remcsum.is_some() && !takes_remcsum {
-                    return Err(Refusal::RemcsumUnwanted);
+                    return Err(DecapRefusal::RemcsumUnwanted);
                 }
                 TunnelHeaders { option: header.remcsum, ..plain(vxlan::LEN) }
             }
             Carrier::Geneve { vni } => {
                 let header = Geneve::parse(bytes)?;
                 if header.vni != vni {
-                    return Err(Refusal::Vni);
+                    return Err(DecapRefusal::Vni);
                 }
                 if header.is_critical {
-                    return Err(Refusal::GeneveCritical);
+                    return Err(DecapRefusal::GeneveCritical);
                 }
                 if header.protocol != ethertype::TEB {
-                    return Err(Refusal::InnerProtocol);
+                    return Err(DecapRefusal::InnerProtocol);
                 }
                 plain(header.len)
             }
         };
         if let Some(options) = self.config.mode.gre() {
-            let gre = Gre::parse(bytes.get(found.gre_at..).unwrap_or(&[])).ok_or(Refusal::GreMalformed)?;
+            let gre = Gre::parse(bytes.get(found.gre_at..).unwrap_or(&[])).ok_or(DecapRefusal::GreMalformed)?;
             if !gre_matches(&gre, options) {
-                return Err(Refusal::GreMismatch);
+                return Err(DecapRefusal::GreMismatch);
             }
             found.version = match (gre.protocol, self.config.mode.is_ethernet()) {
                 (ethertype::IPV4, false) => 4,
                 (ethertype::IPV6, false) => 6,
                 (ethertype::TEB, true) => 0,
-                _ => return Err(Refusal::InnerProtocol),
+                _ => return Err(DecapRefusal::InnerProtocol),
             };
             found.len += gre.len();
             found.gre = Some(gre);
@@ -70,10 +70,10 @@ impl Decapsulator {
     }
 
     /// Drops what is older than the newest packet, as Linux does: RFC 2890, section 2.2, would let a receiver sort instead.
-    pub(super) fn sequence(&mut self, seq: Option<u32>) -> Result<(), Refusal> {
+    pub(super) fn sequence(&mut self, seq: Option<u32>) -> Result<(), DecapRefusal> {
         if let (Some(GreOptions { iseq: true, .. }), Some(seq)) = (self.config.mode.gre(), seq) {
             if self.next_seq != 0 && (seq.wrapping_sub(self.next_seq) as i32) < 0 {
-                return Err(Refusal::GreSeq);
+                return Err(DecapRefusal::GreSeq);
             }
             self.next_seq = seq.wrapping_add(1);
         }

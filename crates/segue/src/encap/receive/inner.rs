@@ -1,7 +1,7 @@
 //! What is inside.
 
 use super::headers::TunnelHeaders;
-use super::{Decapsulator, Refusal};
+use super::{DecapRefusal, Decapsulator};
 use crate::checksum::{Field, Sum};
 use crate::encap::inner::Inner;
 use crate::packet::{Csum, Gso, GsoKind, Head, Kind, Layout, Start, Stop, TrainCsum, Tunnels, Unit};
@@ -26,26 +26,26 @@ impl Decapsulator {
     }
 
     /// What is inside, whose first byte is that of `rest`.
-    pub(super) fn inner(&self, rest: &[u8], tunnel: &TunnelHeaders) -> Result<Inside, Refusal> {
+    pub(super) fn inner(&self, rest: &[u8], tunnel: &TunnelHeaders) -> Result<Inside, DecapRefusal> {
         if self.config.mode.is_ethernet() {
             let layout = crate::wire::parse(rest, Start::Ethernet, &Tunnels::NONE);
             let source = rest.get(ethernet::SRC).filter(|_| layout.header_len() >= ethernet::LEN);
-            let source = source.ok_or(Refusal::InnerMalformed)?;
+            let source = source.ok_or(DecapRefusal::InnerMalformed)?;
             if source[0] & ethernet::GROUP != 0 || source.iter().all(|byte| *byte == 0) {
-                return Err(Refusal::InnerSource);
+                return Err(DecapRefusal::InnerSource);
             }
             let l3 = layout.outer_ip().map(|ip| ip.start());
             let tos = l3.and_then(|l3| Inner::read(rest.get(l3..)?)).map(|inner| inner.tos);
             return Ok(Inside { layout, len: rest.len(), l3: l3.unwrap_or(0), tos });
         }
-        let inner = Inner::read(rest).ok_or(Refusal::InnerMalformed)?;
-        let packet = rest.get(..inner.total_len).ok_or(Refusal::InnerMalformed)?;
+        let inner = Inner::read(rest).ok_or(DecapRefusal::InnerMalformed)?;
+        let packet = rest.get(..inner.total_len).ok_or(DecapRefusal::InnerMalformed)?;
         let layout = inner_layout(packet, &inner)?;
         if !self.config.mode.takes(inner.version) || tunnel.version != inner.version {
-            return Err(Refusal::InnerVersion);
+            return Err(DecapRefusal::InnerVersion);
         }
         if inner.source_is_martian() {
-            return Err(Refusal::InnerSource);
+            return Err(DecapRefusal::InnerSource);
         }
         Ok(Inside { layout, len: inner.total_len, l3: 0, tos: Some(inner.tos) })
     }
@@ -63,7 +63,7 @@ pub(super) struct Inside {
 }
 
 /// Parses a packet of exactly one IP length, and lists the fixed IP header also where the parser gave up in front of it.
-fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, Refusal> {
+fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, DecapRefusal> {
     let mut layout = crate::wire::parse(packet, Start::Ip, &Tunnels::NONE);
     if !layout.headers().is_empty() {
         return Ok(layout);
@@ -73,7 +73,7 @@ fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, Refusal> {
         (Stop::TooDeep, _) => layout.push(Kind::Ipv6, ipv6::LEN),
         (Stop::Malformed | Stop::Foreign | Stop::Protocol | Stop::Fragment | Stop::Transport, _) => false,
     };
-    if listed { Ok(layout) } else { Err(Refusal::InnerMalformed) }
+    if listed { Ok(layout) } else { Err(DecapRefusal::InnerMalformed) }
 }
 
 /// Changes the DSCP and ECN byte of the IP header at `l3`. A header checksum that was wrong stays wrong; `sum` follows.

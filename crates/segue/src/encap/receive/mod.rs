@@ -6,7 +6,7 @@ mod outer;
 mod refusal;
 mod remcsum;
 
-pub use refusal::Refusal;
+pub use refusal::DecapRefusal;
 
 use self::inner::set_tos;
 use self::remcsum::{check_primed, finished_sum, resolve};
@@ -77,7 +77,7 @@ impl Decapsulator {
         datagram: Frag<B>,
         meta: &Received,
         into: &mut Packet<B>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DecapRefusal> {
         let result = self.take_out(datagram, meta, into);
         if result.is_err() {
             into.clear();
@@ -87,7 +87,7 @@ impl Decapsulator {
 
     /// As [`Decapsulator::pull`], for ports that carry whole packets: `packet` begins with the outer IP header and may
     /// have padding behind it. Addresses, port and outer checksums are verified here.
-    pub fn pull_packet<B: AsRef<[u8]>>(&mut self, packet: Frag<B>, into: &mut Packet<B>) -> Result<(), Refusal> {
+    pub fn pull_packet<B: AsRef<[u8]>>(&mut self, packet: Frag<B>, into: &mut Packet<B>) -> Result<(), DecapRefusal> {
         let result = self.outer(packet.bytes()).and_then(|outer| {
             let datagram = packet.skip(outer.header_len).first(outer.payload_len);
             self.take_out(datagram, &outer.meta, into)
@@ -103,20 +103,20 @@ impl Decapsulator {
         datagram: Frag<B>,
         meta: &Received,
         into: &mut Packet<B>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DecapRefusal> {
         let has_udp = self.config.carrier != Carrier::Bare;
         if meta.csum == OuterCsum::Absent && has_udp && !self.config.zero_csum6 && self.config.local.is_ipv6() {
-            return Err(Refusal::OuterCsumAbsent);
+            return Err(DecapRefusal::OuterCsumAbsent);
         }
         let bytes = datagram.bytes();
         let tunnel = self.tunnel_headers(bytes)?;
         if tunnel.option.is_some() && meta.csum != OuterCsum::Verified {
-            return Err(Refusal::RemcsumNoOuterCsum);
+            return Err(DecapRefusal::RemcsumNoOuterCsum);
         }
 
         let rest = bytes.get(tunnel.len..).unwrap_or(&[]);
         let inner = self.inner(rest, &tunnel)?;
-        let (packet, trailer) = rest.split_at_checked(inner.len).ok_or(Refusal::InnerMalformed)?;
+        let (packet, trailer) = rest.split_at_checked(inner.len).ok_or(DecapRefusal::InnerMalformed)?;
         let mut layout = inner.layout;
         into.head.set(packet.get(..layout.header_len()).unwrap_or(&[]));
 
@@ -126,7 +126,7 @@ impl Decapsulator {
             Some(Remote::Transport) if layout.is_padded() => {
                 let end = layout.end();
                 layout.trimmed();
-                packet.get(..end).ok_or(Refusal::InnerMalformed)?
+                packet.get(..end).ok_or(DecapRefusal::InnerMalformed)?
             }
             _ => packet,
         };
@@ -149,7 +149,7 @@ impl Decapsulator {
                 match option {
                     // Covered by the outer checksum, if it holds the zero of which the far end's sum was made.
                     Some(Remote::Gre) if field % 0xffff == 0 => {}
-                    Some(Remote::Gre) => return Err(Refusal::RemcsumPrimed),
+                    Some(Remote::Gre) => return Err(DecapRefusal::RemcsumPrimed),
                     // Whoever joined packets has checked them, and left the field of the first.
                     _ if unfinished == Some(true) => {}
                     _ => {
@@ -170,7 +170,7 @@ impl Decapsulator {
                             Sum::of(&bytes[tunnel.gre_at..])
                         });
                         if !is_zero(checked) {
-                            return Err(Refusal::GreCsum);
+                            return Err(DecapRefusal::GreCsum);
                         }
                         if headers.is_none() {
                             sum = Some(checked);
@@ -182,7 +182,7 @@ impl Decapsulator {
         }
         // A frame without IP has no field to carry a mark.
         let tos = match inner.tos {
-            Some(tos) => Some((tos, ecn::combine(tos, meta.tos).ok_or(Refusal::Ecn)?)),
+            Some(tos) => Some((tos, ecn::combine(tos, meta.tos).ok_or(DecapRefusal::Ecn)?)),
             None => None,
         };
 

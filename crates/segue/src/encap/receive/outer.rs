@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::{Decapsulator, OuterCsum, Received, Refusal, is_zero};
+use super::{DecapRefusal, Decapsulator, OuterCsum, Received, is_zero};
 use crate::checksum::{Sum, pseudo_v4, pseudo_v6};
 use crate::encap::config::Carrier;
 use crate::encap::inner::Inner;
@@ -11,25 +11,27 @@ use crate::wire::{ipv4, ipv6, protocol, read_u16, udp};
 
 impl Decapsulator {
     /// Verifies outer IP and UDP.
-    pub(super) fn outer(&mut self, bytes: &[u8]) -> Result<OuterHeaders, Refusal> {
+    pub(super) fn outer(&mut self, bytes: &[u8]) -> Result<OuterHeaders, DecapRefusal> {
         let layout = crate::wire::parse(bytes, Start::Ip, &Tunnels::NONE);
         let Some(ip) = layout.headers().first() else {
             return Err(match layout.stop() {
-                Stop::Fragment | Stop::Malformed => Refusal::OuterMalformed,
-                Stop::Transport | Stop::Protocol | Stop::Foreign | Stop::TooDeep => Refusal::OuterProtocol,
+                Stop::Fragment | Stop::Malformed => DecapRefusal::OuterMalformed,
+                Stop::Transport | Stop::Protocol | Stop::Foreign | Stop::TooDeep => DecapRefusal::OuterProtocol,
             });
         };
         if layout.stop() == Stop::Fragment && layout.headers().len() == 1 {
-            return Err(Refusal::OuterFragment);
+            return Err(DecapRefusal::OuterFragment);
         }
-        let outer = Inner::read(bytes).ok_or(Refusal::OuterMalformed)?;
+        let outer = Inner::read(bytes).ok_or(DecapRefusal::OuterMalformed)?;
         let is_ours = |bytes: &[u8]| {
             let (source, destination) = bytes.split_at(bytes.len() / 2);
             is_address(source, self.config.remote) && is_address(destination, self.config.local)
         };
         let check_ip = || match () {
-            () if !is_ours(outer.addresses()) => Err(Refusal::OuterAddress),
-            () if ip.kind == Kind::Ipv4 && !is_zero(Sum::of(&bytes[ip.start()..ip.end()])) => Err(Refusal::OuterIpCsum),
+            () if !is_ours(outer.addresses()) => Err(DecapRefusal::OuterAddress),
+            () if ip.kind == Kind::Ipv4 && !is_zero(Sum::of(&bytes[ip.start()..ip.end()])) => {
+                Err(DecapRefusal::OuterIpCsum)
+            }
             () => Ok(()),
         };
         if self.config.carrier == Carrier::Bare {
@@ -39,30 +41,30 @@ impl Decapsulator {
                 _ => last_protocol(bytes),
             };
             if !last.is_some_and(|last| self.config.mode.protocols().contains(&last)) {
-                return Err(Refusal::OuterProtocol);
+                return Err(DecapRefusal::OuterProtocol);
             }
             check_ip()?;
             let end = layout.end().min(bytes.len());
-            let payload_len = end.checked_sub(ip.end()).ok_or(Refusal::OuterMalformed)?;
+            let payload_len = end.checked_sub(ip.end()).ok_or(DecapRefusal::OuterMalformed)?;
             let meta = Received { tos: outer.tos, csum: OuterCsum::Absent, sum: None };
             return Ok(OuterHeaders { header_len: ip.end(), payload_len, meta });
         }
         let [_, udp, ..] = layout.headers() else {
             return Err(match layout.stop() {
-                Stop::Malformed => Refusal::OuterMalformed,
-                _ => Refusal::OuterProtocol,
+                Stop::Malformed => DecapRefusal::OuterMalformed,
+                _ => DecapRefusal::OuterProtocol,
             });
         };
         if udp.kind != Kind::Udp {
-            return Err(Refusal::OuterProtocol);
+            return Err(DecapRefusal::OuterProtocol);
         }
         // The parser vouches for both headers and for the UDP length.
         let header = &bytes[udp.start()..udp.end()];
-        let udp_len = usize::from(read_u16(header, udp::LENGTH).ok_or(Refusal::OuterMalformed)?);
-        let payload = bytes.get(udp.end()..udp.start() + udp_len).ok_or(Refusal::OuterMalformed)?;
+        let udp_len = usize::from(read_u16(header, udp::LENGTH).ok_or(DecapRefusal::OuterMalformed)?);
+        let payload = bytes.get(udp.end()..udp.start() + udp_len).ok_or(DecapRefusal::OuterMalformed)?;
         check_ip()?;
         if read_u16(header, udp::DST_PORT) != Some(self.config.port) {
-            return Err(Refusal::OuterPort);
+            return Err(DecapRefusal::OuterPort);
         }
         let mut meta = Received { tos: outer.tos, csum: OuterCsum::Absent, sum: None };
         if read_u16(header, udp::CHECKSUM) != Some(0) {
@@ -72,12 +74,14 @@ impl Decapsulator {
                 (IpAddr::V4(from), IpAddr::V4(to)) => pseudo_v4(from.octets(), to.octets(), protocol::UDP, udp_len),
                 (IpAddr::V6(from), IpAddr::V6(to)) => pseudo_v6(from.octets(), to.octets(), protocol::UDP, udp_len),
                 // Refused by `Config::check`.
-                (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return Err(Refusal::OuterAddress),
+                (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => {
+                    return Err(DecapRefusal::OuterAddress);
+                }
             };
             all.add(header);
             all.append(sum, payload.len());
             if !is_zero(all) {
-                return Err(Refusal::OuterCsum);
+                return Err(DecapRefusal::OuterCsum);
             }
             meta.csum = OuterCsum::Verified;
             meta.sum = Some(sum);

@@ -5,7 +5,7 @@ use crate::wire::{geneve, gue, vxlan};
 
 crate::reasons! {
     /// Why a datagram, or the packet in it, was dropped.
-    pub enum Refusal {
+    pub enum DecapRefusal {
         OuterMalformed = "outer_malformed": "The outer IP or UDP header contradicts the bytes present.",
         OuterFragment = "outer_fragment": "An outer IP fragment: put it together first.",
         OuterProtocol = "outer_protocol": "The outer packet is not UDP, or has not the tunnel's protocol where it goes without UDP.",
@@ -46,45 +46,45 @@ crate::reasons! {
     }
 }
 
-impl From<gue::Refusal> for Refusal {
-    fn from(refusal: gue::Refusal) -> Refusal {
+impl From<gue::Refusal> for DecapRefusal {
+    fn from(refusal: gue::Refusal) -> DecapRefusal {
         match refusal {
-            gue::Refusal::Truncated => Refusal::GueTruncated,
-            gue::Refusal::Version => Refusal::GueVersion,
-            gue::Refusal::Control => Refusal::GueControl,
-            gue::Refusal::Flags => Refusal::GueFlags,
-            gue::Refusal::HeaderLen => Refusal::GueHeaderLen,
+            gue::Refusal::Truncated => DecapRefusal::GueTruncated,
+            gue::Refusal::Version => DecapRefusal::GueVersion,
+            gue::Refusal::Control => DecapRefusal::GueControl,
+            gue::Refusal::Flags => DecapRefusal::GueFlags,
+            gue::Refusal::HeaderLen => DecapRefusal::GueHeaderLen,
         }
     }
 }
 
-impl From<vxlan::Refusal> for Refusal {
-    fn from(refusal: vxlan::Refusal) -> Refusal {
+impl From<vxlan::Refusal> for DecapRefusal {
+    fn from(refusal: vxlan::Refusal) -> DecapRefusal {
         match refusal {
-            vxlan::Refusal::Truncated => Refusal::VxlanTruncated,
-            vxlan::Refusal::NoVni => Refusal::VxlanNoVni,
-            vxlan::Refusal::Flags => Refusal::VxlanFlags,
+            vxlan::Refusal::Truncated => DecapRefusal::VxlanTruncated,
+            vxlan::Refusal::NoVni => DecapRefusal::VxlanNoVni,
+            vxlan::Refusal::Flags => DecapRefusal::VxlanFlags,
         }
     }
 }
 
-impl From<geneve::Refusal> for Refusal {
-    fn from(refusal: geneve::Refusal) -> Refusal {
+impl From<geneve::Refusal> for DecapRefusal {
+    fn from(refusal: geneve::Refusal) -> DecapRefusal {
         match refusal {
-            geneve::Refusal::Truncated => Refusal::GeneveTruncated,
-            geneve::Refusal::Version => Refusal::GeneveVersion,
-            geneve::Refusal::Control => Refusal::GeneveControl,
-            geneve::Refusal::Options => Refusal::GeneveOptions,
+            geneve::Refusal::Truncated => DecapRefusal::GeneveTruncated,
+            geneve::Refusal::Version => DecapRefusal::GeneveVersion,
+            geneve::Refusal::Control => DecapRefusal::GeneveControl,
+            geneve::Refusal::Options => DecapRefusal::GeneveOptions,
         }
     }
 }
 
-impl From<remote::Refusal> for Refusal {
-    fn from(refusal: remote::Refusal) -> Refusal {
+impl From<remote::Refusal> for DecapRefusal {
+    fn from(refusal: remote::Refusal) -> DecapRefusal {
         match refusal {
-            remote::Refusal::Order => Refusal::RemcsumOrder,
-            remote::Refusal::Bounds => Refusal::RemcsumBounds,
-            remote::Refusal::Field => Refusal::RemcsumField,
+            remote::Refusal::Order => DecapRefusal::RemcsumOrder,
+            remote::Refusal::Bounds => DecapRefusal::RemcsumBounds,
+            remote::Refusal::Field => DecapRefusal::RemcsumField,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Remote checksum options, and what they mean in a packet.
 
-use super::Refusal;
+use super::DecapRefusal;
 use super::headers::TunnelHeaders;
 use crate::checksum::Sum;
 use crate::encap::inner;
@@ -14,7 +14,7 @@ pub(super) fn resolve(
     tunnel: &TunnelHeaders,
     head: &mut Head,
     inner: &Layout,
-) -> Result<Remote, Refusal> {
+) -> Result<Remote, DecapRefusal> {
     // The places count from the end of the header with the option, so it does not matter which that is, and its surplus
     // words, for which there may be no room, are left out.
     let gre_len = tunnel.len - tunnel.gre_at;
@@ -25,7 +25,7 @@ pub(super) fn resolve(
         outer.push(Kind::Gre, gre.len());
     }
     let bytes = head.push_front(gue::REMCSUM_LEN + gre_len).filter(|_| layout.prepend(&outer));
-    let bytes = bytes.ok_or(Refusal::RemcsumField)?;
+    let bytes = bytes.ok_or(DecapRefusal::RemcsumField)?;
     Gue::emit(bytes, 0, Some(option));
     if let Some(gre) = tunnel.gre {
         gre.emit(&mut bytes[gue::REMCSUM_LEN..]);
@@ -34,7 +34,7 @@ pub(super) fn resolve(
     head.pull_front(gue::REMCSUM_LEN + gre_len);
     match resolved {
         Some(resolved) => Ok(resolved?),
-        None => Err(Refusal::RemcsumField),
+        None => Err(DecapRefusal::RemcsumField),
     }
 }
 
@@ -42,10 +42,10 @@ pub(super) fn resolve(
 ///
 /// A packet with a length that says less than the one around it is refused: the sum would run further than the length
 /// that the receiver's transport believes.
-pub(super) fn check_primed(head: &Head, layout: &Layout, len: usize) -> Result<u16, Refusal> {
+pub(super) fn check_primed(head: &Head, layout: &Layout, len: usize) -> Result<u16, DecapRefusal> {
     match inner::primed(head, layout, len) {
         Some((sum, field)) if layout.is_exact() && sum == Sum::of(&field.to_be_bytes()) => Ok(field),
-        _ => Err(Refusal::RemcsumPrimed),
+        _ => Err(DecapRefusal::RemcsumPrimed),
     }
 }
 
