@@ -5,8 +5,8 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use segue_datapath::nat::{self, Protocol, Tcp};
-use segue_datapath::router::{Message, Teller};
+use segue_datapath::nat::{self, Protocol, TcpState};
+use segue_datapath::router::{FeedSender, Message};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -66,9 +66,9 @@ impl Mapping {
     fn new(mapping: &nat::Mapping, now: u64) -> Mapping {
         let state = match (mapping.is_static, mapping.protocol, mapping.connections.state()) {
             (true, ..) => Some("static"),
-            (_, Protocol::Tcp, Tcp::Opening) => Some("opening"),
-            (_, Protocol::Tcp, Tcp::Open) => Some("open"),
-            (_, Protocol::Tcp, Tcp::Closing) => Some("closing"),
+            (_, Protocol::Tcp, TcpState::Opening) => Some("opening"),
+            (_, Protocol::Tcp, TcpState::Open) => Some("open"),
+            (_, Protocol::Tcp, TcpState::Closing) => Some("closing"),
             _ => None,
         };
         Mapping {
@@ -84,9 +84,9 @@ impl Mapping {
 }
 
 /// Asks the thread that moves packets, from another one.
-pub(crate) fn ask(teller: &Teller) -> Option<Vec<Mapping>> {
+pub(crate) fn ask(sender: &FeedSender) -> Option<Vec<Mapping>> {
     let (reply, answer) = sync_channel(1);
-    if !teller.tell(Message::Mappings(reply)) {
+    if !sender.send(Message::Mappings(reply)) {
         return None;
     }
     let (now, all) = answer.recv_timeout(PATIENCE).ok()?;

@@ -18,7 +18,7 @@ use netlink_packet_route::route::{
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use segue_datapath::route::{Action, Hop, Routes, Table};
-use segue_datapath::router::{Change, Facts, Message, Neighbour, Tables, Teller};
+use segue_datapath::router::{FeedSender, InterfaceAddrs, Message, Neighbour, NeighbourEvent, Tables};
 
 use segue_host::netlink::nexthops::{self, Nexthops};
 use segue_host::netlink::{Netlink, Wanted, padded};
@@ -56,9 +56,9 @@ impl Follower {
     }
 
     /// Tells the router what there is now, and from here on after each change, on a thread of its own until the router ends.
-    pub(crate) fn start(mut self, teller: Teller) -> io::Result<()> {
+    pub(crate) fn start(mut self, sender: FeedSender) -> io::Result<()> {
         let first = self.read()?;
-        teller.tell(Message::Tables(Box::new(first)));
+        sender.send(Message::Tables(Box::new(first)));
         thread::Builder::new().name("routes".to_owned()).spawn(move || {
             loop {
                 let news = match self.wait() {
@@ -66,7 +66,7 @@ impl Follower {
                     Err(error) => return tracing::warn!("routes are no longer followed: {error}"),
                 };
                 // These first: the tables are newer, and do not say what has just changed in them.
-                if !news.changes.is_empty() && !teller.tell(Message::Neighbours(news.changes)) {
+                if !news.changes.is_empty() && !sender.send(Message::Neighbours(news.changes)) {
                     return;
                 }
                 if !news.is_more {
@@ -79,7 +79,7 @@ impl Follower {
                         continue;
                     }
                 };
-                if !teller.tell(Message::Tables(Box::new(tables))) {
+                if !sender.send(Message::Tables(Box::new(tables))) {
                     return;
                 }
             }
@@ -111,20 +111,20 @@ impl Follower {
 
     /// All that there is.
     pub(crate) fn read(&mut self) -> io::Result<Tables> {
-        let ports = [self.facts(self.ports[0])?, self.facts(self.ports[1])?];
+        let ports = [self.addrs(self.ports[0])?, self.addrs(self.ports[1])?];
         let mtus = [ports[0].mtu, ports[1].mtu];
         Ok(Tables { routes: self.routes(mtus)?, neighbours: self.neighbours()?, ports })
     }
 
-    fn facts(&mut self, index: u32) -> io::Result<Facts> {
-        let mut facts = Facts::default();
+    fn addrs(&mut self, index: u32) -> io::Result<InterfaceAddrs> {
+        let mut addrs = InterfaceAddrs::default();
         let mut message = LinkMessage::default();
         message.header.index = index;
         if let Some(RouteNetlinkMessage::NewLink(link)) = self.netlink.ask(RouteNetlinkMessage::GetLink(message), 0)? {
             for attribute in link.attributes {
                 match attribute {
-                    LinkAttribute::Mtu(mtu) => facts.mtu = mtu,
-                    LinkAttribute::Address(mac) => facts.mac = mac.try_into().unwrap_or_default(),
+                    LinkAttribute::Mtu(mtu) => addrs.mtu = mtu,
+                    LinkAttribute::Address(mac) => addrs.mac = mac.try_into().unwrap_or_default(),
                     _ => {}
                 }
             }
@@ -146,14 +146,14 @@ impl Follower {
                     }
                 }
                 match local.or(address) {
-                    Some(IpAddr::V4(own)) => facts.v4.push((own, message.header.prefix_len)),
-                    Some(IpAddr::V6(own)) => facts.v6.push((own, message.header.prefix_len)),
+                    Some(IpAddr::V4(own)) => addrs.v4.push((own, message.header.prefix_len)),
+                    Some(IpAddr::V6(own)) => addrs.v6.push((own, message.header.prefix_len)),
                     None => {}
                 }
                 Wanted::More
             },
         )?;
-        Ok(facts)
+        Ok(addrs)
     }
 
     fn routes(&mut self, mtus: [u32; 2]) -> io::Result<Routes> {
@@ -200,7 +200,7 @@ impl Follower {
 #[derive(Debug, Default)]
 struct News {
     /// These neighbours, in this order.
-    changes: Vec<Change>,
+    changes: Vec<NeighbourEvent>,
     /// And something for which everything is read anew.
     is_more: bool,
 }
@@ -217,10 +217,10 @@ impl News {
             rest = &rest[padded(&message.header, rest.len())..];
             match message.payload {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(message)) => {
-                    self.changes.extend(read_neighbour(&message, ports).map(Change::Is));
+                    self.changes.extend(read_neighbour(&message, ports).map(NeighbourEvent::Set));
                 }
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(message)) => {
-                    self.changes.extend(hop_of(&message, ports).map(Change::Gone));
+                    self.changes.extend(hop_of(&message, ports).map(NeighbourEvent::Removed));
                 }
                 NetlinkPayload::InnerMessage(
                     RouteNetlinkMessage::NewRoute(message) | RouteNetlinkMessage::DelRoute(message),
@@ -384,11 +384,11 @@ mod tests {
         let here = || bytes(RouteNetlinkMessage::NewNeighbour(neighbour()));
         let gone = bytes(RouteNetlinkMessage::DelNeighbour(neighbour()));
         let hop = Hop::new(1, Some([198, 18, 2, 2].into()), 0, true);
-        let is = Change::Is(Neighbour { hop, mac: MAC, is_permanent: false });
+        let is = NeighbourEvent::Set(Neighbour { hop, mac: MAC, is_permanent: false });
         for datagrams in [vec![here(), route(), gone.clone()], vec![[route(), here()].concat(), gone.clone()]] {
             let mut news = News::default();
             datagrams.iter().for_each(|datagram| news.add(datagram, [4, 5]));
-            assert_eq!(news.changes, [is, Change::Gone(hop)]);
+            assert_eq!(news.changes, [is, NeighbourEvent::Removed(hop)]);
             assert!(news.is_more);
         }
         let mut alone = News::default();

@@ -8,12 +8,12 @@ use segue::checksum::Field;
 use segue::packet::{Kind, Packet, Unit};
 use segue::wire::{ethertype, ipv4, ipv6, read_u16, write_u16};
 
-use crate::group::{self, Grouper, Key, Reads};
+use crate::group::{self, GroupKey, Grouper, Reads};
 use crate::route::{Action, Hop, Link, Neighbours, Routes};
 
 segue::reasons! {
     /// Why a packet was not forwarded.
-    pub enum Why {
+    pub enum DropReason {
         NotIp = "route_not_ip": "It is no IP packet.",
         Source = "route_source": "Its source is an address that nobody may send from: loopback, multicast, link-local, none.",
         Own = "route_own_source": "Its source is an address of this router.",
@@ -42,10 +42,10 @@ pub enum Verdict {
     },
     /// It is for this host.
     Local,
-    /// It is dropped. [`icmp`](crate::icmp) says which reasons its sender hears of; `mtu` goes with [`Why::TooBig`].
+    /// It is dropped. [`icmp`](crate::icmp) says which reasons its sender hears of; `mtu` goes with [`DropReason::TooBig`].
     Drop {
         /// The reason.
-        why: Why,
+        reason: DropReason,
         /// The next MTU, or 0.
         mtu: u32,
     },
@@ -68,10 +68,10 @@ pub struct Lookups {
 
 /// What is decided for a group.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum RouteDecision {
     Hop { hop: u32, mtu: u32 },
     Local,
-    Drop(Why),
+    Drop(DropReason),
 }
 
 /// Decides and changes. Its memory is used again.
@@ -83,30 +83,30 @@ pub struct Forwarder {
     pub neighbours: Neighbours,
     reads: Reads,
     grouper: Grouper,
-    ways: Vec<Way>,
-    hops: Vec<Next>,
+    decisions: Vec<RouteDecision>,
+    hops: Vec<NextHop>,
     places: group::Places,
     lookups: Lookups,
 }
 
 /// A next hop of a batch.
 #[derive(Clone, Copy, Debug)]
-struct Next {
+struct NextHop {
     hop: Hop,
-    front: Option<Front>,
+    link_header: Option<LinkHeader>,
     /// Whether a packet leaves for it.
     is_used: bool,
 }
 
-impl Next {
-    fn new(hop: Hop, neighbours: &Neighbours) -> Next {
-        Next { hop, front: neighbours.lookup(&hop).map(Front::new), is_used: false }
+impl NextHop {
+    fn new(hop: Hop, neighbours: &Neighbours) -> NextHop {
+        NextHop { hop, link_header: neighbours.lookup(&hop).map(LinkHeader::new), is_used: false }
     }
 
     /// What becomes of a packet to it.
     #[inline]
     fn pass<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>, mtu: u32) -> Verdict {
-        let verdict = pass(packet, self.hop.port, mtu, self.front.as_ref());
+        let verdict = pass(packet, self.hop.port, mtu, self.link_header.as_ref());
         self.is_used |= matches!(verdict, Verdict::Send { .. });
         verdict
     }
@@ -114,16 +114,16 @@ impl Next {
 
 /// What stands in front of the packets to a next hop: nothing, or an Ethernet header for each IP version.
 #[derive(Clone, Copy, Debug)]
-enum Front {
+enum LinkHeader {
     Bare,
     Ethernet([[u8; 14]; 2]),
 }
 
-impl Front {
-    fn new(link: Link) -> Front {
+impl LinkHeader {
+    fn new(link: Link) -> LinkHeader {
         match link {
-            Link::Bare => Front::Bare,
-            Link::Ethernet { to, from } => Front::Ethernet([ethertype::IPV6, ethertype::IPV4].map(|kind| {
+            Link::Bare => LinkHeader::Bare,
+            Link::Ethernet { to, from } => LinkHeader::Ethernet([ethertype::IPV6, ethertype::IPV4].map(|kind| {
                 let mut header = [0; 14];
                 header[..6].copy_from_slice(&to);
                 header[6..12].copy_from_slice(&from);
@@ -142,7 +142,7 @@ impl Forwarder {
             neighbours,
             reads,
             grouper: Grouper::new(reads, seed),
-            ways: Vec::new(),
+            decisions: Vec::new(),
             hops: Vec::new(),
             places: group::Places::new(seed),
             lookups: Lookups::default(),
@@ -174,36 +174,36 @@ impl Forwarder {
         verdicts: &mut Vec<Verdict>,
     ) {
         self.grouper.gather(ingress, packets.iter().map(AsRef::as_ref));
-        self.ways.clear();
+        self.decisions.clear();
         self.hops.clear();
         self.places.begin(self.grouper.groups().len());
         for group in self.grouper.groups() {
             self.lookups.routes += 1;
-            let way = match decide(&self.routes, &group.key) {
-                Err(way) => way,
+            let decision = match decide(&self.routes, &group.key) {
+                Err(decision) => decision,
                 Ok((hop, mtu)) => {
                     let (hops, neighbours, looks) = (&mut self.hops, &self.neighbours, &mut self.lookups.neighbours);
                     let hash = self.places.hash(hop.address, u64::from(hop.port) << 1 | u64::from(hop.is_v4));
                     let found = self.places.find(hash, hops.len() as u32, |index| hops[index as usize].hop == hop);
                     if found as usize == hops.len() {
                         *looks += 1;
-                        hops.push(Next::new(hop, neighbours));
+                        hops.push(NextHop::new(hop, neighbours));
                     }
-                    Way::Hop { hop: found, mtu }
+                    RouteDecision::Hop { hop: found, mtu }
                 }
             };
-            self.ways.push(way);
+            self.decisions.push(decision);
         }
         self.lookups.groups += self.grouper.groups().len() as u64;
         self.lookups.packets += packets.len() as u64;
         self.lookups.batches += 1;
         verdicts.reserve(packets.len());
         for (index, packet) in packets.iter_mut().enumerate() {
-            let verdict = match self.grouper.group_of(index).map(|group| self.ways[group]) {
-                None => Verdict::Drop { why: Why::NotIp, mtu: 0 },
-                Some(Way::Local) => Verdict::Local,
-                Some(Way::Drop(why)) => Verdict::Drop { why, mtu: 0 },
-                Some(Way::Hop { hop, mtu }) => self.hops[hop as usize].pass(packet.as_mut(), mtu),
+            let verdict = match self.grouper.group_of(index).map(|group| self.decisions[group]) {
+                None => Verdict::Drop { reason: DropReason::NotIp, mtu: 0 },
+                Some(RouteDecision::Local) => Verdict::Local,
+                Some(RouteDecision::Drop(reason)) => Verdict::Drop { reason, mtu: 0 },
+                Some(RouteDecision::Hop { hop, mtu }) => self.hops[hop as usize].pass(packet.as_mut(), mtu),
             };
             verdicts.push(verdict);
         }
@@ -222,15 +222,15 @@ impl Forwarder {
         for packet in packets {
             self.lookups.packets += 1;
             let verdict = match group::key(packet.as_ref(), ingress, self.reads) {
-                None => Verdict::Drop { why: Why::NotIp, mtu: 0 },
+                None => Verdict::Drop { reason: DropReason::NotIp, mtu: 0 },
                 Some(key) => {
                     self.lookups.routes += 1;
                     match decide(&self.routes, &key) {
-                        Err(Way::Drop(why)) => Verdict::Drop { why, mtu: 0 },
+                        Err(RouteDecision::Drop(reason)) => Verdict::Drop { reason, mtu: 0 },
                         Err(_) => Verdict::Local,
                         Ok((hop, mtu)) => {
                             self.lookups.neighbours += 1;
-                            let mut next = Next::new(hop, &self.neighbours);
+                            let mut next = NextHop::new(hop, &self.neighbours);
                             let verdict = next.pass(packet.as_mut(), mtu);
                             self.hops.push(next);
                             verdict
@@ -245,22 +245,22 @@ impl Forwarder {
 
 /// Where packets with this key go.
 #[inline]
-fn decide(routes: &Routes, key: &Key) -> Result<(Hop, u32), Way> {
+fn decide(routes: &Routes, key: &GroupKey) -> Result<(Hop, u32), RouteDecision> {
     if !is_reachable(key) {
-        return Err(Way::Drop(Why::Scope));
+        return Err(RouteDecision::Drop(DropReason::Scope));
     }
     match routes.lookup(key.destination, key.is_v4) {
         Some(Action::Forward { port, via, mtu }) => Ok((Hop::new(port, via, key.destination, key.is_v4), mtu)),
-        Some(Action::Local) => Err(Way::Local),
-        Some(Action::Blackhole) => Err(Way::Drop(Why::Blackhole)),
-        Some(Action::Unreachable) => Err(Way::Drop(Why::Unreachable)),
-        Some(Action::Prohibited) => Err(Way::Drop(Why::Prohibited)),
-        Some(Action::Throw) | None => Err(Way::Drop(Why::NoRoute)),
+        Some(Action::Local) => Err(RouteDecision::Local),
+        Some(Action::Blackhole) => Err(RouteDecision::Drop(DropReason::Blackhole)),
+        Some(Action::Unreachable) => Err(RouteDecision::Drop(DropReason::Unreachable)),
+        Some(Action::Prohibited) => Err(RouteDecision::Drop(DropReason::Prohibited)),
+        Some(Action::Throw) | None => Err(RouteDecision::Drop(DropReason::NoRoute)),
     }
 }
 
 /// Whether a router may forward to the destination (RFC 1812, section 5.3.4 and 4.2.2.11; RFC 4291, section 2.5 and 2.7).
-fn is_reachable(key: &Key) -> bool {
+fn is_reachable(key: &GroupKey) -> bool {
     if key.is_v4 { is_v4_unicast(key.destination as u32) } else { is_v6_unicast(key.destination) }
 }
 
@@ -274,42 +274,42 @@ fn is_v6_unicast(address: u128) -> bool {
 
 /// What is done to a packet that has a next hop. Nothing is changed unless it leaves.
 #[inline]
-fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, front: Option<&Front>) -> Verdict {
-    let drop = |why| Verdict::Drop { why, mtu: if why == Why::TooBig { mtu } else { 0 } };
+fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, link_header: Option<&LinkHeader>) -> Verdict {
+    let drop = |reason| Verdict::Drop { reason, mtu: if reason == DropReason::TooBig { mtu } else { 0 } };
     let Some(ip) = packet.layout.headers().iter().find(|header| header.is_ip()).copied() else {
-        return drop(Why::NotIp);
+        return drop(DropReason::NotIp);
     };
     let (at, is_v4) = (ip.start(), ip.kind == Kind::Ipv4);
     let longest = longest(packet, at);
-    let Some(header) = packet.head.bytes_mut().get_mut(at..ip.end()) else { return drop(Why::NotIp) };
+    let Some(header) = packet.head.bytes_mut().get_mut(at..ip.end()) else { return drop(DropReason::NotIp) };
     let is_sent_from_here = if is_v4 {
         header.get(ipv4::SRC).and_then(|a| a.try_into().ok()).is_some_and(|a| is_v4_unicast(u32::from_be_bytes(a)))
     } else {
         header.get(ipv6::SRC).and_then(|a| a.try_into().ok()).is_some_and(|a| is_v6_unicast(u128::from_be_bytes(a)))
     };
     if !is_sent_from_here {
-        return drop(Why::Source);
+        return drop(DropReason::Source);
     }
     let ttl_at = if is_v4 { ipv4::TTL } else { ipv6::HOP_LIMIT };
     if header[ttl_at] <= 1 {
-        return drop(Why::HopLimit);
+        return drop(DropReason::HopLimit);
     }
     if longest > mtu as usize {
         // A train without DF becomes packets in front of the port, which are fragmented there.
         let is_cut = is_v4 && read_u16(header, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::DF == 0);
         if !is_cut {
-            return drop(Why::TooBig);
+            return drop(DropReason::TooBig);
         }
     }
-    let Some(front) = front else { return drop(Why::NoNeighbour) };
-    let is_linked = match front {
-        Front::Bare => packet.relink(None),
-        Front::Ethernet(headers) => packet.relink(Some(&headers[usize::from(is_v4)])),
+    let Some(link_header) = link_header else { return drop(DropReason::NoNeighbour) };
+    let is_linked = match link_header {
+        LinkHeader::Bare => packet.relink(None),
+        LinkHeader::Ethernet(headers) => packet.relink(Some(&headers[usize::from(is_v4)])),
     };
     if !is_linked {
-        return drop(Why::NoRoom);
+        return drop(DropReason::NoRoom);
     }
-    let at = if matches!(front, Front::Bare) { 0 } else { 14 };
+    let at = if matches!(link_header, LinkHeader::Bare) { 0 } else { 14 };
     let header = &mut packet.head.bytes_mut()[at..];
     if is_v4 {
         // A hop count and the protocol are one word (RFC 1624).

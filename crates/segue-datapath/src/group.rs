@@ -18,7 +18,7 @@ pub struct Reads {
 
 /// Why packets are one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct GroupKey {
     /// The port they came in by.
     pub ingress: u16,
     /// DSCP and ECN, 0 where they are not read.
@@ -33,9 +33,9 @@ pub struct Key {
 
 /// The packets of one batch with one key.
 #[derive(Clone, Copy, Debug)]
-pub struct Group {
+pub struct PacketGroup {
     /// What they have in common.
-    pub key: Key,
+    pub key: GroupKey,
     /// The first of them, by its place in the batch.
     pub first: u32,
     /// How many they are, a train counting one.
@@ -46,7 +46,7 @@ pub struct Group {
 #[derive(Debug)]
 pub struct Grouper {
     reads: Reads,
-    groups: Vec<Group>,
+    groups: Vec<PacketGroup>,
     /// The group of each packet, [`NO_GROUP`] for what is not IP.
     of: Vec<u32>,
     places: Places,
@@ -80,7 +80,7 @@ impl Grouper {
     }
 
     /// The groups of the last batch, in the order of their first packets.
-    pub fn groups(&self) -> &[Group] {
+    pub fn groups(&self) -> &[PacketGroup] {
         &self.groups
     }
 
@@ -90,7 +90,7 @@ impl Grouper {
     }
 
     #[inline]
-    fn join(&mut self, key: Key, packet: u32) -> u32 {
+    fn join(&mut self, key: GroupKey, packet: u32) -> u32 {
         // The batch before is likely to have gone on with the same flow.
         if let Some(&last) = self.of.last()
             && let Some(group) = self.groups.get_mut(last as usize)
@@ -105,7 +105,7 @@ impl Grouper {
         let found = self.places.find(hash, groups.len() as u32, |index| groups[index as usize].key == key);
         match groups.get_mut(found as usize) {
             Some(group) => group.packets += 1,
-            None => groups.push(Group { key, first: packet, packets: 1 }),
+            None => groups.push(PacketGroup { key, first: packet, packets: 1 }),
         }
         found
     }
@@ -113,10 +113,10 @@ impl Grouper {
 
 /// What a packet is grouped by; `None` where it has no IP header.
 #[inline]
-pub fn key<B: AsRef<[u8]>>(packet: &Packet<B>, ingress: u16, reads: Reads) -> Option<Key> {
+pub fn key<B: AsRef<[u8]>>(packet: &Packet<B>, ingress: u16, reads: Reads) -> Option<GroupKey> {
     let header = packet.layout.headers().iter().find(|header| header.is_ip())?;
     let bytes = packet.head.bytes().get(header.start()..header.end())?;
-    let mut key = Key { ingress, tos: 0, is_v4: header.kind == Kind::Ipv4, destination: 0, source: 0 };
+    let mut key = GroupKey { ingress, tos: 0, is_v4: header.kind == Kind::Ipv4, destination: 0, source: 0 };
     if key.is_v4 {
         let word = |range: std::ops::Range<usize>| Some(u32::from_be_bytes(bytes.get(range)?.try_into().ok()?).into());
         key.destination = word(ipv4::DST)?;

@@ -8,7 +8,7 @@ use segue::packet::{Kind, Packet};
 use segue::time::Nanos;
 use segue::wire::{ipv4, ipv6, protocol, read_u16, write_u16};
 
-use crate::forward::Why;
+use crate::forward::DropReason;
 
 /// Most bytes of an error over IPv4, whatever MTU lies on the way back (RFC 1812, section 4.3.2.3).
 const MOST_V4: usize = 576;
@@ -20,14 +20,19 @@ const LEN: usize = 8;
 const OFFSET_V6: u16 = 0xfff8;
 
 /// Type and code, for IPv4 and IPv6; `None` where the sender is not told.
-fn number(why: Why, is_v4: bool) -> Option<(u8, u8)> {
-    let (v4, v6) = match why {
-        Why::HopLimit => ((11, 0), (3, 0)),
-        Why::NoRoute => ((3, 0), (1, 0)),
-        Why::Unreachable | Why::NoNeighbour => ((3, 1), (1, 3)),
-        Why::Prohibited => ((3, 13), (1, 1)),
-        Why::TooBig => ((3, 4), (2, 0)),
-        Why::NotIp | Why::Source | Why::Own | Why::Scope | Why::Blackhole | Why::NoRoom => return None,
+fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
+    let (v4, v6) = match reason {
+        DropReason::HopLimit => ((11, 0), (3, 0)),
+        DropReason::NoRoute => ((3, 0), (1, 0)),
+        DropReason::Unreachable | DropReason::NoNeighbour => ((3, 1), (1, 3)),
+        DropReason::Prohibited => ((3, 13), (1, 1)),
+        DropReason::TooBig => ((3, 4), (2, 0)),
+        DropReason::NotIp
+        | DropReason::Source
+        | DropReason::Own
+        | DropReason::Scope
+        | DropReason::Blackhole
+        | DropReason::NoRoom => return None,
     };
     Some(if is_v4 { v4 } else { v6 })
 }
@@ -39,14 +44,14 @@ fn number(why: Why, is_v4: bool) -> Option<(u8, u8)> {
 /// `scratch` is used, and left empty.
 pub fn error<B: AsRef<[u8]>>(
     packet: &Packet<B>,
-    why: Why,
+    reason: DropReason,
     mtu: u32,
     from: IpAddr,
     scratch: &mut Frames,
 ) -> Option<Vec<u8>> {
     let ip = packet.layout.headers().iter().find(|header| header.is_ip())?;
     let is_v4 = ip.kind == Kind::Ipv4;
-    let (kind, code) = number(why, is_v4)?;
+    let (kind, code) = number(reason, is_v4)?;
     scratch.clear();
     gso::split_linear(packet, &Limits::NONE, scratch).ok()?;
     let frame = scratch.frames().first()?;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use segue::gso::{Frames, Limits, split_linear};
 use segue::packet::{Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
-use segue_datapath::forward::{Forwarder, Verdict, Why};
+use segue_datapath::forward::{DropReason, Forwarder, Verdict};
 use segue_datapath::group::{Grouper, Reads};
 use segue_datapath::icmp::{self, Limiter};
 use segue_datapath::route::{Action, Hop, Link, Neighbours, Routes, Table};
@@ -214,7 +214,7 @@ fn the_mtu_is_compared_with_segments_and_a_train_passes_whole() {
                     assert_eq!((report.levels[0].ttl, report.levels[0].len <= 1500), (63, true));
                 }
             } else {
-                assert_eq!(verdict, Verdict::Drop { why: Why::TooBig, mtu: 1500 });
+                assert_eq!(verdict, Verdict::Drop { reason: DropReason::TooBig, mtu: 1500 });
             }
         }
     }
@@ -223,8 +223,8 @@ fn the_mtu_is_compared_with_segments_and_a_train_passes_whole() {
     let mut packets = [long(false), long(true), packet(v6(5), udp(), 1240), packet(v6(5), udp(), 1232)];
     let verdicts = run(&mut forwarder, &mut packets);
     assert_eq!(verdicts[0], Verdict::Send { port: 0, mtu: 1500 });
-    assert_eq!(verdicts[1], Verdict::Drop { why: Why::TooBig, mtu: 1500 });
-    assert_eq!(verdicts[2], Verdict::Drop { why: Why::TooBig, mtu: 1280 });
+    assert_eq!(verdicts[1], Verdict::Drop { reason: DropReason::TooBig, mtu: 1500 });
+    assert_eq!(verdicts[2], Verdict::Drop { reason: DropReason::TooBig, mtu: 1280 });
     assert_eq!(verdicts[3], Verdict::Send { port: 9, mtu: 1280 });
 }
 
@@ -260,12 +260,12 @@ fn each_reason_to_drop_has_its_name() {
     let found: Vec<_> = run(&mut forwarder, &mut packets)
         .into_iter()
         .map(|verdict| match verdict {
-            Verdict::Drop { why, .. } => Some(why),
+            Verdict::Drop { reason, .. } => Some(reason),
             Verdict::Local => None,
             Verdict::Send { .. } => panic!("sent"),
         })
         .collect();
-    use Why::*;
+    use DropReason::*;
     let expected = [
         Some(NoRoute),
         Some(Unreachable),
@@ -292,25 +292,25 @@ fn each_reason_to_drop_has_its_name() {
 fn senders_hear_of_what_was_dropped() {
     let mut scratch = Frames::new();
     let mut ask =
-        |packet: &Packet<Vec<u8>>, why, from: &str| icmp::error(packet, why, 1400, address(from), &mut scratch);
-    for (packet, from, why, expected) in [
-        (packet(v4([1, 1]), udp(), 2000), "198.18.0.9", Why::HopLimit, [11, 0]),
-        (packet(v4([1, 1]), udp(), 2), "198.18.0.9", Why::TooBig, [3, 4]),
-        (packet(v4([1, 1]), udp(), 2), "198.18.0.9", Why::NoRoute, [3, 0]),
-        (packet(v4([1, 1]), udp(), 2), "198.18.0.9", Why::NoNeighbour, [3, 1]),
-        (packet(v4([1, 1]), udp(), 2), "198.18.0.9", Why::Prohibited, [3, 13]),
-        (packet(v6(5), udp(), 2000), "2001:db8::9", Why::HopLimit, [3, 0]),
-        (packet(v6(5), udp(), 20), "2001:db8::9", Why::TooBig, [2, 0]),
-        (packet(v6(5), udp(), 20), "2001:db8::9", Why::Prohibited, [1, 1]),
-        (train(v4([1, 1]), 1448, true), "198.18.0.9", Why::TooBig, [3, 4]),
+        |packet: &Packet<Vec<u8>>, reason, from: &str| icmp::error(packet, reason, 1400, address(from), &mut scratch);
+    for (packet, from, reason, expected) in [
+        (packet(v4([1, 1]), udp(), 2000), "198.18.0.9", DropReason::HopLimit, [11, 0]),
+        (packet(v4([1, 1]), udp(), 2), "198.18.0.9", DropReason::TooBig, [3, 4]),
+        (packet(v4([1, 1]), udp(), 2), "198.18.0.9", DropReason::NoRoute, [3, 0]),
+        (packet(v4([1, 1]), udp(), 2), "198.18.0.9", DropReason::NoNeighbour, [3, 1]),
+        (packet(v4([1, 1]), udp(), 2), "198.18.0.9", DropReason::Prohibited, [3, 13]),
+        (packet(v6(5), udp(), 2000), "2001:db8::9", DropReason::HopLimit, [3, 0]),
+        (packet(v6(5), udp(), 20), "2001:db8::9", DropReason::TooBig, [2, 0]),
+        (packet(v6(5), udp(), 20), "2001:db8::9", DropReason::Prohibited, [1, 1]),
+        (train(v4([1, 1]), 1448, true), "198.18.0.9", DropReason::TooBig, [3, 4]),
     ] {
-        let reply = ask(&packet, why, from).unwrap();
+        let reply = ask(&packet, reason, from).unwrap();
         let report = verify(&reply, oracle::Start::Ip, &Ports::default()).unwrap();
         let is_v4 = report.levels[0].version == 4;
         assert!(reply.len() <= if is_v4 { 576 } else { 1280 });
         let icmp = if is_v4 { 20 } else { 40 };
         assert_eq!(reply[icmp..icmp + 2], expected);
-        if why == Why::TooBig {
+        if reason == DropReason::TooBig {
             assert_eq!(reply[icmp + 6..icmp + 8], 1400_u16.to_be_bytes());
         }
         assert_eq!(
@@ -328,37 +328,41 @@ fn senders_hear_of_what_was_dropped() {
     let icmp_error = |ip: Ip, kind| packet(ip, L4::Icmp(kind, 0, [0; 4]), 60);
     let later = Ip::V4(V4 { fragment: Some((8, true)), df: false, ..V4::new(0, 1, 2) });
     let to_many = Ip::V4(V4 { dst: [239, 0, 0, 1], ..V4::new(0, 1, 2) });
-    for (packet, why, from) in [
-        (packet(v4([1, 1]), udp(), 1), Why::Blackhole, "198.18.0.9"),
-        (packet(v4([1, 1]), udp(), 1), Why::HopLimit, "2001:db8::9"),
-        (icmp_error(v4([1, 1]), 3), Why::HopLimit, "198.18.0.9"),
-        (icmp_error(v4([1, 1]), 11), Why::HopLimit, "198.18.0.9"),
-        (icmp_error(v6(5), 1), Why::HopLimit, "2001:db8::9"),
-        (packet(later, L4::Raw(17), 64), Why::HopLimit, "198.18.0.9"),
-        (packet(to_many, udp(), 1), Why::HopLimit, "198.18.0.9"),
+    for (packet, reason, from) in [
+        (packet(v4([1, 1]), udp(), 1), DropReason::Blackhole, "198.18.0.9"),
+        (packet(v4([1, 1]), udp(), 1), DropReason::HopLimit, "2001:db8::9"),
+        (icmp_error(v4([1, 1]), 3), DropReason::HopLimit, "198.18.0.9"),
+        (icmp_error(v4([1, 1]), 11), DropReason::HopLimit, "198.18.0.9"),
+        (icmp_error(v6(5), 1), DropReason::HopLimit, "2001:db8::9"),
+        (packet(later, L4::Raw(17), 64), DropReason::HopLimit, "198.18.0.9"),
+        (packet(to_many, udp(), 1), DropReason::HopLimit, "198.18.0.9"),
     ] {
-        assert_eq!(ask(&packet, why, from), None);
+        assert_eq!(ask(&packet, reason, from), None);
     }
     let part_v6 =
         |offset, l4, len| packet(Ip::V6(V6 { fragment: Some((7, offset, true)), ..V6::new(1, 9, 5) }), l4, len);
     for extensions in [vec![], vec![(0, vec![0; 6])]] {
         let ip = Ip::V6(V6 { fragment: Some((7, 0, true)), extensions, ..V6::new(1, 9, 5) });
-        assert_eq!(ask(&icmp_error(ip, 1), Why::HopLimit, "2001:db8::9"), None, "the first fragment of an error");
+        assert_eq!(
+            ask(&icmp_error(ip, 1), DropReason::HopLimit, "2001:db8::9"),
+            None,
+            "the first fragment of an error"
+        );
     }
-    assert_eq!(ask(&part_v6(0, L4::Raw(58), 0), Why::HopLimit, "2001:db8::9"), None, "it may be one");
+    assert_eq!(ask(&part_v6(0, L4::Raw(58), 0), DropReason::HopLimit, "2001:db8::9"), None, "it may be one");
     // But of these.
-    for (why, expected) in [(Why::TooBig, [2, 0]), (Why::HopLimit, [3, 0])] {
+    for (reason, expected) in [(DropReason::TooBig, [2, 0]), (DropReason::HopLimit, [3, 0])] {
         for part in
             [part_v6(0, udp(), 1440), part_v6(0, L4::Icmp(128, 0, [0; 4]), 1440), part_v6(1448, L4::Raw(58), 99)]
         {
-            let reply = ask(&part, why, "2001:db8::9").unwrap();
+            let reply = ask(&part, reason, "2001:db8::9").unwrap();
             assert_eq!(reply[40..42], expected);
             let quoted = &reply[48..];
             assert_eq!(quoted, &bytes(&part)[..quoted.len()]);
         }
     }
-    assert!(ask(&icmp_error(v4([1, 1]), 8), Why::HopLimit, "198.18.0.9").is_some());
-    assert!(ask(&icmp_error(v6(5), 128), Why::HopLimit, "2001:db8::9").is_some());
+    assert!(ask(&icmp_error(v4([1, 1]), 8), DropReason::HopLimit, "198.18.0.9").is_some());
+    assert!(ask(&icmp_error(v6(5), 128), DropReason::HopLimit, "2001:db8::9").is_some());
 }
 
 #[test]

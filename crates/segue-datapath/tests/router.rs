@@ -15,7 +15,9 @@ use segue_datapath::board::Group;
 use segue_datapath::gateway::PortConfig;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::route::{Action, Hop, Routes, Table};
-use segue_datapath::router::{Change, Facts, Message, Neighbour, Parts, Router, Tables, Teller, feed};
+use segue_datapath::router::{
+    FeedSender, InterfaceAddrs, Message, Neighbour, NeighbourEvent, Parts, Router, Tables, feed,
+};
 use segue_port::PagePool;
 use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, V4};
 
@@ -32,7 +34,7 @@ const MOST_KNOWN: u32 = 8192;
 struct Bench {
     router: Router,
     wires: [Rc<RefCell<Wire>>; 2],
-    teller: Teller,
+    sender: FeedSender,
     mtu: u32,
 }
 
@@ -58,10 +60,10 @@ impl Bench {
             gro: Some(gro::Config::default()),
             fragments: None,
         };
-        let (teller, feed) = feed().unwrap();
+        let (sender, feed) = feed().unwrap();
         let ports = [side("in", first), side("out", second)];
         let parts = Parts { ports, budget: 64, pages: PagePool::new(512), feed, nat: None, key: Key([1, 2]) };
-        Bench { router: Router::new(parts), wires: [a, b], teller, mtu }
+        Bench { router: Router::new(parts), wires: [a, b], sender, mtu }
     }
 
     /// The kernel's tables are told, with the client and these neighbours.
@@ -71,7 +73,7 @@ impl Bench {
             let action = Action::Forward { port, via: None, mtu };
             routes.insert(Table::Main, [198, 18, port as u8 + 1, 0].into(), 24, action).unwrap();
         }
-        let facts = |port: u8, mtu| Facts {
+        let facts = |port: u8, mtu| InterfaceAddrs {
             mac: OWN[usize::from(port)],
             mtu,
             v4: vec![(Ipv4Addr::new(198, 18, port + 1, 1), 24)],
@@ -80,12 +82,12 @@ impl Bench {
         let client = Neighbour { hop: hop(0, [1, 2]), mac: CLIENT, is_permanent: true };
         let neighbours = [&[client], neighbours].concat();
         let tables = Tables { routes, ports: [facts(0, 1500), facts(1, self.mtu)], neighbours };
-        assert!(self.teller.tell(Message::Tables(Box::new(tables))));
+        assert!(self.sender.send(Message::Tables(Box::new(tables))));
         self.round(now);
     }
 
-    fn change(&mut self, now: u64, change: Change) {
-        assert!(self.teller.tell(Message::Neighbours(vec![change])));
+    fn change(&mut self, now: u64, change: NeighbourEvent) {
+        assert!(self.sender.send(Message::Neighbours(vec![change])));
         self.round(now);
     }
 
@@ -154,7 +156,7 @@ fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
             assert_eq!(here.sends(second * SECOND, 64), [(true, EVERYBODY)]);
         }
         here.tables(second * SECOND + 1, &[server(OLD)]);
-        here.change(second * SECOND + 2, Change::Is(server(OLD)));
+        here.change(second * SECOND + 2, NeighbourEvent::Set(server(OLD)));
     }
     assert_eq!(here.left(), [(true, EVERYBODY), (true, EVERYBODY)]);
     here.round(7 * SECOND);
@@ -164,7 +166,7 @@ fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
     assert_eq!(here.sends(8 * SECOND, 64), [(true, EVERYBODY)]);
     here.answers(8 * SECOND, NEW);
     here.tables(8 * SECOND, &[server(OLD)]);
-    here.change(8 * SECOND, Change::Is(server(OLD)));
+    here.change(8 * SECOND, NeighbourEvent::Set(server(OLD)));
     assert_eq!(here.left(), [(false, NEW)]);
     assert_eq!(here.sends(9 * SECOND, 64), [(false, NEW)]);
 }
@@ -180,7 +182,10 @@ fn one_that_is_asked_for_is_found_where_the_kernel_says_something_new() {
         here.left();
         assert_eq!(here.sends(4 * SECOND, 64), [(true, EVERYBODY)]);
         for change in changes {
-            here.change(4 * SECOND, change.map_or(Change::Gone(hop(1, [2, 2])), |mac| Change::Is(server(mac))));
+            here.change(
+                4 * SECOND,
+                change.map_or(NeighbourEvent::Removed(hop(1, [2, 2])), |mac| NeighbourEvent::Set(server(mac))),
+            );
         }
         let mac = changes.iter().flatten().next().unwrap();
         assert_eq!(here.left().last(), Some(&(false, *mac)));
@@ -236,7 +241,7 @@ fn one_that_is_no_longer_set_by_hand_is_not_sent_to_where_there_is_no_room() {
     let full: Vec<Neighbour> = (0..MOST_KNOWN).map(others).chain([by_hand(OLD)]).collect();
     here.tables(0, &full);
     assert_eq!(here.sends(0, 64), [(false, OLD)]);
-    here.change(0, Change::Is(server(OLD)));
+    here.change(0, NeighbourEvent::Set(server(OLD)));
     assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
     here.answers(0, NEW);
     assert_eq!(here.left(), [(false, NEW)]);
@@ -248,7 +253,7 @@ fn one_that_was_set_by_hand_and_gets_an_address_that_is_none_is_asked_for() {
         let mut here = Bench::new(1500);
         here.tables(0, &[by_hand(OLD)]);
         assert_eq!(here.sends(0, 64), [(false, OLD)]);
-        here.change(0, Change::Is(server(mac)));
+        here.change(0, NeighbourEvent::Set(server(mac)));
         assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
     }
 }

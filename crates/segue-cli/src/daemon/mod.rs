@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
-use segue_datapath::router::Teller;
+use segue_datapath::router::FeedSender;
 use serde_json::Value;
 
 use self::kernel::{ChecksumDrops, Forwarding};
@@ -91,7 +91,7 @@ pub(crate) struct Opened {
     /// What the kernel does for them.
     pub(crate) offloads: Offloads,
     /// How to ask for the mappings of a NAT, where there is one.
-    pub(crate) teller: Option<Teller>,
+    pub(crate) sender: Option<FeedSender>,
     /// What the kernel drops before its sockets, where it says so.
     pub(crate) checksum_drops: Option<ChecksumDrops>,
     /// Of a router: whether the kernel forwards as well.
@@ -113,7 +113,7 @@ impl Opened {
     pub(crate) fn new(offloads: Offloads, assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>) -> Opened {
         Opened {
             offloads,
-            teller: None,
+            sender: None,
             checksum_drops: None,
             forwarding: None,
             claim: None,
@@ -196,7 +196,7 @@ pub(crate) fn up(
             Bound::next(daemon.name())?
         }
     };
-    let Opened { offloads, teller, checksum_drops, forwarding, claim, ports, complaints, hurry, assemble } =
+    let Opened { offloads, sender, checksum_drops, forwarding, claim, ports, complaints, hurry, assemble } =
         daemon.open(netlink, &mut succession, out)?;
     drop(succession);
     let sandbox = sandbox::enter(&mut signals, socket.file(), daemon.ioctls(), out)?;
@@ -212,7 +212,7 @@ pub(crate) fn up(
     let snapshot = snapshot(daemon, since, reader, complaints);
     let file = socket.file().clone();
     let panel =
-        Announced { desk: running.desk(), name: daemon.name().to_owned(), schema: daemon.schema(), out: *out, teller };
+        Announced { desk: running.desk(), name: daemon.name().to_owned(), schema: daemon.schema(), out: *out, sender };
     let server = socket.serve(claim.map(|claim| claim.socket), snapshot.clone(), panel).map_err(|error| {
         Error::system("cannot serve the control socket", &error, "segue doctor").why("its thread did not start")
     })?;
@@ -240,12 +240,12 @@ struct Announced {
     name: String,
     schema: &'static str,
     out: Out,
-    teller: Option<Teller>,
+    sender: Option<FeedSender>,
 }
 
 impl Panel for Announced {
     fn mappings(&self) -> Option<Vec<Mapping>> {
-        mapping::ask(self.teller.as_ref()?)
+        mapping::ask(self.sender.as_ref()?)
     }
 
     fn list(&self) -> Vec<Knob> {

@@ -255,17 +255,17 @@ pub(super) fn open(
         Error::system("cannot follow the kernel's routes", &error, "segue doctor").why("the kernel refused")
     };
     let follower = Follower::open(indexes).map_err(failed)?;
-    let (teller, feed) = router::feed().map_err(failed)?;
+    let (sender, feed) = router::feed().map_err(failed)?;
     let seed = u64::from_ne_bytes(random::<8>()?);
     let nat = plan.nat.as_ref().map(|plan| nat(plan, seed)).transpose()?;
     let key: Key = flow_key()?;
     let parts = Parts { ports, budget, pages, feed, nat, key };
-    let told = teller.clone();
+    let told = sender.clone();
     let assemble = Box::new(move || {
         follower.start(told).map_err(failed)?;
         Ok(Box::new(Router::new(parts)) as Box<dyn Pipeline>)
     });
-    Ok(Opened { teller: plan.nat.is_some().then_some(teller), ..Opened::new(offloads, assemble) })
+    Ok(Opened { sender: plan.nat.is_some().then_some(sender), ..Opened::new(offloads, assemble) })
 }
 
 fn nat(plan: &NatPlan, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {

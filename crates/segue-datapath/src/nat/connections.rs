@@ -6,7 +6,7 @@
 
 use segue::wire::tcp::{FIN, RST, SYN};
 
-use super::table::{Seen, Tcp};
+use super::table::{ObservedPacket, TcpState};
 
 /// Most connections of a mapping that are told apart.
 const MOST: usize = 4;
@@ -40,19 +40,19 @@ enum Stage {
 
 impl Connections {
     /// The state of the most alive.
-    pub fn state(&self) -> Tcp {
+    pub fn state(&self) -> TcpState {
         let mut state = None;
         for connection in self.known.iter().flatten() {
             match connection.stage {
-                Stage::Open(_) => return Tcp::Open,
-                Stage::Opening(_) => state = Some(Tcp::Opening),
-                Stage::Closed(_) | Stage::Reset(_) => state = state.or(Some(Tcp::Closing)),
+                Stage::Open(_) => return TcpState::Open,
+                Stage::Opening(_) => state = Some(TcpState::Opening),
+                Stage::Closed(_) | Stage::Reset(_) => state = state.or(Some(TcpState::Closing)),
             }
         }
-        if self.has_others { Tcp::Open } else { state.unwrap_or(Tcp::Opening) }
+        if self.has_others { TcpState::Open } else { state.unwrap_or(TcpState::Opening) }
     }
 
-    pub(super) fn see(&mut self, seen: Seen) {
+    pub(super) fn see(&mut self, seen: ObservedPacket) {
         let known = self.known.iter_mut().flatten().find(|one| one.remote == seen.remote);
         match known {
             Some(connection) => connection.stage = connection.stage.after(seen),
@@ -62,7 +62,7 @@ impl Connections {
     }
 
     /// A new one, in the place of one that is closed where no other is free.
-    fn add(&mut self, seen: Seen) {
+    fn add(&mut self, seen: ObservedPacket) {
         let is_closed =
             |one: &Option<Connection>| one.is_none_or(|one| matches!(one.stage, Stage::Closed(_) | Stage::Reset(_)));
         let free = self.known.iter().position(Option::is_none).or_else(|| self.known.iter().position(is_closed));
@@ -77,7 +77,7 @@ impl Connections {
 }
 
 impl Stage {
-    fn after(self, seen: Seen) -> Stage {
+    fn after(self, seen: ObservedPacket) -> Stage {
         let has = |flag: u8| seen.tcp & flag != 0;
         let (own, other) = if seen.is_outbound { (0, 1) } else { (1, 0) };
         let and_own = |mut sides: [bool; 2]| {

@@ -60,32 +60,32 @@ impl Part {
 
 /// Which way a datagram goes, as seen from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum To {
-    Outside,
-    Inside,
+pub(super) enum Direction {
+    Outbound,
+    Inbound,
 }
 
 /// What becomes of a datagram's fragments.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Fate {
     Pass { source: u32, destination: u32, id: u16, done: Done },
     Drop(Refusal),
 }
 
 #[derive(Debug)]
-struct Known {
-    way: Way,
+struct Entry {
+    fate: Fate,
     since: Nanos,
     /// Its place in the order of arrival.
     number: u64,
 }
 
-type Key = (To, Datagram);
+type Key = (Direction, Datagram);
 
 /// Datagrams of which the first fragment has passed.
 #[derive(Debug)]
 pub(super) struct Datagrams {
-    known: HashMap<Key, Known>,
+    entries: HashMap<Key, Entry>,
     /// Oldest first; places whose number is another one now are empty.
     order: VecDeque<(Key, u64)>,
     /// Identifications outside, by destination and protocol, and whose they are.
@@ -96,22 +96,22 @@ pub(super) struct Datagrams {
 
 impl Datagrams {
     pub(super) fn new(seed: u64) -> Datagrams {
-        Datagrams { known: HashMap::new(), order: VecDeque::new(), ids: HashMap::new(), next: 0, seed }
+        Datagrams { entries: HashMap::new(), order: VecDeque::new(), ids: HashMap::new(), next: 0, seed }
     }
 
     /// Does with a later fragment what was done with the first one, which may not have come yet.
     pub(super) fn later<B: AsRef<[u8]>>(
         &self,
-        to: To,
+        direction: Direction,
         datagram: Datagram,
         packet: &mut Packet<B>,
         now: Nanos,
     ) -> Result<Done, Refusal> {
-        let known = self.known.get(&(to, datagram)).filter(|known| !known.is_over(now));
-        match known.map(|known| known.way) {
-            None => Ok(Done::Early),
-            Some(Way::Drop(why)) => Err(why),
-            Some(Way::Pass { source, destination, id, done }) => {
+        let entry = self.entries.get(&(direction, datagram)).filter(|entry| !entry.is_over(now));
+        match entry.map(|entry| entry.fate) {
+            None => Ok(Done::FirstMissing),
+            Some(Fate::Drop(why)) => Err(why),
+            Some(Fate::Pass { source, destination, id, done }) => {
                 let Some(ip) = packet.layout.headers().iter().position(Header::is_ip) else {
                     return Err(Refusal::Malformed);
                 };
@@ -126,35 +126,35 @@ impl Datagrams {
     /// Remembers what became of a first fragment, and gives the datagram an identification that no other one has outside.
     pub(super) fn first<B: AsRef<[u8]>>(
         &mut self,
-        to: To,
+        direction: Direction,
         datagram: Datagram,
         packet: &mut Packet<B>,
         outcome: Result<Done, Refusal>,
         now: Nanos,
     ) {
-        let key = (to, datagram);
+        let key = (direction, datagram);
         let ip = packet.layout.headers().iter().position(Header::is_ip);
         let ends = ip.and_then(|at| rewrite::addresses(packet, at));
-        let way = match (outcome, ip, ends) {
+        let fate = match (outcome, ip, ends) {
             (Ok(done), Some(ip), Some((source, destination))) => {
-                let id = match to {
-                    To::Outside => self.number(key, destination),
-                    To::Inside => datagram.id,
+                let id = match direction {
+                    Direction::Outbound => self.number(key, destination),
+                    Direction::Inbound => datagram.id,
                 };
                 renumber(packet, ip, id);
-                Way::Pass { source, destination, id, done }
+                Fate::Pass { source, destination, id, done }
             }
-            (Err(why), ..) => Way::Drop(why),
-            _ => Way::Drop(Refusal::Malformed),
+            (Err(why), ..) => Fate::Drop(why),
+            _ => Fate::Drop(Refusal::Malformed),
         };
         self.forget(&key);
-        if let (To::Outside, Way::Pass { destination, id, .. }) = (to, way) {
+        if let (Direction::Outbound, Fate::Pass { destination, id, .. }) = (direction, fate) {
             self.ids.insert((destination, datagram.protocol, id), key);
         }
         self.next += 1;
-        self.known.insert(key, Known { way, since: now, number: self.next });
+        self.entries.insert(key, Entry { fate, since: now, number: self.next });
         self.order.push_back((key, self.next));
-        while self.known.len() > MOST || self.order.len() > 2 * MOST {
+        while self.entries.len() > MOST || self.order.len() > 2 * MOST {
             self.drop_oldest();
         }
     }
@@ -162,7 +162,7 @@ impl Datagrams {
     /// Forgets what is over.
     pub(super) fn expire(&mut self, now: Nanos) {
         while let Some((key, number)) = self.order.front() {
-            let is_there = self.known.get(key).is_some_and(|known| known.number == *number && !known.is_over(now));
+            let is_there = self.entries.get(key).is_some_and(|entry| entry.number == *number && !entry.is_over(now));
             if is_there {
                 return;
             }
@@ -171,7 +171,7 @@ impl Datagrams {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.entries.is_empty()
     }
 
     /// The datagram's own identification, or where another one to that destination has it the next free one after a place that
@@ -180,7 +180,7 @@ impl Datagrams {
         let (_, datagram) = key;
         let is_free = |id: u16| self.ids.get(&(destination, datagram.protocol, id)).is_none_or(|owner| *owner == key);
         // A fragment that comes twice.
-        if let Some(Known { way: Way::Pass { id, .. }, .. }) = self.known.get(&key)
+        if let Some(Entry { fate: Fate::Pass { id, .. }, .. }) = self.entries.get(&key)
             && is_free(*id)
         {
             return *id;
@@ -195,13 +195,13 @@ impl Datagrams {
 
     fn drop_oldest(&mut self) {
         let Some((key, number)) = self.order.pop_front() else { return };
-        if self.known.get(&key).is_some_and(|known| known.number == number) {
+        if self.entries.get(&key).is_some_and(|entry| entry.number == number) {
             self.forget(&key);
         }
     }
 
     fn forget(&mut self, key: &Key) {
-        if let Some(Known { way: Way::Pass { destination, id, .. }, .. }) = self.known.remove(key) {
+        if let Some(Entry { fate: Fate::Pass { destination, id, .. }, .. }) = self.entries.remove(key) {
             let place = (destination, key.1.protocol, id);
             if self.ids.get(&place) == Some(key) {
                 self.ids.remove(&place);
@@ -210,7 +210,7 @@ impl Datagrams {
     }
 }
 
-impl Known {
+impl Entry {
     fn is_over(&self, now: Nanos) -> bool {
         now.0.saturating_sub(self.since.0) > LIFE
     }

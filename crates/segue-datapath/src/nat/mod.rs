@@ -7,7 +7,7 @@
 //! that they quote (RFC 5508). Checksums are updated, not computed: a wrong one stays wrong.
 //!
 //! The fragments of a datagram go where its first one went; those that come before it are the caller's to keep
-//! ([`Done::Early`]).
+//! ([`Done::FirstMissing`]).
 //!
 //! Tables are bounded, altogether and for each inside host. Mappings end after a time without packets. What this does not do is
 //! refused by name: protocols without ports.
@@ -25,10 +25,10 @@ use segue::time::Nanos;
 
 pub use connections::Connections;
 pub use fragment::{Datagram, Part};
-use fragment::{Datagrams, To};
-use rewrite::{Content, End, Flow, Side};
-pub use table::{Mapping, Protocol, Tcp};
-use table::{Seen, Table};
+use fragment::{Datagrams, Direction};
+use rewrite::{Content, Flow, Side, TransportAddr};
+pub use table::{Mapping, Protocol, TcpState};
+use table::{ObservedPacket, Table};
 
 segue::reasons! {
     /// Why a packet was not translated, and is not to be passed on.
@@ -102,7 +102,7 @@ pub enum Done {
     /// It is not for the outside address, and is as it was.
     Untouched,
     /// It is a fragment that came before the first one of its datagram, and is as it was; to be tried again when that came.
-    Early,
+    FirstMissing,
 }
 
 /// A translator.
@@ -139,10 +139,12 @@ impl Nat {
     ) -> Result<Done, Refusal> {
         match Part::of(packet) {
             None => self.leave(packet, now, copy),
-            Some(Part { datagram, is_first: false }) => self.datagrams.later(To::Outside, datagram, packet, now),
+            Some(Part { datagram, is_first: false }) => {
+                self.datagrams.later(Direction::Outbound, datagram, packet, now)
+            }
             Some(Part { datagram, is_first: true }) => {
                 let outcome = self.leave(packet, now, copy);
-                self.datagrams.first(To::Outside, datagram, packet, outcome, now);
+                self.datagrams.first(Direction::Outbound, datagram, packet, outcome, now);
                 outcome
             }
         }
@@ -161,7 +163,7 @@ impl Nat {
             let inside = quoted.destination;
             let mapping =
                 self.table.by_inside(protocol, (inside.address, inside.port), now).ok_or(Refusal::NoMapping)?;
-            let outside = End { address, port: mapping.outside };
+            let outside = TransportAddr { address, port: mapping.outside };
             if flow.destination.address != address {
                 rewrite::error(packet, &flow, Side::Source, outside, copy)?;
                 return Ok(Done::Translated);
@@ -171,14 +173,14 @@ impl Nat {
                 return Err(Refusal::NoMapping);
             }
             let sender = self.table.by_outside(protocol, quoted.source.port, now, None).ok_or(Refusal::NoMapping)?;
-            let sender = End { address: sender.inside.0, port: sender.inside.1 };
+            let sender = TransportAddr { address: sender.inside.0, port: sender.inside.1 };
             rewrite::error(packet, &flow, Side::Source, outside, copy)?;
             rewrite::error(packet, &flow, Side::Destination, sender, copy)?;
             return Ok(Done::Hairpin);
         }
         let (protocol, source) = (flow.protocol(), flow.source);
         let remote = (flow.destination.address, flow.destination.port);
-        let seen = Seen { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: true };
+        let seen = ObservedPacket { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: true };
         // Another host inside, by its outside port.
         let target = if flow.destination.address == address {
             // A query to that address is for the router.
@@ -191,11 +193,12 @@ impl Nat {
             None
         };
         let outside = self.table.outbound(protocol, (source.address, source.port), seen, now)?;
-        rewrite::flow(packet, &flow, Side::Source, End { address, port: outside }, copy)?;
+        rewrite::flow(packet, &flow, Side::Source, TransportAddr { address, port: outside }, copy)?;
         let Some(target) = target else { return Ok(Done::Translated) };
-        let flow = Flow { source: End { address, port: outside }, ..flow };
-        rewrite::flow(packet, &flow, Side::Destination, End { address: target.0, port: target.1 }, copy)?;
-        let seen = Seen { remote: (address, outside), tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
+        let flow = Flow { source: TransportAddr { address, port: outside }, ..flow };
+        rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address: target.0, port: target.1 }, copy)?;
+        let seen =
+            ObservedPacket { remote: (address, outside), tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
         let _ = self.table.by_outside(protocol, flow.destination.port, now, Some(seen));
         Ok(Done::Hairpin)
     }
@@ -215,10 +218,10 @@ impl Nat {
         }
         match Part::of(packet) {
             None => self.enter(packet, now, copy),
-            Some(Part { datagram, is_first: false }) => self.datagrams.later(To::Inside, datagram, packet, now),
+            Some(Part { datagram, is_first: false }) => self.datagrams.later(Direction::Inbound, datagram, packet, now),
             Some(Part { datagram, is_first: true }) => {
                 let outcome = self.enter(packet, now, copy);
-                self.datagrams.first(To::Inside, datagram, packet, outcome, now);
+                self.datagrams.first(Direction::Inbound, datagram, packet, outcome, now);
                 outcome
             }
         }
@@ -239,14 +242,14 @@ impl Nat {
             }
             let mapping = self.table.by_outside(protocol, quoted.source.port, now, None).ok_or(Refusal::NoMapping)?;
             let (address, port) = mapping.inside;
-            rewrite::error(packet, &flow, Side::Destination, End { address, port }, copy)?;
+            rewrite::error(packet, &flow, Side::Destination, TransportAddr { address, port }, copy)?;
             return Ok(Done::Translated);
         }
         let remote = (flow.source.address, flow.source.port);
-        let seen = Seen { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
+        let seen = ObservedPacket { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
         let mapping = self.table.by_outside(flow.protocol(), flow.destination.port, now, Some(seen));
         let (address, port) = mapping.ok_or(Refusal::NoMapping)?.inside;
-        rewrite::flow(packet, &flow, Side::Destination, End { address, port }, copy)?;
+        rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address, port }, copy)?;
         Ok(Done::Translated)
     }
 

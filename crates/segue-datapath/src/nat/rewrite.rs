@@ -8,7 +8,7 @@ use super::{Protocol, Refusal};
 
 /// An address and a port, or an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct TransportAddr {
     pub(super) address: u32,
     pub(super) port: u16,
 }
@@ -23,8 +23,8 @@ pub(super) enum Side {
 /// The packet that an ICMP error is about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quoted {
-    pub(super) source: End,
-    pub(super) destination: End,
+    pub(super) source: TransportAddr,
+    pub(super) destination: TransportAddr,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +42,8 @@ pub(super) enum Content {
 /// Who sends what to whom.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    pub(super) source: End,
-    pub(super) destination: End,
+    pub(super) source: TransportAddr,
+    pub(super) destination: TransportAddr,
     /// TCP flags, and whether there are data.
     pub(super) tcp: u8,
     pub(super) has_data: bool,
@@ -86,8 +86,8 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     }
     let end = if packet.layout.is_padded() { packet.layout.end() } else { packet.len() };
     let flow = |ports: (u16, u16), tcp, content| Flow {
-        source: End { address: source, port: ports.0 },
-        destination: End { address: destination, port: ports.1 },
+        source: TransportAddr { address: source, port: ports.0 },
+        destination: TransportAddr { address: destination, port: ports.1 },
         tcp,
         has_data: headers.get(ip + 1).is_none_or(|next| end > next.end()),
         content,
@@ -157,7 +157,7 @@ fn icmp<B: AsRef<[u8]>>(packet: &Packet<B>, flow: impl Fn((u16, u16), u8, Conten
                 protocol::ICMP => (Protocol::Icmp, (word(at + IDENTIFIER), word(at + IDENTIFIER))),
                 _ => return Err(Refusal::Protocol),
             };
-            let end = |at, port| End { address: read_u32(quoted, at).unwrap_or(0), port };
+            let end = |at, port| TransportAddr { address: read_u32(quoted, at).unwrap_or(0), port };
             let source = end(ipv4::SRC.start, ports.0);
             let quoted = Quoted { source, destination: end(ipv4::DST.start, ports.1) };
             Ok(flow((0, 0), 0, Content::Error { protocol: of, quoted }))
@@ -171,7 +171,7 @@ pub(super) fn flow<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     flow: &Flow,
     side: Side,
-    new: End,
+    new: TransportAddr,
     copy: &mut dyn FnMut(&[u8]) -> Option<B>,
 ) -> Result<(), Refusal> {
     let old = if side == Side::Source { flow.source } else { flow.destination };
@@ -196,7 +196,7 @@ pub(super) fn error<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     flow: &Flow,
     side: Side,
-    new: End,
+    new: TransportAddr,
     copy: &mut dyn FnMut(&[u8]) -> Option<B>,
 ) -> Result<(), Refusal> {
     let Content::Error { protocol, quoted } = flow.content else { return Err(Refusal::Protocol) };
@@ -256,7 +256,14 @@ pub(super) fn address<B: AsRef<[u8]>>(packet: &mut Packet<B>, ip: usize, side: S
 }
 
 /// Another port in a TCP or UDP header, and the checksum that goes with it and with the address.
-fn ports<B: AsRef<[u8]>>(packet: &mut Packet<B>, of: Protocol, index: usize, side: Side, old: End, new: End) {
+fn ports<B: AsRef<[u8]>>(
+    packet: &mut Packet<B>,
+    of: Protocol,
+    index: usize,
+    side: Side,
+    old: TransportAddr,
+    new: TransportAddr,
+) {
     let header = packet.layout.headers()[index];
     let is_inner = packet.layout.transport() == Some(&header);
     let is_primed = if is_inner {
@@ -269,7 +276,7 @@ fn ports<B: AsRef<[u8]>>(packet: &mut Packet<B>, of: Protocol, index: usize, sid
 }
 
 /// The same in the header's bytes; `is_primed` where its checksum is still to be completed.
-fn transport(bytes: &mut [u8], of: Protocol, side: Side, (old, new): (End, End), is_primed: bool) {
+fn transport(bytes: &mut [u8], of: Protocol, side: Side, (old, new): (TransportAddr, TransportAddr), is_primed: bool) {
     let at = if side == Side::Source { udp::SRC_PORT } else { udp::DST_PORT };
     let field_at = if of == Protocol::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM };
     write_u16(bytes, at, new.port);

@@ -21,7 +21,7 @@ pub enum Protocol {
 
 /// How far the connections of a TCP mapping are: what the most alive of them is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tcp {
+pub enum TcpState {
     /// Only one side has talked.
     Opening,
     /// Both have.
@@ -51,7 +51,7 @@ pub struct Mapping {
 
 /// A packet, as far as it tells how long a mapping lives.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedPacket {
     pub(super) remote: (u32, u16),
     /// TCP flags, and whether there are data.
     pub(super) tcp: u8,
@@ -130,7 +130,7 @@ impl Table {
         protocol: Protocol,
         outside: u16,
         now: Nanos,
-        seen: Option<Seen>,
+        seen: Option<ObservedPacket>,
     ) -> Option<&Mapping> {
         let slot = *self.outside.get(&(protocol, outside))?;
         if self.slots.get(slot as usize)?.as_ref().is_none_or(|mapping| self.is_over(mapping, now)) {
@@ -149,7 +149,7 @@ impl Table {
         &mut self,
         protocol: Protocol,
         inside: (u32, u16),
-        seen: Seen,
+        seen: ObservedPacket,
         now: Nanos,
     ) -> Result<u16, Refusal> {
         if let Some(&slot) = self.inside.get(&(protocol, inside)) {
@@ -222,8 +222,8 @@ impl Table {
             Protocol::Udp => timeouts.udp,
             Protocol::Icmp => timeouts.icmp,
             Protocol::Tcp => match mapping.connections.state() {
-                Tcp::Open => timeouts.tcp_open,
-                Tcp::Opening | Tcp::Closing => timeouts.tcp_transitory,
+                TcpState::Open => timeouts.tcp_open,
+                TcpState::Opening | TcpState::Closing => timeouts.tcp_transitory,
             },
         };
         now.0.saturating_sub(mapping.last.0) > life
@@ -266,7 +266,7 @@ pub(super) fn random(state: &mut u64) -> u64 {
 }
 
 impl Mapping {
-    fn see(&mut self, seen: Seen, now: Nanos) {
+    fn see(&mut self, seen: ObservedPacket, now: Nanos) {
         self.last = now;
         self.packets[usize::from(!seen.is_outbound)] += 1;
         if self.protocol == Protocol::Tcp {

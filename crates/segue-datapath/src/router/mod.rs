@@ -8,16 +8,16 @@
 //! here, by ARP or a neighbour solicitation, while a bounded number of packets wait; one that is used is asked again from time
 //! to time.
 
-mod ask;
-mod early;
-mod known;
-mod look;
+mod fields;
+mod fragment_queue;
+mod messages;
+mod neighbour_cache;
 mod neighbours;
+mod output;
 mod resolver;
 mod stats;
 mod tables;
 mod translate;
-mod way;
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -30,7 +30,7 @@ use segue::time::Nanos;
 use segue_port::{Page, PagePool, Polled};
 
 use crate::board::Sink;
-use crate::forward::{Forwarder, Verdict, Why};
+use crate::forward::{DropReason, Forwarder, Verdict};
 use crate::group::Reads;
 use crate::icmp::Limiter;
 use crate::knobs::{Dial, Knob, Knobs};
@@ -39,11 +39,11 @@ use crate::nat::Nat;
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::port_pair::{self, Crossing, PortConfig, PortPair};
 use crate::route::{Neighbours, Routes};
-use early::Early;
-use known::MOST_LINKS;
+use fragment_queue::FragmentQueue;
+use neighbour_cache::MAX_LINKS;
 use resolver::Resolver;
 use stats::Stats;
-pub use tables::{Change, Facts, Feed, Mappings, Message, Neighbour, Tables, Teller, feed};
+pub use tables::{Feed, FeedSender, InterfaceAddrs, Mappings, Message, Neighbour, NeighbourEvent, Tables, feed};
 
 /// The port behind which the outside of a NAT is.
 pub const OUTSIDE: usize = 1;
@@ -85,10 +85,10 @@ pub struct Router {
     forwarder: Forwarder,
     /// Whether packets are looked up by groups.
     by_groups: bool,
-    facts: [Facts; 2],
+    addrs: [InterfaceAddrs; 2],
     resolver: Resolver,
     nat: Option<(Nat, Ipv4Addr)>,
-    early: Early,
+    fragments: FragmentQueue,
     limiter: Limiter,
     next_tick: Nanos,
     /// Times that hosts outside are still to be told where the outside address is, and when next.
@@ -128,12 +128,12 @@ impl Router {
         Router {
             pair,
             feed: parts.feed,
-            forwarder: Forwarder::new(Routes::new(0), Neighbours::new(MOST_LINKS), Reads::default(), seed),
+            forwarder: Forwarder::new(Routes::new(0), Neighbours::new(MAX_LINKS), Reads::default(), seed),
             by_groups: true,
-            facts: Default::default(),
+            addrs: Default::default(),
             resolver: Resolver::default(),
             nat: parts.nat,
-            early: Early::default(),
+            fragments: FragmentQueue::default(),
             limiter: Limiter::new(ERRORS.0, ERRORS.1, Nanos(0)),
             next_tick: Nanos(0),
             announcements: 0,
@@ -203,14 +203,14 @@ impl Router {
         if let Some((nat, _)) = &mut self.nat {
             nat.expire(now);
         }
-        self.drop_early(now);
+        self.drop_expired_fragments(now);
         let due = self.resolver.due(now);
         for hop in due.gone {
             self.forwarder.neighbours.remove(hop);
         }
-        due.ask.iter().for_each(|(hop, at)| self.ask(hop, *at));
+        due.solicit.iter().for_each(|(hop, at)| self.solicit(hop, *at));
         for (from, packet) in due.failed {
-            self.refuse(from, packet, Why::NoNeighbour, 0, now);
+            self.refuse(from, packet, DropReason::NoNeighbour, 0, now);
         }
         self.route_made(now);
         self.announce(now);
@@ -220,7 +220,7 @@ impl Router {
 
 impl Pipeline for Router {
     fn round(&mut self, now: Nanos) -> io::Result<Round> {
-        self.listen(now);
+        self.read_feed(now);
         self.tick(now)?;
         let (mut round_robin, budget) = self.pair.begin_round();
         let more = round_robin.round(budget, |from, left| self.receive(from, now, left))?;
@@ -251,7 +251,7 @@ impl Pipeline for Router {
         // What is held for a blocked port has to wait for that port anyway.
         let joins = joins.min().filter(|_| !self.pair.is_blocked());
         let has_mappings = self.nat.as_ref().is_some_and(|(nat, _)| !nat.is_empty());
-        let is_timed = !self.resolver.is_idle() || !self.early.is_empty() || has_mappings || self.announcements > 0;
+        let is_timed = !self.resolver.is_idle() || !self.fragments.is_empty() || has_mappings || self.announcements > 0;
         joins.into_iter().chain(is_timed.then_some(self.next_tick)).min()
     }
 

@@ -7,12 +7,12 @@ use segue::gso;
 use segue::packet::{Frag, Kind, Start, Tunnels};
 use segue::time::Nanos;
 
-use super::ask::{self, Heard};
-use super::known::{MOST_LINKS, News};
-use super::look::{is_between_neighbours, keep, page_of};
+use super::fields::{is_between_neighbours, keep, page_of};
+use super::messages::{self, NeighbourMessage};
+use super::neighbour_cache::{Freshness, MAX_LINKS};
 use super::resolver::{Held, Learned};
-use super::{Boxed, Change, Message, OUTSIDE, Router, Tables};
-use crate::forward::Why;
+use super::{Boxed, Message, NeighbourEvent, OUTSIDE, Router, Tables};
+use crate::forward::DropReason;
 use crate::ingress::packets;
 use crate::route::{Hop, Link, Neighbours};
 
@@ -22,7 +22,7 @@ const ANNOUNCE_AGAIN: u64 = 2_000_000_000;
 
 impl Router {
     /// What the kernel and others say.
-    pub(super) fn listen(&mut self, now: Nanos) {
+    pub(super) fn read_feed(&mut self, now: Nanos) {
         while let Some(message) = self.feed.next() {
             match message {
                 Message::Tables(tables) => self.learn(*tables, now),
@@ -38,40 +38,42 @@ impl Router {
 
     fn learn(&mut self, tables: Tables, now: Nanos) {
         self.forwarder.routes = tables.routes;
-        if self.nat.is_some() && self.facts[OUTSIDE].mac != tables.ports[OUTSIDE].mac {
+        if self.nat.is_some() && self.addrs[OUTSIDE].mac != tables.ports[OUTSIDE].mac {
             self.announcements = ANNOUNCEMENTS;
             self.next_announcement = now;
         }
-        self.facts = tables.ports;
-        for (end, facts) in self.pair.ends.iter_mut().zip(&self.facts) {
-            end.fragment_to(facts.mtu as usize, gso::Fragment::Router);
+        self.addrs = tables.ports;
+        for (end, addrs) in self.pair.ends.iter_mut().zip(&self.addrs) {
+            end.fragment_to(addrs.mtu as usize, gso::Fragment::Router);
         }
-        self.resolver.known.forget_permanent();
+        self.resolver.cache.forget_permanent();
         let mut ready = Vec::new();
         for neighbour in &tables.neighbours {
-            let learned = self.resolver.told(neighbour, News::Old, now);
+            let learned = self.resolver.kernel_update(neighbour, Freshness::Old, now);
             ready.extend(self.take(neighbour.hop, learned));
         }
         let said: HashSet<Hop> = tables.neighbours.iter().map(|neighbour| neighbour.hop).collect();
-        self.resolver.known.told_all(|hop| said.contains(hop));
+        self.resolver.cache.retain_kernel(|hop| said.contains(hop));
         // Its own link address may be another one now.
-        self.forwarder.neighbours = Neighbours::new(MOST_LINKS);
-        let hops: Vec<Hop> = self.resolver.known.hops().collect();
+        self.forwarder.neighbours = Neighbours::new(MAX_LINKS);
+        let hops: Vec<Hop> = self.resolver.cache.hops().collect();
         hops.into_iter().for_each(|hop| self.link(hop));
         self.again(ready, now);
     }
 
     /// Single changes of the kernel's neighbours.
-    fn follow(&mut self, changes: Vec<Change>, now: Nanos) {
+    fn follow(&mut self, changes: Vec<NeighbourEvent>, now: Nanos) {
         let mut ready = Vec::new();
         for change in changes {
             match change {
-                Change::Is(neighbour) => {
-                    let learned = self.resolver.told(&neighbour, News::New, now);
+                NeighbourEvent::Set(neighbour) => {
+                    let learned = self.resolver.kernel_update(&neighbour, Freshness::New, now);
                     ready.extend(self.take(neighbour.hop, learned));
                 }
-                Change::Gone(hop) if self.resolver.known.forget(&hop, now) => self.forwarder.neighbours.remove(hop),
-                Change::Gone(_) => {}
+                NeighbourEvent::Removed(hop) if self.resolver.cache.forget(&hop, now) => {
+                    self.forwarder.neighbours.remove(hop)
+                }
+                NeighbourEvent::Removed(_) => {}
             }
         }
         self.again(ready, now);
@@ -98,7 +100,7 @@ impl Router {
 
     /// Lets packets go to a neighbour that is known.
     fn link(&mut self, hop: Hop) {
-        let known = self.resolver.known.mac(&hop).zip(self.facts.get(usize::from(hop.port)));
+        let known = self.resolver.cache.mac(&hop).zip(self.addrs.get(usize::from(hop.port)));
         if let Some((to, port)) = known {
             // As many as the resolver knows have room.
             let _ = self.forwarder.neighbours.insert(hop, Link::Ethernet { to, from: port.mac });
@@ -108,27 +110,27 @@ impl Router {
     /// A packet that is to be routed; others are heard, or left to the host.
     pub(super) fn accept(&mut self, from: usize, packet: Boxed, now: Nanos) -> Option<Boxed> {
         let head = packet.head.bytes();
-        let is_own = head.get(..6) == Some(&self.facts[from].mac[..]);
+        let is_own = head.get(..6) == Some(&self.addrs[from].mac[..]);
         let is_group = head.first().is_some_and(|first| first & 1 != 0);
         let mut headers = packet.layout.headers().iter();
         let is_ip =
             headers.next().is_some_and(|h| h.kind == Kind::Ethernet) && headers.next().is_some_and(|h| h.is_ip());
-        if is_own && is_ip && !is_between_neighbours(&packet, &self.facts[from].v6) {
+        if is_own && is_ip && !is_between_neighbours(&packet, &self.addrs[from].v6) {
             return Some(packet);
         }
-        let mut heard = None;
+        let mut message = None;
         if is_own || is_group {
-            let mut frame = [0; ask::LOOK];
+            let mut frame = [0; messages::MAX_LEN];
             let headers = head.len().min(frame.len());
             frame[..headers].copy_from_slice(&head[..headers]);
-            let len = headers + packet.payload.copy_to(0..ask::LOOK - headers, &mut frame[headers..]);
-            heard = ask::hear(&frame[..len]);
+            let len = headers + packet.payload.copy_to(0..messages::MAX_LEN - headers, &mut frame[headers..]);
+            message = messages::parse(&frame[..len]);
         }
-        if let Some(heard) = &heard {
-            self.hear(from, heard, now);
+        if let Some(message) = &message {
+            self.observe(from, message, now);
         }
-        match heard {
-            Some(heard) if heard.claim.is_solicited || self.answer(from, &heard) => {}
+        match message {
+            Some(message) if message.advertisement.is_solicited || self.answer(from, &message) => {}
             _ if is_own => self.stats[from].local += packets(&packet),
             _ => self.stats[from].foreign += packets(&packet),
         }
@@ -137,36 +139,40 @@ impl Router {
     }
 
     /// Learns what a frame says of its sender, unless that cannot be: nobody else has an address of this router.
-    fn hear(&mut self, from: usize, heard: &Heard, now: Nanos) {
-        let Heard { claim, asks } = *heard;
+    fn observe(&mut self, from: usize, message: &NeighbourMessage, now: Nanos) {
+        let NeighbourMessage { advertisement, target } = *message;
         let is_own = |address: IpAddr| match address {
             IpAddr::V4(v4) => {
                 self.nat.as_ref().is_some_and(|(_, own)| *own == v4)
-                    || self.facts.iter().flat_map(|port| &port.v4).any(|(own, _)| *own == v4)
+                    || self.addrs.iter().flat_map(|port| &port.v4).any(|(own, _)| *own == v4)
             }
-            IpAddr::V6(v6) => self.facts.iter().flat_map(|port| &port.v6).any(|(own, _)| *own == v6),
+            IpAddr::V6(v6) => self.addrs.iter().flat_map(|port| &port.v6).any(|(own, _)| *own == v6),
         };
-        let is_strange = claim.address.is_unspecified() || claim.address.is_multicast() || is_own(claim.address);
+        let is_strange = advertisement.address.is_unspecified()
+            || advertisement.address.is_multicast()
+            || is_own(advertisement.address);
         // A solicitation for somebody else is nobody's business (RFC 4861, section 7.2.3). ARP has no such rule.
-        let is_others = asks.is_some_and(|target| target.is_ipv6() && !is_own(target));
-        if is_strange || is_others || claim.mac == Some(self.facts[from].mac) {
+        let is_others = target.is_some_and(|target| target.is_ipv6() && !is_own(target));
+        if is_strange || is_others || advertisement.mac == Some(self.addrs[from].mac) {
             return;
         }
-        let hop = Hop::new(from as u16, Some(claim.address), 0, claim.address.is_ipv4());
-        let learned = self.resolver.heard(hop, &claim, now);
+        let hop = Hop::new(from as u16, Some(advertisement.address), 0, advertisement.address.is_ipv4());
+        let learned = self.resolver.observe(hop, &advertisement, now);
         let ready = self.take(hop, learned);
         self.again(ready, now);
     }
 
     /// Answers where somebody asks for the outside address. Whether that is so.
-    fn answer(&mut self, from: usize, heard: &Heard) -> bool {
+    fn answer(&mut self, from: usize, message: &NeighbourMessage) -> bool {
         let own = self.nat.as_ref().filter(|_| from == OUTSIDE).map(|(_, own)| *own);
-        let (Some(own), Heard { claim, asks: Some(IpAddr::V4(target)) }) = (own, *heard) else { return false };
-        let (IpAddr::V4(by), Some(mac)) = (claim.address, claim.mac) else { return false };
+        let (Some(own), NeighbourMessage { advertisement, target: Some(IpAddr::V4(target)) }) = (own, *message) else {
+            return false;
+        };
+        let (IpAddr::V4(by), Some(mac)) = (advertisement.address, advertisement.mac) else { return false };
         if target != own {
             return false;
         }
-        let frame = ask::answer(self.facts[from].mac, target, by, mac);
+        let frame = messages::answer(self.addrs[from].mac, target, by, mac);
         self.send_frame(from, &frame);
         true
     }
@@ -190,13 +196,13 @@ impl Router {
             return self.give_up((from, packet));
         }
         if self.resolver.hold(hop, (from, packet), now) {
-            self.ask(&hop, None);
+            self.solicit(&hop, None);
         }
     }
 
     /// Drops a packet that cannot wait.
     fn give_up(&mut self, (from, packet): Held) {
-        self.stats[usize::from(from).min(OUTSIDE)].drops.add_many(Why::NoNeighbour, packets(&packet));
+        self.stats[usize::from(from).min(OUTSIDE)].drops.add_many(DropReason::NoNeighbour, packets(&packet));
         self.pair.rx.pool.put(packet);
     }
 
@@ -206,26 +212,26 @@ impl Router {
         if now < self.next_announcement {
             return;
         }
-        let frame = ask::announcement(self.facts[OUTSIDE].mac, *own);
+        let frame = messages::announcement(self.addrs[OUTSIDE].mac, *own);
         self.announcements -= 1;
         self.next_announcement = Nanos(now.0 + ANNOUNCE_AGAIN);
         self.send_frame(OUTSIDE, &frame);
     }
 
     /// Asks those that packets of a batch leave for whether they are still there, where that is to be known.
-    pub(super) fn ask_used(&mut self, now: Nanos) {
-        let mut asks = Vec::new();
+    pub(super) fn probe_used(&mut self, now: Nanos) {
+        let mut probes = Vec::new();
         for hop in self.forwarder.used() {
-            asks.extend(self.resolver.known.used(hop, now).map(|mac| (*hop, mac)));
+            probes.extend(self.resolver.cache.mark_used(hop, now).map(|mac| (*hop, mac)));
         }
-        asks.iter().for_each(|(hop, mac)| self.ask(hop, Some(*mac)));
+        probes.iter().for_each(|(hop, mac)| self.solicit(hop, Some(*mac)));
     }
 
     /// Asks for a neighbour's link address, at the one that is known or everybody.
-    pub(super) fn ask(&mut self, hop: &Hop, at: Option<[u8; 6]>) {
+    pub(super) fn solicit(&mut self, hop: &Hop, at: Option<[u8; 6]>) {
         let port = usize::from(hop.port);
-        let Some(facts) = self.facts.get(port) else { return };
-        let frame = ask::question(hop, facts, at);
+        let Some(addrs) = self.addrs.get(port) else { return };
+        let frame = messages::solicitation_for(hop, addrs, at);
         self.stats[port].questions += 1;
         self.send_frame(port, &frame);
     }

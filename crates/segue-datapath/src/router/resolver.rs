@@ -6,20 +6,20 @@ use segue::packet::Packet;
 use segue::time::Nanos;
 use segue_port::Page;
 
-use super::ask::Claim;
-use super::known::{self, Known, News, Wanted};
+use super::messages::Advertisement;
+use super::neighbour_cache::{self, Freshness, HasPending, NeighbourCache};
 use super::tables::Neighbour;
 use crate::route::Hop;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 /// Time between questions (RFC 4861, section 10: 1 second), and how many.
-pub(super) const AGAIN: u64 = SECOND;
-pub(super) const QUESTIONS: u8 = 3;
+pub(super) const RETRANS_TIMER: u64 = SECOND;
+pub(super) const MAX_SOLICITS: u8 = 3;
 /// Most neighbours of one family that are asked for at a time, packets that wait for one of them, and packets that wait for all
 /// of a family.
-const MOST_HOPS: usize = 256;
-const MOST_PACKETS: usize = 32;
-const MOST_HELD: usize = 256;
+const MAX_HOPS: usize = 256;
+const MAX_PACKETS: usize = 32;
+const MAX_HELD: usize = 256;
 
 /// A packet that waits, and where it came in.
 pub(super) type Held = (u16, Box<Packet<Page>>);
@@ -37,7 +37,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Learned {
     /// What has become of it.
-    pub(super) change: known::Change,
+    pub(super) change: neighbour_cache::Change,
     /// Packets that waited for it.
     pub(super) ready: VecDeque<Held>,
 }
@@ -46,7 +46,7 @@ pub(super) struct Learned {
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// Ask for these: at their link address, or everybody.
-    pub(super) ask: Vec<(Hop, Option<[u8; 6]>)>,
+    pub(super) solicit: Vec<(Hop, Option<[u8; 6]>)>,
     /// Forget these.
     pub(super) gone: Vec<Hop>,
     /// Nobody answered for these packets.
@@ -59,7 +59,7 @@ pub(super) struct Due {
 pub(super) struct Resolver {
     waiting: HashMap<Hop, Waiting>,
     /// Who has been found.
-    pub(super) known: Known,
+    pub(super) cache: NeighbourCache,
     next: u64,
     /// By family: who is asked for, oldest first (places whose number is another one now are empty), how many they are, and
     /// how many packets wait.
@@ -71,14 +71,14 @@ pub(super) struct Resolver {
 impl Resolver {
     /// Whether one more packet may wait for a neighbour.
     pub(super) fn takes(&self, hop: &Hop) -> bool {
-        self.waiting.get(hop).is_none_or(|waiting| waiting.held.len() < MOST_PACKETS)
+        self.waiting.get(hop).is_none_or(|waiting| waiting.held.len() < MAX_PACKETS)
     }
 
     /// Makes room for one more packet that waits for a neighbour: packets that are to wait no longer.
     pub(super) fn make_room(&mut self, hop: &Hop) -> VecDeque<Held> {
         let family = usize::from(hop.is_v4);
         let mut gone = VecDeque::new();
-        while self.held[family] >= MOST_HELD || self.asked[family] >= MOST_HOPS && !self.waiting.contains_key(hop) {
+        while self.held[family] >= MAX_HELD || self.asked[family] >= MAX_HOPS && !self.waiting.contains_key(hop) {
             let Some((number, oldest)) = self.order[family].pop_front() else { break };
             if self.waiting.get(&oldest).is_some_and(|waiting| waiting.number == number) {
                 gone.append(&mut self.end(&oldest));
@@ -95,7 +95,7 @@ impl Resolver {
             self.next += 1;
             self.asked[family] += 1;
             self.order[family].push_back((self.next, hop));
-            if self.order[family].len() > 2 * MOST_HOPS {
+            if self.order[family].len() > 2 * MAX_HOPS {
                 let waiting = &self.waiting;
                 let newest = self.next;
                 self.order[family].retain(|(number, hop)| {
@@ -104,7 +104,7 @@ impl Resolver {
             }
         }
         let number = self.next;
-        let fresh = || Waiting { number, held: VecDeque::new(), asked: 1, next: Nanos(now.0 + AGAIN) };
+        let fresh = || Waiting { number, held: VecDeque::new(), asked: 1, next: Nanos(now.0 + RETRANS_TIMER) };
         self.waiting.entry(hop).or_insert_with(fresh).held.push_back(held);
         self.held[family] += 1;
         is_new
@@ -119,56 +119,57 @@ impl Resolver {
         waiting.held
     }
 
-    fn wanted(&self, hop: &Hop) -> Wanted {
-        if self.waiting.contains_key(hop) { Wanted::Yes } else { Wanted::No }
+    fn pending(&self, hop: &Hop) -> HasPending {
+        if self.waiting.contains_key(hop) { HasPending::Yes } else { HasPending::No }
     }
 
     /// What a frame says of a neighbour.
-    pub(super) fn heard(&mut self, hop: Hop, claim: &Claim, now: Nanos) -> Learned {
-        let change = self.known.heard(hop, claim, self.wanted(&hop), now);
+    pub(super) fn observe(&mut self, hop: Hop, advertisement: &Advertisement, now: Nanos) -> Learned {
+        let change = self.cache.observe(hop, advertisement, self.pending(&hop), now);
         self.learned(&hop, change)
     }
 
     /// What the kernel says.
-    pub(super) fn told(&mut self, neighbour: &Neighbour, news: News, now: Nanos) -> Learned {
+    pub(super) fn kernel_update(&mut self, neighbour: &Neighbour, freshness: Freshness, now: Nanos) -> Learned {
         let Neighbour { hop, mac, is_permanent } = *neighbour;
-        if is_permanent && self.known.pin(hop, mac) {
-            return self.learned(&hop, known::Change { is_linked: true, ..known::Change::default() });
+        if is_permanent && self.cache.pin(hop, mac) {
+            return self
+                .learned(&hop, neighbour_cache::Change { is_linked: true, ..neighbour_cache::Change::default() });
         }
         // A kernel takes such addresses from others (RFC 1812, section 3.3.2).
         if mac[0] & 1 != 0 || mac == [0; 6] {
-            let is_gone = self.known.unpin(&hop);
-            return self.learned(&hop, known::Change { is_gone, ..known::Change::default() });
+            let is_gone = self.cache.unpin(&hop);
+            return self.learned(&hop, neighbour_cache::Change { is_gone, ..neighbour_cache::Change::default() });
         }
-        let change = self.known.told(hop, mac, news, self.wanted(&hop), now);
+        let change = self.cache.kernel_update(hop, mac, freshness, self.pending(&hop), now);
         self.learned(&hop, change)
     }
 
-    fn learned(&mut self, hop: &Hop, change: known::Change) -> Learned {
+    fn learned(&mut self, hop: &Hop, change: neighbour_cache::Change) -> Learned {
         Learned { change, ready: if change.is_linked { self.end(hop) } else { VecDeque::new() } }
     }
 
     /// Whether time matters.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.known.is_idle()
+        self.waiting.is_empty() && self.cache.is_idle()
     }
 
     pub(super) fn due(&mut self, now: Nanos) -> Due {
         let mut due = Due::default();
         let mut silent = Vec::new();
         for (hop, waiting) in self.waiting.iter_mut().filter(|(_, waiting)| waiting.next <= now) {
-            if waiting.asked >= QUESTIONS {
+            if waiting.asked >= MAX_SOLICITS {
                 silent.push(*hop);
                 continue;
             }
             waiting.asked += 1;
-            waiting.next = Nanos(now.0 + AGAIN);
-            due.ask.push((*hop, None));
+            waiting.next = Nanos(now.0 + RETRANS_TIMER);
+            due.solicit.push((*hop, None));
         }
         for hop in silent {
             due.failed.extend(self.end(&hop));
         }
-        self.known.due(now, &mut due.ask, &mut due.gone);
+        self.cache.due(now, &mut due.solicit, &mut due.gone);
         due
     }
 }
@@ -184,8 +185,8 @@ mod tests {
     /// A neighbour answers; how many packets waited, `None` where it was not asked for.
     fn answer(resolver: &mut Resolver, hop: Hop) -> Option<usize> {
         let address = std::net::Ipv4Addr::from_bits(hop.address as u32).into();
-        let claim = Claim { address, mac: Some([2; 6]), is_solicited: true, is_override: true };
-        let learned = resolver.heard(hop, &claim, Nanos(0));
+        let advertisement = Advertisement { address, mac: Some([2; 6]), is_solicited: true, is_override: true };
+        let learned = resolver.observe(hop, &advertisement, Nanos(0));
         learned.change.is_linked.then_some(learned.ready.len())
     }
 
@@ -202,12 +203,12 @@ mod tests {
         let mut resolver = Resolver::default();
         wait(&mut resolver, hop(true, 1), 0);
         let dropped: usize = (0..10_000).map(|host| wait(&mut resolver, hop(false, host), 0)).sum();
-        assert_eq!(dropped, 10_000 - MOST_HOPS);
-        assert!(resolver.order.iter().all(|order| order.len() <= 2 * MOST_HOPS + 1));
+        assert_eq!(dropped, 10_000 - MAX_HOPS);
+        assert!(resolver.order.iter().all(|order| order.len() <= 2 * MAX_HOPS + 1));
         assert_eq!(answer(&mut resolver, hop(true, 1)), Some(1));
         // Who is new is still asked for, and who has not answered longest no more.
         assert_eq!(answer(&mut resolver, hop(false, 9999)), Some(1));
-        assert_eq!(answer(&mut resolver, hop(false, 9999 - MOST_HOPS as u128)), None);
+        assert_eq!(answer(&mut resolver, hop(false, 9999 - MAX_HOPS as u128)), None);
     }
 
     #[test]
@@ -217,18 +218,18 @@ mod tests {
             assert_eq!(wait(&mut resolver, hop(true, round), 0), 0);
             assert_eq!(answer(&mut resolver, hop(true, round)), Some(1));
         }
-        assert!(resolver.order[1].len() <= 2 * MOST_HOPS + 1);
+        assert!(resolver.order[1].len() <= 2 * MAX_HOPS + 1);
         let mut full = Resolver::default();
-        for _ in 0..MOST_PACKETS {
+        for _ in 0..MAX_PACKETS {
             wait(&mut full, hop(true, 7), 0);
         }
         assert!(!full.takes(&hop(true, 7)) && full.takes(&hop(true, 8)));
         // As many packets as wait for a family, then the oldest neighbour's go.
         for host in 8..15 {
-            (0..MOST_PACKETS).for_each(|_| assert_eq!(wait(&mut full, hop(true, host), 0), 0));
+            (0..MAX_PACKETS).for_each(|_| assert_eq!(wait(&mut full, hop(true, host), 0), 0));
         }
-        assert_eq!(wait(&mut full, hop(true, 15), 0), MOST_PACKETS);
-        let asked: Vec<usize> = (1..=3).map(|second| full.due(Nanos(second * SECOND)).ask.len()).collect();
+        assert_eq!(wait(&mut full, hop(true, 15), 0), MAX_PACKETS);
+        let asked: Vec<usize> = (1..=3).map(|second| full.due(Nanos(second * SECOND)).solicit.len()).collect();
         assert_eq!(asked, [8, 8, 0]);
         assert!(full.waiting.is_empty() && full.held == [0; 2] && full.asked == [0; 2]);
     }

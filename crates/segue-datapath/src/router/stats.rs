@@ -4,7 +4,7 @@ use segue::reason::Counts;
 
 use super::Router;
 use crate::board::{Group, Sink, Stage};
-use crate::forward::Why;
+use crate::forward::DropReason;
 use crate::ingress::Traffic;
 use crate::nat;
 
@@ -14,7 +14,7 @@ pub(super) struct Stats {
     pub(super) nat_in: Traffic,
     pub(super) route: Traffic,
     pub(super) nat_out: Traffic,
-    pub(super) drops: Counts<Why>,
+    pub(super) drops: Counts<DropReason>,
     pub(super) refusals: Counts<nat::Refusal>,
     /// Frames to others, which a port sees where several hosts share a link, and packets for the host itself.
     pub(super) foreign: u64,

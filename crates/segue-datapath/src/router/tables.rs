@@ -16,7 +16,7 @@ const WAITING: usize = 16;
 
 /// A port as the kernel knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct InterfaceAddrs {
     /// Its link address.
     pub mac: [u8; 6],
     /// Its MTU, bytes.
@@ -27,7 +27,7 @@ pub struct Facts {
     pub v6: Vec<(Ipv6Addr, u8)>,
 }
 
-impl Facts {
+impl InterfaceAddrs {
     /// The port's address in the network of `sender`, else its first one that is not link-local.
     pub(super) fn address_towards(&self, sender: IpAddr) -> Option<IpAddr> {
         match sender {
@@ -66,11 +66,11 @@ pub struct Neighbour {
 
 /// What has become of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum NeighbourEvent {
     /// The kernel knows it so now.
-    Is(Neighbour),
+    Set(Neighbour),
     /// The kernel has forgotten it.
-    Gone(Hop),
+    Removed(Hop),
 }
 
 /// All that the kernel knows, at one time.
@@ -79,7 +79,7 @@ pub struct Tables {
     /// Routes.
     pub routes: Routes,
     /// Both ports.
-    pub ports: [Facts; 2],
+    pub ports: [InterfaceAddrs; 2],
     /// Neighbours behind them.
     pub neighbours: Vec<Neighbour>,
 }
@@ -93,14 +93,14 @@ pub enum Message {
     /// The kernel's tables are these now.
     Tables(Box<Tables>),
     /// These neighbours have changed, in this order.
-    Neighbours(Vec<Change>),
+    Neighbours(Vec<NeighbourEvent>),
     /// Somebody wants to see the mappings.
     Mappings(SyncSender<Mappings>),
 }
 
 /// Tells a router.
 #[derive(Clone, Debug)]
-pub struct Teller {
+pub struct FeedSender {
     sender: SyncSender<Message>,
     wake: Arc<Mutex<PipeWriter>>,
 }
@@ -116,15 +116,15 @@ pub struct Feed {
 ///
 /// # Errors
 /// Where there is no pipe.
-pub fn feed() -> io::Result<(Teller, Feed)> {
+pub fn feed() -> io::Result<(FeedSender, Feed)> {
     let (reader, writer) = io::pipe()?;
     let (sender, receiver) = sync_channel(WAITING);
-    Ok((Teller { sender, wake: Arc::new(Mutex::new(writer)) }, Feed { receiver, wake: reader }))
+    Ok((FeedSender { sender, wake: Arc::new(Mutex::new(writer)) }, Feed { receiver, wake: reader }))
 }
 
-impl Teller {
+impl FeedSender {
     /// Hands a message over and wakes the router. `false` where it has ended.
-    pub fn tell(&self, message: Message) -> bool {
+    pub fn send(&self, message: Message) -> bool {
         let woken = || self.wake.lock().is_ok_and(|mut wake| wake.write_all(b"x").is_ok());
         self.sender.send(message).is_ok() && woken()
     }

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use segue::time::Nanos;
 
-use super::early::{At, Waiting};
-use super::look::{destination_v4, is_v4, keep, page_of, source_v4};
+use super::fields::{destination_v4, is_v4, keep, page_of, source_v4};
+use super::fragment_queue::{NatHook, QueuedFragment};
 use super::{Boxed, HERE, OUTSIDE, Router};
 use crate::ingress::packets;
 use crate::nat::{Done, Part, Refusal};
@@ -18,7 +18,7 @@ impl Router {
         let mut kept = Vec::with_capacity(batch.len());
         for packet in batch.drain(..) {
             if destination_v4(&packet) == Some(own) {
-                self.translate(from, At::Ingress, packet, now, &mut |_, packet| kept.push(packet));
+                self.translate(from, NatHook::Prerouting, packet, now, &mut |_, packet| kept.push(packet));
             } else {
                 kept.push(packet);
             }
@@ -36,8 +36,8 @@ impl Router {
             && is_v4(&packet)
             && source_v4(&packet) != own;
         if is_translated {
-            let at = At::Exit { port, mtu };
-            self.translate(from, at, packet, now, &mut |router, packet| router.push(port, packet, mtu));
+            let hook = NatHook::Postrouting { port, mtu };
+            self.translate(from, hook, packet, now, &mut |router, packet| router.push(port, packet, mtu));
         } else {
             self.push(port, packet, mtu);
         }
@@ -48,22 +48,29 @@ impl Router {
     }
 
     /// Translates a packet, hands it to `next`, and then fragments that have waited for it.
-    fn translate(&mut self, from: u16, at: At, packet: Boxed, now: Nanos, next: &mut dyn FnMut(&mut Router, Boxed)) {
+    fn translate(
+        &mut self,
+        from: u16,
+        hook: NatHook,
+        packet: Boxed,
+        now: Nanos,
+        next: &mut dyn FnMut(&mut Router, Boxed),
+    ) {
         let stats = &mut self.stats[usize::from(from).min(OUTSIDE)];
-        match at {
-            At::Ingress => stats.nat_in.add(&packet),
-            At::Exit { .. } => stats.nat_out.add(&packet),
+        match hook {
+            NatHook::Prerouting => stats.nat_in.add(&packet),
+            NatHook::Postrouting { .. } => stats.nat_out.add(&packet),
         }
         let part = Part::of(&packet);
-        self.translate_one(from, at, part, packet, now, next);
+        self.translate_one(from, hook, part, packet, now, next);
         if let Some(Part { datagram, is_first: true }) = part {
-            let is_there = |place: At| (place == At::Ingress) == (at == At::Ingress);
-            for Waiting { from, at, packet, .. } in self.early.take(&datagram, is_there) {
-                let next = &mut |router: &mut Router, packet| match at {
-                    At::Ingress => next(router, packet),
-                    At::Exit { port, mtu } => router.push(port, packet, mtu),
+            let is_there = |place: NatHook| (place == NatHook::Prerouting) == (hook == NatHook::Prerouting);
+            for QueuedFragment { from, hook, packet, .. } in self.fragments.take(&datagram, is_there) {
+                let next = &mut |router: &mut Router, packet| match hook {
+                    NatHook::Prerouting => next(router, packet),
+                    NatHook::Postrouting { port, mtu } => router.push(port, packet, mtu),
                 };
-                self.translate_one(from, at, None, packet, now, next);
+                self.translate_one(from, hook, None, packet, now, next);
             }
         }
     }
@@ -71,31 +78,33 @@ impl Router {
     fn translate_one(
         &mut self,
         from: u16,
-        at: At,
+        hook: NatHook,
         part: Option<Part>,
         mut packet: Boxed,
         now: Nanos,
         next: &mut dyn FnMut(&mut Router, Boxed),
     ) {
-        let Router { nat: Some((nat, _)), stats, pair, early, .. } = self else { return };
+        let Router { nat: Some((nat, _)), stats, pair, fragments, .. } = self else { return };
         let stats = &mut stats[usize::from(from).min(OUTSIDE)];
         let pages = &mut pair.rx.pages;
         let copy = &mut |bytes: &[u8]| page_of(pages, bytes);
-        let done = if at == At::Ingress && usize::from(from) == OUTSIDE {
+        let done = if hook == NatHook::Prerouting && usize::from(from) == OUTSIDE {
             nat.inbound(&mut packet, now, copy)
         } else {
             nat.outbound(&mut packet, now, copy)
         };
         let refused = match done {
-            Ok(Done::Early) => match part {
-                Some(Part { datagram, .. }) if early.has_room(&datagram) && keep(&mut packet, &mut pair.rx.pages) => {
-                    return early.hold(Waiting { datagram, from, at, packet }, now);
+            Ok(Done::FirstMissing) => match part {
+                Some(Part { datagram, .. })
+                    if fragments.has_room(&datagram) && keep(&mut packet, &mut pair.rx.pages) =>
+                {
+                    return fragments.hold(QueuedFragment { datagram, from, hook, packet }, now);
                 }
                 _ => Refusal::Fragment,
             },
             Ok(_) => return next(self, packet),
             // An error of this router about a packet that had no mapping goes as it is, except to the outside address.
-            Err(_) if from == HERE && at != At::Ingress => return next(self, packet),
+            Err(_) if from == HERE && hook != NatHook::Prerouting => return next(self, packet),
             Err(why) => why,
         };
         stats.refusals.add_many(refused, packets(&packet));
@@ -103,8 +112,8 @@ impl Router {
     }
 
     /// Drops fragments that have waited too long.
-    pub(super) fn drop_early(&mut self, now: Nanos) {
-        while let Some(Waiting { from, packet, .. }) = self.early.expired(now) {
+    pub(super) fn drop_expired_fragments(&mut self, now: Nanos) {
+        while let Some(QueuedFragment { from, packet, .. }) = self.fragments.expired(now) {
             self.stats[usize::from(from).min(OUTSIDE)].refusals.add(Refusal::Fragment);
             self.pair.rx.pool.put(packet);
         }

@@ -7,7 +7,7 @@ use segue::encap::{Config, Identity};
 
 /// A tunnel, and which of its remotes the sender is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct To {
+pub(super) struct Target {
     pub(super) member: usize,
     pub(super) remote: u16,
 }
@@ -16,9 +16,9 @@ pub(super) struct To {
 #[derive(Debug)]
 pub(super) struct Tunnels {
     /// Gets also what has the identity of none, to refuse it under the name of what is wrong.
-    first: To,
+    first: Target,
     /// Where there are more.
-    by_identity: HashMap<Identity, To>,
+    by_identity: HashMap<Identity, Target>,
 }
 
 /// See the module.
@@ -38,7 +38,7 @@ impl Lookup {
         let mut made = Lookup { config, by_sender: HashMap::new(), tunnels: Vec::new(), last: None };
         for (member, (config, remotes)) in members.enumerate() {
             for (remote, &address) in (0..).zip(remotes) {
-                let to = To { member, remote };
+                let to = Target { member, remote };
                 let at = *made.by_sender.entry(address).or_insert(made.tunnels.len());
                 if at == made.tunnels.len() {
                     made.tunnels.push(Tunnels { first: to, by_identity: HashMap::new() });
@@ -71,7 +71,7 @@ impl Lookup {
 
     /// The tunnel for `datagram` among those that [`of`](Self::of) gave.
     #[inline]
-    pub(super) fn to(&self, at: usize, datagram: &[u8]) -> To {
+    pub(super) fn to(&self, at: usize, datagram: &[u8]) -> Target {
         let Tunnels { first, by_identity } = &self.tunnels[at];
         if by_identity.is_empty() {
             return *first;

@@ -13,7 +13,7 @@ use segue::time::Nanos;
 use segue::wire::ethernet;
 use segue_port::{Page, Polled};
 
-use super::way::WayMtu;
+use super::path_mtu::PathMtu;
 use super::{Common, Dropped, Parts};
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
@@ -37,7 +37,7 @@ pub(super) struct Member {
     flood: Vec<u16>,
     gro: Option<Gro<Page>>,
     joins: bool,
-    way: WayMtu,
+    path_mtu: PathMtu,
     /// The ways outward and inward.
     outward: Ingress,
     inward: Ingress,
@@ -68,7 +68,7 @@ impl Member {
             flood: parts.flood,
             joins: parts.gro.is_some(),
             gro: parts.gro.map(Gro::new),
-            way: WayMtu::default(),
+            path_mtu: PathMtu::default(),
             outward: Ingress::default(),
             inward: Ingress::default(),
             wrapped: Traffic::default(),
@@ -89,13 +89,13 @@ impl Member {
         }
         self.moved.set(true);
         let peers = self.first_peer..self.first_peer.saturating_add(self.remotes.len() as u16);
-        self.way.ask(&*common.outside.port, peers, self.encap.config().overhead(), now);
+        self.path_mtu.ask(&*common.outside.port, peers, self.encap.config().overhead(), now);
         self.outward.share_cuts(&mut common.cuts);
         let mut told = false;
         while let Some(packet) = common.rx.packets.pop_front() {
             let mut next = self.outward.enter(packet, &mut common.rx, &mut self.split_drops);
             while let Some(packet) = next {
-                match self.way.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
+                match self.path_mtu.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {
                     Fit::Fits => self.wrap(packet, common, now),
                     Fit::Fragment => self.wrap_in_fragments(packet, common, now),
                     Fit::TooBig(mtu) => {
@@ -116,9 +116,9 @@ impl Member {
 
     /// A packet that does not fit the way and may be fragmented: its outside is.
     fn wrap_in_fragments(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
-        self.way.fragments = true;
+        self.path_mtu.fragments = true;
         self.wrap(packet, common, now);
-        self.way.fragments = false;
+        self.path_mtu.fragments = false;
     }
 
     /// A packet that does not fit the way and must not be fragmented: its sender hears of it.
@@ -171,7 +171,7 @@ impl Member {
         match self.encap.push(&mut packet) {
             Ok(()) => {
                 common.remote.sent += remotely(&packet);
-                if let (true, Some(outer)) = (self.way.fragments, &mut packet.outer) {
+                if let (true, Some(outer)) = (self.path_mtu.fragments, &mut packet.outer) {
                     outer.df = false;
                 }
                 common.outside.push(packet, &mut common.rx, &mut self.split_drops);

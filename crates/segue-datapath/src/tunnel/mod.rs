@@ -8,7 +8,7 @@
 
 mod lookup;
 mod member;
-mod way;
+mod path_mtu;
 
 use std::io;
 use std::net::IpAddr;

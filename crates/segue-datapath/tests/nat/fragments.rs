@@ -18,7 +18,7 @@ fn through(nat: &mut Nat, pieces: &[Vec<u8>], is_outbound: bool) -> Result<Vec<V
         let mut packet = load(piece);
         let is_first = Part::of(&packet).is_some_and(|part| part.is_first);
         match translate(&mut packet)? {
-            Done::Early => {
+            Done::FirstMissing => {
                 assert_eq!(bytes(&packet), *piece);
                 waiting.push(packet);
                 continue;
@@ -153,10 +153,10 @@ fn a_flood_of_first_fragments_takes_no_more_than_its_room() {
     let mut nat = nat(|_| ());
     let own = fragments(&numbered(udp(CLIENT, SERVER, LONG), 1).bytes(), 1500, 0);
     let later = |nat: &mut Nat, now| nat.outbound(&mut load(&own[1]), Nanos(now), &mut copy);
-    assert_eq!(later(&mut nat, 0), Ok(Done::Early));
+    assert_eq!(later(&mut nat, 0), Ok(Done::FirstMissing));
     nat.outbound(&mut load(&own[0]), Nanos(0), &mut copy).unwrap();
     assert_eq!(later(&mut nat, 15 * SECOND), Ok(Done::Translated));
-    assert_eq!(later(&mut nat, 15 * SECOND + 1), Ok(Done::Early), "its time is over");
+    assert_eq!(later(&mut nat, 15 * SECOND + 1), Ok(Done::FirstMissing), "its time is over");
     let flood = |nat: &mut Nat, count: u32| {
         for number in 0..count {
             let whole = numbered(udp(([198, 18, 7, (number >> 15) as u8], 1), SERVER, 1500), number as u16 & 0x7fff);
@@ -167,7 +167,7 @@ fn a_flood_of_first_fragments_takes_no_more_than_its_room() {
     flood(&mut nat, 4000);
     assert_eq!(later(&mut nat, 0), Ok(Done::Translated));
     flood(&mut nat, 100_000);
-    assert_eq!(later(&mut nat, 0), Ok(Done::Early), "the oldest made room");
+    assert_eq!(later(&mut nat, 0), Ok(Done::FirstMissing), "the oldest made room");
     nat.outbound(&mut load(&own[0]), Nanos(0), &mut copy).unwrap();
     assert_eq!(later(&mut nat, 0), Ok(Done::Translated), "in order they pass all the same");
 }

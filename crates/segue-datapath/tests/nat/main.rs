@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use segue::gso::{Frames, Limits, split_linear};
 use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
-use segue_datapath::nat::{Config, Done, Nat, Part, Protocol, Refusal, Tcp};
+use segue_datapath::nat::{Config, Done, Nat, Part, Protocol, Refusal, TcpState};
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ip, L4, Shim, Tunnel, Udp, V4};
 use segue_testkit::oracle::{self, Ports, Report, verify};
@@ -368,7 +368,7 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
     let other = |number: u16| ([198, 19, 0, 2], 8000 + number);
     let state = |nat: &Nat| nat.mappings(Nanos(0)).next().unwrap().connections.state();
     // The way, whom with, flags, payload; what the mapping is then.
-    let run = |steps: &[(bool, End, u8, usize, Tcp)]| {
+    let run = |steps: &[(bool, End, u8, usize, TcpState)]| {
         let mut nat = nat(|_| ());
         for (number, (is_outbound, with, flags, len, expected)) in steps.iter().enumerate() {
             let done = match is_outbound {
@@ -378,56 +378,56 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
             done.unwrap();
             assert_eq!(state(&nat), *expected, "{number}: {:?}", steps[number]);
         }
-        let is_open = state(&nat) == Tcp::Open;
+        let is_open = state(&nat) == TcpState::Open;
         let idle = into(&mut nat, &tcp(SERVER, (OUTSIDE, CLIENT.1), DATA, 5), 7440 * SECOND);
         assert_eq!(idle.is_ok(), is_open);
     };
     let opened = [
-        (true, SERVER, 2, 0, Tcp::Opening),
-        (false, SERVER, 0x12, 0, Tcp::Opening),
-        (true, SERVER, 0x10, 0, Tcp::Open),
+        (true, SERVER, 2, 0, TcpState::Opening),
+        (false, SERVER, 0x12, 0, TcpState::Opening),
+        (true, SERVER, 0x10, 0, TcpState::Open),
     ];
     // It is older than the translator: there is no SYN.
-    run(&[(true, SERVER, DATA, 9, Tcp::Opening), (false, SERVER, 0x10, 0, Tcp::Open)]);
+    run(&[(true, SERVER, DATA, 9, TcpState::Opening), (false, SERVER, 0x10, 0, TcpState::Open)]);
     // Both open at once.
     run(&[
-        (true, SERVER, 2, 0, Tcp::Opening),
-        (false, SERVER, 2, 0, Tcp::Opening),
-        (true, SERVER, 0x12, 0, Tcp::Opening),
-        (false, SERVER, 0x12, 0, Tcp::Opening),
-        (true, SERVER, 0x10, 0, Tcp::Open),
+        (true, SERVER, 2, 0, TcpState::Opening),
+        (false, SERVER, 2, 0, TcpState::Opening),
+        (true, SERVER, 0x12, 0, TcpState::Opening),
+        (false, SERVER, 0x12, 0, TcpState::Opening),
+        (true, SERVER, 0x10, 0, TcpState::Open),
     ]);
     // Another one of the same port is closed, or does not even begin.
     let another = [
-        (true, other(0), 2, 0, Tcp::Open),
-        (false, other(0), 0x12, 0, Tcp::Open),
-        (true, other(0), 0x10, 0, Tcp::Open),
-        (true, other(0), 0x11, 0, Tcp::Open),
-        (false, other(0), 0x11, 0, Tcp::Open),
-        (true, other(1), 2, 0, Tcp::Open),
-        (false, other(1), 0x14, 0, Tcp::Open),
+        (true, other(0), 2, 0, TcpState::Open),
+        (false, other(0), 0x12, 0, TcpState::Open),
+        (true, other(0), 0x10, 0, TcpState::Open),
+        (true, other(0), 0x11, 0, TcpState::Open),
+        (false, other(0), 0x11, 0, TcpState::Open),
+        (true, other(1), 2, 0, TcpState::Open),
+        (false, other(1), 0x14, 0, TcpState::Open),
     ];
     run(&[&opened[..], &another].concat());
     // Strangers change nothing.
-    run(&[&opened[..], &[(false, other(2), 4, 0, Tcp::Open), (false, other(3), 0x11, 0, Tcp::Open)]].concat());
+    run(&[&opened[..], &[(false, other(2), 4, 0, TcpState::Open), (false, other(3), 0x11, 0, TcpState::Open)]].concat());
     // A forged RST, and the connection goes on; a true one, and one side had something on its way.
-    let reset = [(false, SERVER, 4, 0, Tcp::Closing), (true, SERVER, DATA, 9, Tcp::Closing)];
-    run(&[&opened[..], &reset, &[(false, SERVER, 0x10, 0, Tcp::Open)]].concat());
-    run(&[&opened[..], &reset, &[(false, SERVER, 4, 0, Tcp::Closing)]].concat());
+    let reset = [(false, SERVER, 4, 0, TcpState::Closing), (true, SERVER, DATA, 9, TcpState::Closing)];
+    run(&[&opened[..], &reset, &[(false, SERVER, 0x10, 0, TcpState::Open)]].concat());
+    run(&[&opened[..], &reset, &[(false, SERVER, 4, 0, TcpState::Closing)]].concat());
     // Both close at once and acknowledge that, which is the end; data both ways are not; a SYN begins anew.
     let closed = [
-        (true, SERVER, 0x11, 0, Tcp::Open),
-        (false, SERVER, 0x11, 0, Tcp::Closing),
-        (true, SERVER, 0x10, 0, Tcp::Closing),
-        (false, SERVER, 0x10, 0, Tcp::Closing),
+        (true, SERVER, 0x11, 0, TcpState::Open),
+        (false, SERVER, 0x11, 0, TcpState::Closing),
+        (true, SERVER, 0x10, 0, TcpState::Closing),
+        (false, SERVER, 0x10, 0, TcpState::Closing),
     ];
     run(&[&opened[..], &closed].concat());
-    let goes_on = [(true, SERVER, DATA, 9, Tcp::Closing), (false, SERVER, DATA, 9, Tcp::Open)];
+    let goes_on = [(true, SERVER, DATA, 9, TcpState::Closing), (false, SERVER, DATA, 9, TcpState::Open)];
     run(&[&opened[..], &closed, &goes_on].concat());
     run(&[&opened[..], &closed, &opened].concat());
     // More of them than are told apart: only time ends the mapping.
-    let many: Vec<_> = (0..9).map(|number| (true, other(number), 2, 0, Tcp::Open)).collect();
-    run(&[&opened[..], &many, &[(true, SERVER, 0x14, 0, Tcp::Open)]].concat());
+    let many: Vec<_> = (0..9).map(|number| (true, other(number), 2, 0, TcpState::Open)).collect();
+    run(&[&opened[..], &many, &[(true, SERVER, 0x14, 0, TcpState::Open)]].concat());
 }
 
 #[test]

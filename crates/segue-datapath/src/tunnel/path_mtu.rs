@@ -10,7 +10,7 @@ const ASK_EVERY: u64 = 100_000_000;
 
 /// What is known of the way's MTU.
 #[derive(Debug, Default)]
-pub(super) struct WayMtu {
+pub(super) struct PathMtu {
     asked: Option<Nanos>,
     /// Bytes of inner IP that fit. The inside's own MTU may be larger from the start: whoever set it, or a way that became
     /// narrower before.
@@ -19,7 +19,7 @@ pub(super) struct WayMtu {
     pub(super) fragments: bool,
 }
 
-impl WayMtu {
+impl PathMtu {
     /// Asks for the ways to these of the port's peers; the narrowest counts.
     pub(super) fn ask(&mut self, port: &dyn Port, peers: Range<u16>, overhead: usize, now: Nanos) {
         if self.asked.is_some_and(|asked| now.0.saturating_sub(asked.0) < ASK_EVERY) {

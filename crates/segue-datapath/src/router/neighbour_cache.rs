@@ -5,33 +5,33 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use segue::time::Nanos;
 
-use super::ask::Claim;
-use super::resolver::{AGAIN, QUESTIONS, SECOND};
+use super::messages::Advertisement;
+use super::resolver::{MAX_SOLICITS, RETRANS_TIMER, SECOND};
 use crate::route::Hop;
 
 /// How long an answer is good (RFC 4861, section 10: 30 seconds).
-const GOOD: u64 = 30 * SECOND;
+const REACHABLE_TIME: u64 = 30 * SECOND;
 /// How long a neighbour is known that nobody uses.
-const UNUSED: u64 = 600 * SECOND;
+const UNUSED_TIME: u64 = 600 * SECOND;
 /// Uses that lie closer together are one, nanoseconds.
-const MOMENT: u64 = 1_000_000;
+const USE_GRANULARITY: u64 = 1_000_000;
 /// Most neighbours of one family behind one port that are known, besides those that were set by hand.
-pub(super) const MOST_KNOWN: usize = 8192;
+pub(super) const MAX_LEARNED: usize = 8192;
 /// Most neighbours that were set by hand.
-const MOST_PERMANENT: usize = 4 * MOST_KNOWN;
+const MAX_PERMANENT: usize = 4 * MAX_LEARNED;
 /// Most of all.
-pub(super) const MOST_LINKS: usize = 4 * MOST_KNOWN + MOST_PERMANENT;
+pub(super) const MAX_LINKS: usize = 4 * MAX_LEARNED + MAX_PERMANENT;
 
 /// Whether what the kernel says has just happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum Freshness {
     Old,
     New,
 }
 
 /// Whether packets wait for a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum HasPending {
     Yes,
     No,
 }
@@ -45,7 +45,7 @@ struct Entry {
     good: Nanos,
     /// It was used after that: questions since then.
     probe: Option<u8>,
-    /// It stands in [`Known::probes`].
+    /// It stands in [`NeighbourCache::probes`].
     is_queued: bool,
     is_used: bool,
     /// When it was used, or learned if never.
@@ -57,11 +57,11 @@ impl Entry {
     fn move_to(&mut self, mac: [u8; 6], now: Nanos) {
         self.mac = mac;
         self.probe = None;
-        self.doubt(now);
+        self.make_stale(now);
     }
 
     /// It is asked at its next use.
-    fn doubt(&mut self, now: Nanos) {
+    fn make_stale(&mut self, now: Nanos) {
         self.good = self.good.min(now);
     }
 }
@@ -84,12 +84,12 @@ pub(super) struct Change {
 /// the table is full, the one that was unused longest makes room (RFC 6583), and first of all those that only the
 /// kernel has used. Nothing here looks through the table.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct NeighbourCache {
     permanent: HashMap<Hop, [u8; 6]>,
     learned: HashMap<Hop, Entry>,
     /// What the kernel said last of those that were not set by hand, by port and family: also of those that are not known, or no
     /// longer, so that its repetition is told from its news.
-    said: [HashMap<Hop, [u8; 6]>; 4],
+    kernel: [HashMap<Hop, [u8; 6]>; 4],
     /// By port and family, and there those that were never used and those that were, the one unused longest first.
     order: [[BTreeMap<(Nanos, u64), Hop>; 2]; 4],
     /// When those that were asked are looked at, in this order.
@@ -97,7 +97,7 @@ pub(super) struct Known {
     next: u64,
 }
 
-impl Known {
+impl NeighbourCache {
     pub(super) fn mac(&self, hop: &Hop) -> Option<[u8; 6]> {
         self.permanent.get(hop).copied().or_else(|| self.learned.get(hop).map(|entry| entry.mac))
     }
@@ -112,9 +112,9 @@ impl Known {
     }
 
     /// A packet leaves for this one. Where it is to be asked whether it is still there: its link address.
-    pub(super) fn used(&mut self, hop: &Hop, now: Nanos) -> Option<[u8; 6]> {
+    pub(super) fn mark_used(&mut self, hop: &Hop, now: Nanos) -> Option<[u8; 6]> {
         let entry = self.learned.get_mut(hop)?;
-        if !entry.is_used || entry.last.0 + MOMENT <= now.0 {
+        if !entry.is_used || entry.last.0 + USE_GRANULARITY <= now.0 {
             let [unused, used] = &mut self.order[class(hop)];
             let old = if entry.is_used { &mut *used } else { unused };
             old.remove(&(entry.last, entry.number));
@@ -130,33 +130,39 @@ impl Known {
             return None;
         }
         entry.is_queued = true;
-        self.probes.push_back((Nanos(now.0 + AGAIN), entry.number, *hop));
+        self.probes.push_back((Nanos(now.0 + RETRANS_TIMER), entry.number, *hop));
         Some(entry.mac)
     }
 
     /// What a frame says of a neighbour's link address (RFC 826; RFC 4861, section 7.2.3 and 7.2.5). It changes who is known,
     /// and makes known only for whom packets wait: others cannot fill the table.
-    pub(super) fn heard(&mut self, hop: Hop, claim: &Claim, wanted: Wanted, now: Nanos) -> Change {
-        let good = if claim.is_solicited { Nanos(now.0 + GOOD) } else { now };
+    pub(super) fn observe(
+        &mut self,
+        hop: Hop,
+        advertisement: &Advertisement,
+        pending: HasPending,
+        now: Nanos,
+    ) -> Change {
+        let good = if advertisement.is_solicited { Nanos(now.0 + REACHABLE_TIME) } else { now };
         if self.permanent.contains_key(&hop) {
             return Change::default();
         }
         let Some(entry) = self.learned.get_mut(&hop) else {
-            return match claim.mac.filter(|_| wanted == Wanted::Yes) {
-                Some(mac) => self.insert(hop, mac, good, wanted, now),
+            return match advertisement.mac.filter(|_| pending == HasPending::Yes) {
+                Some(mac) => self.insert(hop, mac, good, pending, now),
                 None => Change::default(),
             };
         };
-        let other = claim.mac.filter(|mac| *mac != entry.mac);
+        let other = advertisement.mac.filter(|mac| *mac != entry.mac);
         match other {
-            Some(_) if !claim.is_override => {
-                entry.doubt(now);
+            Some(_) if !advertisement.is_override => {
+                entry.make_stale(now);
                 return Change::default();
             }
             Some(mac) => entry.move_to(mac, now),
             None => {}
         }
-        if claim.is_solicited {
+        if advertisement.is_solicited {
             (entry.good, entry.probe) = (good, None);
         }
         Change { is_linked: other.is_some(), is_moved: other.is_some(), ..Change::default() }
@@ -165,17 +171,24 @@ impl Known {
     /// What the kernel says of one that was not set by hand. It has heard what was heard here, too, and tells it later: only a
     /// link address that is new to the kernel counts. Its repetition makes known nobody who was given up, and is no answer where
     /// one is asked for.
-    pub(super) fn told(&mut self, hop: Hop, mac: [u8; 6], news: News, wanted: Wanted, now: Nanos) -> Change {
+    pub(super) fn kernel_update(
+        &mut self,
+        hop: Hop,
+        mac: [u8; 6],
+        freshness: Freshness,
+        pending: HasPending,
+        now: Nanos,
+    ) -> Change {
         let is_gone = self.unpin(&hop);
         let unheeded = Change { is_gone, ..Change::default() };
-        let said = &mut self.said[class(&hop)];
+        let kernel = &mut self.kernel[class(&hop)];
         // What cannot be remembered would be news each time.
-        if said.len() >= MOST_KNOWN && !said.contains_key(&hop) {
+        if kernel.len() >= MAX_LEARNED && !kernel.contains_key(&hop) {
             return unheeded;
         }
-        let before = said.insert(hop, mac);
+        let before = kernel.insert(hop, mac);
         if let Some(entry) = self.learned.get_mut(&hop) {
-            let is_news = before.map_or(news == News::New, |before| before != mac);
+            let is_news = before.map_or(freshness == Freshness::New, |before| before != mac);
             let is_moved = is_news && entry.mac != mac;
             if is_moved {
                 entry.move_to(mac, now);
@@ -183,23 +196,23 @@ impl Known {
             return Change { is_linked: is_moved, is_moved, ..Change::default() };
         }
         // Who is not used here pushes nobody out.
-        if before == Some(mac) || wanted == Wanted::No && self.len(class(&hop)) >= MOST_KNOWN {
+        if before == Some(mac) || pending == HasPending::No && self.len(class(&hop)) >= MAX_LEARNED {
             return unheeded;
         }
-        self.insert(hop, mac, now, wanted, now)
+        self.insert(hop, mac, now, pending, now)
     }
 
     /// The kernel has said all that it knows: what it does not say any more is forgotten.
-    pub(super) fn told_all(&mut self, is_said: impl Fn(&Hop) -> bool) {
-        self.said.iter_mut().for_each(|said| said.retain(|hop, _| is_said(hop)));
+    pub(super) fn retain_kernel(&mut self, is_said: impl Fn(&Hop) -> bool) {
+        self.kernel.iter_mut().for_each(|kernel| kernel.retain(|hop, _| is_said(hop)));
     }
 
     /// One is set by hand. Whether there is room; else it is one as any other.
     pub(super) fn pin(&mut self, hop: Hop, mac: [u8; 6]) -> bool {
-        let has_room = self.permanent.len() < MOST_PERMANENT || self.permanent.contains_key(&hop);
+        let has_room = self.permanent.len() < MAX_PERMANENT || self.permanent.contains_key(&hop);
         if has_room {
             self.remove(&hop);
-            self.said[class(&hop)].remove(&hop);
+            self.kernel[class(&hop)].remove(&hop);
             self.permanent.insert(hop, mac);
         }
         has_room
@@ -213,9 +226,9 @@ impl Known {
     /// The kernel no longer has a neighbour. Whether it is forgotten here, too: it was set by hand. Another one is asked when
     /// it is used.
     pub(super) fn forget(&mut self, hop: &Hop, now: Nanos) -> bool {
-        self.said[class(hop)].remove(hop);
+        self.kernel[class(hop)].remove(hop);
         if let Some(entry) = self.learned.get_mut(hop) {
-            entry.doubt(now);
+            entry.make_stale(now);
         }
         self.unpin(hop)
     }
@@ -226,7 +239,7 @@ impl Known {
     }
 
     /// Adds those that are to be asked, and where, and those that are known no more.
-    pub(super) fn due(&mut self, now: Nanos, ask: &mut Vec<(Hop, Option<[u8; 6]>)>, gone: &mut Vec<Hop>) {
+    pub(super) fn due(&mut self, now: Nanos, solicit: &mut Vec<(Hop, Option<[u8; 6]>)>, gone: &mut Vec<Hop>) {
         let begin = gone.len();
         while let Some((_, number, hop)) = self.probes.front().filter(|(next, ..)| *next <= now).copied() {
             self.probes.pop_front();
@@ -234,17 +247,17 @@ impl Known {
             entry.is_queued = false;
             match entry.probe {
                 None => {}
-                Some(asked) if asked >= QUESTIONS => gone.push(hop),
+                Some(asked) if asked >= MAX_SOLICITS => gone.push(hop),
                 Some(asked) => {
                     entry.probe = Some(asked + 1);
                     entry.is_queued = true;
-                    self.probes.push_back((Nanos(now.0 + AGAIN), number, hop));
-                    ask.push((hop, Some(entry.mac)));
+                    self.probes.push_back((Nanos(now.0 + RETRANS_TIMER), number, hop));
+                    solicit.push((hop, Some(entry.mac)));
                 }
             }
         }
         for order in self.order.iter().flatten() {
-            let ends = order.iter().take_while(|((last, _), _)| last.0 + UNUSED <= now.0);
+            let ends = order.iter().take_while(|((last, _), _)| last.0 + UNUSED_TIME <= now.0);
             gone.extend(ends.map(|(_, hop)| *hop));
         }
         gone[begin..].iter().for_each(|hop| self.remove(hop));
@@ -255,17 +268,17 @@ impl Known {
     }
 
     /// Makes one known that is not.
-    fn insert(&mut self, hop: Hop, mac: [u8; 6], good: Nanos, wanted: Wanted, now: Nanos) -> Change {
+    fn insert(&mut self, hop: Hop, mac: [u8; 6], good: Nanos, pending: HasPending, now: Nanos) -> Change {
         let class = class(&hop);
         let mut displaced = None;
-        if self.len(class) >= MOST_KNOWN {
+        if self.len(class) >= MAX_LEARNED {
             displaced = self.order[class].iter().find_map(BTreeMap::first_key_value).map(|(_, hop)| *hop);
         }
         if let Some(displaced) = displaced {
             self.remove(&displaced);
         }
         self.next += 1;
-        let (number, is_used) = (self.next, wanted == Wanted::Yes);
+        let (number, is_used) = (self.next, pending == HasPending::Yes);
         self.order[class][usize::from(is_used)].insert((now, number), hop);
         let entry = Entry { number, mac, good, probe: None, is_queued: false, is_used, last: now };
         self.learned.insert(hop, entry);
@@ -279,7 +292,7 @@ impl Known {
     }
 }
 
-/// Which of [`Known::order`] is about a neighbour.
+/// Which of [`NeighbourCache::order`] is about a neighbour.
 fn class(hop: &Hop) -> usize {
     usize::from(hop.port != 0) << 1 | usize::from(hop.is_v4)
 }
@@ -301,197 +314,205 @@ mod tests {
         Nanos(seconds * SECOND)
     }
 
-    fn claim(mac: [u8; 6], is_solicited: bool, is_override: bool) -> Claim {
-        Claim { address: Ipv4Addr::LOCALHOST.into(), mac: Some(mac), is_solicited, is_override }
+    fn claim(mac: [u8; 6], is_solicited: bool, is_override: bool) -> Advertisement {
+        Advertisement { address: Ipv4Addr::LOCALHOST.into(), mac: Some(mac), is_solicited, is_override }
     }
 
     /// One is asked for and answers.
-    fn find(known: &mut Known, hop: Hop, now: Nanos) -> Change {
-        known.heard(hop, &claim(A, true, true), Wanted::Yes, now)
+    fn find(cache: &mut NeighbourCache, hop: Hop, now: Nanos) -> Change {
+        cache.observe(hop, &claim(A, true, true), HasPending::Yes, now)
     }
 
     type Dues = (Vec<(Hop, Option<[u8; 6]>)>, Vec<Hop>);
 
-    fn due(known: &mut Known, now: Nanos) -> Dues {
+    fn due(cache: &mut NeighbourCache, now: Nanos) -> Dues {
         let mut dues = Dues::default();
-        known.due(now, &mut dues.0, &mut dues.1);
+        cache.due(now, &mut dues.0, &mut dues.1);
         dues
     }
 
     #[test]
     fn one_that_is_used_is_asked_at_its_address_and_no_answer_ends_it() {
-        let (mut known, host) = (Known::default(), hop(1, 7));
-        find(&mut known, host, at(0));
-        assert_eq!(known.used(&host, at(29)), None);
+        let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
+        find(&mut cache, host, at(0));
+        assert_eq!(cache.mark_used(&host, at(29)), None);
         // Nobody asks for the sake of asking.
-        assert_eq!(due(&mut known, at(300)), Dues::default());
-        assert_eq!(known.used(&host, at(300)), Some(A));
-        assert_eq!(known.used(&host, at(300)), None, "once a second");
-        assert_eq!(due(&mut known, at(301)), (vec![(host, Some(A))], vec![]));
-        known.heard(host, &claim(A, true, false), Wanted::No, at(301));
-        assert_eq!((known.used(&host, at(330)), due(&mut known, at(330))), (None, Dues::default()));
-        assert_eq!(known.used(&host, at(331)), Some(A));
-        let asked: Vec<_> = (332..335).map(|second| due(&mut known, at(second))).collect();
+        assert_eq!(due(&mut cache, at(300)), Dues::default());
+        assert_eq!(cache.mark_used(&host, at(300)), Some(A));
+        assert_eq!(cache.mark_used(&host, at(300)), None, "once a second");
+        assert_eq!(due(&mut cache, at(301)), (vec![(host, Some(A))], vec![]));
+        cache.observe(host, &claim(A, true, false), HasPending::No, at(301));
+        assert_eq!((cache.mark_used(&host, at(330)), due(&mut cache, at(330))), (None, Dues::default()));
+        assert_eq!(cache.mark_used(&host, at(331)), Some(A));
+        let asked: Vec<_> = (332..335).map(|second| due(&mut cache, at(second))).collect();
         let again = (vec![(host, Some(A))], vec![]);
         assert_eq!(asked, [again.clone(), again, (vec![], vec![host])]);
-        assert!(known.is_idle() && known.mac(&host).is_none());
-        assert!(known.order.iter().flatten().all(BTreeMap::is_empty) && known.probes.is_empty());
+        assert!(cache.is_idle() && cache.mac(&host).is_none());
+        assert!(cache.order.iter().flatten().all(BTreeMap::is_empty) && cache.probes.is_empty());
     }
 
     #[test]
     fn one_that_nobody_uses_is_forgotten() {
-        let mut known = Known::default();
+        let mut cache = NeighbourCache::default();
         for host in 0..3 {
-            find(&mut known, hop(0, host), at(0));
+            find(&mut cache, hop(0, host), at(0));
         }
-        known.used(&hop(0, 1), at(400));
-        known.heard(hop(0, 1), &claim(A, true, true), Wanted::No, at(400));
-        known.told(hop(0, 3), A, News::New, Wanted::No, at(401));
-        assert_eq!(due(&mut known, at(599)), Dues::default());
-        assert_eq!(due(&mut known, at(600)).1, [hop(0, 0), hop(0, 2)]);
-        assert_eq!(due(&mut known, at(1001)).1, [hop(0, 3), hop(0, 1)]);
-        assert!(known.is_idle());
+        cache.mark_used(&hop(0, 1), at(400));
+        cache.observe(hop(0, 1), &claim(A, true, true), HasPending::No, at(400));
+        cache.kernel_update(hop(0, 3), A, Freshness::New, HasPending::No, at(401));
+        assert_eq!(due(&mut cache, at(599)), Dues::default());
+        assert_eq!(due(&mut cache, at(600)).1, [hop(0, 0), hop(0, 2)]);
+        assert_eq!(due(&mut cache, at(1001)).1, [hop(0, 3), hop(0, 1)]);
+        assert!(cache.is_idle());
     }
 
     #[test]
     fn the_one_unused_longest_makes_room_and_others_ports_and_families_do_not() {
-        let mut known = Known::default();
+        let mut cache = NeighbourCache::default();
         let other = [hop(0, 1), Hop { is_v4: false, ..hop(1, 1) }];
-        other.iter().for_each(|other| assert_eq!(find(&mut known, *other, at(0)).displaced, None));
-        for host in 0..MOST_KNOWN as u128 {
-            assert_eq!(find(&mut known, hop(1, host), Nanos(host as u64)).displaced, None);
+        other.iter().for_each(|other| assert_eq!(find(&mut cache, *other, at(0)).displaced, None));
+        for host in 0..MAX_LEARNED as u128 {
+            assert_eq!(find(&mut cache, hop(1, host), Nanos(host as u64)).displaced, None);
         }
-        known.used(&hop(1, 0), at(1));
+        cache.mark_used(&hop(1, 0), at(1));
         // One of the kernel's that nobody uses pushes nobody out; one that packets wait for does.
-        assert!(!known.told(hop(1, 1 << 20), A, News::New, Wanted::No, at(1)).is_linked);
-        assert!(!known.told(hop(1, 1 << 20), A, News::New, Wanted::Yes, at(1)).is_linked, "a repetition is no answer");
-        let change = known.told(hop(1, 1 << 20), B, News::New, Wanted::Yes, at(1));
+        assert!(!cache.kernel_update(hop(1, 1 << 20), A, Freshness::New, HasPending::No, at(1)).is_linked);
+        assert!(
+            !cache.kernel_update(hop(1, 1 << 20), A, Freshness::New, HasPending::Yes, at(1)).is_linked,
+            "a repetition is no answer"
+        );
+        let change = cache.kernel_update(hop(1, 1 << 20), B, Freshness::New, HasPending::Yes, at(1));
         assert_eq!((change.is_linked, change.displaced), (true, Some(hop(1, 1))));
         // One that answers for everything, while two are used.
         for host in 0..100_000 {
             let now = Nanos(at(2).0 + host as u64 * 1_000_000);
-            let change = find(&mut known, hop(1, 1 << 24 | host), now);
+            let change = find(&mut cache, hop(1, 1 << 24 | host), now);
             assert!(change.is_linked && change.displaced.is_some_and(|gone| gone != hop(1, 0)), "{host} {change:?}");
             if host % 1000 == 0 {
-                known.used(&hop(1, 0), now);
+                cache.mark_used(&hop(1, 0), now);
             }
         }
-        assert_eq!(known.learned.len(), MOST_KNOWN + 2);
-        assert!(known.mac(&hop(1, 0)).is_some() && other.iter().all(|other| known.mac(other).is_some()));
+        assert_eq!(cache.learned.len(), MAX_LEARNED + 2);
+        assert!(cache.mac(&hop(1, 0)).is_some() && other.iter().all(|other| cache.mac(other).is_some()));
         // One that only the kernel has used goes before any that was used here.
-        known.remove(&hop(1, 0));
-        known.told(hop(1, 9), A, News::New, Wanted::No, at(1000));
-        assert_eq!(find(&mut known, hop(1, 10), at(1000)).displaced, Some(hop(1, 9)));
+        cache.remove(&hop(1, 0));
+        cache.kernel_update(hop(1, 9), A, Freshness::New, HasPending::No, at(1000));
+        assert_eq!(find(&mut cache, hop(1, 10), at(1000)).displaced, Some(hop(1, 9)));
     }
 
     #[test]
     fn who_speaks_unasked_changes_whom_he_is_known_as_and_makes_nobody_known() {
-        let (mut known, host) = (Known::default(), hop(1, 7));
+        let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
         let tells = claim(B, false, true);
-        assert_eq!(known.heard(host, &tells, Wanted::No, at(0)), Change::default());
-        assert!(known.is_idle());
-        find(&mut known, host, at(0));
-        assert_eq!(known.heard(hop(0, 7), &tells, Wanted::No, at(1)), Change::default());
-        assert_eq!(known.mac(&host), Some(A), "it is known behind the other port");
-        let change = known.heard(host, &tells, Wanted::No, at(1));
-        assert!(change.is_linked && change.is_moved && known.mac(&host) == Some(B));
+        assert_eq!(cache.observe(host, &tells, HasPending::No, at(0)), Change::default());
+        assert!(cache.is_idle());
+        find(&mut cache, host, at(0));
+        assert_eq!(cache.observe(hop(0, 7), &tells, HasPending::No, at(1)), Change::default());
+        assert_eq!(cache.mac(&host), Some(A), "it is known behind the other port");
+        let change = cache.observe(host, &tells, HasPending::No, at(1));
+        assert!(change.is_linked && change.is_moved && cache.mac(&host) == Some(B));
         // Nobody has proved that it is there. It is asked once a second, however often it is said to move.
-        assert_eq!(known.used(&host, at(1)), Some(B));
+        assert_eq!(cache.mark_used(&host, at(1)), Some(B));
         for _ in 0..10 {
-            assert!(known.heard(host, &claim(A, false, true), Wanted::No, at(1)).is_moved);
-            assert_eq!(known.used(&host, at(1)), None);
-            assert!(known.heard(host, &tells, Wanted::No, at(1)).is_moved);
-            assert_eq!(known.used(&host, at(1)), None);
+            assert!(cache.observe(host, &claim(A, false, true), HasPending::No, at(1)).is_moved);
+            assert_eq!(cache.mark_used(&host, at(1)), None);
+            assert!(cache.observe(host, &tells, HasPending::No, at(1)).is_moved);
+            assert_eq!(cache.mark_used(&host, at(1)), None);
         }
-        assert_eq!(known.probes.len(), 1);
-        assert_eq!(due(&mut known, at(2)).0, [(host, Some(B))]);
+        assert_eq!(cache.probes.len(), 1);
+        assert_eq!(due(&mut cache, at(2)).0, [(host, Some(B))]);
         // An answer to the question for one that packets wait for, though nobody was told to hear it, will do.
-        assert!(known.heard(hop(1, 8), &tells, Wanted::Yes, at(2)).is_linked);
+        assert!(cache.observe(hop(1, 8), &tells, HasPending::Yes, at(2)).is_linked);
     }
 
     #[test]
     fn without_the_override_flag_another_address_is_only_a_doubt() {
-        let (mut known, host) = (Known::default(), hop(1, 7));
-        find(&mut known, host, at(0));
-        assert_eq!(known.heard(host, &claim(B, true, false), Wanted::No, at(1)), Change::default());
-        assert_eq!((known.mac(&host), known.used(&host, at(1))), (Some(A), Some(A)));
-        known.heard(host, &claim(B, false, false), Wanted::No, at(2));
-        let silent: Vec<_> = (2..5).map(|second| due(&mut known, at(second))).collect();
+        let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
+        find(&mut cache, host, at(0));
+        assert_eq!(cache.observe(host, &claim(B, true, false), HasPending::No, at(1)), Change::default());
+        assert_eq!((cache.mac(&host), cache.mark_used(&host, at(1))), (Some(A), Some(A)));
+        cache.observe(host, &claim(B, false, false), HasPending::No, at(2));
+        let silent: Vec<_> = (2..5).map(|second| due(&mut cache, at(second))).collect();
         assert_eq!(silent[2].1, [host], "others keep nobody alive");
         // An answer without a link address is good for the one that is known.
-        find(&mut known, host, at(10));
-        known.used(&host, at(50));
-        known.heard(host, &Claim { mac: None, ..claim(A, true, false) }, Wanted::No, at(50));
-        assert_eq!((due(&mut known, at(51)), known.used(&host, at(79))), (Dues::default(), None));
+        find(&mut cache, host, at(10));
+        cache.mark_used(&host, at(50));
+        cache.observe(host, &Advertisement { mac: None, ..claim(A, true, false) }, HasPending::No, at(50));
+        assert_eq!((due(&mut cache, at(51)), cache.mark_used(&host, at(79))), (Dues::default(), None));
     }
 
     #[test]
     fn what_was_set_by_hand_stands_and_the_kernel_counts_where_it_says_something_new() {
-        let (mut known, host) = (Known::default(), hop(1, 7));
-        assert!(known.pin(host, A));
-        assert_eq!(known.heard(host, &claim(B, true, true), Wanted::Yes, at(0)), Change::default());
-        assert_eq!((known.mac(&host), known.used(&host, at(99))), (Some(A), None));
-        assert!(known.forget(&host, at(99)) && known.mac(&host).is_none());
+        let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
+        assert!(cache.pin(host, A));
+        assert_eq!(cache.observe(host, &claim(B, true, true), HasPending::Yes, at(0)), Change::default());
+        assert_eq!((cache.mac(&host), cache.mark_used(&host, at(99))), (Some(A), None));
+        assert!(cache.forget(&host, at(99)) && cache.mac(&host).is_none());
         // The kernel's word is old until somebody uses it.
-        known.told(host, A, News::Old, Wanted::No, at(100));
-        assert_eq!(known.used(&host, at(100)), Some(A));
-        known.heard(host, &claim(B, true, true), Wanted::No, at(100));
+        cache.kernel_update(host, A, Freshness::Old, HasPending::No, at(100));
+        assert_eq!(cache.mark_used(&host, at(100)), Some(A));
+        cache.observe(host, &claim(B, true, true), HasPending::No, at(100));
         // The same once more, because its state has changed: what was heard here is newer.
-        assert!(!known.told(host, A, News::New, Wanted::No, at(101)).is_moved);
-        assert_eq!(known.mac(&host), Some(B));
-        assert!(known.told(host, [2; 6], News::New, Wanted::No, at(101)).is_moved);
-        assert_eq!(known.mac(&host), Some([2; 6]));
+        assert!(!cache.kernel_update(host, A, Freshness::New, HasPending::No, at(101)).is_moved);
+        assert_eq!(cache.mac(&host), Some(B));
+        assert!(cache.kernel_update(host, [2; 6], Freshness::New, HasPending::No, at(101)).is_moved);
+        assert_eq!(cache.mac(&host), Some([2; 6]));
         // One that the kernel has forgotten is asked.
-        known.heard(host, &claim([2; 6], true, true), Wanted::No, at(102));
-        assert_eq!(due(&mut known, at(103)), Dues::default());
-        assert!(!known.forget(&host, at(103)));
-        assert_eq!(known.used(&host, at(103)), Some([2; 6]));
+        cache.observe(host, &claim([2; 6], true, true), HasPending::No, at(102));
+        assert_eq!(due(&mut cache, at(103)), Dues::default());
+        assert!(!cache.forget(&host, at(103)));
+        assert_eq!(cache.mark_used(&host, at(103)), Some([2; 6]));
     }
 
     #[test]
     fn the_kernels_repetition_makes_nobody_known_again() {
-        let (mut known, host) = (Known::default(), hop(1, 7));
-        known.told(host, A, News::Old, Wanted::No, at(0));
-        assert_eq!(known.used(&host, at(0)), Some(A));
-        (1..=3).for_each(|second| drop(due(&mut known, at(second))));
-        assert!(known.is_idle(), "it was given up");
-        for (news, wanted) in [(News::Old, Wanted::No), (News::New, Wanted::No), (News::Old, Wanted::Yes)] {
-            assert_eq!(known.told(host, A, news, wanted, at(4)), Change::default());
+        let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
+        cache.kernel_update(host, A, Freshness::Old, HasPending::No, at(0));
+        assert_eq!(cache.mark_used(&host, at(0)), Some(A));
+        (1..=3).for_each(|second| drop(due(&mut cache, at(second))));
+        assert!(cache.is_idle(), "it was given up");
+        for (freshness, pending) in
+            [(Freshness::Old, HasPending::No), (Freshness::New, HasPending::No), (Freshness::Old, HasPending::Yes)]
+        {
+            assert_eq!(cache.kernel_update(host, A, freshness, pending, at(4)), Change::default());
         }
         // It is found elsewhere; what the kernel has said all the time is not newer.
-        known.heard(host, &claim(B, true, true), Wanted::Yes, at(4));
-        assert!(!known.told(host, A, News::New, Wanted::No, at(5)).is_moved && known.mac(&host) == Some(B));
+        cache.observe(host, &claim(B, true, true), HasPending::Yes, at(4));
+        assert!(
+            !cache.kernel_update(host, A, Freshness::New, HasPending::No, at(5)).is_moved
+                && cache.mac(&host) == Some(B)
+        );
         // What the kernel no longer has is new when it comes back.
-        known.remove(&host);
-        known.told_all(|_| true);
-        assert!(!known.told(host, A, News::Old, Wanted::Yes, at(6)).is_linked);
-        known.told_all(|_| false);
-        assert!(known.told(host, A, News::Old, Wanted::Yes, at(6)).is_linked);
+        cache.remove(&host);
+        cache.retain_kernel(|_| true);
+        assert!(!cache.kernel_update(host, A, Freshness::Old, HasPending::Yes, at(6)).is_linked);
+        cache.retain_kernel(|_| false);
+        assert!(cache.kernel_update(host, A, Freshness::Old, HasPending::Yes, at(6)).is_linked);
     }
 
     #[test]
     fn as_much_of_the_kernels_word_is_remembered_as_there_may_be_neighbours() {
-        let mut known = Known::default();
-        (0..2 * MOST_KNOWN as u128).for_each(|host| {
-            known.told(hop(1, host), A, News::New, Wanted::No, at(0));
+        let mut cache = NeighbourCache::default();
+        (0..2 * MAX_LEARNED as u128).for_each(|host| {
+            cache.kernel_update(hop(1, host), A, Freshness::New, HasPending::No, at(0));
         });
-        assert_eq!(known.said.iter().map(HashMap::len).collect::<Vec<_>>(), [0, 0, 0, MOST_KNOWN]);
+        assert_eq!(cache.kernel.iter().map(HashMap::len).collect::<Vec<_>>(), [0, 0, 0, MAX_LEARNED]);
         // One more would be news for ever, and is asked for; other ports and families have room of their own.
-        assert_eq!(known.told(hop(1, 1 << 20), A, News::New, Wanted::Yes, at(0)), Change::default());
-        assert!(known.told(hop(0, 1 << 20), A, News::New, Wanted::No, at(0)).is_linked);
-        known.forget(&hop(1, 0), at(0));
-        assert!(known.told(hop(1, 1 << 20), A, News::New, Wanted::Yes, at(0)).is_linked);
+        assert_eq!(cache.kernel_update(hop(1, 1 << 20), A, Freshness::New, HasPending::Yes, at(0)), Change::default());
+        assert!(cache.kernel_update(hop(0, 1 << 20), A, Freshness::New, HasPending::No, at(0)).is_linked);
+        cache.forget(&hop(1, 0), at(0));
+        assert!(cache.kernel_update(hop(1, 1 << 20), A, Freshness::New, HasPending::Yes, at(0)).is_linked);
     }
 
     #[test]
     fn one_that_is_no_longer_set_by_hand_is_known_where_there_is_room_and_else_gone() {
-        let mut known = Known::default();
-        assert!(known.pin(hop(1, 7), A) && known.pin(hop(1, 8), A));
-        assert!(known.told(hop(1, 7), A, News::New, Wanted::No, at(0)).is_linked);
-        for host in 0..MOST_KNOWN as u128 {
-            find(&mut known, hop(1, 1 << 20 | host), at(0));
+        let mut cache = NeighbourCache::default();
+        assert!(cache.pin(hop(1, 7), A) && cache.pin(hop(1, 8), A));
+        assert!(cache.kernel_update(hop(1, 7), A, Freshness::New, HasPending::No, at(0)).is_linked);
+        for host in 0..MAX_LEARNED as u128 {
+            find(&mut cache, hop(1, 1 << 20 | host), at(0));
         }
-        let change = known.told(hop(1, 8), A, News::New, Wanted::No, at(0));
-        assert!(change.is_gone && !change.is_linked && known.mac(&hop(1, 8)).is_none(), "{change:?}");
+        let change = cache.kernel_update(hop(1, 8), A, Freshness::New, HasPending::No, at(0));
+        assert!(change.is_gone && !change.is_linked && cache.mac(&hop(1, 8)).is_none(), "{change:?}");
     }
 }

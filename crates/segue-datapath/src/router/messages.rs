@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use segue::checksum::{Field, pseudo_v6};
 use segue::wire::protocol;
 
-use super::tables::Facts;
+use super::tables::InterfaceAddrs;
 use crate::route::Hop;
 
 const ARP: [u8; 2] = [8, 6];
@@ -21,11 +21,11 @@ const TARGET_LINK: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 /// Bytes of a frame that are read: an advertisement with its option.
-pub(super) const LOOK: usize = 128;
+pub(super) const MAX_LEN: usize = 128;
 
 /// What somebody says of his own link address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(super) struct Advertisement {
     /// Whose it is; none that can be one where the sender has no address yet.
     pub(super) address: IpAddr,
     /// The link address, that of one host. An answer by neighbour discovery may leave it out.
@@ -38,16 +38,16 @@ pub(super) struct Claim {
 
 /// Something heard from a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct NeighbourMessage {
     /// Of itself.
-    pub(super) claim: Claim,
+    pub(super) advertisement: Advertisement,
     /// The address whose link address it wants.
-    pub(super) asks: Option<IpAddr>,
+    pub(super) target: Option<IpAddr>,
 }
 
 /// The frame that asks for a neighbour's link address: at the one that is known (RFC 1122, section 2.3.2.1; RFC 4861, section
 /// 7.3.3), or everybody.
-pub(super) fn question(hop: &Hop, port: &Facts, at: Option<[u8; 6]>) -> Vec<u8> {
+pub(super) fn solicitation_for(hop: &Hop, port: &InterfaceAddrs, at: Option<[u8; 6]>) -> Vec<u8> {
     if hop.is_v4 {
         let target = Ipv4Addr::from_bits(hop.address as u32);
         let source = port.v4_towards(target).unwrap_or(Ipv4Addr::UNSPECIFIED);
@@ -81,7 +81,7 @@ fn arp(operation: u8, from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr), frame_
     bytes
 }
 
-fn solicitation(port: &Facts, target: Ipv6Addr, at: Option<[u8; 6]>) -> Vec<u8> {
+fn solicitation(port: &InterfaceAddrs, target: Ipv6Addr, at: Option<[u8; 6]>) -> Vec<u8> {
     let source = port.v6.iter().find(|(own, _)| own.is_unicast_link_local()).or(port.v6.first());
     let source = source.map_or(Ipv6Addr::UNSPECIFIED, |(own, _)| *own);
     let tail = [target.octets()[13], target.octets()[14], target.octets()[15]];
@@ -110,11 +110,11 @@ fn solicitation(port: &Facts, target: Ipv6Addr, at: Option<[u8; 6]>) -> Vec<u8> 
 }
 
 /// What the first bytes of a frame tell that came to this port or to a group.
-pub(super) fn hear(frame: &[u8]) -> Option<Heard> {
+pub(super) fn parse(frame: &[u8]) -> Option<NeighbourMessage> {
     let is_for_one = frame.first()? & 1 == 0;
     match frame.get(12..14)? {
-        kind if *kind == ARP => hear_arp(frame.get(14..)?, is_for_one),
-        [0x86, 0xdd] => hear_discovery(frame.get(14..)?, is_for_one),
+        kind if *kind == ARP => parse_arp(frame.get(14..)?, is_for_one),
+        [0x86, 0xdd] => parse_discovery(frame.get(14..)?, is_for_one),
         _ => None,
     }
 }
@@ -125,7 +125,7 @@ fn unicast(bytes: &[u8]) -> Option<[u8; 6]> {
     (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
 }
 
-fn hear_arp(bytes: &[u8], is_for_one: bool) -> Option<Heard> {
+fn parse_arp(bytes: &[u8], is_for_one: bool) -> Option<NeighbourMessage> {
     let arp = bytes.get(..28)?;
     let ip = |at: usize| IpAddr::from([arp[at], arp[at + 1], arp[at + 2], arp[at + 3]]);
     let (address, mac, target) = (ip(14), unicast(&arp[8..14])?, ip(24));
@@ -135,12 +135,12 @@ fn hear_arp(bytes: &[u8], is_for_one: bool) -> Option<Heard> {
     }
     // Who speaks of himself to everybody, or without having been asked, has not heard a question.
     let is_solicited = is_reply && is_for_one && address != target;
-    let claim = Claim { address, mac: Some(mac), is_solicited, is_override: true };
-    Some(Heard { claim, asks: (!is_reply).then_some(target) })
+    let advertisement = Advertisement { address, mac: Some(mac), is_solicited, is_override: true };
+    Some(NeighbourMessage { advertisement, target: (!is_reply).then_some(target) })
 }
 
 /// A solicitation or an advertisement: no extension headers, and what RFC 4861, section 7.1 demands.
-fn hear_discovery(ip: &[u8], is_for_one: bool) -> Option<Heard> {
+fn parse_discovery(ip: &[u8], is_for_one: bool) -> Option<NeighbourMessage> {
     let (header, body) = (ip.get(..40)?, ip.get(40..)?);
     let body = body.get(..usize::from(u16::from_be_bytes([header[4], header[5]])))?;
     let [kind @ (SOLICITATION | ADVERTISEMENT), 0, _, _, flags, ..] = *body else { return None };
@@ -169,10 +169,14 @@ fn hear_discovery(ip: &[u8], is_for_one: bool) -> Option<Heard> {
             return None;
         }
         let is_override = flags & OVERRIDE != 0;
-        return Some(Heard { claim: Claim { address: target.into(), mac, is_solicited, is_override }, asks: None });
+        return Some(NeighbourMessage {
+            advertisement: Advertisement { address: target.into(), mac, is_solicited, is_override },
+            target: None,
+        });
     }
-    let claim = Claim { address: source.into(), mac: Some(mac?), is_solicited: false, is_override: true };
-    Some(Heard { claim, asks: Some(target.into()) })
+    let advertisement =
+        Advertisement { address: source.into(), mac: Some(mac?), is_solicited: false, is_override: true };
+    Some(NeighbourMessage { advertisement, target: Some(target.into()) })
 }
 
 #[cfg(test)]
@@ -195,19 +199,20 @@ mod tests {
         let reply = |to| arp(REPLY, (OTHER, v4(7)), (OWN, v4(1)), to);
         let request = |target| arp(REQUEST, (OTHER, v4(7)), ([0; 6], target), [0xff; 6]);
         let gratuitous = arp(REPLY, (OTHER, v4(7)), (OTHER, v4(7)), OWN);
-        for (frame, is_solicited, asks) in [
+        for (frame, is_solicited, target) in [
             (reply(OWN), true, None),
             (reply([0xff; 6]), false, None),
             (gratuitous, false, None),
             (request(v4(1)), false, Some(v4(1).into())),
             (request(v4(7)), false, Some(v4(7).into())),
         ] {
-            let claim = Claim { address: v4(7).into(), mac: Some(OTHER), is_solicited, is_override: true };
-            assert_eq!(hear(&frame), Some(Heard { claim, asks }), "{frame:x?}");
-            assert!((0..frame.len()).all(|len| hear(&frame[..len]).is_none()));
+            let advertisement =
+                Advertisement { address: v4(7).into(), mac: Some(OTHER), is_solicited, is_override: true };
+            assert_eq!(parse(&frame), Some(NeighbourMessage { advertisement, target }), "{frame:x?}");
+            assert!((0..frame.len()).all(|len| parse(&frame[..len]).is_none()));
         }
         for mac in [[0; 6], [0xff; 6], [0x33, 0x33, 0, 0, 0, 1]] {
-            assert_eq!(hear(&arp(REPLY, (mac, v4(7)), (OWN, v4(1)), OWN)), None, "{mac:x?}");
+            assert_eq!(parse(&arp(REPLY, (mac, v4(7)), (OWN, v4(1)), OWN)), None, "{mac:x?}");
         }
     }
 
@@ -239,37 +244,38 @@ mod tests {
         ] {
             let frame = advertisement(to, frame_to, flags, mac);
             let (is_solicited, is_override) = (flags & SOLICITED != 0, flags & OVERRIDE != 0);
-            let claim = Claim { address: v6(7).into(), mac, is_solicited, is_override };
-            assert_eq!(hear(&frame), Some(Heard { claim, asks: None }));
-            assert!((0..frame.len()).all(|len| hear(&frame[..len]).is_none()));
+            let advertisement = Advertisement { address: v6(7).into(), mac, is_solicited, is_override };
+            assert_eq!(parse(&frame), Some(NeighbourMessage { advertisement, target: None }));
+            assert!((0..frame.len()).all(|len| parse(&frame[..len]).is_none()));
             for at in 18..frame.len() {
                 let mut spoiled = frame.clone();
                 spoiled[at] ^= 0x55;
-                assert_eq!(hear(&spoiled), None, "byte {at}");
+                assert_eq!(parse(&spoiled), None, "byte {at}");
             }
         }
         for (to, frame_to, mac) in [(all, group, OTHER), (v6(1), OWN, [0; 6]), (v6(1), OWN, group)] {
-            assert_eq!(hear(&advertisement(to, frame_to, SOLICITED, Some(mac))), None);
+            assert_eq!(parse(&advertisement(to, frame_to, SOLICITED, Some(mac))), None);
         }
     }
 
     #[test]
     fn questions_go_to_everybody_or_to_one_and_tell_who_asks() {
-        let mut port = Facts { mac: OTHER, mtu: 1500, v4: vec![(v4(7), 24)], v6: vec![(v6(7), 64)] };
+        let mut port = InterfaceAddrs { mac: OTHER, mtu: 1500, v4: vec![(v4(7), 24)], v6: vec![(v6(7), 64)] };
         let (four, six) = (Hop::new(1, Some(v4(1).into()), 0, true), Hop::new(1, Some(v6(1).into()), 0, false));
         for (hop, source, target, group) in [
             (four, IpAddr::from(v4(7)), IpAddr::from(v4(1)), [0xff; 6]),
             (six, v6(7).into(), v6(1).into(), [0x33, 0x33, 0xff, 0, 0, 1]),
         ] {
-            let claim = Claim { address: source, mac: Some(OTHER), is_solicited: false, is_override: true };
+            let advertisement =
+                Advertisement { address: source, mac: Some(OTHER), is_solicited: false, is_override: true };
             for (at, to) in [(None, group), (Some(OWN), OWN)] {
-                let frame = question(&hop, &port, at);
+                let frame = solicitation_for(&hop, &port, at);
                 assert_eq!(frame[..6], to);
-                assert_eq!(hear(&frame), Some(Heard { claim, asks: Some(target) }));
+                assert_eq!(parse(&frame), Some(NeighbourMessage { advertisement, target: Some(target) }));
             }
         }
         // Without an address of its own, nobody is told of a link address.
         port.v6.clear();
-        assert_eq!(hear(&question(&six, &port, None)), None);
+        assert_eq!(parse(&solicitation_for(&six, &port, None)), None);
     }
 }

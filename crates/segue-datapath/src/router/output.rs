@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use segue::packet::{Frag, Start, Tunnels, Unit};
 use segue::time::Nanos;
 
-use super::look::{page_of, source};
+use super::fields::{page_of, source};
 use super::{Boxed, HERE, OUTSIDE, Router};
-use crate::forward::{Verdict, Why};
+use crate::forward::{DropReason, Verdict};
 use crate::icmp;
 use crate::ingress::packets;
 use crate::port_pair::PortPair;
@@ -36,20 +36,20 @@ impl Router {
 
     /// Drops what says that it comes from this router (RFC 1812, section 5.3.8: such addresses are forged).
     fn without_forged(&mut self, from: u16, mut batch: Vec<Boxed>) -> Vec<Boxed> {
-        let Router { facts, nat, stats, pair, .. } = self;
+        let Router { addrs, nat, stats, pair, .. } = self;
         let is_own = |packet: &Boxed| match source(packet) {
             Some(IpAddr::V4(source)) => {
                 nat.as_ref().is_some_and(|(_, own)| *own == source)
-                    || facts.iter().any(|port| port.v4.iter().any(|(own, _)| *own == source))
+                    || addrs.iter().any(|port| port.v4.iter().any(|(own, _)| *own == source))
             }
-            Some(IpAddr::V6(source)) => facts.iter().any(|port| port.v6.iter().any(|(own, _)| *own == source)),
+            Some(IpAddr::V6(source)) => addrs.iter().any(|port| port.v6.iter().any(|(own, _)| *own == source)),
             None => false,
         };
         if batch.iter().any(is_own) {
             let mut kept = Vec::with_capacity(batch.len());
             for packet in batch.drain(..) {
                 if is_own(&packet) {
-                    stats[usize::from(from).min(OUTSIDE)].drops.add_many(Why::Own, packets(&packet));
+                    stats[usize::from(from).min(OUTSIDE)].drops.add_many(DropReason::Own, packets(&packet));
                     pair.rx.pool.put(packet);
                 } else {
                     kept.push(packet);
@@ -76,7 +76,7 @@ impl Router {
         } else {
             self.forwarder.one_by_one(from, &mut batch, &mut verdicts);
         }
-        self.ask_used(now);
+        self.probe_used(now);
         for (packet, verdict) in batch.drain(..).zip(&verdicts) {
             match *verdict {
                 Verdict::Send { port, mtu } => self.leave(from, usize::from(port), packet, mtu, now),
@@ -85,11 +85,13 @@ impl Router {
                     self.pair.rx.pool.put(packet);
                 }
                 // Its packets fare as they would have alone, here and now: the last one may be short enough.
-                Verdict::Drop { why: Why::TooBig, .. } if matches!(packet.offload.unit, Unit::Train { .. }) => {
+                Verdict::Drop { reason: DropReason::TooBig, .. }
+                    if matches!(packet.offload.unit, Unit::Train { .. }) =>
+                {
                     self.decide_apart(from, packet, now);
                 }
-                Verdict::Drop { why: Why::NoNeighbour, .. } => self.wait(from, packet, now),
-                Verdict::Drop { why, mtu } => self.refuse(from, packet, why, mtu, now),
+                Verdict::Drop { reason: DropReason::NoNeighbour, .. } => self.wait(from, packet, now),
+                Verdict::Drop { reason, mtu } => self.refuse(from, packet, reason, mtu, now),
             }
         }
         self.verdicts = verdicts;
@@ -116,12 +118,12 @@ impl Router {
     }
 
     /// Drops a packet, and tells its sender where that is to be.
-    pub(super) fn refuse(&mut self, from: u16, packet: Boxed, why: Why, mtu: u32, now: Nanos) {
+    pub(super) fn refuse(&mut self, from: u16, packet: Boxed, reason: DropReason, mtu: u32, now: Nanos) {
         let stats = &mut self.stats[usize::from(from).min(OUTSIDE)];
-        stats.drops.add_many(why, packets(&packet));
-        if let Some(facts) = self.facts.get(usize::from(from)) {
-            let own = source(&packet).and_then(|sender| facts.address_towards(sender));
-            let reply = own.and_then(|own| icmp::error(&packet, why, mtu, own, &mut self.scratch));
+        stats.drops.add_many(reason, packets(&packet));
+        if let Some(addrs) = self.addrs.get(usize::from(from)) {
+            let own = source(&packet).and_then(|sender| addrs.address_towards(sender));
+            let reply = own.and_then(|own| icmp::error(&packet, reason, mtu, own, &mut self.scratch));
             if reply.is_some() && !self.limiter.take(now) {
                 stats.errors_limited += 1;
             } else if let Some(page) = reply.and_then(|bytes| page_of(&mut self.pair.rx.pages, &bytes)) {
