@@ -816,11 +816,16 @@ try b0 tap:q1 --check; kill -TERM $pid; wait $pid; try a0 tap:q0 --check",
     }
 }
 
-/// It has no packet socket, and no right but that to its TAPs.
+/// Exit status of a script that may not make a device node.
+const NO_NODE: i32 = 77;
+
+/// The other user's gateway has no packet socket, and no right but that to its TAPs. The device node that it opens is the
+/// script's own, so that the mode of the machine's node does not matter.
 #[test]
 fn a_gateway_of_another_user_between_its_taps_has_them_for_itself() {
     let script = format!(
-        "{BARE}mount -t sysfs sysfs /sys
+        "{BARE}mknod -m 666 /run/tun c 10 200 && mount --bind /run/tun /dev/net/tun || exit {NO_NODE}
+mount -t sysfs sysfs /sys
 for t in q0 q1; do ip tuntap add dev $t mode tap vnet_hdr user 65534; ip link set dev $t up; done
 mkdir -m 755 /run/other; chown 65534 /run/other; install -m 755 $SEGUE /run/segue
 setpriv --reuid 65534 --regid 65534 --clear-groups env SEGUE_RUNTIME_DIR=/run/other \\
@@ -830,6 +835,9 @@ $SEGUE gateway q1 q0 --check; echo \"status $?\"; kill -TERM $pid; wait $pid
 $SEGUE gateway q1 q0 --check >&2; echo \"status $?\""
     );
     let Some(ran) = in_namespace(&script) else { return };
+    if ran.code == Some(NO_NODE) {
+        return eprintln!("skipped: no device node can be made here (CAP_MKNOD)");
+    }
     assert!(ran.stdout.ends_with("status 1\nstatus 0\n"), "{ran:?}");
     assert!(ran.stderr.contains("a gateway stands between q1 and q0 already"), "{ran:?}");
 }

@@ -6,13 +6,14 @@ mod common;
 use std::fs;
 use std::io::PipeWriter;
 use std::net::IpAddr;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, carrier, start, until};
-use segue_lab::{Host, LinkForm, Process};
+use segue_lab::{Host, LabError, LinkForm, Process};
 use segue_tests::traffic::{self, Place};
-use segue_tests::{Ground, Stat, test_name};
+use segue_tests::{Ground, Stat, skip, test_name};
 
 #[track_caller]
 fn ip(host: &Host, words: &str) {
@@ -279,22 +280,40 @@ fn a_model_whose_cable_is_deleted_ends_its_driver_with_an_error() {
     assert!(!b.has_device("lan0"));
 }
 
+/// Directory in a host's own mount namespace with what a user without rights needs: a TUN device node of mode 0666 (bound
+/// over the machine's, whatever mode that has), the program, and a directory for control sockets.
+const UNPRIVILEGED: &str = "/run/segue/unprivileged";
+
+/// Fills [`UNPRIVILEGED`] in `host`. Fails where no device node can be made.
+fn furnish(host: &Host, program: &Path) -> Result<(), LabError> {
+    let script = format!(
+        "set -e
+mkdir {UNPRIVILEGED}
+mount -t tmpfs -o mode=755 tmpfs {UNPRIVILEGED}
+mknod -m 666 {UNPRIVILEGED}/tun c 10 200
+mount --bind {UNPRIVILEGED}/tun /dev/net/tun
+install -m 755 \"$1\" {UNPRIVILEGED}/segue
+install -d -m 755 -o 65534 {UNPRIVILEGED}/sockets"
+    );
+    host.run("sh", &["-c", &script, "sh", program.to_str().unwrap()]).map(drop)
+}
+
 #[test]
 fn a_tap_made_beforehand_serves_a_user_without_rights() {
-    let Some(ground) = Ground::apart(test_name!(), &["setpriv"]) else { return };
+    let Some(ground) = Ground::apart(test_name!(), &["setpriv", "install"]) else { return };
     let b = &ground.b;
-    ip(b, "tuntap add dev lan0 mode tap vnet_hdr user nobody");
+    if let Err(error) = furnish(b, &ground.program) {
+        return skip(test_name!(), &error.to_string());
+    }
+    ip(b, "tuntap add dev lan0 mode tap vnet_hdr user 65534");
     ip(b, "link set dev lan0 mtu 1500 up");
     let shown = b.run("ip", &["-o", "link", "show", "dev", "lan0"]).unwrap();
     let mac = shown.split_once("link/ether ").unwrap().1.split(' ').next().unwrap().to_owned();
-    let directory = std::env::temp_dir().join(format!("segue-nobody-{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    std::os::unix::fs::chown(&directory, Some(65_534), None).unwrap();
     let start = |words: &[&str]| {
         let mut command = b.command("setpriv");
-        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&ground.program);
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(format!("{UNPRIVILEGED}/segue"));
         command.args(["lan78xx", "up", "--usb", "model", "dev", "lan0"]).args(words);
-        command.env("SEGUE_RUNTIME_DIR", &directory);
+        command.env("SEGUE_RUNTIME_DIR", format!("{UNPRIVILEGED}/sockets"));
         Process::spawn(command, b"").unwrap()
     };
     let mut driver = start(&["--mac", &mac]);
@@ -309,10 +328,9 @@ fn a_tap_made_beforehand_serves_a_user_without_rights() {
     }
     // One of somebody else is not made once more.
     ip(b, "link del lan0");
-    ip(b, "tuntap add dev lan0 mode tap vnet_hdr user daemon");
+    ip(b, "tuntap add dev lan0 mode tap vnet_hdr user 1");
     let mut driver = start(&["--mac", &mac]);
     assert!(!driver.wait(PATIENCE).unwrap().success());
     let said = driver.stderr();
     assert!(said.contains("belongs to the user 1") && !said.contains("tuntap add"), "{said}");
-    fs::remove_dir_all(&directory).unwrap();
 }
