@@ -8,13 +8,13 @@ use crate::error::{Error, Kind};
 use crate::lab::failure;
 use crate::out::Out;
 use crate::progress::Shown;
-use crate::{target, units, version};
+use crate::{simulation, units, version};
 
 /// Runs the command.
 pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
     if let Some(words) = args.end.as_deref().and_then(|end| end.strip_prefix("target ")) {
         let wrong = || Error::new(Kind::BadValue, format!("no such case: `{words}`"), "segue bench napi");
-        let value = target::answer(words).ok_or_else(wrong)?;
+        let value = simulation::answer(words).ok_or_else(wrong)?;
         out.value(&value.map_err(|error| Error::new(Kind::System, error, "segue bench napi"))?);
         return Ok(());
     }

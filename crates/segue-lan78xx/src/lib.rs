@@ -4,7 +4,6 @@
 //! - [`regs`], [`frame`]: registers, tables and framing, shared by both sides.
 //! - [`usb`]: what a driver needs of USB, over hardware, over a network, or in this process.
 //! - [`model`]: the chip in software, for tests of this driver and of others.
-//! - [`target`]: both in a computer whose speed is chosen, to compare the forms of the driver.
 #![deny(missing_docs)]
 
 pub mod driver;
@@ -12,5 +11,4 @@ pub mod frame;
 pub mod model;
 pub mod regs;
 mod sys;
-pub mod target;
 pub mod usb;

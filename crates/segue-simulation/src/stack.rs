@@ -1,8 +1,8 @@
 //! What a host's network stack and its program keep: sockets, TCP's numbers.
 
-use super::Traffic;
-use super::frames::MSS;
-use super::peer::WINDOW;
+use crate::Traffic;
+use crate::frames::MSS;
+use crate::peer::WINDOW;
 
 /// Packets that wait between a driver without NAPI and the stack (Linux: `netdev_max_backlog`).
 pub(super) const BACKLOG: usize = 1000;

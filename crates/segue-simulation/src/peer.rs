@@ -1,10 +1,10 @@
 //! The far end: a computer that is never the bottleneck, behind a wire of 1 Gbit/s and a switch.
 
-use crate::model::Model;
+use segue_lan78xx::model::Model;
 
-use super::Traffic;
-use super::bus::{BYTE_TIME, WIRE_OVERHEAD};
-use super::frames::{self, From, MSS, Segment, TCP_HEAD, UDP_HEAD};
+use crate::Traffic;
+use crate::bus::{BYTE_TIME, WIRE_OVERHEAD};
+use crate::frames::{self, From, MSS, Segment, TCP_HEAD, UDP_HEAD};
 
 /// Most bytes that TCP has on their way: what Linux's default memory lets a window grow to.
 pub(super) const WINDOW: u64 = 3 << 20;

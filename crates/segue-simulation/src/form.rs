@@ -1,7 +1,7 @@
 //! The forms of the driver: the older one, the steps of the patch set one upon the other, the newer one.
 
-use crate::driver::{Config, Copying, Kick, Resubmit};
-use crate::usb::Speed;
+use segue_lan78xx::driver::{Config, Copying, Kick, Resubmit};
+use segue_lan78xx::usb::Speed;
 
 /// A form of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

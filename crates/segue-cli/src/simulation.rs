@@ -1,8 +1,8 @@
 //! The hidden end of `segue bench napi`: one case of the model of computers with an adapter, as JSON.
 
-use segue_lan78xx::target::cost::COSTS;
-use segue_lan78xx::target::fit::{self, TARGETS};
-use segue_lan78xx::target::{Bursts, Case, Form, Outcome, Target, Traffic, run};
+use segue_simulation::cost::COSTS;
+use segue_simulation::fit::{self, TARGETS};
+use segue_simulation::{Bursts, Case, Form, Outcome, Target, Traffic, run};
 use serde_json::{Value, json};
 
 /// What `words` ask for: `prices`, `fit`, or `TRAFFIC TARGET FORM SEED MILLISECONDS SPEED [MICROSECONDS]`, with speed in per cent

@@ -1,14 +1,15 @@
 //! A computer with an adapter, in a time of its own: what the forms of the driver are worth where processors and USB host
 //! controllers are slower than here.
 //!
-//! The driver is [`crate::driver`], the chip is [`crate::model`] on a paced wire, joining is `segue`'s GRO: they run as they
-//! are, and what they did is counted. Around them are a USB host controller with a pipe of SuperSpeed's bandwidth and
+//! The driver is [`segue_lan78xx::driver`], the chip is [`segue_lan78xx::model`] on a paced wire, joining is `segue`'s
+//! GRO: they run as they are, and what they did is counted. Around them are a USB host controller with a pipe of SuperSpeed's bandwidth and
 //! moderated interrupts, two processor cores, as much of a network stack as costs or queues something, a program, and a far
 //! end. Every piece of work has a price ([`cost::COSTS`]), divided by the target's speed; only the price of a USB transfer
 //! belongs to the target's controller and is not. Nothing reads a clock: the same case gives the same figures everywhere.
 //!
 //! What is left out: caches, memory bandwidth, the scheduler beyond one price for a wake-up, other work, the far end's
 //! processor, slow start. A core is used by steps of known length that nothing interrupts.
+#![deny(missing_docs)]
 
 mod bus;
 pub mod cost;
@@ -22,7 +23,7 @@ mod stack;
 pub use cost::Target;
 pub use form::Form;
 
-use crate::driver::Error;
+use segue_lan78xx::driver::Error;
 
 use frames::MSS;
 
@@ -146,7 +147,7 @@ impl Mark {
     fn of(host: &mut host::Host) -> Mark {
         let numbers = host.driver().numbers();
         let bus = host.driver().usb();
-        let chip = u64::from(bus.model.statistics()[crate::regs::stat::RX_DROPPED]);
+        let chip = u64::from(bus.model.statistics()[segue_lan78xx::regs::stat::RX_DROPPED]);
         let (switch, urbs, transfers) = (bus.model.notes().partner_lost, bus.counts.completed, bus.sent.len());
         Mark {
             bytes: host.stack.read + host.peer.received,

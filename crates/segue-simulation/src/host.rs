@@ -11,15 +11,15 @@ use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels,
 use segue::time::Nanos;
 use segue_port::{Page, Polled, Port, RxBatch, TxBatch};
 
-use crate::driver::{Config, Copying, Driver, Error, Kick, Resubmit};
-use crate::model::{self, Model};
+use segue_lan78xx::driver::{Config, Copying, Driver, Error, Kick, Resubmit};
+use segue_lan78xx::model::{self, Model};
 
-use super::bus::{Bus, Counts};
-use super::cost::{COSTS, Target};
-use super::frames::{self, From, MSS, Segment, TCP_HEAD};
-use super::peer::{Peer, SWITCH};
-use super::stack::{self, Stack};
-use super::{Case, Traffic};
+use crate::bus::{Bus, Counts};
+use crate::cost::{COSTS, Target};
+use crate::frames::{self, From, MSS, Segment, TCP_HEAD};
+use crate::peer::{Peer, SWITCH};
+use crate::stack::{self, Stack};
+use crate::{Case, Traffic};
 
 /// Packets that the stack takes from its queue at a time (Linux: `dev_weight`).
 const WEIGHT: usize = 64;
@@ -85,7 +85,7 @@ impl Host {
         driver.up()?;
         let mut rx = RxBatch::new(PAGES);
         while !driver.link().up {
-            crate::usb::Transport::sleep(driver.usb(), 1_000_000);
+            segue_lan78xx::usb::Transport::sleep(driver.usb(), 1_000_000);
             driver.receive(&mut rx, 1).map_err(|_| Error::Stuck("the link"))?;
         }
         driver.usb().setting_up = false;

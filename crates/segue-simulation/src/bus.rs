@@ -5,10 +5,10 @@ use std::os::fd::BorrowedFd;
 
 use segue::time::Nanos;
 
-use crate::frame::tx::{COMMAND_LEN, Command, padding};
-use crate::model::{Completion, Model, Outcome, Wish};
-use crate::regs::{VENDOR, endpoint};
-use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
+use segue_lan78xx::frame::tx::{COMMAND_LEN, Command, padding};
+use segue_lan78xx::model::{Completion, Model, Outcome, Wish};
+use segue_lan78xx::regs::{VENDOR, endpoint};
+use segue_lan78xx::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
 
 /// Shortest time between two interrupts of an xHCI controller: what Linux sets by default, nanoseconds.
 pub(super) const MODERATION: u64 = 40_000;
@@ -39,7 +39,7 @@ fn load(bytes: &[u8]) -> Load {
     let mut at = 0;
     while let Some(command) = bytes.get(at..).and_then(Command::parse) {
         let len = command.len as usize;
-        let head = super::frames::TCP_HEAD;
+        let head = crate::frames::TCP_HEAD;
         let frames = command.mss.map_or(1, |mss| len.saturating_sub(head).div_ceil(usize::from(mss)).max(1));
         load.packets += 1;
         load.frames += frames as u64;

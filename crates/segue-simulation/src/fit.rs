@@ -1,8 +1,8 @@
 //! The four computers of November 2021, and how the one free figure of each was found.
 
-use crate::driver::Error;
+use segue_lan78xx::driver::Error;
 
-use super::{Case, Form, Target, Traffic, run};
+use crate::{Case, Form, Target, Traffic, run};
 
 /// A computer with the cell that it was fitted to: TCP sent by the standard form.
 #[derive(Clone, Copy, Debug)]
