@@ -335,12 +335,12 @@ mod tests {
     use segue::packet::{GsoKind, TrainCsum, Unit};
 
     use super::*;
-    use crate::lab::{self, Fill, bytes};
+    use crate::testing::{self, Fill, bytes};
 
     fn train(pages: &mut PagePool, seed: usize) -> Box<Packet<Page>> {
         let ends: [IpAddr; 2] = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().unwrap());
-        let bytes = lab::ip_packet((ends[0], ends[1]), 17, 6, &lab::udp(1, 2, &bytes(950, seed)), Fill::Primed);
-        let mut packet = lab::load(pages, &bytes);
+        let bytes = testing::ip_packet((ends[0], ends[1]), 17, 6, &testing::udp(1, 2, &bytes(950, seed)), Fill::Primed);
+        let mut packet = testing::load(pages, &bytes);
         let gso = Gso { kind: GsoKind::Udp, size: 100, fixed_ids: 0 };
         packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
         packet

@@ -14,14 +14,15 @@
 //! another port.
 
 mod batch;
-#[cfg(test)]
-mod lab;
 mod link;
+mod messages;
 mod mmap;
 pub mod packet_socket;
 mod page;
 mod port;
 mod sys;
+#[cfg(test)]
+mod testing;
 pub mod tun;
 mod tunnelled;
 pub mod udp;

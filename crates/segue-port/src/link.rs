@@ -3,10 +3,10 @@
 //! A packet socket hears only that its interface went down, once; what happens to the interface afterwards, its deletion
 //! included, it does not tell.
 
+mod sys;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-use crate::sys::netlink;
 
 /// Bytes of a message's header (`struct nlmsghdr`) and of what follows in one about an interface (`struct ifinfomsg`).
 const HEADER_LEN: usize = 16;
@@ -52,8 +52,8 @@ impl LinkWatch {
     /// # Errors
     /// Where there is no rtnetlink socket to be had.
     pub(crate) fn open(index: u32) -> io::Result<LinkWatch> {
-        let fd = netlink::link_socket()?;
-        netlink::send(fd.as_fd(), &request(index, FIRST_QUESTION))?;
+        let fd = sys::link_socket()?;
+        sys::send(fd.as_fd(), &request(index, FIRST_QUESTION))?;
         let state = LinkState { is_up: true, mtu: usize::MAX, is_gone: false };
         let buffer = vec![0; BUFFER_LEN].into();
         Ok(LinkWatch { fd, index, state, is_unsure: false, question: FIRST_QUESTION, buffer })
@@ -75,7 +75,7 @@ impl LinkWatch {
     /// Where the socket is of no use any more.
     pub(crate) fn listen(&mut self) -> io::Result<LinkState> {
         for _ in 0..MOST_READS {
-            match netlink::receive(self.fd.as_fd(), &mut self.buffer) {
+            match sys::receive(self.fd.as_fd(), &mut self.buffer) {
                 Ok(Some(len)) => {
                     let bytes = self.buffer.get(..len).unwrap_or(&self.buffer);
                     self.is_unsure &= !read(bytes, self.index, self.question, &mut self.state);
@@ -86,7 +86,7 @@ impl LinkWatch {
                     // As long as the queue is not empty, the kernel drops an answer as it does announcements. After each
                     // question there is something to read, its answer or that it was lost, now or in the next go.
                     Some(libc::EAGAIN) if self.is_unsure => {
-                        netlink::send(self.fd.as_fd(), &request(self.index, self.question))?;
+                        sys::send(self.fd.as_fd(), &request(self.index, self.question))?;
                     }
                     Some(libc::EAGAIN) => break,
                     Some(libc::EINTR) => {}
@@ -174,8 +174,8 @@ fn read_link(kind: u16, body: &[u8], index: u32, state: &mut LinkState) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab;
-    use crate::sys::packet;
+    use crate::packet_socket::sys as packet;
+    use crate::testing;
 
     fn message(kind: u16, family: u8, index: u32, flags: u32, mtu: Option<u32>) -> Vec<u8> {
         let mut body = vec![0; INFO_LEN];
@@ -234,8 +234,8 @@ mod tests {
     /// What 4000 changes of another interface leave no room for is asked for again, wherever among them it stood.
     #[test]
     fn a_change_that_was_announced_to_a_full_queue_is_found_out() {
-        let Some(()) = lab::namespace("a_change_that_was_announced_to_a_full_queue_is_found_out") else { return };
-        lab::ip("link add v0 type veth peer name v1");
+        let Some(()) = testing::namespace("a_change_that_was_announced_to_a_full_queue_is_found_out") else { return };
+        testing::ip("link add v0 type veth peer name v1");
         let socket = packet::socket().unwrap();
         let index = packet::interface(socket.as_fd(), "v0").unwrap().index;
         let mut watch = LinkWatch::open(index.try_into().unwrap()).unwrap();
@@ -245,7 +245,7 @@ mod tests {
             let others: Vec<String> = (0..4000).map(|n| format!("link set dev lo mtu {}\n", 2000 + n % 2)).collect();
             let (front, behind) = others.split_at(3000);
             std::fs::write(&file, [&front.concat(), lines, &behind.concat()].concat()).unwrap();
-            lab::ip(&format!("-batch {}", file.display()));
+            testing::ip(&format!("-batch {}", file.display()));
             std::fs::remove_file(&file).unwrap();
             // The queue takes more than one go.
             (0..1000).map(|_| watch.listen().unwrap()).last().unwrap()
@@ -259,11 +259,12 @@ mod tests {
     /// The kernel tells of the loss first, and then gives out the answer from before it.
     #[test]
     fn an_older_answer_in_the_queue_does_not_stand_for_what_was_lost_behind_it() {
-        let Some(()) = lab::namespace("an_older_answer_in_the_queue_does_not_stand_for_what_was_lost_behind_it") else {
+        let Some(()) = testing::namespace("an_older_answer_in_the_queue_does_not_stand_for_what_was_lost_behind_it")
+        else {
             return;
         };
-        lab::ip("link add v0 type veth peer name v1");
-        lab::ip("link set dev v0 up");
+        testing::ip("link add v0 type veth peer name v1");
+        testing::ip("link set dev v0 up");
         let socket = packet::socket().unwrap();
         let index = packet::interface(socket.as_fd(), "v0").unwrap().index;
         let file = std::env::temp_dir().join(format!("segue-answer-{}", std::process::id()));
@@ -271,7 +272,7 @@ mod tests {
         std::fs::write(&file, others + "link set dev v0 down\n").unwrap();
         // The answer that waits is the one to the first question.
         let mut watch = LinkWatch::open(index.try_into().unwrap()).unwrap();
-        lab::ip(&format!("-batch {}", file.display()));
+        testing::ip(&format!("-batch {}", file.display()));
         std::fs::remove_file(&file).unwrap();
         let last = (0..1000).map(|_| watch.listen().unwrap()).last().unwrap();
         assert_eq!(last, LinkState { is_up: false, mtu: 1500, is_gone: false });

@@ -108,9 +108,9 @@ mod tests {
 
     use super::*;
     use crate::batch::RxBatch;
-    use crate::lab::{self, Fill, bytes, sum16};
     use crate::page::PagePool;
     use crate::port::Counters;
+    use crate::testing::{self, Fill, bytes, sum16};
     use crate::vnet;
 
     fn ends(v4: bool) -> (IpAddr, IpAddr) {
@@ -132,12 +132,12 @@ mod tests {
     fn tunnelled(Case { v4: [outer, inner], tcp, checksum }: Case, shim: &[u8]) -> (Vec<u8>, VirtioNet) {
         let data = bytes(5_000, 3);
         let packet = if tcp {
-            lab::ip_packet(ends(inner), 6, 16, &lab::tcp((1, 2), 7, 8, 0x18, &data), Fill::Primed)
+            testing::ip_packet(ends(inner), 6, 16, &testing::tcp((1, 2), 7, 8, 0x18, &data), Fill::Primed)
         } else {
-            lab::ip_packet(ends(inner), 17, 6, &lab::udp(1, 2, &data), Fill::Primed)
+            testing::ip_packet(ends(inner), 17, 6, &testing::udp(1, 2, &data), Fill::Primed)
         };
         let payload = [shim, &packet].concat();
-        let mut around = lab::ip_packet(ends(outer), 17, 6, &lab::udp(9, 4789, &payload), Fill::Primed);
+        let mut around = testing::ip_packet(ends(outer), 17, 6, &testing::udp(9, 4789, &payload), Fill::Primed);
         let udp = if outer { 20 } else { 40 };
         if !checksum {
             around[udp + 6..udp + 8].fill(0);
@@ -157,24 +157,24 @@ mod tests {
             csum_offset: if tcp { 16 } else { 6 },
             ..VirtioNet::default()
         };
-        (lab::ethernet(&[], &around), header)
+        (testing::ethernet(&[], &around), header)
     }
 
     fn taken(frame: &[u8], header: &VirtioNet) -> Option<Box<Packet<Page>>> {
         let mut pages = PagePool::new(1);
-        let mut packet = lab::load_frame(&mut pages, frame);
+        let mut packet = testing::load_frame(&mut pages, frame);
         let is_taken = load(header, frame, &mut packet).is_some();
         // In ranges it is the same train.
         for len in [7, 64, 999] {
             let (mut into, mut counters) = (RxBatch::new(1), Counters::default());
-            let ranges = lab::ranges(&mut PagePool::new(1), frame, len);
+            let ranges = testing::ranges(&mut PagePool::new(1), frame, len);
             vnet::deliver(header, ranges.into_iter(), Start::Ethernet, &mut into, &mut counters);
             let other = into.packets.pop_front();
             if is_taken && header.gso_type != virtio::GSO_NONE {
                 let other = other.unwrap_or_else(|| panic!("in ranges of {len}: {:?}", counters.drops));
                 assert_eq!(other.offload, packet.offload);
                 assert_eq!(other.layout.headers(), packet.layout.headers());
-                assert!(lab::flat(&other) == lab::flat(&packet));
+                assert!(testing::flat(&other) == testing::flat(&packet));
             }
         }
         is_taken.then_some(packet)
@@ -198,7 +198,7 @@ mod tests {
             let shim = &shims()[case / 16];
             let (frame, header) = tunnelled(Case { v4, tcp, checksum }, shim);
             let packet = taken(&frame, &header).unwrap_or_else(|| panic!("case {case}"));
-            assert_eq!(lab::flat(&packet), frame);
+            assert_eq!(testing::flat(&packet), frame);
             let mut arena = Arena::new();
             assert_eq!(gso::split(&packet, &Limits::NONE, &mut arena), Ok(5), "case {case}");
             let mut data = Vec::new();
@@ -210,14 +210,14 @@ mod tests {
                 let around = &bytes[14..];
                 let udp = if outer { 20 } else { 40 };
                 if checksum {
-                    assert!(lab::checksum_is_good(around), "case {case} segment {index}: outside");
+                    assert!(testing::checksum_is_good(around), "case {case} segment {index}: outside");
                 } else {
                     assert_eq!(around[udp + 6..udp + 8], [0, 0]);
                 }
                 assert_eq!(usize::from(read_u16(around, udp + 4).unwrap()), around.len() - udp);
                 assert_eq!(around[udp + 8..udp + 8 + shim.len()], shim[..]);
                 let inside = &around[udp + 8 + shim.len()..];
-                assert!(lab::checksum_is_good(inside), "case {case} segment {index}: inside");
+                assert!(testing::checksum_is_good(inside), "case {case} segment {index}: inside");
                 for ip in [around, inside].into_iter().filter(|ip| ip[0] >> 4 == 4) {
                     assert_eq!((sum16(&[&ip[..20]]), usize::from(read_u16(ip, 2).unwrap())), (0xffff, ip.len()));
                 }

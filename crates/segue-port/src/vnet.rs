@@ -253,8 +253,8 @@ mod tests {
     use segue::wire::virtio::{DATA_VALID, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
 
     use super::*;
-    use crate::lab::{self, Fill, bytes, tcp as segment, udp as datagram};
     use crate::page::PagePool;
+    use crate::testing::{self, Fill, bytes, tcp as segment, udp as datagram};
 
     fn ends(v4: bool) -> (IpAddr, IpAddr) {
         let parse = |text: &str| text.parse().unwrap();
@@ -262,11 +262,11 @@ mod tests {
     }
 
     fn tcp_packet(v4: bool, flags: u8, payload: usize) -> Vec<u8> {
-        lab::ip_packet(ends(v4), 6, 16, &segment((1, 2), 3, 4, flags, &bytes(payload, 0)), Fill::Primed)
+        testing::ip_packet(ends(v4), 6, 16, &segment((1, 2), 3, 4, flags, &bytes(payload, 0)), Fill::Primed)
     }
 
     fn udp_packet(v4: bool, payload: usize) -> Vec<u8> {
-        lab::ip_packet(ends(v4), 17, 6, &datagram(1, 2, &bytes(payload, 0)), Fill::Primed)
+        testing::ip_packet(ends(v4), 17, 6, &datagram(1, 2, &bytes(payload, 0)), Fill::Primed)
     }
 
     fn owed(start: u16, offset: u16, gso_type: u8, gso_size: u16) -> VirtioNet {
@@ -282,7 +282,7 @@ mod tests {
 
     fn judge(header: VirtioNet, packet: &[u8]) -> Result<Claim, Drop> {
         let mut pages = PagePool::new(1);
-        check(&header, &lab::load(&mut pages, packet))
+        check(&header, &testing::load(&mut pages, packet))
     }
 
     fn train(kind: GsoKind, size: u16) -> Result<Claim, Drop> {
@@ -420,16 +420,16 @@ mod tests {
         for (v4, payload) in [(true, 0), (true, 1), (false, 77), (false, 1000)] {
             let (header, packet, start) = foreign(v4, payload);
             let inner = start - if v4 { 20 } else { 40 };
-            assert!(!lab::checksum_is_good(&packet[inner..]));
+            assert!(!testing::checksum_is_good(&packet[inner..]));
             // In one piece, and cut so that the field lies across two.
             for len in [packet.len(), start + 7, 5, 64] {
                 let mut pages = PagePool::new(1);
                 let (mut into, mut counters) = (RxBatch::new(0), Counters::default());
-                let ranges = lab::ranges(&mut pages, &packet, len);
+                let ranges = testing::ranges(&mut pages, &packet, len);
                 deliver(&header, ranges.clone().into_iter(), Start::Ip, &mut into, &mut counters);
                 let done = into.packets.pop_front().expect("it needs no page");
-                let bytes = lab::flat(&done);
-                assert!(lab::checksum_is_good(&bytes[inner..]), "{v4} {payload} {len}");
+                let bytes = testing::flat(&done);
+                assert!(testing::checksum_is_good(&bytes[inner..]), "{v4} {payload} {len}");
                 assert_eq!((&bytes[..start + 6], &bytes[start + 8..]), (&packet[..start + 6], &packet[start + 8..]));
                 assert_eq!(ranges.iter().flat_map(|frag| frag.bytes().to_vec()).collect::<Vec<_>>(), packet);
                 assert_eq!(counters.fallbacks.of(Fallback::ForeignChecksum), 1);
@@ -446,7 +446,7 @@ mod tests {
         let (header, packet, _) = foreign(true, 1000);
         let mut pages = PagePool::new(1);
         let (mut into, mut counters) = (RxBatch::new(0), Counters::default());
-        let ranges = lab::ranges(&mut pages, &packet, packet.len());
+        let ranges = testing::ranges(&mut pages, &packet, packet.len());
         for _ in 0..5_000 {
             deliver(&header, ranges.clone().into_iter(), Start::Ip, &mut into, &mut counters);
         }
@@ -457,7 +457,7 @@ mod tests {
     fn a_described_train_reads_back_as_the_same_train() {
         let mut pages = PagePool::new(1);
         for (v4, flags, gso_type) in [(true, 0x10, GSO_TCPV4), (false, 0x90, GSO_TCPV6 | GSO_ECN)] {
-            let packet = lab::load(&mut pages, &tcp_packet(v4, flags, 3000));
+            let packet = testing::load(&mut pages, &tcp_packet(v4, flags, 3000));
             let gso = Gso { kind: GsoKind::Tcp, size: 1400, fixed_ids: 0 };
             let start = if v4 { 20 } else { 40 };
             let header = describe(

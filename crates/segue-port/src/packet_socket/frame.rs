@@ -5,7 +5,7 @@ use std::ops::Range;
 use segue::wire::virtio::{self, Form, VirtioNet};
 use segue::wire::{ethernet, ethertype};
 
-use crate::sys::packet::VNET_LEN;
+use super::sys::VNET_LEN;
 
 /// `TP_STATUS_` bits.
 pub(super) mod status {

@@ -21,6 +21,7 @@
 //! no addresses, or the host answers too.
 
 mod frame;
+pub(crate) mod sys;
 #[cfg(test)]
 mod tests;
 
@@ -36,13 +37,14 @@ use segue::wire::ethernet;
 use segue::wire::virtio::VirtioNet;
 
 use self::frame::{Header, emit_native, status};
+use self::sys::VNET_LEN;
 use crate::batch::{RxBatch, TxBatch};
 use crate::link::{LinkState, LinkWatch};
+use crate::messages::SendScratch;
 use crate::mmap::Slot;
 use crate::page::{MIN_PAGE_LEN, Page, RingPages, Scatter};
 use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
-use crate::sys::packet::VNET_LEN;
-use crate::sys::{self, MAX_IOV, MAX_MESSAGES, SendScratch};
+use crate::sys::{MAX_IOV, MAX_MESSAGES, option, page_len, set_option};
 use crate::tun::{MAX_FRAME, MAX_UDP_SEGMENTS_OUT};
 use crate::vnet;
 
@@ -169,28 +171,27 @@ impl PacketPort {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(config: &PacketConfig) -> Result<PacketPort, OpenError> {
-        let fd = sys::packet::socket().map_err(|error| match error.raw_os_error() {
+        let fd = sys::socket().map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),
             _ => OpenError::Call("socket", error),
         })?;
-        let interface =
-            sys::packet::interface(fd.as_fd(), &config.interface).map_err(|error| match error.raw_os_error() {
-                Some(libc::ENODEV) => OpenError::NoInterface(config.interface.clone()),
-                _ => OpenError::Call("SIOCGIFINDEX", error),
-            })?;
+        let interface = sys::interface(fd.as_fd(), &config.interface).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENODEV) => OpenError::NoInterface(config.interface.clone()),
+            _ => OpenError::Call("SIOCGIFINDEX", error),
+        })?;
         if !matches!(interface.hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
             return Err(OpenError::NotEthernet(config.interface.clone()));
         }
         let call = |name| move |error| OpenError::Call(name, error);
-        sys::packet::prepare(fd.as_fd()).map_err(call("setsockopt"))?;
+        sys::prepare(fd.as_fd()).map_err(call("setsockopt"))?;
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-            sys::set_option(fd.as_fd(), libc::SOL_SOCKET, forced, SOCKET_BYTES)
-                .or_else(|_| sys::set_option(fd.as_fd(), libc::SOL_SOCKET, plain, SOCKET_BYTES))
+            set_option(fd.as_fd(), libc::SOL_SOCKET, forced, SOCKET_BYTES)
+                .or_else(|_| set_option(fd.as_fd(), libc::SOL_SOCKET, plain, SOCKET_BYTES))
                 .map_err(call("SO_RCVBUF"))?;
         }
         let ring = ring(fd.as_fd(), interface.mtu, config).map_err(call("PACKET_RX_RING"))?;
-        sys::packet::promiscuous(fd.as_fd(), interface.index).map_err(call("PACKET_ADD_MEMBERSHIP"))?;
-        sys::packet::bind(fd.as_fd(), interface.index).map_err(|error| match error.raw_os_error() {
+        sys::promiscuous(fd.as_fd(), interface.index).map_err(call("PACKET_ADD_MEMBERSHIP"))?;
+        sys::bind(fd.as_fd(), interface.index).map_err(|error| match error.raw_os_error() {
             Some(libc::ENODEV) => OpenError::NoInterface(config.interface.clone()),
             _ => OpenError::Call("bind", error),
         })?;
@@ -306,7 +307,7 @@ impl PacketPort {
     }
 
     fn count_drops(&mut self) {
-        if let Ok(drops) = sys::packet::take_drops(self.fd.as_fd()) {
+        if let Ok(drops) = sys::take_drops(self.fd.as_fd()) {
             self.counters.drops.add_many(Drop::SocketOverflow, u64::from(drops));
         }
     }
@@ -319,8 +320,8 @@ impl PacketPort {
             self.count_drops();
         }
         if self.empty.is_multiple_of(ASK_AFTER) {
-            let error = sys::option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)?;
-            if error != 0 && (error != libc::ENETDOWN || sys::packet::is_unbound(self.fd.as_fd())) {
+            let error = option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR)?;
+            if error != 0 && (error != libc::ENETDOWN || sys::is_unbound(self.fd.as_fd())) {
                 return Err(io::Error::from_raw_os_error(error));
             }
         }
@@ -381,18 +382,18 @@ fn ring(fd: BorrowedFd<'_>, mtu: usize, config: &PacketConfig) -> io::Result<Rin
     // A block is a multiple of the kernel's page, whatever is asked for.
     let (slot_len, block_len) = match config.buffers {
         Buffers::Pages(len) => {
-            let block_len = len.clamp(MIN_PAGE_LEN, 1 << 16).next_multiple_of(sys::page_len());
+            let block_len = len.clamp(MIN_PAGE_LEN, 1 << 16).next_multiple_of(page_len());
             let slot_len = frame.next_multiple_of(SLOT_ALIGN);
             (if slot_len > block_len { SHORT_SLOT_LEN } else { slot_len }, block_len)
         }
         Buffers::Frames => {
-            let slot_len = frame.next_multiple_of(sys::page_len());
+            let slot_len = frame.next_multiple_of(page_len());
             (slot_len, slot_len)
         }
     };
     let blocks = (config.ring_bytes / block_len).clamp(2, 1 << 16);
     let narrow = |len: usize| u32::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
-    sys::packet::receive_ring(fd, narrow(blocks)?, narrow(block_len)?, narrow(slot_len)?)?;
+    sys::receive_ring(fd, narrow(blocks)?, narrow(block_len)?, narrow(slot_len)?)?;
     Ok(RingPages::new(Slot::map(fd, blocks, block_len, slot_len)?))
 }
 

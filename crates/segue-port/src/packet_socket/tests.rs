@@ -7,8 +7,8 @@ use segue::packet::{Csum, Gso, Kind, Packet, Pool, TrainCsum, Unit};
 use segue_lab::{End, Family, Host, LinkForm};
 
 use super::*;
-use crate::lab::{self, Fill, bytes};
 use crate::page::PagePool;
+use crate::testing::{self, Fill, bytes};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const ENDS: [(&str, &str); 2] = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")];
@@ -19,11 +19,11 @@ fn ends((from, to): (&str, &str)) -> (IpAddr, IpAddr) {
 
 /// Two ends of a cable in a namespace of its own, that nobody else sends on.
 fn cable(test: &str, nic: bool) -> Option<()> {
-    lab::namespace(test)?;
-    lab::ip("link add v0 type veth peer name v1");
+    testing::namespace(test)?;
+    testing::ip("link add v0 type veth peer name v1");
     for end in ["v0", "v1"] {
-        lab::ip(&format!("link set dev {end} addrgenmode none"));
-        lab::ip(&format!("link set dev {end} up"));
+        testing::ip(&format!("link set dev {end} addrgenmode none"));
+        testing::ip(&format!("link set dev {end} up"));
         if nic {
             let features = ["-K", end, "tso", "off", "gso", "off", "tx", "off", "gro", "on"];
             let output = std::process::Command::new("ethtool").args(features).output().expect("ethtool is installed");
@@ -64,7 +64,7 @@ fn receive(port: &mut PacketPort, count: usize) -> Vec<(Unit, Vec<u8>)> {
             std::thread::sleep(Duration::from_millis(1));
         }
         while let Some(packet) = into.packets.pop_front() {
-            got.push((packet.offload.unit, lab::flat(&packet)));
+            got.push((packet.offload.unit, testing::flat(&packet)));
             into.pool.put(packet);
         }
     }
@@ -72,11 +72,11 @@ fn receive(port: &mut PacketPort, count: usize) -> Vec<(Unit, Vec<u8>)> {
 }
 
 fn udp_frame(tags: &[(u16, u16)], addresses: (&str, &str), payload: &[u8], fill: Fill) -> Vec<u8> {
-    lab::ethernet(tags, &lab::ip_packet(ends(addresses), 17, 6, &lab::udp(9, 7, payload), fill))
+    testing::ethernet(tags, &testing::ip_packet(ends(addresses), 17, 6, &testing::udp(9, 7, payload), fill))
 }
 
 fn with_unit(pages: &mut PagePool, frame: &[u8], unit: Unit) -> Box<Packet<Page>> {
-    let mut packet = lab::load_frame(pages, frame);
+    let mut packet = testing::load_frame(pages, frame);
     packet.offload.unit = unit;
     packet
 }
@@ -159,7 +159,7 @@ fn a_train_crosses_whole_or_as_what_the_kernel_cuts_it_into_tags_included() {
                     // The identification counts up from that of the train, which is 1.
                     expected[ip + 5] = 1 + index as u8;
                     expected[ip + 10..ip + 12].fill(0);
-                    let sum = !lab::sum16(&[&expected[ip..ip + 20]]);
+                    let sum = !testing::sum16(&[&expected[ip..ip + 20]]);
                     expected[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
                 }
                 assert!(is_honest(unit), "{unit:?}");
@@ -205,7 +205,7 @@ fn frames_of_every_size_arrive_whatever_the_pages_are() {
     for (buffers, pool) in memories() {
         let Some(()) = cable("frames_of_every_size_arrive_whatever_the_pages_are", false) else { return };
         for end in ["v0", "v1"] {
-            lab::ip(&format!("link set dev {end} mtu 9000"));
+            testing::ip(&format!("link set dev {end} mtu 9000"));
         }
         let mut from = open("v0");
         let mut to = PacketPort::open(&PacketConfig { buffers, ..PacketConfig::new("v1") }).unwrap();
@@ -229,7 +229,7 @@ fn frames_of_every_size_arrive_whatever_the_pages_are() {
                 assert!(Instant::now() < end, "{buffers:?}: {} came: {:?}", got.len(), to.counters());
                 to.receive(&mut into, 16).unwrap();
                 while let Some(packet) = into.packets.pop_front() {
-                    got.push((packet.offload.unit, lab::flat(&packet)));
+                    got.push((packet.offload.unit, testing::flat(&packet)));
                     into.pool.put(packet);
                 }
             }
@@ -301,11 +301,11 @@ fn a_slot_that_is_still_in_use_is_not_filled_again() {
         transmit(&mut from, [with_unit(&mut pages, &frame(index), Unit::Whole(Csum::Unknown))]);
         to.receive(&mut into, 16).unwrap();
         while let Some(packet) = into.packets.pop_front() {
-            assert!(lab::flat(&packet) == frame(index));
+            assert!(testing::flat(&packet) == frame(index));
             into.pool.put(packet);
         }
     }
-    assert!(lab::flat(&held) == frame(0), "nobody wrote over it");
+    assert!(testing::flat(&held) == frame(0), "nobody wrote over it");
     assert_eq!(to.counters().rx.packets as usize, room);
     into.pool.put(held);
     transmit(&mut from, [with_unit(&mut pages, &frame(7), Unit::Whole(Csum::Unknown))]);
@@ -320,17 +320,17 @@ fn an_interface_that_is_down_costs_frames_and_one_that_is_gone_ends_the_port() {
     let (mut from, mut to) = (open("v0"), open("v1"));
     let mut pages = PagePool::new(4);
     let frame = udp_frame(&[], ENDS[0], &bytes(3_000, 0), Fill::Primed);
-    lab::ip("link set dev v0 down");
+    testing::ip("link set dev v0 down");
     transmit(&mut from, [with_unit(&mut pages, &frame, uso(1000))]);
     assert_eq!((from.counters().drops.of(Drop::DeviceDown), from.counters().drops.total()), (3, 3));
     let mut into = RxBatch::new(4);
     for _ in 0..3 * ASK_AFTER {
         assert_eq!(from.receive(&mut into, 16).unwrap(), Polled::Idle);
     }
-    lab::ip("link set dev v0 up");
+    testing::ip("link set dev v0 up");
     transmit(&mut from, [with_unit(&mut pages, &frame, uso(1000))]);
     assert!(receive(&mut to, 1) == [(uso(1000), frame.clone())]);
-    lab::ip("link del dev v0");
+    testing::ip("link del dev v0");
     let mut batch = TxBatch::new();
     batch.push(with_unit(&mut pages, &frame, uso(1000)), from.limits()).unwrap();
     assert!(from.transmit(&mut batch).is_err_and(|error| error.raw_os_error() == Some(libc::ENXIO)));
@@ -411,7 +411,7 @@ fn what_cannot_be_opened_says_why() {
         assert!(matches!(error(name), OpenError::NoInterface(_)), "{name}");
     }
     assert_eq!(error("none").to_string(), "there is no interface none");
-    lab::ip("tuntap add dev sg0 mode tun");
+    testing::ip("tuntap add dev sg0 mode tun");
     assert!(matches!(error("sg0"), OpenError::NotEthernet(_)));
 }
 
@@ -445,15 +445,15 @@ fn after_warm_up_nothing_is_allocated() {
         back.recycle(&mut there.pool);
     };
     (0..6).for_each(|_| turn());
-    let before = sys::allocations::count();
+    let before = testing::allocations();
     (0..6).for_each(|_| turn());
-    assert_eq!(sys::allocations::count() - before, 0);
+    assert_eq!(testing::allocations() - before, 0);
 }
 
 /// Two hosts with a link.
 fn hosts(test: &str, form: LinkForm) -> Option<[Host; 2]> {
     if let Some(reason) = segue_lab::unavailable() {
-        lab::skip(test, &reason);
+        testing::skip(test, &reason);
         return None;
     }
     let hosts = [Host::new("a").unwrap(), Host::new("b").unwrap()];
@@ -516,14 +516,14 @@ fn watch(port: &mut PacketPort, len: usize) -> BTreeMap<usize, Vec<u8>> {
                 into.pool.put(packet);
                 continue;
             };
-            assert!(lab::is_good_once_complete(&packet), "{:?}", packet.offload.unit);
+            assert!(testing::is_good_once_complete(&packet), "{:?}", packet.offload.unit);
             let seq = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
             if header[13] & 2 != 0 {
                 first = Some(seq.wrapping_add(1));
             }
             if let (Some(first), false) = (first, packet.payload.is_empty()) {
                 let at = seq.wrapping_sub(first) as usize;
-                let part = lab::flat(&packet)[packet.head.len()..].to_vec();
+                let part = testing::flat(&packet)[packet.head.len()..].to_vec();
                 have = have.max(at + part.len());
                 let longest: &mut Vec<u8> = seen.entry(at).or_default();
                 if part.len() > longest.len() {

@@ -8,8 +8,8 @@ use segue::wire::protocol;
 
 use super::tests::{ENDS, PATIENCE, addresses, device};
 use super::*;
-use crate::lab::{self, Fill, bytes};
 use crate::page::PagePool;
+use crate::testing::{self, Fill, bytes};
 
 const MTUS: [usize; 3] = [576, 1280, 1500];
 const LENS: [usize; 5] = [1473, 1501, 4000, 9000, 65_000];
@@ -38,7 +38,7 @@ fn with_options(packet: &mut Vec<u8>, form: usize) {
         let (len, header) = (packet.len() as u16, usize::from(packet[0] & 15) * 4);
         packet[2..4].copy_from_slice(&len.to_be_bytes());
         packet[10..12].fill(0);
-        let sum = !lab::sum16(&[&packet[..header]]);
+        let sum = !testing::sum16(&[&packet[..header]]);
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
     } else {
         let len = (packet.len() - 40) as u16;
@@ -66,9 +66,10 @@ fn the_kernel_puts_the_fragments_of_every_datagram_together() {
                             continue;
                         }
                         let data = bytes(len, round + mtu);
-                        let mut whole = lab::ip_packet((there, here), protocol::UDP, 6, &lab::udp(9, 7, &data), fill);
+                        let mut whole =
+                            testing::ip_packet((there, here), protocol::UDP, 6, &testing::udp(9, 7, &data), fill);
                         with_options(&mut whole, form);
-                        let mut packet = lab::load(&mut pages, &whole);
+                        let mut packet = testing::load(&mut pages, &whole);
                         if fill == Fill::Primed {
                             packet.offload.unit = Unit::Whole(Csum::Partial);
                         }

@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod fragments;
+mod sys;
 #[cfg(test)]
 mod tests;
 
@@ -22,9 +23,10 @@ use segue::wire::virtio::{Form, VirtioNet};
 
 use crate::batch::{RxBatch, TxBatch};
 use crate::link::{LinkState, LinkWatch};
+use crate::messages::SendScratch;
 use crate::page::{FRONT, Scatter};
 use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
-use crate::sys::{self, MAX_IOV, SendScratch};
+use crate::sys::MAX_IOV;
 use crate::vnet;
 
 /// Most datagrams of a UDP train that we write: every kernel with USO takes as many.
@@ -76,8 +78,8 @@ pub enum Layer {
 impl Layer {
     fn flag(self) -> u16 {
         match self {
-            Layer::Ip => sys::tun::IFF_TUN,
-            Layer::Ethernet => sys::tun::IFF_TAP,
+            Layer::Ip => sys::IFF_TUN,
+            Layer::Ethernet => sys::IFF_TAP,
         }
     }
 
@@ -172,14 +174,14 @@ impl TunPort {
             ErrorKind::PermissionDenied => OpenError::Denied(error),
             _ => OpenError::Unavailable(error),
         })?;
-        let mut flags = config.layer.flag() | sys::tun::IFF_NO_PI;
+        let mut flags = config.layer.flag() | sys::IFF_NO_PI;
         if config.offloads != TunOffloads::None {
-            flags |= sys::tun::IFF_VNET_HDR;
+            flags |= sys::IFF_VNET_HDR;
         }
         if config.existing == Existing::Refuse {
-            flags |= sys::tun::IFF_TUN_EXCL;
+            flags |= sys::IFF_TUN_EXCL;
         }
-        let name = sys::tun::attach(file.as_fd(), &config.name, flags).map_err(|error| match error.raw_os_error() {
+        let name = sys::attach(file.as_fd(), &config.name, flags).map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY | libc::EEXIST) => OpenError::Busy(config.name.clone()),
             Some(libc::EPERM | libc::EACCES) => OpenError::Denied(error),
             Some(libc::EINVAL) => OpenError::Name(config.name.clone()),
@@ -193,28 +195,28 @@ impl TunPort {
     /// # Errors
     /// [`OpenError::Name`] where the descriptor is something else, or what setting the offloads ran into.
     pub fn from_fd(fd: OwnedFd, offloads: TunOffloads) -> Result<TunPort, OpenError> {
-        let (name, flags) = sys::tun::attached(fd.as_fd()).map_err(|error| OpenError::Call("TUNGETIFF", error))?;
-        if flags & sys::tun::IFF_NO_PI == 0 || flags & (sys::tun::IFF_TUN | sys::tun::IFF_TAP) == 0 {
+        let (name, flags) = sys::attached(fd.as_fd()).map_err(|error| OpenError::Call("TUNGETIFF", error))?;
+        if flags & sys::IFF_NO_PI == 0 || flags & (sys::IFF_TUN | sys::IFF_TAP) == 0 {
             return Err(OpenError::Name(name));
         }
         TunPort::attached(File::from(fd), name, flags, offloads)
     }
 
     fn attached(file: File, name: String, flags: u16, offloads: TunOffloads) -> Result<TunPort, OpenError> {
-        let layer = if flags & sys::tun::IFF_TAP != 0 { Layer::Ethernet } else { Layer::Ip };
-        let with_header = flags & sys::tun::IFF_VNET_HDR != 0;
+        let layer = if flags & sys::IFF_TAP != 0 { Layer::Ethernet } else { Layer::Ip };
+        let with_header = flags & sys::IFF_VNET_HDR != 0;
         let offloads = if with_header { offloads } else { TunOffloads::None };
         let mut refused = [None; 2];
         let mut granted = 0;
         if with_header {
             // A persistent device keeps what its last user set, so everything is set, the header's length included.
-            let len = sys::tun::set_header_len(file.as_fd(), Form::Basic.len() as i32);
+            let len = sys::set_header_len(file.as_fd(), Form::Basic.len() as i32);
             match len {
                 Ok(len) if len == Form::Basic.len() as i32 => {}
                 Ok(_) => return Err(OpenError::Call("TUNSETVNETHDRSZ", ErrorKind::Unsupported.into())),
                 Err(error) => return Err(OpenError::Call("TUNSETVNETHDRSZ", error)),
             }
-            if let Err(error) = sys::tun::set_little_endian(file.as_fd())
+            if let Err(error) = sys::set_little_endian(file.as_fd())
                 && cfg!(target_endian = "big")
             {
                 return Err(OpenError::Call("TUNSETVNETLE", error));
@@ -230,7 +232,7 @@ impl TunPort {
                 if !wanted {
                     continue;
                 }
-                match sys::tun::set_offload(file.as_fd(), bits) {
+                match sys::set_offload(file.as_fd(), bits) {
                     Ok(()) => {
                         granted = bits;
                         break;
@@ -243,7 +245,7 @@ impl TunPort {
             }
         }
         if (granted == 0 || offloads == TunOffloads::WriteOnly)
-            && let Err(error) = sys::tun::set_offload(file.as_fd(), 0)
+            && let Err(error) = sys::set_offload(file.as_fd(), 0)
             && with_header
         {
             return Err(OpenError::Call("TUNSETOFFLOAD", error));
@@ -477,7 +479,7 @@ impl Port for TunPort {
     }
 
     fn mac(&self) -> Option<[u8; 6]> {
-        if self.layer == Layer::Ethernet { sys::tun::mac(self.fd()).ok() } else { None }
+        if self.layer == Layer::Ethernet { sys::mac(self.fd()).ok() } else { None }
     }
 
     fn link_fd(&self) -> Option<BorrowedFd<'_>> {

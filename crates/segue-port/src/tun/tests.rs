@@ -7,8 +7,9 @@ use segue::packet::{Csum, Gso, GsoKind, Kind, Packet, Pool, TrainCsum, Unit};
 use segue::wire::tcp::{ACK, PSH, SYN};
 
 use super::*;
-use crate::lab::{self, Fill, bytes};
 use crate::page::{Page, PagePool};
+use crate::sys::UDP_SEGMENT;
+use crate::testing::{self, Fill, bytes};
 
 /// The kernel's addresses on the device, and ours behind it.
 pub(super) const ENDS: [(&str, &str); 2] = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")];
@@ -20,17 +21,17 @@ fn config(name: &str, offloads: TunOffloads) -> TunConfig {
 
 /// A device in a namespace of its own, up and with addresses of both families.
 pub(super) fn device(test: &str, offloads: TunOffloads) -> Option<TunPort> {
-    lab::namespace(test)?;
+    testing::namespace(test)?;
     let port = match TunPort::open(&config("sg0", offloads)) {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
-            lab::skip(test, &format!("no TUN device: {error}"));
+            testing::skip(test, &format!("no TUN device: {error}"));
             return None;
         }
         port => port.unwrap(),
     };
-    lab::ip("addr add 198.18.0.1/24 dev sg0");
-    lab::ip("addr add 2001:db8::1/64 dev sg0 nodad");
-    lab::ip("link set sg0 up mtu 1500");
+    testing::ip("addr add 198.18.0.1/24 dev sg0");
+    testing::ip("addr add 2001:db8::1/64 dev sg0 nodad");
+    testing::ip("link set sg0 up mtu 1500");
     Some(port)
 }
 
@@ -78,12 +79,12 @@ pub(super) fn addresses(ends: (&str, &str)) -> (IpAddr, IpAddr) {
 /// The checksum place that the header's claim was checked against holds the pseudo-header sum: completing it with the
 /// oracle's arithmetic makes the packet good.
 fn completes_to_good(packet: &Packet<Page>) -> bool {
-    let mut bytes = lab::flat(packet);
+    let mut bytes = testing::flat(packet);
     let header = packet.layout.transport().unwrap();
     let field = header.start() + if header.kind == Kind::Tcp { 16 } else { 6 };
-    let sum = !lab::sum16(&[&bytes[header.start()..]]);
+    let sum = !testing::sum16(&[&bytes[header.start()..]]);
     bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
-    lab::checksum_is_good(&bytes)
+    testing::checksum_is_good(&bytes)
 }
 
 #[test]
@@ -114,7 +115,7 @@ fn datagrams_of_the_kernel_come_with_a_valid_state() {
 fn a_segmented_send_of_the_kernel_comes_as_one_train() {
     let Some(mut port) = device("a_segmented_send_of_the_kernel_comes_as_one_train", TunOffloads::All) else { return };
     if !port.limits().uso {
-        return lab::skip("a_segmented_send_of_the_kernel_comes_as_one_train", "this kernel has no USO on TUN");
+        return testing::skip("a_segmented_send_of_the_kernel_comes_as_one_train", "this kernel has no USO on TUN");
     }
     let mut into = RxBatch::new(16);
     for ends in ENDS {
@@ -125,14 +126,14 @@ fn a_segmented_send_of_the_kernel_comes_as_one_train() {
         let mut out = scratch.begin();
         out.message();
         out.piece(&data);
-        out.control(libc::SOL_UDP, sys::UDP_SEGMENT, 1300u16);
+        out.control(libc::SOL_UDP, UDP_SEGMENT, 1300u16);
         assert_eq!(out.send(socket.as_fd(), Some(SocketAddr::new(there, 7)), 0).unwrap(), 1);
         receive(&mut port, &mut into, |packet| {
             is(packet, Kind::Udp).then(|| {
                 let gso = Gso { kind: GsoKind::Udp, size: 1300, fixed_ids: 0 };
                 assert_eq!(packet.offload.unit, Unit::Train { csum: TrainCsum::Partial, gso });
                 assert!(completes_to_good(packet));
-                assert_eq!(lab::flat(packet)[packet.head.len()..], data);
+                assert_eq!(testing::flat(packet)[packet.head.len()..], data);
             })
         });
     }
@@ -154,9 +155,9 @@ struct Far<'a> {
 impl Far<'_> {
     fn send(&mut self, flags: u8, payload: &[u8], unit: Unit) {
         let fill = if unit == Unit::Whole(Csum::Unknown) { Fill::Good } else { Fill::Primed };
-        let segment = lab::tcp(self.ports, self.seq, self.ack, flags, payload);
-        let bytes = lab::ip_packet(self.ends, 6, 16, &segment, fill);
-        let mut packet = lab::load(&mut self.pages, &bytes);
+        let segment = testing::tcp(self.ports, self.seq, self.ack, flags, payload);
+        let bytes = testing::ip_packet(self.ends, 6, 16, &segment, fill);
+        let mut packet = testing::load(&mut self.pages, &bytes);
         packet.offload.unit = unit;
         self.seq = self.seq.wrapping_add(payload.len() as u32 + u32::from(flags & SYN != 0));
         transmit(self.port, [packet]);
@@ -173,7 +174,7 @@ impl Far<'_> {
             }
             assert!(completes_to_good(packet));
             let seq = u32::from(word(4)) << 16 | u32::from(word(6));
-            Some((seq, header[13], packet.offload.unit, lab::flat(packet)[packet.head.len()..].to_vec()))
+            Some((seq, header[13], packet.offload.unit, testing::flat(packet)[packet.head.len()..].to_vec()))
         })
     }
 }
@@ -183,8 +184,10 @@ fn connect<'a>(port: &'a mut TunPort, ends: (&str, &str)) -> (TcpStream, Far<'a>
     let (here, there) = addresses(ends);
     let client = std::thread::spawn({
         // Made here, because a socket is in the namespace of the thread that makes it.
-        let socket = sys::tcp_socket(there).unwrap();
-        move || sys::connect(socket.as_fd(), SocketAddr::new(there, 5001)).map(|()| TcpStream::from(socket)).unwrap()
+        let socket = testing::tcp_socket(there).unwrap();
+        move || {
+            crate::sys::connect(socket.as_fd(), SocketAddr::new(there, 5001)).map(|()| TcpStream::from(socket)).unwrap()
+        }
     });
     let mut far = Far {
         port,
@@ -268,8 +271,8 @@ fn tcp_trains_cross_in_both_directions_with_their_bytes() {
 /// A UDP train from behind the device to the kernel's `target`.
 fn udp_train(pages: &mut PagePool, ends: (&str, &str), target: u16, data: &[u8], size: u16) -> Box<Packet<Page>> {
     let (here, there) = addresses(ends);
-    let bytes = lab::ip_packet((there, here), 17, 6, &lab::udp(9, target, data), Fill::Primed);
-    let mut packet = lab::load(pages, &bytes);
+    let bytes = testing::ip_packet((there, here), 17, 6, &testing::udp(9, target, data), Fill::Primed);
+    let mut packet = testing::load(pages, &bytes);
     let gso = Gso { kind: GsoKind::Udp, size, fixed_ids: 0 };
     packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
     packet
@@ -304,7 +307,7 @@ fn a_refused_train_narrows_the_port_and_arrives_all_the_same() {
         return;
     };
     if !port.limits().uso {
-        return lab::skip("a_refused_train_narrows_the_port", "this kernel has no USO on TUN");
+        return testing::skip("a_refused_train_narrows_the_port", "this kernel has no USO on TUN");
     }
     port.refuse_trains = Some(libc::EINVAL);
     let mut pages = PagePool::new(4);
@@ -338,14 +341,14 @@ fn without_offloads_every_packet_is_whole_and_complete() {
     let mut out = scratch.begin();
     out.message();
     out.piece(&data);
-    out.control(libc::SOL_UDP, sys::UDP_SEGMENT, 1000u16);
+    out.control(libc::SOL_UDP, UDP_SEGMENT, 1000u16);
     out.send(socket.as_fd(), Some(target), 0).unwrap();
     for part in data.chunks(1000) {
         receive(&mut port, &mut into, |packet| {
             is(packet, Kind::Udp).then(|| {
                 assert_eq!(packet.offload.unit, Unit::Whole(Csum::Unknown));
-                assert!(lab::checksum_is_good(&lab::flat(packet)));
-                assert_eq!(lab::flat(packet)[packet.head.len()..], *part);
+                assert!(testing::checksum_is_good(&testing::flat(packet)));
+                assert_eq!(testing::flat(packet)[packet.head.len()..], *part);
             })
         });
     }
@@ -361,23 +364,23 @@ fn without_offloads_every_packet_is_whole_and_complete() {
 fn a_kernel_tunnel_over_the_device_gets_its_inner_checksum_computed() {
     let test = "a_kernel_tunnel_over_the_device_gets_its_inner_checksum_computed";
     let Some(mut port) = device(test, TunOffloads::All) else { return };
-    if !lab::try_ip("link add vx0 type vxlan id 5 local 198.18.0.1 remote 198.18.0.2 dstport 4789 udpcsum") {
-        return lab::skip(test, "this kernel has no VXLAN");
+    if !testing::try_ip("link add vx0 type vxlan id 5 local 198.18.0.1 remote 198.18.0.2 dstport 4789 udpcsum") {
+        return testing::skip(test, "this kernel has no VXLAN");
     }
-    lab::ip("addr add 198.18.1.1/24 dev vx0");
-    lab::ip("link set vx0 up");
-    lab::ip("neigh add 198.18.1.2 lladdr 02:00:00:00:00:02 dev vx0");
+    testing::ip("addr add 198.18.1.1/24 dev vx0");
+    testing::ip("link set vx0 up");
+    testing::ip("neigh add 198.18.1.2 lladdr 02:00:00:00:00:02 dev vx0");
     let socket = UdpSocket::bind("198.18.1.1:0").unwrap();
     let data = bytes(777, 6);
     socket.send_to(&data, "198.18.1.2:7").unwrap();
     let mut into = RxBatch::new(16);
     receive(&mut port, &mut into, |packet| {
-        let bytes = lab::flat(packet);
+        let bytes = testing::flat(packet);
         // Outer IPv4, UDP, VXLAN, Ethernet, inner IPv4.
         let inner = bytes.get(20 + 8 + 8 + 14..).filter(|_| is(packet, Kind::Udp))?;
         (inner.len() == 20 + 8 + data.len()).then(|| {
-            assert!(lab::checksum_is_good(&bytes), "outer");
-            assert!(lab::checksum_is_good(inner), "inner");
+            assert!(testing::checksum_is_good(&bytes), "outer");
+            assert!(testing::checksum_is_good(inner), "inner");
             assert_eq!(packet.offload.unit, Unit::Whole(Csum::Unknown));
             assert_eq!(inner[28..], data);
         })
@@ -400,7 +403,7 @@ fn a_device_that_is_down_costs_packets_that_are_counted() {
     let Some(mut port) = device("a_device_that_is_down_costs_packets_that_are_counted", TunOffloads::All) else {
         return;
     };
-    lab::ip("link set sg0 down");
+    testing::ip("link set sg0 down");
     let mut pages = PagePool::new(4);
     let train = udp_train(&mut pages, ENDS[0], 7, &bytes(3_000, 0), 1000);
     transmit(&mut port, [train]);
@@ -425,7 +428,7 @@ fn an_exhausted_page_pool_leaves_packets_in_the_device() {
         starved += u32::from(port.receive(&mut into, 64).unwrap() == Polled::Starved);
         while let Some(packet) = into.packets.pop_front() {
             if is(&packet, Kind::Udp) {
-                seen.push(lab::flat(&packet)[28..].to_vec());
+                seen.push(testing::flat(&packet)[28..].to_vec());
             }
             into.pool.put(packet);
         }
@@ -458,14 +461,14 @@ fn a_descriptor_can_be_handed_over_with_its_device() {
     assert_eq!((port.name(), port.limits().csum), ("sg0", false));
     drop(port);
     let port = TunPort::open(&config("sg1", TunOffloads::All)).unwrap();
-    lab::ip("addr add 198.18.5.1/24 dev sg1");
-    lab::ip("link set sg1 up");
+    testing::ip("addr add 198.18.5.1/24 dev sg1");
+    testing::ip("link set sg1 up");
     let mut port = TunPort::from_fd(port.into_fd(), TunOffloads::None).unwrap();
     assert_eq!((port.name(), port.limits().csum), ("sg1", false));
     let socket = UdpSocket::bind("198.18.5.1:0").unwrap();
     socket.send_to(&bytes(100, 1), "198.18.5.2:7").unwrap();
     receive(&mut port, &mut RxBatch::new(4), |packet| {
-        is(packet, Kind::Udp).then(|| assert!(lab::checksum_is_good(&lab::flat(packet))))
+        is(packet, Kind::Udp).then(|| assert!(testing::checksum_is_good(&testing::flat(packet))))
     });
     let file = OpenOptions::new().read(true).open("/dev/null").unwrap();
     assert!(matches!(TunPort::from_fd(file.into(), TunOffloads::All), Err(OpenError::Call("TUNGETIFF", _))));
@@ -497,27 +500,27 @@ fn after_warm_up_nothing_is_allocated() {
         assert_eq!(seen, 30);
     };
     (0..5).for_each(|_| round());
-    let before = sys::allocations::count();
+    let before = testing::allocations();
     (0..5).for_each(|_| round());
-    assert_eq!(sys::allocations::count() - before, 0);
+    assert_eq!(testing::allocations() - before, 0);
 }
 
 /// A TAP with an address of each family, and a station behind it that is known by name.
 fn tap(test: &str, offloads: TunOffloads) -> Option<TunPort> {
-    lab::namespace(test)?;
+    testing::namespace(test)?;
     let port = match TunPort::open(&TunConfig { layer: Layer::Ethernet, ..config("tp0", offloads) }) {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
-            lab::skip(test, &format!("no TAP device: {error}"));
+            testing::skip(test, &format!("no TAP device: {error}"));
             return None;
         }
         port => port.unwrap(),
     };
-    lab::ip("link set tp0 address 02:00:00:00:00:02");
-    lab::ip("addr add 198.18.0.1/24 dev tp0");
-    lab::ip("addr add 2001:db8::1/64 dev tp0 nodad");
-    lab::ip("link set tp0 up mtu 1500");
+    testing::ip("link set tp0 address 02:00:00:00:00:02");
+    testing::ip("addr add 198.18.0.1/24 dev tp0");
+    testing::ip("addr add 2001:db8::1/64 dev tp0 nodad");
+    testing::ip("link set tp0 up mtu 1500");
     for address in ["198.18.0.2", "2001:db8::2"] {
-        lab::ip(&format!("neigh add {address} lladdr 02:00:00:00:00:01 dev tp0"));
+        testing::ip(&format!("neigh add {address} lladdr 02:00:00:00:00:01 dev tp0"));
     }
     Some(port)
 }
@@ -538,15 +541,15 @@ fn frames_and_trains_of_the_kernel_come_through_a_tap_with_a_valid_state() {
             let mut out = scratch.begin();
             out.message();
             out.piece(&data);
-            out.control(libc::SOL_UDP, sys::UDP_SEGMENT, 1300u16);
+            out.control(libc::SOL_UDP, UDP_SEGMENT, 1300u16);
             out.send(socket.as_fd(), Some(SocketAddr::new(there, 7)), 0).unwrap();
             receive(&mut port, &mut into, |packet| {
                 is(packet, Kind::Udp).then(|| {
-                    assert!(lab::is_good_once_complete(packet));
+                    assert!(testing::is_good_once_complete(packet));
                     let gso = Gso { kind: GsoKind::Udp, size: 1300, fixed_ids: 0 };
                     let train = Unit::Train { csum: TrainCsum::Partial, gso };
                     assert_eq!(packet.offload.unit, if len > 1300 { train } else { Unit::Whole(Csum::Partial) });
-                    let frame = lab::flat(packet);
+                    let frame = testing::flat(packet);
                     assert_eq!(frame[..12], [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
                     assert_eq!(frame[packet.head.len()..], data);
                 })
@@ -567,10 +570,10 @@ fn trains_written_to_a_tap_arrive_as_their_datagrams_whatever_it_may_take() {
             let socket = UdpSocket::bind(SocketAddr::new(here, 0)).unwrap();
             let target = socket.local_addr().unwrap().port();
             let data = bytes(9_999, 5);
-            let ip = lab::ip_packet((there, here), 17, 6, &lab::udp(9, target, &data), Fill::Primed);
-            let mut frame = lab::ethernet(&[], &ip);
+            let ip = testing::ip_packet((there, here), 17, 6, &testing::udp(9, target, &data), Fill::Primed);
+            let mut frame = testing::ethernet(&[], &ip);
             frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
-            let mut packet = lab::load_frame(&mut pages, &frame);
+            let mut packet = testing::load_frame(&mut pages, &frame);
             let gso = Gso { kind: GsoKind::Udp, size: 1000, fixed_ids: 0 };
             packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
             transmit(&mut port, [packet]);

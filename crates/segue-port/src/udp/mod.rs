@@ -24,8 +24,9 @@ use segue::gso::Limits;
 use segue::wire::protocol;
 
 use crate::batch::{RxBatch, TxBatch};
+use crate::messages::SendScratch;
 use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
-use crate::sys::{self, MAX_IOV, SendScratch};
+use crate::sys::{self, MAX_IOV};
 
 /// Sockets that [`Source::Auto`] opens.
 pub const AUTO_SLOTS: u16 = 16;

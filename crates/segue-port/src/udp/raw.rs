@@ -21,8 +21,9 @@ use super::{
     call, filter, missing, prepare_sending, receive, send, set_buffer, slot,
 };
 use crate::batch::{RxBatch, TxBatch};
+use crate::messages::SendScratch;
 use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
-use crate::sys::{self, MAX_IOV, SendScratch};
+use crate::sys::{self, MAX_IOV};
 
 /// How to open a port.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,9 +8,10 @@ use segue::wire::ipv4;
 
 use super::{Carries, UdpPort, filter};
 use crate::batch::{Burst, RxBatch};
+use crate::messages::{Received, RecvScratch};
 use crate::page::{Carver, Page, PageMut, WINDOW};
 use crate::port::{Drop, Polled};
-use crate::sys::{MAX_MESSAGES, Received, RecvScratch};
+use crate::sys::MAX_MESSAGES;
 
 /// Receives shorter than this are small: several are asked for at once.
 const SMALL: usize = 2048;

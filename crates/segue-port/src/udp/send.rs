@@ -10,8 +10,9 @@ use std::os::fd::AsFd;
 
 use super::{UdpPort, set_fragmenting};
 use crate::batch::{TxBatch, TxUnit};
+use crate::messages::Outgoing;
 use crate::port::{Drop, Fallback, OffloadState, Sent};
-use crate::sys::{self, MAX_IOV, MAX_MESSAGES, Outgoing};
+use crate::sys::{self, MAX_IOV, MAX_MESSAGES};
 
 /// UDP payload that an IPv4 packet holds, and what an IPv6 packet holds.
 const MAX_PAYLOAD: [usize; 2] = [65_507, 65_527];

@@ -6,9 +6,9 @@ use segue::packet::{Frag, Outer, Packet};
 
 use super::*;
 use crate::batch::Burst;
-use crate::lab::{self, bytes};
 use crate::page::{Page, PagePool};
 use crate::port::{Drop, Fallback};
+use crate::testing::{self, bytes};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -297,8 +297,8 @@ fn a_full_queue_blocks_and_loses_nothing() {
 
 #[test]
 fn datagrams_too_long_for_runs_are_fragmented_and_df_ones_counted() {
-    let Some(()) = lab::namespace("datagrams_too_long_for_runs_are_fragmented_and_df_ones_counted") else { return };
-    lab::ip("link set lo mtu 1500");
+    let Some(()) = testing::namespace("datagrams_too_long_for_runs_are_fragmented_and_df_ones_counted") else { return };
+    testing::ip("link set lo mtu 1500");
     for ip in [V4, V6] {
         let mut rx = receiver(ip, |_| {});
         let mut tx = sender(&rx, |_| {});
@@ -529,11 +529,11 @@ fn after_warm_up_nothing_is_allocated() {
     for large in [true, false, true, false, true, false] {
         round(large);
     }
-    let before = crate::sys::allocations::count();
+    let before = testing::allocations();
     for large in [true, false, false, true] {
         round(large);
     }
-    assert_eq!(crate::sys::allocations::count() - before, 0);
+    assert_eq!(testing::allocations() - before, 0);
 }
 
 #[test]

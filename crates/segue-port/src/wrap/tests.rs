@@ -12,9 +12,9 @@ use segue::wire::protocol;
 
 use super::*;
 use crate::batch::{Burst, RxBatch, TxBatch};
-use crate::lab::{self, Fill, bytes};
 use crate::page::{Page, PagePool};
 use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
+use crate::testing::{self, Fill, bytes};
 use crate::udp::{Source, UdpConfig, UdpPort};
 
 /// A port that delivers what it was given and takes everything.
@@ -84,8 +84,8 @@ impl Port for Scripted {
 
 fn udp_packet(pages: &mut PagePool, seed: usize) -> Box<Packet<Page>> {
     let ends = (IpAddr::V4(Ipv4Addr::new(198, 18, 0, 1)), IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2)));
-    let packet = lab::ip_packet(ends, 17, 6, &lab::udp(1, 2, &bytes(100 + seed, seed)), Fill::Good);
-    let mut packet = lab::load(pages, &packet);
+    let packet = testing::ip_packet(ends, 17, 6, &testing::udp(1, 2, &bytes(100 + seed, seed)), Fill::Good);
+    let mut packet = testing::load(pages, &packet);
     packet.offload.unit = Unit::Whole(Csum::Verified);
     packet
 }
@@ -169,7 +169,7 @@ fn packets_suffer_too_and_a_corrupt_one_is_no_longer_called_verified() {
     assert_eq!(into.packets.len() as u64, counts.seen - counts.lost + counts.duplicated);
     let mut bad = 0;
     for packet in &into.packets {
-        let good = lab::checksum_is_good(&lab::flat(packet));
+        let good = testing::checksum_is_good(&testing::flat(packet));
         assert_eq!(packet.offload.unit, Unit::Whole(if good { Csum::Verified } else { Csum::Unknown }));
         bad += u64::from(!good);
     }
@@ -201,7 +201,7 @@ fn a_trace_has_every_packet_that_crossed_once() {
         batch.recycle(&mut Pool::new(0));
     }
     let (_, file) = port.into_inner();
-    let expected: Vec<Vec<u8>> = (1..5).map(|seed| lab::flat(&udp_packet(&mut pages, seed))).collect();
+    let expected: Vec<Vec<u8>> = (1..5).map(|seed| testing::flat(&udp_packet(&mut pages, seed))).collect();
     assert_eq!(records(&file), expected);
 }
 
@@ -247,7 +247,7 @@ fn a_trace_of_a_raw_socket_has_no_udp_and_names_each_peer() {
     let ends = [(3, 1, 0), (1, 2, 4), (1, 3, 4)];
     for (record, (source, target, gre)) in records.iter().zip(ends) {
         assert_eq!((record[9], record[15], record[19], record.len()), (47, source, target, 20 + gre + 90));
-        assert_eq!(lab::sum16(&[&record[..20]]), 0xffff);
+        assert_eq!(testing::sum16(&[&record[..20]]), 0xffff);
     }
     assert_eq!(records.len(), ends.len());
     assert_eq!((&records[1][20..24], &records[1][24..]), (&[0xee; 4][..], &bytes(90, 0)[..]));
@@ -285,8 +285,8 @@ fn a_trace_of_datagrams_has_good_outer_headers() {
             assert_eq!(file.len(), 5);
             for (seed, record) in file.iter().enumerate() {
                 let header = if ip.is_ipv4() { 20 } else { 40 };
-                assert!(lab::checksum_is_good(record), "{ip}");
-                assert!(header == 40 || lab::sum16(&[&record[..20]]) == 0xffff);
+                assert!(testing::checksum_is_good(record), "{ip}");
+                assert!(header == 40 || testing::sum16(&[&record[..20]]) == 0xffff);
                 assert_eq!(record[header..][..4], [source.to_be_bytes(), listen.to_be_bytes()].concat());
                 assert_eq!(record[header + 8..], bytes(301, seed));
                 let tos = if header == 20 { record[1] } else { record[0] << 4 | record[1] >> 4 };

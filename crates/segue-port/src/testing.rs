@@ -8,7 +8,10 @@ use std::process::Command;
 use segue::packet::{Csum, Frag, Kind, Packet, Start, Tunnels, Unit};
 
 use crate::page::{Page, PagePool};
-use crate::sys;
+
+mod sys;
+
+pub(crate) use sys::{allocations, tcp_socket};
 
 /// Moves this thread into a fresh network namespace whose loopback interface is up. `None`, with the reason printed and
 /// appended to the file that `SEGUE_SKIPS` names, where that is not permitted.

@@ -1,0 +1,126 @@
+//! System calls of packet sockets: `linux/if_packet.h`.
+#![allow(unsafe_code, reason = "system calls that the standard library does not have")]
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::{size_of_val, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::sys::{check, set_option, set_value};
+
+/// Options that the libc crate lacks on some targets.
+const PACKET_IGNORE_OUTGOING: c_int = 23;
+/// Bytes of `struct virtio_net_hdr` that PACKET_VNET_HDR puts in front.
+pub(crate) const VNET_LEN: usize = 10;
+
+/// What an interface is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interface {
+    pub(crate) index: c_int,
+    pub(crate) mtu: usize,
+    /// `ARPHRD_` value.
+    pub(crate) hardware: u16,
+}
+
+/// A raw packet socket that receives nothing until it is bound.
+pub(crate) fn socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: the call above made the descriptor and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Asks for an interface by its name.
+pub(crate) fn interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<Interface> {
+    let ask = |request_number| {
+        // SAFETY: ifreq is plain old data, for which all zeros is a value.
+        let mut request: libc::ifreq = unsafe { zeroed() };
+        if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        // SAFETY: the three requests below read the name and write another member of an ifreq, which outlives the call.
+        check(unsafe { libc::ioctl(fd.as_raw_fd(), request_number, &raw mut request) })?;
+        Ok(request)
+    };
+    // SAFETY: each request fills in the member that is read; every bit pattern is a value of it.
+    unsafe {
+        Ok(Interface {
+            index: ask(libc::SIOCGIFINDEX as _)?.ifr_ifru.ifru_ifindex,
+            mtu: usize::try_from(ask(libc::SIOCGIFMTU as _)?.ifr_ifru.ifru_mtu).unwrap_or(0),
+            hardware: ask(libc::SIOCGIFHWADDR as _)?.ifr_ifru.ifru_hwaddr.sa_family,
+        })
+    }
+}
+
+/// Asks for frames with virtio headers, no copies of what this host sends, and packets too long for the ring through the
+/// socket's queue; the last is no more than a wish.
+pub(crate) fn prepare(fd: BorrowedFd<'_>) -> io::Result<()> {
+    for (name, value) in [
+        (libc::PACKET_VNET_HDR, 1),
+        (PACKET_IGNORE_OUTGOING, 1),
+        (libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as c_int),
+        (libc::PACKET_COPY_THRESH, c_int::MAX),
+    ] {
+        set_option(fd, libc::SOL_PACKET, name, value)?;
+    }
+    Ok(())
+}
+
+/// Makes a receive ring, to be mapped.
+pub(crate) fn receive_ring(fd: BorrowedFd<'_>, blocks: u32, block_len: u32, slot_len: u32) -> io::Result<()> {
+    let request = libc::tpacket_req {
+        tp_block_size: block_len,
+        tp_block_nr: blocks,
+        tp_frame_size: slot_len,
+        tp_frame_nr: blocks * (block_len / slot_len),
+    };
+    set_value(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+}
+
+/// Takes in frames for other stations' addresses too, until the socket is closed.
+pub(crate) fn promiscuous(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_value(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// Binds to one interface and every protocol: from here on frames come.
+pub(crate) fn bind(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
+    // SAFETY: sockaddr_ll is plain old data, for which all zeros is a value.
+    let mut name: libc::sockaddr_ll = unsafe { zeroed() };
+    name.sll_family = libc::AF_PACKET as libc::sa_family_t;
+    name.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    name.sll_ifindex = index;
+    let len = size_of_val(&name) as libc::socklen_t;
+    // SAFETY: the address outlives the call and has the length that is said.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len) }).map(drop)
+}
+
+/// Whether the interface that the socket was bound to is gone for good.
+pub(crate) fn is_unbound(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: sockaddr_ll is plain old data, for which all zeros is a value.
+    let mut name: libc::sockaddr_ll = unsafe { zeroed() };
+    let mut len = size_of_val(&name) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `name`.
+    let result = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut name).cast(), &raw mut len) };
+    result == 0 && name.sll_ifindex < 0
+}
+
+/// Frames that the kernel dropped since the last call because ring or queue were full.
+pub(crate) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: tpacket_stats is plain old data, for which all zeros is a value.
+    let mut stats: libc::tpacket_stats = unsafe { zeroed() };
+    let mut len = size_of_val(&stats) as libc::socklen_t;
+    let (level, name) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `stats`.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut stats).cast(), &raw mut len) })?;
+    Ok(stats.tp_drops)
+}

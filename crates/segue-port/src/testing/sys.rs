@@ -1,0 +1,56 @@
+//! System calls and the counting allocator of the tests.
+#![allow(unsafe_code, reason = "system calls that the standard library does not have, and an allocator")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use crate::sys::{check, socket};
+
+/// Moves the calling thread into a network namespace of its own.
+pub(crate) fn unshare_network() -> io::Result<()> {
+    // SAFETY: no pointers; only this thread's view of the network changes.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// A TCP socket of the family of `address`, not bound: one made here is in this thread's network namespace.
+pub(crate) fn tcp_socket(address: IpAddr) -> io::Result<OwnedFd> {
+    socket(address, libc::SOCK_STREAM)
+}
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed on to the system's allocator unchanged; counting touches a thread-local number that
+// needs neither allocation nor destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`, and `alloc` is the system's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller keeps the contract of `realloc`, and `alloc` is the system's.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Allocations that this thread made so far.
+pub(crate) fn allocations() -> u64 {
+    COUNT.get()
+}
