@@ -3,10 +3,11 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use crate::gateway::route::PortForward;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use segue::gro::Profile;
+
+use crate::gateway::route::PortForward;
 
 /// What the command line said.
 #[derive(Debug, Parser)]

@@ -1,10 +1,10 @@
 //! `segue bench`: tables of measurements beside what others published.
 
+use segue_control::error::{Error, Kind};
 use segue_lab::bench::{self, Select, Settings};
 use segue_lab::{LabError, interrupt};
 
 use crate::args::Bench;
-use crate::error::{Error, Kind};
 use crate::lab::failure;
 use crate::out::Out;
 use crate::progress::Shown;

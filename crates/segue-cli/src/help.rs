@@ -1,11 +1,12 @@
 //! Help: a screen with `-h`, all of it with `--help` and `help`; both from clap's tree and the table of words.
 
 use clap::CommandFactory;
+use segue_control::error::{Error, Kind};
+use segue_control::suggest::nearest;
 
 use crate::args::Cli;
-use crate::error::{Error, Kind};
 use crate::words::help::entry;
-use crate::words::{help as word_help, parse, tunnel};
+use crate::words::{help as word_help, tunnel};
 
 /// What is written by hand about a command.
 pub(crate) struct Page {
@@ -323,10 +324,10 @@ pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
     tree.build();
     let page = PAGES.iter().find(|page| page.name == name);
     let (Some(page), Some(command)) = (page, tree.find_subcommand(name)) else {
-        let near = parse::nearest(name, PAGES.iter().map(|page| page.name));
+        let near = nearest(name, PAGES.iter().map(|page| page.name));
         let mut error = Error::new(
             Kind::Usage,
-            format!("there is no help for `{}`", crate::error::printable(name)),
+            format!("there is no help for `{}`", segue_control::error::printable(name)),
             near.map_or("segue help".to_owned(), |near| format!("segue help {near}")),
         );
         error.why = Some("it is not a command of segue".to_owned());

@@ -2,11 +2,11 @@
 
 use std::io;
 
+use segue_control::error::{Error, Kind};
 use segue_lab::{Lab as Hosts, LabError, LinkForm, Options, interrupt};
 use serde_json::{Value, json};
 
 use crate::args::Lab;
-use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::progress::Shown;
 use crate::version;

@@ -1,17 +1,16 @@
 //! The program `segue`: tunnels, gateways, statistics, doctor and lab.
 //!
 //! clap owns commands and dashed options, [`words`] the keyword grammar of `segue tunnel`. A command returns one kind of
-//! failure ([`error::Error`]), which this file shows and turns into the exit status: 0 done, 1 failed, 2 used wrongly,
+//! failure ([`segue_control::error::Error`]), which this file shows and turns into the exit status: 0 done, 1 failed, 2 used wrongly,
 //! 130 interrupted. Ports and the datapath are known to [`daemon`], which
 //! is the life of a command that stays, and to the `start` of each such command.
 
 mod apply;
 mod args;
 mod bench;
-mod control;
+mod control_server;
 mod daemon;
 mod doctor;
-mod error;
 mod gateway;
 mod help;
 mod lab;
@@ -22,6 +21,7 @@ mod pass;
 mod pcap;
 mod profile;
 mod progress;
+mod render;
 mod router_feed;
 mod run;
 mod sandbox;
@@ -40,11 +40,12 @@ use std::panic;
 use std::process::ExitCode;
 
 use clap::Parser;
+use segue_control::client;
+use segue_control::error::{Error, Kind};
 
 use crate::args::{Cli, Command};
-use crate::control::client;
-use crate::error::{Error, Kind};
 use crate::out::{Out, to_stderr};
+use crate::render::Rendered;
 
 fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {

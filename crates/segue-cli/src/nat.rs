@@ -1,25 +1,17 @@
 //! `segue nat`: who talks through a NAT.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::mpsc::sync_channel;
-use std::time::Duration;
-
 use schemars::JsonSchema;
-use segue_datapath::nat::{self, Protocol, TcpState};
-use segue_datapath::router::{FeedSender, Message};
-use serde::{Deserialize, Serialize};
+use segue_control::client;
+use segue_control::error::{Error, Kind};
+use segue_control::mapping::Mapping;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::args;
-use crate::control::client;
-use crate::error::{Error, Kind};
-use crate::gateway::route::protocol_name;
 use crate::out::Out;
 
 /// The id of the JSON that `segue nat -j` prints.
 const SCHEMA: &str = "segue.nat/1";
-/// How long the packets' thread may take to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What `segue nat -j` prints.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -37,62 +29,6 @@ struct Translating {
     name: String,
     /// Its mappings, by inside address, protocol and port.
     mappings: Vec<Mapping>,
-}
-
-/// A mapping, as it goes over the control socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Mapping {
-    /// tcp, udp or icmp.
-    protocol: String,
-    /// The host inside and its port, or the identifier of its queries.
-    #[schemars(with = "String")]
-    inside: SocketAddrV4,
-    /// The port or identifier outside.
-    outside: u16,
-    /// static, or of TCP: opening, open or closing; otherwise missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    state: Option<String>,
-    /// Seconds since the last packet; missing where there was none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    idle_s: Option<u64>,
-    /// Packets that left, a train counting one.
-    out: u64,
-    /// The same for those that came.
-    #[serde(rename = "in")]
-    into: u64,
-}
-
-impl Mapping {
-    fn new(mapping: &nat::Mapping, now: u64) -> Mapping {
-        let state = match (mapping.is_static, mapping.protocol, mapping.connections.state()) {
-            (true, ..) => Some("static"),
-            (_, Protocol::Tcp, TcpState::Opening) => Some("opening"),
-            (_, Protocol::Tcp, TcpState::Open) => Some("open"),
-            (_, Protocol::Tcp, TcpState::Closing) => Some("closing"),
-            _ => None,
-        };
-        Mapping {
-            protocol: protocol_name(mapping.protocol).to_owned(),
-            inside: SocketAddrV4::new(Ipv4Addr::from_bits(mapping.inside.0), mapping.inside.1),
-            outside: mapping.outside,
-            state: state.map(str::to_owned),
-            idle_s: (mapping.packets != [0; 2]).then(|| now.saturating_sub(mapping.last.0) / 1_000_000_000),
-            out: mapping.packets[0],
-            into: mapping.packets[1],
-        }
-    }
-}
-
-/// Asks the thread that moves packets, from another one.
-pub(crate) fn ask(sender: &FeedSender) -> Option<Vec<Mapping>> {
-    let (reply, answer) = sync_channel(1);
-    if !sender.send(Message::Mappings(reply)) {
-        return None;
-    }
-    let (now, all) = answer.recv_timeout(PATIENCE).ok()?;
-    let mut all: Vec<Mapping> = all.iter().map(|mapping| Mapping::new(mapping, now.0)).collect();
-    all.sort_by_cached_key(|mapping| (*mapping.inside.ip(), mapping.protocol.clone(), mapping.inside.port()));
-    Some(all)
 }
 
 /// Runs the command.

@@ -5,10 +5,11 @@ use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
+use segue_control::error::Error;
 use serde_json::Value;
 
 use crate::args::{Color, Common};
-use crate::error::Error;
+use crate::render::Rendered;
 
 /// How one command writes.
 #[derive(Clone, Copy, Debug)]

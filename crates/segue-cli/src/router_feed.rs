@@ -19,7 +19,6 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use segue_datapath::route::{Action, Hop, Routes, Table};
 use segue_datapath::router::{FeedSender, InterfaceAddrs, Message, Neighbour, NeighbourEvent, Tables};
-
 use segue_host::netlink::nexthops::{self, Nexthops};
 use segue_host::netlink::{Netlink, Wanted, padded};
 

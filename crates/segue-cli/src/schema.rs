@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use schemars::{JsonSchema, schema_for};
+use segue_control::error::{Error, Kind};
+use segue_control::knobs;
+use segue_control::model::Document;
 use serde_json::{Value, json};
 
 use crate::args::Schema;
-use crate::control::knobs;
-use crate::control::model::Document;
-use crate::error::{Error, Kind};
 use crate::out::Out;
 
 /// Prints it.

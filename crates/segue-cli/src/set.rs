@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use segue_control::client;
+use segue_control::error::{Error, Kind, Place, printable};
+use segue_control::knobs::{self, Change, Document, Knob, SCHEMA, STATS, Stats, Wrong};
+use segue_control::model::{Instance, Port};
 use serde_json::json;
 
 use crate::args::Set;
-use crate::control::client;
-use crate::control::knobs::{self, Change, Document, Knob, SCHEMA, STATS, Stats, Wrong};
-use crate::control::model::{Instance, Port};
-use crate::error::{Error, Kind, Place, printable};
 use crate::out::Out;
 use crate::stat::plain_table;
 

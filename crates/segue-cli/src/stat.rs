@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use comfy_table::{CellAlignment, Table, presets};
+use segue_control::client;
+use segue_control::error::{Error, Kind, is_hidden, printable};
+use segue_control::model::{Document, Flow, Instance, OUTER_CSUM, Port, SCHEMA, Side};
+use segue_host::sys;
 use serde_json::json;
 
 use crate::args::Stat;
-use crate::control::client;
-use crate::control::model::{Document, Flow, Instance, OUTER_CSUM, Port, SCHEMA, Side};
-use crate::error::{Error, Kind, is_hidden, printable};
 use crate::out::Out;
 use crate::units;
 use crate::words::help::wrapped;
-use segue_host::sys;
 
 /// Widest table, unless a wider one is asked for.
 const WIDTH: usize = 80;
@@ -163,7 +163,7 @@ fn bytes(instance: &Instance, of: fn(&Port) -> u64) -> u64 {
     instance.ports.values().filter(|port| port.side == Side::Outside).map(of).sum()
 }
 
-fn gbit(instance: &Instance, of: fn(&crate::control::model::Recent) -> f64) -> String {
+fn gbit(instance: &Instance, of: fn(&segue_control::model::Recent) -> f64) -> String {
     instance.recent.as_ref().map_or("-".to_owned(), |recent| format!("{:.2}", of(recent) / 1e9))
 }
 
@@ -440,8 +440,9 @@ fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeM
 
 #[cfg(test)]
 mod tests {
+    use segue_control::model::{Complaint, Offload, Recent, Seen};
+
     use super::*;
-    use crate::control::model::{Complaint, Offload, Recent, Seen};
 
     fn instance(name: &str) -> Instance {
         let inside = Port {

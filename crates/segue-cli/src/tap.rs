@@ -4,15 +4,15 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
+use segue_control::error::{Error, Kind, printable};
+use segue_host::netlink::Netlink;
+use segue_host::sys;
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 
 use crate::apply::Changes;
-use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::tunnel::start::tun_error;
 use crate::tunnel::why;
-use segue_host::netlink::Netlink;
-use segue_host::sys;
 
 /// A TAP that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]

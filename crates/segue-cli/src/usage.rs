@@ -2,10 +2,10 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
+use segue_control::error::{Error, Kind, Place, printable};
+use segue_control::suggest::nearest;
 
 use crate::args::Cli;
-use crate::error::{Error, Kind, Place, printable};
-use crate::words::parse::nearest;
 
 /// Turns clap's error into ours; `args` are the words behind the program's name.
 pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {

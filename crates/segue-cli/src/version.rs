@@ -1,11 +1,11 @@
 //! `segue --version`, one line, and with `-v` all that a bug report needs.
 
 use segue::checksum::{self, Implementation};
+use segue_control::error::{Error, Kind, printable};
+use segue_host::sys;
 use serde_json::{Value, json};
 
-use crate::error::{Error, Kind, printable};
 use crate::out::Out;
-use segue_host::sys;
 
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

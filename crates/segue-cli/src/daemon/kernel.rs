@@ -8,7 +8,7 @@ use std::io::{self, Read, Seek};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::control::model::{Complaint, Instance, OUTER_CSUM};
+use segue_control::model::{Complaint, Instance, OUTER_CSUM};
 
 /// Where the kernel's counter of one family stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use segue_control::error::{Error, Kind};
+use segue_control::knobs::{self as model, Change, Needs, Setting};
 use segue_datapath::knobs::{Knobs, Values};
-
-use crate::control::knobs::{self as model, Change, Needs, Setting};
-use crate::error::{Error, Kind};
 
 /// What turns the knobs of an instance from outside.
 #[derive(Clone, Debug, Default)]

@@ -2,6 +2,7 @@
 
 pub(crate) mod kernel;
 pub(crate) mod knobs;
+mod mappings;
 pub(crate) mod running;
 pub(crate) mod show;
 
@@ -13,26 +14,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use segue_control::error::{Error, Kind};
+use segue_control::knobs::{Change, Knob};
+use segue_control::mapping::Mapping;
+use segue_control::model::{Complaint, Instance, Side};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router::FeedSender;
+use segue_host::netlink::Netlink;
+use segue_host::signals::{Signals, Wish};
+use segue_host::sys::{self, Want};
 use serde_json::Value;
 
 use self::kernel::{ChecksumDrops, Forwarding};
 use self::knobs::Desk;
 use self::running::{Offloads, Running, Stopper};
-use crate::control::knobs::{Change, Knob};
-use crate::control::model::{Complaint, Instance, Side};
-use crate::control::server::{Bound, Panel, Server, SocketFile};
-use crate::error::{Error, Kind};
+use crate::control_server::{Bound, Panel, Server, SocketFile};
 use crate::gateway::claim::Claim;
-use crate::nat::{self as mapping, Mapping};
 use crate::out::{OnClosed, Out};
 use crate::pass::{Line, Ports, Record};
 use crate::sandbox::{self, Sandbox};
-use segue_host::netlink::Netlink;
-use segue_host::signals::{Signals, Wish};
-use segue_host::sys::{self, Want};
 
 /// How often the loop looks whether packets still move.
 const LOOK: Duration = Duration::from_millis(500);
@@ -245,7 +246,7 @@ struct Announced {
 
 impl Panel for Announced {
     fn mappings(&self) -> Option<Vec<Mapping>> {
-        mapping::ask(self.sender.as_ref()?)
+        mappings::ask(self.sender.as_ref()?)
     }
 
     fn list(&self) -> Vec<Knob> {

@@ -7,6 +7,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use segue::hash;
+use segue_control::error::Error;
+use segue_control::model::{Complaint, Instance, Offload, Port, Seen, Side, Worker};
 use segue_datapath::board::{Board, Group, Stage};
 use segue_datapath::gateway::LINK_DOWN;
 use segue_datapath::knobs::Knobs;
@@ -16,8 +18,6 @@ use segue_port::{OffloadState, Port as DataPort};
 
 use super::kernel::{ChecksumDrops, Forwarding};
 use super::knobs::Desk;
-use crate::control::model::{Complaint, Instance, Offload, Port, Seen, Side, Worker};
-use crate::error::Error;
 
 /// Ports from which on an instance shows only those of its counters that are not zero.
 const MANY_PORTS: usize = 16;
@@ -59,7 +59,7 @@ impl Offloads {
                 OffloadState::On => State::On,
                 OffloadState::Off => State::Off(off.to_owned()),
                 OffloadState::Refused(errno) => {
-                    State::Refused(crate::error::os_text(&io::Error::from_raw_os_error(errno)))
+                    State::Refused(segue_control::error::os_text(&io::Error::from_raw_os_error(errno)))
                 }
             };
             self.0.insert(format!("{prefix}{name}"), state);

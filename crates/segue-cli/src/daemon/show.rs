@@ -2,12 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use segue_control::knobs::Change;
+use segue_control::model::{Instance, Side};
 use serde_json::{Value, json};
 
 use super::Daemon;
 use super::running::{Offloads, Running};
-use crate::control::knobs::Change;
-use crate::control::model::{Instance, Side};
 use crate::sandbox::Sandbox;
 use crate::units;
 

@@ -3,10 +3,10 @@
 mod probe;
 
 use anstyle::{AnsiColor, Style};
+use segue_control::error::{Error, Kind};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::words::help::WIDTH;
 

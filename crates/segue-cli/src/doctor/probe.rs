@@ -5,13 +5,13 @@ use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use segue_control::error::os_text;
+use segue_host::netlink::Netlink;
+use segue_host::sys;
 use serde::{Deserialize, Serialize};
 
 use super::{Check, Status};
-use crate::error::os_text;
 use crate::tunnel::why::{self, Container};
-use segue_host::netlink::Netlink;
-use segue_host::sys;
 
 /// Everything, in the order of the table.
 pub(super) fn all() -> Vec<Check> {

@@ -15,12 +15,13 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use super::plan::Plan;
-use crate::error::{Error, Kind};
+use segue_control::error::{Error, Kind};
 use segue_host::sys;
 
+use super::plan::Plan;
+
 /// How often sockets with a full queue are asked again whose they are, all together, and the pause: a gateway takes its
-/// visitors in, but no faster than [`crate::control::server`] says.
+/// visitors in, but no faster than [`crate::control_server`] says.
 const QUESTIONS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Where the kernel describes interfaces.

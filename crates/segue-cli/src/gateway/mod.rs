@@ -5,21 +5,21 @@ pub(crate) mod plan;
 pub(crate) mod route;
 pub(crate) mod start;
 
+use segue_control::error::Error;
+use segue_control::model::Side;
 use segue_datapath::knobs::Knobs;
+use segue_host::netlink::Netlink;
+use segue_host::sys;
 use serde_json::{Value, json};
 
 use self::plan::{Plan, What};
 use crate::args::Gateway;
-use crate::control::model::Side;
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened, Succession};
-use crate::error::Error;
 use crate::out::Out;
 use crate::profile;
 use crate::sandbox::Sandbox;
 use crate::units;
-use segue_host::netlink::Netlink;
-use segue_host::sys;
 
 /// The id of the JSON that `segue gateway -j` prints, one object for each event.
 const SCHEMA: &str = "segue.gateway/1";

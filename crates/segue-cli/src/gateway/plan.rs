@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use segue::gro::Profile;
+use segue_control::error::{Error, Kind, Place, printable};
+use segue_host::netlink::{Link, Netlink};
+use segue_host::prefix::Prefix;
 use serde::Serialize;
 
 use super::route::{self, NatPlan};
 use crate::args::Gateway;
-use crate::error::{Error, Kind, Place, printable};
 use crate::profile;
 use crate::tunnel::why;
 use crate::words::parse;
-use segue_host::netlink::{Link, Netlink};
-use segue_host::prefix::Prefix;
 
 /// Where named network namespaces are.
 const NAMED: &str = "/run/netns";

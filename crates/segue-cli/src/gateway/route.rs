@@ -4,10 +4,13 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use segue::hash::Key;
+use segue_control::error::{Error, Kind};
 use segue_datapath::gateway::PortConfig;
 use segue_datapath::nat::{Config, Nat, Protocol};
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router::{self, Parts, Router};
+use segue_host::netlink::{Link, Netlink};
+use segue_host::prefix::Prefix;
 use segue_port::PagePool;
 use serde::{Serialize, Serializer};
 
@@ -15,11 +18,8 @@ use super::plan::{Plan, existing};
 use crate::args::Gateway;
 use crate::daemon::Opened;
 use crate::daemon::running::{Offloads, flow_key, random};
-use crate::error::{Error, Kind};
 use crate::router_feed::Follower;
 use crate::tunnel::why;
-use segue_host::netlink::{Link, Netlink};
-use segue_host::prefix::Prefix;
 
 /// A port outside that leads to one inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

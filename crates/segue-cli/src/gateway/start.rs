@@ -4,10 +4,14 @@ use std::fs::File;
 use std::io;
 
 use segue::{gro, hash};
+use segue_control::client;
+use segue_control::error::{Error, Kind};
 use segue_datapath::gateway::{self, Fragments, Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::router;
+use segue_host::netlink::{Link, Netlink};
+use segue_host::sys;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
 use segue_port::tun::TunOffloads;
 use segue_port::{PagePool, Port, WINDOW};
@@ -15,18 +19,14 @@ use segue_port::{PagePool, Port, WINDOW};
 use super::claim::Claim;
 use super::plan::{End, Netns, Plan, What, not_ethernet};
 use super::route;
-use crate::control::client;
-use crate::control::server::already_running;
+use crate::control_server::already_running;
 use crate::daemon::Opened;
 use crate::daemon::kernel::Forwarding;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
-use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::tap::Tap;
 use crate::tunnel::why;
-use segue_host::netlink::{Link, Netlink};
-use segue_host::sys;
 
 /// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
 const BUDGET: usize = 64;

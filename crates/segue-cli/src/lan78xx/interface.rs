@@ -18,9 +18,8 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
-use segue_lan78xx::driver::{Host, Interface};
-
 use segue_host::sys::{self, Want};
+use segue_lan78xx::driver::{Host, Interface};
 
 /// How often the kernel is asked.
 const ASK: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddrV6;
 
+use segue_control::error::{Error, Kind, printable};
 use segue_lan78xx::regs::Chip;
 use segue_lan78xx::usb::usbip::{self, ImportError, PORT};
 use segue_lan78xx::usb::{self, Speed, usbfs};
@@ -9,7 +10,6 @@ use serde_json::json;
 
 use super::args;
 use super::schema::{LIST, List, Listed};
-use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 
 /// Runs the command.

@@ -9,12 +9,12 @@ mod opener;
 pub(crate) mod schema;
 mod up;
 
+use segue_control::error::{Error, Kind, printable};
 use segue_lan78xx::model::Config;
 use segue_lan78xx::regs::Chip;
 use segue_lan78xx::usb::Speed;
 
 use self::args::{Action, Lan78xx};
-use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 
 /// Runs one of the commands.

@@ -8,8 +8,12 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use segue::time::Nanos;
+use segue_control::error::{Error, Kind, printable};
+use segue_control::model::Side;
 use segue_datapath::board::{Group, Sink};
 use segue_datapath::pipeline::{Interest, Pipeline, Round};
+use segue_host::netlink::Netlink;
+use segue_host::sys::{self, Want};
 use segue_lan78xx::frame::rx::flag;
 use segue_lan78xx::model::{Access, Config, Fault, Lies, LinkSpeed, Model, Notes, Partner};
 use segue_lan78xx::regs;
@@ -19,15 +23,11 @@ use segue_port::Direction;
 use serde_json::{Value, json};
 
 use super::{args, schema};
-use crate::control::model::Side;
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened, Succession};
-use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::sandbox::Sandbox;
 use crate::tap::Tap;
-use segue_host::netlink::Netlink;
-use segue_host::sys::{self, Want};
 
 /// The bus id under which the model is found.
 const BUS_ID: &str = "1-1";

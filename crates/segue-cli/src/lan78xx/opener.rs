@@ -7,17 +7,17 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use segue_control::error::Error;
+use segue_host::sys::{Forked, fork};
 use segue_lan78xx::driver::Look;
 use segue_lan78xx::regs::{Chip, VENDOR};
 use segue_lan78xx::usb::usbfs::{self, Usbfs};
 use segue_lan78xx::usb::usbip::{self, Client, ImportError, RECORD_LEN, Record};
 use segue_lan78xx::usb::{Speed, Transport};
 
-use crate::error::Error;
 use crate::out::to_stderr;
 use crate::pass::sys;
 use crate::sandbox::{Reach, confine};
-use segue_host::sys::{Forked, fork};
 
 /// Where a device is to be found again.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
+use segue_control::model::{Instance, Offload};
 use serde::Serialize;
 
-use crate::control::model::{Instance, Offload};
 use crate::sandbox::Sandbox;
 
 /// The id of what `up` and `model` print, one object for each event.

@@ -11,9 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use segue::gro;
+use segue_control::error::{Error, Kind, printable};
+use segue_control::model::{Complaint, Instance, Side};
 use segue_datapath::gateway::{self, Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
+use segue_host::netlink::Netlink;
+use segue_host::sys::{self, SignalFd, Want};
 use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState, Look};
 use segue_lan78xx::frame::is_awkward_mtu;
 use segue_lan78xx::model::{Config as ModelConfig, Model};
@@ -30,15 +34,11 @@ use super::interface;
 use super::list::{import_error, server_address};
 use super::opener::{Opener, Source};
 use super::schema;
-use crate::control::model::{Complaint, Instance, Side};
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{self, Complaints, Daemon, Opened, Succession};
-use crate::error::{Error, Kind, printable};
 use crate::out::Out;
 use crate::sandbox::Sandbox;
 use crate::tap::Tap;
-use segue_host::netlink::Netlink;
-use segue_host::sys::{self, SignalFd, Want};
 
 /// Name of the adapter in statistics.
 const ADAPTER: &str = "adapter";
@@ -733,7 +733,7 @@ mod tests {
     fn an_adapter_that_is_gone_a_lost_opener_and_an_mtu_that_does_not_fit_are_complained_about() {
         let complaints_of = |numbers: &[(&str, u64)], nobody_opens| {
             let numbers = numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-            let port = crate::control::model::Port { numbers, ..Default::default() };
+            let port = segue_control::model::Port { numbers, ..Default::default() };
             let ports = [(ADAPTER.to_owned(), port)].into();
             let instance = Instance { name: "lan0".to_owned(), ports, ..Instance::default() };
             judge(&instance, nobody_opens)

@@ -13,9 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use segue_port::udp::Sockets;
-
 use segue_host::sys::{Want, poll};
+use segue_port::udp::Sockets;
 
 /// Bytes of a record. Each comes whole, with a descriptor or without.
 const RECORD_LEN: usize = 24;

@@ -7,13 +7,13 @@ use segue::packet::{Header, Kind, Packet, Remote};
 use segue::wire::{ethernet, ethertype, ipv4, ipv6, read_u16};
 use segue_capture::file::undo_notes::filtered;
 use segue_capture::file::{Block, BlockKind, Form, Item, Order, Outgoing, Record, link, options, undo_notes};
+use segue_control::error::Error;
 use serde_json::json;
 
 use super::args::Decap;
 use super::files::{End, Job, Sink};
 use super::frame::{Finding, Frame, Layer, USUAL_MTU, Verdict};
 use super::split;
-use crate::error::Error;
 use crate::out::Out;
 
 /// Runs it.

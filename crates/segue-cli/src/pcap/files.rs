@@ -11,13 +11,13 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use segue_capture::file::{Format, ReadError, Reader, Writer};
-
-use super::args;
-use crate::error::{Error, Kind};
-use crate::out::{Out, to_stderr};
-use crate::units;
+use segue_control::error::{Error, Kind};
 use segue_host::signals::{Signals, Wish};
 use segue_host::sys::{Want, poll};
+
+use super::args;
+use crate::out::{Out, to_stderr};
+use crate::units;
 
 /// How often the progress line is drawn.
 const REDRAW: Duration = Duration::from_millis(200);

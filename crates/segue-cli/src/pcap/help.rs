@@ -1,6 +1,7 @@
 //! The help of `segue pcap` and each of its commands.
 
-use crate::error::Error;
+use segue_control::error::Error;
+
 use crate::help::{Page, of_action};
 
 /// The pages, in the order of the commands.

@@ -14,12 +14,12 @@ use segue_capture::file::undo_notes::{self, Member};
 use segue_capture::file::{
     Block, BlockKind, Form, Format, Interface, Item, Order, Outgoing, Record, WHOLE, is_unusual_tail, options,
 };
+use segue_control::error::{Error, Kind};
 use serde_json::{Value, json};
 
 use super::args::Merge;
 use super::files::{End, Job, Sink};
 use super::lanes::{self, Buf, Lanes, place_of};
-use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::profile;
 

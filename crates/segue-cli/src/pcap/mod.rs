@@ -17,11 +17,11 @@ mod stat;
 mod undo;
 mod verify;
 
+use segue_control::error::{Error, Kind};
 use serde_json::Value;
 
 use self::args::{Action, Pcap};
 use self::files::{End, Job};
-use crate::error::{Error, Kind};
 use crate::out::Out;
 
 /// Who wrote a file, for its section header.

@@ -9,12 +9,12 @@ use segue::packet::{Gso, GsoKind, Header, Kind, Stop, TrainCsum, Unit};
 use segue::reason::Reason;
 use segue::wire::{ipv4, ipv6, read_u16, tcp, write_u16};
 use segue_capture::file::{Form, Item, Order, Outgoing, Record, options};
+use segue_control::error::Error;
 use serde_json::json;
 
 use super::args::Split;
 use super::files::{End, Job, Sink};
 use super::frame::{Finding, Frame, Layer, USUAL_MTU, Verdict};
-use crate::error::Error;
 use crate::out::Out;
 
 /// Most connections whose SYN is remembered.

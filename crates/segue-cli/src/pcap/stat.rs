@@ -7,6 +7,7 @@ use std::rc::Rc;
 use segue::gro::Profile;
 use segue::packet::{Kind, Stop};
 use segue_capture::file::{BlockKind, Item, Record, link};
+use segue_control::error::Error;
 use serde_json::{Value, json};
 
 use super::args::Stat;
@@ -14,7 +15,6 @@ use super::files::{End, Job};
 use super::frame::{Finding, Frame, IP_ONLY, MALFORMED, USUAL_MTU, Verdict};
 use super::lanes::{self, Lanes, Tally};
 use super::verify::addresses;
-use crate::error::Error;
 use crate::out::Out;
 use crate::units;
 

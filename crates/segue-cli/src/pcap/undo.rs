@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use segue_capture::file::undo_notes::{self, About, Member};
 use segue_capture::file::{Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHead, Record};
+use segue_control::error::{Error, Kind};
 use serde_json::json;
 
 use super::args::Split;
 use super::files::{End, Job, Sink};
-use crate::error::{Error, Kind};
 use crate::out::Out;
 
 /// Most bytes that wait for their place. A merge of ours keeps less than a tenth of this apart.

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use segue::packet::Kind;
 use segue::wire::{ipv4, ipv6};
 use segue_capture::file::{Item, Record};
+use segue_control::error::{Error, Kind as ErrorKind};
 use serde_json::{Value, json};
 
 use super::args::Verify;
 use super::files::{End, Job};
 use super::frame::{Finding, Frame, IP_ONLY, MALFORMED, USUAL_MTU, Verdict};
-use crate::error::{Error, Kind as ErrorKind};
 use crate::out::Out;
 
 /// Lines are gathered up to this many bytes.

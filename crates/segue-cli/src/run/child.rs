@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use segue_control::error::{Error, Kind};
+use segue_host::sys;
 use serde_json::Value;
 
 use super::config::Unit;
-use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::pass::{Line, Ports, Record};
-use segue_host::sys;
 
 /// Longest event line that is kept, bytes: room for as many tunnels as one port has at most.
 const LINE_LEN: usize = 32 << 20;

@@ -7,14 +7,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use clap::Parser;
+use segue_control::error::{Error, printable};
+use segue_control::knobs::{self, Knob, Wrong};
+use segue_host::netlink::Netlink;
 use toml::de::{DeTable, DeValue};
 
 use super::keys;
 use super::source::{Text, together};
 use crate::args::{self, Cli, Command};
-use crate::control::knobs::{self, Knob, Wrong};
 use crate::daemon::knobs as desk;
-use crate::error::{Error, printable};
 use crate::gateway;
 use crate::tunnel::group::{self, Group};
 use crate::tunnel::resolve::{self, Ready};
@@ -22,7 +23,6 @@ use crate::tunnel::{self, plan::Plan};
 use crate::usage;
 use crate::words::parse;
 use crate::words::tunnel::WORDS;
-use segue_host::netlink::Netlink;
 
 /// What an instance is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +214,9 @@ impl Unit {
                 Ok(Parsed::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
             }
             Some(Command::Gateway(args)) => Ok(Parsed::Gateway(Box::new(args))),
-            _ => Err(Error::new(crate::error::Kind::Internal, "a key became another command", "segue help run")),
+            _ => {
+                Err(Error::new(segue_control::error::Kind::Internal, "a key became another command", "segue help run"))
+            }
         }
     }
 }
@@ -393,6 +395,7 @@ impl Unit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::render::Rendered;
 
     fn file(text: &str) -> Text {
         Text { file: "segue.toml".to_owned(), text: text.to_owned() }

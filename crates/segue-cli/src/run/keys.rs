@@ -4,15 +4,16 @@ use std::ops::Range;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, Parser};
+use segue_control::error::{Error, printable};
+use segue_control::suggest::nearest;
 use toml::de::{DeTable, DeValue};
 
 use super::config::{Kind, Parsed, Token, Unit, Wish};
 use super::source::Text;
 use crate::args::Cli;
-use crate::error::{Error, printable};
 use crate::gateway;
 use crate::usage;
-use crate::words::parse::{self, nearest};
+use crate::words::parse;
 use crate::words::{Takes, Word, tunnel::WORDS};
 
 /// Options that make no sense in a file.

@@ -19,6 +19,10 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use segue_control::error::{Error, Kind};
+use segue_host::netlink::Netlink;
+use segue_host::signals::{Signals, Wish};
+use segue_host::sys::{self, Want};
 use serde_json::{Value, json};
 
 use self::child::{Event, Instance, State};
@@ -26,12 +30,9 @@ use self::config::{Checked, Unit};
 use self::notify::Notify;
 use self::source::{Text, together};
 use crate::args::Run;
-use crate::error::{Error, Kind};
 use crate::out::{OnClosed, Out, to_stderr};
+use crate::render::Rendered;
 use crate::units;
-use segue_host::netlink::Netlink;
-use segue_host::signals::{Signals, Wish};
-use segue_host::sys::{self, Want};
 
 /// The id of the JSON that `segue run -j` prints, one object for each event; those of instances have their own.
 const SCHEMA: &str = "segue.run/1";

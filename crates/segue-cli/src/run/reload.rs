@@ -6,15 +6,15 @@
 
 use std::time::{Duration, Instant};
 
+use segue_control::error::{Error, Kind};
+use segue_control::{client, knobs};
 use serde_json::json;
 
 use super::child::{Instance, State};
 use super::config::{self, Unit};
 use super::source::{Text, together};
 use super::{START, STOP_EACH, Service, check, count, end, open, patience};
-use crate::control::server::{forget_next, take_name};
-use crate::control::{client, knobs};
-use crate::error::{Error, Kind};
+use crate::control_server::{forget_next, take_name};
 
 /// How long is waited for the end of an instance that does not answer any more, beside [`STOP_EACH`]: one whose interface was
 /// deleted needs half a second.

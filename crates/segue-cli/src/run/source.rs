@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::error::{Error, Kind, Source};
+use segue_control::error::{Error, Kind, Source};
 
 /// Most errors that are shown at once.
 const MOST: usize = 20;

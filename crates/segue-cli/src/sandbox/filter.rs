@@ -6,7 +6,6 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch, apply_filter,
 };
-
 use segue_host::sys;
 
 /// Calls of every process, whatever their arguments.

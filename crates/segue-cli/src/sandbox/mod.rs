@@ -16,13 +16,13 @@ use landlock::{
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use schemars::JsonSchema;
-use serde::Serialize;
-
-use crate::control::server::SocketFile;
-use crate::error::{Error, Kind};
-use crate::out::Out;
+use segue_control::error::{Error, Kind};
 use segue_host::signals::Signals;
 use segue_host::sys::{self, Forked};
+use serde::Serialize;
+
+use crate::control_server::SocketFile;
+use crate::out::Out;
 
 pub(crate) use opening::{Reach, confine};
 

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{AccessFs, BitFlags};
+use segue_host::sys;
 
 use super::filter::{self, Purpose};
 use super::{other_user, restrict};
-use segue_host::sys;
 
 /// What such a process may still reach.
 #[derive(Clone, Copy, Debug, Default)]

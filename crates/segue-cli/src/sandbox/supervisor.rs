@@ -4,10 +4,11 @@ use std::os::fd::AsFd;
 use std::process;
 use std::time::Duration;
 
-use crate::control::server::SocketFile;
-use crate::out::to_stderr;
 use segue_host::signals::{Signals, Wish};
 use segue_host::sys::{self, Ended, Pid, Want};
+
+use crate::control_server::SocketFile;
+use crate::out::to_stderr;
 
 /// Waits for `child`, passes signals on to it, then removes the socket and ends with the child's status.
 pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile) -> ! {

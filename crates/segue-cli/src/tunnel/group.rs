@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use segue::encap::Identity;
+use segue_control::error::{Error, Kind};
+use segue_host::netlink::Netlink;
 
 use super::plan::Plan;
 use super::resolve::{self, Ready};
 use super::start;
-use crate::error::{Error, Kind};
-use segue_host::netlink::Netlink;
 
 /// Most tunnels of one port.
 const MOST: usize = 4096;

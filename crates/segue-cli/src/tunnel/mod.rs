@@ -10,23 +10,23 @@ pub(crate) mod why;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
+use segue_control::client;
+use segue_control::error::{Error, Kind};
+use segue_control::model::Side;
 use segue_datapath::knobs::Knobs;
+use segue_host::netlink::Netlink;
+use segue_host::sys;
 use serde_json::Value;
 
 use self::group::Group;
 use self::resolve::Ready;
 use crate::apply::Changes;
 use crate::args::Tunnel;
-use crate::control::client;
-use crate::control::model::Side;
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened, Succession};
-use crate::error::{Error, Kind};
 use crate::out::Out;
 use crate::sandbox::Sandbox;
 use crate::words::{parse, tunnel};
-use segue_host::netlink::Netlink;
-use segue_host::sys;
 
 /// Runs the command.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {

@@ -3,11 +3,11 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
+use segue_control::error::{Error, Kind};
+use segue_host::netlink::{Link, Netlink};
 use serde::Serialize;
 
 use super::plan::{Choice, IPV6_MIN_MTU, Overhead, Plan};
-use crate::error::{Error, Kind};
-use segue_host::netlink::{Link, Netlink};
 
 /// Largest IP packet, bytes.
 const MAX_PACKET: u32 = 65_535;

@@ -10,9 +10,11 @@ use std::os::fd::OwnedFd;
 
 use segue::encap::{self, Carrier, Decapsulator, Df, Encapsulator, Fdb, GreOptions, OuterCsum, SourcePorts, Tos, Ttl};
 use segue::{gro, hash};
+use segue_control::error::Error;
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_datapath::tunnel::{self, Parts, Tunnel};
+use segue_host::sys;
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Sockets, Source, UdpConfig, UdpOffloads, UdpPort};
 use segue_port::wrap::Trace;
@@ -26,9 +28,7 @@ use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::daemon::{Opened, Succession};
-use crate::error::Error;
 use crate::pass::Ports;
-use segue_host::sys;
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
 const BUDGET: usize = 16;
@@ -368,7 +368,7 @@ fn assemble(
 fn parts(ready: &Ready, tun: TunPort, config: encap::Config, count: usize, flows: hash::Key) -> Result<Parts, Error> {
     let plan = &ready.plan;
     let refused = |error: encap::ConfigError| {
-        Error::new(crate::error::Kind::Conflict, error.to_string(), "segue tunnel --help")
+        Error::new(segue_control::error::Kind::Conflict, error.to_string(), "segue tunnel --help")
             .why("no such tunnel can exist")
     };
     let encap = Encapsulator::new(config).map_err(refused)?;

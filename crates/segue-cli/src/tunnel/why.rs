@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use crate::error::{Error, Kind};
+use segue_control::error::{Error, Kind};
 use segue_host::sys;
 
 /// The clone device of the TUN driver.
@@ -346,7 +346,7 @@ mod tests {
                 change("sg0", "set the MTU", &error),
             ] {
                 assert_eq!(made.os_error, Some(code));
-                assert!(made.message.ends_with(&crate::error::os_text(&error)), "{}", made.message);
+                assert!(made.message.ends_with(&segue_control::error::os_text(&error)), "{}", made.message);
                 assert!(made.why.as_ref().is_some_and(|why| !why.is_empty()), "{}", made.message);
                 assert!(!made.hint.is_empty(), "{}", made.message);
             }

@@ -4,10 +4,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::sync::Arc;
 
+use segue_control::error::{Error, Kind, Place, printable};
+use segue_control::suggest::{integer, list, nearest};
 use segue_host::prefix::Prefix;
 
 use super::{Takes, Word};
-use crate::error::{Error, Kind, Place, printable};
 
 /// Longest name of a network interface, bytes (IFNAMSIZ less the final zero).
 pub(crate) const DEVICE_NAME_LEN: usize = 15;
@@ -225,17 +226,6 @@ fn find(table: &'static [Word], token: &str) -> Option<(&'static Word, bool)> {
     table.iter().find_map(|word| word.spellings().find(|(spelling, _)| spelling == token).map(|(_, on)| (word, on)))
 }
 
-/// The nearest candidate, if one is near enough to be meant.
-pub(crate) fn nearest<'a>(token: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let token = token.to_ascii_lowercase();
-    let allowed = (token.chars().count() / 3).max(1);
-    candidates
-        .map(|candidate| (strsim::damerau_levenshtein(&token, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, candidate)| candidate)
-}
-
 /// What is wrong with a value, and what was perhaps meant.
 pub(crate) type Wrong = (String, Option<String>);
 
@@ -303,16 +293,6 @@ fn number(min: u64, max: u64, or: &'static [&'static str], token: &str) -> Resul
     }
 }
 
-/// A decimal or hexadecimal number without a sign.
-pub(crate) fn integer(token: &str) -> Option<u64> {
-    let (digits, radix) = match token.strip_prefix("0x").or_else(|| token.strip_prefix("0X")) {
-        Some(digits) => (digits, 16),
-        None => (token, 10),
-    };
-    // from_str_radix takes a sign, which has no place here.
-    digits.bytes().all(|byte| byte.is_ascii_alphanumeric()).then(|| u64::from_str_radix(digits, radix).ok())?
-}
-
 fn key(token: &str) -> Option<u32> {
     match token.parse::<Ipv4Addr>() {
         Ok(quad) => Some(u32::from(quad)),
@@ -370,18 +350,10 @@ pub(crate) fn device(token: &str) -> Result<String, Wrong> {
     Err((note.to_owned(), None))
 }
 
-/// `a, b or c`.
-pub(crate) fn list(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        [one] => (*one).to_owned(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::render::Rendered;
     use crate::words::tunnel::WORDS;
 
     fn tokens(line: &str) -> Vec<String> {

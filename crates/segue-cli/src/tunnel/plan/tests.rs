@@ -1,5 +1,7 @@
+use segue_control::error::Error;
+
 use super::*;
-use crate::error::Error;
+use crate::render::Rendered;
 use crate::words::parse::parse;
 use crate::words::tunnel::WORDS;
 

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use segue_control::error::{Error, Kind};
+use segue_host::prefix::Prefix;
+
 use super::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
 use super::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
-use crate::error::{Error, Kind};
 use crate::words::parse::{Parsed, Value};
-use segue_host::prefix::Prefix;
 
 /// GUE's registered UDP port.
 const GUE_PORT: u16 = 6080;

@@ -6,98 +6,98 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The id of this document's shape.
-pub(crate) const SCHEMA: &str = "segue.stat/1";
+pub const SCHEMA: &str = "segue.stat/1";
 
 /// The drop reason that the kernel counts: a datagram with a wrong outer UDP checksum, or without one where one is needed. All
 /// sockets of the network namespace are counted together.
-pub(crate) const OUTER_CSUM: &str = "outer_csum";
+pub const OUTER_CSUM: &str = "outer_csum";
 
 /// What `segue stat -j` prints.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Document {
+pub struct Document {
     /// Always `segue.stat/1`.
-    pub(crate) schema: String,
+    pub schema: String,
     /// When it was asked: RFC 3339, UTC.
-    pub(crate) t: String,
+    pub t: String,
     /// Every instance that answered, sorted by name.
-    pub(crate) instances: Vec<Instance>,
+    pub instances: Vec<Instance>,
 }
 
 /// One running segue.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Instance {
+pub struct Instance {
     /// Its name: the interface's for a tunnel, those of both for a gateway.
-    pub(crate) name: String,
+    pub name: String,
     /// What it is: `tunnel`, `gateway`.
-    pub(crate) kind: String,
+    pub kind: String,
     /// The process that moves packets.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// Seconds since it was up.
-    pub(crate) uptime_s: f64,
+    pub uptime_s: f64,
     /// Processor time it has used, user and system, seconds.
     #[serde(default)]
-    pub(crate) cpu_s: f64,
+    pub cpu_s: f64,
     /// Packets dropped since the start, for every reason and at every port.
     #[serde(default)]
-    pub(crate) drops: u64,
+    pub drops: u64,
     /// The threads that move packets.
     #[serde(default)]
-    pub(crate) workers: Vec<Worker>,
+    pub workers: Vec<Worker>,
     /// What the kernel does for it, by name (`udp_gro`, `udp_segment`, `tun_tso`, `tun_uso`, ...).
     #[serde(default)]
-    pub(crate) offloads: BTreeMap<String, Offload>,
+    pub offloads: BTreeMap<String, Offload>,
     /// What is not well; empty when all is.
     #[serde(default)]
-    pub(crate) health: Vec<Complaint>,
+    pub health: Vec<Complaint>,
     /// The places where packets enter and leave, by name.
     #[serde(default)]
-    pub(crate) ports: BTreeMap<String, Port>,
+    pub ports: BTreeMap<String, Port>,
     /// The last seconds; missing in the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) recent: Option<Recent>,
+    pub recent: Option<Recent>,
 }
 
 /// One thread that moves packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Worker {
+pub struct Worker {
     /// Its number, from 0.
-    pub(crate) id: u32,
+    pub id: u32,
     /// Its counters since the start, by name: `polls` (rounds), `full_budgets` that left more, `sleeps`, `wake_ups` from them
     /// by a port, `deferrals` (by a timer instead), `busy_polls`.
     #[serde(flatten)]
-    pub(crate) counters: BTreeMap<String, u64>,
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// Something that the kernel may do for segue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Offload {
+pub struct Offload {
     /// Whether it is used.
-    pub(crate) on: bool,
+    pub on: bool,
     /// Why not, when it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) why: Option<String>,
+    pub why: Option<String>,
     /// Whether it was asked for and the kernel said no.
     #[serde(default)]
-    pub(crate) refused: bool,
+    pub refused: bool,
 }
 
 /// Something that is not well.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Complaint {
+pub struct Complaint {
     /// What, in a few words.
-    pub(crate) what: String,
+    pub what: String,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) why: Option<String>,
+    pub why: Option<String>,
     /// Since when: RFC 3339, UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) since: Option<String>,
+    pub since: Option<String>,
 }
 
 /// Which side of the instance a port is on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Side {
+pub enum Side {
     /// The interface that this host's programs use.
     #[default]
     Inside,
@@ -107,94 +107,94 @@ pub(crate) enum Side {
 
 /// A place where packets enter and leave. Counters are since the start and only rise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Port {
+pub struct Port {
     /// Which side it is on.
     #[serde(default)]
-    pub(crate) side: Side,
+    pub side: Side,
     /// Into segue from this port.
-    pub(crate) receive: Flow,
+    pub receive: Flow,
     /// Out of segue through this port.
-    pub(crate) transmit: Flow,
+    pub transmit: Flow,
     /// Payload bytes that segue had to sum for packets of this port.
-    pub(crate) checksummed_bytes: u64,
+    pub checksummed_bytes: u64,
     /// Pure acknowledgments from this port that gave way to a newer one of their connection: not dropped, but sent on no
     /// more.
     #[serde(default)]
-    pub(crate) swallowed: u64,
+    pub swallowed: u64,
     /// Packets from this port whose padding was cut off.
     #[serde(default)]
-    pub(crate) trimmed: u64,
+    pub trimmed: u64,
     /// Packets dropped, by reason. `outer_csum`, at a tunnel's UDP port, is what the kernel dropped for a wrong outer checksum,
     /// or without one where one is needed (IPv6): it counts all sockets of the network namespace together, those of other
     /// programs too. Those that reached the tunnel's own socket before the kernel summed them, which are the longer ones, are
     /// under `socket_overflow` besides.
-    pub(crate) drops: BTreeMap<String, u64>,
+    pub drops: BTreeMap<String, u64>,
     /// Why trains ended, by reason.
-    pub(crate) flushes: BTreeMap<String, u64>,
+    pub flushes: BTreeMap<String, u64>,
     /// Why packets stayed alone, by reason.
-    pub(crate) refusals: BTreeMap<String, u64>,
+    pub refusals: BTreeMap<String, u64>,
     /// What differed when a packet did not fit the train of its flow, by reason.
     #[serde(default)]
-    pub(crate) mismatches: BTreeMap<String, u64>,
+    pub mismatches: BTreeMap<String, u64>,
     /// What was done in a smaller form because the kernel refused the larger, by reason.
-    pub(crate) fallbacks: BTreeMap<String, u64>,
+    pub fallbacks: BTreeMap<String, u64>,
     /// What each stage saw of the packets that came in here (`decap`, `gro`, `entry`, `encap`) or leave here (`gso`): a train
     /// that goes through whole counts as one unit at each.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) stages: BTreeMap<String, Seen>,
+    pub stages: BTreeMap<String, Seen>,
     /// What cutting trains for this port took: `trains_cut` in front of it into `packets_made`, `trains_whole` handed to it,
     /// `cut_on_entry` where GSO is off, into `made_on_entry`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) gso: BTreeMap<String, u64>,
+    pub gso: BTreeMap<String, u64>,
     /// Packets whose inner checksum is left to the far end: `sent` by this host to the other, and `received`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) remcsum: BTreeMap<String, u64>,
+    pub remcsum: BTreeMap<String, u64>,
     /// Its polls: `polls`, `full_budgets` that took as many packets as they might, `overflows`, packets that the port gave
     /// beyond that and that came first in the next one, and `wake_ups` of a sleeping worker by this port.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) napi: BTreeMap<String, u64>,
+    pub napi: BTreeMap<String, u64>,
     /// Other numbers of the port.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) numbers: BTreeMap<String, u64>,
+    pub numbers: BTreeMap<String, u64>,
 }
 
 /// What a stage on the way saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Seen {
+pub struct Seen {
     /// Units: a train counts as one, so does a packet of its own.
-    pub(crate) packets: u64,
+    pub packets: u64,
     /// Their bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Those of the units that were trains.
-    pub(crate) trains: u64,
+    pub trains: u64,
     /// Packets of wire size that all units stand for.
-    pub(crate) segments: u64,
+    pub segments: u64,
 }
 
 /// What went one way through a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Flow {
+pub struct Flow {
     /// Units that crossed in one piece: a train counts as one, so does a packet of its own.
-    pub(crate) packets: u64,
+    pub packets: u64,
     /// Their bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Those of the units that were trains: more than one segment.
-    pub(crate) trains: u64,
+    pub trains: u64,
     /// Packets of wire size that all units stand for: what a capture on the link would count.
-    pub(crate) segments: u64,
+    pub segments: u64,
     /// System calls that moved them, or tried to.
     #[serde(default)]
-    pub(crate) calls: u64,
+    pub calls: u64,
 }
 
 impl Flow {
     /// Packets of wire size: what a capture on the link would count.
-    pub(crate) fn wire_packets(&self) -> u64 {
+    pub fn wire_packets(&self) -> u64 {
         self.segments
     }
 
     /// Mean bytes of a unit.
-    pub(crate) fn mean_bytes(&self) -> f64 {
+    pub fn mean_bytes(&self) -> f64 {
         if self.packets == 0 { 0.0 } else { self.bytes as f64 / self.packets as f64 }
     }
 
@@ -211,33 +211,33 @@ impl Flow {
 
 /// The last seconds of an instance: differences of its counters, and what follows from them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Recent {
+pub struct Recent {
     /// How long, seconds.
-    pub(crate) interval_s: f64,
+    pub interval_s: f64,
     /// From the outside, bits a second.
-    pub(crate) receive_bits_per_s: f64,
+    pub receive_bits_per_s: f64,
     /// To the outside, bits a second.
-    pub(crate) transmit_bits_per_s: f64,
+    pub transmit_bits_per_s: f64,
     /// Mean unit from the outside as it was handed to the inside, bytes.
-    pub(crate) receive_train_bytes: f64,
+    pub receive_train_bytes: f64,
     /// Mean unit that went to the outside, bytes.
-    pub(crate) transmit_train_bytes: f64,
+    pub transmit_train_bytes: f64,
     /// Share of one processor, 1 for all of it.
-    pub(crate) cpu_share: f64,
+    pub cpu_share: f64,
     /// What the counters of each port rose by.
-    pub(crate) ports: BTreeMap<String, Port>,
+    pub ports: BTreeMap<String, Port>,
 }
 
 impl Instance {
     /// Adds up what the total drops are.
-    pub(crate) fn count_drops(&mut self) {
+    pub fn count_drops(&mut self) {
         self.drops = self.ports.values().flat_map(|port| port.drops.values()).sum();
     }
 
     /// Adds what the drops of the last seconds say of its health: any packet that was too big for the path, since such a
     /// flow stands still, any outer checksum, which good hosts and ways do not spoil, and more than one packet in a hundred
     /// for other reasons.
-    pub(crate) fn judge_drops(&mut self) {
+    pub fn judge_drops(&mut self) {
         let Some(recent) = &self.recent else { return };
         let mut drops: BTreeMap<&str, u64> = BTreeMap::new();
         for (reason, count) in recent.ports.values().flat_map(|port| &port.drops) {
@@ -264,7 +264,7 @@ impl Instance {
     }
 
     /// The change since `before`, which was taken `seconds` earlier.
-    pub(crate) fn recent_since(&self, before: &Instance, seconds: f64) -> Recent {
+    pub fn recent_since(&self, before: &Instance, seconds: f64) -> Recent {
         let none = Port::default();
         let ports: BTreeMap<String, Port> = self
             .ports

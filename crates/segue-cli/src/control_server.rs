@@ -13,14 +13,13 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-
-use super::knobs::{Change, Knob};
-use super::model::Instance;
-use super::{REQUEST_LEN, place};
-use crate::error::{Error, Kind};
-use crate::nat::Mapping;
+use segue_control::error::{Error, Kind};
+use segue_control::knobs::{Change, Knob};
+use segue_control::mapping::Mapping;
+use segue_control::model::Instance;
+use segue_control::{REQUEST_LEN, place};
 use segue_host::sys::{self, Want};
+use serde_json::{Value, json};
 
 /// Clients served at a time; more wait in the socket's queue.
 const CLIENTS: usize = 16;

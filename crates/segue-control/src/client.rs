@@ -7,30 +7,30 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use segue_host::sys;
 use serde_json::{Value, json};
 
-use super::knobs::{Change, Knob};
-use super::model::{Instance, Side};
-use super::{ANSWER_LEN, REQUEST_LEN, place};
 use crate::error::{Error, Kind, printable};
-use crate::nat::Mapping;
-use crate::words::parse::nearest;
-use segue_host::sys;
+use crate::knobs::{Change, Knob};
+use crate::mapping::Mapping;
+use crate::model::{Instance, Side};
+use crate::suggest::nearest;
+use crate::{ANSWER_LEN, REQUEST_LEN, place};
 
 /// How long an instance may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
 /// What was found when all sockets were asked.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub struct Found {
     /// Those that answered, sorted by name.
-    pub(crate) instances: Vec<Instance>,
+    pub instances: Vec<Instance>,
     /// Those that are alive and did not answer.
-    pub(crate) failed: Vec<Error>,
+    pub failed: Vec<Error>,
 }
 
 /// Asks every instance that this user can see. Sockets that nobody serves are not an error.
-pub(crate) fn all() -> Found {
+pub fn all() -> Found {
     let mut found = Found::default();
     for (name, path) in sockets() {
         match ask(&path) {
@@ -44,28 +44,28 @@ pub(crate) fn all() -> Found {
 }
 
 /// The control socket of the instance `name`, where one answers.
-pub(crate) fn running(name: &str) -> Option<PathBuf> {
+pub fn running(name: &str) -> Option<PathBuf> {
     let paths = sockets().into_iter().filter(|(known, _)| known == name).map(|(_, path)| path);
     paths.into_iter().find(|path| UnixStream::connect(path).is_ok())
 }
 
 /// Asks the instance `name`.
-pub(crate) fn one(name: &str) -> Result<Instance, Error> {
+pub fn one(name: &str) -> Result<Instance, Error> {
     request(name, &json!({ "get": "stat" }), |mut answer| serde_json::from_value(answer["instance"].take()))
 }
 
 /// The settings of the instance `name`.
-pub(crate) fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
+pub fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
     request(name, &json!({ "get": "knobs" }), |mut answer| serde_json::from_value(answer["knobs"].take()))
 }
 
 /// The mappings of the NAT of the instance `name`; `None` where it has none.
-pub(crate) fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
+pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
     request(name, &json!({ "get": "nat" }), |mut answer| serde_json::from_value(answer["mappings"].take()))
 }
 
 /// Changes settings of the instance `name`: all of them, or none.
-pub(crate) fn set(name: &str, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
+pub fn set(name: &str, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
     let wish = json!({ "set": wishes });
     if wish.to_string().len() >= REQUEST_LEN {
         return Err(Error::new(Kind::Usage, "this is too much at once", "segue set NAME KNOB VALUE")

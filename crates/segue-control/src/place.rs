@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use segue_host::sys;
 
 /// Overrides the directory of control sockets.
-pub(crate) const VARIABLE: &str = "SEGUE_RUNTIME_DIR";
+pub const VARIABLE: &str = "SEGUE_RUNTIME_DIR";
 
 /// One directory that may hold sockets.
 struct Place {
@@ -17,7 +17,7 @@ struct Place {
 }
 
 /// The one directory that the user has chosen, if there is one.
-pub(crate) fn chosen() -> Option<PathBuf> {
+pub fn chosen() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
@@ -38,7 +38,7 @@ fn places() -> Vec<Place> {
 }
 
 /// Makes the directory for a new instance, the first of this user's places that can be written.
-pub(crate) fn for_new() -> io::Result<PathBuf> {
+pub fn for_new() -> io::Result<PathBuf> {
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
     for place in places() {
         match make(&place) {
@@ -50,7 +50,7 @@ pub(crate) fn for_new() -> io::Result<PathBuf> {
 }
 
 /// Directories in which this user's instances may be, and root's.
-pub(crate) fn to_search() -> Vec<PathBuf> {
+pub fn to_search() -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = places().into_iter().map(|place| place.path).collect();
     if std::env::var_os(VARIABLE).is_none() {
         paths.push("/run/segue".into());

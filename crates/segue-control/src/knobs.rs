@@ -4,70 +4,70 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Kind, printable};
-use crate::words::parse::{integer, list, nearest};
+use crate::suggest::{integer, list, nearest};
 
 /// The id of this document's shape.
-pub(crate) const SCHEMA: &str = "segue.set/1";
+pub const SCHEMA: &str = "segue.set/1";
 
 /// What `segue set -j` prints.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Document {
+pub struct Document {
     /// Always `segue.set/1`.
-    pub(crate) schema: String,
+    pub schema: String,
     /// The instance's name.
-    pub(crate) instance: String,
+    pub instance: String,
     /// Its settings, all of them or those that were named, as they are now.
-    pub(crate) knobs: Vec<Knob>,
+    pub knobs: Vec<Knob>,
     /// What was changed, in the order in which it was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) changed: Vec<Change>,
+    pub changed: Vec<Change>,
     /// Counters that were named, such as `net.gso.stats`, by the name of the port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) stats: Vec<Stats>,
+    pub stats: Vec<Stats>,
 }
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Knob {
+pub struct Knob {
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// What it is now.
-    pub(crate) value: Setting,
+    pub value: Setting,
     /// What it was at the start.
-    pub(crate) default: Setting,
+    pub default: Setting,
     /// Smallest number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) min: Option<u64>,
+    pub min: Option<u64>,
     /// Largest number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) max: Option<u64>,
+    pub max: Option<u64>,
     /// The names that it takes, where it takes names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) values: Vec<String>,
+    pub values: Vec<String>,
     /// The unit of a number; empty for none.
     #[serde(default)]
-    pub(crate) unit: String,
+    pub unit: String,
     /// One sentence.
-    pub(crate) help: String,
+    pub help: String,
     /// Why it cannot be changed; missing where it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) fixed: Option<String>,
+    pub fixed: Option<String>,
     /// What another one must be for this one to be anything but 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) needs: Option<Needs>,
+    pub needs: Option<Needs>,
 }
 
 /// What another setting must be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Needs {
+pub struct Needs {
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// Its value.
-    pub(crate) value: Setting,
+    pub value: Setting,
 }
 
 /// Whether the knob `name` is one of the port `port`: `net.WHAT.dev.PORT.KEY`.
-pub(crate) fn is_of(name: &str, port: &str) -> bool {
+pub fn is_of(name: &str, port: &str) -> bool {
     let of = name.split_once(".dev.").and_then(|(_, rest)| rest.rsplit_once('.'));
     of.is_some_and(|(known, _)| known == port)
 }
@@ -75,7 +75,7 @@ pub(crate) fn is_of(name: &str, port: &str) -> bool {
 /// A value: a number, or one of the names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
-pub(crate) enum Setting {
+pub enum Setting {
     /// A number; 0 and 1 are off and on.
     Number(u64),
     /// A name.
@@ -100,41 +100,44 @@ impl std::fmt::Display for Setting {
 
 /// A setting that was changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Change {
+pub struct Change {
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// What it was.
-    pub(crate) before: Setting,
+    pub before: Setting,
     /// What it is now.
-    pub(crate) value: Setting,
+    pub value: Setting,
 }
 
 /// Counters that are read under the name of a setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Stats {
+pub struct Stats {
     /// The name that was asked for.
-    pub(crate) name: String,
+    pub name: String,
     /// Counters by port, those of groups with the group in front (`flushes.full`).
-    pub(crate) ports: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>>,
+    pub ports: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>>,
 }
 
 /// What is wrong with a wish.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Wrong {
+pub struct Wrong {
     /// Whether the name is wrong, or else the value.
-    pub(crate) is_name: bool,
-    pub(crate) kind: Kind,
-    pub(crate) message: String,
+    pub is_name: bool,
+    /// Of what sort it is.
+    pub kind: Kind,
+    /// What is wrong.
+    pub message: String,
     /// What to write beside the caret.
-    pub(crate) note: String,
-    pub(crate) nearest: Option<String>,
+    pub note: String,
+    /// The nearest right one.
+    pub nearest: Option<String>,
     /// What would be right, one or more lines.
-    pub(crate) good: String,
+    pub good: String,
 }
 
 impl Knob {
     /// What it takes, for people.
-    pub(crate) fn takes(&self) -> String {
+    pub fn takes(&self) -> String {
         if !self.values.is_empty() {
             return list(&self.values.iter().map(String::as_str).collect::<Vec<_>>());
         }
@@ -165,7 +168,7 @@ impl Knob {
     }
 
     /// A number in the form in which it is shown.
-    pub(crate) fn setting(&self, number: u64) -> Setting {
+    pub fn setting(&self, number: u64) -> Setting {
         match usize::try_from(number).ok().and_then(|at| self.values.get(at)) {
             Some(name) => Setting::Name(name.clone()),
             None => Setting::Number(number),
@@ -174,7 +177,7 @@ impl Knob {
 }
 
 /// The knob `name` and the number for `text`, if it can be set so with `knobs` as they are.
-pub(crate) fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob, u64), Wrong> {
+pub fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob, u64), Wrong> {
     if STATS.iter().any(|stats| stats.0 == name) {
         return Err(Wrong {
             is_name: true,
@@ -232,7 +235,7 @@ pub(crate) fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'
 }
 
 /// Sets a knob of a list, as an instance would.
-pub(crate) fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wrong> {
+pub fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wrong> {
     let (knob, number) = check(knobs, name, text)?;
     let value = knob.setting(number);
     if let Some(knob) = knobs.iter_mut().find(|knob| knob.name == name) {
@@ -242,12 +245,12 @@ pub(crate) fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wron
 }
 
 /// The knob `name`, or the list of those that there are.
-pub(crate) fn find<'a>(knobs: &'a [Knob], name: &str) -> Result<&'a Knob, Wrong> {
+pub fn find<'a>(knobs: &'a [Knob], name: &str) -> Result<&'a Knob, Wrong> {
     knobs.iter().find(|knob| knob.name == name).ok_or_else(|| unknown(knobs, name))
 }
 
 /// What to say of a name that is none.
-pub(crate) fn unknown(knobs: &[Knob], name: &str) -> Wrong {
+pub fn unknown(knobs: &[Knob], name: &str) -> Wrong {
     let names = || knobs.iter().map(|knob| knob.name.as_str()).chain(STATS.iter().map(|stats| stats.0));
     let near = nearest(name, names()).map(str::to_owned);
     // The names have much in common: whoever writes no more than the end of one means that one.
@@ -265,7 +268,7 @@ pub(crate) fn unknown(knobs: &[Knob], name: &str) -> Wrong {
 }
 
 /// Counters that can be read as if they were settings, and what they are about.
-pub(crate) const STATS: &[(&str, &str)] = &[
+pub const STATS: &[(&str, &str)] = &[
     ("net.gso.stats", "trains cut, trains that went whole, drops of GSO"),
     ("net.gro.stats", "packets joined, and why trains ended and packets stayed alone"),
     ("net.ack.stats", "acknowledgments that gave way to newer ones"),
