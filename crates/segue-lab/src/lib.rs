@@ -25,16 +25,20 @@
 //! Children are killed by the kernel when the *thread* that started them ends (`PR_SET_PDEATHSIG`), so a thread that starts
 //! a child has to outlive it.
 
+mod address;
 pub mod bench;
 mod case;
 mod cpu;
 mod error;
 mod host;
 pub mod interrupt;
+mod keywords;
 mod lab;
+mod lane;
 mod link;
 pub mod load;
 mod machine;
+mod named;
 mod options;
 mod process;
 mod processor;
@@ -44,16 +48,19 @@ mod sys;
 mod table;
 mod wireguard;
 
-pub use case::{Case, Ground, Lane, Prepared, StatSource};
+pub use address::{End, Family};
+pub use case::Case;
 pub use cpu::Cpu;
 pub use error::LabError;
 pub use host::{Host, enter_user_namespace, reach, unavailable};
 pub use lab::{Entrance, Lab, run, run_cases};
+pub use lane::{Ground, Lane, Prepared, StatSource};
 pub use link::{DEVICE, LinkForm, connect};
 pub use machine::Machine;
-pub use options::{Encap, End, Family, Mode, Options, Proto};
+pub use named::Named;
+pub use options::{Encap, Mode, Options, Proto};
 pub use process::{Process, which};
 pub use processor::cores;
 pub use progress::{Measurement, Progress, SampleAt, Step};
 pub use relay::{Counts, DamageArea, Faults, Relay};
-pub use table::{Metric, Named, Row, Skipped, Table};
+pub use table::{Metric, Row, Skipped, Table};

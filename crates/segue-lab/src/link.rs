@@ -1,18 +1,17 @@
 //! The wire between two hosts.
 
-use std::fmt;
 use std::io;
-use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::options::words;
-use crate::{End, Family, Host, LabError, interrupt};
+use crate::address::{End, Family};
+use crate::keywords::keywords;
+use crate::{Host, LabError, interrupt};
 
 /// The link's device at both ends.
 pub const DEVICE: &str = "eth0";
 
-words! {
+keywords! {
     /// How the ends of the veth pair behave.
     LinkForm {
         /// Like a network card without offloads: `tso off gso off tx off gro on`, so that whoever sends has to segment and

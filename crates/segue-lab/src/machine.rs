@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::{Cpu, Named};
+use crate::cpu::Cpu;
+use crate::named::Named;
 
 /// The machine part of a table.
 #[derive(Debug, Clone, Serialize)]

@@ -1,10 +1,9 @@
 //! What to measure, in types that a command line can be turned into.
 
-use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 
+use crate::address::Family;
+use crate::keywords::keywords;
 use crate::{LabError, LinkForm};
 
 /// The demonstration's options. [`Options::default`] is what `segue lab` does without any.
@@ -74,43 +73,7 @@ impl Options {
     }
 }
 
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$vdoc])* $variant),+ }
-
-        impl $name {
-            /// Every value, in the order in which help should list them.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-
-            /// The word on the command line and in JSON.
-            pub const fn as_str(self) -> &'static str {
-                match self { $($name::$variant => $word),+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = LabError;
-
-            fn from_str(text: &str) -> Result<Self, LabError> {
-                Self::ALL.iter().copied().find(|value| value.as_str() == text).ok_or_else(|| {
-                    let known: Vec<&str> = Self::ALL.iter().map(|value| value.as_str()).collect();
-                    LabError::Usage(format!("`{text}` is not one of {}", known.join(", ")))
-                })
-            }
-        }
-    };
-}
-pub(crate) use words;
-
-words! {
+keywords! {
     /// iproute2's tunnel modes.
     Mode {
         /// GRE: IPv4 and IPv6 inside.
@@ -122,7 +85,7 @@ words! {
     }
 }
 
-words! {
+keywords! {
     /// UDP encapsulations.
     Encap {
         /// Generic UDP Encapsulation in Linux's layout.
@@ -132,33 +95,13 @@ words! {
     }
 }
 
-words! {
+keywords! {
     /// The load's protocol.
     Proto {
         /// TCP as fast as it goes.
         Tcp = "tcp",
         /// UDP datagrams of 1400 bytes as fast as they go.
         Udp = "udp",
-    }
-}
-
-words! {
-    /// An IP version.
-    Family {
-        /// IPv4.
-        V4 = "4",
-        /// IPv6.
-        V6 = "6",
-    }
-}
-
-impl Family {
-    /// 4 or 6.
-    pub const fn number(self) -> u8 {
-        match self {
-            Family::V4 => 4,
-            Family::V6 => 6,
-        }
     }
 }
 
@@ -173,58 +116,9 @@ impl Mode {
     }
 }
 
-/// One of the two hosts. The load goes from A to B.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The sender.
-    A,
-    /// The receiver.
-    B,
-}
-
-impl End {
-    /// The other one.
-    pub const fn other(self) -> End {
-        match self {
-            End::A => End::B,
-            End::B => End::A,
-        }
-    }
-
-    /// This end's address in lab network `net`: 198.18.0.{1,2} and 2001:db8::{1,2} for net 0 (the link),
-    /// 198.19.N.{1,2} and 2001:db8:N::{1,2} for the inside of tunnel N. Prefix lengths are 24 and 64.
-    pub fn address(self, net: u8, family: Family) -> IpAddr {
-        let host = match self {
-            End::A => 1,
-            End::B => 2,
-        };
-        match family {
-            Family::V4 => IpAddr::from([198, if net == 0 { 18 } else { 19 }, net, host]),
-            Family::V6 => IpAddr::from([0x2001, 0xdb8, u16::from(net), 0, 0, 0, 0, u16::from(host)]),
-        }
-    }
-
-    /// [`End::address`] with its prefix length, as `ip addr add` and segue's `addr` want it.
-    pub fn prefix(self, net: u8, family: Family) -> String {
-        let length = match family {
-            Family::V4 => 24,
-            Family::V6 => 64,
-        };
-        format!("{}/{length}", self.address(net, family))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_lie_in_the_ranges_for_benchmarks_and_documentation() {
-        assert_eq!(End::A.prefix(0, Family::V4), "198.18.0.1/24");
-        assert_eq!(End::B.prefix(0, Family::V6), "2001:db8::2/64");
-        assert_eq!(End::B.prefix(3, Family::V4), "198.19.3.2/24");
-        assert_eq!(End::A.prefix(3, Family::V6), "2001:db8:3::1/64");
-    }
 
     #[test]
     fn a_mode_keeps_only_the_families_it_carries() {

@@ -4,9 +4,12 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::layout::{Column, count, flows, label, median, seed, short, sibling, spread};
+use super::definition::Bench;
+use super::layout::{Column, Layout, count, flows, label, median, seed, short, sibling, spread};
 use super::pair::{Form, Pair, Tested};
-use super::{Bench, Layout, Part, Point, Sample, Site, bed, ends};
+use super::point::{Part, Point, Sample};
+use super::site::Site;
+use super::{bed, ends};
 use crate::{Family, LabError, Named, Row};
 
 const MTU: u32 = 1500;

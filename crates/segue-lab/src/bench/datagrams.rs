@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::ready::ready;
+
 const PORT: u16 = 5210;
 /// Datagrams of a flow on their way. In fragments they fit every queue.
 const WINDOW: u64 = 32;
@@ -71,7 +73,7 @@ fn receive(socket: &UdpSocket) -> io::Result<(Instant, Instant, u64)> {
 
 /// Sends datagrams of `len` bytes for `time`. `lost` of what it prints is how often it waited in vain.
 pub(super) fn source(address: &str, flows: u32, time: Duration, len: usize) -> io::Result<Value> {
-    super::ends::ready();
+    ready();
     let lost = each(flows, |port| send(&format!("{address} {port}"), time, len.max(8)))?;
     Ok(json!({ "lost": lost.iter().sum::<u64>() }))
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::ready::ready;
 use super::{datagrams, rr};
 use crate::{Host, LabError, Process, sys};
 
@@ -29,8 +30,6 @@ pub(super) const CHUNK: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// What [`Taker::Drain`] asks one `read(2)` for.
 const BUFFER: usize = 256 << 10;
-/// Time for reading clocks between being ready and sending.
-const LEAD: Duration = Duration::from_millis(50);
 
 /// One of the ends, as a program of its own: `words` are those that the bench gave it. Returns what it prints at its end.
 pub fn end(words: &str) -> io::Result<String> {
@@ -106,7 +105,7 @@ fn came(value: &Value) -> Result<Came, LabError> {
 }
 
 /// Runs an end in each host, `far` first, and returns what `near` and `far` said. `begin` is called when both are ready; the
-/// load starts [`LEAD`] later.
+/// load starts [`LEAD`](super::ready::LEAD) later.
 pub(super) fn both<T>(
     program: &Path,
     near: (&Host, String),
@@ -135,12 +134,6 @@ pub(super) fn both<T>(
         value.ok_or_else(|| LabError::Load(format!("an end of the load said {text:?}")))
     };
     Ok(([said(&near)?, said(&far)?], begun))
-}
-
-/// Says that all is ready, and gives the one who measures time to read its clocks.
-pub(super) fn ready() {
-    println!("ready");
-    thread::sleep(LEAD);
 }
 
 fn sink(address: &str, flows: u32) -> io::Result<Value> {

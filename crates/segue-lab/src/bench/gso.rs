@@ -2,92 +2,12 @@
 
 use serde_json::Value;
 
-use super::layout::{Column, count, flows, label, median, ratio, seed, short, sibling, spread};
-use super::{Bench, Layout, Part, Point, bed, sending};
+use super::bed;
+use super::definition::Bench;
+use super::layout::{Column, Layout, count, flows, label, median, ratio, seed, short, sibling, spread};
+use super::point::{Part, Point};
+use super::sending::{self, Case, How, Load};
 use crate::{Family, Named, Row, Table};
-
-/// What is sent, and through what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Load {
-    /// A stream.
-    Tcp(Family),
-    /// Datagrams of 9000 bytes with their headers.
-    Udp(Family),
-    /// A stream through a router that translates addresses.
-    Nat,
-    /// A stream, while GSO is switched.
-    Live,
-}
-
-impl Load {
-    const fn word(self) -> &'static str {
-        match self {
-            Load::Tcp(Family::V4) => "tcp4",
-            Load::Tcp(Family::V6) => "tcp6",
-            Load::Udp(Family::V4) => "udp4-9k",
-            Load::Udp(Family::V6) => "udp6-9k",
-            Load::Nat => "nat-tcp4",
-            Load::Live => "live-tcp4",
-        }
-    }
-}
-
-/// Where trains are cut, or datagrams fragmented.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
-    /// By the card.
-    Tso,
-    /// By the kernel in front of the card; no gateway.
-    Kernel,
-    /// By the kernel, which is handed whole trains for a card that cuts none: what segue does unless told otherwise.
-    Handed,
-    /// By segue in front of the card; of NAT, behind it; of the live rows, switched to that.
-    Gso,
-    /// By segue on entry: in front of NAT; of the live rows, switched to that.
-    Entry,
-    /// By the sending stack, whose TCP makes single segments.
-    Nowhere,
-    /// The same, and checksums are left to the card.
-    NowhereSums,
-    /// By the sending stack in front of the TAP: Linux's TCP makes trains also where its device is said to take none.
-    Late,
-    /// By the sending stack, whose TCP makes single segments; no gateway.
-    KernelNowhere,
-}
-
-impl How {
-    const fn word(self) -> &'static str {
-        match self {
-            How::Tso => "tso",
-            How::Kernel => "kernel",
-            How::Handed => "handed",
-            How::Gso => "gso",
-            How::Entry => "entry",
-            How::Nowhere => "none",
-            How::NowhereSums => "none-sums",
-            How::Late => "none-late",
-            How::KernelNowhere => "kernel-none",
-        }
-    }
-
-    pub(super) const fn is_segue(self) -> bool {
-        !matches!(self, How::Kernel | How::KernelNowhere)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Case {
-    pub(super) load: Load,
-    pub(super) how: How,
-    /// Per cent of the processor.
-    pub(super) quota: u32,
-    pub(super) rate: Option<&'static str>,
-    pub(super) flows: u32,
-    /// Whether the receiver joins frames.
-    pub(super) gro: bool,
-    /// Whether the card computes checksums.
-    pub(super) sums: bool,
-}
 
 /// S5's clock frequencies in per cent of the highest.
 const QUOTAS: [u32; 6] = [100, 86, 68, 50, 36, 15];

@@ -2,9 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::layout::{Column, count, flows, label, median, ratio, seed, short, sibling, spread};
+use super::bed;
+use super::definition::Bench;
+use super::layout::{Column, Layout, count, flows, label, median, ratio, seed, short, sibling, spread};
 use super::pair::{Form, Pair, Tested};
-use super::{Bench, Layout, Part, Point, Sample, Site, bed};
+use super::point::{Part, Point, Sample};
+use super::site::Site;
 use crate::load::{self, Load, Style};
 use crate::{Family, LabError, Named, Proto, Row, Table};
 

@@ -8,8 +8,10 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::layout::{Column, count, label, median, seed, sibling};
-use super::{Bench, Layout, Part, Point, Sample, Site};
+use super::definition::Bench;
+use super::layout::{Column, Layout, count, label, median, seed, sibling};
+use super::point::{Part, Point, Sample};
+use super::site::Site;
 use crate::{LabError, Named, Row, Table};
 
 /// In the order of the seed's tables.

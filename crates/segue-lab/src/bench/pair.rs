@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Site, bed};
+use super::bed;
+use super::site::Site;
 use crate::{Cpu, End, Family, Host, LabError, Process, reach};
 
 /// The card of the machine under test as its stack sees it behind a gateway.

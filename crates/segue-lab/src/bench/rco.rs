@@ -5,11 +5,14 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::bed;
+use super::definition::Bench;
 use super::ends::{self, Taker};
-use super::layout::{Column, count, label, median, seed, short, sibling, spread};
+use super::layout::{Column, Layout, count, label, median, seed, short, sibling, spread};
+use super::point::{Part, Point, Sample};
 use super::rr::QUANTILES;
+use super::site::Site;
 use super::span::{Span, Tunnel};
-use super::{Bench, Layout, Part, Point, Sample, Site, bed};
 use crate::load::{self, Load, Style};
 use crate::{Family, LabError, LinkForm, Named, Proto, Row, Table};
 

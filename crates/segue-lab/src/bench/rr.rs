@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::ends::ready;
+use super::ready::ready;
 use crate::sys::Poller;
 
 const PORT: u16 = 5203;

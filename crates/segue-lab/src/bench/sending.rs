@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::gso::{Case, How, Load};
 use super::pair::{Form, Pair, TAP, Tested};
-use super::{Sample, Site, bed, ends};
+use super::point::Sample;
+use super::site::Site;
+use super::{bed, ends};
 use crate::link::ethtool;
 use crate::load::{self, Style};
 use crate::sys::PacketSocket;
@@ -31,6 +32,89 @@ const INSIDE: &str = "in0";
 const INSIDE_NET: u8 = 1;
 /// The address that the receiver sees.
 const OUTSIDE: &str = "198.18.0.9";
+
+/// What is sent, and through what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    /// A stream.
+    Tcp(Family),
+    /// Datagrams of 9000 bytes with their headers.
+    Udp(Family),
+    /// A stream through a router that translates addresses.
+    Nat,
+    /// A stream, while GSO is switched.
+    Live,
+}
+
+impl Load {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Load::Tcp(Family::V4) => "tcp4",
+            Load::Tcp(Family::V6) => "tcp6",
+            Load::Udp(Family::V4) => "udp4-9k",
+            Load::Udp(Family::V6) => "udp6-9k",
+            Load::Nat => "nat-tcp4",
+            Load::Live => "live-tcp4",
+        }
+    }
+}
+
+/// Where trains are cut, or datagrams fragmented.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// By the card.
+    Tso,
+    /// By the kernel in front of the card; no gateway.
+    Kernel,
+    /// By the kernel, which is handed whole trains for a card that cuts none: what segue does unless told otherwise.
+    Handed,
+    /// By segue in front of the card; of NAT, behind it; of the live rows, switched to that.
+    Gso,
+    /// By segue on entry: in front of NAT; of the live rows, switched to that.
+    Entry,
+    /// By the sending stack, whose TCP makes single segments.
+    Nowhere,
+    /// The same, and checksums are left to the card.
+    NowhereSums,
+    /// By the sending stack in front of the TAP: Linux's TCP makes trains also where its device is said to take none.
+    Late,
+    /// By the sending stack, whose TCP makes single segments; no gateway.
+    KernelNowhere,
+}
+
+impl How {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            How::Tso => "tso",
+            How::Kernel => "kernel",
+            How::Handed => "handed",
+            How::Gso => "gso",
+            How::Entry => "entry",
+            How::Nowhere => "none",
+            How::NowhereSums => "none-sums",
+            How::Late => "none-late",
+            How::KernelNowhere => "kernel-none",
+        }
+    }
+
+    pub(super) const fn is_segue(self) -> bool {
+        !matches!(self, How::Kernel | How::KernelNowhere)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) load: Load,
+    pub(super) how: How,
+    /// Per cent of the processor.
+    pub(super) quota: u32,
+    pub(super) rate: Option<&'static str>,
+    pub(super) flows: u32,
+    /// Whether the receiver joins frames.
+    pub(super) gro: bool,
+    /// Whether the card computes checksums.
+    pub(super) sums: bool,
+}
 
 pub(super) fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     if site.quota.is_some() {

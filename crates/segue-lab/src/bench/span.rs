@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::bed;
 use super::profile::Profile;
-use super::{Site, bed};
+use super::site::Site;
 use crate::case::kernel_vxlan;
 use crate::process::checked_output;
 use crate::{Cpu, End, Family, Host, LabError, LinkForm, Named, Process, reach};

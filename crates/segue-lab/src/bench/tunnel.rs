@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use super::layout::{Column, label, median, ratio, short, sibling, spread};
-use super::{Bench, Layout, Part, Point, Sample, Site, bed};
+use super::bed;
+use super::definition::Bench;
+use super::layout::{Column, Layout, label, median, ratio, short, sibling, spread};
+use super::point::{Part, Point, Sample};
+use super::site::Site;
 use crate::load::{self, Load, Style};
 use crate::{
     Case, Cpu, End, Family, Ground, Host, LabError, LinkForm, Named, Options, Prepared, Proto, Row, Table, connect,

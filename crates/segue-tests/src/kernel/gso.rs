@@ -6,8 +6,9 @@ use std::time::Duration;
 use segue_testkit::conformance::{Datagram, GsoKind, Vector, Wrapped, Wrapping};
 
 use super::bpf::Encapsulation;
+use super::command::{batch, run};
+use super::frame::{PRIMER, tagged};
 use super::sys::{Role, Socket, VNET_LEN, index_of};
-use super::{PRIMER, batch, run, tagged};
 
 /// How long frames are waited for that do not come.
 const LONGEST: Duration = Duration::from_millis(500);

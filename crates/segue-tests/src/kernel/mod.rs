@@ -12,16 +12,19 @@
 //! the kernel's IP send, forward and put together datagrams that are longer than an MTU.
 
 mod bpf;
+mod command;
+mod frame;
 mod gso;
 mod stack;
 mod sys;
 mod underlay;
 
 use std::fs;
-use std::io::{self, Write};
-use std::process::{Command, Stdio};
+use std::io;
 use std::time::{Duration, Instant};
 
+use command::{batch, run};
+use frame::{PRIMER, tagged};
 use segue_testkit::build::{Ethernet, Ip, V4};
 use segue_testkit::conformance::{
     self, Case, FOU_PORTS, FOU6_PORTS, Feature, GENEVE_PORT, GUE_PORT, GsoKind, Out, VXLAN_PORT, VXLAN_REMOTE_PORT,
@@ -40,8 +43,6 @@ const TRIES: usize = 50;
 const LOSSES: usize = 2;
 /// How long nothing leaves before it is taken that nothing will.
 const QUIET: Duration = Duration::from_millis(10);
-/// What makes the receiving end notice: a frame of a type for experiments (IEEE 802, 0x88b5).
-const PRIMER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0xfe, 0x88, 0xb5];
 /// Source address of the frames that tell whether a burst was one poll.
 const CANARY: [u8; 6] = [2, 0, 0, 0, 0, 0xca];
 
@@ -268,16 +269,6 @@ fn is_from(received: &Received, source: &[u8]) -> bool {
     received.frame.get(6..12) == Some(source)
 }
 
-/// A frame with the tag that the kernel took out of it.
-fn tagged(received: Received) -> Vec<u8> {
-    let Received { mut frame, tag, .. } = received;
-    if let Some((tpid, tci)) = tag {
-        let bytes = [tpid.to_be_bytes(), tci.to_be_bytes()].concat();
-        frame.splice(12..12, bytes);
-    }
-    frame
-}
-
 fn burst(near: &Socket, case: &Case) -> io::Result<()> {
     let mut canary = Sender::tcp(Ip::V4(V4::new(200, 1, 2)), 999, 1, Vec::new());
     let link = Ethernet { dst: [2, 0, 0, 0, 0, 1], src: CANARY, tags: Vec::new() };
@@ -307,31 +298,4 @@ fn out(received: Received) -> Out {
         _ => None,
     };
     Out { bytes: frame, gso: kind.map(|kind| conformance::Gso { kind, size, has_cwr: vnet[1] & 0x80 != 0 }) }
-}
-
-/// Runs lines of `ip` or `tc`.
-fn batch(program: &str, lines: &str) -> Result<(), String> {
-    let mut child = Command::new(program)
-        .args(["-batch", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("{program}: {error}"))?;
-    let mut stdin = child.stdin.take().ok_or("no pipe")?;
-    stdin.write_all(lines.as_bytes()).map_err(|error| format!("{program}: {error}"))?;
-    drop(stdin);
-    let output = child.wait_with_output().map_err(|error| format!("{program}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{program} -batch: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
-
-/// Runs a short program.
-fn run(words: &[&str]) -> Result<(), String> {
-    let output = Command::new(words[0]).args(&words[1..]).output().map_err(|error| format!("{}: {error}", words[0]))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
 }

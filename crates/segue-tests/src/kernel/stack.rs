@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use segue_testkit::conformance::Datagram;
 
+use super::command::{batch, run};
 use super::gso::{carries, gather};
 use super::sys::{Role, Socket};
-use super::{batch, run};
 use crate::sys::allow_fragments;
 
 /// How long a datagram is waited for that does not come.

@@ -6,9 +6,9 @@ use std::net::UdpSocket;
 
 use segue_testkit::conformance::{Device, ENTRY, Entering, UNDERLAY};
 
+use super::command::{batch, run};
 use super::gso::{carries, cut, gather, vnet_of};
 use super::sys::{Role, Socket, index_of};
-use super::{batch, run};
 use crate::sys::{allow_fragments, set_udp_segment};
 
 /// A veth pair without offloads at the end that the tunnels leave by.

@@ -1,6 +1,6 @@
 //! Pure acknowledgments, which only a receiver with LRO lets collapse.
 
-use super::{CWR, ECE, PSH, row, tcp};
+use super::shared::{CWR, ECE, PSH, row, tcp};
 use crate::build::Tcp;
 use crate::conformance::{On, Row, Script, gives};
 

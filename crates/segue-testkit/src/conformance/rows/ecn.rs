@@ -1,6 +1,6 @@
 //! A mark is never lost: the four codepoints of one packet after those of another (RFC 3168, section 5.3), inside and outside.
 
-use super::{row, set_tos};
+use super::shared::{row, set_tos};
 use crate::conformance::{On, Row, Script, gives};
 
 fn inner(s: &mut Script, first: u8, second: u8) {

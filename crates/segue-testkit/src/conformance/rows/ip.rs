@@ -1,6 +1,6 @@
 //! The IP header next to the payload, and the link.
 
-use super::{row, set_tos, set_ttl, v4, v6};
+use super::shared::{row, set_tos, set_ttl, v4, v6};
 use crate::build::L4;
 use crate::conformance::{Feature, On, Row, Script, gives};
 use crate::flow::Ids;

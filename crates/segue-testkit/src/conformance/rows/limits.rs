@@ -1,6 +1,6 @@
 //! Limits on bytes, packets, flows and time.
 
-use super::row;
+use super::shared::row;
 use crate::conformance::{On, Row, Script, gives};
 
 /// Two packets of each of `count` flows, interleaved.

@@ -1,6 +1,6 @@
 //! What may not join does not overtake, and what follows it starts anew.
 
-use super::{PSH, row, tcp, v4};
+use super::shared::{PSH, row, tcp, v4};
 use crate::build::L4;
 use crate::conformance::{On, Row, gives};
 

@@ -1,6 +1,6 @@
 //! Data, flags, numbers, options and checksums of TCP (RFC 9293, RFC 7323).
 
-use super::{CWR, ECE, FIN, PSH, RST, SYN, URG, row, tcp};
+use super::shared::{CWR, ECE, FIN, PSH, RST, SYN, URG, row, tcp};
 use crate::build::Tcp;
 use crate::conformance::{On, Row, gives};
 

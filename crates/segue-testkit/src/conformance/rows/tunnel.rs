@@ -1,6 +1,6 @@
 //! The headers around the packet. Each rule of IP holds at every level.
 
-use super::{row, set_tos, set_ttl, v4, v6};
+use super::shared::{row, set_tos, set_ttl, v4, v6};
 use crate::build::{Gre, Ip, Shim, Tunnel, V4};
 use crate::conformance::script::Script;
 use crate::conformance::{Feature, On, Row, gives};

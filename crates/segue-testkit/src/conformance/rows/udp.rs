@@ -1,6 +1,6 @@
 //! Datagrams, which join where their sizes are equal.
 
-use super::{row, set_tos, set_ttl};
+use super::shared::{row, set_tos, set_ttl};
 use crate::build::L4;
 use crate::conformance::{On, Row, gives};
 

@@ -1,159 +1,13 @@
-//! Checks a frame from first byte to last.
-//!
-//! [`verify`] walks the headers with code of its own and checks every length field and every IPv4, TCP, UDP, ICMP, ICMPv6
-//! and GRE checksum. A remote checksum option is carried out on a copy, as a receiver would, before what it covers is
-//! checked. [`verify_owed`] is for frames that a port still has to complete.
+//! One pass over the headers of a frame.
 
 use std::ops::Range;
 
+use super::report::{Csum, Level, Ports, Report, Start, Transport};
 use crate::sum::{fold, pseudo, with_pseudo};
-
-/// Where a frame begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// With an Ethernet header. Padding behind the IP packet is allowed, as it is in frames inside of tunnels.
-    Ethernet,
-    /// With an IP header.
-    Ip,
-}
-
-/// UDP destination ports that carry tunnels.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ports {
-    /// GUE.
-    pub gue: Vec<u16>,
-    /// FOU, each with its IP protocol.
-    pub fou: Vec<(u16, u8)>,
-    /// VXLAN.
-    pub vxlan: Vec<u16>,
-    /// Geneve.
-    pub geneve: Vec<u16>,
-}
-
-/// What is left to a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Owed {
-    /// The innermost transport checksum, which must be primed.
-    pub inner: bool,
-    /// The outermost UDP checksum, which must be primed.
-    pub outer: bool,
-}
-
-/// One IP header and the tunnel headers behind it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Level {
-    /// 4 or 6.
-    pub version: u8,
-    /// DSCP and ECN.
-    pub tos: u8,
-    /// Time to live or hop limit.
-    pub ttl: u8,
-    /// IPv4 identification.
-    pub id: Option<u16>,
-    /// IPv4 don't fragment.
-    pub df: bool,
-    /// Source address.
-    pub src: Vec<u8>,
-    /// Destination address.
-    pub dst: Vec<u8>,
-    /// Bytes from this header to the end of its packet.
-    pub len: usize,
-    /// Ports of a UDP header that carries a tunnel.
-    pub udp: Option<(u16, u16)>,
-    /// Whether that header has a checksum (which is then right).
-    pub has_udp_checksum: bool,
-    /// GUE version, where there is GUE.
-    pub gue: Option<u8>,
-    /// Network identifier, where there is VXLAN or Geneve.
-    pub vni: Option<u32>,
-    /// Start and offset of a remote checksum option.
-    pub remcsum: Option<(u16, u16)>,
-    /// GRE: key and sequence number.
-    pub gre: Option<(Option<u32>, Option<u32>)>,
-    /// Whether GRE has a checksum (which is then right).
-    pub has_gre_checksum: bool,
-}
-
-/// The state of the innermost transport checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Csum {
-    /// Right as it stands.
-    Good,
-    /// Zero: UDP without a checksum.
-    Absent,
-    /// Primed; a remote checksum option hands it to the far end, which arrives at a right one.
-    Remote,
-    /// Primed for the port.
-    Owed,
-}
-
-/// The innermost transport header.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transport {
-    /// IP protocol: 1, 6, 17 or 58.
-    pub protocol: u8,
-    /// First byte of the header.
-    pub at: usize,
-    /// Ports; zero for ICMP.
-    pub ports: (u16, u16),
-    /// TCP sequence number.
-    pub seq: u32,
-    /// TCP flags.
-    pub flags: u8,
-    /// The checksum.
-    pub csum: Csum,
-}
-
-/// What a frame turned out to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// IP levels, outermost first.
-    pub levels: Vec<Level>,
-    /// The transport; `None` for other protocols and for fragments.
-    pub transport: Option<Transport>,
-    /// What follows the innermost header that was understood.
-    pub payload: Range<usize>,
-    /// Bytes of Ethernet padding.
-    pub padding: usize,
-}
-
-/// Checks `bytes`, which must be ready for a wire.
-///
-/// # Errors
-/// What is wrong, in words.
-pub fn verify(bytes: &[u8], start: Start, ports: &Ports) -> Result<Report, String> {
-    verify_owed(bytes, start, ports, Owed::default())
-}
-
-/// As [`verify`], for a frame whose port still has something to do; the rest must be right once that is done.
-///
-/// # Errors
-/// What is wrong, in words; also where something is owed that is in place already.
-pub fn verify_owed(bytes: &[u8], start: Start, ports: &Ports, owed: Owed) -> Result<Report, String> {
-    let mut bytes = bytes.to_vec();
-    if owed.inner || owed.outer {
-        let walk = Walk::run(&bytes, start, ports, false)?;
-        if owed.inner {
-            let place = walk.innermost.ok_or("a checksum is owed, but there is no transport header")?;
-            place.complete(&mut bytes)?;
-        }
-        if owed.outer {
-            let place = walk.outermost.ok_or("an outer checksum is owed, but there is no outer UDP header")?;
-            place.complete(&mut bytes)?;
-        }
-    }
-    let mut report = Walk::run(&bytes, start, ports, true)?.report;
-    if owed.inner
-        && let Some(transport) = &mut report.transport
-    {
-        transport.csum = Csum::Owed;
-    }
-    Ok(report)
-}
 
 /// A checksum with a pseudo header.
 #[derive(Clone, Debug)]
-struct Place {
+pub(super) struct Place {
     src: Vec<u8>,
     dst: Vec<u8>,
     protocol: u8,
@@ -162,7 +16,7 @@ struct Place {
 }
 
 impl Place {
-    fn complete(&self, bytes: &mut [u8]) -> Result<(), String> {
+    pub(super) fn complete(&self, bytes: &mut [u8]) -> Result<(), String> {
         let primed = fold(&pseudo(&self.src, &self.dst, self.protocol, self.range.len()));
         let found = u16_at(bytes, self.field)?;
         if found != primed {
@@ -174,18 +28,18 @@ impl Place {
     }
 }
 
-struct Walk<'a> {
+pub(super) struct Walk<'a> {
     bytes: Vec<u8>,
     ports: &'a Ports,
     check: bool,
-    report: Report,
-    innermost: Option<Place>,
-    outermost: Option<Place>,
+    pub(super) report: Report,
+    pub(super) innermost: Option<Place>,
+    pub(super) outermost: Option<Place>,
     is_remote: bool,
 }
 
 impl<'a> Walk<'a> {
-    fn run(bytes: &[u8], start: Start, ports: &'a Ports, check: bool) -> Result<Walk<'a>, String> {
+    pub(super) fn run(bytes: &[u8], start: Start, ports: &'a Ports, check: bool) -> Result<Walk<'a>, String> {
         let report = Report { levels: Vec::new(), transport: None, payload: 0..bytes.len(), padding: 0 };
         let bytes = bytes.to_vec();
         let end = bytes.len();
@@ -539,145 +393,4 @@ fn u32_at(bytes: &[u8], at: usize) -> Result<u32, String> {
 fn put_nonzero(bytes: &mut [u8], field: usize, value: u16) {
     let value = if value == 0 { 0xffff } else { value };
     bytes[field..field + 2].copy_from_slice(&value.to_be_bytes());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Rng;
-    use crate::build::{Ethernet, Gre, Ip, L4, Packet, Remcsum, Shim, Tcp, Tunnel, Udp, V4, V6, prime};
-
-    fn ports() -> Ports {
-        let fou = vec![(5555, 4), (5556, 41), (5557, 47), (5558, 143)];
-        Ports { gue: vec![6080], fou, vxlan: vec![4789], geneve: vec![6081] }
-    }
-
-    fn tcp(ip: Ip, len: usize) -> Packet {
-        let tcp = Tcp {
-            src_port: 1000,
-            dst_port: 80,
-            seq: 77,
-            ack: 1,
-            flags: 0x10,
-            window: 500,
-            urgent: 0,
-            options: Tcp::timestamps(1, 2),
-        };
-        Packet { ip, l4: L4::Tcp(tcp), data: Rng::new(len as u64).bytes(len) }
-    }
-
-    fn forms() -> Vec<Vec<u8>> {
-        let mut forms = Vec::new();
-        for inner in [Ip::V4(V4::new(1, 1, 2)), Ip::V6(V6::new(1, 1, 2))] {
-            let udp = L4::Udp(Udp { src_port: 1, dst_port: 2, checksum: true });
-            let icmp = L4::Icmp(128, 0, [1, 2, 3, 4]);
-            for packet in [
-                tcp(inner.clone(), 101),
-                Packet { ip: inner.clone(), l4: udp, data: vec![9; 33] },
-                Packet { ip: inner.clone(), l4: icmp, data: vec![7; 12] },
-            ] {
-                let packet = packet.bytes();
-                forms.push(packet.clone());
-                for outer in [Ip::V4(V4::new(0, 1, 2)), Ip::V6(V6::new(0, 1, 2))] {
-                    let gre = Gre { checksum: true, key: Some(5), seq: Some(9) };
-                    for (gre, fou) in [(None, if packet[0] >> 4 == 4 { 5555 } else { 5556 }), (Some(gre), 5557)] {
-                        for shim in [Shim::Fou, Shim::Gue(None), Shim::Gue(Some(Remcsum::Transport))] {
-                            let dst_port = if shim == Shim::Fou { fou } else { 6080 };
-                            let udp = Udp { src_port: 50000, dst_port, checksum: true };
-                            let ip = outer.clone();
-                            forms.push(Tunnel { ip, udp: Some((udp, shim)), gre, ethernet: None }.wrap(&packet));
-                        }
-                    }
-                    for (shim, dst_port) in [
-                        (Shim::Fou, 5558),
-                        (Shim::Gue(Some(Remcsum::Transport)), 6080),
-                        (Shim::Vxlan(5, false), 4789),
-                        (Shim::Vxlan(0xff_ffff, true), 4789),
-                        (Shim::Geneve(5, 0), 6081),
-                        (Shim::Geneve(5, 3), 6081),
-                    ] {
-                        let udp = Udp { src_port: 50000, dst_port, checksum: true };
-                        let ethernet = Some(Ethernet { tags: vec![(0x8100, 5)], ..Ethernet::default() });
-                        let ip = outer.clone();
-                        forms.push(Tunnel { ip, udp: Some((udp, shim)), gre: None, ethernet }.wrap(&packet));
-                    }
-                }
-            }
-        }
-        forms
-    }
-
-    #[test]
-    fn everything_that_the_builders_make_is_accepted() {
-        for bytes in forms() {
-            let report = verify(&bytes, Start::Ip, &ports()).unwrap();
-            assert!(report.transport.is_some());
-        }
-    }
-
-    #[test]
-    fn of_a_geneve_header_only_control_and_version_make_the_packet_inside_unreadable() {
-        let packet = tcp(Ip::V4(V4::new(1, 1, 2)), 9).bytes();
-        let udp = Udp { src_port: 50000, dst_port: 6081, checksum: false };
-        let ethernet = Some(Ethernet::default());
-        let ip = Ip::V4(V4::new(0, 1, 2));
-        let frame = Tunnel { ip, udp: Some((udp, Shim::Geneve(5, 3))), gre: None, ethernet }.wrap(&packet);
-        for (at, bits, is_read) in [(29, 0x40, true), (29, 0x3f, true), (29, 0x80, false), (28, 0x40, false)] {
-            let mut frame = frame.clone();
-            frame[at] |= bits;
-            assert_eq!(verify(&frame, Start::Ip, &ports()).is_ok(), is_read, "byte {at}, bits {bits:02x}");
-        }
-    }
-
-    #[test]
-    fn every_flipped_bit_under_a_checksum_is_found() {
-        for bytes in forms() {
-            // Past the outer IP header everything is covered: by the outer UDP checksum, or by the transport's.
-            let from = if bytes[0] >> 4 == 4 { 0 } else { 40 };
-            let mut rng = Rng::new(bytes.len() as u64);
-            for at in from..bytes.len() {
-                let mut bad = bytes.clone();
-                bad[at] ^= 1 << rng.below(8);
-                let result = verify(&bad, Start::Ip, &ports());
-                // A flipped port turns a tunnel into a datagram, whose checksum is wrong all the same.
-                assert!(result.is_err(), "byte {at} of {bytes:02x?}: {result:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn primed_checksums_count_only_where_they_are_owed() {
-        let good = tcp(Ip::V4(V4::new(1, 1, 2)), 9).bytes();
-        let primed = prime(&good).unwrap();
-        let owed = Owed { inner: true, outer: false };
-        assert!(verify(&primed, Start::Ip, &ports()).unwrap_err().contains("primed"));
-        assert_eq!(verify_owed(&primed, Start::Ip, &ports(), owed).unwrap().transport.unwrap().csum, Csum::Owed);
-        assert!(verify_owed(&good, Start::Ip, &ports(), owed).is_err());
-    }
-
-    #[test]
-    fn padding_is_for_ethernet_only() {
-        let packet = tcp(Ip::V4(V4::new(1, 1, 2)), 0).bytes();
-        let padded = [&packet[..], &[1, 2, 3]].concat();
-        assert!(verify(&padded, Start::Ip, &ports()).is_err());
-        let frame = Ethernet { tags: vec![(0x88a8, 1), (0x8100, 2)], ..Ethernet::default() }.wrap(&packet);
-        let report = verify(&[&frame[..], &[1, 2, 3]].concat(), Start::Ethernet, &ports()).unwrap();
-        assert_eq!((report.padding, report.levels.len()), (3, 1));
-    }
-
-    #[test]
-    fn nothing_makes_it_panic() {
-        let mut rng = Rng::new(1);
-        let forms = forms();
-        for round in 0..4000 {
-            let mut bytes = forms[rng.below(forms.len())].clone();
-            for _ in 0..=rng.below(4) {
-                let at = rng.below(bytes.len());
-                bytes[at] = rng.next_u64() as u8;
-            }
-            bytes.truncate(rng.below(bytes.len() + 1));
-            let start = if round % 2 == 0 { Start::Ip } else { Start::Ethernet };
-            let _ = verify_owed(&bytes, start, &ports(), Owed { inner: round % 3 == 0, outer: round % 5 == 0 });
-        }
-    }
 }

@@ -1,0 +1,89 @@
+//! A bench as data: its points, its layout, and the choice among the points.
+
+use std::time::Duration;
+
+use super::layout::Layout;
+use super::point::{Part, Point};
+use super::settings::{Select, Settings};
+use crate::LabError;
+
+/// A bench: what it measures and how its table looks.
+#[derive(Debug)]
+pub struct Bench {
+    /// Its name on the command line and in JSON.
+    pub name: &'static str,
+    /// What it shows, for people, in one line.
+    pub title: &'static str,
+    /// What is measured.
+    pub(super) points: Vec<Point>,
+    /// The link whose rows are measured where nothing is said about rows.
+    pub(super) link: Option<&'static str>,
+    /// Whether each host has a processor of its own.
+    pub(super) pinned: bool,
+    /// How the table is written for people.
+    pub layout: Layout,
+    /// What has to be known about the set-up, for the table's machine part.
+    pub(super) facts: Vec<(&'static str, String)>,
+}
+
+impl Bench {
+    /// The points that the settings choose, in the order of the table.
+    pub(super) fn chosen(&self, settings: &Settings) -> Result<Vec<&Point>, LabError> {
+        let widest = match settings.select {
+            Select::Quick => Part::Quick,
+            Select::Usual => Part::Usual,
+            Select::All => Part::Rest,
+        };
+        let own = self.link.filter(|_| settings.rows.is_empty() && settings.select != Select::All);
+        let link = settings.link.as_deref().or(own);
+        let wanted = |point: &&Point| {
+            let chosen = match settings.rows.is_empty() {
+                true => point.part <= widest,
+                false => settings.rows.iter().any(|words| point.has(words)),
+            };
+            chosen && link.is_none_or(|link| point.labels.find("link").is_some_and(|own| own == link))
+        };
+        let chosen: Vec<&Point> = self.points.iter().filter(wanted).collect();
+        if chosen.is_empty() {
+            let wanted: Vec<&str> = settings.rows.iter().chain(&settings.link).map(String::as_str).collect();
+            let (wanted, known) = (wanted.join("`, `"), self.words().join(" "));
+            let text = format!("no row of bench {} has `{wanted}`; the words are: {known}", self.name);
+            return Err(LabError::Usage(text));
+        }
+        Ok(chosen)
+    }
+
+    /// Whether rows are measured with hosts in namespaces, and not in a model.
+    pub fn has_hosts(&self) -> bool {
+        self.name != "napi"
+    }
+
+    /// Runs and seconds where nobody says how many.
+    pub fn usual(&self) -> (u32, u32) {
+        if self.has_hosts() { (5, 2) } else { (2, 1) }
+    }
+
+    /// Every word that a row can be chosen by.
+    pub fn words(&self) -> Vec<String> {
+        let mut words: Vec<String> = Vec::new();
+        for word in self.points.iter().flat_map(Point::words) {
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
+        words
+    }
+
+    /// How many rows there are to choose from, and how long measuring the chosen ones will take about.
+    pub fn size(&self, settings: &Settings) -> Result<(usize, Duration), LabError> {
+        let rows = self.chosen(settings)?.len();
+        Ok((rows, self.each(settings) * settings.runs * u32::try_from(rows).unwrap_or(u32::MAX)))
+    }
+
+    /// What one measurement takes, with building and taking away.
+    pub(super) fn each(&self, settings: &Settings) -> Duration {
+        let seconds = u64::from(settings.seconds) * 1000;
+        // The model is faster than what it stands for.
+        Duration::from_millis(if self.has_hosts() { seconds + 1000 } else { seconds })
+    }
+}

@@ -1,0 +1,47 @@
+//! Checks a frame from first byte to last.
+//!
+//! [`verify`] walks the headers with code of its own and checks every length field and every IPv4, TCP, UDP, ICMP, ICMPv6
+//! and GRE checksum. A remote checksum option is carried out on a copy, as a receiver would, before what it covers is
+//! checked. [`verify_owed`] is for frames that a port still has to complete.
+
+mod report;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub use report::{Csum, Level, Owed, Ports, Report, Start, Transport};
+use walk::Walk;
+
+/// Checks `bytes`, which must be ready for a wire.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn verify(bytes: &[u8], start: Start, ports: &Ports) -> Result<Report, String> {
+    verify_owed(bytes, start, ports, Owed::default())
+}
+
+/// As [`verify`], for a frame whose port still has something to do; the rest must be right once that is done.
+///
+/// # Errors
+/// What is wrong, in words; also where something is owed that is in place already.
+pub fn verify_owed(bytes: &[u8], start: Start, ports: &Ports, owed: Owed) -> Result<Report, String> {
+    let mut bytes = bytes.to_vec();
+    if owed.inner || owed.outer {
+        let walk = Walk::run(&bytes, start, ports, false)?;
+        if owed.inner {
+            let place = walk.innermost.ok_or("a checksum is owed, but there is no transport header")?;
+            place.complete(&mut bytes)?;
+        }
+        if owed.outer {
+            let place = walk.outermost.ok_or("an outer checksum is owed, but there is no outer UDP header")?;
+            place.complete(&mut bytes)?;
+        }
+    }
+    let mut report = Walk::run(&bytes, start, ports, true)?.report;
+    if owed.inner
+        && let Some(transport) = &mut report.transport
+    {
+        transport.csum = Csum::Owed;
+    }
+    Ok(report)
+}

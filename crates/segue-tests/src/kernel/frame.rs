@@ -1,0 +1,16 @@
+//! Frames that the sockets of this module send and receive.
+
+use super::sys::Received;
+
+/// What makes the receiving end notice: a frame of a type for experiments (IEEE 802, 0x88b5).
+pub(super) const PRIMER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0xfe, 0x88, 0xb5];
+
+/// A frame with the tag that the kernel took out of it.
+pub(super) fn tagged(received: Received) -> Vec<u8> {
+    let Received { mut frame, tag, .. } = received;
+    if let Some((tpid, tci)) = tag {
+        let bytes = [tpid.to_be_bytes(), tci.to_be_bytes()].concat();
+        frame.splice(12..12, bytes);
+    }
+    frame
+}
