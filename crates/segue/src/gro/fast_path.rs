@@ -8,13 +8,20 @@
 
 use alloc::boxed::Box;
 
+use super::engine::Gro;
 use super::form::FormId;
+use super::frame::Frame;
+use super::ip_id::{Ids, next_ids};
 use super::key::L3;
+use super::lro::may_renew;
 use super::next_segment::{FrameView, NextSegment};
 use super::pending_first::{PendingFirst, padded};
-use super::table::{ExpectedNext, Held, Ids, MatchKey, Slot, left};
-use super::{Config, Flush, Frame, Gro, Profile, Ready, acks, may_renew, next_ids, rules, verify};
-use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
+use super::ready::Ready;
+use super::rules::{self, Flush};
+use super::stamps::stamps;
+use super::table::{ExpectedNext, Held, MatchKey, Slot, left};
+use super::verify::{self, is_sum_good, pseudo_header};
+use crate::checksum::{Field, Sum};
 use crate::gso::MIN_TCP_SIZE;
 use crate::packet::{Csum, HEAD_BLOCK, Packet, Pool, Start, Unit};
 use crate::time::Nanos;
@@ -38,33 +45,6 @@ struct PacketView<'a> {
     front: &'a [u8; HEAD_BLOCK],
     total: usize,
     csum: Csum,
-}
-
-/// What the profile says, made ready.
-#[derive(Debug)]
-pub(super) struct Rules {
-    /// TCP flags with which a packet goes the long way.
-    pub(super) slow_path_flags: u8,
-    /// A checksum that would not be restored; no 16-bit value where there is none.
-    pub(super) ones: u32,
-    pub(super) is_lro: bool,
-    /// Most segments of a train, and most bytes from its IP header.
-    pub(super) tcp: (u32, usize),
-    udp: (u32, usize),
-}
-
-impl Rules {
-    pub(super) fn new(config: &Config) -> Rules {
-        let profile = config.profile;
-        let cwr = if profile.joins_cwr() { 0 } else { tcp::CWR };
-        Rules {
-            slow_path_flags: tcp::SYN | tcp::RST | tcp::URG | cwr,
-            ones: if profile == Profile::Strict { 0xffff } else { u32::MAX },
-            is_lro: profile == Profile::Lro,
-            tcp: (config.most(true), config.limit(true)),
-            udp: (config.most(false), config.limit(false)),
-        }
-    }
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
@@ -323,7 +303,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         if !is_verified {
             let number = if TCP { protocol::TCP } else { protocol::UDP };
-            let mut whole = pseudo::<V6>(ip, number, total - l4);
+            let mut whole = pseudo_header::<V6>(ip, number, total - l4);
             let is_good = match csum {
                 Csum::Complete(mut all) => {
                     all.remove(Sum::of(&ip[..ip_len]));
@@ -438,32 +418,7 @@ impl Opening {
         Opening {
             seq: read_u32(header, tcp::SEQ).unwrap_or(0),
             flags: header[tcp::FLAGS],
-            stamp: if is_stamped { acks::stamps(header).map_or(0, |stamps| stamps.value) } else { 0 },
+            stamp: if is_stamped { stamps(header).map_or(0, |stamps| stamps.value) } else { 0 },
         }
     }
-}
-
-/// Whether the words of an IPv4 header without options sum to all ones, in whatever byte order.
-#[inline(always)]
-pub(super) fn is_sum_good(header: &[u8]) -> bool {
-    let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
-    let last = header[16..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
-    // 2^64 is 1 modulo 65535, so that what is carried out comes back in.
-    let (sum, carry) = word(0).overflowing_add(word(8));
-    let (sum, again) = sum.overflowing_add(u64::from(last) + u64::from(carry));
-    // The version is not zero, and so neither is the sum: in 16 bits it is all ones. A multiple of 65535 is what times its
-    // inverse modulo 2^64 is no more than the largest quotient.
-    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
-    sum.wrapping_add(u64::from(again)).wrapping_mul(INVERSE) <= u64::MAX / 0xffff
-}
-
-/// The pseudo header of a packet with the IP header `ip`, for `len` bytes from its transport header on.
-#[inline(always)]
-pub(super) fn pseudo<const V6: bool>(ip: &[u8], number: u8, len: usize) -> Sum {
-    if V6 {
-        let address = |at: usize| ip[at..].first_chunk().copied().unwrap_or_default();
-        return pseudo_v6(address(ipv6::SRC.start), address(ipv6::DST.start), number, len);
-    }
-    let address = |at: usize| ip[at..].first_chunk().copied().unwrap_or_default();
-    pseudo_v4(address(ipv4::SRC.start), address(ipv4::DST.start), number, len)
 }

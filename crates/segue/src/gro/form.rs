@@ -3,9 +3,9 @@
 
 use alloc::vec::Vec;
 
-use super::acks;
 use super::key::L3;
 use super::rules::Masks;
+use super::stamps::stamps;
 use crate::packet::{HEAD_BLOCK, Kind, Layout, Packet, Start, Stop, Tunnels};
 use crate::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp};
 
@@ -94,7 +94,7 @@ impl Forms {
         if TCP {
             let words = usize::from(transport.get(tcp::OFFSET)? >> 4);
             transport_id = words.checked_sub(tcp::MIN_LEN / 4)? + FIRST_TCP;
-            if self.moves_stamps && transport.get(..words * 4).and_then(acks::stamps).is_some() {
+            if self.moves_stamps && transport.get(..words * 4).and_then(stamps).is_some() {
                 transport_id = STAMPED;
             }
         }

@@ -1,6 +1,6 @@
 //! What makes two packets belong to one flow.
 
-use super::Alone;
+use super::rules::Alone;
 use crate::hash;
 use crate::packet::{HEAD_BLOCK, Header, Kind, Packet, Stop};
 use crate::wire::{ethernet, gre, ipv4, ipv6, read_u16, read_u32};

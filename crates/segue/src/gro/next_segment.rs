@@ -1,11 +1,11 @@
 //! What is seen at once of a frame of TCP under one IP header, bare or on Ethernet with up to two tags: whether it is the very
 //! next segment of a train, of which nearly everything is known by then, or good for the first of one.
 
-use super::Gro;
-use super::fast_path::{is_sum_good, pseudo};
+use super::engine::Gro;
 use super::form::FormId;
 use super::key::L3;
 use super::table::{ExpectedNext, Place, Slot};
+use super::verify::{is_sum_good, pseudo_header};
 use crate::checksum::Sum;
 use crate::packet::{HEAD_BLOCK, Pool, Start};
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp};
@@ -199,7 +199,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             }
         }
         if !verified {
-            let mut whole = pseudo::<V6>(&front[l3..l4], protocol::TCP, bytes.len() - l4);
+            let mut whole = pseudo_header::<V6>(&front[l3..l4], protocol::TCP, bytes.len() - l4);
             whole.append(Sum::of(bytes.get(l4..)?), bytes.len() - l4);
             if whole.fold() != 0xffff {
                 return None;

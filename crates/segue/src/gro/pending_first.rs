@@ -5,9 +5,7 @@
 
 use alloc::boxed::Box;
 
-use super::Gro;
 use super::form::{FormId, Forms};
-use super::table::{Carries, ExpectedNext, Held, Ids, MatchKey, Slot, left};
 use crate::packet::{Csum, Frag, HEAD_BLOCK, Packet, Pool, Start, Tunnels};
 use crate::time::Nanos;
 
@@ -58,38 +56,4 @@ pub(super) fn padded(bytes: &[u8]) -> [u8; HEAD_BLOCK] {
     let mut front = [0; HEAD_BLOCK];
     front[..bytes.len()].copy_from_slice(bytes);
     front
-}
-
-impl<B: AsRef<[u8]>> Gro<B> {
-    /// Puts the first segment at a place into a box.
-    #[inline(never)]
-    pub(super) fn unpack(&mut self, place: usize, pool: &mut Pool<B>) {
-        let Some(slot) = self.table.slot_mut(place) else { return };
-        let Slot::First(first) = slot else { return };
-        let Some((packet, has_form)) = first.load(&self.forms, pool) else { return };
-        let PendingFirst { since, seq, form: form_id, verified, .. } = *first;
-        let (size, total) = (packet.payload.len(), packet.len());
-        let (most, limit) = self.rules.tcp;
-        let room = limit.saturating_sub(total.saturating_sub(form_id.l3()));
-        let (key, expected) = if has_form {
-            (MatchKey::train(form_id, false), ExpectedNext::new(form_id.link(), total))
-        } else {
-            (MatchKey::other(None, Carries::Data, false), ExpectedNext::NOTHING)
-        };
-        *slot = Slot::Held(Held {
-            since,
-            size,
-            room,
-            left: left(most - 1, room, size),
-            segs: 1,
-            most,
-            next_seq: seq.wrapping_add(size as u32),
-            stamp: 0,
-            ids: Ids::default(),
-            key,
-            expected,
-            verified,
-            packet,
-        });
-    }
 }

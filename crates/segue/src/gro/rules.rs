@@ -5,7 +5,9 @@
 //! (identification), and Linux `net/ipv4/tcp_offload.c`, `net/ipv4/udp_offload.c`, `net/ipv4/af_inet.c` as observed on Linux
 //! 6.18. What [`Profile::Lro`] adds is what Linux `inet_lro` did and a receiver can bear.
 
-use super::{Config, Profile, acks};
+use super::config::Config;
+use super::profile::Profile;
+use super::stamps::stamps;
 use crate::checksum::Sum;
 use crate::packet::{Csum, Kind, LayerCsum, Layout, Packet, Remote, Unit, remote};
 use crate::wire::parse::MAX_HEADER_BYTES;
@@ -207,7 +209,7 @@ impl Masks {
             // The checksum, where there is one; a key there has to be equal, and is: it is part of the flow.
             out[gre::CHECKSUM..][..2].fill(0);
         }
-        if kind == Kind::Tcp && self.moves_stamps && acks::stamps(bytes).is_some() {
+        if kind == Kind::Tcp && self.moves_stamps && stamps(bytes).is_some() {
             out[tcp::STAMP..].fill(0);
         }
     }

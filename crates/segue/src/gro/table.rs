@@ -4,8 +4,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::form::FormId;
+use super::ip_id::Ids;
+use super::lro::renew;
 use super::pending_first::PendingFirst;
-use super::renew;
 use super::rules::{self, Flush};
 use crate::packet::Packet;
 use crate::time::Nanos;
@@ -16,13 +17,6 @@ const MAX_CHAIN: usize = 8;
 const NONE: u32 = u32::MAX;
 /// TCP flags with which a segment is the last of its train.
 const CLOSING: u8 = tcp::FIN | tcp::PSH;
-
-/// How the IPv4 identifications of a train go on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ids {
-    /// Bit i: the header at index i keeps its identification; else it counts up.
-    pub(super) fixed: u16,
-}
 
 /// What is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

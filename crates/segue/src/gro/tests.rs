@@ -1,13 +1,18 @@
 //! What the outside cannot see: the table against a plain list, and the masks.
 
+use alloc::collections::VecDeque;
+
 use segue_testkit::Rng;
 use segue_testkit::build::{Gre, Ip, L4, Packet as Built, Shim, Tcp, Tunnel, Udp, V4, V6};
 
+use super::ip_id::Ids;
 use super::key::FlowKey;
+use super::rules::Masks;
 use super::rules::{self, VARYING};
-use super::table::{Carries, ExpectedNext, Found, Held, Ids, MatchKey, Slot, Table};
+use super::table::{Carries, ExpectedNext, Found, Held, MatchKey, Slot, Table};
 use super::*;
-use crate::packet::{Frag, Layout, Start, Stop, Tunnels};
+use crate::packet::{Frag, Kind, Layout, Packet, Start, Stop, Tunnels};
+use crate::time::Nanos;
 
 fn packet(port: u16) -> Box<Packet<Vec<u8>>> {
     let tcp =

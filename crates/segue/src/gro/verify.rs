@@ -1,6 +1,6 @@
 //! Verifies every checksum of a packet before it may join a train.
 
-use super::Alone;
+use super::rules::Alone;
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::packet::{Csum, Header, Kind, LayerCsum, Packet, Remote, Unit};
 use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, udp};
@@ -129,4 +129,29 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
 
 fn field_at(kind: Kind) -> usize {
     if kind == Kind::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM }
+}
+
+/// Whether the words of an IPv4 header without options sum to all ones, in whatever byte order.
+#[inline(always)]
+pub(super) fn is_sum_good(header: &[u8]) -> bool {
+    let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    let last = header[16..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+    // 2^64 is 1 modulo 65535, so that what is carried out comes back in.
+    let (sum, carry) = word(0).overflowing_add(word(8));
+    let (sum, again) = sum.overflowing_add(u64::from(last) + u64::from(carry));
+    // The version is not zero, and so neither is the sum: in 16 bits it is all ones. A multiple of 65535 is what times its
+    // inverse modulo 2^64 is no more than the largest quotient.
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    sum.wrapping_add(u64::from(again)).wrapping_mul(INVERSE) <= u64::MAX / 0xffff
+}
+
+/// The pseudo header of a packet with the IP header `ip`, for `len` bytes from its transport header on.
+#[inline(always)]
+pub(super) fn pseudo_header<const V6: bool>(ip: &[u8], number: u8, len: usize) -> Sum {
+    if V6 {
+        let address = |at: usize| ip[at..].first_chunk().copied().unwrap_or_default();
+        return pseudo_v6(address(ipv6::SRC.start), address(ipv6::DST.start), number, len);
+    }
+    let address = |at: usize| ip[at..].first_chunk().copied().unwrap_or_default();
+    pseudo_v4(address(ipv4::SRC.start), address(ipv4::DST.start), number, len)
 }

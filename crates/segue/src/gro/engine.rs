@@ -1,0 +1,163 @@
+//! The state of GRO, and how packets get into it.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use super::acks;
+use super::config::Config;
+use super::fast_path_rules::FastPathRules;
+use super::form::Forms;
+use super::frame::Frame;
+use super::key::Hasher;
+use super::ready::Ready;
+use super::rules::{Flush, Masks};
+use super::stats::Stats;
+use super::table::Table;
+use crate::arch::{self, Kernel};
+use crate::packet::{Packet, Pool};
+use crate::time::Nanos;
+
+/// Joins packets to trains; see the module.
+#[derive(Debug)]
+pub struct Gro<B> {
+    pub(super) config: Config,
+    pub(super) masks: Masks,
+    pub(super) forms: Forms,
+    pub(super) hasher: Hasher,
+    pub(super) rules: FastPathRules,
+    /// Compares headers.
+    pub(super) kernel: Kernel,
+    pub(super) has_fast_path: bool,
+    pub(super) table: Table<B>,
+    pub(super) memory: acks::Memory,
+    pub(super) ready: VecDeque<Ready<B>>,
+    /// Packets in the table; of acknowledgments one for each flow.
+    pub(super) held_packets: usize,
+    /// Trains of at least two packets in the table.
+    pub(super) held_trains: usize,
+    pub(super) stats: Stats,
+}
+
+impl<B: AsRef<[u8]>> Gro<B> {
+    /// An empty one; limits out of range are brought into it.
+    pub fn new(config: Config) -> Gro<B> {
+        let config = config.in_range();
+        let masks = Masks::new(config.profile);
+        Gro {
+            forms: Forms::new(&masks),
+            masks,
+            hasher: Hasher::new(config.key),
+            rules: FastPathRules::new(&config),
+            kernel: arch::chosen(),
+            has_fast_path: true,
+            table: Table::new(config.max_flows),
+            memory: acks::Memory::new(if config.acks { config.max_flows } else { 0 }),
+            ready: VecDeque::with_capacity(config.max_flows.max(64)),
+            held_packets: 0,
+            held_trains: 0,
+            stats: Stats::default(),
+            config,
+        }
+    }
+
+    /// The limits and rules in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes other limits and rules, as [`Gro::new`] does; what was counted stays. All that is held becomes ready first, so
+    /// that no train is made under two sets of rules. The table stays as large as it is: `max_flows` has no effect.
+    pub fn reconfigure(&mut self, config: Config) {
+        self.flush();
+        self.spill();
+        let fresh = Config { max_flows: self.config.max_flows, ..config }.in_range();
+        if fresh.acks != self.config.acks {
+            self.memory = acks::Memory::new(if fresh.acks { fresh.max_flows } else { 0 });
+        }
+        if fresh.profile != self.config.profile {
+            self.masks = Masks::new(fresh.profile);
+            self.forms = Forms::new(&self.masks);
+        }
+        self.hasher = Hasher::new(fresh.key);
+        self.rules = FastPathRules::new(&fresh);
+        self.config = fresh;
+    }
+
+    /// As [`Gro::new`], but every packet goes the long way, through the parser and each rule by itself. What comes out is the
+    /// same, packet for packet and count for count; this is for tests that compare the two.
+    pub fn slow_path_only(config: Config) -> Gro<B> {
+        Gro { has_fast_path: false, ..Gro::new(config) }
+    }
+
+    /// What happened so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Flows held.
+    pub fn held(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Packets held: those of trains, and one for each flow of which an acknowledgment is held.
+    pub fn held_packets(&self) -> usize {
+        self.held_packets
+    }
+
+    /// Takes a packet, whose layout must be that of its bytes. Boxes that are no longer needed go to `pool`.
+    #[inline]
+    pub fn push(&mut self, packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
+        let left = if self.has_fast_path { self.take_packet_fast(packet, now, pool) } else { Some(packet) };
+        if let Some(packet) = left {
+            self.take(packet, now, pool);
+        }
+        self.relieve();
+    }
+
+    /// Takes a frame: the same as to parse it into a packet of `pool` and to [`push`](Gro::push) that. Most frames are
+    /// recognised and not parsed, and of a train only the first takes a box.
+    #[inline]
+    pub fn push_frame(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) {
+        let left = if self.has_fast_path { self.take_frame_fast(frame, now, pool) } else { Some(frame) };
+        if let Some(frame) = left {
+            let mut packet = pool.take();
+            frame.load(&self.config.tunnels, &mut packet);
+            self.take(packet, now, pool);
+        }
+        self.relieve();
+    }
+
+    /// Makes ready what is held over the limit.
+    #[inline]
+    fn relieve(&mut self) {
+        while self.held_packets > self.config.max_held_packets
+            && let Some(oldest) = self.table.oldest()
+        {
+            self.finish(oldest, Flush::Pressure);
+        }
+    }
+
+    /// As [`Gro::push`], and hands all that is ready to `each`, with the pool to which it may give boxes back.
+    pub fn deliver(
+        &mut self,
+        packet: Box<Packet<B>>,
+        now: Nanos,
+        pool: &mut Pool<B>,
+        each: impl FnMut(Box<Packet<B>>, &mut Pool<B>),
+    ) {
+        self.push(packet, now, pool);
+        self.drain(pool, each);
+    }
+
+    /// As [`Gro::expire`], for the end of a poll round or of an interrupt, and hands all that is ready to `each`.
+    pub fn end_poll(&mut self, now: Nanos, pool: &mut Pool<B>, each: impl FnMut(Box<Packet<B>>, &mut Pool<B>)) {
+        self.expire(now);
+        self.drain(pool, each);
+    }
+
+    fn drain(&mut self, pool: &mut Pool<B>, mut each: impl FnMut(Box<Packet<B>>, &mut Pool<B>)) {
+        while let Some(packet) = self.pop_from(pool) {
+            each(packet, pool);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Flows in the table: finding them, keeping them, and making room for others.
+
+use super::engine::Gro;
+use super::ip_id::Ids;
+use super::pending_first::PendingFirst;
+use super::rules::Flush;
+use super::table::{Carries, ExpectedNext, Found, Held, MatchKey, Slot, left};
+use crate::packet::Pool;
+
+impl<B: AsRef<[u8]>> Gro<B> {
+    /// Where something is held of a flow with this hash, of which `is_it` knows whether it is the one. First segments of this hash
+    /// take boxes.
+    #[inline(always)]
+    pub(super) fn find(&mut self, hash: u64, pool: &mut Pool<B>, is_it: impl Fn(&Held<B>) -> bool) -> Option<usize> {
+        loop {
+            match self.table.find(hash, &is_it)? {
+                Found::Held(place) => return Some(place),
+                Found::First(place) => self.unpack(place, pool),
+            }
+        }
+    }
+
+    /// Puts into the table, where another may have to leave for it.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, hash: u64, what: Slot<B>) {
+        if let Some(evicted) = self.table.make_room(hash) {
+            self.finish(evicted, Flush::Evicted);
+        } else if self.table.is_full() {
+            self.free_place();
+        }
+        self.held_packets += 1;
+        self.table.insert(hash, what);
+    }
+
+    /// The same where nothing is in its bucket.
+    #[inline(always)]
+    pub(super) fn keep_alone(&mut self, hash: u64, what: Slot<B>) {
+        if self.table.is_full() {
+            self.free_place();
+        }
+        self.held_packets += 1;
+        self.table.insert_alone(hash, what);
+    }
+
+    /// Gives up a place of a full table.
+    #[cold]
+    #[inline(never)]
+    fn free_place(&mut self) {
+        self.spill();
+        if let Some(oldest) = self.table.oldest().filter(|_| self.table.is_full()) {
+            self.finish(oldest, Flush::Evicted);
+        }
+    }
+
+    /// Puts the first segment at a place into a box.
+    #[inline(never)]
+    pub(super) fn unpack(&mut self, place: usize, pool: &mut Pool<B>) {
+        let Some(slot) = self.table.slot_mut(place) else { return };
+        let Slot::First(first) = slot else { return };
+        let Some((packet, has_form)) = first.load(&self.forms, pool) else { return };
+        let PendingFirst { since, seq, form: form_id, verified, .. } = *first;
+        let (size, total) = (packet.payload.len(), packet.len());
+        let (most, limit) = self.rules.tcp;
+        let room = limit.saturating_sub(total.saturating_sub(form_id.l3()));
+        let (key, expected) = if has_form {
+            (MatchKey::train(form_id, false), ExpectedNext::new(form_id.link(), total))
+        } else {
+            (MatchKey::other(None, Carries::Data, false), ExpectedNext::NOTHING)
+        };
+        *slot = Slot::Held(Held {
+            since,
+            size,
+            room,
+            left: left(most - 1, room, size),
+            segs: 1,
+            most,
+            next_seq: seq.wrapping_add(size as u32),
+            stamp: 0,
+            ids: Ids::default(),
+            key,
+            expected,
+            verified,
+            packet,
+        });
+    }
+}

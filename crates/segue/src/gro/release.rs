@@ -1,0 +1,120 @@
+//! How packets and trains leave: when they become ready, and how they are popped.
+
+use alloc::boxed::Box;
+
+use super::engine::Gro;
+use super::ready::Ready;
+use super::rules::{Alone, Flush};
+use super::table::Slot;
+use crate::packet::{Packet, Pool};
+use crate::time::Nanos;
+
+impl<B: AsRef<[u8]>> Gro<B> {
+    /// The next packet or train that is ready. For who pushes frames there is [`Gro::pop_from`]: here a frame that stayed alone
+    /// is given a fresh box, which allocates.
+    pub fn pop(&mut self) -> Option<Box<Packet<B>>> {
+        self.pop_from(&mut Pool::new(0))
+    }
+
+    /// As [`Gro::pop`]; a frame that stayed alone takes its box from `pool`, and only now.
+    #[inline]
+    pub fn pop_from(&mut self, pool: &mut Pool<B>) -> Option<Box<Packet<B>>> {
+        let Ready::Places(place) = self.ready.front_mut()? else { return self.pop_one(pool) };
+        let (slot, next) = self.table.leave(*place);
+        match next {
+            Some(next) => *place = next,
+            None => drop(self.ready.pop_front()),
+        }
+        if let Slot::First(first) = slot {
+            return first.load(&self.forms, pool).map(|(packet, _)| packet);
+        }
+        match Ready::of(slot.take(), self.config.profile)? {
+            Ready::Packet(packet) => Some(packet),
+            _ => None,
+        }
+    }
+
+    /// What became ready by itself.
+    fn pop_one(&mut self, pool: &mut Pool<B>) -> Option<Box<Packet<B>>> {
+        match self.ready.pop_front()? {
+            Ready::Packet(packet) => Some(packet),
+            Ready::First(mut first) => first.load(&self.forms, pool).map(|(packet, _)| packet),
+            Ready::Places(_) => None,
+        }
+    }
+
+    /// Makes all that is held ready, oldest first.
+    pub fn flush(&mut self) {
+        self.flush_because(Flush::PollEnd);
+    }
+
+    /// When [`Gro::expire`] has something to do; `None` while nothing is held or the hold time is 0.
+    pub fn deadline(&self) -> Option<Nanos> {
+        let oldest = self.table.oldest().filter(|_| self.config.hold > 0)?;
+        Some(self.table.since(oldest).after(self.config.hold))
+    }
+
+    /// Makes ready what was held for the hold time or longer.
+    pub fn expire(&mut self, now: Nanos) {
+        if self.config.hold == 0 {
+            return self.flush();
+        }
+        while let Some(oldest) = self.table.oldest() {
+            if self.table.since(oldest).after(self.config.hold) > now {
+                return;
+            }
+            self.finish(oldest, Flush::Timeout);
+        }
+    }
+
+    pub(super) fn flush_because(&mut self, why: Flush) {
+        let (count, trains) = (self.table.len(), self.held_trains);
+        let Some(first) = self.table.flush() else { return };
+        self.ready.push_back(Ready::Places(first));
+        self.stats.flushes.add_many(why, count as u64);
+        self.stats.trains += trains as u64;
+        self.stats.segments += (self.held_packets - (count - trains)) as u64;
+        (self.held_packets, self.held_trains) = (0, 0);
+    }
+
+    /// Empties the places that wait to be popped.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn spill(&mut self) {
+        for _ in 0..self.ready.len() {
+            let Some(ready) = self.ready.pop_front() else { return };
+            let Ready::Places(first) = ready else {
+                self.ready.push_back(ready);
+                continue;
+            };
+            let mut place = Some(first);
+            while let Some(at) = place {
+                let (slot, next) = self.table.leave(at);
+                self.ready.extend(Ready::of(slot.take(), self.config.profile));
+                place = next;
+            }
+        }
+    }
+
+    pub(super) fn pass(&mut self, packet: Box<Packet<B>>, why: Alone) {
+        self.stats.alone.add(why);
+        self.ready.push_back(Ready::Packet(packet));
+    }
+
+    /// Takes the train at `place` out of the table and makes it ready.
+    pub(super) fn finish(&mut self, place: usize, why: Flush) {
+        self.stats.flushes.add(why);
+        let slot = self.table.remove(place);
+        let packets = match &slot {
+            Slot::Held(held) if held.is_train() => held.segs as usize,
+            _ => 1,
+        };
+        self.held_packets -= packets;
+        if packets > 1 {
+            self.held_trains -= 1;
+            self.stats.trains += 1;
+            self.stats.segments += packets as u64;
+        }
+        self.ready.extend(Ready::of(slot, self.config.profile));
+    }
+}

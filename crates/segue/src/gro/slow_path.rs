@@ -1,0 +1,281 @@
+//! The slow path: packets that are parsed, and judged by each rule.
+
+use alloc::boxed::Box;
+
+use super::engine::Gro;
+use super::ip_id::{Ids, next_ids};
+use super::key::FlowKey;
+use super::profile::Profile;
+use super::ready::Ready;
+use super::rules::{self, Alone, Flush, Masks, Mismatch};
+use super::stamps::stamps;
+use super::table::{Carries, ExpectedNext, Held, MatchKey, Slot, left};
+use super::{lro, verify};
+use crate::gso::MIN_TCP_SIZE;
+use crate::packet::{Kind, LayerCsum, Packet, Pool};
+use crate::time::Nanos;
+use crate::wire::{ipv6, read_u32, tcp};
+
+impl<B: AsRef<[u8]>> Gro<B> {
+    /// The long way.
+    pub(super) fn take(&mut self, mut packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
+        self.stats.packets += 1;
+        let key = match FlowKey::of(&packet) {
+            Ok(key) => key,
+            Err(why) => {
+                // A packet of another protocol is a flow of its own. Of a fragment or a malformed packet nobody can say
+                // which flow it belongs to, so all that is held goes first.
+                if why != Alone::Protocol {
+                    self.flush_because(Flush::Order);
+                }
+                return self.pass(packet, why);
+            }
+        };
+        let hash = self.hasher.of(&packet, &key);
+        let place = self.find(hash, pool, |held| key.is_of(&held.packet));
+        let refused = rules::gate(&packet, &self.config).err();
+        if self.config.acks
+            && let Some((Kind::Tcp, header)) = packet.transport()
+        {
+            if refused == Some(Alone::NoPayload) {
+                return self.acknowledge(packet, place, hash, now, pool);
+            }
+            self.memory.other(hash, header);
+        }
+        if let Some(why) = refused {
+            if let Some(place) = place {
+                self.finish(place, Flush::Order);
+            }
+            return self.pass(packet, why);
+        }
+        let Some(place) = place else { return self.hold(packet, hash, now) };
+
+        if self.table.get(place).key.carries == Carries::Acks {
+            self.finish(place, Flush::Order);
+            return self.hold(packet, hash, now);
+        }
+        if let Err(why) = self.fits(place, &packet) {
+            self.stats.mismatches.add(why);
+            self.finish(place, Flush::Mismatch);
+            return self.hold(packet, hash, now);
+        }
+        // Both are good on their face; only now is it worth to touch payload.
+        let Held { packet: first, verified, .. } = self.table.get_mut(place);
+        if !*verified {
+            match verify::verify(first, &mut self.stats.checksummed_bytes) {
+                Ok(()) => *verified = true,
+                Err(_) => {
+                    self.finish(place, Flush::BadChecksum);
+                    return self.hold(packet, hash, now);
+                }
+            }
+        }
+        if let Err(why) = verify::verify(&mut packet, &mut self.stats.checksummed_bytes) {
+            self.finish(place, Flush::Order);
+            return self.pass(packet, why);
+        }
+        if verify::is_owed(&packet) != verify::is_owed(&self.table.get(place).packet) {
+            self.stats.mismatches.add(Mismatch::ChecksumKind);
+            self.finish(place, Flush::Mismatch);
+            return self.hold(packet, hash, now);
+        }
+        if let Some(why) = self.join(place, packet, pool) {
+            self.finish(place, why);
+        }
+    }
+
+    /// Takes a TCP packet without payload that nothing but its flags and options may be wrong with.
+    fn acknowledge(
+        &mut self,
+        mut packet: Box<Packet<B>>,
+        place: Option<usize>,
+        hash: u64,
+        now: Nanos,
+        pool: &mut Pool<B>,
+    ) {
+        // What is wrong neither swallows nor is remembered.
+        let verdict = verify::verify(&mut packet, &mut self.stats.checksummed_bytes);
+        let header = packet.transport().map_or(&[][..], |(_, header)| header);
+        if let Err(why) = verdict.and_then(|()| self.memory.judge(hash, header)) {
+            if let Some(place) = place {
+                self.finish(place, Flush::Order);
+            }
+            return self.pass(packet, why);
+        }
+        let Some(place) = place else { return self.insert(packet, hash, now, Carries::Acks) };
+        let held = self.table.get_mut(place);
+        if held.key.carries == Carries::Data {
+            self.finish(place, Flush::Order);
+            return self.insert(packet, hash, now, Carries::Acks);
+        }
+        if let Err(why) = same_headers(&self.masks, held, &packet).and_then(|()| {
+            if read_u32(header, tcp::SEQ) == Some(held.next_seq) { Ok(()) } else { Err(Mismatch::Sequence) }
+        }) {
+            self.stats.mismatches.add(why);
+            self.finish(place, Flush::Mismatch);
+            return self.insert(packet, hash, now, Carries::Acks);
+        }
+        let swallowed = core::mem::replace(&mut held.packet, packet);
+        held.segs += 1;
+        let is_full = held.segs as usize >= self.config.max_acks;
+        self.stats.swallowed += 1;
+        pool.put(swallowed);
+        if is_full {
+            self.finish(place, Flush::Full);
+        }
+    }
+
+    /// Starts a train with `packet`, or passes it on where nothing could join it.
+    fn hold(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos) {
+        let closed = rules::closes(&packet);
+        if let Some(why) = closed {
+            self.stats.flushes.add(why);
+            self.ready.push_back(Ready::Packet(packet));
+            return;
+        }
+        let size = verify::payload_len(&packet);
+        let is_tcp = matches!(packet.transport(), Some((Kind::Tcp, _)));
+        if is_tcp && size < usize::from(MIN_TCP_SIZE) && verify::is_owed(&packet) {
+            return self.pass(packet, Alone::Tiny);
+        }
+        if self.config.most(is_tcp) < 2 || self.room(&packet) < Some(size) {
+            self.stats.flushes.add(Flush::Full);
+            self.ready.push_back(Ready::Packet(packet));
+            return;
+        }
+        self.insert(packet, hash, now, Carries::Data);
+    }
+
+    /// Puts into the table what may be followed.
+    fn insert(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos, carries: Carries) {
+        if carries == Carries::Acks && self.config.max_acks < 2 {
+            self.stats.flushes.add(Flush::Full);
+            self.ready.push_back(Ready::Packet(packet));
+            return;
+        }
+        let size = verify::payload_len(&packet);
+        let (mut seq, mut stamp, mut is_tcp) = (0, 0, false);
+        if let Some((Kind::Tcp, header)) = packet.transport() {
+            is_tcp = true;
+            seq = read_u32(header, tcp::SEQ).unwrap_or(0);
+            stamp = stamps(header).map_or(0, |stamps| stamps.value);
+        }
+        let (most, room) = (self.config.most(is_tcp), self.room(&packet).unwrap_or(0));
+        let held = Held {
+            key: MatchKey::other(self.forms.of(&packet), carries, verify::is_owed(&packet)),
+            expected: ExpectedNext::NOTHING,
+            size,
+            room,
+            left: left(most.saturating_sub(1), room, size),
+            segs: 1,
+            most,
+            next_seq: seq.wrapping_add(size as u32),
+            stamp,
+            ids: Ids::default(),
+            // An acknowledgment is verified before it is judged.
+            verified: carries == Carries::Acks,
+            since: now,
+            packet,
+        };
+        self.keep(hash, Slot::Held(held));
+    }
+
+    /// Whether `packet` may be the next segment of the train at `place`, payload aside.
+    fn fits(&self, place: usize, packet: &Packet<B>) -> Result<(), Mismatch> {
+        let held = self.table.get(place);
+        same_headers(&self.masks, held, packet)?;
+        if held.packet.offload.layers() != packet.offload.layers() {
+            let states = held.packet.offload.layers().iter().zip(packet.offload.layers());
+            // What was verified meanwhile is no difference; presence and remote checksums are.
+            for (a, b) in states {
+                let absent = |layer| layer == LayerCsum::Absent;
+                if absent(a.udp) != absent(b.udp) || absent(a.gre) != absent(b.gre) || a.remote != b.remote {
+                    return Err(Mismatch::ChecksumKind);
+                }
+            }
+        }
+        let (kind, bytes) = packet.transport().ok_or(Mismatch::Headers)?;
+        if kind == Kind::Tcp {
+            if read_u32(bytes, tcp::SEQ) != Some(held.next_seq) {
+                return Err(Mismatch::Sequence);
+            }
+            if bytes[tcp::FLAGS] & tcp::CWR != 0 && !self.config.profile.joins_cwr() {
+                // Only the first segment of a train may carry it (Linux up to 6.18; splitting puts it there alone).
+                return Err(Mismatch::Cwr);
+            }
+            if self.config.profile == Profile::Lro {
+                let first = held.packet.transport().map_or(&[][..], |(_, header)| header);
+                lro::may_renew(first, bytes, held.stamp)?;
+            }
+        }
+        let len = verify::payload_len(packet);
+        let may_be_larger = kind == Kind::Tcp && self.config.profile == Profile::Lro;
+        if len > held.size && !(may_be_larger && len <= held.room) {
+            return Err(Mismatch::Larger);
+        }
+        self.ids(held, packet).map(|_| ())
+    }
+
+    /// How the identification of every IPv4 header goes on, where it does.
+    fn ids(&self, held: &Held<B>, packet: &Packet<B>) -> Result<Ids, Mismatch> {
+        let mut ids = held.ids;
+        for (index, header) in packet.layout.headers().iter().enumerate() {
+            if header.kind == Kind::Ipv4 {
+                let range = header.start()..header.end();
+                let train = held.packet.head.bytes().get(range.clone()).unwrap_or(&[]);
+                let this = packet.head.bytes().get(range).unwrap_or(&[]);
+                let is_inner = Some(header) == packet.layout.inner_ip();
+                ids = next_ids(ids, held.segs, (1 << index, is_inner), self.config.profile, (train, this))?;
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Adds a verified segment that fits. Returns why the train is to be closed, where it is.
+    fn join(&mut self, place: usize, mut packet: Box<Packet<B>>, pool: &mut Pool<B>) -> Option<Flush> {
+        let ids = self.ids(self.table.get(place), &packet).ok()?;
+        let is_lro = self.config.profile == Profile::Lro && matches!(packet.transport(), Some((Kind::Tcp, _)));
+        self.held_packets += 1;
+        let held = self.table.get_mut(place);
+        // Only what is joined loses its padding: what stays alone leaves as it came.
+        let trimmed = usize::from(held.packet.trim()) + usize::from(packet.trim());
+        self.stats.trimmed += trimmed as u64;
+        let (at, header) = tcp_header(&packet);
+        let why = held.add(ids, at, header, packet.payload.len(), is_lro);
+        self.held_trains += usize::from(held.segs == 2);
+        held.packet.payload.append(&mut packet.payload);
+        pool.put(packet);
+        why
+    }
+
+    /// How many more bytes a train with this packet may have; `None` where it is too long already.
+    fn room(&self, packet: &Packet<B>) -> Option<usize> {
+        let layout = &packet.layout;
+        let may_be_jumbo = matches!(packet.transport(), Some((Kind::Tcp, _)))
+            && packet.offload.layers().is_empty()
+            && layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4 || usize::from(ip.len) == ipv6::LEN);
+        let link_len = layout.outer_ip().map_or(0, |ip| ip.start());
+        self.config.limit(may_be_jumbo).checked_sub(packet.head.len() + verify::payload_len(packet) - link_len)
+    }
+}
+
+/// Whether two packets have the same headers, but for what may differ.
+fn same_headers<B: AsRef<[u8]>>(masks: &Masks, held: &Held<B>, packet: &Packet<B>) -> Result<(), Mismatch> {
+    let layout = &held.packet.layout;
+    if *layout != packet.layout {
+        return Err(Mismatch::Headers);
+    }
+    let (ours, theirs) = (held.packet.head.bytes(), packet.head.bytes());
+    match masks.difference(layout, ours, theirs) {
+        None => Ok(()),
+        Some(at) => Err(rules::explain(layout, at, ours, theirs)),
+    }
+}
+
+/// Where the TCP header of a packet is, and its bytes.
+fn tcp_header<B: AsRef<[u8]>>(packet: &Packet<B>) -> (Option<usize>, &[u8]) {
+    match packet.transport() {
+        Some((Kind::Tcp, header)) => (Some(packet.layout.header_len() - header.len()), header),
+        _ => (None, &[]),
+    }
+}
