@@ -25,7 +25,7 @@ pub mod reason;
 pub mod time;
 pub mod wire;
 
-/// The example of the README is compiled and run as a test.
+/// The example of this crate's README is compiled and run as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct ReadMe;
