@@ -1,0 +1,556 @@
+//! The documents as tests: every transcript is typed into a shell between two hosts, and what comes out is compared.
+//!
+//! A fenced block with the language `console` is a transcript. Prompts are `$ ` and `# ` (host a), or `a# `, `b# `, `c# `. What
+//! stands below a command is its output, stdout and stderr together. Words and names are compared exactly, figures only by
+//! their place ([`masked`]); lines with a caret are compared column by column; a line `...` stands for any lines, and `...` at
+//! the end of a line for the rest of it. A comment before a block, `<!-- transcript: WORD; WORD -->`, says:
+//!
+//! - `stays`: the commands of the block go on running until the document ends;
+//! - `capture`: a capture of 69 packets in a tunnel is there as `big.pcap`;
+//! - `router`: host a has `eth1` to host c (198.18.1.2, route by 198.18.1.1) and `eth2` to a host 198.18.2.2;
+//! - `file NAME`: the block, of any language, is the contents of that file.
+//!
+//! A document begins with two fresh hosts, 198.18.0.1 and 198.18.0.2 on `eth0`, and an empty directory; its blocks are typed one
+//! after the other. `segue lab` and `segue bench` are typed with one short run, and `make demo` is what the Makefile makes of it.
+//! `SEGUE_BLESS=1` writes what the program printed into the documents instead of failing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_lab::{Host, LinkForm, Process};
+use segue_tests::{Ground, test_name};
+
+/// How long a command may take, or the output of one that stays.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a table of measurements may take.
+const TABLE_PATIENCE: Duration = Duration::from_secs(400);
+/// The documents whose transcripts are typed, each by one test below.
+const TYPED: &[&str] = &["README.md", "docs/figures.md", "docs/gateway.md", "docs/pcap.md", "docs/run.md"];
+/// The languages of fenced blocks.
+const LANGUAGES: &[&str] = &["console", "rust", "sh", "text", "toml"];
+
+/// A fenced block of a document.
+#[derive(Debug, PartialEq, Eq)]
+struct Block {
+    language: String,
+    /// Words of the comment in front of the block.
+    needs: Vec<String>,
+    /// Number of the first line inside, from 0.
+    begin: usize,
+    lines: Vec<String>,
+}
+
+/// A command of a transcript.
+#[derive(Debug, PartialEq, Eq)]
+struct Typed {
+    /// The host's letter.
+    host: char,
+    line: String,
+    /// Lines of the document that hold the expected output, from 0.
+    at: std::ops::Range<usize>,
+    output: Vec<String>,
+}
+
+/// The hosts and the directory in which a document is typed. Processes end before their hosts.
+struct Session {
+    running: Vec<Process>,
+    ground: Ground,
+    /// Hosts c and the server of the fixture `router`.
+    more: Vec<Host>,
+    directory: PathBuf,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.running.clear();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(name: &str) -> String {
+    fs::read_to_string(top().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// The documents of the repository, by path.
+fn documents() -> Vec<String> {
+    let list = |folder: &str| {
+        let entries = fs::read_dir(top().join(folder)).unwrap();
+        let names = entries.map(|entry| format!("{folder}{}", entry.unwrap().file_name().to_string_lossy()));
+        names.filter(|name| name.ends_with(".md")).collect::<Vec<_>>()
+    };
+    let mut all =
+        [list(""), list("docs/"), vec!["crates/segue/README.md".into(), "captures/README.md".into()]].concat();
+    all.sort();
+    all
+}
+
+/// The fenced blocks of a document.
+fn blocks(text: &str) -> Vec<Block> {
+    let mut found: Vec<Block> = Vec::new();
+    let (mut open, mut needs) = (false, Vec::new());
+    for (number, line) in text.lines().enumerate() {
+        if let Some(language) = line.strip_prefix("```") {
+            if !open {
+                let needs = std::mem::take(&mut needs);
+                found.push(Block { language: language.trim().into(), needs, begin: number + 1, lines: Vec::new() });
+            }
+            open = !open;
+        } else if open {
+            found.last_mut().expect("an open block").lines.push(line.into());
+        } else if let Some(words) = line.strip_prefix("<!-- transcript: ").and_then(|rest| rest.strip_suffix(" -->")) {
+            needs = words.split(';').map(|word| word.trim().into()).collect();
+        }
+    }
+    assert!(!open, "a block is not closed");
+    found
+}
+
+/// The host's letter and the command, where the line begins with a prompt.
+fn prompt(line: &str) -> Option<(char, &str)> {
+    let named = |letter: char| Some((letter, line.strip_prefix(letter)?.strip_prefix("# ")?));
+    let plain = ["$ ", "# "].iter().find_map(|prompt| line.strip_prefix(prompt)).map(|line| ('a', line));
+    plain.or_else(|| ['a', 'b', 'c'].into_iter().find_map(named))
+}
+
+/// The commands of a transcript, with their output.
+fn commands(block: &Block) -> Vec<Typed> {
+    let mut found: Vec<Typed> = Vec::new();
+    let mut continues = false;
+    for (number, text) in (block.begin..).zip(&block.lines) {
+        match (prompt(text), found.last_mut()) {
+            (_, Some(last)) if continues => {
+                last.line += &format!("\n{text}");
+                last.at = number + 1..number + 1;
+            }
+            (Some((host, line)), _) => {
+                found.push(Typed { host, line: line.into(), at: number + 1..number + 1, output: Vec::new() });
+            }
+            (None, Some(last)) => {
+                last.output.push(text.clone());
+                last.at.end = number + 1;
+            }
+            (None, None) => panic!("line {}: output without a command", number + 1),
+        }
+        let open = found.last().is_some_and(|last| last.output.is_empty() && text.ends_with('\\'));
+        continues = open && (continues || prompt(text).is_some());
+    }
+    found
+}
+
+/// A line as it is compared: each figure is `#`, and space between words is one blank. A figure is a word that begins with a
+/// digit, behind signs and brackets, and is no address: `6.03-6.68`, `61.8k`, `(UDP_GRO)` stays, `198.18.0.1` stays. Lines with a
+/// caret stay as they are.
+fn masked(line: &str) -> String {
+    if line.contains("^^") {
+        return line.trim_end().into();
+    }
+    let words = line.split_whitespace().map(|word| {
+        let is_sign = |c: char| "([{+-~<>=x".contains(c);
+        let core = word.trim_start_matches(is_sign).trim_end_matches(|c: char| ")]},;:.%".contains(c));
+        let is_address = core.matches('.').count() == 3 || core.contains("::");
+        if !core.starts_with(|c: char| c.is_ascii_digit()) || is_address {
+            return word.into();
+        }
+        let (front, back) = word.split_once(core).expect("a part of the word");
+        format!("{}#{}", front.trim_end_matches(|c: char| "+-~x".contains(c)), back.trim_end_matches('%'))
+    });
+    words.collect::<Vec<String>>().join(" ")
+}
+
+/// Whether a line of the document stands for this line of the program.
+fn stands_for(expected: &str, actual: &str) -> bool {
+    match expected.strip_suffix("...") {
+        Some(start) => masked(actual).starts_with(&masked(start)),
+        None => masked(expected) == masked(actual),
+    }
+}
+
+/// The lines with what describes a machine taken apart, an item a line and what is different elsewhere masked: it begins with
+/// its processor, and is wrapped wherever that leaves it.
+fn unwrapped(lines: &[String]) -> Vec<String> {
+    let begin = lines.iter().position(|line| line.contains(" cpus, Linux ")).unwrap_or(lines.len());
+    let (front, machine) = lines.split_at(begin);
+    let end = machine.iter().position(|line| line.is_empty() || line == "...").unwrap_or(machine.len());
+    let (machine, rest) = machine.split_at(end);
+    let varies =
+        |item: &str| ["Linux", "CPU time:", "simd", "tcp_congestion"].into_iter().find(|name| item.starts_with(name));
+    let items = machine.iter().flat_map(|line| line.split(", ")).skip(1);
+    let items = items.map(|item| varies(item).map_or(item.to_owned(), |name| format!("{name} 0")));
+    front.iter().cloned().chain(items).chain(rest.iter().cloned()).collect()
+}
+
+/// Whether the output is what the document says.
+fn agrees(expected: &[String], actual: &[String]) -> bool {
+    follows(&unwrapped(expected), &unwrapped(actual))
+}
+
+fn follows(expected: &[String], actual: &[String]) -> bool {
+    match expected.split_first() {
+        None => actual.is_empty(),
+        Some((line, rest)) if line.trim() == "..." => {
+            (0..=actual.len()).any(|skipped| follows(rest, &actual[skipped..]))
+        }
+        Some((line, rest)) => {
+            actual.split_first().is_some_and(|(found, more)| stands_for(line, found) && follows(rest, more))
+        }
+    }
+}
+
+/// The label of a row: what stands before its first column of figures. Headings are their own label, figures included.
+fn label(line: &str) -> String {
+    let is_row = line.starts_with(' ');
+    let words = line.trim().split("  ").map(str::trim).filter(|word| !word.is_empty());
+    if is_row { words.take(1).collect() } else { words.collect::<Vec<_>>().join("  ") }
+}
+
+/// The labels of a bench's table: headings and rows, until the first empty line.
+fn table(lines: &[String]) -> Vec<String> {
+    let begin = lines.iter().position(|line| line.starts_with("ROW ") || line.starts_with("NAPI TO STANDARD"));
+    let rows = lines.iter().skip(begin.unwrap_or(lines.len()));
+    rows.take_while(|line| !line.trim().is_empty()).map(|line| label(line)).collect()
+}
+
+/// Whether a bench that measures a few rows prints headings and rows of the table in the document, in its order.
+fn has_table(expected: &[String], actual: &[String]) -> bool {
+    let (shown, mut all) = (table(actual), table(expected).into_iter());
+    // A document may show the end of two tables only.
+    let second = actual.iter().position(|line| line.starts_with("NAPI TO STANDARD")).map(|at| table(&actual[at..]));
+    let shown = if expected.iter().any(|line| line.starts_with("ROW ")) { shown } else { second.unwrap_or(shown) };
+    shown.len() > 1 && shown.iter().all(|line| all.any(|other| other == *line))
+}
+
+/// What is typed for a command: tables of measurements with one short run, and `make demo` as the Makefile has it.
+fn short(line: &str) -> String {
+    let line = if line == "make demo" { "segue lab" } else { line };
+    let words: Vec<_> = line.split(' ').collect();
+    let without = |option: &str| match words.iter().position(|word| *word == option) {
+        Some(at) => [&words[..at], &words[at + 2..]].concat().join(" "),
+        None => words.join(" "),
+    };
+    match words[..] {
+        ["segue", "lab", ..] => without("--runs") + " --runs 1 --seconds 1 --progress never",
+        ["segue", "bench", ..] if !line.contains("--list") => {
+            let rows = if line.contains("--rows") { "--runs 1 --seconds 1" } else { "--quick" };
+            format!("{} {rows} --progress never", without("--runs"))
+        }
+        _ => line.into(),
+    }
+}
+
+fn lines(text: &str) -> Vec<String> {
+    let mut lines: Vec<_> = text.lines().map(|line| line.trim_end().to_owned()).collect();
+    while lines.last().is_some_and(String::is_empty) {
+        lines.pop();
+    }
+    lines
+}
+
+impl Session {
+    fn new(name: &str) -> Option<Session> {
+        let ground = Ground::new(name, LinkForm::Nic, &["iperf3", "ping", "stdbuf", "sysctl"])?;
+        let directory = std::env::temp_dir().join(format!("segue-transcripts-{}-{name}", std::process::id()));
+        let directory = PathBuf::from(directory.to_string_lossy().replace("::", "-"));
+        fs::create_dir_all(&directory).unwrap();
+        Some(Session { running: Vec::new(), ground, more: Vec::new(), directory })
+    }
+
+    fn host(&self, letter: char) -> &Host {
+        match letter {
+            'a' => &self.ground.a,
+            'b' => &self.ground.b,
+            _ => self.more.first().expect("the fixture `router`"),
+        }
+    }
+
+    /// A shell that types `line` at a host; on this machine where the command makes hosts of its own.
+    fn shell(&self, host: char, line: &str) -> Command {
+        let line = short(line);
+        let makes_hosts = line.starts_with("segue lab") || line.starts_with("segue bench");
+        let mut command = if makes_hosts { Command::new("sh") } else { self.host(host).command("sh") };
+        // Without a shell in between a signal reaches the program itself. iperf3 writes each line at once to a terminal only.
+        let exec = match line.contains(['|', '&', ';', '>', '<', '\n']) {
+            true => "",
+            false if line.starts_with("iperf3") => "exec stdbuf -oL ",
+            false => "exec ",
+        };
+        command.arg("-c").arg(format!("exec 2>&1; {exec}{line}")).current_dir(&self.directory);
+        let path =
+            format!("{}:{}:/usr/sbin:/sbin", self.directory_of_program(), std::env::var("PATH").unwrap_or_default());
+        command.env("PATH", path).env("LC_ALL", "C").env("COLUMNS", "80").env_remove("SEGUE_SIMD");
+        command
+    }
+
+    fn directory_of_program(&self) -> String {
+        self.ground.program.parent().expect("a folder").display().to_string()
+    }
+
+    fn prepare(&mut self, block: &Block) {
+        for need in &block.needs {
+            match need.split_once(' ') {
+                Some(("file", name)) => {
+                    fs::write(self.directory.join(name), block.lines.join("\n") + "\n").unwrap();
+                }
+                _ if need == "capture" => {
+                    let capture = top().join("captures/gue-gre-remcsum-inner4-tcp.pcap");
+                    fs::copy(capture, self.directory.join("big.pcap")).unwrap();
+                }
+                _ if need == "router" => self.router(),
+                _ => assert_eq!(need, "stays", "line {}: no such fixture", block.begin),
+            }
+        }
+    }
+
+    fn router(&mut self) {
+        for (number, letter) in [(1, "c"), (2, "s")] {
+            let host = Host::new(letter).unwrap();
+            let (near, netns) = (format!("eth{number}"), host.net_path());
+            let link = ["link", "add", &near, "type", "veth", "peer", "name", "eth0", "netns", &netns];
+            self.ground.a.run("ip", &link).unwrap();
+            self.ground.a.run("ip", &["link", "set", &near, "up"]).unwrap();
+            host.run("ip", &["addr", "add", &format!("198.18.{number}.2/24"), "dev", "eth0"]).unwrap();
+            host.run("ip", &["link", "set", "eth0", "up"]).unwrap();
+            host.run("ip", &["route", "add", "default", "via", &format!("198.18.{number}.1")]).unwrap();
+            self.more.push(host);
+        }
+    }
+
+    /// Types a command; its output, and whether that is what the document says. A reading of counters is repeated until then.
+    fn run(&mut self, typed: &Typed, stays: bool) -> (Vec<String>, bool) {
+        let is_table = short(&typed.line) != typed.line;
+        let begin = Instant::now();
+        loop {
+            let mut process = Process::spawn(self.shell(typed.host, &typed.line), b"").expect("a shell");
+            if stays {
+                return self.wait_for(process, typed);
+            }
+            let patience = if is_table { TABLE_PATIENCE } else { PATIENCE };
+            process.wait(patience).unwrap_or_else(|error| panic!("`{}`: {error}", typed.line));
+            let output = lines(&process.stdout());
+            let bench = typed.line.starts_with("segue bench") && is_table;
+            let good = if bench { has_table(&typed.output, &output) } else { agrees(&typed.output, &output) };
+            let reads = ["segue stat", "segue nat"].iter().any(|start| typed.line.starts_with(start));
+            if good || !reads || begin.elapsed() > PATIENCE {
+                return (output, good);
+            }
+            thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// Waits until a command that stays has said what the document says, and keeps it running.
+    fn wait_for(&mut self, mut process: Process, typed: &Typed) -> (Vec<String>, bool) {
+        let begin = Instant::now();
+        loop {
+            let ended = process.ended().is_some();
+            let output = lines(&process.stdout());
+            let said = !output.is_empty() && agrees(&typed.output, &output);
+            if said || ended || begin.elapsed() > PATIENCE {
+                self.running.push(process);
+                return (output, said && !ended);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Types the transcripts of a document.
+fn type_document(name: &str, test: &str) {
+    let Some(mut session) = Session::new(test) else { return };
+    let text = read(name);
+    let (mut faults, mut blessed) = (Vec::new(), text.lines().map(str::to_owned).collect::<Vec<_>>());
+    for block in blocks(&text) {
+        session.prepare(&block);
+        if block.language != "console" {
+            continue;
+        }
+        let stays = block.needs.iter().any(|need| need == "stays");
+        for typed in commands(&block) {
+            let (output, good) = session.run(&typed, stays);
+            if !good {
+                let printed = output.join("\n");
+                faults.push(format!("{name}:{}: `{}` prints\n{printed}\n", typed.at.start, typed.line));
+                // Later blocks keep their line numbers: lines are replaced at once, and split when written.
+                let at = typed.at.start - 1;
+                typed.at.clone().for_each(|line| blessed[line].clear());
+                typed.at.clone().for_each(|line| blessed[line].push('\0'));
+                blessed[at] += &output.iter().map(|line| format!("\n{line}")).collect::<String>();
+            }
+        }
+    }
+    if std::env::var_os("SEGUE_BLESS").is_some() && !faults.is_empty() {
+        blessed.retain(|line| line != "\0");
+        fs::write(top().join(name), blessed.join("\n") + "\n").unwrap();
+        return;
+    }
+    assert!(faults.is_empty(), "SEGUE_BLESS=1 writes it into the document\n{}", faults.join("\n"));
+}
+
+#[test]
+fn the_readme_tells_what_the_program_does() {
+    type_document("README.md", test_name!());
+}
+
+#[test]
+fn the_document_of_captures_tells_what_the_program_does() {
+    type_document("docs/pcap.md", test_name!());
+}
+
+#[test]
+fn the_document_of_the_service_tells_what_the_program_does() {
+    type_document("docs/run.md", test_name!());
+}
+
+#[test]
+fn the_document_of_the_gateway_tells_what_the_program_does() {
+    type_document("docs/gateway.md", test_name!());
+}
+
+#[test]
+fn the_tables_of_figures_are_those_of_the_benches() {
+    type_document("docs/figures.md", test_name!());
+}
+
+#[test]
+fn every_block_has_a_language_and_every_transcript_is_typed() {
+    let mut typed = BTreeSet::new();
+    for name in documents() {
+        let text = read(&name);
+        for block in blocks(&text) {
+            let place = format!("{name}:{}", block.begin);
+            assert!(LANGUAGES.contains(&block.language.as_str()), "{place}: the language `{}`", block.language);
+            if block.language == "console" {
+                assert!(!commands(&block).is_empty(), "{place}: a transcript without a command");
+                typed.insert(name.clone());
+            } else if block.language == "text" {
+                let is_output = |line: &String| line.starts_with("$ ") || line.starts_with("error: ");
+                assert!(!block.lines.iter().any(is_output), "{place}: a transcript has the language `console`");
+            }
+        }
+        let indented = text.lines().position(|line| line.starts_with("    $ "));
+        assert!(indented.is_none(), "{name}:{}: a transcript is a fenced block", indented.unwrap_or(0) + 1);
+    }
+    assert_eq!(typed.iter().map(String::as_str).collect::<Vec<_>>(), TYPED);
+}
+
+#[test]
+fn the_readme_is_short_and_its_example_is_the_one_that_is_compiled() {
+    let text = read("README.md");
+    assert!(text.lines().count() <= 150, "{} lines", text.lines().count());
+    let example =
+        |text: &str| blocks(text).into_iter().find(|block| block.language == "rust").expect("an example").lines;
+    assert_eq!(example(&text), example(&read("crates/segue/README.md")));
+}
+
+#[test]
+fn make_demo_is_the_lab() {
+    let text = read("Makefile");
+    let recipe = text.lines().skip_while(|line| !line.starts_with("demo:")).skip(1);
+    let last = recipe.take_while(|line| line.starts_with('\t')).last().expect("a recipe");
+    assert_eq!(last.trim(), "$(SEGUE) lab");
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    for name in documents() {
+        let text = read(&name);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.starts_with("http") || target.contains(char::is_whitespace) {
+                continue;
+            }
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let path = if file.is_empty() { top().join(&name) } else { top().join(&name).with_file_name(file) };
+            let path = if file.contains('/') { top().join(&name).parent().unwrap().join(file) } else { path };
+            let there = fs::read_to_string(&path).unwrap_or_else(|_| panic!("{name}: no {target}"));
+            let anchor = |line: &str| {
+                let kept = line.to_lowercase().replace(' ', "-");
+                kept.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect::<String>()
+            };
+            let mut headings = there.lines().filter_map(|line| line.strip_prefix("## ").or(line.strip_prefix("### ")));
+            assert!(heading.is_empty() || headings.any(|line| anchor(line) == heading), "{name}: no {target}");
+        }
+    }
+}
+
+fn owned(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn figures_may_differ_and_words_may_not() {
+    let document =
+        "segue  tcp4   6.08   6.03-6.68   61.8k  0\nmtu 1456 = 1500 (eth0) - 44 (IPv4 20)\n-> 198.18.0.2:6080";
+    let agree = |other: &str| agrees(&owned(document), &owned(other));
+    assert!(agree("segue tcp4 5.1 5.00-6.68 9 120\nmtu   1376 = 1420 (eth0) - 44 (IPv4 20)\n-> 198.18.0.2:6080"));
+    for (old, new) in [("segue", "segua"), ("tcp4", "tcp6"), ("eth0", "eth1"), ("0.2:", "0.3:"), ("61.8k", "-")] {
+        assert!(!agree(&document.replace(old, new)), "{old} -> {new}");
+    }
+    assert!(!agree(&format!("{document}\nand more")));
+    assert!(!agree("segue tcp4 5.1 5.00-6.68 9 120"));
+}
+
+#[test]
+fn a_caret_stands_below_its_word() {
+    let document = owned("  | dev sg0 remot 198.18.0.2\n  |         ^^^^^ did you mean `remote`?");
+    assert!(agrees(&document, &document));
+    let moved = owned("  | dev sg0 remot 198.18.0.2\n  |        ^^^^^ did you mean `remote`?");
+    assert!(!agrees(&document, &moved));
+}
+
+#[test]
+fn three_dots_stand_for_lines_or_for_the_rest_of_one() {
+    let output = owned("first\nsecond line\nthird\nlast");
+    for document in ["...", "first\n...\nlast", "...\nthird\n...", "first\nsecond ...\nthird\nlast\n..."] {
+        assert!(agrees(&owned(document), &output), "{document}");
+    }
+    for document in ["...\nfourth\n...", "first\n...\nthird", "first\nfirst ...\n..."] {
+        assert!(!agrees(&owned(document), &output), "{document}");
+    }
+}
+
+#[test]
+fn a_table_has_the_rows_and_headings_of_the_document() {
+    let document =
+        owned("ROW    Gbit/s  +-\nmtu 1500/1500, 1 flow\n  lro 4k   8.03  17%\n  no-lro 4k  2.69  1%\n\nXeon");
+    assert!(has_table(&document, &owned("ROW    Gbit/s  +-\nmtu 1500/1500, 1 flow\n  no-lro 4k  2  -\n\nEPYC")));
+    for (old, new) in [("no-lro 4k", "no-lro 8k"), ("1500/1500", "1500/9000"), ("Gbit/s", "Mbit/s")] {
+        let other = "ROW    Gbit/s  +-\nmtu 1500/1500, 1 flow\n  no-lro 4k  2  -".replace(old, new);
+        assert!(!has_table(&document, &owned(&other)), "{old} -> {new}");
+    }
+    assert!(!has_table(&document, &owned("error: no table")));
+}
+
+#[test]
+fn another_machine_wraps_its_description_elsewhere() {
+    let here = owned(
+        "CASE\n\nAMD EPYC, 2 cpus, Linux 6.18.44-fc, CPU time: cgroup v1\n2026-11-21T10:57:14Z, simd avx2, runs 5",
+    );
+    let there =
+        owned("CASE\n\nIntel(R) Xeon(R), 64 cpus, Linux 6.1\nCPU time: all, 2027-01-01T00:00:00Z\nsimd neon, runs 1");
+    assert!(agrees(&here, &there));
+    assert!(!agrees(
+        &here,
+        &owned("CASE\n\nAMD EPYC, 2 cpus, Linux 6.1, CPU time: all\n2026-11-21T10:57:14Z, simd avx2, turns 5")
+    ));
+}
+
+#[test]
+fn blocks_and_commands_are_found() {
+    let text =
+        "Text\n<!-- transcript: stays; file x -->\n```console\na# one \\\n  two\nout\nb# three\n```\n```sh\nx\n```\n";
+    let found = blocks(text);
+    assert_eq!(found.iter().map(|block| block.language.as_str()).collect::<Vec<_>>(), ["console", "sh"]);
+    assert_eq!(found[0].needs, ["stays", "file x"]);
+    assert!(found[1].needs.is_empty());
+    let commands = commands(&found[0]);
+    assert_eq!((commands[0].host, commands[0].line.as_str(), commands[0].at.clone()), ('a', "one \\\n  two", 5..6));
+    assert_eq!((commands[1].host, commands[1].line.as_str(), commands[1].output.len()), ('b', "three", 0));
+    assert_eq!(short("segue bench lro --runs 3"), "segue bench lro --quick --progress never");
+    assert_eq!(short("make demo"), "segue lab --runs 1 --seconds 1 --progress never");
+}
