@@ -9,6 +9,7 @@
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 mod neon;
 pub(crate) mod scalar;
+mod work;
 // Targets without SSE2 (`x86_64-unknown-none`) are kernels that do not save vector registers.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86;
@@ -16,24 +17,7 @@ mod x86;
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes that [`Kernel::differ`] compares.
-pub(crate) const HEAD_BLOCK: usize = 128;
-
-/// What copies and sums: a [`Kernel`], or one that is compiled into the [`Work`] it is handed to.
-pub(crate) trait Copier: Copy {
-    /// Copies `src` to `dst`, which is of the same length, and returns its plain sum.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    fn copy(self, dst: &mut [u8], src: &[u8]) -> u64;
-}
-
-/// Work in which many pieces are copied and summed. [`Kernel::work`] compiles it once for each instruction set, which spares
-/// each piece the choice and the call.
-pub(crate) trait Work {
-    /// Does it. To be inlined always: what is not is compiled without the instruction set.
-    fn run(self, copier: impl Copier);
-}
+pub(crate) use work::{Copier, HEAD_BLOCK, Work};
 
 /// One implementation that the CPU at hand can run.
 ///

@@ -1,7 +1,7 @@
 //! Plain sums with 64-bit integers: the short-input path of every CPU, and the whole path of those without a vector
 //! unit that we know. No `unsafe`.
 
-use super::HEAD_BLOCK;
+use super::work::HEAD_BLOCK;
 
 /// Longest input for [`short`], in bytes.
 pub(crate) const SHORT_MAX: usize = 64;

@@ -24,7 +24,8 @@ use core::arch::x86_64::*;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use super::{Copier, HEAD_BLOCK, Work, scalar};
+use super::scalar;
+use super::work::{Copier, HEAD_BLOCK, Work};
 
 /// A vector instruction set. Made by [`available`] and [`chosen`] only, after asking the CPU and the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,12 +193,12 @@ macro_rules! copies {
     ($features:literal, $lanes:ty, $copy:ident, $work:ident) => {
         #[target_feature(enable = $features)]
         fn $copy(dst: &mut [u8], src: &[u8]) -> u64 {
-            Inside::<$lanes>(PhantomData).copy(dst, src)
+            WithFeatures::<$lanes>(PhantomData).copy(dst, src)
         }
 
         #[target_feature(enable = $features)]
         fn $work<W: Work>(work: W) {
-            work.run(Inside::<$lanes>(PhantomData));
+            work.run(WithFeatures::<$lanes>(PhantomData));
         }
     };
 }
@@ -207,9 +208,9 @@ copies!("avx512f,avx512bw", Zmm<false>, copy_avx512, work_avx512);
 
 /// Inside of a function that has the features of `L`; made there only.
 #[derive(Clone, Copy)]
-struct Inside<L>(PhantomData<L>);
+struct WithFeatures<L>(PhantomData<L>);
 
-impl<L: Lanes> Copier for Inside<L> {
+impl<L: Lanes> Copier for WithFeatures<L> {
     #[inline(always)]
     fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
         assert_eq!(dst.len(), src.len(), "copy needs source and destination of one length");

@@ -12,9 +12,10 @@ pub mod remote;
 
 pub(crate) use crate::arch::HEAD_BLOCK;
 pub use head::{HEADROOM, Head};
-pub use offload::{Csum, Gso, GsoKind, Layer, LayerCsum, MAX_LAYERS, Offload, Remote, TrainCsum, Unit};
+pub use offload::{Csum, Gso, GsoKind, Layer, LayerCsum, MAX_LAYERS, Offload, TrainCsum, Unit};
 pub use payload::{Frag, Payload, Pieces};
 pub use pool::Pool;
+pub use remote::Remote;
 
 pub use crate::wire::parse::{Header, Kind, Layout, Start, Stop, Tunnels};
 

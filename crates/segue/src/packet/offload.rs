@@ -1,6 +1,7 @@
 //! Offload state: one value, owned by the packet, that cannot contradict itself.
 
-use super::{Head, remote};
+use super::head::Head;
+use super::remote::{self, Remote};
 use crate::checksum::Sum;
 use crate::wire::parse::{Kind, Layout};
 use crate::wire::{gre, read_u16, udp};
@@ -111,15 +112,6 @@ pub enum LayerCsum {
     Done,
     /// It has the place for one; it is to be computed when everything inside is final.
     Owed,
-}
-
-/// Whose checksum the far end is to finish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remote {
-    /// That of the innermost transport header, which is primed.
-    Transport,
-    /// That of the GRE header, which holds zero.
-    Gre,
 }
 
 /// The state of one tunnel level: all headers from one IP header up to the next.

@@ -4,7 +4,7 @@
 //! checksum field of a header that the parser found: the innermost TCP or UDP header with the sum starting at that
 //! header, or the checksum of the GRE header that follows the tunnel header, with the sum starting at it.
 
-use super::{Head, Remote};
+use super::head::Head;
 use crate::wire::parse::{Kind, Layout};
 use crate::wire::{Remcsum, gre, read_u16, tcp, udp};
 
@@ -15,6 +15,15 @@ crate::reasons! {
         Bounds = "remcsum_bounds": "The start or the field lies past the payload.",
         Field = "remcsum_field": "The place is not the checksum field of a header in this payload.",
     }
+}
+
+/// Whose checksum the far end is to finish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remote {
+    /// That of the innermost transport header, which is primed.
+    Transport,
+    /// That of the GRE header, which holds zero.
+    Gre,
 }
 
 /// Place of the checksum field in a transport header, counted from its start: 16 for TCP, 6 for UDP.

@@ -1,6 +1,7 @@
 //! What stands between outer IP or UDP and what is inside.
 
-use super::{DecapRefusal, Decapsulator};
+use super::decapsulator::Decapsulator;
+use super::refusal::DecapRefusal;
 use crate::encap::config::{Carrier, GreOptions, Mode};
 use crate::wire::geneve::Geneve;
 use crate::wire::gre::Gre;

@@ -1,7 +1,8 @@
 //! What is inside.
 
+use super::decapsulator::Decapsulator;
 use super::headers::TunnelHeaders;
-use super::{DecapRefusal, Decapsulator};
+use super::refusal::DecapRefusal;
 use crate::checksum::{Field, Sum};
 use crate::encap::inner::Inner;
 use crate::packet::{Csum, Gso, GsoKind, Head, Kind, Layout, Start, Stop, TrainCsum, Tunnels, Unit};
@@ -26,7 +27,7 @@ impl Decapsulator {
     }
 
     /// What is inside, whose first byte is that of `rest`.
-    pub(super) fn inner(&self, rest: &[u8], tunnel: &TunnelHeaders) -> Result<Inside, DecapRefusal> {
+    pub(super) fn inner(&self, rest: &[u8], tunnel: &TunnelHeaders) -> Result<InnerPacket, DecapRefusal> {
         if self.config.mode.is_ethernet() {
             let layout = crate::wire::parse(rest, Start::Ethernet, &Tunnels::NONE);
             let source = rest.get(ethernet::SRC).filter(|_| layout.header_len() >= ethernet::LEN);
@@ -36,7 +37,7 @@ impl Decapsulator {
             }
             let l3 = layout.outer_ip().map(|ip| ip.start());
             let tos = l3.and_then(|l3| Inner::read(rest.get(l3..)?)).map(|inner| inner.tos);
-            return Ok(Inside { layout, len: rest.len(), l3: l3.unwrap_or(0), tos });
+            return Ok(InnerPacket { layout, len: rest.len(), l3: l3.unwrap_or(0), tos });
         }
         let inner = Inner::read(rest).ok_or(DecapRefusal::InnerMalformed)?;
         let packet = rest.get(..inner.total_len).ok_or(DecapRefusal::InnerMalformed)?;
@@ -47,12 +48,12 @@ impl Decapsulator {
         if inner.source_is_martian() {
             return Err(DecapRefusal::InnerSource);
         }
-        Ok(Inside { layout, len: inner.total_len, l3: 0, tos: Some(inner.tos) })
+        Ok(InnerPacket { layout, len: inner.total_len, l3: 0, tos: Some(inner.tos) })
     }
 }
 
 /// What [`Decapsulator::inner`] found.
-pub(super) struct Inside {
+pub(super) struct InnerPacket {
     pub(super) layout: Layout,
     /// Bytes of it, padding of a frame included.
     pub(super) len: usize,

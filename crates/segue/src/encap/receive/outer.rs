@@ -2,7 +2,9 @@
 
 use core::net::IpAddr;
 
-use super::{DecapRefusal, Decapsulator, OuterCsum, Received, is_zero};
+use super::decapsulator::Decapsulator;
+use super::received::{OuterCsum, Received, is_zero};
+use super::refusal::DecapRefusal;
 use crate::checksum::{Sum, pseudo_v4, pseudo_v6};
 use crate::encap::config::Carrier;
 use crate::encap::inner::Inner;

@@ -1,7 +1,7 @@
 //! Remote checksum options, and what they mean in a packet.
 
-use super::DecapRefusal;
 use super::headers::TunnelHeaders;
+use super::refusal::DecapRefusal;
 use crate::checksum::Sum;
 use crate::encap::inner;
 use crate::packet::{Head, Kind, Layout, Remote, Stop, remote};

@@ -1,0 +1,159 @@
+//! Takes the inner packet out of a datagram.
+
+use super::decapsulator::Decapsulator;
+use super::inner::set_tos;
+use super::received::{OuterCsum, Received, is_zero};
+use super::refusal::DecapRefusal;
+use super::remcsum::{check_primed, finished_sum, resolve};
+use crate::checksum::Sum;
+use crate::encap::config::Carrier;
+use crate::encap::ecn;
+use crate::packet::{Csum, Frag, Offload, Packet, Remote, Unit};
+
+impl Decapsulator {
+    /// Takes the inner packet out of `datagram`, a UDP payload, and loads it `into` a packet. On a refusal that packet is
+    /// empty.
+    ///
+    /// The inner packet is parsed from scratch. Its layout starts at its IP header, also where it is a fragment, and bytes
+    /// behind it are cut off. Its offload state has no level for this tunnel any more. The transport checksum is
+    /// [`Csum::Partial`] if it was left to us, [`Csum::Complete`] if the sum of the datagram is known, else as for any
+    /// packet from a wire. What is wrong above the inner IP header is not judged here: a tunnel carries IP packets.
+    pub fn pull<B: AsRef<[u8]>>(
+        &mut self,
+        datagram: Frag<B>,
+        meta: &Received,
+        into: &mut Packet<B>,
+    ) -> Result<(), DecapRefusal> {
+        let result = self.take_out(datagram, meta, into);
+        if result.is_err() {
+            into.clear();
+        }
+        result
+    }
+
+    /// As [`Decapsulator::pull`], for ports that carry whole packets: `packet` begins with the outer IP header and may
+    /// have padding behind it. Addresses, port and outer checksums are verified here.
+    pub fn pull_packet<B: AsRef<[u8]>>(&mut self, packet: Frag<B>, into: &mut Packet<B>) -> Result<(), DecapRefusal> {
+        let result = self.outer(packet.bytes()).and_then(|outer| {
+            let datagram = packet.skip(outer.header_len).first(outer.payload_len);
+            self.take_out(datagram, &outer.meta, into)
+        });
+        if result.is_err() {
+            into.clear();
+        }
+        result
+    }
+
+    fn take_out<B: AsRef<[u8]>>(
+        &mut self,
+        datagram: Frag<B>,
+        meta: &Received,
+        into: &mut Packet<B>,
+    ) -> Result<(), DecapRefusal> {
+        let has_udp = self.config.carrier != Carrier::Bare;
+        if meta.csum == OuterCsum::Absent && has_udp && !self.config.zero_csum6 && self.config.local.is_ipv6() {
+            return Err(DecapRefusal::OuterCsumAbsent);
+        }
+        let bytes = datagram.bytes();
+        let tunnel = self.tunnel_headers(bytes)?;
+        if tunnel.option.is_some() && meta.csum != OuterCsum::Verified {
+            return Err(DecapRefusal::RemcsumNoOuterCsum);
+        }
+
+        let rest = bytes.get(tunnel.len..).unwrap_or(&[]);
+        let inner = self.inner(rest, &tunnel)?;
+        let (packet, trailer) = rest.split_at_checked(inner.len).ok_or(DecapRefusal::InnerMalformed)?;
+        let mut layout = inner.layout;
+        into.head.set(packet.get(..layout.header_len()).unwrap_or(&[]));
+
+        let option = tunnel.option.map(|option| resolve(option, &tunnel, &mut into.head, &layout)).transpose()?;
+        // Padding of a frame is no part of what the far end left to us.
+        let packet = match option {
+            Some(Remote::Transport) if layout.is_padded() => {
+                let end = layout.end();
+                layout.trimmed();
+                packet.get(..end).ok_or(DecapRefusal::InnerMalformed)?
+            }
+            _ => packet,
+        };
+        let primed = match option {
+            Some(Remote::Transport) => Some(check_primed(&into.head, &layout, packet.len())?),
+            Some(Remote::Gre) | None => None,
+        };
+        let unfinished = match (self.config.unfinished, option) {
+            (Some(most), None) if check_primed(&into.head, &layout, packet.len()).is_ok() => {
+                Some(packet.len() - inner.l3 > usize::from(most))
+            }
+            _ => None,
+        };
+        let mut sum = meta.sum.map(|mut sum| {
+            sum.remove(Sum::of(&bytes[..tunnel.gre_at]));
+            sum
+        });
+        if let Some(gre) = tunnel.gre {
+            if let Some(field) = gre.checksum {
+                match option {
+                    // Covered by the outer checksum, if it holds the zero of which the far end's sum was made.
+                    Some(Remote::Gre) if field % 0xffff == 0 => {}
+                    Some(Remote::Gre) => return Err(DecapRefusal::RemcsumPrimed),
+                    // Whoever joined packets has checked them, and left the field of the first.
+                    _ if unfinished == Some(true) => {}
+                    _ => {
+                        let primed = primed.or_else(|| check_primed(&into.head, &layout, packet.len()).ok());
+                        let primed = primed.filter(|_| option.is_some() || unfinished.is_some());
+                        let headers = primed.map(|field| {
+                            let transport = layout.transport().map_or(0, |header| header.start());
+                            finished_sum(
+                                bytes,
+                                tunnel.gre_at..tunnel.len + transport,
+                                field,
+                                packet.len() - transport,
+                                trailer,
+                            )
+                        });
+                        let checked = headers.or(sum).unwrap_or_else(|| {
+                            self.checksummed_bytes += rest.len() as u64;
+                            Sum::of(&bytes[tunnel.gre_at..])
+                        });
+                        if !is_zero(checked) {
+                            return Err(DecapRefusal::GreCsum);
+                        }
+                        if headers.is_none() {
+                            sum = Some(checked);
+                        }
+                    }
+                }
+            }
+            self.sequence(gre.seq)?;
+        }
+        // A frame without IP has no field to carry a mark.
+        let tos = match inner.tos {
+            Some(tos) => Some((tos, ecn::combine(tos, meta.tos).ok_or(DecapRefusal::Ecn)?)),
+            None => None,
+        };
+
+        if let Some(sum) = &mut sum {
+            sum.remove(Sum::of(&bytes[tunnel.gre_at..tunnel.len + inner.l3]));
+        }
+        // A trailer may start in the middle of a word, and is rare.
+        let mut sum = sum.filter(|_| trailer.is_empty() && inner.tos.is_some() && !layout.is_padded());
+        if let Some((_, new)) = tos.filter(|(old, new)| old != new) {
+            set_tos(&mut into.head, inner.l3, new, &mut sum);
+        }
+        into.offload = Offload::received(&into.head, &layout);
+        match (option, into.offload.unit, sum) {
+            (Some(Remote::Transport), ..) => into.offload.unit = Unit::Whole(Csum::Partial),
+            (_, Unit::Whole(Csum::Unknown), _) if unfinished.is_some() => {
+                into.offload.unit = self.as_left(&layout, unfinished == Some(true), inner.l3);
+            }
+            (_, Unit::Whole(Csum::Unknown), Some(sum)) => into.offload.unit = Unit::Whole(Csum::Complete(sum)),
+            _ => {}
+        }
+        let payload_len = packet.len() - layout.header_len();
+        into.layout = layout;
+        into.outer = None;
+        into.payload.clear();
+        into.payload.push(datagram.skip(tunnel.len + layout.header_len()).first(payload_len));
+        Ok(())
+    }
+}
