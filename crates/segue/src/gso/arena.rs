@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::{Refusal, Segment, SegmentCsum};
+use super::refusal::Refusal;
+use super::segment::{Segment, SegmentCsum};
 use crate::hash::Key;
 use crate::packet::Gso;
 use crate::wire::parse::MAX_HEADER_BYTES;

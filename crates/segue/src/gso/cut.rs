@@ -2,14 +2,17 @@
 
 use alloc::boxed::Box;
 
-use super::{Arena, Limits, Refusal, split};
+use super::arena::Arena;
+use super::limits::Limits;
+use super::refusal::Refusal;
+use super::split::split;
 use crate::packet::{Csum, Frag, LayerCsum, Packet, Pool, Remote, Unit};
 
 /// Cuts `train` into single packets and hands them to `each`, in order, with the pool to which it may give boxes back.
 /// Returns how many there were. Payload is not copied, and summed only where checksums inside a tunnel
 /// cover what the far end completes: transport checksums and the outermost UDP checksum stay owed. `arena` is cleared first; it is a place to work in, kept for its memory.
 ///
-/// The packets are those that [`split`](super::split) makes: cutting first and splitting for a port afterwards gives the
+/// The packets are those that [`split`] makes: cutting first and splitting for a port afterwards gives the
 /// bytes that splitting the train for that port would have given.
 ///
 /// # Errors

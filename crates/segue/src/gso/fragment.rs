@@ -10,38 +10,14 @@
 //! are in the first only, and no-operations stand in their place in the others (RFC 791, section 3.1).
 
 use super::arena::FragmentIds;
-use super::{Limits, MAX_IP_LEN, Refusal, check, is_routed, pseudo, whole};
+use super::check::{check, is_routed, pseudo, transport};
+use super::limits::{Fragment, FreeTags, Limits, MAX_IP_LEN};
+use super::refusal::Refusal;
+use super::whole;
 use crate::checksum::{Field, Sum};
 use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Remote, Stop, Unit, remote};
 use crate::wire::parse::MAX_HEADER_BYTES;
 use crate::wire::{ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, udp, write_u16, write_u32};
-
-/// What happens to a packet, alone, that is longer than the port's MTU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fragment {
-    /// It is refused ([`Refusal::TooBig`]).
-    Never,
-    /// The outermost packet is cut as a router does: IPv4 without DF, which may be a fragment already.
-    Router,
-    /// The innermost packet is cut as its sender does, or the sender's network card: IPv4 and IPv6.
-    Sender {
-        /// Also where DF is set, which is then cleared; the identification, which need not be unique under DF (RFC 6864),
-        /// is replaced.
-        clears_df: bool,
-    },
-}
-
-/// Which VLAN tags, 4 bytes each, do not count towards a port's MTU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FreeTags {
-    /// All of them.
-    All,
-    /// The first, where it is one of 802.1Q (type 0x8100): what Linux asks of a packet socket
-    /// (`packet_extra_vlan_len_allowed`).
-    First,
-    /// None: each counts.
-    None,
-}
 
 /// One fragment.
 #[derive(Clone, Copy)]
@@ -242,7 +218,7 @@ impl<'a> Cut<'a> {
         }
         whole::check_places(&self.head[..self.head_len], self.layout, self.layers)?;
         if self.completes {
-            super::transport(self.layout)?;
+            transport(self.layout)?;
         }
         let mut level = 0;
         for (index, header) in self.layout.headers()[..self.ip].iter().enumerate() {

@@ -1,17 +1,19 @@
 //! How a train is cut: a template of the headers for one length, and the few fields that differ between segments.
 //!
-//! [`Plan::fit`] writes all that depends on the length alone into the template: lengths, primed checksums, and every outer
+//! [`SegmentPlan::fit`] writes all that depends on the length alone into the template: lengths, primed checksums, and every outer
 //! checksum that comes out the same for each segment (most do: a part of a packet under a good checksum sums to the
 //! complement of its pseudo header, and an IPv4 header to zero). It is called once for the full segments and once for a
-//! shorter last one. [`Plan::stamp`] then changes a copy of the template by a short list of [`Op`]s, innermost first. Most trains
+//! shorter last one. [`SegmentPlan::stamp`] then changes a copy of the template by a short list of [`Op`]s, innermost first. Most trains
 //! are TCP of which nothing changes but counting fields and the edges' flags: their segments are made in one go, by [`Counting`].
 
 use super::arena::BLOCK;
-use super::{
-    Arena, Cursor, Frames, Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE, Refusal, SegmentCsum, check, is_routed, pseudo,
-};
-use super::{transport, word};
-use crate::arch;
+use super::check::{check, complete, is_routed, pseudo, transport, word};
+use super::cursor::Cursor;
+use super::limits::{Limits, MAX_IP_LEN, MAX_SEGS, MIN_TCP_SIZE};
+use super::parts::{Part, Parts};
+use super::refusal::Refusal;
+use super::segment::SegmentCsum;
+use super::{fragment, whole};
 use crate::checksum::{Field, Sum};
 use crate::packet::{
     Gso, GsoKind, Header, Kind, Layer, LayerCsum, Layout, Offload, Packet, Payload, Remote, TrainCsum, Unit, remote,
@@ -20,21 +22,9 @@ use crate::wire::gre::{self, Gre};
 use crate::wire::parse::{MAX_HEADER_BYTES, MAX_HEADERS};
 use crate::wire::{ipv4, ipv6, read_u16, read_u32, tcp, udp, write_u16, write_u32};
 
-/// One part of a train: a segment, or several that stay together.
-pub(super) struct Part {
-    /// Number of segments in front of it.
-    index: usize,
-    /// First byte of payload.
-    pub(super) start: usize,
-    /// Bytes of payload.
-    pub(super) len: usize,
-    /// Whether it is the last.
-    last: bool,
-}
-
 /// A change to a copy of the template. Bases are folded sums of all that is constant.
 #[derive(Clone, Copy)]
-enum Op {
+pub(super) enum Op {
     /// The transport header at `at`: sequence number, flags, and the checksum if `fill`. `base` has the pseudo header in.
     Tcp { at: u16, seq: u32, flags: u8, base: u16, fill: bool },
     /// The same for UDP.
@@ -51,45 +41,45 @@ enum Op {
 
 /// All that changes in a train of TCP under one IP header.
 #[derive(Clone, Copy)]
-struct Plain {
+pub(super) struct PlainTcp {
     /// What is constant of the sum, where the checksum is not left to the port.
-    sum: Option<u16>,
+    pub(super) sum: Option<u16>,
     /// Where the TCP header is.
-    tcp: usize,
-    seq: u32,
-    flags: u8,
+    pub(super) tcp: usize,
+    pub(super) seq: u32,
+    pub(super) flags: u8,
     /// Of IPv4 where identifications count: where the header is, the first of them, and the sum of all else.
-    ipv4: Option<(usize, u16, u16)>,
+    pub(super) ipv4: Option<(usize, u16, u16)>,
 }
 
 /// Most [`Op`]s of one header.
 const OPS_PER_HEADER: usize = 2;
 
-pub(super) struct Plan<'a> {
-    head: &'a [u8],
+pub(super) struct SegmentPlan<'a> {
+    pub(super) head: &'a [u8],
     layout: &'a Layout,
     offload: &'a Offload,
     gso: Gso,
-    total: usize,
+    pub(super) total: usize,
     segs: usize,
     /// The tunnel level whose far end completes the transport checksum.
     remote: Option<usize>,
     /// Whether the transport checksum is left to somebody else.
-    primed: bool,
+    pub(super) primed: bool,
     outer_csum: bool,
     /// Whether CWR is on every segment.
     keeps_cwr: bool,
-    template: [u8; MAX_HEADER_BYTES],
-    fitted: Option<usize>,
-    ops: [Op; MAX_HEADERS * OPS_PER_HEADER],
-    ops_len: usize,
-    plain: Option<Plain>,
-    sums_payload: bool,
+    pub(super) template: [u8; MAX_HEADER_BYTES],
+    pub(super) fitted: Option<usize>,
+    pub(super) ops: [Op; MAX_HEADERS * OPS_PER_HEADER],
+    pub(super) ops_len: usize,
+    pub(super) plain: Option<PlainTcp>,
+    pub(super) sums_payload: bool,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> SegmentPlan<'a> {
     #[inline(always)]
-    pub(super) fn new<B: AsRef<[u8]>>(packet: &'a Packet<B>, limits: &Limits) -> Result<Plan<'a>, Refusal> {
+    pub(super) fn new<B: AsRef<[u8]>>(packet: &'a Packet<B>, limits: &Limits) -> Result<SegmentPlan<'a>, Refusal> {
         let (head, layout, offload) = (packet.head.bytes(), &packet.layout, &packet.offload);
         let Unit::Train { csum, mut gso } = offload.unit else { return Err(Refusal::Train) };
         let transport = transport(layout)?;
@@ -116,7 +106,7 @@ impl<'a> Plan<'a> {
         }
         let remote = check_layers(head, layout, offload.layers())?;
         let longest = head.len() + total.min(usize::from(gso.size));
-        if longest - super::fragment::uncounted(head, layout, limits) > limits.mtu {
+        if longest - fragment::uncounted(head, layout, limits) > limits.mtu {
             return Err(Refusal::TooBig);
         }
         for header in layout.headers().iter().filter(|h| h.is_ip()) {
@@ -128,7 +118,7 @@ impl<'a> Plan<'a> {
                 return Err(Refusal::Routing);
             }
         }
-        Ok(Plan {
+        Ok(SegmentPlan {
             head,
             layout,
             offload,
@@ -194,12 +184,12 @@ impl<'a> Plan<'a> {
         (part.len > usize::from(self.gso.size)).then_some(self.gso)
     }
 
-    /// Whether [`Plan::stamp`] wants the sum of the payload.
+    /// Whether [`SegmentPlan::stamp`] wants the sum of the payload.
     pub(super) fn sums_payload(&self) -> bool {
         self.sums_payload
     }
 
-    /// Puts the headers that [`Plan::stamp`] changes in front of `frame`, whose payload is still to be written; a copy of constant
+    /// Puts the headers that [`SegmentPlan::stamp`] changes in front of `frame`, whose payload is still to be written; a copy of constant
     /// length, where that is enough.
     #[inline(always)]
     pub(super) fn write_template(&self, frame: &mut [u8]) {
@@ -210,7 +200,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The headers that [`Plan::stamp`] changes a copy of with what lies behind them, and how long they are.
+    /// The headers that [`SegmentPlan::stamp`] changes a copy of with what lies behind them, and how long they are.
     #[inline(always)]
     pub(super) fn template_block(&self) -> (&[u8; MAX_HEADER_BYTES], usize) {
         (&self.template, self.head.len())
@@ -229,7 +219,7 @@ impl<'a> Plan<'a> {
                         [Op::Ipv4 { at: ip, id, base }] => Some(Some((usize::from(ip), id, base))),
                         _ => None,
                     };
-                    ipv4.map(|ipv4| Plain { sum: fill.then_some(base), tcp: usize::from(at), seq, flags, ipv4 })
+                    ipv4.map(|ipv4| PlainTcp { sum: fill.then_some(base), tcp: usize::from(at), seq, flags, ipv4 })
                 }
                 _ => None,
             };
@@ -409,255 +399,9 @@ impl<'a> Plan<'a> {
     /// Flags that segments between the first and the last do not have: FIN and PSH belong to the last, CWR to the first
     /// (RFC 3168 section 6.1.2; Linux does the same) where it is not on all.
     #[inline(always)]
-    fn edge_flags(&self) -> u8 {
+    pub(super) fn edge_flags(&self) -> u8 {
         tcp::FIN | tcp::PSH | if self.keeps_cwr { 0 } else { tcp::CWR }
     }
-
-    /// The TCP flags of `part`, where those of the train are `flags`.
-    #[inline(always)]
-    fn flags_of(&self, flags: u8, part: &Part) -> u8 {
-        let mut edge = self.edge_flags();
-        if part.last {
-            edge &= !(tcp::FIN | tcp::PSH);
-        }
-        if part.start == 0 {
-            edge &= !tcp::CWR;
-        }
-        flags & !edge
-    }
-
-    /// How many of the next segments differ in nothing but counting fields, and their headers.
-    #[inline(always)]
-    fn counting<B>(&mut self, parts: &Parts<'_, B>) -> Option<(usize, Counting<'_>)> {
-        // Known already: more changes. The division is spared.
-        let is_known = self.plain.is_none() && self.fitted == Some(parts.size);
-        if is_known || self.head.len() > BLOCK {
-            return None;
-        }
-        let whole = parts.whole();
-        if whole == 0 {
-            return None;
-        }
-        self.fit(parts.size);
-        let Plain { sum, tcp: at, seq, flags, ipv4 } = self.plain?;
-        let (index, start) = (parts.index, parts.at);
-        let edge = flags & self.edge_flags();
-        if start == 0 && edge & tcp::CWR != 0 {
-            return None;
-        }
-        let has_last = start + whole * parts.size == self.total && edge & (tcp::FIN | tcp::PSH) != 0;
-        let count = whole - usize::from(has_last);
-        if count == 0 {
-            return None;
-        }
-        let base = sum.map(|base| {
-            let mut sum = word(base);
-            sum.add_u16(u16::from(flags & !self.edge_flags()));
-            sum
-        });
-        let (seq, step) = (seq.wrapping_add(start as u32), parts.size as u32);
-        let ipv4 = ipv4.map(|(at, id, base)| (at, id.wrapping_add(index as u16), base));
-        let block = self.template.first_chunk()?;
-        Some((count, Counting { block, tcp: at, seq, step, base, ipv4 }))
-    }
-
-    /// Makes the next segments in one go, as far as they differ in nothing but counting fields. Returns how many there were.
-    pub(super) fn run<B>(&mut self, parts: &mut Parts<'_, B>, arena: &mut Arena) -> usize {
-        if !self.primed {
-            return 0;
-        }
-        let (csum, head_len) = (self.csum(), self.head.len());
-        let Some((count, mut heads)) = self.counting(parts) else { return 0 };
-        arena.push_run(head_len, (parts.at, parts.size, count), csum, move |head| {
-            heads.write(head);
-        });
-        parts.skip(count);
-        count
-    }
-
-    /// The same in linear form: the payload is taken from `cursor`, and copied and summed in one pass.
-    pub(super) fn run_linear<B: AsRef<[u8]>>(
-        &mut self,
-        parts: &mut Parts<'_, B>,
-        cursor: &mut Cursor<'_, B>,
-        frames: &mut Frames,
-        room: usize,
-    ) -> usize {
-        let (csum, head_len, size) = (self.csum(), self.head.len(), parts.size);
-        // A block is written to each.
-        if head_len + size < BLOCK {
-            return 0;
-        }
-        let Some((count, heads)) = self.counting(parts) else { return 0 };
-        let is_summed = heads.base.is_some();
-        let Some(memory) = frames.push_run(room, head_len + size, count, csum) else { return 0 };
-        arch::chosen().work(Fill { heads, head_len, size, cursor, memory, room });
-        if is_summed {
-            frames.checksummed += (count * size) as u64;
-        }
-        parts.skip(count);
-        count
-    }
-
-    /// Makes `head`, a copy of the template, that of `part`, whose payload sums to `payload`.
-    #[inline(always)]
-    pub(super) fn stamp(&self, head: &mut [u8], part: &Part, payload: Sum) {
-        let Some(Plain { sum, tcp: at, seq, flags, ipv4 }) = self.plain else {
-            return self.stamp_ops(head, part, payload);
-        };
-        let (seq, flags) = (seq.wrapping_add(part.start as u32), self.flags_of(flags, part));
-        write_u32(head, at + tcp::SEQ, seq);
-        head[at + tcp::FLAGS] = flags;
-        if let Some(base) = sum {
-            let mut sum = word(base);
-            sum.add_u32(seq);
-            sum.add_u16(u16::from(flags));
-            sum.append(payload, part.len);
-            write_u16(head, at + tcp::CHECKSUM, Field::complete(sum).value());
-        }
-        if let Some((at, id, base)) = ipv4 {
-            stamp_ipv4(head, at, id.wrapping_add(part.index as u16), base);
-        }
-    }
-
-    /// The same where more changes.
-    #[inline(never)]
-    fn stamp_ops(&self, head: &mut [u8], part: &Part, payload: Sum) {
-        // The transport header and payload, with the pseudo header or, which is the same number, the primed field.
-        let mut body = Sum::ZERO;
-        let mut varied = Sum::ZERO;
-        for op in &self.ops[..self.ops_len] {
-            match *op {
-                Op::Tcp { at, seq, flags, base, fill } => {
-                    let at = usize::from(at);
-                    let seq = seq.wrapping_add(part.start as u32);
-                    let flags = self.flags_of(flags, part);
-                    write_u32(head, at + tcp::SEQ, seq);
-                    head[at + tcp::FLAGS] = flags;
-                    if self.sums_payload {
-                        body = word(base);
-                        body.add_u32(seq);
-                        body.add_u16(u16::from(flags));
-                        body.append(payload, part.len);
-                        if fill {
-                            write_u16(head, at + tcp::CHECKSUM, complete(body, false).value());
-                        }
-                    }
-                }
-                Op::Udp { at, base, fill } => {
-                    if self.sums_payload {
-                        body = word(base);
-                        body.append(payload, part.len);
-                        if fill {
-                            write_u16(head, usize::from(at) + udp::CHECKSUM, complete(body, true).value());
-                        }
-                    }
-                }
-                Op::Ipv4 { at, id, base } => {
-                    stamp_ipv4(head, usize::from(at), id.wrapping_add(part.index as u16), base);
-                }
-                Op::GreSeq { at, seq } => {
-                    let seq = seq.wrapping_add(part.index as u32);
-                    write_u32(head, usize::from(at), seq);
-                    varied.add_u32(seq);
-                }
-                Op::Reveal => varied.add_u16(body.fold()),
-                Op::Checksum { at, base, udp } => {
-                    varied.add_u16(base);
-                    write_u16(head, usize::from(at), complete(varied, udp).value());
-                    varied = Sum::ZERO;
-                }
-            }
-        }
-    }
-}
-
-/// Headers of segments that differ in nothing but counting fields, one after the other.
-struct Counting<'a> {
-    /// What they have in common, first of all.
-    block: &'a [u8; BLOCK],
-    /// Where the TCP header is.
-    tcp: usize,
-    /// Sequence number of the next, and how far the one after it is.
-    seq: u32,
-    step: u32,
-    /// What is constant of the sum, where the checksum is not left to the port.
-    base: Option<Sum>,
-    /// Of IPv4 where identifications count: where the header is, the next of them, and the sum of all else.
-    ipv4: Option<(usize, u16, u16)>,
-}
-
-impl Counting<'_> {
-    /// Writes the next but for its TCP checksum, and returns what is not payload of the latter's sum, where it is owed.
-    #[inline(always)]
-    fn write(&mut self, head: &mut [u8; BLOCK]) -> Option<Sum> {
-        *head = *self.block;
-        write_u32(head, self.tcp + tcp::SEQ, self.seq);
-        if let Some((at, id, base)) = &mut self.ipv4 {
-            stamp_ipv4(head, *at, *id, *base);
-            *id = id.wrapping_add(1);
-        }
-        let mut sum = self.base;
-        if let Some(sum) = &mut sum {
-            sum.add_u32(self.seq);
-        }
-        self.seq = self.seq.wrapping_add(self.step);
-        sum
-    }
-
-    /// Writes the next, has `fill` write the payload behind it and sum that, and completes the checksum.
-    #[inline(always)]
-    fn complete(&mut self, frame: &mut [u8], fill: impl FnOnce(&mut [u8], Option<&mut Sum>)) {
-        let Some(head) = frame.first_chunk_mut() else { return };
-        let mut sum = self.write(head);
-        fill(frame, sum.as_mut());
-        if let Some(sum) = sum {
-            write_u16(frame, self.tcp + tcp::CHECKSUM, Field::complete(sum).value());
-        }
-    }
-}
-
-/// Whole frames one behind the other: headers and payload are written, and checksums completed.
-struct Fill<'a, 'c, B> {
-    heads: Counting<'a>,
-    head_len: usize,
-    /// Bytes of payload of each.
-    size: usize,
-    cursor: &'a mut Cursor<'c, B>,
-    memory: &'a mut [u8],
-    /// Bytes in front of each.
-    room: usize,
-}
-
-impl<B: AsRef<[u8]>> arch::Work for Fill<'_, '_, B> {
-    #[inline(always)]
-    fn run(self, copier: impl arch::Copier) {
-        let Fill { mut heads, head_len, size, cursor, memory, room } = self;
-        let mut places = memory.chunks_exact_mut(room + head_len + size).map(|place| &mut place[room..]);
-        loop {
-            // Most lie in one piece.
-            let mut taken = 0;
-            for (piece, frame) in cursor.rest().chunks_exact(size).zip(places.by_ref()) {
-                heads.complete(frame, |frame, sum| match sum {
-                    Some(sum) => sum.copy_by(copier, &mut frame[head_len..], piece),
-                    None => frame[head_len..].copy_from_slice(piece),
-                });
-                taken += size;
-            }
-            cursor.take(taken, |_| {});
-            let Some(frame) = places.next() else { return };
-            heads.complete(frame, |frame, sum| cursor.copy(&mut frame[head_len..], sum));
-        }
-    }
-}
-
-/// Writes the identification and the checksum of the IPv4 header at `at`, whose other words sum to `base`.
-#[inline(always)]
-fn stamp_ipv4(head: &mut [u8], at: usize, id: u16, base: u16) {
-    write_u16(head, at + ipv4::ID, id);
-    let mut sum = word(base);
-    sum.add_u16(id);
-    write_u16(head, at + ipv4::CHECKSUM, Field::complete(sum).value());
 }
 
 /// What lies behind a header while a plan is made.
@@ -675,10 +419,6 @@ fn length(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)
 }
 
-fn complete(sum: Sum, udp: bool) -> Field {
-    if udp { Field::complete_udp(sum) } else { Field::complete(sum) }
-}
-
 /// Whether an outer UDP header of a train carries a checksum. One that was right for the train is computed anew.
 fn has_udp_checksum(head: &[u8], header: &Header, layer: Layer) -> bool {
     match layer.udp {
@@ -693,71 +433,6 @@ fn check_layers(head: &[u8], layout: &Layout, layers: &[Layer]) -> Result<Option
     if layers.len() + 1 != layout.ip_levels() {
         return Err(Refusal::Levels);
     }
-    super::whole::check_places(head, layout, layers)?;
+    whole::check_places(head, layout, layers)?;
     Ok(layers.iter().position(|layer| layer.remote == Some(Remote::Transport)))
-}
-
-/// The parts of a train, in order.
-pub(super) struct Parts<'a, B> {
-    cursor: Cursor<'a, B>,
-    total: usize,
-    size: usize,
-    /// Most bytes of payload in one part; 0 where the port takes no trains.
-    most: usize,
-    /// Most segments of a part that is not the last; at least 1.
-    segs: usize,
-    /// Most pieces of a part, and most bytes of a piece, where that can matter.
-    pieces: Option<(usize, usize)>,
-    at: usize,
-    index: usize,
-    started: bool,
-}
-
-impl<B> Parts<'_, B> {
-    /// How many segments of full size come next, where each is a part.
-    fn whole(&self) -> usize {
-        if self.most == 0 && self.pieces.is_none() { (self.total - self.at) / self.size } else { 0 }
-    }
-
-    /// Goes on behind `count` of them.
-    fn skip(&mut self, count: usize) {
-        self.at += count * self.size;
-        self.index += count;
-        self.started |= count > 0;
-    }
-}
-
-impl<B: AsRef<[u8]>> Parts<'_, B> {
-    /// The most bytes and segments of the next part where pieces count.
-    #[inline(never)]
-    fn reach(&self, (pieces, most_piece): (usize, usize)) -> (usize, usize) {
-        let most = self.most.min(self.cursor.reach(pieces.saturating_sub(1), most_piece));
-        (most, (most / self.size).max(1))
-    }
-}
-
-impl<B: AsRef<[u8]>> Iterator for Parts<'_, B> {
-    type Item = Part;
-
-    // A part returned through memory is read back before its stores have drained, which costs more than all else here.
-    #[inline(always)]
-    fn next(&mut self) -> Option<Part> {
-        let left = self.total - self.at;
-        if left == 0 && self.started {
-            return None;
-        }
-        self.started = true;
-        let (most, segs) = match self.pieces {
-            None => (self.most, self.segs),
-            Some(pieces) => self.reach(pieces),
-        };
-        let len = if left <= most { left } else { (segs * self.size).min(left) };
-        let part = Part { index: self.index, start: self.at, len, last: len == left };
-        self.at += len;
-        self.index += segs;
-        if self.pieces.is_some() {
-            self.cursor.take(len, |_| {});
-        }
-        Some(part)
-    }
 }

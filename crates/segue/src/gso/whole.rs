@@ -1,6 +1,9 @@
 //! Single packets: filling in the checksums that are owed, from the inside out.
 
-use super::{Limits, Refusal, SegmentCsum, check, is_routed, pseudo, transport, word};
+use super::check::{check, is_routed, pseudo, transport, word};
+use super::limits::Limits;
+use super::refusal::Refusal;
+use super::segment::SegmentCsum;
 use crate::checksum::{Field, Sum};
 use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Payload, Remote, Unit, remote};
 use crate::wire::parse::MAX_HEADERS;
@@ -38,7 +41,7 @@ pub(super) fn fill<B: AsRef<[u8]>>(head: &mut [u8], packet: &Packet<B>, limits: 
 
     let layout = &packet.layout;
     let ends = ends(head, layout, packet.len());
-    let mut inside = Inside::new(head, packet, csum, &ends, complete);
+    let mut inside = InnerSum::new(head, packet, csum, &ends, complete);
     let mut levels = layout.ip_levels();
     let mut hidden = remote.filter(|_| csum == Csum::Partial);
     let mut tail = Sum::ZERO;
@@ -136,7 +139,7 @@ fn ends(head: &[u8], layout: &Layout, len: usize) -> [usize; MAX_HEADERS] {
 }
 
 /// The transport header and all payload, as the checksums around them count them.
-struct Inside<'a, B> {
+struct InnerSum<'a, B> {
     payload: &'a Payload<B>,
     head_len: usize,
     /// The sum so far, from the transport header on.
@@ -148,7 +151,7 @@ struct Inside<'a, B> {
     summed: u64,
 }
 
-impl<'a, B: AsRef<[u8]>> Inside<'a, B> {
+impl<'a, B: AsRef<[u8]>> InnerSum<'a, B> {
     /// Completes the transport checksum on the way, where `complete` says so.
     fn new(
         head: &mut [u8],
@@ -156,9 +159,9 @@ impl<'a, B: AsRef<[u8]>> Inside<'a, B> {
         csum: Csum,
         ends: &[usize; MAX_HEADERS],
         complete: bool,
-    ) -> Inside<'a, B> {
+    ) -> InnerSum<'a, B> {
         let layout = &packet.layout;
-        let mut inside = Inside {
+        let mut inside = InnerSum {
             payload: &packet.payload,
             head_len: layout.header_len(),
             sum: Sum::ZERO,
