@@ -132,7 +132,7 @@ pub(crate) struct Gateway {
     #[arg(long)]
     pub(crate) no_lro: bool,
     /// Whose rules: strict, linux, linux:VERSION or lro
-    #[arg(long, value_name = "NAME", value_parser = crate::profile::parse)]
+    #[arg(long, value_name = "NAME", value_parser = segue_service::profile::parse)]
     pub(crate) profile: Option<Profile>,
     /// Let pure ACKs collapse to the newest (profile lro)
     #[arg(long)]

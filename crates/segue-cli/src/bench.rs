@@ -1,6 +1,7 @@
 //! `segue bench`: tables of measurements beside what others published.
 
 use segue_control::error::{Error, Kind};
+use segue_control::units;
 use segue_lab::bench::{self, Select, Settings};
 use segue_lab::{LabError, interrupt};
 
@@ -8,7 +9,7 @@ use crate::args::Bench;
 use crate::lab::failure;
 use crate::out::Out;
 use crate::progress::Shown;
-use crate::{simulation, units, version};
+use crate::{simulation, version};
 
 /// Runs the command.
 pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {

@@ -5,10 +5,8 @@
 //! 130 interrupted. Ports and the datapath are known to [`daemon`], which
 //! is the life of a command that stays, and to the `start` of each such command.
 
-mod apply;
 mod args;
 mod bench;
-mod control_server;
 mod daemon;
 mod doctor;
 mod gateway;
@@ -17,21 +15,16 @@ mod lab;
 mod lan78xx;
 mod nat;
 mod out;
-mod pass;
 mod pcap;
-mod profile;
 mod progress;
 mod render;
-mod router_feed;
 mod run;
-mod sandbox;
 mod schema;
 mod set;
 mod simulation;
 mod stat;
 mod tap;
 mod tunnel;
-mod units;
 mod usage;
 mod version;
 mod words;

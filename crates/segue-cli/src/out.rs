@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
 use segue_control::error::Error;
+use segue_service::report::Report;
 use serde_json::Value;
 
 use crate::args::{Color, Common};
@@ -112,6 +113,32 @@ impl Out {
                 process::exit(1);
             }
         }
+    }
+}
+
+impl Report for Out {
+    fn is_json(&self) -> bool {
+        self.json
+    }
+
+    fn value(&self, value: &Value) {
+        Out::value(self, value);
+    }
+
+    fn note(&self, text: &str) {
+        Out::note(self, text);
+    }
+
+    fn warn(&self, text: &str) {
+        Out::warn(self, text);
+    }
+
+    fn change(&self, command: &str, call: &str) {
+        Out::change(self, command, call);
+    }
+
+    fn error(&self, error: &Error) {
+        Out::error(self, error);
     }
 }
 

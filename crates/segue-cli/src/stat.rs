@@ -7,12 +7,12 @@ use comfy_table::{CellAlignment, Table, presets};
 use segue_control::client;
 use segue_control::error::{Error, Kind, is_hidden, printable};
 use segue_control::model::{Document, Flow, Instance, OUTER_CSUM, Port, SCHEMA, Side};
+use segue_control::units;
 use segue_host::sys;
 use serde_json::json;
 
 use crate::args::Stat;
 use crate::out::Out;
-use crate::units;
 use crate::words::help::wrapped;
 
 /// Widest table, unless a wider one is asked for.

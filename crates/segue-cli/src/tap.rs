@@ -8,11 +8,11 @@ use segue_control::error::{Error, Kind, printable};
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
+use segue_service::apply::Changes;
+use segue_service::diagnose as why;
 
-use crate::apply::Changes;
 use crate::out::Out;
 use crate::tunnel::start::tun_error;
-use crate::tunnel::why;
 
 /// A TAP that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]

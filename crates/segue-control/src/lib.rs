@@ -12,6 +12,7 @@ pub mod mapping;
 pub mod model;
 pub mod place;
 pub mod suggest;
+pub mod units;
 
 /// Longest request line, bytes.
 pub const REQUEST_LEN: usize = 8192;

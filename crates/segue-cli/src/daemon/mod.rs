@@ -24,16 +24,16 @@ use segue_datapath::router::FeedSender;
 use segue_host::netlink::Netlink;
 use segue_host::signals::{Signals, Wish};
 use segue_host::sys::{self, Want};
+use segue_service::control_server::{Bound, Panel, Server, SocketFile};
+use segue_service::handover::{Line, Ports, Record};
+use segue_service::sandbox::{self, Sandbox};
 use serde_json::Value;
 
 use self::kernel::{ChecksumDrops, Forwarding};
 use self::knobs::Desk;
 use self::running::{Offloads, Running, Stopper};
-use crate::control_server::{Bound, Panel, Server, SocketFile};
 use crate::gateway::claim::Claim;
 use crate::out::{OnClosed, Out};
-use crate::pass::{Line, Ports, Record};
-use crate::sandbox::{self, Sandbox};
 
 /// How often the loop looks whether packets still move.
 const LOOK: Duration = Duration::from_millis(500);

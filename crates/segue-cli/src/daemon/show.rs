@@ -4,12 +4,12 @@ use std::time::{Duration, SystemTime};
 
 use segue_control::knobs::Change;
 use segue_control::model::{Instance, Side};
+use segue_control::units;
+use segue_service::sandbox::Sandbox;
 use serde_json::{Value, json};
 
 use super::Daemon;
 use super::running::{Offloads, Running};
-use crate::sandbox::Sandbox;
-use crate::units;
 
 /// The event when it is up.
 pub(crate) fn up_json(daemon: &impl Daemon, offloads: &Offloads, sandbox: &Sandbox) -> Value {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use segue_control::error::os_text;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
+use segue_service::diagnose::{self as why, Container};
 use serde::{Deserialize, Serialize};
 
 use super::{Check, Status};
-use crate::tunnel::why::{self, Container};
 
 /// Everything, in the order of the table.
 pub(super) fn all() -> Vec<Check> {

@@ -21,7 +21,7 @@ use segue_host::sys;
 use super::plan::Plan;
 
 /// How often sockets with a full queue are asked again whose they are, all together, and the pause: a gateway takes its
-/// visitors in, but no faster than [`crate::control_server`] says.
+/// visitors in, but no faster than [`segue_service::control_server`] says.
 const QUESTIONS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Where the kernel describes interfaces.

@@ -7,9 +7,12 @@ pub(crate) mod start;
 
 use segue_control::error::Error;
 use segue_control::model::Side;
+use segue_control::units;
 use segue_datapath::knobs::Knobs;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
+use segue_service::profile;
+use segue_service::sandbox::Sandbox;
 use serde_json::{Value, json};
 
 use self::plan::{Plan, What};
@@ -17,9 +20,6 @@ use crate::args::Gateway;
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::out::Out;
-use crate::profile;
-use crate::sandbox::Sandbox;
-use crate::units;
 
 /// The id of the JSON that `segue gateway -j` prints, one object for each event.
 const SCHEMA: &str = "segue.gateway/1";

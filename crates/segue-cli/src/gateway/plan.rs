@@ -6,12 +6,12 @@ use segue::gro::Profile;
 use segue_control::error::{Error, Kind, Place, printable};
 use segue_host::netlink::{Link, Netlink};
 use segue_host::prefix::Prefix;
+use segue_service::diagnose as why;
+use segue_service::profile;
 use serde::Serialize;
 
 use super::route::{self, NatPlan};
 use crate::args::Gateway;
-use crate::profile;
-use crate::tunnel::why;
 use crate::words::parse;
 
 /// Where named network namespaces are.
@@ -96,7 +96,7 @@ pub(crate) struct Plan {
     /// Whether packets are joined.
     pub(crate) lro: bool,
     /// By whose rules.
-    #[serde(serialize_with = "crate::profile::serialize")]
+    #[serde(serialize_with = "segue_service::profile::serialize")]
     pub(crate) profile: Profile,
     /// How many pure acknowledgments one may stand for, where they are joined.
     pub(crate) max_acks: Option<u32>,

@@ -12,14 +12,14 @@ use segue_datapath::router::{self, Parts, Router};
 use segue_host::netlink::{Link, Netlink};
 use segue_host::prefix::Prefix;
 use segue_port::PagePool;
+use segue_service::diagnose as why;
+use segue_service::router_feed::Follower;
 use serde::{Serialize, Serializer};
 
 use super::plan::{Plan, existing};
 use crate::args::Gateway;
 use crate::daemon::Opened;
 use crate::daemon::running::{Offloads, flow_key, random};
-use crate::router_feed::Follower;
-use crate::tunnel::why;
 
 /// A port outside that leads to one inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,18 +15,18 @@ use segue_host::sys;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
 use segue_port::tun::TunOffloads;
 use segue_port::{PagePool, Port, WINDOW};
+use segue_service::control_server::already_running;
+use segue_service::diagnose as why;
 
 use super::claim::Claim;
 use super::plan::{End, Netns, Plan, What, not_ethernet};
 use super::route;
-use crate::control_server::already_running;
 use crate::daemon::Opened;
 use crate::daemon::kernel::Forwarding;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::out::Out;
 use crate::tap::Tap;
-use crate::tunnel::why;
 
 /// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
 const BUDGET: usize = 64;

@@ -20,13 +20,13 @@ use segue_lan78xx::regs;
 use segue_lan78xx::usb::usbip::PORT;
 use segue_lan78xx::usb::usbip::serve::{Server, Wire};
 use segue_port::Direction;
+use segue_service::sandbox::Sandbox;
 use serde_json::{Value, json};
 
 use super::{args, schema};
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::out::Out;
-use crate::sandbox::Sandbox;
 use crate::tap::Tap;
 
 /// The bus id under which the model is found.

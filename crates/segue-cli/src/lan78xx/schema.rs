@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use segue_control::model::{Instance, Offload};
+use segue_service::sandbox::Sandbox;
 use serde::Serialize;
-
-use crate::sandbox::Sandbox;
 
 /// The id of what `up` and `model` print, one object for each event.
 pub(super) const EVENTS: &str = "segue.lan78xx/1";

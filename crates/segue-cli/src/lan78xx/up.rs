@@ -27,6 +27,7 @@ use segue_lan78xx::usb::usbfs::{self, Usbfs};
 use segue_lan78xx::usb::usbip::serve::Wire;
 use segue_lan78xx::usb::usbip::{Client, ImportError};
 use segue_lan78xx::usb::{Guard, Speed, Transport, Verdict};
+use segue_service::sandbox::Sandbox;
 use serde_json::{Value, json};
 
 use super::args;
@@ -37,7 +38,6 @@ use super::schema;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{self, Complaints, Daemon, Opened, Succession};
 use crate::out::Out;
-use crate::sandbox::Sandbox;
 use crate::tap::Tap;
 
 /// Name of the adapter in statistics.

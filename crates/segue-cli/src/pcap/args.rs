@@ -128,7 +128,7 @@ fn fou(text: &str) -> Result<(u16, u8), String> {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Rules {
     /// strict: what can be restored; linux or linux:VERSION: as that kernel; lro: pure ACKs too
-    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = crate::profile::parse)]
+    #[arg(long, value_name = "NAME", default_value = "strict", value_parser = segue_service::profile::parse)]
     pub(crate) profile: Profile,
     /// Largest train, from its IP header
     #[arg(long, value_name = "N", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(68..=65_535))]

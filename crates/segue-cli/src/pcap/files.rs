@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use segue_capture::file::{Format, ReadError, Reader, Writer};
 use segue_control::error::{Error, Kind};
+use segue_control::units;
 use segue_host::signals::{Signals, Wish};
 use segue_host::sys::{Want, poll};
 
 use super::args;
 use crate::out::{Out, to_stderr};
-use crate::units;
 
 /// How often the progress line is drawn.
 const REDRAW: Duration = Duration::from_millis(200);

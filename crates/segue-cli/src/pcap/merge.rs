@@ -15,13 +15,13 @@ use segue_capture::file::{
     Block, BlockKind, Form, Format, Interface, Item, Order, Outgoing, Record, WHOLE, is_unusual_tail, options,
 };
 use segue_control::error::{Error, Kind};
+use segue_service::profile;
 use serde_json::{Value, json};
 
 use super::args::Merge;
 use super::files::{End, Job, Sink};
 use super::lanes::{self, Buf, Lanes, place_of};
 use crate::out::Out;
-use crate::profile;
 
 /// Most records that wait.
 const WINDOW: usize = 65_536;

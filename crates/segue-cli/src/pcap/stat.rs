@@ -8,6 +8,7 @@ use segue::gro::Profile;
 use segue::packet::{Kind, Stop};
 use segue_capture::file::{BlockKind, Item, Record, link};
 use segue_control::error::Error;
+use segue_control::units;
 use serde_json::{Value, json};
 
 use super::args::Stat;
@@ -16,7 +17,6 @@ use super::frame::{Finding, Frame, IP_ONLY, MALFORMED, USUAL_MTU, Verdict};
 use super::lanes::{self, Lanes, Tally};
 use super::verify::addresses;
 use crate::out::Out;
-use crate::units;
 
 /// Most flows told apart; the packets of all further ones are counted together.
 const MOST_FLOWS: usize = 100_000;
@@ -227,7 +227,7 @@ impl Seen {
             "packets_of_further_flows": self.flows_beyond,
             "flows": flows,
             "would_merge": {
-                "profile": units.first().map(|(profile, _)| crate::profile::name(*profile)),
+                "profile": units.first().map(|(profile, _)| segue_service::profile::name(*profile)),
                 "packets_strict": left(Profile::Strict),
                 "packets_linux": left(Profile::linux()),
                 "packets_lro": left(Profile::Lro),

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_host::sys;
+use segue_service::handover::{Line, Ports, Record};
 use serde_json::Value;
 
 use super::config::Unit;
 use crate::out::Out;
-use crate::pass::{Line, Ports, Record};
 
 /// Longest event line that is kept, bytes: room for as many tunnels as one port has at most.
 const LINE_LEN: usize = 32 << 20;

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use segue_control::error::{Error, Kind};
+use segue_control::units;
 use segue_host::netlink::Netlink;
 use segue_host::signals::{Signals, Wish};
 use segue_host::sys::{self, Want};
@@ -32,7 +33,6 @@ use self::source::{Text, together};
 use crate::args::Run;
 use crate::out::{OnClosed, Out, to_stderr};
 use crate::render::Rendered;
-use crate::units;
 
 /// The id of the JSON that `segue run -j` prints, one object for each event; those of instances have their own.
 const SCHEMA: &str = "segue.run/1";

@@ -1,20 +1,20 @@
 //! Reading the file again: what runs is brought in line with it, and what stays the same loses no packet.
 //!
 //! An instance whose words are the same is left alone. Tunnels that share a port are one instance: where some of them are
-//! the same, a new process takes their interfaces and the port's sockets over as they are ([`crate::pass`]), first with
+//! the same, a new process takes their interfaces and the port's sockets over as they are ([`segue_service::handover`]), first with
 //! those alone, then with the others beside them, so that an interface that changed has gone before it is made anew.
 
 use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_control::{client, knobs};
+use segue_service::control_server::{forget_next, take_name};
 use serde_json::json;
 
 use super::child::{Instance, State};
 use super::config::{self, Unit};
 use super::source::{Text, together};
 use super::{START, STOP_EACH, Service, check, count, end, open, patience};
-use crate::control_server::{forget_next, take_name};
 
 /// How long is waited for the end of an instance that does not answer any more, beside [`STOP_EACH`]: one whose interface was
 /// deleted needs half a second.

@@ -5,8 +5,6 @@ pub(crate) mod plan;
 pub(crate) mod resolve;
 pub(crate) mod show;
 pub(crate) mod start;
-pub(crate) mod why;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
@@ -16,16 +14,17 @@ use segue_control::model::Side;
 use segue_datapath::knobs::Knobs;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
+use segue_service::apply::Changes;
+use segue_service::diagnose as why;
+use segue_service::sandbox::Sandbox;
 use serde_json::Value;
 
 use self::group::Group;
 use self::resolve::Ready;
-use crate::apply::Changes;
 use crate::args::Tunnel;
 use crate::daemon::running::Offloads;
 use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::out::Out;
-use crate::sandbox::Sandbox;
 use crate::words::{parse, tunnel};
 
 /// Runs the command.

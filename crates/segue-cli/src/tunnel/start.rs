@@ -19,16 +19,16 @@ use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Sockets, Source, UdpConfig, UdpOffloads, UdpPort};
 use segue_port::wrap::Trace;
 use segue_port::{Port as DataPort, tun, udp};
+use segue_service::diagnose as why;
+use segue_service::handover::Ports;
 
 use super::group::Group;
 use super::plan::{self, Choice, Encap, Plan, Profile};
 use super::resolve::Ready;
-use super::why;
 use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::daemon::{Opened, Succession};
-use crate::pass::Ports;
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
 const BUDGET: usize = 16;

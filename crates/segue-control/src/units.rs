@@ -3,22 +3,22 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes as `43 kB`, `18.2 GB`.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     scaled(n as f64, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
 /// A plain number as `681 k`.
-pub(crate) fn count(n: u64) -> String {
+pub fn count(n: u64) -> String {
     scaled(n as f64, &["", "k", "M", "G", "T", "P", "E"]).trim_end().to_owned()
 }
 
 /// A short byte length for a narrow column: `43k`, `1.2k`, `980`.
-pub(crate) fn short_bytes(n: f64) -> String {
+pub fn short_bytes(n: f64) -> String {
     scaled(n, &["", "k", "M", "G", "T", "P", "E"]).replace(' ', "")
 }
 
 /// A duration as `2h14m`, `9d03h`, `12s`.
-pub(crate) fn short_duration(seconds: u64) -> String {
+pub fn short_duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),
@@ -29,7 +29,7 @@ pub(crate) fn short_duration(seconds: u64) -> String {
 }
 
 /// A duration in words as `2 min 14 s`.
-pub(crate) fn long_duration(duration: Duration) -> String {
+pub fn long_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0..60 => format!("{:.1} s", duration.as_secs_f64()),
@@ -40,7 +40,7 @@ pub(crate) fn long_duration(duration: Duration) -> String {
 }
 
 /// A time as RFC 3339 in UTC with milliseconds.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, millis) = (since.as_secs(), since.subsec_millis());
     let (year, month, day) = civil_date(seconds / 86_400);

@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 type To = (Table, IpAddr, u8);
 
 /// Follows the kernel's tables.
-pub(crate) struct Follower {
+pub struct Follower {
     netlink: Netlink,
     news: Socket,
     /// Indexes of the router's ports.
@@ -44,7 +44,7 @@ pub(crate) struct Follower {
 
 impl Follower {
     /// Opens both connections, for what needs none later.
-    pub(crate) fn open(ports: [u32; 2]) -> io::Result<Follower> {
+    pub fn open(ports: [u32; 2]) -> io::Result<Follower> {
         let mut news = Socket::new(NETLINK_ROUTE)?;
         news.bind(&SocketAddr::new(0, 0))?;
         GROUPS.iter().try_for_each(|group| news.add_membership(*group))?;
@@ -55,7 +55,7 @@ impl Follower {
     }
 
     /// Tells the router what there is now, and from here on after each change, on a thread of its own until the router ends.
-    pub(crate) fn start(mut self, sender: FeedSender) -> io::Result<()> {
+    pub fn start(mut self, sender: FeedSender) -> io::Result<()> {
         let first = self.read()?;
         sender.send(Message::Tables(Box::new(first)));
         thread::Builder::new().name("routes".to_owned()).spawn(move || {
@@ -109,7 +109,7 @@ impl Follower {
     }
 
     /// All that there is.
-    pub(crate) fn read(&mut self) -> io::Result<Tables> {
+    pub fn read(&mut self) -> io::Result<Tables> {
         let ports = [self.addrs(self.ports[0])?, self.addrs(self.ports[1])?];
         let mtus = [ports[0].mtu, ports[1].mtu];
         Ok(Tables { routes: self.routes(mtus)?, neighbours: self.neighbours()?, ports })

@@ -6,7 +6,7 @@
 //! its standard output that it is ready, the other one is ended, and as soon as that has sent what it had, the heir is told
 //! to begin.
 
-pub(crate) mod sys;
+pub mod sys;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One thing that is said over a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Record {
+pub enum Record {
     /// The instance is asked for its ports.
     Ask,
     /// The interface of this name; its descriptor comes along.
@@ -80,11 +80,11 @@ impl Record {
 
 /// One end of the line between an instance and the process that watches over it.
 #[derive(Debug)]
-pub(crate) struct Line(UnixStream);
+pub struct Line(UnixStream);
 
 impl Line {
     /// A line: the near end, and the far end for an instance's standard input.
-    pub(crate) fn pair() -> io::Result<(Line, OwnedFd)> {
+    pub fn pair() -> io::Result<(Line, OwnedFd)> {
         let (near, far) = UnixStream::pair()?;
         near.set_write_timeout(Some(PATIENCE))?;
         far.set_write_timeout(Some(PATIENCE))?;
@@ -92,18 +92,18 @@ impl Line {
     }
 
     /// This process's standard input, which must be one.
-    pub(crate) fn of_stdin() -> io::Result<Line> {
+    pub fn of_stdin() -> io::Result<Line> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         Ok(Line(UnixStream::from(fd)))
     }
 
     /// Says something.
-    pub(crate) fn say(&self, record: &Record, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    pub fn say(&self, record: &Record, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         sys::send(&self.0, &record.emit(), fd)
     }
 
     /// What the other end says next, if it does within `patience`.
-    pub(crate) fn hear(&self, patience: Duration) -> io::Result<(Record, Option<OwnedFd>)> {
+    pub fn hear(&self, patience: Duration) -> io::Result<(Record, Option<OwnedFd>)> {
         let ready = poll(&[(self.0.as_fd(), Want::Read)], patience)?;
         if !ready.first().is_some_and(|ready| *ready) {
             return Err(io::ErrorKind::TimedOut.into());
@@ -126,16 +126,16 @@ impl AsFd for Line {
 
 /// The ports of an instance.
 #[derive(Debug, Default)]
-pub(crate) struct Ports {
+pub struct Ports {
     /// Its interfaces, by name.
-    pub(crate) interfaces: Vec<(String, OwnedFd)>,
+    pub interfaces: Vec<(String, OwnedFd)>,
     /// The sockets of its outside.
-    pub(crate) sockets: Sockets,
+    pub sockets: Sockets,
 }
 
 impl Ports {
     /// Hands them over. They stay open here.
-    pub(crate) fn give(&self, line: &Line) -> io::Result<()> {
+    pub fn give(&self, line: &Line) -> io::Result<()> {
         for (name, fd) in &self.interfaces {
             line.say(&Record::Interface(name.clone()), Some(fd.as_fd()))?;
         }
@@ -149,7 +149,7 @@ impl Ports {
     }
 
     /// Takes what [`Ports::give`] sends.
-    pub(crate) fn take(line: &Line) -> io::Result<Ports> {
+    pub fn take(line: &Line) -> io::Result<Ports> {
         let mut ports = Ports::default();
         let until = Instant::now() + PATIENCE;
         loop {
@@ -164,13 +164,13 @@ impl Ports {
     }
 
     /// The interface `name`, which is then no longer among them.
-    pub(crate) fn interface(&mut self, name: &str) -> Option<OwnedFd> {
+    pub fn interface(&mut self, name: &str) -> Option<OwnedFd> {
         let at = self.interfaces.iter().position(|(known, _)| known == name)?;
         Some(self.interfaces.swap_remove(at).1)
     }
 
     /// The sockets, where there are any.
-    pub(crate) fn outside(&mut self) -> Option<Sockets> {
+    pub fn outside(&mut self) -> Option<Sockets> {
         (!self.sockets.receive.is_empty()).then(|| std::mem::take(&mut self.sockets))
     }
 }

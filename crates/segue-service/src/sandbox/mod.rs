@@ -22,26 +22,26 @@ use segue_host::sys::{self, Forked};
 use serde::Serialize;
 
 use crate::control_server::SocketFile;
-use crate::out::Out;
+use crate::report::Report;
 
-pub(crate) use opening::{Reach, confine};
+pub use opening::{Reach, confine};
 
 /// What the sandbox became.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub(crate) struct Sandbox {
+pub struct Sandbox {
     /// The user that the process became; `None` when it stayed what it was.
-    pub(crate) user: Option<String>,
+    pub user: Option<String>,
     /// Whether a supervisor waits for this process.
-    pub(crate) supervised: bool,
+    pub supervised: bool,
     /// Whether the file system is out of reach.
-    pub(crate) landlock: bool,
+    pub landlock: bool,
     /// Whether system calls are filtered.
-    pub(crate) seccomp: bool,
+    pub seccomp: bool,
 }
 
 impl Sandbox {
     /// The words after "workers 1, ".
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let user = match &self.user {
             Some(user) => format!("as user {user}"),
             None => "without capabilities".to_owned(),
@@ -67,7 +67,7 @@ struct User {
 /// Splits off a supervisor where the user can change, and gives up what the process no longer needs. Returns in the
 /// process that goes on; the supervisor never returns. Only while the process has one thread. `ioctls` are those of its
 /// devices, besides TUN's.
-pub(crate) fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &Out) -> Result<Sandbox, Error> {
+pub fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &dyn Report) -> Result<Sandbox, Error> {
     let user = other_user();
     if user.is_some() {
         match sys::fork().map_err(|error| failed("cannot start the process that moves packets", &error))? {

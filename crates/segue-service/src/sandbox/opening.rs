@@ -10,19 +10,19 @@ use super::{other_user, restrict};
 
 /// What such a process may still reach.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reach<'a> {
+pub struct Reach<'a> {
     /// Folders whose files it may read.
-    pub(crate) read: &'a [&'a str],
+    pub read: &'a [&'a str],
     /// Folders whose devices it may open and use. Its user stays what it is then: device files belong to users.
-    pub(crate) devices: &'a [&'a str],
+    pub devices: &'a [&'a str],
     /// What it may ask of them.
-    pub(crate) ioctls: &'a [u64],
+    pub ioctls: &'a [u64],
     /// The TCP port that it may connect to.
-    pub(crate) tcp_port: Option<u16>,
+    pub tcp_port: Option<u16>,
 }
 
 /// Gives up everything else. Only while the process has one thread; one that cannot be confined must end.
-pub(crate) fn confine(reach: &Reach<'_>) -> Result<(), String> {
+pub fn confine(reach: &Reach<'_>) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     sys::drop_bounding_set();
     if let Some(user) = other_user().filter(|_| reach.devices.is_empty()) {

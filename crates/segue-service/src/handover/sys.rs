@@ -20,7 +20,7 @@ fn header(bytes: &mut libc::iovec, room: &mut Room) -> libc::msghdr {
 }
 
 /// Sends bytes and a descriptor with them, all at once.
-pub(crate) fn send(socket: &UnixStream, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn send(socket: &UnixStream, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut place = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut room = Room::default();
     let mut message = header(&mut place, &mut room);
@@ -47,7 +47,7 @@ pub(crate) fn send(socket: &UnixStream, bytes: &[u8], fd: Option<BorrowedFd<'_>>
 }
 
 /// Receives what [`send`] sent, without waiting.
-pub(crate) fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut place = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut room = Room::default();
     let mut message = header(&mut place, &mut room);
@@ -71,7 +71,7 @@ pub(crate) fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usiz
 /// Puts `socket` where nothing but the standard streams is below it, and closes everything else.
 ///
 /// Only for a process that uses none of the others again and ends without running destructors.
-pub(crate) fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {
+pub fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {
     const PLACE: c_int = 3;
     // Not dropped: it may be at that place already.
     let fd = std::os::fd::IntoRawFd::into_raw_fd(socket);

@@ -34,7 +34,7 @@ const SAMPLE: Duration = Duration::from_secs(1);
 const SAMPLES: usize = 10;
 
 /// The settings of an instance, from its own side.
-pub(crate) trait Panel {
+pub trait Panel {
     /// All of them, as they are.
     fn list(&self) -> Vec<Knob>;
     /// The mappings of its NAT; `None` where it has none.
@@ -47,7 +47,7 @@ pub(crate) trait Panel {
 
 /// A socket that is open and has the right mode, before anybody serves it.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub struct Bound {
     /// Before the listener: while that answers, nobody else's socket has this name.
     file: Removed,
     listener: UnixListener,
@@ -58,7 +58,7 @@ pub(crate) struct Bound {
 
 /// The socket's name in the file system.
 #[derive(Clone, Debug)]
-pub(crate) struct SocketFile {
+pub struct SocketFile {
     path: PathBuf,
     /// Device and inode: a later instance of the same name may have put its own there.
     is: (u64, u64),
@@ -71,12 +71,12 @@ impl SocketFile {
     }
 
     /// The folder that it is in.
-    pub(crate) fn folder(&self) -> Option<&Path> {
+    pub fn folder(&self) -> Option<&Path> {
         self.path.parent()
     }
 
     /// Takes it away, unless another one's has its name.
-    pub(crate) fn remove(&self) {
+    pub fn remove(&self) {
         for path in [self.path.clone(), next(&self.path)] {
             if identity(&path).is_ok_and(|is| is == self.is) {
                 let _ = fs::remove_file(&path);
@@ -101,7 +101,7 @@ fn next(path: &Path) -> PathBuf {
 }
 
 /// What to say of a name that is taken: the control socket `path` of an instance answers.
-pub(crate) fn already_running(name: &str, path: &Path) -> Error {
+pub fn already_running(name: &str, path: &Path) -> Error {
     let hint = format!(
         "segue stat {name}                              shows it\n\
          another name: segue tunnel dev NAME, segue gateway --name NAME, segue lan78xx up dev NAME\n\
@@ -141,13 +141,13 @@ fn refused(path: &Path, error: &io::Error) -> Error {
 }
 
 /// Gives the socket of the next instance `name` ([`Bound::next`]) its name, at once: nobody finds none in between.
-pub(crate) fn take_name(name: &str) -> Result<(), Error> {
+pub fn take_name(name: &str) -> Result<(), Error> {
     let path = path_in(&directory()?, name);
     fs::rename(next(&path), &path).map_err(|error| refused(&path, &error))
 }
 
 /// Takes the socket of a next instance away that did not come to it.
-pub(crate) fn forget_next(name: &str) {
+pub fn forget_next(name: &str) {
     if let Ok(directory) = directory() {
         let _ = fs::remove_file(next(&path_in(&directory, name)));
     }
@@ -157,14 +157,14 @@ impl Bound {
     /// Opens the socket of instance `name`. A socket that nobody serves any more is replaced; a live one refuses.
     ///
     /// Only while the process has one thread (the file mode mask is changed for a moment).
-    pub(crate) fn new(name: &str) -> Result<Bound, Error> {
+    pub fn new(name: &str) -> Result<Bound, Error> {
         Bound::in_directory(&directory()?, name)
     }
 
     /// Opens the socket of the next instance `name` while another one has its name, which it gets by [`take_name`].
     ///
     /// As [`Bound::new`].
-    pub(crate) fn next(name: &str) -> Result<Bound, Error> {
+    pub fn next(name: &str) -> Result<Bound, Error> {
         let path = path_in(&directory()?, name);
         let made = next(&path);
         // Nobody can be asked by this name, so that it is left from one that never got the other.
@@ -202,13 +202,13 @@ impl Bound {
     }
 
     /// Its name.
-    pub(crate) fn file(&self) -> &SocketFile {
+    pub fn file(&self) -> &SocketFile {
         &self.file.0
     }
 
     /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment, `panel` turns the knobs. Whoever
     /// visits the `doorbell` is taken in and sent away.
-    pub(crate) fn serve(
+    pub fn serve(
         self,
         doorbell: Option<UnixListener>,
         snapshot: impl Fn() -> Instance + Send + 'static,
@@ -235,14 +235,14 @@ impl Bound {
 
 /// A socket that is served.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     thread: JoinHandle<()>,
     stop: UnixStream,
 }
 
 impl Server {
     /// Ends the service and removes the socket where this process may; the supervisor does it otherwise.
-    pub(crate) fn stop(self) {
+    pub fn stop(self) {
         drop(self.stop);
         let _ = self.thread.join();
     }

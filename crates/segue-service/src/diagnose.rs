@@ -9,11 +9,11 @@ use segue_control::error::{Error, Kind};
 use segue_host::sys;
 
 /// The clone device of the TUN driver.
-pub(crate) const TUN: &str = "/dev/net/tun";
+pub const TUN: &str = "/dev/net/tun";
 
 /// What this process knows about its surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Container {
+pub enum Container {
     /// None that shows.
     No,
     /// Docker, or something that looks like it.
@@ -30,7 +30,7 @@ pub(crate) enum Container {
 
 impl Container {
     /// Looks for the marks that container engines leave.
-    pub(crate) fn find() -> Container {
+    pub fn find() -> Container {
         if Path::new("/run/.containerenv").exists() {
             return Container::Podman;
         }
@@ -53,7 +53,7 @@ impl Container {
     }
 
     /// The name for people.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Container::No => "none",
             Container::Docker => "docker",
@@ -65,7 +65,7 @@ impl Container {
     }
 
     /// How to give a container the TUN device and the right to use it.
-    pub(crate) fn remedy(self) -> &'static str {
+    pub fn remedy(self) -> &'static str {
         match self {
             Container::Docker => "docker run --cap-add NET_ADMIN --device /dev/net/tun ...",
             Container::Podman => "podman run --cap-add NET_ADMIN --device /dev/net/tun ...",
@@ -83,7 +83,7 @@ impl Container {
 }
 
 /// Why /dev/net/tun did not open; `dev` is the interface that was wanted.
-pub(crate) fn tun_open(dev: &str, error: &io::Error) -> Error {
+pub fn tun_open(dev: &str, error: &io::Error) -> Error {
     let container = Container::find();
     let made = Error::system(format!("cannot create {dev}: {TUN}"), error, "");
     match error.raw_os_error() {
@@ -144,7 +144,7 @@ fn refused(made: Error, code: i32, container: Container) -> Error {
 }
 
 /// Why TUNSETIFF failed for the interface `dev`.
-pub(crate) fn tun_attach(dev: &str, error: &io::Error) -> Error {
+pub fn tun_attach(dev: &str, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot create {dev}"), error, "");
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => attach_refused(made, dev),
@@ -197,7 +197,7 @@ fn attach_refused(made: Error, dev: &str) -> Error {
 }
 
 /// Why the UDP socket could not be bound to `address`.
-pub(crate) fn bind(address: SocketAddr, error: &io::Error) -> Error {
+pub fn bind(address: SocketAddr, error: &io::Error) -> Error {
     let port = address.port();
     let made = Error::system(format!("cannot listen on UDP {address}"), error, "");
     match error.raw_os_error() {
@@ -228,7 +228,7 @@ pub(crate) fn bind(address: SocketAddr, error: &io::Error) -> Error {
 }
 
 /// Why a raw socket could not be made.
-pub(crate) fn raw_socket(error: &io::Error) -> Error {
+pub fn raw_socket(error: &io::Error) -> Error {
     let made = Error::system("cannot open a raw socket", error, "");
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => with(
@@ -241,7 +241,7 @@ pub(crate) fn raw_socket(error: &io::Error) -> Error {
 }
 
 /// Why a change to the interface `dev` failed; `what` is the change.
-pub(crate) fn change(dev: &str, what: &str, error: &io::Error) -> Error {
+pub fn change(dev: &str, what: &str, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot {what} of {dev}"), error, "");
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => attach_refused(made, dev),
@@ -258,7 +258,7 @@ pub(crate) fn change(dev: &str, what: &str, error: &io::Error) -> Error {
 }
 
 /// Names of the security modules that are active, and of the profile that confines this process.
-pub(crate) fn security_modules() -> Option<String> {
+pub fn security_modules() -> Option<String> {
     let list = std::fs::read_to_string("/sys/kernel/security/lsm").ok().filter(|text| !text.trim().is_empty());
     let profile = std::fs::read_to_string("/proc/self/attr/current").ok();
     let profile = profile.map(|text| text.trim_matches(['\0', '\n']).to_owned()).filter(|text| !text.is_empty());

@@ -7,7 +7,7 @@ use serde::Serializer;
 const EXPECTED: &str = "expected strict, linux, linux:VERSION (as linux:6.12) or lro";
 
 /// Reads `strict`, `linux`, `lro`, or `linux:VERSION` for the rules of that kernel.
-pub(crate) fn parse(text: &str) -> Result<Profile, String> {
+pub fn parse(text: &str) -> Result<Profile, String> {
     match text.split_once(':') {
         None if text == "strict" => Ok(Profile::Strict),
         None if text == "linux" => Ok(Profile::linux()),
@@ -29,7 +29,7 @@ fn generation(version: &str) -> Option<Generation> {
 }
 
 /// The word for a profile, a generation by the first long-term kernel that has its rules.
-pub(crate) fn name(profile: Profile) -> &'static str {
+pub fn name(profile: Profile) -> &'static str {
     match profile {
         Profile::Strict => "strict",
         Profile::Linux(Generation::V6_12) => "linux:6.12",
@@ -40,7 +40,7 @@ pub(crate) fn name(profile: Profile) -> &'static str {
 }
 
 /// The word, for JSON.
-pub(crate) fn serialize<S: Serializer>(profile: &Profile, to: S) -> Result<S::Ok, S::Error> {
+pub fn serialize<S: Serializer>(profile: &Profile, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(name(*profile))
 }
 

@@ -9,25 +9,25 @@ use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, Link
 use segue_host::netlink::{Netlink, family};
 use segue_host::prefix::Prefix;
 
-use crate::out::Out;
+use crate::report::Report;
 
 /// Changes to one link, each shown as the command that a person could type.
-pub(crate) struct Changes<'a> {
+pub struct Changes<'a> {
     /// The connection.
-    pub(crate) netlink: &'a mut Netlink,
+    pub netlink: &'a mut Netlink,
     /// Where changes are shown.
-    pub(crate) out: &'a Out,
+    pub out: &'a dyn Report,
     /// The link that is changed.
-    pub(crate) index: u32,
+    pub index: u32,
     /// Its name.
-    pub(crate) name: &'a str,
+    pub name: &'a str,
     /// How `ip` is called where the link is: with the name of a namespace, or as it is.
-    pub(crate) ip: &'a str,
+    pub ip: &'a str,
 }
 
 impl Changes<'_> {
     /// Sets the MTU, bytes.
-    pub(crate) fn mtu(&mut self, mtu: u32) -> io::Result<()> {
+    pub fn mtu(&mut self, mtu: u32) -> io::Result<()> {
         self.out.change(&format!("{} link set dev {} mtu {mtu}", self.ip, self.name), "RTM_NEWLINK IFLA_MTU");
         let message = self.link(vec![LinkAttribute::Mtu(mtu)]);
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
@@ -35,7 +35,7 @@ impl Changes<'_> {
 
     /// Sets the largest packet that the stack hands to the device in one piece, bytes, at most 65536; up to there Linux
     /// uses one value for IPv4 and IPv6.
-    pub(crate) fn gso_max_size(&mut self, bytes: u32) -> io::Result<()> {
+    pub fn gso_max_size(&mut self, bytes: u32) -> io::Result<()> {
         let command = format!("{} link set dev {} gso_max_size {bytes}", self.ip, self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_GSO_MAX_SIZE");
         let message = self.link(vec![LinkAttribute::GsoMaxSize(bytes)]);
@@ -43,7 +43,7 @@ impl Changes<'_> {
     }
 
     /// Keeps the kernel from giving the link an IPv6 address of its own making, for a link that carries no IPv6.
-    pub(crate) fn no_generated_addresses(&mut self) -> io::Result<()> {
+    pub fn no_generated_addresses(&mut self) -> io::Result<()> {
         let command = format!("{} link set dev {} addrgenmode none", self.ip, self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_INET6_ADDR_GEN_MODE");
         let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
@@ -52,7 +52,7 @@ impl Changes<'_> {
     }
 
     /// Adds an address. An IPv6 address is usable at once: on a tunnel nobody else can have it.
-    pub(crate) fn address(&mut self, prefix: Prefix) -> io::Result<()> {
+    pub fn address(&mut self, prefix: Prefix) -> io::Result<()> {
         let nodad = if prefix.address.is_ipv6() { " nodad" } else { "" };
         self.out.change(&format!("{} addr add {prefix} dev {}{nodad}", self.ip, self.name), "RTM_NEWADDR");
         let mut message = AddressMessage::default();
@@ -68,7 +68,7 @@ impl Changes<'_> {
     }
 
     /// Sets the hardware address.
-    pub(crate) fn mac(&mut self, mac: [u8; 6]) -> io::Result<()> {
+    pub fn mac(&mut self, mac: [u8; 6]) -> io::Result<()> {
         let text = mac.map(|byte| format!("{byte:02x}")).join(":");
         self.out.change(&format!("{} link set dev {} address {text}", self.ip, self.name), "RTM_NEWLINK IFLA_ADDRESS");
         let message = self.link(vec![LinkAttribute::Address(mac.to_vec())]);
@@ -76,7 +76,7 @@ impl Changes<'_> {
     }
 
     /// Brings the link up.
-    pub(crate) fn up(&mut self) -> io::Result<()> {
+    pub fn up(&mut self) -> io::Result<()> {
         self.out.change(&format!("{} link set dev {} up", self.ip, self.name), "RTM_NEWLINK IFF_UP");
         let mut message = self.link(Vec::new());
         message.header.flags = LinkFlags::Up;

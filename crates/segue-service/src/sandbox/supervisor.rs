@@ -8,7 +8,7 @@ use segue_host::signals::{Signals, Wish};
 use segue_host::sys::{self, Ended, Pid, Want};
 
 use crate::control_server::SocketFile;
-use crate::out::to_stderr;
+use crate::report::to_stderr;
 
 /// Waits for `child`, passes signals on to it, then removes the socket and ends with the child's status.
 pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile) -> ! {

@@ -1,0 +1,10 @@
+//! What stays and moves packets: tunnels, gateways and adapters as processes that give up their rights.
+
+pub mod apply;
+pub mod control_server;
+pub mod diagnose;
+pub mod handover;
+pub mod profile;
+pub mod report;
+pub mod router_feed;
+pub mod sandbox;
