@@ -103,7 +103,7 @@ pub(crate) struct Tunnel {
     #[arg(long, value_name = "FILE.pcap")]
     pub(crate) trace: Option<PathBuf>,
     /// A setting to begin with, as segue set knows it; may be given several times
-    #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::wish)]
     pub(crate) set: Vec<(String, String)>,
     /// The process that watches over this one, and with which it ends
     #[arg(long, value_name = "PID", hide = true)]
@@ -171,7 +171,7 @@ pub(crate) struct Gateway {
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// A setting to begin with, as segue set knows it
-    #[arg(long, value_name = "KNOB=VALUE", value_parser = crate::daemon::knobs::wish)]
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::wish)]
     pub(crate) set: Vec<(String, String)>,
     /// The process that watches over this one, and with which it ends
     #[arg(long, value_name = "PID", hide = true)]

@@ -2,12 +2,11 @@
 //!
 //! clap owns commands and dashed options, [`words`] the keyword grammar of `segue tunnel`. A command returns one kind of
 //! failure ([`segue_control::error::Error`]), which this file shows and turns into the exit status: 0 done, 1 failed, 2 used wrongly,
-//! 130 interrupted. Ports and the datapath are known to [`daemon`], which
+//! 130 interrupted. Ports and the datapath are known to [`segue_service::daemon`], which
 //! is the life of a command that stays, and to the `start` of each such command.
 
 mod args;
 mod bench;
-mod daemon;
 mod doctor;
 mod gateway;
 mod help;
@@ -23,7 +22,6 @@ mod schema;
 mod set;
 mod simulation;
 mod stat;
-mod tap;
 mod tunnel;
 mod usage;
 mod version;

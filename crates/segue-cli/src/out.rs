@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::process;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstream::{AutoStream, ColorChoice};
@@ -55,6 +56,14 @@ impl Out {
             verbose: common.verbose,
             on_closed: OnClosed::Exit,
         }
+    }
+
+    /// The same for a command that stays: it does not depend on a reader, and its ports log to stderr unless it is quiet.
+    pub(crate) fn staying(&self) -> Arc<dyn Report> {
+        if !self.quiet {
+            log_to_stderr();
+        }
+        Arc::new(Out { on_closed: OnClosed::Ignore, ..*self })
     }
 
     /// Writes data to stdout and flushes it.
@@ -146,4 +155,11 @@ impl Report for Out {
 pub(crate) fn to_stderr(text: &str) {
     let mut stderr = AutoStream::auto(io::stderr());
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+/// Logs to stderr what ports have to say while they run, such as an offload that the kernel took back: one line each, once.
+fn log_to_stderr() {
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+    // A second subscriber is refused, which only a test that starts two of them in one process would see.
+    let _ = log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).try_init();
 }

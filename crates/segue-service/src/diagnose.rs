@@ -1,5 +1,6 @@
 //! Why a device or a socket could not be opened, told apart as far as this process can see.
 
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -7,6 +8,7 @@ use std::path::Path;
 
 use segue_control::error::{Error, Kind};
 use segue_host::sys;
+use segue_port::tun;
 
 /// The clone device of the TUN driver.
 pub const TUN: &str = "/dev/net/tun";
@@ -140,6 +142,21 @@ fn refused(made: Error, code: i32, container: Container) -> Error {
              systemd: DeviceAllow=/dev/net/tun rw            AppArmor: /dev/net/tun rw,\n\
              container engines: --security-opt apparmor=unconfined to find out",
         ),
+    }
+}
+
+/// Why the device `dev` could not be made.
+pub fn tun_port(dev: &str, error: tun::OpenError) -> Error {
+    match error {
+        tun::OpenError::Unavailable(error) => tun_open(dev, &error),
+        // The device file and the interface are refused for different reasons; the file tells which it was.
+        tun::OpenError::Denied(error) => match File::options().read(true).write(true).open(TUN) {
+            Err(error) => tun_open(dev, &error),
+            Ok(_) => tun_attach(dev, &error),
+        },
+        tun::OpenError::Busy(_) => tun_attach(dev, &io::Error::from_raw_os_error(libc::EBUSY)),
+        tun::OpenError::Name(_) => tun_attach(dev, &io::Error::from_raw_os_error(libc::EINVAL)),
+        tun::OpenError::Call(_, error) => tun_attach(dev, &error),
     }
 }
 

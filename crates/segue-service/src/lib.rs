@@ -2,9 +2,11 @@
 
 pub mod apply;
 pub mod control_server;
+pub mod daemon;
 pub mod diagnose;
 pub mod handover;
 pub mod profile;
 pub mod report;
 pub mod router_feed;
 pub mod sandbox;
+pub mod tap;

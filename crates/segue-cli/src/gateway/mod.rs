@@ -11,14 +11,15 @@ use segue_control::units;
 use segue_datapath::knobs::Knobs;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
+use segue_service::daemon::running::Offloads;
+use segue_service::daemon::{self, Daemon, Opened, Succession};
 use segue_service::profile;
+use segue_service::report::Report;
 use segue_service::sandbox::Sandbox;
 use serde_json::{Value, json};
 
 use self::plan::{Plan, What};
 use crate::args::Gateway;
-use crate::daemon::running::Offloads;
-use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::out::Out;
 
 /// The id of the JSON that `segue gateway -j` prints, one object for each event.
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
             .why("no rtnetlink socket could be opened")
     })?;
     let plan = plan::plan(args, &mut netlink)?;
-    if args.check { check(&plan, &mut netlink, out) } else { daemon::up(&plan, &mut netlink, watched, out) }
+    if args.check { check(&plan, &mut netlink, out) } else { daemon::up(&plan, &mut netlink, watched, &out.staying()) }
 }
 
 /// `--check`: what would stop the gateway, and what it would be. Changes nothing.
@@ -128,7 +129,7 @@ impl Daemon for Plan {
         start::knobs(self, &self.set)
     }
 
-    fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &Out) -> Result<Opened, Error> {
+    fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {
         start::open(self, netlink, out)
     }
 

@@ -12,14 +12,15 @@ use segue_datapath::router::{self, Parts, Router};
 use segue_host::netlink::{Link, Netlink};
 use segue_host::prefix::Prefix;
 use segue_port::PagePool;
+use segue_service::daemon::Opened;
+use segue_service::daemon::mappings::protocol_name;
+use segue_service::daemon::running::{Offloads, flow_key, random};
 use segue_service::diagnose as why;
 use segue_service::router_feed::Follower;
 use serde::{Serialize, Serializer};
 
 use super::plan::{Plan, existing};
 use crate::args::Gateway;
-use crate::daemon::Opened;
-use crate::daemon::running::{Offloads, flow_key, random};
 
 /// A port outside that leads to one inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,15 +50,6 @@ pub(crate) struct NatPlan {
     /// Ports that are passed on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) forwards: Vec<PortForward>,
-}
-
-/// `tcp`, `udp` or `icmp`.
-pub(crate) fn protocol_name(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
-        Protocol::Icmp => "icmp",
-    }
 }
 
 /// The address of a NAT.

@@ -16,17 +16,17 @@ use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
 use segue_port::tun::TunOffloads;
 use segue_port::{PagePool, Port, WINDOW};
 use segue_service::control_server::already_running;
+use segue_service::daemon::Opened;
+use segue_service::daemon::kernel::Forwarding;
+use segue_service::daemon::knobs::prepare;
+use segue_service::daemon::running::{Offloads, flow_key};
 use segue_service::diagnose as why;
+use segue_service::report::Report;
+use segue_service::tap::Tap;
 
 use super::claim::Claim;
 use super::plan::{End, Netns, Plan, What, not_ethernet};
 use super::route;
-use crate::daemon::Opened;
-use crate::daemon::kernel::Forwarding;
-use crate::daemon::knobs::prepare;
-use crate::daemon::running::{Offloads, flow_key};
-use crate::out::Out;
-use crate::tap::Tap;
 
 /// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
 const BUDGET: usize = 64;
@@ -34,7 +34,7 @@ const BUDGET: usize = 64;
 const MEMORY: usize = 128 << 20;
 
 /// Opens both ends.
-pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
+pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
     let early = claim(plan, netlink)?;
     let mut offloads = Offloads::default();
     let mut open_end = |end: &End| -> Result<Box<dyn Port>, Error> {
@@ -62,11 +62,11 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<Open
     if plan.route {
         let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink)?;
         let forwarding = Some(Forwarding::open([&plan.from.name, &plan.to.name]));
-        return Ok(Opened { claim, forwarding, ..opened });
+        return Ok(Opened { claim: claim.map(|claim| claim.socket), forwarding, ..opened });
     }
     let parts = Parts { ports, budget: BUDGET, pages };
     let assemble = Box::new(move || Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
-    Ok(Opened { claim, ..Opened::new(offloads, assemble) })
+    Ok(Opened { claim: claim.map(|claim| claim.socket), ..Opened::new(offloads, assemble) })
 }
 
 /// The claim to both interfaces, if both are there and in this namespace.
@@ -166,7 +166,7 @@ fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     }
 }
 
-fn interface(end: &End, page_bytes: usize, out: &Out) -> Result<Box<dyn Port>, Error> {
+fn interface(end: &End, page_bytes: usize, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     out.change(&format!("ip link set dev {} promisc on", end.name), "PACKET_ADD_MEMBERSHIP PACKET_MR_PROMISC");
     let buffers = if page_bytes == 0 { Buffers::Frames } else { Buffers::Pages(page_bytes) };
     let config = PacketConfig { buffers, ..PacketConfig::new(&end.name) };
@@ -194,7 +194,7 @@ fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
 }
 
 /// A TAP in a namespace: made there, and set up over a connection of its own.
-fn tap_inside(end: &End, netns: &Netns, out: &Out) -> Result<Box<dyn Port>, Error> {
+fn tap_inside(end: &End, netns: &Netns, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
     let made = sys::in_net_namespace(&file, || {
         let mut netlink = Netlink::open().map_err(|error| {
@@ -221,7 +221,7 @@ pub(super) fn no_namespace(netns: &Netns, error: &io::Error) -> Error {
 }
 
 /// A TAP with its MTU, up.
-fn tap(end: &End, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<Box<dyn Port>, Error> {
+fn tap(end: &End, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     let tap = Tap { name: end.name.clone(), netns: None, mtu: end.mtu, offloads: TunOffloads::All, mac: None };
     let mut port = tap.make(ip, netlink, out).map_err(tap_name)?;
     let link = netlink.link_named(&end.name).and_then(|link| link.ok_or(io::ErrorKind::NotFound.into()));

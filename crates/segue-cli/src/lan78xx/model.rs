@@ -20,14 +20,15 @@ use segue_lan78xx::regs;
 use segue_lan78xx::usb::usbip::PORT;
 use segue_lan78xx::usb::usbip::serve::{Server, Wire};
 use segue_port::Direction;
+use segue_service::daemon::running::Offloads;
+use segue_service::daemon::{self, Daemon, Opened, Succession};
+use segue_service::report::Report;
 use segue_service::sandbox::Sandbox;
+use segue_service::tap::Tap;
 use serde_json::{Value, json};
 
 use super::{args, schema};
-use crate::daemon::running::Offloads;
-use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::out::Out;
-use crate::tap::Tap;
 
 /// The bus id under which the model is found.
 const BUS_ID: &str = "1-1";
@@ -52,7 +53,7 @@ pub(super) fn run(args: &args::Model, out: &Out) -> Result<(), Error> {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
-    daemon::up(&plan, &mut netlink, None, out)
+    daemon::up(&plan, &mut netlink, None, &out.staying())
 }
 
 /// Reads where to answer: `ADDR:PORT`, or one of the two alone, where the other is that of the default.
@@ -140,7 +141,7 @@ impl Daemon for Plan {
         std::iter::once((USB.to_owned(), Side::Outside)).chain(wire).collect()
     }
 
-    fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &Out) -> Result<Opened, Error> {
+    fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {
         let wire = match &self.tap {
             Some(tap) => Some(tap.open(netlink, out)?),
             None => None,

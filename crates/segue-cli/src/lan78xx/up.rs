@@ -27,7 +27,11 @@ use segue_lan78xx::usb::usbfs::{self, Usbfs};
 use segue_lan78xx::usb::usbip::serve::Wire;
 use segue_lan78xx::usb::usbip::{Client, ImportError};
 use segue_lan78xx::usb::{Guard, Speed, Transport, Verdict};
+use segue_service::daemon::running::{Offloads, flow_key};
+use segue_service::daemon::{self, Complaints, Daemon, Opened, Succession};
+use segue_service::report::Report;
 use segue_service::sandbox::Sandbox;
+use segue_service::tap::Tap;
 use serde_json::{Value, json};
 
 use super::args;
@@ -35,10 +39,7 @@ use super::interface;
 use super::list::{import_error, server_address};
 use super::opener::{Opener, Source};
 use super::schema;
-use crate::daemon::running::{Offloads, flow_key};
-use crate::daemon::{self, Complaints, Daemon, Opened, Succession};
 use crate::out::Out;
-use crate::tap::Tap;
 
 /// Name of the adapter in statistics.
 const ADAPTER: &str = "adapter";
@@ -170,7 +171,7 @@ pub(super) fn run(args: &args::Up, out: &Out) -> Result<(), Error> {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
-    daemon::up(&plan, &mut netlink, None, out).map_err(renamed)
+    daemon::up(&plan, &mut netlink, None, &out.staying()).map_err(renamed)
 }
 
 /// A name that is taken is another one's option elsewhere.
@@ -276,7 +277,7 @@ impl Plan {
     }
 
     /// Opens and sets up everything, under a guard.
-    fn set_up(&self, guard: &Arc<Guard>, netlink: &mut Netlink, out: &Out) -> Result<Opened, Error> {
+    fn set_up(&self, guard: &Arc<Guard>, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
         // As long as this process has no device open.
         let opener = self.source()?.map(Opener::start).transpose()?;
         // The kernel's driver need not be the one that has it.
@@ -350,7 +351,12 @@ impl Plan {
         })
     }
 
-    fn transport(&self, guard: &Arc<Guard>, netlink: &mut Netlink, out: &Out) -> Result<Box<dyn Transport>, Error> {
+    fn transport(
+        &self,
+        guard: &Arc<Guard>,
+        netlink: &mut Netlink,
+        out: &dyn Report,
+    ) -> Result<Box<dyn Transport>, Error> {
         match &self.usb {
             Usb::Here(port) => here(port.as_deref(), out),
             Usb::Usbip { server, bus_id } => {
@@ -399,7 +405,7 @@ fn chosen(port: Option<&str>) -> Result<usbfs::Adapter, Error> {
     }
 }
 
-fn here(port: Option<&str>, out: &Out) -> Result<Box<dyn Transport>, Error> {
+fn here(port: Option<&str>, out: &dyn Report) -> Result<Box<dyn Transport>, Error> {
     let adapter = chosen(port)?;
     if let Some(driver) = &adapter.driver {
         let text = format!("echo {}:1.0 > /sys/bus/usb/drivers/{driver}/unbind", adapter.port);
@@ -561,7 +567,7 @@ impl Daemon for Plan {
         if matches!(self.usb, Usb::Here(_)) { &usbfs::IOCTLS } else { &[] }
     }
 
-    fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &Out) -> Result<Opened, Error> {
+    fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {
         let guard = guard(SET_UP).map_err(|error| {
             Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
         })?;
@@ -705,7 +711,7 @@ mod tests {
             [("", "64"), ("--budget 7", "7"), ("--mode standard", "256"), ("--mode standard --budget 300", "300")]
         {
             let plan = plan(&args(words)).unwrap();
-            let knobs = crate::daemon::knobs::Desk::new(Arc::new(plan.knobs().unwrap())).list();
+            let knobs = segue_service::daemon::knobs::Desk::new(Arc::new(plan.knobs().unwrap())).list();
             for name in ["net.napi.dev.adapter.weight", "net.napi.dev.lan0.weight"] {
                 let knob = knobs.iter().find(|knob| knob.name == name).unwrap();
                 assert_eq!(knob.value.to_string(), weight, "{words} {name}");

@@ -10,12 +10,12 @@ use clap::Parser;
 use segue_control::error::{Error, printable};
 use segue_control::knobs::{self, Knob, Wrong};
 use segue_host::netlink::Netlink;
+use segue_service::daemon::knobs as desk;
 use toml::de::{DeTable, DeValue};
 
 use super::keys;
 use super::source::{Text, together};
 use crate::args::{self, Cli, Command};
-use crate::daemon::knobs as desk;
 use crate::gateway;
 use crate::tunnel::group::{self, Group};
 use crate::tunnel::resolve::{self, Ready};

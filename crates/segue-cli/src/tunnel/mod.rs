@@ -15,15 +15,16 @@ use segue_datapath::knobs::Knobs;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_service::apply::Changes;
+use segue_service::daemon::running::Offloads;
+use segue_service::daemon::{self, Daemon, Opened, Succession};
 use segue_service::diagnose as why;
+use segue_service::report::Report;
 use segue_service::sandbox::Sandbox;
 use serde_json::Value;
 
 use self::group::Group;
 use self::resolve::Ready;
 use crate::args::Tunnel;
-use crate::daemon::running::Offloads;
-use crate::daemon::{self, Daemon, Opened, Succession};
 use crate::out::Out;
 use crate::words::{parse, tunnel};
 
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     if args.check {
         return check(&group, &mut netlink, out);
     }
-    daemon::up(&group, &mut netlink, watched, out)
+    daemon::up(&group, &mut netlink, watched, &out.staying())
 }
 
 /// `--check`: what would stop the tunnels, and what they would be. Changes nothing.
@@ -128,7 +129,7 @@ impl Daemon for Group {
         start::knobs(self.plans(), &self.first().plan.set)
     }
 
-    fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &Out) -> Result<Opened, Error> {
+    fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {
         let inherited =
             |ready: &&Ready| succession.inherited.interfaces.iter().any(|(name, _)| *name == ready.plan.dev);
         let fresh: Vec<&Ready> = self.members.iter().filter(|ready| !inherited(ready)).collect();
@@ -152,7 +153,7 @@ impl Daemon for Group {
 }
 
 /// MTU, addresses, up: in this order, so that nothing goes out with the wrong size.
-fn configure(ready: &Ready, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
+fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(), Error> {
     let dev = &ready.plan.dev;
     let link = netlink
         .link_named(dev)

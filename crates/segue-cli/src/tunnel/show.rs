@@ -1,12 +1,12 @@
 //! A tunnel in words: before and while it runs.
 
+use segue_service::daemon::running::Offloads;
 use segue_service::sandbox::Sandbox;
 use serde_json::{Value, json};
 
 use super::group::Group;
 use super::plan::{Choice, Encap, Profile};
 use super::resolve::Ready;
-use crate::daemon::running::Offloads;
 
 /// The id of the JSON that `segue tunnel -j` prints, one object for each event.
 pub(crate) const SCHEMA: &str = "segue.tunnel/1";

@@ -18,17 +18,17 @@ use segue_host::sys;
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Sockets, Source, UdpConfig, UdpOffloads, UdpPort};
 use segue_port::wrap::Trace;
-use segue_port::{Port as DataPort, tun, udp};
+use segue_port::{Port as DataPort, udp};
+use segue_service::daemon::kernel::ChecksumDrops;
+use segue_service::daemon::knobs::prepare;
+use segue_service::daemon::running::{Offloads, flow_key, random};
+use segue_service::daemon::{Opened, Succession};
 use segue_service::diagnose as why;
 use segue_service::handover::Ports;
 
 use super::group::Group;
 use super::plan::{self, Choice, Encap, Plan, Profile};
 use super::resolve::Ready;
-use crate::daemon::kernel::ChecksumDrops;
-use crate::daemon::knobs::prepare;
-use crate::daemon::running::{Offloads, flow_key, random};
-use crate::daemon::{Opened, Succession};
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
 const BUDGET: usize = 16;
@@ -94,7 +94,7 @@ fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
         Some(fd) => TunPort::from_fd(fd, offloads),
         None => TunPort::open(&config),
     };
-    opened.map_err(|error| tun_error(&plan.dev, error))
+    opened.map_err(|error| why::tun_port(&plan.dev, error))
 }
 
 /// The outside port, and how many slots it has.
@@ -191,21 +191,6 @@ fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
         udp::OpenError::NotLocal(at) => why::bind(at, &io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
         udp::OpenError::Families => why::bind(listen, &io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
         udp::OpenError::NoRoute(_, error) | udp::OpenError::Call(_, error) => why::bind(listen, &error),
-    }
-}
-
-/// Why the device `dev` could not be made.
-pub(crate) fn tun_error(dev: &str, error: tun::OpenError) -> Error {
-    match error {
-        tun::OpenError::Unavailable(error) => why::tun_open(dev, &error),
-        // The device file and the interface are refused for different reasons; the file tells which it was.
-        tun::OpenError::Denied(error) => match File::options().read(true).write(true).open(why::TUN) {
-            Err(error) => why::tun_open(dev, &error),
-            Ok(_) => why::tun_attach(dev, &error),
-        },
-        tun::OpenError::Busy(_) => why::tun_attach(dev, &io::Error::from_raw_os_error(libc::EBUSY)),
-        tun::OpenError::Name(_) => why::tun_attach(dev, &io::Error::from_raw_os_error(libc::EINVAL)),
-        tun::OpenError::Call(_, error) => why::tun_attach(dev, &error),
     }
 }
 

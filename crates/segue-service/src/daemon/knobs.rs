@@ -8,26 +8,27 @@ use segue_datapath::knobs::{Knobs, Values};
 
 /// What turns the knobs of an instance from outside.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Desk(Arc<Knobs>);
+pub struct Desk(Arc<Knobs>);
 
 impl Desk {
-    pub(crate) fn new(knobs: Arc<Knobs>) -> Desk {
+    /// Turns these.
+    pub fn new(knobs: Arc<Knobs>) -> Desk {
         Desk(knobs)
     }
 
     /// Every knob as it is now.
-    pub(crate) fn list(&self) -> Vec<model::Knob> {
+    pub fn list(&self) -> Vec<model::Knob> {
         listed(&self.0)
     }
 
     /// Sets all of them, or none where one of them cannot be.
-    pub(crate) fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
+    pub fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
         set(&self.0, wishes).map_err(|(_, wrong)| failure(&wrong))
     }
 }
 
 /// The knobs of an instance as it is to start: `preset` is what its words say, `wishes` what was asked for beside.
-pub(crate) fn prepare(mut knobs: Knobs, preset: &[(String, u64)], wishes: &[(String, String)]) -> Result<Knobs, Error> {
+pub fn prepare(mut knobs: Knobs, preset: &[(String, u64)], wishes: &[(String, String)]) -> Result<Knobs, Error> {
     for (name, value) in preset {
         // Names that this program made itself.
         if knobs.preset(name, *value).is_err() {
@@ -40,7 +41,7 @@ pub(crate) fn prepare(mut knobs: Knobs, preset: &[(String, u64)], wishes: &[(Str
 }
 
 /// As [`prepare`] to the end; which of the wishes is wrong, and why.
-pub(crate) fn set(knobs: &Knobs, wishes: &[(String, String)]) -> Result<Vec<Change>, (usize, model::Wrong)> {
+pub fn set(knobs: &Knobs, wishes: &[(String, String)]) -> Result<Vec<Change>, (usize, model::Wrong)> {
     // A copy takes the wishes one after the other, since one may be what the next one needs.
     let mut shadow = listed(knobs);
     let mut order: Vec<_> = wishes.iter().enumerate().collect();
@@ -71,7 +72,7 @@ pub(crate) fn set(knobs: &Knobs, wishes: &[(String, String)]) -> Result<Vec<Chan
 }
 
 /// Every knob in the form of the control socket.
-pub(crate) fn listed(knobs: &Knobs) -> Vec<model::Knob> {
+pub fn listed(knobs: &Knobs) -> Vec<model::Knob> {
     let shown = |(knob, value): (&segue_datapath::knobs::Knob, u64)| {
         let (min, max, values) = match knob.values {
             Values::Switch => (Some(0), Some(1), &[][..]),
@@ -108,13 +109,13 @@ fn setting(values: Values, value: u64) -> Setting {
 }
 
 /// The failure for a wish that stands by itself.
-pub(crate) fn failure(wrong: &model::Wrong) -> Error {
+pub fn failure(wrong: &model::Wrong) -> Error {
     let why = if wrong.note.is_empty() { "these are the names that there are" } else { &wrong.note };
     Error::new(wrong.kind, wrong.message.clone(), wrong.good.clone()).why(why)
 }
 
 /// `KNOB=VALUE`.
-pub(crate) fn wish(text: &str) -> Result<(String, String), String> {
+pub fn wish(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected KNOB=VALUE".to_owned()),

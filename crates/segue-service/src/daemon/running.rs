@@ -24,7 +24,7 @@ const MANY_PORTS: usize = 16;
 
 /// What the kernel does for an instance, and why not what it does not.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Offloads(BTreeMap<String, State>);
+pub struct Offloads(BTreeMap<String, State>);
 
 /// One offload.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ enum State {
 
 impl Offloads {
     /// The form of `segue stat -j`.
-    pub(crate) fn map(&self) -> BTreeMap<String, Offload> {
+    pub fn map(&self) -> BTreeMap<String, Offload> {
         let offload = |state: &State| match state {
             State::On => Offload { on: true, why: None, refused: false },
             State::Off(why) => Offload { on: false, why: Some(why.clone()), refused: false },
@@ -48,12 +48,12 @@ impl Offloads {
     }
 
     /// Whether one of them is in use.
-    pub(crate) fn is_on(&self, name: &str) -> bool {
+    pub fn is_on(&self, name: &str) -> bool {
         matches!(self.0.get(name), Some(State::On))
     }
 
     /// Adds those of a port, each name with `prefix` in front; `off` says why one was not asked for.
-    pub(crate) fn add(&mut self, prefix: &str, port: &dyn DataPort, off: &str) {
+    pub fn add(&mut self, prefix: &str, port: &dyn DataPort, off: &str) {
         for (name, state) in port.offloads() {
             let state = match state {
                 OffloadState::On => State::On,
@@ -68,7 +68,7 @@ impl Offloads {
 }
 
 /// Random numbers, which must not be guessable from outside.
-pub(crate) fn random<const LEN: usize>() -> Result<[u8; LEN], Error> {
+pub fn random<const LEN: usize>() -> Result<[u8; LEN], Error> {
     let mut bytes = [0; LEN];
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(|error| {
         Error::system("cannot read random numbers", &error, "segue doctor").why("/dev/urandom could not be read")
@@ -77,13 +77,13 @@ pub(crate) fn random<const LEN: usize>() -> Result<[u8; LEN], Error> {
 }
 
 /// A key for the hash of flows.
-pub(crate) fn flow_key() -> Result<hash::Key, Error> {
+pub fn flow_key() -> Result<hash::Key, Error> {
     let [a, b] = [random::<8>()?, random::<8>()?].map(u64::from_ne_bytes);
     Ok(hash::Key([a, b]))
 }
 
 /// A pipeline that is put together.
-pub(crate) struct Running {
+pub struct Running {
     pipeline: Box<dyn Pipeline>,
     board: Arc<Board>,
     knobs: Arc<Knobs>,
@@ -92,11 +92,11 @@ pub(crate) struct Running {
 }
 
 /// Ends [`Running::work`] from another thread.
-pub(crate) struct Stopper(PipeWriter);
+pub struct Stopper(PipeWriter);
 
 impl Stopper {
     /// Asks for the end; it comes within a round.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         // The reader is gone only if the work has ended already.
         let _ = self.0.write_all(b"x");
     }
@@ -104,11 +104,7 @@ impl Stopper {
 
 impl Running {
     /// Gets a pipeline ready. Nothing moves before [`Running::work`].
-    pub(crate) fn new(
-        pipeline: Box<dyn Pipeline>,
-        offloads: Offloads,
-        knobs: Knobs,
-    ) -> Result<(Running, Stopper), Error> {
+    pub fn new(pipeline: Box<dyn Pipeline>, offloads: Offloads, knobs: Knobs) -> Result<(Running, Stopper), Error> {
         let board = worker::board(&*pipeline);
         let (stop, stopper) = io::pipe().map_err(|error| {
             Error::system("cannot start to move packets", &error, "segue doctor").why("a pipe failed")
@@ -117,7 +113,7 @@ impl Running {
     }
 
     /// Moves packets until it is stopped.
-    pub(crate) fn work(&mut self, name: &str) -> Result<(), Error> {
+    pub fn work(&mut self, name: &str) -> Result<(), Error> {
         worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board, &self.knobs).map_err(|error| {
             Error::system(format!("{name} can no longer move packets"), &error, "start it again")
                 .why("the interface or a socket is gone")
@@ -125,22 +121,22 @@ impl Running {
     }
 
     /// The number of the next packet of each interface whose packets are numbered.
-    pub(crate) fn sequences(&self) -> Vec<(&str, u32)> {
+    pub fn sequences(&self) -> Vec<(&str, u32)> {
         self.pipeline.sequences()
     }
 
     /// Goes on with these numbers.
-    pub(crate) fn go_on(&mut self, name: &str, next: u32) {
+    pub fn go_on(&mut self, name: &str, next: u32) {
         self.pipeline.go_on(name, next);
     }
 
     /// What turns its knobs from another thread.
-    pub(crate) fn desk(&self) -> Desk {
+    pub fn desk(&self) -> Desk {
         Desk::new(Arc::clone(&self.knobs))
     }
 
     /// A function that reads ports and workers at any time, from any thread, into an instance.
-    pub(crate) fn reader(
+    pub fn reader(
         &self,
         ports: Vec<(String, Side)>,
         checksum_drops: Option<ChecksumDrops>,

@@ -1,10 +1,12 @@
 //! The life of a command that stays: it opens what it needs, gives up its rights, moves packets, and ends on a signal.
 
-pub(crate) mod kernel;
-pub(crate) mod knobs;
-mod mappings;
-pub(crate) mod running;
-pub(crate) mod show;
+mod control_loop;
+mod definition;
+pub mod kernel;
+pub mod knobs;
+pub mod mappings;
+pub mod running;
+mod show;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,124 +19,30 @@ use std::time::{Duration, Instant};
 use segue_control::error::{Error, Kind};
 use segue_control::knobs::{Change, Knob};
 use segue_control::mapping::Mapping;
-use segue_control::model::{Complaint, Instance, Side};
-use segue_datapath::knobs::Knobs;
-use segue_datapath::pipeline::Pipeline;
+use segue_control::model::Instance;
 use segue_datapath::router::FeedSender;
 use segue_host::netlink::Netlink;
 use segue_host::signals::{Signals, Wish};
 use segue_host::sys::{self, Want};
-use segue_service::control_server::{Bound, Panel, Server, SocketFile};
-use segue_service::handover::{Line, Ports, Record};
-use segue_service::sandbox::{self, Sandbox};
-use serde_json::Value;
 
-use self::kernel::{ChecksumDrops, Forwarding};
+use self::control_loop::{Ear, hurry, wait};
+pub use self::definition::{Complaints, Daemon, Opened, Succession};
 use self::knobs::Desk;
-use self::running::{Offloads, Running, Stopper};
-use crate::gateway::claim::Claim;
-use crate::out::{OnClosed, Out};
-
-/// How often the loop looks whether packets still move.
-const LOOK: Duration = Duration::from_millis(500);
-/// How long the loop may take to end by itself.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// A command that stays.
-pub(crate) trait Daemon {
-    /// Its name for `segue stat`, and that of its control socket.
-    fn name(&self) -> &str;
-    /// What it is, in one word.
-    fn kind(&self) -> &'static str;
-    /// The id of the JSON that it prints, one object for each event.
-    fn schema(&self) -> &'static str;
-    /// Things to know before it starts.
-    fn notes(&self) -> Vec<String>;
-    /// Its ports as the pipeline names them.
-    fn ports(&self) -> Vec<(String, Side)>;
-    /// Its settings as they are at the start: none where nothing can be changed while it runs.
-    fn knobs(&self) -> Result<Knobs, Error> {
-        Ok(Knobs::default())
-    }
-    /// The ioctls that its devices need while packets move, besides TUN's.
-    fn ioctls(&self) -> &'static [u64] {
-        &[]
-    }
-    /// Opens and sets up all that it needs, with all rights. On success everything is ready to go.
-    fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &Out) -> Result<Opened, Error>;
-    /// The lines when it is up.
-    fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox) -> String;
-    /// What the event has to say when it is up, beside what all have.
-    fn up_json(&self) -> Value;
-}
-
-/// What one instance has of another one whose place it takes, and whether one may take its own.
-#[derive(Debug, Default)]
-pub(crate) struct Succession {
-    /// Ports that are open and set up.
-    pub(crate) inherited: Ports,
-    /// Whether its ports are to be kept for another one.
-    pub(crate) has_heirs: bool,
-}
+use self::running::{Running, Stopper};
+use crate::control_server::{Bound, Panel, Server};
+use crate::handover::{Line, Ports, Record};
+use crate::report::Report;
+use crate::sandbox;
 
 /// The process that watches over this one.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub struct Watched {
     line: Line,
     is_heir: bool,
 }
 
-/// What an instance has to say of its health, besides its offloads.
-pub(crate) type Complaints = Arc<dyn Fn(&Instance) -> Vec<Complaint> + Send + Sync>;
-
-/// Devices that are open and not yet used.
-pub(crate) struct Opened {
-    /// What the kernel does for them.
-    pub(crate) offloads: Offloads,
-    /// How to ask for the mappings of a NAT, where there is one.
-    pub(crate) sender: Option<FeedSender>,
-    /// What the kernel drops before its sockets, where it says so.
-    pub(crate) checksum_drops: Option<ChecksumDrops>,
-    /// Of a router: whether the kernel forwards as well.
-    pub(crate) forwarding: Option<Forwarding>,
-    /// What no other instance may have at the same time.
-    pub(crate) claim: Option<Claim>,
-    /// What it leaves to an heir.
-    pub(crate) ports: Ports,
-    /// What is wrong with it, where it can say so.
-    pub(crate) complaints: Option<Complaints>,
-    /// Ends what the loop waits for, where it may wait for something else than its descriptors.
-    pub(crate) hurry: Option<Box<dyn Fn() + Send>>,
-    /// Puts them together, inside the sandbox.
-    pub(crate) assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>,
-}
-
-impl Opened {
-    /// What every command has.
-    pub(crate) fn new(offloads: Offloads, assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>) -> Opened {
-        Opened {
-            offloads,
-            sender: None,
-            checksum_drops: None,
-            forwarding: None,
-            claim: None,
-            ports: Ports::default(),
-            complaints: None,
-            hurry: None,
-            assemble,
-        }
-    }
-}
-
-/// What ports have to say while they run (an offload that the kernel took back): one line each, once.
-fn log_to_stderr() {
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
-    // A second subscriber is refused, which only a test that starts two of them in one process would see.
-    let _ = log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).try_init();
-}
-
 /// From here on this process ends with the one that watches over it, if there is one.
-pub(crate) fn follow(supervisor: Option<i32>, is_heir: bool) -> Result<Option<Watched>, Error> {
+pub fn follow(supervisor: Option<i32>, is_heir: bool) -> Result<Option<Watched>, Error> {
     let Some(pid) = supervisor else { return Ok(None) };
     sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {
         Error::system("cannot follow the process that started this one", &error, "segue doctor").why("prctl failed")
@@ -171,20 +79,17 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
 }
 
 /// Opens everything, gives up what is not needed, and stays until a signal.
-pub(crate) fn up(
+pub fn up(
     daemon: &impl Daemon,
     netlink: &mut Netlink,
     watched: Option<Watched>,
-    out: &Out,
+    report: &Arc<dyn Report>,
 ) -> Result<(), Error> {
-    let out = &Out { on_closed: OnClosed::Ignore, ..*out };
-    if !out.quiet {
-        log_to_stderr();
-    }
+    let out = &**report;
     let mut signals = Signals::new().map_err(|error| {
         Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
     })?;
-    if !out.json {
+    if !out.is_json() {
         daemon.notes().iter().for_each(|note| out.note(&format!("note: {note}")));
     }
     let knobs = daemon.knobs()?;
@@ -212,12 +117,17 @@ pub(crate) fn up(
     let reader = running.reader(daemon.ports(), checksum_drops, forwarding.clone());
     let snapshot = snapshot(daemon, since, reader, complaints);
     let file = socket.file().clone();
-    let panel =
-        Announced { desk: running.desk(), name: daemon.name().to_owned(), schema: daemon.schema(), out: *out, sender };
-    let server = socket.serve(claim.map(|claim| claim.socket), snapshot.clone(), panel).map_err(|error| {
+    let panel = Announced {
+        desk: running.desk(),
+        name: daemon.name().to_owned(),
+        schema: daemon.schema(),
+        out: Arc::clone(report),
+        sender,
+    };
+    let server = socket.serve(claim, snapshot.clone(), panel).map_err(|error| {
         Error::system("cannot serve the control socket", &error, "segue doctor").why("its thread did not start")
     })?;
-    if out.json {
+    if out.is_json() {
         out.value(&show::up_json(daemon, &offloads, &sandbox));
     } else {
         out.note(daemon.up_text(&offloads, &sandbox).trim_end());
@@ -240,7 +150,7 @@ struct Announced {
     desk: Desk,
     name: String,
     schema: &'static str,
-    out: Out,
+    out: Arc<dyn Report>,
     sender: Option<FeedSender>,
 }
 
@@ -255,7 +165,7 @@ impl Panel for Announced {
 
     fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
         let changed = self.desk.set(wishes)?;
-        if self.out.json {
+        if self.out.is_json() {
             self.out.value(&show::set_json(self.schema, &self.name, &changed));
         } else {
             changed
@@ -266,16 +176,6 @@ impl Panel for Announced {
     }
 }
 
-/// What is listened to while packets move, and what there is to answer with.
-struct Ear<'a> {
-    signals: &'a mut Signals,
-    line: Option<&'a Line>,
-    ports: &'a Ports,
-    socket: &'a SocketFile,
-    hurry: Option<Box<dyn Fn() + Send>>,
-    forwarding: Option<Forwarding>,
-}
-
 /// Moves packets on this thread while another one listens to signals, until one of them is done.
 fn work(
     running: &mut Running,
@@ -283,7 +183,7 @@ fn work(
     ear: &mut Ear<'_>,
     snapshot: &(impl Fn() -> Instance + Sync),
     name: &str,
-    out: &Out,
+    out: &dyn Report,
 ) -> Result<(), Error> {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -302,18 +202,6 @@ fn work(
         let waited = waiter.join().unwrap_or(Ok(()));
         worked.and(waited)
     })
-}
-
-/// Gives the loop its time to end, and then ends what it waits for.
-fn hurry(ear: &Ear<'_>, ended: &AtomicBool) {
-    let Some(hurry) = &ear.hurry else { return };
-    let until = Instant::now() + PATIENCE;
-    while !ended.load(Ordering::Relaxed) {
-        if Instant::now() >= until {
-            return hurry();
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A function that gives the instance's state at any time.
@@ -343,64 +231,18 @@ fn snapshot(
     }
 }
 
-/// Until a signal asks for the end, or packets have stopped to move.
-fn wait(ear: &mut Ear<'_>, ended: &AtomicBool, snapshot: &impl Fn() -> Instance, out: &Out) -> Result<(), Error> {
-    let mut forwards = false;
-    loop {
-        let mut fds = vec![(ear.signals.as_fd(), Want::Read)];
-        fds.extend(ear.line.map(|line| (line.as_fd(), Want::Read)));
-        let ready = sys::poll(&fds, LOOK)
-            .map_err(|error| Error::system("cannot wait", &error, "start again").why("the kernel refused to poll"))?;
-        if ended.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let complaint = ear.forwarding.as_ref().and_then(Forwarding::complaint);
-        if let Some(Complaint { what, why, .. }) = complaint.as_ref().filter(|_| !forwards) {
-            out.warn(&format!("{what}: {}", why.as_deref().unwrap_or_default()));
-        }
-        forwards = complaint.is_some();
-        if let (Some(line), Some(true)) = (ear.line, ready.get(1)) {
-            let answered = line.hear(Duration::ZERO).and_then(|(record, _)| match record {
-                Record::Ask => ear.ports.give(line),
-                _ => Ok(()),
-            });
-            // Nobody is there any more, whose end is this one's as well: a signal says so.
-            if answered.is_err() {
-                ear.line = None;
-            }
-        }
-        while let Ok(Some((wish, _))) = ear.signals.next() {
-            match wish {
-                Wish::Stop => return Ok(()),
-                Wish::StopNow => leave_now(ear.socket),
-                Wish::Counters => {
-                    let instance = snapshot();
-                    out.warn(&format!("{}: {}", instance.name, show::counters_text(&instance)));
-                }
-                Wish::Child | Wish::Hangup => {}
-            }
-        }
-    }
-}
-
-/// Ends at once; the kernel takes the interface away when its descriptor closes.
-fn leave_now(socket: &SocketFile) -> ! {
-    socket.remove();
-    process::exit(i32::from(Kind::Interrupted.exit_code()))
-}
-
 fn down(
     daemon: &impl Daemon,
     server: Server,
     snapshot: &impl Fn() -> Instance,
     running: &Running,
     since: Instant,
-    out: &Out,
+    out: &dyn Report,
 ) {
     let instance = snapshot();
     server.stop();
     let after = since.elapsed();
-    if out.json {
+    if out.is_json() {
         out.value(&show::down_json(daemon, &instance, running, after));
     } else {
         out.note(show::down_text(&instance, after).trim_end());

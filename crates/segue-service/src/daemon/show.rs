@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime};
 use segue_control::knobs::Change;
 use segue_control::model::{Instance, Side};
 use segue_control::units;
-use segue_service::sandbox::Sandbox;
 use serde_json::{Value, json};
 
-use super::Daemon;
+use super::definition::Daemon;
 use super::running::{Offloads, Running};
+use crate::sandbox::Sandbox;
 
 /// The event when it is up.
-pub(crate) fn up_json(daemon: &impl Daemon, offloads: &Offloads, sandbox: &Sandbox) -> Value {
+pub(super) fn up_json(daemon: &impl Daemon, offloads: &Offloads, sandbox: &Sandbox) -> Value {
     let mut value = json!({
         "schema": daemon.schema(),
         "event": "up",
@@ -28,18 +28,18 @@ pub(crate) fn up_json(daemon: &impl Daemon, offloads: &Offloads, sandbox: &Sandb
 }
 
 /// The event when settings were changed.
-pub(crate) fn set_json(schema: &str, name: &str, changed: &[Change]) -> Value {
+pub(super) fn set_json(schema: &str, name: &str, changed: &[Change]) -> Value {
     let t = units::rfc3339(SystemTime::now());
     json!({ "schema": schema, "event": "set", "t": t, "name": name, "changed": changed })
 }
 
 /// The line when it is down.
-pub(crate) fn down_text(instance: &Instance, after: Duration) -> String {
+pub(super) fn down_text(instance: &Instance, after: Duration) -> String {
     format!("{} is down after {}: {}\n", instance.name, units::long_duration(after), counters_text(instance))
 }
 
 /// The event when all is ready to take another one's place.
-pub(crate) fn heir_json(daemon: &impl Daemon) -> Value {
+pub(super) fn heir_json(daemon: &impl Daemon) -> Value {
     json!({
         "schema": daemon.schema(),
         "event": "heir",
@@ -49,7 +49,7 @@ pub(crate) fn heir_json(daemon: &impl Daemon) -> Value {
 }
 
 /// The event when it is down. Where packets were numbered it says the next number by interface.
-pub(crate) fn down_json(daemon: &impl Daemon, instance: &Instance, running: &Running, after: Duration) -> Value {
+pub(super) fn down_json(daemon: &impl Daemon, instance: &Instance, running: &Running, after: Duration) -> Value {
     let mut value = json!({
         "schema": daemon.schema(),
         "event": "down",
@@ -65,7 +65,7 @@ pub(crate) fn down_json(daemon: &impl Daemon, instance: &Instance, running: &Run
 }
 
 /// The totals of an instance on one line.
-pub(crate) fn counters_text(instance: &Instance) -> String {
+pub(super) fn counters_text(instance: &Instance) -> String {
     let outside = instance.ports.values().filter(|port| port.side == Side::Outside);
     let (mut rx, mut tx) = (0, 0);
     for port in outside {

@@ -8,13 +8,20 @@ use segue_control::mapping::Mapping;
 use segue_datapath::nat::{self, Protocol, TcpState};
 use segue_datapath::router::{FeedSender, Message};
 
-use crate::gateway::route::protocol_name;
-
 /// How long the packets' thread may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// `tcp`, `udp` or `icmp`.
+pub fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+        Protocol::Icmp => "icmp",
+    }
+}
+
 /// Asks the thread that moves packets, from another one.
-pub(crate) fn ask(sender: &FeedSender) -> Option<Vec<Mapping>> {
+pub fn ask(sender: &FeedSender) -> Option<Vec<Mapping>> {
     let (reply, answer) = sync_channel(1);
     if !sender.send(Message::Mappings(reply)) {
         return None;

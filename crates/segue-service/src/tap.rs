@@ -8,27 +8,29 @@ use segue_control::error::{Error, Kind, printable};
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
-use segue_service::apply::Changes;
-use segue_service::diagnose as why;
 
-use crate::out::Out;
-use crate::tunnel::start::tun_error;
+use crate::apply::Changes;
+use crate::diagnose as why;
+use crate::report::Report;
 
 /// A TAP that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tap {
-    pub(crate) name: String,
+pub struct Tap {
+    /// Its name.
+    pub name: String,
     /// In which network namespace, by name.
-    pub(crate) netns: Option<String>,
-    pub(crate) mtu: u32,
-    pub(crate) offloads: TunOffloads,
+    pub netns: Option<String>,
+    /// Its MTU, bytes.
+    pub mtu: u32,
+    /// The offloads that its reader and writer take.
+    pub offloads: TunOffloads,
     /// Its address, where it is an adapter's interface; it has no carrier then until there is a link.
-    pub(crate) mac: Option<[u8; 6]>,
+    pub mac: Option<[u8; 6]>,
 }
 
 impl Tap {
     /// Reads `tap:NAME[@NETNS]`.
-    pub(crate) fn parse(text: &str, mtu: u32) -> Result<Tap, Error> {
+    pub fn parse(text: &str, mtu: u32) -> Result<Tap, Error> {
         let wrong = |why: &str| {
             let text = format!("`{}` is no cable", printable(text));
             Err(Error::new(Kind::BadValue, text, "--wire tap:cable0").why(why))
@@ -48,7 +50,7 @@ impl Tap {
     }
 
     /// The interface of an adapter.
-    pub(crate) fn interface(name: &str, mtu: u32) -> Result<Tap, Error> {
+    pub fn interface(name: &str, mtu: u32) -> Result<Tap, Error> {
         if !is_interface(name) {
             let text = format!("`{}` is no name of an interface", printable(name));
             return Err(
@@ -59,7 +61,7 @@ impl Tap {
     }
 
     /// Makes it and brings it up.
-    pub(crate) fn open(&self, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
+    pub fn open(&self, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
         let Some(netns) = &self.netns else { return self.make("ip", netlink, out) };
         let path = PathBuf::from("/run/netns").join(netns);
         let hint = format!("ip netns list\nsudo ip netns add {netns}");
@@ -79,7 +81,7 @@ impl Tap {
     }
 
     /// Makes it in the namespace that this thread is in, where `ip` would be the command to do so, and brings it up.
-    pub(crate) fn make(&self, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
+    pub fn make(&self, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
         self.made(ip, netlink, out).map_err(|error| self.explain(error))
     }
 
@@ -109,7 +111,7 @@ impl Tap {
         error
     }
 
-    fn made(&self, ip: &str, netlink: &mut Netlink, out: &Out) -> Result<TunPort, Error> {
+    fn made(&self, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
         let dev = &self.name;
         let state = |error: &io::Error| why::change(dev, "read the state", error);
         if netlink.link_named(dev).map_err(|error| state(&error))?.is_some_and(|link| !link.tun) {
@@ -123,7 +125,7 @@ impl Tap {
             existing: Existing::Attach,
             offloads: self.offloads,
         };
-        let port = TunPort::open(&config).map_err(|error| tun_error(dev, error))?;
+        let port = TunPort::open(&config).map_err(|error| why::tun_port(dev, error))?;
         let link = netlink
             .link_named(dev)
             .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))

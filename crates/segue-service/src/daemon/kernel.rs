@@ -48,7 +48,7 @@ impl Table {
 /// Datagrams of one family that the kernel dropped in this network namespace for their UDP checksum. The file is opened
 /// early and stays readable in the sandbox, also for another user.
 #[derive(Clone, Debug)]
-pub(crate) struct ChecksumDrops {
+pub struct ChecksumDrops {
     table: Table,
     file: Arc<Mutex<File>>,
     /// The count when it was opened.
@@ -60,7 +60,7 @@ pub(crate) struct ChecksumDrops {
 impl ChecksumDrops {
     /// Counts from now on in the family of `outer`, an address of the tunnel's own; `port` is to show it. `None` where the
     /// kernel does not say, as in a container without that part of `/proc`.
-    pub(crate) fn open(outer: IpAddr, port: &'static str) -> Option<ChecksumDrops> {
+    pub fn open(outer: IpAddr, port: &'static str) -> Option<ChecksumDrops> {
         let table = if outer.is_ipv4() { Table::V4 } else { Table::V6 };
         let mut file = File::open(table.path()).ok()?;
         let before = table.find(&read(&mut file).ok()?)?;
@@ -75,7 +75,7 @@ impl ChecksumDrops {
     }
 
     /// Shows them as drops of their port.
-    pub(crate) fn put(&self, instance: &mut Instance) {
+    pub fn put(&self, instance: &mut Instance) {
         if let (Some(port), Some(count)) = (instance.ports.get_mut(self.port), self.count()) {
             port.drops.insert(OUTER_CSUM.to_owned(), count);
         }
@@ -84,14 +84,14 @@ impl ChecksumDrops {
 
 /// Whether the kernel forwards what comes in by some interfaces. The files are opened early and stay readable in the sandbox.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Forwarding {
+pub struct Forwarding {
     /// By the name of the setting.
     files: Arc<Mutex<Vec<(String, File)>>>,
 }
 
 impl Forwarding {
     /// Follows these interfaces, as far as `/proc` has them.
-    pub(crate) fn open(interfaces: [&str; 2]) -> Forwarding {
+    pub fn open(interfaces: [&str; 2]) -> Forwarding {
         let settings = interfaces.into_iter().flat_map(|name| ["ipv4", "ipv6"].map(|family| (family, name)));
         let file = |(family, name)| {
             let file = File::open(format!("/proc/sys/net/{family}/conf/{name}/forwarding")).ok()?;
@@ -101,7 +101,7 @@ impl Forwarding {
     }
 
     /// What is wrong, where it forwards now.
-    pub(crate) fn complaint(&self) -> Option<Complaint> {
+    pub fn complaint(&self) -> Option<Complaint> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         // A file of an interface that is gone says nothing.
         let is_on = |file: &mut File| read(file).is_ok_and(|text| text.trim() != "0");

@@ -1,0 +1,96 @@
+//! What is listened to while packets move: signals, and the process that watches over this one.
+
+use std::os::fd::AsFd;
+use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use segue_control::error::{Error, Kind};
+use segue_control::model::{Complaint, Instance};
+use segue_host::signals::{Signals, Wish};
+use segue_host::sys::{self, Want};
+
+use super::kernel::Forwarding;
+use super::show;
+use crate::control_server::SocketFile;
+use crate::handover::{Line, Ports, Record};
+use crate::report::Report;
+
+/// How often the loop looks whether packets still move.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long the loop may take to end by itself.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What is listened to while packets move, and what there is to answer with.
+pub(super) struct Ear<'a> {
+    pub(super) signals: &'a mut Signals,
+    pub(super) line: Option<&'a Line>,
+    pub(super) ports: &'a Ports,
+    pub(super) socket: &'a SocketFile,
+    pub(super) hurry: Option<Box<dyn Fn() + Send>>,
+    pub(super) forwarding: Option<Forwarding>,
+}
+
+/// Until a signal asks for the end, or packets have stopped to move.
+pub(super) fn wait(
+    ear: &mut Ear<'_>,
+    ended: &AtomicBool,
+    snapshot: &impl Fn() -> Instance,
+    out: &dyn Report,
+) -> Result<(), Error> {
+    let mut forwards = false;
+    loop {
+        let mut fds = vec![(ear.signals.as_fd(), Want::Read)];
+        fds.extend(ear.line.map(|line| (line.as_fd(), Want::Read)));
+        let ready = sys::poll(&fds, LOOK)
+            .map_err(|error| Error::system("cannot wait", &error, "start again").why("the kernel refused to poll"))?;
+        if ended.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let complaint = ear.forwarding.as_ref().and_then(Forwarding::complaint);
+        if let Some(Complaint { what, why, .. }) = complaint.as_ref().filter(|_| !forwards) {
+            out.warn(&format!("{what}: {}", why.as_deref().unwrap_or_default()));
+        }
+        forwards = complaint.is_some();
+        if let (Some(line), Some(true)) = (ear.line, ready.get(1)) {
+            let answered = line.hear(Duration::ZERO).and_then(|(record, _)| match record {
+                Record::Ask => ear.ports.give(line),
+                _ => Ok(()),
+            });
+            // Nobody is there any more, whose end is this one's as well: a signal says so.
+            if answered.is_err() {
+                ear.line = None;
+            }
+        }
+        while let Ok(Some((wish, _))) = ear.signals.next() {
+            match wish {
+                Wish::Stop => return Ok(()),
+                Wish::StopNow => leave_now(ear.socket),
+                Wish::Counters => {
+                    let instance = snapshot();
+                    out.warn(&format!("{}: {}", instance.name, show::counters_text(&instance)));
+                }
+                Wish::Child | Wish::Hangup => {}
+            }
+        }
+    }
+}
+
+/// Ends at once; the kernel takes the interface away when its descriptor closes.
+fn leave_now(socket: &SocketFile) -> ! {
+    socket.remove();
+    process::exit(i32::from(Kind::Interrupted.exit_code()))
+}
+
+/// Gives the loop its time to end, and then ends what it waits for.
+pub(super) fn hurry(ear: &Ear<'_>, ended: &AtomicBool) {
+    let Some(hurry) = &ear.hurry else { return };
+    let until = Instant::now() + PATIENCE;
+    while !ended.load(Ordering::Relaxed) {
+        if Instant::now() >= until {
+            return hurry();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
