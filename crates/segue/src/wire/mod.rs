@@ -3,13 +3,17 @@
 //! Each file has one format: named ranges, checked reading, emitting. Nothing here keeps state or changes a packet
 //! beyond the bytes it is asked to write. To add a tunnel format behind UDP: one file here, one row in [`format`](mod@format).
 
+pub mod address;
+pub mod arp;
 pub mod ethernet;
 pub mod format;
 pub mod geneve;
 pub mod gre;
 pub mod gue;
+pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
+pub mod ndisc;
 pub mod parse;
 pub mod tcp;
 #[cfg(test)]

@@ -1,0 +1,306 @@
+//! ICMP for IPv4 (RFC 792) and for IPv6 (RFC 4443): the header that all messages share, message types, and which messages are
+//! errors.
+//!
+//! Every message begins with 8 bytes: type, code, checksum, and 4 bytes whose meaning depends on the type. In an error message the
+//! packet that it is about follows them.
+
+use core::net::Ipv6Addr;
+
+use super::{ipv4, ipv6, protocol, read_u16};
+use crate::checksum::{Field, Sum, pseudo_v6};
+
+/// Bytes of the header that all messages share.
+pub const LEN: usize = 8;
+/// Type.
+pub const TYPE: usize = 0;
+/// Code, which divides a type.
+pub const CODE: usize = 1;
+/// Checksum of the message; for IPv6 it covers a pseudo-header too (RFC 4443, section 2.3).
+pub const CHECKSUM: usize = 2;
+/// The 4 bytes whose meaning depends on the type.
+pub const REST: usize = 4;
+/// Identifier of an IPv4 query and of its reply (RFC 792), and of an IPv6 echo (RFC 4443, section 4).
+pub const IDENTIFIER: usize = 4;
+/// Next-hop MTU in an IPv4 "fragmentation needed" (RFC 1191, section 4).
+pub const NEXT_HOP_MTU: usize = 6;
+/// In an error message: the packet that it is about.
+pub const QUOTED: usize = LEN;
+
+/// Message types and codes of ICMP for IPv4 (IANA "ICMP Parameters").
+pub mod v4 {
+    /// Echo reply.
+    pub const ECHO_REPLY: u8 = 0;
+    /// Destination unreachable.
+    pub const UNREACHABLE: u8 = 3;
+    /// Source quench (deprecated by RFC 6633).
+    pub const SOURCE_QUENCH: u8 = 4;
+    /// Redirect.
+    pub const REDIRECT: u8 = 5;
+    /// Echo request.
+    pub const ECHO: u8 = 8;
+    /// Router advertisement (RFC 1256).
+    pub const ROUTER_ADVERTISEMENT: u8 = 9;
+    /// Router solicitation (RFC 1256).
+    pub const ROUTER_SOLICITATION: u8 = 10;
+    /// Time exceeded.
+    pub const TIME_EXCEEDED: u8 = 11;
+    /// Parameter problem.
+    pub const PARAMETER_PROBLEM: u8 = 12;
+    /// Timestamp request.
+    pub const TIMESTAMP: u8 = 13;
+    /// Timestamp reply.
+    pub const TIMESTAMP_REPLY: u8 = 14;
+    /// Information request (deprecated by RFC 6918).
+    pub const INFORMATION: u8 = 15;
+    /// Information reply (deprecated by RFC 6918).
+    pub const INFORMATION_REPLY: u8 = 16;
+    /// Address mask request (deprecated by RFC 6918).
+    pub const ADDRESS_MASK: u8 = 17;
+    /// Address mask reply (deprecated by RFC 6918).
+    pub const ADDRESS_MASK_REPLY: u8 = 18;
+    /// Extended echo request (RFC 8335).
+    pub const EXTENDED_ECHO: u8 = 42;
+    /// Extended echo reply (RFC 8335).
+    pub const EXTENDED_ECHO_REPLY: u8 = 43;
+
+    /// Code of "destination unreachable": no route to the network.
+    pub const NET_UNREACHABLE: u8 = 0;
+    /// Code of "destination unreachable": the host does not answer.
+    pub const HOST_UNREACHABLE: u8 = 1;
+    /// Code of "destination unreachable": fragmentation is needed, and Don't Fragment is set.
+    pub const FRAGMENTATION_NEEDED: u8 = 4;
+    /// Code of "destination unreachable": filtered by an administrator (RFC 1812, section 5.2.7.1).
+    pub const PROHIBITED: u8 = 13;
+
+    /// Returns whether a message of this type counts as an error, about which no error may be sent (RFC 1122, section 3.2.2).
+    ///
+    /// Errors are unreachable, source quench, redirect, time exceeded and parameter problem. The queries of RFC 1122, router
+    /// discovery (RFC 1256) and extended echo (RFC 8335) are not. Any other type may be an error that is not known here, and
+    /// counts as one, as in Linux (`icmp_send`).
+    pub const fn is_error(kind: u8) -> bool {
+        !has_identifier(kind)
+            && !matches!(kind, ROUTER_ADVERTISEMENT | ROUTER_SOLICITATION | EXTENDED_ECHO | EXTENDED_ECHO_REPLY)
+    }
+
+    /// Returns whether a message of this type is one of RFC 1122's queries or a reply to one, with an
+    /// [`IDENTIFIER`](super::IDENTIFIER) that the reply repeats.
+    pub const fn has_identifier(kind: u8) -> bool {
+        matches!(kind, ECHO_REPLY | ECHO | TIMESTAMP..=ADDRESS_MASK_REPLY)
+    }
+}
+
+/// Message types and codes of ICMP for IPv6 (IANA "ICMPv6 Parameters"); those of neighbour discovery are in
+/// [`ndisc`](super::ndisc).
+pub mod v6 {
+    /// Destination unreachable.
+    pub const UNREACHABLE: u8 = 1;
+    /// Packet too big.
+    pub const PACKET_TOO_BIG: u8 = 2;
+    /// Time exceeded.
+    pub const TIME_EXCEEDED: u8 = 3;
+    /// Parameter problem.
+    pub const PARAMETER_PROBLEM: u8 = 4;
+    /// Echo request.
+    pub const ECHO: u8 = 128;
+    /// Echo reply.
+    pub const ECHO_REPLY: u8 = 129;
+    /// Redirect (RFC 4861, section 4.5).
+    pub const REDIRECT: u8 = 137;
+
+    /// Code of "destination unreachable": no route.
+    pub const NO_ROUTE: u8 = 0;
+    /// Code of "destination unreachable": filtered by an administrator.
+    pub const PROHIBITED: u8 = 1;
+    /// Code of "destination unreachable": the address does not answer.
+    pub const ADDRESS_UNREACHABLE: u8 = 3;
+
+    /// In a type: the message is informational.
+    const INFORMATIONAL: u8 = 0x80;
+
+    /// Returns whether a message of this type counts as an error, about which no error may be sent: the types below 128 (RFC
+    /// 4443, section 2.1), and redirect (section 2.4 (e.2)).
+    pub const fn is_error(kind: u8) -> bool {
+        kind & INFORMATIONAL == 0 || kind == REDIRECT
+    }
+}
+
+/// Returns whether the IPv4 packet in `bytes` is an ICMP error ([`v4::is_error`]), or one that ends in front of its type. A
+/// later fragment is judged by its first byte and is to be told apart by the caller.
+pub fn is_error_v4(bytes: &[u8]) -> bool {
+    let Some(&first) = bytes.first() else { return false };
+    bytes.get(ipv4::PROTOCOL) == Some(&protocol::ICMP)
+        && bytes.get(ipv4::header_len(first) + TYPE).is_none_or(|kind| v4::is_error(*kind))
+}
+
+/// The offset in the fragment header of IPv6 (RFC 8200, section 4.5).
+const FRAGMENT_OFFSET: u16 = 0xfff8;
+
+/// Returns whether the IPv6 packet in `bytes` is an ICMPv6 error ([`v6::is_error`]), or one that cannot be read as far as its
+/// type: it ends before, or has more than [`ipv6::MAX_EXTENSIONS`] extension headers.
+///
+/// The first fragment of an error counts as one. A later fragment does not: errors fit every link (RFC 4443, section 2.4 (c)) and
+/// are not fragmented.
+pub fn is_error_v6(bytes: &[u8]) -> bool {
+    let Some(&first) = bytes.get(ipv6::NEXT_HEADER) else { return true };
+    let (mut next, mut at) = (first, ipv6::LEN);
+    // One more than there may be, for the fragment header.
+    for _ in 0..=ipv6::MAX_EXTENSIONS + 1 {
+        let Some(rest) = bytes.get(at..) else { return true };
+        match next {
+            protocol::ICMPV6 => return rest.get(TYPE).is_none_or(|kind| v6::is_error(*kind)),
+            protocol::FRAGMENT => {
+                let (Some(&following), Some(word)) = (rest.first(), read_u16(rest, 2)) else { return true };
+                if word & FRAGMENT_OFFSET != 0 {
+                    return false;
+                }
+                (next, at) = (following, at + ipv6::FRAGMENT_LEN);
+            }
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION => {
+                let Some(&[following, units]) = rest.first_chunk() else { return true };
+                (next, at) = (following, at + 8 + usize::from(units) * 8);
+            }
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Writes the header of an ICMP message for IPv4 into the first [`LEN`] bytes of `message`, whose other bytes are its data and
+/// are already there, and completes the checksum. `rest` is what follows the checksum. `None`, and nothing is written, where
+/// `message` is shorter than [`LEN`].
+pub fn emit_v4(message: &mut [u8], kind: u8, code: u8, rest: u32) -> Option<()> {
+    emit(message, kind, code, rest, Sum::ZERO)
+}
+
+/// Writes the header of an ICMPv6 message as [`emit_v4`] does; the checksum covers the pseudo-header of `source` and
+/// `destination` as well.
+pub fn emit_v6(
+    message: &mut [u8],
+    (source, destination): (Ipv6Addr, Ipv6Addr),
+    kind: u8,
+    code: u8,
+    rest: u32,
+) -> Option<()> {
+    let pseudo = pseudo_v6(source.octets(), destination.octets(), protocol::ICMPV6, message.len());
+    emit(message, kind, code, rest, pseudo)
+}
+
+fn emit(message: &mut [u8], kind: u8, code: u8, rest: u32, pseudo: Sum) -> Option<()> {
+    let header: &mut [u8; LEN] = message.first_chunk_mut()?;
+    let [a, b, c, d] = rest.to_be_bytes();
+    *header = [kind, code, 0, 0, a, b, c, d];
+    let mut sum = pseudo;
+    sum.add(message);
+    let field = Field::complete(sum).value().to_be_bytes();
+    message[CHECKSUM..CHECKSUM + 2].copy_from_slice(&field);
+    Some(())
+}
+
+/// Returns whether the checksum of an ICMPv6 message between two addresses is right.
+pub fn is_sum_right_v6(message: &[u8], source: Ipv6Addr, destination: Ipv6Addr) -> bool {
+    let mut sum = pseudo_v6(source.octets(), destination.octets(), protocol::ICMPV6, message.len());
+    sum.add(message);
+    Field::complete(sum).value() == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_errors_of_ipv4_are_those_that_are_no_known_query() {
+        // RFC 1122, section 3.2.2; RFC 1256; RFC 8335.
+        let informational: Vec<u8> = (0..=u8::MAX).filter(|kind| !v4::is_error(*kind)).collect();
+        assert_eq!(informational, [0, 8, 9, 10, 13, 14, 15, 16, 17, 18, 42, 43]);
+        let identified: Vec<u8> = (0..=u8::MAX).filter(|kind| v4::has_identifier(*kind)).collect();
+        assert_eq!(identified, [0, 8, 13, 14, 15, 16, 17, 18]);
+        use v4::*;
+        for kind in [UNREACHABLE, SOURCE_QUENCH, REDIRECT, TIME_EXCEEDED, PARAMETER_PROBLEM] {
+            assert!(is_error(kind), "{kind}");
+        }
+    }
+
+    #[test]
+    fn the_errors_of_ipv6_are_the_lower_half_and_redirect() {
+        let errors: Vec<u8> = (0..=u8::MAX).filter(|kind| v6::is_error(*kind)).collect();
+        assert_eq!(errors, [(0..128).collect(), vec![137]].concat());
+    }
+
+    /// An IPv4 packet with options of `options` bytes.
+    fn packet_v4(options: usize, number: u8, kind: u8) -> Vec<u8> {
+        let mut bytes = vec![0; ipv4::MIN_LEN + options];
+        bytes[0] = 0x45 + (options / 4) as u8;
+        bytes[ipv4::PROTOCOL] = number;
+        bytes.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+        bytes
+    }
+
+    #[test]
+    fn an_ipv4_packet_that_ends_before_its_type_counts_as_an_error() {
+        for options in [0, 8] {
+            for (kind, expected) in [(v4::UNREACHABLE, true), (v4::ECHO, false), (v4::ROUTER_ADVERTISEMENT, false)] {
+                let packet = packet_v4(options, protocol::ICMP, kind);
+                assert_eq!(is_error_v4(&packet), expected, "{kind}");
+                for len in ipv4::MIN_LEN..packet.len() - 7 {
+                    assert!(is_error_v4(&packet[..len]), "{len}");
+                }
+            }
+            let packet = packet_v4(options, protocol::UDP, v4::UNREACHABLE);
+            assert!((0..packet.len()).all(|len| !is_error_v4(&packet[..len])));
+        }
+    }
+
+    /// An IPv6 packet with these extension headers of 8 bytes.
+    fn packet_v6(kinds: &[u8], last: u8, kind: u8) -> Vec<u8> {
+        let mut bytes = vec![0; ipv6::LEN];
+        let mut next_at = ipv6::NEXT_HEADER;
+        for &extension in kinds {
+            bytes[next_at] = extension;
+            next_at = bytes.len();
+            bytes.extend([0; 8]);
+        }
+        bytes[next_at] = last;
+        bytes.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
+        bytes
+    }
+
+    #[test]
+    fn ipv6_errors_are_found_behind_extension_headers() {
+        use protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ICMPV6, ROUTING};
+        for kinds in [&[][..], &[HOP_BY_HOP], &[FRAGMENT], &[HOP_BY_HOP, ROUTING, DESTINATION, FRAGMENT]] {
+            for (kind, expected) in [(1, true), (128, false), (137, true)] {
+                let packet = packet_v6(kinds, ICMPV6, kind);
+                assert_eq!(is_error_v6(&packet), expected, "{kinds:?} {kind}");
+                for len in 0..packet.len() - 7 {
+                    assert!(is_error_v6(&packet[..len]), "{len}: it cannot be read far enough");
+                }
+            }
+            assert!(!is_error_v6(&packet_v6(kinds, protocol::UDP, 1)));
+        }
+        let mut later = packet_v6(&[FRAGMENT], ICMPV6, 1);
+        later[ipv6::LEN + 3] = 8;
+        assert!(!is_error_v6(&later));
+        assert!(is_error_v6(&packet_v6(&[DESTINATION; ipv6::MAX_EXTENSIONS + 2], ICMPV6, 128)), "too many to follow");
+    }
+
+    #[test]
+    fn messages_are_written_with_their_checksum() {
+        let mut message = [0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 1, 2, 3];
+        emit_v4(&mut message, v4::UNREACHABLE, v4::FRAGMENTATION_NEEDED, 1400).unwrap();
+        assert_eq!(message[..2], [3, 4]);
+        assert_eq!(read_u16(&message, NEXT_HOP_MTU), Some(1400));
+        assert_eq!(Field::complete(Sum::of(&message)).value(), 0);
+        let (source, destination) = (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::LOCALHOST);
+        emit_v6(&mut message, (source, destination), v6::PACKET_TOO_BIG, 0, 70_000).unwrap();
+        assert!(is_sum_right_v6(&message, source, destination));
+        assert_eq!(message[4..8], 70_000_u32.to_be_bytes());
+        message[9] ^= 1;
+        assert!(!is_sum_right_v6(&message, source, destination));
+        for len in 0..LEN {
+            let mut short = vec![7; len];
+            assert_eq!(emit_v4(&mut short, 3, 1, 0), None);
+            assert_eq!(emit_v6(&mut short, (source, destination), 1, 0, 0), None);
+            assert!(short.iter().all(|byte| *byte == 7));
+        }
+    }
+}
