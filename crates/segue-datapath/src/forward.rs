@@ -4,9 +4,12 @@
 //! is done to a packet is done to a train once: its hop count goes down by one and its link header is replaced. The MTU is
 //! compared with what leaves in the end: the longest segment of a train.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use segue::checksum::Field;
 use segue::packet::{Kind, Packet, Unit};
-use segue::wire::{ethertype, ipv4, ipv6, read_u16, write_u16};
+use segue::wire::address::{is_forwardable_v4, is_forwardable_v6};
+use segue::wire::{ethernet, ethertype, ipv4, ipv6, read_u16, write_u16};
 
 use crate::group::{self, GroupKey, Grouper, Reads};
 use crate::route::{Action, Hop, Link, Neighbours, Routes};
@@ -116,20 +119,16 @@ impl NextHop {
 #[derive(Clone, Copy, Debug)]
 enum LinkHeader {
     Bare,
-    Ethernet([[u8; 14]; 2]),
+    Ethernet([[u8; ethernet::LEN]; 2]),
 }
 
 impl LinkHeader {
     fn new(link: Link) -> LinkHeader {
         match link {
             Link::Bare => LinkHeader::Bare,
-            Link::Ethernet { to, from } => LinkHeader::Ethernet([ethertype::IPV6, ethertype::IPV4].map(|kind| {
-                let mut header = [0; 14];
-                header[..6].copy_from_slice(&to);
-                header[6..12].copy_from_slice(&from);
-                header[12..].copy_from_slice(&kind.to_be_bytes());
-                header
-            })),
+            Link::Ethernet { to, from } => {
+                LinkHeader::Ethernet([ethertype::IPV6, ethertype::IPV4].map(|kind| ethernet::header(to, from, kind)))
+            }
         }
     }
 }
@@ -259,33 +258,30 @@ fn decide(routes: &Routes, key: &GroupKey) -> Result<(Hop, u32), RouteDecision> 
     }
 }
 
-/// Whether a router may forward to the destination (RFC 1812, section 5.3.4 and 4.2.2.11; RFC 4291, section 2.5 and 2.7).
+/// Returns whether a router may forward to the destination (RFC 1812, sections 4.2.2.11 and 5.3.4; RFC 4291, sections 2.5 and
+/// 2.7).
 fn is_reachable(key: &GroupKey) -> bool {
-    if key.is_v4 { is_v4_unicast(key.destination as u32) } else { is_v6_unicast(key.destination) }
-}
-
-fn is_v4_unicast(address: u32) -> bool {
-    !matches!(address >> 24, 0 | 127 | 224..) && address >> 16 != 0xa9fe
-}
-
-fn is_v6_unicast(address: u128) -> bool {
-    address > 1 && address >> 120 != 0xff && address >> 118 != 0xfe80 >> 6
+    if key.is_v4 {
+        is_forwardable_v4(Ipv4Addr::from_bits(key.destination as u32))
+    } else {
+        is_forwardable_v6(Ipv6Addr::from_bits(key.destination))
+    }
 }
 
 /// What is done to a packet that has a next hop. Nothing is changed unless it leaves.
 #[inline]
 fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, link_header: Option<&LinkHeader>) -> Verdict {
     let drop = |reason| Verdict::Drop { reason, mtu: if reason == DropReason::TooBig { mtu } else { 0 } };
-    let Some(ip) = packet.layout.headers().iter().find(|header| header.is_ip()).copied() else {
+    let Some(ip) = packet.layout.outer_ip().copied() else {
         return drop(DropReason::NotIp);
     };
     let (at, is_v4) = (ip.start(), ip.kind == Kind::Ipv4);
     let longest = longest(packet, at);
     let Some(header) = packet.head.bytes_mut().get_mut(at..ip.end()) else { return drop(DropReason::NotIp) };
     let is_sent_from_here = if is_v4 {
-        header.get(ipv4::SRC).and_then(|a| a.try_into().ok()).is_some_and(|a| is_v4_unicast(u32::from_be_bytes(a)))
+        ipv4::source(header).is_some_and(is_forwardable_v4)
     } else {
-        header.get(ipv6::SRC).and_then(|a| a.try_into().ok()).is_some_and(|a| is_v6_unicast(u128::from_be_bytes(a)))
+        ipv6::source(header).is_some_and(is_forwardable_v6)
     };
     if !is_sent_from_here {
         return drop(DropReason::Source);
@@ -309,7 +305,7 @@ fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, link_header
     if !is_linked {
         return drop(DropReason::NoRoom);
     }
-    let at = if matches!(link_header, LinkHeader::Bare) { 0 } else { 14 };
+    let at = if matches!(link_header, LinkHeader::Bare) { 0 } else { ethernet::LEN };
     let header = &mut packet.head.bytes_mut()[at..];
     if is_v4 {
         // A hop count and the protocol are one word (RFC 1624).

@@ -114,7 +114,7 @@ impl Grouper {
 /// What a packet is grouped by; `None` where it has no IP header.
 #[inline]
 pub fn key<B: AsRef<[u8]>>(packet: &Packet<B>, ingress: u16, reads: Reads) -> Option<GroupKey> {
-    let header = packet.layout.headers().iter().find(|header| header.is_ip())?;
+    let header = packet.layout.outer_ip()?;
     let bytes = packet.head.bytes().get(header.start()..header.end())?;
     let mut key = GroupKey { ingress, tos: 0, is_v4: header.kind == Kind::Ipv4, destination: 0, source: 0 };
     if key.is_v4 {

@@ -1,11 +1,13 @@
 //! ICMP errors of a router: RFC 1812 section 4.3 for IPv4, RFC 4443 for IPv6.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use segue::checksum::{Field, Sum, pseudo_v6};
+use segue::checksum::{Field, Sum};
 use segue::gso::{self, Frames, Limits};
 use segue::packet::{Kind, Packet};
 use segue::time::Nanos;
+use segue::wire::address::{is_host_v4, is_host_v6};
+use segue::wire::icmp::{self, emit_v4, emit_v6, is_error_v4, is_error_v6, v4, v6};
 use segue::wire::{ipv4, ipv6, protocol, read_u16, write_u16};
 
 use crate::forward::DropReason;
@@ -14,19 +16,16 @@ use crate::forward::DropReason;
 const MOST_V4: usize = 576;
 /// The same for IPv6 (RFC 4443, section 3.1).
 const MOST_V6: usize = 1280;
-/// Bytes of an error's own header.
-const LEN: usize = 8;
-/// The offset in the fragment header of IPv6 (RFC 8200, section 4.5).
-const OFFSET_V6: u16 = 0xfff8;
-
 /// Type and code, for IPv4 and IPv6; `None` where the sender is not told.
 fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
     let (v4, v6) = match reason {
-        DropReason::HopLimit => ((11, 0), (3, 0)),
-        DropReason::NoRoute => ((3, 0), (1, 0)),
-        DropReason::Unreachable | DropReason::NoNeighbour => ((3, 1), (1, 3)),
-        DropReason::Prohibited => ((3, 13), (1, 1)),
-        DropReason::TooBig => ((3, 4), (2, 0)),
+        DropReason::HopLimit => ((v4::TIME_EXCEEDED, 0), (v6::TIME_EXCEEDED, 0)),
+        DropReason::NoRoute => ((v4::UNREACHABLE, v4::NET_UNREACHABLE), (v6::UNREACHABLE, v6::NO_ROUTE)),
+        DropReason::Unreachable | DropReason::NoNeighbour => {
+            ((v4::UNREACHABLE, v4::HOST_UNREACHABLE), (v6::UNREACHABLE, v6::ADDRESS_UNREACHABLE))
+        }
+        DropReason::Prohibited => ((v4::UNREACHABLE, v4::PROHIBITED), (v6::UNREACHABLE, v6::PROHIBITED)),
+        DropReason::TooBig => ((v4::UNREACHABLE, v4::FRAGMENTATION_NEEDED), (v6::PACKET_TOO_BIG, 0)),
         DropReason::NotIp
         | DropReason::Source
         | DropReason::Own
@@ -49,7 +48,7 @@ pub fn error<B: AsRef<[u8]>>(
     from: IpAddr,
     scratch: &mut Frames,
 ) -> Option<Vec<u8>> {
-    let ip = packet.layout.headers().iter().find(|header| header.is_ip())?;
+    let ip = packet.layout.outer_ip()?;
     let is_v4 = ip.kind == Kind::Ipv4;
     let (kind, code) = number(reason, is_v4)?;
     scratch.clear();
@@ -58,8 +57,8 @@ pub fn error<B: AsRef<[u8]>>(
     let bytes = scratch.bytes(frame).get(ip.start()..)?;
     let may = if is_v4 { may_v4(bytes) } else { may_v6(bytes) };
     let reply = may.then(|| match from {
-        IpAddr::V4(from) if is_v4 => Some(reply_v4(bytes, from.octets(), kind, code, mtu)),
-        IpAddr::V6(from) if !is_v4 => Some(reply_v6(bytes, from.octets(), kind, code, mtu)),
+        IpAddr::V4(from) if is_v4 => reply_v4(bytes, from, (kind, code), mtu),
+        IpAddr::V6(from) if !is_v4 => reply_v6(bytes, from, (kind, code), mtu),
         _ => None,
     });
     let reply = reply.flatten();
@@ -67,94 +66,56 @@ pub fn error<B: AsRef<[u8]>>(
     reply
 }
 
-/// Whether an error may be sent about this IPv4 packet (RFC 1812, section 4.3.2.7).
+/// Returns whether an error may be sent about this IPv4 packet (RFC 1812, section 4.3.2.7).
 fn may_v4(bytes: &[u8]) -> bool {
-    let Some(header) = bytes.first_chunk::<20>() else { return false };
-    let is_later = read_u16(header, ipv4::FRAGMENT).is_none_or(|word| word & ipv4::OFFSET != 0);
-    let is_host = |first: u8| !matches!(first, 0 | 127 | 224..);
-    let is_error = header[ipv4::PROTOCOL] == protocol::ICMP
-        && bytes.get(ipv4::header_len(header[0])).is_none_or(|kind| !matches!(kind, 0 | 8 | 13..=18));
-    !is_later && !is_error && is_host(header[12]) && is_host(header[16])
+    let is_first = read_u16(bytes, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::OFFSET == 0);
+    let is_host = |address: Option<Ipv4Addr>| address.is_some_and(is_host_v4);
+    is_first && !is_error_v4(bytes) && is_host(ipv4::source(bytes)) && is_host(ipv4::destination(bytes))
 }
 
-/// The same for IPv6 (RFC 4443, section 2.4 (e)). Packet too big is sent about multicast as well there; not here, since no
-/// multicast is forwarded.
+/// Returns whether an error may be sent about this IPv6 packet (RFC 4443, section 2.4 (e)). That section allows "packet too big"
+/// about multicast as well; it is not sent here, since no multicast is forwarded.
 fn may_v6(bytes: &[u8]) -> bool {
-    let Some(header) = bytes.first_chunk::<40>() else { return false };
-    let is_host = |address: &[u8]| address[0] != 0xff && address.iter().any(|byte| *byte != 0);
-    is_host(&header[ipv6::SRC]) && is_host(&header[ipv6::DST]) && !may_be_error_v6(header[ipv6::NEXT_HEADER], bytes)
+    let is_host = |address: Option<Ipv6Addr>| address.is_some_and(is_host_v6);
+    is_host(ipv6::source(bytes)) && is_host(ipv6::destination(bytes)) && !is_error_v6(bytes)
 }
 
-/// Whether an IPv6 packet is an ICMPv6 error, or something that cannot be read far enough. Its first fragment tells; a later
-/// one is taken for none, since errors fit every link (RFC 4443, section 2.4 (c)) and are not fragmented.
-fn may_be_error_v6(mut next: u8, bytes: &[u8]) -> bool {
-    let mut at = ipv6::LEN;
-    // One more than there may be, for the fragment header.
-    for _ in 0..=ipv6::MAX_EXTENSIONS + 1 {
-        let Some(rest) = bytes.get(at..) else { return true };
-        match next {
-            protocol::ICMPV6 => return rest.first().is_none_or(|kind| kind & 0x80 == 0),
-            protocol::FRAGMENT => {
-                let Some(&[following, _, high, low]) = rest.first_chunk() else { return true };
-                if u16::from_be_bytes([high, low]) & OFFSET_V6 != 0 {
-                    return false;
-                }
-                (next, at) = (following, at + 8);
-            }
-            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION => {
-                let Some(&[following, units]) = rest.first_chunk() else { return true };
-                (next, at) = (following, at + 8 + usize::from(units) * 8);
-            }
-            _ => return false,
-        }
-    }
-    true
-}
-
-fn reply_v4(quoted: &[u8], from: [u8; 4], kind: u8, code: u8, mtu: u32) -> Vec<u8> {
-    let quoted = &quoted[..quoted.len().min(MOST_V4 - ipv4::MIN_LEN - LEN)];
-    let total = ipv4::MIN_LEN + LEN + quoted.len();
-    let mut bytes = vec![0; ipv4::MIN_LEN + LEN];
-    bytes[ipv4::VERSION_IHL] = 0x45;
+fn reply_v4(quoted: &[u8], from: Ipv4Addr, (kind, code): (u8, u8), mtu: u32) -> Option<Vec<u8>> {
+    let quoted = &quoted[..quoted.len().min(MOST_V4 - ipv4::MIN_LEN - icmp::LEN)];
+    let mut bytes = vec![0; ipv4::MIN_LEN + icmp::LEN];
+    bytes.extend_from_slice(quoted);
+    let total = bytes.len() as u16;
+    let (header, message) = bytes.split_at_mut(ipv4::MIN_LEN);
+    header[ipv4::VERSION_IHL] = 0x45;
     // Precedence 6, internetwork control (RFC 1812, section 4.3.2.5).
-    bytes[ipv4::TOS] = 0xc0;
-    write_u16(&mut bytes, ipv4::TOTAL_LEN, total as u16);
-    write_u16(&mut bytes, ipv4::FRAGMENT, ipv4::DF);
-    bytes[ipv4::TTL] = 64;
-    bytes[ipv4::PROTOCOL] = protocol::ICMP;
-    bytes[ipv4::SRC].copy_from_slice(&from);
-    bytes[ipv4::DST].copy_from_slice(&quoted[ipv4::SRC]);
-    let field = Field::complete(Sum::of(&bytes[..ipv4::MIN_LEN]));
-    write_u16(&mut bytes, ipv4::CHECKSUM, field.value());
-    let icmp = ipv4::MIN_LEN;
-    (bytes[icmp], bytes[icmp + 1]) = (kind, code);
+    header[ipv4::TOS] = 0xc0;
+    write_u16(header, ipv4::TOTAL_LEN, total);
+    write_u16(header, ipv4::FRAGMENT, ipv4::DF);
+    header[ipv4::TTL] = 64;
+    header[ipv4::PROTOCOL] = protocol::ICMP;
+    header[ipv4::SRC].copy_from_slice(&from.octets());
+    header[ipv4::DST].copy_from_slice(&quoted[ipv4::SRC]);
+    let field = Field::complete(Sum::of(header));
+    write_u16(header, ipv4::CHECKSUM, field.value());
     // Next-hop MTU (RFC 1191, section 4); more than 65535 is no limit that IPv4 knows.
-    write_u16(&mut bytes, icmp + 6, u16::try_from(mtu).unwrap_or(u16::MAX));
-    bytes.extend_from_slice(quoted);
-    let field = Field::complete(Sum::of(&bytes[icmp..]));
-    write_u16(&mut bytes, icmp + 2, field.value());
-    bytes
+    emit_v4(message, kind, code, mtu.min(u16::MAX.into()))?;
+    Some(bytes)
 }
 
-fn reply_v6(quoted: &[u8], from: [u8; 16], kind: u8, code: u8, mtu: u32) -> Vec<u8> {
-    let quoted = &quoted[..quoted.len().min(MOST_V6 - ipv6::LEN - LEN)];
-    let mut bytes = vec![0; ipv6::LEN + LEN];
-    bytes[0] = 0x60;
-    write_u16(&mut bytes, ipv6::PAYLOAD_LEN, (LEN + quoted.len()) as u16);
-    bytes[ipv6::NEXT_HEADER] = protocol::ICMPV6;
-    bytes[ipv6::HOP_LIMIT] = 64;
-    let mut to = [0; 16];
-    to.copy_from_slice(&quoted[ipv6::SRC]);
-    bytes[ipv6::SRC].copy_from_slice(&from);
-    bytes[ipv6::DST].copy_from_slice(&to);
-    let icmp = ipv6::LEN;
-    (bytes[icmp], bytes[icmp + 1]) = (kind, code);
-    bytes[icmp + 4..icmp + 8].copy_from_slice(&mtu.to_be_bytes());
+fn reply_v6(quoted: &[u8], from: Ipv6Addr, (kind, code): (u8, u8), mtu: u32) -> Option<Vec<u8>> {
+    let quoted = &quoted[..quoted.len().min(MOST_V6 - ipv6::LEN - icmp::LEN)];
+    let to = ipv6::source(quoted)?;
+    let mut bytes = vec![0; ipv6::LEN + icmp::LEN];
     bytes.extend_from_slice(quoted);
-    let mut sum = pseudo_v6(from, to, protocol::ICMPV6, bytes.len() - icmp);
-    sum.add(&bytes[icmp..]);
-    write_u16(&mut bytes, icmp + 2, Field::complete(sum).value());
-    bytes
+    let (header, message) = bytes.split_at_mut(ipv6::LEN);
+    header[ipv6::VERSION_CLASS_LABEL] = 0x60;
+    write_u16(header, ipv6::PAYLOAD_LEN, message.len() as u16);
+    header[ipv6::NEXT_HEADER] = protocol::ICMPV6;
+    header[ipv6::HOP_LIMIT] = 64;
+    header[ipv6::SRC].copy_from_slice(&from.octets());
+    header[ipv6::DST].copy_from_slice(&to.octets());
+    emit_v6(message, (from, to), kind, code, mtu)?;
+    Some(bytes)
 }
 
 /// How many errors may be sent (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 (f)): a bucket that fills with time.

@@ -42,7 +42,7 @@ impl Part {
     /// What part of a datagram the outermost packet is; `None` where it is all of one, or not IPv4.
     #[inline]
     pub fn of<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Part> {
-        let header = packet.layout.headers().iter().find(|header| header.is_ip())?;
+        let header = packet.layout.outer_ip()?;
         let bytes = packet.head.bytes().get(header.start()..)?;
         let word = read_u16(bytes, ipv4::FRAGMENT).filter(|_| header.kind == Kind::Ipv4)?;
         if word & (ipv4::MF | ipv4::OFFSET) == 0 {

@@ -2,7 +2,8 @@
 
 use segue::checksum::{Field, Sum};
 use segue::packet::{Csum, Frag, Header, Kind, LayerCsum, Packet, Payload, Stop, Unit};
-use segue::wire::{ipv4, protocol, read_u16, read_u32, tcp, udp, write_u16, write_u32};
+use segue::wire::icmp::v4::{PARAMETER_PROBLEM, SOURCE_QUENCH, TIME_EXCEEDED, UNREACHABLE};
+use segue::wire::{icmp, ipv4, protocol, read_u16, read_u32, tcp, udp, write_u16, write_u32};
 
 use super::{Protocol, Refusal};
 
@@ -62,14 +63,11 @@ impl Flow {
 }
 
 /// Most bytes of an ICMP message that are looked at: its header, a quoted IP header and a quoted TCP header.
-const MOST: usize = 8 + ipv4::MAX_LEN + tcp::MIN_LEN;
-/// Place of an identifier, and of the quoted packet.
-const IDENTIFIER: usize = 4;
-const QUOTED: usize = 8;
+const MOST: usize = icmp::LEN + ipv4::MAX_LEN + tcp::MIN_LEN;
 
 /// The destination of the outermost packet, where it is IPv4.
 pub(super) fn destination<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<u32> {
-    let header = packet.layout.headers().iter().find(|header| header.is_ip())?;
+    let header = packet.layout.outer_ip()?;
     (header.kind == Kind::Ipv4).then(|| read_u32(packet.head.bytes(), header.start() + ipv4::DST.start)).flatten()
 }
 
@@ -95,7 +93,7 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     };
     let Some(next) = headers.get(ip + 1) else {
         return match (packet.layout.stop(), bytes[ipv4::PROTOCOL]) {
-            (Stop::Protocol | Stop::Fragment, protocol::ICMP) => icmp(packet, flow),
+            (Stop::Protocol | Stop::Fragment, protocol::ICMP) => icmp_message(packet, flow),
             (Stop::Fragment, protocol::TCP) => first(packet, Protocol::Tcp, flow),
             (Stop::Fragment, protocol::UDP) => first(packet, Protocol::Udp, flow),
             (Stop::Fragment, _) => Err(Refusal::Protocol),
@@ -130,17 +128,19 @@ fn first<B: AsRef<[u8]>>(
     Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), flags, Content::First(of)))
 }
 
-fn icmp<B: AsRef<[u8]>>(packet: &Packet<B>, flow: impl Fn((u16, u16), u8, Content) -> Flow) -> Result<Flow, Refusal> {
+fn icmp_message<B: AsRef<[u8]>>(
+    packet: &Packet<B>,
+    flow: impl Fn((u16, u16), u8, Content) -> Flow,
+) -> Result<Flow, Refusal> {
     let mut front = [0; MOST];
     let len = packet.payload.copy_to(0..MOST, &mut front);
     let bytes = &front[..len];
-    let id = read_u16(bytes, IDENTIFIER).ok_or(Refusal::Malformed)?;
-    match bytes[0] {
-        // Queries and their answers: echo, timestamp, information, mask.
-        8 | 13 | 15 | 17 | 0 | 14 | 16 | 18 => Ok(flow((id, id), 0, Content::Query)),
-        // Unreachable, source quench, time exceeded, parameter problem.
-        3 | 4 | 11 | 12 => {
-            let quoted = bytes.get(QUOTED..).unwrap_or(&[]);
+    let id = read_u16(bytes, icmp::IDENTIFIER).ok_or(Refusal::Malformed)?;
+    match bytes[icmp::TYPE] {
+        kind if icmp::v4::has_identifier(kind) => Ok(flow((id, id), 0, Content::Query)),
+        // Redirect is for neighbours only, and is not translated.
+        UNREACHABLE | SOURCE_QUENCH | TIME_EXCEEDED | PARAMETER_PROBLEM => {
+            let quoted = bytes.get(icmp::QUOTED..).unwrap_or(&[]);
             let first = *quoted.first().ok_or(Refusal::Malformed)?;
             let at = ipv4::header_len(first);
             if first >> 4 != 4 || at < ipv4::MIN_LEN || quoted.len() < at + 8 {
@@ -151,10 +151,10 @@ fn icmp<B: AsRef<[u8]>>(packet: &Packet<B>, flow: impl Fn((u16, u16), u8, Conten
             }
             let word = |at| read_u16(quoted, at).unwrap_or(0);
             let (of, ports) = match quoted[ipv4::PROTOCOL] {
-                protocol::TCP => (Protocol::Tcp, (word(at), word(at + 2))),
-                protocol::UDP => (Protocol::Udp, (word(at), word(at + 2))),
+                protocol::TCP => (Protocol::Tcp, (word(at + udp::SRC_PORT), word(at + udp::DST_PORT))),
+                protocol::UDP => (Protocol::Udp, (word(at + udp::SRC_PORT), word(at + udp::DST_PORT))),
                 // Of an echo there is one identifier, whichever way it went.
-                protocol::ICMP => (Protocol::Icmp, (word(at + IDENTIFIER), word(at + IDENTIFIER))),
+                protocol::ICMP => (Protocol::Icmp, (word(at + icmp::IDENTIFIER), word(at + icmp::IDENTIFIER))),
                 _ => return Err(Refusal::Protocol),
             };
             let end = |at, port| TransportAddr { address: read_u32(quoted, at).unwrap_or(0), port };
@@ -181,7 +181,7 @@ pub(super) fn flow<B: AsRef<[u8]>>(
         Content::Query => {
             if old.port != new.port {
                 message(packet, copy, |bytes| {
-                    write_u16(bytes, IDENTIFIER, new.port);
+                    write_u16(bytes, icmp::IDENTIFIER, new.port);
                 })?;
             }
         }
@@ -205,7 +205,7 @@ pub(super) fn error<B: AsRef<[u8]>>(
         Side::Destination => (quoted.source, ipv4::SRC.start, udp::SRC_PORT),
     };
     message(packet, copy, |bytes| {
-        let quoted = &mut bytes[QUOTED..];
+        let quoted = &mut bytes[icmp::QUOTED..];
         let at = ipv4::header_len(quoted[0]);
         let header = Field::from_wire(read_u16(quoted, ipv4::CHECKSUM).unwrap_or(0));
         write_u32(quoted, address_at, new.address);
@@ -213,7 +213,7 @@ pub(super) fn error<B: AsRef<[u8]>>(
         let (port_at, field_at) = match protocol {
             Protocol::Tcp => (port_at, tcp::CHECKSUM),
             Protocol::Udp => (port_at, udp::CHECKSUM),
-            Protocol::Icmp => (IDENTIFIER, 2),
+            Protocol::Icmp => (icmp::IDENTIFIER, icmp::CHECKSUM),
         };
         write_u16(quoted, at + port_at, new.port);
         // What is quoted may end before its checksum.
@@ -299,16 +299,15 @@ fn message<B: AsRef<[u8]>>(
     copy: &mut dyn FnMut(&[u8]) -> Option<B>,
     change: impl FnOnce(&mut [u8]),
 ) -> Result<(), Refusal> {
-    const FIELD: usize = 2;
     front(packet, copy, |bytes| {
         let before = Sum::of(bytes);
-        let field = read_u16(bytes, FIELD).unwrap_or(0);
+        let field = read_u16(bytes, icmp::CHECKSUM).unwrap_or(0);
         change(bytes);
         let mut sum = Sum::ZERO;
         sum.add_u16(!field);
         sum.append(Sum::of(bytes), 0);
         sum.remove(before);
-        write_u16(bytes, FIELD, !sum.fold());
+        write_u16(bytes, icmp::CHECKSUM, !sum.fold());
     })
 }
 

@@ -1,55 +1,44 @@
 //! What a router reads of a packet, and where it keeps packets that wait.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ops::Range;
 
 use segue::packet::{Frag, Kind, Packet, Payload};
-use segue::wire::{ipv4, ipv6, protocol};
+use segue::wire::{ipv4, ipv6, ndisc, protocol};
 use segue_port::{Page, PagePool};
 
 /// Whether a packet is for its neighbours alone: IPv6 from or to a link-local address, or to a group, and neighbour discovery
 /// with one of the port's `own` addresses, whose hop count no router has touched (RFC 4861, section 7.1).
 pub(super) fn is_between_neighbours(packet: &Packet<Page>, own: &[(Ipv6Addr, u8)]) -> bool {
     let Some(header) = ip(packet).filter(|_| !is_v4(packet)) else { return false };
-    let is_local =
-        |range: Range<usize>| header.get(range).is_some_and(|a| a[0] == 0xff || a[0] == 0xfe && a[1] & 0xc0 == 0x80);
-    let is_discovery = || {
-        header.get(6..8) == Some(&[protocol::ICMPV6, 255])
-            && header.get(ipv6::DST).is_some_and(|to| own.iter().any(|(own, _)| own.octets() == *to))
-    };
-    is_local(ipv6::DST) || is_local(ipv6::SRC) || is_discovery()
+    let (Some(source), Some(destination)) = (ipv6::source(header), ipv6::destination(header)) else { return false };
+    let is_local = |address: Ipv6Addr| address.is_multicast() || address.is_unicast_link_local();
+    let is_discovery = header.get(ipv6::NEXT_HEADER) == Some(&protocol::ICMPV6)
+        && header.get(ipv6::HOP_LIMIT) == Some(&ndisc::HOP_LIMIT)
+        && own.iter().any(|(own, _)| *own == destination);
+    is_local(destination) || is_local(source) || is_discovery
 }
 
 fn ip(packet: &Packet<Page>) -> Option<&[u8]> {
-    let header = packet.layout.headers().iter().find(|header| header.is_ip())?;
+    let header = packet.layout.outer_ip()?;
     packet.head.bytes().get(header.start()..header.end())
 }
 
 pub(super) fn is_v4(packet: &Packet<Page>) -> bool {
-    packet.layout.headers().iter().find(|header| header.is_ip()).is_some_and(|header| header.kind == Kind::Ipv4)
-}
-
-fn address_v4(packet: &Packet<Page>, range: Range<usize>) -> Option<Ipv4Addr> {
-    let bytes: [u8; 4] = ip(packet).filter(|_| is_v4(packet))?.get(range)?.try_into().ok()?;
-    Some(bytes.into())
+    packet.layout.outer_ip().is_some_and(|header| header.kind == Kind::Ipv4)
 }
 
 pub(super) fn destination_v4(packet: &Packet<Page>) -> Option<Ipv4Addr> {
-    address_v4(packet, ipv4::DST)
+    ip(packet).filter(|_| is_v4(packet)).and_then(ipv4::destination)
 }
 
 pub(super) fn source_v4(packet: &Packet<Page>) -> Option<Ipv4Addr> {
-    address_v4(packet, ipv4::SRC)
+    ip(packet).filter(|_| is_v4(packet)).and_then(ipv4::source)
 }
 
 /// Whose address a packet says that it comes from.
 pub(super) fn source(packet: &Packet<Page>) -> Option<IpAddr> {
-    let bytes = ip(packet)?;
-    if is_v4(packet) {
-        return source_v4(packet).map(IpAddr::V4);
-    }
-    let bytes: [u8; 16] = bytes.get(ipv6::SRC)?.try_into().ok()?;
-    Some(IpAddr::from(bytes))
+    let header = ip(packet)?;
+    if is_v4(packet) { ipv4::source(header).map(IpAddr::V4) } else { ipv6::source(header).map(IpAddr::V6) }
 }
 
 /// A page that begins with these bytes.

@@ -1,182 +1,119 @@
-//! The frames by which a router asks for link addresses and answers for its NAT: ARP (RFC 826), neighbour discovery (RFC 4861).
+//! The neighbour messages that a router sends and reads: ARP (RFC 826) and neighbour discovery (RFC 4861), brought into one form.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use segue::checksum::{Field, pseudo_v6};
-use segue::wire::protocol;
+use segue::wire::arp::{Arp, Operation};
+use segue::wire::ndisc::{self, Body, Message, OVERRIDE, SOLICITED, multicast_mac, solicited_node};
+use segue::wire::{ethernet, ethertype, read_u16};
 
 use super::tables::InterfaceAddrs;
 use crate::route::Hop;
 
-const ARP: [u8; 2] = [8, 6];
-const REQUEST: u8 = 1;
-const REPLY: u8 = 2;
-/// ICMPv6 types.
-const SOLICITATION: u8 = 135;
-const ADVERTISEMENT: u8 = 136;
-/// Options with the link address of a solicitation's sender, and of whom an advertisement is about.
-const SOURCE_LINK: u8 = 1;
-const TARGET_LINK: u8 = 2;
-/// Flags of an advertisement.
-const SOLICITED: u8 = 0x40;
-const OVERRIDE: u8 = 0x20;
-/// Bytes of a frame that are read: an advertisement with its option.
+/// Bytes at the start of a frame that [`parse`] needs: an advertisement with several options.
 pub(super) const MAX_LEN: usize = 128;
 
-/// What somebody says of his own link address.
+/// What a neighbour says about its own link address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertisement {
-    /// Whose it is; none that can be one where the sender has no address yet.
+    /// IP address of the neighbour; unspecified where the sender has none yet.
     pub(super) address: IpAddr,
-    /// The link address, that of one host. An answer by neighbour discovery may leave it out.
+    /// Link address of the neighbour, that of one station. An answer by neighbour discovery may leave it out.
     pub(super) mac: Option<[u8; 6]>,
-    /// It answers a question of ours, so that its sender is within reach.
+    /// Whether it answers a solicitation of this router, which proves that the neighbour is reachable both ways.
     pub(super) is_solicited: bool,
-    /// It counts where another link address is known.
+    /// Whether it replaces another link address that is known.
     pub(super) is_override: bool,
 }
 
-/// Something heard from a neighbour.
+/// A neighbour message that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourMessage {
-    /// Of itself.
+    /// What the sender says about itself.
     pub(super) advertisement: Advertisement,
-    /// The address whose link address it wants.
+    /// Address whose link address the sender asks for.
     pub(super) target: Option<IpAddr>,
 }
 
-/// The frame that asks for a neighbour's link address: at the one that is known (RFC 1122, section 2.3.2.1; RFC 4861, section
-/// 7.3.3), or everybody.
-pub(super) fn solicitation_for(hop: &Hop, port: &InterfaceAddrs, at: Option<[u8; 6]>) -> Vec<u8> {
+/// Returns the frame that asks for a neighbour's link address: unicast to the known one in `mac` (RFC 1122, section 2.3.2.1; RFC
+/// 4861, section 7.3.3), or else to all.
+pub(super) fn solicitation_for(hop: &Hop, port: &InterfaceAddrs, mac: Option<[u8; 6]>) -> Vec<u8> {
     if hop.is_v4 {
-        let target = Ipv4Addr::from_bits(hop.address as u32);
-        let source = port.v4_towards(target).unwrap_or(Ipv4Addr::UNSPECIFIED);
-        arp(REQUEST, (port.mac, source), ([0; 6], target), at.unwrap_or([0xff; 6]))
+        let target_ip = Ipv4Addr::from_bits(hop.address as u32);
+        let sender_ip = port.v4_towards(target_ip).unwrap_or(Ipv4Addr::UNSPECIFIED);
+        request(port.mac, sender_ip, target_ip, mac.unwrap_or(ethernet::BROADCAST))
     } else {
-        solicitation(port, Ipv6Addr::from_bits(hop.address), at)
+        neighbour_solicitation(port, Ipv6Addr::from_bits(hop.address), mac)
     }
 }
 
-/// What tells everybody that an address is at this link address now (RFC 5227, section 2.3).
+/// Returns the ARP announcement that `own` is at `mac` (RFC 5227, section 2.3).
 pub(super) fn announcement(mac: [u8; 6], own: Ipv4Addr) -> Vec<u8> {
-    arp(REQUEST, (mac, own), ([0; 6], own), [0xff; 6])
+    request(mac, own, own, ethernet::BROADCAST)
 }
 
-/// The answer to a question for an address that is this router's.
-pub(super) fn answer(mac: [u8; 6], target: Ipv4Addr, by: Ipv4Addr, to: [u8; 6]) -> Vec<u8> {
-    arp(REPLY, (mac, target), (to, by), to)
+/// Returns the ARP reply to a request for `own`, an address of this router, from `asker` at `asker_mac`.
+pub(super) fn reply(mac: [u8; 6], own: Ipv4Addr, asker: Ipv4Addr, asker_mac: [u8; 6]) -> Vec<u8> {
+    let (sender_mac, sender_ip, target_mac, target_ip) = (mac, own, asker_mac, asker);
+    Arp { operation: Operation::Reply, sender_mac, sender_ip, target_mac, target_ip }.frame(asker_mac).into()
 }
 
-fn arp(operation: u8, from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr), frame_to: [u8; 6]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(42);
-    bytes.extend(frame_to);
-    bytes.extend(from.0);
-    bytes.extend(ARP);
-    // Ethernet, IPv4, and the lengths of their addresses.
-    bytes.extend([0, 1, 8, 0, 6, 4, 0, operation]);
-    for (mac, ip) in [from, to] {
-        bytes.extend(mac);
-        bytes.extend(ip.octets());
-    }
-    bytes
+fn request(sender_mac: [u8; 6], sender_ip: Ipv4Addr, target_ip: Ipv4Addr, to: [u8; 6]) -> Vec<u8> {
+    Arp { operation: Operation::Request, sender_mac, sender_ip, target_mac: [0; 6], target_ip }.frame(to).into()
 }
 
-fn solicitation(port: &InterfaceAddrs, target: Ipv6Addr, at: Option<[u8; 6]>) -> Vec<u8> {
+fn neighbour_solicitation(port: &InterfaceAddrs, target: Ipv6Addr, mac: Option<[u8; 6]>) -> Vec<u8> {
     let source = port.v6.iter().find(|(own, _)| own.is_unicast_link_local()).or(port.v6.first());
     let source = source.map_or(Ipv6Addr::UNSPECIFIED, |(own, _)| *own);
-    let tail = [target.octets()[13], target.octets()[14], target.octets()[15]];
-    let mut group = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 0];
-    group[13..].copy_from_slice(&tail);
-    let (to, frame_to) = match at {
-        Some(mac) => (target.octets(), mac),
-        None => (group, [0x33, 0x33, 0xff, tail[0], tail[1], tail[2]]),
-    };
-    let mut body = vec![SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
-    body.extend(target.octets());
-    if !source.is_unspecified() {
-        body.extend([1, 1]);
-        body.extend(port.mac);
-    }
-    let mut sum = pseudo_v6(source.octets(), to, protocol::ICMPV6, body.len());
-    sum.add(&body);
-    body[2..4].copy_from_slice(&Field::complete(sum).value().to_be_bytes());
-    let mut bytes = frame_to.to_vec();
-    bytes.extend(port.mac);
-    bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, body.len() as u8, protocol::ICMPV6, 255]);
-    bytes.extend(source.octets());
-    bytes.extend(to);
-    bytes.extend(body);
+    let group = solicited_node(target);
+    let (destination, to) = mac.map_or((group, multicast_mac(group)), |mac| (target, mac));
+    let source_link = (!source.is_unspecified()).then_some(port.mac);
+    let message = Message { source, destination, body: Body::Solicitation { target, source_link } };
+    let mut bytes = vec![0; ndisc::MAX_FRAME];
+    let len = message.frame(to, port.mac, &mut bytes).unwrap_or(0);
+    bytes.truncate(len);
     bytes
 }
 
-/// What the first bytes of a frame tell that came to this port or to a group.
+/// Reads the first bytes of a frame to this port or to a group; `None` for anything but an ARP packet, a neighbour solicitation or
+/// an advertisement.
 pub(super) fn parse(frame: &[u8]) -> Option<NeighbourMessage> {
-    let is_for_one = frame.first()? & 1 == 0;
-    match frame.get(12..14)? {
-        kind if *kind == ARP => parse_arp(frame.get(14..)?, is_for_one),
-        [0x86, 0xdd] => parse_discovery(frame.get(14..)?, is_for_one),
+    let is_unicast = !ethernet::is_group(*frame.first_chunk()?);
+    let rest = frame.get(ethernet::LEN..)?;
+    match read_u16(frame, ethernet::TYPE)? {
+        ethertype::ARP => from_arp(&Arp::parse(rest)?, is_unicast),
+        ethertype::IPV6 => from_ndisc(&Message::parse(rest)?, is_unicast),
         _ => None,
     }
 }
 
-/// A link address that may be one host's.
-fn unicast(bytes: &[u8]) -> Option<[u8; 6]> {
-    let mac: [u8; 6] = bytes.try_into().ok()?;
-    (mac[0] & 1 == 0 && mac != [0; 6]).then_some(mac)
-}
-
-fn parse_arp(bytes: &[u8], is_for_one: bool) -> Option<NeighbourMessage> {
-    let arp = bytes.get(..28)?;
-    let ip = |at: usize| IpAddr::from([arp[at], arp[at + 1], arp[at + 2], arp[at + 3]]);
-    let (address, mac, target) = (ip(14), unicast(&arp[8..14])?, ip(24));
-    let is_reply = arp[7] == REPLY;
-    if arp[..7] != [0, 1, 8, 0, 6, 4, 0] || !is_reply && arp[7] != REQUEST {
-        return None;
-    }
-    // Who speaks of himself to everybody, or without having been asked, has not heard a question.
-    let is_solicited = is_reply && is_for_one && address != target;
+fn from_arp(arp: &Arp, is_unicast: bool) -> Option<NeighbourMessage> {
+    let (address, target) = (IpAddr::V4(arp.sender_ip), IpAddr::V4(arp.target_ip));
+    let mac = Some(arp.sender_mac).filter(|mac| ethernet::is_station(*mac))?;
+    let is_reply = arp.operation == Operation::Reply;
+    // A broadcast or gratuitous reply does not show that the sender has received a request.
+    let is_solicited = is_reply && is_unicast && address != target;
     let advertisement = Advertisement { address, mac: Some(mac), is_solicited, is_override: true };
     Some(NeighbourMessage { advertisement, target: (!is_reply).then_some(target) })
 }
 
-/// A solicitation or an advertisement: no extension headers, and what RFC 4861, section 7.1 demands.
-fn parse_discovery(ip: &[u8], is_for_one: bool) -> Option<NeighbourMessage> {
-    let (header, body) = (ip.get(..40)?, ip.get(40..)?);
-    let body = body.get(..usize::from(u16::from_be_bytes([header[4], header[5]])))?;
-    let [kind @ (SOLICITATION | ADVERTISEMENT), 0, _, _, flags, ..] = *body else { return None };
-    let (source, to): ([u8; 16], [u8; 16]) = (header[8..24].try_into().ok()?, header[24..40].try_into().ok()?);
-    let mut sum = pseudo_v6(source, to, protocol::ICMPV6, body.len());
-    sum.add(body);
-    let target: [u8; 16] = body.get(8..24)?.try_into().ok()?;
-    if header[6..8] != [protocol::ICMPV6, 255] || target[0] == 0xff || Field::complete(sum).value() != 0 {
-        return None;
-    }
-    let is_advertisement = kind == ADVERTISEMENT;
-    let wanted = if is_advertisement { TARGET_LINK } else { SOURCE_LINK };
-    let mut mac = None;
-    let mut options = &body[24..];
-    while let [kind, units, ..] = *options {
-        let len = usize::from(units) * 8;
-        let option = options.get(..len).filter(|option| !option.is_empty())?;
-        if kind == wanted {
-            mac = Some(unicast(option.get(2..8)?)?);
+fn from_ndisc(message: &Message, is_unicast: bool) -> Option<NeighbourMessage> {
+    let is_station = |mac: &[u8; 6]| ethernet::is_station(*mac);
+    match message.body {
+        Body::Solicitation { target, source_link } => {
+            let (address, mac) = (message.source.into(), source_link.filter(is_station)?);
+            let advertisement = Advertisement { address, mac: Some(mac), is_solicited: false, is_override: true };
+            Some(NeighbourMessage { advertisement, target: Some(target.into()) })
         }
-        options = &options[len..];
-    }
-    if is_advertisement {
-        let is_solicited = flags & SOLICITED != 0;
-        if is_solicited && (to[0] == 0xff || !is_for_one) {
-            return None;
+        Body::Advertisement { target, target_link, flags } => {
+            let (is_solicited, is_override) = (flags & SOLICITED != 0, flags & OVERRIDE != 0);
+            if is_solicited && !is_unicast || !target_link.is_none_or(|mac| is_station(&mac)) {
+                return None;
+            }
+            let advertisement = Advertisement { address: target.into(), mac: target_link, is_solicited, is_override };
+            Some(NeighbourMessage { advertisement, target: None })
         }
-        let is_override = flags & OVERRIDE != 0;
-        return Some(NeighbourMessage {
-            advertisement: Advertisement { address: target.into(), mac, is_solicited, is_override },
-            target: None,
-        });
+        Body::Redirect { .. } => None,
     }
-    let advertisement =
-        Advertisement { address: source.into(), mac: Some(mac?), is_solicited: false, is_override: true };
-    Some(NeighbourMessage { advertisement, target: Some(target.into()) })
 }
 
 #[cfg(test)]
@@ -194,11 +131,16 @@ mod tests {
         Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, last)
     }
 
+    /// An ARP reply from `sender_mac` at 198.18.2.7, in a frame to `to`.
+    fn arp_reply(sender_mac: [u8; 6], (target_mac, target_ip): ([u8; 6], Ipv4Addr), to: [u8; 6]) -> Vec<u8> {
+        Arp { operation: Operation::Reply, sender_mac, sender_ip: v4(7), target_mac, target_ip }.frame(to).into()
+    }
+
     #[test]
-    fn of_arp_a_reply_to_one_host_answers_and_anything_else_tells() {
-        let reply = |to| arp(REPLY, (OTHER, v4(7)), (OWN, v4(1)), to);
-        let request = |target| arp(REQUEST, (OTHER, v4(7)), ([0; 6], target), [0xff; 6]);
-        let gratuitous = arp(REPLY, (OTHER, v4(7)), (OTHER, v4(7)), OWN);
+    fn an_arp_reply_to_one_host_is_solicited_and_nothing_else_is() {
+        let reply = |to| arp_reply(OTHER, (OWN, v4(1)), to);
+        let request = |target| request(OTHER, v4(7), target, [0xff; 6]);
+        let gratuitous = arp_reply(OTHER, (OTHER, v4(7)), OWN);
         for (frame, is_solicited, target) in [
             (reply(OWN), true, None),
             (reply([0xff; 6]), false, None),
@@ -212,34 +154,28 @@ mod tests {
             assert!((0..frame.len()).all(|len| parse(&frame[..len]).is_none()));
         }
         for mac in [[0; 6], [0xff; 6], [0x33, 0x33, 0, 0, 0, 1]] {
-            assert_eq!(parse(&arp(REPLY, (mac, v4(7)), (OWN, v4(1)), OWN)), None, "{mac:x?}");
+            assert_eq!(parse(&arp_reply(mac, (OWN, v4(1)), OWN)), None, "{mac:x?}");
         }
     }
 
     /// An advertisement of 2001:db8:2::7 with these flags and this link address.
     fn advertisement(to: Ipv6Addr, frame_to: [u8; 6], flags: u8, mac: Option<[u8; 6]>) -> Vec<u8> {
-        let mut body = vec![ADVERTISEMENT, 0, 0, 0, flags, 0, 0, 0];
-        body.extend(v6(7).octets());
-        if let Some(mac) = mac {
-            body.extend([TARGET_LINK, 1]);
-            body.extend(mac);
-        }
-        let mut sum = pseudo_v6(v6(7).octets(), to.octets(), protocol::ICMPV6, body.len());
-        sum.add(&body);
-        body[2..4].copy_from_slice(&Field::complete(sum).value().to_be_bytes());
-        let head = [&frame_to[..], &OTHER, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, body.len() as u8, protocol::ICMPV6, 255]];
-        [&head.concat()[..], &v6(7).octets(), &to.octets(), &body].concat()
+        let body = Body::Advertisement { target: v6(7), target_link: mac, flags };
+        let mut bytes = vec![0; ndisc::MAX_FRAME];
+        let len = Message { source: v6(7), destination: to, body }.frame(frame_to, OTHER, &mut bytes).unwrap();
+        bytes.truncate(len);
+        bytes
     }
 
     #[test]
-    fn advertisements_say_by_their_flags_what_they_are() {
+    fn the_flags_of_an_advertisement_are_read() {
         let all = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
         let group = [0x33, 0x33, 0, 0, 0, 1];
         for (to, frame_to, flags, mac) in [
             (all, group, OVERRIDE, Some(OTHER)),
             (all, group, 0, Some(OTHER)),
             (v6(1), OWN, OVERRIDE | SOLICITED, Some(OTHER)),
-            // Who was asked at his link address may leave it out (RFC 4861, section 7.2.4).
+            // The answer to a unicast solicitation may leave the link address out (RFC 4861, section 7.2.4).
             (v6(1), OWN, SOLICITED, None),
         ] {
             let frame = advertisement(to, frame_to, flags, mac);
@@ -259,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_go_to_everybody_or_to_one_and_tell_who_asks() {
+    fn solicitations_go_to_all_or_to_one_with_the_senders_address() {
         let mut port = InterfaceAddrs { mac: OTHER, mtu: 1500, v4: vec![(v4(7), 24)], v6: vec![(v6(7), 64)] };
         let (four, six) = (Hop::new(1, Some(v4(1).into()), 0, true), Hop::new(1, Some(v6(1).into()), 0, false));
         for (hop, source, target, group) in [
@@ -274,7 +210,7 @@ mod tests {
                 assert_eq!(parse(&frame), Some(NeighbourMessage { advertisement, target: Some(target) }));
             }
         }
-        // Without an address of its own, nobody is told of a link address.
+        // A solicitation from the unspecified address has no link address.
         port.v6.clear();
         assert_eq!(parse(&solicitation_for(&six, &port, None)), None);
     }

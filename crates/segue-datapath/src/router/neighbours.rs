@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use segue::gso;
 use segue::packet::{Frag, Kind, Start, Tunnels};
 use segue::time::Nanos;
+use segue::wire::ethernet;
 
 use super::fields::{is_between_neighbours, keep, page_of};
 use super::messages::{self, NeighbourMessage};
@@ -110,8 +111,9 @@ impl Router {
     /// A packet that is to be routed; others are heard, or left to the host.
     pub(super) fn accept(&mut self, from: usize, packet: Boxed, now: Nanos) -> Option<Boxed> {
         let head = packet.head.bytes();
-        let is_own = head.get(..6) == Some(&self.addrs[from].mac[..]);
-        let is_group = head.first().is_some_and(|first| first & 1 != 0);
+        let to: Option<&[u8; 6]> = head.first_chunk();
+        let is_own = to == Some(&self.addrs[from].mac);
+        let is_group = to.is_some_and(|mac| ethernet::is_group(*mac));
         let mut headers = packet.layout.headers().iter();
         let is_ip =
             headers.next().is_some_and(|h| h.kind == Kind::Ethernet) && headers.next().is_some_and(|h| h.is_ip());
@@ -172,7 +174,7 @@ impl Router {
         if target != own {
             return false;
         }
-        let frame = messages::answer(self.addrs[from].mac, target, by, mac);
+        let frame = messages::reply(self.addrs[from].mac, target, by, mac);
         self.send_frame(from, &frame);
         true
     }

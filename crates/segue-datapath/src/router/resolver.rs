@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use segue::packet::Packet;
 use segue::time::Nanos;
+use segue::wire::ethernet;
 use segue_port::Page;
 
 use super::messages::Advertisement;
@@ -137,7 +138,7 @@ impl Resolver {
                 .learned(&hop, neighbour_cache::Change { is_linked: true, ..neighbour_cache::Change::default() });
         }
         // A kernel takes such addresses from others (RFC 1812, section 3.3.2).
-        if mac[0] & 1 != 0 || mac == [0; 6] {
+        if !ethernet::is_station(mac) {
             let is_gone = self.cache.unpin(&hop);
             return self.learned(&hop, neighbour_cache::Change { is_gone, ..neighbour_cache::Change::default() });
         }

@@ -60,7 +60,7 @@ impl Fdb {
 
     /// Where a frame to `mac` goes.
     pub fn lookup(&self, mac: Mac, now: Nanos) -> Destination {
-        if mac[0] & ethernet::GROUP != 0 {
+        if ethernet::is_group(mac) {
             return Destination::Flood;
         }
         if let Some(to) = self.fixed_to(mac) {
@@ -73,7 +73,7 @@ impl Fdb {
 
     /// Remembers that a frame from `mac` came from remote `from`. Group addresses and zero are no one's.
     pub fn learn(&mut self, mac: Mac, from: u16, now: Nanos) {
-        if mac[0] & ethernet::GROUP != 0 || mac == [0; 6] || self.fixed_to(mac).is_some() {
+        if !ethernet::is_station(mac) || self.fixed_to(mac).is_some() {
             return;
         }
         let Some(index) = self.set(mac) else { return };

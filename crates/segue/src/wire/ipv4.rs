@@ -1,6 +1,9 @@
 //! IPv4 (RFC 791), with the DSCP and ECN fields of RFC 2474 and RFC 3168.
 
+use core::net::Ipv4Addr;
 use core::ops::Range;
+
+use super::address;
 
 /// Bytes of a header without options.
 pub const MIN_LEN: usize = 20;
@@ -43,6 +46,18 @@ pub const OFFSET: u16 = 0x1fff;
 /// Header length in bytes as the first byte states it (0..=60, unchecked against the minimum).
 pub const fn header_len(first: u8) -> usize {
     (first as usize & 0x0f) * 4
+}
+
+/// Returns the source address in `header`, or `None` where it is cut off.
+#[inline]
+pub fn source(header: &[u8]) -> Option<Ipv4Addr> {
+    address::v4(header.get(SRC)?)
+}
+
+/// Returns the destination address in `header`, or `None` where it is cut off.
+#[inline]
+pub fn destination(header: &[u8]) -> Option<Ipv4Addr> {
+    address::v4(header.get(DST)?)
 }
 
 /// Puts no-operations in the place of the options in `header` that only a first fragment has (RFC 791, section 3.1: those

@@ -1,8 +1,9 @@
 //! IPv6 (RFC 8200) and its extension-header chain.
 
+use core::net::Ipv6Addr;
 use core::ops::Range;
 
-use super::protocol;
+use super::{address, protocol};
 
 /// Bytes of the fixed header.
 pub const LEN: usize = 40;
@@ -33,6 +34,18 @@ pub const MAX_EXTENSION_LEN: usize = 96;
 /// Traffic class of a header whose first two bytes are given.
 pub const fn traffic_class(first: u8, second: u8) -> u8 {
     first << 4 | second >> 4
+}
+
+/// Returns the source address in `header`, or `None` where it is cut off.
+#[inline]
+pub fn source(header: &[u8]) -> Option<Ipv6Addr> {
+    address::v6(header.get(SRC)?)
+}
+
+/// Returns the destination address in `header`, or `None` where it is cut off.
+#[inline]
+pub fn destination(header: &[u8]) -> Option<Ipv6Addr> {
+    address::v6(header.get(DST)?)
 }
 
 /// Where an extension-header chain ends.

@@ -31,8 +31,8 @@ impl Decapsulator {
         if self.config.mode.is_ethernet() {
             let layout = crate::wire::parse(rest, Start::Ethernet, &Tunnels::NONE);
             let source = rest.get(ethernet::SRC).filter(|_| layout.header_len() >= ethernet::LEN);
-            let source = source.ok_or(DecapRefusal::InnerMalformed)?;
-            if source[0] & ethernet::GROUP != 0 || source.iter().all(|byte| *byte == 0) {
+            let source = source.and_then(|mac| mac.first_chunk()).ok_or(DecapRefusal::InnerMalformed)?;
+            if !ethernet::is_station(*source) {
                 return Err(DecapRefusal::InnerSource);
             }
             let l3 = layout.outer_ip().map(|ip| ip.start());
