@@ -8,48 +8,75 @@ SEGUE := $(OUT)/release/segue
 VM := $(OUT)/vm
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check bench fuzz soak clean
+.PHONY: help build install demo quick test test-full check figures bench fuzz soak clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 11
 	@echo
+	@echo 'make install PREFIX=/opt  where to install (/usr/local); DESTDIR is put in front'
 	@echo 'make test ARGS=NAME       only the tests whose name holds NAME'
+	@echo 'make figures ONLY=NAME    only the measurements whose name holds NAME'
 	@echo 'make fuzz SECONDS=600     how long each target runs (60); FUZZ="parse gro" chooses targets'
-	@echo 'make soak MINUTES=60      how long it lasts (10)'
+	@echo 'make test-full MINUTES=20 begins no command later than that'
+	@echo 'make soak MINUTES=60      how long it lasts (10); ONLY=CASE chooses cases'
 	@echo 'make bench RUNS=9         how often each case is measured (5)'
 
 build: ## the release program, target/release/segue
 	@tools/need build
 	$(CARGO) build --release --locked -p segue-cli
 
+PREFIX ?= /usr/local
+install: ## the program into PREFIX/bin
+	@[ -x '$(SEGUE)' ] || $(MAKE) --no-print-directory build
+	install -D -m 755 '$(SEGUE)' '$(DESTDIR)$(PREFIX)/bin/segue'
+
 demo: ## two hosts, a tunnel between them, and what its offloads are worth
 	@tools/need demo
 	$(CARGO) build --release --locked -p segue-cli
 	$(SEGUE) lab
 
-test: ## every test, those against a real Linux kernel in a guest included
+quick: ## format, lints of what changed, the engine's tests and all unit tests: two minutes
+	@tools/need quick
+	tools/quick
+
+test: ## every kind of test, those against a real Linux kernel in a guest included
 	@tools/need test
 	$(CARGO) build --release --locked -p segue-cli
 	lab/vm-build '$(VM)' || echo 'make test: no guest; the tests that need one are skipped' >&2
 	tools/run-tests $(if $(ARGS),-- $(ARGS))
 
-check: ## form: format, lints, docs, layers, licences, duplicates, no_std, scripts
+test-full: ## what is too long for every test: all sizes, other machines under emulation
+	@tools/need test-full
+	$(CARGO) build --release --locked -p segue-cli
+	lab/vm-build '$(VM)' || echo 'make test-full: no guest; the tests that need one are skipped' >&2
+	tools/run-tests --full $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ARGS),-- $(ARGS))
+
+check: ## form: format, lints, docs, layers, style, commits, licences, duplicates, no_std, scripts
 	@tools/need check
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) fmt --check --manifest-path tools/bench-dpdk/Cargo.toml
+	tools/commits --self-test
+	tools/commits
+	tools/layers --self-test
+	tools/layers
+	tools/style --self-test
+	tools/style
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib --tests -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
-	tools/layers --self-test
-	tools/layers
 	tools/licences --self-test
 	tools/licences
 	tools/duplicates
 	tools/no-std/run
 	tools/run-tests --self-test
-	shellcheck .ci/run tools/cross tools/need tools/fuzz tools/soak tools/no-std/run
+	shellcheck .ci/run tools/cross tools/need tools/fuzz tools/soak tools/quick tools/figures tools/no-std/run
 	shellcheck --severity error lab/vm-build lab/vm-run lab/capture-pair lab/capture-guest.sh
+
+figures: ## what measures, each figure beside its aim, with the command
+	@tools/need figures
+	$(CARGO) build --release --locked -p segue-cli
+	SEGUE_BIN='$(abspath $(SEGUE))' tools/figures $(ONLY)
 
 SECONDS ?= 60
 fuzz: ## each fuzz target for SECONDS, on the stable toolchain
@@ -57,7 +84,7 @@ fuzz: ## each fuzz target for SECONDS, on the stable toolchain
 	tools/fuzz --seconds $(SECONDS) $(FUZZ)
 
 RUNS ?= 5
-bench: ## the figures of the README as JSON in target/bench, and the benchmarks of the crates
+bench: ## the tables of docs/figures.md as JSON in target/bench, and the benchmarks of the crates
 	@tools/need bench
 	$(CARGO) build --release --locked -p segue-cli
 	mkdir -p '$(OUT)/bench'
@@ -71,11 +98,10 @@ bench: ## the figures of the README as JSON in target/bench, and the benchmarks 
 	done
 	$(if $(wildcard crates/*/benches),$(CARGO) bench --workspace --benches --locked)
 
-MINUTES ?= 10
-soak: ## property tests with new seeds and the tunnel under load, for MINUTES
+soak: ## the tests at full size, then properties with new seeds and the tunnel under load, for MINUTES
 	@tools/need soak
 	$(CARGO) build --release --locked -p segue-cli
-	tools/soak --minutes $(MINUTES) '$(SEGUE)'
+	tools/soak --minutes $(or $(MINUTES),10) $(if $(ONLY),--only $(ONLY)) '$(SEGUE)'
 
 clean: ## removes all that was built
 	$(CARGO) clean

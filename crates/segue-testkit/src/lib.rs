@@ -22,8 +22,8 @@ pub mod sum;
 
 pub use rng::Rng;
 
-/// Whether an environment variable is `1`: `SEGUE_SOAK` asks for the sizes that are too long for every day, `SEGUE_QUICK` for
-/// those that an emulated machine has time for.
+/// Returns whether an environment variable is `1`: `SEGUE_FULL` asks for the sizes of `make test-full`, `SEGUE_SOAK` for those of
+/// `make soak`, `SEGUE_QUICK` for those that an emulated machine has time for.
 pub fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value == "1")
 }

@@ -41,9 +41,13 @@ pub struct Digested {
 /// Length of a file in a test whose subject is something else: 4 MiB.
 pub const SHORT: u64 = 4 << 20;
 
-/// Length of a file in the tests whose subject it is: 64 MiB, or 1 GiB where `SEGUE_SOAK=1`.
+/// Length of a file in the tests whose subject it is: 16 MiB, 64 MiB where `SEGUE_FULL=1`, 1 GiB where `SEGUE_SOAK=1`.
 pub fn long() -> u64 {
-    if segue_testkit::is_set("SEGUE_SOAK") { 1 << 30 } else { 64 << 20 }
+    match (segue_testkit::is_set("SEGUE_SOAK"), segue_testkit::is_set("SEGUE_FULL")) {
+        (true, _) => 1 << 30,
+        (false, true) => 64 << 20,
+        (false, false) => 16 << 20,
+    }
 }
 
 /// Sizes of datagrams: the smallest, around the MTUs inside and outside, and far above them.
