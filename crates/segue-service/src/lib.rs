@@ -10,3 +10,4 @@ pub mod report;
 pub mod router_feed;
 pub mod sandbox;
 pub mod tap;
+pub mod tunnel;

@@ -11,15 +11,17 @@ use segue_control::error::{Error, printable};
 use segue_control::knobs::{self, Knob, Wrong};
 use segue_host::netlink::Netlink;
 use segue_service::daemon::knobs as desk;
+use segue_service::tunnel::group::{self, Group};
+use segue_service::tunnel::plan::Plan;
+use segue_service::tunnel::resolve::{self, Ready};
+use segue_service::tunnel::{engine, show, start};
 use toml::de::{DeTable, DeValue};
 
 use super::keys;
 use super::source::{Text, together};
 use crate::args::{self, Cli, Command};
 use crate::gateway;
-use crate::tunnel::group::{self, Group};
-use crate::tunnel::resolve::{self, Ready};
-use crate::tunnel::{self, plan::Plan};
+use crate::tunnel::words::plan;
 use crate::usage;
 use crate::words::parse;
 use crate::words::tunnel::WORDS;
@@ -169,10 +171,10 @@ impl Unit {
         let mut listens = None;
         let (knobs, words) = match self.parsed().map_err(|error| self.located(text, error))? {
             Parsed::Tunnels(plans) => {
-                let knobs = tunnel::start::knobs(plans.iter(), &[]);
+                let knobs = start::knobs(plans.iter(), &[]);
                 let group = Group::resolve(plans, netlink).map_err(|error| self.located(text, error))?;
                 listens = Some(group.first()).filter(|ready| ready.plan.has_udp()).map(Ready::listens);
-                (knobs, tunnel::show::plan_text(&group))
+                (knobs, show::plan_text(&group))
             }
             Parsed::Gateway(args) => {
                 let plan = gateway::plan::plan(&args, netlink).map_err(|error| self.located(text, error))?;
@@ -210,7 +212,7 @@ impl Unit {
         match Cli::try_parse_from(line).map_err(|found| usage::error(&found, &words))?.command {
             Some(Command::Tunnel(args)) => {
                 let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
-                let plan = |parsed| tunnel::plan::plan(parsed, args.trace.clone(), &[]);
+                let plan = |parsed| plan(parsed, args.trace.clone(), &[]);
                 Ok(Parsed::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
             }
             Some(Command::Gateway(args)) => Ok(Parsed::Gateway(Box::new(args))),
@@ -331,7 +333,7 @@ impl Socket {
     fn of(plan: &Plan) -> Socket {
         let (port, protocols) = match plan.has_udp() {
             true => (Some(plan.port), &[][..]),
-            false => (None, tunnel::start::identity(plan).mode.protocols()),
+            false => (None, engine::identity(plan).mode.protocols()),
         };
         Socket { local: plan.local, is_ipv4: plan.remote.is_ipv4(), port, protocols }
     }

@@ -1,82 +1,76 @@
 //! A tunnel as it was asked for.
 
-mod kinds;
-#[cfg(test)]
-mod tests;
-mod words;
-
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
-pub(crate) use self::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
-pub(crate) use self::words::plan;
+pub use super::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
 use segue_host::prefix::Prefix;
 
 /// The port that Linux takes for VXLAN where none is said; the registered one is 4789.
-const LINUX_VXLAN_PORT: u16 = 8472;
+pub const LINUX_VXLAN_PORT: u16 = 8472;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
-pub(crate) const IPV6_MIN_MTU: u32 = 1280;
+pub const IPV6_MIN_MTU: u32 = 1280;
 
 /// A tunnel as it was asked for: everything is checked that needs no question to the system.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Name of the interface.
-    pub(crate) dev: String,
+    pub dev: String,
     /// What is inside.
-    pub(crate) mode: Mode,
+    pub mode: Mode,
     /// The other end; its family is the family outside.
-    pub(crate) remote: IpAddr,
+    pub remote: IpAddr,
     /// This end; `None` is what the route prefers.
-    pub(crate) local: Option<IpAddr>,
+    pub local: Option<IpAddr>,
     /// What carries it.
-    pub(crate) encap: Encap,
+    pub encap: Encap,
     /// UDP port of the other end.
     #[serde(rename = "encap_dport")]
-    pub(crate) dport: u16,
+    pub dport: u16,
     /// UDP source port; never [`Choice::Inherit`].
     #[serde(rename = "encap_sport")]
-    pub(crate) sport: Choice<u16>,
+    pub sport: Choice<u16>,
     /// First and last of the UDP source ports, where they are to be out of a range.
-    pub(crate) srcport: Option<(u16, u16)>,
+    pub srcport: Option<(u16, u16)>,
     /// UDP port to listen on.
-    pub(crate) port: u16,
+    pub port: u16,
     /// UDP checksums outside.
-    pub(crate) encap_csum: bool,
+    pub encap_csum: bool,
     /// Remote checksum offload when sending.
-    pub(crate) encap_remcsum: bool,
+    pub encap_remcsum: bool,
     /// Addresses for the interface.
     #[serde(serialize_with = "prefixes")]
-    pub(crate) addr: Vec<Prefix>,
+    pub addr: Vec<Prefix>,
     /// MTU of the interface, bytes; never [`Choice::Inherit`].
-    pub(crate) mtu: Choice<u32>,
+    pub mtu: Choice<u32>,
     /// TTL or hop limit outside; never [`Choice::Auto`].
-    pub(crate) ttl: Choice<u8>,
+    pub ttl: Choice<u8>,
     /// What option outside limits nesting: always `none`.
-    pub(crate) encaplimit: &'static str,
+    pub encaplimit: &'static str,
     /// TOS or traffic class outside, ECN bits included; never [`Choice::Auto`].
-    pub(crate) tos: Choice<u8>,
+    pub tos: Choice<u8>,
     /// Outer packets forbid fragmentation.
-    pub(crate) pmtudisc: bool,
+    pub pmtudisc: bool,
     /// GRE's options; `None` in other modes.
-    pub(crate) gre: Option<Gre>,
+    pub gre: Option<Gre>,
     /// What only VXLAN and Geneve have.
     #[serde(flatten)]
-    pub(crate) overlay: Overlay,
+    pub overlay: Overlay,
     /// Received packets are joined.
-    pub(crate) gro: bool,
+    pub gro: bool,
     /// Trains are sent.
-    pub(crate) gso: bool,
+    pub gso: bool,
     /// Which packets form trains.
-    pub(crate) profile: Profile,
+    pub profile: Profile,
     /// Threads that move packets.
-    pub(crate) workers: u16,
+    pub workers: u16,
     /// Where to write what crosses the outside.
-    pub(crate) trace: Option<PathBuf>,
+    pub trace: Option<PathBuf>,
     /// Settings to begin with.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) set: Vec<(String, String)>,
+    pub set: Vec<(String, String)>,
 }
 
 fn prefixes<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error> {
@@ -85,11 +79,11 @@ fn prefixes<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error
 
 /// One header that the tunnel adds, and its length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Overhead {
+pub struct Overhead {
     /// The header's name, as in `IPv4`.
-    pub(crate) header: &'static str,
+    pub header: &'static str,
     /// Its length.
-    pub(crate) bytes: u32,
+    pub bytes: u32,
 }
 
 impl Plan {
@@ -97,7 +91,7 @@ impl Plan {
     ///
     /// The eight bytes of remote checksum offload count always when it is on, as Linux counts them, though packets
     /// without a pending checksum go without.
-    pub(crate) fn overhead(&self) -> Vec<Overhead> {
+    pub fn overhead(&self) -> Vec<Overhead> {
         let outer = if self.remote.is_ipv4() { ("IPv4", 20) } else { ("IPv6", 40) };
         let mut parts = vec![outer];
         if self.has_udp() {
@@ -120,17 +114,17 @@ impl Plan {
     }
 
     /// Whether it is carried in UDP.
-    pub(crate) fn has_udp(&self) -> bool {
+    pub fn has_udp(&self) -> bool {
         self.encap != Encap::None || self.mode.is_overlay()
     }
 
     /// Whether inner checksums are left to the remote end.
-    pub(crate) fn leaves_checksums(&self) -> bool {
+    pub fn leaves_checksums(&self) -> bool {
         self.encap_remcsum || self.overlay.remcsumtx
     }
 
     /// Notes about this plan that its user should read, whatever happens.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.mode == Mode::Vxlan && self.dport == LINUX_VXLAN_PORT {
             notes.push(

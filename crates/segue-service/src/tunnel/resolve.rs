@@ -20,41 +20,41 @@ const IPV4_MIN_MTU: u32 = 68;
 
 /// A plan that can be carried out.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Ready {
+pub struct Ready {
     /// What was asked for.
-    pub(crate) plan: Plan,
+    pub plan: Plan,
     /// This end's address.
-    pub(crate) local: IpAddr,
+    pub local: IpAddr,
     /// The link towards the remote.
-    pub(crate) link: String,
+    pub link: String,
     /// The largest packet on the way, bytes.
-    pub(crate) link_mtu: u32,
+    pub link_mtu: u32,
     /// Whether the route says so, which the kernel may have learned, and the link itself takes more.
-    pub(crate) route_is_narrower: bool,
+    pub route_is_narrower: bool,
     /// The headers that the tunnel adds.
-    pub(crate) overhead: Vec<Overhead>,
+    pub overhead: Vec<Overhead>,
     /// The interface's MTU, bytes.
-    pub(crate) mtu: u32,
+    pub mtu: u32,
 }
 
 impl Ready {
     /// The address and port that it listens on, where it has UDP outside.
-    pub(crate) fn listens(&self) -> SocketAddr {
+    pub fn listens(&self) -> SocketAddr {
         SocketAddr::new(self.local, self.plan.port)
     }
 
     /// The interface.
-    pub(crate) fn dev(&self) -> &str {
+    pub fn dev(&self) -> &str {
         &self.plan.dev
     }
 
     /// What has the MTU [`link_mtu`](Self::link_mtu).
-    pub(crate) fn way(&self) -> String {
+    pub fn way(&self) -> String {
         if self.route_is_narrower { format!("the route through {}", self.link) } else { self.link.clone() }
     }
 
     /// Bytes of all headers together.
-    pub(crate) fn overhead_bytes(&self) -> u32 {
+    pub fn overhead_bytes(&self) -> u32 {
         self.overhead.iter().map(|part| part.bytes).sum()
     }
 
@@ -62,7 +62,7 @@ impl Ready {
     /// socket. A longer one would be cut into a long and a short send.
     ///
     /// Linux takes [`TCP_RESERVE`] off the value and then as many whole segments as fit, so the sum of whole segments and that reserve gives exactly them.
-    pub(crate) fn gso_max_size(&self) -> u32 {
+    pub fn gso_max_size(&self) -> u32 {
         if !self.plan.has_udp() {
             // Packets leave one by one, however many a train has.
             return MAX_PACKET;
@@ -75,7 +75,7 @@ impl Ready {
     }
 
     /// Notes about this plan on this system.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    pub fn notes(&self) -> Vec<String> {
         let mut notes = self.plan.notes();
         let fits = self.link_mtu.saturating_sub(self.overhead_bytes());
         if self.mtu > fits {
@@ -90,7 +90,7 @@ impl Ready {
 }
 
 /// Asks the system.
-pub(crate) fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
+pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
     let remote = plan.remote;
     let route = netlink.route(remote, plan.local).map_err(|error| no_route(&plan, &error))?;
     let local = match plan.local.or(route.source) {
@@ -111,7 +111,8 @@ pub(crate) fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error>
     ready(plan, local, &link, route.mtu)
 }
 
-fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> Result<Ready, Error> {
+/// A plan with the address `local` over `link`, where the route may have an MTU of its own.
+pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> Result<Ready, Error> {
     let link_mtu = route_mtu.unwrap_or(link.mtu).min(link.mtu).min(MAX_PACKET);
     let overhead = plan.overhead();
     let cost: u32 = overhead.iter().map(|part| part.bytes).sum();
@@ -145,69 +146,5 @@ fn no_route(plan: &Plan, error: &std::io::Error) -> Error {
                 .kind(Kind::Unreachable)
                 .why("no route of this host leads there")
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tunnel::plan::plan;
-    use crate::words::parse::parse;
-    use crate::words::tunnel::WORDS;
-
-    fn on_link(line: &str, mtu: u32, route_mtu: Option<u32>) -> Result<Ready, Error> {
-        let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let plan = plan(&parse("segue tunnel", WORDS, &tokens).unwrap(), None, &[]).unwrap();
-        let link = Link {
-            index: 2,
-            name: "eth0".into(),
-            mtu,
-            mac: None,
-            up: true,
-            has_carrier: true,
-            tun: false,
-            ethernet: true,
-            master: None,
-        };
-        ready(plan, "198.18.0.1".parse().unwrap(), &link, route_mtu)
-    }
-
-    const LINE: &str = "dev sg0 mode ipip remote 198.18.0.2 encap gue encap-remcsum";
-
-    #[test]
-    fn the_mtu_is_the_links_less_the_headers() {
-        assert_eq!(on_link(LINE, 1500, None).unwrap().mtu, 1460);
-        assert_eq!(on_link(LINE, 1500, Some(1400)).unwrap().mtu, 1360);
-        assert_eq!(on_link(LINE, 65_536, None).unwrap().mtu, 65_495);
-        assert_eq!(on_link(&format!("{LINE} mtu 1300"), 1500, None).unwrap().mtu, 1300);
-    }
-
-    #[test]
-    fn a_train_fills_one_send_of_the_socket() {
-        let ready = on_link(LINE, 1500, None).unwrap();
-        let segment = ready.mtu - 52;
-        let segments = (ready.gso_max_size() - 321) / segment;
-        assert_eq!(segments, 44);
-        assert!(segments * (ready.mtu + 12) <= 65_507 && (segments + 1) * (ready.mtu + 12) > 65_507);
-        assert!(on_link(LINE, 65_536, None).unwrap().gso_max_size() <= 65_535);
-    }
-
-    #[test]
-    fn a_link_too_small_for_ipv6_inside_is_refused_with_a_number() {
-        let line = "dev sg0 mode sit remote 198.18.0.2 encap gue addr 2001:db8::1/64";
-        let error = on_link(line, 1300, None).unwrap_err();
-        assert_eq!(error.kind.exit_code(), 1);
-        assert!(error.hint.ends_with("mtu 1312"), "{}", error.hint);
-    }
-
-    #[test]
-    fn an_mtu_that_does_not_fit_is_said_aloud() {
-        let notes = on_link(&format!("{LINE} mtu 1500"), 1500, None).unwrap().notes();
-        assert!(
-            notes.iter().any(|note| note.contains("mtu auto is 1460") && note.contains("fit eth0 and")),
-            "{notes:?}"
-        );
-        let notes = on_link(&format!("{LINE} mtu 1500"), 1500, Some(1400)).unwrap().notes();
-        assert!(notes.iter().any(|note| note.contains("1360 bytes do not fit the route through eth0")), "{notes:?}");
     }
 }

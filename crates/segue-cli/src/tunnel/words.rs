@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use segue_control::error::{Error, Kind};
 use segue_host::prefix::Prefix;
+use segue_service::tunnel::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
+use segue_service::tunnel::plan::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
 
-use super::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
-use super::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
 use crate::words::parse::{Parsed, Value};
 
 /// GUE's registered UDP port.

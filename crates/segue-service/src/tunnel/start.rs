@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use segue::encap::{self, Carrier, Decapsulator, Df, Encapsulator, Fdb, GreOptions, OuterCsum, SourcePorts, Tos, Ttl};
+use segue::encap::{self, Decapsulator, Encapsulator, OuterCsum};
 use segue::{gro, hash};
 use segue_control::error::Error;
 use segue_datapath::knobs::Knobs;
@@ -19,16 +19,17 @@ use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 use segue_port::udp::{Carries, Checksum, RawConfig, RawPort, Sockets, Source, UdpConfig, UdpOffloads, UdpPort};
 use segue_port::wrap::Trace;
 use segue_port::{Port as DataPort, udp};
-use segue_service::daemon::kernel::ChecksumDrops;
-use segue_service::daemon::knobs::prepare;
-use segue_service::daemon::running::{Offloads, flow_key, random};
-use segue_service::daemon::{Opened, Succession};
-use segue_service::diagnose as why;
-use segue_service::handover::Ports;
 
+use super::engine::{engine_config, engine_mode, forwarding, gro_config, takes_zero_csum6};
 use super::group::Group;
-use super::plan::{self, Choice, Encap, Plan, Profile};
+use super::plan::{self, Encap, Plan};
 use super::resolve::Ready;
+use crate::daemon::kernel::ChecksumDrops;
+use crate::daemon::knobs::prepare;
+use crate::daemon::running::{Offloads, flow_key, random};
+use crate::daemon::{Opened, Succession};
+use crate::diagnose as why;
+use crate::handover::Ports;
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
 const BUDGET: usize = 16;
@@ -36,12 +37,12 @@ const BUDGET: usize = 16;
 const PAGES: usize = 128;
 
 /// Name of the outside port in statistics.
-pub(crate) fn outside_name(plan: &Plan) -> &'static str {
+pub fn outside_name(plan: &Plan) -> &'static str {
     if plan.has_udp() { "udp" } else { "raw" }
 }
 
 /// Opens the interfaces, the sockets and the capture file, but for those that are inherited. New interfaces are not up yet.
-pub(crate) fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error> {
+pub fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error> {
     let plan = &group.first().plan;
     // Two for each interface where an heir may ask for them, and those that any instance has.
     sys::allow_open_files(2 * group.members.len() as u64 + 128).map_err(|error| {
@@ -179,11 +180,6 @@ fn udp_config(ready: &Ready) -> UdpConfig {
     }
 }
 
-/// Whether datagrams without checksum are taken over IPv6: in VXLAN and Geneve each direction has its own word.
-fn takes_zero_csum6(plan: &Plan) -> bool {
-    if plan.mode.is_overlay() { plan.overlay.udp6zerocsumrx } else { !plan.encap_csum }
-}
-
 fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
     let listen = SocketAddr::new(ready.local, ready.plan.port);
     match error {
@@ -194,80 +190,8 @@ fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
     }
 }
 
-fn engine_mode(plan: &Plan) -> encap::Mode {
-    let gre = plan.gre.unwrap_or_default();
-    let gre = GreOptions {
-        ikey: gre.ikey,
-        okey: gre.okey,
-        icsum: gre.icsum,
-        ocsum: gre.ocsum,
-        iseq: gre.iseq,
-        oseq: gre.oseq,
-    };
-    match plan.mode {
-        plan::Mode::Ipip => encap::Mode::Ipip,
-        plan::Mode::Sit => encap::Mode::Sit,
-        plan::Mode::Ip6tnl => encap::Mode::Ip,
-        plan::Mode::Gre => encap::Mode::Gre(gre),
-        plan::Mode::Gretap => encap::Mode::GreTap(gre),
-        plan::Mode::Vxlan | plan::Mode::Geneve => encap::Mode::Ethernet,
-    }
-}
-
-fn engine_carrier(plan: &Plan) -> Carrier {
-    let vni = plan.overlay.id.unwrap_or(0);
-    match (plan.encap, plan.mode) {
-        (_, plan::Mode::Vxlan) => {
-            Carrier::Vxlan { vni, remcsum: plan.overlay.remcsumtx, takes_remcsum: plan.overlay.remcsumrx }
-        }
-        (_, plan::Mode::Geneve) => Carrier::Geneve { vni },
-        (Encap::Gue, _) => Carrier::Gue { remcsum: plan.encap_remcsum },
-        (Encap::Fou, _) => Carrier::Fou,
-        (Encap::None, _) => Carrier::Bare,
-    }
-}
-
-/// What tells its packets from those of others on the same port.
-pub(crate) fn identity(plan: &Plan) -> encap::Config {
-    encap::Config::new(engine_mode(plan), engine_carrier(plan), plan.remote, plan.remote)
-}
-
-/// The engine's form of a plan.
-fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
-    let plan = &ready.plan;
-    let (mode, carrier) = (engine_mode(plan), engine_carrier(plan));
-    let df = match (plan.mode.is_overlay(), plan.overlay.df, plan.pmtudisc) {
-        (true, plan::Df::Unset, _) => Df::Unset,
-        (true, plan::Df::Set, _) | (false, _, true) => Df::Set,
-        (true, plan::Df::Inherit, _) | (false, _, false) => Df::Inherit,
-    };
-    // Raw sockets show what this host's kernel joined or left unfinished, and so do UDP sockets with what its own VXLAN
-    // and Geneve devices send to them.
-    let is_shown = carrier == Carrier::Bare || plan.mode.is_overlay();
-    let unfinished = is_shown.then(|| u16::try_from(ready.mtu).unwrap_or(u16::MAX));
-    encap::Config {
-        dport: plan.dport,
-        port: plan.port,
-        csum: plan.encap_csum,
-        ttl: plan.ttl.fixed().map_or(Ttl::Inherit, Ttl::Fixed),
-        tos: match plan.tos {
-            Choice::Fixed(tos) => Tos::Fixed(tos),
-            Choice::Inherit | Choice::Auto => Tos::Inherit,
-        },
-        df,
-        zero_csum6: takes_zero_csum6(plan),
-        unfinished,
-        slots: plan.sport.fixed().map_or(SourcePorts::Slots(slots), SourcePorts::Fixed),
-        seed,
-        ..encap::Config::new(mode, carrier, ready.local, plan.remote)
-    }
-}
-
 /// The settings at the start, with `wishes` beside what the words say.
-pub(crate) fn knobs<'a>(
-    plans: impl Iterator<Item = &'a Plan> + Clone,
-    wishes: &[(String, String)],
-) -> Result<Knobs, Error> {
+pub fn knobs<'a>(plans: impl Iterator<Item = &'a Plan> + Clone, wishes: &[(String, String)]) -> Result<Knobs, Error> {
     let insides: Vec<&str> = plans.clone().map(|plan| plan.dev.as_str()).collect();
     let Some(first) = plans.clone().next() else { return Ok(Knobs::default()) };
     let gro = gro_config(first, insides.len(), gro::Config::default().key);
@@ -276,43 +200,6 @@ pub(crate) fn knobs<'a>(
     let preset: Vec<_> =
         plans.map(|plan| (format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))).collect();
     prepare(knobs, &preset, wishes)
-}
-
-/// Tunnels of one port from which on each has room for fewer flows at a time.
-const MANY: usize = 16;
-/// That room.
-const FEW_FLOWS: usize = 32;
-
-/// How received packets are joined, where they are.
-fn gro_config(plan: &Plan, members: usize, key: hash::Key) -> gro::Config {
-    let profile = match plan.profile {
-        Profile::Strict => gro::Profile::Strict,
-        Profile::Linux => gro::Profile::linux(),
-    };
-    let usual = gro::Config::default();
-    let max_flows = if members > MANY { FEW_FLOWS } else { usual.max_flows };
-    gro::Config { profile, key, max_flows, ..usual }
-}
-
-/// The forwarding table, where there is more than one remote to choose from, and the remotes that get what has none: the
-/// first, and those with an entry for zero.
-fn forwarding(plan: &Plan, remotes: &[IpAddr], key: hash::Key) -> (Option<Fdb>, Vec<u16>) {
-    if remotes.len() < 2 {
-        return (None, Vec::new());
-    }
-    let number = |address: IpAddr| remotes.iter().position(|remote| *remote == address).unwrap_or(0) as u16;
-    let (all, own): (Vec<&plan::Neighbour>, Vec<&plan::Neighbour>) =
-        plan.overlay.fdb.iter().partition(|entry| entry.mac == [0; 6]);
-    let own: Vec<_> = own.iter().map(|entry| (entry.mac, number(entry.remote))).collect();
-    let mut flood: Vec<u16> = std::iter::once(0).chain(all.iter().map(|entry| number(entry.remote))).collect();
-    flood.sort_unstable();
-    flood.dedup();
-    let entries = if plan.overlay.learning { plan.overlay.maxaddress as usize } else { 0 };
-    let ageing = match plan.overlay.ageing {
-        0 => u64::MAX,
-        seconds => u64::from(seconds) * 1_000_000_000,
-    };
-    (Some(Fdb::new(key, entries, ageing, &own)), flood)
 }
 
 /// Puts the tunnels together.

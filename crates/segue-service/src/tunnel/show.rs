@@ -1,21 +1,21 @@
 //! A tunnel in words: before and while it runs.
 
-use segue_service::daemon::running::Offloads;
-use segue_service::sandbox::Sandbox;
 use serde_json::{Value, json};
 
 use super::group::Group;
 use super::plan::{Choice, Encap, Profile};
 use super::resolve::Ready;
+use crate::daemon::running::Offloads;
+use crate::sandbox::Sandbox;
 
 /// The id of the JSON that `segue tunnel -j` prints, one object for each event.
-pub(crate) const SCHEMA: &str = "segue.tunnel/1";
+pub const SCHEMA: &str = "segue.tunnel/1";
 
 /// Tunnels of one port that are shown one by one; more are counted.
 const LISTED: usize = 12;
 
 /// What `--check` prints.
-pub(crate) fn plan_text(group: &Group) -> String {
+pub fn plan_text(group: &Group) -> String {
     let ready = group.first();
     if group.members.len() == 1 {
         return one_text(ready);
@@ -70,14 +70,14 @@ fn one_text(ready: &Ready) -> String {
 }
 
 /// What `--check -j` prints.
-pub(crate) fn plan_json(group: &Group, notes: &[String]) -> Value {
+pub fn plan_json(group: &Group, notes: &[String]) -> Value {
     let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });
     merge(&mut value, group);
     value
 }
 
 /// The lines when the interfaces are up.
-pub(crate) fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String {
+pub fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String {
     let ready = group.first();
     let plan = &ready.plan;
     let (head, mtu) = match group.members.len() {
@@ -109,7 +109,7 @@ fn received_checksum(ready: &Ready) -> &'static str {
 }
 
 /// What the event says of the tunnels when the interfaces are up.
-pub(crate) fn up_json(group: &Group) -> Value {
+pub fn up_json(group: &Group) -> Value {
     let mut value = json!({});
     merge(&mut value, group);
     value

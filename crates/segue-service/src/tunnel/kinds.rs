@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 /// What the tunnel carries. iproute2's `ip6gre` is [`Mode::Gre`] over IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Mode {
+pub enum Mode {
     /// IPv4.
     Ipip,
     /// IPv6.
@@ -26,7 +26,7 @@ pub(crate) enum Mode {
 
 impl Mode {
     /// The word.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Mode::Ipip => "ipip",
             Mode::Sit => "sit",
@@ -39,7 +39,7 @@ impl Mode {
     }
 
     /// The word of iproute2 for it towards `remote`, whose family it often names.
-    pub(crate) fn name_to(self, remote: IpAddr) -> &'static str {
+    pub fn name_to(self, remote: IpAddr) -> &'static str {
         match (self, remote.is_ipv6()) {
             (Mode::Ipip, true) => "ipip6",
             (Mode::Sit, true) => "ip6ip6",
@@ -50,17 +50,17 @@ impl Mode {
     }
 
     /// Whether Ethernet frames are inside.
-    pub(crate) fn is_ethernet(self) -> bool {
+    pub fn is_ethernet(self) -> bool {
         matches!(self, Mode::Gretap | Mode::Vxlan | Mode::Geneve)
     }
 
     /// Whether it has a UDP header and a network identifier of its own.
-    pub(crate) fn is_overlay(self) -> bool {
+    pub fn is_overlay(self) -> bool {
         matches!(self, Mode::Vxlan | Mode::Geneve)
     }
 
     /// Whether packets of this kind may be inside.
-    pub(crate) fn carries(self, address: IpAddr) -> bool {
+    pub fn carries(self, address: IpAddr) -> bool {
         match self {
             Mode::Ipip => address.is_ipv4(),
             Mode::Sit => address.is_ipv6(),
@@ -72,7 +72,7 @@ impl Mode {
 /// What stands between the outer IP header and the mode's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Encap {
+pub enum Encap {
     /// Generic UDP Encapsulation, Linux's layout.
     Gue,
     /// UDP, and the inner protocol at once.
@@ -83,7 +83,7 @@ pub(crate) enum Encap {
 
 impl Encap {
     /// The word.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Encap::Gue => "gue",
             Encap::Fou => "fou",
@@ -94,7 +94,7 @@ impl Encap {
 
 /// A number, or the name that stands for "not a fixed one".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice<T> {
+pub enum Choice<T> {
     /// `auto`: segue chooses.
     Auto,
     /// `inherit`: from the inner packet.
@@ -105,7 +105,7 @@ pub(crate) enum Choice<T> {
 
 impl<T: Copy> Choice<T> {
     /// The number, if it is fixed.
-    pub(crate) fn fixed(self) -> Option<T> {
+    pub fn fixed(self) -> Option<T> {
         match self {
             Choice::Fixed(number) => Some(number),
             Choice::Auto | Choice::Inherit => None,
@@ -126,7 +126,7 @@ impl<T: Serialize> Serialize for Choice<T> {
 /// Which packets may form a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Profile {
+pub enum Profile {
     /// Those that can be taken apart again byte for byte.
     Strict,
     /// Those that Linux would join.
@@ -135,25 +135,25 @@ pub(crate) enum Profile {
 
 /// GRE's options, for each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Gre {
+pub struct Gre {
     /// The key that a received packet must have.
-    pub(crate) ikey: Option<u32>,
+    pub ikey: Option<u32>,
     /// The key that is sent.
-    pub(crate) okey: Option<u32>,
+    pub okey: Option<u32>,
     /// A received packet must have a checksum.
-    pub(crate) icsum: bool,
+    pub icsum: bool,
     /// A checksum is sent.
-    pub(crate) ocsum: bool,
+    pub ocsum: bool,
     /// A received packet must have a sequence number.
-    pub(crate) iseq: bool,
+    pub iseq: bool,
     /// Sequence numbers are sent.
-    pub(crate) oseq: bool,
+    pub oseq: bool,
 }
 
 /// Don't Fragment outside, of VXLAN and Geneve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Df {
+pub enum Df {
     /// Never.
     Unset,
     /// Always.
@@ -164,11 +164,11 @@ pub(crate) enum Df {
 
 /// An Ethernet address and who has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Neighbour {
+pub struct Neighbour {
     /// The address; zero stands for groups and whatever is unknown.
-    pub(crate) mac: [u8; 6],
+    pub mac: [u8; 6],
     /// The remote.
-    pub(crate) remote: IpAddr,
+    pub remote: IpAddr,
 }
 
 impl Serialize for Neighbour {
@@ -180,32 +180,32 @@ impl Serialize for Neighbour {
 
 /// What only VXLAN and Geneve have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Overlay {
+pub struct Overlay {
     /// Network identifier; `None` in other modes.
-    pub(crate) id: Option<u32>,
+    pub id: Option<u32>,
     /// No UDP checksums over IPv6 are sent.
-    pub(crate) udp6zerocsumtx: bool,
+    pub udp6zerocsumtx: bool,
     /// None are asked for over IPv6.
-    pub(crate) udp6zerocsumrx: bool,
+    pub udp6zerocsumrx: bool,
     /// Remote checksum offload when sending.
-    pub(crate) remcsumtx: bool,
+    pub remcsumtx: bool,
     /// And when receiving.
-    pub(crate) remcsumrx: bool,
+    pub remcsumrx: bool,
     /// Addresses are learned.
-    pub(crate) learning: bool,
+    pub learning: bool,
     /// For so many seconds.
-    pub(crate) ageing: u32,
+    pub ageing: u32,
     /// So many at least.
-    pub(crate) maxaddress: u32,
+    pub maxaddress: u32,
     /// Addresses that are set.
-    pub(crate) fdb: Vec<Neighbour>,
+    pub fdb: Vec<Neighbour>,
     /// Don't Fragment.
-    pub(crate) df: Df,
+    pub df: Df,
 }
 
 impl Overlay {
     /// Every remote but `first`, each once.
-    pub(crate) fn others(&self, first: IpAddr) -> Vec<IpAddr> {
+    pub fn others(&self, first: IpAddr) -> Vec<IpAddr> {
         let mut others: Vec<IpAddr> = Vec::new();
         for entry in &self.fdb {
             if entry.remote != first && !others.contains(&entry.remote) {

@@ -1,7 +1,8 @@
 use segue_control::error::Error;
+use segue_service::tunnel::plan::*;
 
-use super::*;
 use crate::render::Rendered;
+use crate::tunnel::words::plan;
 use crate::words::parse::parse;
 use crate::words::tunnel::WORDS;
 

@@ -1,0 +1,104 @@
+//! Tunnels of one port as a command that stays.
+
+use segue_control::error::Error;
+use segue_control::model::Side;
+use segue_datapath::knobs::Knobs;
+use segue_host::netlink::Netlink;
+use serde_json::Value;
+
+use super::group::Group;
+use super::resolve::Ready;
+use super::{plan, show, start};
+use crate::apply::Changes;
+use crate::daemon::running::Offloads;
+use crate::daemon::{Daemon, Opened, Succession};
+use crate::diagnose as why;
+use crate::report::Report;
+use crate::sandbox::Sandbox;
+
+/// An interface of this name may exist only if it is a TUN device that was made for segue beforehand.
+pub fn free(dev: &str, netlink: &mut Netlink) -> Result<(), Error> {
+    let taken = netlink.link_named(dev).map_err(|error| why::change(dev, "read the state", &error))?;
+    match taken {
+        Some(link) if !link.tun => Err(why::tun_attach(dev, &std::io::Error::from_raw_os_error(libc::EEXIST))),
+        _ => Ok(()),
+    }
+}
+
+impl Daemon for Group {
+    fn name(&self) -> &str {
+        &self.first().plan.dev
+    }
+
+    fn kind(&self) -> &'static str {
+        "tunnel"
+    }
+
+    fn schema(&self) -> &'static str {
+        show::SCHEMA
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Group::notes(self)
+    }
+
+    fn ports(&self) -> Vec<(String, Side)> {
+        let outside = (start::outside_name(&self.first().plan).to_owned(), Side::Outside);
+        self.plans().map(|plan| (plan.dev.clone(), Side::Inside)).chain([outside]).collect()
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        start::knobs(self.plans(), &self.first().plan.set)
+    }
+
+    fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {
+        let inherited =
+            |ready: &&Ready| succession.inherited.interfaces.iter().any(|(name, _)| *name == ready.plan.dev);
+        let fresh: Vec<&Ready> = self.members.iter().filter(|ready| !inherited(ready)).collect();
+        for plan in fresh.iter().map(|ready| &ready.plan) {
+            free(&plan.dev, netlink)?;
+            let layer = if plan.mode.is_ethernet() { "tap" } else { "tun" };
+            out.change(&format!("ip tuntap add dev {} mode {layer} vnet_hdr", plan.dev), "TUNSETIFF");
+        }
+        let opened = start::open(self, succession)?;
+        fresh.into_iter().try_for_each(|ready| configure(ready, netlink, out))?;
+        Ok(opened)
+    }
+
+    fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox) -> String {
+        show::up_text(self, offloads, sandbox)
+    }
+
+    fn up_json(&self) -> Value {
+        show::up_json(self)
+    }
+}
+
+/// MTU, addresses, up: in this order, so that nothing goes out with the wrong size.
+fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(), Error> {
+    let dev = &ready.plan.dev;
+    let link = netlink
+        .link_named(dev)
+        .and_then(|link| link.ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENODEV)))
+        .map_err(|error| why::change(dev, "read the state", &error))?;
+    let mut changes = Changes { netlink, out, index: link.index, name: dev, ip: "ip" };
+    changes.mtu(ready.mtu).map_err(|error| why::change(dev, &format!("set the MTU {}", ready.mtu), &error))?;
+    // Older kernels do not take the IPv4 part; trains are then cut by segue.
+    if ready.plan.gso && changes.gso_max_size(ready.gso_max_size()).is_err() {
+        out.note("note: the kernel keeps its own gso_max_size; some trains are cut into two sends");
+    }
+    // A kernel without IPv6 refuses, and then makes none either. With it, what it would send on its own would count as
+    // drops of a tunnel that carries IPv4 only.
+    if ready.plan.mode == plan::Mode::Ipip {
+        let _ = changes.no_generated_addresses();
+    }
+    for &prefix in &ready.plan.addr {
+        match changes.address(prefix) {
+            // An interface that was made beforehand may have it from an earlier run.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            Err(error) => return Err(why::change(dev, &format!("set the address {prefix}"), &error)),
+            Ok(()) => {}
+        }
+    }
+    changes.up().map_err(|error| why::change(dev, "change the state", &error))
+}

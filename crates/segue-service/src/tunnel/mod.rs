@@ -1,0 +1,10 @@
+//! Tunnels: from a plan to interfaces, sockets and the datapath.
+
+pub mod daemon;
+pub mod engine;
+pub mod group;
+pub mod kinds;
+pub mod plan;
+pub mod resolve;
+pub mod show;
+pub mod start;
