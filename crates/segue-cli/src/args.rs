@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use segue::gro::Profile;
-
-use crate::gateway::route::PortForward;
+use segue_service::gateway::config::PortForward;
 
 /// What the command line said.
 #[derive(Debug, Parser)]
@@ -147,10 +146,10 @@ pub(crate) struct Gateway {
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub(crate) hold_us: u64,
     /// Largest train, bytes
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = crate::gateway::plan::MAX_BYTES, value_parser = clap::value_parser!(u32).range(576..=65_535))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = segue_service::gateway::config::MAX_BYTES, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) max_bytes: u32,
     /// Most packets of a train; 64 datagrams at most
-    #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, default_value_t = crate::gateway::plan::MAX_PACKETS, value_parser = clap::value_parser!(u32).range(2..=65_535))]
+    #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, default_value_t = segue_service::gateway::config::MAX_PACKETS, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_packets: u32,
     /// MTU of a TAP that is made; else the other side's
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(68..=65_521))]
@@ -162,10 +161,10 @@ pub(crate) struct Gateway {
     #[arg(long)]
     pub(crate) route: bool,
     /// With --route: IPv4 leaves OUT from this address
-    #[arg(long, value_name = "ADDRESS", requires = "route", value_parser = crate::gateway::route::parse_nat)]
+    #[arg(long, value_name = "ADDRESS", requires = "route", value_parser = segue_service::gateway::config::parse_nat)]
     pub(crate) nat: Option<Ipv4Addr>,
     /// With --nat: tcp:PORT=ADDRESS:PORT or udp:, inwards
-    #[arg(long, value_name = "RULE", requires = "nat", value_parser = crate::gateway::route::parse_forward)]
+    #[arg(long, value_name = "RULE", requires = "nat", value_parser = segue_service::gateway::config::parse_forward)]
     pub(crate) forward: Vec<PortForward>,
     /// The name for segue stat; IN-OUT when not given
     #[arg(long, value_name = "NAME")]

@@ -4,6 +4,7 @@ pub mod apply;
 pub mod control_server;
 pub mod daemon;
 pub mod diagnose;
+pub mod gateway;
 pub mod handover;
 pub mod profile;
 pub mod report;

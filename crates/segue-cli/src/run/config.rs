@@ -11,6 +11,8 @@ use segue_control::error::{Error, printable};
 use segue_control::knobs::{self, Knob, Wrong};
 use segue_host::netlink::Netlink;
 use segue_service::daemon::knobs as desk;
+use segue_service::gateway::plan as gateway_plan;
+use segue_service::gateway::start as gateway_start;
 use segue_service::tunnel::group::{self, Group};
 use segue_service::tunnel::plan::Plan;
 use segue_service::tunnel::resolve::{self, Ready};
@@ -177,8 +179,9 @@ impl Unit {
                 (knobs, show::plan_text(&group))
             }
             Parsed::Gateway(args) => {
-                let plan = gateway::plan::plan(&args, netlink).map_err(|error| self.located(text, error))?;
-                (gateway::start::knobs(&plan, &[]), format!("{} can be: {}", plan.name, plan.text()))
+                let plan =
+                    gateway_plan::plan(&gateway::config(&args), netlink).map_err(|error| self.located(text, error))?;
+                (gateway_start::knobs(&plan, &[]), format!("{} can be: {}", plan.name, plan.text()))
             }
         };
         let knobs = knobs.map_err(|error| self.located(text, error))?;

@@ -6,6 +6,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, Parser};
 use segue_control::error::{Error, printable};
 use segue_control::suggest::nearest;
+use segue_service::gateway::plan;
 use toml::de::{DeTable, DeValue};
 
 use super::config::{Kind, Parsed, Token, Unit, Wish};
@@ -80,7 +81,7 @@ pub(super) fn unit(text: &Text, kind: Kind, keys: &DeTable<'_>, header: Range<us
     if errors.is_empty() {
         match unit.parsed() {
             Ok(Parsed::Tunnels(plans)) => unit.name = plans.into_iter().next().map_or(String::new(), |plan| plan.dev),
-            Ok(Parsed::Gateway(args)) => match gateway::plan::name(&args) {
+            Ok(Parsed::Gateway(args)) => match plan::name(&gateway::config(&args)) {
                 Ok(name) => unit.name = name,
                 Err(error) => errors.push(unit.located(text, error)),
             },

@@ -7,11 +7,9 @@ use std::sync::Arc;
 use segue_control::error::{Error, Kind, Place, printable};
 use segue_control::suggest::{integer, list, nearest};
 use segue_host::prefix::Prefix;
+use segue_host::sys::interface_name;
 
 use super::{Takes, Word};
-
-/// Longest name of a network interface, bytes (IFNAMSIZ less the final zero).
-pub(crate) const DEVICE_NAME_LEN: usize = 15;
 
 /// The value that a word was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,7 +247,9 @@ pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
         Takes::Neighbour => neighbour(token)
             .map(|(mac, address)| Value::Neighbour(mac, address))
             .ok_or_else(|| expected("MAC,ADDR, as in 02:00:00:00:00:01,198.18.0.3")),
-        Takes::Device => device(token).map(Value::Device),
+        Takes::Device => {
+            interface_name(token).map(str::to_owned).map_err(|note| (note.to_owned(), None)).map(Value::Device)
+        }
     }
 }
 
@@ -334,20 +334,6 @@ fn len_has_sign(token: &str) -> bool {
 
 fn address_note(token: &str) -> &'static str {
     if token.contains('/') { "an address without a length" } else { "an IPv4 or IPv6 address" }
-}
-
-/// A name that an interface can have, or what is wrong with it.
-pub(crate) fn device(token: &str) -> Result<String, Wrong> {
-    let note = match token {
-        "" | "." | ".." => "expected a name for the interface",
-        _ if token.len() > DEVICE_NAME_LEN => "a name has at most 15 bytes",
-        // The kernel's own rule also refuses '/', ':' and white space; '%' would ask it to choose a number.
-        _ if token.chars().any(|c| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control()) => {
-            "a name has no space, '/', ':' or '%'"
-        }
-        _ => return Ok(token.to_owned()),
-    };
-    Err((note.to_owned(), None))
 }
 
 #[cfg(test)]

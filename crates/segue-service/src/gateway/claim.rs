@@ -18,43 +18,33 @@ use std::time::Duration;
 use segue_control::error::{Error, Kind};
 use segue_host::sys;
 
-use super::plan::Plan;
-
 /// How often sockets with a full queue are asked again whose they are, all together, and the pause: a gateway takes its
-/// visitors in, but no faster than [`segue_service::control_server`] says.
+/// visitors in, but no faster than [`crate::control_server`] says.
 const QUESTIONS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Where the kernel describes interfaces.
 const INTERFACES: &str = "/sys/class/net";
 
-/// The claim; it ends with the process, however that ends.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    pub(crate) socket: UnixListener,
-}
-
-impl Claim {
-    /// Claims the interfaces with these indexes, in either order. The name belongs to the network namespace, as the indexes do.
-    pub(super) fn new(plan: &Plan, indexes: [u32; 2]) -> Result<Claim, Error> {
-        let both = format!("{} and {}", plan.from.name, plan.to.name);
-        let ends = [(plan.from.name.as_str(), indexes[0]), (plan.to.name.as_str(), indexes[1])];
-        take(ends).map(|socket| Claim { socket }).map_err(|refused| match refused {
-            Refused::Gateway => Error::new(
-                Kind::InUse,
-                format!("a gateway stands between {both} already"),
-                "segue stat                                      lists what runs",
-            )
-            .why("each of two would pass on every frame, and all would arrive twice"),
-            Refused::Busy(name) => Error::new(
-                Kind::InUse,
-                format!("cannot find out whether a gateway stands between {both} already"),
-                "ss -xlp | grep segue-gateway                    shows whose sockets these are",
-            )
-            .why(format!("the local socket @{name} has a full queue, and one of the interfaces may be in use")),
-            Refused::Socket(error) => Error::system(format!("cannot claim {both}"), &error, "segue doctor")
-                .why("a local socket could not be bound"),
-        })
-    }
+/// Claims two interfaces, by name and index, in either order; the claim ends with the socket. The name belongs to the network
+/// namespace, as the indexes do.
+pub(super) fn claim(ends: [End<'_>; 2]) -> Result<UnixListener, Error> {
+    let both = format!("{} and {}", ends[0].0, ends[1].0);
+    take(ends).map_err(|refused| match refused {
+        Refused::Gateway => Error::new(
+            Kind::InUse,
+            format!("a gateway stands between {both} already"),
+            "segue stat                                      lists what runs",
+        )
+        .why("each of two would pass on every frame, and all would arrive twice"),
+        Refused::Busy(name) => Error::new(
+            Kind::InUse,
+            format!("cannot find out whether a gateway stands between {both} already"),
+            "ss -xlp | grep segue-gateway                    shows whose sockets these are",
+        )
+        .why(format!("the local socket @{name} has a full queue, and one of the interfaces may be in use")),
+        Refused::Socket(error) => Error::system(format!("cannot claim {both}"), &error, "segue doctor")
+            .why("a local socket could not be bound"),
+    })
 }
 
 /// Why there is no claim to be had.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::net::UnixListener;
 
 use segue::{gro, hash};
 use segue_control::client;
@@ -15,18 +16,19 @@ use segue_host::sys;
 use segue_port::packet_socket::{self, Buffers, PacketConfig, PacketPort};
 use segue_port::tun::TunOffloads;
 use segue_port::{PagePool, Port, WINDOW};
-use segue_service::control_server::already_running;
-use segue_service::daemon::Opened;
-use segue_service::daemon::kernel::Forwarding;
-use segue_service::daemon::knobs::prepare;
-use segue_service::daemon::running::{Offloads, flow_key};
-use segue_service::diagnose as why;
-use segue_service::report::Report;
-use segue_service::tap::Tap;
 
-use super::claim::Claim;
-use super::plan::{End, Netns, Plan, What, not_ethernet};
+use super::claim;
+use super::ends::{End, Netns, What, no_namespace, not_ethernet};
+use super::plan::Plan;
 use super::route;
+use crate::control_server::already_running;
+use crate::daemon::Opened;
+use crate::daemon::kernel::Forwarding;
+use crate::daemon::knobs::prepare;
+use crate::daemon::running::{Offloads, flow_key};
+use crate::diagnose as why;
+use crate::report::Report;
+use crate::tap::Tap;
 
 /// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
 const BUDGET: usize = 64;
@@ -62,22 +64,22 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     if plan.route {
         let opened = route::open(plan, ports, BUDGET, pages, offloads, netlink)?;
         let forwarding = Some(Forwarding::open([&plan.from.name, &plan.to.name]));
-        return Ok(Opened { claim: claim.map(|claim| claim.socket), forwarding, ..opened });
+        return Ok(Opened { claim, forwarding, ..opened });
     }
     let parts = Parts { ports, budget: BUDGET, pages };
     let assemble = Box::new(move || Ok(Box::new(Gateway::new(parts)) as Box<dyn Pipeline>));
-    Ok(Opened { claim: claim.map(|claim| claim.socket), ..Opened::new(offloads, assemble) })
+    Ok(Opened { claim, ..Opened::new(offloads, assemble) })
 }
 
 /// The claim to both interfaces, if both are there and in this namespace.
-fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<Claim>, Error> {
+fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<UnixListener>, Error> {
     let mut index = |end: &End| match &end.what {
         What::Interface => Ok(end.index),
         What::Tap { netns: None } => Ok(link(end, netlink)?.map(|link| link.index)),
         What::Tap { netns: Some(_) } => Ok(None),
     };
     match (index(&plan.from)?, index(&plan.to)?) {
-        (Some(from), Some(to)) => Claim::new(plan, [from, to]).map(Some),
+        (Some(from), Some(to)) => claim::claim([(&plan.from.name, from), (&plan.to.name, to)]).map(Some),
         _ => Ok(None),
     }
 }
@@ -87,7 +89,7 @@ fn link(end: &End, netlink: &mut Netlink) -> Result<Option<Link>, Error> {
 }
 
 /// Finds out whether the ends and the name are free, as [`open`] would; changes nothing.
-pub(super) fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
+pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     if let Some(file) = client::running(&plan.name) {
         return Err(already_running(&plan.name, &file));
     }
@@ -136,7 +138,7 @@ fn tap_name(error: Error) -> Error {
 }
 
 /// The settings at the start, with `wishes` beside what the options say.
-pub(crate) fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
+pub fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
     let config = Some(gro_config(plan, gro::Config::default().key));
     let names = [plan.from.name.as_str(), plan.to.name.as_str()];
     let preset =
@@ -203,21 +205,6 @@ fn tap_inside(end: &End, netns: &Netns, out: &dyn Report) -> Result<Box<dyn Port
         tap(end, &netns.ip(), &mut netlink, out)
     });
     made.map_err(|error| no_namespace(netns, &error))?
-}
-
-/// Why a namespace cannot be entered.
-pub(super) fn no_namespace(netns: &Netns, error: &io::Error) -> Error {
-    let made = Error::system(format!("cannot enter the network namespace {}", netns.name), error, "");
-    match error.raw_os_error() {
-        Some(libc::ENOENT) => made
-            .kind(Kind::NotFound)
-            .why(format!("there is no {}", netns.path.display()))
-            .hint(format!("ip netns list\nsudo ip netns add {}", netns.name)),
-        Some(libc::EPERM | libc::EACCES) => {
-            made.kind(Kind::NoPermission).why("this user lacks CAP_SYS_ADMIN here").hint("sudo segue gateway ...")
-        }
-        _ => made.why(format!("{} is not a network namespace", netns.path.display())).hint("ip netns list"),
-    }
 }
 
 /// A TAP with its MTU, up.

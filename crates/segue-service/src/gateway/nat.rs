@@ -1,84 +1,21 @@
-//! `segue gateway --route`: what it takes, and how it is put together.
+//! What `--route` and `--nat` need of the interfaces of a gateway, and the translation.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr};
 
-use segue::hash::Key;
 use segue_control::error::{Error, Kind};
-use segue_datapath::gateway::PortConfig;
-use segue_datapath::nat::{Config, Nat, Protocol};
-use segue_datapath::pipeline::Pipeline;
-use segue_datapath::router::{self, Parts, Router};
+use segue_datapath::nat::{Config as NatConfig, Nat};
 use segue_host::netlink::{Link, Netlink};
 use segue_host::prefix::Prefix;
-use segue_port::PagePool;
-use segue_service::daemon::Opened;
-use segue_service::daemon::mappings::protocol_name;
-use segue_service::daemon::running::{Offloads, flow_key, random};
-use segue_service::diagnose as why;
-use segue_service::router_feed::Follower;
-use serde::{Serialize, Serializer};
 
-use super::plan::{Plan, existing};
-use crate::args::Gateway;
-
-/// A port outside that leads to one inside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PortForward {
-    protocol: Protocol,
-    outside: u16,
-    inside: SocketAddrV4,
-}
-
-impl fmt::Display for PortForward {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}={}", protocol_name(self.protocol), self.outside, self.inside)
-    }
-}
-
-impl Serialize for PortForward {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// How a NAT is asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct NatPlan {
-    /// The address that those outside see.
-    pub(crate) address: Ipv4Addr,
-    /// Ports that are passed on.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) forwards: Vec<PortForward>,
-}
-
-/// The address of a NAT.
-pub(crate) fn parse_nat(text: &str) -> Result<Ipv4Addr, String> {
-    text.parse().map_err(|_| "expected an IPv4 address, as 198.18.2.9".to_owned())
-}
-
-/// `tcp:8080=198.18.1.2:80`.
-pub(crate) fn parse_forward(text: &str) -> Result<PortForward, String> {
-    let expected = || "expected PROTOCOL:PORT=ADDRESS:PORT, as tcp:8080=198.18.1.2:80".to_owned();
-    let (protocol, rest) = text.split_once(':').ok_or_else(expected)?;
-    let protocol = match protocol {
-        "tcp" => Protocol::Tcp,
-        "udp" => Protocol::Udp,
-        _ => return Err("expected tcp or udp".to_owned()),
-    };
-    let (outside, inside) = rest.split_once('=').ok_or_else(expected)?;
-    let (outside, inside): (u16, SocketAddrV4) =
-        (outside.parse().map_err(|_| expected())?, inside.parse().map_err(|_| expected())?);
-    if outside == 0 || inside.port() == 0 || inside.ip().is_unspecified() {
-        return Err("expected ports and an address that are not 0".to_owned());
-    }
-    Ok(PortForward { protocol, outside, inside })
-}
+use super::config::{Config, NatPlan, PortForward};
+use super::ends::existing;
+use crate::diagnose as why;
 
 /// An interface between which and another one packets may be routed here, and not by the kernel as well.
 pub(super) fn usable(
     name: &str,
-    args: &Gateway,
+    config: &Config,
     netlink: &mut Netlink,
     notes: &mut Vec<String>,
 ) -> Result<Link, Error> {
@@ -94,7 +31,7 @@ pub(super) fn usable(
         }
     }
     let addresses = netlink.addresses(link.index).map_err(|error| why::change(name, "read the state", &error))?;
-    if let Some(nat) = args.nat
+    if let Some(nat) = config.nat
         && addresses.iter().any(|prefix| prefix.address == IpAddr::V4(nat))
     {
         let hint = format!("an address of that net which no host has, or: sudo ip addr del {nat} dev {name}");
@@ -108,12 +45,12 @@ pub(super) fn usable(
 
 /// The NAT that is asked for, where it can be.
 pub(super) fn nat_plan(
-    args: &Gateway,
+    config: &Config,
     [inside, outside]: [&str; 2],
     netlink: &mut Netlink,
     notes: &mut Vec<String>,
 ) -> Result<Option<NatPlan>, Error> {
-    let Some(address) = args.nat else { return Ok(None) };
+    let Some(address) = config.nat else { return Ok(None) };
     let wrong = |text: &str, why: &str| {
         let hint = format!("--nat with an address of the network behind {outside}");
         Err(Error::new(Kind::BadValue, format!("`--nat {address}` {text}"), hint).why(why))
@@ -147,7 +84,7 @@ pub(super) fn nat_plan(
     if own.is_ok_and(|link| link.name == "lo") {
         return Err(taken(format!("this host has the address {address} itself"), "an address that no host has"));
     }
-    let plan = NatPlan { address, forwards: args.forward.clone() };
+    let plan = NatPlan { address, forwards: config.forward.clone() };
     nat(&plan, 0)?;
     for forward in &plan.forwards {
         let host = *forward.inside.ip();
@@ -229,39 +166,9 @@ fn taken(message: String, hint: impl Into<String>) -> Error {
     Error::new(Kind::InUse, message, hint).why("the host's own stack would answer what is for the hosts inside")
 }
 
-/// Puts the router together. Connections to the kernel are opened now, with all rights.
-pub(super) fn open(
-    plan: &Plan,
-    ports: [PortConfig; 2],
-    budget: usize,
-    pages: PagePool,
-    offloads: Offloads,
-    netlink: &mut Netlink,
-) -> Result<Opened, Error> {
-    let mut index = |name: &str| -> Result<u32, Error> {
-        let found = netlink.link_named(name).and_then(|link| link.ok_or(std::io::ErrorKind::NotFound.into()));
-        Ok(found.map_err(|error| why::change(name, "read the state", &error))?.index)
-    };
-    let indexes = [index(&plan.from.name)?, index(&plan.to.name)?];
-    let failed = |error: std::io::Error| {
-        Error::system("cannot follow the kernel's routes", &error, "segue doctor").why("the kernel refused")
-    };
-    let follower = Follower::open(indexes).map_err(failed)?;
-    let (sender, feed) = router::feed().map_err(failed)?;
-    let seed = u64::from_ne_bytes(random::<8>()?);
-    let nat = plan.nat.as_ref().map(|plan| nat(plan, seed)).transpose()?;
-    let key: Key = flow_key()?;
-    let parts = Parts { ports, budget, pages, feed, nat, key };
-    let told = sender.clone();
-    let assemble = Box::new(move || {
-        follower.start(told).map_err(failed)?;
-        Ok(Box::new(Router::new(parts)) as Box<dyn Pipeline>)
-    });
-    Ok(Opened { sender: plan.nat.is_some().then_some(sender), ..Opened::new(offloads, assemble) })
-}
-
-fn nat(plan: &NatPlan, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
-    let mut nat = Nat::new(Config::new(plan.address, seed));
+/// The translation that `plan` asks for; `seed` makes its choice of ports hard to guess.
+pub(super) fn nat(plan: &NatPlan, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
+    let mut nat = Nat::new(NatConfig::new(plan.address, seed));
     for (number, forward) in plan.forwards.iter().enumerate() {
         let inside = (*forward.inside.ip(), forward.inside.port());
         if nat.forward(forward.protocol, forward.outside, inside).is_ok() {
@@ -283,24 +190,4 @@ fn nat(plan: &NatPlan, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
         return Err(Error::new(Kind::Conflict, text, "fewer of them").why("the table of mappings is full"));
     }
     Ok((nat, plan.address))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_forward_reads_back_as_it_was_written() {
-        for text in ["tcp:8080=198.18.1.2:80", "udp:53=198.18.1.3:5353"] {
-            assert_eq!(parse_forward(text).unwrap().to_string(), text);
-        }
-        for text in
-            ["", "tcp", "sctp:1=198.18.1.2:1", "tcp:0=198.18.1.2:1", "tcp:1=198.18.1.2", "tcp:70000=198.18.1.2:1"]
-        {
-            assert!(parse_forward(text).unwrap_err().starts_with("expected "), "{text}");
-        }
-        for text in ["", "host", "2001:db8::1", "198.18.2.9/24"] {
-            assert!(parse_nat(text).unwrap_err().starts_with("expected "), "{text}");
-        }
-    }
 }

@@ -1,71 +1,26 @@
-//! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP that is made for it.
-
-pub(crate) mod claim;
-pub(crate) mod plan;
-pub(crate) mod route;
-pub(crate) mod start;
+//! A gateway as a command that stays.
 
 use segue_control::error::Error;
 use segue_control::model::Side;
 use segue_control::units;
 use segue_datapath::knobs::Knobs;
 use segue_host::netlink::Netlink;
-use segue_host::sys;
-use segue_service::daemon::running::Offloads;
-use segue_service::daemon::{self, Daemon, Opened, Succession};
-use segue_service::profile;
-use segue_service::report::Report;
-use segue_service::sandbox::Sandbox;
 use serde_json::{Value, json};
 
-use self::plan::{Plan, What};
-use crate::args::Gateway;
-use crate::out::Out;
+use super::plan::Plan;
+use super::start;
+use crate::daemon::running::Offloads;
+use crate::daemon::{Daemon, Opened, Succession};
+use crate::profile;
+use crate::report::Report;
+use crate::sandbox::Sandbox;
 
 /// The id of the JSON that `segue gateway -j` prints, one object for each event.
-const SCHEMA: &str = "segue.gateway/1";
-
-/// Runs the command.
-pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
-    let watched = daemon::follow(args.supervised, false)?;
-    let mut netlink = Netlink::open().map_err(|error| {
-        Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
-            .why("no rtnetlink socket could be opened")
-    })?;
-    let plan = plan::plan(args, &mut netlink)?;
-    if args.check { check(&plan, &mut netlink, out) } else { daemon::up(&plan, &mut netlink, watched, &out.staying()) }
-}
-
-/// `--check`: what would stop the gateway, and what it would be. Changes nothing.
-fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
-    start::knobs(plan, &plan.set)?;
-    start::check(plan, netlink)?;
-    let mut notes = plan.notes.clone();
-    let caps = sys::capabilities().unwrap_or(0);
-    for end in [&plan.from, &plan.to] {
-        let needed = match &end.what {
-            What::Interface => &[sys::Capability::NetRaw][..],
-            What::Tap { netns: None } => &[sys::Capability::NetAdmin],
-            What::Tap { netns: Some(_) } => &[sys::Capability::NetAdmin, sys::Capability::SysAdmin],
-        };
-        for capability in needed.iter().filter(|capability| !capability.is_in(caps)) {
-            notes.push(format!("this user lacks {} and cannot open {}", capability.name(), end.name));
-        }
-    }
-    if out.json {
-        let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });
-        value["plan"] = json!(plan);
-        out.value(&value);
-    } else {
-        notes.iter().for_each(|note| out.note(&format!("note: {note}")));
-        out.data(&format!("{} can be: {}nothing was changed\n", plan.name, plan.text()));
-    }
-    Ok(())
-}
+pub const SCHEMA: &str = "segue.gateway/1";
 
 impl Plan {
     /// The ends on the first line, then one line for each and one for what happens between them.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = format!("{} <-> {}\n", self.from.name, self.to.name);
         for end in [&self.from, &self.to] {
             text.push_str(&format!("  {:<15} mtu {}, {}\n", end.name, end.mtu, end.place()));

@@ -1,0 +1,77 @@
+//! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP that is made for it.
+
+use segue_control::error::Error;
+use segue_host::netlink::Netlink;
+use segue_host::sys;
+use segue_service::daemon;
+use segue_service::gateway::config::Config;
+use segue_service::gateway::daemon::SCHEMA;
+use segue_service::gateway::ends::What;
+use segue_service::gateway::plan::{self, Plan};
+use segue_service::gateway::start;
+use serde_json::json;
+
+use crate::args::Gateway;
+use crate::out::Out;
+
+/// Runs the command.
+pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
+    let watched = daemon::follow(args.supervised, false)?;
+    let mut netlink = Netlink::open().map_err(|error| {
+        Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
+            .why("no rtnetlink socket could be opened")
+    })?;
+    let plan = plan::plan(&config(args), &mut netlink)?;
+    if args.check { check(&plan, &mut netlink, out) } else { daemon::up(&plan, &mut netlink, watched, &out.staying()) }
+}
+
+/// `--check`: what would stop the gateway, and what it would be. Changes nothing.
+fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
+    start::knobs(plan, &plan.set)?;
+    start::check(plan, netlink)?;
+    let mut notes = plan.notes.clone();
+    let caps = sys::capabilities().unwrap_or(0);
+    for end in [&plan.from, &plan.to] {
+        let needed = match &end.what {
+            What::Interface => &[sys::Capability::NetRaw][..],
+            What::Tap { netns: None } => &[sys::Capability::NetAdmin],
+            What::Tap { netns: Some(_) } => &[sys::Capability::NetAdmin, sys::Capability::SysAdmin],
+        };
+        for capability in needed.iter().filter(|capability| !capability.is_in(caps)) {
+            notes.push(format!("this user lacks {} and cannot open {}", capability.name(), end.name));
+        }
+    }
+    if out.json {
+        let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });
+        value["plan"] = json!(plan);
+        out.value(&value);
+    } else {
+        notes.iter().for_each(|note| out.note(&format!("note: {note}")));
+        out.data(&format!("{} can be: {}nothing was changed\n", plan.name, plan.text()));
+    }
+    Ok(())
+}
+
+/// The gateway that the command line asks for.
+pub(crate) fn config(args: &Gateway) -> Config {
+    Config {
+        // Both ends are there unless help was asked for, which is answered elsewhere.
+        from: args.from.clone().unwrap_or_default(),
+        to: args.to.clone().unwrap_or_default(),
+        no_lro: args.no_lro,
+        profile: args.profile,
+        ack_aggregation: args.ack_aggregation,
+        max_acks: args.max_acks,
+        page_kib: args.page.strip_suffix('k').and_then(|kib| kib.parse().ok()),
+        hold_us: args.hold_us,
+        max_bytes: args.max_bytes,
+        max_packets: args.max_packets,
+        tap_mtu: args.tap_mtu,
+        fragment: args.fragment,
+        route: args.route,
+        nat: args.nat,
+        forward: args.forward.clone(),
+        name: args.name.clone(),
+        set: args.set.clone(),
+    }
+}

@@ -1,0 +1,206 @@
+//! The ends of a gateway: interfaces that exist, and TAPs that are made.
+
+use std::io;
+use std::path::PathBuf;
+
+use segue_control::error::{Error, Kind, Place, printable};
+use segue_host::netlink::{Link, Netlink};
+use segue_host::prefix::Prefix;
+use segue_host::sys::interface_name;
+use serde::Serialize;
+
+use crate::diagnose as why;
+
+/// Where named network namespaces are.
+const NAMED: &str = "/run/netns";
+/// What marks a TAP that is to be made.
+const TAP: &str = "tap:";
+/// What an end is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum What {
+    /// An interface that exists.
+    Interface,
+    /// A TAP that is made, here or in a namespace.
+    Tap {
+        /// Where.
+        netns: Option<Netns>,
+    },
+}
+
+/// A network namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Netns {
+    /// As it was given: a name, or a path.
+    pub name: String,
+    /// The file that stands for it.
+    pub path: PathBuf,
+}
+
+impl Netns {
+    /// How `ip` is called inside.
+    pub fn ip(&self) -> String {
+        match self.name.contains('/') {
+            true => format!("nsenter --net={} ip", self.name),
+            false => format!("ip -n {}", self.name),
+        }
+    }
+}
+
+/// One end of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct End {
+    /// Name of the interface.
+    pub name: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub what: What,
+    /// Largest packet, bytes.
+    pub mtu: u32,
+    /// Number of the interface, where there is one.
+    #[serde(skip)]
+    pub index: Option<u32>,
+}
+
+impl End {
+    /// Where it is, for people.
+    pub fn place(&self) -> String {
+        match &self.what {
+            What::Interface => "packet socket".to_owned(),
+            What::Tap { netns: None } => "TAP".to_owned(),
+            What::Tap { netns: Some(netns) } => format!("TAP in {}", netns.name),
+        }
+    }
+}
+
+/// An error about one of the two words.
+pub(super) fn wrong(
+    words: &[String],
+    at: usize,
+    kind: Kind,
+    message: impl Into<String>,
+    note: impl Into<String>,
+) -> Error {
+    let place = Place { words: words.to_vec(), at, note: note.into(), nearest: None };
+    Error::new(kind, message, "segue gateway --help").at(place)
+}
+
+/// `NAME` or `tap:NAME[@NETNS]`.
+pub(super) fn parse_end(words: &[String], at: usize) -> Result<(String, What), Error> {
+    let word = &words[at];
+    let bad =
+        |note: String| wrong(words, at, Kind::BadValue, format!("`{}` is no end of a gateway", printable(word)), note);
+    let name = |name: &str| interface_name(name).map(str::to_owned).map_err(|note| bad(note.to_owned()));
+    let Some(tap) = word.strip_prefix(TAP) else { return Ok((name(word)?, What::Interface)) };
+    let Some((tap, netns)) = tap.split_once('@') else { return Ok((name(tap)?, What::Tap { netns: None })) };
+    let path = match netns {
+        "" | "." | ".." => return Err(bad("expected a namespace behind the @".to_owned())),
+        _ if netns.contains('/') => PathBuf::from(netns),
+        _ => PathBuf::from(NAMED).join(netns),
+    };
+    let netns = Netns { name: netns.to_owned(), path };
+    Ok((name(tap)?, What::Tap { netns: Some(netns) }))
+}
+
+/// An interface that exists and is part of no other.
+pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
+    let read = |error: std::io::Error| why::change(name, "read the state", &error);
+    let Some(link) = netlink.link_named(name).map_err(read)? else {
+        let text = format!("there is no interface {}", printable(name));
+        return Err(Error::new(Kind::NotFound, text, "ip -br link                                     lists them")
+            .why("an interface that is not made here has to exist"));
+    };
+    if let Some(master) = link.master {
+        let master = netlink.link(master).map_or("another one".to_owned(), |master| master.name);
+        let hint = format!("sudo ip link set dev {name} nomaster");
+        return Err(Error::new(Kind::InUse, format!("{name} is a port of {master}"), hint)
+            .why(format!("what passes here would go through {master} as well")));
+    }
+    if !link.ethernet {
+        return Err(not_ethernet(name));
+    }
+    if !link.up {
+        notes.push(format!("{name} is down; nothing moves before: ip link set dev {name} up"));
+    }
+    Ok(link)
+}
+
+/// Why an interface without Ethernet frames can be no end.
+pub(super) fn not_ethernet(name: &str) -> Error {
+    let text = format!("{name} carries no Ethernet frames");
+    Error::new(Kind::Conflict, text, "another interface; for IP tunnels: segue tunnel")
+        .why("a gateway joins two Ethernets")
+}
+
+/// An interface that exists and that this host does not use itself.
+pub(super) fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
+    let link = existing(name, netlink, notes)?;
+    let read = |error: std::io::Error| why::change(name, "read the state", &error);
+    let addresses = netlink.addresses(link.index).map_err(read)?;
+    let (local, own): (Vec<Prefix>, Vec<Prefix>) = addresses.into_iter().partition(is_link_local);
+    if let Some(address) = own.first() {
+        let hint = format!(
+            "sudo ip addr flush dev {name}\nan address for this host belongs on a TAP: segue gateway {name} tap:lro0"
+        );
+        return Err(Error::new(Kind::InUse, format!("{name} has the address {address}"), hint)
+            .why("the host's own stack would answer what passes through the gateway"));
+    }
+    if let Some(address) = local.first() {
+        notes.push(format!(
+            "the host answers to {address} on {name} too; to keep it out: \
+             ip link set dev {name} addrgenmode none && ip addr flush dev {name}"
+        ));
+    }
+    Ok(link)
+}
+
+fn is_link_local(prefix: &Prefix) -> bool {
+    matches!(prefix.address, std::net::IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// Why a namespace cannot be entered.
+pub(super) fn no_namespace(netns: &Netns, error: &io::Error) -> Error {
+    let made = Error::system(format!("cannot enter the network namespace {}", netns.name), error, "");
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => made
+            .kind(Kind::NotFound)
+            .why(format!("there is no {}", netns.path.display()))
+            .hint(format!("ip netns list\nsudo ip netns add {}", netns.name)),
+        Some(libc::EPERM | libc::EACCES) => {
+            made.kind(Kind::NoPermission).why("this user lacks CAP_SYS_ADMIN here").hint("sudo segue gateway ...")
+        }
+        _ => made.why(format!("{} is not a network namespace", netns.path.display())).hint("ip netns list"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(word: &str) -> Result<(String, What), Error> {
+        parse_end(&[word.to_owned()], 0)
+    }
+
+    #[test]
+    fn an_end_is_an_interface_or_a_tap_here_or_in_a_namespace() {
+        assert_eq!(end("eth0").unwrap(), ("eth0".to_owned(), What::Interface));
+        assert_eq!(end("tap:t0").unwrap(), ("t0".to_owned(), What::Tap { netns: None }));
+        let netns = |word: &str| match end(word).unwrap().1 {
+            What::Tap { netns: Some(netns) } => (netns.path.display().to_string(), netns.ip()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(netns("tap:t0@red"), ("/run/netns/red".to_owned(), "ip -n red".to_owned()));
+        let path = "/proc/7/ns/net";
+        assert_eq!(netns("tap:t0@/proc/7/ns/net"), (path.to_owned(), format!("nsenter --net={path} ip")));
+    }
+
+    #[test]
+    fn what_cannot_be_an_end_is_pointed_at() {
+        for word in ["", "a/b", "sixteen-bytes-xx", "tap:", "tap:@red", "tap:t0@", "tap:t0@..", "tap:a:b", "two words"]
+        {
+            let error = end(word).unwrap_err();
+            assert_eq!((error.kind, error.kind.exit_code()), (Kind::BadValue, 2), "{word}");
+            assert!(error.place.is_some_and(|place| !place.note.is_empty()), "{word}");
+        }
+    }
+}

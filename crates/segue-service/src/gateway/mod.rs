@@ -1,0 +1,10 @@
+//! Gateways: a bump in the wire between two interfaces, or a router.
+
+mod claim;
+pub mod config;
+pub mod daemon;
+pub mod ends;
+mod nat;
+pub mod plan;
+mod route;
+pub mod start;

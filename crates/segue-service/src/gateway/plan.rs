@@ -1,0 +1,170 @@
+//! What a gateway is to be: both ends, looked up, and how packets are joined.
+
+use segue::gro::Profile;
+use segue_control::error::{Error, Kind, printable};
+use segue_host::netlink::Netlink;
+use serde::Serialize;
+
+use super::config::{Config, MAX_BYTES, MAX_PACKETS, NatPlan};
+use super::ends::{End, What, parse_end, usable, wrong};
+use super::nat;
+use crate::profile;
+
+/// The MTU of TAPs when nothing says another.
+const TAP_MTU: u32 = 1500;
+
+/// A gateway that can be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// IN.
+    #[serde(rename = "in")]
+    pub from: End,
+    /// OUT.
+    #[serde(rename = "out")]
+    pub to: End,
+    /// Whether packets are joined.
+    pub lro: bool,
+    /// By whose rules.
+    #[serde(serialize_with = "crate::profile::serialize")]
+    pub profile: Profile,
+    /// How many pure acknowledgments one may stand for, where they are joined.
+    pub max_acks: Option<u32>,
+    /// Bytes of the pages that are received into; 0 for a buffer for each frame.
+    pub page_bytes: usize,
+    /// Longest time that a packet waits for the next, microseconds.
+    pub hold_us: u64,
+    /// Largest train, bytes.
+    pub max_bytes: u32,
+    /// Most packets of a train.
+    pub max_packets: u32,
+    /// Whether packets are fragmented that are too long for the other side.
+    pub fragment: bool,
+    /// Whether it forwards at layer 3.
+    pub route: bool,
+    /// The address that those outside see, with the ports that are passed on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nat: Option<NatPlan>,
+    /// Settings to begin with.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub set: Vec<(String, String)>,
+    /// What to know before.
+    #[serde(skip)]
+    pub notes: Vec<String>,
+}
+
+/// Reads the command line and asks the system.
+pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
+    without_effect(config)?;
+    let words = [config.from.clone(), config.to.clone()];
+    let mut notes = Vec::new();
+    let mut ends = Vec::new();
+    for at in 0..2 {
+        let (name, what) = parse_end(&words, at)?;
+        let link = match &what {
+            What::Interface if config.route => Some(nat::usable(&name, config, netlink, &mut notes)?),
+            What::Interface => Some(usable(&name, netlink, &mut notes)?),
+            What::Tap { .. } if config.route => {
+                let note = "the host's own addresses are on the interfaces between which it routes";
+                let text = format!("`{}` cannot be an end of a router", printable(&words[at]));
+                return Err(wrong(&words, at, Kind::Conflict, text, note));
+            }
+            What::Tap { .. } => None,
+        };
+        let (mtu, index) = (link.as_ref().map(|link| link.mtu), link.map(|link| link.index));
+        ends.push((name, what, mtu, index));
+    }
+    let [(from, from_what, from_mtu, from_index), (to, to_what, to_mtu, to_index)] =
+        <[_; 2]>::try_from(ends).unwrap_or_else(|_| unreachable!());
+    let place = |what: &What| match what {
+        What::Tap { netns } => netns.clone(),
+        What::Interface => None,
+    };
+    if from == to && place(&from_what) == place(&to_what) {
+        return Err(wrong(&words, 1, Kind::Conflict, "both ends are the same", "a gateway stands between two"));
+    }
+    let is_tap = |what: &What| matches!(what, What::Tap { .. });
+    if config.tap_mtu.is_some() && !is_tap(&from_what) && !is_tap(&to_what) {
+        let text = "`--tap-mtu` without a TAP";
+        return Err(
+            Error::new(Kind::Conflict, text, "segue gateway IN tap:NAME --tap-mtu N").why("neither end is made here")
+        );
+    }
+    let tap_mtu = config.tap_mtu.or(from_mtu).or(to_mtu).unwrap_or(TAP_MTU);
+    let (from_mtu, to_mtu) = (from_mtu.unwrap_or(tap_mtu), to_mtu.unwrap_or(tap_mtu));
+    if from_mtu != to_mtu && !config.route && !config.fragment {
+        let (large, small) = if from_mtu > to_mtu { (&from, &to) } else { (&to, &from) };
+        notes
+            .push(format!("{large} has the larger MTU; its packets above {} do not fit {small}", from_mtu.min(to_mtu)));
+    }
+    let name = named(config, &from, &to)?;
+    let nat = nat::nat_plan(config, [&from, &to], netlink, &mut notes)?;
+    Ok(Plan {
+        name,
+        from: End { name: from, what: from_what, mtu: from_mtu, index: from_index },
+        to: End { name: to, what: to_what, mtu: to_mtu, index: to_index },
+        lro: !config.no_lro,
+        profile: profile(config)?,
+        max_acks: config.ack_aggregation.then_some(config.max_acks),
+        page_bytes: config.page_kib.map_or(0, |kib| kib << 10),
+        hold_us: config.hold_us,
+        max_bytes: config.max_bytes,
+        max_packets: config.max_packets,
+        fragment: config.fragment,
+        route: config.route,
+        nat,
+        set: config.set.clone(),
+        notes,
+    })
+}
+
+/// The name that a gateway will have, before anything is asked of the system.
+pub fn name(config: &Config) -> Result<String, Error> {
+    let words = [config.from.clone(), config.to.clone()];
+    let (from, to) = (parse_end(&words, 0)?.0, parse_end(&words, 1)?.0);
+    named(config, &from, &to)
+}
+
+fn named(config: &Config, from: &str, to: &str) -> Result<String, Error> {
+    let name = match &config.name {
+        Some(name) => name.clone(),
+        None => format!("{from}-{to}"),
+    };
+    if name.is_empty() || name.starts_with('.') || name.len() > 64 || name.chars().any(|c| c == '/' || c.is_control()) {
+        let text = format!("`{}` cannot be a gateway's name", printable(&name));
+        return Err(Error::new(Kind::BadValue, text, "segue gateway IN OUT --name gw0").why("it is the name of a file"));
+    }
+    Ok(name)
+}
+
+/// Refuses options that say how packets are joined where none are.
+fn without_effect(config: &Config) -> Result<(), Error> {
+    if !config.no_lro {
+        return Ok(());
+    }
+    let acks = config.ack_aggregation;
+    let option = [
+        ("--profile", !acks && config.profile.is_some()),
+        ("--hold-us", !acks && config.hold_us != 0),
+        ("--max-bytes", config.max_bytes != MAX_BYTES),
+        ("--max-packets", config.max_packets != MAX_PACKETS),
+    ];
+    let Some((option, _)) = option.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+    let hint = format!("leave out {option} or --no-lro\nto join later: --set net.gro.dev.IFNAME.enable_gro=0");
+    Err(Error::new(Kind::Conflict, format!("`{option}` does not go with `--no-lro`"), hint)
+        .why("it says how packets are joined, and none are"))
+}
+
+/// The profile asked for, or the one that ACK aggregation takes.
+fn profile(config: &Config) -> Result<Profile, Error> {
+    match (config.profile, config.ack_aggregation) {
+        (None | Some(Profile::Lro), true) => Ok(Profile::Lro),
+        (Some(other), true) => {
+            let text = format!("`--ack-aggregation` does not go with profile {}", profile::name(other));
+            Err(Error::new(Kind::Conflict, text, "segue gateway IN OUT --ack-aggregation --profile lro")
+                .why("an acknowledgment that is swallowed cannot be restored, and Linux swallows none"))
+        }
+        (wanted, false) => Ok(wanted.unwrap_or_default()),
+    }
+}

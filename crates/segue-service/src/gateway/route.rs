@@ -1,0 +1,47 @@
+//! A gateway that forwards at layer 3: how it is put together.
+
+use segue::hash::Key;
+use segue_control::error::Error;
+use segue_datapath::gateway::PortConfig;
+use segue_datapath::pipeline::Pipeline;
+use segue_datapath::router::{self, Parts, Router};
+use segue_host::netlink::Netlink;
+use segue_port::PagePool;
+
+use super::nat::nat;
+use super::plan::Plan;
+use crate::daemon::Opened;
+use crate::daemon::running::{Offloads, flow_key, random};
+use crate::diagnose as why;
+use crate::router_feed::Follower;
+
+/// Puts the router together. Connections to the kernel are opened now, with all rights.
+pub(super) fn open(
+    plan: &Plan,
+    ports: [PortConfig; 2],
+    budget: usize,
+    pages: PagePool,
+    offloads: Offloads,
+    netlink: &mut Netlink,
+) -> Result<Opened, Error> {
+    let mut index = |name: &str| -> Result<u32, Error> {
+        let found = netlink.link_named(name).and_then(|link| link.ok_or(std::io::ErrorKind::NotFound.into()));
+        Ok(found.map_err(|error| why::change(name, "read the state", &error))?.index)
+    };
+    let indexes = [index(&plan.from.name)?, index(&plan.to.name)?];
+    let failed = |error: std::io::Error| {
+        Error::system("cannot follow the kernel's routes", &error, "segue doctor").why("the kernel refused")
+    };
+    let follower = Follower::open(indexes).map_err(failed)?;
+    let (sender, feed) = router::feed().map_err(failed)?;
+    let seed = u64::from_ne_bytes(random::<8>()?);
+    let nat = plan.nat.as_ref().map(|plan| nat(plan, seed)).transpose()?;
+    let key: Key = flow_key()?;
+    let parts = Parts { ports, budget, pages, feed, nat, key };
+    let told = sender.clone();
+    let assemble = Box::new(move || {
+        follower.start(told).map_err(failed)?;
+        Ok(Box::new(Router::new(parts)) as Box<dyn Pipeline>)
+    });
+    Ok(Opened { sender: plan.nat.is_some().then_some(sender), ..Opened::new(offloads, assemble) })
+}
