@@ -1,12 +1,12 @@
-//! A keyed hash, so that nobody outside can choose which flows collide.
+//! A keyed hash (SipHash-1-3), so that an outside sender cannot choose which flows collide.
 
-/// Key of the hash; random for each process, or fixed where a test wants the same result twice.
+/// Key of the hash; random for each process, or fixed where a test needs the same result twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub [u64; 2]);
 
 impl Key {
-    /// SipHash-1-3 of `bytes` (Aumasson and Bernstein, "SipHash: a fast short-input PRF", with one compression round
-    /// and three finalisation rounds, the form that hash tables use).
+    /// Returns the SipHash-1-3 of `bytes` (Aumasson and Bernstein, "SipHash: a fast short-input PRF", with one
+    /// compression round and three finalisation rounds, the form that hash tables use).
     pub fn hash(&self, bytes: &[u8]) -> u64 {
         let mut state = State::new(self.0);
         let words = bytes.chunks_exact(8);

@@ -1,15 +1,16 @@
 //! Software packet offloads without I/O: cut trains into packets ([`gso`]), join packets into trains ([`gro`]), put
-//! tunnels around them ([`encap`]) and leave out every checksum that somebody else covers.
+//! tunnels around them ([`encap`]), and skip every checksum that another party covers.
 //!
 //! A *train* is one header and the payload of many segments, as a kernel hands out with segmentation offload. The
-//! engine works on [`packet::Packet`]: all headers in one small array, the payload as ranges of the caller's buffers,
-//! a [`packet::Layout`] that says where each header is and a [`packet::Offload`] that says what is still owed.
+//! engine works on [`packet::Packet`]: all headers in one small array, the payload as ranges of the caller's buffers, a
+//! [`packet::Layout`] that says where each header is, and a [`packet::Offload`] that says which checksums are still
+//! owed.
 //!
 //! The loop contract, in one sentence: parse a buffer into a packet, push it into [`gro::Gro`] with the time, pop until
 //! nothing comes, transform (encapsulate, decapsulate), split in front of the port, and ask for the next deadline.
 //!
-//! What it refuses to do: it never reads a clock, never does I/O, never computes a checksum to hide a wrong one, and
-//! never trusts a length that it did not check against the bytes present.
+//! The engine never reads a clock, never does I/O, never computes a checksum that would hide a wrong one, and never
+//! trusts a length that it did not check against the bytes present.
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;

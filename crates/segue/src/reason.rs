@@ -1,17 +1,17 @@
-//! Named reasons: why a packet was refused, dropped, or a train was closed.
+//! Named reasons: why a packet was refused or dropped, or a train was closed.
 //!
 //! Every stage has one small `repr(u8)` enum made by [`reasons!`](crate::reasons); the name of a variant is the JSON
 //! key, the metric label and the word in the manual, and [`Counts`] is an array with one counter for each.
 
-/// What [`reasons!`](crate::reasons) gives an enum.
+/// The trait of every enum that [`reasons!`](crate::reasons) declares.
 pub trait Reason: Copy + 'static {
     /// Every variant, in the order of their numbers.
     const ALL: &'static [Self];
-    /// The name in statistics: `snake_case`, stable.
+    /// Returns the name in statistics: `snake_case`, stable.
     fn name(self) -> &'static str;
-    /// One sentence for people.
+    /// Returns one sentence that explains the reason to a reader.
     fn help(self) -> &'static str;
-    /// Position in [`Reason::ALL`].
+    /// Returns the position in [`Reason::ALL`].
     fn index(self) -> usize;
 }
 
@@ -33,28 +33,28 @@ impl<R: Reason> Default for Counts<R> {
 }
 
 impl<R: Reason> Counts<R> {
-    /// Counts one.
+    /// Adds one to the count of `reason`.
     pub fn add(&mut self, reason: R) {
         self.add_many(reason, 1);
     }
 
-    /// Counts `n`.
+    /// Adds `n` to the count of `reason`.
     pub fn add_many(&mut self, reason: R, n: u64) {
         let count = &mut self.counts[reason.index()];
         *count = count.wrapping_add(n);
     }
 
-    /// The count of one reason.
+    /// Returns the count of one reason.
     pub fn of(&self, reason: R) -> u64 {
         self.counts[reason.index()]
     }
 
-    /// The sum over all reasons.
+    /// Returns the sum over all reasons.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Every reason with its count.
+    /// Returns every reason with its count.
     pub fn iter(&self) -> impl Iterator<Item = (R, u64)> + '_ {
         R::ALL.iter().map(|&reason| (reason, self.of(reason)))
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     crate::reasons! {
-        /// Two reasons.
+        /// An enum with two reasons.
         enum Two { First = "first": "The first.", Second = "second": "The second." }
     }
 

@@ -1,16 +1,16 @@
-//! The hot loops, once per instruction set, behind one dispatch point.
+//! The hot loops, one implementation for each instruction set, behind one dispatch point.
 //!
 //! Everything here works on *plain sums*: a `u64` that is congruent, modulo 65535, to the sum of the 16-bit words of
-//! the input, each word taken in little-endian order and a missing last byte taken as zero. It is zero only if every
-//! byte is zero. `checksum::Sum` turns that into what protocols want (byte order, parity, folding).
+//! the input, each word read in little-endian order and a missing last byte read as zero. A plain sum is zero only if
+//! every byte is zero. `checksum::Sum` turns it into what protocols need (byte order, parity, folding).
 //!
-//! This directory is the only place of the crate where `unsafe` may be written.
+//! Only this directory of the crate may contain `unsafe` code.
 
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 mod neon;
 pub(crate) mod scalar;
 mod work;
-// Targets without SSE2 (`x86_64-unknown-none`) are kernels that do not save vector registers.
+// Targets without SSE2 (`x86_64-unknown-none`) are kernels, which do not save vector registers.
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod x86;
 
@@ -19,9 +19,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use work::{Copier, HEAD_BLOCK, Work};
 
-/// One implementation that the CPU at hand can run.
+/// An implementation of the hot loops that the CPU at hand can run.
 ///
-/// Values come only from [`chosen`] and [`available`], so that holding one is the proof that its instructions exist.
+/// Values come only from [`chosen`] and [`available`], so that holding one proves that its instructions exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kernel(Set);
 
@@ -45,7 +45,7 @@ impl Kernel {
         }
     }
 
-    /// The plain sum of `bytes`.
+    /// Returns the plain sum of `bytes`.
     #[inline]
     pub(crate) fn sum(self, bytes: &[u8]) -> u64 {
         match self.0 {
@@ -57,7 +57,7 @@ impl Kernel {
         }
     }
 
-    /// Does `work` with this implementation.
+    /// Runs `work` with this implementation.
     #[inline]
     pub(crate) fn work(self, work: impl Work) {
         match self.0 {
@@ -67,7 +67,8 @@ impl Kernel {
         }
     }
 
-    /// Whether the first `len` bytes of `a` and `b` differ in a bit that is set in `mask`, which is zero behind them.
+    /// Returns whether the first `len` bytes of `a` and `b` differ in a bit that is set in `mask`, which is zero behind
+    /// them.
     #[inline(always)]
     #[cfg_attr(not(all(target_arch = "x86_64", target_feature = "sse2")), allow(unused_variables))]
     pub(crate) fn differ(
@@ -80,7 +81,7 @@ impl Kernel {
         match self.0 {
             Set::Scalar => scalar::differ(a, b, mask),
             #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
-            // The compiler makes vectors of it.
+            // The compiler vectorises the scalar loop.
             Set::Neon => scalar::differ(a, b, mask),
             #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
             Set::X86(_) => x86::differ(a, b, mask, len),
@@ -101,7 +102,8 @@ impl Copier for Kernel {
     }
 }
 
-/// The fastest implementation for this CPU. Looked up once, then a relaxed load.
+/// Returns the fastest implementation for this CPU, or the one that [`choose`] set. The CPU is examined once; later
+/// calls are a relaxed load.
 #[inline]
 pub(crate) fn chosen() -> Kernel {
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -115,11 +117,11 @@ pub(crate) fn chosen() -> Kernel {
     Kernel(Set::Scalar)
 }
 
-/// The scalar code was chosen.
+/// Whether [`choose`] selected the scalar code.
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 static NO_NEON: AtomicBool = AtomicBool::new(false);
 
-/// Has [`chosen`] give this one from now on, to all threads.
+/// Makes [`chosen`] return this implementation from the next call on, in all threads.
 pub(crate) fn choose(kernel: Kernel) {
     match kernel.0 {
         Set::Scalar => {
@@ -135,7 +137,7 @@ pub(crate) fn choose(kernel: Kernel) {
     }
 }
 
-/// Every implementation this CPU can run, the slowest (scalar) first.
+/// Returns every implementation that this CPU can run, the slowest (scalar) first.
 pub(crate) fn available() -> impl Iterator<Item = Kernel> {
     let scalar = core::iter::once(Kernel(Set::Scalar));
     #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]

@@ -1,7 +1,7 @@
-//! Plain sums with NEON, which every 64-bit ARM CPU with a vector unit has, so that nothing is looked up at run time.
+//! Plain sums with NEON, which every 64-bit ARM CPU with a vector unit has, so that nothing is detected at run time.
 //!
-//! `uadalp` adds pairs of unsigned 16-bit words to 32-bit lanes, one instruction for each 16 bytes. A lane gains at most
-//! 2 * 65535 each time, so that lanes are totalled every [`BLOCK`] bytes, long before one could wrap.
+//! `uadalp` adds pairs of unsigned 16-bit words to 32-bit lanes, one instruction for each 16 bytes. A lane gains at
+//! most 2 * 65535 each time, so that lanes are totalled every [`BLOCK`] bytes, long before one could wrap.
 #![expect(unsafe_code, reason = "raw loads and stores of vectors")]
 
 use core::arch::aarch64::*;
@@ -9,24 +9,24 @@ use core::arch::aarch64::*;
 use super::scalar;
 
 const BLOCK: usize = 64 * 1024;
-/// Bytes of a vector, and vectors with a sum of their own.
+/// Bytes of a vector, and number of vectors with a separate sum.
 const WIDTH: usize = 16;
 const SUMS: usize = 4;
 const STEP: usize = WIDTH * SUMS;
 
 #[inline]
 fn load(bytes: &[u8; WIDTH]) -> uint8x16_t {
-    // SAFETY: the array has the bytes that are read; no alignment is asked for.
+    // SAFETY: the array has the bytes that are read; no alignment is required.
     unsafe { vld1q_u8(bytes.as_ptr()) }
 }
 
 #[inline]
 fn store(bytes: &mut [u8; WIDTH], vector: uint8x16_t) {
-    // SAFETY: the array has the bytes that are written; no alignment is asked for.
+    // SAFETY: the array has the bytes that are written; no alignment is required.
     unsafe { vst1q_u8(bytes.as_mut_ptr(), vector) }
 }
 
-/// Lanes of 32 bits, `SUMS` times.
+/// Vectors of 32-bit lanes, `SUMS` of them.
 #[derive(Clone, Copy)]
 struct Lanes([uint32x4_t; SUMS]);
 
@@ -34,24 +34,24 @@ struct Lanes([uint32x4_t; SUMS]);
 impl Lanes {
     #[inline]
     fn zero() -> Lanes {
-        // SAFETY: this file is compiled only where NEON is there for certain.
+        // SAFETY: this file is compiled only for targets that have NEON.
         Lanes(unsafe { [vdupq_n_u32(0); SUMS] })
     }
 
     #[inline]
     fn add(&mut self, at: usize, bytes: uint8x16_t) {
-        // SAFETY: as above.
+        // SAFETY: as in `zero`.
         self.0[at] = unsafe { vpadalq_u16(self.0[at], vreinterpretq_u16_u8(bytes)) };
     }
 
     #[inline]
     fn total(self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: as in `zero`.
         self.0.iter().map(|lanes| unsafe { vaddlvq_u32(*lanes) }).sum()
     }
 }
 
-/// The plain sum of any number of bytes.
+/// Returns the plain sum of any number of bytes.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let mut total = 0;
     for block in bytes.chunks(BLOCK) {
@@ -67,7 +67,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     total
 }
 
-/// Copies and sums.
+/// Copies `src` to `dst` and returns its plain sum.
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     assert_eq!(dst.len(), src.len(), "copy needs source and destination of one length");
     let mut total = 0;

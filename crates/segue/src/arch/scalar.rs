@@ -1,20 +1,20 @@
-//! Plain sums with 64-bit integers: the short-input path of every CPU, and the whole path of those without a vector
-//! unit that we know. No `unsafe`.
+//! Plain sums with 64-bit integers: the code for short inputs on every CPU, and for all inputs on CPUs without a
+//! supported vector unit. No `unsafe`.
 
 use super::work::HEAD_BLOCK;
 
-/// Longest input for [`short`], in bytes.
+/// Longest input of [`short`], in bytes.
 pub(crate) const SHORT_MAX: usize = 64;
 
-/// Adds two plain sums; the carry out of bit 63 comes back in at bit 0, because 2^64 is 1 modulo 65535.
+/// Adds two plain sums. The carry out of bit 63 is added at bit 0, because 2^64 is 1 modulo 65535.
 #[inline(always)]
 pub(crate) const fn join(a: u64, b: u64) -> u64 {
     let (sum, carry) = a.overflowing_add(b);
-    // Cannot overflow: a sum that carried is at most 2^64 - 2.
+    // This cannot overflow: a sum that carried is at most 2^64 - 2.
     sum + carry as u64
 }
 
-/// The plain sum of any number of bytes. Not inlined, so that a profile shows it under its name.
+/// Returns the plain sum of any number of bytes. Not inlined, so that a profile shows it under its name.
 #[inline(never)]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     // Four independent add/add-with-carry chains; the upper halves collect the carries and cannot overflow.
@@ -30,7 +30,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     join(narrow(a + b + c + d), short(rest))
 }
 
-/// The plain sum of at most [`SHORT_MAX`] bytes (more are summed too, more slowly than by [`sum`]).
+/// Returns the plain sum of at most [`SHORT_MAX`] bytes (longer inputs are summed too, more slowly than by [`sum`]).
 #[inline]
 pub(crate) fn short(bytes: &[u8]) -> u64 {
     let Some(last) = bytes.last_chunk::<8>() else {
@@ -49,7 +49,7 @@ pub(crate) fn short(bytes: &[u8]) -> u64 {
     narrow(sum)
 }
 
-/// Whether `a` and `b` differ in a bit that is set in `mask`.
+/// Returns whether `a` and `b` differ in a bit that is set in `mask`.
 pub(crate) fn differ(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK]) -> bool {
     let mut differs = 0;
     for at in 0..HEAD_BLOCK {
@@ -58,7 +58,7 @@ pub(crate) fn differ(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEA
     differs != 0
 }
 
-/// Copies and sums. The second pass over each block finds it in the first-level cache.
+/// Copies `src` to `dst` and returns its plain sum. The second pass over each block finds it in the first-level cache.
 pub(crate) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     const BLOCK: usize = 8192;
     assert_eq!(dst.len(), src.len(), "copy needs source and destination of one length");
@@ -70,7 +70,8 @@ pub(crate) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     total
 }
 
-/// Up to seven bytes as one little-endian number. Overlapping reads agree on the bytes they share, so `|` merges them.
+/// Returns up to seven bytes as one little-endian number. Overlapping reads agree on the bytes they share, so `|`
+/// merges them.
 #[inline(always)]
 fn below_8(bytes: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
@@ -85,7 +86,7 @@ fn below_8(bytes: &[u8]) -> u64 {
     }
 }
 
-/// 128 bits to 64, keeping the value modulo 65535 and zero only for zero.
+/// Reduces 128 bits to 64, keeping the value modulo 65535 and returning zero only for zero.
 #[inline(always)]
 fn narrow(wide: u128) -> u64 {
     join(wide as u64, (wide >> 64) as u64)

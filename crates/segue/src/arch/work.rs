@@ -1,20 +1,21 @@
-//! What the implementations for each instruction set have in common.
+//! Traits that the implementations for all instruction sets share.
 
-/// Bytes that [`Kernel::differ`](super::Kernel::differ) compares.
+/// Number of bytes that [`Kernel::differ`](super::Kernel::differ) compares.
 pub(crate) const HEAD_BLOCK: usize = 128;
 
-/// What copies and sums: a [`Kernel`](super::Kernel), or one that is compiled into the [`Work`] it is handed to.
+/// An implementation that copies and sums: a [`Kernel`](super::Kernel), or one that is compiled into the [`Work`] that
+/// it is passed to.
 pub(crate) trait Copier: Copy {
-    /// Copies `src` to `dst`, which is of the same length, and returns its plain sum.
+    /// Copies `src` to `dst`, of the same length, and returns its plain sum.
     ///
     /// # Panics
     /// If the lengths differ.
     fn copy(self, dst: &mut [u8], src: &[u8]) -> u64;
 }
 
-/// Work in which many pieces are copied and summed. [`Kernel::work`](super::Kernel::work) compiles it once for each instruction set, which spares
-/// each piece the choice and the call.
+/// A task that copies and sums many pieces. [`Kernel::work`](super::Kernel::work) compiles it once for each instruction
+/// set, which saves the dispatch and the call for each piece.
 pub(crate) trait Work {
-    /// Does it. To be inlined always: what is not is compiled without the instruction set.
+    /// Runs the task. Must be inlined everywhere: code that is not inlined is compiled without the instruction set.
     fn run(self, copier: impl Copier);
 }

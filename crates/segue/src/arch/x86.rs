@@ -1,23 +1,25 @@
 //! Plain sums with AVX2, AVX-512BW and AVX-512 VNNI.
 //!
-//! One algorithm, [`run`], written over the small trait [`Lanes`]; a shell per instruction set gives it the registers.
+//! One algorithm, [`run`], is written over the small trait [`Lanes`]; a shell for each instruction set supplies the
+//! registers.
 //!
 //! The idea: vectors have no carry flag, but they can multiply pairs of *signed* 16-bit words and add the two products
-//! into 32 bits (`vpmaddwd`; `vpdpwssd` adds to an accumulator as well). Flipping the top bit of each word makes
-//! `w - 32768` of it, which is signed; the factor is 1; the 32768 a word are put back when lanes are totalled. That is
+//! into 32 bits (`vpmaddwd`; `vpdpwssd` also adds to an accumulator). Flipping the top bit of each word gives `w -
+//! 32768`, which is signed; the factor is 1; the 32768 for each word are added back when lanes are totalled. That is
 //! two arithmetic instructions for each 64 bytes.
 //!
 //! Departures from the plain loop:
-//! 1. A 32-bit lane could wrap, so lanes are totalled every [`BLOCK`] bytes. One horizontal sum in 64 KiB costs nothing.
-//! 2. Loads that straddle cache lines cost a third of the rate, so inputs from [`ALIGN_FROM`] bytes start with a partial
-//!    vector that ends at an aligned address. Words are then counted by address; if the input starts at an odd one, the
-//!    sum comes out byte-swapped and is rotated back at the end.
-//! 3. The partial vectors at both edges are masked loads with AVX-512, which never touch a masked byte. AVX2 has no such load:
-//!    there they are whole vectors that reach back over what was taken, or forward over what will be, less those bytes. What
-//!    is shorter than a step is left to the scalar code.
-//! 4. What is left behind the last whole step is taken by as many masked vectors as a step has, however short it is, and the
-//!    first vector is masked wherever it begins: neither has a branch that depends on a length or an address. Packets of one length begin at all addresses, so
-//!    that such branches are guessed wrong again and again.
+//! 1. A 32-bit lane could wrap, so lanes are totalled every [`BLOCK`] bytes. One horizontal sum in 64 KiB costs
+//!    nothing.
+//! 2. Loads that straddle cache lines cost a third of the rate, so inputs from [`ALIGN_FROM`] bytes start with a
+//!    partial vector that ends at an aligned address. Words are then counted by address; if the input starts at an odd
+//!    one, the sum comes out byte-swapped and is rotated back at the end.
+//! 3. The partial vectors at both edges are masked loads with AVX-512, which never touch a masked byte. AVX2 has no
+//!    such load: there they are whole vectors that reach back over bytes already summed, or forward over bytes to come,
+//!    with those bytes masked out. Inputs shorter than a step are left to the scalar code.
+//! 4. The bytes behind the last whole step are read by as many masked vectors as a step has, however few they are, and
+//!    the first vector is always masked: neither has a branch that depends on a length or an address. Packets of one
+//!    length begin at all addresses, so such branches would be mispredicted again and again.
 #![expect(unsafe_code, reason = "vector intrinsics, raw loads and stores, CPUID")]
 
 use core::arch::x86_64::*;
@@ -27,7 +29,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use super::scalar;
 use super::work::{Copier, HEAD_BLOCK, Work};
 
-/// A vector instruction set. Made by [`available`] and [`chosen`] only, after asking the CPU and the system.
+/// A vector instruction set. Values come from [`available`] and [`chosen`] only, which ask the CPU and the operating
+/// system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Set(Kind);
 
@@ -84,13 +87,13 @@ impl Set {
     }
 }
 
-/// What [`CHOICE`] holds where no vectors are to be used.
+/// Value of [`CHOICE`] when no vectors are to be used.
 const NONE: u8 = 0x80;
-/// 0 until the first call of [`chosen`], then the `Kind` or `NONE`.
+/// The chosen set: 0 until the first call of [`chosen`], then the `Kind` or `NONE`.
 static CHOICE: AtomicU8 = AtomicU8::new(0);
 
-/// The fastest vector set of this CPU, if it has one, or the one that [`choose`] was given. The answer is kept: every thread
-/// finds the same, so a race between two first callers is harmless.
+/// Returns the fastest vector set of this CPU, if it has one, or the one that [`choose`] was given. The answer is
+/// cached: every thread finds the same, so a race between two first callers is harmless.
 #[inline]
 pub(super) fn chosen() -> Option<Set> {
     #[cold]
@@ -109,12 +112,12 @@ pub(super) fn chosen() -> Option<Set> {
     }
 }
 
-/// What [`chosen`] gives from now on.
+/// Sets what [`chosen`] returns from the next call on.
 pub(super) fn choose(set: Option<Set>) {
     CHOICE.store(set.map_or(NONE, |set| set.0 as u8), Ordering::Relaxed);
 }
 
-/// Every vector set this CPU can run, the fastest last.
+/// Returns every vector set that this CPU can run, the fastest last.
 pub(super) fn available() -> impl Iterator<Item = Set> {
     let found = detect();
     [
@@ -164,12 +167,12 @@ fn cpuid(leaf: u32) -> CpuidResult {
 
 #[target_feature(enable = "xsave")]
 fn xcr0() -> u64 {
-    // SAFETY: callers have seen the OSXSAVE bit; register 0 always exists then.
+    // SAFETY: callers have checked the OSXSAVE bit, and register 0 always exists then.
     unsafe { _xgetbv(0) }
 }
 
-/// Defines the entry point for sums of one instruction set, in steps of so many vectors with lanes of their own, which hides how
-/// long an addition takes.
+/// Defines the entry point for sums of one instruction set, in steps of `$step` vectors with separate accumulators,
+/// which hides the latency of an addition.
 ///
 /// # Safety
 /// The CPU must have the features; `src` must have `len` readable bytes.
@@ -187,8 +190,9 @@ sums!("avx2", Ymm, 2, sum_avx2);
 sums!("avx512f,avx512bw", Zmm<false>, 4, sum_avx512);
 sums!("avx512f,avx512bw,avx512vnni", Zmm<true>, 4, sum_avx512_vnni);
 
-/// Defines the entry points for copies of one instruction set, in steps of one vector: they wait for the memory. Additions of
-/// their own keep up with that where those of VNNI, one waiting for the other, do not. The CPU must have the features.
+/// Defines the entry points for copies of one instruction set, in steps of one vector: copies are bound by memory.
+/// Separate additions keep up with that, while those of VNNI, each waiting for the one before, do not. The CPU must
+/// have the features.
 macro_rules! copies {
     ($features:literal, $lanes:ty, $copy:ident, $work:ident) => {
         #[target_feature(enable = $features)]
@@ -206,7 +210,7 @@ macro_rules! copies {
 copies!("avx2", Ymm, copy_avx2, work_avx2);
 copies!("avx512f,avx512bw", Zmm<false>, copy_avx512, work_avx512);
 
-/// Inside of a function that has the features of `L`; made there only.
+/// A token for running inside a function that was compiled with the features of `L`; created only there.
 #[derive(Clone, Copy)]
 struct WithFeatures<L>(PhantomData<L>);
 
@@ -214,24 +218,24 @@ impl<L: Lanes> Copier for WithFeatures<L> {
     #[inline(always)]
     fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
         assert_eq!(dst.len(), src.len(), "copy needs source and destination of one length");
-        // SAFETY: the instructions are there, as one of these is made only where they are; both have that many bytes and, one
-        // being `&mut`, do not overlap.
+        // SAFETY: the instructions exist, since a token is created only where they do; both slices have that many bytes
+        // and, one being `&mut`, do not overlap.
         unsafe { run::<L, 1, true>(dst.as_mut_ptr(), src.as_ptr(), src.len()) }
     }
 }
 
-/// Whether the first `len` bytes differ in a bit of `mask`. SSE2, which every x86-64 CPU has: what may be inlined is faster here
-/// than wider vectors.
+/// Returns whether the first `len` bytes of `a` and `b` differ in a bit of `mask`. Uses SSE2, which every x86-64 CPU
+/// has: code that can be inlined is faster here than wider vectors.
 #[inline(always)]
 pub(super) fn differ(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEAD_BLOCK], len: usize) -> bool {
     let part = |at: usize| {
-        // SAFETY: `at` is 112 or below, and 16 bytes from there on are inside of each array.
+        // SAFETY: `at` is 112 or below, so the 16 bytes from there on are inside each array.
         unsafe {
             let [a, b, mask] = [a, b, mask].map(|bytes| _mm_loadu_si128(bytes.as_ptr().add(at).cast()));
             _mm_and_si128(_mm_xor_si128(a, b), mask)
         }
     };
-    // SAFETY: as said.
+    // SAFETY: SSE2 exists on every x86-64 CPU.
     unsafe {
         let or = |a, b| _mm_or_si128(a, b);
         let mut all = or(or(part(0), part(16)), or(part(32), part(48)));
@@ -246,14 +250,15 @@ pub(super) fn differ(a: &[u8; HEAD_BLOCK], b: &[u8; HEAD_BLOCK], mask: &[u8; HEA
 }
 
 /// Bytes between two totals of the lanes. A vector of 32 words moves the total by at most 32 * 32768, so a block of
-/// 1024 such vectors, with partial ones of at most two steps at the edges, stays below 2^31 (and so it does for AVX2, whose vectors
-/// are half as wide and twice as many).
+/// 1024 such vectors, plus partial ones of at most two steps at the edges, stays below 2^31 (and also with AVX2, whose
+/// vectors are half as wide and twice as many).
 const BLOCK: usize = 64 * 1024;
 
-/// From this many bytes on, the head is split off so that the rest is read (or, when copying, written) aligned.
+/// Length from which on the head is split off, in bytes, so that the rest is read (or, when copying, written) aligned.
 const ALIGN_FROM: usize = 1024;
 
-/// The algorithm, in steps of `STEP` vectors. Always inlined, so that it is compiled with the features of the shell that calls it.
+/// Sums, and copies if `COPY`, in steps of `STEP` vectors. Always inlined, so that it is compiled with the features of
+/// the calling shell.
 ///
 /// # Safety
 /// The CPU must have the instructions of `L`; `src` must have `len` readable bytes; if `COPY`, `dst` must have `len`
@@ -300,7 +305,7 @@ unsafe fn run<L: Lanes, const STEP: usize, const COPY: bool>(
                 sum = scalar::join(sum, L::tail::<STEP, COPY>(&mut lanes, dst, src, len));
             }
 
-            // Not negative: what whole vectors took from the lanes is put back, and edges leave no debt.
+            // The total is not negative: the bias of whole vectors is added back here, and edges leave none.
             let total = i64::from(L::total(lanes)) + (steps * step / 2 * 32768) as i64;
             sum = scalar::join(sum, total as u64);
             if is_last {
@@ -317,27 +322,27 @@ unsafe fn run<L: Lanes, const STEP: usize, const COPY: bool>(
 ///
 /// # Safety
 /// Every method needs the instructions of its set. `take` needs `WIDTH` readable bytes at `src` and, if `COPY`, as many
-/// writable ones at `dst`, and so does `head`, whose `skew` is less than `WIDTH`. `short` and `tail` need the same of `len` bytes,
-/// fewer than `STEP` vectors have; `tail`, where an implementation reaches back, also of the `STEP` vectors that end with them, of
-/// which those in front were taken.
+/// writable ones at `dst`, and so does `head`, whose `skew` is less than `WIDTH`. `short` and `tail` need `len` bytes,
+/// fewer than `STEP` vectors hold; `tail`, where an implementation reaches back, also the whole `STEP` vectors that end
+/// with those bytes, the part in front having been summed already.
 trait Lanes: Copy {
     const WIDTH: usize;
     unsafe fn zero() -> Self;
-    /// All lanes in one number.
+    /// Returns the sum of all lanes.
     unsafe fn total<const STEP: usize>(lanes: [Self; STEP]) -> i32;
     /// Adds the words of a whole vector, each less 32768.
     unsafe fn take<const COPY: bool>(self, dst: *mut u8, src: *const u8) -> Self;
-    /// Adds the first `WIDTH - skew` bytes, counted as if `skew` others stood in front. Adds to the lanes at most what two whole
-    /// vectors would, and returns as a plain sum what it did not add to the lanes.
+    /// Adds the first `WIDTH - skew` bytes, counted as if `skew` other bytes preceded them. Adds to the lanes at most
+    /// what two whole vectors would, and returns the rest as a plain sum.
     unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64;
-    /// Adds the last bytes, in the same way, none included.
+    /// Adds the last `len` bytes, which may be none, in the same way.
     unsafe fn tail<const STEP: usize, const COPY: bool>(
         lanes: &mut [Self; STEP],
         dst: *mut u8,
         src: *const u8,
         len: usize,
     ) -> u64;
-    /// The plain sum of an input shorter than a step.
+    /// Returns the plain sum of an input shorter than a step.
     unsafe fn short<const STEP: usize, const COPY: bool>(dst: *mut u8, src: *const u8, len: usize) -> u64;
 }
 
@@ -383,11 +388,11 @@ impl Lanes for Ymm {
 
     #[inline(always)]
     unsafe fn head<const COPY: bool>(&mut self, dst: *mut u8, src: *const u8, skew: usize) -> u64 {
-        // SAFETY: the trait's contract; 32 bytes from there on are inside of `KEPT`.
+        // SAFETY: the trait's contract; the 32 bytes from there on are inside `KEPT`.
         unsafe {
             let words = Self::part::<COPY>(dst, src, KEPT.as_ptr().add(skew));
             if skew % 2 == 1 {
-                // Not negative, as nothing is left to be put back.
+                // The total is not negative, since no bias is left in it.
                 return (Self::total([words]) as u64).rotate_left(8);
             }
             *self = self.plus(words);
@@ -403,8 +408,8 @@ impl Lanes for Ymm {
         len: usize,
     ) -> u64 {
         const { assert!(STEP * Self::WIDTH <= KEPT_MOST, "the mask reaches back a whole step") };
-        // SAFETY: the trait's contract; the last vector's mask ends `len` bytes, less than a step, behind `KEPT_LAST`, where `KEPT`
-        // has `KEPT_MOST`.
+        // SAFETY: the trait's contract; the last vector's mask ends `len` bytes, less than a step, behind `KEPT_LAST`,
+        // where `KEPT` has `KEPT_MOST`.
         unsafe {
             let back = STEP * Self::WIDTH - len;
             let mask = KEPT.as_ptr().add(KEPT_LAST - back);
@@ -437,7 +442,7 @@ impl Lanes for Ymm {
 }
 
 impl Ymm {
-    /// Lane by lane.
+    /// Returns the lane-wise sum of both vectors.
     ///
     /// # Safety
     /// As for [`Lanes`].
@@ -447,7 +452,7 @@ impl Ymm {
         Self(unsafe { _mm256_add_epi32(self.0, other.0) })
     }
 
-    /// The words of those bytes of a whole vector that `mask` keeps; copies all of it.
+    /// Returns the words of those bytes of a whole vector that `mask` keeps, and copies the whole vector if `COPY`.
     ///
     /// # Safety
     /// As for [`Lanes::take`]; `mask` has 32 readable bytes.
@@ -461,15 +466,15 @@ impl Ymm {
             }
             let kept = _mm256_and_si256(bytes, _mm256_loadu_si256(mask.cast()));
             let signed = _mm256_xor_si256(kept, _mm256_set1_epi16(i16::MIN));
-            // Two words a lane, 32768 each, back at once.
+            // The bias of two words in each lane is added back at once.
             let unbias = Self(_mm256_set1_epi32(2 * 32768));
             Self(_mm256_madd_epi16(signed, _mm256_set1_epi16(1))).plus(unbias)
         }
     }
 }
 
-/// From a place `n` up to 32 on, the first `32 - n` of 32 bytes; from `KEPT_LAST - n` on, what follows the first `n`, which are
-/// `KEPT_MOST` at most.
+/// A window of masks: from index `n` up to 32 on, it keeps the first `32 - n` of 32 bytes; from `KEPT_LAST - n` on, the
+/// bytes after the first `n`, at most `KEPT_MOST`.
 static KEPT: [u8; KEPT_LAST + KEPT_MOST] = {
     let mut kept = [0xff; KEPT_LAST + KEPT_MOST];
     let mut at = 32;
@@ -486,7 +491,7 @@ const KEPT_MOST: usize = 64;
 struct Zmm<const VNNI: bool>(__m512i);
 
 impl<const VNNI: bool> Zmm<VNNI> {
-    /// Lane by lane.
+    /// Returns the lane-wise sum of both vectors.
     ///
     /// # Safety
     /// As for [`Lanes`].
@@ -496,6 +501,8 @@ impl<const VNNI: bool> Zmm<VNNI> {
         Self(unsafe { _mm512_add_epi32(self.0, other.0) })
     }
 
+    /// Adds the words of a vector, each less 32768.
+    ///
     /// # Safety
     /// As for [`Lanes`].
     #[inline(always)]
@@ -524,7 +531,7 @@ impl<const VNNI: bool> Zmm<VNNI> {
             if COPY {
                 _mm512_mask_storeu_epi8(dst.cast(), mask, bytes);
             }
-            // Two words a lane, 32768 each, back at once.
+            // The bias of two words in each lane is added back at once.
             let unbias = Self(_mm512_set1_epi32(2 * 32768));
             *self = self.add_words(bytes).plus(unbias);
         }
@@ -584,7 +591,7 @@ impl<const VNNI: bool> Lanes for Zmm<VNNI> {
                 0 => 0,
                 kept => u64::MAX >> (Self::WIDTH - kept),
             };
-            // SAFETY: the trait's contract, which is for the bytes that the mask has.
+            // SAFETY: the trait's contract, which covers the bytes that the mask keeps.
             unsafe { lane.part::<COPY>(dst.wrapping_add(at), src.wrapping_add(at), mask) }
         }
         0
@@ -592,7 +599,7 @@ impl<const VNNI: bool> Lanes for Zmm<VNNI> {
 
     #[inline(always)]
     unsafe fn short<const STEP: usize, const COPY: bool>(dst: *mut u8, src: *const u8, len: usize) -> u64 {
-        // SAFETY: the trait's contract; masked vectors need no others in front.
+        // SAFETY: the trait's contract; masked vectors touch no byte outside the input.
         unsafe {
             let mut lanes = [Self::zero(); STEP];
             Self::tail::<STEP, COPY>(&mut lanes, dst, src, len);

@@ -1,13 +1,13 @@
 //! The Internet checksum (RFC 1071): a running sum, the field it ends up in, and the pseudo headers.
 //!
-//! A [`Sum`] is work in progress, a [`Field`] is two bytes of a header. They are different types because confusing
-//! the two, or forgetting the complement between them, is the classic mistake of this trade.
+//! A [`Sum`] is a sum in progress, a [`Field`] is two bytes of a header. They are different types because confusing the
+//! two, or forgetting the complement between them, is a classic mistake.
 //!
 //! To check data that contains its checksum field, sum everything, the pseudo header included: the data is good if
-//! [`Sum::fold`] gives `0xffff`. To fill a field in, sum with the field as zero and use [`Field::complete`], or
+//! [`Sum::fold`] returns `0xffff`. To fill in a field, sum with the field as zero and use [`Field::complete`], or
 //! [`Field::complete_udp`] for UDP.
 //!
-//! Long inputs are summed by the widest vectors the CPU has; [`implementation`] names them.
+//! Long inputs are summed with the widest vectors that the CPU has; [`implementation`] names them.
 
 mod field;
 mod pseudo;
@@ -19,41 +19,43 @@ pub use sum::Sum;
 
 use crate::arch::{self, Copier, Kernel};
 
-/// The name of the implementation in use on this CPU: `"avx512-vnni"`, `"avx512"`, `"avx2"` or `"scalar"`.
+/// Returns the name of the implementation in use on this CPU: `"avx512-vnni"`, `"avx512"`, `"avx2"`, `"neon"` or
+/// `"scalar"`.
 ///
-/// Inputs of at most 64 bytes are summed by the scalar code on every CPU, because the call and the horizontal sum of a
-/// vector cost more there than the vector saves; but not the segments of one train, which share a call.
+/// Inputs of at most 64 bytes are summed by the scalar code on every CPU, because there the call and the horizontal sum
+/// of a vector cost more than the vector saves. The segments of one train, which share a call, are an exception.
 pub fn implementation() -> &'static str {
     arch::chosen().name()
 }
 
-/// Every implementation this CPU can run, the slowest (scalar) first and the one in use last. For tests and benchmarks.
+/// Returns every implementation that this CPU can run, the slowest (scalar) first and the one in use last. For tests
+/// and benchmarks.
 pub fn implementations() -> impl Iterator<Item = Implementation> {
     arch::available().map(Implementation)
 }
 
-/// One way to compute sums, from [`implementations`]. All of them give the same results.
+/// An implementation of the sums, from [`implementations`]. All of them give the same results.
 #[derive(Clone, Copy, Debug)]
 pub struct Implementation(Kernel);
 
 impl Implementation {
-    /// One of the names that [`implementation`] lists.
+    /// Returns its name, as [`implementation`] lists them.
     pub fn name(self) -> &'static str {
         self.0.name()
     }
 
-    /// Makes this the one in use, in the whole process, in place of the fastest. For measurements; best done at the start,
-    /// since what runs meanwhile may use either.
+    /// Makes this implementation the one in use in the whole process, instead of the fastest. For measurements; call it
+    /// at the start, since work that runs at the same time may use either.
     pub fn choose(self) {
         arch::choose(self.0);
     }
 
-    /// What [`Sum::of`] computes, without its shortcut for short inputs.
+    /// Computes [`Sum::of`] without its shortcut for short inputs.
     pub fn sum(self, bytes: &[u8]) -> Sum {
         Sum::from_plain(self.0.sum(bytes), bytes.len())
     }
 
-    /// What [`Sum::copy`] does to an empty sum, without its shortcut for short inputs.
+    /// Performs [`Sum::copy`] on an empty sum, without its shortcut for short inputs.
     ///
     /// # Panics
     /// If `dst` and `src` differ in length.

@@ -1,4 +1,4 @@
-//! The running sum.
+//! The running sum of the Internet checksum.
 
 use core::fmt;
 
@@ -6,18 +6,18 @@ use crate::arch::{self, Copier, scalar};
 
 /// A running ones-complement sum of 16-bit words (RFC 1071) that remembers whether it stopped in the middle of a word.
 ///
-/// Data may be fed in pieces of any length, odd ones included: the result is that of the pieces laid end to end. There
-/// is no limit to how much is fed in.
+/// Data may be added in pieces of any length, odd ones included: the result is that of the concatenated pieces. The
+/// total length is not limited.
 ///
-/// Equality is equality of the number: `0x0000` and `0xffff` are both zero in ones-complement arithmetic and equal here
-/// (they arise from all-zero data and from [`remove`](Sum::remove)); sums that stopped at different parities are unequal,
+/// Equality compares numbers: `0x0000` and `0xffff` are both zero in ones-complement arithmetic and equal here (they
+/// arise from all-zero data and from [`remove`](Sum::remove)). Sums that stopped at different parities are unequal,
 /// since whatever is added next would count differently.
 #[derive(Clone, Copy, Default)]
 pub struct Sum {
     /// Congruent modulo 65535 to the sum of the words in little-endian order (RFC 1071 section 2(B): byte order only
     /// swaps the result); zero only if all was zero.
     plain: u64,
-    /// The next byte is the second of a word.
+    /// Whether the next byte is the second of a word.
     odd: bool,
 }
 
@@ -25,7 +25,7 @@ impl Sum {
     /// The sum of nothing.
     pub const ZERO: Sum = Sum { plain: 0, odd: false };
 
-    /// The sum of `bytes`.
+    /// Returns the sum of `bytes`.
     #[inline]
     pub fn of(bytes: &[u8]) -> Sum {
         Sum::from_plain(plain(bytes), bytes.len())
@@ -49,8 +49,8 @@ impl Sum {
         self.append(Sum { plain: u64::from(value.swap_bytes()), odd: false }, 4);
     }
 
-    /// Adds a sum made elsewhere: `next` covers `next_len` bytes and was summed on its own, and those bytes follow the
-    /// ones summed here. Only `next_len` says where the result stops; `next` may come from a folded 16-bit value.
+    /// Adds the separately computed sum `next` of the `next_len` bytes that follow those already summed. Only
+    /// `next_len` says where the result stops; `next` may come from a folded 16-bit value.
     #[inline]
     pub fn append(&mut self, next: Sum, next_len: usize) {
         // A sum that begins in the middle of a word is the sum of the same bytes with all words swapped (RFC 1071
@@ -60,7 +60,7 @@ impl Sum {
         self.odd ^= next_len % 2 == 1;
     }
 
-    /// Copies `src` to `dst` and adds it, in one pass over the bytes.
+    /// Copies `src` to `dst` and adds its bytes, in one pass.
     ///
     /// # Panics
     /// If `dst` and `src` differ in length.
@@ -75,43 +75,43 @@ impl Sum {
         self.append(Sum { plain, odd: false }, src.len());
     }
 
-    /// As [`Sum::copy`], with `copier`, which is spared nothing for short inputs.
+    /// Copies `src` to `dst` and adds its bytes with `copier`, without the shortcut for short inputs.
     #[inline(always)]
     pub(crate) fn copy_by(&mut self, copier: impl Copier, dst: &mut [u8], src: &[u8]) {
         self.append(Sum { plain: copier.copy(dst, src), odd: false }, src.len());
     }
 
-    /// Takes out a part again, as if its bytes had been zero: a ones-complement subtraction.
+    /// Removes a part again, as if its bytes had been zero: a ones-complement subtraction.
     ///
-    /// The part must have begun at an even offset from where this sum began. Where the sum stops stays as it was, also if the
-    /// part was cut off the end and had an odd length.
+    /// The part must have begun at an even offset from where this sum began. The position where the sum stops is
+    /// unchanged, even if the part was cut off the end and had an odd length.
     #[inline]
     pub fn remove(&mut self, part: Sum) {
-        // `!part` is minus `part` modulo 2^64 - 1, and nothing is taken from a zero sum but zero.
+        // `!part` is minus `part` modulo 2^64 - 1, and only zero is subtracted from a zero sum.
         if part.plain != 0 {
             self.plain = scalar::join(self.plain, !part.plain);
         }
     }
 
-    /// The sum in 16 bits, not complemented, as the value of a big-endian word.
+    /// Returns the sum in 16 bits, not complemented, as the value of a big-endian word.
     ///
-    /// `0x0000` only if every byte was zero; any other multiple of 65535 is `0xffff`, which is also what data with a good
-    /// checksum in it sums to.
+    /// The result is `0x0000` only if every byte was zero; any other multiple of 65535 is `0xffff`, which is also the
+    /// sum of data that contains a correct checksum.
     #[inline]
     pub fn fold(self) -> u16 {
-        // Both halves with each other: what the lower ones carry is the end-around carry of the upper ones.
+        // Adds both halves: the carry of the lower ones is the end-around carry of the upper ones.
         let sum = (self.plain.wrapping_add(self.plain.rotate_left(32)) >> 32) as u32;
         let sum = sum.wrapping_add(sum.rotate_left(16)) >> 16;
         (sum as u16).swap_bytes()
     }
 
-    /// Wraps what the kernels in `arch` return for `len` bytes.
+    /// Wraps the plain sum that the kernels in `arch` return for `len` bytes.
     #[inline]
     pub(super) fn from_plain(plain: u64, len: usize) -> Sum {
         Sum { plain, odd: len % 2 == 1 }
     }
 
-    /// Adds an integer as the eight bytes of its big-endian form, of which only the low ones need be on the wire.
+    /// Adds an integer as the eight bytes of its big-endian form, of which only the low ones need to be on the wire.
     #[inline]
     pub(super) fn add_u64(&mut self, value: u64) {
         self.append(Sum { plain: value.swap_bytes(), odd: false }, 8);

@@ -3,7 +3,8 @@
 use crate::arch::HEAD_BLOCK;
 use crate::wire::parse::MAX_HEADER_BYTES;
 
-/// Bytes that can be put in front of a freshly loaded head: IPv6, UDP, GUE with remote checksum and GRE in full are 76.
+/// Bytes of room in front of a freshly loaded head: IPv6, UDP, GUE with remote checksum and GRE with all options take
+/// 76.
 pub const HEADROOM: usize = 80;
 
 /// All headers of one packet, contiguous, with up to [`HEADROOM`] bytes of room in front.
@@ -29,31 +30,31 @@ impl core::fmt::Debug for Head {
 }
 
 impl Head {
-    /// Bytes held.
+    /// Returns the length of the headers, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         usize::from(self.end - self.start)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no headers.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// The headers.
+    /// Returns the bytes of the headers.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.buf[usize::from(self.start)..usize::from(self.end)]
     }
 
-    /// The headers, to be changed.
+    /// Returns the bytes of the headers for modification.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buf[usize::from(self.start)..usize::from(self.end)]
     }
 
-    /// Replaces the content and restores the room in front. Bytes past the capacity of 256 are not taken: the parser's
-    /// limit is the same.
+    /// Replaces the content and restores the room in front. Bytes past the capacity of 256, which is also the parser's
+    /// limit, are ignored.
     pub fn set(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(MAX_HEADER_BYTES)];
         self.start = HEADROOM as u16;
@@ -61,12 +62,12 @@ impl Head {
         self.bytes_mut().copy_from_slice(bytes);
     }
 
-    /// As [`Head::set`] with the first `len` bytes of `block`; a copy of constant length.
+    /// As [`Head::set`] with the first `len` bytes of `block`, by a copy of constant length.
     #[inline(always)]
     pub(crate) fn set_block(&mut self, block: &[u8; HEAD_BLOCK], len: usize) {
         self.start = HEADROOM as u16;
         self.end = (HEADROOM + len.min(HEAD_BLOCK)) as u16;
-        // What is behind the end is never shown. Most headers end in the first part.
+        // Bytes behind the end are never exposed. Most headers end in the first part.
         const FIRST: usize = 80;
         self.buf[HEADROOM..HEADROOM + FIRST].copy_from_slice(&block[..FIRST]);
         if len > FIRST {
@@ -74,20 +75,20 @@ impl Head {
         }
     }
 
-    /// The headers and what lies behind them in the array, where that is enough for a block.
+    /// Returns the headers and the bytes behind them in the array, if a whole block is there.
     #[inline(always)]
     pub(crate) fn block(&self) -> Option<&[u8; HEAD_BLOCK]> {
         self.buf.get(usize::from(self.start)..)?.first_chunk()
     }
 
-    /// Makes room for `len` more bytes in front and returns them, or `None` where there is too little.
+    /// Makes room for `len` more bytes in front and returns them, or `None` if there is too little room.
     pub fn push_front(&mut self, len: usize) -> Option<&mut [u8]> {
         let start = usize::from(self.start).checked_sub(len)?;
         self.start = start as u16;
         Some(&mut self.buf[start..start + len])
     }
 
-    /// Removes `len` bytes from the front; all of them where there are fewer.
+    /// Removes `len` bytes from the front; all of them if there are fewer.
     pub fn pull_front(&mut self, len: usize) {
         self.start += len.min(self.len()) as u16;
     }

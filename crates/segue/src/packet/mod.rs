@@ -1,8 +1,8 @@
 //! The unit that crosses the engine: one packet or one train, with its offload state.
 //!
 //! A [`Packet`] has all of its headers in one array with room in front ([`Head`]), and its payload as ranges of buffers
-//! that it owns ([`Frag`]). The [`Layout`] says where the headers are, the [`Offload`] says what is known and what is
-//! owed. Packets live in boxes that a [`Pool`] hands out again, so that after warm-up nothing is allocated.
+//! that it owns ([`Frag`]). The [`Layout`] says where the headers are; the [`Offload`] says which checksums are known
+//! and which are owed. Packets live in boxes that a [`Pool`] reuses, so that nothing is allocated after warm-up.
 
 mod head;
 mod offload;
@@ -23,37 +23,38 @@ use crate::checksum::Sum;
 use crate::wire::parse::MAX_HEADER_BYTES;
 use crate::wire::{self, ethernet};
 
-/// What a datagram port needs to know of the outer headers, which it does not send itself.
+/// The properties of the outer headers that a datagram port sets by socket options, since it does not send these
+/// headers itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outer {
-    /// Which of the port's sockets sends it: the flow's source port.
+    /// Index of the port's socket that sends the packet: it stands for the flow's source port.
     pub slot: u16,
-    /// Which of the port's peers it goes to; 0 is the first, and the only one of most.
+    /// Index of the port's peer that the packet goes to; 0 is the first, and on most ports the only one.
     pub to: u16,
-    /// DSCP and ECN.
+    /// DSCP and ECN of the outer header.
     pub tos: u8,
-    /// Time to live or hop limit.
+    /// TTL or hop limit of the outer header.
     pub ttl: u8,
-    /// Don't fragment.
+    /// Whether the outer packet must not be fragmented.
     pub df: bool,
-    /// Bytes of the head that the socket makes itself: outer IP and UDP.
+    /// Bytes at the front of the head that the socket generates: outer IP and UDP.
     pub skip: u16,
 }
 
 /// One packet or one train.
-// In this order and at the start of a cache line, so that few of them hold all that a packet without tunnels uses.
+// In this order and aligned to a cache line, so that few lines hold all that a packet without tunnels uses.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Packet<B> {
-    /// What follows the headers.
+    /// The bytes that follow the headers.
     pub payload: Payload<B>,
-    /// What is known and owed.
+    /// The state of its checksums, and how a train is cut.
     pub offload: Offload,
-    /// Set by encapsulation for datagram ports.
+    /// Properties of the outer headers; set by encapsulation for datagram ports.
     pub outer: Option<Outer>,
-    /// Where the headers are in [`Packet::head`].
+    /// The places of the headers in [`Packet::head`].
     pub layout: Layout,
-    /// Every header that the layout lists, and nothing else.
+    /// The bytes of every header that the layout lists, and nothing else.
     pub head: Head,
 }
 
@@ -70,21 +71,21 @@ impl<B> Default for Packet<B> {
 }
 
 impl<B: AsRef<[u8]>> Packet<B> {
-    /// Bytes in all, padding left out.
+    /// Returns the length of headers and payload, in bytes. Padding that is still in the payload counts.
     #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.payload.len()
     }
 
-    /// Whether there is nothing at all.
+    /// Returns whether the packet has neither headers nor payload.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes the packet in `frag` apart: headers are copied to the head, the rest stays where it is.
+    /// Parses the packet in `frag` into this one: headers are copied to the head, the rest stays where it is.
     ///
-    /// The offload state becomes what a packet from a wire has: checksums unknown, one layer for each tunnel found.
-    /// Padding stays in the payload and leaves [`Layout::is_exact`] false.
+    /// The offload state becomes that of a received packet: checksums unknown, one layer for each tunnel found. Padding
+    /// stays in the payload and leaves [`Layout::is_exact`] false.
     pub fn load(&mut self, frag: Frag<B>, start: Start, tunnels: &Tunnels) {
         self.layout = wire::parse(frag.bytes(), start, tunnels);
         let header_len = self.layout.header_len();
@@ -95,8 +96,9 @@ impl<B: AsRef<[u8]>> Packet<B> {
         self.payload.push(frag.skip(header_len));
     }
 
-    /// Makes a packet without payload one of `total` bytes, exact and without tunnels, whose headers are known: they are the
-    /// first `header_len` bytes of `front`, and where they are is what `layout` says. The payload is still to come.
+    /// Sets the headers of a packet without payload whose form is known: the headers are the first `header_len` bytes
+    /// of `front`, at the places that `layout` lists, and the whole packet has `total` bytes, is exact and has no
+    /// tunnels. The payload is to be pushed afterwards.
     #[inline(always)]
     pub(crate) fn load_known(
         &mut self,
@@ -114,7 +116,7 @@ impl<B: AsRef<[u8]>> Packet<B> {
         self.outer = None;
     }
 
-    /// As [`Packet::load`], for a packet that lies in several ranges, as one that crosses pages does.
+    /// As [`Packet::load`], for a packet that lies in several ranges, such as one that crosses pages.
     ///
     /// Headers may cross ranges too; they are copied, payload is not.
     pub fn load_ranges(&mut self, ranges: impl IntoIterator<Item = Frag<B>>, start: Start, tunnels: &Tunnels) {
@@ -131,9 +133,9 @@ impl<B: AsRef<[u8]>> Packet<B> {
         self.payload.advance(header_len);
     }
 
-    /// Cuts off what follows the outermost IP packet, the padding of a short Ethernet frame, whatever its bytes and ranges;
-    /// a known sum of the packet is kept right. `false`, and nothing is done, where there is none, or where a length further
-    /// inside disagrees as well ([`Layout::is_padded`]).
+    /// Cuts off the bytes behind the outermost IP packet, the padding of a short Ethernet frame, across ranges; a known
+    /// sum of the packet is kept right. Returns `false`, and changes nothing, if there is no padding, or if a length
+    /// further inside disagrees as well ([`Layout::is_padded`]).
     pub fn trim(&mut self) -> bool {
         let keep = self.layout.end().saturating_sub(self.head.len());
         if !self.layout.is_padded() || keep >= self.payload.len() {
@@ -142,7 +144,7 @@ impl<B: AsRef<[u8]>> Packet<B> {
         if let Unit::Whole(Csum::Complete(sum)) = &mut self.offload.unit {
             let l3 = self.layout.outer_ip().map_or(0, Header::start);
             let len = self.layout.end() - l3;
-            // At an odd place the part begins with the byte before it, as zero.
+            // At an odd offset the padding's first word begins with the byte before it, counted as zero.
             let mut padding = Sum::ZERO;
             padding.append(Sum::ZERO, len % 2);
             self.payload.pieces(keep..usize::MAX).for_each(|piece| padding.add(piece));
@@ -156,8 +158,9 @@ impl<B: AsRef<[u8]>> Packet<B> {
         true
     }
 
-    /// Puts an Ethernet header, or nothing, in the place of all that stands in front of the outermost IP header, tags included.
-    /// Padding behind the IP packet goes too. `false`, and no header is touched, where there is no IP header or no room.
+    /// Replaces everything in front of the outermost IP header, VLAN tags included, by the Ethernet header `link`, or
+    /// by nothing. Padding behind the IP packet is cut off too. Returns `false`, and touches no header, if there is no
+    /// IP header or no room.
     pub fn relink(&mut self, link: Option<&[u8; ethernet::LEN]>) -> bool {
         let Some(count) = self.layout.headers().iter().position(Header::is_ip) else { return false };
         let front = self.layout.headers()[count].start();
@@ -184,7 +187,7 @@ impl<B: AsRef<[u8]>> Packet<B> {
             match self.head.push_front(ethernet::LEN) {
                 Some(place) => place.copy_from_slice(link),
                 None => {
-                    // What was pulled is still there.
+                    // The bytes that were pulled are still in the array.
                     let _ = self.head.push_front(front);
                     return false;
                 }
@@ -197,14 +200,14 @@ impl<B: AsRef<[u8]>> Packet<B> {
         true
     }
 
-    /// The innermost transport header's bytes and kind, where parsing got there.
+    /// Returns the kind and the bytes of the innermost transport header, if parsing got there.
     #[inline]
     pub fn transport(&self) -> Option<(Kind, &[u8])> {
         let header = self.layout.transport()?;
         Some((header.kind, self.head.bytes().get(header.start()..header.end())?))
     }
 
-    /// Becomes a copy of `other`: the headers are copied, the payload is shared.
+    /// Makes this packet a copy of `other`: the headers are copied, the payload is shared.
     pub fn copy_from(&mut self, other: &Packet<B>)
     where
         B: Clone,
@@ -215,14 +218,14 @@ impl<B: AsRef<[u8]>> Packet<B> {
         (self.layout, self.offload, self.outer) = (other.layout, other.offload, other.outer);
     }
 
-    /// Forgets everything, keeping the memory.
+    /// Resets the packet to an empty one, keeping its memory.
     #[inline]
     pub fn clear(&mut self) {
         self.payload.clear();
         self.reset();
     }
 
-    /// Forgets everything but the payload.
+    /// Resets all but the payload.
     #[inline]
     pub(super) fn reset(&mut self) {
         self.head.set(&[]);

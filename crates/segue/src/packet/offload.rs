@@ -1,4 +1,4 @@
-//! Offload state: one value, owned by the packet, that cannot contradict itself.
+//! The offload state of a packet: one value, owned by the packet, that cannot contradict itself.
 
 use super::head::Head;
 use super::remote::{self, Remote};
@@ -6,153 +6,156 @@ use crate::checksum::Sum;
 use crate::wire::parse::{Kind, Layout};
 use crate::wire::{gre, read_u16, udp};
 
-/// Most tunnel levels around a packet.
+/// Largest number of tunnel levels around a packet.
 pub const MAX_LAYERS: usize = 4;
 
-/// What is known of the innermost transport checksum of a single packet.
+/// The state of the innermost transport checksum of a single packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Csum {
-    /// Nothing: the field is as it came, right or wrong.
+    /// Nothing is known: the field may be right or wrong.
     Unknown,
-    /// There is none: UDP with a zero checksum field.
+    /// There is no checksum: UDP with a zero checksum field.
     Absent,
     /// The field was checked and is right.
     Verified,
-    /// Nothing of the field, but the sum of all bytes from the outermost IP header to the end is known.
+    /// The field was not checked, but the sum of all bytes from the outermost IP header to the end is known
+    /// (`CHECKSUM_COMPLETE` in Linux).
     Complete(Sum),
-    /// Owed: the field of the innermost transport header holds the pseudo-header sum, uncomplemented.
+    /// The checksum is owed: the field of the innermost transport header holds the pseudo-header sum, uncomplemented
+    /// (`CHECKSUM_PARTIAL` in Linux).
     Partial,
     /// The field was checked and is wrong.
     Bad,
 }
 
-/// What is known of the transport checksums of a train.
+/// The state of the transport checksums of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrainCsum {
-    /// Owed: the field holds the pseudo-header sum over the whole train, uncomplemented.
+    /// The checksum is owed: the field holds the pseudo-header sum over the whole train, uncomplemented.
     Partial,
     /// Every segment was checked before it joined; the field holds the pseudo-header sum over the whole train.
     Stale,
 }
 
-/// The transport of a train.
+/// The transport protocol of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
-    /// A run of one TCP stream.
+    /// Consecutive segments of one TCP stream.
     Tcp,
-    /// UDP datagrams of equal size, the last one perhaps shorter (Linux: `UDP_L4`, USO).
+    /// UDP datagrams of equal size, the last one possibly shorter (Linux: `UDP_L4`, USO).
     Udp,
 }
 
 /// How a train is to be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// Its transport.
+    /// The transport protocol.
     pub kind: GsoKind,
     /// Transport payload bytes of each segment but the last; never 0.
     pub size: u16,
-    /// IPv4 headers (by index in the layout, bit 0 first) whose identification is the same on all segments; it counts up
-    /// by one where the bit is clear. [`Gso::CWR`] stands in it too.
+    /// The IPv4 headers (by index in the layout, bit 0 first) whose identification is the same on all segments; it
+    /// counts up by one where the bit is clear. The flag [`Gso::CWR`] is kept here too.
     pub fixed_ids: u16,
 }
 
 impl Gso {
-    /// In [`Gso::fixed_ids`], at the one place where no IPv4 header can be: CWR is on every segment, where it counts
-    /// (accurate ECN), and not only on the first (RFC 3168). Such a train is always cut here, never by a port.
+    /// Flag in [`Gso::fixed_ids`], in the one bit that no IPv4 header can have: CWR is set on every segment, as
+    /// accurate ECN uses it, and not only on the first (RFC 3168). Such a train is always cut here, never by a port.
     pub const CWR: u16 = 1 << 15;
 
-    /// Whether CWR is on every segment.
+    /// Returns whether CWR is set on every segment.
     pub fn is_cwr_on_all(&self) -> bool {
         self.fixed_ids & Gso::CWR != 0
     }
 
-    /// The same where `headers` more stand in front.
+    /// Returns the same for a train with `headers` more headers in front.
     #[must_use]
     pub fn behind(self, headers: usize) -> Gso {
         let fixed = (self.fixed_ids & !Gso::CWR).checked_shl(headers as u32).unwrap_or(0);
         Gso { fixed_ids: fixed & !Gso::CWR | self.fixed_ids & Gso::CWR, ..self }
     }
 
-    /// The same where the first `headers` are gone.
+    /// Returns the same for a train without its first `headers` headers.
     #[must_use]
     pub fn without(self, headers: usize) -> Gso {
         let fixed = (self.fixed_ids & !Gso::CWR).checked_shr(headers as u32).unwrap_or(0);
         Gso { fixed_ids: fixed | self.fixed_ids & Gso::CWR, ..self }
     }
 
-    /// Segments of a train with `payload` bytes of transport payload: at least 1.
+    /// Returns the number of segments of a train with `payload` bytes of transport payload: at least 1.
     pub fn segs(&self, payload: usize) -> usize {
         payload.div_ceil(usize::from(self.size).max(1)).max(1)
     }
 }
 
-/// One packet or one train.
+/// Whether it is one packet or a train, with the state of the transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// One packet.
+    /// A single packet.
     Whole(Csum),
-    /// Several, under one header. Lengths, identification, sequence number and checksums in the header are those of the
-    /// first segment or of the whole, as `gso` needs them; outer lengths mean nothing until it is split.
+    /// Several segments under one header. Lengths, identification, sequence number and checksums in the header are
+    /// those of the first segment or of the whole, as `gso` needs them; outer lengths have no meaning until the train
+    /// is split.
     Train {
-        /// The innermost transport checksums.
+        /// State of the innermost transport checksums.
         csum: TrainCsum,
-        /// How to cut it.
+        /// How the train is to be cut.
         gso: Gso,
     },
 }
 
-/// What is known of an outer checksum.
+/// The state of an outer checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerCsum {
-    /// The header carries none.
+    /// The header has no checksum.
     Absent,
-    /// It carries one of which nothing is known.
+    /// The header has a checksum of which nothing is known.
     Unknown,
-    /// It carries one that was checked and is right, or that was just computed.
+    /// The header has a checksum that was verified, or that was just computed.
     Done,
-    /// It has the place for one; it is to be computed when everything inside is final.
+    /// The header has a checksum field; the checksum is to be computed when everything inside is final.
     Owed,
 }
 
-/// The state of one tunnel level: all headers from one IP header up to the next.
+/// The checksum state of one tunnel level: all headers from one IP header up to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// The outer UDP checksum.
+    /// State of the outer UDP checksum.
     pub udp: LayerCsum,
-    /// The GRE checksum.
+    /// State of the GRE checksum.
     pub gre: LayerCsum,
-    /// The remote checksum option that goes with it.
+    /// The checksum that a remote checksum option of this level leaves to the far end.
     pub remote: Option<Remote>,
 }
 
 impl Layer {
-    /// A level without checksums.
+    /// A tunnel level without checksums.
     pub const NONE: Layer = Layer { udp: LayerCsum::Absent, gre: LayerCsum::Absent, remote: None };
 }
 
-/// What is known and owed of a packet.
+/// The offload state of a packet: which checksums are known or owed, at each level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// The packet itself.
+    /// The packet itself, without its tunnel levels.
     pub unit: Unit,
     layers: [Layer; MAX_LAYERS],
     count: u8,
 }
 
 impl Offload {
-    /// A packet of which nothing is known.
+    /// The state of a packet of which nothing is known.
     pub const UNKNOWN: Offload =
         Offload { unit: Unit::Whole(Csum::Unknown), layers: [Layer::NONE; MAX_LAYERS], count: 0 };
 
-    /// A packet without tunnel levels.
+    /// Returns the state of a packet without tunnel levels.
     pub const fn plain(unit: Unit) -> Offload {
         Offload { unit, ..Offload::UNKNOWN }
     }
 
-    /// The state of a packet that came from a wire: what its headers say, and nothing verified.
+    /// Returns the state of a packet that came from a wire, as its headers say, with nothing verified.
     ///
-    /// Under a remote checksum option that points at the innermost transport header the transport checksum is
-    /// [`Csum::Partial`], and only means something once the outer checksum was verified.
+    /// Under a remote checksum option for the innermost transport header the transport checksum is [`Csum::Partial`];
+    /// it may be relied on only once the outer checksum has been verified.
     pub fn received(head: &Head, layout: &Layout) -> Offload {
         let mut offload = Offload::UNKNOWN;
         let levels = layout.ip_levels();
@@ -186,17 +189,17 @@ impl Offload {
         offload
     }
 
-    /// The tunnel levels, outermost first.
+    /// Returns the tunnel levels, outermost first.
     pub fn layers(&self) -> &[Layer] {
         &self.layers[..usize::from(self.count)]
     }
 
-    /// The tunnel levels, to be changed.
+    /// Returns the tunnel levels, outermost first, for modification.
     pub fn layers_mut(&mut self) -> &mut [Layer] {
         &mut self.layers[..usize::from(self.count)]
     }
 
-    /// Puts a level around all others; `false` where there are [`MAX_LAYERS`] already.
+    /// Adds a level around all others; returns `false` if there are [`MAX_LAYERS`] already.
     pub fn push_outer(&mut self, layer: Layer) -> bool {
         let count = usize::from(self.count);
         if count == MAX_LAYERS {

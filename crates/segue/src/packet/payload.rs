@@ -9,12 +9,12 @@ pub struct Frag<B> {
     buf: B,
     start: u32,
     len: u32,
-    /// Where it ends in its payload, counted from where that once began.
+    /// Where the range ends in its payload, counted from where the payload began when it was last empty.
     end: u32,
 }
 
 impl<B: AsRef<[u8]>> Frag<B> {
-    /// The range `range` of `buf`, cut to what the buffer has; buffers past 4 GiB are not addressed.
+    /// Creates the range `range` of `buf`, clamped to the buffer; bytes past 4 GiB are not addressed.
     #[inline]
     pub fn new(buf: B, range: Range<usize>) -> Frag<B> {
         let have = buf.as_ref().len().min(u32::MAX as usize);
@@ -23,33 +23,34 @@ impl<B: AsRef<[u8]>> Frag<B> {
         Frag { buf, start: start as u32, len: len as u32, end: 0 }
     }
 
-    /// The whole of `buf`.
+    /// Creates a range of the whole of `buf`.
     #[inline]
     pub fn all(buf: B) -> Frag<B> {
         let len = buf.as_ref().len();
         Frag::new(buf, 0..len)
     }
 
-    /// The bytes.
+    /// Returns the bytes of the range.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // In range by construction; a buffer whose length changes under us yields nothing rather than a panic.
+        // In range by construction; for a buffer whose length changes meanwhile this returns nothing rather than
+        // panicking.
         self.buf.as_ref().get(self.start as usize..(self.start + self.len) as usize).unwrap_or(&[])
     }
 
-    /// Bytes in the range.
+    /// Returns the length of the range, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether the range is empty.
+    /// Returns whether the range is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Without the first `n` bytes; empty where there are fewer.
+    /// Returns the range without its first `n` bytes; an empty one if it has fewer.
     #[must_use]
     #[inline]
     pub fn skip(mut self, n: usize) -> Frag<B> {
@@ -59,25 +60,25 @@ impl<B: AsRef<[u8]>> Frag<B> {
         self
     }
 
-    /// Without all after the first `n` bytes.
+    /// Returns the first `n` bytes of the range; all of it if it has fewer.
     #[must_use]
     pub fn first(mut self, n: usize) -> Frag<B> {
         self.len = self.len.min(n.min(u32::MAX as usize) as u32);
         self
     }
 
-    /// The buffer.
+    /// Returns the buffer itself.
     pub fn into_inner(self) -> B {
         self.buf
     }
 }
 
-/// Ranges of buffers, in order.
+/// The payload of a packet: ranges of buffers, in order.
 #[derive(Debug)]
 pub struct Payload<B> {
     frags: Vec<Frag<B>>,
     len: usize,
-    /// Bytes given up in front since it was empty, modulo 2^32.
+    /// Bytes dropped from the front since the payload was last empty, modulo 2^32.
     gone: u32,
 }
 
@@ -88,30 +89,30 @@ impl<B> Default for Payload<B> {
 }
 
 impl<B: AsRef<[u8]>> Payload<B> {
-    /// Bytes in all.
+    /// Returns the total length, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The ranges; none of them is empty.
+    /// Returns the ranges; none of them is empty.
     #[inline]
     pub fn frags(&self) -> &[Frag<B>] {
         &self.frags
     }
 
-    /// Makes room for `count` ranges.
+    /// Reserves memory for `count` ranges.
     pub(super) fn reserve(&mut self, count: usize) {
         self.frags.reserve(count);
     }
 
-    /// Adds a range at the end; an empty one is given up at once.
+    /// Appends a range; an empty one is dropped at once.
     #[inline]
     pub fn push(&mut self, frag: Frag<B>) {
         if !frag.is_empty() {
@@ -121,20 +122,20 @@ impl<B: AsRef<[u8]>> Payload<B> {
         }
     }
 
-    /// Moves all ranges of `other` to the end of these.
+    /// Moves all ranges of `other` to the end of this payload.
     #[inline]
     pub fn append(&mut self, other: &mut Payload<B>) {
         other.frags.drain(..).for_each(|frag| self.push(frag));
         (other.len, other.gone) = (0, 0);
     }
 
-    /// Gives up the first `len` bytes; all of them where there are fewer.
+    /// Drops the first `len` bytes; all of them if there are fewer.
     pub fn advance(&mut self, len: usize) {
         let (mut left, mut gone) = (len, 0);
         self.gone = self.gone.wrapping_add(len.min(self.len) as u32);
         for frag in &mut self.frags {
             if left < frag.len() {
-                // Fits: it is less than a range's length.
+                // The cast fits: the value is less than a range's length.
                 (frag.start, frag.len) = (frag.start + left as u32, frag.len - left as u32);
                 self.len -= left;
                 break;
@@ -146,7 +147,7 @@ impl<B: AsRef<[u8]>> Payload<B> {
         self.frags.drain(..gone);
     }
 
-    /// Gives up all after the first `len` bytes.
+    /// Drops all bytes after the first `len`.
     pub fn truncate(&mut self, len: usize) {
         while self.len > len {
             let Some(last) = self.frags.pop() else { return };
@@ -158,15 +159,15 @@ impl<B: AsRef<[u8]>> Payload<B> {
         }
     }
 
-    /// Removes all ranges, which gives their buffers back.
+    /// Removes all ranges, which releases their buffers.
     #[inline]
     pub fn clear(&mut self) {
         self.frags.clear();
         (self.len, self.gone) = (0, 0);
     }
 
-    /// The bytes of `range`, piece by piece, cut to what is there. The place is found in time logarithmic in the number of
-    /// ranges. Payloads of 4 GiB and more are not addressed.
+    /// Returns the bytes of `range`, clamped to the payload, in contiguous pieces. The start is found in time
+    /// logarithmic in the number of ranges. Payloads of 4 GiB and more are not addressed.
     pub fn pieces(&self, range: Range<usize>) -> Pieces<'_, B> {
         let end = |frag: &Frag<B>| frag.end.wrapping_sub(self.gone) as usize;
         let first = self.frags.partition_point(|frag| end(frag) <= range.start);
@@ -175,7 +176,7 @@ impl<B: AsRef<[u8]>> Payload<B> {
         Pieces { frags, skip, left: range.end.saturating_sub(range.start) }
     }
 
-    /// Copies `range` to `out` and returns how many bytes there were.
+    /// Copies the bytes of `range` to `out` and returns how many there were.
     pub fn copy_to(&self, range: Range<usize>, out: &mut [u8]) -> usize {
         let mut at = 0;
         for piece in self.pieces(range) {
@@ -187,7 +188,7 @@ impl<B: AsRef<[u8]>> Payload<B> {
     }
 }
 
-/// Contiguous pieces of a payload range.
+/// An iterator over the contiguous pieces of a payload range.
 #[derive(Debug)]
 pub struct Pieces<'a, B> {
     frags: &'a [Frag<B>],
@@ -196,7 +197,7 @@ pub struct Pieces<'a, B> {
 }
 
 impl<B: AsRef<[u8]>> Pieces<'_, B> {
-    /// Drops the ranges that lie wholly before the place reached.
+    /// Drops the ranges that lie wholly before the current position.
     fn settle(&mut self) {
         while let Some((first, rest)) = self.frags.split_first() {
             if self.skip < first.len() {

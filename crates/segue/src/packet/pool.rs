@@ -1,14 +1,14 @@
-//! Boxes for packets, handed out again and again.
+//! A pool of packet boxes that are reused.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::Packet;
 
-/// Ranges that a fresh packet has room for: a train of 64 kB in segments of an Ethernet's size.
+/// Payload ranges that a fresh packet has room for: a train of 64 kB in segments of Ethernet size.
 const TRAIN_FRAGS: usize = 48;
 
-/// Packets that wait to be used again. Owned by one worker.
+/// A pool of unused packets, owned by one worker.
 #[derive(Debug)]
 #[expect(clippy::vec_box, reason = "the boxes are what is pooled: a packet moves through the stages as a pointer")]
 pub struct Pool<B> {
@@ -17,12 +17,12 @@ pub struct Pool<B> {
 }
 
 impl<B: AsRef<[u8]>> Pool<B> {
-    /// An empty pool that keeps at most `keep` unused packets.
+    /// Creates an empty pool that keeps at most `keep` unused packets.
     pub fn new(keep: usize) -> Pool<B> {
         Pool { free: Vec::with_capacity(keep), keep }
     }
 
-    /// An empty packet; a fresh one where none waits.
+    /// Returns an empty packet; allocates one if the pool is empty.
     #[inline]
     pub fn take(&mut self) -> Box<Packet<B>> {
         let mut packet = self.take_used();
@@ -30,7 +30,7 @@ impl<B: AsRef<[u8]>> Pool<B> {
         packet
     }
 
-    /// A packet without payload, of which all else is to be written.
+    /// Returns a packet without payload; the caller must overwrite everything else.
     #[inline]
     pub(crate) fn take_used(&mut self) -> Box<Packet<B>> {
         self.free.pop().unwrap_or_else(|| {
@@ -40,7 +40,7 @@ impl<B: AsRef<[u8]>> Pool<B> {
         })
     }
 
-    /// Takes a packet back and gives its buffers up.
+    /// Takes a packet back and releases its buffers.
     #[inline]
     pub fn put(&mut self, mut packet: Box<Packet<B>>) {
         if self.free.len() < self.keep {

@@ -1,15 +1,15 @@
-//! Which checksum a remote checksum option means.
+//! Remote checksum options: which checksum an option names.
 //!
-//! The option carries two numbers from outside that end in a two-byte write. They are accepted only where they name the
-//! checksum field of a header that the parser found: the innermost TCP or UDP header with the sum starting at that
-//! header, or the checksum of the GRE header that follows the tunnel header, with the sum starting at it.
+//! The option carries two numbers from outside that lead to a two-byte write. They are accepted only if they name the
+//! checksum field of a header that the parser found: that of the innermost TCP or UDP header with the sum starting at
+//! that header, or that of the GRE header that follows the tunnel header, with the sum starting at it.
 
 use super::head::Head;
 use crate::wire::parse::{Kind, Layout};
 use crate::wire::{Remcsum, gre, read_u16, tcp, udp};
 
 crate::reasons! {
-    /// Why a remote checksum option is not believed.
+    /// Why a remote checksum option is not accepted.
     pub enum Refusal {
         Order = "remcsum_order": "The field lies before the start of the sum, or at an odd distance from it.",
         Bounds = "remcsum_bounds": "The start or the field lies past the payload.",
@@ -17,16 +17,16 @@ crate::reasons! {
     }
 }
 
-/// Whose checksum the far end is to finish.
+/// The checksum that the far end is to complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remote {
-    /// That of the innermost transport header, which is primed.
+    /// The checksum of the innermost transport header, which is primed.
     Transport,
-    /// That of the GRE header, which holds zero.
+    /// The checksum of the GRE header, which holds zero.
     Gre,
 }
 
-/// Place of the checksum field in a transport header, counted from its start: 16 for TCP, 6 for UDP.
+/// Returns the offset of the checksum field in a transport header: 16 for TCP, 6 for UDP.
 pub const fn field_offset(kind: Kind) -> Option<usize> {
     match kind {
         Kind::Tcp => Some(tcp::CHECKSUM),
@@ -35,7 +35,8 @@ pub const fn field_offset(kind: Kind) -> Option<usize> {
     }
 }
 
-/// The option that a sender must put into the tunnel header at `index` for `remote`: places counted from its end.
+/// Returns the option that a sender must put into the tunnel header at `index` for `remote`; its offsets count from the
+/// end of that header.
 pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<Remcsum> {
     let base = layout.headers().get(index)?.end();
     let (start, offset) = match remote {
@@ -49,14 +50,15 @@ pub fn place(layout: &Layout, index: usize, remote: Remote) -> Option<Remcsum> {
     Some(Remcsum { start: u16::try_from(start).ok()?, offset: u16::try_from(start + offset).ok()? })
 }
 
-/// Takes the option out of the header in `bytes`, where it has one; nothing moves.
+/// Removes the option from the header in `bytes`, if it has one, without moving any byte.
 pub fn withdraw(bytes: &mut [u8], kind: Kind) {
     if let Some(withdraw) = kind.format().and_then(|format| format.withdraw) {
         withdraw(bytes);
     }
 }
 
-/// The option of the tunnel header at `index` of the layout, where it has one, and what it means.
+/// Returns which checksum the option of the tunnel header at `index` of the layout names, or `None` if there is no
+/// option.
 pub fn option(head: &Head, layout: &Layout, index: usize) -> Option<Result<Remote, Refusal>> {
     let header = layout.headers().get(index)?;
     let format = header.kind.format()?;
