@@ -1,16 +1,17 @@
 //! Pure acknowledgments: which of them may be swallowed by a newer one (profile `lro`).
 //!
-//! A sender counts what is acknowledged, so that of two acknowledgments of which the second acknowledges more, it loses
-//! nothing but the pace if it only sees the second (RFC 9293, section 3.10.7.4; RFC 5681, section 3.1, counts bytes in
-//! RFC 3465's way). It does count *duplicates* (RFC 5681, section 2), and reads the window, the ECN flags (RFC 3168; RFC 9768)
-//! and the SACK option (RFC 2018) of single ones. So nothing is swallowed but an acknowledgment without payload, with the flag
-//! ACK alone, without options or with timestamps in the usual layout, that acknowledged more than the one before it, and only
-//! by one that again acknowledges more, neither takes back the window nor goes back in time. What is left is the newest, byte
-//! for byte, so that its number, window, timestamp and echo belong together.
+//! A sender counts acknowledged bytes, so if the second of two acknowledgments acknowledges more, the sender loses
+//! nothing but pacing when it sees only the second (RFC 9293, section 3.10.7.4; RFC 5681, section 3.1, counts bytes in
+//! RFC 3465's way). But it counts *duplicates* (RFC 5681, section 2), and reads window, ECN flags (RFC 3168; RFC 9768)
+//! and SACK option (RFC 2018) of each. So an acknowledgment is swallowed only if it has no payload, no flag but ACK, no
+//! options but timestamps in the usual layout, and acknowledged more than the one before it; and only by one that again
+//! acknowledges more, does not shrink the window and does not go back in time. The newest one is kept byte for byte, so
+//! that its number, window, timestamp and echo belong together.
 //!
-//! Whether an acknowledgment is a duplicate depends on the one before it, which may be long gone: [`Memory`] keeps the last
-//! one of as many flows as fit. Of a flow that is not in it the first one stays alone, and so does the first after anything
-//! that a sender has to see: a duplicate, a window update, other flags or options, data.
+//! Whether an acknowledgment is a duplicate depends on the one before it, which may have left long ago: [`Memory`]
+//! keeps the last one of as many flows as fit. The first acknowledgment of a flow that is not in it stays alone, and so
+//! does the first one after anything that a sender has to see: a duplicate, a window update, other flags or options,
+//! data.
 
 use alloc::vec::Vec;
 
@@ -18,7 +19,7 @@ use super::rules::Alone;
 use super::stamps::{Stamps, distance, stamps};
 use crate::wire::{read_u16, read_u32, tcp};
 
-/// What a pure acknowledgment says.
+/// The fields of a pure acknowledgment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ack {
     number: u32,
@@ -27,7 +28,7 @@ struct Ack {
 }
 
 impl Ack {
-    /// Of the TCP header of a packet without payload; why it must be seen by the sender.
+    /// Reads the TCP header of a packet without payload; fails with the reason why the sender must see it.
     fn read(header: &[u8]) -> Result<Ack, Alone> {
         let (&[offset, flags], Some(number), Some(window)) = (
             header.get(tcp::OFFSET..).and_then(|h| h.first_chunk()).ok_or(Alone::Malformed)?,
@@ -48,22 +49,22 @@ impl Ack {
     }
 }
 
-/// How far back a number is that data overtook on its way. The numbers of data are not verified, and one that is wrong must
-/// not stand for long: it is hardly ever this near.
+/// Largest distance in bytes by which a number counts as overtaken on its way by data. The numbers of data are not
+/// verified, and a wrong one must not persist: it is hardly ever this near.
 const NEAR: i32 = 1 << 20;
 
-/// What is known of the acknowledgments of one flow.
+/// The state of the acknowledgments of one flow.
 #[derive(Clone, Copy, Debug)]
 struct AckState {
     hash: u64,
     last: Ack,
-    /// The number that the last data carried, less what was overtaken.
+    /// Acknowledgment number of the last data segment, ignoring overtaken ones.
     with_data: Option<u32>,
-    /// That of the flow's SYN, or the largest one.
+    /// Window scale of the flow's SYN, or the largest one.
     scale: u8,
-    /// Whether there is a last one.
+    /// Whether `last` is set.
     is_known: bool,
-    /// Whether the next one has to be seen too.
+    /// Whether the sender must see the next acknowledgment too.
     is_guarded: bool,
 }
 
@@ -76,21 +77,21 @@ const NO_STATE: AckState = AckState {
     is_guarded: false,
 };
 
-/// Flows that share a set of [`Memory`].
+/// Number of flows in a set of [`Memory`].
 const SET_LEN: usize = 4;
-/// Fewest sets.
+/// Smallest number of sets.
 const MIN_SETS: usize = 256;
 
-/// The last acknowledgment of each of many flows, in sets by hash, the newest of a set in front. Hashes are keyed, and a flow
-/// that lost its place has its next acknowledgment passed on alone.
+/// The last acknowledgment of each of many flows, in sets by hash, the most recently used of a set in front. Hashes are
+/// keyed; a flow that lost its place has its next acknowledgment passed on alone.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// A power of two of them, or none.
+    /// The sets: a power of two of them, or none.
     sets: Vec<[AckState; SET_LEN]>,
 }
 
 impl Memory {
-    /// For about `flows` flows; 0 for one that knows nothing.
+    /// Creates a memory for about `flows` flows; with 0 it remembers nothing.
     pub(super) fn new(flows: usize) -> Memory {
         let count = if flows == 0 { 0 } else { flows.next_power_of_two().max(MIN_SETS) };
         Memory { sets: alloc::vec![[NO_STATE; SET_LEN]; count] }
@@ -98,7 +99,7 @@ impl Memory {
 
     fn set(&mut self, hash: u64) -> Option<&mut [AckState; SET_LEN]> {
         let mask = self.sets.len().wrapping_sub(1);
-        // The lower bits choose the bucket of the table; these need not.
+        // The lower bits select the bucket of the table; these are independent of them.
         self.sets.get_mut((hash >> 32) as usize & mask)
     }
 
@@ -109,7 +110,7 @@ impl Memory {
         set.first_mut()
     }
 
-    /// Takes the place of the flow, or of the one of its set that was quiet longest.
+    /// Starts a flow anew, in its place or in that of the least recently used flow of its set.
     fn begin(&mut self, hash: u64) -> Option<&mut AckState> {
         if self.find(hash).is_none() {
             self.set(hash)?.rotate_right(1);
@@ -119,8 +120,8 @@ impl Memory {
         Some(state)
     }
 
-    /// Whether the acknowledgment with this TCP header, whose checksum is right, may be swallowed by a newer one, and may
-    /// itself swallow the one before it.
+    /// Checks that the acknowledgment with this TCP header, whose checksum is right, may be swallowed by a newer one,
+    /// and may itself swallow the one before it.
     pub(super) fn judge(&mut self, hash: u64, header: &[u8]) -> Result<(), Alone> {
         let ack = match Ack::read(header) {
             Ok(ack) => ack,
@@ -144,7 +145,7 @@ impl Memory {
         }
         let last = state.last;
         let more = distance(last.number, ack.number);
-        // The window's right edge may stay where it is, but not move back (RFC 9293, section 3.8.6).
+        // The window's right edge may stay, but not move back (RFC 9293, section 3.8.6).
         let taken_back = u64::from(last.window.saturating_sub(ack.window)) << state.scale;
         let in_time = match (last.stamps, ack.stamps) {
             (Some(before), Some(stamps)) => stamps.may_follow(before),
@@ -178,7 +179,7 @@ impl Memory {
         }
     }
 
-    /// Takes note of another packet of the flow, whose checksum may be wrong.
+    /// Records another packet of the flow, whose checksum may be wrong.
     pub(super) fn other(&mut self, hash: u64, header: &[u8]) {
         let Some(&flags) = header.get(tcp::FLAGS) else { return };
         if flags & tcp::SYN != 0 || self.find(hash).is_none() {
@@ -195,7 +196,7 @@ impl Memory {
     }
 }
 
-/// The scale of the windows that come after this SYN, or a larger one: without the option there is none, and a scale over
+/// Returns the window scale that a SYN announces, or a larger one: without the option there is none, and a scale over
 /// 14 counts as 14 (RFC 7323, section 2.3).
 fn window_scale(header: &[u8]) -> u8 {
     let mut options = header.get(tcp::OPTIONS..).unwrap_or(&[]);
@@ -205,7 +206,7 @@ fn window_scale(header: &[u8]) -> u8 {
             [1, ref rest @ ..] => rest,
             [tcp::WINDOW_SCALE, 3, scale, ..] => return scale.min(tcp::MAX_WINDOW_SCALE),
             [_, len, ..] if len >= 2 && usize::from(len) <= options.len() => &options[usize::from(len)..],
-            // Nobody knows how the other side reads this.
+            // How the peer reads a malformed option is unknown.
             _ => return tcp::MAX_WINDOW_SCALE,
         };
     }
@@ -244,7 +245,7 @@ mod tests {
             header
         };
         let flow = |number: u64| (number * MIN_SETS as u64) << 32;
-        // All of one set, and one of them too many.
+        // Fills one set, with one flow too many.
         for other in 1..5 {
             assert_eq!(memory.judge(flow(other), &ack(1)), Err(Alone::AckFirst));
             assert_eq!(memory.judge(flow(other), &ack(2)), Ok(()));

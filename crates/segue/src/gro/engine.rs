@@ -1,4 +1,4 @@
-//! The state of GRO, and how packets get into it.
+//! The state of GRO, and its functions that take packets.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::arch::{self, Kernel};
 use crate::packet::{Packet, Pool};
 use crate::time::Nanos;
 
-/// Joins packets to trains; see the module.
+/// GRO: joins packets into trains; see the module's documentation.
 #[derive(Debug)]
 pub struct Gro<B> {
     pub(super) config: Config,
@@ -25,13 +25,13 @@ pub struct Gro<B> {
     pub(super) forms: Forms,
     pub(super) hasher: Hasher,
     pub(super) rules: FastPathRules,
-    /// Compares headers.
+    /// The implementation that compares headers.
     pub(super) kernel: Kernel,
     pub(super) has_fast_path: bool,
     pub(super) table: Table<B>,
     pub(super) memory: acks::Memory,
     pub(super) ready: VecDeque<Ready<B>>,
-    /// Packets in the table; of acknowledgments one for each flow.
+    /// Packets in the table; of held acknowledgments one for each flow.
     pub(super) held_packets: usize,
     /// Trains of at least two packets in the table.
     pub(super) held_trains: usize,
@@ -39,7 +39,7 @@ pub struct Gro<B> {
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// An empty one; limits out of range are brought into it.
+    /// Creates an empty engine; limits out of range are brought into their ranges.
     pub fn new(config: Config) -> Gro<B> {
         let config = config.in_range();
         let masks = Masks::new(config.profile);
@@ -60,13 +60,13 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// The limits and rules in force.
+    /// Returns the limits and rules in force.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Takes other limits and rules, as [`Gro::new`] does; what was counted stays. All that is held becomes ready first, so
-    /// that no train is made under two sets of rules. The table stays as large as it is: `max_flows` has no effect.
+    /// Replaces limits and rules, treating them as [`Gro::new`] does; counters are kept. Everything held becomes ready
+    /// first, so that no train is made under two sets of rules. The table keeps its size: `max_flows` has no effect.
     pub fn reconfigure(&mut self, config: Config) {
         self.flush();
         self.spill();
@@ -83,28 +83,28 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.config = fresh;
     }
 
-    /// As [`Gro::new`], but every packet goes the long way, through the parser and each rule by itself. What comes out is the
-    /// same, packet for packet and count for count; this is for tests that compare the two.
+    /// As [`Gro::new`], but every packet takes the slow path, through the parser and each rule by itself. The output is
+    /// the same, packet for packet and count for count; this is for tests that compare both paths.
     pub fn slow_path_only(config: Config) -> Gro<B> {
         Gro { has_fast_path: false, ..Gro::new(config) }
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// Flows held.
+    /// Returns the number of flows held.
     pub fn held(&self) -> usize {
         self.table.len()
     }
 
-    /// Packets held: those of trains, and one for each flow of which an acknowledgment is held.
+    /// Returns the number of packets held: those of trains, and one for each flow of which an acknowledgment is held.
     pub fn held_packets(&self) -> usize {
         self.held_packets
     }
 
-    /// Takes a packet, whose layout must be that of its bytes. Boxes that are no longer needed go to `pool`.
+    /// Takes a packet, whose layout must be that of its bytes. Boxes that are no longer needed are put into `pool`.
     #[inline]
     pub fn push(&mut self, packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
         let left = if self.has_fast_path { self.take_packet_fast(packet, now, pool) } else { Some(packet) };
@@ -114,8 +114,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.relieve();
     }
 
-    /// Takes a frame: the same as to parse it into a packet of `pool` and to [`push`](Gro::push) that. Most frames are
-    /// recognised and not parsed, and of a train only the first takes a box.
+    /// Takes a frame. The result is the same as parsing it into a packet of `pool` and [`push`](Gro::push)ing that, but
+    /// most frames are recognised without being parsed, and only the first of a train takes a box.
     #[inline]
     pub fn push_frame(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) {
         let left = if self.has_fast_path { self.take_frame_fast(frame, now, pool) } else { Some(frame) };
@@ -127,7 +127,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.relieve();
     }
 
-    /// Makes ready what is held over the limit.
+    /// Makes trains ready, oldest first, until the limit on held packets is kept.
     #[inline]
     fn relieve(&mut self) {
         while self.held_packets > self.config.max_held_packets
@@ -137,7 +137,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// As [`Gro::push`], and hands all that is ready to `each`, with the pool to which it may give boxes back.
+    /// As [`Gro::push`], and passes everything that is ready to `each`, with the pool to which it may return boxes.
     pub fn deliver(
         &mut self,
         packet: Box<Packet<B>>,
@@ -149,7 +149,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.drain(pool, each);
     }
 
-    /// As [`Gro::expire`], for the end of a poll round or of an interrupt, and hands all that is ready to `each`.
+    /// As [`Gro::expire`], for the end of a poll round or of an interrupt, and passes everything that is ready to
+    /// `each`.
     pub fn end_poll(&mut self, now: Nanos, pool: &mut Pool<B>, each: impl FnMut(Box<Packet<B>>, &mut Pool<B>)) {
         self.expire(now);
         self.drain(pool, each);

@@ -1,10 +1,10 @@
-//! The short way of a packet of a usual form: into the train that is held of its flow, or to the start of a new one, without
-//! being parsed.
+//! The fast path of a packet of a known form: into the train that is held of its flow, or to the start of a new one,
+//! without being parsed.
 //!
-//! The result is that of the long way, always: whatever is not plain here goes there, and nothing has happened to it yet. That
-//! a packet has the layout of its form follows from its bytes: types, versions and header lengths, and length fields that say
-//! exactly what is there; nothing else is read by the parser. A packet joins only if all
-//! bytes of its headers under the mask of its form are those of the train, addresses and ports included.
+//! The result is always that of the slow path: whatever is not simple takes the slow path, before anything has changed.
+//! That a packet has the layout of its form follows from its bytes: types, versions and header lengths, and length
+//! fields that match the bytes present; the parser reads nothing else. A packet joins only if all bytes of its headers
+//! under the mask of its form equal those of the train, addresses and ports included.
 
 use alloc::boxed::Box;
 
@@ -27,28 +27,28 @@ use crate::packet::{Csum, HEAD_BLOCK, Packet, Pool, Start, Unit};
 use crate::time::Nanos;
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp, udp};
 
-/// What becomes of a packet.
+/// What is to be done with a packet.
 enum Verdict {
-    /// It goes the long way.
+    /// It takes the slow path.
     SlowPath,
-    /// It is the first of its flow, which has this hash, and has this form.
+    /// It is the first of its flow, with this hash and form.
     Starts(u64, FormId),
-    /// It is the next segment of the train at this place, which is to be closed where there is a reason. Behind so many
-    /// bytes of headers its payload is to be put there.
+    /// It is the next segment of the train at this place; its payload follows this many bytes of headers. If there is a
+    /// reason, the train is to be closed.
     Joins(u32, u16, Option<Flush>),
 }
 
-/// A packet before it is taken.
+/// The bytes of a packet that is being judged.
 #[derive(Clone, Copy)]
 struct PacketView<'a> {
-    /// Its first bytes. Behind its end they mean nothing.
+    /// The first bytes; those behind the packet's end have no meaning.
     front: &'a [u8; HEAD_BLOCK],
     total: usize,
     csum: Csum,
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// Takes a frame the short way, or gives it back.
+    /// Takes a frame over the fast path, or returns it.
     #[inline(always)]
     pub(super) fn take_frame_fast(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) -> Option<Frame<B>> {
         let bytes = frame.bytes.bytes();
@@ -106,7 +106,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         None
     }
 
-    /// Takes a parsed packet the short way, or gives it back.
+    /// Takes a parsed packet over the fast path, or returns it.
     #[inline(always)]
     pub(super) fn take_packet_fast(
         &mut self,
@@ -142,8 +142,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         None
     }
 
-    /// What becomes of a packet whose bytes from a place on sum to what `sum` says. `is_raw` says that UDP may be a tunnel,
-    /// `hash` what the hash of its flow is, if somebody made it.
+    /// Judges a packet; `sum` returns the sum of its bytes from an offset on. `is_raw` says that UDP may carry a
+    /// tunnel, `hash` is the hash of its flow if already computed.
     #[inline(always)]
     fn judge(
         &mut self,
@@ -154,7 +154,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         pool: &mut Pool<B>,
         sum: impl FnOnce(usize) -> Sum,
     ) -> Verdict {
-        // What nearly all packets on nearly all links are, seen at once.
+        // TCP over IPv4 on untagged Ethernet, which nearly all packets are, is recognised by one word and one byte.
         let word = read_u32(view.front, ethernet::TYPE).unwrap_or(0);
         if start == Start::Ethernet
             && word & 0xffff_ff00 == (ethertype::IPV4 as u32) << 16 | 0x4500
@@ -175,7 +175,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// The same, where `LINK` headers are in front of IP and the last of them has the type `kind`.
+    /// Judges a packet with `LINK` headers in front of IP, the last of which has the type `kind`.
     #[inline(always)]
     fn judge_ip<const LINK: usize>(
         &mut self,
@@ -205,8 +205,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// The same, of IP without options and this transport, as far as types and versions say. If it goes the long way nothing has
-    /// changed, but that the train held of its flow may have been verified, as it would be there.
+    /// Judges a packet that is, by types and versions, IP without options and this transport. If it takes the slow path
+    /// nothing has changed, except that the train held of its flow may have been verified, as the slow path would do.
     #[inline(never)]
     fn judge_form<const LINK: usize, const V6: bool, const TCP: bool>(
         &mut self,
@@ -225,7 +225,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let is_verified = matches!(csum, Csum::Verified);
         let is_owed = !is_verified && matches!(csum, Csum::Partial);
         let is_bad = !is_verified && matches!(csum, Csum::Absent | Csum::Bad);
-        // What the length fields say is exactly what is there.
+        // The length fields must match the bytes present.
         let is_exact = if V6 {
             usize::from(word(ip, ipv6::PAYLOAD_LEN)) + l4 == total
         } else {
@@ -257,7 +257,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         let Some((form, train)) = self.forms.get(held.key.form()).zip(held.packet.head.block()) else {
             return Verdict::SlowPath;
         };
-        // Types, versions, header lengths, fragments and flags are among what is equal, so that the form is too.
+        // Types, versions, header lengths, fragment fields and flags are compared, so the packet has the train's form.
         let Some(len) = total.checked_sub(form.len).filter(|len| *len > 0) else {
             return Verdict::SlowPath;
         };
@@ -286,7 +286,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 Err(_) => return Verdict::SlowPath,
             }
         } else if !V6 && !self.rules.is_lro {
-            // From the third segment on it is as it was from the first to the second.
+            // From the third segment on the identification continues as from the first to the second.
             let counted = if ids.fixed & (1 << LINK) == 0 { held.segs as u16 } else { 0 };
             if word(ip, ipv4::ID) != word(&train[l3..l4], ipv4::ID).wrapping_add(counted) {
                 return Verdict::SlowPath;
@@ -337,7 +337,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Joins(place as u32, header_len as u16, why)
     }
 
-    /// What becomes of a packet of whose flow nothing is held.
+    /// Judges a packet of a flow of which nothing is held.
     #[inline(always)]
     fn judge_first<const LINK: usize, const V6: bool, const TCP: bool>(
         &mut self,
@@ -360,7 +360,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Starts(hash, form_id)
     }
 
-    /// Starts a train with a packet that is good for one, or passes it on where nothing could join it.
+    /// Starts a train with a packet that may begin one, or passes it on if nothing could join it.
     #[inline(always)]
     fn start(&mut self, packet: Box<Packet<B>>, hash: u64, form_id: FormId, first: Opening, now: Nanos) {
         self.stats.packets += 1;
@@ -399,16 +399,16 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 }
 
-/// What is kept of the TCP header that begins a train; zero of UDP.
+/// The fields of the TCP header that begins a train; zero for UDP.
 struct Opening {
     seq: u32,
     flags: u8,
-    /// The timestamp, where it may move on.
+    /// The timestamp, if the profile lets it advance.
     stamp: u32,
 }
 
 impl Opening {
-    /// Of a packet that begins with `front` and has a TCP header at `at`.
+    /// Reads the fields of a packet that begins with `front` and has a TCP header at `at`.
     #[inline(always)]
     fn read(front: &[u8; HEAD_BLOCK], at: Option<usize>, is_lro: bool) -> Opening {
         let Some(header) = at.and_then(|at| front.get(at..at + tcp::STAMPED_LEN)) else {

@@ -1,18 +1,18 @@
-//! What the configuration says, prepared for the fast path.
+//! The configuration in the form that the fast path reads.
 
 use super::config::Config;
 use super::profile::Profile;
 use crate::wire::tcp;
 
-/// What the profile says, made ready.
+/// Limits and rules of the configuration in the form that the fast path reads.
 #[derive(Debug)]
 pub(super) struct FastPathRules {
-    /// TCP flags with which a packet goes the long way.
+    /// TCP flags that send a packet to the slow path.
     pub(super) slow_path_flags: u8,
-    /// A checksum that would not be restored; no 16-bit value where there is none.
+    /// A checksum that splitting would not restore; a value above 16 bits if there is none.
     pub(super) ones: u32,
     pub(super) is_lro: bool,
-    /// Most segments of a train, and most bytes from its IP header.
+    /// Largest number of segments of a TCP train, and its largest length in bytes from the IP header.
     pub(super) tcp: (u32, usize),
     pub(super) udp: (u32, usize),
 }

@@ -1,5 +1,6 @@
-//! The forms that nearly all packets have: TCP or UDP over one IP header without options or extension headers, bare or behind
-//! Ethernet with up to two tags. Where everything is, and which bits must be equal, is known once a few bytes were looked at.
+//! Known forms of packets: TCP or UDP over one IP header without options or extension headers, bare or on Ethernet with
+//! up to two tags. Nearly all packets have one. A few bytes tell the form, and the form tells where everything is and
+//! which bits must be equal.
 
 use alloc::vec::Vec;
 
@@ -9,60 +10,61 @@ use super::stamps::stamps;
 use crate::packet::{HEAD_BLOCK, Kind, Layout, Packet, Start, Stop, Tunnels};
 use crate::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, tcp, udp};
 
-/// One form.
+/// A known form of packets: its layout, and the masks by which its headers are compared.
 #[derive(Debug)]
 pub(super) struct Form {
-    /// Bits of the headers that must be equal; zero behind them.
+    /// Bits of the headers that must be equal; zero behind the headers.
     pub(super) mask: [u8; HEAD_BLOCK],
-    /// Bits that are equal where a segment of TCP is what was expected: all but identification, sequence number and
-    /// checksums. Zero behind the headers.
+    /// Bits that are equal if a TCP segment is the expected one: all but identification, sequence number and checksums.
+    /// Zero behind the headers.
     pub(super) strict: [u8; HEAD_BLOCK],
     pub(super) layout: Layout,
-    /// Whether it is TCP.
+    /// Whether the transport is TCP.
     pub(super) is_tcp: bool,
-    /// Where the transport header starts.
+    /// Offset of the transport header, in bytes.
     pub(super) l4: usize,
-    /// Where the IP header starts.
+    /// Offset of the IP header, in bytes.
     pub(super) l3: usize,
-    /// Bytes of all headers.
+    /// Length of all headers, in bytes.
     pub(super) len: usize,
 }
 
-/// Which form: an index into [`Forms`].
+/// Identifies a form: an index into [`Forms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FormId(u8);
 
 impl FormId {
-    /// Another one.
+    /// Stands for every packet without a known form.
     pub(super) const NONE: FormId = FormId(u8::MAX);
 
-    /// TCP with a header of this length, timestamps being none that may differ.
+    /// Returns the form of TCP with a header of this length, whose timestamps, if any, must be equal.
     #[inline(always)]
     pub(super) fn tcp(link: usize, is_v6: bool, header_len: usize) -> FormId {
         FormId(((link * 2 + usize::from(is_v6)) * TRANSPORTS + FIRST_TCP + header_len / 4 - tcp::MIN_LEN / 4) as u8)
     }
 
-    /// How many headers are in front of IP.
+    /// Returns the number of headers in front of IP.
     #[inline(always)]
     pub(super) fn link(self) -> usize {
         usize::from(self.0) / (2 * TRANSPORTS)
     }
 
-    /// Where the IP header is.
+    /// Returns the offset of the IP header, in bytes.
     #[inline(always)]
     pub(super) fn l3(self) -> usize {
         L3.get(self.link()).copied().unwrap_or(0)
     }
 }
 
-/// Transport headers told apart: UDP, TCP by its length in words, from 5 to 15, and TCP with timestamps that may differ.
+/// Number of transport headers that are told apart: UDP, TCP by its length of 5 to 15 words, and TCP with timestamps
+/// that may differ.
 const TRANSPORTS: usize = 13;
-/// Of them, TCP without options.
+/// Index of TCP without options among the transport headers.
 const FIRST_TCP: usize = 1;
-/// Of them, TCP with timestamps that may differ.
+/// Index of TCP with timestamps that may differ among the transport headers.
 const STAMPED: usize = 12;
 
-/// All forms.
+/// The table of all known forms.
 #[derive(Debug)]
 pub(super) struct Forms {
     forms: Vec<Form>,
@@ -70,7 +72,7 @@ pub(super) struct Forms {
 }
 
 impl Forms {
-    /// The forms of headers that are compared with `masks`.
+    /// Creates the forms of headers that are compared under `masks`.
     pub(super) fn new(masks: &Masks) -> Forms {
         let mut forms = Vec::with_capacity(L3.len() * 2 * TRANSPORTS);
         for link in 0..L3.len() {
@@ -81,13 +83,13 @@ impl Forms {
         Forms { forms, moves_stamps: masks.moves_stamps() }
     }
 
-    /// The form `which`.
+    /// Returns the form with this identifier.
     #[inline(always)]
     pub(super) fn get(&self, id: FormId) -> Option<&Form> {
         self.forms.get(usize::from(id.0))
     }
 
-    /// Which form a packet has with `link` headers in front of IP, and with this transport header.
+    /// Returns the form of a packet with `link` headers in front of IP, and with this transport header.
     #[inline(always)]
     pub(super) fn id_of<const V6: bool, const TCP: bool>(&self, link: usize, transport: &[u8]) -> Option<FormId> {
         let mut transport_id = 0;
@@ -101,7 +103,7 @@ impl Forms {
         Some(FormId(((link * 2 + usize::from(V6)) * TRANSPORTS + transport_id) as u8))
     }
 
-    /// Which form a parsed packet has, where its layout is that of the form.
+    /// Returns the form of a parsed packet, if its layout is that of the form.
     #[inline(always)]
     pub(super) fn of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> Option<FormId> {
         let (transport, link) = (packet.layout.transport()?, packet.layout.headers().len().checked_sub(2)?);
@@ -125,7 +127,7 @@ impl Forms {
     }
 }
 
-/// Has the parser say what the layout is, of a packet with one byte of payload.
+/// Creates a form by parsing a packet of it with one byte of payload.
 fn form(link: usize, is_v6: bool, transport: usize, masks: &Masks) -> Form {
     let mut bytes = [0; HEAD_BLOCK];
     let l3 = L3[link];

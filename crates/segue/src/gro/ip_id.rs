@@ -1,18 +1,19 @@
-//! How the IPv4 identifications of a train go on.
+//! The IPv4 identifications of a train: whether they stay the same or count up.
 
 use super::profile::{Generation, Profile};
 use super::rules::Mismatch;
 use crate::wire::{ipv4, read_u16};
 
-/// How the IPv4 identifications of a train go on.
+/// Whether the IPv4 identifications of a train stay the same or count up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ids {
-    /// Bit i: the header at index i keeps its identification; else it counts up.
+    /// One bit for each header of the layout: set if the identification stays the same, clear if it counts up.
     pub(super) fixed: u16,
 }
 
-/// How the identification of an IPv4 header, with its bit and whether it is the innermost one, goes on behind a train of `segs`
-/// segments, where it does. The headers are that of the train and that of the packet.
+/// Checks the identification of one IPv4 header of a packet that follows a train of `segs` segments, and returns the
+/// train's state with it. The header is given by its bit and whether it is the innermost one, with its bytes in the
+/// train and in the packet.
 #[inline(always)]
 pub(super) fn next_ids(
     mut ids: Ids,
@@ -28,7 +29,7 @@ pub(super) fn next_ids(
     let df = read_u16(this, ipv4::FRAGMENT).is_some_and(|f| f & ipv4::DF != 0);
     let (looks, takes_fixed) = match profile {
         Profile::Lro => (false, true),
-        // A header that is not the innermost one, under DF.
+        // An outer header under DF is not looked at.
         Profile::Linux(Generation::V6_12) => (!df || is_inner, df),
         Profile::Strict | Profile::Linux(_) => (true, true),
     };

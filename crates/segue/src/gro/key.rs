@@ -1,4 +1,4 @@
-//! What makes two packets belong to one flow.
+//! The flow key: the fields that two packets of one flow have in common.
 
 use super::rules::Alone;
 use crate::hash;
@@ -7,9 +7,9 @@ use crate::wire::{ethernet, gre, ipv4, ipv6, read_u16, read_u32};
 
 const MAX: usize = 128;
 
-/// Addresses, ports, VLAN identifiers and tunnel keys of every level, one behind the other.
+/// The key of a flow: addresses, ports, VLAN identifiers and tunnel keys of every level, concatenated.
 ///
-/// What may change while a flow goes on is left out, so that order is kept across the change: MAC addresses (a gateway
+/// Fields that may change during a flow are left out, so that order is kept across the change: MAC addresses (a gateway
 /// fails over) and VLAN priorities.
 pub(super) struct FlowKey {
     bytes: [u8; MAX],
@@ -29,7 +29,7 @@ impl PartialEq for FlowKey {
 }
 
 impl FlowKey {
-    /// The key of a packet, or why it has none.
+    /// Returns the key of a packet, or the reason why it has none.
     pub(super) fn of<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<FlowKey, Alone> {
         match packet.layout.stop() {
             Stop::Transport => {}
@@ -49,7 +49,7 @@ impl FlowKey {
         Ok(key)
     }
 
-    /// Whether it is that of `packet`.
+    /// Returns whether this is the key of `packet`.
     pub(super) fn is_of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> bool {
         let mut rest = self.bytes();
         let matched = each_part(packet, |part| {
@@ -64,7 +64,7 @@ impl FlowKey {
     }
 }
 
-/// Hands the parts of a packet's key to `each`, in order.
+/// Passes the parts of a packet's key to `each`, in order.
 fn each_part<B: AsRef<[u8]>>(
     packet: &Packet<B>,
     mut each: impl FnMut(&[u8]) -> Result<(), Alone>,
@@ -96,35 +96,36 @@ fn each_part<B: AsRef<[u8]>>(
     Ok(())
 }
 
-/// Makes the hashes of flows.
+/// The hash function of flows.
 ///
-/// Almost all packets are TCP or UDP outside tunnels. What their flow is known by fits a few words, and the hash of that is
-/// two or three multiplications: NH of UMAC (RFC 4418, section 5.2.2, there with 32-bit words), whose two inputs collide for
-/// no more than one in 2^64 keys, folded to 64 bits. Everything else takes SipHash. Who does not know the key cannot choose
-/// what collides; and if somebody could, a bucket of the table has a bound.
+/// Almost all packets are TCP or UDP outside tunnels. The fields of their flow fit a few words, and the hash of these
+/// is two or three multiplications: NH of UMAC (RFC 4418, section 5.2.2, there with 32-bit words), where two inputs
+/// collide for at most one in 2^64 keys, folded to 64 bits. All others take SipHash. Without the key an attacker cannot
+/// choose colliding flows, and a bucket of the table is bounded anyway.
 #[derive(Debug)]
 pub(super) struct Hasher {
     key: hash::Key,
     words: [u64; 6],
 }
 
-/// A packet of one IP level without tunnel, as far as its flow is concerned; options and extension headers make no
-/// difference.
+/// The parts of a packet with one IP level and no tunnel that its flow's hash needs. IP options and extension headers
+/// do not matter.
 struct Plain {
-    /// Headers in front of IP: 0 for none, 1 for Ethernet, 2 and 3 for Ethernet with tags.
+    /// Number of headers in front of IP: 0 for none, 1 for Ethernet, 2 and 3 for Ethernet with tags.
     link: usize,
     is_v6: bool,
     is_tcp: bool,
-    /// Where the transport header starts.
+    /// Offset of the transport header, in bytes.
     l4: usize,
 }
 
-/// Where the IP header starts, by the number of headers in front.
+/// Offset of the IP header, by the number of headers in front of it.
 pub(super) const L3: [usize; 4] =
     [0, ethernet::LEN, ethernet::LEN + ethernet::VLAN_LEN, ethernet::LEN + 2 * ethernet::VLAN_LEN];
 
 impl Plain {
-    /// The form of a packet that stops at a transport header, where it is this one.
+    /// Returns the parts of a packet with these headers, the last of which is a transport header, or `None` if it has
+    /// another form.
     fn of(headers: &[Header]) -> Option<Plain> {
         let (transport, front) = headers.split_last()?;
         let (ip, front) = front.split_last()?;
@@ -150,13 +151,13 @@ impl Hasher {
         Hasher { key, words: core::array::from_fn(|i| key.hash(&[i as u8])) }
     }
 
-    /// The hash of a packet with this key.
+    /// Returns the hash of a packet with this key.
     pub(super) fn of<B: AsRef<[u8]>>(&self, packet: &Packet<B>, key: &FlowKey) -> u64 {
         let plain = Plain::of(packet.layout.headers()).and_then(|plain| self.plain(packet.head.bytes(), plain));
         plain.unwrap_or_else(|| self.key.hash(key.bytes()))
     }
 
-    /// The hash of a packet of this form; `None` where `head` is too short for it.
+    /// Returns the hash of a packet of this form; `None` if `head` is too short for it.
     fn plain(&self, head: &[u8], plain: Plain) -> Option<u64> {
         let Plain { link, is_v6, is_tcp, l4 } = plain;
         let addresses = L3.get(link)? + if is_v6 { ipv6::SRC.start } else { ipv4::SRC.start };
@@ -165,7 +166,7 @@ impl Hasher {
         Some(self.words(head, link, is_v6, is_tcp, words, read_u32(head, l4)?))
     }
 
-    /// The same of a usual packet, which begins with `front`.
+    /// Returns the hash of a packet of a known form that begins with `front`.
     #[inline(always)]
     pub(super) fn usual<const LINK: usize, const V6: bool, const TCP: bool>(&self, front: &[u8; HEAD_BLOCK]) -> u64 {
         let l3 = const { L3[LINK] };
@@ -191,7 +192,7 @@ impl Hasher {
         } else {
             nh(words[0], k0, rest, k1)
         };
-        // The lower bits choose a bucket, the upper ones a set of the memory of acknowledgments.
+        // The lower bits select a bucket, the upper ones a set of the memory of acknowledgments.
         (product as u64) ^ (product >> 64) as u64
     }
 }

@@ -1,5 +1,6 @@
-//! What is seen at once of a frame of TCP under one IP header, bare or on Ethernet with up to two tags: whether it is the very
-//! next segment of a train, of which nearly everything is known by then, or good for the first of one.
+//! The shortest path, for a frame of TCP under one IP header, bare or on Ethernet with up to two tags: it checks
+//! whether the frame is the expected next segment of a train, of which nearly everything is known in advance, or may
+//! begin a train.
 
 use super::engine::Gro;
 use super::form::FormId;
@@ -10,30 +11,31 @@ use crate::checksum::Sum;
 use crate::packet::{HEAD_BLOCK, Pool, Start};
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp};
 
-/// What is seen at once of a frame.
+/// What a frame turned out to be.
 pub(super) enum NextSegment {
-    /// It is the very next segment of the train at this place. Behind so many bytes of headers its payload is to be put there.
+    /// It is the expected next segment of the train at this place; its payload follows this many bytes of headers and
+    /// is to be added there.
     Continues(usize, usize),
-    /// It is good for the first of a train, and nothing with such a hash is held, nor anything in its bucket where it is alone.
-    /// It has this form and sequence number.
+    /// It may begin a train, and no flow with its hash is held; `is_alone` if its bucket is empty too. It has this form
+    /// and sequence number.
     Starts { hash: u64, is_alone: bool, form_id: FormId, seq: u32 },
-    /// Nothing. The hash of its flow, where it was made.
+    /// Neither. The hash of its flow, if it was computed.
     Neither(Option<u64>),
 }
 
-/// A frame that is looked at.
+/// The bytes of a frame that is being examined.
 #[derive(Clone, Copy)]
 pub(super) struct FrameView<'a> {
-    /// Its first bytes, which mean nothing behind its end.
+    /// The first bytes; those behind the frame's end have no meaning.
     pub(super) front: &'a [u8; HEAD_BLOCK],
     pub(super) bytes: &'a [u8],
-    /// Whether its transport checksum was verified; else nothing is known of it.
+    /// Whether its transport checksum was verified; otherwise nothing is known of it.
     pub(super) verified: bool,
 }
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// Takes note of a frame that is the very next segment of a train, and tells whether it may start one. Of all others
-    /// nothing is noted.
+    /// Accounts for a frame that is the expected next segment of a train, and says whether any other frame may begin
+    /// one. Other frames change nothing.
     #[inline(always)]
     pub(super) fn next_segment(&mut self, frame: FrameView<'_>, start: Start, pool: &mut Pool<B>) -> NextSegment {
         let front = frame.front;
@@ -47,7 +49,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.next_segment_other(front, frame.bytes, (start, frame.verified), pool)
     }
 
-    /// The same of what is no plain IPv4 on Ethernet.
+    /// Examines a frame that is not plain IPv4 on untagged Ethernet.
     #[inline(never)]
     fn next_segment_other(
         &mut self,
@@ -68,7 +70,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// The same with `LINK` headers in front of IP, of which the last one has the type `kind`.
+    /// Examines a frame with `LINK` headers in front of IP, the last of which has the type `kind`.
     #[inline(always)]
     fn next_segment_ip<const LINK: usize>(
         &mut self,
@@ -85,7 +87,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// The same of TCP under IP without options.
+    /// Examines a frame of TCP under IP without options.
     #[inline(always)]
     fn next_segment_form<const LINK: usize, const V6: bool>(
         &mut self,
@@ -107,7 +109,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// The same where the train at a place is not followed as it is: a first segment takes a box.
+    /// Examines a frame whose flow's train does not expect it: a first segment is moved into a box, and tried again.
     #[inline(never)]
     fn continues_first<const LINK: usize, const V6: bool>(
         &mut self,
@@ -126,7 +128,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         NextSegment::Neither(Some(hash))
     }
 
-    /// Whether a frame of these types and of `total` bytes is good for the first of a train, as far as can be seen at once.
+    /// Returns whether a frame of these types and of `total` bytes may begin a train, as far as its headers say.
     #[inline(always)]
     fn starts<const LINK: usize, const V6: bool>(
         &self,
@@ -163,7 +165,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         NextSegment::Starts { hash, is_alone, form_id: FormId::tcp(LINK, V6, header_len), seq }
     }
 
-    /// Whether a frame is the very next segment of the train at a place, and how long its headers are.
+    /// Checks whether a frame is the expected next segment of the train at a place, and returns the length of its
+    /// headers.
     #[inline(always)]
     fn continues_held<const LINK: usize, const V6: bool>(
         &mut self,
@@ -178,8 +181,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
         let form = self.forms.get(held.key.form())?;
         let train = held.packet.head.block()?;
-        // Among what is equal are types, versions and all lengths, so that the form and the size are; fragmentation; and flags
-        // of TCP, so that nothing closes the train.
+        // The compared bits include types, versions and all lengths, so form and size are equal; the fragment fields;
+        // and the TCP flags, so nothing closes the train.
         if self.kernel.differ(train, front, &form.strict, form.len) {
             return None;
         }
@@ -189,7 +192,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             return None;
         }
         if !V6 {
-            // A second segment that counts up decides that all do.
+            // If the second segment counts up, all must.
             let counted = if held.ids.fixed & (1 << LINK) == 0 { held.segs as u16 } else { 0 };
             if word(front, l3 + ipv4::ID) != word(train, l3 + ipv4::ID).wrapping_add(counted)
                 || u32::from(word(front, l3 + ipv4::CHECKSUM)) == ones

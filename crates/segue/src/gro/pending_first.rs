@@ -1,7 +1,7 @@
-//! First segments that nothing has followed yet.
+//! First segments that no other segment has followed yet.
 //!
-//! Most of them leave alone. They wait as the frames that they came in, and a box is filled when they leave, which then is one
-//! that was just in use, or when something follows.
+//! Most of them leave alone. They wait as unparsed frames; a box is filled only when they leave, then a recently used
+//! one, or when another segment follows.
 
 use alloc::boxed::Box;
 
@@ -9,20 +9,21 @@ use super::form::{FormId, Forms};
 use crate::packet::{Csum, Frag, HEAD_BLOCK, Packet, Pool, Start, Tunnels};
 use crate::time::Nanos;
 
-/// The frame of a first segment.
+/// The frame of a first segment that nothing has followed yet.
 #[derive(Debug)]
 pub(super) struct PendingFirst<B> {
-    /// All of it; `None` when it is gone.
+    /// All bytes of the frame; `None` after it was moved into a box.
     pub(super) bytes: Option<Frag<B>>,
     pub(super) since: Nanos,
     pub(super) seq: u32,
     pub(super) form: FormId,
-    /// Whether its checksums were verified by who brought it.
+    /// Whether the port verified its checksums.
     pub(super) verified: bool,
 }
 
 impl<B: AsRef<[u8]>> PendingFirst<B> {
-    /// Puts it into a box, once, and tells whether it has its form, as it has unless its buffer has changed.
+    /// Moves the frame into a box, once. Also returns whether it has its form; that is false only if its buffer has
+    /// changed since it was pushed.
     #[inline(always)]
     pub(super) fn load(&mut self, forms: &Forms, pool: &mut Pool<B>) -> Option<(Box<Packet<B>>, bool)> {
         let bytes = self.bytes.take()?;
@@ -50,7 +51,7 @@ impl<B: AsRef<[u8]>> PendingFirst<B> {
     }
 }
 
-/// The bytes of a short frame, and zeros.
+/// Returns the bytes of a frame shorter than a block, padded with zeros.
 #[cold]
 pub(super) fn padded(bytes: &[u8]) -> [u8; HEAD_BLOCK] {
     let mut front = [0; HEAD_BLOCK];

@@ -8,8 +8,8 @@ use super::table::{Carries, ExpectedNext, Found, Held, MatchKey, Slot, left};
 use crate::packet::Pool;
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// Where something is held of a flow with this hash, of which `is_it` knows whether it is the one. First segments of this hash
-    /// take boxes.
+    /// Returns the place of a flow with this hash for which `is_it` is true. First segments with this hash are unpacked
+    /// into boxes on the way.
     #[inline(always)]
     pub(super) fn find(&mut self, hash: u64, pool: &mut Pool<B>, is_it: impl Fn(&Held<B>) -> bool) -> Option<usize> {
         loop {
@@ -20,7 +20,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// Puts into the table, where another may have to leave for it.
+    /// Puts a flow into the table, evicting another one if needed.
     #[inline(always)]
     pub(super) fn keep(&mut self, hash: u64, what: Slot<B>) {
         if let Some(evicted) = self.table.make_room(hash) {
@@ -32,7 +32,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.table.insert(hash, what);
     }
 
-    /// The same where nothing is in its bucket.
+    /// Puts a flow into the table whose bucket is known to be empty.
     #[inline(always)]
     pub(super) fn keep_alone(&mut self, hash: u64, what: Slot<B>) {
         if self.table.is_full() {
@@ -42,7 +42,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.table.insert_alone(hash, what);
     }
 
-    /// Gives up a place of a full table.
+    /// Frees a place of a full table.
     #[cold]
     #[inline(never)]
     fn free_place(&mut self) {
@@ -52,7 +52,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// Puts the first segment at a place into a box.
+    /// Moves the first segment at a place into a box.
     #[inline(never)]
     pub(super) fn unpack(&mut self, place: usize, pool: &mut Pool<B>) {
         let Some(slot) = self.table.slot_mut(place) else { return };

@@ -1,4 +1,4 @@
-//! Packets and trains that may leave, and how a train gets the header of the whole.
+//! Packets and trains that may leave, and the header that a train gets when it does.
 
 use alloc::boxed::Box;
 
@@ -10,17 +10,17 @@ use crate::checksum::{Field, Sum};
 use crate::packet::{Gso, GsoKind, Kind, LayerCsum, Packet, TrainCsum, Unit};
 use crate::wire::{ipv4, ipv6, tcp, udp, write_u16};
 
-/// What may leave.
+/// An entry of the queue of what may leave.
 #[derive(Debug)]
 pub(super) enum Ready<B> {
     Packet(Box<Packet<B>>),
     First(PendingFirst<B>),
-    /// What was flushed at once: the first of its places in the table.
+    /// Everything that one flush released: the first of its places in the table.
     Places(usize),
 }
 
 impl<B: AsRef<[u8]>> Ready<B> {
-    /// What was in a place; a train gets the header of the whole.
+    /// Returns the content of a place; a train gets the header of the whole.
     #[inline(always)]
     pub(super) fn of(slot: Slot<B>, profile: Profile) -> Option<Ready<B>> {
         match slot {
@@ -32,12 +32,12 @@ impl<B: AsRef<[u8]>> Ready<B> {
     }
 }
 
-/// What a length field says: zero for a train that it cannot say.
+/// Returns the value of a length field: zero for a train that is too long for it.
 fn length(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)
 }
 
-/// Makes the header of a train that of the whole.
+/// Turns the header of a train's first packet into the header of the whole train.
 #[inline(never)]
 fn seal<B: AsRef<[u8]>>(held: Held<B>, profile: Profile) -> Box<Packet<B>> {
     let Held { mut packet, size, ids, .. } = held;

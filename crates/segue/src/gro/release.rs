@@ -1,4 +1,4 @@
-//! How packets and trains leave: when they become ready, and how they are popped.
+//! The release of packets and trains: when they become ready, and how they are popped.
 
 use alloc::boxed::Box;
 
@@ -10,13 +10,13 @@ use crate::packet::{Packet, Pool};
 use crate::time::Nanos;
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// The next packet or train that is ready. For who pushes frames there is [`Gro::pop_from`]: here a frame that stayed alone
-    /// is given a fresh box, which allocates.
+    /// Returns the next packet or train that is ready. Callers that push frames should use [`Gro::pop_from`]: here a
+    /// frame that stayed alone takes a fresh box, which allocates.
     pub fn pop(&mut self) -> Option<Box<Packet<B>>> {
         self.pop_from(&mut Pool::new(0))
     }
 
-    /// As [`Gro::pop`]; a frame that stayed alone takes its box from `pool`, and only now.
+    /// As [`Gro::pop`], but a frame that stayed alone takes its box from `pool`.
     #[inline]
     pub fn pop_from(&mut self, pool: &mut Pool<B>) -> Option<Box<Packet<B>>> {
         let Ready::Places(place) = self.ready.front_mut()? else { return self.pop_one(pool) };
@@ -34,7 +34,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// What became ready by itself.
+    /// Returns the next entry of the queue, which is one packet or train.
     fn pop_one(&mut self, pool: &mut Pool<B>) -> Option<Box<Packet<B>>> {
         match self.ready.pop_front()? {
             Ready::Packet(packet) => Some(packet),
@@ -43,18 +43,19 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// Makes all that is held ready, oldest first.
+    /// Makes everything held ready, oldest first.
     pub fn flush(&mut self) {
         self.flush_because(Flush::PollEnd);
     }
 
-    /// When [`Gro::expire`] has something to do; `None` while nothing is held or the hold time is 0.
+    /// Returns the time at which [`Gro::expire`] has something to do; `None` while nothing is held or the hold time is
+    /// 0.
     pub fn deadline(&self) -> Option<Nanos> {
         let oldest = self.table.oldest().filter(|_| self.config.hold > 0)?;
         Some(self.table.since(oldest).after(self.config.hold))
     }
 
-    /// Makes ready what was held for the hold time or longer.
+    /// Makes ready what has been held for the hold time or longer.
     pub fn expire(&mut self, now: Nanos) {
         if self.config.hold == 0 {
             return self.flush();
@@ -77,7 +78,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         (self.held_packets, self.held_trains) = (0, 0);
     }
 
-    /// Empties the places that wait to be popped.
+    /// Empties the places of earlier rounds that wait to be popped.
     #[cold]
     #[inline(never)]
     pub(super) fn spill(&mut self) {

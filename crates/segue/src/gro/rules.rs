@@ -1,9 +1,9 @@
-//! The rules: what keeps a packet alone, what closes a train, what must be equal.
+//! The rules of GRO: what keeps a packet alone, what closes a train, and which fields must be equal.
 //!
-//! Two packets join only if all bytes of their headers are equal except those of [`VARYING`]; [`FIELDS`] names the rest
-//! for statistics. Sources: RFC 9293 (TCP), RFC 7323 (timestamps), RFC 3168 and RFC 9768 (ECN and CWR), RFC 6864
-//! (identification), and Linux `net/ipv4/tcp_offload.c`, `net/ipv4/udp_offload.c`, `net/ipv4/af_inet.c` as observed on Linux
-//! 6.18. What [`Profile::Lro`] adds is what Linux `inet_lro` did and a receiver can bear.
+//! Two packets join only if all bytes of their headers are equal except those of [`VARYING`]; [`FIELDS`] names the
+//! others for statistics. Sources: RFC 9293 (TCP), RFC 7323 (timestamps), RFC 3168 and RFC 9768 (ECN and CWR), RFC 6864
+//! (identification), and Linux `net/ipv4/tcp_offload.c`, `net/ipv4/udp_offload.c`, `net/ipv4/af_inet.c` as observed on
+//! Linux 6.18. [`Profile::Lro`] adds what Linux `inet_lro` did and a receiver can cope with.
 
 use super::config::Config;
 use super::profile::Profile;
@@ -45,7 +45,7 @@ crate::reasons! {
 }
 
 crate::reasons! {
-    /// Why a train, or a packet that was good for one, came out.
+    /// Why a train, or a packet that could have begun one, came out.
     pub enum Flush {
         Full = "full": "Another segment of this size might not fit the limit on bytes or packets.",
         Short = "short": "Its last segment is shorter than the others.",
@@ -85,36 +85,36 @@ crate::reasons! {
     }
 }
 
-/// A part of a header, and which of its bits are meant.
+/// A field that may differ: a part of a header, and which of its bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Varying {
-    /// Of which header.
+    /// The header that the field is part of.
     pub kind: Kind,
-    /// First byte, from the start of the header.
+    /// Offset of the first byte, from the start of the header.
     pub at: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// Bits that may differ, in every byte.
+    /// Bits that may differ in every byte.
     pub bits: u8,
-    /// Where it counts.
+    /// The profiles in which it may differ.
     pub whose: Whose,
 }
 
-/// Profiles that a rule belongs to.
+/// The profiles that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// All.
+    /// All profiles.
     All,
-    /// All in which CWR closes what is held and is not compared: splitting puts it on the first segment alone.
+    /// Profiles in which CWR closes the train held and is not compared: splitting sets it on the first segment alone.
     CwrCloses,
-    /// Those of Linux.
+    /// The profiles of Linux.
     Linux,
-    /// That of a receiver with LRO.
+    /// The profile of a receiver with LRO.
     Lro,
 }
 
 impl Whose {
-    /// Whether `profile` is one of them.
+    /// Returns whether `profile` is one of them.
     pub const fn has(self, profile: Profile) -> bool {
         match self {
             Whose::All => true,
@@ -133,7 +133,7 @@ const fn only(whose: Whose, varying: Varying) -> Varying {
     Varying { whose, ..varying }
 }
 
-/// What may differ between the segments of a train: what splitting writes anew for each of them.
+/// The fields that may differ between the segments of a train: those that splitting rewrites for each of them.
 pub const VARYING: &[Varying] = &[
     vary(Kind::Ipv4, ipv4::TOTAL_LEN, 2, 0xff),
     vary(Kind::Ipv4, ipv4::ID, 2, 0xff),
@@ -147,13 +147,13 @@ pub const VARYING: &[Varying] = &[
     only(Whose::CwrCloses, vary(Kind::Tcp, tcp::FLAGS, 1, tcp::CWR)),
     // Linux compares no urgent pointer while URG is clear, and so loses it.
     only(Whose::Linux, vary(Kind::Tcp, tcp::URGENT, 2, 0xff)),
-    // The newest stand in the header; timestamps too, where they are laid out as usual.
+    // The newest values replace those in the header; timestamps too, if they have the usual layout.
     only(Whose::Lro, vary(Kind::Tcp, tcp::ACK_NUMBER, 4, 0xff)),
     only(Whose::Lro, vary(Kind::Tcp, tcp::WINDOW, 2, 0xff)),
 ];
 
-/// Names of header bytes: the first entry that covers the byte that differs is the reason. What a flow is known by is not
-/// listed, since two packets that differ in it never meet.
+/// Names of header bytes: the first entry that covers the byte that differs is the reason. Fields of the flow key are
+/// not listed, since two packets that differ in one never meet.
 pub const FIELDS: &[(Kind, core::ops::Range<usize>, Mismatch)] = &[
     (Kind::Ethernet, 0..14, Mismatch::Link),
     (Kind::Vlan, 0..4, Mismatch::Link),
@@ -172,14 +172,15 @@ pub const FIELDS: &[(Kind, core::ops::Range<usize>, Mismatch)] = &[
     (Kind::Tcp, 20..60, Mismatch::Options),
 ];
 
-/// Bytes at the start of a header among which the varying ones are; behind them all must be equal, but for timestamps.
+/// Number of bytes at the start of a header that may contain varying fields; all bytes behind them must be equal,
+/// except timestamps.
 const MASKED: usize = tcp::MIN_LEN;
 
-/// Which bits of headers must be equal.
+/// The masks of the header bits that must be equal.
 #[derive(Debug)]
 pub(super) struct Masks {
     kinds: [[u8; MASKED]; Kind::COUNT],
-    /// Whether timestamps may differ, where they are laid out as usual.
+    /// Whether timestamps may differ if they have the usual layout.
     moves_stamps: bool,
 }
 
@@ -194,19 +195,19 @@ impl Masks {
         Masks { kinds, moves_stamps: profile == Profile::Lro }
     }
 
-    /// Whether timestamps in the usual layout may differ.
+    /// Returns whether timestamps in the usual layout may differ.
     pub(super) fn moves_stamps(&self) -> bool {
         self.moves_stamps
     }
 
-    /// The mask of a header that holds `bytes`, from its first byte on, in `out`.
+    /// Writes to `out` the mask of a header with these bytes.
     fn of(&self, kind: Kind, bytes: &[u8], out: &mut [u8]) {
         out.fill(0xff);
         for (out, bits) in out.iter_mut().zip(&self.kinds[kind as usize]) {
             *out = *bits;
         }
         if kind == Kind::Gre && bytes.len() >= 8 {
-            // The checksum, where there is one; a key there has to be equal, and is: it is part of the flow.
+            // A checksum may differ. A key at this place must be equal, and is, being part of the flow key.
             out[gre::CHECKSUM..][..2].fill(0);
         }
         if kind == Kind::Tcp && self.moves_stamps && stamps(bytes).is_some() {
@@ -214,7 +215,7 @@ impl Masks {
         }
     }
 
-    /// The mask of headers like those in `head`, whose layout is `layout`.
+    /// Returns the mask of headers like those in `head`, whose layout is `layout`.
     pub(super) fn all(&self, layout: &Layout, head: &[u8]) -> [u8; MAX_HEADER_BYTES] {
         let mut mask = [0; MAX_HEADER_BYTES];
         for header in layout.headers() {
@@ -226,8 +227,8 @@ impl Masks {
         mask
     }
 
-    /// The first byte in which the headers `a`, whose layout is `layout`, and `b` differ in bits that count; `None` where
-    /// there is none.
+    /// Returns the offset of the first byte in which the headers `a`, whose layout is `layout`, and `b` differ in a
+    /// compared bit; `None` if there is none.
     pub(super) fn difference(&self, layout: &Layout, a: &[u8], b: &[u8]) -> Option<usize> {
         if a.len() != layout.header_len() || b.len() != a.len() {
             return Some(usize::MAX);
@@ -241,14 +242,14 @@ impl Masks {
     }
 }
 
-/// Names the difference of two headers at the byte `at`.
+/// Returns the name of the difference of two headers at the byte `at`.
 pub(super) fn explain(layout: &Layout, at: usize, a: &[u8], b: &[u8]) -> Mismatch {
     let Some(header) = layout.headers().iter().find(|h| (h.start()..h.end()).contains(&at)) else {
         return Mismatch::Headers;
     };
     let offset = at - header.start();
     if header.kind == Kind::Ipv6 && offset == 1 {
-        // The byte is shared: upper half traffic class, lower half flow label.
+        // The byte is shared: its upper half is traffic class, its lower half flow label.
         return if (a[at] ^ b[at]) & 0xf0 != 0 { Mismatch::Tos } else { Mismatch::FlowLabel };
     }
     let unnamed = if header.kind.format().is_some() { Mismatch::TunnelHeader } else { Mismatch::Headers };
@@ -258,8 +259,8 @@ pub(super) fn explain(layout: &Layout, at: usize, a: &[u8], b: &[u8]) -> Mismatc
         .map_or(unnamed, |(_, _, why)| *why)
 }
 
-/// Why a packet cannot be part of a train, whatever is held; checksums over payload aside. Without payload nothing else was
-/// found wrong with it but, perhaps, the flags of TCP.
+/// Returns why a packet cannot be part of any train, checksums over payload aside. If the reason is missing payload,
+/// nothing else was found wrong with the packet except possibly its TCP flags.
 pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Result<(), Alone> {
     match packet.offload.unit {
         Unit::Train { .. } => return Err(Alone::AlreadyTrain),
@@ -284,7 +285,7 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
             Kind::Gre => {
                 let gre = gre::Gre::parse(bytes).ok_or(Alone::Malformed)?;
                 let in_udp = packet.layout.headers().iter().any(|h| h.kind == Kind::Udp && h.start() < header.start());
-                // Linux joins no GRE with a checksum inside FOU or GUE.
+                // Linux joins no GRE packets with a checksum inside FOU or GUE.
                 let linux_refuses = gre.checksum.is_some() && in_udp && matches!(config.profile, Profile::Linux(_));
                 if gre.seq.is_some() || linux_refuses {
                     return Err(Alone::Tunnel);
@@ -297,7 +298,7 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
                     return Err(Alone::Tunnel);
                 }
             }
-            // Nobody knows what the far end makes of it.
+            // What the far end makes of a misplaced option is unknown.
             _ if matches!(remote::option(&packet.head, &packet.layout, index), Some(Err(_))) => {
                 return Err(Alone::Tunnel);
             }
@@ -313,7 +314,7 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
             _ => {}
         }
     }
-    // What is present may be padding.
+    // The bytes present may be padding.
     if packet.payload.is_empty() || (packet.layout.is_padded() && packet.layout.end() <= packet.head.len()) {
         return Err(Alone::NoPayload);
     }
@@ -330,8 +331,9 @@ pub(super) fn gate<B: AsRef<[u8]>>(packet: &Packet<B>, config: &Config) -> Resul
     Ok(())
 }
 
-/// What the rest relies on: that no header is shorter than its kind, that the layout covers the head, that there is a state
-/// for each tunnel level, and that the transport header stands behind an IP header, whose addresses its checksum covers.
+/// Checks what later stages rely on: that no header is shorter than its kind, that the layout covers the head, that
+/// there is a state for each tunnel level, and that the transport header directly follows an IP header, whose addresses
+/// its checksum covers.
 fn gate_form<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<(), Alone> {
     let head = packet.head.bytes();
     let levels = packet.offload.layers().len() + 1;
@@ -383,7 +385,7 @@ fn gate_ipv4(bytes: &[u8], profile: Profile) -> Result<(), Alone> {
     Ok(())
 }
 
-/// Why nothing may follow `packet` in a train.
+/// Returns why no segment may follow `packet` in a train, if so.
 pub(super) fn closes<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Flush> {
     match packet.transport() {
         Some((Kind::Tcp, bytes)) => closing(bytes[tcp::FLAGS]),
@@ -391,7 +393,7 @@ pub(super) fn closes<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Flush> {
     }
 }
 
-/// Why nothing may follow a segment with these TCP flags.
+/// Returns why no segment may follow one with these TCP flags, if so.
 #[inline(always)]
 pub(super) fn closing(flags: u8) -> Option<Flush> {
     match flags {

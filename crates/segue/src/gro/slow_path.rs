@@ -1,4 +1,4 @@
-//! The slow path: packets that are parsed, and judged by each rule.
+//! The slow path: packets are parsed, and judged by each rule.
 
 use alloc::boxed::Box;
 
@@ -17,14 +17,14 @@ use crate::time::Nanos;
 use crate::wire::{ipv6, read_u32, tcp};
 
 impl<B: AsRef<[u8]>> Gro<B> {
-    /// The long way.
+    /// Takes a packet over the slow path.
     pub(super) fn take(&mut self, mut packet: Box<Packet<B>>, now: Nanos, pool: &mut Pool<B>) {
         self.stats.packets += 1;
         let key = match FlowKey::of(&packet) {
             Ok(key) => key,
             Err(why) => {
-                // A packet of another protocol is a flow of its own. Of a fragment or a malformed packet nobody can say
-                // which flow it belongs to, so all that is held goes first.
+                // A packet of another protocol is a flow of its own. The flow of a fragment or of a malformed packet is
+                // unknown, so everything held is flushed first.
                 if why != Alone::Protocol {
                     self.flush_because(Flush::Order);
                 }
@@ -59,7 +59,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             self.finish(place, Flush::Mismatch);
             return self.hold(packet, hash, now);
         }
-        // Both are good on their face; only now is it worth to touch payload.
+        // Headers fit; only now is payload worth reading.
         let Held { packet: first, verified, .. } = self.table.get_mut(place);
         if !*verified {
             match verify::verify(first, &mut self.stats.checksummed_bytes) {
@@ -84,7 +84,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// Takes a TCP packet without payload that nothing but its flags and options may be wrong with.
+    /// Takes a TCP packet without payload, with which nothing can be wrong but its flags and options.
     fn acknowledge(
         &mut self,
         mut packet: Box<Packet<B>>,
@@ -93,7 +93,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         now: Nanos,
         pool: &mut Pool<B>,
     ) {
-        // What is wrong neither swallows nor is remembered.
+        // A packet with a wrong checksum neither swallows another nor is remembered.
         let verdict = verify::verify(&mut packet, &mut self.stats.checksummed_bytes);
         let header = packet.transport().map_or(&[][..], |(_, header)| header);
         if let Err(why) = verdict.and_then(|()| self.memory.judge(hash, header)) {
@@ -125,7 +125,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// Starts a train with `packet`, or passes it on where nothing could join it.
+    /// Starts a train with `packet`, or passes it on if nothing could join it.
     fn hold(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos) {
         let closed = rules::closes(&packet);
         if let Some(why) = closed {
@@ -146,7 +146,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.insert(packet, hash, now, Carries::Data);
     }
 
-    /// Puts into the table what may be followed.
+    /// Puts a packet into the table that others may follow.
     fn insert(&mut self, packet: Box<Packet<B>>, hash: u64, now: Nanos, carries: Carries) {
         if carries == Carries::Acks && self.config.max_acks < 2 {
             self.stats.flushes.add(Flush::Full);
@@ -172,7 +172,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
             next_seq: seq.wrapping_add(size as u32),
             stamp,
             ids: Ids::default(),
-            // An acknowledgment is verified before it is judged.
+            // Acknowledgments are verified before they are judged.
             verified: carries == Carries::Acks,
             since: now,
             packet,
@@ -180,13 +180,13 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.keep(hash, Slot::Held(held));
     }
 
-    /// Whether `packet` may be the next segment of the train at `place`, payload aside.
+    /// Returns whether `packet` may be the next segment of the train at `place`, judged by its headers.
     fn fits(&self, place: usize, packet: &Packet<B>) -> Result<(), Mismatch> {
         let held = self.table.get(place);
         same_headers(&self.masks, held, packet)?;
         if held.packet.offload.layers() != packet.offload.layers() {
             let states = held.packet.offload.layers().iter().zip(packet.offload.layers());
-            // What was verified meanwhile is no difference; presence and remote checksums are.
+            // A difference in what was verified is none; presence and remote checksums are.
             for (a, b) in states {
                 let absent = |layer| layer == LayerCsum::Absent;
                 if absent(a.udp) != absent(b.udp) || absent(a.gre) != absent(b.gre) || a.remote != b.remote {
@@ -200,7 +200,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
                 return Err(Mismatch::Sequence);
             }
             if bytes[tcp::FLAGS] & tcp::CWR != 0 && !self.config.profile.joins_cwr() {
-                // Only the first segment of a train may carry it (Linux up to 6.18; splitting puts it there alone).
+                // Only the first segment of a train may have it set (Linux up to 6.18; splitting sets it on the first
+                // only).
                 return Err(Mismatch::Cwr);
             }
             if self.config.profile == Profile::Lro {
@@ -216,7 +217,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.ids(held, packet).map(|_| ())
     }
 
-    /// How the identification of every IPv4 header goes on, where it does.
+    /// Returns how the identification of every IPv4 header goes on, if the packet's continue those of the train.
     fn ids(&self, held: &Held<B>, packet: &Packet<B>) -> Result<Ids, Mismatch> {
         let mut ids = held.ids;
         for (index, header) in packet.layout.headers().iter().enumerate() {
@@ -231,13 +232,13 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Ok(ids)
     }
 
-    /// Adds a verified segment that fits. Returns why the train is to be closed, where it is.
+    /// Adds a verified segment that fits. Returns the reason if the train is to be closed.
     fn join(&mut self, place: usize, mut packet: Box<Packet<B>>, pool: &mut Pool<B>) -> Option<Flush> {
         let ids = self.ids(self.table.get(place), &packet).ok()?;
         let is_lro = self.config.profile == Profile::Lro && matches!(packet.transport(), Some((Kind::Tcp, _)));
         self.held_packets += 1;
         let held = self.table.get_mut(place);
-        // Only what is joined loses its padding: what stays alone leaves as it came.
+        // Only joined packets lose their padding; a packet that stays alone leaves unchanged.
         let trimmed = usize::from(held.packet.trim()) + usize::from(packet.trim());
         self.stats.trimmed += trimmed as u64;
         let (at, header) = tcp_header(&packet);
@@ -248,7 +249,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         why
     }
 
-    /// How many more bytes a train with this packet may have; `None` where it is too long already.
+    /// Returns how many more bytes a train that begins with this packet may have; `None` if the packet alone is too
+    /// long.
     fn room(&self, packet: &Packet<B>) -> Option<usize> {
         let layout = &packet.layout;
         let may_be_jumbo = matches!(packet.transport(), Some((Kind::Tcp, _)))
@@ -259,7 +261,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     }
 }
 
-/// Whether two packets have the same headers, but for what may differ.
+/// Checks that two packets have the same headers except for the varying fields.
 fn same_headers<B: AsRef<[u8]>>(masks: &Masks, held: &Held<B>, packet: &Packet<B>) -> Result<(), Mismatch> {
     let layout = &held.packet.layout;
     if *layout != packet.layout {
@@ -272,7 +274,7 @@ fn same_headers<B: AsRef<[u8]>>(masks: &Masks, held: &Held<B>, packet: &Packet<B
     }
 }
 
-/// Where the TCP header of a packet is, and its bytes.
+/// Returns the offset of a packet's TCP header, and its bytes.
 fn tcp_header<B: AsRef<[u8]>>(packet: &Packet<B>) -> (Option<usize>, &[u8]) {
     match packet.transport() {
         Some((Kind::Tcp, header)) => (Some(packet.layout.header_len() - header.len()), header),

@@ -3,10 +3,10 @@
 use super::rules::{Alone, Flush, Mismatch};
 use crate::reason::Counts;
 
-/// What a [`Gro`] has done, since it was made.
+/// Counters of a [`Gro`](super::Gro) since it was made.
 ///
-/// When nothing is held, every packet pushed is in exactly one of: `alone`, `segments`, `swallowed`, and the flushes that were
-/// no train.
+/// When nothing is held, every packet pushed is in exactly one of `alone`, `segments`, `swallowed`, and the flushes
+/// that were no train.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Packets pushed.
@@ -15,16 +15,16 @@ pub struct Stats {
     pub trains: u64,
     /// Packets inside those trains.
     pub segments: u64,
-    /// Pure acknowledgments that gave way to a newer one of their flow.
+    /// Pure acknowledgments that were replaced by a newer one of their flow.
     pub swallowed: u64,
     /// Packets whose padding was cut off.
     pub trimmed: u64,
-    /// Why packets were passed on without being held: one count for each such packet.
+    /// Packets passed on without being held, by reason.
     pub alone: Counts<Alone>,
-    /// Why what was good for a train came out: one count for each train, and one for each packet that stayed single,
-    /// whether it was held for a while or nothing could have followed it.
+    /// Trains that came out, and packets that could have begun a train but stayed single, by reason: because they were
+    /// held in vain or because nothing could have followed.
     pub flushes: Counts<Flush>,
-    /// What differed when a packet did not fit the train held of its flow.
+    /// Packets that did not fit the train held of their flow, by what differed.
     pub mismatches: Counts<Mismatch>,
     /// Payload bytes summed to verify checksums.
     pub checksummed_bytes: u64,

@@ -1,4 +1,4 @@
-//! The flows that are held: a bounded table with constant-time find, insert, remove and oldest.
+//! The table of held flows: bounded, with constant-time find, insert, remove and oldest.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,65 +12,65 @@ use crate::packet::Packet;
 use crate::time::Nanos;
 use crate::wire::tcp;
 
-/// Most flows whose hashes may share a bucket; the oldest of them makes room for one more.
+/// Largest number of flows in a bucket; when it is full, the oldest of them is evicted.
 const MAX_CHAIN: usize = 8;
 const NONE: u32 = u32::MAX;
-/// TCP flags with which a segment is the last of its train.
+/// TCP flags that make a segment the last of its train.
 const CLOSING: u8 = tcp::FIN | tcp::PSH;
 
-/// What is held.
+/// What the table holds of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carries {
     /// A train under construction.
     Data,
-    /// The newest of some pure acknowledgments.
+    /// The newest of several pure acknowledgments.
     Acks,
 }
 
-/// What is held, in what form, and whether its transport checksums are pending: all that has to be the same before headers
-/// are compared.
+/// The properties of a held packet that must match before headers are compared: its form, what is held, and whether its
+/// transport checksum is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MatchKey {
     form: FormId,
-    /// Headers in front of IP.
+    /// Number of headers in front of IP.
     link: u8,
     pub(super) carries: Carries,
     is_owed: bool,
 }
 
 impl MatchKey {
-    /// Its form.
+    /// Returns the form.
     #[inline(always)]
     pub(super) fn form(self) -> FormId {
         self.form
     }
 
-    /// Whether it is a train of packets with `link` headers in front of IP.
+    /// Returns whether this is a train of packets with `link` headers in front of IP and the same checksum state.
     #[inline(always)]
     pub(super) fn train_of(self, link: usize, is_owed: bool) -> bool {
         (self.link, self.carries, self.is_owed) == (link as u8, Carries::Data, is_owed)
     }
 
-    /// A train of packets of a usual form.
+    /// Creates the key of a train of packets of a known form.
     #[inline(always)]
     pub(super) fn train(form: FormId, is_owed: bool) -> MatchKey {
         MatchKey { form, link: form.link() as u8, carries: Carries::Data, is_owed }
     }
 
-    /// Of another form, it may be.
+    /// Creates the key of packets that may have no known form.
     pub(super) fn other(form: Option<FormId>, carries: Carries, is_owed: bool) -> MatchKey {
         let form = form.unwrap_or(FormId::NONE);
         MatchKey { form, link: form.link() as u8, carries, is_owed }
     }
 }
 
-/// The bytes of a whole frame and the number of headers in front of IP, of a train whose next segment needs no other look than
-/// the one at what is expected of it.
+/// The length of the next full segment's frame in bytes, together with its number of headers in front of IP. A frame
+/// that has both is compared with the train at once, without other checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExpectedNext(usize);
 
 impl ExpectedNext {
-    /// None may.
+    /// A value that no frame has.
     pub(super) const NOTHING: ExpectedNext = ExpectedNext(usize::MAX);
 
     #[inline(always)]
@@ -79,76 +79,76 @@ impl ExpectedNext {
     }
 }
 
-/// A train under construction, or the newest of some pure acknowledgments.
+/// A train under construction, or the newest of several pure acknowledgments.
 #[derive(Debug)]
 pub(super) struct Held<B> {
     pub(super) packet: Box<Packet<B>>,
     pub(super) since: Nanos,
-    /// Payload bytes of the first segment; in profile `lro` of the largest TCP segment.
+    /// Payload bytes of the first segment; in profile `lro` those of the largest TCP segment.
     pub(super) size: usize,
-    /// Payload bytes that it may still take, where the sizes of segments differ (profile `lro`).
+    /// Payload bytes that may still be added, for segments of different sizes (profile `lro`).
     pub(super) room: usize,
-    /// How many more segments of this size it takes.
+    /// Number of segments of size `size` that may still be added.
     pub(super) left: u32,
-    /// Packets it stands for.
+    /// Number of packets that it stands for.
     pub(super) segs: u32,
-    /// Most packets.
+    /// Largest number of packets.
     pub(super) most: u32,
     pub(super) next_seq: u32,
-    /// The timestamp of the newest TCP segment, where profile `lro` lets it move on.
+    /// Timestamp of the newest TCP segment, where profile `lro` lets it advance.
     pub(super) stamp: u32,
     pub(super) ids: Ids,
     pub(super) key: MatchKey,
-    /// What a packet is that may follow at once, or [`ExpectedNext::NOTHING`].
+    /// The frame that may follow without other checks, or [`ExpectedNext::NOTHING`].
     pub(super) expected: ExpectedNext,
-    /// Whether the first packet's checksums were verified; later ones are before they join.
+    /// Whether the first packet's checksums were verified; later packets are verified before they join.
     pub(super) verified: bool,
 }
 
-/// A place of the table.
+/// The content of a place of the table.
 #[derive(Debug)]
 pub(super) enum Slot<B> {
-    /// Nothing.
+    /// A free place, or one whose content was taken.
     Free,
-    /// The start of a train.
+    /// A first segment, still a frame.
     First(PendingFirst<B>),
-    /// All else.
+    /// A train or an acknowledgment, in a box.
     Held(Held<B>),
 }
 
 impl<B> Slot<B> {
-    /// What is there.
+    /// Takes the content out and leaves the place free.
     #[inline(always)]
     pub(super) fn take(&mut self) -> Slot<B> {
         core::mem::replace(self, Slot::Free)
     }
 }
 
-/// Where something is.
+/// The place of the newest flow with some hash.
 pub(super) enum Place {
     At(usize),
-    /// Nowhere.
+    /// There is none.
     None,
-    /// Nowhere, and nothing else shares the bucket.
+    /// There is none, and the bucket is empty.
     Empty,
 }
 
-/// What is found of a flow, and where.
+/// The result of a search for a flow.
 pub(super) enum Found {
-    /// Of this hash, at least.
+    /// A first segment with this hash; whether it is of this flow is not known.
     First(usize),
     Held(usize),
 }
 
 impl<B: AsRef<[u8]>> Held<B> {
-    /// Whether it is a train of at least two packets.
+    /// Returns whether it is a train of at least two packets.
     #[inline(always)]
     pub(super) fn is_train(&self) -> bool {
         self.segs > 1 && self.key.carries == Carries::Data
     }
 
-    /// Takes note of a segment that fits: where its TCP header is, if it has one, that header, and the bytes of its payload,
-    /// which the caller moves. Returns why the train is to be closed, where it is.
+    /// Accounts for a segment that joins; the caller moves its payload of `len` bytes. `at` and `tcp` are the offset
+    /// and the bytes of its TCP header, if it has one. Returns the reason if the train is to be closed.
     #[inline(always)]
     pub(super) fn add(&mut self, ids: Ids, at: Option<usize>, tcp: &[u8], len: usize, is_lro: bool) -> Option<Flush> {
         self.ids = ids;
@@ -156,14 +156,14 @@ impl<B: AsRef<[u8]>> Held<B> {
         self.left = self.left.saturating_sub(1);
         self.next_seq = self.next_seq.wrapping_add(len as u32);
         let flags = tcp.get(tcp::FLAGS).copied().unwrap_or(0);
-        // Each of them is rare.
+        // Each of these cases is rare.
         if len != self.size || self.left == 0 || flags & CLOSING != 0 || is_lro {
             return self.close(at, tcp, len, is_lro);
         }
         None
     }
 
-    /// The rest of [`Held::add`], where something may close the train or the header is renewed.
+    /// Handles the cases of [`Held::add`] in which a train may be closed or its header is renewed.
     #[cold]
     #[inline(never)]
     fn close(&mut self, at: Option<usize>, tcp: &[u8], len: usize, is_lro: bool) -> Option<Flush> {
@@ -191,39 +191,39 @@ impl<B: AsRef<[u8]>> Held<B> {
     }
 }
 
-/// How many more segments of `size` bytes fit, where no more than `most` and `room` bytes do.
+/// Returns how many more segments of `size` bytes fit, limited to `most` segments and `room` bytes.
 #[inline(always)]
 pub(super) fn left(most: u32, room: usize, size: usize) -> u32 {
     // A train has far less than 4 GiB.
     (room as u32).checked_div(size as u32).unwrap_or(0).min(most)
 }
 
-/// What the table knows of a slot. It is apart from what is held: what is written in small parts and read at once as a whole
-/// makes the processor wait.
+/// The links of a slot. They are kept apart from its content: writing parts of a structure that is then read as a whole
+/// stalls the processor.
 #[derive(Clone, Copy, Debug)]
 struct Links {
     hash: u64,
-    /// Next slot of the bucket, or of the free list.
+    /// Next slot of the bucket or of the free list.
     next: u32,
-    /// Neighbours in order of age.
+    /// Neighbours in the list by age.
     older: u32,
     newer: u32,
 }
 
-/// The newest of the flows whose hashes end alike.
+/// The newest of the flows whose hashes share a bucket.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     hash: u64,
-    /// The round that the rest is of.
+    /// The round in which the rest was written.
     round: u32,
-    /// Its place, or `NONE`.
+    /// The flow's place, or `NONE`.
     at: u32,
 }
 
-/// The table.
+/// The table of held flows.
 ///
-/// To flush it costs nothing for each flow: a round ends, buckets of earlier ones count as empty, and the places stay taken
-/// until they are given up one by one, oldest first.
+/// A flush costs nothing for each flow: it ends a round, buckets of earlier rounds count as empty, and their places
+/// stay taken until they are left one by one, oldest first.
 #[derive(Debug)]
 pub(super) struct Table<B> {
     slots: Vec<Slot<B>>,
@@ -256,19 +256,18 @@ impl<B> Table<B> {
         }
     }
 
-    /// Flows held in this round.
+    /// Returns the number of flows held in this round.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no place is free.
+    /// Returns whether no place is free.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
         self.free == NONE
     }
 
-    /// What is held of a flow with this hash, of which `is_it` knows whether it is the one. A first segment is found by the hash
-    /// alone.
+    /// Returns the flow with this hash for which `is_it` is true. A first segment is found by the hash alone.
     #[inline(always)]
     pub(super) fn find(&self, hash: u64, is_it: impl Fn(&Held<B>) -> bool) -> Option<Found> {
         let mut at = self.first_of(hash);
@@ -286,7 +285,7 @@ impl<B> Table<B> {
         None
     }
 
-    /// Where the newest with this hash is.
+    /// Returns the place of the newest flow with this hash.
     #[inline(always)]
     pub(super) fn place(&self, hash: u64) -> Place {
         let bucket = self.buckets[self.bucket(hash)];
@@ -310,13 +309,13 @@ impl<B> Table<B> {
         Place::None
     }
 
-    /// What is at a place.
+    /// Returns the content of a place.
     #[inline(always)]
     pub(super) fn slot_mut(&mut self, at: usize) -> Option<&mut Slot<B>> {
         self.slots.get_mut(at)
     }
 
-    /// The one that must leave before a flow with this hash can be inserted, where its bucket is full.
+    /// Returns the flow that must be evicted before one with this hash can be inserted, if its bucket is full.
     #[inline(always)]
     pub(super) fn make_room(&self, hash: u64) -> Option<usize> {
         let (mut at, mut chain, mut last) = (self.first_of(hash), 0, NONE);
@@ -330,13 +329,14 @@ impl<B> Table<B> {
         (chain >= MAX_CHAIN).then_some(last as usize)
     }
 
-    /// Inserts; the caller has made room. Without room nothing is kept, which cannot happen after `make_room`.
+    /// Inserts a flow; the caller has made room. Without room it would be dropped, which cannot happen after
+    /// `make_room`.
     #[inline(always)]
     pub(super) fn insert(&mut self, hash: u64, what: Slot<B>) {
         self.insert_before(self.first_of(hash), hash, what);
     }
 
-    /// The same where nothing is in the bucket.
+    /// Inserts a flow whose bucket is known to be empty.
     #[inline(always)]
     pub(super) fn insert_alone(&mut self, hash: u64, what: Slot<B>) {
         self.insert_before(NONE, hash, what);
@@ -346,7 +346,7 @@ impl<B> Table<B> {
     fn insert_before(&mut self, next: u32, hash: u64, what: Slot<B>) {
         let (at, bucket) = (self.free, self.bucket(hash));
         let Some((links, slot)) = self.links.get_mut(at as usize).zip(self.slots.get_mut(at as usize)) else { return };
-        // What was there is gone.
+        // The content that was there has been taken already.
         core::mem::forget(core::mem::replace(slot, what));
         self.free = links.next;
         *links = Links { hash, next, older: self.newest, newer: NONE };
@@ -364,7 +364,7 @@ impl<B> Table<B> {
         (self.oldest != NONE).then_some(self.oldest as usize)
     }
 
-    /// When that came which is at a place.
+    /// Returns the arrival time of the content of a place.
     pub(super) fn since(&self, at: usize) -> Nanos {
         match &self.slots[at] {
             Slot::Free => Nanos(0),
@@ -389,20 +389,20 @@ impl<B> Table<B> {
         }
     }
 
-    /// Takes out what is at a place that was inserted in this round.
+    /// Removes and returns the content of a place that was inserted in this round.
     #[inline(always)]
     pub(super) fn remove(&mut self, at: usize) -> Slot<B> {
         self.unlink(at);
         self.slots[at].take()
     }
 
-    /// Ends a round. The places are to be left, from the one returned on.
+    /// Ends a round. Returns the first of its places, which are to be left one by one with [`Table::leave`].
     #[inline]
     pub(super) fn flush(&mut self) -> Option<usize> {
         let oldest = self.oldest();
         self.round = self.round.wrapping_add(1);
         if self.round == 0 {
-            // No bucket may seem to be of a round to come.
+            // No bucket may seem to be of a future round.
             self.buckets.fill(Bucket::VOID);
             self.round = 1;
         }
@@ -410,7 +410,7 @@ impl<B> Table<B> {
         oldest
     }
 
-    /// Gives up a place of an earlier round: what is to be taken from there, and the next such place.
+    /// Frees a place of an earlier round. Returns its content, which must be taken at once, and the next such place.
     #[inline(always)]
     pub(super) fn leave(&mut self, at: usize) -> (&mut Slot<B>, Option<usize>) {
         let links = &mut self.links[at];
@@ -452,7 +452,7 @@ impl<B> Table<B> {
         self.len -= 1;
     }
 
-    /// The place that is first in the bucket of this hash.
+    /// Returns the first place in the bucket of this hash.
     #[inline(always)]
     fn first_of(&self, hash: u64) -> u32 {
         let bucket = self.buckets[self.bucket(hash)];

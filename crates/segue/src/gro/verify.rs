@@ -1,16 +1,17 @@
-//! Verifies every checksum of a packet before it may join a train.
+//! Verification of every checksum of a packet before it may join a train.
 
 use super::rules::Alone;
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use crate::packet::{Csum, Header, Kind, LayerCsum, Packet, Remote, Unit};
 use crate::wire::{ipv4, ipv6, protocol, read_u16, tcp, udp};
 
-/// Whether the transport checksum is pending.
+/// Returns whether the transport checksum is pending.
 pub(super) fn is_owed<B>(packet: &Packet<B>) -> bool {
     packet.offload.unit == Unit::Whole(Csum::Partial)
 }
 
-/// The pseudo-header sum of the transport header `transport` under `ip`, for `upper_len` bytes from that header on.
+/// Returns the pseudo-header sum of the transport header `transport` under `ip`, for `upper_len` bytes from that header
+/// on.
 pub(super) fn pseudo(head: &[u8], ip: &Header, transport: &Header, upper_len: usize) -> Sum {
     let protocol = if transport.kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
     let bytes = &head[ip.start()..];
@@ -25,17 +26,17 @@ pub(super) fn pseudo(head: &[u8], ip: &Header, transport: &Header, upper_len: us
     }
 }
 
-/// Bytes of payload, what is behind the outermost IP packet left out.
+/// Returns the length of the payload in bytes, without padding behind the outermost IP packet.
 #[inline]
 pub(super) fn payload_len<B: AsRef<[u8]>>(packet: &Packet<B>) -> usize {
     let len = packet.payload.len();
     if packet.layout.is_padded() { packet.layout.end().saturating_sub(packet.head.len()).min(len) } else { len }
 }
 
-/// Verifies the outer UDP, GRE and transport checksums, records what is known now, and adds the payload bytes that it
-/// had to read to `checksummed`.
+/// Verifies the outer UDP, GRE and transport checksums, records the result in the packet, and adds the number of
+/// payload bytes that it had to read to `checksummed`.
 ///
-/// Padding counts for nothing. IPv4 header checksums are not looked at here; `rules::gate` has done that.
+/// Padding is ignored. IPv4 header checksums are not verified here; `rules::gate` has done that.
 pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u64) -> Result<(), Alone> {
     let len = payload_len(packet);
     let total = packet.head.len() + len;
@@ -45,7 +46,7 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
         let mut rest = sum;
         rest.remove(Sum::of(&packet.head.bytes()[l3..]));
         if len < packet.payload.len() {
-            // At an odd place the part begins with the byte before it, as zero.
+            // At an odd offset the padding's first word begins with the byte before it, counted as zero.
             let mut padding = Sum::ZERO;
             padding.append(Sum::ZERO, len % 2);
             packet.payload.pieces(len..usize::MAX).for_each(|piece| padding.add(piece));
@@ -55,7 +56,7 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
     }
     let Packet { head, payload: bytes, offload, layout, .. } = packet;
     let head = head.bytes();
-    // The sum of all bytes from `from` on; every header has an even length, so parity is no concern here.
+    // The sum of all bytes from `from` on; every header has an even length, so parity does not matter here.
     let mut sum_from = |from: usize| {
         let rest = *payload.get_or_insert_with(|| {
             *checksummed += len as u64;
@@ -90,7 +91,7 @@ pub(super) fn verify<B: AsRef<[u8]>>(packet: &mut Packet<B>, checksummed: &mut u
             Kind::Gre if layer.gre == LayerCsum::Unknown => {
                 let mut sum = Sum::ZERO;
                 if layer.remote == Some(Remote::Transport) {
-                    // Computed by the sender as if the primed field inside were final already.
+                    // The sender computed it as if the primed field inside were complete already.
                     let field = transport.start() + field_at(transport.kind);
                     let primed = read_u16(head, field).unwrap_or(0);
                     let done = Field::complete(sum_from(transport.start())).value();
@@ -131,21 +132,21 @@ fn field_at(kind: Kind) -> usize {
     if kind == Kind::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM }
 }
 
-/// Whether the words of an IPv4 header without options sum to all ones, in whatever byte order.
+/// Returns whether the words of an IPv4 header without options sum to all ones, in either byte order.
 #[inline(always)]
 pub(super) fn is_sum_good(header: &[u8]) -> bool {
     let word = |at: usize| header[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
     let last = header[16..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
-    // 2^64 is 1 modulo 65535, so that what is carried out comes back in.
+    // 2^64 is 1 modulo 65535, so that carries out of the sum are added back in.
     let (sum, carry) = word(0).overflowing_add(word(8));
     let (sum, again) = sum.overflowing_add(u64::from(last) + u64::from(carry));
-    // The version is not zero, and so neither is the sum: in 16 bits it is all ones. A multiple of 65535 is what times its
-    // inverse modulo 2^64 is no more than the largest quotient.
+    // The version is not zero, so neither is the sum: in 16 bits it must be all ones. A number is a multiple of 65535
+    // if its product with the inverse of 65535 modulo 2^64 is at most the largest quotient.
     const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
     sum.wrapping_add(u64::from(again)).wrapping_mul(INVERSE) <= u64::MAX / 0xffff
 }
 
-/// The pseudo header of a packet with the IP header `ip`, for `len` bytes from its transport header on.
+/// Returns the pseudo-header sum of a packet with the IP header `ip`, for `len` bytes from its transport header on.
 #[inline(always)]
 pub(super) fn pseudo_header<const V6: bool>(ip: &[u8], number: u8, len: usize) -> Sum {
     if V6 {
