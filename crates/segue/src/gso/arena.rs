@@ -1,4 +1,4 @@
-//! Where segments are written: memory that is used again for every batch.
+//! The memory that segments are written to, reused for every batch.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,8 +9,8 @@ use crate::hash::Key;
 use crate::packet::Gso;
 use crate::wire::parse::MAX_HEADER_BYTES;
 
-/// Where the identification of fragmented packets comes from: a count that all share, from another start for each pair of
-/// addresses (RFC 7739, section 5.3), so that who sees one flow cannot guess the numbers of another.
+/// The generator of identifications of fragmented packets: a count shared by all, with a different start for each pair
+/// of addresses (RFC 7739, section 5.3), so that an observer of one flow cannot guess the numbers of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentIds {
     key: Key,
@@ -18,12 +18,12 @@ pub struct FragmentIds {
 }
 
 impl FragmentIds {
-    /// A count from 0; `key` should be random, and another one for each arena of the same host.
+    /// Creates a generator that counts from 0; `key` should be random, and different for each arena of the same host.
     pub const fn new(key: Key) -> FragmentIds {
         FragmentIds { key, next: 0 }
     }
 
-    /// The next one for these addresses.
+    /// Returns the next identification for these addresses.
     pub(super) fn next(&mut self, addresses: &[u8]) -> u32 {
         let id = (self.key.hash(addresses) as u32).wrapping_add(self.next);
         self.next = self.next.wrapping_add(1);
@@ -31,19 +31,19 @@ impl FragmentIds {
     }
 }
 
-/// What is copied of headers at once, as most end in it.
+/// Bytes of headers that are copied at once; most headers are not longer.
 pub(super) const BLOCK: usize = 80;
 
-/// Segments in scatter form: their headers, one behind the other, and what else a port must know.
+/// Segments in scatter form: their headers, concatenated, and everything else that a port must know.
 ///
-/// It grows to what the largest batch needs and allocates nothing afterwards.
+/// It grows to the size of the largest batch and allocates nothing afterwards.
 #[derive(Debug)]
 pub struct Arena {
     heads: Vec<u8>,
     segments: Vec<Segment>,
     pub(super) checksummed: u64,
     start: usize,
-    /// Identification of fragmented packets.
+    /// Identifications of fragmented packets.
     pub ids: FragmentIds,
 }
 
@@ -54,39 +54,39 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// An empty arena without memory.
+    /// Creates an empty arena without memory.
     pub const fn new() -> Arena {
         let ids = FragmentIds::new(Key([0; 2]));
         Arena { heads: Vec::new(), segments: Vec::new(), checksummed: 0, start: 0, ids }
     }
 
-    /// Forgets all segments and keeps the memory.
+    /// Removes all segments and keeps the memory.
     pub fn clear(&mut self) {
         self.heads.clear();
         self.segments.clear();
     }
 
-    /// The segments since [`Arena::clear`], in the order in which they must leave.
+    /// Returns the segments since [`Arena::clear`], in the order in which they must leave.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The headers of `segment`; empty where it is not one of this arena.
+    /// Returns the headers of `segment`; empty if it is not one of this arena.
     pub fn head(&self, segment: &Segment) -> &[u8] {
         self.heads.get(segment.head.start as usize..segment.head.end as usize).unwrap_or(&[])
     }
 
-    /// Bytes of payload that were summed since the last call.
+    /// Returns the number of payload bytes summed since the last call.
     pub fn take_checksummed(&mut self) -> u64 {
         core::mem::take(&mut self.checksummed)
     }
 
-    /// Makes room for `count` heads of `len` bytes.
+    /// Reserves memory for `count` heads of `len` bytes.
     pub(super) fn reserve(&mut self, count: usize, len: usize) -> Result<(), Refusal> {
         let bytes = count.checked_mul(len).ok_or(Refusal::Full)?;
         let end = self.heads.len().checked_add(bytes).ok_or(Refusal::Full)?;
         u32::try_from(end).map_err(|_| Refusal::Full)?;
-        // With what a copy of constant length may write behind the last one.
+        // Includes what a copy of constant length may write behind the last one.
         self.heads.reserve(bytes + MAX_HEADER_BYTES);
         self.segments.reserve(count);
         Ok(())
@@ -99,7 +99,7 @@ impl Arena {
         &mut self.heads[self.start..]
     }
 
-    /// The headers of the segment with this number.
+    /// Returns the headers of the segment with this index.
     pub(super) fn head_mut(&mut self, number: usize) -> &mut [u8] {
         let range = self.segments.get(number).map_or(0..0, |s| s.head.start as usize..s.head.end as usize);
         &mut self.heads[range]
@@ -112,7 +112,7 @@ impl Arena {
         &mut self.heads[self.start..]
     }
 
-    /// The same with the first `len` bytes of `template`; a copy of constant length, where that is enough.
+    /// Starts a segment with the first `len` bytes of `template`, by a copy of constant length where that is enough.
     #[inline(always)]
     pub(super) fn push_template(&mut self, template: &[u8; MAX_HEADER_BYTES], len: usize) -> &mut [u8] {
         self.start = self.heads.len();
@@ -125,8 +125,8 @@ impl Arena {
         &mut self.heads[self.start..]
     }
 
-    /// Adds segments whose headers are the first `len` bytes of a block that `write` fills in: `count` of them with `size` bytes of
-    /// payload, from `start` on. [`Arena::reserve`] made room.
+    /// Adds `count` segments of `size` payload bytes each, from payload offset `start` on. `write` fills in a block for
+    /// each, of which the first `len` bytes are its headers. Call [`Arena::reserve`] first.
     #[inline(always)]
     pub(super) fn push_run(
         &mut self,
@@ -138,7 +138,8 @@ impl Arena {
         let first = self.heads.len();
         self.heads.resize(first + count * len + BLOCK, 0);
         let (mut at, mut from) = (first, start as u32);
-        // All places fit in 32 bits: `reserve` checked those of the headers, and the payload's length is such a number.
+        // All offsets fit in 32 bits: `reserve` checked those of the headers, and the payload's length is a 32-bit
+        // number.
         self.segments.extend((0..count).map(|_| {
             if let Some(head) = self.heads.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
                 write(head);
@@ -151,15 +152,15 @@ impl Arena {
         self.heads.truncate(first + count * len);
     }
 
-    /// Ends the segment that [`Arena::push_head`] started.
+    /// Ends the segment that [`Arena::push_head`] or a similar function started.
     #[inline(always)]
     pub(super) fn finish_head(&mut self, payload: Range<u32>, csum: SegmentCsum, gso: Option<Gso>) {
-        // `reserve` checked that all places fit in 32 bits.
+        // `reserve` checked that all offsets fit in 32 bits.
         let head = self.start as u32..self.heads.len() as u32;
         self.segments.push(Segment { head, payload, csum, gso });
     }
 
-    /// Starts a segment with a copy of `head` that `change` completes; takes it back where that fails.
+    /// Adds a segment's head: a copy of `head` that `change` completes; removes it again if that fails.
     pub(super) fn append<T>(
         &mut self,
         head: &[u8],
@@ -174,30 +175,30 @@ impl Arena {
     }
 }
 
-/// One contiguous frame.
+/// One contiguous frame in a [`Frames`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Its bytes: [`Frames::bytes`].
+    /// Range of its bytes; see [`Frames::bytes`].
     pub range: Range<u32>,
-    /// Bytes in front of them that are the port's: [`Frames::room_in_front`].
+    /// Number of free bytes in front of it; see [`Frames::room_in_front`].
     pub room: u32,
-    /// The innermost transport checksum.
+    /// What the port must do about the innermost transport checksum.
     pub csum: SegmentCsum,
-    /// How the port is to cut it; `None` for a single packet.
+    /// How the port must cut it; `None` for a single packet.
     pub gso: Option<Gso>,
 }
 
-/// Segments in linear form: whole frames, one behind the other.
+/// Segments in linear form: whole frames, concatenated.
 ///
-/// It grows to what the largest batch needs and allocates nothing afterwards.
+/// It grows to the size of the largest batch and allocates nothing afterwards.
 #[derive(Debug)]
 pub struct Frames {
-    /// Its length only grows: bytes past `used` are left from earlier batches, which spares clearing them.
+    /// The memory. Its length only grows: bytes past `used` are left from earlier batches, which saves clearing them.
     bytes: Vec<u8>,
     used: usize,
     frames: Vec<Frame>,
     pub(super) checksummed: u64,
-    /// Identification of fragmented packets.
+    /// Identifications of fragmented packets.
     pub ids: FragmentIds,
 }
 
@@ -208,47 +209,47 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// An empty list without memory.
+    /// Creates an empty list without memory.
     pub const fn new() -> Frames {
         let ids = FragmentIds::new(Key([0; 2]));
         Frames { bytes: Vec::new(), used: 0, frames: Vec::new(), checksummed: 0, ids }
     }
 
-    /// Forgets all frames and keeps the memory.
+    /// Removes all frames and keeps the memory.
     pub fn clear(&mut self) {
         self.used = 0;
         self.frames.clear();
     }
 
-    /// The frames since [`Frames::clear`], in the order in which they must leave.
+    /// Returns the frames since [`Frames::clear`], in the order in which they must leave.
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// The bytes of `frame`; empty where it is not one of these.
+    /// Returns the bytes of `frame`; empty if it is not one of these.
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         self.bytes.get(frame.range.start as usize..frame.range.end as usize).unwrap_or(&[])
     }
 
-    /// The room in front of `frame` that its limits asked for ([`Limits::header_room`](super::Limits::header_room)), for a
-    /// header of the port's own.
+    /// Returns the room in front of `frame` that its limits asked for
+    /// ([`Limits::header_room`](super::Limits::header_room)), for a header of the port.
     pub fn room_in_front(&mut self, frame: &Frame) -> &mut [u8] {
         let end = frame.range.start as usize;
         self.bytes.get_mut(end.saturating_sub(frame.room as usize)..end).unwrap_or(&mut [])
     }
 
-    /// Bytes of payload that were summed since the last call.
+    /// Returns the number of payload bytes summed since the last call.
     pub fn take_checksummed(&mut self) -> u64 {
         core::mem::take(&mut self.checksummed)
     }
 
-    /// Whether `count` frames of `len` bytes in all, each with `room` in front, fit; makes the memory ready.
+    /// Checks that `count` frames of `len` bytes in total, each with `room` in front, fit, and allocates the memory.
     pub(super) fn reserve(&mut self, count: usize, len: usize, room: usize) -> Result<(), Refusal> {
         let len = count.checked_mul(room).and_then(|rooms| rooms.checked_add(len)).ok_or(Refusal::Full)?;
         self.room(0, len).map(|_| ())
     }
 
-    /// The next `len` bytes behind `room` others, to be written and then kept with [`Frames::push`].
+    /// Returns the next `len` bytes behind `room` others, to be written and then kept with [`Frames::push`].
     pub(super) fn room(&mut self, room: usize, len: usize) -> Result<&mut [u8], Refusal> {
         let start = self.used.checked_add(room).ok_or(Refusal::Full)?;
         let end = start.checked_add(len).ok_or(Refusal::Full)?;
@@ -259,20 +260,20 @@ impl Frames {
         Ok(&mut self.bytes[start..end])
     }
 
-    /// The bytes of the frame with this number.
+    /// Returns the bytes of the frame with this index.
     pub(super) fn frame_mut(&mut self, number: usize) -> &mut [u8] {
         let range = self.frames.get(number).map_or(0..0, |f| f.range.start as usize..f.range.end as usize);
         &mut self.bytes[range]
     }
 
-    /// Adds `count` frames of `len` bytes behind `room` others each, after [`Frames::reserve`], and gives their memory, in which they
-    /// are to be written.
+    /// Adds `count` frames of `len` bytes, each behind `room` others, after [`Frames::reserve`], and returns their
+    /// memory, to be written.
     #[inline(always)]
     pub(super) fn push_run(&mut self, room: usize, len: usize, count: usize, csum: SegmentCsum) -> Option<&mut [u8]> {
         let (first, step) = (self.used + room, room + len);
         let memory = self.bytes.get_mut(self.used..)?.get_mut(..count * step)?;
         self.frames.extend((0..count).map(move |at| {
-            // `reserve` checked that all places fit in 32 bits.
+            // `reserve` checked that all offsets fit in 32 bits.
             let start = first + at * step;
             Frame { range: start as u32..(start + len) as u32, room: room as u32, csum, gso: None }
         }));
@@ -280,11 +281,11 @@ impl Frames {
         Some(memory)
     }
 
-    /// Keeps the `len` bytes that [`Frames::room`] gave, `room` included in front.
+    /// Adds the `len` bytes that [`Frames::room`] returned as a frame, with `room` in front.
     pub(super) fn push(&mut self, room: usize, len: usize, csum: SegmentCsum, gso: Option<Gso>) {
         let start = self.used + room;
         self.used = start + len;
-        // `room` checked that all places fit in 32 bits.
+        // `room` checked that all offsets fit in 32 bits.
         self.frames.push(Frame { range: start as u32..self.used as u32, room: room as u32, csum, gso });
     }
 }

@@ -1,4 +1,4 @@
-//! Checks of a layout before anything is written by it, and sums that all stages need.
+//! Checks of a layout, and sums that all stages of splitting use.
 
 use super::refusal::Refusal;
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
@@ -6,8 +6,8 @@ use crate::packet::{Header, Kind, Layout};
 use crate::wire::gre::Gre;
 use crate::wire::{ipv4, ipv6, protocol, tcp, udp};
 
-/// Checks what the rest relies on: that the layout covers the head, that no header is shorter than its kind, and that
-/// UDP and TCP headers stand right behind an IP header.
+/// Checks what later stages rely on: that the layout covers the head, that no header is shorter than its kind, and that
+/// UDP and TCP headers directly follow an IP header.
 pub(super) fn check(head: &[u8], layout: &Layout) -> Result<(), Refusal> {
     let mut after_ip = false;
     for header in layout.headers() {
@@ -30,7 +30,7 @@ pub(super) fn check(head: &[u8], layout: &Layout) -> Result<(), Refusal> {
     if head.len() == layout.header_len() { Ok(()) } else { Err(Refusal::Layout) }
 }
 
-/// The transport header, or why there is none.
+/// Returns the transport header, or why there is none.
 pub(super) fn transport(layout: &Layout) -> Result<Header, Refusal> {
     layout.transport().copied().ok_or(match layout.stop() {
         crate::packet::Stop::Fragment => Refusal::Fragment,
@@ -38,7 +38,8 @@ pub(super) fn transport(layout: &Layout) -> Result<Header, Refusal> {
     })
 }
 
-/// The pseudo header of a TCP or UDP header right behind the IP header `ip`, for `len` bytes from there to the end.
+/// Returns the pseudo-header sum of a TCP or UDP header right behind the IP header `ip`, for `len` bytes from that
+/// header to the end.
 pub(super) fn pseudo(head: &[u8], ip: &Header, kind: Kind, len: usize) -> Option<Sum> {
     let number = if kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
     let header = head.get(ip.start()..ip.end())?;
@@ -50,13 +51,13 @@ pub(super) fn pseudo(head: &[u8], ip: &Header, kind: Kind, len: usize) -> Option
     Some(pseudo_v6(src.try_into().ok()?, dst.try_into().ok()?, number, len))
 }
 
-/// Whether the transport checksum covers an address that is not in the fixed part of the IP header.
+/// Returns whether the transport checksum covers an address that is not in the fixed part of the IP header.
 pub(super) fn is_routed(head: &[u8], ip: &Header) -> bool {
     let is_routed = if ip.kind == Kind::Ipv4 { ipv4::is_routed } else { ipv6::is_routed };
     head.get(ip.start()..ip.end()).is_some_and(is_routed)
 }
 
-/// A sum of one 16-bit word.
+/// Returns a sum of one 16-bit word.
 pub(super) fn word(value: u16) -> Sum {
     let mut sum = Sum::ZERO;
     sum.add_u16(value);

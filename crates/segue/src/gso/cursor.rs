@@ -1,9 +1,9 @@
-//! A place in a payload that only moves forward.
+//! A position in a payload that only moves forward.
 
 use crate::checksum::Sum;
 use crate::packet::{Frag, Payload};
 
-/// A place in a payload that only moves forward.
+/// A position in a payload that only moves forward.
 pub(super) struct Cursor<'a, B> {
     frags: &'a [Frag<B>],
     skip: usize,
@@ -14,7 +14,7 @@ impl<'a, B: AsRef<[u8]>> Cursor<'a, B> {
         Cursor { frags: payload.frags(), skip: 0 }
     }
 
-    /// Hands the next `len` bytes to `each`, piece by piece.
+    /// Passes the next `len` bytes to `each`, piece by piece, and moves behind them.
     pub(super) fn take(&mut self, mut len: usize, mut each: impl FnMut(&'a [u8])) {
         while len > 0
             && let Some((frag, rest)) = self.frags.split_first()
@@ -32,9 +32,9 @@ impl<'a, B: AsRef<[u8]>> Cursor<'a, B> {
         }
     }
 
-    /// Copies the next bytes to `out`, and adds them to `sum` where one is given.
+    /// Copies the next bytes to `out`, and adds them to `sum` if one is given.
     pub(super) fn copy(&mut self, out: &mut [u8], mut sum: Option<&mut Sum>) {
-        // Most lie in one piece.
+        // In most cases they lie in one piece.
         if let Some((frag, _)) = self.frags.split_first()
             && let Some(bytes) = frag.bytes().get(self.skip..)
             && out.len() < bytes.len()
@@ -49,12 +49,12 @@ impl<'a, B: AsRef<[u8]>> Cursor<'a, B> {
         });
     }
 
-    /// What is left of the piece that comes next.
+    /// Returns the rest of the current piece.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.frags.first().and_then(|frag| frag.bytes().get(self.skip..)).unwrap_or(&[])
     }
 
-    /// How many bytes the next `pieces` pieces have, where none is larger than `most`.
+    /// Returns the number of bytes in the next `pieces` pieces, where a piece larger than `most` counts as several.
     pub(super) fn reach(&self, mut pieces: usize, most: usize) -> usize {
         let (mut bytes, mut skip) = (0_usize, self.skip);
         for frag in self.frags {
@@ -69,7 +69,7 @@ impl<'a, B: AsRef<[u8]>> Cursor<'a, B> {
     }
 }
 
-/// Copies `bytes` to `out`, of the same length, and adds them to `sum` where one is given.
+/// Copies `bytes` to `out`, of the same length, and adds them to `sum` if one is given.
 #[inline(always)]
 fn copy(out: &mut [u8], bytes: &[u8], sum: Option<&mut Sum>) {
     match sum {

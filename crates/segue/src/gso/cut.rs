@@ -1,4 +1,4 @@
-//! Cutting a train into packets of their own, for whoever wants no trains further on.
+//! Cutting a train into packets, for a consumer that takes no trains.
 
 use alloc::boxed::Box;
 
@@ -8,15 +8,16 @@ use super::refusal::Refusal;
 use super::split::split;
 use crate::packet::{Csum, Frag, LayerCsum, Packet, Pool, Remote, Unit};
 
-/// Cuts `train` into single packets and hands them to `each`, in order, with the pool to which it may give boxes back.
-/// Returns how many there were. Payload is not copied, and summed only where checksums inside a tunnel
-/// cover what the far end completes: transport checksums and the outermost UDP checksum stay owed. `arena` is cleared first; it is a place to work in, kept for its memory.
+/// Cuts `train` into single packets and passes them to `each`, in order, with the pool to which it may return boxes.
+/// Returns the number of packets. Payload is not copied, and summed only if checksums inside a tunnel cover bytes that
+/// the far end completes: transport checksums and the outermost UDP checksum stay owed. `arena` is cleared first; it is
+/// scratch memory.
 ///
-/// The packets are those that [`split`] makes: cutting first and splitting for a port afterwards gives the
-/// bytes that splitting the train for that port would have given.
+/// The packets are those that [`split()`] makes: cutting first and splitting for a port afterwards gives the bytes that
+/// splitting the train for that port would have given.
 ///
 /// # Errors
-/// A [`Refusal`], also for what is no train; nothing was handed on then.
+/// A [`Refusal`], also for a single packet; nothing was passed to `each` then.
 pub fn cut<B: AsRef<[u8]> + Clone>(
     train: &Packet<B>,
     arena: &mut Arena,
@@ -29,18 +30,18 @@ pub fn cut<B: AsRef<[u8]> + Clone>(
     arena.clear();
     split(train, &Limits { csum: true, outer_csum: true, ..Limits::NONE }, arena)?;
     let mut offload = train.offload;
-    // Also under a remote checksum option, where the field is primed for the far end.
+    // This holds under a remote checksum option too, where the field is primed for the far end.
     offload.unit = Unit::Whole(Csum::Partial);
     for (level, layer) in offload.layers_mut().iter_mut().enumerate() {
         if layer.udp != LayerCsum::Absent {
-            // The outermost one is a port's to compute, where it can.
+            // The outermost one may be left to a port that computes it.
             layer.udp = if level == 0 { LayerCsum::Owed } else { LayerCsum::Done };
         }
         if layer.gre != LayerCsum::Absent && layer.remote != Some(Remote::Gre) {
             layer.gre = LayerCsum::Done;
         }
     }
-    // Range of the payload that the next segment begins in, and how much of it is gone.
+    // Index of the payload range in which the next segment begins, and how many of its bytes are used.
     let (mut index, mut gone) = (0, 0);
     for segment in arena.segments() {
         let mut packet = pool.take();

@@ -1,18 +1,18 @@
-//! Completes a single packet in place.
+//! Completion of a single packet in place.
 
 use super::limits::Limits;
 use super::refusal::Refusal;
 use super::whole;
 use crate::packet::{Csum, Packet, Remote, Unit};
 
-/// Completes a single packet in place: the transport checksum where it is owed and no remote checksum option hands it to
+/// Completes a single packet in place: the transport checksum if it is owed and no remote checksum option leaves it to
 /// the far end, then the GRE and outer UDP checksums that are owed. Returns how many bytes of payload were summed.
 ///
 /// The transport checksum is completed from the primed value in the field: a wrong one gives a wrong checksum, never a
 /// right one.
 ///
 /// # Errors
-/// A [`Refusal`]; the packet is then as it was.
+/// A [`Refusal`]; the packet is then unchanged.
 pub fn finish<B: AsRef<[u8]>>(packet: &mut Packet<B>) -> Result<u64, Refusal> {
     let mut head = packet.head.clone();
     let filled = whole::fill(head.bytes_mut(), packet, &Limits::NONE)?;

@@ -1,13 +1,14 @@
-//! IP fragments of a packet that is longer than its port's MTU.
+//! IP fragmentation of a packet that is longer than its port's MTU.
 //!
-//! Which packet is cut is policy ([`Fragment`]). A router cuts the outermost one, as it came, and only IPv4 without DF. The
-//! sender cuts the innermost one, so that each tunnel packet carries one fragment and no outer packet is ever one: lengths,
-//! identification and checksums of the outer headers are made new for each, and a remote checksum option for the transport
-//! header is withdrawn, because that header's checksum covers bytes of other packets and is complete before the cut.
+//! Which packet is cut is a matter of policy ([`Fragment`]). A router cuts the outermost packet, and only IPv4 without
+//! DF. The sender cuts the innermost one, so that each tunnel packet carries one fragment and no outer packet is ever
+//! fragmented: lengths, identification and checksums of the outer headers are made anew for each, and a remote checksum
+//! option for the transport header is withdrawn, because that header's checksum covers bytes of other packets and is
+//! completed before the cut.
 //!
-//! Rules: offsets in units of 8 bytes, more-fragments on all but the last, one identification (RFC 791, section 3.2; RFC
-//! 8200, section 4.5); the first fragment holds the whole chain of headers (RFC 7112); options that are not to be copied
-//! are in the first only, and no-operations stand in their place in the others (RFC 791, section 3.1).
+//! Rules: offsets in units of 8 bytes, more-fragments on all but the last, one identification (RFC 791, section 3.2;
+//! RFC 8200, section 4.5); the first fragment holds the whole chain of headers (RFC 7112); options that are not to be
+//! copied are in the first only, and no-operations stand in their place in the others (RFC 791, section 3.1).
 
 use super::arena::FragmentIds;
 use super::check::{check, is_routed, pseudo, transport};
@@ -19,67 +20,67 @@ use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Remote
 use crate::wire::parse::MAX_HEADER_BYTES;
 use crate::wire::{ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, udp, write_u16, write_u32};
 
-/// One fragment.
+/// A fragment: which part of the payload it has.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
-    /// Its number.
+    /// Index of the fragment.
     index: usize,
-    /// First byte of payload.
+    /// Offset of its first byte of payload.
     pub(super) start: usize,
-    /// Bytes of payload.
+    /// Length of its payload, in bytes.
     pub(super) len: usize,
     last: bool,
 }
 
 impl Piece {
-    /// Whether it is the one with the transport header.
+    /// Returns whether it is the fragment with the transport header.
     pub(super) fn is_first(&self) -> bool {
         self.index == 0
     }
 }
 
-/// How a packet is cut into fragments.
+/// The plan by which a packet is cut into fragments.
 pub(super) struct Cut<'a> {
-    /// All headers; the transport checksum is still primed where it is to be completed.
+    /// All headers; the transport checksum is still primed if it is to be completed.
     head: [u8; MAX_HEADER_BYTES],
     head_len: usize,
     layout: &'a Layout,
     layers: &'a [Layer],
     /// Index of the IP header that is cut.
     ip: usize,
-    /// Where the part ends that every fragment has.
+    /// End of the part of the headers that every fragment has.
     common: usize,
-    /// Where the next-header field is that becomes that of a fragment header; IPv6 only.
+    /// Offset of the next-header field that is replaced by that of a fragment header; IPv6 only.
     next_at: Option<usize>,
-    /// Bytes of payload that are cut: padding is left out.
+    /// Bytes of payload to be cut, without padding.
     total: usize,
-    /// Most bytes behind the last header that every fragment has.
+    /// Largest number of bytes behind the headers that every fragment has.
     room: usize,
-    /// Offset of the packet itself, in bytes, and whether more follow it: it may be a fragment.
+    /// Fragment offset of the packet itself, in bytes, and whether more fragments follow it: it may be a fragment.
     base: usize,
     more: bool,
     id: u32,
-    /// Whether the sum of the payload completes the transport checksum.
+    /// Whether the sum of the payload is needed to complete the transport checksum.
     completes: bool,
-    /// Whether outer checksums want the sum of each fragment's payload.
+    /// Whether outer checksums need the sum of each fragment's payload.
     has_outer: bool,
     outer_csum: bool,
     /// Bytes of payload that were summed already.
     pub(super) summed: u64,
 }
 
-/// Whether `packet`, alone, is longer than the MTU.
+/// Returns whether `packet`, a single packet, is longer than the MTU.
 pub(super) fn is_needed<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits) -> bool {
     packet.len() > limits.mtu && len(packet) - uncounted(packet.head.bytes(), &packet.layout, limits) > limits.mtu
 }
 
-/// Bytes of a packet, padding left out.
+/// Returns the length of a packet in bytes, without padding.
 fn len<B: AsRef<[u8]>>(packet: &Packet<B>) -> usize {
     if packet.layout.is_padded() { packet.layout.end().clamp(packet.head.len(), packet.len()) } else { packet.len() }
 }
 
-/// Bytes in front that do not count towards the MTU: up to the outermost IP header, or to what is behind the link headers of
-/// another protocol, without the tags that count.
+/// Returns the number of bytes in front that do not count towards the MTU: up to the outermost IP header, or up to the
+/// end of the link headers of another protocol, less the tags that count.
 pub(super) fn uncounted(head: &[u8], layout: &Layout, limits: &Limits) -> usize {
     let l3 = layout.outer_ip().map_or(layout.header_len(), Header::start);
     let mut tags = layout.headers().iter().take_while(|h| !h.is_ip()).filter(|h| h.kind == Kind::Vlan);
@@ -142,7 +143,7 @@ impl<'a> Cut<'a> {
         if has_layers {
             cut.open_layers()?;
         } else {
-            // What is owed is owed over the whole packet, and nobody can do it afterwards.
+            // Owed checksums cover the whole packet, so no later stage could complete them.
             let bare = Limits { csum: false, outer_csum: false, ..*limits };
             cut.summed = whole::fill(&mut cut.head[..cut.head_len], packet, &bare)?.summed;
             cut.completes = false;
@@ -154,7 +155,7 @@ impl<'a> Cut<'a> {
         Ok(cut)
     }
 
-    /// Returns whether DF is set.
+    /// Reads the fields of an IPv4 header to be fragmented and returns whether DF is set.
     fn read_v4(&mut self, header: &Header, clears_df: bool) -> Result<bool, Refusal> {
         let word = read_u16(&self.head, header.start() + ipv4::FRAGMENT).unwrap_or(0);
         let is_df = word & ipv4::DF != 0;
@@ -190,12 +191,12 @@ impl<'a> Cut<'a> {
         Ok(false)
     }
 
-    /// Bytes behind the part that every fragment has.
+    /// Returns the number of bytes behind the headers that every fragment has.
     fn fragmentable(&self) -> usize {
         self.head_len - self.common + self.total
     }
 
-    /// Finds out how much a fragment holds.
+    /// Computes how many bytes a fragment holds.
     fn measure(&mut self, limits: &Limits) -> Result<(), Refusal> {
         let front = self.common_len() - uncounted(&self.head[..self.head_len], self.layout, limits);
         self.room = limits.mtu.saturating_sub(front);
@@ -206,7 +207,7 @@ impl<'a> Cut<'a> {
         Ok(())
     }
 
-    /// Bytes of the headers that every fragment has, a fragment header included.
+    /// Returns the length of the headers that every fragment has, a fragment header included.
     fn common_len(&self) -> usize {
         self.common + if self.next_at.is_some() { ipv6::FRAGMENT_LEN } else { 0 }
     }
@@ -253,17 +254,17 @@ impl<'a> Cut<'a> {
         Ok(())
     }
 
-    /// Number of fragments.
+    /// Returns the number of fragments.
     pub(super) fn count(&self) -> usize {
         1 + self.fragmentable().saturating_sub(self.room).div_ceil(self.room & !7)
     }
 
-    /// Most bytes of the headers of one fragment.
+    /// Returns the largest header length of a fragment, in bytes.
     pub(super) fn most_head(&self) -> usize {
         self.common_len() + self.head_len - self.common
     }
 
-    /// The fragment that begins at `at` bytes of payload, the `index`th.
+    /// Returns the fragment with this index that begins at `at` bytes of payload.
     pub(super) fn piece(&self, index: usize, at: usize) -> Piece {
         let headers = if index == 0 { self.head_len - self.common } else { 0 };
         let left = self.total - at;
@@ -273,22 +274,22 @@ impl<'a> Cut<'a> {
         Piece { index, start: at, len: (self.room & !7) - headers, last: false }
     }
 
-    /// The fragment after `piece`.
+    /// Returns the fragment after `piece`.
     pub(super) fn next(&self, piece: &Piece) -> Option<Piece> {
         (!piece.last).then(|| self.piece(piece.index + 1, piece.start + piece.len))
     }
 
-    /// Bytes of the headers of `piece`.
+    /// Returns the header length of `piece`, in bytes.
     pub(super) fn head_len(&self, piece: &Piece) -> usize {
         if piece.is_first() { self.most_head() } else { self.common_len() }
     }
 
-    /// Whether the payload has to be summed here.
+    /// Returns whether the payload must be summed.
     pub(super) fn sums_payload(&self) -> bool {
         self.completes || self.has_outer
     }
 
-    /// Writes the headers of `piece` into `head`, all but the checksums around the packet that is cut.
+    /// Writes the headers of `piece` into `head`, except the checksums around the fragmented packet.
     pub(super) fn write(&self, head: &mut [u8], piece: &Piece) {
         let header = self.layout.headers()[self.ip];
         let (common, rest) = head.split_at_mut(self.common);
@@ -352,7 +353,7 @@ impl<'a> Cut<'a> {
         write_u16(head, start + field, field_value.value());
     }
 
-    /// Writes the checksums around the fragment in `head`; `payload` is the sum of its payload.
+    /// Writes the outer checksums around the fragment in `head`; `payload` is the sum of its payload.
     pub(super) fn seal(&self, head: &mut [u8], piece: &Piece, payload: Sum) {
         if !self.has_outer {
             return;

@@ -1,58 +1,60 @@
-//! What a port can take.
+//! The limits of a port: which packets and trains it can take.
 
-/// Most segments that one train is cut into.
+/// Largest number of segments that one train is cut into.
 pub const MAX_SEGS: usize = 65_535;
 
 /// Smallest TCP segment that a train from outside is cut into, in bytes of payload.
 ///
-/// A smaller size with a checksum still owed is raised to this, as maintained Linux kernels do for virtio headers, so that
-/// 64 KiB cannot turn into 65,536 packets (CVE-2019-11477 and its relatives). Trains that were merged from checked segments keep their
-/// size, whatever it is: that many packets really came in.
+/// A smaller size with a checksum still owed is raised to this, as maintained Linux kernels do for virtio headers, so
+/// that 64 KiB cannot become 65,536 packets (CVE-2019-11477 and similar). Trains that were merged from verified
+/// segments keep their size, however small: that many packets really came in.
 pub const MIN_TCP_SIZE: u16 = 8;
 
-/// Most bytes from an IPv4 header, or from the end of an IPv6 header, to the end of a packet.
+/// Largest length in bytes from the start of an IPv4 header, or from the end of an IPv6 header, to the end of a packet.
 pub(super) const MAX_IP_LEN: usize = 65_535;
 
-/// What a port can take. [`Limits::NONE`] is the place to start from.
+/// The packets and trains that a port can take. Start from [`Limits::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// It completes a primed transport checksum, at any offset. Without this it takes no trains either.
+    /// Whether the port completes a primed transport checksum, at any offset. Without this it takes no trains either.
     pub csum: bool,
-    /// It computes the outermost UDP checksum of a tunnel packet. The field is then left holding the pseudo-header sum.
+    /// Whether the port computes the outermost UDP checksum of a tunnel packet. The field is then left holding the
+    /// pseudo-header sum.
     pub outer_csum: bool,
-    /// It takes TCP trains over IPv4.
+    /// Whether the port takes TCP trains over IPv4.
     pub tso4: bool,
-    /// It takes TCP trains over IPv6.
+    /// Whether the port takes TCP trains over IPv6.
     pub tso6: bool,
-    /// It takes UDP trains (`UDP_L4`), over both.
+    /// Whether the port takes UDP trains (`UDP_L4`), over IPv4 and IPv6.
     pub uso: bool,
-    /// Largest train, in bytes of the frame. Up to 65,791 (65,535 and room for headers in front of IP) no train exceeds what
-    /// an IP length field can say. A port that states more takes TCP trains outside tunnels over that, whose length is then
-    /// zero (what Linux calls BIG TCP).
+    /// Largest train, in bytes of the frame. Up to 65,791 (65,535 and room for headers in front of IP) no train exceeds
+    /// what an IP length field can express. A port with a larger value takes TCP trains outside tunnels above that,
+    /// whose length field is then zero (BIG TCP in Linux).
     pub max_bytes: usize,
-    /// Most segments of a TCP train.
+    /// Largest number of segments of a TCP train.
     pub max_segs: usize,
-    /// Most segments of a UDP train.
+    /// Largest number of segments of a UDP train.
     pub max_udp_segs: usize,
-    /// Most pieces of a train: one for its head, one for each payload range. Single packets are not cut for this.
+    /// Largest number of pieces of a train: one for its head, one for each payload range. Single packets are not cut
+    /// for this.
     pub max_pieces: usize,
-    /// Largest piece of payload, in bytes, at least 1: a range that is larger counts as several pieces of a train.
+    /// Largest piece of payload, in bytes, at least 1: a larger range counts as several pieces of a train.
     pub max_piece: usize,
-    /// Most bytes of headers of a train; what has more is cut.
+    /// Largest header length of a train, in bytes; a train with more is cut.
     pub max_head: usize,
-    /// Longest packet, from the outermost IP header on, in bytes; of another protocol, from the end of the link headers on.
-    /// Trains are judged by their segments.
+    /// Longest packet in bytes, from the outermost IP header on; for other protocols, from the end of the link headers
+    /// on. For trains, the length of their segments counts.
     pub mtu: usize,
-    /// Which VLAN tags do not count towards that.
+    /// The VLAN tags that do not count towards the MTU.
     pub free_tags: FreeTags,
-    /// What happens to a single packet that is longer. Trains with longer segments are refused.
+    /// Treatment of a single packet that is longer. Trains with longer segments are refused.
     pub fragment: Fragment,
-    /// Bytes that the linear form leaves free in front of each frame, for a header of the port's own.
+    /// Bytes that the linear form leaves free in front of each frame, for a header of the port.
     pub header_room: usize,
 }
 
 impl Limits {
-    /// A port that can do nothing: single packets with every checksum in place.
+    /// The limits of a port without offloads: single packets with every checksum in place.
     pub const NONE: Limits = Limits {
         csum: false,
         outer_csum: false,
@@ -72,29 +74,29 @@ impl Limits {
     };
 }
 
-/// What happens to a packet, alone, that is longer than the port's MTU.
+/// Treatment of a single packet that is longer than the port's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// It is refused ([`Refusal::TooBig`](super::Refusal::TooBig)).
+    /// The packet is refused ([`Refusal::TooBig`](super::Refusal::TooBig)).
     Never,
-    /// The outermost packet is cut as a router does: IPv4 without DF, which may be a fragment already.
+    /// The outermost packet is fragmented as a router does: IPv4 without DF, possibly a fragment already.
     Router,
-    /// The innermost packet is cut as its sender does, or the sender's network card: IPv4 and IPv6.
+    /// The innermost packet is fragmented as its sender, or the sender's network card, would do: IPv4 and IPv6.
     Sender {
-        /// Also where DF is set, which is then cleared; the identification, which need not be unique under DF (RFC 6864),
-        /// is replaced.
+        /// Whether packets with DF are fragmented too, with DF cleared; the identification, which need not be unique
+        /// under DF (RFC 6864), is replaced.
         clears_df: bool,
     },
 }
 
-/// Which VLAN tags, 4 bytes each, do not count towards a port's MTU.
+/// The VLAN tags, 4 bytes each, that do not count towards a port's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreeTags {
-    /// All of them.
+    /// All tags.
     All,
-    /// The first, where it is one of 802.1Q (type 0x8100): what Linux asks of a packet socket
+    /// The first tag, if it is one of 802.1Q (type 0x8100), as Linux treats a packet socket
     /// (`packet_extra_vlan_len_allowed`).
     First,
-    /// None: each counts.
+    /// No tag: each counts.
     None,
 }

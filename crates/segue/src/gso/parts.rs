@@ -1,29 +1,29 @@
-//! Where a train is cut.
+//! The parts of a train: where it is cut.
 
 use super::cursor::Cursor;
 
-/// One part of a train: a segment, or several that stay together.
+/// A part of a train: one segment, or several that stay together.
 pub(super) struct Part {
-    /// Number of segments in front of it.
+    /// Number of segments in front of the part.
     pub(super) index: usize,
-    /// First byte of payload.
+    /// Offset of its first byte of payload.
     pub(super) start: usize,
-    /// Bytes of payload.
+    /// Length of its payload, in bytes.
     pub(super) len: usize,
-    /// Whether it is the last.
+    /// Whether it is the last part.
     pub(super) last: bool,
 }
 
-/// The parts of a train, in order.
+/// An iterator over the parts of a train, in order.
 pub(super) struct Parts<'a, B> {
     pub(super) cursor: Cursor<'a, B>,
     pub(super) total: usize,
     pub(super) size: usize,
-    /// Most bytes of payload in one part; 0 where the port takes no trains.
+    /// Largest payload of a part, in bytes; 0 if the port takes no trains.
     pub(super) most: usize,
-    /// Most segments of a part that is not the last; at least 1.
+    /// Largest number of segments of a part that is not the last; at least 1.
     pub(super) segs: usize,
-    /// Most pieces of a part, and most bytes of a piece, where that can matter.
+    /// Largest number of pieces of a part, and of bytes of a piece, if these limits can matter.
     pub(super) pieces: Option<(usize, usize)>,
     pub(super) at: usize,
     pub(super) index: usize,
@@ -31,12 +31,12 @@ pub(super) struct Parts<'a, B> {
 }
 
 impl<B> Parts<'_, B> {
-    /// How many segments of full size come next, where each is a part.
+    /// Returns the number of full segments that come next, if each is a part.
     pub(super) fn whole(&self) -> usize {
         if self.most == 0 && self.pieces.is_none() { (self.total - self.at) / self.size } else { 0 }
     }
 
-    /// Goes on behind `count` of them.
+    /// Skips `count` full segments.
     pub(super) fn skip(&mut self, count: usize) {
         self.at += count * self.size;
         self.index += count;
@@ -45,7 +45,7 @@ impl<B> Parts<'_, B> {
 }
 
 impl<B: AsRef<[u8]>> Parts<'_, B> {
-    /// The most bytes and segments of the next part where pieces count.
+    /// Returns the largest number of bytes and segments of the next part if the number of pieces is limited.
     #[inline(never)]
     fn reach(&self, (pieces, most_piece): (usize, usize)) -> (usize, usize) {
         let most = self.most.min(self.cursor.reach(pieces.saturating_sub(1), most_piece));
@@ -56,7 +56,8 @@ impl<B: AsRef<[u8]>> Parts<'_, B> {
 impl<B: AsRef<[u8]>> Iterator for Parts<'_, B> {
     type Item = Part;
 
-    // A part returned through memory is read back before its stores have drained, which costs more than all else here.
+    // Inlined: a part returned through memory is read back before its stores have drained, which costs more than
+    // everything else here.
     #[inline(always)]
     fn next(&mut self) -> Option<Part> {
         let left = self.total - self.at;

@@ -1,10 +1,12 @@
-//! How a train is cut: a template of the headers for one length, and the few fields that differ between segments.
+//! The plan by which a train is cut: a template of the headers for one length, and the few fields that differ between
+//! segments.
 //!
-//! [`SegmentPlan::fit`] writes all that depends on the length alone into the template: lengths, primed checksums, and every outer
-//! checksum that comes out the same for each segment (most do: a part of a packet under a good checksum sums to the
-//! complement of its pseudo header, and an IPv4 header to zero). It is called once for the full segments and once for a
-//! shorter last one. [`SegmentPlan::stamp`] then changes a copy of the template by a short list of [`Op`]s, innermost first. Most trains
-//! are TCP of which nothing changes but counting fields and the edges' flags: their segments are made in one go, by [`Counting`].
+//! [`SegmentPlan::fit`] writes everything that depends only on the length into the template: lengths, primed checksums,
+//! and every outer checksum that is the same for each segment (most are: a part of a packet under a good checksum sums
+//! to the complement of its pseudo header, and an IPv4 header to zero). It is called once for the full segments and
+//! once for a shorter last one. [`SegmentPlan::stamp`] then changes a copy of the template by a short list of [`Op`]s,
+//! innermost first. Most trains are TCP in which only counting fields and the flags of the first and the last segment
+//! change: their segments are made in one run ([`SegmentPlan::run`]).
 
 use super::arena::BLOCK;
 use super::check::{check, complete, is_routed, pseudo, transport, word};
@@ -22,37 +24,39 @@ use crate::wire::gre::{self, Gre};
 use crate::wire::parse::{MAX_HEADER_BYTES, MAX_HEADERS};
 use crate::wire::{ipv4, ipv6, read_u16, read_u32, tcp, udp, write_u16, write_u32};
 
-/// A change to a copy of the template. Bases are folded sums of all that is constant.
+/// A change to a copy of the template. Bases are folded sums of everything constant.
 #[derive(Clone, Copy)]
 pub(super) enum Op {
-    /// The transport header at `at`: sequence number, flags, and the checksum if `fill`. `base` has the pseudo header in.
+    /// TCP header at `at`: sequence number, flags, and the checksum if `fill`. `base` includes the pseudo header.
     Tcp { at: u16, seq: u32, flags: u8, base: u16, fill: bool },
-    /// The same for UDP.
+    /// UDP header at `at`: the checksum if `fill`. `base` includes the pseudo header.
     Udp { at: u16, base: u16, fill: bool },
-    /// Identification and checksum of the IPv4 header at `at`.
+    /// IPv4 header at `at`: identification and checksum.
     Ipv4 { at: u16, id: u16, base: u16 },
-    /// The sequence number at `at`.
+    /// GRE sequence number at `at`.
     GreSeq { at: u16, seq: u32 },
-    /// From here outwards checksums cover the transport header as it is sent, primed, not as the far end completes it.
+    /// Marks where, from here outwards, checksums cover the transport header as it is sent, primed, not as the far end
+    /// completes it.
     Reveal,
-    /// The checksum field at `at`, over `base` and what varied since the last one.
+    /// Checksum field at `at`, over `base` and the varying bytes since the last one.
     Checksum { at: u16, base: u16, udp: bool },
 }
 
-/// All that changes in a train of TCP under one IP header.
+/// The changing fields of a train of TCP under one IP header.
 #[derive(Clone, Copy)]
 pub(super) struct PlainTcp {
-    /// What is constant of the sum, where the checksum is not left to the port.
+    /// Constant part of the checksum, unless the port completes it.
     pub(super) sum: Option<u16>,
-    /// Where the TCP header is.
+    /// Offset of the TCP header.
     pub(super) tcp: usize,
     pub(super) seq: u32,
     pub(super) flags: u8,
-    /// Of IPv4 where identifications count: where the header is, the first of them, and the sum of all else.
+    /// For IPv4 with counting identifications: offset of the header, the first identification, and the sum of all other
+    /// words.
     pub(super) ipv4: Option<(usize, u16, u16)>,
 }
 
-/// Most [`Op`]s of one header.
+/// Largest number of [`Op`]s of one header.
 const OPS_PER_HEADER: usize = 2;
 
 pub(super) struct SegmentPlan<'a> {
@@ -62,12 +66,12 @@ pub(super) struct SegmentPlan<'a> {
     gso: Gso,
     pub(super) total: usize,
     segs: usize,
-    /// The tunnel level whose far end completes the transport checksum.
+    /// Tunnel level whose far end completes the transport checksum.
     remote: Option<usize>,
-    /// Whether the transport checksum is left to somebody else.
+    /// Whether the transport checksum is completed by the port or the far end.
     pub(super) primed: bool,
     outer_csum: bool,
-    /// Whether CWR is on every segment.
+    /// Whether CWR is set on every segment.
     keeps_cwr: bool,
     pub(super) template: [u8; MAX_HEADER_BYTES],
     pub(super) fitted: Option<usize>,
@@ -138,12 +142,12 @@ impl<'a> SegmentPlan<'a> {
         })
     }
 
-    /// Number of segments, and so the most parts that there can be.
+    /// Returns the number of segments, which is also the largest number of parts.
     pub(super) fn count(&self) -> usize {
         self.segs
     }
 
-    /// Where to cut.
+    /// Returns the parts into which the train is cut for a port with `limits`.
     pub(super) fn parts<'p, B: AsRef<[u8]>>(&self, payload: &'p Payload<B>, limits: &Limits) -> Parts<'p, B> {
         let size = usize::from(self.gso.size);
         let is_v4 = self.layout.inner_ip().is_some_and(|ip| ip.kind == Kind::Ipv4);
@@ -172,25 +176,25 @@ impl<'a> SegmentPlan<'a> {
         Parts { cursor, total: self.total, size, most, segs, pieces, at: 0, index: 0, started: false }
     }
 
-    /// What the port must do about the transport checksum.
+    /// Returns what the port must do about the transport checksum.
     #[inline(always)]
     pub(super) fn csum(&self) -> SegmentCsum {
         if self.primed && self.remote.is_none() { SegmentCsum::Partial } else { SegmentCsum::AsIs }
     }
 
-    /// How the port is to cut a part.
+    /// Returns how the port must cut a part; `None` for a single segment.
     #[inline(always)]
     pub(super) fn gso_of(&self, part: &Part) -> Option<Gso> {
         (part.len > usize::from(self.gso.size)).then_some(self.gso)
     }
 
-    /// Whether [`SegmentPlan::stamp`] wants the sum of the payload.
+    /// Returns whether [`SegmentPlan::stamp`] needs the sum of the payload.
     pub(super) fn sums_payload(&self) -> bool {
         self.sums_payload
     }
 
-    /// Puts the headers that [`SegmentPlan::stamp`] changes in front of `frame`, whose payload is still to be written; a copy of constant
-    /// length, where that is enough.
+    /// Copies the template into the front of `frame`, whose payload is written afterwards; a copy of constant length
+    /// where the template is short enough.
     #[inline(always)]
     pub(super) fn write_template(&self, frame: &mut [u8]) {
         let len = self.head.len();
@@ -200,13 +204,13 @@ impl<'a> SegmentPlan<'a> {
         }
     }
 
-    /// The headers that [`SegmentPlan::stamp`] changes a copy of with what lies behind them, and how long they are.
+    /// Returns the template with the unused bytes behind it, and its length.
     #[inline(always)]
     pub(super) fn template_block(&self) -> (&[u8; MAX_HEADER_BYTES], usize) {
         (&self.template, self.head.len())
     }
 
-    /// Prepares for parts with `len` bytes of payload.
+    /// Prepares the template for parts with `len` bytes of payload.
     #[inline]
     pub(super) fn fit(&mut self, len: usize) {
         if self.fitted != Some(len) {
@@ -243,8 +247,8 @@ impl<'a> SegmentPlan<'a> {
             let is_transport = index + 1 == layout.headers().len();
             let is_revealed = matches!(header.kind, Kind::Udp | Kind::Ipv4 | Kind::Ipv6) && !is_transport;
             if is_revealed && hidden.is_some() && hidden == level {
-                // `tail` holds the transport part as the far end will see it, minus the pseudo header in this
-                // arithmetic; with the pseudo header added that is gone, and the op puts the real bytes there.
+                // `tail` holds the transport part as the far end will see it, without the pseudo header in this
+                // arithmetic; adding the pseudo header cancels it, and the op adds the bytes as sent.
                 hidden = None;
                 tail.sum.add_u16(body.fold());
                 (tail.varies, tail.has_body) = (true, true);
@@ -267,7 +271,7 @@ impl<'a> SegmentPlan<'a> {
                     tail.sum.add(&self.template[start..header.end()]);
                     levels -= 1;
                 }
-                // A header of any other kind is as it was in every segment.
+                // A header of any other kind is the same in every segment.
                 _ => {
                     tail.sum.add(&self.template[start..header.end()]);
                 }
@@ -275,7 +279,7 @@ impl<'a> SegmentPlan<'a> {
         }
     }
 
-    /// Returns the pseudo header.
+    /// Writes the constant fields of the transport header and returns the sum of its pseudo header.
     fn fit_transport(&mut self, header: &Header, index: usize, behind: usize) -> Sum {
         let pseudo = self.pseudo(index, behind);
         let (start, fill) = (header.start(), !self.primed);
@@ -290,7 +294,7 @@ impl<'a> SegmentPlan<'a> {
             template[start + tcp::FLAGS] = 0;
             let mut base = pseudo;
             base.add(&template[start..header.end()]);
-            // As between the first and the last.
+            // The flags of segments between the first and the last.
             template[start + tcp::FLAGS] = flags & !edge;
             self.push(Op::Tcp { at, seq, flags, base: base.fold(), fill });
         } else {
@@ -369,7 +373,8 @@ impl<'a> SegmentPlan<'a> {
         }
     }
 
-    /// A checksum over `header` and the tail: at once where the tail is the same for all segments.
+    /// Writes the checksum over `header` and the tail if the tail is the same for all segments; otherwise adds an op
+    /// for it.
     fn fit_checksum(&mut self, at: usize, header: Sum, udp: bool, tail: &mut Tail) {
         let mut sum = header;
         sum.add_u16(tail.sum.fold());
@@ -383,43 +388,44 @@ impl<'a> SegmentPlan<'a> {
 
     fn pseudo(&self, index: usize, len: usize) -> Sum {
         let header = self.layout.headers()[index];
-        // `check` saw to it that an IP header stands in front.
+        // `check` made sure that an IP header stands in front.
         let ip = index.checked_sub(1).and_then(|ip| self.layout.headers().get(ip));
         ip.and_then(|ip| pseudo(self.head, ip, header.kind, len)).unwrap_or(Sum::ZERO)
     }
 
     fn push(&mut self, op: Op) {
-        // There is room: no header pushes more than two, and one that reveals is no GRE header.
+        // There is room: no header pushes more than two, and a header that reveals is no GRE header.
         if let Some(place) = self.ops.get_mut(self.ops_len) {
             *place = op;
             self.ops_len += 1;
         }
     }
 
-    /// Flags that segments between the first and the last do not have: FIN and PSH belong to the last, CWR to the first
-    /// (RFC 3168 section 6.1.2; Linux does the same) where it is not on all.
+    /// Returns the flags that segments between the first and the last do not have: FIN and PSH belong to the last, CWR
+    /// to the first (RFC 3168 section 6.1.2; Linux does the same) unless it is set on all.
     #[inline(always)]
     pub(super) fn edge_flags(&self) -> u8 {
         tcp::FIN | tcp::PSH | if self.keeps_cwr { 0 } else { tcp::CWR }
     }
 }
 
-/// What lies behind a header while a plan is made.
+/// Everything behind a header, while a plan is made.
 struct Tail {
-    /// The sum of all that is the same for each segment.
+    /// Sum of everything that is the same for each segment.
     sum: Sum,
-    /// Whether ops add to it.
+    /// Whether ops add to the sum.
     varies: bool,
-    /// Whether the payload is in what they add.
+    /// Whether ops add the payload.
     has_body: bool,
 }
 
-/// What a length field says: zero for a train that it cannot say.
+/// Returns the value of a length field: zero for a train that is too long for it.
 fn length(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(0)
 }
 
-/// Whether an outer UDP header of a train carries a checksum. One that was right for the train is computed anew.
+/// Returns whether an outer UDP header of a train carries a checksum. One that was right for the whole train is
+/// computed anew.
 fn has_udp_checksum(head: &[u8], header: &Header, layer: Layer) -> bool {
     match layer.udp {
         LayerCsum::Absent => false,
@@ -428,7 +434,7 @@ fn has_udp_checksum(head: &[u8], header: &Header, layer: Layer) -> bool {
     }
 }
 
-/// Checks the tunnel levels of a train against its headers and returns the one with a remote transport checksum.
+/// Checks the tunnel levels of a train against its headers and returns the level with a remote transport checksum.
 fn check_layers(head: &[u8], layout: &Layout, layers: &[Layer]) -> Result<Option<usize>, Refusal> {
     if layers.len() + 1 != layout.ip_levels() {
         return Err(Refusal::Levels);

@@ -1,4 +1,4 @@
-//! Why a packet or train cannot be split.
+//! The reasons why a packet or train cannot be split.
 
 crate::reasons! {
     /// Why a packet or train cannot be segmented or completed. Nothing of it was sent.

@@ -10,14 +10,14 @@ use super::{fragment, whole};
 use crate::checksum::Sum;
 use crate::packet::{Packet, Unit};
 
-/// Makes segments of `packet` for a port with `limits`, appends them to `arena` and returns how many there are.
+/// Splits `packet` for a port with `limits`, appends the segments to `arena` and returns their number.
 ///
-/// A transport checksum that a remote checksum option hands to the far end stays primed, with the pseudo-header sum of
+/// A transport checksum that a remote checksum option leaves to the far end stays primed, with the pseudo-header sum of
 /// the segment's own length, whatever the port can do. In a train every outer UDP and GRE checksum that is present is
 /// computed anew; in a single packet only those that are owed.
 ///
 /// # Errors
-/// A [`Refusal`]; the arena is then as it was.
+/// A [`Refusal`]; the arena is then unchanged.
 pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
     let payload_len = u32::try_from(packet.payload.len()).map_err(|_| Refusal::Length)?;
     let Unit::Train { .. } = packet.offload.unit else {
@@ -46,16 +46,17 @@ pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Ar
         let (template, head_len) = plan.template_block();
         let head = arena.push_template(template, head_len);
         plan.stamp(head, &part, sum);
-        // Both fit: the payload's length does.
+        // Both casts fit, since the payload's length does.
         arena.finish_head(part.start as u32..(part.start + part.len) as u32, plan.csum(), plan.gso_of(&part));
         count += 1;
     }
 }
 
-/// As [`split`], but writes contiguous frames: each head followed by its payload, which is copied and summed in one pass.
+/// As [`split()`], but writes contiguous frames: each head followed by its payload, which is copied and summed in one
+/// pass.
 ///
 /// # Errors
-/// A [`Refusal`]; `frames` is then as it was.
+/// A [`Refusal`]; `frames` is then unchanged.
 pub fn split_linear<B: AsRef<[u8]>>(
     packet: &Packet<B>,
     limits: &Limits,
@@ -99,7 +100,7 @@ pub fn split_linear<B: AsRef<[u8]>>(
     }
 }
 
-/// Makes fragments of a packet that is longer than the MTU.
+/// Writes the fragments of a packet that is longer than the MTU, in scatter form.
 fn scatter_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Arena) -> Result<usize, Refusal> {
     let mut ids = arena.ids;
     let cut = fragment::Cut::new(packet, limits, &mut ids)?;
@@ -120,7 +121,7 @@ fn scatter_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena:
         if !piece.is_first() {
             cut.seal(head, &piece, sum);
         }
-        // Both fit: the payload's length does.
+        // Both casts fit, since the payload's length does.
         let range = piece.start as u32..(piece.start + piece.len) as u32;
         arena.finish_head(range, SegmentCsum::AsIs, None);
         whole.add(&piece, sum);
@@ -134,7 +135,7 @@ fn scatter_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena:
     Ok(whole.count)
 }
 
-/// As [`scatter_fragments`], but whole frames.
+/// As [`scatter_fragments`], but in linear form.
 fn copy_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, frames: &mut Frames) -> Result<usize, Refusal> {
     let mut ids = frames.ids;
     let cut = fragment::Cut::new(packet, limits, &mut ids)?;
@@ -170,13 +171,13 @@ fn copy_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, frames: &
     Ok(whole.count)
 }
 
-/// What is gathered while fragments are made.
+/// Totals over the fragments written so far.
 #[derive(Default)]
 struct Fragments {
     count: usize,
-    /// Of all payload.
+    /// Sum of all payload.
     sum: Sum,
-    /// Of that of the first.
+    /// Sum of the first fragment's payload.
     first: Sum,
 }
 

@@ -1,4 +1,4 @@
-//! Makes the headers of segments out of the template of a plan.
+//! The headers of segments, made from the template of a plan.
 
 use super::arena::{Arena, BLOCK, Frames};
 use super::check::{complete, word};
@@ -10,7 +10,7 @@ use crate::checksum::{Field, Sum};
 use crate::wire::{ipv4, tcp, udp, write_u16, write_u32};
 
 impl SegmentPlan<'_> {
-    /// The TCP flags of `part`, where those of the train are `flags`.
+    /// Returns the TCP flags of `part`, if those of the train are `flags`.
     #[inline(always)]
     fn flags_of(&self, flags: u8, part: &Part) -> u8 {
         let mut edge = self.edge_flags();
@@ -23,10 +23,10 @@ impl SegmentPlan<'_> {
         flags & !edge
     }
 
-    /// How many of the next segments differ in nothing but counting fields, and their headers.
+    /// Returns how many of the next segments differ in counting fields only, and a generator of their headers.
     #[inline(always)]
     fn counting<B>(&mut self, parts: &Parts<'_, B>) -> Option<(usize, Counting<'_>)> {
-        // Known already: more changes. The division is spared.
+        // It is known already that more changes; this avoids the division.
         let is_known = self.plain.is_none() && self.fitted == Some(parts.size);
         if is_known || self.head.len() > BLOCK {
             return None;
@@ -58,7 +58,7 @@ impl SegmentPlan<'_> {
         Some((count, Counting { block, tcp: at, seq, step, base, ipv4 }))
     }
 
-    /// Makes the next segments in one go, as far as they differ in nothing but counting fields. Returns how many there were.
+    /// Makes the next segments in one run, as far as they differ in counting fields only. Returns their number.
     pub(super) fn run<B>(&mut self, parts: &mut Parts<'_, B>, arena: &mut Arena) -> usize {
         if !self.primed {
             return 0;
@@ -72,7 +72,7 @@ impl SegmentPlan<'_> {
         count
     }
 
-    /// The same in linear form: the payload is taken from `cursor`, and copied and summed in one pass.
+    /// The same in linear form: the payload is read from `cursor`, and copied and summed in one pass.
     pub(super) fn run_linear<B: AsRef<[u8]>>(
         &mut self,
         parts: &mut Parts<'_, B>,
@@ -81,7 +81,7 @@ impl SegmentPlan<'_> {
         room: usize,
     ) -> usize {
         let (csum, head_len, size) = (self.csum(), self.head.len(), parts.size);
-        // A block is written to each.
+        // A block is written to each frame.
         if head_len + size < BLOCK {
             return 0;
         }
@@ -96,7 +96,7 @@ impl SegmentPlan<'_> {
         count
     }
 
-    /// Makes `head`, a copy of the template, that of `part`, whose payload sums to `payload`.
+    /// Turns `head`, a copy of the template, into the headers of `part`, whose payload sums to `payload`.
     #[inline(always)]
     pub(super) fn stamp(&self, head: &mut [u8], part: &Part, payload: Sum) {
         let Some(PlainTcp { sum, tcp: at, seq, flags, ipv4 }) = self.plain else {
@@ -117,10 +117,11 @@ impl SegmentPlan<'_> {
         }
     }
 
-    /// The same where more changes.
+    /// Does the work of [`SegmentPlan::stamp`] for trains in which other fields change.
     #[inline(never)]
     fn stamp_ops(&self, head: &mut [u8], part: &Part, payload: Sum) {
-        // The transport header and payload, with the pseudo header or, which is the same number, the primed field.
+        // The sum of transport header and payload, with the pseudo header or, which is the same number, the primed
+        // field.
         let mut body = Sum::ZERO;
         let mut varied = Sum::ZERO;
         for op in &self.ops[..self.ops_len] {
@@ -169,23 +170,25 @@ impl SegmentPlan<'_> {
     }
 }
 
-/// Headers of segments that differ in nothing but counting fields, one after the other.
+/// A generator of the headers of segments that differ in counting fields only.
 struct Counting<'a> {
-    /// What they have in common, first of all.
+    /// The headers before the counting fields are set.
     block: &'a [u8; BLOCK],
-    /// Where the TCP header is.
+    /// Offset of the TCP header.
     tcp: usize,
-    /// Sequence number of the next, and how far the one after it is.
+    /// Sequence number of the next segment, and its increment.
     seq: u32,
     step: u32,
-    /// What is constant of the sum, where the checksum is not left to the port.
+    /// Constant part of the checksum, unless the port completes it.
     base: Option<Sum>,
-    /// Of IPv4 where identifications count: where the header is, the next of them, and the sum of all else.
+    /// For IPv4 with counting identifications: offset of the header, the next identification, and the sum of all other
+    /// words.
     ipv4: Option<(usize, u16, u16)>,
 }
 
 impl Counting<'_> {
-    /// Writes the next but for its TCP checksum, and returns what is not payload of the latter's sum, where it is owed.
+    /// Writes the next headers except the TCP checksum, and returns the part of its sum that is not payload, if the
+    /// checksum is owed.
     #[inline(always)]
     fn write(&mut self, head: &mut [u8; BLOCK]) -> Option<Sum> {
         *head = *self.block;
@@ -202,7 +205,7 @@ impl Counting<'_> {
         sum
     }
 
-    /// Writes the next, has `fill` write the payload behind it and sum that, and completes the checksum.
+    /// Writes the next headers, lets `fill` write and sum the payload behind them, and completes the checksum.
     #[inline(always)]
     fn complete(&mut self, frame: &mut [u8], fill: impl FnOnce(&mut [u8], Option<&mut Sum>)) {
         let Some(head) = frame.first_chunk_mut() else { return };
@@ -214,15 +217,15 @@ impl Counting<'_> {
     }
 }
 
-/// Whole frames one behind the other: headers and payload are written, and checksums completed.
+/// The task of writing consecutive whole frames: headers, payload and completed checksums.
 struct Fill<'a, 'c, B> {
     heads: Counting<'a>,
     head_len: usize,
-    /// Bytes of payload of each.
+    /// Payload bytes of each frame.
     size: usize,
     cursor: &'a mut Cursor<'c, B>,
     memory: &'a mut [u8],
-    /// Bytes in front of each.
+    /// Free bytes in front of each frame.
     room: usize,
 }
 
@@ -232,7 +235,7 @@ impl<B: AsRef<[u8]>> arch::Work for Fill<'_, '_, B> {
         let Fill { mut heads, head_len, size, cursor, memory, room } = self;
         let mut places = memory.chunks_exact_mut(room + head_len + size).map(|place| &mut place[room..]);
         loop {
-            // Most lie in one piece.
+            // Most segments lie in one piece.
             let mut taken = 0;
             for (piece, frame) in cursor.rest().chunks_exact(size).zip(places.by_ref()) {
                 heads.complete(frame, |frame, sum| match sum {

@@ -1,4 +1,4 @@
-//! Single packets: filling in the checksums that are owed, from the inside out.
+//! Single packets: owed checksums are filled in, from the inside out.
 
 use super::check::{check, is_routed, pseudo, transport, word};
 use super::limits::Limits;
@@ -9,17 +9,18 @@ use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Payloa
 use crate::wire::parse::MAX_HEADERS;
 use crate::wire::{gre, ipv4, ipv6, read_u16, udp, write_u16};
 
-/// What was done.
+/// The result of filling in checksums.
 pub(super) struct Filled {
-    /// What is left to the port.
+    /// What the port must do about the transport checksum.
     pub(super) csum: SegmentCsum,
     /// Whether the transport checksum was completed.
     pub(super) completed: bool,
-    /// Bytes of payload that were summed.
+    /// Number of payload bytes that were summed.
     pub(super) summed: u64,
 }
 
-/// Fills in what is owed in `head`, a copy of the packet's, and what the port with `limits` does not do itself.
+/// Fills in the checksums that are owed in `head`, a copy of the packet's headers, and that the port with `limits` does
+/// not compute itself.
 pub(super) fn fill<B: AsRef<[u8]>>(head: &mut [u8], packet: &Packet<B>, limits: &Limits) -> Result<Filled, Refusal> {
     let Unit::Whole(csum) = packet.offload.unit else { return Err(Refusal::Train) };
     let layers = packet.offload.layers();
@@ -93,7 +94,7 @@ pub(super) fn fill<B: AsRef<[u8]>>(head: &mut [u8], packet: &Packet<B>, limits: 
     Ok(Filled { csum: left, completed: complete, summed: inside.summed })
 }
 
-/// Checks that every checksum that a layer speaks of has its place in the headers of that level.
+/// Checks that every checksum that a layer mentions has a field in the headers of that level.
 pub(super) fn check_places(head: &[u8], layout: &Layout, layers: &[Layer]) -> Result<(), Refusal> {
     let transport = layout.transport().map(Header::start);
     for (level, layer) in layers.iter().enumerate() {
@@ -119,7 +120,7 @@ pub(super) fn check_places(head: &[u8], layout: &Layout, layers: &[Layer]) -> Re
     Ok(())
 }
 
-/// Where the part that starts with each header ends, by the length fields in and around it.
+/// Returns where the part that starts with each header ends, by the length fields in and around it.
 fn ends(head: &[u8], layout: &Layout, len: usize) -> [usize; MAX_HEADERS] {
     let mut ends = [0; MAX_HEADERS];
     let mut limit = len;
@@ -131,28 +132,28 @@ fn ends(head: &[u8], layout: &Layout, len: usize) -> [usize; MAX_HEADERS] {
             Kind::Udp => header.start() + field(udp::LENGTH),
             _ => limit,
         };
-        // Never before the end of the headers: the layout says that they are all inside.
+        // Never before the end of the headers, since the layout says that they are all inside.
         limit = limit.min(stated).max(layout.header_len());
         *end = limit;
     }
     ends
 }
 
-/// The transport header and all payload, as the checksums around them count them.
+/// The sum of the transport header and all payload, as the checksums around them count it.
 struct InnerSum<'a, B> {
     payload: &'a Payload<B>,
     head_len: usize,
     /// The sum so far, from the transport header on.
     sum: Sum,
-    /// Bytes of payload that are in it.
+    /// Number of payload bytes in the sum.
     upto: usize,
-    /// The transport header as it is sent.
+    /// The sum of the transport header as it is sent.
     sent: Sum,
     summed: u64,
 }
 
 impl<'a, B: AsRef<[u8]>> InnerSum<'a, B> {
-    /// Completes the transport checksum on the way, where `complete` says so.
+    /// Starts the sum; completes the transport checksum on the way if `complete` is set.
     fn new(
         head: &mut [u8],
         packet: &'a Packet<B>,
@@ -204,13 +205,13 @@ impl<'a, B: AsRef<[u8]>> InnerSum<'a, B> {
         inside
     }
 
-    /// From here outwards the transport header counts as it is sent.
+    /// Lets the transport header count as it is sent from here outwards.
     fn reveal(&mut self) {
         self.sum = self.sent;
         self.upto = 0;
     }
 
-    /// The sum up to `end`, counted from the start of the packet; ends must not decrease.
+    /// Returns the sum up to `end`, counted from the start of the packet; successive ends must not decrease.
     fn sum_to(&mut self, end: usize) -> Sum {
         let to = end.saturating_sub(self.head_len);
         if to > self.upto {
