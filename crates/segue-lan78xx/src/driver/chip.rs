@@ -51,12 +51,12 @@ const TABLE_STEP: u64 = 50_000;
 
 /// The chip behind a transport.
 #[derive(Debug)]
-pub(super) struct Chip<T> {
+pub(super) struct ChipAccess<T> {
     pub(super) usb: T,
     pub(super) kind: Kind,
 }
 
-impl<T: Transport> Chip<T> {
+impl<T: Transport> ChipAccess<T> {
     pub(super) fn read(&mut self, register: u16) -> Result<u32> {
         let setup =
             Setup { request_type: request::IN, request: request::READ_REGISTER, value: 0, index: register, length: 4 };
@@ -137,7 +137,7 @@ impl<T: Transport> Chip<T> {
 
     /// Writes words of the VLAN and hash tables.
     pub(super) fn write_table(&mut self, address: usize, words: &[u32]) -> Result<()> {
-        let ready = |chip: &mut Chip<T>| {
+        let ready = |chip: &mut ChipAccess<T>| {
             let pace = (TABLE_STEPS, TABLE_STEP);
             chip.wait_in(regs::DP_SEL, "the data port", pace, |value| value & dp::READY != 0)
         };

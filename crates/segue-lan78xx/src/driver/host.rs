@@ -1,46 +1,12 @@
 //! What the host sets on its interface, and how the adapter follows.
 
-use std::os::fd::BorrowedFd;
-
 use crate::frame::{MAX_MTU, MIN_MTU, is_awkward_mtu};
 use crate::usb::Transport;
 
+use super::address::is_unicast;
 use super::chip::Result;
-use super::setup::is_unicast;
-use super::{AddressSource, Driver, Filter, LINK_RETRY};
-
-/// What the host's interface is set to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// Whether it is up.
-    pub up: bool,
-    /// Largest packet.
-    pub mtu: usize,
-    /// Its address.
-    pub mac: [u8; 6],
-    /// Whether frames to other addresses are wanted: by a bridge, a macvlan, a capture.
-    pub promiscuous: bool,
-}
-
-/// Hears of the host's interface.
-pub trait Host {
-    /// Readable when there is news.
-    fn fd(&self) -> BorrowedFd<'_>;
-
-    /// The interface as it has become, each state once. Never waits.
-    fn news(&mut self) -> Option<Interface>;
-}
-
-/// Follows the host's interface.
-#[derive(Default)]
-pub(super) struct Follower {
-    host: Option<Box<dyn Host>>,
-    /// What is to be done, and when it is tried again.
-    wanted: Option<Interface>,
-    pub(super) again: Option<segue::time::Nanos>,
-    /// The interface's MTU where the chip does not take it.
-    pub(super) refused_mtu: Option<usize>,
-}
+use super::timing::LINK_RETRY;
+use super::{AddressSource, Driver, Filter, Host, Interface};
 
 impl<T: Transport> Driver<T> {
     /// Follows the host's interface from now on. An MTU that the chip does not take is replaced by the nearest one that it

@@ -9,7 +9,8 @@ use segue_port::{Counters, Drop, Extra, OffloadState, Polled, Port, RxBatch, Sen
 use crate::regs::{STATISTICS, stat};
 use crate::usb::Transport;
 
-use super::{Driver, TRANSFER_RETRY, TX_PATIENCE};
+use super::Driver;
+use super::timing::{TRANSFER_RETRY, TX_PATIENCE};
 
 impl<T: Transport> Port for Driver<T> {
     fn limits(&self) -> &Limits {

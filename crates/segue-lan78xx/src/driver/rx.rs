@@ -1,7 +1,5 @@
 //! The receive side: transfers lent to the chip, their frames, and what did not fit a budget.
 
-use std::collections::VecDeque;
-
 use segue::checksum::Sum;
 use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
 use segue_port::{Page, PageMut, Polled, RxBatch};
@@ -9,54 +7,13 @@ use segue_port::{Page, PageMut, Polled, RxBatch};
 use crate::frame::rx::{Frames, Header, flag};
 use crate::frame::{ETHERNET_LEN, VLAN_LEN};
 use crate::regs::endpoint;
-use crate::usb::{self, Done, Idle, Request, Transfer, Transport};
+use crate::usb::{self, Done, Request, Transfer, Transport};
 
-use super::{Config, Copying, Driver, Error, Resubmit};
+use super::{Copying, Driver, Error, Resubmit};
 
 /// Frames in a page begin at multiples of this.
 const ALIGN: usize = 64;
 const TAG_TYPE: [u8; 2] = [0x81, 0x00];
-
-#[derive(Debug)]
-pub(super) struct Rx {
-    total: usize,
-    idle: Vec<Transfer<Idle>>,
-    done: VecDeque<Transfer<Done>>,
-    /// Parsed by an earlier poll, over its budget.
-    overflow: VecDeque<Box<Packet<Page>>>,
-    lent: usize,
-    halted: bool,
-    next_tag: u32,
-}
-
-impl Rx {
-    pub(super) fn new(config: &Config) -> Result<Rx, Error> {
-        let mut idle = Vec::new();
-        for _ in 0..config.rx_transfers {
-            idle.push(Transfer::allocate(config.rx_transfer_len)?);
-        }
-        let total = config.rx_transfers;
-        let (done, overflow) = (VecDeque::new(), VecDeque::new());
-        Ok(Rx { total, idle, done, overflow, lent: 0, halted: false, next_tag: 0 })
-    }
-
-    /// Whether no transfer is lent.
-    pub(super) fn is_home(&self) -> bool {
-        self.lent == 0
-    }
-
-    /// Gives up what was received and not delivered.
-    pub(super) fn forget(&mut self) {
-        self.overflow.clear();
-        self.idle.extend(self.done.drain(..).map(Transfer::recycle));
-        self.idle.truncate(self.total);
-        self.halted = false;
-    }
-
-    pub(super) fn waiting(&self) -> bool {
-        !self.overflow.is_empty() || !self.done.is_empty()
-    }
-}
 
 /// A frame in a page, and what the chip said of it.
 type Found = (Header, std::ops::Range<usize>);

@@ -2,51 +2,15 @@
 
 use crate::frame::{ETHERNET_LEN, FCS_LEN, MAX_MTU, MIN_MTU, VLAN_LEN, is_awkward_mtu};
 use crate::regs::{
-    self, Chip as Kind, dp, e2p, endpoint, fct, hw_cfg, mac_cr, mac_rx, mac_tx, pmt, rfe, usb_cfg0, usb_cfg1,
+    self, Chip as Kind, e2p, endpoint, fct, hw_cfg, mac_cr, mac_rx, mac_tx, pmt, rfe, usb_cfg0, usb_cfg1,
 };
 use crate::usb::{self, Speed, Transport};
 
 use super::chip::Result;
 use super::{Driver, Error};
 
-/// Where the adapter's address was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressSource {
-    /// In the address registers.
-    Register,
-    /// The platform said it, such as a device tree.
-    Platform,
-    /// In the EEPROM.
-    Eeprom,
-    /// In the OTP memory.
-    Otp,
-    /// Nowhere: it is a random one.
-    Random,
-    /// It was given by the user.
-    User,
-}
-
-/// Which frames are received besides those to the own address and broadcasts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// All of them.
-    pub promiscuous: bool,
-    /// All multicasts.
-    pub all_multicast: bool,
-    /// These multicasts: the first 32 exactly, further ones by a hash that lets others through too.
-    pub multicast: Vec<[u8; 6]>,
-    /// Tagged frames with these ids only; `None` for all.
-    pub vlans: Option<Vec<u16>>,
-}
-
 /// How long stopping may take, in milliseconds.
 const STOP: (u32, u64) = (100, 1_000_000);
-
-pub(super) const NO_UNICAST: &str = "an adapter's address is no multicast and not zero";
-
-pub(super) fn is_unicast(mac: [u8; 6]) -> bool {
-    mac[0] & 1 == 0 && mac != [0; 6]
-}
 
 impl<T: Transport> Driver<T> {
     /// Resets the chip and sets it up, in the order of Linux 6.12.
@@ -86,51 +50,6 @@ impl<T: Transport> Driver<T> {
         self.apply_mtu(self.config.mtu, speed)
     }
 
-    fn find_address(&mut self, given: Option<[u8; 6]>) -> Result<()> {
-        let (low, high) = (self.chip.read(regs::RX_ADDRL)?, self.chip.read(regs::RX_ADDRH)?);
-        let [a, b, c, d] = low.to_le_bytes();
-        let [e, f, ..] = high.to_le_bytes();
-        let mut mac = [a, b, c, d, e, f];
-        if let Some(given) = given {
-            // One that was found before is kept with where it came from.
-            self.source = if self.mac == given { self.source } else { AddressSource::User };
-            mac = given;
-        } else if is_unicast(mac) {
-            self.source = AddressSource::Register;
-        } else if let Some(platform) = self.config.platform_mac {
-            (mac, self.source) = (platform, AddressSource::Platform);
-        } else {
-            let from_eeprom = self.chip.eeprom(e2p::MAC, &mut mac)?.is_some() && is_unicast(mac);
-            self.source = AddressSource::Eeprom;
-            if !from_eeprom {
-                let from_otp = self.chip.otp(e2p::MAC, &mut mac)?.is_some() && is_unicast(mac);
-                self.source = AddressSource::Otp;
-                if !from_otp {
-                    mac = random_address();
-                    self.source = AddressSource::Random;
-                }
-            }
-        }
-        self.mac = mac;
-        let low = u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]);
-        let high = u32::from_le_bytes([mac[4], mac[5], 0, 0]);
-        self.chip.write(regs::RX_ADDRL, low)?;
-        self.chip.write(regs::RX_ADDRH, high)?;
-        self.chip.write(regs::maf_lo(0), low)?;
-        self.chip.write(regs::maf_hi(0), high | regs::MAF_VALID)
-    }
-
-    /// Gives the adapter another address, until it is reset.
-    ///
-    /// # Errors
-    /// [`Error::Setting`] for a multicast address; see [`Error`].
-    pub fn set_mac(&mut self, mac: [u8; 6]) -> Result<()> {
-        if !is_unicast(mac) {
-            return Err(Error::Setting(NO_UNICAST));
-        }
-        self.find_address(Some(mac))
-    }
-
     /// Latency tolerance messages: what EEPROM or OTP say, where they are on.
     fn set_latency(&mut self) -> Result<()> {
         let mut words = [0; 6];
@@ -155,62 +74,6 @@ impl<T: Transport> Driver<T> {
             self.chip.write(regs::LTM_BELT_IDLE0 + 4 * at as u16, word)?;
         }
         Ok(())
-    }
-
-    /// Chooses which frames are received.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn set_filter(&mut self, filter: Filter) -> Result<()> {
-        self.filter = filter;
-        self.apply_filter()
-    }
-
-    fn apply_filter(&mut self) -> Result<()> {
-        let filter = &self.filter;
-        let mut rules = rfe::COE | rfe::BCAST_EN | rfe::DA_PERFECT;
-        if self.config.strip_tags {
-            rules |= rfe::VLAN_STRIP;
-        }
-        if filter.promiscuous {
-            rules |= rfe::UCAST_EN | rfe::MCAST_EN;
-        }
-        if filter.all_multicast {
-            rules |= rfe::MCAST_EN;
-        }
-        let exact = usize::from(regs::PERFECT_FILTERS - 1);
-        let mut hash = [0_u32; dp::HASH_WORDS];
-        for address in filter.multicast.iter().skip(exact) {
-            let bit = usize::from(regs::address_hash(*address));
-            hash[bit / 32] |= 1 << (bit % 32);
-            rules |= rfe::MCAST_HASH;
-        }
-        let mut vlans = [0_u32; dp::VLAN_WORDS];
-        let only_some = filter.vlans.as_ref().filter(|_| !filter.promiscuous);
-        for id in only_some.into_iter().flatten().map(|id| usize::from(id & 0xfff)) {
-            vlans[id / 32] |= 1 << (id % 32);
-            rules |= rfe::VLAN_FILTER;
-        }
-        if only_some.is_some() {
-            // Frames with a priority and no id belong to no VLAN.
-            vlans[0] |= 1;
-            rules |= rfe::VLAN_FILTER;
-        }
-        let addresses: Vec<[u8; 6]> = filter.multicast.iter().take(exact).copied().collect();
-        self.chip.write_table(dp::VLAN_WORDS, &hash)?;
-        if rules & rfe::VLAN_FILTER != 0 {
-            self.chip.write_table(0, &vlans)?;
-        }
-        for n in 1..regs::PERFECT_FILTERS {
-            // Not valid while it is half written.
-            self.chip.write(regs::maf_hi(n), 0)?;
-            if let Some(mac) = addresses.get(usize::from(n) - 1) {
-                self.chip.write(regs::maf_lo(n), u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]))?;
-                let high = u32::from_le_bytes([mac[4], mac[5], 0, 0]);
-                self.chip.write(regs::maf_hi(n), high | regs::MAF_VALID)?;
-            }
-        }
-        self.chip.write(regs::RFE_CTL, rules)
     }
 
     /// Changes the largest packet.
@@ -347,12 +210,4 @@ impl<T: Transport> Driver<T> {
         }
         self.up()
     }
-}
-
-/// A random address that belongs to nobody (locally administered).
-fn random_address() -> [u8; 6] {
-    use std::hash::{BuildHasher, Hasher};
-    // The standard library's hash keys are random.
-    let value = std::collections::hash_map::RandomState::new().build_hasher().finish().to_ne_bytes();
-    [value[0] & 0xfc | 0x02, value[1], value[2], value[3], value[4], value[5]]
 }

@@ -13,7 +13,7 @@ const MANY: u64 = 1 << 19;
 /// The chip's counters. They wrap, most of them at 20 bits; a reading below the last one is taken for one wrap, so that two
 /// wraps between readings are one too few.
 #[derive(Clone, Debug)]
-pub(super) struct Chip {
+pub(super) struct ChipCounters {
     last: [u32; STATISTICS.len()],
     wraps: [u64; STATISTICS.len()],
     /// What chips counted that are gone.
@@ -22,9 +22,9 @@ pub(super) struct Chip {
     due: Option<Nanos>,
 }
 
-impl Default for Chip {
-    fn default() -> Chip {
-        Chip {
+impl Default for ChipCounters {
+    fn default() -> ChipCounters {
+        ChipCounters {
             last: [0; STATISTICS.len()],
             wraps: [0; STATISTICS.len()],
             base: [0; STATISTICS.len()],
@@ -34,7 +34,7 @@ impl Default for Chip {
     }
 }
 
-impl Chip {
+impl ChipCounters {
     pub(super) fn start(&mut self, now: Nanos) {
         self.interval = SHORTEST;
         self.due = Some(now.after(self.interval));

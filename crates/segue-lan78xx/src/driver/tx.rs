@@ -1,124 +1,22 @@
 //! The transmit side: frames packed into transfers.
 
 use segue::checksum::{Field, Sum};
-use segue::gso::{self, Frames, Limits, SegmentCsum};
+use segue::gso::{self, Limits, SegmentCsum};
 use segue::packet::{Frag, Packet, Start, TrainCsum, Tunnels, Unit};
-use segue::time::Nanos;
 use segue::wire::write_u16;
 use segue_port::{Drop, Sent, TxBatch, TxUnit};
 
 use crate::frame::tx::{COMMAND_LEN, Command, MAX_MSS, MIN_MSS, Tag, needs_zero_packet, padding};
 use crate::frame::{ETHERNET_LEN, MAX_MTU, VLAN_LEN};
 use crate::regs::endpoint;
-use crate::usb::{self, Done, Idle, Request, Transfer, Transport};
+use crate::usb::{self, Done, Request, Transfer, Transport};
 
-use super::{Config, Driver, Error, Kick, Numbers};
+use super::transmitter::{OpenTransfer, Transmitter};
+use super::{Driver, Error, Kick};
 
 /// Most bytes of a frame, without FCS and with two tags: those of the largest MTU. The chip has to have a frame that it does
 /// not cut as a whole before it sends it, in 12 KiB.
 const LARGEST_FRAME: usize = MAX_MTU + ETHERNET_LEN + 2 * VLAN_LEN;
-
-/// The transfer that is being filled.
-#[derive(Debug)]
-struct Open {
-    memory: Transfer<Idle>,
-    len: usize,
-    frames: u32,
-    /// It holds a train that shares with nobody.
-    closed: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct Tx {
-    total: usize,
-    idle: Vec<Transfer<Idle>>,
-    open: Option<Open>,
-    /// Numbers and frames of the transfers on their way.
-    lent: Vec<(u32, u32)>,
-    since: Option<Nanos>,
-    halted: bool,
-    next_tag: u32,
-    /// A unit in one piece, for what the chip cannot do.
-    scratch: Vec<u8>,
-    cut: Frames,
-    /// Frames already cut that wait for room: places in `cut`.
-    left: usize,
-    /// There was no memory for a transfer, and nothing is on its way whose end would bring some.
-    starved: bool,
-}
-
-impl Tx {
-    pub(super) fn new(config: &Config) -> Result<Tx, Error> {
-        let mut idle = Vec::new();
-        if !config.tx_fresh {
-            for _ in 0..config.tx_transfers {
-                idle.push(Transfer::allocate(config.tx_transfer_len)?);
-            }
-        }
-        Ok(Tx {
-            total: config.tx_transfers,
-            idle,
-            open: None,
-            lent: Vec::new(),
-            since: None,
-            halted: false,
-            next_tag: 0,
-            scratch: Vec::new(),
-            cut: Frames::default(),
-            left: 0,
-            starved: false,
-        })
-    }
-
-    pub(super) fn is_home(&self) -> bool {
-        self.lent.is_empty()
-    }
-
-    /// Gives up what is on its way; how many frames.
-    pub(super) fn forget(&mut self) -> u64 {
-        self.lent.drain(..).map(|(_, frames)| u64::from(frames)).sum()
-    }
-
-    /// Since when nothing that is on its way has come to its end.
-    pub(super) fn stuck_since(&self, _now: Nanos) -> Option<Nanos> {
-        self.since.filter(|_| !self.lent.is_empty())
-    }
-
-    pub(super) fn restart_clock(&mut self, now: Nanos) {
-        self.since = Some(now);
-    }
-
-    pub(super) fn is_starved(&self) -> bool {
-        self.starved
-    }
-
-    pub(super) fn deadline(&self) -> Option<Nanos> {
-        self.stuck_since(Nanos(0))
-    }
-
-    /// Gives up what waits to be sent.
-    pub(super) fn lose(&mut self, numbers: &mut Numbers) {
-        if let Some(open) = self.open.take() {
-            numbers.tx_errors += u64::from(open.frames);
-            self.idle.push(open.memory);
-        }
-        self.idle.truncate(self.total);
-        self.halted = false;
-    }
-
-    /// Memory for a transfer, as far as the number of transfers allows.
-    fn memory(&mut self, config: &Config, needed: usize) -> Option<Transfer<Idle>> {
-        if self.lent.len() >= self.total {
-            return None;
-        }
-        if !config.tx_fresh {
-            return self.idle.pop();
-        }
-        let memory = Transfer::allocate(needed.max(config.tx_transfer_len)).ok();
-        self.starved = memory.is_none() && self.lent.is_empty();
-        memory
-    }
-}
 
 /// What the chip is to do with a frame, and where its tag is if that is to be taken out.
 struct Plan {
@@ -236,7 +134,7 @@ impl<T: Transport> Driver<T> {
 
     /// Makes room for a command with a frame of `len` bytes; `None` where every transfer is on its way.
     fn room(&mut self, len: usize, alone: bool) -> Option<&mut [u8]> {
-        let fits = |open: &Open, limit: usize| {
+        let fits = |open: &OpenTransfer, limit: usize| {
             !(open.closed || alone && open.len > 0) && open.len.next_multiple_of(4) + COMMAND_LEN + len <= limit
         };
         let limit = self.config.tx_transfer_len;
@@ -249,7 +147,7 @@ impl<T: Transport> Driver<T> {
             let memory = self.tx.memory(&self.config, COMMAND_LEN + len);
             self.numbers.no_memory += u64::from(self.tx.starved);
             let memory = memory?;
-            self.tx.open = Some(Open { memory, len: 0, frames: 0, closed: false });
+            self.tx.open = Some(OpenTransfer { memory, len: 0, frames: 0, closed: false });
         }
         let open = self.tx.open.as_mut()?;
         let start = open.len + padding(open.len);
@@ -318,7 +216,7 @@ impl<T: Transport> Driver<T> {
     /// Does in software what the chip cannot do for a unit: its frames wait in `cut`.
     fn cut_in_software(&mut self, unit: &TxUnit<'_>) {
         self.numbers.software += 1;
-        let Tx { scratch, cut, left, .. } = &mut self.tx;
+        let Transmitter { scratch, cut, left, .. } = &mut self.tx;
         scratch.clear();
         pieces(unit, false).for_each(|piece| scratch.extend_from_slice(piece));
         cut.clear();

@@ -1,0 +1,51 @@
+//! The transfers that the receive side has, and what they brought.
+
+use std::collections::VecDeque;
+
+use segue::packet::Packet;
+use segue_port::Page;
+
+use crate::usb::{Done, Idle, Transfer};
+
+use super::{Config, Error};
+
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) total: usize,
+    pub(super) idle: Vec<Transfer<Idle>>,
+    pub(super) done: VecDeque<Transfer<Done>>,
+    /// Parsed by an earlier poll, over its budget.
+    pub(super) overflow: VecDeque<Box<Packet<Page>>>,
+    pub(super) lent: usize,
+    pub(super) halted: bool,
+    pub(super) next_tag: u32,
+}
+
+impl Receiver {
+    pub(super) fn new(config: &Config) -> Result<Receiver, Error> {
+        let mut idle = Vec::new();
+        for _ in 0..config.rx_transfers {
+            idle.push(Transfer::allocate(config.rx_transfer_len)?);
+        }
+        let total = config.rx_transfers;
+        let (done, overflow) = (VecDeque::new(), VecDeque::new());
+        Ok(Receiver { total, idle, done, overflow, lent: 0, halted: false, next_tag: 0 })
+    }
+
+    /// Whether no transfer is lent.
+    pub(super) fn is_home(&self) -> bool {
+        self.lent == 0
+    }
+
+    /// Gives up what was received and not delivered.
+    pub(super) fn forget(&mut self) {
+        self.overflow.clear();
+        self.idle.extend(self.done.drain(..).map(Transfer::recycle));
+        self.idle.truncate(self.total);
+        self.halted = false;
+    }
+
+    pub(super) fn waiting(&self) -> bool {
+        !self.overflow.is_empty() || !self.done.is_empty()
+    }
+}

@@ -1,0 +1,105 @@
+//! A device that goes away, and comes back.
+
+use crate::regs::Chip as Kind;
+use crate::usb::{Transfer, Transport};
+
+use super::lookup::Look;
+use super::receiver::Receiver;
+use super::state::{Driver, INTERRUPT_LEN};
+use super::transmitter::Transmitter;
+use super::{Error, LinkState};
+
+/// How often a lost device is looked for, nanoseconds.
+const LOOK: u64 = 1_000_000_000;
+
+impl<T: Transport> Driver<T> {
+    /// The device is gone: the link is down, and what was on its way is lost.
+    pub(super) fn lose(&mut self) {
+        if std::mem::replace(&mut self.gone, true) {
+            return;
+        }
+        self.numbers.unplugs += 1;
+        self.let_go();
+        self.statistics.stop();
+        self.tx.lose(&mut self.numbers);
+        self.look_at = Some(self.chip.usb.now().after(LOOK));
+        self.stranger = None;
+        self.set_link(LinkState::default());
+        tracing::warn!("the adapter is gone");
+    }
+
+    /// Wants nothing more of this transport.
+    pub(super) fn let_go(&mut self) {
+        // The descriptor of a device that is gone is ready for ever.
+        if let Some(fd) = self.chip.usb.fd() {
+            self.set.remove(fd);
+        }
+        self.chip.usb.release();
+    }
+
+    pub(super) fn look_for_it(&mut self) {
+        let now = self.chip.usb.now();
+        if self.look_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.look_at = Some(now.after(LOOK));
+        let kind = self.chip.kind;
+        let found = match self.finder.as_mut().map_or(Look::Unknown, |finder| finder(kind)) {
+            Look::Unknown => return,
+            Look::Nothing => {
+                self.stranger = None;
+                return;
+            }
+            Look::Other(identity) => return self.meet(identity),
+            Look::Back(found) if Kind::of(found.identity().0, found.identity().1) != Some(kind) => {
+                return self.meet(found.identity());
+            }
+            Look::Back(found) => found,
+        };
+        self.stranger = None;
+        self.chip.usb = found;
+        self.gone = false;
+        self.refit_mtu();
+        self.statistics.rebase();
+        let was_up = std::mem::take(&mut self.is_up);
+        // Transfers went down with the old transport.
+        let renewed = self.renew();
+        let done = renewed.and_then(|()| self.reset(Some(self.mac)));
+        let done = done.and_then(|()| if was_up { self.up() } else { Ok(()) });
+        match done {
+            Ok(()) => {
+                self.look_at = None;
+                tracing::info!("the adapter is back");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the adapter came back and could not be set up");
+                (self.gone, self.is_up) = (true, was_up);
+                // It could not be opened once more otherwise.
+                self.let_go();
+            }
+        }
+    }
+
+    /// Another device is in the place of this one.
+    pub(super) fn meet(&mut self, (vendor, product): (u16, u16)) {
+        if self.stranger.replace((vendor, product)) != Some((vendor, product)) {
+            let (was, came) = (self.chip.kind.name(), format!("{vendor:04x}:{product:04x}"));
+            tracing::warn!(was, came, "another device came back than the adapter, and is left alone");
+        }
+    }
+
+    pub(super) fn renew(&mut self) -> Result<(), Error> {
+        // The old transport's descriptor left the set when it was closed.
+        if let Some(fd) = self.chip.usb.fd() {
+            self.set
+                .add(fd, self.chip.usb.wakes_by_writing())
+                .map_err(|_| Error::Setting("epoll refused the transport"))?;
+        }
+        // What the old transport never gave back is lost as well.
+        self.numbers.tx_errors += self.tx.forget();
+        self.rx = Receiver::new(&self.config)?;
+        self.tx = Transmitter::new(&self.config)?;
+        self.interrupt = Some(Transfer::allocate(INTERRUPT_LEN)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! What the driver does besides moving packets: completions, interrupts, timers.
+
+use crate::regs::{self, endpoint};
+use crate::usb::{self, Done, Request, Transfer, Transport};
+
+use super::Error;
+use super::state::{Driver, INTERRUPT_LEN};
+use super::timing::{LINK_RETRY, TRANSFER_RETRY, TX_PATIENCE};
+
+impl<T: Transport> Driver<T> {
+    /// Sends whatever is still to be dealt with: completions, interrupts, timers.
+    pub(super) fn service(&mut self) {
+        self.reap();
+        self.obey();
+        // Where nothing is on its way nothing comes back to say so.
+        if self.chip.usb.is_gone() {
+            self.lose();
+        }
+        if self.gone {
+            return self.look_for_it();
+        }
+        let now = self.chip.usb.now();
+        if self.is_up {
+            if self.link_work.take_if(|at| *at <= now).is_some() {
+                let done = self.follow_link();
+                if done.is_err() {
+                    // The chip reports an event once.
+                    self.link_work = Some(now.after(LINK_RETRY));
+                }
+                self.note(done);
+            }
+            self.recover();
+            if self.tx.stuck_since(now).is_some_and(|since| since.after(TX_PATIENCE) <= now) {
+                self.numbers.tx_timeouts += 1;
+                self.chip.usb.cancel(endpoint::BULK_OUT);
+                self.tx.restart_clock(now);
+                self.reap();
+            }
+            if self.statistics.due().is_some_and(|at| at <= now) {
+                let done = self.read_statistics();
+                if done.is_err() {
+                    self.statistics.start(now);
+                }
+                self.note(done);
+            }
+            self.listen();
+            self.fill();
+            self.kick();
+        }
+    }
+
+    /// Counts a failure. A device that is gone is one, and so is one that answers no more: each further request would hold
+    /// everything else up as long again.
+    pub(super) fn note(&mut self, done: Result<(), Error>) {
+        match done {
+            Ok(()) => {}
+            Err(Error::Usb(usb::Error::Gone)) => self.lose(),
+            Err(error) => {
+                self.numbers.control_errors += 1;
+                tracing::warn!(%error, "an access to the adapter failed");
+                if error == Error::Usb(usb::Error::Timeout) {
+                    self.lose();
+                }
+            }
+        }
+    }
+
+    /// Takes what is done from the transport.
+    pub(super) fn reap(&mut self) {
+        while let Some(transfer) = self.chip.usb.reap() {
+            match transfer.request().endpoint {
+                endpoint::BULK_IN => self.reap_in(transfer),
+                endpoint::BULK_OUT => self.reap_out(transfer),
+                _ => self.reap_interrupt(transfer),
+            }
+        }
+    }
+
+    pub(super) fn reap_interrupt(&mut self, transfer: Transfer<Done>) {
+        match transfer.result() {
+            Ok(endpoint::INTERRUPT_LEN) => {
+                let bytes = transfer.received();
+                let events = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                // All else that the chip reports is known otherwise, or harmless.
+                if events & regs::int::PHY != 0 {
+                    self.link_work = Some(self.chip.usb.now());
+                }
+            }
+            Ok(_) => self.numbers.bad_interrupts += 1,
+            Err(usb::Error::Gone) => self.lose(),
+            Err(usb::Error::Cancelled) => {}
+            Err(error) => self.rest(error),
+        }
+        let cancelled = transfer.result() == Err(usb::Error::Cancelled);
+        self.interrupt = Some(transfer.recycle());
+        if !cancelled {
+            self.listen();
+        }
+    }
+
+    /// Waits for the next interrupt.
+    pub(super) fn listen(&mut self) {
+        let may = self.is_up && !self.gone && !self.rests();
+        if let Some(transfer) = self.interrupt.take_if(|_| may) {
+            let request = Request { endpoint: endpoint::INTERRUPT, tag: 0, len: INTERRUPT_LEN, zero_packet: false };
+            self.chip.usb.submit(transfer.lend(request));
+        }
+    }
+
+    /// Leaves the bus alone for a while after such an error.
+    pub(super) fn rest(&mut self, error: usb::Error) {
+        self.numbers.no_memory += u64::from(error == usb::Error::Memory);
+        self.rests_until = Some(self.chip.usb.now().after(TRANSFER_RETRY));
+    }
+
+    /// Whether that while is not over.
+    pub(super) fn rests(&mut self) -> bool {
+        let now = self.chip.usb.now();
+        self.rests_until.take_if(|until| *until <= now);
+        self.rests_until.is_some()
+    }
+}

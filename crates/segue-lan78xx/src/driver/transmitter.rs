@@ -1,0 +1,110 @@
+//! The transfers that the transmit side has, and what waits for them.
+
+use segue::gso::Frames;
+use segue::time::Nanos;
+
+use crate::usb::{Idle, Transfer};
+
+use super::{Config, Error, Numbers};
+
+/// The transfer that is being filled.
+#[derive(Debug)]
+pub(super) struct OpenTransfer {
+    pub(super) memory: Transfer<Idle>,
+    pub(super) len: usize,
+    pub(super) frames: u32,
+    /// It holds a train that shares with nobody.
+    pub(super) closed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Transmitter {
+    pub(super) total: usize,
+    pub(super) idle: Vec<Transfer<Idle>>,
+    pub(super) open: Option<OpenTransfer>,
+    /// Numbers and frames of the transfers on their way.
+    pub(super) lent: Vec<(u32, u32)>,
+    pub(super) since: Option<Nanos>,
+    pub(super) halted: bool,
+    pub(super) next_tag: u32,
+    /// A unit in one piece, for what the chip cannot do.
+    pub(super) scratch: Vec<u8>,
+    pub(super) cut: Frames,
+    /// Frames already cut that wait for room: places in `cut`.
+    pub(super) left: usize,
+    /// There was no memory for a transfer, and nothing is on its way whose end would bring some.
+    pub(super) starved: bool,
+}
+
+impl Transmitter {
+    pub(super) fn new(config: &Config) -> Result<Transmitter, Error> {
+        let mut idle = Vec::new();
+        if !config.tx_fresh {
+            for _ in 0..config.tx_transfers {
+                idle.push(Transfer::allocate(config.tx_transfer_len)?);
+            }
+        }
+        Ok(Transmitter {
+            total: config.tx_transfers,
+            idle,
+            open: None,
+            lent: Vec::new(),
+            since: None,
+            halted: false,
+            next_tag: 0,
+            scratch: Vec::new(),
+            cut: Frames::default(),
+            left: 0,
+            starved: false,
+        })
+    }
+
+    pub(super) fn is_home(&self) -> bool {
+        self.lent.is_empty()
+    }
+
+    /// Gives up what is on its way; how many frames.
+    pub(super) fn forget(&mut self) -> u64 {
+        self.lent.drain(..).map(|(_, frames)| u64::from(frames)).sum()
+    }
+
+    /// Since when nothing that is on its way has come to its end.
+    pub(super) fn stuck_since(&self, _now: Nanos) -> Option<Nanos> {
+        self.since.filter(|_| !self.lent.is_empty())
+    }
+
+    pub(super) fn restart_clock(&mut self, now: Nanos) {
+        self.since = Some(now);
+    }
+
+    pub(super) fn is_starved(&self) -> bool {
+        self.starved
+    }
+
+    pub(super) fn deadline(&self) -> Option<Nanos> {
+        self.stuck_since(Nanos(0))
+    }
+
+    /// Gives up what waits to be sent.
+    pub(super) fn lose(&mut self, numbers: &mut Numbers) {
+        if let Some(open) = self.open.take() {
+            numbers.tx_errors += u64::from(open.frames);
+            self.idle.push(open.memory);
+        }
+        self.idle.truncate(self.total);
+        self.halted = false;
+    }
+
+    /// Memory for a transfer, as far as the number of transfers allows.
+    pub(super) fn memory(&mut self, config: &Config, needed: usize) -> Option<Transfer<Idle>> {
+        if self.lent.len() >= self.total {
+            return None;
+        }
+        if !config.tx_fresh {
+            return self.idle.pop();
+        }
+        let memory = Transfer::allocate(needed.max(config.tx_transfer_len)).ok();
+        self.starved = memory.is_none() && self.lent.is_empty();
+        memory
+    }
+}
