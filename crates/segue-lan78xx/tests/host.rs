@@ -19,7 +19,7 @@ use support::{MAC, Meddled, Meddler, PEER, Rig, chip, datagram, ethernet, ip, lo
 const OTHER: [u8; 6] = [2, 9, 9, 9, 9, 9];
 const USUAL: Interface = Interface { up: true, mtu: 1500, mac: MAC, promiscuous: false };
 
-/// A host whose wishes a test makes.
+/// A host whose settings a test chooses.
 struct Wishes {
     said: Rc<RefCell<VecDeque<Interface>>>,
     bell: PipeReader,
@@ -52,8 +52,8 @@ impl Hosted {
         Hosted { rig, said, bell }
     }
 
-    fn say(&mut self, wish: Interface) {
-        self.said.borrow_mut().push_back(wish);
+    fn say(&mut self, wanted: Interface) {
+        self.said.borrow_mut().push_back(wanted);
         self.bell.write_all(b"!").unwrap();
         self.rig.step();
     }
@@ -106,8 +106,8 @@ fn an_mtu_that_the_chip_does_not_take_is_shown_and_the_nearest_one_taken() {
 }
 
 #[test]
-fn a_wish_that_fails_is_tried_again_and_one_for_a_device_that_is_away_waits_for_it() {
-    for wish in [
+fn a_setting_that_fails_is_tried_again_and_one_for_a_device_that_is_away_waits_for_it() {
+    for wanted in [
         Interface { mtu: 9000, ..USUAL },
         Interface { mac: OTHER, ..USUAL },
         Interface { promiscuous: true, ..USUAL },
@@ -120,11 +120,11 @@ fn a_wish_that_fails_is_tried_again_and_one_for_a_device_that_is_away_waits_for_
             let promiscuous = model.register(regs::RFE_CTL) & rfe::UCAST_EN != 0;
             let [a, b, c, d] = model.register(regs::RX_ADDRL).to_le_bytes();
             let [e, f, ..] = model.register(regs::RX_ADDRH).to_le_bytes();
-            Interface { up: runs, mtu, mac: [a, b, c, d, e, f], promiscuous } == wish
+            Interface { up: runs, mtu, mac: [a, b, c, d, e, f], promiscuous } == wanted
         };
         let mut hosted = Hosted::new();
         hosted.rig.model().inject(Fault::ControlStall);
-        hosted.say(wish);
+        hosted.say(wanted);
         assert_eq!(hosted.rig.driver.numbers().control_errors, 1);
         hosted.rig.until(is_so);
         let mut hosted = Hosted::new();
@@ -135,10 +135,10 @@ fn a_wish_that_fails_is_tried_again_and_one_for_a_device_that_is_away_waits_for_
         hosted.rig.model().unplug();
         hosted.rig.until(|rig| rig.driver.is_gone());
         assert_eq!(hosted.number("gone"), 1);
-        hosted.say(wish);
+        hosted.say(wanted);
         hosted.rig.driver.usb().sleep(1_100_000_000);
         hosted.rig.until(|rig| !rig.driver.is_gone());
-        assert!(is_so(&mut hosted.rig), "{wish:?}");
+        assert!(is_so(&mut hosted.rig), "{wanted:?}");
         assert_eq!(hosted.number("gone"), 0);
     }
 }

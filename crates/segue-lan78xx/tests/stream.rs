@@ -5,7 +5,7 @@ mod support;
 
 use segue_lan78xx::driver::Config;
 use segue_lan78xx::frame::tx::{Command, padding};
-use segue_lan78xx::model::{Completion, Model, Outcome, Wish};
+use segue_lan78xx::model::{Completion, Model, Outcome, TransferRequest};
 use segue_lan78xx::regs::{self, endpoint, fct, hw_cfg, int, request, usb_cfg0};
 use segue_lan78xx::usb::{Error, Setup, Speed, Transport};
 use support::Rig;
@@ -39,7 +39,7 @@ const ID: u32 = 9_000_000;
 /// Hands over a transfer; what came of it.
 fn submit(rig: &mut Rig, bytes: &[u8], zero_packet: bool) -> Option<Result<(), Error>> {
     let model = &mut rig.driver.usb().model;
-    model.submit(ID, endpoint::BULK_OUT, Wish::Out(bytes.to_vec(), zero_packet));
+    model.submit(ID, endpoint::BULK_OUT, TransferRequest::Out(bytes.to_vec(), zero_packet));
     model.advance(segue::time::Nanos(0));
     std::iter::from_fn(|| model.done()).find_map(|Completion { id, result, .. }| (id == ID).then(|| result.map(drop)))
 }
@@ -142,7 +142,7 @@ fn a_transfer_is_never_given_more_than_it_asked_for() {
             bytes[..6].copy_from_slice(&support::MAC);
             model.receive(bytes);
         }
-        model.submit(ID, endpoint::BULK_IN, Wish::In(room));
+        model.submit(ID, endpoint::BULK_IN, TransferRequest::In(room));
         rig.driver.usb().sleep(10_000_000);
         let model = &mut rig.driver.usb().model;
         model.advance(segue::time::Nanos(u64::MAX / 2));
@@ -176,26 +176,27 @@ fn every_endpoint_can_be_halted_says_so_and_stalls_what_waits_and_what_comes() {
     // The driver's own go back first.
     model.cancel_all();
     for address in [endpoint::BULK_IN, endpoint::BULK_OUT, endpoint::INTERRUPT] {
-        let wish = || if address & 0x80 != 0 { Wish::In(512) } else { Wish::Out(vec![0; 9], false) };
+        let transfer =
+            || if address & 0x80 != 0 { TransferRequest::In(512) } else { TransferRequest::Out(vec![0; 9], false) };
         let index = u16::from(address);
         let result = |model: &mut segue_lan78xx::model::Model| {
             model.advance(segue::time::Nanos(0));
             std::iter::from_fn(|| model.done()).find(|done| done.id == ID).map(|done| done.result)
         };
         if address & 0x80 != 0 {
-            model.submit(ID, address, wish());
+            model.submit(ID, address, transfer());
         }
         model.control(request(2, 3, index), &[]).unwrap();
         if address & 0x80 != 0 {
             assert_eq!(result(model), Some(Err(Error::Stall)), "{address:#x}: it waited already");
         }
         assert_eq!(model.control(request(0x82, 0, index), &[]), Ok(vec![1, 0]), "{address:#x}");
-        model.submit(ID, address, wish());
+        model.submit(ID, address, transfer());
         assert_eq!(result(model), Some(Err(Error::Stall)), "{address:#x}");
         model.control(request(2, 1, index), &[]).unwrap();
         assert_eq!(model.control(request(0x82, 0, index), &[]), Ok(vec![0, 0]), "{address:#x}");
         if address & 0x80 != 0 {
-            model.submit(ID, address, wish());
+            model.submit(ID, address, transfer());
             assert_eq!(result(model), None, "{address:#x}: it waits again");
             assert!(model.cancel(ID));
         }
@@ -223,10 +224,10 @@ fn filled() -> (Rig, u64) {
             given += 1;
         }
     };
-    model.submit(ID, endpoint::BULK_IN, Wish::In(700));
+    model.submit(ID, endpoint::BULK_IN, TransferRequest::In(700));
     receive(model, 5);
     model.advance(now);
-    model.submit(ID + 1, endpoint::BULK_IN, Wish::In(16_384));
+    model.submit(ID + 1, endpoint::BULK_IN, TransferRequest::In(16_384));
     model.advance(now);
     assert!(model.cancel(ID + 1));
     receive(model, 4);
@@ -278,7 +279,7 @@ fn each_frame_of_a_transfer_that_was_being_filled_counts_where_a_smaller_one_tak
     let now = rig.driver.usb().now();
     let model = rig.model();
     while model.done().is_some() {}
-    model.submit(ID + 2, endpoint::BULK_IN, Wish::In(100));
+    model.submit(ID + 2, endpoint::BULK_IN, TransferRequest::In(100));
     model.advance(now);
     assert_eq!(model.done().map(|done| (done.id, done.result)), Some((ID + 2, Err(Error::Overflow))));
     assert_eq!((model.notes().unfit, model.notes().bulk_in_frames), (2, 3));
@@ -292,7 +293,7 @@ fn frames_that_are_on_their_way_out_when_the_chip_is_unplugged_are_counted() {
         let now = rig.driver.usb().now();
         let model = rig.model();
         let frames: Vec<Vec<u8>> = (0..8).map(|number| frame(number, 1000)).collect();
-        model.submit(ID, endpoint::BULK_OUT, Wish::Out(stream(&frames), false));
+        model.submit(ID, endpoint::BULK_OUT, TransferRequest::Out(stream(&frames), false));
         model.advance(now);
         // Two of them need 16 us.
         model.advance(now.after(17_000));

@@ -177,7 +177,7 @@ fn what_one_client_makes_the_server_hold_has_bounds_and_is_given_up_at_once() {
 fn many_transfers_are_taken_back_without_looking_for_each() {
     let mut model = Model::new(model::Config::default());
     for id in 0..200_000 {
-        model.submit(id, 0x81, model::Wish::In(64));
+        model.submit(id, 0x81, model::TransferRequest::In(64));
     }
     let start = std::time::Instant::now();
     model.cancel_all();

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use segue::time::Nanos;
 
 use segue_lan78xx::frame::tx::{COMMAND_LEN, Command, padding};
-use segue_lan78xx::model::{Completion, Model, Outcome, Wish};
+use segue_lan78xx::model::{Completion, Model, Outcome, TransferRequest};
 use segue_lan78xx::regs::{VENDOR, endpoint};
 use segue_lan78xx::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
 
@@ -124,7 +124,7 @@ impl Bus {
             let load = self.loads.get(&id).copied().unwrap_or_default();
             self.sent.push((self.now, load.frames));
             self.wire_free = self.wire_free.max(self.now) + load.wire * BYTE_TIME;
-            self.model.submit(id, endpoint::BULK_OUT, Wish::Out(bytes, zero));
+            self.model.submit(id, endpoint::BULK_OUT, TransferRequest::Out(bytes, zero));
         }
         self.model.advance(Nanos(self.now));
         self.collect();
@@ -222,7 +222,7 @@ impl Transport for Bus {
             self.out.push_back((start, id, bytes, request.zero_packet));
         } else {
             self.counts.submitted_in += u64::from(request.endpoint == endpoint::BULK_IN);
-            self.model.submit(id, request.endpoint, Wish::In(request.len));
+            self.model.submit(id, request.endpoint, TransferRequest::In(request.len));
         }
         self.waiting.insert(id, transfer);
     }

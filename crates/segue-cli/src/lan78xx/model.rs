@@ -453,7 +453,7 @@ mod tests {
     fn what_crosses_a_model_and_what_it_loses_are_flows_and_drops() {
         use segue_datapath::board::Board;
         use segue_lan78xx::frame::tx::Command;
-        use segue_lan78xx::model::Wish;
+        use segue_lan78xx::model::TransferRequest;
         use segue_lan78xx::usb::Setup;
 
         use crate::out::OnClosed;
@@ -466,7 +466,7 @@ mod tests {
             model.receive(vec![0; 60]);
         }
         // There is no link yet.
-        model.submit(1, 2, Wish::Out([&Command::plain(60).emit()[..], &[0; 60]].concat(), false));
+        model.submit(1, 2, TransferRequest::Out([&Command::plain(60).emit()[..], &[0; 60]].concat(), false));
         model.advance(Nanos(1));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Server::new(listener, BUS_ID, model, None).unwrap();

@@ -1,7 +1,5 @@
 //! The MAC: filters, frames to and from the wire, flow control, statistics.
 
-use std::collections::VecDeque;
-
 use segue::time::Nanos;
 
 use crate::frame::rx::{Header, flag};
@@ -9,7 +7,7 @@ use crate::frame::tx::{COMMAND_LEN, Command};
 use crate::frame::{ETHERNET_LEN, FCS_LEN, VLAN_LEN};
 use crate::regs::{self, dp, fct, flow, int, mac_cr, mac_rx, rfe, stat};
 
-use super::bulk::Received;
+use super::fifo::Received;
 use super::{Fault, Model, offload};
 
 /// Shortest frame without FCS.
@@ -26,39 +24,6 @@ const MAX_OUTGOING_BYTES: usize = 64 << 20;
 /// How far a wire may be behind its time, nanoseconds, and still make up for it: wake-ups come late, and on a machine with
 /// more to do by milliseconds.
 const CATCH_UP: u64 = 5_000_000;
-
-#[derive(Debug, Default)]
-pub(super) struct Mac {
-    /// With the partner, on their way here.
-    incoming: VecDeque<Vec<u8>>,
-    /// The wire is busy with a frame to here until then.
-    busy_in: Nanos,
-    /// Frames waited for the wire when it was last looked at, and it was not paused.
-    waited_in: bool,
-    /// On their way to the partner, and when they are there.
-    outgoing: VecDeque<(Nanos, Vec<u8>)>,
-    /// Bytes of these frames.
-    outgoing_bytes: usize,
-    busy_out: Nanos,
-    /// The same for the host's.
-    pub(super) waited_out: bool,
-    /// The partner was told to be silent.
-    partner_paused: bool,
-    /// It told us to be.
-    paused_until: Nanos,
-}
-
-impl Mac {
-    pub(super) fn reset(&mut self) {
-        self.paused_until = Nanos(0);
-        self.partner_paused = false;
-    }
-
-    /// Frames of the MAC before this one that are at the partner already.
-    pub(super) fn keep_arrived(&mut self, before: Mac) {
-        (self.outgoing, self.outgoing_bytes) = (before.outgoing, before.outgoing_bytes);
-    }
-}
 
 /// Unicast, broadcast, multicast: the order of the counters.
 fn class(destination: &[u8]) -> usize {

@@ -3,10 +3,8 @@
 use crate::regs::{self, dp, e2p, fct, hw_cfg, mac_cr, mac_rx, mac_tx, mii, pmt};
 use crate::usb::Speed;
 
+use super::state::WORDS;
 use super::{Identity, Model};
-
-/// Words up to the end of the OTP block.
-pub(super) const WORDS: usize = 0x1100 / 4;
 
 /// Revision in ID_REV.
 const REVISION: u32 = 2;

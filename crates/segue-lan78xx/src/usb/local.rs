@@ -9,7 +9,7 @@ use std::time::Duration;
 use segue::time::Nanos;
 use segue_port::Extra;
 
-use crate::model::{Completion, Model, Outcome, Wish};
+use crate::model::{Completion, Model, Outcome, TransferRequest};
 use crate::regs::VENDOR;
 use crate::sys;
 use crate::usb::usbip::serve::{Lost, Wire};
@@ -132,13 +132,13 @@ impl Transport for Local {
         let request = transfer.request();
         let id = self.next;
         self.next = self.next.wrapping_add(1);
-        let wish = if request.endpoint & 0x80 != 0 {
-            Wish::In(request.len)
+        let wanted = if request.endpoint & 0x80 != 0 {
+            TransferRequest::In(request.len)
         } else {
-            Wish::Out(transfer.outgoing().to_vec(), request.zero_packet)
+            TransferRequest::Out(transfer.outgoing().to_vec(), request.zero_packet)
         };
         self.waiting.insert(id, transfer);
-        self.model.submit(id, request.endpoint, wish);
+        self.model.submit(id, request.endpoint, wanted);
         self.fresh = true;
     }
 

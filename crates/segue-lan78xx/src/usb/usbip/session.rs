@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::model::descriptors::{BCD_DEVICE, CLASS};
-use crate::model::{Model, Outcome, Wish};
+use crate::model::{Model, Outcome, TransferRequest};
 use crate::regs::VENDOR;
 use crate::usb::{Error, Setup, Speed};
 
@@ -221,7 +221,8 @@ impl Session {
             return used;
         }
         let address = header.ep as u8 | if is_in { 0x80 } else { 0 };
-        let wish = if is_in { Wish::In(len) } else { Wish::Out(data, flags & flag::ZERO_PACKET != 0) };
+        let wanted =
+            if is_in { TransferRequest::In(len) } else { TransferRequest::Out(data, flags & flag::ZERO_PACKET != 0) };
         if self.waiting.contains_key(&header.seqnum) {
             // Two transfers of one number could not be told apart.
             self.phase = Phase::Over;
@@ -233,7 +234,7 @@ impl Session {
         }
         self.waiting.insert(header.seqnum, len);
         self.held += len;
-        model.submit(header.seqnum, address, wish);
+        model.submit(header.seqnum, address, wanted);
         used
     }
 
