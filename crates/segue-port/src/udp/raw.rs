@@ -16,10 +16,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use segue::gso::Limits;
 
-use super::{
-    Carries, Checksum, OpenError, Slot, Sockets, Source, UdpConfig, UdpOffloads, UdpPort, all_peers, askers, bind,
-    call, filter, missing, prepare_sending, receive, send, set_buffer, slot,
-};
+use super::filter;
+use super::receiver::Receiver;
+use super::schedule::Schedule;
+use super::sockets::{Slot, Sockets, all_peers, askers, bind, call, missing, prepare_sending, set_buffer, slot};
+use super::{Carries, Checksum, OpenError, Source, UdpConfig, UdpOffloads, UdpPort};
 use crate::batch::{RxBatch, TxBatch};
 use crate::messages::SendScratch;
 use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
@@ -116,8 +117,8 @@ impl RawPort {
             max_segments: 1,
             counters: Counters::default(),
             scratch: SendScratch::default(),
-            plan: send::Plan::default(),
-            receiver: receive::Receiver::default(),
+            schedule: Schedule::default(),
+            receiver: Receiver::default(),
             #[cfg(test)]
             inject: None,
         };

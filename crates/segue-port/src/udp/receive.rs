@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 
 use segue::wire::ipv4;
 
+use super::receiver::Receiver;
 use super::{Carries, UdpPort, filter};
 use crate::batch::{Burst, RxBatch};
-use crate::messages::{Received, RecvScratch};
-use crate::page::{Carver, Page, PageMut, WINDOW};
+use crate::messages::Received;
+use crate::page::{Page, WINDOW};
 use crate::port::{Drop, Polled};
 use crate::sys::MAX_MESSAGES;
 
@@ -21,23 +22,6 @@ const LARGE: usize = 8192;
 const AT_ONCE: usize = 8;
 
 const _: () = assert!(AT_ONCE <= MAX_MESSAGES);
-
-/// What receiving needs from call to call.
-#[derive(Debug, Default)]
-pub(super) struct Receiver {
-    carver: Carver<Received>,
-    scratch: RecvScratch,
-    pages: Vec<PageMut>,
-    small: u32,
-    overflows: u32,
-}
-
-impl Receiver {
-    /// How many packets the socket said that it had lost.
-    pub(super) fn overflows_mut(&mut self) -> &mut u32 {
-        &mut self.overflows
-    }
-}
 
 impl UdpPort {
     pub(super) fn receive_bursts(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {

@@ -8,7 +8,11 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::{UdpPort, set_fragmenting};
+use super::UdpPort;
+#[cfg(test)]
+use super::schedule::Attempt;
+use super::schedule::{Run, RunKey, Schedule};
+use super::sockets::set_fragmenting;
 use crate::batch::{TxBatch, TxUnit};
 use crate::messages::Outgoing;
 use crate::port::{Drop, Fallback, OffloadState, Sent};
@@ -19,49 +23,6 @@ const MAX_PAYLOAD: [usize; 2] = [65_507, 65_527];
 /// Runs that are sent plainly after a run of their length did not fit, before UDP_SEGMENT is tried for them again.
 const OVERSIZE_RUNS: u32 = 1024;
 
-/// What a test may let fail: see `UdpPort::inject`.
-#[cfg(test)]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Attempt {
-    pub(super) segments: usize,
-}
-
-/// Outer fields that all units of a run share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
-    slot: usize,
-    to: u16,
-    tos: u8,
-    ttl: u8,
-    df: bool,
-}
-
-/// Units `from..to` of the plan, as one message.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    key: Key,
-    from: usize,
-    to: usize,
-    /// Bytes of each datagram but the last.
-    len: usize,
-    bytes: usize,
-    pieces: usize,
-    /// The last datagram was shorter: nothing may follow.
-    closed: bool,
-}
-
-/// What is to be sent, in what order. Kept from call to call for its memory.
-#[derive(Debug, Default)]
-pub(super) struct Plan {
-    order: Vec<(u16, u32)>,
-    /// Entry and position of each unit.
-    units: Vec<(u32, u32)>,
-    runs: Vec<Run>,
-    /// Datagrams of this length or longer were too long for UDP_SEGMENT but not for a plain send; for so many more runs
-    /// it is not tried.
-    oversize: Option<(usize, u32)>,
-}
-
 /// How a message fared that was tried by itself.
 enum Outcome {
     Sent,
@@ -71,25 +32,25 @@ enum Outcome {
 
 impl UdpPort {
     pub(super) fn transmit_runs(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
-        let mut plan = std::mem::take(&mut self.plan);
+        let mut schedule = std::mem::take(&mut self.schedule);
         let sent = loop {
-            self.make_plan(&mut plan, batch);
-            match self.send_plan(&mut plan, batch) {
+            self.make_schedule(&mut schedule, batch);
+            match self.send_schedule(&mut schedule, batch) {
                 // What is left is planned again; this ends, because UDP_SEGMENT is given up only once, and for lengths
                 // that do not fit only downwards.
                 Ok(Sent::Narrowed) => {}
                 sent => break sent,
             }
         };
-        self.plan = plan;
+        self.schedule = schedule;
         sent
     }
 
     /// Orders what waits by slot and finds the runs.
-    fn make_plan(&mut self, plan: &mut Plan, batch: &mut TxBatch) {
-        plan.order.clear();
-        plan.units.clear();
-        plan.runs.clear();
+    fn make_schedule(&mut self, schedule: &mut Schedule, batch: &mut TxBatch) {
+        schedule.order.clear();
+        schedule.units.clear();
+        schedule.runs.clear();
         let slots = self.slots.len();
         for entry in 0..batch.entries() {
             let waiting = batch.units_of(entry).count();
@@ -98,7 +59,7 @@ impl UdpPort {
             }
             match batch.packet(entry).outer {
                 Some(outer) if usize::from(outer.skip) <= batch.packet(entry).head.len() => {
-                    plan.order.push(((usize::from(outer.slot) % slots) as u16, entry as u32));
+                    schedule.order.push(((usize::from(outer.slot) % slots) as u16, entry as u32));
                 }
                 _ => {
                     self.counters.drops.add_many(Drop::NoOuter, waiting as u64);
@@ -106,20 +67,20 @@ impl UdpPort {
                 }
             }
         }
-        if !plan.order.is_sorted() {
-            plan.order.sort_unstable();
+        if !schedule.order.is_sorted() {
+            schedule.order.sort_unstable();
         }
         let whole = self.segment == OffloadState::On;
         let most_bytes = MAX_PAYLOAD[usize::from(self.config.peer.is_ipv6())].min(self.max_burst);
-        for &(slot, entry) in &plan.order {
+        for &(slot, entry) in &schedule.order {
             let Some(outer) = batch.packet(entry as usize).outer else { continue };
-            let key = Key { slot: usize::from(slot), to: outer.to, tos: outer.tos, ttl: outer.ttl, df: outer.df };
+            let key = RunKey { slot: usize::from(slot), to: outer.to, tos: outer.tos, ttl: outer.ttl, df: outer.df };
             for (position, unit) in (batch.position(entry as usize)..).zip(batch.units_of(entry as usize)) {
                 let len = unit.len().saturating_sub(usize::from(outer.skip));
                 let pieces = 1 + count_pieces(&unit);
-                plan.units.push((entry, position));
-                let may_join = whole && len > 0 && plan.oversize.is_none_or(|(limit, _)| len < limit);
-                match plan.runs.last_mut() {
+                schedule.units.push((entry, position));
+                let may_join = whole && len > 0 && schedule.oversize.is_none_or(|(limit, _)| len < limit);
+                match schedule.runs.last_mut() {
                     Some(run)
                         if may_join
                             && !run.closed
@@ -135,52 +96,52 @@ impl UdpPort {
                         run.closed = len < run.len;
                     }
                     _ => {
-                        let from = plan.units.len() - 1;
+                        let from = schedule.units.len() - 1;
                         let closed = !may_join;
-                        plan.runs.push(Run { key, from, to: from + 1, len, bytes: len, pieces, closed });
+                        schedule.runs.push(Run { key, from, to: from + 1, len, bytes: len, pieces, closed });
                     }
                 }
             }
         }
     }
 
-    fn send_plan(&mut self, plan: &mut Plan, batch: &mut TxBatch) -> io::Result<Sent> {
+    fn send_schedule(&mut self, schedule: &mut Schedule, batch: &mut TxBatch) -> io::Result<Sent> {
         let at_once = if !self.config.offloads.sends() { 1 } else { MAX_MESSAGES };
         #[cfg(test)]
         let at_once = if self.inject.is_some() { 1 } else { at_once };
         let mut at = 0;
-        while let Some(first) = plan.runs.get(at).copied() {
+        while let Some(first) = schedule.runs.get(at).copied() {
             let same =
                 |run: &&Run| (run.key.slot, run.key.to, run.key.df) == (first.key.slot, first.key.to, first.key.df);
-            let count = plan.runs[at..].iter().take(at_once).take_while(same).count();
-            let group = &plan.runs[at..at + count];
-            let (done, error) = self.send_group(plan, group, batch);
+            let count = schedule.runs[at..].iter().take(at_once).take_while(same).count();
+            let group = &schedule.runs[at..at + count];
+            let (done, error) = self.send_group(schedule, group, batch);
             for run in &group[..done] {
-                self.settle(plan, run, batch);
+                self.settle(schedule, run, batch);
             }
             at += done;
             let Some(error) = error else { continue };
-            let Some(run) = plan.runs.get(at).copied() else { continue };
+            let Some(run) = schedule.runs.get(at).copied() else { continue };
             at += 1;
-            let before = (self.segment, plan.oversize);
-            if self.recover(plan, run, error, batch)? == Sent::Blocked {
+            let before = (self.segment, schedule.oversize);
+            if self.recover(schedule, run, error, batch)? == Sent::Blocked {
                 self.counters.blocked += 1;
                 self.blocked_slot = run.key.slot;
                 return Ok(Sent::Blocked);
             }
-            if (self.segment, plan.oversize) != before {
+            if (self.segment, schedule.oversize) != before {
                 return Ok(Sent::Narrowed);
             }
         }
-        if let Some((_, left)) = &mut plan.oversize {
-            *left = left.saturating_sub(plan.runs.len() as u32);
+        if let Some((_, left)) = &mut schedule.oversize {
+            *left = left.saturating_sub(schedule.runs.len() as u32);
         }
-        plan.oversize = plan.oversize.filter(|(_, left)| *left > 0);
+        schedule.oversize = schedule.oversize.filter(|(_, left)| *left > 0);
         Ok(Sent::All)
     }
 
     /// Sends runs of one slot. Returns how many went, and the error that the next one met.
-    fn send_group(&mut self, plan: &Plan, group: &[Run], batch: &TxBatch) -> (usize, Option<io::Error>) {
+    fn send_group(&mut self, schedule: &Schedule, group: &[Run], batch: &TxBatch) -> (usize, Option<io::Error>) {
         let Some(first) = group.first() else { return (0, None) };
         if let Err(error) = self.set_df(first.key) {
             return (0, Some(error));
@@ -195,7 +156,7 @@ impl UdpPort {
         let mut out = scratch.begin();
         for run in group {
             out.message();
-            for &(entry, position) in &plan.units[run.from..run.to] {
+            for &(entry, position) in &schedule.units[run.from..run.to] {
                 add_pieces(&mut out, &batch.unit_at(entry as usize, position));
             }
             if run.to - run.from > 1 {
@@ -231,23 +192,29 @@ impl UdpPort {
     }
 
     /// Counts a run as sent.
-    fn settle(&mut self, plan: &Plan, run: &Run, batch: &mut TxBatch) {
+    fn settle(&mut self, schedule: &Schedule, run: &Run, batch: &mut TxBatch) {
         self.counters.tx.add(run.bytes, run.to - run.from);
-        for &(entry, _) in &plan.units[run.from..run.to] {
+        for &(entry, _) in &schedule.units[run.from..run.to] {
             batch.sent_of(entry as usize, 1);
         }
     }
 
     /// Tries one run again, and then its datagrams one by one, so that a refusal of UDP_SEGMENT costs nothing but time.
-    fn recover(&mut self, plan: &mut Plan, run: Run, error: io::Error, batch: &mut TxBatch) -> io::Result<Sent> {
+    fn recover(
+        &mut self,
+        schedule: &mut Schedule,
+        run: Run,
+        error: io::Error,
+        batch: &mut TxBatch,
+    ) -> io::Result<Sent> {
         if is_full(&error) {
             return Ok(Sent::Blocked);
         }
         if run.to - run.from == 1 {
-            return self.retry_single(plan, run, error, batch);
+            return self.retry_single(schedule, run, error, batch);
         }
         if is_pending(&error) && error.raw_os_error() != Some(libc::EMSGSIZE) {
-            match self.try_run(plan, run, batch) {
+            match self.try_run(schedule, run, batch) {
                 Outcome::Sent => {
                     self.counters.fallbacks.add(Fallback::PendingError);
                     return Ok(Sent::All);
@@ -259,13 +226,13 @@ impl UdpPort {
         let sent_before = self.counters.tx.segments;
         let mut result = Sent::All;
         for index in run.from..run.to {
-            let unit = batch.unit_at(plan.units[index].0 as usize, plan.units[index].1);
+            let unit = batch.unit_at(schedule.units[index].0 as usize, schedule.units[index].1);
             let len = unit.len() - unit.outer().map_or(0, |outer| usize::from(outer.skip));
             let single = Run { from: index, to: index + 1, len, bytes: len, ..run };
-            let outcome = match self.try_run(plan, single, batch) {
+            let outcome = match self.try_run(schedule, single, batch) {
                 Outcome::Sent => Sent::All,
                 Outcome::Blocked => Sent::Blocked,
-                Outcome::Failed(error) => self.retry_single(plan, single, error, batch)?,
+                Outcome::Failed(error) => self.retry_single(schedule, single, error, batch)?,
             };
             if outcome == Sent::Blocked {
                 result = Sent::Blocked;
@@ -273,19 +240,19 @@ impl UdpPort {
             }
         }
         if self.counters.tx.segments > sent_before {
-            self.note_refusal(plan, run, &error);
+            self.note_refusal(schedule, run, &error);
         }
         Ok(result)
     }
 
     /// Plain sends worked where a run did not: remembers what follows from it.
-    fn note_refusal(&mut self, plan: &mut Plan, run: Run, error: &io::Error) {
+    fn note_refusal(&mut self, schedule: &mut Schedule, run: Run, error: &io::Error) {
         let (errno, fallback) = match error.raw_os_error() {
             Some(errno @ libc::EIO) => (errno, Fallback::UdpSegmentIo),
             Some(errno @ libc::EINVAL) => (errno, Fallback::UdpSegmentInvalid),
             Some(libc::EMSGSIZE) => {
                 self.counters.fallbacks.add(Fallback::UdpSegmentSize);
-                plan.oversize = Some((run.len, OVERSIZE_RUNS));
+                schedule.oversize = Some((run.len, OVERSIZE_RUNS));
                 return;
             }
             _ => return,
@@ -296,10 +263,16 @@ impl UdpPort {
     }
 
     /// A single datagram failed: once more where the error may be an earlier one's, else it is dropped and counted.
-    fn retry_single(&mut self, plan: &Plan, run: Run, error: io::Error, batch: &mut TxBatch) -> io::Result<Sent> {
+    fn retry_single(
+        &mut self,
+        schedule: &Schedule,
+        run: Run,
+        error: io::Error,
+        batch: &mut TxBatch,
+    ) -> io::Result<Sent> {
         let mut error = error;
         if is_pending(&error) {
-            match self.try_run(plan, run, batch) {
+            match self.try_run(schedule, run, batch) {
                 Outcome::Sent => {
                     self.counters.fallbacks.add(Fallback::PendingError);
                     return Ok(Sent::All);
@@ -323,15 +296,15 @@ impl UdpPort {
             _ => Drop::Refused,
         };
         self.counters.drops.add(reason);
-        batch.sent_of(plan.units[run.from].0 as usize, 1);
+        batch.sent_of(schedule.units[run.from].0 as usize, 1);
         Ok(Sent::All)
     }
 
     /// Sends one run by itself.
-    fn try_run(&mut self, plan: &Plan, run: Run, batch: &mut TxBatch) -> Outcome {
-        match self.send_group(plan, &[run], batch) {
+    fn try_run(&mut self, schedule: &Schedule, run: Run, batch: &mut TxBatch) -> Outcome {
+        match self.send_group(schedule, &[run], batch) {
             (1, _) => {
-                self.settle(plan, &run, batch);
+                self.settle(schedule, &run, batch);
                 Outcome::Sent
             }
             (_, Some(error)) if is_full(&error) => Outcome::Blocked,
@@ -343,7 +316,7 @@ impl UdpPort {
 
     /// Makes the slot's socket treat fragmentation as the run wants it. Runs seldom differ in it: TCP and most UDP
     /// senders set DF on everything.
-    fn set_df(&mut self, key: Key) -> io::Result<()> {
+    fn set_df(&mut self, key: RunKey) -> io::Result<()> {
         let slot = &mut self.slots[key.slot];
         if slot.df != Some(key.df) {
             set_fragmenting(slot.fd.as_fd(), self.config.peer.is_ipv4(), key.df)?;

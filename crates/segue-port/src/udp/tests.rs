@@ -1,13 +1,14 @@
 use std::collections::VecDeque;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use segue::packet::{Frag, Outer, Packet};
 
 use super::*;
-use crate::batch::Burst;
+use crate::batch::{Burst, RxBatch, TxBatch};
 use crate::page::{Page, PagePool};
-use crate::port::{Drop, Fallback};
+use crate::port::{Drop, Fallback, OffloadState, Polled, Port, Sent};
 use crate::testing::{self, bytes};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

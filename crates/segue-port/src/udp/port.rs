@@ -1,0 +1,246 @@
+//! The port over UDP sockets.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use segue::gso::Limits;
+use segue::wire::protocol;
+
+use super::config::{AUTO_SLOTS, Checksum, OpenError, Source, UdpConfig};
+use super::probe::{SEGMENTS, probe_segments};
+use super::receiver::Receiver;
+#[cfg(test)]
+use super::schedule::Attempt;
+use super::schedule::Schedule;
+use super::sockets::{
+    Slot, Sockets, all_peers, asked_at, askers, missing, name_of, prepare_sending, receiving_socket, sending_socket,
+    shared_socket, sockets_between,
+};
+use crate::batch::{RxBatch, TxBatch};
+use crate::messages::SendScratch;
+use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
+use crate::sys::{self, MAX_IOV};
+
+/// The smallest MTU of a way that Linux takes from an ICMP error unless it is told otherwise (`net.ipv4.route.min_pmtu`), and of any
+/// way over IPv6.
+const LEAST_LEARNED: [usize; 2] = [552, 1280];
+
+/// A datagram port over UDP sockets.
+#[derive(Debug)]
+pub struct UdpPort {
+    pub(super) config: UdpConfig,
+    /// Every peer, the configuration's first.
+    pub(super) peers: Vec<SocketAddr>,
+    /// One for each peer's address that is connected and sends nothing: it is asked for the MTU of the way.
+    pub(super) askers: HashMap<IpAddr, OwnedFd>,
+    pub(super) rx: OwnedFd,
+    /// Of a raw port: whether what it receives begins with an IPv4 header.
+    pub(super) strips: bool,
+    pub(super) listen: SocketAddr,
+    pub(super) slots: Vec<Slot>,
+    pub(super) blocked_slot: usize,
+    pub(super) limits: Limits,
+    pub(super) segment: OffloadState,
+    pub(super) gro: OffloadState,
+    pub(super) max_segments: usize,
+    /// Most bytes of one message that stands for several datagrams.
+    pub(super) max_burst: usize,
+    pub(super) counters: Counters,
+    pub(super) scratch: SendScratch,
+    pub(super) schedule: Schedule,
+    pub(super) receiver: Receiver,
+    #[cfg(test)]
+    pub(super) inject: Option<fn(Attempt) -> Option<i32>>,
+}
+
+impl UdpPort {
+    /// Opens the sockets.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(config: UdpConfig) -> Result<UdpPort, OpenError> {
+        UdpPort::open_to(config, &[])
+    }
+
+    /// As [`UdpPort::open`], with more peers: a packet's [`Outer::to`](segue::packet::Outer::to) is 0 for that of the
+    /// configuration, 1 for the first of these, and so on.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_to(config: UdpConfig, others: &[SocketAddr]) -> Result<UdpPort, OpenError> {
+        let peers = all_peers(&config, others)?;
+        let is_single = others.is_empty();
+        let rx = receiving_socket(&config)?;
+        let listen = name_of(&rx)?;
+        let slots = match config.source {
+            Source::Auto => {
+                (0..AUTO_SLOTS).map(|_| sending_socket(&config, 0, is_single)).collect::<Result<Vec<_>, _>>()?
+            }
+            Source::Range(first, last) => sockets_between(&config, first..=last, is_single)?,
+            Source::Fixed(port) if port == listen.port() => vec![shared_socket(&config, &rx, listen)?],
+            Source::Fixed(port) => vec![sending_socket(&config, port, is_single)?],
+        };
+        UdpPort::over(config, peers, rx, listen, slots)
+    }
+
+    /// As [`UdpPort::open_to`], over the sockets of a port of this or another process, whose configuration may have had other
+    /// peers, TOS and TTL, but nothing else that is of the socket's.
+    ///
+    /// # Errors
+    /// As there; [`OpenError::Call`] where a socket is missing.
+    pub fn adopt(config: UdpConfig, others: &[SocketAddr], sockets: Sockets) -> Result<UdpPort, OpenError> {
+        let peers = all_peers(&config, others)?;
+        let rx = sockets.receive.into_iter().next().ok_or_else(missing)?;
+        let listen = name_of(&rx)?;
+        let slot = |fd: OwnedFd| {
+            let source = name_of(&fd)?;
+            prepare_sending(&config, &fd)?;
+            // The one that also receives has to hear others than the peer.
+            let names_peer = !others.is_empty() || source == listen;
+            if !names_peer {
+                sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
+            }
+            Ok(Slot { fd, source, names_peer, df: None })
+        };
+        let slots: Vec<Slot> = sockets.send.into_iter().map(slot).collect::<Result<_, _>>()?;
+        if slots.is_empty() {
+            return Err(missing());
+        }
+        UdpPort::over(config, peers, rx, listen, slots)
+    }
+
+    fn over(
+        config: UdpConfig,
+        peers: Vec<SocketAddr>,
+        rx: OwnedFd,
+        listen: SocketAddr,
+        slots: Vec<Slot>,
+    ) -> Result<UdpPort, OpenError> {
+        let gro = match config.offloads.receives() {
+            false => OffloadState::Off,
+            true => match sys::set_option(rx.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1) {
+                Ok(()) => OffloadState::On,
+                Err(error) => OffloadState::Refused(error.raw_os_error().unwrap_or(libc::EINVAL)),
+            },
+        };
+        let probed = probe_segments();
+        let segment = match (config.offloads.sends(), config.checksum, probed) {
+            (false, ..) | (_, Checksum::Zero, _) => OffloadState::Off,
+            (_, _, Ok(_)) => OffloadState::On,
+            (_, _, Err(errno)) => OffloadState::Refused(errno),
+        };
+        let limits = Limits {
+            csum: false,
+            outer_csum: true,
+            tso4: false,
+            tso6: false,
+            uso: false,
+            max_bytes: 65_535,
+            max_segs: 1,
+            max_udp_segs: 1,
+            max_pieces: MAX_IOV - 1,
+            ..Limits::NONE
+        };
+        let askers = askers(&config, &peers);
+        Ok(UdpPort {
+            config,
+            peers,
+            askers,
+            rx,
+            strips: false,
+            listen,
+            slots,
+            blocked_slot: 0,
+            limits,
+            segment,
+            gro,
+            max_segments: probed.unwrap_or(SEGMENTS),
+            max_burst: usize::MAX,
+            counters: Counters::default(),
+            scratch: SendScratch::default(),
+            schedule: Schedule::default(),
+            receiver: Receiver::default(),
+            #[cfg(test)]
+            inject: None,
+        })
+    }
+
+    /// Its sockets, for another process.
+    ///
+    /// # Errors
+    /// Where this process may open no more files.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        let send = self.slots.iter().map(|slot| slot.fd.try_clone()).collect::<io::Result<_>>()?;
+        Ok(Sockets { receive: vec![self.rx.try_clone()?], send })
+    }
+
+    /// Where the port receives.
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Number of slots; a packet's slot is taken modulo this.
+    pub fn slots(&self) -> u16 {
+        // At most AUTO_SLOTS.
+        self.slots.len() as u16
+    }
+}
+
+impl Port for UdpPort {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn offloads(&self) -> Vec<(&'static str, OffloadState)> {
+        vec![("udp_segment", self.segment), ("udp_gro", self.gro)]
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.rx.as_fd()
+    }
+
+    fn blocked_fd(&self) -> BorrowedFd<'_> {
+        self.slots[self.blocked_slot].fd.as_fd()
+    }
+
+    fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
+        self.receive_bursts(into, budget)
+    }
+
+    fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
+        self.transmit_runs(batch)
+    }
+
+    fn limit_burst(&mut self, bytes: usize) {
+        self.max_burst = bytes;
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn path_mtu(&self, to: u16) -> Option<usize> {
+        let (level, name, least) = match self.config.peer.is_ipv4() {
+            true => (libc::IPPROTO_IP, libc::IP_MTU, LEAST_LEARNED[0]),
+            false => (libc::IPPROTO_IPV6, libc::IPV6_MTU, LEAST_LEARNED[1]),
+        };
+        let ask = |fd: BorrowedFd<'_>| usize::try_from(sys::option(fd, level, name).ok()?).ok();
+        let peer = self.peers.get(usize::from(to))?.ip();
+        let asked = self.askers.get(&peer).and_then(|asker| {
+            // A socket that sends nothing does not notice that the way has become another, but looks it up to connect.
+            sys::connect(asker.as_fd(), asked_at(peer)).ok()?;
+            ask(asker.as_fd())
+        });
+        // Where several ways lead there, each socket learns by what itself has sent; one that is not connected does not say.
+        // Until it sends the next packet it may still have a route that is gone, with the MTU of no device.
+        let sending = self.slots.iter().filter(|slot| !slot.names_peer);
+        sending.filter_map(|slot| ask(slot.fd.as_fd())).filter(|mtu| *mtu >= least).chain(asked).min()
+    }
+
+    fn path(&self, slot: u16, to: u16) -> Option<Path> {
+        let source = self.slots[usize::from(slot) % self.slots.len()].source;
+        Some(Path { source, peer: *self.peers.get(usize::from(to))?, listen: self.listen, protocol: protocol::UDP })
+    }
+}

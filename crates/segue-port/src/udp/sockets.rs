@@ -1,0 +1,220 @@
+//! The sockets of a port: made, bound, connected and set up.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::config::{AUTO_SLOTS, Carries, Checksum, OpenError, UdpConfig};
+use super::filter;
+use crate::sys;
+
+/// One sending socket.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) fd: OwnedFd,
+    pub(super) source: SocketAddr,
+    /// Not connected: every message names the peer that it goes to.
+    pub(super) names_peer: bool,
+    /// What the socket's path MTU discovery is set to, where that is known.
+    pub(super) df: Option<bool>,
+}
+
+/// The sockets of a port, for another process that goes on with them: what waits in them is not lost, and nobody else can
+/// have their ports in between. Both processes may send at the same time.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// What is received waits in these, at least one.
+    pub receive: Vec<OwnedFd>,
+    /// What is sent leaves through these; a port over raw sockets makes its own anew.
+    pub send: Vec<OwnedFd>,
+}
+
+/// The configuration's and the others, all of the family of the local address.
+pub(super) fn all_peers(config: &UdpConfig, others: &[SocketAddr]) -> Result<Vec<SocketAddr>, OpenError> {
+    let peers: Vec<SocketAddr> = [&[config.peer], others].concat();
+    if peers.iter().any(|peer| config.local.is_ipv4() != peer.is_ipv4()) {
+        return Err(OpenError::Families);
+    }
+    Ok(peers)
+}
+
+pub(super) fn missing() -> OpenError {
+    call("socket")(io::Error::from_raw_os_error(libc::EBADF))
+}
+
+pub(super) fn call(name: &'static str) -> impl Fn(io::Error) -> OpenError {
+    move |error| OpenError::Call(name, error)
+}
+
+pub(super) fn name_of(fd: &OwnedFd) -> Result<SocketAddr, OpenError> {
+    let fd = fd.try_clone().map_err(call("dup"))?;
+    UdpSocket::from(fd).local_addr().map_err(call("getsockname"))
+}
+
+pub(super) fn bind(fd: &OwnedFd, address: SocketAddr) -> Result<(), OpenError> {
+    sys::bind(fd.as_fd(), address).map_err(|error| match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => OpenError::InUse(address),
+        Some(libc::EADDRNOTAVAIL) => OpenError::NotLocal(address),
+        _ => OpenError::Call("bind", error),
+    })
+}
+
+/// Sets a buffer's size past the system's limit where that is allowed, else up to it.
+pub(super) fn set_buffer(fd: &OwnedFd, forced: i32, plain: i32, len: u32) {
+    let len = i32::try_from(len).unwrap_or(i32::MAX);
+    if sys::set_option(fd.as_fd(), libc::SOL_SOCKET, forced, len).is_err() {
+        // Smaller buffers lose packets earlier, which the overflow count shows; they are no reason to refuse work.
+        let _ = sys::set_option(fd.as_fd(), libc::SOL_SOCKET, plain, len);
+    }
+}
+
+/// Options that a socket needs for sending.
+pub(super) fn prepare_sending(config: &UdpConfig, fd: &OwnedFd) -> Result<(), OpenError> {
+    let v4 = config.peer.is_ipv4();
+    let (tos, ttl) = (i32::from(config.tos), i32::from(config.ttl.max(1)));
+    let options = if v4 {
+        [(libc::IPPROTO_IP, libc::IP_TOS, tos, "IP_TOS"), (libc::IPPROTO_IP, libc::IP_TTL, ttl, "IP_TTL")]
+    } else {
+        [
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, tos, "IPV6_TCLASS"),
+            (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, ttl, "IPV6_UNICAST_HOPS"),
+        ]
+    };
+    for (level, name, value, text) in options {
+        sys::set_option(fd.as_fd(), level, name, value).map_err(call(text))?;
+    }
+    if config.checksum == Checksum::Zero {
+        let (level, name, text) = if v4 {
+            (libc::SOL_SOCKET, libc::SO_NO_CHECK, "SO_NO_CHECK")
+        } else {
+            (libc::SOL_UDP, sys::UDP_NO_CHECK6_TX, "UDP_NO_CHECK6_TX")
+        };
+        sys::set_option(fd.as_fd(), level, name, 1).map_err(call(text))?;
+    }
+    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.buffer_len);
+    Ok(())
+}
+
+/// A slot whose datagrams are not fragmented, until one may be.
+pub(super) fn slot(config: &UdpConfig, fd: OwnedFd, source: SocketAddr, names_peer: bool) -> Result<Slot, OpenError> {
+    set_fragmenting(fd.as_fd(), config.peer.is_ipv4(), true).map_err(call("IP_MTU_DISCOVER"))?;
+    Ok(Slot { fd, source, names_peer, df: Some(true) })
+}
+
+/// Whether the socket's datagrams may be fragmented here or on the way: DF follows path MTU discovery.
+pub(super) fn set_fragmenting(fd: BorrowedFd<'_>, v4: bool, df: bool) -> io::Result<()> {
+    let mode = if df { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
+    if v4 {
+        return sys::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, mode);
+    }
+    sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, mode)?;
+    sys::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, i32::from(df))
+}
+
+pub(super) fn receiving_socket(config: &UdpConfig) -> Result<OwnedFd, OpenError> {
+    let v4 = config.local.is_ipv4();
+    let fd = sys::udp_socket(config.local).map_err(call("socket"))?;
+    let mut options = vec![(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, "SO_RXQ_OVFL")];
+    if v4 {
+        options.push((libc::IPPROTO_IP, libc::IP_RECVTOS, "IP_RECVTOS"));
+        if config.local.is_unspecified() {
+            options.push((libc::IPPROTO_IP, libc::IP_PKTINFO, "IP_PKTINFO"));
+        }
+        if config.want_ttl {
+            options.push((libc::IPPROTO_IP, libc::IP_RECVTTL, "IP_RECVTTL"));
+        }
+    } else {
+        options.push((libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, "IPV6_V6ONLY"));
+        options.push((libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, "IPV6_RECVTCLASS"));
+        if config.local.is_unspecified() {
+            options.push((libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, "IPV6_RECVPKTINFO"));
+        }
+        if config.want_ttl {
+            options.push((libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, "IPV6_RECVHOPLIMIT"));
+        }
+        if config.zero_checksum_v6 {
+            options.push((libc::SOL_UDP, sys::UDP_NO_CHECK6_RX, "UDP_NO_CHECK6_RX"));
+        }
+    }
+    for (level, name, text) in options {
+        sys::set_option(fd.as_fd(), level, name, 1).map_err(call(text))?;
+    }
+    set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.buffer_len);
+    let filter = match config.carries {
+        Carries::Gue => &filter::NO_UNCOVERED_REMCSUM[..],
+        Carries::Vxlan => &filter::NO_UNCOVERED_VXLAN_REMCSUM,
+        Carries::Other => &[],
+    };
+    if !filter.is_empty() {
+        sys::attach_filter(fd.as_fd(), filter).map_err(call("SO_ATTACH_FILTER"))?;
+    }
+    // Bound last: nothing may be queued that was not filtered.
+    bind(&fd, SocketAddr::new(config.local, config.port))?;
+    Ok(fd)
+}
+
+pub(super) fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> Result<Slot, OpenError> {
+    let fd = sys::udp_socket(config.local).map_err(call("socket"))?;
+    sys::attach_filter(fd.as_fd(), &filter::NOTHING).map_err(call("SO_ATTACH_FILTER"))?;
+    prepare_sending(config, &fd)?;
+    bind(&fd, SocketAddr::new(config.local, port))?;
+    if connected {
+        sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
+    }
+    let source = name_of(&fd)?;
+    slot(config, fd, source, !connected)
+}
+
+/// Where an asking socket is connected to: nothing is sent, so that any port will do.
+pub(super) const fn asked_at(peer: IpAddr) -> SocketAddr {
+    SocketAddr::new(peer, 9)
+}
+
+/// A connected socket for each address; a peer to which there is no way has none.
+pub(super) fn askers(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
+    let mut made = HashMap::new();
+    for ip in peers.iter().map(SocketAddr::ip) {
+        let peer = asked_at(ip);
+        if !made.contains_key(&ip)
+            && let Ok(slot) = sending_socket(&UdpConfig { peer, ..*config }, 0, true)
+        {
+            made.insert(ip, slot.fd);
+        }
+    }
+    made
+}
+
+/// Sockets on ports of `range`, as far apart as they can be.
+pub(super) fn sockets_between(
+    config: &UdpConfig,
+    range: RangeInclusive<u16>,
+    connected: bool,
+) -> Result<Vec<Slot>, OpenError> {
+    let most = usize::from(AUTO_SLOTS).min(range.len());
+    let mut made = Vec::new();
+    let mut last = OpenError::Call("bind", io::Error::from_raw_os_error(libc::EINVAL));
+    for part in 0..most {
+        // Every port belongs to one of the parts, so that a port in use is stepped over at most once.
+        let ports = range.len() * part / most..range.len() * (part + 1) / most;
+        for port in ports.filter_map(|at| range.clone().nth(at)) {
+            match sending_socket(config, port, connected) {
+                Ok(slot) => {
+                    made.push(slot);
+                    break;
+                }
+                Err(error @ OpenError::InUse(_)) => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    if made.is_empty() { Err(last) } else { Ok(made) }
+}
+
+/// The receiving socket as the sending one. It is not connected, because it has to hear others than the peer.
+pub(super) fn shared_socket(config: &UdpConfig, rx: &OwnedFd, listen: SocketAddr) -> Result<Slot, OpenError> {
+    let fd = rx.try_clone().map_err(call("dup"))?;
+    prepare_sending(config, &fd)?;
+    slot(config, fd, listen, true)
+}
