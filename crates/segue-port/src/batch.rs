@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use segue::gso::{self, Arena, FragmentIds, Limits, Segment, SegmentCsum};
 use segue::hash::Key;
 use segue::packet::remote::field_offset;
-use segue::packet::{Gso, Kind, Outer, Packet, Pieces, Pool};
+use segue::packet::{Gso, Kind, Layout, Outer, Packet, Pieces, Pool};
 
 use crate::page::{Page, PagePool};
 use crate::vnet;
@@ -314,6 +314,11 @@ impl<'a> TxUnit<'a> {
     /// What a datagram port needs of the outer headers.
     pub fn outer(&self) -> Option<Outer> {
         self.packet.outer
+    }
+
+    /// The layout of [`TxUnit::head`].
+    pub fn layout(&self) -> &'a Layout {
+        &self.packet.layout
     }
 
     /// The kind of the innermost IP header.

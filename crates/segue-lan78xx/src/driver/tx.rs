@@ -2,8 +2,8 @@
 
 use segue::checksum::{Field, Sum};
 use segue::gso::{self, Limits, SegmentCsum};
-use segue::packet::{Frag, Packet, Start, TrainCsum, Tunnels, Unit};
-use segue::wire::write_u16;
+use segue::packet::{Frag, Kind, Packet, Start, TrainCsum, Tunnels, Unit};
+use segue::wire::{ethernet, ethertype, ipv6, read_u16, write_u16};
 use segue_port::{Drop, Sent, TxBatch, TxUnit};
 
 use crate::frame::tx::{COMMAND_LEN, Command, MAX_MSS, MIN_MSS, Tag, needs_zero_packet, padding};
@@ -18,52 +18,58 @@ use super::{Driver, Error, Kick};
 /// not cut as a whole before it sends it, in 12 KiB.
 const LARGEST_FRAME: usize = MAX_MTU + ETHERNET_LEN + 2 * VLAN_LEN;
 
-/// What the chip is to do with a frame, and where its tag is if that is to be taken out.
-struct Plan {
+/// The command for a frame, and whether its VLAN tag is taken out for the chip to put in again.
+struct ChipOffload {
     command: Command,
     tagged: bool,
 }
 
-/// What the chip can do for a unit; `None` where it is to be done in software.
-fn plan(unit: &TxUnit<'_>) -> Option<Plan> {
+/// Returns what the chip can do for a unit, or `None` where its checksum or cutting is left to software.
+///
+/// The chip finds the transport header of TCP and UDP right behind IPv4 or IPv6 without extension headers. It looks behind
+/// no tag, but puts one of 802.1Q in.
+fn chip_offload(unit: &TxUnit<'_>) -> Option<ChipOffload> {
     let len = unit.len();
     let owed = unit.csum() == SegmentCsum::Partial;
-    let plain = Plan { command: Command::plain(u32::try_from(len).ok()?), tagged: false };
+    let plain = ChipOffload { command: Command::plain(u32::try_from(len).ok()?), tagged: false };
     if !owed && unit.gso().is_none() {
         return Some(plain);
     }
-    let head = unit.head();
-    let word = |at: usize| Some(u16::from_be_bytes([*head.get(at)?, *head.get(at + 1)?]));
-    // The chip looks behind no tag, but puts one in.
-    let tagged = word(12)? == 0x8100;
-    let ip = ETHERNET_LEN + if tagged { VLAN_LEN } else { 0 };
-    let (transport, protocol) = match word(ip - 2)? {
-        0x0800 => {
-            let is_fragment = word(ip + 6)? & 0x3fff != 0;
-            (!is_fragment).then_some((ip + usize::from(*head.get(ip)? & 0xf) * 4, *head.get(ip + 9)?))?
+    let (tag, ip, transport) = match unit.layout().headers() {
+        [link, ip, transport] if link.kind == Kind::Ethernet => (None, ip, transport),
+        [link, tag, ip, transport] if link.kind == Kind::Ethernet && tag.kind == Kind::Vlan => {
+            (Some(tag), ip, transport)
         }
-        0x86dd => (ip + 40, *head.get(ip + 6)?),
         _ => return None,
     };
-    let (start, _) = unit.checksum_place()?;
-    if start != transport || !matches!(protocol, 6 | 17) {
+    let head = unit.head();
+    let tag = match tag {
+        Some(_) if read_u16(head, ethernet::TYPE)? != ethertype::VLAN => return None,
+        Some(tag) => Tag::Insert(read_u16(head, tag.start())?),
+        None => Tag::Keep,
+    };
+    let is_plain_ip = ip.kind == Kind::Ipv4 || ip.kind == Kind::Ipv6 && usize::from(ip.len) == ipv6::LEN;
+    if !is_plain_ip || !matches!(transport.kind, Kind::Tcp | Kind::Udp) {
         return None;
     }
     let mss = match unit.gso() {
         None => None,
-        Some(gso) if (MIN_MSS..=MAX_MSS).contains(&gso.size) && protocol == 6 => Some(gso.size),
+        Some(gso) if (MIN_MSS..=MAX_MSS).contains(&gso.size) && transport.kind == Kind::Tcp => Some(gso.size),
         Some(_) => return None,
     };
-    let tag = if tagged { Tag::Insert(word(14)?) } else { Tag::Keep };
+    let tagged = tag != Tag::Keep;
     let len = plain.command.len - if tagged { VLAN_LEN as u32 } else { 0 };
     let command = Command { len, tag, transport_csum: true, ip_csum: true, mss, ..plain.command };
-    Some(Plan { command, tagged })
+    Some(ChipOffload { command, tagged })
 }
 
 /// The frame of a unit, piece by piece; with `tagged` its first tag is left out.
 fn pieces<'a>(unit: &TxUnit<'a>, tagged: bool) -> impl Iterator<Item = &'a [u8]> {
     let head = unit.head();
-    let (front, rest) = if tagged { (&head[..12], &head[12 + VLAN_LEN..]) } else { (head, &head[..0]) };
+    let (front, rest) = match tagged {
+        true => (&head[..ethernet::TYPE], &head[ethernet::TYPE + VLAN_LEN..]),
+        false => (head, &head[..0]),
+    };
     [front, rest].into_iter().chain(unit.pieces())
 }
 
@@ -176,8 +182,8 @@ impl<T: Transport> Driver<T> {
             }
             let Some(unit) = batch.units().next() else { return Sent::All };
             let (len, segments) = (unit.len(), unit.segments());
-            match plan(&unit) {
-                Some(Plan { command, tagged }) => {
+            match chip_offload(&unit) {
+                Some(ChipOffload { command, tagged }) => {
                     let body = command.len as usize;
                     let is_too_big = match command.mss {
                         None => body > LARGEST_FRAME,
