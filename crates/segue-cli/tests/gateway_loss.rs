@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::SEGUE;
-use segue_lab::{DEVICE, End, Family, Faults, Host, Process, Relay};
+use segue_lab::{DEVICE, Family, Faults, Host, Peer, Process, Relay};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,7 +70,7 @@ impl Path {
         command.args(["gateway", DEVICE, &format!("tap:{TAP}@{}", sender.net_path()), "-j"]).args(options);
         let mut segue = Process::spawn(command, b"").unwrap();
         segue.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap();
-        sender.run("ip", &["addr", "add", &End::A.prefix(0, Family::V4), "dev", TAP]).unwrap();
+        sender.run("ip", &["addr", "add", &Peer::A.prefix(0, Family::V4), "dev", TAP]).unwrap();
         for host in [&sender, &receiver] {
             host.set_sysctl("ipv4/tcp_sack", if sack { "1" } else { "0" }).unwrap();
             // What one transfer has learned the next must not know.
@@ -106,7 +106,7 @@ impl Path {
     fn transfer(&self, seed: u64) -> Recovery {
         let before = (self.counters(), self.swallowed(), self.relay.counts()[0].dropped);
         self.relay.set_faults(Faults { drop: LOSS, seed, ..Faults::default() });
-        let address = SocketAddr::new(End::B.address(0, Family::V4), PORT);
+        let address = SocketAddr::new(Peer::B.address(0, Family::V4), PORT);
         let listener = self.receiver.enter(|| TcpListener::bind(address)).unwrap().unwrap();
         let mut client = self.sender.enter(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -138,7 +138,7 @@ impl Path {
 #[test]
 fn a_sender_recovers_from_loss_with_ack_aggregation_as_it_does_without() {
     if let Some(reason) = segue_lab::unavailable() {
-        eprintln!("skipped: {reason}");
+        segue_lab::skip_this_test(&reason);
         return;
     }
     for sack in [true, false] {

@@ -10,12 +10,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use numbered::Numbered;
-use segue_lab::{End, Family};
+use segue_lab::{Family, Peer};
 use serde_json::Value;
 use service::{PATIENCE, Pair};
 
 /// A tunnel of network `net`, whose words are `words`.
-fn with(end: End, net: u8, words: &str) -> String {
+fn with(end: Peer, net: u8, words: &str) -> String {
     let family = if words.contains("ip6") { Family::V6 } else { Family::V4 };
     let (local, remote) = (end.address(0, family), end.other().address(0, family));
     format!(
@@ -25,7 +25,7 @@ fn with(end: End, net: u8, words: &str) -> String {
 }
 
 /// One that shares port 6080 with others of its kind.
-fn keyed(end: End, net: u8, more: &str) -> String {
+fn keyed(end: Peer, net: u8, more: &str) -> String {
     with(end, net, &format!("encap = \"gue\"\nkey = {net}\n{more}"))
 }
 
@@ -47,8 +47,8 @@ fn list(value: &Value) -> Vec<&str> {
 
 /// Both ways through `sg1`.
 fn streams(pair: &Pair) -> [Numbered; 2] {
-    let at = |end: End| SocketAddr::new(end.address(1, Family::V4), 5003);
-    [pair.numbered(), Numbered::start((&pair.far, at(End::B)), (&pair.near, at(End::A)), 600)]
+    let at = |end: Peer| SocketAddr::new(end.address(1, Family::V4), 5003);
+    [pair.numbered(), Numbered::start((&pair.far, at(Peer::B)), (&pair.near, at(Peer::A)), 600)]
 }
 
 /// Ends both: how many came, the fewer.
@@ -67,8 +67,8 @@ fn stop(pair: Pair) {
 #[test]
 fn tunnels_of_a_port_lose_nothing_while_others_of_it_come_change_and_go() {
     let all =
-        |tunnels: &[(u8, &str)]| -> String { tunnels.iter().map(|(net, more)| keyed(End::A, *net, more)).collect() };
-    let Some(pair) = Pair::with(&all(&[(1, "")]), &keyed(End::B, 1, ""), &[]) else { return };
+        |tunnels: &[(u8, &str)]| -> String { tunnels.iter().map(|(net, more)| keyed(Peer::A, *net, more)).collect() };
+    let Some(pair) = Pair::with(&all(&[(1, "")]), &keyed(Peer::B, 1, ""), &[]) else { return };
     let mut streams = streams(&pair);
     let mut pass = || streams.iter_mut().for_each(|stream| stream.pass(300));
     pass();
@@ -124,8 +124,8 @@ fn tunnels_of_a_port_lose_nothing_while_others_of_it_come_change_and_go() {
 
 #[test]
 fn a_reload_while_an_instance_ends_by_itself_starts_what_the_file_has() {
-    let file = |nets: &[u8], more: &str| -> String { nets.iter().map(|net| keyed(End::A, *net, more)).collect() };
-    let Some(pair) = Pair::with(&file(&[1, 2, 3], ""), &keyed(End::B, 1, ""), &[]) else { return };
+    let file = |nets: &[u8], more: &str| -> String { nets.iter().map(|net| keyed(Peer::A, *net, more)).collect() };
+    let Some(pair) = Pair::with(&file(&[1, 2, 3], ""), &keyed(Peer::B, 1, ""), &[]) else { return };
     for delay in [0, 20, 100, 300, 700] {
         assert_eq!(interfaces(&pair), ["sg1", "sg2", "sg3"]);
         pair.near.run("ip", &["link", "del", "sg2"]).unwrap();
@@ -164,8 +164,8 @@ fn a_reload_while_an_instance_ends_by_itself_starts_what_the_file_has() {
 fn a_setting_that_comes_while_an_instance_starts_is_not_lost() {
     // Many, so that starting takes a while.
     let file =
-        |more: &str| -> String { (1..=120).map(|net| keyed(End::A, net, if net == 1 { more } else { "" })).collect() };
-    let Some(pair) = Pair::with(&file(""), &keyed(End::B, 1, ""), &[]) else { return };
+        |more: &str| -> String { (1..=120).map(|net| keyed(Peer::A, net, if net == 1 { more } else { "" })).collect() };
+    let Some(pair) = Pair::with(&file(""), &keyed(Peer::B, 1, ""), &[]) else { return };
     let children = format!("/proc/{0}/task/{0}/children", pair.service.id());
     let process = || std::fs::read_to_string(&children).unwrap();
     let before = process();
@@ -201,14 +201,14 @@ fn every_kind_of_port_is_handed_over() {
         ("one system call a packet", "encap = \"gue\"\nkey = NET\ngso = false\ngro = false"),
     ] {
         let tunnel =
-            |end: End, net: u8, more: &str| with(end, net, &(words.replace("NET", &net.to_string()) + "\n" + more));
-        let first = tunnel(End::A, 1, "");
+            |end: Peer, net: u8, more: &str| with(end, net, &(words.replace("NET", &net.to_string()) + "\n" + more));
+        let first = tunnel(Peer::A, 1, "");
         // Without a key two are told apart by the remote.
         let second = match words.contains("NET") {
-            true => tunnel(End::A, 2, ""),
-            false => tunnel(End::A, 2, "").replace(&End::B.address(0, Family::V6).to_string(), "2001:db8::99"),
+            true => tunnel(Peer::A, 2, ""),
+            false => tunnel(Peer::A, 2, "").replace(&Peer::B.address(0, Family::V6).to_string(), "2001:db8::99"),
         };
-        let Some(pair) = Pair::with(&first, &tunnel(End::B, 1, ""), &[]) else { return };
+        let Some(pair) = Pair::with(&first, &tunnel(Peer::B, 1, ""), &[]) else { return };
         let mut streams = streams(&pair);
         let made = index(&pair, "sg1");
         for file in [second.clone() + &first, first.clone() + &second, first.clone()] {
@@ -225,8 +225,8 @@ fn every_kind_of_port_is_handed_over() {
 
 #[test]
 fn what_cannot_be_made_leaves_the_port_as_it_was() {
-    let base = keyed(End::A, 1, "") + &keyed(End::A, 2, "ttl = 9");
-    let Some(pair) = Pair::with(&base, &keyed(End::B, 1, ""), &[]) else { return };
+    let base = keyed(Peer::A, 1, "") + &keyed(Peer::A, 2, "ttl = 9");
+    let Some(pair) = Pair::with(&base, &keyed(Peer::B, 1, ""), &[]) else { return };
     let mut streams = streams(&pair);
     let mut pass = || streams.iter_mut().for_each(|stream| stream.pass(200));
     pass();
@@ -234,7 +234,7 @@ fn what_cannot_be_made_leaves_the_port_as_it_was() {
     pair.near.run("ip", &["link", "add", "sg3", "type", "veth", "peer", "name", "taken"]).unwrap();
     // One more, and one more beside a change: an interface that is something else has the name.
     for more in ["ttl = 9", "ttl = 10"] {
-        let refused = pair.reload(&(keyed(End::A, 1, "") + &keyed(End::A, 2, more) + &keyed(End::A, 3, "")));
+        let refused = pair.reload(&(keyed(Peer::A, 1, "") + &keyed(Peer::A, 2, more) + &keyed(Peer::A, 3, "")));
         assert_eq!(refused["event"], "reload_refused", "{refused}");
         assert!(refused["reason"].as_str().unwrap().contains("sg3"), "{refused}");
         pass();
@@ -245,7 +245,7 @@ fn what_cannot_be_made_leaves_the_port_as_it_was() {
         );
     }
     pair.near.run("ip", &["link", "del", "sg3"]).unwrap();
-    let done = pair.reload(&(base + &keyed(End::A, 3, "")));
+    let done = pair.reload(&(base + &keyed(Peer::A, 3, "")));
     assert_eq!(list(&done["handed_over"]), ["sg1"], "{done}");
     pass();
     finish(streams);
@@ -254,17 +254,19 @@ fn what_cannot_be_made_leaves_the_port_as_it_was() {
 
 #[test]
 fn a_tunnel_moves_from_one_port_to_another_and_those_of_both_lose_nothing() {
-    let other = |net: u8| keyed(End::A, net, "port = 6085\nencap-dport = 6085");
-    let Some(pair) =
-        Pair::with(&(keyed(End::A, 1, "") + &keyed(End::A, 2, "") + &other(3) + &other(4)), &keyed(End::B, 1, ""), &[])
-    else {
+    let other = |net: u8| keyed(Peer::A, net, "port = 6085\nencap-dport = 6085");
+    let Some(pair) = Pair::with(
+        &(keyed(Peer::A, 1, "") + &keyed(Peer::A, 2, "") + &other(3) + &other(4)),
+        &keyed(Peer::B, 1, ""),
+        &[],
+    ) else {
         return;
     };
     let mut streams = streams(&pair);
     let made = ["sg1", "sg2", "sg3", "sg4"].map(|dev| index(&pair, dev));
     for (file, moved) in [
-        (keyed(End::A, 1, "") + &keyed(End::A, 2, "") + &keyed(End::A, 4, "") + &other(3), "sg4"),
-        (keyed(End::A, 1, "") + &other(2) + &keyed(End::A, 4, "") + &other(3), "sg2"),
+        (keyed(Peer::A, 1, "") + &keyed(Peer::A, 2, "") + &keyed(Peer::A, 4, "") + &other(3), "sg4"),
+        (keyed(Peer::A, 1, "") + &other(2) + &keyed(Peer::A, 4, "") + &other(3), "sg2"),
     ] {
         streams.iter_mut().for_each(|stream| stream.pass(200));
         let before = ["sg1", "sg2", "sg3", "sg4"].map(|dev| index(&pair, dev));

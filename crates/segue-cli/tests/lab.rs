@@ -2,15 +2,14 @@
 
 mod common;
 
-use common::{can_unshare, segue, shell};
+use common::{cannot_unshare, segue, shell};
 
-/// Whether the lab can run at all; says why not.
+/// Whether the lab can run here; where it cannot, the test is noted as skipped.
+#[track_caller]
 fn possible() -> bool {
-    let iperf3 = shell("command -v iperf3 && command -v ethtool").code == Some(0);
-    if !iperf3 || !can_unshare() {
-        eprintln!("skipped: the lab needs iperf3, ethtool and network namespaces");
-    }
-    iperf3 && can_unshare()
+    let programs = shell("command -v iperf3 && command -v ethtool").code == Some(0);
+    let reason = if programs { cannot_unshare() } else { Some("the lab needs iperf3 and ethtool") };
+    reason.inspect(|reason| segue_lab::skip_this_test(reason)).is_none()
 }
 
 #[test]

@@ -6,12 +6,13 @@ mod common;
 use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
 
-use common::{Place, Ran, SEGUE, can_unshare, in_namespace};
+use common::{Place, Ran, SEGUE, cannot_unshare, in_namespace};
 use landlock::{ABI, Access, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr};
 
 const LINE: &str = "tunnel dev sg0 remote 198.18.0.2 encap gue";
 
 /// Runs `$SEGUE LINE` and the same with -j after `before`; returns the text and the JSON error.
+#[track_caller]
 fn refused(before: &str, line: &str, wrap: &str) -> Option<(Ran, serde_json::Value)> {
     // A copy that every user can reach, wherever the program was built.
     let copy = "mount -t tmpfs -o mode=755 none /mnt; cp $SEGUE /mnt/segue; SEGUE=/mnt/segue";
@@ -84,9 +85,11 @@ fn without_cap_net_admin_it_says_so_and_what_to_do_once() {
 
 #[test]
 fn a_sandbox_that_denies_is_told_from_a_missing_right() {
-    if !can_unshare() || !std::fs::metadata("/dev/net/tun").is_ok_and(|data| data.file_type().is_char_device()) {
-        eprintln!("skipped: no network namespace can be made here (run as root)");
-        return;
+    if let Some(reason) = cannot_unshare() {
+        return segue_lab::skip_this_test(reason);
+    }
+    if !std::fs::metadata("/dev/net/tun").is_ok_and(|data| data.file_type().is_char_device()) {
+        return segue_lab::skip_this_test("/dev/net/tun is not a character device");
     }
     let place = Place::new();
     let mut command = common::command("unshare", &place);
@@ -115,8 +118,7 @@ fn a_sandbox_that_denies_is_told_from_a_missing_right() {
     .join()
     .expect("no fault");
     let Some(output) = output else {
-        eprintln!("skipped: this kernel has no Landlock");
-        return;
+        return segue_lab::skip_this_test("this kernel has no Landlock");
     };
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let (status, json) = stdout.split_once('\n').unwrap_or_else(|| panic!("{stdout} {stderr}"));
@@ -159,9 +161,8 @@ fn a_name_a_port_and_an_address_that_cannot_be_had_are_named() {
 
 #[test]
 fn a_tunnel_works_in_a_user_namespace_without_root() {
-    if !can_unshare() {
-        eprintln!("skipped: no network namespace can be made here (run as root)");
-        return;
+    if let Some(reason) = cannot_unshare() {
+        return segue_lab::skip_this_test(reason);
     }
     let place = Place::new();
     let inside =
@@ -180,8 +181,7 @@ setpriv --reuid 65534 --regid 65534 --clear-groups unshare -r --net timeout 20 s
     let output = command.args(["--mount", "sh", "-c", &script]).output().expect("unshare runs");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if stderr.contains("unshare failed") || stderr.contains("unshare: ") {
-        eprintln!("skipped: no user namespaces here: {stderr}");
-        return;
+        return segue_lab::skip_this_test(&format!("no user namespaces here: {stderr}"));
     }
     assert!(stdout.contains("198.19.0.1/30") && stdout.ends_with("status 0\n"), "{stdout} {stderr}");
     assert!(stderr.contains("without capabilities, sandboxed"), "{stderr}");

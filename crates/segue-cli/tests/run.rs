@@ -13,12 +13,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Place, SEGUE, in_namespace_at, segue};
-use segue_lab::{End, Family, Host, LinkForm, Process};
+use segue_lab::{Family, Host, LinkForm, Peer, Process};
 use serde_json::Value;
 use service::{PATIENCE, Pair};
 
 /// A tunnel of network `net`.
-fn tunnel(end: End, net: u8, more: &str) -> String {
+fn tunnel(end: Peer, net: u8, more: &str) -> String {
     let (local, remote) = (end.address(0, Family::V4), end.other().address(0, Family::V4));
     format!(
         "[[tunnel]]\ndev = \"sg{net}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\nencap = \"gue\"\nport = {port}\n\
@@ -28,14 +28,15 @@ fn tunnel(end: End, net: u8, more: &str) -> String {
     )
 }
 
+#[track_caller]
 fn pair(file: &str, env: &[(&str, &str)]) -> Option<Pair> {
-    Pair::with(file, &tunnel(End::B, 1, ""), env)
+    Pair::with(file, &tunnel(Peer::B, 1, ""), env)
 }
 
 #[test]
 fn a_reload_under_load_loses_no_packet_of_what_stays_the_same() {
-    let base = tunnel(End::A, 1, "");
-    let Some(pair) = pair(&(base.clone() + &tunnel(End::A, 2, "")), &[]) else { return };
+    let base = tunnel(Peer::A, 1, "");
+    let Some(pair) = pair(&(base.clone() + &tunnel(Peer::A, 2, "")), &[]) else { return };
     let mut stream = pair.numbered();
     stream.pass(1000);
     let pid = |stat: &[(String, u64)], name: &str| stat.iter().find(|(n, _)| n == name).map(|(_, pid)| *pid);
@@ -43,12 +44,12 @@ fn a_reload_under_load_loses_no_packet_of_what_stays_the_same() {
     assert_eq!(first.len(), 2);
 
     // Nothing differs.
-    let same = pair.reload(&(base.clone() + &tunnel(End::A, 2, "")));
+    let same = pair.reload(&(base.clone() + &tunnel(Peer::A, 2, "")));
     assert_eq!((&same["event"], same["unchanged"].as_array().map(Vec::len)), (&"reloaded".into(), Some(2)), "{same}");
     stream.pass(500);
     // One changes, one is new, and a knob of the one under load is turned.
     let knob = base.clone() + "net.inet.udp.gso = 0\n";
-    let done = pair.reload(&(knob.clone() + &tunnel(End::A, 2, "ttl = 9") + &tunnel(End::A, 3, "")));
+    let done = pair.reload(&(knob.clone() + &tunnel(Peer::A, 2, "ttl = 9") + &tunnel(Peer::A, 3, "")));
     assert_eq!(
         (&done["knobs"], &done["restarted"], &done["started"]),
         (&["sg1"].into(), &["sg2"].into(), &["sg3"].into())
@@ -76,15 +77,15 @@ fn a_reload_under_load_loses_no_packet_of_what_stays_the_same() {
 
 #[test]
 fn a_wrong_file_is_refused_on_reload_and_what_runs_goes_on_as_it_is() {
-    let base = tunnel(End::A, 1, "");
-    let Some(pair) = pair(&(base.clone() + &tunnel(End::A, 2, "")), &[]) else { return };
+    let base = tunnel(Peer::A, 1, "");
+    let Some(pair) = pair(&(base.clone() + &tunnel(Peer::A, 2, "")), &[]) else { return };
     let mut stream = pair.numbered();
     stream.pass(500);
     let before = pair.stat();
     for (file, line, message) in [
         (base.clone() + "remot = 1\n", 10, "unknown key `remot`"),
         (base.clone() + "net.inet.tcp.gso = 7\n", 10, "`7` is not a value of net.inet.tcp.gso"),
-        (base.clone() + &tunnel(End::A, 2, "mtu = 5"), 18, "`5` is not a value of `mtu`"),
+        (base.clone() + &tunnel(Peer::A, 2, "mtu = 5"), 18, "`5` is not a value of `mtu`"),
         (base.clone() + "[[gateway]]\nin = \"eth99\"\nout = \"tap:t0\"\n", 11, "there is no interface eth99"),
         ("[[tunnel]\n".to_owned(), 1, ""),
     ] {
@@ -101,7 +102,7 @@ fn a_wrong_file_is_refused_on_reload_and_what_runs_goes_on_as_it_is() {
     }
     // What can only be found out by trying is taken back: a port that somebody else has.
     let _taken = pair.near.enter(|| std::net::UdpSocket::bind(("0.0.0.0", 6083))).unwrap().unwrap();
-    let refused = pair.reload(&(base.clone() + &tunnel(End::A, 3, "")));
+    let refused = pair.reload(&(base.clone() + &tunnel(Peer::A, 3, "")));
     assert_eq!(refused["event"], "reload_refused", "{refused}");
     let after = pair.stat();
     assert_eq!(after.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["sg1", "sg2"], "sg2 runs again");
@@ -111,7 +112,7 @@ fn a_wrong_file_is_refused_on_reload_and_what_runs_goes_on_as_it_is() {
 
 #[test]
 fn what_ends_by_itself_is_started_again_and_the_others_do_not_notice() {
-    let Some(pair) = pair(&(tunnel(End::A, 1, "") + &tunnel(End::A, 2, "")), &[]) else { return };
+    let Some(pair) = pair(&(tunnel(Peer::A, 1, "") + &tunnel(Peer::A, 2, "")), &[]) else { return };
     let mut stream = pair.numbered();
     stream.pass(200);
     let before = pair.stat();
@@ -135,7 +136,7 @@ fn what_ends_by_itself_is_started_again_and_the_others_do_not_notice() {
 
 #[test]
 fn a_refused_reload_takes_nothing_with_it_and_a_start_that_fails_is_told() {
-    let both = |more: &str| tunnel(End::A, 1, more) + &tunnel(End::A, 2, more);
+    let both = |more: &str| tunnel(Peer::A, 1, more) + &tunnel(Peer::A, 2, more);
     let Some(pair) = pair(&both(""), &[]) else { return };
     let begin = Instant::now();
     let names = || pair.stat().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
@@ -166,7 +167,7 @@ fn a_refused_reload_takes_nothing_with_it_and_a_start_that_fails_is_told() {
 #[test]
 fn an_instance_that_could_not_be_made_for_a_while_is_made_again() {
     if let Some(reason) = segue_lab::unavailable() {
-        eprintln!("skipped: {reason}");
+        segue_lab::skip_this_test(&reason);
         return;
     }
     let [host, far] = ["near", "far"].map(|name| Host::new(name).unwrap());
@@ -177,7 +178,7 @@ fn an_instance_that_could_not_be_made_for_a_while_is_made_again() {
     host.run("cp", &[SEGUE, &program.display().to_string()]).unwrap();
     let may_run = |mode: u32| fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
     may_run(0o755);
-    fs::write(&file, tunnel(End::A, 1, "")).unwrap();
+    fs::write(&file, tunnel(Peer::A, 1, "")).unwrap();
     let mut command = host.command(&program);
     command.args(["run", "-j", "-c"]).arg(&file);
     let mut service = Process::spawn(command, b"").unwrap();
@@ -205,7 +206,7 @@ fn the_service_manager_hears_of_readiness_reloads_and_the_end() {
     let path = place.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let file = tunnel(End::A, 1, "");
+    let file = tunnel(Peer::A, 1, "");
     let Some(mut pair) = pair(&file, &[("NOTIFY_SOCKET", path.to_str().unwrap())]) else { return };
     let next = || {
         let mut bytes = [0; 500];

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::SEGUE;
 use numbered::Numbered;
-use segue_lab::{DEVICE, End, Family, Host, LinkForm, Process};
+use segue_lab::{DEVICE, Family, Host, LinkForm, Peer, Process};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,9 +30,10 @@ struct Bump {
 }
 
 impl Bump {
+    #[track_caller]
     fn new(options: &[&str]) -> Option<Bump> {
         if let Some(reason) = segue_lab::unavailable() {
-            eprintln!("skipped: {reason}");
+            segue_lab::skip_this_test(&reason);
             return None;
         }
         let [sender, gateway, receiver] = ["sender", "gateway", "receiver"].map(|name| Host::new(name).unwrap());
@@ -44,7 +45,7 @@ impl Bump {
         command.args(options);
         let mut segue = Process::spawn(command, b"").unwrap();
         segue.wait_for_line("\"event\":\"up\"", PATIENCE).unwrap();
-        receiver.run("ip", &["addr", "add", &End::B.prefix(0, Family::V4), "dev", TAP]).unwrap();
+        receiver.run("ip", &["addr", "add", &Peer::B.prefix(0, Family::V4), "dev", TAP]).unwrap();
         Some(Bump { sender, gateway, receiver, segue })
     }
 
@@ -74,7 +75,7 @@ impl Bump {
 
     /// So many bytes over a connection from the sender to the receiver; what they were.
     fn stream(&self, len: usize) {
-        let address = SocketAddr::new(End::B.address(0, Family::V4), 5001);
+        let address = SocketAddr::new(Peer::B.address(0, Family::V4), 5001);
         let listener = self.receiver.enter(|| TcpListener::bind(address)).unwrap().unwrap();
         let mut client = self.sender.enter(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
         let (mut server, _) = listener.accept().unwrap();
@@ -93,8 +94,8 @@ impl Bump {
     }
 
     fn numbered(&self) -> Numbered {
-        let at = |end: End| SocketAddr::new(end.address(0, Family::V4), 5002);
-        Numbered::start((&self.sender, at(End::A)), (&self.receiver, at(End::B)), 600)
+        let at = |end: Peer| SocketAddr::new(end.address(0, Family::V4), 5002);
+        Numbered::start((&self.sender, at(Peer::A)), (&self.receiver, at(Peer::B)), 600)
     }
 }
 

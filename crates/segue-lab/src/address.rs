@@ -26,19 +26,19 @@ impl Family {
 
 /// One of the two hosts. The load goes from A to B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum Peer {
     /// The sender.
     A,
     /// The receiver.
     B,
 }
 
-impl End {
+impl Peer {
     /// The other one.
-    pub const fn other(self) -> End {
+    pub const fn other(self) -> Peer {
         match self {
-            End::A => End::B,
-            End::B => End::A,
+            Peer::A => Peer::B,
+            Peer::B => Peer::A,
         }
     }
 
@@ -46,8 +46,8 @@ impl End {
     /// 198.19.N.{1,2} and 2001:db8:N::{1,2} for the inside of tunnel N. Prefix lengths are 24 and 64.
     pub fn address(self, net: u8, family: Family) -> IpAddr {
         let host = match self {
-            End::A => 1,
-            End::B => 2,
+            Peer::A => 1,
+            Peer::B => 2,
         };
         match family {
             Family::V4 => IpAddr::from([198, if net == 0 { 18 } else { 19 }, net, host]),
@@ -55,7 +55,7 @@ impl End {
         }
     }
 
-    /// [`End::address`] with its prefix length, as `ip addr add` and segue's `addr` want it.
+    /// [`Peer::address`] with its prefix length, as `ip addr add` and segue's `addr` want it.
     pub fn prefix(self, net: u8, family: Family) -> String {
         let length = match family {
             Family::V4 => 24,
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn addresses_lie_in_the_ranges_for_benchmarks_and_documentation() {
-        assert_eq!(End::A.prefix(0, Family::V4), "198.18.0.1/24");
-        assert_eq!(End::B.prefix(0, Family::V6), "2001:db8::2/64");
-        assert_eq!(End::B.prefix(3, Family::V4), "198.19.3.2/24");
-        assert_eq!(End::A.prefix(3, Family::V6), "2001:db8:3::1/64");
+        assert_eq!(Peer::A.prefix(0, Family::V4), "198.18.0.1/24");
+        assert_eq!(Peer::B.prefix(0, Family::V6), "2001:db8::2/64");
+        assert_eq!(Peer::B.prefix(3, Family::V4), "198.19.3.2/24");
+        assert_eq!(Peer::A.prefix(3, Family::V6), "2001:db8:3::1/64");
     }
 }

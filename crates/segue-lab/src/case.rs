@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::lane::{Ground, Lane, Prepared, StatSource};
 use crate::process::checked_output;
-use crate::{Encap, End, Family, Host, LabError, Mode, Options, Process, interrupt, link, reach, which, wireguard};
+use crate::{Encap, Family, Host, LabError, Mode, Options, Peer, Process, interrupt, link, reach, which, wireguard};
 
 /// A row to measure: a name and how to build its path between the hosts.
 pub struct Case {
@@ -57,7 +57,7 @@ impl Case {
         for family in ground.families {
             loop {
                 interrupt::check()?;
-                let (from, to) = (End::A.address(lane.net, *family), End::B.address(lane.net, *family));
+                let (from, to) = (Peer::A.address(lane.net, *family), Peer::B.address(lane.net, *family));
                 let short = Duration::from_millis(100);
                 let Err(error) = reach((ground.a, from), (ground.b, to), short) else { break };
                 let ended = lane.processes.iter_mut().any(|process| process.ended().is_some());
@@ -107,7 +107,7 @@ fn segue_tunnel(ground: &Ground<'_>, device: &str, port: u16, extra: &[&str]) ->
     })?;
     let program = fs::canonicalize(&program).unwrap_or(program);
     let mut lane = Lane::plain(ground.net);
-    for end in [End::A, End::B] {
+    for end in [Peer::A, Peer::B] {
         let mut command = ground.host(end).command(&program);
         command.args(segue_words(ground, end, device, port, extra));
         lane.processes.push(Process::spawn(command, b"")?);
@@ -117,7 +117,7 @@ fn segue_tunnel(ground: &Ground<'_>, device: &str, port: u16, extra: &[&str]) ->
 }
 
 /// The command line of `segue`, after the program.
-fn segue_words(ground: &Ground<'_>, end: End, device: &str, port: u16, extra: &[&str]) -> Vec<String> {
+fn segue_words(ground: &Ground<'_>, end: Peer, device: &str, port: u16, extra: &[&str]) -> Vec<String> {
     let Options { mode, encap, .. } = ground.options;
     let (local, remote, port) = (ground.outer(end), ground.outer(end.other()), port.to_string());
     let fixed = [
@@ -136,7 +136,7 @@ fn segue_words(ground: &Ground<'_>, end: End, device: &str, port: u16, extra: &[
 
 /// The kernel's VXLAN with outer UDP checksums.
 fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
-    for end in [End::A, End::B] {
+    for end in [Peer::A, Peer::B] {
         if let Some(why) = kernel_vxlan(ground.host(end), ("vx0", link::DEVICE), end, ground.options.outer)? {
             return Ok(Prepared::Skipped(why));
         }
@@ -149,7 +149,7 @@ fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
 pub(crate) fn kernel_vxlan(
     host: &Host,
     (name, over): (&str, &str),
-    end: End,
+    end: Peer,
     outer: Family,
 ) -> Result<Option<String>, LabError> {
     let (local, remote) = (end.address(0, outer).to_string(), end.other().address(0, outer).to_string());
@@ -194,8 +194,8 @@ fn fastd(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     // The outer headers, UDP and fastd's own, rounded down to what its manual uses.
     let mtu = if ground.options.outer == Family::V4 { 1450 } else { 1430 };
     let mut lane = Lane { patience: Duration::from_secs(15), ..Lane::plain(ground.net) };
-    for (index, end) in [End::A, End::B].into_iter().enumerate() {
-        let place = |end: End| match ground.options.outer {
+    for (index, end) in [Peer::A, Peer::B].into_iter().enumerate() {
+        let place = |end: Peer| match ground.options.outer {
             Family::V4 => format!("{}:6082", ground.outer(end)),
             Family::V6 => format!("[{}]:6082", ground.outer(end)),
         };

@@ -22,14 +22,14 @@ use crate::{LabError, sys};
 /// so that interrupts are in it too, less the time in which tasks ran there that are not the hosts'.
 #[derive(Debug)]
 pub struct Cpu {
-    group: Option<Group>,
+    group: Option<ControlGroup>,
     softirq: Vec<PathBuf>,
     core: Option<Core>,
-    quota: Option<Group>,
+    quota: Option<ControlGroup>,
 }
 
 #[derive(Debug)]
-struct Group {
+struct ControlGroup {
     dir: PathBuf,
     version: u8,
     procs: Arc<File>,
@@ -43,9 +43,9 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 impl Cpu {
     /// The best counter that works here. Also ends what labs that were killed left behind in their control groups.
     pub fn new() -> Cpu {
-        let group = v1_parent().and_then(|parent| Group::make(&parent, 1)).or_else(|| {
+        let group = v1_parent().and_then(|parent| ControlGroup::make(&parent, 1)).or_else(|| {
             let parent = v2_parent()?;
-            Group::make(&parent, 2)
+            ControlGroup::make(&parent, 2)
         });
         Cpu { group, softirq: ksoftirqd(""), core: None, quota: None }
     }
@@ -83,7 +83,7 @@ impl Cpu {
             return set(&own.dir);
         }
         let parent = parent(|kind, options| kind == "cgroup" && has(options, "cpu"), |list| has(list, "cpu"));
-        let other = parent.and_then(|parent| Group::make(&parent, LIMIT_ONLY));
+        let other = parent.and_then(|parent| ControlGroup::make(&parent, LIMIT_ONLY));
         let other = other.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         set(&other.dir)?;
         self.quota = Some(other);
@@ -99,8 +99,8 @@ impl Cpu {
             };
         }
         match (&self.group, self.softirq.is_empty()) {
-            (Some(Group { version: 1, .. }), false) => "cgroup v1 cpuacct + ksoftirqd",
-            (Some(Group { version: 1, .. }), true) => "cgroup v1 cpuacct",
+            (Some(ControlGroup { version: 1, .. }), false) => "cgroup v1 cpuacct + ksoftirqd",
+            (Some(ControlGroup { version: 1, .. }), true) => "cgroup v1 cpuacct",
             (Some(_), false) => "cgroup v2 cpu.stat + ksoftirqd",
             (Some(_), true) => "cgroup v2 cpu.stat",
             (None, _) => "/proc/stat busy time of the whole machine",
@@ -157,14 +157,14 @@ impl Default for Cpu {
     }
 }
 
-impl Group {
-    fn make(parent: &Path, version: u8) -> Option<Group> {
+impl ControlGroup {
+    fn make(parent: &Path, version: u8) -> Option<ControlGroup> {
         sweep(parent);
         // A sweep of another lab may come between two of these steps and take the group away.
-        (0..3).find_map(|_| Group::make_once(parent, version))
+        (0..3).find_map(|_| ControlGroup::make_once(parent, version))
     }
 
-    fn make_once(parent: &Path, version: u8) -> Option<Group> {
+    fn make_once(parent: &Path, version: u8) -> Option<ControlGroup> {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
         fs::create_dir(&dir).ok()?;
@@ -176,7 +176,7 @@ impl Group {
             }
         };
         sys::try_lock(&procs);
-        let group = Group { dir, version, procs };
+        let group = ControlGroup { dir, version, procs };
         // Moving a process may be forbidden where making the directory was not; the kernel says so only when it is tried.
         (group.takes_children() && group.seconds().is_ok()).then_some(group)
     }
@@ -204,7 +204,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         remove(&self.dir);
     }
@@ -350,7 +350,7 @@ mod tests {
     fn what_a_killed_lab_left_is_swept_and_a_living_one_is_not() {
         let living = Cpu::new();
         let Some(parent) = living.directory().and_then(Path::parent).map(Path::to_path_buf) else {
-            return eprintln!("skipped: no control groups");
+            return crate::skip_this_test("no control groups");
         };
         let dead = parent.join(format!("{PREFIX}{}-dead", std::process::id()));
         fs::create_dir(&dead).unwrap();

@@ -9,7 +9,7 @@ use crate::host::in_user_namespace;
 use crate::load::{self, Load, Outcome, Style};
 use crate::process::require;
 use crate::{
-    Case, Cpu, End, Family, Ground, Host, LabError, Lane, Machine, Measurement, Metric, Named, Options, Prepared,
+    Case, Cpu, Family, Ground, Host, LabError, Lane, Machine, Measurement, Metric, Named, Options, Peer, Prepared,
     Process, Progress, Row, Skipped, Step, Table, connect, interrupt,
 };
 
@@ -150,7 +150,7 @@ impl Lab {
         let outcome = load::run(&Load {
             client: &self.a,
             server: &self.b,
-            to: End::B.address(lane.net, family),
+            to: Peer::B.address(lane.net, family),
             proto: self.options.proto,
             seconds: self.options.seconds,
             parallel: self.options.parallel,
@@ -210,7 +210,7 @@ impl Lab {
     pub fn entrances(&mut self) -> Result<Vec<Entrance>, LabError> {
         self.keepers.clear();
         let mut entrances = Vec::new();
-        for (host, end) in [(&self.a, End::A), (&self.b, End::B)] {
+        for (host, end) in [(&self.a, Peer::A), (&self.b, Peer::B)] {
             let mut command = host.command("sleep");
             command.arg("infinity");
             let keeper = Process::spawn(command, b"")?;

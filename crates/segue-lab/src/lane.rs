@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::process::checked_output;
-use crate::{End, Family, Host, LabError, Options, Process, interrupt, link};
+use crate::{Family, Host, LabError, Options, Peer, Process, interrupt, link};
 
 /// What a case is built on.
 #[derive(Clone, Copy)]
@@ -16,7 +16,7 @@ pub struct Ground<'a> {
     pub a: &'a Host,
     /// The receiver.
     pub b: &'a Host,
-    /// The network number that this case has for itself: its addresses are [`End::address`] of it. 1 or more.
+    /// The network number that this case has for itself: its addresses are [`Peer::address`] of it. 1 or more.
     pub net: u8,
     /// Families to be measured.
     pub families: &'a [Family],
@@ -71,20 +71,20 @@ impl Lane {
 
 impl Ground<'_> {
     /// The host at one end.
-    pub fn host(&self, end: End) -> &Host {
+    pub fn host(&self, end: Peer) -> &Host {
         match end {
-            End::A => self.a,
-            End::B => self.b,
+            Peer::A => self.a,
+            Peer::B => self.b,
         }
     }
 
     /// A tunnel end's own address on the link.
-    pub fn outer(&self, end: End) -> String {
+    pub fn outer(&self, end: Peer) -> String {
         end.address(0, self.options.outer).to_string()
     }
 
     /// Waits for a device that a process is about to make.
-    pub fn wait_for_device(&self, end: End, device: &str, process: &mut Process) -> Result<(), LabError> {
+    pub fn wait_for_device(&self, end: Peer, device: &str, process: &mut Process) -> Result<(), LabError> {
         let begin = Instant::now();
         while !self.host(end).has_device(device) {
             interrupt::check()?;
@@ -97,7 +97,7 @@ impl Ground<'_> {
     }
 
     /// Gives a device this case's addresses and sets it up.
-    pub fn configure(&self, end: End, device: &str) -> Result<(), LabError> {
+    pub fn configure(&self, end: Peer, device: &str) -> Result<(), LabError> {
         link::address(self.host(end), end, device, self.net, self.families)?;
         self.host(end).run("ip", &["link", "set", device, "up"]).map(drop)
     }

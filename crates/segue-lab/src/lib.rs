@@ -12,6 +12,7 @@
 //! - [`Case`]: one row to measure: segue, segue without trains, kernel VXLAN, fastd, the bare link, or the caller's own.
 //! - [`Lab`]: all of it together; [`run`] is the demonstration from beginning to end.
 //! - [`mod@bench`]: tables of many cases, measured in turn, each with hosts that have a processor of their own.
+//! - [`skip`], [`skip_this_test`]: how a test notes that it cannot run here.
 //! - [`Table`]: the result, as `segue.bench/1` JSON and as text.
 //!
 //! The life of a lab: [`Lab::new`] makes the hosts, the link and one [`Lane`] per case, all of which exist at the same
@@ -44,11 +45,12 @@ mod process;
 mod processor;
 mod progress;
 mod relay;
+mod skip;
 mod sys;
 mod table;
 mod wireguard;
 
-pub use address::{End, Family};
+pub use address::{Family, Peer};
 pub use case::Case;
 pub use cpu::Cpu;
 pub use error::LabError;
@@ -63,4 +65,5 @@ pub use process::{Process, which};
 pub use processor::cores;
 pub use progress::{Measurement, Progress, SampleAt, Step};
 pub use relay::{Counts, DamageArea, Faults, Relay};
+pub use skip::{skip, skip_this_test};
 pub use table::{Metric, Row, Skipped, Table};

@@ -4,7 +4,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::address::{End, Family};
+use crate::address::{Family, Peer};
 use crate::keywords::keywords;
 use crate::{Host, LabError, interrupt};
 
@@ -35,11 +35,11 @@ impl LinkForm {
     }
 }
 
-/// Joins two hosts by a veth pair of MTU 1500, [`DEVICE`] at both ends, with the addresses [`End::address`] of net 0: `a` gets
+/// Joins two hosts by a veth pair of MTU 1500, [`DEVICE`] at both ends, with the addresses [`Peer::address`] of net 0: `a` gets
 /// 198.18.0.1/24 and 2001:db8::1/64, `b` the other ones. All are usable when this returns.
 pub fn connect(a: &Host, b: &Host, form: LinkForm) -> Result<(), LabError> {
     wire((a, DEVICE), (b, DEVICE))?;
-    for (host, end) in [(a, End::A), (b, End::B)] {
+    for (host, end) in [(a, Peer::A), (b, Peer::B)] {
         if !form.features().is_empty() {
             ethtool(host, DEVICE, form.features())?;
         }
@@ -73,7 +73,7 @@ pub(crate) fn wire(near: (&Host, &str), far: (&Host, &str)) -> Result<(), LabErr
     near.0.run("ip", &[&words[..], &["netns", &netns]].concat()).map(drop)
 }
 
-pub(crate) fn address(host: &Host, end: End, device: &str, net: u8, families: &[Family]) -> Result<(), LabError> {
+pub(crate) fn address(host: &Host, end: Peer, device: &str, net: u8, families: &[Family]) -> Result<(), LabError> {
     for family in families {
         let prefix = end.prefix(net, *family);
         let mut words = vec!["addr", "add", &prefix, "dev", device];

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::sys::{self, PacketSocket};
-use crate::{End, Family, Host, LabError, link};
+use crate::{Family, Host, LabError, Peer, link};
 
 /// What to do to frames, out of 1000, each frame at most one of them. Only unicast IP meets faults: ARP, IPv6 neighbour
 /// discovery and frames to Ethernet group addresses pass untouched, since they would only cost a test seconds of waiting.
@@ -98,7 +98,7 @@ impl Relay {
         // The relay's own stack must not speak on the wires.
         host.set_sysctl("ipv6/conf/default/disable_ipv6", "1")?;
         let off = ["tso", "off", "gso", "off", "tx", "off", "rx", "off", "gro", "off"];
-        for (side, (end_host, end)) in SIDES.into_iter().zip([(a, End::A), (b, End::B)]) {
+        for (side, (end_host, end)) in SIDES.into_iter().zip([(a, Peer::A), (b, Peer::B)]) {
             link::wire((&host, side), (end_host, link::DEVICE))?;
             link::ethtool(&host, side, &off)?;
             link::ethtool(end_host, link::DEVICE, &off)?;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::process::search_path;
-use crate::{End, Family, Ground, LabError, Lane, Prepared, Process, interrupt, sys, which};
+use crate::{Family, Ground, LabError, Lane, Peer, Prepared, Process, interrupt, sys, which};
 
 /// What is built. Versions from 2023 on use TUN and UDP offloads.
 const MODULE: &str = "golang.zx2c4.com/wireguard";
@@ -34,7 +34,7 @@ pub(crate) fn prepare(ground: &Ground<'_>) -> Result<Prepared, LabError> {
         Err(why) => return Ok(Prepared::Skipped(why)),
     };
     let mut lane = Lane { patience: Duration::from_secs(15), ..Lane::plain(ground.net) };
-    for (at, end) in [End::A, End::B].into_iter().enumerate() {
+    for (at, end) in [Peer::A, Peer::B].into_iter().enumerate() {
         // Its control socket is in a directory that hosts share, under the device's name.
         let device = format!("wg{:x}{at}", std::process::id());
         let mut command = ground.host(end).command(&program);

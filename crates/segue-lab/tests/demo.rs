@@ -5,14 +5,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use segue_lab::{
-    Case, Family, Lab, LabError, Lane, LinkForm, Options, Prepared, Proto, Step, run, run_cases, unavailable, which,
+    Case, Family, Lab, LabError, Lane, LinkForm, Options, Prepared, Proto, Step, run, run_cases, skip_this_test,
+    unavailable, which,
 };
 use serde_json::Value;
 
+#[track_caller]
 fn skip() -> bool {
     let why = unavailable().or_else(|| which("iperf3").is_none().then(|| "iperf3 is not installed".into()));
     if let Some(why) = &why {
-        eprintln!("skipped: {why}");
+        skip_this_test(why);
     }
     why.is_some()
 }
@@ -92,7 +94,7 @@ fn fastd_passes_load_or_is_skipped_with_a_reason() {
         return;
     }
     if which("fastd").is_some() && !Path::new("/dev/net/tun").exists() {
-        return eprintln!("skipped: no /dev/net/tun");
+        return skip_this_test("no /dev/net/tun");
     }
     let table = run(&Options { families: vec![Family::V4], ..quick(&["fastd"]) }, &mut ()).unwrap();
     match &table.skipped[..] {
@@ -172,7 +174,7 @@ fn the_program_is_started_at_both_ends_and_its_trains_are_read() {
     let options = Options { segue: stand_in(&scratch.0), ..quick(&["segue"]) };
     let mut lab = match Lab::new(&options, &mut ()) {
         Err(LabError::NotReady { output, .. }) if output.contains("not supported") => {
-            return eprintln!("skipped: {output}");
+            return skip_this_test(&output);
         }
         other => other.unwrap(),
     };
@@ -213,7 +215,7 @@ fn a_case_of_the_callers_own_is_measured_beside_the_others() {
         return;
     }
     let own = Case::new("alias", |ground| {
-        for end in [segue_lab::End::A, segue_lab::End::B] {
+        for end in [segue_lab::Peer::A, segue_lab::Peer::B] {
             ground.configure(end, segue_lab::DEVICE)?;
         }
         Ok(Prepared::Ready(Lane::plain(ground.net)))

@@ -5,14 +5,17 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use segue_lab::{Cpu, DEVICE, End, Family, Host, LabError, LinkForm, Process, connect, reach, unavailable};
+use segue_lab::{
+    Cpu, DEVICE, Family, Host, LabError, LinkForm, Peer, Process, connect, reach, skip_this_test, unavailable,
+};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
+#[track_caller]
 fn skip() -> bool {
     let why = unavailable();
     if let Some(why) = &why {
-        eprintln!("skipped: {why}");
+        skip_this_test(why);
     }
     why.is_some()
 }
@@ -32,7 +35,7 @@ fn two_hosts_reach_each_other_over_both_families_at_once() {
     let addresses = a.run("ip", &["addr", "show", "dev", DEVICE]).unwrap();
     assert!(addresses.contains("2001:db8::1/64") && !addresses.contains("tentative"), "{addresses}");
     for family in Family::ALL {
-        let (from, to) = (End::A.address(0, *family), End::B.address(0, *family));
+        let (from, to) = (Peer::A.address(0, *family), Peer::B.address(0, *family));
         reach((&a, from), (&b, to), PATIENCE).unwrap();
         reach((&b, to), (&a, from), PATIENCE).unwrap();
         if segue_lab::which("ping").is_some() {
@@ -64,12 +67,12 @@ fn sockets_opened_inside_are_used_from_outside() {
         return;
     }
     let (a, b) = pair(LinkForm::Nic);
-    let address = (End::B.address(0, Family::V6), 5000);
+    let address = (Peer::B.address(0, Family::V6), 5000);
     let listener = b.enter(|| TcpListener::bind(address)).unwrap().unwrap();
     let client = a.enter(|| TcpStream::connect(address)).unwrap().unwrap();
     let (_, peer) = listener.accept().unwrap();
     assert_eq!(peer, client.local_addr().unwrap());
-    assert_eq!(peer.ip(), End::A.address(0, Family::V6));
+    assert_eq!(peer.ip(), Peer::A.address(0, Family::V6));
 }
 
 #[test]
@@ -163,7 +166,7 @@ fn an_address_that_nobody_has_is_reported_after_the_time_given() {
         return;
     }
     let host = Host::new("a").unwrap();
-    let nowhere = End::B.address(0, Family::V4);
+    let nowhere = Peer::B.address(0, Family::V4);
     assert!(host.enter(|| UdpSocket::bind((nowhere, 0))).unwrap().is_err());
     let error = reach((&host, nowhere), (&host, nowhere), Duration::from_millis(60)).unwrap_err();
     assert!(error.to_string().contains("198.18.0.2"), "{error}");

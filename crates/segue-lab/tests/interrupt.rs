@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use segue_lab::{Family, Options, Step, interrupt, run, unavailable, which};
+use segue_lab::{Family, Options, Step, interrupt, run, skip, unavailable, which};
 
 const CHILD: &str = "SEGUE_LAB_TEST_INTERRUPTED";
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     }
     let missing = unavailable().or_else(|| which("iperf3").is_none().then(|| "iperf3 is not installed".into()));
     if let Some(why) = missing {
-        println!("skipped: {why}");
+        tests.iter().for_each(|(name, _)| skip(name, &why));
         return ExitCode::SUCCESS;
     }
     for (name, signals) in tests {

@@ -3,15 +3,16 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use segue_lab::{Counts, DamageArea, End, Family, Faults, Host, Relay, reach, unavailable};
+use segue_lab::{Counts, DamageArea, Family, Faults, Host, Peer, Relay, reach, skip_this_test, unavailable};
 
 const COUNT: u32 = 2000;
 const PAYLOAD_LEN: usize = 600;
 
+#[track_caller]
 fn skip() -> bool {
     let why = unavailable();
     if let Some(why) = &why {
-        eprintln!("skipped: {why}");
+        skip_this_test(why);
     }
     why.is_some()
 }
@@ -20,7 +21,7 @@ fn skip() -> bool {
 fn cross(faults: Faults, family: Family) -> (Vec<u32>, Counts) {
     let (a, b) = (Host::new("a").unwrap(), Host::new("b").unwrap());
     let relay = Relay::between(&a, &b).unwrap();
-    let (from, to) = (End::A.address(0, family), End::B.address(0, family));
+    let (from, to) = (Peer::A.address(0, family), Peer::B.address(0, family));
     reach((&a, from), (&b, to), Duration::from_secs(5)).unwrap();
     let [from_a, from_b] = relay.counts();
     let quiet = from_a.plus(from_b);

@@ -1,11 +1,9 @@
 //! What a test stands on, or why it cannot.
 
 use std::env;
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use segue_lab::{Host, LinkForm, connect, unavailable, which};
+use segue_lab::{Host, LinkForm, connect, skip, unavailable, which};
 
 /// The program, and two hosts.
 #[derive(Debug)]
@@ -45,17 +43,6 @@ impl Ground {
         }
         let [a, b] = ["a", "b"].map(|name| Host::new(name).expect("a host, since one could be made a moment ago"));
         Some(Ground { a, b, program })
-    }
-}
-
-/// Notes that the test `name` does not run and why: on stderr, and as a line of the file `$SEGUE_SKIPS`.
-pub fn skip(name: &str, reason: &str) {
-    eprintln!("skipped: {reason}");
-    if let Some(path) = env::var_os("SEGUE_SKIPS") {
-        let line = format!("{name}: {}\n", reason.replace('\n', " "));
-        let file = OpenOptions::new().append(true).create(true).open(&path);
-        let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
-        written.unwrap_or_else(|error| panic!("cannot note a skip in {}: {error}", Path::new(&path).display()));
     }
 }
 

@@ -26,8 +26,9 @@ pub mod traffic;
 mod tunnel;
 pub mod wire;
 
-pub use ground::{Ground, find_program, skip};
+pub use ground::{Ground, find_program};
 pub use random::Random;
+pub use segue_lab::skip;
 pub use stat::Stat;
 pub use tunnel::{Carrier, Inside, Pair, Shape, Tunnel};
 

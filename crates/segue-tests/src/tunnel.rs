@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_lab::{End, Family, Host, Process, reach};
+use segue_lab::{Family, Host, Peer, Process, reach};
 
 use crate::{Ground, Stat};
 
@@ -135,7 +135,7 @@ impl Shape {
     }
 
     /// The words after `segue tunnel` for one end of tunnel number `net`, which listens on [`Shape::port`].
-    pub fn words(&self, end: End, net: u8) -> Vec<String> {
+    pub fn words(&self, end: Peer, net: u8) -> Vec<String> {
         let (local, remote) = (end.address(0, self.outer).to_string(), end.other().address(0, self.outer).to_string());
         let (device, port) = (Shape::device(net), Shape::port(net).to_string());
         let fixed = ["dev", &device, "local", &local, "remote", &remote];
@@ -203,11 +203,11 @@ impl<'a> Pair<'a> {
     /// Starts both ends of tunnel number `net` (1 or more) and waits until datagrams pass in every family it carries.
     #[track_caller]
     pub fn start(ground: &'a Ground, shape: Shape, net: u8) -> Pair<'a> {
-        let at_a = Tunnel::start(&ground.a, &ground.program, &shape.words(End::A, net));
-        let at_b = Tunnel::start(&ground.b, &ground.program, &shape.words(End::B, net));
+        let at_a = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, net));
+        let at_b = Tunnel::start(&ground.b, &ground.program, &shape.words(Peer::B, net));
         let mut pair = Pair { at_a, at_b, ground, shape, net };
         for family in shape.inside.families() {
-            let [a, b] = [End::A, End::B].map(|end| end.address(net, *family));
+            let [a, b] = [Peer::A, Peer::B].map(|end| end.address(net, *family));
             if let Err(error) = reach((&ground.a, a), (&ground.b, b), PATIENCE) {
                 let words = [&mut pair.at_a, &mut pair.at_b].map(|tunnel| tunnel.process.last_words());
                 panic!("{shape} IPv{family} inside: {error}\nA: {}\nB: {}\n{}", words[0], words[1], pair.drops());
@@ -222,10 +222,10 @@ impl<'a> Pair<'a> {
     }
 
     /// An end's host and inner address.
-    pub fn place(&self, end: End, family: Family) -> crate::traffic::Place<'a> {
+    pub fn place(&self, end: Peer, family: Family) -> crate::traffic::Place<'a> {
         let host = match end {
-            End::A => &self.ground.a,
-            End::B => &self.ground.b,
+            Peer::A => &self.ground.a,
+            Peer::B => &self.ground.b,
         };
         crate::traffic::Place { host, address: end.address(self.net, family) }
     }

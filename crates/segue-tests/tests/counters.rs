@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use segue_lab::Family::{V4, V6};
-use segue_lab::{End, Family, LinkForm};
+use segue_lab::{Family, LinkForm, Peer};
 use segue_tests::Carrier::{Fou, Gue, GueRemcsum};
 use segue_tests::Inside::{Gre, GreKeyCsum, Ipip, Sit};
 use segue_tests::wire::{self, Primed};
@@ -29,9 +29,9 @@ impl<'a> Bench<'a> {
     fn new(ground: &'a Ground, shape: Shape) -> Bench<'a> {
         let pair = Pair::start(ground, shape, NET);
         let family = shape.inside.families()[0];
-        let hearer = traffic::socket(pair.place(End::B, family));
-        let source = SocketAddr::new(End::A.address(NET, family), 4000);
-        let speaker = speaker(ground, End::A.address(0, shape.outer), shape);
+        let hearer = traffic::socket(pair.place(Peer::B, family));
+        let source = SocketAddr::new(Peer::A.address(NET, family), 4000);
+        let speaker = speaker(ground, Peer::A.address(0, shape.outer), shape);
         Bench { ground, pair, speaker, hearer, source }
     }
 
@@ -90,7 +90,7 @@ impl<'a> Bench<'a> {
 
 fn speaker(ground: &Ground, from: IpAddr, shape: Shape) -> UdpSocket {
     let socket = traffic::inside(&ground.a, || UdpSocket::bind((from, 0))).unwrap();
-    socket.connect((End::B.address(0, shape.outer), Shape::port(NET))).unwrap();
+    socket.connect((Peer::B.address(0, shape.outer), Shape::port(NET))).unwrap();
     socket
 }
 
@@ -106,7 +106,7 @@ fn a_remote_checksum_without_an_outer_one_is_dropped_and_counted_over_ipv4() {
         let bench = Bench::new(&ground, Shape::new(inside, GueRemcsum, V4));
         let datagram = remcsum(bench.protocol(), &bench.inner(true));
         bench.delivered("with an outer checksum", &datagram);
-        let bare = speaker(&ground, End::A.address(0, V4), bench.pair.shape());
+        let bare = speaker(&ground, Peer::A.address(0, V4), bench.pair.shape());
         sys::send_without_checksum(&bare).unwrap();
         bench.refused_from(&bare, "without an outer checksum", "remcsum_no_outer_csum", &datagram);
         // RFC 768 allows none where nothing depends on it, and Linux senders leave it out by default.
@@ -125,7 +125,7 @@ fn a_remote_checksum_without_an_outer_one_is_dropped_over_ipv6() {
     let bench = Bench::new(&ground, Shape::new(Ipip, GueRemcsum, V6));
     let datagram = remcsum(4, &bench.inner(true));
     bench.delivered("with an outer checksum", &datagram);
-    let bare = speaker(&ground, End::A.address(0, V6), bench.pair.shape());
+    let bare = speaker(&ground, Peer::A.address(0, V6), bench.pair.shape());
     sys::send_without_checksum(&bare).unwrap();
     for _ in 0..20 {
         bare.send(&datagram).unwrap();
@@ -169,7 +169,8 @@ fn gue_headers_that_are_not_understood_are_counted_under_their_reasons() {
         ("no payload", "inner_malformed", vec![0, 4, 0, 0]),
         ("a payload cut off", "inner_malformed", with([0, 4, 0, 0], &[])[..40].to_vec()),
         ("IPv4 announced, version 6 there", "inner_version", {
-            let inner = wire::udp_packet((End::A.address(NET, V6), 1), (End::B.address(NET, V6), 2), PAYLOAD, 0, false);
+            let inner =
+                wire::udp_packet((Peer::A.address(NET, V6), 1), (Peer::B.address(NET, V6), 2), PAYLOAD, 0, false);
             wire::gue([0, 4, 0, 0], &[], &inner.packet)
         }),
         ("nothing at all", "empty", Vec::new()),
@@ -232,7 +233,7 @@ fn a_stranger_a_martian_and_lost_congestion_marks_are_counted_under_their_reason
         }
 
         // RFC 6040, section 4.2: congestion that the inner packet cannot be told about.
-        let marked = speaker(&ground, End::A.address(0, outer), shape);
+        let marked = speaker(&ground, Peer::A.address(0, outer), shape);
         sys::set_tos(&marked, CE).unwrap();
         bench.refused_from(&marked, "CE outside, not ECN-capable inside", "ecn", &datagram);
         let (from, to) = ((bench.source.ip(), bench.source.port()), (to, port));
@@ -273,7 +274,7 @@ fn gre_headers_of_another_tunnel_are_counted_under_their_reasons() {
 
     let bench = Bench::new(&ground, Shape::new(Ipip, Fou, V4));
     bench.delivered("FOU", &bench.inner(false).packet);
-    let six = wire::udp_packet((End::A.address(NET, V6), 1), (End::B.address(NET, V6), 2), PAYLOAD, 0, false);
+    let six = wire::udp_packet((Peer::A.address(NET, V6), 1), (Peer::B.address(NET, V6), 2), PAYLOAD, 0, false);
     bench.refused("IPv6 in FOU of IPv4", "inner_version", &six.packet);
 }
 
@@ -316,7 +317,7 @@ fn garbage_neither_ends_a_tunnel_nor_gets_through() {
         let dropped: u64 = bench.stat().drops().values().sum();
         assert!(dropped > 1000, "only {dropped} refused of 3000");
         for family in shape.inside.families() {
-            let [a, b] = [End::A, End::B].map(|end| bench.pair.place(end, *family));
+            let [a, b] = [Peer::A, Peer::B].map(|end| bench.pair.place(end, *family));
             traffic::everything(a, b, traffic::SHORT, 3);
         }
     }

@@ -1,14 +1,14 @@
 //! Tunnels without what makes them fast, and links that do more than a plain network card: the same bytes arrive.
 
 use segue_lab::Family::{V4, V6};
-use segue_lab::{End, LinkForm};
+use segue_lab::{LinkForm, Peer};
 use segue_tests::Carrier::{Fou, Gue, GueRemcsum};
 use segue_tests::Inside::{Gre, Ipip, Sit};
 use segue_tests::{Ground, Pair, Shape, test_name, traffic};
 
 fn carries(pair: &Pair<'_>) {
     for family in pair.shape().inside.families() {
-        let [a, b] = [End::A, End::B].map(|end| pair.place(end, *family));
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
         traffic::everything(a, b, traffic::SHORT, 21);
         traffic::datagram_train(a, b, 1200, 40, 22);
     }

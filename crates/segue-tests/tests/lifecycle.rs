@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::time::{Duration, Instant};
 
 use segue_lab::Family::{V4, V6};
-use segue_lab::{End, Host, LinkForm, Process};
+use segue_lab::{Host, LinkForm, Peer, Process};
 use segue_tests::Carrier::GueRemcsum;
 use segue_tests::Inside::Gre;
 use segue_tests::capture::Directory;
@@ -78,7 +78,7 @@ fn sigterm_and_sigint_end_a_tunnel_with_0_and_leave_nothing() {
     let before = state(&ground.a);
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let mut pair = Pair::start(&ground, shape(), 1);
-        let [a, b] = [End::A, End::B].map(|end| pair.place(end, V6));
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V6));
         traffic::datagrams(a, b, &[100, 4000], 1);
         let running = state(&ground.a);
         assert!(running.contains("sg1") && running.contains("sg1.sock"), "{running}");
@@ -95,7 +95,7 @@ fn sigterm_and_sigint_end_a_tunnel_with_0_and_leave_nothing() {
 fn a_tunnel_that_was_killed_can_be_started_again_at_once() {
     let Some(ground) = ground(test_name!(), &["ls"]) else { return };
     let before = state(&ground.a);
-    let mut tunnel = Tunnel::start(&ground.a, &ground.program, &shape().words(End::A, 1));
+    let mut tunnel = Tunnel::start(&ground.a, &ground.program, &shape().words(Peer::A, 1));
     sys::signal(tunnel.process.id(), libc::SIGKILL).unwrap();
     tunnel.process.wait(PATIENCE).unwrap();
     let begin = Instant::now();
@@ -115,8 +115,9 @@ fn a_port_in_use_is_named_and_nothing_is_made() {
     for outer in [V4, V6] {
         let shape = Shape::new(Gre, GueRemcsum, outer);
         let before = state(&ground.a);
-        let taken = traffic::inside(&ground.a, || UdpSocket::bind((End::A.address(0, outer), Shape::port(1)))).unwrap();
-        let words = shape.words(End::A, 1);
+        let taken =
+            traffic::inside(&ground.a, || UdpSocket::bind((Peer::A.address(0, outer), Shape::port(1)))).unwrap();
+        let words = shape.words(Peer::A, 1);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let (code, _, stderr) = tunnel_words(&ground, &words);
         assert_eq!(code, 1, "{stderr}");
@@ -130,7 +131,7 @@ fn a_port_in_use_is_named_and_nothing_is_made() {
 fn a_second_instance_of_a_name_is_refused_and_the_first_goes_on() {
     let Some(ground) = ground(test_name!(), &["ls"]) else { return };
     let pair = Pair::start(&ground, shape(), 1);
-    let mut words = shape().words(End::A, 1);
+    let mut words = shape().words(Peer::A, 1);
     // On another port, so that the name alone is in the way.
     words.extend(["port".into(), "7000".into()]);
     let before = state(&ground.a);
@@ -139,7 +140,7 @@ fn a_second_instance_of_a_name_is_refused_and_the_first_goes_on() {
     assert_eq!(code, 1, "{stderr}");
     assert!(stderr.contains("sg1"), "{stderr}");
     assert_eq!(state(&ground.a), before);
-    let [a, b] = [End::A, End::B].map(|end| pair.place(end, V4));
+    let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
     traffic::file(a, b, 1 << 20, 1);
     Stat::read(&ground.a, &ground.program, "sg1");
 }
@@ -189,7 +190,7 @@ fn a_user_without_the_right_gets_one_clear_line_and_exit_1() {
     assert_eq!(state(&ground.a), before);
 
     // A tunnel of root shows its counters to root alone.
-    let _tunnel = Tunnel::start(&ground.a, &ground.program, &shape().words(End::A, 1));
+    let _tunnel = Tunnel::start(&ground.a, &ground.program, &shape().words(Peer::A, 1));
     Stat::read(&ground.a, &ground.program, "sg1");
     let mode = ground.a.run("ls", &["-ln", "/run/segue/sg1.sock"]).unwrap();
     assert!(mode.starts_with("srw-------") && mode.contains(" 0 0 "), "{mode}");
@@ -202,7 +203,7 @@ fn a_user_without_the_right_gets_one_clear_line_and_exit_1() {
 #[test]
 fn the_process_that_moves_packets_has_no_rights_left() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
-    let tunnel = Tunnel::start(&ground.a, &ground.program, &shape().words(End::A, 1));
+    let tunnel = Tunnel::start(&ground.a, &ground.program, &shape().words(Peer::A, 1));
     let stat = Stat::read(&ground.a, &ground.program, "sg1");
     let pid = stat.json()["pid"].as_u64().unwrap();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -278,7 +279,7 @@ fn what_cannot_be_done_exits_with_1_and_makes_nothing() {
 fn a_check_shows_the_plan_and_changes_nothing() {
     let Some(ground) = ground(test_name!(), &["ls"]) else { return };
     let before = state(&ground.a);
-    let words = shape().words(End::A, 1);
+    let words = shape().words(Peer::A, 1);
     let words: Vec<&str> = std::iter::once("--check").chain(words.iter().map(String::as_str)).collect();
     let (code, stdout, stderr) = tunnel_words(&ground, &words);
     assert!(code == 0 && stdout.contains("sg1"), "{stdout}{stderr}");
@@ -294,7 +295,7 @@ fn the_interface_has_the_links_mtu_less_the_headers() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
     for (inside, outer, mtu) in [(Gre, V4, 1456), (Gre, V6, 1436), (segue_tests::Inside::GreKeyCsum, V4, 1448)] {
         let _tunnel =
-            Tunnel::start(&ground.a, &ground.program, &Shape::new(inside, GueRemcsum, outer).words(End::A, 1));
+            Tunnel::start(&ground.a, &ground.program, &Shape::new(inside, GueRemcsum, outer).words(Peer::A, 1));
         let line = ground.a.run("ip", &["-o", "link", "show", "dev", "sg1"]).unwrap();
         assert!(line.contains(&format!("mtu {mtu} ")), "{line}");
     }

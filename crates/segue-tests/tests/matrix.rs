@@ -2,7 +2,7 @@
 //! segments and aggregates like a plain network card. Files have 16 MiB; with `SEGUE_FULL=1` 64 MiB, with `SEGUE_SOAK=1` 1 GiB.
 
 use segue_lab::Family::{V4, V6};
-use segue_lab::{End, LinkForm};
+use segue_lab::{LinkForm, Peer};
 use segue_tests::Carrier::{Bare, Fou, Gue, GueRemcsum};
 use segue_tests::Inside::{Geneve, Gre, GreKeyCsum, Gretap, Ip6tnl, Ipip, Sit, Vxlan, VxlanRemcsum, VxlanZero};
 use segue_tests::{Ground, Pair, Shape, test_name, traffic};
@@ -11,7 +11,7 @@ fn carries_everything(name: &str, shape: Shape) {
     let Some(ground) = Ground::new(name, LinkForm::Nic, &["ping"]) else { return };
     let pair = Pair::start(&ground, shape, 1);
     for family in shape.inside.families() {
-        let [a, b] = [End::A, End::B].map(|end| pair.place(end, *family));
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
         // Different content for every tunnel and family, so that nothing can pass for another's.
         traffic::everything(a, b, traffic::long(), seed(name) ^ u64::from(family.number()));
     }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use segue_lab::Family::{V4, V6};
-use segue_lab::{Counts, End, Faults, Relay};
+use segue_lab::{Counts, Faults, Peer, Relay};
 use segue_tests::Carrier::{Gue, GueRemcsum};
 use segue_tests::Inside::{Gre, Ipip};
 use segue_tests::{Ground, Pair, Random, Shape, test_name, traffic};
@@ -26,7 +26,7 @@ fn survives(name: &str, shape: Shape) {
 
     relay.set_faults(Faults { drop: 10, duplicate: 10, reorder: 20, seed: 4, ..Faults::default() });
     for family in shape.inside.families() {
-        let [a, b] = [End::A, End::B].map(|end| pair.place(end, *family));
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
         traffic::file(a, b, traffic::long(), 5);
         traffic::file(b, a, traffic::SHORT, 6);
     }
@@ -39,7 +39,7 @@ fn survives(name: &str, shape: Shape) {
 
     relay.set_faults(Faults { drop: 2, duplicate: 2, reorder: 5, damage: 10, seed: 7, ..Faults::default() });
     for family in shape.inside.families() {
-        let [a, b] = [End::A, End::B].map(|end| pair.place(end, *family));
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
         traffic::file(a, b, traffic::SHORT, 8);
     }
     assert!(total(&relay).damaged >= 20, "the wire was too good: {:?}", total(&relay));
@@ -49,7 +49,7 @@ fn survives(name: &str, shape: Shape) {
 
     relay.set_faults(Faults::default());
     for family in shape.inside.families() {
-        let [a, b] = [End::A, End::B].map(|end| pair.place(end, *family));
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
         traffic::pings(a, b, traffic::PING_SIZES);
     }
     relay.stop().expect("the relay passed frames to its end");
@@ -57,7 +57,7 @@ fn survives(name: &str, shape: Shape) {
 
 /// Datagrams that say what they must be, over a wire that damages a tenth of them.
 fn only_the_undamaged_arrives(relay: &Relay, pair: &Pair<'_>, family: segue_lab::Family) {
-    let [from, to] = [End::A, End::B].map(|end| pair.place(end, family));
+    let [from, to] = [Peer::A, Peer::B].map(|end| pair.place(end, family));
     let [near, far] = [from, to].map(traffic::socket);
     near.connect(far.local_addr().unwrap()).unwrap();
     let before = relay.counts()[0];

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use segue_lab::Family::{V4, V6};
-use segue_lab::{End, Family, LinkForm};
+use segue_lab::{Family, LinkForm, Peer};
 use segue_tests::wire::{self, Primed};
 use segue_tests::{Carrier, Ground, Inside, Pair, Shape, Stat, sys, test_name, traffic};
 use serde_json::Value;
@@ -137,9 +137,9 @@ impl Voices {
     fn new(ground: &Ground) -> Voices {
         ground.a.run("ip", &["addr", "add", "198.18.0.77/24", "dev", segue_lab::DEVICE]).unwrap();
         let speak = |voice: Voice| {
-            let from = if voice == Voice::Stranger { IpAddr::from([198, 18, 0, 77]) } else { End::A.address(0, V4) };
+            let from = if voice == Voice::Stranger { IpAddr::from([198, 18, 0, 77]) } else { Peer::A.address(0, V4) };
             let socket = traffic::inside(&ground.a, || UdpSocket::bind((from, 0))).unwrap();
-            socket.connect((End::B.address(0, V4), Shape::port(NET))).unwrap();
+            socket.connect((Peer::B.address(0, V4), Shape::port(NET))).unwrap();
             match voice {
                 Voice::Bare => sys::send_without_checksum(&socket).unwrap(),
                 Voice::Marked => sys::set_tos(&socket, CE).unwrap(),
@@ -180,7 +180,7 @@ fn each_kind_ends_under_its_own_reason() {
 /// What the kernel refuses by itself: a long and a short datagram with a wrong checksum, which it finds at different places,
 /// and over IPv6 one without.
 fn spoil_outer_checksums(ground: &Ground, family: Family) -> u64 {
-    let [from, to] = [End::A, End::B].map(|end| end.address(0, family));
+    let [from, to] = [Peer::A, Peer::B].map(|end| end.address(0, family));
     let port = Shape::port(NET);
     for len in [16, 900] {
         let wrong = wire::udp_packet((from, 4000), (to, port), &vec![0x5a; len], 0, true);
@@ -213,7 +213,7 @@ fn what_the_kernel_drops_for_its_outer_checksum_is_counted_and_said() {
         for part in [&format!("outer csum {expected}"), "hint: outer csum"] {
             assert!(why.contains(part), "{part} is missing in\n{why}");
         }
-        let [a, b] = [End::A, End::B].map(|end| pair.place(end, V4));
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
         traffic::file(a, b, traffic::SHORT, 5);
         let [at_a, at_b] = pair.stat();
         assert_eq!((at_a.drops(), at_b.dropped("outer_csum")), (BTreeMap::new(), expected), "{outer}: only those");
@@ -226,7 +226,7 @@ fn traffic_goes_on_unchanged_while_malformed_encapsulations_arrive() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
     let pair = Pair::start(&ground, SHAPE, NET);
     let (kinds, voices) = (kinds(), Voices::new(&ground));
-    let [a, b] = [End::A, End::B].map(|end| pair.place(end, V4));
+    let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, V4));
     thread::scope(|scope| {
         let speaker = scope.spawn(|| {
             for kind in (0..ROUNDS).flat_map(|_| &kinds) {
@@ -261,7 +261,7 @@ fn traffic_goes_on_unchanged_while_malformed_encapsulations_arrive() {
 
 /// Bytes of TCP from A to B in so long a time.
 fn moved(ground: &Ground, length: Duration) -> u64 {
-    let to = traffic::inside(&ground.b, || TcpListener::bind((End::B.address(NET, V4), 0))).unwrap();
+    let to = traffic::inside(&ground.b, || TcpListener::bind((Peer::B.address(NET, V4), 0))).unwrap();
     let at = to.local_addr().unwrap();
     let reader = thread::spawn(move || {
         let (mut stream, _) = to.accept().unwrap();
@@ -306,7 +306,7 @@ fn throughput_under_malformed_encapsulations_is_that_under_small_packets() {
     let _pair = Pair::start(&ground, SHAPE, NET);
     let voices = Voices::new(&ground);
     // Whoever the small packets are for is there, or its host would answer each.
-    let _sink = traffic::inside(&ground.b, || UdpSocket::bind((End::B.address(NET, V4), 9))).unwrap();
+    let _sink = traffic::inside(&ground.b, || UdpSocket::bind((Peer::B.address(NET, V4), 9))).unwrap();
     let small = vec![Kind { voice: Voice::Peer, reason: "", bytes: good() }];
     let loads = [("small packets", small), ("malformed", kinds())];
     let length = Duration::from_secs(3);

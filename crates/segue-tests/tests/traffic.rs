@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use segue_lab::{End, Family, LinkForm, connect, unavailable};
+use segue_lab::{Family, LinkForm, Peer, connect, unavailable};
 use segue_tests::traffic::{self, Place};
 use segue_tests::{skip, test_name};
 
@@ -23,7 +23,7 @@ fn hosts(name: &str) -> Option<(segue_lab::Host, segue_lab::Host)> {
 fn everything_passes_a_bare_link() {
     let Some((a, b)) = hosts(test_name!()) else { return };
     for family in Family::ALL {
-        let [a, b] = [(&a, End::A), (&b, End::B)].map(|(host, end)| Place { host, address: end.address(0, *family) });
+        let [a, b] = [(&a, Peer::A), (&b, Peer::B)].map(|(host, end)| Place { host, address: end.address(0, *family) });
         traffic::everything(a, b, traffic::SHORT, 1);
         traffic::datagram_train(a, b, 1400, 40, 2);
     }
@@ -36,7 +36,7 @@ fn a_lossy_link_is_found_out() {
     let small = ["route", "replace", "198.18.0.0/24", "dev", "eth0", "mtu", "lock", "1400"];
     a.run("ip", &small).unwrap();
     b.run("ip", &["link", "set", "eth0", "mtu", "1300"]).unwrap();
-    let [a, b] = [(&a, End::A), (&b, End::B)].map(|(host, end)| Place { host, address: end.address(0, Family::V4) });
+    let [a, b] = [(&a, Peer::A), (&b, Peer::B)].map(|(host, end)| Place { host, address: end.address(0, Family::V4) });
     traffic::datagrams(a, b, &[64], 1);
     assert!(catch_unwind(AssertUnwindSafe(|| traffic::datagrams(a, b, &[1350], 1))).is_err());
     assert!(catch_unwind(AssertUnwindSafe(|| traffic::pings(a, b, &[1350]))).is_err());

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use segue_lab::Family::{self, V4, V6};
-use segue_lab::{End, Host, LinkForm};
+use segue_lab::{Host, LinkForm, Peer};
 use segue_tests::{Ground, Shape, Stat, Tunnel, test_name, traffic};
 
 const NET: u8 = 1;
@@ -30,7 +30,7 @@ const REMCSUM: Words = Words { kernel: "udpcsum remcsumtx remcsumrx", segue: "re
 const TO_KERNEL: Words = Words { kernel: "udpcsum remcsumrx", segue: "remcsumtx" };
 const FROM_KERNEL: Words = Words { kernel: "udpcsum remcsumtx", segue: "remcsumrx" };
 
-fn add_kernel(host: &Host, end: End, outer: Family, words: &str) {
+fn add_kernel(host: &Host, end: Peer, outer: Family, words: &str) {
     let (local, remote) = (end.address(0, outer).to_string(), end.other().address(0, outer).to_string());
     let line =
         format!("link add {DEVICE} type vxlan id 42 dstport 4789 dev eth0 local {local} remote {remote} {words}");
@@ -45,9 +45,10 @@ fn add_kernel(host: &Host, end: End, outer: Family, words: &str) {
 }
 
 fn add_segue(ground: &Ground, outer: Family, words: &str) -> Tunnel {
-    let (local, remote) = (End::A.address(0, outer), End::B.address(0, outer));
+    let (local, remote) = (Peer::A.address(0, outer), Peer::B.address(0, outer));
     let device = Shape::device(NET);
-    let addresses: String = Family::ALL.iter().map(|family| format!(" addr {}", End::A.prefix(NET, *family))).collect();
+    let addresses: String =
+        Family::ALL.iter().map(|family| format!(" addr {}", Peer::A.prefix(NET, *family))).collect();
     let line = format!("dev {device} mode vxlan id 42 dstport 4789 local {local} remote {remote} {words}{addresses}");
     Tunnel::start(&ground.a, &ground.program, &line.split_whitespace().map(String::from).collect::<Vec<_>>())
 }
@@ -79,10 +80,10 @@ fn errors(host: &Host) -> Vec<String> {
 
 fn exchanges_everything(name: &str, form: LinkForm, outer: Family, words: &Words) {
     let Some(ground) = Ground::new(name, form, &["ping"]) else { return };
-    add_kernel(&ground.b, End::B, outer, words.kernel);
+    add_kernel(&ground.b, Peer::B, outer, words.kernel);
     let _tunnel = add_segue(&ground, outer, words.segue);
     for family in Family::ALL {
-        let (near, far) = (End::A.address(NET, *family), End::B.address(NET, *family));
+        let (near, far) = (Peer::A.address(NET, *family), Peer::B.address(NET, *family));
         segue_lab::reach((&ground.a, near), (&ground.b, far), Duration::from_secs(5)).unwrap();
         let [a, b] = [(&ground.a, near), (&ground.b, far)].map(|(host, address)| traffic::Place { host, address });
         traffic::everything(a, b, traffic::long() / 4, 77 + u64::from(family.number()));
@@ -120,10 +121,10 @@ against_the_kernel! {
 /// How many bytes of TCP pass between two kernels within a few seconds, of these.
 fn passed_between_kernels(name: &str, form: LinkForm, wanted: usize) -> Option<usize> {
     let ground = Ground::new(name, form, &[])?;
-    for (host, end) in [(&ground.a, End::A), (&ground.b, End::B)] {
+    for (host, end) in [(&ground.a, Peer::A), (&ground.b, Peer::B)] {
         add_kernel(host, end, V4, REMCSUM.kernel);
     }
-    let (near, far) = (End::A.address(NET, V4), End::B.address(NET, V4));
+    let (near, far) = (Peer::A.address(NET, V4), Peer::B.address(NET, V4));
     segue_lab::reach((&ground.a, near), (&ground.b, far), Duration::from_secs(5)).unwrap();
     let listener = traffic::inside(&ground.b, || TcpListener::bind((far, 0))).unwrap();
     let to = listener.local_addr().unwrap();

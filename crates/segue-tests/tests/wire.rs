@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use segue_lab::Family::{self, V4, V6};
-use segue_lab::{End, LinkForm};
+use segue_lab::{LinkForm, Peer};
 use segue_tests::Carrier::GueRemcsum;
 use segue_tests::Inside::{Gre, Ipip, Sit};
 use segue_tests::capture::{Capture, Directory, frames, tshark_checksums};
@@ -24,7 +24,7 @@ fn is_right_on_the_wire(name: &str, shape: Shape) {
     let before = pair.stat().map(|stat| stat.checksummed_bytes());
 
     for family in shape.inside.families() {
-        let [a, b] = [End::A, End::B].map(|end| pair.place(end, *family));
+        let [a, b] = [Peer::A, Peer::B].map(|end| pair.place(end, *family));
         for (from, to) in [(a, b), (b, a)] {
             traffic::file(from, to, FILE_LEN, 11);
             traffic::datagrams(from, to, traffic::DATAGRAM_SIZES, 12);

@@ -74,14 +74,16 @@ ip link set peer0 up
 ";
 
 /// Runs a shell script in a network and mount namespace of its own with a link; `None` where none can be made.
+#[track_caller]
 pub(crate) fn in_namespace(script: &str) -> Option<Ran> {
     in_namespace_at(script, &Place::new())
 }
 
 /// The same, with a chosen place for sockets.
+#[track_caller]
 pub(crate) fn in_namespace_at(script: &str, place: &Place) -> Option<Ran> {
-    if !can_unshare() {
-        eprintln!("skipped: no network namespace can be made here (run as root)");
+    if let Some(reason) = cannot_unshare() {
+        segue_lab::skip_this_test(reason);
         return None;
     }
     // A process namespace of its own: pgrep finds nothing else, and nothing outlives the script. The time limit is for a
@@ -97,9 +99,17 @@ pub(crate) fn in_namespace_at(script: &str, place: &Place) -> Option<Ran> {
 
 /// Whether a network namespace can be made, and TUN devices with it.
 pub(crate) fn can_unshare() -> bool {
+    cannot_unshare().is_none()
+}
+
+/// Why a script cannot run in namespaces of its own with TUN devices, or `None` where it can.
+pub(crate) fn cannot_unshare() -> Option<&'static str> {
     let made =
         Command::new("unshare").args(["--net", "--mount", "--pid", "--fork", "true"]).stderr(Stdio::null()).status();
-    made.is_ok_and(|status| status.success()) && Path::new("/dev/net/tun").exists()
+    if !made.is_ok_and(|status| status.success()) {
+        return Some("no network namespace can be made here (run as root)");
+    }
+    (!Path::new("/dev/net/tun").exists()).then_some("there is no /dev/net/tun")
 }
 
 /// A directory of this test, gone afterwards.

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use segue_lab::{End, Family, Host, LinkForm, Process};
+use segue_lab::{Family, Host, LinkForm, Peer, Process};
 use serde_json::Value;
 
 use crate::common::{Place, SEGUE};
@@ -24,9 +24,10 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// With these files; the load goes through the interfaces `sg1` of both.
+    #[track_caller]
     pub(crate) fn with(file: &str, other: &str, env: &[(&str, &str)]) -> Option<Pair> {
         if let Some(reason) = segue_lab::unavailable() {
-            eprintln!("skipped: {reason}");
+            segue_lab::skip_this_test(&reason);
             return None;
         }
         let [near, far] = ["near", "far"].map(|name| Host::new(name).unwrap());
@@ -48,8 +49,8 @@ impl Pair {
 
     /// A stream from the first host to the other.
     pub(crate) fn numbered(&self) -> Numbered {
-        let at = |end: End| SocketAddr::new(end.address(1, Family::V4), 5002);
-        Numbered::start((&self.near, at(End::A)), (&self.far, at(End::B)), 600)
+        let at = |end: Peer| SocketAddr::new(end.address(1, Family::V4), 5002);
+        Numbered::start((&self.near, at(Peer::A)), (&self.far, at(Peer::B)), 600)
     }
 
     pub(crate) fn hangup(&self) {

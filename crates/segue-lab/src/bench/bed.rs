@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::link::{self, ethtool, wait_until_up};
-use crate::{Cpu, End, Family, Host, LabError, Process, interrupt, sys, which};
+use crate::{Cpu, Family, Host, LabError, Peer, Process, interrupt, sys, which};
 
 /// TCP's congestion control in every bench: one that does not pace, and that every network namespace may have.
 pub(super) const CONGESTION: &str = "reno";
@@ -198,8 +198,8 @@ const NEAR: &str = "w0";
 /// The wire's device towards the far card.
 pub(super) const FAR: &str = "w1";
 
-/// Gives a host its address on a device: [`End::address`] of net 0.
-pub(super) fn address(host: &Host, end: End, device: &str, family: Family) -> Result<(), LabError> {
+/// Gives a host its address on a device: [`Peer::address`] of net 0.
+pub(super) fn address(host: &Host, end: Peer, device: &str, family: Family) -> Result<(), LabError> {
     link::address(host, end, device, 0, &[family])
 }
 

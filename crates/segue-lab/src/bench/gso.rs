@@ -22,7 +22,7 @@ pub(super) fn bench() -> Bench {
                 for (gro, sums) in [(true, true), (false, true), (true, false)] {
                     for quota in QUOTAS {
                         let case = Case { load, how: How::Gso, quota, rate, flows, gro, sums };
-                        cases.extend(ways(load, gro, sums).iter().map(|how| Case { how: *how, ..case }));
+                        cases.extend(methods(load, gro, sums).iter().map(|how| Case { how: *how, ..case }));
                     }
                 }
             }
@@ -54,7 +54,7 @@ pub(super) fn bench() -> Bench {
 }
 
 /// The rows that are compared with each other.
-const fn ways(load: Load, gro: bool, sums: bool) -> &'static [How] {
+const fn methods(load: Load, gro: bool, sums: bool) -> &'static [How] {
     match (load, gro && sums) {
         (Load::Tcp(_), true) => &[
             How::Tso,

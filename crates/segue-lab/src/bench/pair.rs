@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::bed;
 use super::site::Site;
-use crate::{Cpu, End, Family, Host, LabError, Process, reach};
+use crate::{Cpu, Family, Host, LabError, Peer, Process, reach};
 
 /// The card of the machine under test as its stack sees it behind a gateway.
 pub(super) const TAP: &str = "eth0";
@@ -36,7 +36,7 @@ pub(super) struct Form {
     pub(super) card: &'static [&'static str],
 }
 
-/// Two machines that a wire joins. The sender is [`End::A`].
+/// Two machines that a wire joins. The sender is [`Peer::A`].
 pub(super) struct Pair {
     pub(super) sender: Host,
     pub(super) receiver: Host,
@@ -105,9 +105,9 @@ impl Pair {
             None => None,
         };
         let device = |tested, card| if self.gateway.is_some() && self.tested == tested { TAP } else { card };
-        bed::address(&self.sender, End::A, device(Tested::Sender, &self.cards[0]), self.family)?;
-        bed::address(&self.receiver, End::B, device(Tested::Receiver, &self.cards[1]), self.family)?;
-        let from = End::A.address(0, self.family);
+        bed::address(&self.sender, Peer::A, device(Tested::Sender, &self.cards[0]), self.family)?;
+        bed::address(&self.receiver, Peer::B, device(Tested::Receiver, &self.cards[1]), self.family)?;
+        let from = Peer::A.address(0, self.family);
         reach((&self.sender, from), (&self.receiver, self.to()), Duration::from_secs(5))?;
         Ok(gateway)
     }
@@ -119,6 +119,6 @@ impl Pair {
 
     /// The receiver's address.
     pub(super) fn to(&self) -> IpAddr {
-        End::B.address(0, self.family)
+        Peer::B.address(0, self.family)
     }
 }

@@ -13,7 +13,7 @@ use super::{bed, ends};
 use crate::link::ethtool;
 use crate::load::{self, Style};
 use crate::sys::PacketSocket;
-use crate::{End, Family, Host, LabError, Named, Process, Proto, reach};
+use crate::{Family, Host, LabError, Named, Peer, Process, Proto, reach};
 
 const MTU: u32 = 1500;
 /// IP packets that hold one large datagram.
@@ -219,19 +219,19 @@ fn start_router(site: &Site, case: &Case, pair: &Pair) -> Result<Process, LabErr
     let features = if case.how == How::Nowhere { &single[..] } else { &single[..2] };
     let side = |host, name, features| bed::Card { host, name, mtu: MTU, features, core: site.test_core };
     bed::cable(&side(&pair.sender, TAP, features), &side(router, INSIDE, &single[..2]))?;
-    let addresses = [(&pair.sender, End::B, TAP, INSIDE_NET), (router, End::A, INSIDE, INSIDE_NET)];
-    let more = [(router, End::A, card, 0), (&pair.receiver, End::B, pair.cards[1].as_str(), 0)];
+    let addresses = [(&pair.sender, Peer::B, TAP, INSIDE_NET), (router, Peer::A, INSIDE, INSIDE_NET)];
+    let more = [(router, Peer::A, card, 0), (&pair.receiver, Peer::B, pair.cards[1].as_str(), 0)];
     for (host, end, device, net) in addresses.into_iter().chain(more) {
         host.run("ip", &["addr", "add", &end.prefix(net, Family::V4), "dev", device])?;
     }
-    let gateway = End::A.address(INSIDE_NET, Family::V4).to_string();
+    let gateway = Peer::A.address(INSIDE_NET, Family::V4).to_string();
     pair.sender.run("ip", &["route", "add", "default", "via", &gateway])?;
     let mut command = router.command(&site.segue);
     command.args(["gateway", INSIDE, card, "--route", "--nat", OUTSIDE, "--name", "bench", "-j"]);
     command.args(flags(case, card));
     let mut process = Process::spawn(command, b"")?;
     process.wait_for_line("\"up\"", Duration::from_secs(5))?;
-    let from = End::B.address(INSIDE_NET, Family::V4);
+    let from = Peer::B.address(INSIDE_NET, Family::V4);
     reach((&pair.sender, from), (&pair.receiver, pair.to()), Duration::from_secs(5))?;
     Ok(process)
 }

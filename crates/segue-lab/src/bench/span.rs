@@ -11,7 +11,7 @@ use super::profile::Profile;
 use super::site::Site;
 use crate::case::kernel_vxlan;
 use crate::process::checked_output;
-use crate::{Cpu, End, Family, Host, LabError, LinkForm, Named, Process, reach};
+use crate::{Cpu, Family, Host, LabError, LinkForm, Named, Peer, Process, reach};
 
 /// The tunnel's device.
 const DEVICE: &str = "sg0";
@@ -30,7 +30,7 @@ pub(super) enum Tunnel {
     Kernel,
 }
 
-/// What stands between the hosts. The sender is [`End::A`], on the load's processor.
+/// What stands between the hosts. The sender is [`Peer::A`], on the load's processor.
 pub(super) struct Span<'a> {
     // Dropped in this order: what runs in the hosts ends first.
     tunnels: Vec<Process>,
@@ -62,7 +62,7 @@ impl<'a> Span<'a> {
             |name, core| -> Result<Host, LabError> { bed::host(name, &Arc::new(Cpu::on_core(core, site.quota)?)) };
         let (sender, receiver) = (host("sender", cores[0])?, host("receiver", cores[1])?);
         let names = [bed::unique_name(), bed::unique_name()];
-        let ends = [(End::A, &sender), (End::B, &receiver)];
+        let ends = [(Peer::A, &sender), (Peer::B, &receiver)];
         let card = |at: usize| bed::Card {
             host: ends[at].1,
             name: &names[at],
@@ -99,7 +99,7 @@ impl<'a> Span<'a> {
             }
         }
         let mut span = Span { tunnels, sender, receiver, site, is_segue, family };
-        let from = End::A.address(INSIDE, family);
+        let from = Peer::A.address(INSIDE, family);
         if let Err(error) = reach((&span.sender, from), (&span.receiver, span.to()), PATIENCE) {
             let ended = span.tunnels.iter_mut().find_map(|tunnel| tunnel.ended().map(|_| tunnel.failure("ended")));
             return Err(ended.unwrap_or(error));
@@ -109,7 +109,7 @@ impl<'a> Span<'a> {
 
     /// The receiver's address inside.
     pub(super) fn to(&self) -> IpAddr {
-        End::B.address(INSIDE, self.family)
+        Peer::B.address(INSIDE, self.family)
     }
 
     /// To be called when the load is about to begin.
@@ -163,12 +163,12 @@ fn of_ports(stat: &str) -> Option<u64> {
 fn start(
     site: &Site,
     host: &Host,
-    end: End,
+    end: Peer,
     words: &[&str],
     simd: Option<&str>,
     family: Family,
 ) -> Result<Process, LabError> {
-    let outer = |end: End| end.address(0, Family::V4).to_string();
+    let outer = |end: Peer| end.address(0, Family::V4).to_string();
     let mut command = host.command(&site.segue);
     if let Some(simd) = simd {
         command.env("SEGUE_SIMD", simd);

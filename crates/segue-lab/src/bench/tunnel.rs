@@ -9,7 +9,7 @@ use super::point::{Part, Point, Sample};
 use super::site::Site;
 use crate::load::{self, Load, Style};
 use crate::{
-    Case, Cpu, End, Family, Ground, Host, LabError, LinkForm, Named, Options, Prepared, Proto, Row, Table, connect,
+    Case, Cpu, Family, Ground, Host, LabError, LinkForm, Named, Options, Peer, Prepared, Proto, Row, Table, connect,
 };
 
 /// The number of the tunnel's network.
@@ -68,7 +68,7 @@ fn sample(site: &Site, link: LinkForm, family: Family, name: &str) -> Result<Sam
     let outcome = load::run(&Load {
         client: &a,
         server: &b,
-        to: End::B.address(lane.net, family),
+        to: Peer::B.address(lane.net, family),
         proto: Proto::Tcp,
         seconds: site.seconds,
         parallel: 1,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use segue::packet::{Csum, Gso, Kind, Packet, Pool, TrainCsum, Unit};
-use segue_lab::{End, Family, Host, LinkForm};
+use segue_lab::{Family, Host, LinkForm, Peer};
 
 use super::*;
 use crate::page::PagePool;
@@ -468,7 +468,7 @@ fn a_connection_of_two_kernels_is_seen_whole_with_states_that_hold() {
     for (form, family) in forms.flat_map(|form| Family::ALL.iter().map(move |family| (form, *family))) {
         let Some([a, b]) = hosts(test, form) else { return };
         let data = bytes(400_000, 3);
-        let address = SocketAddr::new(End::B.address(0, family), 5001);
+        let address = SocketAddr::new(Peer::B.address(0, family), 5001);
         b.enter(|| {
             let mut port = open(segue_lab::DEVICE);
             let listener = TcpListener::bind(address).unwrap();

@@ -65,14 +65,14 @@ fn judge() -> Result<(), String> {
 }
 
 /// Counts what is the same, and tells of all else.
-struct Group {
+struct Comparison {
     name: &'static str,
     same: usize,
 }
 
-impl Group {
-    fn new(name: &'static str) -> Group {
-        Group { name, same: 0 }
+impl Comparison {
+    fn new(name: &'static str) -> Comparison {
+        Comparison { name, same: 0 }
     }
 
     fn compare(&mut self, name: &str, came: &[Vec<u8>], expected: &[Vec<u8>]) {
@@ -89,7 +89,7 @@ impl Group {
 }
 
 fn trains(gso: &mut Gso, words: &[String]) -> Result<(), String> {
-    let mut group = Group::new("wrapped");
+    let mut comparison = Comparison::new("wrapped");
     let (name, bytes) = ("any".into(), vec![0x45; 20]);
     let any = Wrapping { name, under: Under::Ip, bytes, inner_ethernet: 0, tags: Vec::new() };
     if let Err(error) = gso.wrap(&any) {
@@ -103,37 +103,38 @@ fn trains(gso: &mut Gso, words: &[String]) -> Result<(), String> {
         match gso.cut_wrapped(&wrapped) {
             Err(error) => return Err(format!("{}: {error}", wrapped.name)),
             Ok(None) => println!("refuses wrapped|{}", wrapped.name),
-            Ok(Some(frames)) => group.compare(&wrapped.name, &frames, &wrapped.segments),
+            Ok(Some(frames)) => comparison.compare(&wrapped.name, &frames, &wrapped.segments),
         }
     }
-    group.end();
+    comparison.end();
     Ok(())
 }
 
 fn plain(gso: &Gso, words: &[String]) -> io::Result<()> {
     let is_chosen = |vector: &Vector| words.iter().all(|word| vector.name.contains(word));
-    let mut group = Group::new("complete");
+    let mut comparison = Comparison::new("complete");
     for vector in conformance::vectors().iter().filter(|vector| is_chosen(vector) && vector.can_be_complete()) {
         match gso.cut_complete(vector)? {
             None => println!("refuses complete|{}", vector.name),
-            Some(frames) => group.compare(&vector.name, &frames, &vector.segments),
+            Some(frames) => comparison.compare(&vector.name, &frames, &vector.segments),
         }
     }
-    group.end();
-    let mut group = Group::new("odd");
+    comparison.end();
+    let mut comparison = Comparison::new("odd");
     for Odd { vector, unraised } in conformance::odd_vectors().iter().filter(|odd| is_chosen(&odd.vector)) {
         match gso.cut(vector)? {
             None => println!("refuses odd|{}", vector.name),
             Some(frames) if unraised.as_ref() == Some(&frames) => println!("differs odd|{}|{LISTED}", vector.name),
-            Some(frames) => group.compare(&vector.name, &frames, &vector.segments),
+            Some(frames) => comparison.compare(&vector.name, &frames, &vector.segments),
         }
     }
-    group.end();
+    comparison.end();
     Ok(())
 }
 
 fn devices(words: &[String]) -> Result<(), String> {
-    let (mut group, mut socket, mut inside) = (Group::new("device"), Group::new("socket"), Group::new("inside"));
+    let (mut comparison, mut socket, mut inside) =
+        (Comparison::new("device"), Comparison::new("socket"), Comparison::new("inside"));
     let underlay = Underlay::new()?;
     for device in conformance::devices().iter().filter(|device| words.iter().all(|word| device.name.contains(word))) {
         let entry = match underlay.open(device) {
@@ -148,7 +149,7 @@ fn devices(words: &[String]) -> Result<(), String> {
                 None => println!("refuses device|{}", train.name),
                 Some(frames) => {
                     let first = frames.first().map_or(&[][..], |frame| frame);
-                    group.compare(&train.name, &frames, &device.segments(&train, &device.tunnels_of(first)));
+                    comparison.compare(&train.name, &frames, &device.segments(&train, &device.tunnels_of(first)));
                 }
             }
         }
@@ -163,14 +164,14 @@ fn devices(words: &[String]) -> Result<(), String> {
             inside.compare(&format!("{} {size}", device.name), &frames, &device.fragments(size, &frames));
         }
     }
-    group.end();
+    comparison.end();
     socket.end();
     inside.end();
     Ok(())
 }
 
 fn device(gso: &Gso, datagrams: &[Datagram]) -> io::Result<()> {
-    let mut group = Group::new("ufo");
+    let mut comparison = Comparison::new("ufo");
     for datagram in datagrams.iter().filter(|datagram| datagram.fills()) {
         match gso.fragment(datagram)? {
             None => println!("refuses ufo|{}", datagram.name),
@@ -180,19 +181,19 @@ fn device(gso: &Gso, datagrams: &[Datagram]) -> io::Result<()> {
                 if frames != expected && frames == datagram.by_device_of_linux(first) {
                     println!("differs ufo|{}|{LISTED}", datagram.name);
                 } else {
-                    group.compare(&datagram.name, &frames, &expected);
+                    comparison.compare(&datagram.name, &frames, &expected);
                 }
             }
         }
     }
-    group.end();
+    comparison.end();
     Ok(())
 }
 
 fn receive(stack: &Stack, datagrams: &[Datagram]) -> io::Result<()> {
     let sockets = [stack.receiver(false)?, stack.receiver(true)?];
     for is_reversed in [false, true] {
-        let mut group = Group::new(if is_reversed { "reversed" } else { "together" });
+        let mut comparison = Comparison::new(if is_reversed { "reversed" } else { "together" });
         for (number, datagram) in datagrams.iter().enumerate() {
             // Another identification, so that what is left of one is not taken for a part of another.
             let mut frames = datagram.fragments(number as u32 * 2 + u32::from(is_reversed));
@@ -200,15 +201,15 @@ fn receive(stack: &Stack, datagrams: &[Datagram]) -> io::Result<()> {
                 frames.reverse();
             }
             let data = stack.put_together(&sockets[usize::from(datagram.is_v4())], frames.iter())?;
-            group.compare(&datagram.name, data.as_slice(), std::slice::from_ref(&datagram.data));
+            comparison.compare(&datagram.name, data.as_slice(), std::slice::from_ref(&datagram.data));
         }
-        group.end();
+        comparison.end();
     }
     Ok(())
 }
 
 fn send(stack: &Stack, datagrams: &[Datagram]) -> Result<(), String> {
-    let mut group = Group::new("sent");
+    let mut comparison = Comparison::new("sent");
     // IPv6 leaves a device for good whose MTU is below 1280.
     for is_v4 in [false, true] {
         for mtu in [68, 576, 1280, 1496, 1500, 1501, 9000] {
@@ -230,12 +231,12 @@ fn send(stack: &Stack, datagrams: &[Datagram]) -> Result<(), String> {
                 if came != expected && came == without_link(&sent.by_linux(id)) {
                     println!("differs sent|{}|{LISTED}", datagram.name);
                 } else {
-                    group.compare(&datagram.name, &came, &expected);
+                    comparison.compare(&datagram.name, &came, &expected);
                 }
             }
         }
     }
-    group.end();
+    comparison.end();
     Ok(())
 }
 
@@ -244,7 +245,7 @@ fn without_link(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
 }
 
 fn forward(stack: &Stack, datagrams: &[Datagram]) -> Result<(), String> {
-    let (mut group, mut again) = (Group::new("forwarded"), Group::new("again"));
+    let (mut comparison, mut again) = (Comparison::new("forwarded"), Comparison::new("again"));
     for mtu in [68, 576, 1500, 1501, 9000] {
         let mut chosen = datagrams.iter().filter(|datagram| datagram.is_v4() && datagram.mtu == mtu).peekable();
         if chosen.peek().is_none() {
@@ -255,7 +256,7 @@ fn forward(stack: &Stack, datagrams: &[Datagram]) -> Result<(), String> {
             let expected = without_link(&datagram.forwarded().fragments(0));
             let frames = stack.forward(datagram, &[datagram.frame(false)], expected.len());
             let frames = frames.map_err(|error| format!("forwarded {}: {error}", datagram.name))?;
-            group.compare(&datagram.name, &without_link(&frames), &expected);
+            comparison.compare(&datagram.name, &without_link(&frames), &expected);
 
             // Fragments that are cut once more.
             let larger = Datagram { mtu: 4 * mtu + 3, ..datagram.clone() };
@@ -271,7 +272,7 @@ fn forward(stack: &Stack, datagrams: &[Datagram]) -> Result<(), String> {
             again.compare(&datagram.name, &without_link(&frames), &without_link(&expected));
         }
     }
-    group.end();
+    comparison.end();
     again.end();
     Ok(())
 }

@@ -38,7 +38,7 @@ impl Gso {
         run(&["ethtool", "-K", &near, "tx", "off", "tso", "off", "gso", "off", "tx-udp-segmentation", "off"])?;
         let open = |device: &str, role| Socket::open(device, role).map_err(|error| format!("{device}: {error}"));
         let device = index_of(&near).map_err(|error| format!("{near}: {error}"))?;
-        let (near, far) = (open(&near, Role::Sends)?, open(&far, Role::HearsBare)?);
+        let (near, far) = (open(&near, Role::Sends)?, open(&far, Role::ReceivesBare)?);
         carries(&near, &far).map_err(|error| format!("{name}0: {error}"))?;
         Ok(Gso { device, near, far, around: None })
     }

@@ -61,7 +61,7 @@ pub struct Gro {
 #[derive(Debug)]
 struct Lane {
     near: Socket,
-    joined: Ear,
+    joined: FrameReceiver,
     /// Sends out of `k` too.
     out: Socket,
     split: Socket,
@@ -81,14 +81,17 @@ pub struct Made {
 /// Linux before 6.2 has no word for a UDP train in a virtio-net header, and refuses to hand it out with one, so there is a
 /// second socket for the bytes.
 #[derive(Debug)]
-struct Ear {
+struct FrameReceiver {
     told: Socket,
     bare: Socket,
 }
 
-impl Ear {
-    fn new(device: &str) -> io::Result<Ear> {
-        Ok(Ear { told: Socket::open(device, Role::Hears)?, bare: Socket::open(device, Role::HearsBare)? })
+impl FrameReceiver {
+    fn new(device: &str) -> io::Result<FrameReceiver> {
+        Ok(FrameReceiver {
+            told: Socket::open(device, Role::Receives)?,
+            bare: Socket::open(device, Role::ReceivesBare)?,
+        })
     }
 
     fn receive(&self) -> io::Result<Option<Received>> {
@@ -144,9 +147,9 @@ impl Gro {
             let open = |device: &str, role| Socket::open(device, role).map_err(|error| format!("{device}: {error}"));
             lanes.push(Lane {
                 near: open(&near, Role::Sends)?,
-                joined: Ear::new(&joining).map_err(|error| format!("{joining}: {error}"))?,
+                joined: FrameReceiver::new(&joining).map_err(|error| format!("{joining}: {error}"))?,
                 out: open(&splitting, Role::Sends)?,
-                split: open(&split, Role::HearsBare)?,
+                split: open(&split, Role::ReceivesBare)?,
             });
         }
         Ok(Gro { lanes, pace: pace.0 })

@@ -50,9 +50,9 @@ impl Stack {
         batch("ip", &lines)?;
         run(&["ethtool", "-K", "t0", "tx", "off"])?;
         let open = |device: &str, role| Socket::open(device, role).map_err(|error| format!("{device}: {error}"));
-        let stack = Stack { near: open("s0", Role::Sends)?, far: open("t1", Role::HearsBare)? };
+        let stack = Stack { near: open("s0", Role::Sends)?, far: open("t1", Role::ReceivesBare)? };
         for (device, near, far) in
-            [("s0", &stack.near, &open("s1", Role::HearsBare)?), ("t0", &open("t0", Role::Sends)?, &stack.far)]
+            [("s0", &stack.near, &open("s1", Role::ReceivesBare)?), ("t0", &open("t0", Role::Sends)?, &stack.far)]
         {
             carries(near, far).map_err(|error| format!("{device}: {error}"))?;
         }

@@ -31,9 +31,9 @@ pub(super) enum Role {
     /// Sends frames behind a virtio-net header.
     Sends,
     /// Takes what the device receives, with a virtio-net header.
-    Hears,
+    Receives,
     /// Takes it without.
-    HearsBare,
+    ReceivesBare,
 }
 
 /// A packet socket on one device.
@@ -53,7 +53,7 @@ impl Socket {
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
         // SAFETY: the descriptor was just made and nobody else has it.
         let socket = Socket { fd: unsafe { OwnedFd::from_raw_fd(fd) }, role };
-        socket.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, (role != Role::HearsBare).into())?;
+        socket.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, (role != Role::ReceivesBare).into())?;
         socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
         socket.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
         socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 16 << 20)?;
@@ -96,7 +96,7 @@ impl Socket {
         let mut frame = vec![0; LONGEST];
         // Aligned for cmsghdr.
         let mut control = [0_u64; 16];
-        let vnet_len = if self.role == Role::HearsBare { 0 } else { VNET_LEN };
+        let vnet_len = if self.role == Role::ReceivesBare { 0 } else { VNET_LEN };
         let mut parts = [
             libc::iovec { iov_base: vnet.as_mut_ptr().cast(), iov_len: vnet_len },
             libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() },

@@ -49,7 +49,7 @@ impl Underlay {
         sysctl("disable_ipv6", "1")?;
         run(&["ethtool", "-K", UNDERLAY, "tx", "off", "tso", "off", "gso", "off", "tx-udp-segmentation", "off"])?;
         let open = |device: &str, role| Socket::open(device, role).map_err(|error| format!("{device}: {error}"));
-        let underlay = Underlay { far: open("e1", Role::HearsBare)? };
+        let underlay = Underlay { far: open("e1", Role::ReceivesBare)? };
         carries(&open(UNDERLAY, Role::Sends)?, &underlay.far).map_err(|error| format!("{UNDERLAY}: {error}"))?;
         Ok(underlay)
     }
