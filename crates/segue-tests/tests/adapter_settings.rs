@@ -114,7 +114,7 @@ fn mtu_address_promiscuous_mode_and_down_reach_the_chip() {
             _ => "link add link lan0 name mv0 type macvlan mode bridge".to_owned(),
         };
         if adapter.ground.b.run("ip", &add.split(' ').collect::<Vec<_>>()).is_err() {
-            eprintln!("skipped: this kernel has no {kind}");
+            skip(test_name!(), &format!("this kernel has no {kind}"));
             continue;
         }
         if kind == "bridge" {

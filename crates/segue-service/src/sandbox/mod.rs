@@ -194,8 +194,7 @@ mod tests {
     #[test]
     fn landlock_takes_the_file_system_away() {
         if sys::landlock_abi().is_none() {
-            eprintln!("skipped: this kernel has no Landlock");
-            return;
+            return segue_lab::skip_this_test("this kernel has no Landlock");
         }
         let directory = std::env::temp_dir();
         let keep = directory.join(format!("segue-keep-{}", std::process::id()));
