@@ -146,8 +146,8 @@ fn commands(block: &Block) -> Vec<Typed> {
 }
 
 /// A line as it is compared: each figure is `#`, and space between words is one blank. A figure is a word that begins with a
-/// digit, behind signs and brackets, and is no address: `6.03-6.68`, `61.8k`, `(UDP_GRO)` stays, `198.18.0.1` stays. Lines with a
-/// caret stay as they are.
+/// digit, behind signs and brackets, and is no address: `6.03-6.68` and `61.8k` are, `198.18.0.1` is not, but its port is. Lines with
+/// a caret stay as they are.
 fn masked(line: &str) -> String {
     if line.contains("^^") {
         return line.trim_end().into();
@@ -155,9 +155,14 @@ fn masked(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let is_sign = |c: char| "([{+-~<>=x".contains(c);
         let core = word.trim_start_matches(is_sign).trim_end_matches(|c: char| ")]},;:.%".contains(c));
-        let is_address = core.matches('.').count() == 3 || core.contains("::");
-        if !core.starts_with(|c: char| c.is_ascii_digit()) || is_address {
-            return word.into();
+        let is_address = core.matches('.').count() == 3;
+        match word.rsplit_once(':') {
+            Some((address, port)) if is_address && port.starts_with(|c: char| c.is_ascii_digit()) => {
+                return format!("{address}:#{}", port.trim_start_matches(|c: char| c.is_ascii_digit()));
+            }
+            _ if is_address || core.contains("::") => return word.into(),
+            _ if !core.starts_with(|c: char| c.is_ascii_digit()) => return word.into(),
+            _ => {}
         }
         let (front, back) = word.split_once(core).expect("a part of the word");
         format!("{}#{}", front.trim_end_matches(|c: char| "+-~x".contains(c)), back.trim_end_matches('%'))
@@ -485,9 +490,9 @@ fn owned(text: &str) -> Vec<String> {
 #[test]
 fn figures_may_differ_and_words_may_not() {
     let document =
-        "segue  tcp4   6.08   6.03-6.68   61.8k  0\nmtu 1456 = 1500 (eth0) - 44 (IPv4 20)\n-> 198.18.0.2:6080";
+        "segue  tcp4   6.08   6.03-6.68   61.8k  0\nmtu 1456 = 1500 (eth0) - 44 (IPv4 20)\n-> 198.18.0.2:6080,";
     let agree = |other: &str| agrees(&owned(document), &owned(other));
-    assert!(agree("segue tcp4 5.1 5.00-6.68 9 120\nmtu   1376 = 1420 (eth0) - 44 (IPv4 20)\n-> 198.18.0.2:6080"));
+    assert!(agree("segue tcp4 5.1 5.00-6.68 9 120\nmtu   1376 = 1420 (eth0) - 44 (IPv4 20)\n-> 198.18.0.2:53,"));
     for (old, new) in [("segue", "segua"), ("tcp4", "tcp6"), ("eth0", "eth1"), ("0.2:", "0.3:"), ("61.8k", "-")] {
         assert!(!agree(&document.replace(old, new)), "{old} -> {new}");
     }
