@@ -6,10 +6,29 @@
 
 use segue::wire::tcp::{FIN, RST, SYN};
 
-use super::table::{ObservedPacket, TcpState};
-
 /// Most connections of a mapping that are told apart.
 const MOST: usize = 4;
+
+/// How far the connections of a TCP mapping are: what the most alive of them is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TcpState {
+    /// Only one side has talked.
+    Opening,
+    /// Both have.
+    Open,
+    /// Both sides have closed it, or one has reset it, and they have not gone on since.
+    Closing,
+}
+
+/// A packet, as far as it tells how long a mapping lives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ObservedPacket {
+    pub(super) remote: (u32, u16),
+    /// TCP flags, and whether there are data.
+    pub(super) tcp: u8,
+    pub(super) has_data: bool,
+    pub(super) is_outbound: bool,
+}
 
 /// What is known of the connections of a mapping.
 #[derive(Clone, Debug, Default)]

@@ -12,8 +12,9 @@ use segue::packet::{Header, Kind, Packet};
 use segue::time::Nanos;
 use segue::wire::{ipv4, read_u16, read_u32, write_u16};
 
+use super::outcome::{Done, Refusal};
+use super::random::random;
 use super::rewrite::{self, Side};
-use super::{Done, Refusal};
 
 /// Most datagrams that are remembered.
 const MOST: usize = 4096;
@@ -188,7 +189,7 @@ impl Datagrams {
         if is_free(datagram.id) {
             return datagram.id;
         }
-        let start = super::table::random(&mut self.seed) as u16;
+        let start = random(&mut self.seed) as u16;
         // There are fewer datagrams than identifications.
         (0..=u16::MAX).map(|step| start.wrapping_add(step)).find(|id| is_free(*id)).unwrap_or(datagram.id)
     }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::Protocol;
+use super::config::Protocol;
 
 /// Ports of one word.
 const BITS: u32 = u64::BITS;

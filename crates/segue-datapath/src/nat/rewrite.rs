@@ -5,7 +5,8 @@ use segue::packet::{Csum, Frag, Header, Kind, LayerCsum, Packet, Payload, Stop, 
 use segue::wire::icmp::v4::{PARAMETER_PROBLEM, SOURCE_QUENCH, TIME_EXCEEDED, UNREACHABLE};
 use segue::wire::{icmp, ipv4, protocol, read_u16, read_u32, tcp, udp, write_u16, write_u32};
 
-use super::{Protocol, Refusal};
+use super::config::Protocol;
+use super::outcome::Refusal;
 
 /// An address and a port, or an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

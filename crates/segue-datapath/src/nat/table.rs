@@ -4,31 +4,11 @@ use std::collections::HashMap;
 
 use segue::time::Nanos;
 
-use super::connections::Connections;
+use super::config::{Config, Protocol};
+use super::connections::{Connections, ObservedPacket, TcpState};
+use super::outcome::Refusal;
 use super::ports::Ports;
-use super::{Config, Refusal};
-
-/// What has ports, or identifiers that serve as such.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// Queries of ICMP, by their identifier.
-    Icmp,
-}
-
-/// How far the connections of a TCP mapping are: what the most alive of them is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TcpState {
-    /// Only one side has talked.
-    Opening,
-    /// Both have.
-    Open,
-    /// Both sides have closed it, or one has reset it, and they have not gone on since.
-    Closing,
-}
+use super::random::random;
 
 /// Who is who.
 #[derive(Clone, Debug)]
@@ -47,16 +27,6 @@ pub struct Mapping {
     pub last: Nanos,
     /// Packets out and in, a train counting one.
     pub packets: [u64; 2],
-}
-
-/// A packet, as far as it tells how long a mapping lives.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ObservedPacket {
-    pub(super) remote: (u32, u16),
-    /// TCP flags, and whether there are data.
-    pub(super) tcp: u8,
-    pub(super) has_data: bool,
-    pub(super) is_outbound: bool,
 }
 
 #[derive(Debug)]
@@ -254,15 +224,6 @@ impl Table {
         }
         self.free.push(slot);
     }
-}
-
-/// The next number after a seed that is not known outside (SplitMix64).
-pub(super) fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
 }
 
 impl Mapping {

@@ -6,9 +6,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use segue::time::Nanos;
 
 use super::messages::Advertisement;
-use super::resolver::{MAX_SOLICITS, RETRANS_TIMER, SECOND};
 use crate::route::Hop;
 
+pub(super) const SECOND: u64 = 1_000_000_000;
+/// Time between questions (RFC 4861, section 10: 1 second), and how many.
+pub(super) const RETRANS_TIMER: u64 = SECOND;
+pub(super) const MAX_SOLICITS: u8 = 3;
 /// How long an answer is good (RFC 4861, section 10: 30 seconds).
 const REACHABLE_TIME: u64 = 30 * SECOND;
 /// How long a neighbour is known that nobody uses.

@@ -6,7 +6,7 @@ use segue::packet::{Frag, Start, Tunnels, Unit};
 use segue::time::Nanos;
 
 use super::fields::{page_of, source};
-use super::{Boxed, HERE, OUTSIDE, Router};
+use super::state::{Boxed, HERE, OUTSIDE, Router};
 use crate::forward::{DropReason, Verdict};
 use crate::icmp;
 use crate::ingress::packets;

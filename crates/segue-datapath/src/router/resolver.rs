@@ -8,14 +8,10 @@ use segue::wire::ethernet;
 use segue_port::Page;
 
 use super::messages::Advertisement;
-use super::neighbour_cache::{self, Freshness, HasPending, NeighbourCache};
+use super::neighbour_cache::{self, Freshness, HasPending, MAX_SOLICITS, NeighbourCache, RETRANS_TIMER};
 use super::tables::Neighbour;
 use crate::route::Hop;
 
-pub(super) const SECOND: u64 = 1_000_000_000;
-/// Time between questions (RFC 4861, section 10: 1 second), and how many.
-pub(super) const RETRANS_TIMER: u64 = SECOND;
-pub(super) const MAX_SOLICITS: u8 = 3;
 /// Most neighbours of one family that are asked for at a time, packets that wait for one of them, and packets that wait for all
 /// of a family.
 const MAX_HOPS: usize = 256;
@@ -178,6 +174,7 @@ impl Resolver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::router::neighbour_cache::SECOND;
 
     fn hop(is_v4: bool, address: u128) -> Hop {
         Hop { port: 1, is_v4, address }

@@ -7,7 +7,7 @@ use segue::time::Nanos;
 
 use super::fields::{destination_v4, is_v4, keep, page_of, source_v4};
 use super::fragment_queue::{NatHook, QueuedFragment};
-use super::{Boxed, HERE, OUTSIDE, Router};
+use super::state::{Boxed, HERE, OUTSIDE, Router};
 use crate::ingress::packets;
 use crate::nat::{Done, Part, Refusal};
 

@@ -13,8 +13,9 @@ use segue::time::Nanos;
 use segue::wire::ethernet;
 use segue_port::{Page, Polled};
 
+use super::common::{Common, Dropped};
+use super::parts::Parts;
 use super::path_mtu::PathMtu;
-use super::{Common, Dropped, Parts};
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
 use crate::ingress::{Ingress, Traffic};

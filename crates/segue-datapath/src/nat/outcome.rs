@@ -1,0 +1,30 @@
+//! What becomes of a packet in a translator.
+
+segue::reasons! {
+    /// Why a packet was not translated, and is not to be passed on.
+    pub enum Refusal {
+        NotV4 = "nat_not_ipv4": "It is no IPv4 packet.",
+        Malformed = "nat_malformed": "Its headers are cut off.",
+        Fragment = "nat_fragment": "A fragment whose first part did not come, or too many such; or an error about one.",
+        TinyFragment = "nat_tiny_fragment": "A first fragment that ends before its ports and checksum.",
+        Protocol = "nat_protocol": "A protocol, or a kind of ICMP message, that has no port or identifier.",
+        NoMapping = "nat_no_mapping": "It comes from outside to a port that nobody inside uses.",
+        Full = "nat_full": "The table is full.",
+        HostFull = "nat_host_full": "Its sender has as many mappings as one may have.",
+        Ports = "nat_ports": "No outside port is free.",
+        Memory = "nat_memory": "There is no buffer for a rewritten ICMP message or fragment.",
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// It was translated and goes on its way.
+    Translated,
+    /// It was translated twice, goes to a host inside, and has to be routed anew.
+    Hairpin,
+    /// It is not for the outside address, and is as it was.
+    Untouched,
+    /// It is a fragment that came before the first one of its datagram, and is as it was; to be tried again when that came.
+    FirstMissing,
+}

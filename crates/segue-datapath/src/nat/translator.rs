@@ -1,0 +1,183 @@
+//! The translator itself: which mapping a packet needs, in both directions.
+
+use std::net::Ipv4Addr;
+
+use segue::packet::Packet;
+use segue::time::Nanos;
+
+use super::config::{Config, Protocol};
+use super::connections::ObservedPacket;
+use super::fragment::{Datagrams, Direction, Part};
+use super::outcome::{Done, Refusal};
+use super::rewrite::{self, Content, Flow, Side, TransportAddr};
+use super::table::{Mapping, Table};
+
+/// A translator.
+#[derive(Debug)]
+pub struct Nat {
+    config: Config,
+    table: Table,
+    datagrams: Datagrams,
+}
+
+impl Nat {
+    /// A translator without mappings.
+    pub fn new(config: Config) -> Nat {
+        Nat { config, table: Table::new(config), datagrams: Datagrams::new(!config.seed) }
+    }
+
+    /// Passes what comes to an outside port on to an inside one, for good. The port need not be one that is given out.
+    ///
+    /// # Errors
+    /// Where the outside port is in use or the table is full.
+    pub fn forward(&mut self, protocol: Protocol, outside: u16, inside: (Ipv4Addr, u16)) -> Result<(), Refusal> {
+        self.table.forward(protocol, outside, (inside.0.to_bits(), inside.1))
+    }
+
+    /// Translates a packet on its way out. `copy` makes a buffer of the bytes of an ICMP message's beginning.
+    ///
+    /// # Errors
+    /// A [`Refusal`]; the packet is then as it was. [`Refusal::NoMapping`] may also mean that it is for the router itself.
+    pub fn outbound<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &mut Packet<B>,
+        now: Nanos,
+        copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+    ) -> Result<Done, Refusal> {
+        match Part::of(packet) {
+            None => self.leave(packet, now, copy),
+            Some(Part { datagram, is_first: false }) => {
+                self.datagrams.later(Direction::Outbound, datagram, packet, now)
+            }
+            Some(Part { datagram, is_first: true }) => {
+                let outcome = self.leave(packet, now, copy);
+                self.datagrams.first(Direction::Outbound, datagram, packet, outcome, now);
+                outcome
+            }
+        }
+    }
+
+    fn leave<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &mut Packet<B>,
+        now: Nanos,
+        copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+    ) -> Result<Done, Refusal> {
+        let flow = rewrite::read(packet)?;
+        let address = self.config.address.to_bits();
+        if let Content::Error { protocol, quoted } = flow.content {
+            // An inside host complains of a packet that came from outside: quoted is what was delivered to it.
+            let inside = quoted.destination;
+            let mapping =
+                self.table.by_inside(protocol, (inside.address, inside.port), now).ok_or(Refusal::NoMapping)?;
+            let outside = TransportAddr { address, port: mapping.outside };
+            if flow.destination.address != address {
+                rewrite::error(packet, &flow, Side::Source, outside, copy)?;
+                return Ok(Done::Translated);
+            }
+            // From one inside host to another, by the outside address (RFC 5508, REQ-7); queries do not go that way.
+            if quoted.source.address != address || protocol == Protocol::Icmp {
+                return Err(Refusal::NoMapping);
+            }
+            let sender = self.table.by_outside(protocol, quoted.source.port, now, None).ok_or(Refusal::NoMapping)?;
+            let sender = TransportAddr { address: sender.inside.0, port: sender.inside.1 };
+            rewrite::error(packet, &flow, Side::Source, outside, copy)?;
+            rewrite::error(packet, &flow, Side::Destination, sender, copy)?;
+            return Ok(Done::Hairpin);
+        }
+        let (protocol, source) = (flow.protocol(), flow.source);
+        let remote = (flow.destination.address, flow.destination.port);
+        let seen = ObservedPacket { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: true };
+        // Another host inside, by its outside port.
+        let target = if flow.destination.address == address {
+            // A query to that address is for the router.
+            if matches!(flow.content, Content::Query) {
+                return Err(Refusal::NoMapping);
+            }
+            let port = flow.destination.port;
+            Some(self.table.by_outside(protocol, port, now, None).ok_or(Refusal::NoMapping)?.inside)
+        } else {
+            None
+        };
+        let outside = self.table.outbound(protocol, (source.address, source.port), seen, now)?;
+        rewrite::flow(packet, &flow, Side::Source, TransportAddr { address, port: outside }, copy)?;
+        let Some(target) = target else { return Ok(Done::Translated) };
+        let flow = Flow { source: TransportAddr { address, port: outside }, ..flow };
+        rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address: target.0, port: target.1 }, copy)?;
+        let seen =
+            ObservedPacket { remote: (address, outside), tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
+        let _ = self.table.by_outside(protocol, flow.destination.port, now, Some(seen));
+        Ok(Done::Hairpin)
+    }
+
+    /// Translates a packet on its way in.
+    ///
+    /// # Errors
+    /// A [`Refusal`]; the packet is then as it was. [`Refusal::NoMapping`] may also mean that it is for the router itself.
+    pub fn inbound<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &mut Packet<B>,
+        now: Nanos,
+        copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+    ) -> Result<Done, Refusal> {
+        if rewrite::destination(packet).ok_or(Refusal::NotV4)? != self.config.address.to_bits() {
+            return Ok(Done::Untouched);
+        }
+        match Part::of(packet) {
+            None => self.enter(packet, now, copy),
+            Some(Part { datagram, is_first: false }) => self.datagrams.later(Direction::Inbound, datagram, packet, now),
+            Some(Part { datagram, is_first: true }) => {
+                let outcome = self.enter(packet, now, copy);
+                self.datagrams.first(Direction::Inbound, datagram, packet, outcome, now);
+                outcome
+            }
+        }
+    }
+
+    fn enter<B: AsRef<[u8]>>(
+        &mut self,
+        packet: &mut Packet<B>,
+        now: Nanos,
+        copy: &mut dyn FnMut(&[u8]) -> Option<B>,
+    ) -> Result<Done, Refusal> {
+        let address = self.config.address.to_bits();
+        let flow = rewrite::read(packet)?;
+        if let Content::Error { protocol, quoted } = flow.content {
+            // Somebody outside complains of a packet that was sent from here.
+            if quoted.source.address != address {
+                return Err(Refusal::NoMapping);
+            }
+            let mapping = self.table.by_outside(protocol, quoted.source.port, now, None).ok_or(Refusal::NoMapping)?;
+            let (address, port) = mapping.inside;
+            rewrite::error(packet, &flow, Side::Destination, TransportAddr { address, port }, copy)?;
+            return Ok(Done::Translated);
+        }
+        let remote = (flow.source.address, flow.source.port);
+        let seen = ObservedPacket { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: false };
+        let mapping = self.table.by_outside(flow.protocol(), flow.destination.port, now, Some(seen));
+        let (address, port) = mapping.ok_or(Refusal::NoMapping)?.inside;
+        rewrite::flow(packet, &flow, Side::Destination, TransportAddr { address, port }, copy)?;
+        Ok(Done::Translated)
+    }
+
+    /// Forgets mappings whose time is over; looks at a bounded number of them, so it is to be called again and again.
+    pub fn expire(&mut self, now: Nanos) {
+        self.table.sweep(now, 256);
+        self.datagrams.expire(now);
+    }
+
+    /// Every mapping that is alive.
+    pub fn mappings(&self, now: Nanos) -> impl Iterator<Item = &Mapping> {
+        self.table.all(now)
+    }
+
+    /// How many places of the table are taken.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0 && self.datagrams.is_empty()
+    }
+}

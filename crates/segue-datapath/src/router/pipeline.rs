@@ -1,0 +1,186 @@
+//! The poll loop of a router: what it receives, what it does after some time, and what it counts.
+
+use std::io;
+
+use segue::time::Nanos;
+use segue_port::Polled;
+
+use super::state::{Boxed, Router, tune_groups};
+use crate::board::{Group, Sink, Stage};
+use crate::forward::DropReason;
+use crate::knobs::Dial;
+use crate::napi::PollPolicy;
+use crate::pipeline::{Interest, Pipeline, Round};
+use crate::port_pair::PortPair;
+
+/// How often time is looked at, nanoseconds.
+const TICK: u64 = 250_000_000;
+
+impl Router {
+    /// From one end to wherever packets go, at most `left` packets, which becomes what is left of it.
+    fn receive(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
+        self.transmit()?;
+        if self.pair.is_blocked() {
+            return Ok(Polled::Idle);
+        }
+        let polled = self.pair.ends[from].poll(&mut self.pair.rx, left)?;
+        self.enter_joined(from);
+        while let Some(packet) = self.pair.rx.packets.pop_front() {
+            let Some(packet) = self.accept(from, packet, now) else { continue };
+            match self.pair.stages[from].as_mut().filter(|join| join.on) {
+                Some(join) => {
+                    join.seen.add(&packet);
+                    join.gro.push(packet, now, &mut self.pair.rx.pool);
+                }
+                None => self.enter(from, packet),
+            }
+        }
+        if let Some(join) = self.pair.stages[from].as_mut().filter(|join| join.on) {
+            join.settle(polled, now);
+            self.enter_joined(from);
+        }
+        let batch = std::mem::take(&mut self.batch);
+        self.batch = self.route(from as u16, batch, now);
+        self.transmit()?;
+        Ok(polled)
+    }
+
+    /// What joining has let go.
+    fn enter_joined(&mut self, from: usize) {
+        while let Some(packet) = self.pair.stages[from].as_mut().and_then(|join| join.gro.pop()) {
+            self.enter(from, packet);
+        }
+    }
+
+    /// Puts a packet into the batch, or what it is cut into.
+    fn enter(&mut self, from: usize, packet: Boxed) {
+        // Where a packet goes is not known here; from one of two ports it goes to the other.
+        let PortPair { ingress, split_drops, rx, .. } = &mut self.pair;
+        let (to, batch) = (1 - from, &mut self.batch);
+        ingress[to].each(packet, rx, &mut split_drops[to], |packet, _, _| batch.push(packet));
+    }
+
+    fn transmit(&mut self) -> io::Result<()> {
+        let PortPair { ends, split_drops, rx, .. } = &mut self.pair;
+        ends.iter_mut().zip(split_drops).try_for_each(|(end, drops)| end.transmit(rx, drops))
+    }
+
+    /// What time brings.
+    fn tick(&mut self, now: Nanos) -> io::Result<()> {
+        if now < self.next_tick {
+            return Ok(());
+        }
+        self.next_tick = Nanos(now.0 + TICK);
+        if let Some((nat, _)) = &mut self.nat {
+            nat.expire(now);
+        }
+        self.drop_expired_fragments(now);
+        let due = self.resolver.due(now);
+        for hop in due.gone {
+            self.forwarder.neighbours.remove(hop);
+        }
+        due.solicit.iter().for_each(|(hop, at)| self.solicit(hop, *at));
+        for (from, packet) in due.failed {
+            self.refuse(from, packet, DropReason::NoNeighbour, 0, now);
+        }
+        self.route_made(now);
+        self.announce(now);
+        self.transmit()
+    }
+
+    /// Writes the counters of the port `at`.
+    fn collect_port(&self, at: usize, sink: &mut Sink<'_>) {
+        self.pair.collect(at, sink);
+        let (name, stats) = (self.pair.ends[at].name.as_str(), &self.stats[at]);
+        stats.route.collect(name, Stage::Route, sink);
+        if self.nat.is_some() {
+            stats.nat_in.collect(name, Stage::NatIn, sink);
+            stats.nat_out.collect(name, Stage::NatOut, sink);
+            sink.reasons(name, Group::Drops, &stats.refusals);
+        }
+        sink.reasons(name, Group::Drops, &stats.drops);
+        for (key, value) in [
+            ("foreign", stats.foreign),
+            ("local", stats.local),
+            ("icmp_errors", stats.errors),
+            ("icmp_errors_limited", stats.errors_limited),
+            ("neighbour_questions", stats.questions),
+            ("neighbours_moved", stats.moved),
+            ("neighbours_displaced", stats.displaced),
+        ] {
+            sink.put(name, Group::Port, key, value);
+        }
+    }
+
+    /// Writes the counters that belong to no port.
+    fn collect_tables(&self, sink: &mut Sink<'_>) {
+        let lookups = self.forwarder.lookups();
+        for (key, value) in [
+            ("route_batches", lookups.batches),
+            ("route_packets", lookups.packets),
+            ("route_groups", lookups.groups),
+            ("route_lookups", lookups.routes),
+            ("neighbour_lookups", lookups.neighbours),
+            ("routes", self.forwarder.routes.len() as u64),
+            ("neighbours", self.forwarder.neighbours.len() as u64),
+        ] {
+            sink.put("", Group::Worker, key, value);
+        }
+        if let Some((nat, _)) = &self.nat {
+            sink.put("", Group::Worker, "nat_mappings", nat.len() as u64);
+        }
+    }
+}
+
+impl Pipeline for Router {
+    fn round(&mut self, now: Nanos) -> io::Result<Round> {
+        self.read_feed(now);
+        self.tick(now)?;
+        let (mut round_robin, budget) = self.pair.begin_round();
+        let more = round_robin.round(budget, |from, left| self.receive(from, now, left))?;
+        self.pair.end_round(round_robin);
+        Ok(if more && !self.pair.is_blocked() { Round::More } else { Round::Idle })
+    }
+
+    fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
+        let blocked = self.pair.is_blocked();
+        self.pair.ends.iter().for_each(|end| end.interests(blocked, wait));
+        wait(Interest { fd: self.feed.fd(), read: true, write: false });
+    }
+
+    fn woken(&mut self, place: usize) {
+        self.pair.woken(place);
+    }
+
+    fn poll_policy(&self) -> PollPolicy {
+        self.pair.poll_policy()
+    }
+
+    fn taken(&self) -> u64 {
+        self.pair.taken()
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        let joins = self.pair.stages.iter().flatten().filter_map(|join| join.gro.deadline());
+        // What is held for a blocked port has to wait for that port anyway.
+        let joins = joins.min().filter(|_| !self.pair.is_blocked());
+        let has_mappings = self.nat.as_ref().is_some_and(|(nat, _)| !nat.is_empty());
+        let is_timed = !self.resolver.is_idle() || !self.fragments.is_empty() || has_mappings || self.announcements > 0;
+        joins.into_iter().chain(is_timed.then_some(self.next_tick)).min()
+    }
+
+    fn close(&mut self) -> bool {
+        self.pair.close();
+        true
+    }
+
+    fn tune(&mut self, dial: &mut Dial<'_>) {
+        self.pair.tune(dial);
+        tune_groups(dial, &mut self.by_groups);
+    }
+
+    fn collect(&self, sink: &mut Sink<'_>) {
+        (0..2).for_each(|at| self.collect_port(at, sink));
+        self.collect_tables(sink);
+    }
+}

@@ -1,0 +1,123 @@
+//! The state of a router, what it is made of, and its knobs.
+
+use std::net::Ipv4Addr;
+
+use segue::gro;
+use segue::gso::Frames;
+use segue::hash::Key;
+use segue::packet::Packet;
+use segue::time::Nanos;
+use segue_port::{Page, PagePool};
+
+use super::fragment_queue::FragmentQueue;
+use super::neighbour_cache::MAX_LINKS;
+use super::resolver::Resolver;
+use super::stats::Stats;
+use super::tables::{Feed, InterfaceAddrs};
+use crate::forward::{Forwarder, Verdict};
+use crate::group::Reads;
+use crate::icmp::Limiter;
+use crate::knobs::{Dial, Knob, Knobs};
+use crate::nat::Nat;
+use crate::port_pair::{self, Crossing, PortConfig, PortPair};
+use crate::route::{Neighbours, Routes};
+
+/// The port behind which the outside of a NAT is.
+pub const OUTSIDE: usize = 1;
+/// The port of entry of what is made here.
+pub(super) const HERE: u16 = 2;
+/// ICMP errors in a second, and at once.
+const ERRORS: (u32, u32) = (1000, 100);
+
+/// What a router is made of.
+pub struct Parts {
+    /// Both ports; the second one is the outside of a NAT.
+    pub ports: [PortConfig; 2],
+    /// Frames taken from one port in one round: the weight that both begin with.
+    pub budget: usize,
+    /// Memory to receive into.
+    pub pages: PagePool,
+    /// Where the kernel's tables come from. Nothing is forwarded before they have come.
+    pub feed: Feed,
+    /// For IPv4, translation to an address that the host itself has not.
+    pub nat: Option<(Nat, Ipv4Addr)>,
+    /// Random numbers: for hashes and for the identification of fragments.
+    pub key: Key,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Parts")
+    }
+}
+
+pub(super) type Boxed = Box<Packet<Page>>;
+
+/// A router; see the module.
+pub struct Router {
+    pub(super) pair: PortPair,
+    pub(super) feed: Feed,
+    pub(super) forwarder: Forwarder,
+    /// Whether packets are looked up by groups.
+    pub(super) by_groups: bool,
+    pub(super) addrs: [InterfaceAddrs; 2],
+    pub(super) resolver: Resolver,
+    pub(super) nat: Option<(Nat, Ipv4Addr)>,
+    pub(super) fragments: FragmentQueue,
+    pub(super) limiter: Limiter,
+    pub(super) next_tick: Nanos,
+    /// Times that hosts outside are still to be told where the outside address is, and when next.
+    pub(super) announcements: u8,
+    pub(super) next_announcement: Nanos,
+    pub(super) batch: Vec<Boxed>,
+    pub(super) verdicts: Vec<Verdict>,
+    /// What was made here and is to be routed.
+    pub(super) made: Vec<Boxed>,
+    pub(super) scratch: Frames,
+    pub(super) stats: [Stats; 2],
+}
+
+impl std::fmt::Debug for Router {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.pair.ends.each_ref().map(|end| &end.name);
+        f.debug_struct("Router").field("ends", &names).finish_non_exhaustive()
+    }
+}
+
+/// The knobs that a router between ports of these names has, before it is made; `budget` as in [`Parts`].
+pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> Knobs {
+    port_pair::knobs(names, gro, budget, |dial| tune_groups(dial, &mut true))
+}
+
+pub(super) fn tune_groups(dial: &mut Dial<'_>, by_groups: &mut bool) {
+    let help = "packets of one poll with the same destination are looked up once; 0 looks up each";
+    dial.switch(|| Knob::switch("net.route.groups", help), by_groups);
+}
+
+impl Router {
+    /// A router between two ports.
+    pub fn new(parts: Parts) -> Router {
+        let Key([seed, _]) = parts.key;
+        let mut pair = PortPair::new(parts.ports, parts.budget, parts.pages, Crossing::Both);
+        pair.ends.iter_mut().for_each(|end| end.number_fragments(parts.key));
+        Router {
+            pair,
+            feed: parts.feed,
+            forwarder: Forwarder::new(Routes::new(0), Neighbours::new(MAX_LINKS), Reads::default(), seed),
+            by_groups: true,
+            addrs: Default::default(),
+            resolver: Resolver::default(),
+            nat: parts.nat,
+            fragments: FragmentQueue::default(),
+            limiter: Limiter::new(ERRORS.0, ERRORS.1, Nanos(0)),
+            next_tick: Nanos(0),
+            announcements: 0,
+            next_announcement: Nanos(0),
+            batch: Vec::new(),
+            verdicts: Vec::new(),
+            made: Vec::new(),
+            scratch: Frames::default(),
+            stats: Default::default(),
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The poll loop of tunnels that share an outside port.
+
+use std::io;
+
+use segue::reason::Counts;
+use segue::time::Nanos;
+use segue_port::{Burst, Polled, RxBatch};
+
+use super::common::{Common, Dropped, Remote};
+use super::lookup::Lookup;
+use super::member::Member;
+use super::parts::{Outside, Parts, tune};
+use crate::board::{Group, Sink, Stage};
+use crate::endpoint::Endpoint;
+use crate::ingress::{CutCounts, Traffic};
+use crate::knobs::Dial;
+use crate::napi::{PollPolicy, RoundRobin};
+use crate::pipeline::{Interest, Pipeline, Round};
+use crate::sys::Ready;
+use crate::tuning::{Remcsum, Settings};
+
+/// Tunnels; see the module.
+pub struct Tunnel {
+    common: Common,
+    members: Vec<Member>,
+    settings: Vec<Settings>,
+    lookup: Lookup,
+    /// Those with something to hand in.
+    due: Vec<usize>,
+    /// Those whose inside port takes no more.
+    blocked: Vec<usize>,
+    /// Which of several are to be read; without it all of them are.
+    ready: Option<Ready>,
+    round_robin: RoundRobin,
+    /// The tunnel whose turn it is among those that are to be read.
+    turn: usize,
+    /// One of several that are to be read woke the loop.
+    woken: bool,
+}
+
+impl std::fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tunnel").field("members", &self.members.len()).finish_non_exhaustive()
+    }
+}
+
+impl Tunnel {
+    /// Tunnels with one outside port, whose configurations share it
+    /// ([`Config::shares`](segue::encap::Config::shares)) and have no identity in common where they have a remote in common.
+    ///
+    /// # Panics
+    /// Without any tunnel.
+    pub fn new(outside: Outside, mut parts: Vec<Parts>) -> Tunnel {
+        // Refused by what was made without it.
+        let can = parts.iter_mut().filter_map(|parts| parts.encap.set_remcsum(true).then_some(())).count() > 0;
+        let remcsum = if can { Remcsum::Can(true) } else { Remcsum::Never };
+        let settings = parts.iter().map(|parts| {
+            Settings::new(
+                [&parts.inside_name, &outside.name].map(String::clone),
+                [parts.gro, None],
+                remcsum,
+                outside.budget,
+            )
+        });
+        let settings = settings.collect();
+        let mut first_peer = 0;
+        let members: Vec<Member> = parts
+            .into_iter()
+            .map(|parts| {
+                let member = Member::new(parts, first_peer);
+                // A port numbers its peers with 16 bits.
+                first_peer = first_peer.saturating_add(member.remotes.len() as u16);
+                member
+            })
+            .collect();
+        let config = *members[0].encap.config();
+        let mut made = Tunnel {
+            common: Common {
+                outside: Endpoint::new(outside.name, outside.port),
+                rx: RxBatch::new(outside.pages),
+                outer_csum: outside.csum,
+                taken: 0,
+                remote: Remote::default(),
+                unwrapped: Traffic::default(),
+                joined: Traffic::default(),
+                entered: Traffic::default(),
+                cuts: CutCounts::default(),
+                verified: 0,
+                fdb: [0; 3],
+                drops: Counts::default(),
+                decap_drops: Counts::default(),
+            },
+            lookup: Lookup::new(config, members.iter().map(|m| (m.encap.config(), &m.remotes[..]))),
+            due: Vec::with_capacity(members.len()),
+            blocked: Vec::new(),
+            // Where the kernel has no epoll, or a port cannot be waited for, all are read.
+            ready: if members.len() > 1 { Ready::new(members.iter().map(|m| m.inside.port.fd())).ok() } else { None },
+            settings,
+            members,
+            round_robin: RoundRobin::default(),
+            turn: 0,
+            woken: false,
+        };
+        made.settle();
+        made
+    }
+
+    /// From the inside ports to the outside port, at most `left` packets, which becomes what is left of it.
+    fn outward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
+        let Tunnel { common, members, ready, .. } = self;
+        if common.outside.blocked {
+            common.outside.transmit(&mut common.rx, &mut members[0].split_drops)?;
+            if common.outside.blocked {
+                return Ok(Polled::Idle);
+            }
+        }
+        let (count, mut more) = match ready {
+            Some(ready) => ready.poll()?,
+            None => (members.len(), false),
+        };
+        let woken = std::mem::take(&mut self.woken);
+        let first = self.turn;
+        // Those before the one whose turn it is come last.
+        let turns = (0..2 * count).filter_map(|place| {
+            let at = ready.as_ref().map_or(place % count, |ready| ready.at(place % count));
+            ((at >= first) == (place < count)).then_some(at)
+        });
+        for at in turns {
+            let Some(member) = members.get_mut(at) else { continue };
+            if *left == 0 || common.outside.blocked {
+                // The rest is as ready the next time.
+                (self.turn, more) = (at, true);
+                break;
+            }
+            member.inside.polls.wake_ups += u64::from(woken);
+            more |= member.read(common, now, left)? != Polled::Idle;
+            if member.inside.blocked && !self.blocked.contains(&at) {
+                self.blocked.push(at);
+            }
+        }
+        Ok(if more { Polled::More } else { Polled::Idle })
+    }
+
+    /// From the outside port to the inside ports, at most `left` bursts, which becomes what is left of it.
+    fn inward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
+        self.unblock()?;
+        if !self.blocked.is_empty() {
+            return Ok(Polled::Idle);
+        }
+        let polled = self.common.outside.poll(&mut self.common.rx, left)?;
+        self.common.taken += self.common.rx.bursts.len() as u64;
+        while let Some(burst) = self.common.rx.bursts.pop_front() {
+            self.take_apart(&burst, now);
+        }
+        let mut kept = 0;
+        for at in 0..self.due.len() {
+            let index = self.due[at];
+            let member = &mut self.members[index];
+            member.is_due = member.hand_in(&mut self.common, now)?;
+            if member.is_due {
+                self.due[kept] = index;
+                kept += 1;
+            }
+            if member.inside.blocked {
+                self.blocked.push(index);
+            }
+        }
+        self.due.truncate(kept);
+        Ok(polled)
+    }
+
+    /// Lets those send whose inside port took no more.
+    fn unblock(&mut self) -> io::Result<()> {
+        let Tunnel { common, members, blocked, .. } = self;
+        let mut outcome = Ok(());
+        blocked.retain(|&at| {
+            let member = &mut members[at];
+            if outcome.is_ok() {
+                outcome = member.inside.transmit(&mut common.rx, &mut member.split_drops);
+            }
+            member.inside.blocked
+        });
+        outcome
+    }
+
+    /// Every datagram of a burst goes to its tunnel.
+    fn take_apart(&mut self, burst: &Burst, now: Nanos) {
+        let Some(tunnels) = self.lookup.of(burst.peer.ip()) else {
+            return self.common.drops.add_many(Dropped::UnknownPeer, burst.segments() as u64);
+        };
+        for datagram in burst.datagrams() {
+            let to = self.lookup.to(tunnels, datagram.as_ref());
+            let member = &mut self.members[to.member];
+            if !member.is_due {
+                member.is_due = true;
+                self.due.push(to.member);
+            }
+            member.take(datagram, to.remote, burst.tos, &mut self.common, now);
+        }
+    }
+
+    /// Goes by the settings. What is held leaves first.
+    fn settle(&mut self) {
+        self.common.outside.set_egress(self.settings[0].egress[1]);
+        self.common.outside.polls.weight = self.settings[0].sharing.weights[1] as usize;
+        for (at, (member, settings)) in self.members.iter_mut().zip(&self.settings).enumerate() {
+            member.settle(settings);
+            if !member.is_due {
+                member.is_due = true;
+                self.due.push(at);
+            }
+        }
+    }
+}
+
+impl Pipeline for Tunnel {
+    fn round(&mut self, now: Nanos) -> io::Result<Round> {
+        let mut round_robin = self.round_robin;
+        let more = round_robin.round(self.settings[0].sharing.budget, |from, left| match from {
+            0 => self.outward(now, left),
+            _ => self.inward(now, left),
+        })?;
+        self.round_robin = round_robin;
+        // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
+        // which is at once.
+        let blocked = !self.blocked.is_empty() || self.common.outside.blocked;
+        Ok(if more && !blocked { Round::More } else { Round::Idle })
+    }
+
+    fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>)) {
+        let outside = &self.common.outside;
+        match &self.ready {
+            Some(ready) => wait(Interest { fd: ready.fd(), read: !outside.blocked, write: false }),
+            None => self.members.iter().for_each(|member| member.inside.wait_to_read(outside.blocked, wait)),
+        }
+        self.blocked.iter().for_each(|&at| self.members[at].inside.wait_to_write(wait));
+        outside.wait_to_read(!self.blocked.is_empty(), wait);
+        outside.wait_to_write(wait);
+    }
+
+    fn woken(&mut self, place: usize) {
+        let insides = if self.ready.is_some() { 1 } else { self.members.len() };
+        match self.members.get_mut(place) {
+            _ if place == insides + self.blocked.len() => self.common.outside.woken(0),
+            _ if place >= insides => {}
+            // Which of them it was shows when they are read.
+            _ if self.ready.is_some() => self.woken = true,
+            Some(member) => member.inside.woken(0),
+            None => {}
+        }
+    }
+
+    fn poll_policy(&self) -> PollPolicy {
+        self.settings[0].sharing.poll_policy()
+    }
+
+    fn taken(&self) -> u64 {
+        self.common.taken
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.due.iter().filter_map(|&at| self.members[at].deadline()).min()
+    }
+
+    fn close(&mut self) -> bool {
+        self.common.outside.polls.closed = true;
+        // Whose interface has something is no longer asked.
+        self.ready = None;
+        self.members.iter_mut().for_each(|member| member.inside.polls.closed = true);
+        self.settle();
+        true
+    }
+
+    fn sequences(&self) -> Vec<(&str, u32)> {
+        let numbered = self.members.iter().filter_map(|member| Some((member, member.encap.sequence()?)));
+        numbered.map(|(member, next)| (member.inside.name.as_str(), next)).collect()
+    }
+
+    fn go_on(&mut self, name: &str, next: u32) {
+        let of = self.members.iter_mut().find(|member| member.inside.name == name);
+        of.into_iter().for_each(|member| member.encap.go_on(next));
+    }
+
+    fn tune(&mut self, dial: &mut Dial<'_>) {
+        tune(&mut self.settings, dial);
+        self.settle();
+    }
+
+    fn collect(&self, sink: &mut Sink<'_>) {
+        let common = &self.common;
+        let mut count = None;
+        for member in &self.members {
+            let before = sink.place();
+            member.collect(count, sink);
+            // All of one kind have the same.
+            count.get_or_insert(sink.place() - before);
+        }
+        let outside = common.outside.name.as_str();
+        common.outside.collect(common.verified + common.cuts.checksummed, sink);
+        common.cuts.collect(outside, sink);
+        common.entered.collect(outside, Stage::Ingress, sink);
+        common.unwrapped.collect(outside, Stage::Decap, sink);
+        common.joined.collect(outside, Stage::Gro, sink);
+        sink.put(outside, Group::Remcsum, "sent", common.remote.sent);
+        sink.put(outside, Group::Remcsum, "received", common.remote.received);
+        sink.reasons(outside, Group::Drops, &common.drops);
+        sink.reasons(outside, Group::Drops, &common.decap_drops);
+        if self.members.iter().any(Member::learns) {
+            for (key, value) in ["fdb_learned", "fdb_moved", "fdb_evicted"].into_iter().zip(common.fdb) {
+                sink.put(outside, Group::Port, key, value);
+            }
+        }
+    }
+}
