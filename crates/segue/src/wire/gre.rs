@@ -1,6 +1,7 @@
 //! GRE (RFC 2784) with key and sequence number (RFC 2890).
 
-use super::{Stop, read_u16, read_u32};
+use super::layout::Stop;
+use super::{read_u16, read_u32};
 
 /// Bytes of a header without options.
 pub const MIN_LEN: usize = 4;

@@ -13,6 +13,7 @@ pub mod gue;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
+pub mod layout;
 pub mod ndisc;
 pub mod parse;
 pub mod tcp;
@@ -23,7 +24,8 @@ pub mod virtio;
 pub mod vxlan;
 
 pub use format::{FORMATS, Format, Kind, Next, Remcsum, Shim, Unread};
-pub use parse::{Header, Layout, Stop, Tunnels, parse, parse_front};
+pub use layout::{Header, Layout, Stop};
+pub use parse::{Tunnels, parse, parse_front};
 
 /// IP protocol numbers (IANA "Assigned Internet Protocol Numbers").
 pub mod protocol {
