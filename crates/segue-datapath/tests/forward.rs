@@ -334,6 +334,8 @@ fn senders_hear_of_what_was_dropped() {
         (icmp_error(v4([1, 1]), 3), DropReason::HopLimit, "198.18.0.9"),
         (icmp_error(v4([1, 1]), 11), DropReason::HopLimit, "198.18.0.9"),
         (icmp_error(v6(5), 1), DropReason::HopLimit, "2001:db8::9"),
+        (icmp_error(v4([1, 1]), 5), DropReason::HopLimit, "198.18.0.9"),
+        (icmp_error(v6(5), 137), DropReason::HopLimit, "2001:db8::9"),
         (packet(later, L4::Raw(17), 64), DropReason::HopLimit, "198.18.0.9"),
         (packet(to_many, udp(), 1), DropReason::HopLimit, "198.18.0.9"),
     ] {
@@ -362,6 +364,9 @@ fn senders_hear_of_what_was_dropped() {
         }
     }
     assert!(ask(&icmp_error(v4([1, 1]), 8), DropReason::HopLimit, "198.18.0.9").is_some());
+    for query in [9, 10, 17, 42] {
+        assert!(ask(&icmp_error(v4([1, 1]), query), DropReason::HopLimit, "198.18.0.9").is_some());
+    }
     assert!(ask(&icmp_error(v6(5), 128), DropReason::HopLimit, "2001:db8::9").is_some());
 }
 

@@ -68,6 +68,27 @@ fn who_may_be_told_and_what_may_be_fragmented() {
     no_error_for(|bytes| bytes[12] = 0);
     no_error_for(|bytes| bytes[7] = 9);
     no_error_for(|bytes| (bytes[9], bytes[20]) = (1, 3));
+    no_error_for(|bytes| (bytes[9], bytes[20]) = (1, 5));
+    no_error_for(|bytes| bytes[12] = 127);
+    // Queries, router discovery and extended echo are no errors (RFC 1122, section 3.2.2; RFC 1256; RFC 8335).
+    for kind in [8, 9, 10, 15, 17, 42, 43] {
+        let mut bytes = Sender::udp(Ip::V4(V4::new(1, 1, 2)), 1).send(1000, 0).bytes();
+        (bytes[9], bytes[20]) = (1, kind);
+        assert!(too_big(&loaded(&bytes, Start::Ip), 500, &mut [0; 2000]).is_some(), "{kind}");
+    }
+    // ICMPv6 errors, right behind the header and behind an options header, and redirect (RFC 4443, section 2.4 (e)).
+    for (extensions, kind, may) in [
+        (vec![], 1, false),
+        (vec![], 137, false),
+        (vec![], 128, true),
+        (vec![(0, vec![0; 6])], 1, false),
+        (vec![(0, vec![0; 6])], 128, true),
+    ] {
+        let at = 40 + 8 * extensions.len();
+        let mut bytes = Sender::udp(Ip::V6(V6 { extensions, ..V6::new(1, 1, 2) }), 1).send(1400, 0).bytes();
+        (bytes[if at == 40 { 6 } else { 40 }], bytes[at]) = (58, kind);
+        assert_eq!(too_big(&loaded(&bytes, Start::Ip), 1300, &mut [0; 2000]).is_some(), may, "{kind} at {at}");
+    }
     let short = Sender::udp(Ip::V4(V4::new(1, 1, 2)), 1).send(1000, 0).bytes();
     assert_eq!(too_big(&loaded(&short, Start::Ip), 500, &mut [0; 100]), None);
 }
