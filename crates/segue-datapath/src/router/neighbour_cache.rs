@@ -1,5 +1,5 @@
-//! Neighbours that are known, as RFC 4861, section 7.3 has them: one is asked again when it is used, and who is not used is
-//! forgotten.
+//! The neighbour cache of a router (RFC 4861, section 7.3): entries are probed when they are used, and deleted when
+//! they stay unused.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -9,30 +9,31 @@ use super::messages::Advertisement;
 use crate::route::Hop;
 
 pub(super) const SECOND: u64 = 1_000_000_000;
-/// Time between questions (RFC 4861, section 10: 1 second), and how many.
+/// RETRANS_TIMER: time between solicitations (RFC 4861, section 10: 1 second), and MAX_MULTICAST_SOLICIT and
+/// MAX_UNICAST_SOLICIT, how many are sent.
 pub(super) const RETRANS_TIMER: u64 = SECOND;
 pub(super) const MAX_SOLICITS: u8 = 3;
-/// How long an answer is good (RFC 4861, section 10: 30 seconds).
+/// REACHABLE_TIME: how long a confirmed entry is REACHABLE (RFC 4861, section 10: 30 seconds).
 const REACHABLE_TIME: u64 = 30 * SECOND;
-/// How long a neighbour is known that nobody uses.
+/// Time after which an unused entry is deleted.
 const UNUSED_TIME: u64 = 600 * SECOND;
-/// Uses that lie closer together are one, nanoseconds.
+/// Uses closer together than this count as one, nanoseconds.
 const USE_GRANULARITY: u64 = 1_000_000;
-/// Most neighbours of one family behind one port that are known, besides those that were set by hand.
+/// Most learned entries of one family behind one port; permanent ones are not counted.
 pub(super) const MAX_LEARNED: usize = 8192;
-/// Most neighbours that were set by hand.
+/// Most permanent entries.
 const MAX_PERMANENT: usize = 4 * MAX_LEARNED;
-/// Most of all.
+/// Most entries altogether.
 pub(super) const MAX_LINKS: usize = 4 * MAX_LEARNED + MAX_PERMANENT;
 
-/// Whether what the kernel says has just happened.
+/// Whether a kernel entry was just reported as a change, or is part of a full listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
     Old,
     New,
 }
 
-/// Whether packets wait for a neighbour.
+/// Whether packets wait for a neighbour to be resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HasPending {
     Yes,
@@ -41,61 +42,82 @@ pub(super) enum HasPending {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// No other entry, earlier or later, has it.
+    /// Serial number, unique among all entries that ever were.
     number: u64,
     mac: [u8; 6],
-    /// Until when it need not be asked.
-    good: Nanos,
-    /// It was used after that: questions since then.
-    probe: Option<u8>,
-    /// It stands in [`NeighbourCache::probes`].
+    /// Until when the entry is REACHABLE.
+    reachable_until: Nanos,
+    /// In state PROBE: number of unicast solicitations sent.
+    probes_sent: Option<u8>,
+    /// Whether the entry stands in [`NeighbourCache::probes`].
     is_queued: bool,
     is_used: bool,
-    /// When it was used, or learned if never.
+    /// Time of the last use, or of the creation of an entry that was never used.
     last: Nanos,
 }
 
+/// Reachability of an entry (RFC 4861, section 7.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The neighbour has confirmed lately that it is reachable.
+    Reachable,
+    /// No confirmation is recent; the next use starts probes.
+    Stale,
+    /// Unicast solicitations are being sent.
+    Probe,
+}
+
 impl Entry {
-    /// It was heard of at another link address, and is asked there when it is used (RFC 4861, section 7.2.5: STALE).
+    fn state(&self, now: Nanos) -> State {
+        match self.probes_sent {
+            Some(_) => State::Probe,
+            None if self.reachable_until > now => State::Reachable,
+            None => State::Stale,
+        }
+    }
+
+    /// Takes over another link address; the entry becomes STALE (RFC 4861, section 7.2.5).
     fn move_to(&mut self, mac: [u8; 6], now: Nanos) {
         self.mac = mac;
-        self.probe = None;
+        self.probes_sent = None;
         self.make_stale(now);
     }
 
-    /// It is asked at its next use.
+    /// Makes a REACHABLE entry STALE: it is probed at its next use.
     fn make_stale(&mut self, now: Nanos) {
-        self.good = self.good.min(now);
+        self.reachable_until = self.reachable_until.min(now);
     }
 }
 
-/// What has come of something that was heard or told.
+/// Effect that a message or a kernel update had on an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Its link address is known, and was not, or is another one.
+    /// Whether the link address is new or has changed.
     pub(super) is_linked: bool,
-    /// It is another one.
+    /// Whether the link address has changed.
     pub(super) is_moved: bool,
-    /// This one has made room.
+    /// The entry that was evicted to make room.
     pub(super) displaced: Option<Hop>,
-    /// It was set by hand, and is not known any more.
+    /// Whether a permanent entry was deleted.
     pub(super) is_gone: bool,
 }
 
-/// Who is known. One that answers is good for some time; after that, its next use has it asked at its link address, and no
-/// answer ends it. A router hears nothing from upper layers, so that there is nothing to delay the first question for. Where
-/// the table is full, the one that was unused longest makes room (RFC 6583), and first of all those that only the
-/// kernel has used. Nothing here looks through the table.
+/// The neighbour cache of both ports, with the states REACHABLE, STALE and PROBE of RFC 4861.
+///
+/// A confirmed entry is REACHABLE for some time. Then it is STALE: its next use starts unicast probes, and without an
+/// answer it is deleted. A router gets no hints from upper layers, so there is no DELAY state. Where the cache is full,
+/// the entry unused for longest is evicted (RFC 6583), beginning with those that only the kernel has used. No operation
+/// walks the whole cache.
 #[derive(Debug, Default)]
 pub(super) struct NeighbourCache {
     permanent: HashMap<Hop, [u8; 6]>,
     learned: HashMap<Hop, Entry>,
-    /// What the kernel said last of those that were not set by hand, by port and family: also of those that are not known, or no
-    /// longer, so that its repetition is told from its news.
+    /// The last link address that the kernel reported of each neighbour that is not permanent, by port and family. It
+    /// is kept for deleted entries too, so that a repeated report can be told from a new one.
     kernel: [HashMap<Hop, [u8; 6]>; 4],
-    /// By port and family, and there those that were never used and those that were, the one unused longest first.
+    /// Entries by port and family, those never used apart from those used, ordered by the time of last use.
     order: [[BTreeMap<(Nanos, u64), Hop>; 2]; 4],
-    /// When those that were asked are looked at, in this order.
+    /// Entries in state PROBE, with the time at which each is due, in that order.
     probes: VecDeque<(Nanos, u64, Hop)>,
     next: u64,
 }
@@ -109,12 +131,13 @@ impl NeighbourCache {
         self.permanent.keys().chain(self.learned.keys()).copied()
     }
 
-    /// Whether time changes nothing.
+    /// Returns whether no entry has a timer.
     pub(super) fn is_idle(&self) -> bool {
         self.learned.is_empty()
     }
 
-    /// A packet leaves for this one. Where it is to be asked whether it is still there: its link address.
+    /// Marks an entry as used by a packet. Returns the link address to send a unicast solicitation to, where a probe is
+    /// to begin.
     pub(super) fn mark_used(&mut self, hop: &Hop, now: Nanos) -> Option<[u8; 6]> {
         let entry = self.learned.get_mut(hop)?;
         if !entry.is_used || entry.last.0 + USE_GRANULARITY <= now.0 {
@@ -124,11 +147,11 @@ impl NeighbourCache {
             (entry.is_used, entry.last) = (true, now);
             used.insert((now, entry.number), *hop);
         }
-        if entry.good > now || entry.probe.is_some() {
+        if entry.state(now) != State::Stale {
             return None;
         }
-        // Whatever others say in the meantime, it is not asked more often (RFC 4861, section 7.2.2).
-        entry.probe = Some(u8::from(!entry.is_queued));
+        // However often others report the neighbour, it is solicited once per RETRANS_TIMER (RFC 4861, section 7.2.2).
+        entry.probes_sent = Some(u8::from(!entry.is_queued));
         if entry.is_queued {
             return None;
         }
@@ -137,8 +160,8 @@ impl NeighbourCache {
         Some(entry.mac)
     }
 
-    /// What a frame says of a neighbour's link address (RFC 826; RFC 4861, section 7.2.3 and 7.2.5). It changes who is known,
-    /// and makes known only for whom packets wait: others cannot fill the table.
+    /// Updates an entry by what a neighbour says about its link address (RFC 826; RFC 4861, sections 7.2.3 and 7.2.5).
+    /// An entry is created only where packets wait for it, so that other hosts cannot fill the cache.
     pub(super) fn observe(
         &mut self,
         hop: Hop,
@@ -146,13 +169,13 @@ impl NeighbourCache {
         pending: HasPending,
         now: Nanos,
     ) -> Change {
-        let good = if advertisement.is_solicited { Nanos(now.0 + REACHABLE_TIME) } else { now };
+        let reachable_until = if advertisement.is_solicited { Nanos(now.0 + REACHABLE_TIME) } else { now };
         if self.permanent.contains_key(&hop) {
             return Change::default();
         }
         let Some(entry) = self.learned.get_mut(&hop) else {
             return match advertisement.mac.filter(|_| pending == HasPending::Yes) {
-                Some(mac) => self.insert(hop, mac, good, pending, now),
+                Some(mac) => self.insert(hop, mac, reachable_until, pending, now),
                 None => Change::default(),
             };
         };
@@ -166,14 +189,14 @@ impl NeighbourCache {
             None => {}
         }
         if advertisement.is_solicited {
-            (entry.good, entry.probe) = (good, None);
+            (entry.reachable_until, entry.probes_sent) = (reachable_until, None);
         }
         Change { is_linked: other.is_some(), is_moved: other.is_some(), ..Change::default() }
     }
 
-    /// What the kernel says of one that was not set by hand. It has heard what was heard here, too, and tells it later: only a
-    /// link address that is new to the kernel counts. Its repetition makes known nobody who was given up, and is no answer where
-    /// one is asked for.
+    /// Updates an entry by what the kernel reports of a neighbour that is not permanent. The kernel hears the same
+    /// messages and reports them later, so only a link address that is new to the kernel is taken. A repeated report
+    /// neither restores a deleted entry nor counts as an answer.
     pub(super) fn kernel_update(
         &mut self,
         hop: Hop,
@@ -185,7 +208,7 @@ impl NeighbourCache {
         let is_gone = self.unpin(&hop);
         let unheeded = Change { is_gone, ..Change::default() };
         let kernel = &mut self.kernel[class(&hop)];
-        // What cannot be remembered would be news each time.
+        // Without room to remember the report, each repetition would count as new.
         if kernel.len() >= MAX_LEARNED && !kernel.contains_key(&hop) {
             return unheeded;
         }
@@ -198,19 +221,20 @@ impl NeighbourCache {
             }
             return Change { is_linked: is_moved, is_moved, ..Change::default() };
         }
-        // Who is not used here pushes nobody out.
+        // Neighbours that the router does not use evict no entry.
         if before == Some(mac) || pending == HasPending::No && self.len(class(&hop)) >= MAX_LEARNED {
             return unheeded;
         }
         self.insert(hop, mac, now, pending, now)
     }
 
-    /// The kernel has said all that it knows: what it does not say any more is forgotten.
+    /// Ends a full listing of the kernel's neighbours: reports of those that are not listed are dropped.
     pub(super) fn retain_kernel(&mut self, is_said: impl Fn(&Hop) -> bool) {
         self.kernel.iter_mut().for_each(|kernel| kernel.retain(|hop, _| is_said(hop)));
     }
 
-    /// One is set by hand. Whether there is room; else it is one as any other.
+    /// Makes a neighbour permanent, as set by an administrator. Returns `false` where there is no room; it is then to
+    /// be treated as any other.
     pub(super) fn pin(&mut self, hop: Hop, mac: [u8; 6]) -> bool {
         let has_room = self.permanent.len() < MAX_PERMANENT || self.permanent.contains_key(&hop);
         if has_room {
@@ -221,13 +245,13 @@ impl NeighbourCache {
         has_room
     }
 
-    /// One is not set by hand any more. Whether it was.
+    /// Makes a neighbour no longer permanent. Returns whether it was.
     pub(super) fn unpin(&mut self, hop: &Hop) -> bool {
         self.permanent.remove(hop).is_some()
     }
 
-    /// The kernel no longer has a neighbour. Whether it is forgotten here, too: it was set by hand. Another one is asked when
-    /// it is used.
+    /// Removes the kernel's report of a neighbour. Returns whether a permanent entry was deleted; a learned one becomes
+    /// STALE.
     pub(super) fn forget(&mut self, hop: &Hop, now: Nanos) -> bool {
         self.kernel[class(hop)].remove(hop);
         if let Some(entry) = self.learned.get_mut(hop) {
@@ -236,23 +260,24 @@ impl NeighbourCache {
         self.unpin(hop)
     }
 
-    /// Forgets what was set by hand, before the kernel says anew what is.
+    /// Deletes all permanent entries, before the kernel lists them anew.
     pub(super) fn forget_permanent(&mut self) {
         self.permanent.clear();
     }
 
-    /// Adds those that are to be asked, and where, and those that are known no more.
+    /// Adds the neighbours to solicit, with their link addresses, to `solicit` and the entries that were deleted to
+    /// `gone`.
     pub(super) fn due(&mut self, now: Nanos, solicit: &mut Vec<(Hop, Option<[u8; 6]>)>, gone: &mut Vec<Hop>) {
         let begin = gone.len();
         while let Some((_, number, hop)) = self.probes.front().filter(|(next, ..)| *next <= now).copied() {
             self.probes.pop_front();
             let Some(entry) = self.learned.get_mut(&hop).filter(|entry| entry.number == number) else { continue };
             entry.is_queued = false;
-            match entry.probe {
+            match entry.probes_sent {
                 None => {}
                 Some(asked) if asked >= MAX_SOLICITS => gone.push(hop),
                 Some(asked) => {
-                    entry.probe = Some(asked + 1);
+                    entry.probes_sent = Some(asked + 1);
                     entry.is_queued = true;
                     self.probes.push_back((Nanos(now.0 + RETRANS_TIMER), number, hop));
                     solicit.push((hop, Some(entry.mac)));
@@ -270,8 +295,8 @@ impl NeighbourCache {
         self.order[class].iter().map(BTreeMap::len).sum()
     }
 
-    /// Makes one known that is not.
-    fn insert(&mut self, hop: Hop, mac: [u8; 6], good: Nanos, pending: HasPending, now: Nanos) -> Change {
+    /// Creates an entry, where necessary in the place of another.
+    fn insert(&mut self, hop: Hop, mac: [u8; 6], reachable_until: Nanos, pending: HasPending, now: Nanos) -> Change {
         let class = class(&hop);
         let mut displaced = None;
         if self.len(class) >= MAX_LEARNED {
@@ -283,7 +308,7 @@ impl NeighbourCache {
         self.next += 1;
         let (number, is_used) = (self.next, pending == HasPending::Yes);
         self.order[class][usize::from(is_used)].insert((now, number), hop);
-        let entry = Entry { number, mac, good, probe: None, is_queued: false, is_used, last: now };
+        let entry = Entry { number, mac, reachable_until, probes_sent: None, is_queued: false, is_used, last: now };
         self.learned.insert(hop, entry);
         Change { is_linked: true, displaced, ..Change::default() }
     }
@@ -295,7 +320,7 @@ impl NeighbourCache {
     }
 }
 
-/// Which of [`NeighbourCache::order`] is about a neighbour.
+/// Returns the index of a neighbour's port and family in [`NeighbourCache::order`].
 fn class(hop: &Hop) -> usize {
     usize::from(hop.port != 0) << 1 | usize::from(hop.is_v4)
 }
@@ -321,7 +346,7 @@ mod tests {
         Advertisement { address: Ipv4Addr::LOCALHOST.into(), mac: Some(mac), is_solicited, is_override }
     }
 
-    /// One is asked for and answers.
+    /// Creates an entry by an answer to a solicitation.
     fn find(cache: &mut NeighbourCache, hop: Hop, now: Nanos) -> Change {
         cache.observe(hop, &claim(A, true, true), HasPending::Yes, now)
     }
@@ -339,7 +364,7 @@ mod tests {
         let (mut cache, host) = (NeighbourCache::default(), hop(1, 7));
         find(&mut cache, host, at(0));
         assert_eq!(cache.mark_used(&host, at(29)), None);
-        // Nobody asks for the sake of asking.
+        // Entries that are not used are not probed.
         assert_eq!(due(&mut cache, at(300)), Dues::default());
         assert_eq!(cache.mark_used(&host, at(300)), Some(A));
         assert_eq!(cache.mark_used(&host, at(300)), None, "once a second");
@@ -378,7 +403,7 @@ mod tests {
             assert_eq!(find(&mut cache, hop(1, host), Nanos(host as u64)).displaced, None);
         }
         cache.mark_used(&hop(1, 0), at(1));
-        // One of the kernel's that nobody uses pushes nobody out; one that packets wait for does.
+        // A neighbour of the kernel's that is not used evicts no entry; one that packets wait for does.
         assert!(!cache.kernel_update(hop(1, 1 << 20), A, Freshness::New, HasPending::No, at(1)).is_linked);
         assert!(
             !cache.kernel_update(hop(1, 1 << 20), A, Freshness::New, HasPending::Yes, at(1)).is_linked,
@@ -386,7 +411,7 @@ mod tests {
         );
         let change = cache.kernel_update(hop(1, 1 << 20), B, Freshness::New, HasPending::Yes, at(1));
         assert_eq!((change.is_linked, change.displaced), (true, Some(hop(1, 1))));
-        // One that answers for everything, while two are used.
+        // A host that answers for every address, while two entries are used.
         for host in 0..100_000 {
             let now = Nanos(at(2).0 + host as u64 * 1_000_000);
             let change = find(&mut cache, hop(1, 1 << 24 | host), now);
@@ -397,7 +422,7 @@ mod tests {
         }
         assert_eq!(cache.learned.len(), MAX_LEARNED + 2);
         assert!(cache.mac(&hop(1, 0)).is_some() && other.iter().all(|other| cache.mac(other).is_some()));
-        // One that only the kernel has used goes before any that was used here.
+        // An entry that only the kernel uses is evicted before those that the router used.
         cache.remove(&hop(1, 0));
         cache.kernel_update(hop(1, 9), A, Freshness::New, HasPending::No, at(1000));
         assert_eq!(find(&mut cache, hop(1, 10), at(1000)).displaced, Some(hop(1, 9)));
@@ -414,7 +439,8 @@ mod tests {
         assert_eq!(cache.mac(&host), Some(A), "it is known behind the other port");
         let change = cache.observe(host, &tells, HasPending::No, at(1));
         assert!(change.is_linked && change.is_moved && cache.mac(&host) == Some(B));
-        // Nobody has proved that it is there. It is asked once a second, however often it is said to move.
+        // Nothing has confirmed that the neighbour is reachable. It is solicited once a second, however often its
+        // address changes.
         assert_eq!(cache.mark_used(&host, at(1)), Some(B));
         for _ in 0..10 {
             assert!(cache.observe(host, &claim(A, false, true), HasPending::No, at(1)).is_moved);
@@ -424,7 +450,7 @@ mod tests {
         }
         assert_eq!(cache.probes.len(), 1);
         assert_eq!(due(&mut cache, at(2)).0, [(host, Some(B))]);
-        // An answer to the question for one that packets wait for, though nobody was told to hear it, will do.
+        // For a neighbour that packets wait for, an unsolicited message is enough.
         assert!(cache.observe(hop(1, 8), &tells, HasPending::Yes, at(2)).is_linked);
     }
 
@@ -437,7 +463,7 @@ mod tests {
         cache.observe(host, &claim(B, false, false), HasPending::No, at(2));
         let silent: Vec<_> = (2..5).map(|second| due(&mut cache, at(second))).collect();
         assert_eq!(silent[2].1, [host], "others keep nobody alive");
-        // An answer without a link address is good for the one that is known.
+        // An answer without a link address confirms the one in the cache.
         find(&mut cache, host, at(10));
         cache.mark_used(&host, at(50));
         cache.observe(host, &Advertisement { mac: None, ..claim(A, true, false) }, HasPending::No, at(50));
@@ -451,16 +477,16 @@ mod tests {
         assert_eq!(cache.observe(host, &claim(B, true, true), HasPending::Yes, at(0)), Change::default());
         assert_eq!((cache.mac(&host), cache.mark_used(&host, at(99))), (Some(A), None));
         assert!(cache.forget(&host, at(99)) && cache.mac(&host).is_none());
-        // The kernel's word is old until somebody uses it.
+        // An entry of the kernel's is STALE until its first use.
         cache.kernel_update(host, A, Freshness::Old, HasPending::No, at(100));
         assert_eq!(cache.mark_used(&host, at(100)), Some(A));
         cache.observe(host, &claim(B, true, true), HasPending::No, at(100));
-        // The same once more, because its state has changed: what was heard here is newer.
+        // A repeated report, after a change of its state in the kernel: what the router has heard is newer.
         assert!(!cache.kernel_update(host, A, Freshness::New, HasPending::No, at(101)).is_moved);
         assert_eq!(cache.mac(&host), Some(B));
         assert!(cache.kernel_update(host, [2; 6], Freshness::New, HasPending::No, at(101)).is_moved);
         assert_eq!(cache.mac(&host), Some([2; 6]));
-        // One that the kernel has forgotten is asked.
+        // An entry that the kernel has deleted is probed.
         cache.observe(host, &claim([2; 6], true, true), HasPending::No, at(102));
         assert_eq!(due(&mut cache, at(103)), Dues::default());
         assert!(!cache.forget(&host, at(103)));
@@ -479,13 +505,13 @@ mod tests {
         {
             assert_eq!(cache.kernel_update(host, A, freshness, pending, at(4)), Change::default());
         }
-        // It is found elsewhere; what the kernel has said all the time is not newer.
+        // The neighbour is found at another address; the kernel's older report does not override it.
         cache.observe(host, &claim(B, true, true), HasPending::Yes, at(4));
         assert!(
             !cache.kernel_update(host, A, Freshness::New, HasPending::No, at(5)).is_moved
                 && cache.mac(&host) == Some(B)
         );
-        // What the kernel no longer has is new when it comes back.
+        // A neighbour that the kernel has deleted is new when it comes back.
         cache.remove(&host);
         cache.retain_kernel(|_| true);
         assert!(!cache.kernel_update(host, A, Freshness::Old, HasPending::Yes, at(6)).is_linked);
@@ -500,7 +526,7 @@ mod tests {
             cache.kernel_update(hop(1, host), A, Freshness::New, HasPending::No, at(0));
         });
         assert_eq!(cache.kernel.iter().map(HashMap::len).collect::<Vec<_>>(), [0, 0, 0, MAX_LEARNED]);
-        // One more would be news for ever, and is asked for; other ports and families have room of their own.
+        // A further report could not be remembered and is not taken; other ports and families have room of their own.
         assert_eq!(cache.kernel_update(hop(1, 1 << 20), A, Freshness::New, HasPending::Yes, at(0)), Change::default());
         assert!(cache.kernel_update(hop(0, 1 << 20), A, Freshness::New, HasPending::No, at(0)).is_linked);
         cache.forget(&hop(1, 0), at(0));

@@ -1,4 +1,4 @@
-//! The poll loop of a router: what it receives, what it does after some time, and what it counts.
+//! The poll loop of a router: receiving, timers and counters.
 
 use std::io;
 
@@ -13,11 +13,11 @@ use crate::napi::PollPolicy;
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::port_pair::PortPair;
 
-/// How often time is looked at, nanoseconds.
+/// Interval of timers, nanoseconds.
 const TICK: u64 = 250_000_000;
 
 impl Router {
-    /// From one end to wherever packets go, at most `left` packets, which becomes what is left of it.
+    /// Receives at most `left` packets from one port and routes them; `left` goes down by as many.
     fn receive(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         self.transmit()?;
         if self.pair.is_blocked() {
@@ -45,16 +45,16 @@ impl Router {
         Ok(polled)
     }
 
-    /// What joining has let go.
+    /// Puts the packets that GRO has released into the batch.
     fn enter_joined(&mut self, from: usize) {
         while let Some(packet) = self.pair.stages[from].as_mut().and_then(|join| join.gro.pop()) {
             self.enter(from, packet);
         }
     }
 
-    /// Puts a packet into the batch, or what it is cut into.
+    /// Puts a packet into the batch, or the packets it is split into.
     fn enter(&mut self, from: usize, packet: Boxed) {
-        // Where a packet goes is not known here; from one of two ports it goes to the other.
+        // The egress port is not known yet; of two ports it is most likely the other one.
         let PortPair { ingress, split_drops, rx, .. } = &mut self.pair;
         let (to, batch) = (1 - from, &mut self.batch);
         ingress[to].each(packet, rx, &mut split_drops[to], |packet, _, _| batch.push(packet));
@@ -65,7 +65,7 @@ impl Router {
         ends.iter_mut().zip(split_drops).try_for_each(|(end, drops)| end.transmit(rx, drops))
     }
 
-    /// What time brings.
+    /// Runs the timers: NAT and neighbour timeouts, waiting fragments, announcements.
     fn tick(&mut self, now: Nanos) -> io::Result<()> {
         if now < self.next_tick {
             return Ok(());
@@ -162,7 +162,7 @@ impl Pipeline for Router {
 
     fn deadline(&self) -> Option<Nanos> {
         let joins = self.pair.stages.iter().flatten().filter_map(|join| join.gro.deadline());
-        // What is held for a blocked port has to wait for that port anyway.
+        // Packets held for a blocked port have to wait for that port anyway.
         let joins = joins.min().filter(|_| !self.pair.is_blocked());
         let has_mappings = self.nat.as_ref().is_some_and(|(nat, _)| !nat.is_empty());
         let is_timed = !self.resolver.is_idle() || !self.fragments.is_empty() || has_mappings || self.announcements > 0;

@@ -1,4 +1,4 @@
-//! The state of a router, what it is made of, and its knobs.
+//! The state of a router, the parts it is made of, and its knobs.
 
 use std::net::Ipv4Addr;
 
@@ -22,26 +22,26 @@ use crate::nat::Nat;
 use crate::port_pair::{self, Crossing, PortConfig, PortPair};
 use crate::route::{Neighbours, Routes};
 
-/// The port behind which the outside of a NAT is.
+/// Index of the port on the outside of a NAT.
 pub const OUTSIDE: usize = 1;
-/// The port of entry of what is made here.
+/// Ingress number of packets that the router itself makes, such as ICMP errors.
 pub(super) const HERE: u16 = 2;
-/// ICMP errors in a second, and at once.
+/// Limit of ICMP errors: per second in the long run, and at once.
 const ERRORS: (u32, u32) = (1000, 100);
 
-/// What a router is made of.
+/// Parts that a router is made of.
 pub struct Parts {
-    /// Both ports; the second one is the outside of a NAT.
+    /// The two ports; the second one is the outside of a NAT.
     pub ports: [PortConfig; 2],
-    /// Frames taken from one port in one round: the weight that both begin with.
+    /// Most frames taken from one port in one round: the initial weight of both.
     pub budget: usize,
-    /// Memory to receive into.
+    /// Pages to receive into.
     pub pages: PagePool,
-    /// Where the kernel's tables come from. Nothing is forwarded before they have come.
+    /// Source of the kernel's tables. Nothing is forwarded before the first ones have come.
     pub feed: Feed,
-    /// For IPv4, translation to an address that the host itself has not.
+    /// IPv4 translator and its outside address, which must not be an address of the host.
     pub nat: Option<(Nat, Ipv4Addr)>,
-    /// Random numbers: for hashes and for the identification of fragments.
+    /// Random key for hashes and for the identification of fragments.
     pub key: Key,
 }
 
@@ -53,12 +53,12 @@ impl std::fmt::Debug for Parts {
 
 pub(super) type Boxed = Box<Packet<Page>>;
 
-/// A router; see the module.
+/// A router between two ports; see the module.
 pub struct Router {
     pub(super) pair: PortPair,
     pub(super) feed: Feed,
     pub(super) forwarder: Forwarder,
-    /// Whether packets are looked up by groups.
+    /// Whether packets are looked up by groups, see [`group`](crate::group).
     pub(super) by_groups: bool,
     pub(super) addrs: [InterfaceAddrs; 2],
     pub(super) resolver: Resolver,
@@ -66,12 +66,12 @@ pub struct Router {
     pub(super) fragments: FragmentQueue,
     pub(super) limiter: Limiter,
     pub(super) next_tick: Nanos,
-    /// Times that hosts outside are still to be told where the outside address is, and when next.
+    /// Number of announcements of the outside address that are still to be sent, and when the next one is due.
     pub(super) announcements: u8,
     pub(super) next_announcement: Nanos,
     pub(super) batch: Vec<Boxed>,
     pub(super) verdicts: Vec<Verdict>,
-    /// What was made here and is to be routed.
+    /// Packets made by the router itself that are still to be routed.
     pub(super) made: Vec<Boxed>,
     pub(super) scratch: Frames,
     pub(super) stats: [Stats; 2],
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Router {
     }
 }
 
-/// The knobs that a router between ports of these names has, before it is made; `budget` as in [`Parts`].
+/// Returns the knobs that a router between ports of these names will have; `budget` as in [`Parts`].
 pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> Knobs {
     port_pair::knobs(names, gro, budget, |dial| tune_groups(dial, &mut true))
 }
@@ -95,7 +95,7 @@ pub(super) fn tune_groups(dial: &mut Dial<'_>, by_groups: &mut bool) {
 }
 
 impl Router {
-    /// A router between two ports.
+    /// Creates a router between two ports.
     pub fn new(parts: Parts) -> Router {
         let Key([seed, _]) = parts.key;
         let mut pair = PortPair::new(parts.ports, parts.budget, parts.pages, Crossing::Both);

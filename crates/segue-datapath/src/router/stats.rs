@@ -1,4 +1,4 @@
-//! What a router counts.
+//! The counters of a router.
 
 use segue::reason::Counts;
 
@@ -6,7 +6,7 @@ use crate::forward::DropReason;
 use crate::ingress::Traffic;
 use crate::nat;
 
-/// What is counted at the port where packets came in; at the second one also for what was made here.
+/// Counters of one ingress port; those of the second one include packets that the router itself made.
 #[derive(Debug, Default)]
 pub(super) struct Stats {
     pub(super) nat_in: Traffic,
@@ -14,15 +14,15 @@ pub(super) struct Stats {
     pub(super) nat_out: Traffic,
     pub(super) drops: Counts<DropReason>,
     pub(super) refusals: Counts<nat::Refusal>,
-    /// Frames to others, which a port sees where several hosts share a link, and packets for the host itself.
+    /// Frames to other stations, which a port sees where several hosts share a link, and packets for the host itself.
     pub(super) foreign: u64,
     pub(super) local: u64,
-    /// Errors sent to those whose packets came in here, and those that were too many.
+    /// ICMP errors sent about packets of this port, and errors that the rate limit suppressed.
     pub(super) errors: u64,
     pub(super) errors_limited: u64,
-    /// Questions for link addresses.
+    /// ARP requests and neighbour solicitations sent.
     pub(super) questions: u64,
-    /// Neighbours that were heard of at another link address, and those that have made room for others.
+    /// Neighbours whose link address changed, and entries evicted from the neighbour cache.
     pub(super) moved: u64,
     pub(super) displaced: u64,
 }
