@@ -63,7 +63,7 @@ check: ## form: format, lints, docs, layers, style, commits, licences, duplicate
 	tools/style --self-test
 	tools/style
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib --tests -- -D warnings
+	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir '$(OUT)/fuzz' --locked --lib -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked
 	tools/licences --self-test
 	tools/licences

@@ -1,4 +1,4 @@
-//! The committed corpus, replayed: what the fuzzer once found stays found.
+//! The committed corpus of the fuzz targets, replayed: what the fuzzer once found stays found.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use segue_fuzz::TARGETS;
 
 fn entries(folder: &str) -> Vec<std::path::PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz")).join(folder);
     let mut found: Vec<_> = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .map(|entry| entry.expect("a readable folder").path())
