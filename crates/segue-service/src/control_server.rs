@@ -100,11 +100,11 @@ fn next(path: &Path) -> PathBuf {
     path.with_extension("next")
 }
 
-/// What to say of a name that is taken: the control socket `path` of an instance answers.
-pub fn already_running(name: &str, path: &Path) -> Error {
+/// What to say of a name that is taken: the control socket `path` of an instance answers. `naming` is how another one is given.
+pub fn already_running(name: &str, path: &Path, naming: &str) -> Error {
     let hint = format!(
         "segue stat {name}                              shows it\n\
-         another name: segue tunnel dev NAME, segue gateway --name NAME, segue lan78xx up dev NAME\n\
+         another name: {naming}, segue lan78xx up dev NAME\n\
          in another network namespace: SEGUE_RUNTIME_DIR=DIR segue ..."
     );
     Error::new(Kind::InUse, format!("{name} is already running"), hint)
@@ -157,8 +157,8 @@ impl Bound {
     /// Opens the socket of instance `name`. A socket that nobody serves any more is replaced; a live one refuses.
     ///
     /// Only while the process has one thread (the file mode mask is changed for a moment).
-    pub fn new(name: &str) -> Result<Bound, Error> {
-        Bound::in_directory(&directory()?, name)
+    pub fn new(name: &str, naming: &str) -> Result<Bound, Error> {
+        Bound::in_directory(&directory()?, name, naming)
     }
 
     /// Opens the socket of the next instance `name` while another one has its name, which it gets by [`take_name`].
@@ -175,7 +175,7 @@ impl Bound {
         cleared.and_then(|()| Bound::at(&made, path.clone())).map_err(|error| refused(&path, &error))
     }
 
-    fn in_directory(directory: &Path, name: &str) -> Result<Bound, Error> {
+    fn in_directory(directory: &Path, name: &str, naming: &str) -> Result<Bound, Error> {
         let path = path_in(directory, name);
         let failed = |error: &io::Error| refused(&path, error);
         // Two that start at once must not both find the socket stale; the lock goes with the file's descriptor.
@@ -183,7 +183,7 @@ impl Bound {
         sys::lock(&lock).map_err(|error| failed(&error))?;
         if fs::symlink_metadata(&path).is_ok() {
             match UnixStream::connect(&path) {
-                Ok(_) => return Err(already_running(name, &path)),
+                Ok(_) => return Err(already_running(name, &path, naming)),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     fs::remove_file(&path).map_err(|error| failed(&error))?;
                 }
@@ -467,7 +467,7 @@ mod tests {
         }
 
         fn serve(&self) -> (Server, PathBuf) {
-            let bound = Bound::in_directory(&self.0, "sg0").unwrap();
+            let bound = Bound::in_directory(&self.0, "sg0", "--name NAME").unwrap();
             let path = bound.file().path.clone();
             let server = bound
                 .serve(Option::None, || Instance { name: "sg0".into(), pid: 7, ..Instance::default() }, None)
@@ -540,18 +540,18 @@ mod tests {
     fn a_live_socket_refuses_a_second_instance_and_a_dead_one_is_replaced() {
         let directory = Directory::new("stale");
         let (server, path) = directory.serve();
-        let refused = Bound::in_directory(&directory.0, "sg0").unwrap_err();
+        let refused = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap_err();
         assert_eq!((refused.kind, refused.message.as_str()), (Kind::InUse, "sg0 is already running"));
         server.stop();
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "a listener leaves its file behind");
-        Bound::in_directory(&directory.0, "sg0").unwrap();
+        Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
     }
 
     #[test]
     fn only_the_owner_may_open_the_socket() {
         let directory = Directory::new("mode");
-        let bound = Bound::in_directory(&directory.0, "sg0").unwrap();
+        let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
         let mode = fs::metadata(&bound.file().path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }
@@ -566,7 +566,7 @@ mod tests {
         doorbell.set_nonblocking(true).unwrap();
         let ring = || sys::connect_abstract(name.as_bytes()).is_ok();
         while ring() {}
-        let bound = Bound::in_directory(&directory.0, "sg0").unwrap();
+        let bound = Bound::in_directory(&directory.0, "sg0", "--name NAME").unwrap();
         let path = bound.file().path.clone();
         let server = bound.serve(Some(doorbell), Instance::default, None).unwrap();
         let start = Instant::now();

@@ -1,5 +1,6 @@
 //! What stays and moves packets: tunnels, gateways and adapters as processes that give up their rights.
 
+pub mod adapter;
 pub mod apply;
 pub mod control_server;
 pub mod daemon;

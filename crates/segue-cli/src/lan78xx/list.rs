@@ -4,8 +4,9 @@ use std::net::SocketAddrV6;
 
 use segue_control::error::{Error, Kind, printable};
 use segue_lan78xx::regs::Chip;
-use segue_lan78xx::usb::usbip::{self, ImportError, PORT};
-use segue_lan78xx::usb::{self, Speed, usbfs};
+use segue_lan78xx::usb::usbip::{self, PORT};
+use segue_lan78xx::usb::{Speed, usbfs};
+use segue_service::adapter::usb::import_error;
 use serde_json::json;
 
 use super::args;
@@ -89,48 +90,6 @@ pub(super) fn server_address(text: &str) -> Result<String, Error> {
     match port.parse::<u16>() {
         Ok(1..) => Ok(text.to_owned()),
         _ => wrong("a port is 1 to 65535"),
-    }
-}
-
-/// Why a USB/IP server gave nothing.
-pub(super) fn import_error(server: &str, error: &ImportError) -> Error {
-    let server = printable(server);
-    match error {
-        ImportError::Io(error) => Error::system(
-            format!("cannot reach the USB/IP server {server}"),
-            error,
-            "start usbipd there, or segue lan78xx model",
-        )
-        .why("nobody answers there, or it hung up"),
-        ImportError::Refused => {
-            let text = format!("{server} does not give the device");
-            Error::new(Kind::NotFound, text, format!("segue lan78xx list --usbip {server}"))
-                .why("it has none of that bus id, or somebody else has it")
-        }
-        ImportError::Protocol => {
-            let text = format!("{server} gives no device that segue can use");
-            Error::new(Kind::NotAvailable, text, format!("segue lan78xx list --usbip {server}"))
-                .why("it does not answer in USB/IP 1.1.1")
-        }
-        ImportError::Other((vendor, product)) => {
-            let text = format!("the device at {server} is no LAN78xx adapter");
-            Error::new(Kind::NotFound, text, format!("segue lan78xx list --usbip {server}"))
-                .why(format!("it is the USB device {vendor:04x}:{product:04x}, and was left alone"))
-        }
-        ImportError::Configuration(usb::Error::Stall) => {
-            let text = format!("the device at {server} refuses to be configured");
-            let hint = "unplug it and plug it in again\nanother adapter";
-            Error::new(Kind::NotAvailable, text, hint)
-                .why("it stalls SET_CONFIGURATION 1, which every USB device takes")
-        }
-        ImportError::Configuration(error) => {
-            let text = format!("the device at {server} could not be configured");
-            Error::new(Kind::System, text, "start again").why(format!("{error} (SET_CONFIGURATION 1)"))
-        }
-        ImportError::Speed(_) => {
-            let text = format!("{server} gives no device that segue can use");
-            Error::new(Kind::NotAvailable, text, "an adapter at full, high or super speed").why(error.to_string())
-        }
     }
 }
 

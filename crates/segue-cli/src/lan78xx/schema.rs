@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use segue_control::model::{Instance, Offload};
+use segue_service::adapter::schema::{Adapter, Model, Notes, Trace};
 use segue_service::sandbox::Sandbox;
 use serde::Serialize;
 
-/// The id of what `up` and `model` print, one object for each event.
-pub(super) const EVENTS: &str = "segue.lan78xx/1";
 /// The id of what `list` prints.
 pub(super) const LIST: &str = "segue.lan78xx.list/1";
 
@@ -57,44 +56,6 @@ enum Plan {
     Model(Model),
 }
 
-/// Of `segue lan78xx up`.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Adapter {
-    /// The interface.
-    pub(super) name: String,
-    /// Where the adapter is: a port, a `usbip://` address, `auto` or `model`.
-    pub(super) usb: String,
-    /// `napi` or `standard`.
-    pub(super) mode: String,
-    /// The chip.
-    pub(super) chip: Option<String>,
-    /// `full`, `high` or `super`.
-    pub(super) speed: Option<String>,
-    /// Its address.
-    pub(super) mac: Option<String>,
-    /// Where that was found.
-    pub(super) mac_from: Option<String>,
-    /// Largest packet.
-    pub(super) mtu: u32,
-}
-
-/// Of `segue lan78xx model`.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Model {
-    /// Its name for `segue stat`.
-    pub(super) name: String,
-    /// Where it answers.
-    pub(super) usbip: String,
-    /// Its bus id there.
-    pub(super) bus_id: String,
-    /// The chip.
-    pub(super) chip: String,
-    /// `full`, `high` or `super`.
-    pub(super) speed: String,
-    /// The TAP at the other end of its cable.
-    pub(super) wire: Option<String>,
-}
-
 /// `segue.lan78xx/1`, `down`
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
@@ -109,34 +70,6 @@ pub(crate) struct Down {
     after_s: f64,
     /// Its last state, as in `segue.stat/1`.
     instance: Instance,
-}
-
-/// `segue.lan78xx/1`, `notes`
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Notes {
-    /// Always `segue.lan78xx/1`.
-    pub(super) schema: String,
-    /// Always `notes`.
-    pub(super) event: String,
-    /// Whether somebody has the device.
-    pub(super) attached: bool,
-    /// The link in Mbit/s, once it is up.
-    pub(super) link_mbit: Option<u32>,
-    /// What happened so far, by name.
-    pub(super) notes: BTreeMap<String, u64>,
-}
-
-/// `segue.lan78xx/1`, `trace`
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Trace {
-    /// Always `segue.lan78xx/1`.
-    pub(super) schema: String,
-    /// Always `trace`.
-    pub(super) event: String,
-    /// Every register that was written since the last `trace`, by address (hexadecimal), and its last value.
-    pub(super) written: BTreeMap<String, u32>,
-    /// Every register that was read.
-    pub(super) read: Vec<String>,
 }
 
 /// `segue.lan78xx.list/1`

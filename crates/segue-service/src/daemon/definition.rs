@@ -17,6 +17,9 @@ use crate::handover::Ports;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
+/// How tunnels and gateways are given another name.
+pub const NAMING: &str = "segue tunnel dev NAME, segue gateway --name NAME";
+
 /// A command that stays.
 pub trait Daemon {
     /// Its name for `segue stat`, and that of its control socket.
@@ -27,6 +30,10 @@ pub trait Daemon {
     fn schema(&self) -> &'static str;
     /// Things to know before it starts.
     fn notes(&self) -> Vec<String>;
+    /// How its command is given another name, for when the one that it has is taken.
+    fn naming(&self) -> &'static str {
+        NAMING
+    }
     /// Its ports as the pipeline names them.
     fn ports(&self) -> Vec<(String, Side)>;
     /// Its settings as they are at the start: none where nothing can be changed while it runs.

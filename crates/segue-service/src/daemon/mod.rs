@@ -26,7 +26,7 @@ use segue_host::signals::{Signals, Wish};
 use segue_host::sys::{self, Want};
 
 use self::control_loop::{Ear, hurry, wait};
-pub use self::definition::{Complaints, Daemon, Opened, Succession};
+pub use self::definition::{Complaints, Daemon, NAMING, Opened, Succession};
 use self::knobs::Desk;
 use self::running::{Running, Stopper};
 use crate::control_server::{Bound, Panel, Server};
@@ -96,7 +96,7 @@ pub fn up(
     let mut succession = Succession { has_heirs: watched.is_some(), ..Succession::default() };
     let heir_of = watched.as_ref().filter(|watched| watched.is_heir).map(|watched| &watched.line);
     let socket = match heir_of {
-        None => Bound::new(daemon.name())?,
+        None => Bound::new(daemon.name(), daemon.naming())?,
         Some(line) => {
             succession.inherited = Ports::take(line).map_err(|error| lost(&error))?;
             Bound::next(daemon.name())?

@@ -22,10 +22,10 @@ use super::ends::{End, Netns, What, no_namespace, not_ethernet};
 use super::plan::Plan;
 use super::route;
 use crate::control_server::already_running;
-use crate::daemon::Opened;
 use crate::daemon::kernel::Forwarding;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
+use crate::daemon::{NAMING, Opened};
 use crate::diagnose as why;
 use crate::report::Report;
 use crate::tap::Tap;
@@ -91,7 +91,7 @@ fn link(end: &End, netlink: &mut Netlink) -> Result<Option<Link>, Error> {
 /// Finds out whether the ends and the name are free, as [`open`] would; changes nothing.
 pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     if let Some(file) = client::running(&plan.name) {
-        return Err(already_running(&plan.name, &file));
+        return Err(already_running(&plan.name, &file, NAMING));
     }
     claim(plan, netlink)?;
     taps(plan, netlink)

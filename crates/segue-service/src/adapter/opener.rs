@@ -14,10 +14,10 @@ use segue_lan78xx::regs::{Chip, VENDOR};
 use segue_lan78xx::usb::usbfs::{self, Usbfs};
 use segue_lan78xx::usb::usbip::{self, Client, ImportError, RECORD_LEN, Record};
 use segue_lan78xx::usb::{Speed, Transport};
-use segue_service::handover::sys;
-use segue_service::sandbox::{Reach, confine};
 
-use crate::out::to_stderr;
+use crate::handover::sys;
+use crate::report::to_stderr;
+use crate::sandbox::{Reach, confine};
 
 /// Where a device is to be found again.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,100 @@
+//! What an adapter complains about.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use segue_control::model::{Complaint, Instance};
+use segue_host::sys::{self, Want};
+use segue_lan78xx::regs::Chip;
+
+use crate::daemon::Complaints;
+
+/// Name of the adapter in statistics.
+pub(super) const ADAPTER: &str = "adapter";
+
+/// What is wrong with an adapter: `opener` hangs up when nobody can open it again.
+pub(super) fn complaints(opener: Option<UnixStream>) -> Complaints {
+    Arc::new(move |instance: &Instance| {
+        let hung_up = |line: &UnixStream| {
+            sys::poll(&[(line.as_fd(), Want::Hangup)], Duration::ZERO).is_ok_and(|ready| ready == [true])
+        };
+        judge(instance, opener.as_ref().is_some_and(hung_up))
+    })
+}
+
+fn judge(instance: &Instance, nobody_opens: bool) -> Vec<Complaint> {
+    let number = |name: &str| instance.ports.get(ADAPTER).and_then(|port| port.numbers.get(name)).copied().unwrap_or(0);
+    let mut found = Vec::new();
+    if number("gone") > 0 {
+        let then = if nobody_opens { "start segue again" } else { "the adapter is looked for once a second" };
+        let why = match number("stranger") {
+            0 => "unplugged, or it does not answer".to_owned(),
+            id => in_its_place((id >> 16) as u16, id as u16),
+        };
+        found.push(("adapter gone".to_owned(), format!("{why}; {then}")));
+    }
+    if nobody_opens {
+        let why = "the process that opens an adapter again has ended; start segue again";
+        found.push(("no reopening".to_owned(), why.to_owned()));
+    }
+    let (refused, mtu) = (number("refused_mtu"), number("mtu"));
+    if refused > 0 {
+        let (name, why) = (&instance.name, format!("the adapter takes {mtu} instead"));
+        found.push((format!("mtu {refused}"), format!("{why}; ip link set dev {name} mtu {mtu}")));
+    }
+    found.into_iter().map(|(what, why)| Complaint { what, why: Some(why), since: None }).collect()
+}
+
+/// What is to be said of another device in the adapter's place.
+fn in_its_place(vendor: u16, product: u16) -> String {
+    match Chip::of(vendor, product) {
+        Some(chip) => format!("a {} came back in its place, which segue started again takes", chip.name()),
+        None => {
+            format!("the USB device {vendor:04x}:{product:04x} is in its place, which is no LAN78xx and is left alone")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adapter_that_is_gone_a_lost_opener_and_an_mtu_that_does_not_fit_are_complained_about() {
+        let complaints_of = |numbers: &[(&str, u64)], nobody_opens| {
+            let numbers = numbers.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+            let port = segue_control::model::Port { numbers, ..Default::default() };
+            let ports = [(ADAPTER.to_owned(), port)].into();
+            let instance = Instance { name: "lan0".to_owned(), ports, ..Instance::default() };
+            judge(&instance, nobody_opens)
+        };
+        let judged = |numbers: &[(&str, u64)], nobody_opens| {
+            complaints_of(numbers, nobody_opens).into_iter().map(|complaint| complaint.what).collect::<Vec<_>>()
+        };
+        let why = |stranger| {
+            let complaints = complaints_of(&[("gone", 1), ("stranger", stranger)], false);
+            complaints.into_iter().filter_map(|complaint| complaint.why).collect::<Vec<_>>()
+        };
+        let looked_for = "the adapter is looked for once a second";
+        for (stranger, is) in [
+            (0, "unplugged, or it does not answer"),
+            (0x0424_7850, "a LAN7850 came back in its place, which segue started again takes"),
+            (0x07c9_0012, "a LAN7801 came back in its place, which segue started again takes"),
+            (0x1d6b_0003, "the USB device 1d6b:0003 is in its place, which is no LAN78xx and is left alone"),
+        ] {
+            assert_eq!(why(stranger), [format!("{is}; {looked_for}")]);
+        }
+        assert_eq!(judged(&[("gone", 0), ("mtu", 1500), ("refused_mtu", 0)], false), [""; 0]);
+        assert_eq!(judged(&[("gone", 1)], false), ["adapter gone"]);
+        assert_eq!(judged(&[("gone", 1)], true), ["adapter gone", "no reopening"]);
+        assert_eq!(judged(&[], true), ["no reopening"]);
+        assert_eq!(judged(&[("mtu", 9000), ("refused_mtu", 9100)], false), ["mtu 9100"]);
+        let (near, far) = UnixStream::pair().unwrap();
+        let complain = complaints(Some(near));
+        assert!(complain(&Instance::default()).is_empty());
+        drop(far);
+        assert_eq!(complain(&Instance::default()).len(), 1);
+    }
+}

@@ -1,0 +1,10 @@
+//! USB adapters of the LAN78xx family as network interfaces, and models of them.
+
+mod health;
+mod interface;
+pub mod model;
+mod opener;
+pub mod plan;
+pub mod schema;
+pub mod up;
+pub mod usb;

@@ -1,0 +1,301 @@
+//! An adapter as a network interface. The adapter's driver is one port and a TAP the other; between them
+//! is the gateway's pipeline, which joins what is received.
+
+use std::fs;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use segue::gro;
+use segue_control::error::{Error, Kind};
+use segue_control::model::Side;
+use segue_datapath::gateway::{self, Gateway, Parts, PortConfig};
+use segue_datapath::knobs::Knobs;
+use segue_datapath::pipeline::Pipeline;
+use segue_host::netlink::Netlink;
+use segue_host::sys::{self, SignalFd};
+use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState, Look};
+use segue_lan78xx::usb::usbfs;
+use segue_lan78xx::usb::{Guard, Speed, Transport, Verdict};
+use serde_json::{Value, json};
+
+use super::health::{ADAPTER, complaints};
+use super::interface;
+use super::opener::Opener;
+use super::plan::{Found, Plan};
+use super::schema;
+use super::usb::Usb;
+use crate::daemon::running::{Offloads, flow_key};
+use crate::daemon::{Daemon, Opened, Succession};
+use crate::report::Report;
+use crate::sandbox::Sandbox;
+use crate::tap::Tap;
+
+/// Longest time for the set-up as a whole: over a network it takes some hundred round trips.
+const SET_UP: Duration = Duration::from_secs(60);
+/// Pages of memory for packets on their way: at most 128 MiB.
+const PAGES: usize = 1024;
+
+type AnyDriver = Driver<Box<dyn Transport>>;
+
+impl Plan {
+    /// Lets the driver follow the interface.
+    fn watch(&self, netlink: &mut Netlink, driver: &mut AnyDriver, tap: OwnedFd) -> Result<interface::Watcher, Error> {
+        let watched = netlink.link_named(&self.tap.name).and_then(|link| {
+            let (ear, watcher) = interface::watch(link.ok_or(io::ErrorKind::NotFound)?.index, &self.tap.name, tap)?;
+            driver.follow(Box::new(ear))?;
+            Ok(watcher)
+        });
+        watched.map_err(|error| {
+            Error::system("cannot follow the interface", &error, "segue doctor")
+                .why("an rtnetlink socket could not be opened")
+        })
+    }
+
+    /// Opens and sets up everything, under a guard.
+    fn set_up(&self, guard: &Arc<Guard>, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
+        // As long as this process has no device open.
+        let opener = self.usb.source()?.map(Opener::start).transpose()?;
+        // The kernel's driver need not be the one that has it.
+        let platform_mac = self.usb.platform_mac();
+        let mut usb = self.usb.transport(guard, netlink, out)?;
+        usb.guard(Some(Arc::clone(guard)));
+        let speed = usb.speed();
+        self.check_mtu(speed)?;
+        let lifeline = matches!(self.usb, Usb::Usbip { .. }).then(Lifeline::default);
+        if let Some(lifeline) = &lifeline {
+            lifeline.take(&*usb);
+        }
+        let config = driver::Config { platform_mac, ..self.config(speed) };
+        let mut driver: AnyDriver = Driver::open(usb, config).map_err(driver_error)?;
+        // The host's own list of multicasts is told to nobody.
+        driver.set_filter(Filter { all_multicast: true, ..Filter::default() }).map_err(driver_error)?;
+        let mac = driver.mac();
+        let found = Found { chip: driver.kind().name(), speed, mac, source: driver.address_source() };
+        let _ = self.found.set(found);
+        let tap = Tap { mac: Some(mac), ..self.tap.clone() };
+        let tap = tap.open(netlink, out).map_err(|error| somebody_elses(error, &self.tap.name))?;
+        let failed = |error: io::Error| {
+            Error::system("cannot follow the link", &error, "segue doctor").why("a descriptor could not be copied")
+        };
+        let link_fd = segue_port::Port::fd(&tap).try_clone_to_owned().map_err(failed)?;
+        let watched_fd = link_fd.try_clone().map_err(failed)?;
+        driver.on_link(carrier(link_fd, self.tap.name.clone()));
+        let mut line = None;
+        if let Some(mut opener) = opener {
+            line = Some(opener.line().map_err(failed)?);
+            let lifeline = lifeline.clone();
+            driver.on_gone(Box::new(move |chip| {
+                let found = opener.look(chip);
+                // What is back has that chip: the other process has looked.
+                if let (Look::Back(device), Some(lifeline)) = (&found, &lifeline) {
+                    lifeline.take(&**device);
+                }
+                found
+            }));
+        }
+        let watcher = self.watch(netlink, &mut driver, watched_fd)?;
+        driver.up().map_err(driver_error)?;
+        driver.usb().guard(None);
+        let mut offloads = Offloads::default();
+        offloads.add("", &driver, "switched off");
+        offloads.add("", &tap, "switched off");
+        let gro = gro::Config { key: flow_key()?, ..gro::Config::default() };
+        let parts = Parts {
+            ports: [
+                PortConfig {
+                    name: ADAPTER.to_owned(),
+                    port: Box::new(driver),
+                    gro: config.gro.then_some(gro),
+                    fragments: None,
+                },
+                PortConfig { name: self.tap.name.clone(), port: Box::new(tap), gro: None, fragments: None },
+            ],
+            budget: self.weight(),
+            pages: segue_port::PagePool::new(PAGES),
+        };
+        let assemble = move || -> Result<Box<dyn Pipeline>, Error> {
+            watcher.start().map_err(|error| {
+                Error::system("cannot follow the interface", &error, "segue doctor").why("a thread did not start")
+            })?;
+            Ok(Box::new(Gateway::new(parts)))
+        };
+        Ok(Opened {
+            complaints: Some(complaints(line)),
+            hurry: lifeline.map(|lifeline| -> Box<dyn Fn() + Send> { Box::new(move || lifeline.cut()) }),
+            ..Opened::new(offloads, Box::new(assemble))
+        })
+    }
+}
+
+fn driver_error(error: driver::Error) -> Error {
+    Error::new(Kind::System, format!("the adapter cannot be used: {error}"), "unplug it and plug it in again")
+        .why("it does not answer as a LAN78xx does")
+}
+
+/// Says whose the TAP is, where it is there already and this user has no right to it.
+fn somebody_elses(error: Error, dev: &str) -> Error {
+    let of = |what: &str| fs::read_to_string(format!("/sys/class/net/{dev}/{what}")).ok()?.trim().parse::<i64>().ok();
+    let is_ours = of("owner").is_none_or(|owner| owner == i64::from(sys::euid()));
+    let whose = match (of("owner"), of("group")) {
+        // What this user may have and not change is another matter.
+        _ if error.kind != Kind::NoPermission || !error.message.starts_with("cannot create") => return error,
+        (Some(owner @ 0..), _) if !is_ours => format!("the user {owner}"),
+        // Members of the group may use it; who was refused is none.
+        (Some(-1), Some(group @ 0..)) => format!("the group {group}"),
+        _ => return error,
+    };
+    let hint = format!(
+        "--dev NAME, a TAP of this user\nor once by root, for this user: sudo ip tuntap del dev {dev} mode tap"
+    );
+    error.why(format!("{dev} is there already and belongs to {whose}")).hint(hint)
+}
+
+/// Ends a set-up when a signal asks for the end, which is left for the loop to read, or when it takes longer than this.
+fn guard(longest: Duration) -> io::Result<Arc<Guard>> {
+    let signals = SignalFd::new(&[libc::SIGINT, libc::SIGTERM])?;
+    Ok(Arc::new(Guard::new(signals.as_fd().try_clone_to_owned()?, longest)))
+}
+
+/// The connection to a USB/IP server, for one who has to end what waits for it.
+#[derive(Clone, Default)]
+struct Lifeline(Arc<Mutex<Option<OwnedFd>>>);
+
+impl Lifeline {
+    /// This is the connection from here on.
+    fn take(&self, usb: &dyn Transport) {
+        let fd = usb.fd().and_then(|fd| fd.try_clone_to_owned().ok());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fd;
+    }
+
+    /// Ends it: every request fails at once.
+    fn cut(&self) {
+        if let Some(fd) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // One that is closed already cannot be closed.
+            let _ = TcpStream::from(fd).shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Sets the carrier of the TAP, as the link is.
+fn carrier(tap: OwnedFd, name: String) -> driver::Listener {
+    Box::new(move |link: &LinkState| {
+        if let Err(error) = sys::tun_set_carrier(tap.as_fd(), link.up) {
+            tracing::warn!(name, %error, "the carrier of the interface could not be changed");
+        }
+        if link.up {
+            let duplex = if link.full_duplex { "full" } else { "half" };
+            tracing::info!(
+                name,
+                mbit = link.mbit,
+                duplex,
+                rx_pause = link.rx_pause,
+                tx_pause = link.tx_pause,
+                "link is up"
+            );
+        } else {
+            tracing::info!(name, "link is down");
+        }
+    })
+}
+
+impl Daemon for Plan {
+    fn name(&self) -> &str {
+        &self.tap.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "lan78xx"
+    }
+
+    fn schema(&self) -> &'static str {
+        schema::EVENTS
+    }
+
+    fn naming(&self) -> &'static str {
+        "--dev NAME"
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn ports(&self) -> Vec<(String, Side)> {
+        vec![(ADAPTER.to_owned(), Side::Outside), (self.tap.name.clone(), Side::Inside)]
+    }
+
+    fn ioctls(&self) -> &'static [u64] {
+        if matches!(self.usb, Usb::Here(_)) { &usbfs::IOCTLS } else { &[] }
+    }
+
+    fn open(&self, netlink: &mut Netlink, _: &mut Succession, out: &dyn Report) -> Result<Opened, Error> {
+        let guard = guard(SET_UP).map_err(|error| {
+            Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
+        })?;
+        self.set_up(&guard, netlink, out).map_err(|error| match guard.verdict() {
+            None => error,
+            Some(Verdict::Stopped) => {
+                Error::new(Kind::Interrupted, "interrupted; the adapter was not set up", "segue lan78xx up")
+                    .why("a signal asked for the end")
+            }
+            Some(Verdict::TooLong) => {
+                let text = format!("the adapter was not set up within {} s", SET_UP.as_secs());
+                Error::new(Kind::System, text, "segue lan78xx up on the host that the adapter is at")
+                    .why("it answers, but too slowly: a set-up takes some hundred requests, one after the other")
+            }
+        })
+    }
+
+    fn knobs(&self) -> Result<Knobs, Error> {
+        let gro = self.config(Speed::Super).gro.then(gro::Config::default);
+        Ok(gateway::knobs([ADAPTER, &self.tap.name], [gro, None], self.weight()))
+    }
+
+    fn up_text(&self, _offloads: &Offloads, sandbox: &Sandbox) -> String {
+        let Some(found) = self.found.get() else { return String::new() };
+        format!(
+            "{} is up: {} at {} speed ({}), {}, address from {}\n  {}\nWatch: segue stat {}      Stop: Ctrl-C\n",
+            self.tap.name,
+            found.chip,
+            found.speed.name(),
+            self.usb.text(),
+            mac_text(found.mac),
+            source_text(found.source),
+            sandbox.text(),
+            self.tap.name,
+        )
+    }
+
+    fn up_json(&self) -> Value {
+        let found = self.found.get();
+        let plan = schema::Adapter {
+            name: self.tap.name.clone(),
+            usb: self.usb.text(),
+            mode: if self.standard { "standard" } else { "napi" }.to_owned(),
+            chip: found.map(|found| found.chip.to_owned()),
+            speed: found.map(|found| found.speed.name().to_owned()),
+            mac: found.map(|found| mac_text(found.mac)),
+            mac_from: found.map(|found| source_text(found.source).to_owned()),
+            mtu: self.tap.mtu,
+        };
+        json!({ "plan": plan })
+    }
+}
+
+fn source_text(source: AddressSource) -> &'static str {
+    match source {
+        AddressSource::Register => "its registers",
+        AddressSource::Platform => "the device tree",
+        AddressSource::Eeprom => "its EEPROM",
+        AddressSource::Otp => "its OTP memory",
+        AddressSource::Random => "nowhere, a random one",
+        AddressSource::User => "the user",
+    }
+}
+
+/// The form `02:00:00:00:00:01`.
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
