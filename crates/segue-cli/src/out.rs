@@ -63,6 +63,11 @@ impl Out {
         if !self.quiet {
             log_to_stderr();
         }
+        self.unattended()
+    }
+
+    /// The same, which does not depend on a reader.
+    pub(crate) fn unattended(&self) -> Arc<dyn Report> {
         Arc::new(Out { on_closed: OnClosed::Ignore, ..*self })
     }
 

@@ -11,5 +11,6 @@ pub mod profile;
 pub mod report;
 pub mod router_feed;
 pub mod sandbox;
+pub mod supervise;
 pub mod tap;
 pub mod tunnel;

@@ -3,227 +3,72 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::Range;
 
-use clap::Parser;
+use segue_control::error::together;
 use segue_control::error::{Error, printable};
 use segue_control::knobs::{self, Knob, Wrong};
 use segue_host::netlink::Netlink;
 use segue_service::daemon::knobs as desk;
 use segue_service::gateway::plan as gateway_plan;
 use segue_service::gateway::start as gateway_start;
+use segue_service::supervise::spec::{InstancePlan, InstanceSpec, Kind, Socket, Token};
 use segue_service::tunnel::group::{self, Group};
 use segue_service::tunnel::plan::Plan;
-use segue_service::tunnel::resolve::{self, Ready};
-use segue_service::tunnel::{engine, show, start};
+use segue_service::tunnel::resolve::Ready;
+use segue_service::tunnel::{show, start};
 use toml::de::{DeTable, DeValue};
 
+use super::command::located;
 use super::keys;
-use super::source::{Text, together};
-use crate::args::{self, Cli, Command};
-use crate::gateway;
-use crate::tunnel::words::plan;
-use crate::usage;
-use crate::words::parse;
-use crate::words::tunnel::WORDS;
+use super::source::Text;
 
-/// What an instance is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Tunnel,
-    Gateway,
+/// An error about knob `at`.
+fn wrong_knob(spec: &InstanceSpec, text: &Text, at: usize, wrong: &Wrong) -> Error {
+    let span = spec
+        .assignments
+        .get(at)
+        .map_or(&spec.header, |wish| if wrong.is_name { &wish.name.span } else { &wish.value.span });
+    let mut error = text.error(span, wrong.message.clone(), wrong.note.clone());
+    error.hint = wrong.good.clone();
+    if let Some(source) = &mut error.source {
+        source.nearest.clone_from(&wrong.nearest);
+    }
+    error
 }
 
-impl Kind {
-    /// The command that makes it.
-    pub(super) fn command(self) -> &'static str {
-        match self {
-            Kind::Tunnel => "tunnel",
-            Kind::Gateway => "gateway",
+/// What would stop it on this host, or what it would be. Changes nothing.
+pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> Result<Checked, Error> {
+    let at_words = |error| located(spec.kind, &spec.tokens, &spec.header, text, error);
+    let mut listens = None;
+    let (knobs, words) = match spec.plan.clone() {
+        InstancePlan::Tunnels(plans) => {
+            let knobs = start::knobs(plans.iter(), &[]);
+            let group = Group::resolve(plans, netlink).map_err(|error| at_words(error))?;
+            listens = Some(group.first()).filter(|ready| ready.plan.has_udp()).map(Ready::listens);
+            (knobs, show::plan_text(&group))
         }
-    }
+        InstancePlan::Gateway(config) => {
+            let plan = gateway_plan::plan(&config, netlink).map_err(|error| at_words(error))?;
+            (gateway_start::knobs(&plan, &[]), format!("{} can be: {}", plan.name, plan.text()))
+        }
+    };
+    let knobs = knobs.map_err(|error| at_words(error))?;
+    check_knobs(spec, text, desk::listed(&knobs))?;
+    Ok(Checked { words: words.replace("nothing was changed\n", ""), listens })
 }
 
-/// A word of a command line, and where in the file it is from.
-#[derive(Clone, Debug)]
-pub(super) struct Token {
-    pub(super) text: String,
-    pub(super) span: Range<usize>,
-}
-
-/// A knob with its value, and where both are.
-#[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) name: Token,
-    pub(super) value: Token,
-}
-
-/// One instance of the file.
-#[derive(Clone, Debug)]
-pub(super) struct Unit {
-    pub(super) kind: Kind,
-    /// The name by which it is asked for.
-    pub(super) name: String,
-    pub(super) tokens: Vec<Token>,
-    pub(super) wishes: Vec<Wish>,
-    /// Its heading.
-    pub(super) header: Range<usize>,
-}
-
-impl Unit {
-    /// The words behind the command, knobs left out: two instances are the same where these are.
-    pub(super) fn words(&self) -> Vec<String> {
-        self.tokens.iter().map(|token| token.text.clone()).collect()
-    }
-
-    /// How many tunnels or gateways it is.
-    pub(super) fn members(&self) -> usize {
-        1 + self.tokens.iter().filter(|token| token.text == parse::ALSO).count()
-    }
-
-    /// Those of its tunnels, by their interfaces, that `old` has as well, just as they are, on the same port; it could go on
-    /// with them. A trace is of the process, so that with one there are none.
-    pub(super) fn shared(&self, old: &Unit) -> Vec<String> {
-        let members = |unit: &Unit| -> Vec<(Plan, Vec<String>)> {
-            let each = unit.tokens.split(|token| token.text == parse::ALSO);
-            let words = each.map(|tokens| tokens.iter().map(|token| token.text.clone()).collect());
-            match unit.parsed() {
-                Ok(Parsed::Tunnels(plans)) => plans.into_iter().zip(words).collect(),
-                _ => Vec::new(),
-            }
-        };
-        let old = members(old);
-        // The same words have the same interface.
-        let old: HashMap<&str, &(Plan, Vec<String>)> =
-            old.iter().map(|member| (member.0.dev.as_str(), member)).collect();
-        let same = |(plan, words): &(Plan, Vec<String>)| {
-            old.get(plan.dev.as_str()).is_some_and(|(before, others)| {
-                words == others
-                    && Socket::of(before) == Socket::of(plan)
-                    && before.trace.is_none()
-                    && plan.trace.is_none()
-            })
-        };
-        members(self).into_iter().filter(same).map(|(plan, _)| plan.dev).collect()
-    }
-
-    /// The interfaces of its tunnels.
-    pub(super) fn devs(&self) -> Vec<String> {
-        match self.parsed() {
-            Ok(Parsed::Tunnels(plans)) => plans.into_iter().map(|plan| plan.dev).collect(),
-            _ => Vec::new(),
+/// Whether its knobs can be set where `known` are the knobs, as they are before.
+pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>) -> Result<(), Error> {
+    let mut errors = Vec::new();
+    for (at, wish) in spec.assignments.iter().enumerate() {
+        match knobs::set(&mut known, &wish.name.text, &wish.value.text) {
+            Ok(()) => {}
+            Err(wrong) => errors.push(wrong_knob(spec, text, at, &wrong)),
         }
     }
-
-    /// The tunnels of these interfaces alone, with the knobs that are theirs.
-    pub(super) fn only(&self, devs: &[String]) -> Option<Unit> {
-        let Ok(Parsed::Tunnels(plans)) = self.parsed() else { return None };
-        let gone: Vec<&str> = plans.iter().map(|plan| plan.dev.as_str()).filter(|dev| !has(devs, dev)).collect();
-        let mut unit = Unit { tokens: Vec::new(), name: devs.first()?.clone(), ..self.clone() };
-        unit.wishes.retain(|wish| !gone.iter().any(|dev| knobs::is_of(&wish.name.text, dev)));
-        let members = self.tokens.split_inclusive(|token| token.text == parse::ALSO);
-        for (tokens, _) in members.zip(&plans).filter(|(_, plan)| has(devs, &plan.dev)) {
-            unit.tokens.extend_from_slice(tokens);
-        }
-        unit.tokens.pop_if(|last| last.text == parse::ALSO);
-        Some(unit)
-    }
-
-    /// The knobs that it sets.
-    pub(super) fn wishes(&self) -> Vec<(String, String)> {
-        self.wishes.iter().map(|wish| (wish.name.text.clone(), wish.value.text.clone())).collect()
-    }
-
-    /// An error about knob `at`.
-    fn wrong_knob(&self, text: &Text, at: usize, wrong: &Wrong) -> Error {
-        let span = self
-            .wishes
-            .get(at)
-            .map_or(&self.header, |wish| if wrong.is_name { &wish.name.span } else { &wish.value.span });
-        let mut error = text.error(span, wrong.message.clone(), wrong.note.clone());
-        error.hint = wrong.good.clone();
-        if let Some(source) = &mut error.source {
-            source.nearest.clone_from(&wrong.nearest);
-        }
-        error
-    }
-
-    /// An error about the words, which may point at one of them.
-    pub(super) fn located(&self, text: &Text, error: Error) -> Error {
-        let placed = error.place.as_ref().and_then(|place| {
-            let wrong = place.words.get(place.at);
-            let same = place.words.len() == self.tokens.len();
-            let token = if same { self.tokens.get(place.at) } else { None };
-            token.or_else(|| self.tokens.iter().rfind(|token| Some(&token.text) == wrong))
-        });
-        // What points at no word may name the value that it is about.
-        let named = |token: &&Token| {
-            let text = printable(&token.text);
-            !token.text.starts_with('-')
-                && error.message.split([' ', ',', ':']).any(|word| word.trim_matches('`') == text)
-        };
-        let named = || self.tokens.iter().rfind(named).filter(|_| error.place.is_none());
-        let span = placed.or_else(named).map_or(&self.header, |token| &token.span);
-        text.at(&span.clone(), keys::without_dashes(error, self.kind))
-    }
-
-    /// What would stop it on this host, or what it would be. Changes nothing.
-    pub(super) fn check(&self, text: &Text, netlink: &mut Netlink) -> Result<Checked, Error> {
-        let mut listens = None;
-        let (knobs, words) = match self.parsed().map_err(|error| self.located(text, error))? {
-            Parsed::Tunnels(plans) => {
-                let knobs = start::knobs(plans.iter(), &[]);
-                let group = Group::resolve(plans, netlink).map_err(|error| self.located(text, error))?;
-                listens = Some(group.first()).filter(|ready| ready.plan.has_udp()).map(Ready::listens);
-                (knobs, show::plan_text(&group))
-            }
-            Parsed::Gateway(args) => {
-                let plan =
-                    gateway_plan::plan(&gateway::config(&args), netlink).map_err(|error| self.located(text, error))?;
-                (gateway_start::knobs(&plan, &[]), format!("{} can be: {}", plan.name, plan.text()))
-            }
-        };
-        let knobs = knobs.map_err(|error| self.located(text, error))?;
-        self.check_knobs(text, desk::listed(&knobs))?;
-        Ok(Checked { words: words.replace("nothing was changed\n", ""), listens })
-    }
-
-    /// Where it listens, as far as it can be told.
-    pub(super) fn listens(&self, netlink: &mut Netlink) -> Option<SocketAddr> {
-        let Ok(Parsed::Tunnels(plans)) = self.parsed() else { return None };
-        let first = plans.into_iter().next().filter(Plan::has_udp)?;
-        resolve::resolve(first, netlink).ok().map(|ready| ready.listens())
-    }
-
-    /// Whether its knobs can be set where `known` are the knobs, as they are before.
-    pub(super) fn check_knobs(&self, text: &Text, mut known: Vec<Knob>) -> Result<(), Error> {
-        let mut errors = Vec::new();
-        for (at, wish) in self.wishes.iter().enumerate() {
-            match knobs::set(&mut known, &wish.name.text, &wish.value.text) {
-                Ok(()) => {}
-                Err(wrong) => errors.push(self.wrong_knob(text, at, &wrong)),
-            }
-        }
-        together(errors).map_or(Ok(()), Err)
-    }
-
-    /// The command line that it stands for, read as the program reads it.
-    pub(super) fn parsed(&self) -> Result<Parsed, Error> {
-        let words: Vec<String> = self.words();
-        let line = ["segue", self.kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());
-        match Cli::try_parse_from(line).map_err(|found| usage::error(&found, &words))?.command {
-            Some(Command::Tunnel(args)) => {
-                let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
-                let plan = |parsed| plan(parsed, args.trace.clone(), &[]);
-                Ok(Parsed::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
-            }
-            Some(Command::Gateway(args)) => Ok(Parsed::Gateway(Box::new(args))),
-            _ => {
-                Err(Error::new(segue_control::error::Kind::Internal, "a key became another command", "segue help run"))
-            }
-        }
-    }
+    together(errors).map_or(Ok(()), Err)
 }
 
 /// What an instance would be.
@@ -235,24 +80,13 @@ pub(super) struct Checked {
     pub(super) listens: Option<SocketAddr>,
 }
 
-fn has(devs: &[String], dev: &str) -> bool {
-    devs.iter().any(|known| known == dev)
-}
-
-/// What a unit is, as its command sees it.
-pub(super) enum Parsed {
-    /// One, or several with one port.
-    Tunnels(Vec<Plan>),
-    Gateway(Box<args::Gateway>),
-}
-
 /// Reads a configuration; what can be found wrong without asking the system is found here, all of it.
-pub(super) fn read(text: &Text) -> Result<Vec<Unit>, Error> {
+pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
     let (document, broken) = DeTable::parse_recoverable(&text.text);
     let end = text.text.len()..text.text.len();
     let mut errors: Vec<Error> =
         broken.iter().map(|error| text.error(&error.span().unwrap_or(end.clone()), error.message(), "")).collect();
-    let mut units: Vec<Unit> = Vec::new();
+    let mut units: Vec<InstanceSpec> = Vec::new();
     // What follows a fault in the form would be about the fault.
     if errors.is_empty() {
         for (key, value) in document.get_ref() {
@@ -282,14 +116,14 @@ pub(super) fn read(text: &Text) -> Result<Vec<Unit>, Error> {
         }
     }
     units.sort_by_key(|unit| unit.header.start);
-    let mut names: HashMap<&str, &Unit> = HashMap::new();
+    let mut names: HashMap<&str, &InstanceSpec> = HashMap::new();
     for unit in &units {
         match names.entry(&unit.name) {
             Entry::Vacant(place) => drop(place.insert(unit)),
             Entry::Occupied(first) => {
                 let note = format!("line {} has the same", text.line(first.get().header.start));
                 let message = format!("`{}` is there twice", printable(&unit.name));
-                errors.push(text.error(&unit.name_span(), message, note));
+                errors.push(text.error(&name_span(unit), message, note));
             }
         }
     }
@@ -302,12 +136,11 @@ pub(super) fn read(text: &Text) -> Result<Vec<Unit>, Error> {
 }
 
 /// Two gateways between the same interfaces would pass on each packet twice.
-fn crossed(units: &[Unit], text: &Text, errors: &mut Vec<Error>) {
-    let mut seen: HashMap<[String; 2], &Unit> = HashMap::new();
+fn crossed(units: &[InstanceSpec], text: &Text, errors: &mut Vec<Error>) {
+    let mut seen: HashMap<[String; 2], &InstanceSpec> = HashMap::new();
     for unit in units {
-        let Ok(Parsed::Gateway(args)) = unit.parsed() else { continue };
-        let (Some(from), Some(to)) = (args.from, args.to) else { continue };
-        let mut ends = [from, to];
+        let InstancePlan::Gateway(config) = &unit.plan else { continue };
+        let mut ends = [config.from.clone(), config.to.clone()];
         ends.sort();
         match seen.entry(ends) {
             Entry::Vacant(place) => drop(place.insert(unit)),
@@ -321,37 +154,16 @@ fn crossed(units: &[Unit], text: &Text, errors: &mut Vec<Error>) {
     }
 }
 
-/// The socket that a tunnel receives with.
-#[derive(PartialEq, Eq, Hash)]
-struct Socket {
-    local: Option<IpAddr>,
-    is_ipv4: bool,
-    /// UDP's, where there is that.
-    port: Option<u16>,
-    /// Those of IP, where there is no UDP.
-    protocols: &'static [u8],
-}
-
-impl Socket {
-    fn of(plan: &Plan) -> Socket {
-        let (port, protocols) = match plan.has_udp() {
-            true => (Some(plan.port), &[][..]),
-            false => (None, engine::identity(plan).mode.protocols()),
-        };
-        Socket { local: plan.local, is_ipv4: plan.remote.is_ipv4(), port, protocols }
-    }
-}
-
 /// Tunnels with one address and port become one instance, with the name of the first.
-fn joined(units: Vec<Unit>, text: &Text, errors: &mut Vec<Error>) -> Vec<Unit> {
-    let mut made: Vec<(Unit, Vec<Plan>, Vec<Range<usize>>)> = Vec::new();
+fn joined(units: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec<InstanceSpec> {
+    let mut made: Vec<(InstanceSpec, Vec<Plan>, Vec<Range<usize>>)> = Vec::new();
     let mut places: HashMap<Socket, usize> = HashMap::new();
     for unit in units {
         let header = unit.header.clone();
-        let plan = match unit.parsed() {
+        let plan = match &unit.plan {
             // Without a port it must be sure that the address is one.
-            Ok(Parsed::Tunnels(mut plans)) => plans.pop().filter(|plan| plan.has_udp() || plan.local.is_some()),
-            Ok(Parsed::Gateway(_)) | Err(_) => None,
+            InstancePlan::Tunnels(plans) => plans.last().filter(|plan| plan.has_udp() || plan.local.is_some()).cloned(),
+            InstancePlan::Gateway(_) => None,
         };
         let Some(plan) = plan else {
             made.push((unit, Vec::new(), Vec::new()));
@@ -381,20 +193,10 @@ fn joined(units: Vec<Unit>, text: &Text, errors: &mut Vec<Error>) -> Vec<Unit> {
     made.into_iter().map(|(unit, ..)| unit).collect()
 }
 
-impl Unit {
-    /// Makes `other` a tunnel of the same process.
-    fn append(&mut self, other: Unit) {
-        let also = Token { text: parse::ALSO.to_owned(), span: other.header.clone() };
-        // Options are of the process: those of the first, in front.
-        self.tokens.push(also);
-        self.tokens.extend(other.tokens);
-        self.wishes.extend(other.wishes);
-    }
-
-    fn name_span(&self) -> Range<usize> {
-        let named = |token: &&Token| token.text == self.name;
-        self.tokens.iter().find(named).map_or(self.header.clone(), |token| token.span.clone())
-    }
+/// The word that gives an instance its name, or else its heading.
+fn name_span(unit: &InstanceSpec) -> Range<usize> {
+    let named = |token: &&Token| token.text == unit.name;
+    unit.tokens.iter().find(named).map_or(unit.header.clone(), |token| token.span.clone())
 }
 
 #[cfg(test)]
@@ -406,7 +208,7 @@ mod tests {
         Text { file: "segue.toml".to_owned(), text: text.to_owned() }
     }
 
-    fn units(text: &str) -> Vec<Unit> {
+    fn units(text: &str) -> Vec<InstanceSpec> {
         read(&file(text)).unwrap_or_else(|error| panic!("{}", error.text()))
     }
 

@@ -7,12 +7,12 @@ use clap::{ArgAction, CommandFactory, Parser};
 use segue_control::error::{Error, printable};
 use segue_control::suggest::nearest;
 use segue_service::gateway::plan;
+use segue_service::supervise::spec::{InstancePlan, InstanceSpec, Kind, KnobAssignment, Token};
 use toml::de::{DeTable, DeValue};
 
-use super::config::{Kind, Parsed, Token, Unit, Wish};
+use super::command::{located, parsed, without_dashes};
 use super::source::Text;
 use crate::args::Cli;
-use crate::gateway;
 use crate::usage;
 use crate::words::parse;
 use crate::words::{Takes, Word, tunnel::WORDS};
@@ -32,11 +32,16 @@ pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[Stri
 }
 
 /// One table of the file.
-pub(super) fn unit(text: &Text, kind: Kind, keys: &DeTable<'_>, header: Range<usize>) -> Result<Unit, Vec<Error>> {
+pub(super) fn unit(
+    text: &Text,
+    kind: Kind,
+    keys: &DeTable<'_>,
+    header: Range<usize>,
+) -> Result<InstanceSpec, Vec<Error>> {
     // The heading alone, without the keys below it.
     let line_end = text.text[header.start..].find('\n').map_or(text.text.len(), |at| header.start + at);
     let header = header.start..header.end.min(line_end);
-    let mut unit = Unit { kind, name: String::new(), tokens: Vec::new(), wishes: Vec::new(), header };
+    let (mut tokens, mut assignments) = (Vec::new(), Vec::new());
     let mut errors = Vec::new();
     let mut ends: [Option<Token>; 2] = [None, None];
     let mut positional = Vec::new();
@@ -45,7 +50,7 @@ pub(super) fn unit(text: &Text, kind: Kind, keys: &DeTable<'_>, header: Range<us
     for (key, value) in entries {
         let (name, span) = (key.get_ref().as_ref(), key.span());
         if name == "net" || name.starts_with("net.") {
-            wishes(text, name, &span, value, &mut unit.wishes, &mut errors);
+            wishes(text, name, &span, value, &mut assignments, &mut errors);
             continue;
         }
         if let (Kind::Gateway, Some(at)) = (kind, ["in", "out"].iter().position(|end| *end == name)) {
@@ -57,11 +62,11 @@ pub(super) fn unit(text: &Text, kind: Kind, keys: &DeTable<'_>, header: Range<us
         }
         let word = WORDS.iter().filter(|_| kind == Kind::Tunnel).find(|word| spells(word, name));
         let outcome = match word {
-            Some(word) => word_tokens(text, word, name, &span, value).map(|tokens| positional.extend(tokens)),
+            Some(word) => word_tokens(text, word, name, &span, value).map(|found| positional.extend(found)),
             None => match options(kind).into_iter().find(|option| option.name == name) {
-                Some(option) => option_tokens(text, &option, &span, value).and_then(|tokens| {
-                    option_value(text, kind, &option, &tokens)?;
-                    unit.tokens.extend(tokens);
+                Some(option) => option_tokens(text, &option, &span, value).and_then(|found| {
+                    option_value(text, kind, &option, &found)?;
+                    tokens.extend(found);
                     Ok(())
                 }),
                 None => Err(unknown(text, &span, name, &known(kind))),
@@ -73,22 +78,21 @@ pub(super) fn unit(text: &Text, kind: Kind, keys: &DeTable<'_>, header: Range<us
         for (end, name) in ends.into_iter().zip(["in", "out"]) {
             match end {
                 Some(token) => positional.push(token),
-                None => errors.push(text.error(&unit.header, format!("`{name}` is missing"), "a gateway has two ends")),
+                None => errors.push(text.error(&header, format!("`{name}` is missing"), "a gateway has two ends")),
             }
         }
     }
-    unit.tokens.extend(positional);
-    if errors.is_empty() {
-        match unit.parsed() {
-            Ok(Parsed::Tunnels(plans)) => unit.name = plans.into_iter().next().map_or(String::new(), |plan| plan.dev),
-            Ok(Parsed::Gateway(args)) => match plan::name(&gateway::config(&args)) {
-                Ok(name) => unit.name = name,
-                Err(error) => errors.push(unit.located(text, error)),
-            },
-            Err(error) => errors.push(unit.located(text, error)),
-        }
+    tokens.extend(positional);
+    if !errors.is_empty() {
+        return Err(errors);
     }
-    if errors.is_empty() { Ok(unit) } else { Err(errors) }
+    let at_words = |error| vec![located(kind, &tokens, &header, text, error)];
+    let plan = parsed(kind, &tokens).map_err(at_words)?;
+    let name = match &plan {
+        InstancePlan::Tunnels(plans) => plans.first().map_or(String::new(), |plan| plan.dev.clone()),
+        InstancePlan::Gateway(config) => plan::name(config).map_err(at_words)?,
+    };
+    Ok(InstanceSpec { kind, name, tokens, assignments, header, plan })
 }
 
 fn spells(word: &Word, name: &str) -> bool {
@@ -133,7 +137,7 @@ fn wishes(
     name: &str,
     span: &Range<usize>,
     value: &toml::Spanned<DeValue<'_>>,
-    found: &mut Vec<Wish>,
+    found: &mut Vec<KnobAssignment>,
     errors: &mut Vec<Error>,
 ) {
     if let DeValue::Table(inner) = value.get_ref() {
@@ -148,7 +152,7 @@ fn wishes(
         return;
     }
     match scalar(text, value, Takes::Switch) {
-        Ok(value) => found.push(Wish { name: Token { text: name.to_owned(), span: span.clone() }, value }),
+        Ok(value) => found.push(KnobAssignment { name: Token { text: name.to_owned(), span: span.clone() }, value }),
         Err(error) => errors.push(error),
     }
 }
@@ -244,15 +248,6 @@ fn option_value(text: &Text, kind: Kind, option: &CommandOption, tokens: &[Token
         }
     }
     Ok(())
-}
-
-/// An error about options as one about keys.
-pub(super) fn without_dashes(mut error: Error, kind: Kind) -> Error {
-    error.message = error.message.replace("`--", "`");
-    if error.hint == "segue --help" {
-        error.hint = format!("segue help {}", kind.command());
-    }
-    error
 }
 
 /// A value as it would stand on a command line.

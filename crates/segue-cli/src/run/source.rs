@@ -4,9 +4,6 @@ use std::ops::Range;
 
 use segue_control::error::{Error, Kind, Source};
 
-/// Most errors that are shown at once.
-const MOST: usize = 20;
-
 /// A file that was read.
 #[derive(Clone, Debug)]
 pub(super) struct Text {
@@ -55,24 +52,4 @@ impl Text {
             left_out: 0,
         }
     }
-}
-
-/// All errors as one, in the order of their lines; `None` where there are none.
-pub(super) fn together(errors: Vec<Error>) -> Option<Error> {
-    let apart = |mut error: Error| {
-        let more = error.source.as_mut().map(|source| std::mem::take(&mut source.more)).unwrap_or_default();
-        std::iter::once(error).chain(more)
-    };
-    let mut errors: Vec<Error> = errors.into_iter().flat_map(apart).collect();
-    errors.sort_by_key(|error| error.source.as_ref().map_or((0, 0), |source| (source.line, source.column)));
-    let left_out = errors.len().saturating_sub(MOST);
-    errors.truncate(MOST);
-    let mut errors = errors.into_iter();
-    let mut first = errors.next()?;
-    // What points nowhere stands by itself.
-    if let Some(source) = &mut first.source {
-        source.more = errors.collect();
-        source.left_out = left_out;
-    }
-    Some(first)
 }

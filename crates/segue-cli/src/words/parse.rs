@@ -8,6 +8,7 @@ use segue_control::error::{Error, Kind, Place, printable};
 use segue_control::suggest::{integer, list, nearest};
 use segue_host::prefix::Prefix;
 use segue_host::sys::interface_name;
+use segue_service::supervise::spec::ALSO;
 
 use super::{Takes, Word};
 
@@ -51,9 +52,6 @@ pub(crate) struct Parsed {
     own: Range<usize>,
     given: Vec<Given>,
 }
-
-/// Stands between the words of several things of one kind.
-pub(crate) const ALSO: &str = "also";
 
 /// Parses `tokens` by `table`, where they may be the words of several things with [`ALSO`] between them; `command` is what
 /// `try:` names.

@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_host::sys;
-use segue_service::handover::{Line, Ports, Record};
 use serde_json::Value;
 
-use super::config::Unit;
-use crate::out::Out;
+use super::spec::InstanceSpec;
+use crate::handover::{Line, Ports, Record};
 
 /// Longest event line that is kept, bytes: room for as many tunnels as one port has at most.
 const LINE_LEN: usize = 32 << 20;
@@ -25,7 +24,7 @@ const WELL: Duration = Duration::from_secs(60);
 /// An instance and the process in which it runs, if it does.
 #[derive(Debug)]
 pub(super) struct Instance {
-    pub(super) unit: Unit,
+    pub(super) unit: InstanceSpec,
     process: Option<Process>,
     /// When it is started again.
     pub(super) again: Option<Instant>,
@@ -74,26 +73,31 @@ pub(super) enum Event {
 
 impl Instance {
     /// One that does not run yet.
-    pub(super) fn new(unit: Unit) -> Instance {
+    pub(super) fn new(unit: InstanceSpec) -> Instance {
         let (is_quiet, is_awaited, is_replaced) = (false, true, false);
         Instance { unit, process: None, again: None, pause: PAUSES[0], is_quiet, is_awaited, is_replaced }
     }
 
     /// Starts its process; where that fails, it is due again after a pause.
-    pub(super) fn start(&mut self, out: &Out) -> Result<(), Error> {
+    pub(super) fn start(&mut self, options: &[String]) -> Result<(), Error> {
         let wishes = self.unit.wishes();
-        self.spawn(&wishes, None, out)
+        self.spawn(&wishes, None, options)
     }
 
     /// Starts its process with ports of another one, whose place it will take, and with `wishes` for its knobs.
-    pub(super) fn start_as_heir(&mut self, ports: &Ports, wishes: &[(String, String)], out: &Out) -> Result<(), Error> {
+    pub(super) fn start_as_heir(
+        &mut self,
+        ports: &Ports,
+        wishes: &[(String, String)],
+        options: &[String],
+    ) -> Result<(), Error> {
         self.is_quiet = true;
-        self.spawn(wishes, Some(ports), out)
+        self.spawn(wishes, Some(ports), options)
     }
 
-    fn spawn(&mut self, wishes: &[(String, String)], ports: Option<&Ports>, out: &Out) -> Result<(), Error> {
+    fn spawn(&mut self, wishes: &[(String, String)], ports: Option<&Ports>, options: &[String]) -> Result<(), Error> {
         self.again = None;
-        let made = self.make(wishes, ports, out);
+        let made = self.make(wishes, ports, options);
         if made.is_err() {
             self.put_off();
         }
@@ -106,18 +110,13 @@ impl Instance {
         self.pause = (self.pause * 2).min(PAUSES[1]);
     }
 
-    fn make(&mut self, wishes: &[(String, String)], ports: Option<&Ports>, out: &Out) -> Result<(), Error> {
+    fn make(&mut self, wishes: &[(String, String)], ports: Option<&Ports>, options: &[String]) -> Result<(), Error> {
         let failed = |error: &io::Error| {
             Error::system(format!("cannot start {}", self.unit.name), error, "segue doctor").why("no process was made")
         };
         let mut command = Command::new(program());
         command.arg(self.unit.kind.command()).args(["-j", "--supervised", &std::process::id().to_string()]);
-        if out.verbose {
-            command.arg("-v");
-        }
-        if out.quiet {
-            command.arg("-q");
-        }
+        command.args(options);
         if ports.is_some() {
             command.arg("--heir");
         }

@@ -1,20 +1,19 @@
 //! Reading the file again: what runs is brought in line with it, and what stays the same loses no packet.
 //!
 //! An instance whose words are the same is left alone. Tunnels that share a port are one instance: where some of them are
-//! the same, a new process takes their interfaces and the port's sockets over as they are ([`segue_service::handover`]), first with
+//! the same, a new process takes their interfaces and the port's sockets over as they are ([`crate::handover`]), first with
 //! those alone, then with the others beside them, so that an interface that changed has gone before it is made anew.
 
 use std::time::{Duration, Instant};
 
-use segue_control::error::{Error, Kind};
+use segue_control::error::{Error, Kind, together};
 use segue_control::{client, knobs};
-use segue_service::control_server::{forget_next, take_name};
 use serde_json::json;
 
 use super::child::{Instance, State};
-use super::config::{self, Unit};
-use super::source::{Text, together};
-use super::{START, STOP_EACH, Service, check, count, end, open, patience};
+use super::service::{Configuration, START, STOP_EACH, Service, count, end, patience};
+use super::spec::InstanceSpec;
+use crate::control_server::{forget_next, take_name};
 
 /// How long is waited for the end of an instance that does not answer any more, beside [`STOP_EACH`]: one whose interface was
 /// deleted needs half a second.
@@ -39,7 +38,7 @@ struct Outcome {
 struct Successor {
     /// What the instance is called that runs.
     of: String,
-    unit: Unit,
+    unit: InstanceSpec,
     /// The interfaces of those that go on.
     shared: Vec<String>,
 }
@@ -48,15 +47,15 @@ struct Successor {
 #[derive(Debug, Default)]
 struct Difference {
     /// Those that go on as they are.
-    kept: Vec<Unit>,
+    kept: Vec<InstanceSpec>,
     /// What is to be set at them.
     turns: Vec<(String, Wishes)>,
     successors: Vec<Successor>,
-    fresh: Vec<Unit>,
+    fresh: Vec<InstanceSpec>,
     outcome: Outcome,
 }
 
-impl Service<'_> {
+impl Service {
     /// Reads the file again, and does what it says or nothing.
     pub(super) fn reload(&mut self) {
         self.notify.reloading();
@@ -67,7 +66,7 @@ impl Service<'_> {
                 };
                 let text = format!(
                     "reloaded {}: {} unchanged{}{}{}{}{}",
-                    self.path.display(),
+                    self.configuration.name(),
                     done.unchanged.len(),
                     list("knobs set", &done.knobs),
                     list("handed over", &done.handed_over),
@@ -99,11 +98,11 @@ impl Service<'_> {
     /// Brings what runs in line with the file. Nothing is touched before all that can be checked is checked; what cannot,
     /// and fails, is taken back.
     fn follow(&mut self) -> Result<Outcome, Error> {
-        let text = open(self.path)?;
+        self.configuration.load()?;
         // What is said to one that is not up yet is lost.
         self.settle();
         let Difference { kept, turns, successors, fresh, mut outcome } =
-            self.difference(config::read(&text)?, &text)?;
+            self.difference(self.configuration.specs()?)?;
         let stays = |instance: &Instance| {
             let name = &instance.unit.name;
             kept.iter().any(|unit| unit.name == *name) || successors.iter().any(|successor| successor.of == *name)
@@ -115,7 +114,7 @@ impl Service<'_> {
         for instance in go {
             if instance.runs() {
                 gone.push(Instance::new(instance.unit.clone()));
-                end(instance, &self.out);
+                end(instance, &*self.out);
             } else {
                 gone.push(instance);
             }
@@ -158,7 +157,7 @@ impl Service<'_> {
     }
 
     /// Compares what runs with what the file has, and checks what is new in it.
-    fn difference(&mut self, units: Vec<Unit>, text: &Text) -> Result<Difference, Error> {
+    fn difference(&mut self, units: Vec<InstanceSpec>) -> Result<Difference, Error> {
         let mut difference = Difference::default();
         let mut errors = Vec::new();
         let mut silent = Vec::new();
@@ -180,7 +179,7 @@ impl Service<'_> {
                     kept.push(unit);
                     continue;
                 }
-                let turned = if old.is_up() { turn(&old.unit, &unit, text) } else { Ok(Vec::new()) };
+                let turned = if old.is_up() { turn(&old.unit, &unit, &*self.configuration) } else { Ok(Vec::new()) };
                 match turned {
                     Ok(wishes) if wishes.is_empty() => outcome.unchanged.push(unit.name.clone()),
                     Ok(wishes) => {
@@ -208,7 +207,7 @@ impl Service<'_> {
         let Difference { kept, successors, fresh, outcome, .. } = &mut difference;
         outcome.stopped = left.iter().map(|old| old.unit.name.clone()).collect();
         outcome.stopped.retain(|name| !outcome.restarted.contains(name) && !outcome.handed_over.contains(name));
-        let new: Vec<&Unit> = successors.iter().map(|successor| &successor.unit).chain(&*fresh).collect();
+        let new: Vec<&InstanceSpec> = successors.iter().map(|successor| &successor.unit).chain(&*fresh).collect();
         // One that is about to end starts again with what the file says.
         for (name, error) in silent {
             if self.ends(&name) {
@@ -217,7 +216,7 @@ impl Service<'_> {
                 errors.push(error);
             }
         }
-        errors.extend(check(&new, kept, text, &mut self.netlink).err());
+        errors.extend(self.configuration.check(&new, kept, &mut self.netlink).err());
         together(errors).map_or(Ok(difference), Err)
     }
 
@@ -276,7 +275,7 @@ impl Service<'_> {
     }
 
     /// Starts `unit` in the place of the instance `at`, which has ended by itself; where it fails, that one starts again in its time.
-    fn start_instead(&mut self, at: usize, unit: &Unit) -> Result<(), Error> {
+    fn start_instead(&mut self, at: usize, unit: &InstanceSpec) -> Result<(), Error> {
         let mut ended = self.instances.remove(at);
         let outcome = self.start_all(vec![Instance::new(unit.clone())]);
         if outcome.is_err() {
@@ -289,7 +288,7 @@ impl Service<'_> {
 
     /// Lets a process for `unit` take the place of that of the instance `name`, which goes on until the other one is ready, and
     /// for good where that fails. Where it ends by itself meanwhile, the other one starts without its ports: `false`.
-    fn succeed(&mut self, name: &str, unit: &Unit, shared: &[String]) -> Result<bool, Error> {
+    fn succeed(&mut self, name: &str, unit: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
         let Some(at) = self.instances.iter().position(|instance| instance.unit.name == name) else {
             return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));
         };
@@ -303,7 +302,7 @@ impl Service<'_> {
         };
         ports.interfaces.retain(|(name, _)| shared.contains(name));
         let mut heir = Instance::new(unit.clone());
-        let started = heir.start_as_heir(&ports, &wishes, &self.out);
+        let started = heir.start_as_heir(&ports, &wishes, &self.options);
         drop(ports);
         if let Err(error) = started {
             self.instances[at].is_replaced = false;
@@ -312,7 +311,7 @@ impl Service<'_> {
         let last = self.instances.len();
         self.instances.push(heir);
         if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&unit.name)) {
-            self.instances.drain(last..).for_each(|heir| end(heir, &self.out));
+            self.instances.drain(last..).for_each(|heir| end(heir, &*self.out));
             forget_next(&unit.name);
             // What it took over may have been about to go.
             return if self.ends_instead(at) { self.start_instead(at, unit).map(|()| false) } else { Err(error) };
@@ -339,7 +338,7 @@ impl Service<'_> {
         let heir = self.instances.pop();
         if let Some(mut heir) = heir {
             heir.is_quiet = false;
-            end(std::mem::replace(&mut self.instances[at], heir), &self.out);
+            end(std::mem::replace(&mut self.instances[at], heir), &*self.out);
         }
         outcome.map(|()| true)
     }
@@ -371,7 +370,7 @@ impl Service<'_> {
 
 /// The knobs to set at the running instance `old` so that it is as `new`: those of the file, and those that the file no
 /// longer has as they were at the start.
-fn turn(old: &Unit, new: &Unit, text: &Text) -> Result<Wishes, Error> {
+fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuration) -> Result<Wishes, Error> {
     let (before, wishes) = (old.wishes(), new.wishes());
     if before == wishes {
         return Ok(Vec::new());
@@ -387,14 +386,14 @@ fn turn(old: &Unit, new: &Unit, text: &Text) -> Result<Wishes, Error> {
         // It was like that once.
         let _: Result<(), knobs::Wrong> = knobs::set(&mut shadow, name, value);
     }
-    new.check_knobs(text, shadow)?;
+    configuration.check_knobs(new, shadow)?;
     all.extend(wishes);
     Ok(all)
 }
 
 /// The knobs that `new` begins with where it goes on with interfaces of `old`: those of the file, but what somebody has set
 /// since stays, as in [`turn`], where the file says no more of it than before.
-fn carried(old: &Unit, new: &Unit) -> Result<Wishes, Error> {
+fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Wishes, Error> {
     let (before, mut wishes) = (old.wishes(), new.wishes());
     let said =
         |wishes: &Wishes, name: &str| wishes.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());

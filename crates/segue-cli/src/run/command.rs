@@ -1,0 +1,56 @@
+//! The command line that a table of the file stands for.
+
+use std::ops::Range;
+
+use clap::Parser;
+use segue_control::error::{Error, printable};
+use segue_service::supervise::spec::{InstancePlan, Kind, Token};
+
+use super::source::Text;
+use crate::args::{Cli, Command};
+use crate::tunnel::words::plan;
+use crate::words::parse;
+use crate::words::tunnel::WORDS;
+use crate::{gateway, usage};
+
+/// An error about the words, which may point at one of them.
+pub(super) fn located(kind: Kind, tokens: &[Token], header: &Range<usize>, text: &Text, error: Error) -> Error {
+    let placed = error.place.as_ref().and_then(|place| {
+        let wrong = place.words.get(place.at);
+        let same = place.words.len() == tokens.len();
+        let token = if same { tokens.get(place.at) } else { None };
+        token.or_else(|| tokens.iter().rfind(|token| Some(&token.text) == wrong))
+    });
+    // What points at no word may name the value that it is about.
+    let named = |token: &&Token| {
+        let text = printable(&token.text);
+        !token.text.starts_with('-') && error.message.split([' ', ',', ':']).any(|word| word.trim_matches('`') == text)
+    };
+    let named = || tokens.iter().rfind(named).filter(|_| error.place.is_none());
+    let span = placed.or_else(named).map_or(header, |token| &token.span);
+    text.at(&span.clone(), without_dashes(error, kind))
+}
+
+/// The command line that it stands for, read as the program reads it.
+pub(super) fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error> {
+    let words: Vec<String> = tokens.iter().map(|token| token.text.clone()).collect();
+    let line = ["segue", kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());
+    match Cli::try_parse_from(line).map_err(|found| usage::error(&found, &words))?.command {
+        Some(Command::Tunnel(args)) => {
+            let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
+            let plan = |parsed| plan(parsed, args.trace.clone(), &[]);
+            Ok(InstancePlan::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
+        }
+        Some(Command::Gateway(args)) => Ok(InstancePlan::Gateway(Box::new(gateway::config(&args)))),
+        _ => Err(Error::new(segue_control::error::Kind::Internal, "a key became another command", "segue help run")),
+    }
+}
+
+/// An error about options as one about keys.
+pub(super) fn without_dashes(mut error: Error, kind: Kind) -> Error {
+    error.message = error.message.replace("`--", "`");
+    if error.hint == "segue --help" {
+        error.hint = format!("segue help {}", kind.command());
+    }
+    error
+}

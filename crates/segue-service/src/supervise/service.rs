@@ -1,0 +1,349 @@
+//! A service: the process that watches over instances, one process for each, each with a sandbox of its own. No packet passes
+//! through it.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use segue_control::error::{Error, Kind};
+use segue_control::knobs::Knob;
+use segue_control::units;
+use segue_host::netlink::Netlink;
+use segue_host::signals::{Signals, Wish};
+use segue_host::sys::{self, Want};
+use serde_json::{Value, json};
+
+use super::child::{Event, Instance, State};
+use super::notify::Notify;
+use super::spec::InstanceSpec;
+use crate::report::Report;
+
+/// The id of the JSON that `segue run -j` prints, one object for each event; those of instances have their own.
+pub const SCHEMA: &str = "segue.run/1";
+/// How long an instance may take to come up.
+pub(super) const START: Duration = Duration::from_secs(30);
+/// How long it may take to end before it is made to.
+const STOP: Duration = Duration::from_secs(10);
+/// And so much more for each interface: the kernel takes them away one by one.
+pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
+/// The same after the second interrupt.
+const STOP_NOW: Duration = Duration::from_secs(2);
+/// What says which instances there are to be, such as a file.
+pub trait Configuration {
+    /// Its name for people.
+    fn name(&self) -> String;
+    /// Loads it again, as it is at this moment.
+    fn load(&mut self) -> Result<(), Error>;
+    /// The instances that it has, as it was loaded last. All is found here that is wrong and needs no question to the system.
+    fn specs(&self) -> Result<Vec<InstanceSpec>, Error>;
+    /// What would stop `specs` on this host beside `others`, which run: all of it. Changes nothing.
+    fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error>;
+    /// Whether the knobs of `spec` can be set where `known` are the knobs, as they are before.
+    fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error>;
+}
+
+/// How long an instance may take to end.
+pub(super) fn patience(instance: &Instance) -> Duration {
+    STOP + STOP_EACH * u32::try_from(instance.unit.members()).unwrap_or(u32::MAX)
+}
+
+/// Ends an instance, and waits until all that was its is gone.
+pub(super) fn end(mut instance: Instance, out: &dyn Report) {
+    let (name, is_quiet) = (instance.unit.name.clone(), instance.is_quiet);
+    instance.stop(patience(&instance), &mut |value| said(out, &name, is_quiet, value));
+}
+
+/// `1 instance`, `2 instances`.
+pub fn count(n: usize) -> String {
+    if n == 1 { "1 instance".to_owned() } else { format!("{n} instances") }
+}
+
+/// The instances of a configuration, and the process that watches over them.
+pub struct Service {
+    pub(super) configuration: Box<dyn Configuration>,
+    pub(super) instances: Vec<Instance>,
+    pub(super) netlink: Netlink,
+    signals: Signals,
+    pub(super) notify: Notify,
+    pub(super) out: Arc<dyn Report>,
+    /// Options that each instance gets as well.
+    pub(super) options: Vec<String>,
+    /// What the signals asked for that was not done yet.
+    reload: bool,
+    pub(super) stop: bool,
+    /// When the service manager is told again that all is well.
+    alive: Instant,
+}
+
+impl Service {
+    /// Follows `configuration` and says by `out` what happens; each instance gets `options` as well.
+    pub fn new(
+        configuration: Box<dyn Configuration>,
+        netlink: Netlink,
+        out: Arc<dyn Report>,
+        options: Vec<String>,
+    ) -> Result<Service, Error> {
+        let signals = Signals::new().map_err(|error| {
+            Error::system("cannot read signals", &error, "segue doctor").why("the kernel has no signalfd")
+        })?;
+        let (notify, alive) = (Notify::new(), Instant::now());
+        let instances = Vec::new();
+        Ok(Service {
+            configuration,
+            instances,
+            netlink,
+            signals,
+            notify,
+            out,
+            options,
+            reload: false,
+            stop: false,
+            alive,
+        })
+    }
+
+    /// From the start to the end.
+    pub fn life(&mut self, units: Vec<InstanceSpec>) -> Result<(), Error> {
+        let outcome = self.start_all(units.into_iter().map(Instance::new).collect());
+        if let Err(error) = outcome {
+            self.stop_all();
+            return Err(error);
+        }
+        self.ready();
+        while !self.stop {
+            self.wait(self.pause());
+            self.restart();
+            if std::mem::take(&mut self.reload) && !self.stop {
+                self.reload();
+            }
+        }
+        self.notify.stopping();
+        self.stop_all();
+        Ok(())
+    }
+
+    fn ready(&mut self) {
+        let status = format!("{} up", count(self.instances.iter().filter(|instance| instance.is_up()).count()));
+        self.notify.ready(&status);
+        if !self.stop {
+            self.say(&status, json!({ "event": "ready", "instances": self.names() }));
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.instances.iter().map(|instance| instance.unit.name.as_str()).collect()
+    }
+
+    /// A line for people, or an event for programs.
+    pub(super) fn say(&self, text: &str, event: Value) {
+        if !self.out.is_json() {
+            return self.out.note(text);
+        }
+        let mut whole = json!({ "schema": SCHEMA, "t": units::rfc3339(SystemTime::now()) });
+        if let (Value::Object(to), Value::Object(from)) = (&mut whole, event) {
+            to.extend(from);
+        }
+        self.out.value(&whole);
+    }
+
+    /// An error that is not the end.
+    pub(super) fn complain(&self, error: &Error) {
+        self.out.error(error);
+    }
+
+    /// Says why an instance ended by itself, and when it starts again.
+    pub(super) fn tell_end(&self, instance: &Instance, error: &Error) {
+        self.complain(error);
+        self.tell_pause(instance);
+    }
+
+    /// Says when an instance that does not run starts again.
+    pub(super) fn tell_pause(&self, instance: &Instance) {
+        let name = &instance.unit.name;
+        let due = instance.again.filter(|_| !instance.is_replaced);
+        let pause = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
+        let text = match due {
+            Some(_) => format!("{name} starts again in {}", units::long_duration(pause)),
+            None => format!("{name} is replaced at once"),
+        };
+        self.say(&text, json!({ "event": "ended", "instance_name": name, "again_s": pause.as_secs_f64() }));
+    }
+
+    /// Starts instances and waits until all of them are up. Where one of them does not come up, the others are ended again.
+    pub(super) fn start_all(&mut self, mut fresh: Vec<Instance>) -> Result<(), Error> {
+        let first = self.instances.len();
+        for instance in &mut fresh {
+            instance.start(&self.options)?;
+        }
+        self.instances.append(&mut fresh);
+        let until = Instant::now() + START;
+        while self.instances[first..].iter().any(|instance| !instance.is_up()) && !self.stop {
+            let left = until.saturating_duration_since(Instant::now());
+            let failed = self.wait(left).into_iter().find(|(at, _)| *at >= first).map(|(_, error)| error);
+            let late = || {
+                let slow = self.instances[first..].iter().find(|instance| !instance.is_up());
+                let name = slow.map_or("", |instance| instance.unit.name.as_str());
+                Error::new(Kind::System, format!("{name} does not come up"), "segue doctor")
+                    .why(format!("nothing was heard of it for {} s", START.as_secs()))
+            };
+            if let Some(error) = failed.or_else(|| left.is_zero().then(late)) {
+                let out = Arc::clone(&self.out);
+                self.instances.drain(first..).for_each(|instance| end(instance, &*out));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for signals and for what instances say, at most so long. Which of them ended, and why.
+    pub(super) fn wait(&mut self, longest: Duration) -> Vec<(usize, Error)> {
+        let longest = self.notify.watchdog.map_or(longest, |often| longest.min(often));
+        let mut fds = vec![(self.signals.as_fd(), Want::Read)];
+        let mut whose = Vec::new();
+        for (at, instance) in self.instances.iter().enumerate() {
+            if let Some(fd) = instance.fd() {
+                fds.push((fd, Want::Read));
+                whose.push(at);
+            }
+        }
+        // A refusal to wait would be a refusal for good; the loop must not turn hot on it.
+        let ready = sys::poll(&fds, longest).unwrap_or_else(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            Vec::new()
+        });
+        let mut ended = Vec::new();
+        for (&at, _) in whose.iter().zip(ready.iter().skip(1)).filter(|(_, ready)| **ready) {
+            let out = Arc::clone(&self.out);
+            let was_up = matches!(self.instances[at].state(), Some(State::IsUp | State::IsDown(_)));
+            let is_told = was_up || !self.instances[at].is_awaited;
+            for event in self.instances[at].read() {
+                let instance = &self.instances[at];
+                match event {
+                    Event::Said(value) => said(&*out, &instance.unit.name, instance.is_quiet, value),
+                    Event::Ended(error) => {
+                        if is_told && !instance.is_quiet && !self.stop {
+                            self.tell_end(instance, &error);
+                        }
+                        ended.push((at, error));
+                    }
+                }
+            }
+        }
+        if ready.first().is_some_and(|ready| *ready) {
+            self.hear();
+        }
+        if let Some(often) = self.notify.watchdog
+            && self.alive.elapsed() >= often
+            && self.instances.iter().all(Instance::is_up)
+        {
+            self.alive = Instant::now();
+            self.notify.alive();
+        }
+        ended
+    }
+
+    fn hear(&mut self) {
+        while let Ok(Some((wish, number))) = self.signals.next() {
+            match wish {
+                Wish::Stop => self.stop = true,
+                Wish::StopNow => {
+                    // The first one has asked them to end; to each of them this is the second, too.
+                    self.instances.iter().for_each(|instance| instance.signal(libc::SIGINT));
+                    self.instances.iter_mut().for_each(|instance| instance.stop(STOP_NOW, &mut |_| ()));
+                    std::process::exit(i32::from(Kind::Interrupted.exit_code()));
+                }
+                Wish::Hangup => self.reload = true,
+                Wish::Counters => self.instances.iter().for_each(|instance| instance.signal(number)),
+                Wish::Child => {}
+            }
+        }
+    }
+
+    /// Until something is due.
+    fn pause(&self) -> Duration {
+        let now = Instant::now();
+        let due = self.instances.iter().filter_map(|instance| instance.again).min();
+        due.map_or(Duration::from_secs(60), |due| due.saturating_duration_since(now) + Duration::from_millis(1))
+    }
+
+    /// Starts again what ended by itself, once its pause is over.
+    fn restart(&mut self) {
+        let now = Instant::now();
+        let mut failed = Vec::new();
+        for (at, instance) in self.instances.iter_mut().enumerate() {
+            if !instance.runs() && instance.again.is_some_and(|due| due <= now) {
+                instance.is_awaited = false;
+                failed.extend(instance.start(&self.options).err().map(|error| (at, error)));
+            }
+        }
+        failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));
+    }
+
+    /// Starts again what ran before, each by itself: one that does not come up is told, and starts again in its time.
+    pub(super) fn put_back(&mut self, gone: Vec<Instance>) {
+        for mut instance in gone {
+            // What had ended by itself goes on waiting.
+            if instance.again.is_none() {
+                instance.again = Some(Instant::now());
+            }
+            self.instances.push(instance);
+        }
+        self.restart();
+        self.settle();
+    }
+
+    /// Waits for those that are about to come up.
+    pub(super) fn settle(&mut self) {
+        let until = Instant::now() + START;
+        while self.instances.iter().any(|instance| instance.runs() && !instance.is_up()) && !self.stop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.wait(left);
+        }
+    }
+
+    fn stop_all(&mut self) {
+        self.instances.iter().for_each(|instance| instance.signal(libc::SIGTERM));
+        let until = Instant::now() + self.instances.iter().map(patience).max().unwrap_or(STOP);
+        while self.instances.iter().any(Instance::runs) && Instant::now() < until {
+            self.wait(until.saturating_duration_since(Instant::now()));
+        }
+        // Whoever did not listen is made to.
+        self.instances.iter_mut().for_each(|instance| instance.stop(Duration::ZERO, &mut |_| ()));
+        self.instances.clear();
+    }
+}
+
+/// What an instance said, passed on.
+fn said(out: &dyn Report, name: &str, is_quiet: bool, mut value: Value) {
+    if out.is_json() {
+        value["instance_name"] = json!(name);
+        if is_quiet {
+            value["handover"] = json!(true);
+        }
+        return out.value(&value);
+    }
+    if is_quiet {
+        return;
+    }
+    let notes = value["notes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    match value["event"].as_str() {
+        Some("up") => {
+            notes.for_each(|note| out.note(&format!("note: {name}: {note}")));
+            out.note(&format!("{name} is up"));
+        }
+        Some("down") => {
+            let after = Duration::from_secs_f64(value["after_s"].as_f64().unwrap_or(0.0).max(0.0));
+            out.note(&format!("{name} is down after {}", units::long_duration(after)));
+        }
+        Some("set") => {
+            for change in value["changed"].as_array().into_iter().flatten() {
+                let text = |key: &str| change[key].as_str().map_or_else(|| change[key].to_string(), str::to_owned);
+                out.note(&format!("{name}: {}: {} -> {}", text("name"), text("before"), text("value")));
+            }
+        }
+        _ => {}
+    }
+}
