@@ -4,17 +4,25 @@
 //! when it is complete, or not at all ([`files`]).
 
 pub(crate) mod args;
+#[path = "../../../segue-capture/src/decap.rs"]
 mod decap;
 mod files;
+#[path = "../../../segue-capture/src/fragment.rs"]
 mod fragment;
+#[path = "../../../segue-capture/src/frame.rs"]
 mod frame;
 pub(crate) mod help;
+#[path = "../../../segue-capture/src/lanes.rs"]
 mod lanes;
+#[path = "../../../segue-capture/src/merge.rs"]
 mod merge;
 pub(crate) mod schema;
+#[path = "../../../segue-capture/src/split.rs"]
 mod split;
 mod stat;
+#[path = "../../../segue-capture/src/undo.rs"]
 mod undo;
+#[path = "../../../segue-capture/src/verify.rs"]
 mod verify;
 
 use segue_control::error::{Error, Kind};
