@@ -1,84 +1,89 @@
-//! `segue pcap decap`: one layer of tunnel off.
+//! Decap: one layer of tunnel off.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read, Write};
 
-use segue::packet::{Header, Kind, Packet, Remote};
+use segue::packet::{Header, Kind, Packet, Remote, Tunnels, remote};
 use segue::wire::{ethernet, ethertype, ipv4, ipv6, read_u16};
-use segue_capture::file::undo_notes::filtered;
-use segue_capture::file::{Block, BlockKind, Form, Item, Order, Outgoing, Record, link, options, undo_notes};
-use segue_control::error::Error;
-use serde_json::json;
 
-use super::args::Decap;
-use super::files::{End, Job, Sink};
-use super::frame::{Finding, Frame, Layer, USUAL_MTU, Verdict};
-use super::split;
-use crate::out::Out;
+use crate::checksums::{Finding, Layer, Verdict};
+use crate::error::CaptureError;
+use crate::file::undo_notes::{self, filtered};
+use crate::file::{Block, BlockKind, Form, Item, Order, Outgoing, ReadError, Reader, Record, Writer, link, options};
+use crate::finish::finish;
+use crate::frame::{Frame, USUAL_MTU};
+use crate::stream::{each_item, section_options};
 
-/// Runs it.
-pub(super) fn run(args: &Decap, out: &Out) -> Result<(), Error> {
-    let (job, mut reader) = Job::open_to(&args.input, &args.output, "decap", out)?;
-    let mut sink = job.create(&args.output, reader.format(), out)?;
-    let mut work = Work {
-        tunnels: args.ports.tunnels(),
-        only: args.only_tunnelled,
+/// Which tunnels are opened, and what becomes of the rest.
+#[derive(Clone, Debug)]
+pub struct DecapConfig {
+    /// UDP ports that carry tunnels.
+    pub tunnels: Tunnels,
+    /// Whether packets that are not taken out of a tunnel are left out of the output.
+    pub only_tunnelled: bool,
+}
+
+impl Default for DecapConfig {
+    /// No tunnel on a UDP port, and all packets are written.
+    fn default() -> DecapConfig {
+        DecapConfig { tunnels: Tunnels::NONE, only_tunnelled: false }
+    }
+}
+
+/// What a decap did.
+#[derive(Debug, Default)]
+pub struct DecapReport {
+    /// Packets read.
+    pub packets_in: u64,
+    /// Packets written.
+    pub packets_out: u64,
+    /// Packets that were taken out of a tunnel.
+    pub decapsulated: u64,
+    /// Remote checksums that were finished.
+    pub finished: u64,
+    /// Packets that were written as they were.
+    pub passed: u64,
+    /// Packets that were left out of the output.
+    pub dropped: u64,
+    /// Packets that were left in their tunnel, by reason; they are among those passed or dropped.
+    pub kept: BTreeMap<&'static str, u64>,
+    /// Where the input is cut or damaged; everything in front of that place was decapsulated.
+    pub fault: Option<ReadError>,
+}
+
+/// Takes the outermost tunnel off each packet.
+///
+/// # Errors
+/// [`CaptureError::Read`] and [`CaptureError::Write`].
+pub fn decap<R: Read, W: Write>(
+    reader: &mut Reader<R>,
+    writer: &mut Writer<W>,
+    config: &DecapConfig,
+) -> Result<DecapReport, CaptureError> {
+    let mut work = Decapsulator {
+        tunnels: config.tunnels,
+        only: config.only_tunnelled,
         order: reader.order(),
         findings: Vec::new(),
-        decapsulated: 0,
-        finished: 0,
-        dropped: 0,
-        passed: 0,
-        kept: BTreeMap::new(),
+        counts: DecapReport::default(),
     };
-    let mut end = End::default();
+    let before = writer.packets();
     if let Some((head, raw)) = reader.pcap_head() {
         let mut head = *head;
         head.link = head.link & !0xffff | u32::from(widened(head.link as u16));
-        sink.begin_pcap(&head, raw, &split::user_application()).map_err(|error| job.write_failed(&error))?;
+        writer.begin_pcap(&head, raw, &section_options()).map_err(CaptureError::Write)?;
     }
-    loop {
-        match reader.next() {
-            Ok(None) => break,
-            Ok(Some(Item::Packet(record))) => {
-                work.record(&record, &mut sink).map_err(|error| job.write_failed(&error))?;
-            }
-            Ok(Some(Item::Block(block))) => {
+    let fault = each_item(reader, |item| {
+        match item {
+            Item::Packet(record) => work.record(&record, writer),
+            Item::Block(block) => {
                 work.order = block.order;
-                work.block(&block, &mut sink).map_err(|error| job.write_failed(&error))?;
+                work.block(&block, writer)
             }
-            Err(error) => job.fault(&error, &mut end)?,
         }
-    }
-    let summary = json!({
-        "schema": "segue.pcap.decap/1",
-        "packets_in": reader.packets(),
-        "packets_out": sink.packets(),
-        "decapsulated": work.decapsulated,
-        "checksums_finished": work.finished,
-        "passed": work.passed,
-        "dropped": work.dropped,
-        "left_in_their_tunnel": work.kept,
-        "cut": end.fault.as_ref().map(|(what, _)| what),
-    });
-    let units = sink.packets();
-    job.finish(sink)?;
-    job.erase();
-    if out.json {
-        return super::show_json(out, summary, &job, &end);
-    }
-    out.note(&format!(
-        "{} packets -> {units} packets ({} taken out of their tunnel, {} remote checksums finished, {} passed, {} left out)",
-        reader.packets(),
-        work.decapsulated,
-        work.finished,
-        work.passed,
-        work.dropped,
-    ));
-    for (reason, n) in &work.kept {
-        out.note(&format!("  {} left in their tunnel: {}", super::packets(*n), reason.replace('_', " ")));
-    }
-    job.verdict(&end, out)
+        .map_err(CaptureError::Write)
+    })?;
+    Ok(DecapReport { packets_in: reader.packets(), packets_out: writer.packets() - before, fault, ..work.counts })
 }
 
 /// Link types that hold one version of IP only become the one that holds both: a tunnel may carry the other.
@@ -86,29 +91,24 @@ fn widened(number: u16) -> u16 {
     if matches!(number, link::IPV4 | link::IPV6) { link::RAW } else { number }
 }
 
-struct Work {
-    tunnels: segue::packet::Tunnels,
+struct Decapsulator {
+    tunnels: Tunnels,
     only: bool,
     order: Order,
     findings: Vec<Finding>,
-    decapsulated: u64,
-    finished: u64,
-    dropped: u64,
-    passed: u64,
-    /// Tunnel packets that were not opened, and why.
-    kept: BTreeMap<&'static str, u64>,
+    counts: DecapReport,
 }
 
 /// What is inside of a tunnel.
-struct Inside {
+struct InnerPacket {
     /// Its bytes, from the network header, or from an Ethernet header where one stands there.
     bytes: Vec<u8>,
     is_ethernet: bool,
     finished: bool,
 }
 
-impl Work {
-    fn block(&mut self, block: &Block<'_>, sink: &mut Sink) -> io::Result<()> {
+impl Decapsulator {
+    fn block(&mut self, block: &Block<'_>, sink: &mut Writer<impl Write>) -> io::Result<()> {
         let Some(interface) = block.interface.filter(|interface| widened(interface.link) != interface.link) else {
             return sink.block(block);
         };
@@ -125,7 +125,7 @@ impl Work {
         sink.block(&Block { kind: BlockKind::Interface, raw: &raw, order: block.order, interface: Some(&interface) })
     }
 
-    fn record(&mut self, record: &Record<'_>, sink: &mut Sink) -> io::Result<()> {
+    fn record(&mut self, record: &Record<'_>, sink: &mut Writer<impl Write>) -> io::Result<()> {
         let data = record.data();
         let frame = Frame::open(record.link, data, &self.tunnels, USUAL_MTU);
         let tunnel = frame.as_ref().and_then(|frame| Some((frame, carried(frame)?)));
@@ -137,7 +137,7 @@ impl Work {
         let inside = match result {
             Some(Ok(inside)) => inside,
             Some(Err(why)) => {
-                *self.kept.entry(why).or_default() += 1;
+                *self.counts.kept.entry(why).or_default() += 1;
                 return self.leave(record, sink);
             }
             None => {
@@ -155,7 +155,7 @@ impl Work {
                 // Without a place for the inner link header, what it carries is what is left.
                 let kind = read_u16(bytes, ethernet::TYPE).unwrap_or(0);
                 if !matches!(kind, ethertype::IPV4 | ethertype::IPV6) {
-                    *self.kept.entry("inner_ethernet").or_default() += 1;
+                    *self.counts.kept.entry("inner_ethernet").or_default() += 1;
                     return self.leave(record, sink);
                 }
                 bytes = &bytes[ethernet::LEN..];
@@ -168,14 +168,14 @@ impl Work {
                 // The families of systems differ; the outer packet's says only its own.
                 let is_same = data.get(prefix_len).is_some_and(|outer| outer >> 4 == version);
                 if !is_same {
-                    *self.kept.entry("loopback_family").or_default() += 1;
+                    *self.counts.kept.entry("loopback_family").or_default() += 1;
                     return self.leave(record, sink);
                 }
             }
             link::set_protocol(record.link, &mut prefix, kind);
         }
-        self.decapsulated += 1;
-        self.finished += u64::from(inside.finished);
+        self.counts.decapsulated += 1;
+        self.counts.finished += u64::from(inside.finished);
         let keep = |code| code != options::EPB_HASH && code != undo_notes::OPTION;
         sink.packet(&Outgoing {
             interface: record.interface,
@@ -186,17 +186,17 @@ impl Work {
         })
     }
 
-    fn leave(&mut self, record: &Record<'_>, sink: &mut Sink) -> io::Result<()> {
+    fn leave(&mut self, record: &Record<'_>, sink: &mut Writer<impl Write>) -> io::Result<()> {
         if self.only {
-            self.dropped += 1;
+            self.counts.dropped += 1;
             return Ok(());
         }
-        self.passed += 1;
+        self.counts.passed += 1;
         sink.record(record)
     }
 
     /// What is inside, from the header at index `first` on.
-    fn open(&mut self, frame: &Frame<'_>, first: usize) -> Result<Inside, &'static str> {
+    fn open(&mut self, frame: &Frame<'_>, first: usize) -> Result<InnerPacket, &'static str> {
         frame.judge(&mut self.findings);
         // Nothing is taken out of a packet that is damaged outside; a field that was still to be filled in is not damage.
         let outer = |f: &&Finding| f.is_outer && f.level == 0 && f.verdict == Verdict::Bad;
@@ -211,8 +211,7 @@ impl Work {
         let start = headers[first].start();
         let packet: Packet<&[u8]> = frame.packet();
         let remote = packet.offload.layers().first().and_then(|layer| layer.remote);
-        let has_option =
-            (0..first).any(|index| segue::packet::remote::option(&packet.head, &frame.layout, index).is_some());
+        let has_option = (0..first).any(|index| remote::option(&packet.head, &frame.layout, index).is_some());
         if has_option {
             // Without a right outer checksum nothing protects the packet.
             let udp = self.findings.iter().find(|f| f.is_outer && f.level == 0 && f.layer == Layer::Udp);
@@ -225,7 +224,7 @@ impl Work {
         let end = inner_end(frame, &headers[first..]).ok_or("inner_malformed")?;
         let bytes = frame.bytes.get(start..end).ok_or("inner_malformed")?;
         let is_ethernet = headers[first].kind == Kind::Ethernet;
-        let mut inside = Inside { bytes: bytes.to_vec(), is_ethernet, finished: false };
+        let mut inside = InnerPacket { bytes: bytes.to_vec(), is_ethernet, finished: false };
         if remote == Some(Remote::Transport) {
             let open = self
                 .findings
@@ -240,7 +239,7 @@ impl Work {
             let mut findings = Vec::new();
             inner.judge(&mut findings);
             let wanted = |f: &Finding| !f.is_outer && f.verdict == Verdict::Unfinished && f.layer != Layer::Ipv4;
-            inside.bytes = split::finish(&inner, &findings, wanted).bytes;
+            inside.bytes = finish(&inner, &findings, wanted).bytes;
             inside.finished = true;
         }
         Ok(inside)

@@ -4,14 +4,15 @@ use segue::gso::{self, Fragment, Frames, Limits};
 use segue::packet::{LayerCsum, Packet, Tunnels};
 use segue::reason::Reason;
 
-use super::frame::{Finding, Frame, Layer, Verdict};
+use crate::checksums::{Finding, Layer, Verdict};
+use crate::frame::Frame;
 
 /// Appends the fragments of the innermost packet of `data`, a whole record of link type `link`, to `frames`. Checksums must
 /// be as they are to leave.
 ///
 /// # Errors
 /// The name of the reason for which it must stay whole: that it says so, above all.
-pub(super) fn cut(
+pub(crate) fn cut(
     link: u16,
     data: &[u8],
     mtu: usize,

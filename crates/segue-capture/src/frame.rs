@@ -1,42 +1,39 @@
-//! One record, opened: where its headers are, and what its checksums are worth.
+//! One record of a capture, parsed: where its headers are, and how long its outermost IP packet is.
 
 use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
-use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
-use segue::packet::{Frag, Header, Kind, Layout, Offload, Packet, Remote, Start, Stop, Tunnels};
-use segue::wire::{self, ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, read_u32, tcp, udp, write_u16};
-use segue_capture::file::link;
+use segue::packet::{Frag, Header, Kind, Layout, Offload, Packet, Start, Stop, Tunnels};
+use segue::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, write_u16};
+
+use crate::file::link;
 
 /// The IP packet of an Ethernet frame is longer than this only where something joined it, or the link is a jumbo one.
-pub(super) const USUAL_MTU: usize = 1500;
-/// What a packet is worth of which nothing but its IP headers can be judged: fragments, and protocols whose checksums are not
-/// known here.
-pub(super) const IP_ONLY: &str = "ip_only";
-/// What a packet is worth whose lengths contradict each other or the bytes present, whatever its checksums are.
-pub(super) const MALFORMED: &str = "malformed";
+pub const USUAL_MTU: usize = 1500;
 /// IPv6 jumbo payload option (RFC 2675): type and length.
 const JUMBO: [u8; 2] = [0xc2, 4];
 
 /// A record that holds IP.
 #[derive(Debug)]
-pub(super) struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     /// Bytes of the link's own header in front.
-    pub(super) prefix: usize,
+    pub(crate) prefix: usize,
     /// What follows the prefix. Lengths that said 0 for "too long to say" are filled in as far as they can be, and a jumbo
     /// payload option is taken out.
-    pub(super) bytes: Cow<'a, [u8]>,
+    pub(crate) bytes: Cow<'a, [u8]>,
     /// Where its headers are.
-    pub(super) layout: Layout,
+    pub(crate) layout: Layout,
     /// Where the outermost IP packet ends in `bytes`; padding follows.
-    pub(super) total: usize,
+    pub(crate) total: usize,
     /// The length of the IP header was 0, and so is the packet longer than it can say or was never meant for a wire.
-    pub(super) is_unsized: bool,
+    pub(crate) is_unsized: bool,
 }
 
 impl<'a> Frame<'a> {
     /// Opens a record of link type `link`; `None` where it is not IP. A length of 0 means "all that is there" in an IP
     /// packet of more than `mtu` bytes.
-    pub(super) fn open(number: u16, data: &'a [u8], tunnels: &Tunnels, mtu: usize) -> Option<Frame<'a>> {
+    pub(crate) fn open(number: u16, data: &'a [u8], tunnels: &Tunnels, mtu: usize) -> Option<Frame<'a>> {
         let (prefix, start) = link::start(number, data)?;
         let bytes = &data[prefix..];
         let l3 = network(bytes, start)?;
@@ -56,27 +53,27 @@ impl<'a> Frame<'a> {
     }
 
     /// Where the outermost IP header is.
-    pub(super) fn l3(&self) -> usize {
-        self.layout.headers().iter().find(|header| header.is_ip()).map_or(0, Header::start)
+    pub(crate) fn l3(&self) -> usize {
+        self.layout.outer_ip().map_or(0, Header::start)
     }
 
     /// Bytes of the outermost IP packet.
-    pub(super) fn ip_len(&self) -> usize {
+    pub(crate) fn ip_len(&self) -> usize {
         self.total.saturating_sub(self.l3())
     }
 
     /// Whether its lengths contradict each other or the bytes present.
-    pub(super) fn is_malformed(&self) -> bool {
+    pub(crate) fn is_malformed(&self) -> bool {
         self.layout.stop() == Stop::Malformed
     }
 
     /// Whether it has an IP header.
-    pub(super) fn is_ip(&self) -> bool {
+    pub(crate) fn is_ip(&self) -> bool {
         self.layout.ip_levels() > 0
     }
 
     /// The engine's form of it, padding left out, with nothing known of its checksums.
-    pub(super) fn packet(&self) -> Packet<&[u8]> {
+    pub(crate) fn packet(&self) -> Packet<&[u8]> {
         let mut packet = Packet::default();
         let header_len = self.layout.header_len();
         packet.layout = self.layout;
@@ -86,29 +83,20 @@ impl<'a> Frame<'a> {
         packet
     }
 
-    /// Judges every checksum, outermost first.
-    pub(super) fn judge(&self, findings: &mut Vec<Finding>) {
-        findings.clear();
-        Judge::new(self).all(findings);
-    }
-
     /// The same frame with other bytes in its headers, none of which says a length or what follows.
-    pub(super) fn copied(&self) -> Frame<'a> {
+    pub(crate) fn copied(&self) -> Frame<'a> {
         Frame { bytes: Cow::Owned(self.bytes.to_vec()), ..*self }
     }
 
-    /// What the packet as a whole is worth, in one word, by all that [`Frame::judge`] found.
-    pub(super) fn verdict(&self, findings: &[Finding]) -> &'static str {
-        if self.is_malformed() {
-            return MALFORMED;
+    /// Source and destination address of the IP header `ip`; `None` where its bytes are missing.
+    pub(crate) fn addresses(&self, ip: &Header) -> Option<(IpAddr, IpAddr)> {
+        let part = |range: Range<usize>| self.bytes.get(ip.start() + range.start..ip.start() + range.end);
+        if ip.kind == Kind::Ipv4 {
+            let address = |range| part(range)?.first_chunk::<4>().map(|bytes| Ipv4Addr::from(*bytes).into());
+            return Some((address(ipv4::SRC)?, address(ipv4::DST)?));
         }
-        let worst = [Verdict::Bad, Verdict::Unfinished].into_iter().find(|v| findings.iter().any(|f| f.verdict == *v));
-        match (worst, findings.last()) {
-            (Some(worst), _) => worst.name(),
-            (None, Some(last)) if last.verdict == Verdict::Absent => Verdict::Absent.name(),
-            _ if findings.iter().all(|f| f.layer == Layer::Ipv4) => IP_ONLY,
-            _ => Verdict::Good.name(),
-        }
+        let address = |range| part(range)?.first_chunk::<16>().map(|bytes| Ipv6Addr::from(*bytes).into());
+        Some((address(ipv6::SRC)?, address(ipv6::DST)?))
     }
 }
 
@@ -155,397 +143,5 @@ fn with_length(bytes: &[u8], l3: usize, mtu: usize) -> Option<Vec<u8>> {
             Some(sized)
         }
         _ => None,
-    }
-}
-
-/// Of what a checksum is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Layer {
-    Ipv4,
-    Udp,
-    Gre,
-    Tcp,
-    Icmp,
-    Icmpv6,
-}
-
-impl Layer {
-    /// The name in JSON.
-    pub(super) fn name(self, is_outer: bool) -> &'static str {
-        match (self, is_outer) {
-            (Layer::Ipv4, false) => "ipv4",
-            (Layer::Ipv4, true) => "outer_ipv4",
-            (Layer::Udp, false) => "udp",
-            (Layer::Udp, true) => "outer_udp",
-            (Layer::Gre, _) => "gre",
-            (Layer::Tcp, _) => "tcp",
-            (Layer::Icmp, _) => "icmp",
-            (Layer::Icmpv6, _) => "icmpv6",
-        }
-    }
-
-    /// The name for people.
-    pub(super) fn title(self, is_outer: bool) -> &'static str {
-        match (self, is_outer) {
-            (Layer::Ipv4, false) => "IPv4 header",
-            (Layer::Ipv4, true) => "outer IPv4 header",
-            (Layer::Udp, false) => "UDP",
-            (Layer::Udp, true) => "outer UDP",
-            (Layer::Gre, _) => "GRE",
-            (Layer::Tcp, _) => "TCP",
-            (Layer::Icmp, _) => "ICMP",
-            (Layer::Icmpv6, _) => "ICMPv6",
-        }
-    }
-}
-
-/// What a checksum is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
-    /// Right.
-    Good,
-    /// Wrong.
-    Bad,
-    /// UDP without one.
-    Absent,
-    /// It holds the sum of the pseudo header (IPv4: zero): captured in front of the card that was to finish it.
-    Unfinished,
-    /// Unfinished, and meant to be: a remote checksum option leaves it to the far end.
-    Remote,
-}
-
-impl Verdict {
-    /// The name in JSON.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Verdict::Good => "good",
-            Verdict::Bad => "bad",
-            Verdict::Absent => "absent",
-            Verdict::Unfinished => "unfinished",
-            Verdict::Remote => "remote",
-        }
-    }
-}
-
-/// One checksum of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Finding {
-    pub(super) layer: Layer,
-    /// It belongs to a tunnel.
-    pub(super) is_outer: bool,
-    /// Which tunnel level, from 0.
-    pub(super) level: usize,
-    pub(super) verdict: Verdict,
-    /// Where the field is in [`Frame::bytes`].
-    pub(super) at: usize,
-    /// What stands there.
-    pub(super) field: u16,
-    /// What should.
-    pub(super) expected: u16,
-}
-
-struct Judge<'f, 'a> {
-    frame: &'f Frame<'a>,
-    bytes: &'f [u8],
-    ends: [usize; wire::parse::MAX_HEADERS],
-    offload: Offload,
-}
-
-impl<'f, 'a> Judge<'f, 'a> {
-    fn new(frame: &'f Frame<'a>) -> Self {
-        let bytes = &frame.bytes[..frame.total.min(frame.bytes.len())];
-        let mut ends = [0; wire::parse::MAX_HEADERS];
-        let mut limit = bytes.len();
-        for (end, header) in ends.iter_mut().zip(frame.layout.headers()) {
-            let field = |at| usize::from(read_u16(bytes, header.start() + at).unwrap_or(u16::MAX));
-            let stated = match header.kind {
-                _ if frame.is_unsized => limit,
-                Kind::Ipv4 => header.start() + field(ipv4::TOTAL_LEN),
-                Kind::Ipv6 => header.start() + ipv6::LEN + field(ipv6::PAYLOAD_LEN),
-                Kind::Udp => header.start() + field(udp::LENGTH),
-                _ => limit,
-            };
-            limit = limit.min(stated).max(frame.layout.header_len());
-            *end = limit;
-        }
-        let mut packet: Packet<&[u8]> = Packet::default();
-        packet.head.set(&bytes[..frame.layout.header_len()]);
-        let offload = Offload::received(&packet.head, &frame.layout);
-        Judge { frame, bytes, ends, offload }
-    }
-
-    fn all(&self, findings: &mut Vec<Finding>) {
-        let layout = &self.frame.layout;
-        let headers = layout.headers();
-        let transport = layout.transport();
-        // A tunnel without IP inside, as of a frame with ARP, is one all the same.
-        let is_tunnel =
-            headers.iter().rev().take_while(|header| !header.is_ip()).any(|header| Some(header) != transport);
-        let levels = layout.ip_levels() + usize::from(is_tunnel);
-        let mut level = layout.ip_levels();
-        if layout.stop() == Stop::Protocol
-            && let Some(ip) = headers.last().filter(|header| header.is_ip())
-        {
-            let found = self.icmp(ip, headers.len() - 1);
-            findings.extend(found.map(|finding| Finding { level: level.saturating_sub(1), ..finding }));
-        }
-        // The innermost one first: what is left open inside is part of what checksums outside cover.
-        let mut open = None;
-        for (index, header) in headers.iter().enumerate().rev() {
-            let is_outer = level < levels;
-            let found = match header.kind {
-                Kind::Ipv4 => self.ipv4(header),
-                Kind::Udp | Kind::Tcp if !is_outer => self.transport(header, index),
-                Kind::Udp => self.udp_or_tcp(header, index, Layer::Udp, open),
-                Kind::Gre => self.gre(header, index, level.saturating_sub(1), open),
-                _ => None,
-            };
-            if let Some(found) = found {
-                if found.layer != Layer::Gre && matches!(found.verdict, Verdict::Unfinished | Verdict::Remote) {
-                    open = if found.layer == Layer::Ipv4 { open } else { Some(index) };
-                }
-                findings.push(Finding { is_outer, level: level.saturating_sub(1), ..found });
-            }
-            level -= usize::from(header.is_ip());
-        }
-        findings.reverse();
-    }
-
-    fn ipv4(&self, header: &Header) -> Option<Finding> {
-        let bytes = self.bytes.get(header.start()..header.end())?;
-        let at = header.start() + ipv4::CHECKSUM;
-        let field = read_u16(self.bytes, at)?;
-        let mut sum = Sum::of(&bytes[..ipv4::CHECKSUM]);
-        sum.add(&bytes[ipv4::CHECKSUM + 2..]);
-        if self.frame.is_unsized && header.start() == self.frame.l3() {
-            // Computed when the length was still 0.
-            sum.remove(Sum::of(&bytes[ipv4::TOTAL_LEN..ipv4::TOTAL_LEN + 2]));
-        }
-        let expected = Field::complete(sum).value();
-        let verdict = match field {
-            _ if is_same(field, expected) => Verdict::Good,
-            0 => Verdict::Unfinished,
-            _ => Verdict::Bad,
-        };
-        Some(Finding { layer: Layer::Ipv4, is_outer: false, level: 0, verdict, at, field, expected })
-    }
-
-    fn transport(&self, header: &Header, index: usize) -> Option<Finding> {
-        let layer = if header.kind == Kind::Tcp { Layer::Tcp } else { Layer::Udp };
-        let mut finding = self.udp_or_tcp(header, index, layer, None)?;
-        let remote = self.offload.layers().iter().any(|layer| layer.remote == Some(Remote::Transport));
-        if remote && finding.verdict == Verdict::Unfinished {
-            finding.verdict = Verdict::Remote;
-        }
-        Some(finding)
-    }
-
-    /// A TCP or UDP header; `open` is the index of the outermost unfinished one inside, which whoever filled this field in may have
-    /// counted as finished (local checksum offload).
-    fn udp_or_tcp(&self, header: &Header, index: usize, layer: Layer, open: Option<usize>) -> Option<Finding> {
-        let (start, end) = (header.start(), self.ends[index]);
-        let ip = self.frame.layout.headers().get(index.checked_sub(1)?).filter(|ip| ip.is_ip())?;
-        let at = start + if layer == Layer::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM };
-        let field = read_u16(self.bytes, at)?;
-        let finding = |verdict, expected| Finding { layer, is_outer: false, level: 0, verdict, at, field, expected };
-        if layer == Layer::Udp && field == 0 {
-            return Some(finding(Verdict::Absent, 0));
-        }
-        let number = if layer == Layer::Tcp { protocol::TCP } else { protocol::UDP };
-        let sized_pseudo = pseudo(self.bytes, ip, number, end - start)?;
-        let covered = self.covered(start, end, at, None)?;
-        let complete = |mut sum: Sum| {
-            sum.append(covered, end - start);
-            if layer == Layer::Udp { Field::complete_udp(sum) } else { Field::complete(sum) }.value()
-        };
-        let expected = complete(sized_pseudo);
-        let equal = |value: u16| is_same(field, value);
-        if equal(expected) {
-            return Some(finding(Verdict::Good, expected));
-        }
-        // Some systems leave the length to the card as well.
-        let unsized_pseudo = pseudo(self.bytes, ip, number, 0)?;
-        if [sized_pseudo, unsized_pseudo].iter().any(|sum| Field::primed(*sum).value() == field) {
-            return Some(finding(Verdict::Unfinished, expected));
-        }
-        if let Some(sum) = open.and_then(|open| self.covered(start, end, at, Some(open))) {
-            let mut all = sized_pseudo;
-            all.append(sum, end - start);
-            if equal(Field::complete_udp(all).value()) {
-                return Some(finding(Verdict::Good, field));
-            }
-        }
-        Some(finding(Verdict::Bad, expected))
-    }
-
-    fn gre(&self, header: &Header, index: usize, level: usize, open: Option<usize>) -> Option<Finding> {
-        let flags = read_u16(self.bytes, header.start())?;
-        if flags & gre::CSUM == 0 {
-            return None;
-        }
-        let at = header.start() + gre::CHECKSUM;
-        let (field, end) = (read_u16(self.bytes, at)?, self.ends[index]);
-        let of = |open| self.covered(header.start(), end, at, open).map(|sum| Field::complete(sum).value());
-        let expected = of(None)?;
-        let equal = |value: u16| is_same(field, value);
-        let remote = self.offload.layers().get(level).is_some_and(|layer| layer.remote == Some(Remote::Gre));
-        let verdict = match field % 0xffff {
-            _ if equal(expected) || open.and_then(|open| of(Some(open))).is_some_and(equal) => Verdict::Good,
-            0 if remote => Verdict::Remote,
-            _ => Verdict::Bad,
-        };
-        Some(Finding { layer: Layer::Gre, is_outer: true, level, verdict, at, field, expected })
-    }
-
-    fn icmp(&self, ip: &Header, index: usize) -> Option<Finding> {
-        let (start, end) = (ip.end(), self.ends[index]);
-        let number = match ip.kind {
-            Kind::Ipv4 => self.bytes[ip.start() + ipv4::PROTOCOL],
-            _ => match ipv6::chain(self.bytes[ip.start() + ipv6::NEXT_HEADER], &self.bytes[ip.start() + ipv6::LEN..]) {
-                ipv6::Chain::End { next, .. } => next,
-                _ => return None,
-            },
-        };
-        let at = start + 2;
-        let field = read_u16(self.bytes, at).filter(|_| at + 2 <= end)?;
-        let (layer, mut sum) = match (number, ip.kind) {
-            (protocol::ICMP, Kind::Ipv4) => (Layer::Icmp, Sum::ZERO),
-            (protocol::ICMPV6, Kind::Ipv6) => (Layer::Icmpv6, pseudo(self.bytes, ip, number, end - start)?),
-            _ => return None,
-        };
-        sum.append(self.covered(start, end, at, None)?, end - start);
-        let expected = Field::complete(sum).value();
-        let verdict = if is_same(field, expected) { Verdict::Good } else { Verdict::Bad };
-        Some(Finding { layer, is_outer: false, level: 0, verdict, at, field, expected })
-    }
-
-    /// The sum from `start` to `end` without the field at `at`; with `open`, as if the header of that index were finished.
-    fn covered(&self, start: usize, end: usize, at: usize, open: Option<usize>) -> Option<Sum> {
-        let mut sum = Sum::of(self.bytes.get(start..at)?);
-        let Some(open) = open else {
-            sum.add(self.bytes.get(at + 2..end)?);
-            return Some(sum);
-        };
-        let (headers, open_end) = (self.frame.layout.headers(), self.ends[open]);
-        let (header, ip) = (headers.get(open)?, headers.get(open.checked_sub(1)?)?);
-        let number = if header.kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
-        // What a right checksum covers sums to the complement of its pseudo header.
-        let pseudo = pseudo(self.bytes, ip, number, open_end - header.start())?;
-        sum.add(self.bytes.get(at + 2..header.start())?);
-        sum.add_u16(!pseudo.fold());
-        (open_end == end).then_some(sum)
-    }
-}
-
-/// Whether two checksums are the same number: 0 and 0xffff are.
-fn is_same(a: u16, b: u16) -> bool {
-    a == b || (a.is_multiple_of(0xffff) && b.is_multiple_of(0xffff))
-}
-
-/// The pseudo header of an upper protocol under the IP header `ip`, for `len` bytes: with the addresses that it is made of,
-/// which may be in an option or extension header. `None` where nobody knows which these are.
-pub(super) fn pseudo(bytes: &[u8], ip: &Header, number: u8, len: usize) -> Option<Sum> {
-    let header = bytes.get(ip.start()..ip.end())?;
-    if ip.kind == Kind::Ipv4 {
-        let (src, dst) = ipv4::ends(header)?;
-        let (src, dst) = (header.get(src)?, header.get(dst)?);
-        return Some(pseudo_v4(src.try_into().ok()?, dst.try_into().ok()?, number, len));
-    }
-    let (src, dst) = ipv6::ends(header)?;
-    let (src, dst) = (header.get(src)?, header.get(dst)?);
-    Some(pseudo_v6(src.try_into().ok()?, dst.try_into().ok()?, number, len))
-}
-
-#[cfg(test)]
-mod tests {
-    use segue_testkit::Rng;
-    use segue_testkit::build::{self, Ip, V4, V6};
-    use segue_testkit::flow::{Sender, mixed};
-
-    use super::*;
-
-    fn verdicts(bytes: &[u8]) -> Vec<(&'static str, &'static str)> {
-        let tunnels = Tunnels::NONE.with_gue(6080);
-        let frame = Frame::open(link::RAW, bytes, &tunnels, USUAL_MTU).unwrap();
-        let mut findings = Vec::new();
-        frame.judge(&mut findings);
-        findings.iter().map(|f| (f.layer.name(f.is_outer), f.verdict.name())).collect()
-    }
-
-    #[test]
-    fn good_traffic_is_good_and_a_flipped_bit_is_found() {
-        let mut rng = Rng::new(11);
-        for packet in mixed(&mut rng, 12, 800) {
-            let mut bytes = packet.bytes;
-            let good = verdicts(&bytes);
-            assert!(good.iter().all(|(_, verdict)| *verdict == "good"), "{good:?} {bytes:02x?}");
-            if segue_testkit::flow::corrupt(&mut rng, &mut bytes) {
-                let seen = verdicts(&bytes);
-                let is_malformed = wire::parse(&bytes, Start::Ip, &Tunnels::NONE).stop() == Stop::Malformed;
-                assert!(is_malformed || seen.iter().any(|(_, verdict)| *verdict == "bad"), "{seen:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_primed_field_is_unfinished_and_a_zero_header_checksum_too() {
-        for ip in [Ip::V4(V4::new(1, 1, 2)), Ip::V6(V6::new(1, 1, 2))] {
-            let mut sender = Sender::tcp(ip, 1, 7, Vec::new());
-            let packet = sender.send(701, 0).bytes();
-            let primed = build::prime(&packet).unwrap();
-            assert_eq!(verdicts(&primed).last(), Some(&("tcp", "unfinished")));
-        }
-        let mut packet = Sender::udp(Ip::V4(V4::new(1, 1, 2)), 1).send(10, 0).bytes();
-        packet[10..12].fill(0);
-        packet[26..28].fill(0);
-        assert_eq!(verdicts(&packet), [("ipv4", "unfinished"), ("udp", "absent")]);
-    }
-
-    #[test]
-    fn a_length_of_zero_means_all_that_is_there_only_where_that_is_much() {
-        let ip = Ip::V4(V4::new(1, 1, 2));
-        for (len, is_unsized) in [(3000, true), (300, false)] {
-            let mut packet = Sender::tcp(ip.clone(), 1, 7, Vec::new()).send(len, 0).bytes();
-            packet[2..4].fill(0);
-            let frame = Frame::open(link::RAW, &packet, &Tunnels::NONE, USUAL_MTU).unwrap();
-            assert_eq!(frame.is_unsized, is_unsized);
-            assert_eq!(frame.layout.transport().is_some(), is_unsized);
-        }
-        // With the option of RFC 2675 and without, above what 16 bits can say.
-        let small = Sender::tcp(Ip::V6(V6::new(1, 1, 2)), 1, 7, Vec::new()).send(60_000, 0).bytes();
-        let mut big = small.clone();
-        big.extend([9; 40_000]);
-        big[4..6].fill(0);
-        let mut jumbo = big.clone();
-        let len = (big.len() - 40 + 8) as u32;
-        let option = [&[6, 0, 0xc2, 4][..], &len.to_be_bytes()].concat();
-        jumbo.splice(40..40, option);
-        jumbo[6] = 0;
-        for packet in [big, jumbo] {
-            let frame = Frame::open(link::RAW, &packet, &Tunnels::NONE, USUAL_MTU).unwrap();
-            assert_eq!((frame.total, frame.layout.header_len(), frame.ip_len()), (100_060, 60, 100_060));
-        }
-    }
-
-    #[test]
-    fn no_bytes_whatever_make_it_panic() {
-        let mut rng = Rng::new(5);
-        let mut findings = Vec::new();
-        let seeds: Vec<Vec<u8>> = mixed(&mut rng, 8, 60).into_iter().map(|sent| sent.bytes).collect();
-        for round in 0..20_000 {
-            let mut bytes = seeds[round % seeds.len()].clone();
-            for _ in 0..rng.below(6) {
-                let at = rng.below(bytes.len().min(80));
-                bytes[at] = rng.next_u64() as u8;
-            }
-            bytes.truncate(rng.below(bytes.len() + 1));
-            for number in [link::RAW, link::ETHERNET, link::COOKED, link::COOKED2] {
-                let tunnels = Tunnels::NONE.with_gue(6080).with_fou(4000, 4);
-                if let Some(frame) = Frame::open(number, &bytes, &tunnels, 40) {
-                    frame.judge(&mut findings);
-                    let _ = frame.packet();
-                }
-            }
-        }
     }
 }

@@ -3,26 +3,25 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use crate::checksums::{Finding, Layer, Verdict, pseudo};
+use crate::file::{Form, Record, link};
+use crate::frame::Frame;
 use segue::gro::{self, Gro};
 use segue::packet::{Csum, Frag, Packet, Pool, Tunnels, Unit};
 use segue::reason::Reason;
 use segue::time::Nanos;
-use segue_capture::file::Record;
-
-use super::args::Rules;
-use super::frame::{Frame, Layer, Verdict};
 
 /// Most tables; the one used longest ago makes room for another. Real captures have one for each interface and direction.
 const MAX_LANES: usize = 64;
 
 /// A record's bytes, and which record it is.
 #[derive(Clone, Debug)]
-pub(super) struct Buf {
-    pub(super) raw: Rc<[u8]>,
+pub(crate) struct Buf {
+    pub(crate) raw: Rc<[u8]>,
     /// Where the network header begins.
     from: usize,
     to: usize,
-    pub(super) index: u64,
+    pub(crate) index: u64,
 }
 
 impl AsRef<[u8]> for Buf {
@@ -32,26 +31,26 @@ impl AsRef<[u8]> for Buf {
 }
 
 /// The place of a range of a record's bytes, counted from the record's first.
-pub(super) fn place_of(buf: &Buf, part: &[u8]) -> usize {
+pub(crate) fn place_of(buf: &Buf, part: &[u8]) -> usize {
     part.as_ptr() as usize - buf.raw.as_ptr() as usize
 }
 
 /// What came out: a packet or train, and the records that it is made of, in order.
-pub(super) struct Out {
-    pub(super) packet: Box<Packet<Buf>>,
-    pub(super) members: Vec<u64>,
+pub(crate) struct Out {
+    pub(crate) packet: Box<Packet<Buf>>,
+    pub(crate) members: Vec<u64>,
     /// Records of acknowledgments that this one stands for, in order.
-    pub(super) swallowed: Vec<u64>,
+    pub(crate) swallowed: Vec<u64>,
     /// Why it came out, or was not held; what differed from the next packet of the flow is in brackets.
-    pub(super) why: Why,
+    pub(crate) why: Why,
 }
 
 /// Reasons that came up while one packet was pushed. More than one where several trains came out for different ones.
-pub(super) type Why = Rc<[&'static str]>;
+pub(crate) type Why = Rc<[&'static str]>;
 
 /// Why nothing was given to GRO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Aside {
+pub(crate) enum Aside {
     /// No IP.
     NotIp,
     /// Bytes of it are missing.
@@ -63,7 +62,7 @@ pub(super) enum Aside {
 }
 
 impl Aside {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Aside::NotIp => "not_ip",
             Aside::Cut => "cut",
@@ -94,30 +93,37 @@ fn place_in_memory(packet: &Packet<Buf>) -> usize {
 }
 
 /// The tables.
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     config: gro::Config,
     tunnels: Tunnels,
     lanes: Vec<Lane>,
     pool: Pool<Buf>,
     now: Nanos,
     uses: u64,
-    done: Tally,
-    findings: Vec<super::frame::Finding>,
+    done: GroCounts,
+    findings: Vec<Finding>,
 }
 
-/// What GRO counted, over all tables.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) trains: u64,
-    pub(super) swallowed: u64,
-    pub(super) trimmed: u64,
-    pub(super) segments: u64,
-    pub(super) alone: BTreeMap<&'static str, u64>,
-    pub(super) flushes: BTreeMap<&'static str, u64>,
-    pub(super) mismatches: BTreeMap<&'static str, u64>,
+/// What GRO counted over all its tables. Reasons are keyed by their names in the statistics of the engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroCounts {
+    /// Trains of at least two packets.
+    pub trains: u64,
+    /// Pure acknowledgments that gave way to a newer one (profile `lro` only).
+    pub swallowed: u64,
+    /// Packets whose padding is not in their train.
+    pub trimmed: u64,
+    /// Packets inside of trains.
+    pub segments: u64,
+    /// Packets that were passed on at once, by reason.
+    pub alone: BTreeMap<&'static str, u64>,
+    /// Trains, and packets that stayed single, by what ended them.
+    pub flushes: BTreeMap<&'static str, u64>,
+    /// What differed from the train of the flow, by reason.
+    pub mismatches: BTreeMap<&'static str, u64>,
 }
 
-impl Tally {
+impl GroCounts {
     fn add(&mut self, stats: &gro::Stats) {
         self.trains += stats.trains;
         self.swallowed += stats.swallowed;
@@ -134,22 +140,43 @@ impl Tally {
     }
 }
 
-/// The rules as the command line gave them.
-pub(super) fn config(rules: &Rules) -> gro::Config {
-    let most = rules.max_packets as usize;
-    gro::Config {
-        profile: rules.profile,
-        acks: rules.profile == gro::Profile::Lro,
-        max_bytes: rules.max_bytes as usize,
-        max_packets: most,
-        max_udp_packets: most.min(gro::Config::default().max_udp_packets),
-        hold: u64::from(rules.hold_us) * 1000,
-        ..gro::Config::default()
+/// The rules and limits by which packets are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MergeRules {
+    /// Whose rules decide what is joined. Pure acknowledgments are joined with [`gro::Profile::Lro`] only.
+    pub profile: gro::Profile,
+    /// Most bytes of a train, from its IP header.
+    pub max_bytes: usize,
+    /// Most packets of a train; the engine's own limit for UDP holds besides.
+    pub max_packets: usize,
+    /// Longest time that a packet waits for the next one of its flow, in microseconds.
+    pub hold_us: u32,
+}
+
+impl Default for MergeRules {
+    /// Profile strict, 65,535 bytes, 1000 packets, 1000 microseconds.
+    fn default() -> MergeRules {
+        MergeRules { profile: gro::Profile::Strict, max_bytes: 65_535, max_packets: 1000, hold_us: 1000 }
+    }
+}
+
+impl MergeRules {
+    /// The engine's form of the rules.
+    pub(crate) fn gro(&self) -> gro::Config {
+        gro::Config {
+            profile: self.profile,
+            acks: self.profile == gro::Profile::Lro,
+            max_bytes: self.max_bytes,
+            max_packets: self.max_packets,
+            max_udp_packets: self.max_packets.min(gro::Config::default().max_udp_packets),
+            hold: u64::from(self.hold_us) * 1000,
+            ..gro::Config::default()
+        }
     }
 }
 
 impl Lanes {
-    pub(super) fn new(config: gro::Config, tunnels: Tunnels) -> Lanes {
+    pub(crate) fn new(config: gro::Config, tunnels: Tunnels) -> Lanes {
         Lanes {
             config,
             tunnels,
@@ -157,13 +184,13 @@ impl Lanes {
             pool: Pool::new(256),
             now: Nanos(0),
             uses: 0,
-            done: Tally::default(),
+            done: GroCounts::default(),
             findings: Vec::new(),
         }
     }
 
     /// Takes a record with its bytes in `raw`. What comes out goes to `each`, the record itself perhaps among it. `Err` says why it was not taken; whatever was held of its interface came out then.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         record: &Record<'_>,
         raw: &Rc<[u8]>,
@@ -175,10 +202,10 @@ impl Lanes {
             self.now = self.now.max(Nanos(nanos));
         }
         self.expire(&mut each);
-        let aside = match segue_capture::file::link::start(record.link, record.data()) {
+        let aside = match link::start(record.link, record.data()) {
             _ if record.is_cut() => Err(Aside::Cut),
             _ if record.fcs_len != 0 => Err(Aside::CheckSequence),
-            _ if record.form == segue_capture::file::Form::Obsolete => Err(Aside::Obsolete),
+            _ if record.form == Form::Obsolete => Err(Aside::Obsolete),
             None => Err(Aside::NotIp),
             Some(start) => Ok(start),
         };
@@ -232,8 +259,7 @@ impl Lanes {
         let is_tcp = header.kind == segue::packet::Kind::Tcp;
         let (number, at) = if is_tcp { (6, segue::wire::tcp::CHECKSUM) } else { (17, segue::wire::udp::CHECKSUM) };
         let len = packet.len() - header.start();
-        let primed =
-            super::frame::pseudo(bytes, ip, number, len).map(|sum| segue::checksum::Field::primed(sum).value());
+        let primed = pseudo(bytes, ip, number, len).map(|sum| segue::checksum::Field::primed(sum).value());
         if primed.is_none() || primed != segue::wire::read_u16(bytes, header.start() + at) {
             return false;
         }
@@ -244,14 +270,14 @@ impl Lanes {
     }
 
     /// Everything held comes out.
-    pub(super) fn flush(&mut self, mut each: impl FnMut(Out)) {
+    pub(crate) fn flush(&mut self, mut each: impl FnMut(Out)) {
         for lane in &mut self.lanes {
             finish(lane, &mut each);
         }
     }
 
     /// The end of a section: interfaces mean something else behind it.
-    pub(super) fn forget(&mut self, each: impl FnMut(Out)) {
+    pub(crate) fn forget(&mut self, each: impl FnMut(Out)) {
         self.flush(each);
         for lane in self.lanes.drain(..) {
             self.done.add(lane.gro.stats());
@@ -259,14 +285,14 @@ impl Lanes {
     }
 
     /// What was counted so far.
-    pub(super) fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> GroCounts {
         let mut tally = self.done.clone();
         self.lanes.iter().for_each(|lane| tally.add(lane.gro.stats()));
         tally
     }
 
     /// Boxes that came out and are no longer needed.
-    pub(super) fn give_back(&mut self, packet: Box<Packet<Buf>>) {
+    pub(crate) fn give_back(&mut self, packet: Box<Packet<Buf>>) {
         self.pool.put(packet);
     }
 

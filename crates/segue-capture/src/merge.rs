@@ -1,95 +1,119 @@
-//! `segue pcap merge`: what GRO would have made of a capture.
+//! Merge: what GRO would have made of a capture.
 //!
 //! A train stands at the place and has the time of its first packet, so that the file stays in order of time and no
 //! acknowledgment comes before what it acknowledges. Packets wait in a window until everything in front of them is
 //! decided; the window is bounded, and when it is full all trains end.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::io::{self, Read, Write};
 use std::rc::Rc;
 
 use segue::gso;
-use segue::packet::{Csum, LayerCsum, TrainCsum, Unit};
-use segue_capture::file::undo_notes::{self, Member};
-use segue_capture::file::{
-    Block, BlockKind, Form, Format, Interface, Item, Order, Outgoing, Record, WHOLE, is_unusual_tail, options,
-};
-use segue_control::error::{Error, Kind};
-use segue_service::profile;
-use serde_json::{Value, json};
+use segue::packet::{Csum, LayerCsum, TrainCsum, Tunnels, Unit};
 
-use super::args::Merge;
-use super::files::{End, Job, Sink};
-use super::lanes::{self, Buf, Lanes, place_of};
-use crate::out::Out;
+use crate::error::CaptureError;
+use crate::file::undo_notes::{self, Member, filtered};
+use crate::file::{
+    Block, BlockKind, Form, Format, Interface, Item, Order, Outgoing, ReadError, Reader, Record, WHOLE, Writer,
+    is_unusual_tail, options,
+};
+use crate::lanes::{self, Buf, Lanes, place_of};
+pub use crate::lanes::{GroCounts, MergeRules};
+use crate::stream::{each_item, section_options};
 
 /// Most records that wait.
 const WINDOW: usize = 65_536;
 /// Most bytes of records that wait.
 const WINDOW_BYTES: usize = 24 << 20;
 
-/// Runs it.
-pub(super) fn run(args: &Merge, out: &Out) -> Result<(), Error> {
-    let config = lanes::config(&args.rules);
-    let (job, mut reader) = Job::open_to(&args.input, &args.output, "merge", out)?;
-    let sink = job.create(&args.output, reader.format(), out)?;
-    if args.explain && sink.format() == Format::Pcap {
-        return Err(Error::new(Kind::Conflict, "`--explain` with pcap", "segue pcap merge IN OUT.pcapng --explain")
-            .why("pcap has no place for comments"));
+/// How a capture is merged.
+#[derive(Clone, Debug)]
+pub struct MergeConfig {
+    /// What is joined, and the limits of a train.
+    pub rules: MergeRules,
+    /// UDP ports that carry tunnels.
+    pub tunnels: Tunnels,
+    /// Whether each packet gets a comment that says why it is as it is; into pcapng only.
+    pub explain: bool,
+}
+
+impl Default for MergeConfig {
+    /// Default rules, no tunnel on a UDP port, no comments.
+    fn default() -> MergeConfig {
+        MergeConfig { rules: MergeRules::default(), tunnels: Tunnels::NONE, explain: false }
     }
-    let mut work = Work {
-        window: Window {
-            slots: VecDeque::new(),
-            base: 0,
-            bytes: 0,
-            notes: sink.format() == Format::Pcapng,
-            explain: args.explain,
-            refused: 0,
-        },
-        lanes: Lanes::new(config, args.ports.tunnels()),
-        profile: profile::name(config.profile),
-        sink,
+}
+
+/// What a merge did.
+#[derive(Debug)]
+pub struct MergeReport {
+    /// Packets read.
+    pub packets_in: u64,
+    /// Packets written, a train counting as one.
+    pub packets_out: u64,
+    /// What GRO counted. Packets that were not offered to it are in [`GroCounts::alone`] too.
+    pub gro: GroCounts,
+    /// Trains among them that could not be written as one packet, and were left as single packets.
+    pub unwritten: u64,
+    /// Whether [`undo`](crate::undo::undo) gives the input back: the output is pcapng and nothing was swallowed.
+    pub can_undo: bool,
+    /// Where the input is cut or damaged; everything in front of that place was merged.
+    pub fault: Option<ReadError>,
+}
+
+/// Joins the packets of each flow into trains. Into pcapng each train carries a note by which
+/// [`undo`](crate::undo::undo) restores its packets exactly; pcap has no place for it.
+///
+/// # Errors
+/// [`CaptureError::NoComments`] before anything is read; [`CaptureError::Read`] and [`CaptureError::Write`].
+pub fn merge<R: Read, W: Write>(
+    reader: &mut Reader<R>,
+    writer: &mut Writer<W>,
+    config: &MergeConfig,
+) -> Result<MergeReport, CaptureError> {
+    let notes = writer.format() == Format::Pcapng;
+    if config.explain && !notes {
+        return Err(CaptureError::NoComments);
+    }
+    let before = writer.packets();
+    let mut work = Merger {
+        window: Window { slots: VecDeque::new(), base: 0, bytes: 0, notes, explain: config.explain, refused: 0 },
+        lanes: Lanes::new(config.rules.gro(), config.tunnels),
+        sink: writer,
         aside: BTreeMap::new(),
         order: reader.order(),
         last_ticks: 0,
     };
-    let mut end = End::default();
     if let Some((head, raw)) = reader.pcap_head() {
         let mut whole = *head;
         whole.snaplen = whole.snaplen.max(WHOLE);
-        let mut list = Vec::new();
-        options::push(&mut list, Order::NATIVE, options::SHB_USERAPPL, super::USERAPPL.as_bytes());
+        let mut list = section_options();
         undo_notes::push(&mut list, Order::NATIVE, undo_notes::About::Pcap, true, raw);
-        if work.window.notes {
+        if notes {
             work.order = Order::NATIVE;
         }
-        work.sink.begin_pcap(&whole, raw, &list).map_err(|error| job.write_failed(&error))?;
+        work.sink.begin_pcap(&whole, raw, &list).map_err(CaptureError::Write)?;
     }
-    loop {
-        match reader.next() {
-            Ok(None) => break,
-            Ok(Some(Item::Packet(record))) => work.packet(&record).map_err(|error| job.write_failed(&error))?,
-            Ok(Some(Item::Block(block))) => work.block(&block).map_err(|error| job.write_failed(&error))?,
-            Err(error) => job.fault(&error, &mut end)?,
+    let fault = each_item(reader, |item| {
+        match item {
+            Item::Packet(record) => work.packet(&record),
+            Item::Block(block) => work.block(&block),
         }
+        .map_err(CaptureError::Write)
+    })?;
+    work.flush().map_err(CaptureError::Write)?;
+    let mut gro = work.lanes.tally();
+    for (name, n) in &work.aside {
+        *gro.alone.entry(name).or_default() += n;
     }
-    work.flush().map_err(|error| job.write_failed(&error))?;
-    let (packets, units) = (reader.packets(), work.sink.packets());
-    let summary = work.summary(packets, units, &end);
-    job.finish(work.sink)?;
-    job.erase();
-    if out.json {
-        super::show_json(out, summary, &job, &end)
-    } else {
-        out.note(&text(&summary));
-        if work.window.notes && summary["undo"] == false {
-            out.note("note: what was swallowed is not in the file; `split --undo` will refuse it");
-        }
-        if !work.window.notes {
-            out.note("note: pcap has no place for what `split --undo` needs; write pcapng to keep it");
-        }
-        job.verdict(&end, out)
-    }
+    Ok(MergeReport {
+        packets_in: reader.packets(),
+        packets_out: work.sink.packets() - before,
+        unwritten: work.window.refused,
+        can_undo: notes && gro.swallowed == 0,
+        gro,
+        fault,
+    })
 }
 
 /// A record that waits, with its bytes.
@@ -161,17 +185,16 @@ struct Window {
     refused: u64,
 }
 
-struct Work {
+struct Merger<'w, W: Write> {
     window: Window,
     lanes: Lanes,
-    profile: &'static str,
-    sink: Sink,
+    sink: &'w mut Writer<W>,
     aside: BTreeMap<&'static str, u64>,
     order: Order,
     last_ticks: u64,
 }
 
-impl Work {
+impl<W: Write> Merger<'_, W> {
     fn packet(&mut self, record: &Record<'_>) -> io::Result<()> {
         let entry = Entry::of(record);
         let raw = Rc::clone(&entry.raw);
@@ -255,7 +278,7 @@ impl Work {
         }
         // What is put to its options must be taken off again, and the note of an earlier merge must not be taken for this
         // one's: it is noted as a train of one.
-        let list = undo_notes::filtered(record.options(), self.order, |_| true);
+        let list = filtered(record.options(), self.order, |_| true);
         let data = record.data();
         let head_len = data.len().min(64);
         let tail = unusual_tail(&record, self.order, &list);
@@ -270,7 +293,7 @@ impl Work {
             tail,
         };
         let ticks = record.ticks.unwrap_or(self.last_ticks);
-        let mut carried = undo_notes::filtered(record.options(), self.order, |code| code != undo_notes::OPTION);
+        let mut carried = filtered(record.options(), self.order, |code| code != undo_notes::OPTION);
         if let Some(why) = &remark.why {
             options::push(&mut carried, self.order, options::COMMENT, why.as_bytes());
         }
@@ -285,31 +308,6 @@ impl Work {
             len: record.len,
             data: &[data],
             options: &carried,
-        })
-    }
-
-    fn summary(&self, packets: u64, units: u64, end: &End) -> Value {
-        let tally = self.lanes.tally();
-        let mut alone = tally.alone;
-        for (name, n) in &self.aside {
-            *alone.entry(name).or_default() += n;
-        }
-        json!({
-            "schema": "segue.pcap.merge/1",
-            "packets_in": packets,
-            "packets_out": units,
-            "trains": tally.trains - self.window.refused,
-            "segments": tally.segments,
-            "mean_segments": if tally.trains > 0 { tally.segments as f64 / tally.trains as f64 } else { 0.0 },
-            "ratio": if units > 0 { packets as f64 / units as f64 } else { 1.0 },
-            "undo": self.window.notes && tally.swallowed == 0,
-            "profile": self.profile,
-            "swallowed": tally.swallowed,
-            "trimmed": tally.trimmed,
-            "why_trains_ended": tally.flushes,
-            "why_alone": alone,
-            "why_refused": tally.mismatches,
-            "cut": end.fault.as_ref().map(|(what, _)| what),
         })
     }
 }
@@ -402,7 +400,7 @@ impl Window {
         let ticks = head.ticks.unwrap_or(last_ticks);
         // A hash of the bytes is no longer right, and a note of an earlier merge belongs to the packet inside.
         let keep = |code| code != options::EPB_HASH && code != undo_notes::OPTION;
-        let mut carried = undo_notes::filtered(head.options(), order, keep);
+        let mut carried = filtered(head.options(), order, keep);
         if self.explain {
             let text = format!("segue: train of {} packets, ended: {}", members.len(), spoken(why));
             options::push(&mut carried, order, options::COMMENT, text.as_bytes());
@@ -415,7 +413,7 @@ impl Window {
             let payload = frame.len()..frame.len() + frag.len();
             frame.extend_from_slice(frag.bytes());
             if self.notes {
-                let own = undo_notes::filtered(record.options(), order, |_| true);
+                let own = filtered(record.options(), order, |_| true);
                 let tail = unusual_tail(&record, order, &own);
                 list.push(Member {
                     position: buf.index - members[0],
@@ -472,27 +470,4 @@ fn finish(packet: &mut segue::packet::Packet<Buf>) -> Option<()> {
     };
     debug_assert!(packet.offload.layers().iter().all(|layer| layer.udp != LayerCsum::Unknown));
     gso::finish(packet).ok().map(|_| ())
-}
-
-fn text(summary: &Value) -> String {
-    let n = |key: &str| summary[key].as_u64().unwrap_or(0);
-    let made = match n("trains") {
-        0 => "nothing merged".to_owned(),
-        trains => format!(
-            "{trains} trains of {:.1} on average, ratio {:.2}",
-            summary["mean_segments"].as_f64().unwrap_or(0.0),
-            summary["ratio"].as_f64().unwrap_or(1.0),
-        ),
-    };
-    let mut text = format!("{} packets -> {} packets ({made})", n("packets_in"), n("packets_out"));
-    if n("swallowed") > 0 {
-        text.push_str(&format!("\n  swallowed: {} gave way to a newer ACK", super::packets(n("swallowed"))));
-    }
-    for (key, title) in [("why_trains_ended", "ended"), ("why_alone", "alone"), ("why_refused", "did not fit")] {
-        let reasons = super::reasons(&summary[key]);
-        if !reasons.is_empty() {
-            text.push_str(&format!("\n  {title}: {reasons}"));
-        }
-    }
-    text
 }

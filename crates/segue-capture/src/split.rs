@@ -1,159 +1,138 @@
-//! `segue pcap split`: what was on the wire, from a capture taken where trains and unfinished checksums pass.
+//! Split: what was on the wire, from a capture taken where trains and unfinished checksums pass.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
+use std::io::{self, Read, Write};
 
-use segue::checksum::{Field, Sum};
+use segue::checksum::Sum;
 use segue::gso::{self, Frames, Limits};
-use segue::packet::{Gso, GsoKind, Header, Kind, Stop, TrainCsum, Unit};
+use segue::packet::{Gso, GsoKind, Header, Kind, Stop, TrainCsum, Tunnels, Unit};
 use segue::reason::Reason;
 use segue::wire::{ipv4, ipv6, read_u16, tcp, write_u16};
-use segue_capture::file::{Form, Item, Order, Outgoing, Record, options};
-use segue_control::error::Error;
-use serde_json::json;
 
-use super::args::Split;
-use super::files::{End, Job, Sink};
-use super::frame::{Finding, Frame, Layer, USUAL_MTU, Verdict};
-use crate::out::Out;
+use crate::checksums::{Finding, Layer, Verdict};
+use crate::error::CaptureError;
+use crate::file::undo_notes::{self, filtered};
+use crate::file::{Form, Item, Order, Outgoing, ReadError, Reader, Record, Writer, options};
+use crate::finish::{Finished, finish};
+use crate::fragment;
+use crate::frame::{Frame, USUAL_MTU};
+use crate::stream::{each_item, section_options};
 
 /// Most connections whose SYN is remembered.
 const MOST_FLOWS: usize = 65_536;
 
-/// Runs it.
-pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
-    let (job, mut reader) = Job::open_to(&args.input, &args.output, "split", out)?;
-    let mut sink = job.create(&args.output, reader.format(), out)?;
-    let mut work = Work {
-        tunnels: args.ports.tunnels(),
-        size: match (args.mtu, args.mss) {
-            (_, Some(mss)) => Size::Mss(mss as usize),
-            (Some(mtu), None) => Size::Mtu(mtu as usize),
-            (None, None) => Size::Learned,
-        },
-        fix_all: args.fix_checksums == "all",
-        syns: HashMap::new(),
-        findings: Vec::new(),
-        frames: Frames::new(),
-        counts: Counts::default(),
-        order: reader.order(),
-    };
-    let mut end = End::default();
-    if let Some((head, raw)) = reader.pcap_head() {
-        sink.begin_pcap(head, raw, &user_application()).map_err(|error| job.write_failed(&error))?;
-    }
-    loop {
-        match reader.next() {
-            Ok(None) => break,
-            Ok(Some(Item::Packet(record))) => {
-                work.record(&record, &mut sink).map_err(|error| job.write_failed(&error))?;
-            }
-            Ok(Some(Item::Block(block))) => {
-                work.order = block.order;
-                sink.block(&block).map_err(|error| job.write_failed(&error))?;
-            }
-            Err(error) => job.fault(&error, &mut end)?,
-        }
-    }
-    let counts = &work.counts;
-    let summary = json!({
-        "schema": "segue.pcap.split/1",
-        "undo": false,
-        "packets_in": reader.packets(),
-        "packets_out": sink.packets(),
-        "trains_cut": counts.trains,
-        "checksums_finished": counts.finished,
-        "checksums_fixed": counts.fixed,
-        "lengths_filled_in": counts.lengths,
-        "bad_left": counts.bad_left,
-        "unchanged": counts.unchanged,
-        "packets_fragmented": counts.fragmented,
-        "udp_of_unknown_size": counts.udp,
-        "left_as_they_are": counts.refused,
-        "cut": end.fault.as_ref().map(|(what, _)| what),
-    });
-    let units = sink.packets();
-    job.finish(sink)?;
-    job.erase();
-    if out.json {
-        return super::show_json(out, summary, &job, &end);
-    }
-    out.note(&format!(
-        "{} packets -> {units} packets ({} trains cut, {} fragmented, {} checksums finished, {} fixed, {} changed else)",
-        reader.packets(),
-        counts.trains,
-        counts.fragmented,
-        counts.finished,
-        counts.fixed,
-        counts.lengths,
-    ));
-    if counts.bad_left > 0 {
-        out.note(&format!(
-            "  {} with a wrong checksum left as they are; --fix-checksums all",
-            super::packets(counts.bad_left)
-        ));
-    }
-    if counts.udp > 0 {
-        out.note(&format!(
-            "  {} of UDP above 1500 bytes left as they are: the size of their datagrams is not in the file; --mss N cuts them, --mtu N makes fragments",
-            super::packets(counts.udp)
-        ));
-    }
-    for (reason, n) in &counts.refused {
-        out.note(&format!("  {} left as they are: {}", super::packets(*n), reason.replace('_', " ")));
-    }
-    job.verdict(&end, out)
+/// How trains are cut, and which checksums are written.
+#[derive(Clone, Debug)]
+pub struct SplitConfig {
+    /// UDP ports that carry tunnels.
+    pub tunnels: Tunnels,
+    /// How large the segments of a train are.
+    pub size: SegmentSize,
+    /// Whether wrong checksums are made right too, and not only unfinished ones finished.
+    pub fix_all: bool,
 }
 
-/// Options of the section header of a file that is made.
-pub(super) fn user_application() -> Vec<u8> {
-    let mut list = Vec::new();
-    options::push(&mut list, Order::NATIVE, options::SHB_USERAPPL, super::USERAPPL.as_bytes());
-    list
+impl Default for SplitConfig {
+    /// No tunnel on a UDP port, sizes as learned, wrong checksums left wrong.
+    fn default() -> SplitConfig {
+        SplitConfig { tunnels: Tunnels::NONE, size: SegmentSize::Learned, fix_all: false }
+    }
 }
 
-/// How large the segments of a train were.
-#[derive(Clone, Copy, Debug)]
-enum Size {
-    /// Payload bytes.
+/// How large the segments of a train are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentSize {
+    /// Payload bytes of a segment, of TCP and UDP.
     Mss(usize),
-    /// Bytes of the IP packet.
+    /// Bytes of the IP packet. What is longer and not TCP becomes IP fragments, unless its header forbids it.
     Mtu(usize),
-    /// As the ends of the connection agreed, or the usual MTU.
+    /// As the ends of the connection agreed in their SYNs, else an IP packet of 1500 bytes; UDP stays whole.
     Learned,
 }
 
+/// What a split did.
 #[derive(Debug, Default)]
-struct Counts {
-    trains: u64,
-    fragmented: u64,
-    finished: u64,
-    fixed: u64,
-    lengths: u64,
-    bad_left: u64,
-    unchanged: u64,
-    udp: u64,
-    refused: BTreeMap<&'static str, u64>,
+pub struct SplitReport {
+    /// Packets read.
+    pub packets_in: u64,
+    /// Packets written.
+    pub packets_out: u64,
+    /// Trains that were cut.
+    pub trains: u64,
+    /// Packets that became IP fragments.
+    pub fragmented: u64,
+    /// Unfinished checksums that were finished.
+    pub finished: u64,
+    /// Wrong checksums that were made right.
+    pub fixed: u64,
+    /// IP lengths of zero that were filled in.
+    pub lengths: u64,
+    /// Packets with a wrong checksum that were left so.
+    pub bad_left: u64,
+    /// Packets that went through as they were.
+    pub unchanged: u64,
+    /// UDP packets longer than 1500 bytes that stayed whole, since the size of their datagrams is not in the file.
+    pub udp_of_unknown_size: u64,
+    /// What could not be cut, by reason.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// Where the input is cut or damaged; everything in front of that place was split.
+    pub fault: Option<ReadError>,
+}
+
+/// Cuts the trains of a capture, and finishes its checksums.
+///
+/// # Errors
+/// [`CaptureError::Read`] and [`CaptureError::Write`].
+pub fn split<R: Read, W: Write>(
+    reader: &mut Reader<R>,
+    writer: &mut Writer<W>,
+    config: &SplitConfig,
+) -> Result<SplitReport, CaptureError> {
+    let mut work = Splitter {
+        tunnels: config.tunnels,
+        size: config.size,
+        fix_all: config.fix_all,
+        syns: HashMap::new(),
+        findings: Vec::new(),
+        frames: Frames::new(),
+        counts: SplitReport::default(),
+        order: reader.order(),
+    };
+    let before = writer.packets();
+    if let Some((head, raw)) = reader.pcap_head() {
+        writer.begin_pcap(head, raw, &section_options()).map_err(CaptureError::Write)?;
+    }
+    let fault = each_item(reader, |item| {
+        match item {
+            Item::Packet(record) => work.record(&record, writer),
+            Item::Block(block) => {
+                work.order = block.order;
+                writer.block(&block)
+            }
+        }
+        .map_err(CaptureError::Write)
+    })?;
+    Ok(SplitReport { packets_in: reader.packets(), packets_out: writer.packets() - before, fault, ..work.counts })
 }
 
 /// One direction of a connection: addresses, then ports.
-type Way = ([u8; 32], [u8; 4]);
+type Direction = ([u8; 32], [u8; 4]);
 
-struct Work {
-    tunnels: segue::packet::Tunnels,
-    size: Size,
+struct Splitter {
+    tunnels: Tunnels,
+    size: SegmentSize,
     fix_all: bool,
     /// What the sender of a SYN said it can take.
-    syns: HashMap<Way, usize>,
+    syns: HashMap<Direction, usize>,
     findings: Vec<Finding>,
     frames: Frames,
-    counts: Counts,
+    counts: SplitReport,
     order: Order,
 }
 
-impl Work {
-    fn record(&mut self, record: &Record<'_>, sink: &mut Sink) -> io::Result<()> {
-        let mtu = if let Size::Mtu(mtu) = self.size { mtu } else { USUAL_MTU };
+impl Splitter {
+    fn record(&mut self, record: &Record<'_>, sink: &mut Writer<impl Write>) -> io::Result<()> {
+        let mtu = if let SegmentSize::Mtu(mtu) = self.size { mtu } else { USUAL_MTU };
         let data = record.data();
         let frame = if record.is_cut() { None } else { Frame::open(record.link, data, &self.tunnels, mtu) };
         let Some(frame) = frame.filter(Frame::is_ip) else {
@@ -174,16 +153,16 @@ impl Work {
         let headers = frame.layout.header_len() - frame.l3();
         let by_mtu = |mtu: usize| if frame.ip_len() > mtu { Some(mtu.saturating_sub(headers).max(1)) } else { None };
         let size = match (self.size, transport.kind) {
-            (Size::Mss(mss), _) => (payload > mss).then_some(mss),
-            (Size::Mtu(mtu), Kind::Tcp) => by_mtu(mtu),
-            (Size::Learned, Kind::Tcp) => match self.agreed(frame, &transport) {
+            (SegmentSize::Mss(mss), _) => (payload > mss).then_some(mss),
+            (SegmentSize::Mtu(mtu), Kind::Tcp) => by_mtu(mtu),
+            (SegmentSize::Learned, Kind::Tcp) => match self.agreed(frame, &transport) {
                 Some(size) => (payload > size).then_some(size),
                 None => by_mtu(USUAL_MTU),
             },
             // One datagram, for all that is known: fragments, in `single`.
-            (Size::Mtu(_), _) => None,
-            (Size::Learned, _) => {
-                self.counts.udp += u64::from(frame.ip_len() > USUAL_MTU);
+            (SegmentSize::Mtu(_), _) => None,
+            (SegmentSize::Learned, _) => {
+                self.counts.udp_of_unknown_size += u64::from(frame.ip_len() > USUAL_MTU);
                 None
             }
         }?;
@@ -191,7 +170,13 @@ impl Work {
         Some(size.min(usize::from(u16::MAX)))
     }
 
-    fn train(&mut self, record: &Record<'_>, frame: &Frame<'_>, size: usize, sink: &mut Sink) -> io::Result<()> {
+    fn train(
+        &mut self,
+        record: &Record<'_>,
+        frame: &Frame<'_>,
+        size: usize,
+        sink: &mut Writer<impl Write>,
+    ) -> io::Result<()> {
         frame.judge(&mut self.findings);
         let bad =
             self.findings.iter().find(|f| !f.is_outer && f.layer != Layer::Ipv4 && f.verdict == Verdict::Bad).copied();
@@ -216,12 +201,18 @@ impl Work {
     }
 
     /// Writes what one record was cut into; `bad` is what stays wrong in each.
-    fn write(&mut self, record: &Record<'_>, prefix: usize, bad: Option<Finding>, sink: &mut Sink) -> io::Result<()> {
+    fn write(
+        &mut self,
+        record: &Record<'_>,
+        prefix: usize,
+        bad: Option<Finding>,
+        sink: &mut Writer<impl Write>,
+    ) -> io::Result<()> {
         let prefix = &record.data()[..prefix];
         let carried = |first: bool| {
-            segue_capture::file::undo_notes::filtered(record.options(), self.order, |code| match code {
+            filtered(record.options(), self.order, |code| match code {
                 options::EPB_FLAGS | options::EPB_QUEUE => true,
-                options::EPB_HASH | segue_capture::file::undo_notes::OPTION => false,
+                options::EPB_HASH | undo_notes::OPTION => false,
                 _ => first,
             })
         };
@@ -244,7 +235,7 @@ impl Work {
         Ok(())
     }
 
-    fn single(&mut self, record: &Record<'_>, frame: &Frame<'_>, sink: &mut Sink) -> io::Result<()> {
+    fn single(&mut self, record: &Record<'_>, frame: &Frame<'_>, sink: &mut Writer<impl Write>) -> io::Result<()> {
         frame.judge(&mut self.findings);
         let wanted = |f: &Finding| f.verdict == Verdict::Unfinished || (self.fix_all && f.verdict == Verdict::Bad);
         let left = self.findings.iter().any(|f| f.verdict == Verdict::Bad) && !self.fix_all;
@@ -264,7 +255,7 @@ impl Work {
             self.counts.fixed += done.fixed;
             self.counts.lengths += u64::from(frame.is_unsized);
         }
-        if let Size::Mtu(mtu) = self.size
+        if let SegmentSize::Mtu(mtu) = self.size
             && frame.ip_len() > mtu
             && frame.layout.transport().is_none_or(|header| header.kind != Kind::Tcp)
         {
@@ -275,7 +266,7 @@ impl Work {
             self.frames.clear();
             let data = whole.as_deref().unwrap_or(record.data());
             let (tunnels, findings) = (&self.tunnels, &mut self.findings);
-            match super::fragment::cut(record.link, data, mtu, tunnels, findings, &mut self.frames) {
+            match fragment::cut(record.link, data, mtu, tunnels, findings, &mut self.frames) {
                 Ok(()) => {
                     self.counts.fragmented += 1;
                     return self.write(record, frame.prefix, None, sink);
@@ -290,8 +281,7 @@ impl Work {
         };
         let prefix = &record.data()[..frame.prefix];
         let order = self.order;
-        let carried =
-            segue_capture::file::undo_notes::filtered(record.options(), order, |code| code != options::EPB_HASH);
+        let carried = filtered(record.options(), order, |code| code != options::EPB_HASH);
         sink.packet(&Outgoing {
             interface: record.interface,
             ticks: if record.form == Form::Simple { None } else { record.ticks },
@@ -308,19 +298,21 @@ impl Work {
         if bytes[tcp::FLAGS] & tcp::SYN == 0 {
             return;
         }
-        let (Some(mss), Some(way)) = (mss_option(&bytes[tcp::OPTIONS..]), way(frame, header, false)) else { return };
+        let (Some(mss), Some(key)) = (mss_option(&bytes[tcp::OPTIONS..]), direction(frame, header, false)) else {
+            return;
+        };
         if self.syns.len() >= MOST_FLOWS {
             // Old connections are the likeliest to be over, but nothing here knows their age.
             self.syns.clear();
         }
-        self.syns.insert(way, usize::from(mss));
+        self.syns.insert(key, usize::from(mss));
     }
 
     /// Payload bytes of a segment by what both ends said, or the one that is known, less the options of this packet (RFC
     /// 6691: the MSS counts none).
     fn agreed(&self, frame: &Frame<'_>, header: &Header) -> Option<usize> {
-        let there = way(frame, header, false).and_then(|way| self.syns.get(&way));
-        let back = way(frame, header, true).and_then(|way| self.syns.get(&way));
+        let there = direction(frame, header, false).and_then(|key| self.syns.get(&key));
+        let back = direction(frame, header, true).and_then(|key| self.syns.get(&key));
         let mss = [there, back].into_iter().flatten().min()?;
         let ip = frame.layout.inner_ip()?;
         let fixed = if ip.kind == Kind::Ipv4 { ipv4::MIN_LEN } else { ipv6::LEN };
@@ -329,8 +321,8 @@ impl Work {
     }
 }
 
-/// The way of a packet, or the way back.
-fn way(frame: &Frame<'_>, transport: &Header, back: bool) -> Option<Way> {
+/// The direction that a packet travels in, or with `back` the opposite one.
+fn direction(frame: &Frame<'_>, transport: &Header, back: bool) -> Option<Direction> {
     let ip = frame.layout.inner_ip()?;
     let bytes = &frame.bytes;
     let (src, dst) = match ip.kind {
@@ -359,54 +351,6 @@ fn mss_option(mut options: &[u8]) -> Option<u16> {
         }
     }
     None
-}
-
-/// What [`finish`] wrote.
-#[derive(Debug)]
-pub(super) struct Finished {
-    /// [`Frame::bytes`], whole.
-    pub(super) bytes: Vec<u8>,
-    /// Checksums written where one was unfinished, or was right for what stood inside of it.
-    pub(super) finished: u64,
-    /// Checksums written where a wrong one stood.
-    pub(super) fixed: u64,
-}
-
-/// Writes the checksums among `findings`, which are all that [`Frame::judge`] found, that are `wanted`, and those that were
-/// right and would not be any more: from the inside out, each over what is then inside of it.
-pub(super) fn finish(frame: &Frame<'_>, findings: &[Finding], wanted: impl Fn(&Finding) -> bool) -> Finished {
-    let mut frame = frame.copied();
-    let (mut finished, mut fixed) = (0, 0);
-    let (mut now, mut is_old) = (findings.to_vec(), false);
-    for (index, before) in findings.iter().enumerate().rev() {
-        // That of an IPv4 header covers nothing inside.
-        if is_old && before.layer != Layer::Ipv4 {
-            frame.judge(&mut now);
-            is_old = false;
-        }
-        // The headers are the same, and so are the places of their checksums.
-        let Some(found) = now.get(index).filter(|found| found.at == before.at) else { continue };
-        let is_spoiled = before.verdict == Verdict::Good && found.verdict == Verdict::Bad;
-        if found.field == found.expected || !(wanted(before) || is_spoiled) {
-            continue;
-        }
-        write_u16(frame.bytes.to_mut(), found.at, found.expected);
-        is_old = true;
-        match before.verdict {
-            Verdict::Bad => fixed += 1,
-            _ => finished += 1,
-        }
-    }
-    let mut bytes = frame.bytes.into_owned();
-    if frame.is_unsized
-        && let Some(ip) = frame.layout.headers().iter().find(|header| header.kind == Kind::Ipv4)
-    {
-        // The length was filled in, and is part of the sum.
-        write_u16(&mut bytes, ip.start() + ipv4::CHECKSUM, 0);
-        let sum = Field::complete(Sum::of(&bytes[ip.start()..ip.end()]));
-        write_u16(&mut bytes, ip.start() + ipv4::CHECKSUM, sum.value());
-    }
-    Finished { bytes, finished, fixed }
 }
 
 /// Gives a segment of a train that had a wrong checksum one that is wrong by as much: cutting it must not make it right.

@@ -1,38 +1,45 @@
-//! `segue pcap split --undo`: the packets that `segue pcap merge` put together, as they were.
+//! Undo: the packets that a merge put together, as they were.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read, Write};
 use std::rc::Rc;
 
-use segue_capture::file::undo_notes::{self, About, Member};
-use segue_capture::file::{Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHead, Record};
-use segue_control::error::{Error, Kind};
-use serde_json::json;
-
-use super::args::Split;
-use super::files::{End, Job, Sink};
-use crate::out::Out;
+use crate::error::CaptureError;
+use crate::file::undo_notes::{self, About, Member};
+use crate::file::{Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHead, ReadError, Reader, Record, Writer};
+use crate::stream::each_item;
 
 /// Most bytes that wait for their place. A merge of ours keeps less than a tenth of this apart.
 const MOST_WAITING: usize = 256 << 20;
 
-/// Runs it.
-pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
-    let (job, mut reader) = Job::open_to(&args.input, &args.output, "split", out)?;
-    let nothing = |job: &Job| {
-        Error::new(
-            Kind::NotFound,
-            format!("there is nothing to undo in {}", job.name),
-            format!("segue pcap split {} OUT           cuts by the MTU", job.name),
-        )
-        .why("no packet carries the note that segue pcap merge leaves in pcapng files")
-    };
+/// What an undo did.
+#[derive(Debug)]
+pub struct UndoReport {
+    /// Packets read.
+    pub packets_in: u64,
+    /// Packets written.
+    pub packets_out: u64,
+    /// Trains that were taken apart.
+    pub trains: u64,
+    /// Packets whose note did not fit them, which were left as they were.
+    pub unreadable: u64,
+    /// Where the input is cut or damaged; everything in front of that place was undone.
+    pub fault: Option<ReadError>,
+}
+
+/// Takes apart what [`merge`](crate::merge::merge) put together, by the notes that it left in a pcapng file.
+///
+/// # Errors
+/// [`CaptureError::NothingToUndo`] for a pcap file, before anything is written, and for a file without notes;
+/// [`CaptureError::Swallowed`] at the first packet that stands for others; [`CaptureError::Read`] and
+/// [`CaptureError::Write`]. After an error the output is of no use.
+pub fn undo<R: Read, W: Write>(reader: &mut Reader<R>, writer: &mut Writer<W>) -> Result<UndoReport, CaptureError> {
     if reader.format() == Format::Pcap {
-        return Err(nothing(&job));
+        return Err(CaptureError::NothingToUndo);
     }
-    let sink = job.create(&args.output, reader.format(), out)?;
-    let mut work = Work {
-        sink,
+    let before = writer.packets();
+    let mut work = Undoer {
+        sink: writer,
         order: reader.order(),
         next: 0,
         waiting: BTreeMap::new(),
@@ -40,48 +47,22 @@ pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
         notes: 0,
         merged: 0,
         unreadable: 0,
-        swallowed: None,
     };
-    let mut end = End::default();
-    loop {
-        match reader.next() {
-            Ok(None) => break,
-            Ok(Some(Item::Packet(record))) => work.packet(&record).map_err(|error| job.write_failed(&error))?,
-            Ok(Some(Item::Block(block))) => work.block(&block).map_err(|error| job.write_failed(&error))?,
-            Err(error) => job.fault(&error, &mut end)?,
-        }
-        if let Some(number) = work.swallowed {
-            job.erase();
-            let text = format!("the merge that made {} cannot be undone", job.name);
-            return Err(Error::new(Kind::Conflict, text, "segue pcap merge --profile strict          can be undone")
-                .why(format!("packet {number} stands for acknowledgments that profile lro swallowed")));
-        }
+    let fault = each_item(reader, |item| match item {
+        Item::Packet(record) => work.packet(&record),
+        Item::Block(block) => work.block(&block).map_err(CaptureError::Write),
+    })?;
+    work.settle().map_err(CaptureError::Write)?;
+    if work.notes == 0 && fault.is_none() {
+        return Err(CaptureError::NothingToUndo);
     }
-    work.settle().map_err(|error| job.write_failed(&error))?;
-    if work.notes == 0 && end.fault.is_none() {
-        job.erase();
-        return Err(nothing(&job));
-    }
-    let summary = json!({
-        "schema": "segue.pcap.split/1",
-        "undo": true,
-        "packets_in": reader.packets(),
-        "packets_out": work.sink.packets(),
-        "trains_cut": work.merged,
-        "notes_unreadable": work.unreadable,
-        "cut": end.fault.as_ref().map(|(what, _)| what),
-    });
-    let (merged, unreadable, units) = (work.merged, work.unreadable, work.sink.packets());
-    job.finish(work.sink)?;
-    job.erase();
-    if unreadable > 0 {
-        out.warn(&format!("note: {} with a note that does not fit; left as they are", super::packets(unreadable)));
-    }
-    if out.json {
-        return super::show_json(out, summary, &job, &end);
-    }
-    out.note(&format!("{} packets -> {units} packets ({merged} trains undone)", reader.packets()));
-    job.verdict(&end, out)
+    Ok(UndoReport {
+        packets_in: reader.packets(),
+        packets_out: work.sink.packets() - before,
+        trains: work.merged,
+        unreadable: work.unreadable,
+        fault,
+    })
 }
 
 /// A packet of a train whose place has not come.
@@ -92,8 +73,8 @@ struct Waiting {
     carried: Rc<[u8]>,
 }
 
-struct Work {
-    sink: Sink,
+struct Undoer<'w, W: Write> {
+    sink: &'w mut Writer<W>,
     order: Order,
     /// The place of the next item; everything in front of it is written.
     next: u64,
@@ -102,31 +83,33 @@ struct Work {
     notes: u64,
     merged: u64,
     unreadable: u64,
-    /// The number of a packet that stands for others which are gone.
-    swallowed: Option<u64>,
 }
 
-impl Work {
-    fn packet(&mut self, record: &Record<'_>) -> io::Result<()> {
+impl<W: Write> Undoer<'_, W> {
+    fn packet(&mut self, record: &Record<'_>) -> Result<(), CaptureError> {
+        let is_enhanced = record.form == Form::Enhanced;
+        let note = if is_enhanced { undo_notes::find(record.options(), self.order) } else { None };
+        match note {
+            Some((About::Members, note)) => self.members(record, &note),
+            Some((About::Swallowed, _)) => return Err(CaptureError::Swallowed { packet: record.number }),
+            _ => self.unchanged(record),
+        }
+        .map_err(CaptureError::Write)
+    }
+
+    /// Writes a packet as it stands.
+    fn unchanged(&mut self, record: &Record<'_>) -> io::Result<()> {
+        self.sink.record(record)?;
+        self.advance()
+    }
+
+    /// Puts the packets that `note` speaks of where they stood.
+    fn members(&mut self, record: &Record<'_>, note: &[u8]) -> io::Result<()> {
         let order = self.order;
-        let note = if record.form == Form::Enhanced { undo_notes::find(record.options(), order) } else { None };
-        let note = match note {
-            Some((About::Members, note)) => note,
-            Some((About::Swallowed, _)) => {
-                self.swallowed = Some(record.number);
-                return Ok(());
-            }
-            _ => {
-                self.sink.record(record)?;
-                return self.advance();
-            }
-        };
         let ticks = record.ticks.unwrap_or(0);
-        let Some(members) = undo_notes::decode(&note, ticks, record.data()).filter(|members| !members.is_empty())
-        else {
+        let Some(members) = undo_notes::decode(note, ticks, record.data()).filter(|members| !members.is_empty()) else {
             self.unreadable += 1;
-            self.sink.record(record)?;
-            return self.advance();
+            return self.unchanged(record);
         };
         self.notes += 1;
         self.merged += u64::from(members.len() > 1);

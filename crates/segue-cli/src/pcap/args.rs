@@ -6,6 +6,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use segue::gro::Profile;
 use segue::wire::{Kind, Tunnels, geneve, gue, protocol, vxlan};
+use segue_capture::merge::MergeRules;
 
 /// `segue pcap`
 #[derive(Args, Debug)]
@@ -139,6 +140,18 @@ pub(crate) struct Rules {
     /// Longest time that a packet waits, microseconds
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = hold)]
     pub(crate) hold_us: u32,
+}
+
+impl Rules {
+    /// The rules as the library takes them.
+    pub(crate) fn merge_rules(&self) -> MergeRules {
+        MergeRules {
+            profile: self.profile,
+            max_bytes: self.max_bytes as usize,
+            max_packets: self.max_packets as usize,
+            hold_us: self.hold_us,
+        }
+    }
 }
 
 fn hold(text: &str) -> Result<u32, String> {

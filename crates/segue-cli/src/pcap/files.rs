@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use segue_capture::CaptureError;
 use segue_capture::file::{Format, ReadError, Reader, Writer};
 use segue_control::error::{Error, Kind};
 use segue_control::units;
@@ -232,13 +233,6 @@ impl Drop for Target {
 /// What is written to.
 pub(super) type Sink = Writer<BufWriter<Target>>;
 
-/// How far the input went.
-#[derive(Debug, Default)]
-pub(super) struct End {
-    /// It is cut or damaged: what to say, and the number of the packet.
-    pub(super) fault: Option<(String, u64)>,
-}
-
 /// One command at work: names for messages, the input, and the watch.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -429,21 +423,39 @@ impl Job {
         done.and_then(Target::commit).map_err(|error| self.write_failed(&error))
     }
 
-    /// What to do about an error of the reader: a cut or damaged file is noted, all else ends the work.
-    pub(super) fn fault(&self, error: &ReadError, end: &mut End) -> Result<(), Error> {
+    /// The failure, for the user, that ended the work.
+    pub(super) fn failed(&self, error: CaptureError) -> Error {
+        self.erase();
         match error {
-            ReadError::Cut { number, .. } | ReadError::Damaged { number, .. } => {
-                end.fault = Some((error.to_string(), *number));
-                Ok(())
+            CaptureError::Read(error) => self.fatal(&error),
+            CaptureError::Write(error) => self.write_failed(&error),
+            CaptureError::NothingToUndo => self.nothing_to_undo(),
+            CaptureError::Swallowed { packet } => {
+                let text = format!("the merge that made {} cannot be undone", self.name);
+                Error::new(Kind::Conflict, text, "segue pcap merge --profile strict          can be undone")
+                    .why(format!("packet {packet} stands for acknowledgments that profile lro swallowed"))
             }
-            _ => Err(self.fatal(error)),
+            CaptureError::NoComments => {
+                Error::new(Kind::Conflict, "`--explain` with pcap", "segue pcap merge IN OUT.pcapng --explain")
+                    .why("pcap has no place for comments")
+            }
         }
     }
 
+    /// The failure that a file without notes is for `split --undo`.
+    pub(super) fn nothing_to_undo(&self) -> Error {
+        Error::new(
+            Kind::NotFound,
+            format!("there is nothing to undo in {}", self.name),
+            format!("segue pcap split {} OUT           cuts by the MTU", self.name),
+        )
+        .why("no packet carries the note that segue pcap merge leaves in pcapng files")
+    }
+
     /// The failure that a cut or damaged input is after the work is done, unless it is allowed.
-    pub(super) fn verdict(&self, end: &End, out: &Out) -> Result<(), Error> {
+    pub(super) fn verdict(&self, fault: Option<&ReadError>, out: &Out) -> Result<(), Error> {
         self.erase();
-        let Some((what, _)) = &end.fault else { return Ok(()) };
+        let Some(what) = fault else { return Ok(()) };
         if self.allow_cut {
             out.note(&format!("note: {}: {what}", self.name));
             return Ok(());
@@ -484,7 +496,7 @@ impl Job {
     }
 
     /// A failure of the output.
-    pub(super) fn write_failed(&self, error: &io::Error) -> Error {
+    fn write_failed(&self, error: &io::Error) -> Error {
         if self.watch.borrow().stopped {
             return self.stopped(error);
         }

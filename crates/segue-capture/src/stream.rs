@@ -1,0 +1,34 @@
+//! The loop over a capture that all transformations share.
+
+use std::io::Read;
+
+use crate::error::CaptureError;
+use crate::file::{Item, Order, ReadError, Reader, options};
+
+/// The program's name and version, as section headers of new files state it.
+const USERAPPL: &str = concat!("segue ", env!("CARGO_PKG_VERSION"));
+
+/// Gives every item of `reader` to `take`, and returns where the file is cut or damaged, if it is.
+///
+/// # Errors
+/// [`CaptureError::Read`] for every other failure of the reader, and what `take` returns.
+pub(crate) fn each_item<R: Read>(
+    reader: &mut Reader<R>,
+    mut take: impl FnMut(Item<'_>) -> Result<(), CaptureError>,
+) -> Result<Option<ReadError>, CaptureError> {
+    loop {
+        match reader.next() {
+            Ok(None) => return Ok(None),
+            Ok(Some(item)) => take(item)?,
+            Err(fault @ (ReadError::Cut { .. } | ReadError::Damaged { .. })) => return Ok(Some(fault)),
+            Err(error) => return Err(CaptureError::Read(error)),
+        }
+    }
+}
+
+/// The options of the section header of a pcapng file that is made from a pcap file.
+pub(crate) fn section_options() -> Vec<u8> {
+    let mut list = Vec::new();
+    options::push(&mut list, Order::NATIVE, options::SHB_USERAPPL, USERAPPL.as_bytes());
+    list
+}

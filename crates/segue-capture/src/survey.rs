@@ -1,0 +1,273 @@
+//! Survey: what a capture holds, what of it would merge, and why the rest would not.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::mem::discriminant;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use segue::gro::Profile;
+use segue::packet::{Kind, Stop, Tunnels};
+
+use crate::checksums::{Finding, Verdict};
+use crate::error::CaptureError;
+use crate::file::{Block, BlockKind, Format, Item, ReadError, Reader, Record};
+use crate::frame::{Frame, USUAL_MTU};
+use crate::lanes::{GroCounts, Lanes, MergeRules};
+use crate::stream::each_item;
+
+/// Most flows told apart; the packets of all further ones are counted together.
+const MOST_FLOWS: usize = 100_000;
+/// Most interfaces kept.
+const MOST_INTERFACES: usize = 1000;
+/// Upper ends of the size classes, in bytes of the frame; the last one has none.
+pub const SIZES: [u32; 8] = [64, 128, 256, 512, 1024, 1514, 9014, u32::MAX];
+
+/// What a survey looks for.
+#[derive(Clone, Debug)]
+pub struct SurveyConfig {
+    /// UDP ports that carry tunnels.
+    pub tunnels: Tunnels,
+    /// The rules by which it counts what would merge.
+    pub rules: MergeRules,
+}
+
+impl Default for SurveyConfig {
+    /// No tunnel on a UDP port, and default rules.
+    fn default() -> SurveyConfig {
+        SurveyConfig { tunnels: Tunnels::NONE, rules: MergeRules::default() }
+    }
+}
+
+/// One direction of a TCP or UDP connection, by its innermost addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Whether it is TCP; UDP else.
+    pub is_tcp: bool,
+    /// Source address and port.
+    pub source: SocketAddr,
+    /// Destination address and port.
+    pub destination: SocketAddr,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of these when they were captured.
+    pub bytes: u64,
+    /// Packets of more than 1500 bytes of IP.
+    pub trains: u64,
+}
+
+/// What a capture holds.
+#[derive(Debug)]
+pub struct Survey {
+    /// The form of the file.
+    pub format: Format,
+    /// Packets read.
+    pub packets: u64,
+    /// Their bytes when they were captured.
+    pub bytes: u64,
+    /// Nanoseconds between the earliest and the latest timestamp.
+    pub duration_ns: u64,
+    /// Packets of which bytes are missing.
+    pub cut: u64,
+    /// Records that hold no IP packet.
+    pub not_ip: u64,
+    /// IP fragments.
+    pub fragments: u64,
+    /// TCP and UDP packets of more than 1500 bytes of IP.
+    pub trains: u64,
+    /// Packets by size class: [`SIZES`].
+    pub sizes: [u64; SIZES.len()],
+    /// Packets by the name of their verdict; those that were cut when captured are left out.
+    pub checksums: BTreeMap<&'static str, u64>,
+    /// Packets by their outermost tunnel.
+    pub encap: BTreeMap<&'static str, u64>,
+    /// Packets with a checksum that a remote checksum option leaves to the far end.
+    pub remote_checksums: u64,
+    /// Flows, in no order.
+    pub flows: Vec<Flow>,
+    /// Packets of flows beyond the 100,000 that are told apart.
+    pub packets_of_further_flows: u64,
+    /// Link type and name of each interface, the first 1000 of them; the name is empty where none is known.
+    pub interfaces: Vec<(u16, String)>,
+    /// Packets that would be left by profile: the one of [`SurveyConfig::rules`] first, then strict and linux.
+    pub would_leave: Vec<(Profile, u64)>,
+    /// What GRO would count with the first of these profiles.
+    pub gro: GroCounts,
+    /// Where the input is cut or damaged; everything in front of that place was counted.
+    pub fault: Option<ReadError>,
+}
+
+/// Counts what a capture holds, and merges it in memory by several profiles to count what would be left.
+///
+/// # Errors
+/// [`CaptureError::Read`].
+pub fn survey<R: Read>(reader: &mut Reader<R>, config: &SurveyConfig) -> Result<Survey, CaptureError> {
+    let gro = config.rules.gro();
+    let mut profiles = vec![gro.profile];
+    let always = [Profile::Strict, Profile::linux()].into_iter();
+    profiles.extend(always.filter(|profile| discriminant(profile) != discriminant(&gro.profile)));
+    let table = |profile: &Profile| Trial {
+        lanes: Lanes::new(segue::gro::Config { profile: *profile, ..gro }, config.tunnels),
+        left: 0,
+    };
+    let mut trials: Vec<Trial> = profiles.iter().map(table).collect();
+    let mut counting = Counting::new(reader.format());
+    if reader.pcap_head().is_some() {
+        counting.survey.interfaces.push((reader.interfaces()[0].link, String::new()));
+    }
+    let fault = each_item(reader, |item| {
+        match item {
+            Item::Packet(record) => {
+                let frame = Frame::open(record.link, record.data(), &config.tunnels, USUAL_MTU);
+                counting.packet(&record, frame.filter(|frame| frame.is_ip() || frame.is_malformed()).as_ref());
+                let raw: Rc<[u8]> = record.raw.into();
+                trials.iter_mut().for_each(|trial| trial.packet(&record, &raw));
+            }
+            Item::Block(block) => {
+                counting.block(&block);
+                if block.kind == BlockKind::Section {
+                    trials.iter_mut().for_each(|trial| trial.lanes.forget(|_| trial.left += 1));
+                }
+            }
+        }
+        Ok(())
+    })?;
+    trials.iter_mut().for_each(|trial| trial.lanes.flush(|_| trial.left += 1));
+    let Counting { survey, first, last, flows, .. } = counting;
+    Ok(Survey {
+        duration_ns: first.map_or(0, |first| last - first),
+        flows: flows.into_values().collect(),
+        would_leave: profiles.into_iter().zip(&trials).map(|(profile, trial)| (profile, trial.left)).collect(),
+        gro: trials[0].lanes.tally(),
+        fault,
+        ..survey
+    })
+}
+
+/// A merge of which only the number of packets is wanted.
+struct Trial {
+    lanes: Lanes,
+    left: u64,
+}
+
+impl Trial {
+    fn packet(&mut self, record: &Record<'_>, raw: &Rc<[u8]>) {
+        let mut done = Vec::new();
+        let taken = self.lanes.push(record, raw, record.number, |out| done.push(out));
+        self.left += done.len() as u64 + u64::from(taken.is_err());
+        done.into_iter().for_each(|out| self.lanes.give_back(out.packet));
+    }
+}
+
+/// Whether it is TCP, source and destination.
+type FlowKey = (bool, SocketAddr, SocketAddr);
+
+struct Counting {
+    survey: Survey,
+    first: Option<u64>,
+    last: u64,
+    flows: HashMap<FlowKey, Flow>,
+    findings: Vec<Finding>,
+}
+
+impl Counting {
+    fn new(format: Format) -> Counting {
+        let survey = Survey {
+            format,
+            packets: 0,
+            bytes: 0,
+            duration_ns: 0,
+            cut: 0,
+            not_ip: 0,
+            fragments: 0,
+            trains: 0,
+            sizes: [0; SIZES.len()],
+            checksums: BTreeMap::new(),
+            encap: BTreeMap::new(),
+            remote_checksums: 0,
+            flows: Vec::new(),
+            packets_of_further_flows: 0,
+            interfaces: Vec::new(),
+            would_leave: Vec::new(),
+            gro: GroCounts::default(),
+            fault: None,
+        };
+        Counting { survey, first: None, last: 0, flows: HashMap::new(), findings: Vec::new() }
+    }
+
+    fn block(&mut self, block: &Block<'_>) {
+        let interfaces = &mut self.survey.interfaces;
+        if let Some(interface) = block.interface.filter(|_| interfaces.len() < MOST_INTERFACES) {
+            interfaces.push((interface.link, interface.name.clone().unwrap_or_default()));
+        }
+    }
+
+    fn packet(&mut self, record: &Record<'_>, frame: Option<&Frame<'_>>) {
+        let survey = &mut self.survey;
+        survey.packets += 1;
+        survey.bytes += u64::from(record.len);
+        survey.cut += u64::from(record.is_cut());
+        if let Some(nanos) = record.nanos {
+            self.first = Some(self.first.unwrap_or(nanos).min(nanos));
+            self.last = self.last.max(nanos);
+        }
+        let class = SIZES.iter().position(|size| record.len <= *size).unwrap_or(SIZES.len() - 1);
+        survey.sizes[class] += 1;
+        let Some(frame) = frame else {
+            survey.not_ip += 1;
+            return;
+        };
+        survey.fragments += u64::from(frame.layout.stop() == Stop::Fragment);
+        let is_train = frame.ip_len() > USUAL_MTU && frame.layout.transport().is_some();
+        survey.trains += u64::from(is_train);
+        if frame.is_ip() {
+            *survey.encap.entry(encap(frame)).or_default() += 1;
+        }
+        if !record.is_cut() {
+            frame.judge(&mut self.findings);
+            survey.remote_checksums += u64::from(self.findings.iter().any(|f| f.verdict == Verdict::Remote));
+            *survey.checksums.entry(frame.verdict(&self.findings).name()).or_default() += 1;
+        }
+        self.flow(record, frame, is_train);
+    }
+
+    fn flow(&mut self, record: &Record<'_>, frame: &Frame<'_>, is_train: bool) {
+        let (Some(ip), Some(transport)) = (frame.layout.inner_ip(), frame.layout.transport()) else { return };
+        let Some((source, destination)) = frame.addresses(ip) else { return };
+        let Some(ports) = frame.bytes.get(transport.start()..).and_then(|bytes| bytes.first_chunk::<4>()) else {
+            return;
+        };
+        let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+        let is_tcp = transport.kind == Kind::Tcp;
+        let (source, destination) = (SocketAddr::new(source, port(0)), SocketAddr::new(destination, port(2)));
+        let key = (is_tcp, source, destination);
+        if !self.flows.contains_key(&key) && self.flows.len() == MOST_FLOWS {
+            self.survey.packets_of_further_flows += 1;
+            return;
+        }
+        let new = Flow { is_tcp, source, destination, packets: 0, bytes: 0, trains: 0 };
+        let flow = self.flows.entry(key).or_insert(new);
+        flow.packets += 1;
+        flow.bytes += u64::from(record.len);
+        flow.trains += u64::from(is_train);
+    }
+}
+
+/// The outermost tunnel, in a word.
+fn encap(frame: &Frame<'_>) -> &'static str {
+    let headers = frame.layout.headers();
+    if frame.layout.ip_levels() < 2 {
+        return "plain";
+    }
+    let mut behind = headers.iter().skip_while(|header| !header.is_ip()).skip(1).map(|header| header.kind);
+    match behind.next() {
+        Some(Kind::Udp) => match behind.next() {
+            Some(Kind::Gue) => "gue",
+            Some(Kind::Vxlan) => "vxlan",
+            Some(Kind::Geneve) => "geneve",
+            _ => "fou",
+        },
+        Some(Kind::Gre) => "gre",
+        _ => "ip",
+    }
+}
