@@ -129,6 +129,7 @@ fn a_reload_while_an_instance_ends_by_itself_starts_what_the_file_has() {
     for delay in [0, 20, 100, 300, 700] {
         assert_eq!(interfaces(&pair), ["sg1", "sg2", "sg3"]);
         pair.near.run("ip", &["link", "del", "sg2"]).unwrap();
+        // The delays are the cases: before the end is noticed, in its middle, and after it.
         std::thread::sleep(Duration::from_millis(delay));
         let done = pair.reload(&file(&[1, 3], ""));
         assert_eq!(
@@ -139,7 +140,7 @@ fn a_reload_while_an_instance_ends_by_itself_starts_what_the_file_has() {
         for others in ["unchanged", "handed_over", "started", "stopped"] {
             assert!(list(&done[others]).is_empty(), "{delay}: {done}");
         }
-        // Nothing comes back later with what was in the file before.
+        // Nothing comes back later with what was in the file before: the time is longer than a restart takes.
         std::thread::sleep(Duration::from_millis(if delay == 100 { 2500 } else { 0 }));
         assert_eq!(interfaces(&pair), ["sg1", "sg3"]);
         assert_eq!(pair.reload(&file(&[1, 2, 3], ""))["event"], "reloaded");

@@ -45,10 +45,12 @@ fn an_interrupt_is_quiet_exits_130_and_leaves_nothing() {
     if !possible() {
         return;
     }
-    let script = "$SEGUE lab --runs 9 --progress never & pid=$!; sleep 2; children=$(pgrep -P $pid)
+    let script = "$SEGUE lab --runs 9 --progress never & pid=$!; 
+for n in $(seq 300); do pgrep -P $pid -x iperf3 >/dev/null && break; sleep 0.1; done; children=$(pgrep -P $pid)
 test -n \"$children\" && echo running
 kill -INT $pid; wait $pid; echo \"status $?\"
-sleep 0.3; for child in $children; do kill -0 $child 2>/dev/null && echo LEFT; done
+left() { for child in $children; do kill -0 $child 2>/dev/null && echo LEFT; done; }
+for n in $(seq 50); do test -z \"$(left)\" && break; sleep 0.1; done; left
 ls -A $SEGUE_RUNTIME_DIR | sed 's/^/LEFT /'";
     let ran = shell(script);
     assert!(ran.stdout.starts_with("running\nstatus 130\n"), "{ran:?}");
@@ -64,7 +66,7 @@ fn keep_says_how_to_enter_and_ends_with_the_interrupt() {
     let place = common::Place::new();
     let script = format!(
         "cd {}; $SEGUE lab --keep -q > said & pid=$!
-for n in $(seq 100); do grep -q 'host b' said && break; sleep 0.1; done
+for n in $(seq 300); do grep -q 'host b' said && break; sleep 0.1; done
 enter=$(sed -n 's/^host a: //p' said)
 $enter ip -br addr | grep -q 198.18.0.1 && echo inside
 kill -INT $pid; wait $pid; echo \"status $?\"",

@@ -142,7 +142,8 @@ fn a_name_a_port_and_an_address_that_cannot_be_had_are_named() {
     assert_eq!(error["kind"], "in_use");
     assert!(ran.stderr.contains("ip -d link show dev sg0"), "{ran:?}");
 
-    let before = "$SEGUE tunnel dev sg1 remote 198.18.0.2 encap gue -q & sleep 1";
+    let before = "$SEGUE tunnel dev sg1 remote 198.18.0.2 encap gue -q &
+for n in $(seq 400); do $SEGUE stat sg1 >/dev/null 2>&1 && break; sleep 0.05; done";
     let Some((ran, error)) = refused(before, &format!("{LINE} --check"), "") else { return };
     assert_eq!(
         (error["kind"].as_str(), error["os_error"].as_i64()),
@@ -168,7 +169,7 @@ fn a_tunnel_works_in_a_user_namespace_without_root() {
     let inside =
         "ip link set lo up; ip link add eth0 type veth peer name peer0; ip link set peer0 up; ip addr add 198.18.0.1/24 dev eth0; ip link set eth0 up
 $SEGUE tunnel dev sg0 remote 198.18.0.2 encap gue addr 198.19.0.1/30 & pid=$!
-for n in $(seq 100); do $SEGUE stat sg0 >/dev/null 2>&1 && break; sleep 0.05; done
+for n in $(seq 400); do $SEGUE stat sg0 >/dev/null 2>&1 && break; sleep 0.05; done
 ip -br addr show dev sg0; kill -INT $pid; wait $pid; echo \"status $?\"; ls -A $SEGUE_RUNTIME_DIR";
     // A user that has nothing, with the device file at its usual mode.
     let script = format!(

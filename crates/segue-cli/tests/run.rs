@@ -288,7 +288,8 @@ fn nothing_stays_behind_whoever_ends() {
     let up = "$SEGUE run -c segue.toml & pid=$!; for n in $(seq 200); do test $($SEGUE stat -j | grep -o '\"kind\"' | wc -l) = 2 && break; sleep 0.05; done; $SEGUE stat -j | grep -o '\"kind\"' | wc -l";
     let gone = "for n in $(seq 100); do running >/dev/null || break; sleep 0.05; done; ip -o link | grep -c ' sg'; running | wc -l";
     let script = format!(
-        // Nobody here waits for orphans that have ended.
+        // Nothing here waits for orphans that have ended. The pause in the last case has the second signal come in the
+        // middle of the end.
         "cd {}; running() {{ ps -e -o stat=,comm= | grep -v ^Z | grep segue; }}
 {up}; kill -TERM $pid; wait $pid; echo \"status $?\"; {gone}
 {up}; kill -KILL $pid; wait $pid 2>/dev/null; {gone}

@@ -8,11 +8,14 @@ use serde_json::Value;
 const LINE: &str =
     "tunnel dev sg0 mode ipip local 198.18.0.1 remote 198.18.0.2 encap gue encap-remcsum addr 198.19.0.1/30";
 
+/// Shell command that succeeds while a process of segue runs; one that has ended without being waited for does not.
+const RUNS: &str = "ps -e -o stat=,comm= | grep -v '^Z' | grep -q segue";
+
 /// Starts `$SEGUE LINE` in the background and waits until its interface is up.
 fn up(line: &str) -> String {
     format!(
         "$SEGUE {line} & pid=$!
-for n in $(seq 100); do ip link show dev sg0 up 2>/dev/null | grep -q sg0 && $SEGUE stat sg0 -j >/dev/null 2>&1 && break; sleep 0.05; done
+for n in $(seq 400); do ip link show dev sg0 up 2>/dev/null | grep -q sg0 && $SEGUE stat sg0 -j >/dev/null 2>&1 && break; sleep 0.05; done
 "
     )
 }
@@ -126,7 +129,7 @@ fn the_end_of_either_process_ends_the_other() {
     let worker = "worker=$($SEGUE stat -j | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/')";
     // A process whose new parent does not wait for it stays as a zombie.
     let gone = "over() { ! test -e /proc/$worker || grep -q '^State:.Z' /proc/$worker/status; }
-for n in $(seq 60); do over && break; sleep 0.05; done
+for n in $(seq 300); do over && break; sleep 0.05; done
 ip link show dev sg0 >/dev/null 2>&1 || echo gone; over && echo ended";
     // The supervisor is killed: the worker follows, though it can no longer remove the socket.
     let script = format!("{}{worker}\nkill -KILL $pid; wait $pid\n{gone}", up(LINE));
@@ -147,7 +150,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_refuses() {
     let script = format!(
         "{}$SEGUE {LINE} port 7000; echo \"second $?\"
 kill -KILL $(pgrep -P $pid) $pid; wait $pid
-for n in $(seq 60); do ip link show dev sg0 >/dev/null 2>&1 || break; sleep 0.05; done; sleep 0.2
+for n in $(seq 300); do ip link show dev sg0 >/dev/null 2>&1 || {RUNS} || break; sleep 0.05; done
 ls $SEGUE_RUNTIME_DIR
 $SEGUE stat -j | grep -c '\"instances\":\\[\\]'
 {}$SEGUE stat sg0 > /dev/null; echo \"answers $?\"
@@ -163,12 +166,17 @@ kill -INT $pid; wait $pid; echo \"status $?\"; ls -A $SEGUE_RUNTIME_DIR",
 
 #[test]
 fn usr1_prints_the_counters_and_the_tunnel_goes_on() {
+    let place = Place::new();
+    // A hangup does nothing; the time is what it would take to end the tunnel.
     let script = format!(
-        "{}kill -USR1 $pid; sleep 0.3; kill -HUP $pid; sleep 0.2; $SEGUE stat sg0 >/dev/null; echo \"alive $?\"
-kill -INT $pid; wait $pid; echo \"status $?\"",
-        up(LINE)
+        "cd {}
+{}kill -USR1 $pid; for n in $(seq 100); do grep -q ' dropped$' said && break; sleep 0.05; done
+kill -HUP $pid; sleep 0.2; $SEGUE stat sg0 >/dev/null; echo \"alive $?\"
+kill -INT $pid; wait $pid; echo \"status $?\"; cat said >&2",
+        place.path().display(),
+        up(&format!("{LINE} 2> said"))
     );
-    let Some(ran) = in_namespace(&script) else { return };
+    let Some(ran) = in_namespace_at(&script, &place) else { return };
     assert_eq!(ran.stdout, "alive 0\nstatus 0\n", "{ran:?}");
     assert!(ran.stderr.lines().any(|line| line.starts_with("sg0: ") && line.ends_with(" dropped")), "{ran:?}");
 }
@@ -178,7 +186,7 @@ fn one_interrupt_for_the_whole_group_is_a_clean_end() {
     // As a terminal does it: every process of the group gets the signal.
     let script = format!(
         "setsid sh -c '$SEGUE {LINE}; echo \"status $?\"' & leader=$!
-for n in $(seq 100); do $SEGUE stat sg0 >/dev/null 2>&1 && break; sleep 0.05; done
+for n in $(seq 400); do $SEGUE stat sg0 >/dev/null 2>&1 && break; sleep 0.05; done
 group=$(ps -o pgid= -p $(pgrep -x segue | head -1) | tr -d ' ')
 trap '' INT; kill -s INT -- -$group; wait $leader
 ls -A $SEGUE_RUNTIME_DIR"
@@ -190,12 +198,14 @@ ls -A $SEGUE_RUNTIME_DIR"
 #[test]
 fn json_events_come_on_stdout_and_a_closed_stdout_is_no_end() {
     let place = Place::new();
+    // The time in the middle is what a closed stdout would take to end the tunnel.
     let script = format!(
         "cd {}\n{}kill -INT $pid; wait $pid; cat events
-{{ $SEGUE {LINE} -j; echo \"status $?\" >&2; }} | true & pipe=$!
-for n in $(seq 100); do $SEGUE stat sg0 >/dev/null 2>&1 && break; sleep 0.05; done
+{{ $SEGUE {LINE} -j; echo \"status $?\" > ended; }} | true &
+for n in $(seq 400); do $SEGUE stat sg0 >/dev/null 2>&1 && break; sleep 0.05; done
 sleep 0.3; $SEGUE stat sg0 >/dev/null && echo alive
-kill -INT $(pgrep -x segue | head -1); wait $pipe; sleep 0.3",
+kill -INT $(pgrep -x segue | head -1)
+for n in $(seq 300); do test -s ended && break; sleep 0.05; done; cat ended >&2",
         place.path().display(),
         up(&format!("{LINE} -j > events")),
     );
@@ -220,13 +230,19 @@ fn noencap_csum_says_that_it_sends_one_datagram_at_a_time() {
 
 #[test]
 fn stat_shows_the_running_tunnel_as_table_reasons_and_documents() {
+    let place = Place::new();
     let script = format!(
-        "{}sleep 1.3; $SEGUE stat; echo ---; $SEGUE stat sg0 --why; echo ---; $SEGUE stat -j; echo ---
-timeout -s INT 1.5 $SEGUE stat --watch 1 -j; echo \"watch $?\"; echo ---; $SEGUE stat --health; echo \"health $?\"; echo ---; $SEGUE; echo ---; $SEGUE stat sgO
+        "cd {}
+{}for n in $(seq 100); do $SEGUE stat sg0 --why | grep -q '^sg0, last ' && break; sleep 0.1; done
+$SEGUE stat; echo ---; $SEGUE stat sg0 --why; echo ---; $SEGUE stat -j; echo ---
+$SEGUE stat --watch 1 -j > watched & watch=$!
+for n in $(seq 200); do test $(wc -l < watched) -ge 2 && break; sleep 0.05; done; kill -TERM $watch; wait $watch; code=$?
+head -n 2 watched; echo \"watch $code\"; echo ---; $SEGUE stat --health; echo \"health $?\"; echo ---; $SEGUE; echo ---; $SEGUE stat sgO
 kill -INT $pid; wait $pid",
+        place.path().display(),
         up(LINE)
     );
-    let Some(ran) = in_namespace(&script) else { return };
+    let Some(ran) = in_namespace_at(&script, &place) else { return };
     let parts: Vec<&str> = ran.stdout.split("---\n").collect();
     assert!(parts[0].starts_with("NAME  KIND") && parts[0].contains("\nsg0   tunnel"), "{ran:?}");
     assert!(parts[0].lines().all(|line| line.len() <= 80));

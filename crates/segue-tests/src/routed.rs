@@ -13,17 +13,17 @@ use segue_lab::{Family, Host, Process};
 use crate::traffic::{self, Place};
 use crate::{Ground, Stat, skip};
 
-/// How long the router may take until it is up.
+/// Time within which the router must be up.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The router's name.
+/// Name of the router's instance.
 pub const ROUTER: &str = "gw0";
-/// The router's interfaces: towards the client, and towards the server.
+/// Names of the router's interfaces: towards the client, and towards the server.
 pub const PORTS: [&str; 2] = ["in", "out"];
 
 /// A client, a router and a server. The server has no IPv4 route to the client's network.
 #[derive(Debug)]
 pub struct Routed {
-    /// The router's process; ends before its host does.
+    /// The router's process, dropped before its host.
     pub process: Process,
     /// The client is host A, the server host B.
     pub ground: Ground,
@@ -31,7 +31,7 @@ pub struct Routed {
     pub router: Host,
 }
 
-/// An address in network 1, the client's, or 2, the server's. The router is 1, the hosts are 2; 9 is the NAT's.
+/// Returns an address in network 1, the client's, or 2, the server's. The router is 1, the hosts are 2; 9 is the NAT's.
 pub fn address(family: Family, net: u8, host: u8) -> IpAddr {
     match family {
         Family::V4 => IpAddr::from([198, 18, net, host]),
@@ -46,8 +46,8 @@ pub fn ip(host: &Host, line: &str) {
 }
 
 impl Routed {
-    /// Hosts joined like network cards without offloads, and the router with `options`. `None` where the test cannot run
-    /// here, which is then noted.
+    /// Makes hosts joined like cards without offloads, and starts the router with `options`. `None` where the test
+    /// cannot run here, which is then noted.
     #[track_caller]
     pub fn new(name: &str, tools: &[&str], options: &[&str]) -> Option<Routed> {
         let ground = Ground::apart(name, tools)?;
@@ -65,8 +65,8 @@ impl Routed {
                 ip(host, &format!("link set {device} up"));
             }
         }
-        // Over IPv6 the host's own stack answers too where it has no route, forwarding or not, and may be the first. It keeps
-        // to one error in so many milliseconds.
+        // Over IPv6 the host's own stack answers too where it has no route, forwarding or not, and may be the first. It
+        // keeps to one error in so many milliseconds.
         router.set_sysctl("ipv6/icmp/ratelimit", "1000000").unwrap();
         ip(&ground.a, &format!("route add default via {}", address(Family::V4, 1, 1)));
         ip(&ground.a, &format!("-6 route add default via {}", address(Family::V6, 1, 1)));
@@ -78,39 +78,61 @@ impl Routed {
         Some(Routed { process, ground, router })
     }
 
-    /// The client's side.
+    /// Returns the client and its address.
     pub fn client(&self, family: Family) -> Place<'_> {
         Place { host: &self.ground.a, address: address(family, 1, 2) }
     }
 
-    /// The server's side.
+    /// Returns the server and its address.
     pub fn server(&self, family: Family) -> Place<'_> {
         Place { host: &self.ground.b, address: address(family, 2, 2) }
     }
 
-    /// The router's counters.
+    /// Reads the router's counters.
     #[track_caller]
     pub fn stat(&self) -> Stat {
         Stat::read(&self.router, &self.ground.program, ROUTER)
     }
 
-    /// Runs another command of the program beside the router.
+    /// Adds routes to the router's kernel, each given as the words behind `ip route add`, and waits until the router
+    /// has read them, and with them everything that was changed in the kernel's tables before.
+    #[track_caller]
+    pub fn add_routes(&self, lines: &[&str]) {
+        let routes = |stat: &Stat| stat.json()["workers"][0]["routes"].as_u64().expect("a number of routes");
+        let mut before = routes(&self.stat());
+        loop {
+            thread::sleep(Duration::from_millis(50));
+            match routes(&self.stat()) {
+                now if now == before => break,
+                now => before = now,
+            }
+        }
+        for line in lines {
+            ip(&self.router, &format!("route add {line}"));
+        }
+        let wanted = before + lines.len() as u64;
+        let done = |stat: &Stat| routes(stat) >= wanted;
+        let stat = Stat::until(&self.router, &self.ground.program, ROUTER, PATIENCE, done);
+        assert!(done(&stat), "the router has not read {lines:?}: {}", stat.json());
+    }
+
+    /// Runs another command of the program in the router's host.
     pub fn segue(&self, words: &[&str]) -> Output {
         self.router.command(&self.ground.program).args(words).output().expect("segue starts")
     }
 }
 
-/// A host that sends datagrams back to whom they come from, until this value goes.
+/// A UDP echo server in a host, stopped on drop.
 #[derive(Debug)]
 pub struct Echo {
-    /// Where it listens.
+    /// UDP port that it listens on.
     pub port: u16,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 impl Echo {
-    /// Starts it at a place; `port` may be 0.
+    /// Starts the server at a place; `port` 0 lets the kernel choose.
     #[track_caller]
     pub fn start(at: Place<'_>, port: u16) -> Echo {
         let socket = traffic::inside(at.host, || UdpSocket::bind((at.address, port))).expect("a socket");

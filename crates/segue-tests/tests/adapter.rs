@@ -1,5 +1,5 @@
-//! `segue lan78xx up` on `segue lan78xx model`: segue's own driver, in both forms, over USB/IP and in one process, between
-//! two hosts of this machine's kernel.
+//! `segue lan78xx up` on `segue lan78xx model`: segue's own driver, in both forms, over USB/IP and in one process,
+//! between two hosts of this machine's kernel.
 
 #[path = "common/adapter.rs"]
 mod common;

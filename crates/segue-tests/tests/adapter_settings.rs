@@ -91,23 +91,32 @@ fn mtu_address_promiscuous_mode_and_down_reach_the_chip() {
 
     ip(&adapter.ground.b, "link set dev lan0 address 02:78:00:00:00:99");
     ip(&adapter.ground.a, "neigh flush dev cable0");
-    thread::sleep(Duration::from_secs(1));
+    let begin = Instant::now();
+    while adapter.ground.a.run("ping", &["-c", "1", "-W", "1", "198.19.0.2"]).is_err() {
+        assert!(begin.elapsed() < PATIENCE, "no answer with the new address");
+    }
     adapter.pings(&[56]);
 
     // Frames to somebody else arrive only where they are wanted.
     ip(&adapter.ground.a, "neigh replace 198.19.0.9 lladdr 02:99:99:99:99:99 dev cable0");
     let reaches = |adapter: &Adapter| {
-        thread::sleep(Duration::from_millis(1200));
         let received = |stat: Stat| stat.count("adapter", "receive", "packets");
         let before = received(adapter.stat());
         let _ = adapter.ground.a.run("ping", &["-c", "5", "-i", "0.1", "-W", "1", "198.19.0.9"]);
         received(adapter.stat()) >= before + 5
     };
-    assert!(!reaches(&adapter));
+    // Waits until the chip does as its interface was told.
+    let until = |wanted: bool, what: &str| {
+        let begin = Instant::now();
+        while reaches(&adapter) != wanted {
+            assert!(begin.elapsed() < PATIENCE, "{what}: whether they arrive is {}", !wanted);
+        }
+    };
+    until(false, "as made");
     ip(&adapter.ground.b, "link set dev lan0 promisc on");
-    assert!(reaches(&adapter));
+    until(true, "promisc on");
     ip(&adapter.ground.b, "link set dev lan0 promisc off");
-    assert!(!reaches(&adapter));
+    until(false, "promisc off");
     for kind in ["bridge", "macvlan"] {
         let add = match kind {
             "bridge" => "link add br0 type bridge".to_owned(),
@@ -122,9 +131,9 @@ fn mtu_address_promiscuous_mode_and_down_reach_the_chip() {
         } else {
             ip(&adapter.ground.b, "link set dev mv0 up");
         }
-        assert!(reaches(&adapter), "{kind}");
+        until(true, kind);
         ip(&adapter.ground.b, if kind == "bridge" { "link del br0" } else { "link del mv0" });
-        assert!(!reaches(&adapter), "{kind}");
+        until(false, kind);
     }
 
     ip(&adapter.ground.b, "link set dev lan0 down");
@@ -169,7 +178,7 @@ fn a_server_behind_a_cut_cable_is_given_up_and_a_signal_ends_it_soon() {
             let (well, said) = adapter.health();
             assert!(!well && said.contains("adapter gone") && !carrier(&adapter.ground.b, "lan0"), "{said}");
         } else {
-            // Into the first request that nobody answers.
+            // Into the first request that is not answered, which no event announces.
             thread::sleep(Duration::from_millis(2500));
         }
         let begin = Instant::now();
@@ -200,11 +209,13 @@ fn an_adapter_that_goes_away_while_its_interface_is_down_is_noticed_and_costs_no
     adapter.until("end of the adapter", |stat| stat.count("adapter", "numbers", "gone") == 1);
     let (well, said) = adapter.health();
     assert!(!well && said.contains("adapter gone") && said.contains("looked for"), "{said}");
+    // What is measured is the processor time of two seconds.
     let before = cpu(&adapter.driver);
     thread::sleep(Duration::from_secs(2));
     assert!(cpu(&adapter.driver) - before < 20, "{} ticks in 2 s", cpu(&adapter.driver) - before);
     // An end while it is looked for is an end like any other.
     assert!(adapter.driver.stop(PATIENCE).is_some_and(|status| status.success()), "{}", adapter.driver.last_words());
+    // Time for whatever the driver left running to complain.
     thread::sleep(Duration::from_millis(200));
     assert!(!adapter.driver.stderr().contains("will not be opened"), "{}", adapter.driver.stderr());
 }
@@ -256,6 +267,7 @@ fn a_signal_ends_a_set_up_that_waits_for_its_server() {
     for signal in ["-TERM", "-INT"] {
         let (mut driver, _stdin) =
             start(b, &ground.program, &["up", "--usb", "usbip://198.18.0.1/1-1", "--json", "dev", "lan0"]);
+        // Nothing is to happen: the driver waits.
         thread::sleep(Duration::from_secs(1));
         assert!(driver.ended().is_none(), "{}", driver.last_words());
         let begin = Instant::now();
@@ -280,8 +292,8 @@ fn a_model_whose_cable_is_deleted_ends_its_driver_with_an_error() {
     assert!(!b.has_device("lan0"));
 }
 
-/// Directory in a host's own mount namespace with what a user without rights needs: a TUN device node of mode 0666 (bound
-/// over the machine's, whatever mode that has), the program, and a directory for control sockets.
+/// Directory in a host's own mount namespace with what a user without rights needs: a TUN device node of mode 0666
+/// (bound over the machine's, whatever mode that has), the program, and a directory for control sockets.
 const UNPRIVILEGED: &str = "/run/segue/unprivileged";
 
 /// Fills [`UNPRIVILEGED`] in `host`. Fails where no device node can be made.

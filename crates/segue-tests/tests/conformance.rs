@@ -1,9 +1,9 @@
 //! The conformance list of GRO and GSO (`segue_testkit::conformance`) through kernels: this machine's, and the guest's.
 //!
-//! `crates/segue/tests/conformance` has segue's profiles make the same trains, byte for byte, so that what is equal here is equal
-//! to the profile `linux` of the kernel's generation. Where a kernel does something else, [`DIFFERENCES`] says what and why;
-//! a difference that is not listed fails the test, and so does one that is listed and is none. `segmentation.rs` is about trains
-//! in tunnels and datagrams, which the guest's kernel gets here.
+//! `crates/segue/tests/conformance` has segue's profiles make the same trains, byte for byte, so that what is equal
+//! here is equal to the profile `linux` of the kernel's generation. Where a kernel does something else, [`DIFFERENCES`]
+//! says what and why; a difference that is not listed fails the test, and so does one that is listed and is none.
+//! `segmentation.rs` is about trains in tunnels and datagrams, which the guest's kernel gets here.
 
 #[path = "common/segmentation.rs"]
 mod segmentation;
@@ -136,8 +136,8 @@ const DIFFERENCES: &[Listed] = &[
     Listed { rows: &["tcp/data_1byte_remote"], holds: joins, came: "5", why: TINY },
 ];
 
-/// What a kernel does not restore when it cuts again what it joined. segue restores what the train tells: all but an urgent
-/// pointer that is not meant and, before 6.18, outer identifications.
+/// What a kernel does not restore when it cuts again what it joined. segue restores what the train tells: all but an
+/// urgent pointer that is not meant and, before 6.18, outer identifications.
 struct Lost {
     /// In which cases, with the trains that the kernel made.
     holds: fn(&Case, Rules, &[Train]) -> bool,
@@ -249,8 +249,8 @@ fn fixes_other(case: &Case, train: &Train) -> bool {
     !is_inner_v6(case) && is_fixed(case, train, Level::Inner) != is_fixed(case, train, Level::Outer)
 }
 
-/// Rows that no kernel behind a veth pair can be shown: a poll takes 64 frames, and the flows of the pair, which nobody has
-/// hashed, are all in one bucket of 8. The engine is compared with the table's own merge alone.
+/// Rows that no kernel behind a veth pair can be shown: a poll takes 64 frames, and the flows of the pair, which nobody
+/// has hashed, are all in one bucket of 8. The engine is compared with the table's own merge alone.
 const NOT_IN_KERNELS: [&str; 2] = ["capacity/16_flows", "capacity/udp_64"];
 
 /// Whether a kernel joins anything in it.

@@ -1,5 +1,5 @@
-//! segue against a real kernel's tunnels: a guest with Debian's Linux, at whose other end `segue tunnel` runs, in every mode, one
-//! boot for all. The guest's tap carries finished frames only, so its own stack segments and checksums.
+//! segue against a real kernel's tunnels: a guest with Debian's Linux, at whose other end `segue tunnel` runs, in every
+//! mode, one boot for all. The guest's tap carries finished frames only, so its own stack segments and checksums.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -268,8 +268,8 @@ fn from_the_host(host: &Host, near: IpAddr, far: IpAddr, seed: u64) {
     traffic::pings(place, traffic::Place { host, address: far }, traffic::PING_SIZES);
 }
 
-/// The guest's turn: it pings the host and sends its file once over each flow; where the files came from, and what they were.
-/// None where its network card stood still.
+/// The guest's turn: it pings the host and sends its file once over each flow; where the files came from, and what they
+/// were. None where its network card stood still.
 fn from_the_guest(host: &Host, mut guest: Guest, flows: usize) -> Option<(Vec<(IpAddr, Digested)>, Guest)> {
     let listener = traffic::inside(host, || TcpListener::bind("[::]:5010")).unwrap();
     let (tell, hear) = mpsc::channel();

@@ -1,6 +1,6 @@
-//! The model of a LAN78xx adapter, as the Linux kernel's own driver sees it: a guest with Debian's unmodified lan78xx attaches
-//! models that `segue lan78xx model` serves by USB/IP, at super and at high speed, and then `segue lan78xx up` takes one from
-//! it by usbfs. One boot for all.
+//! The model of a LAN78xx adapter, as the Linux kernel's own driver sees it: a guest with Debian's unmodified lan78xx
+//! attaches models that `segue lan78xx model` serves by USB/IP, at super and at high speed, and then `segue lan78xx up`
+//! takes one from it by usbfs. One boot for all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -101,6 +101,7 @@ fn multicast(host: &Host, number: u8) {
     for _ in 0..20 {
         socket.send_to(b"joined\n", "239.1.2.3:5003").unwrap();
         socket.send_to(b"not joined\n", "239.9.9.9:5003").unwrap();
+        // Spread over a second, in which the guest joins.
         thread::sleep(Duration::from_millis(50));
     }
 }

@@ -1,5 +1,5 @@
-//! Beginning and end of `segue tunnel`: what it leaves behind is nothing, what it refuses it says, and its exit status is one
-//! of three.
+//! Beginning and end of `segue tunnel`: what it leaves behind is nothing, what it refuses it says, and its exit status
+//! is one of three.
 
 use std::fs;
 use std::net::UdpSocket;

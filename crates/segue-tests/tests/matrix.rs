@@ -1,5 +1,6 @@
-//! Every combination of what is inside, what carries it and what is outside moves everything that a host sends, on a link that
-//! segments and aggregates like a plain network card. Files have 16 MiB; with `SEGUE_FULL=1` 64 MiB, with `SEGUE_SOAK=1` 1 GiB.
+//! Every combination of what is inside, what carries it and what is outside moves everything that a host sends, on a
+//! link that segments and aggregates like a plain network card. Files have 16 MiB; with `SEGUE_FULL=1` 64 MiB, with
+//! `SEGUE_SOAK=1` 1 GiB.
 
 use segue_lab::Family::{V4, V6};
 use segue_lab::{LinkForm, Peer};

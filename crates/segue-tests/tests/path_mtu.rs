@@ -1,5 +1,5 @@
-//! A way that is narrower than it looks: host A, a router whose link onwards takes 1400 bytes, host B. What A's tunnel sends
-//! does not fit; its senders hear of it and go on.
+//! A way that is narrower than it looks: host A, a router whose link onwards takes 1400 bytes, host B. What A's tunnel
+//! sends does not fit; its senders hear of it and go on.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Tunnels over a wire that drops, duplicates, reorders and damages: files arrive as they were sent, and nothing that was
-//! damaged is ever delivered.
+//! Tunnels over a wire that drops, duplicates, reorders and damages: files arrive as they were sent, and nothing that
+//! was damaged is ever delivered.
 
 use std::collections::HashMap;
 use std::thread;
@@ -87,8 +87,8 @@ fn only_the_undamaged_arrives(relay: &Relay, pair: &Pair<'_>, family: segue_lab:
     let damaged = after.damaged - before.damaged;
     assert!(damaged > COUNT / 20, "the wire was too good: {damaged} damaged");
     assert!(arrived.values().all(|count| *count == 1), "a datagram arrived twice on a wire that does not duplicate");
-    // A datagram's only frame was damaged, or its frame was whole. The hosts send frames of their own too (a late segment of the
-    // file, listeners of a group), which may be among the damaged.
+    // A datagram's only frame was damaged, or its frame was whole. The hosts send frames of their own too (a late
+    // segment of the file, listeners of a group), which may be among the damaged.
     let strangers = (after.received - before.received).saturating_sub(COUNT);
     let (got, undamaged) = (arrived.len() as u64, COUNT - damaged);
     assert!(

@@ -1,5 +1,5 @@
-//! A router where things are not as they should be: errors about fragments and between hosts inside, forged sources, scans, and
-//! what else the kernel's tables may hold.
+//! A router where things are not as they should be: errors about fragments and between hosts inside, forged sources,
+//! scans, and what else the kernel's tables may hold.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -111,8 +111,7 @@ fn what_the_kernel_has_learned_for_itself_is_no_route() {
         });
     }
     // Whatever else changes has everything read anew.
-    ip(router, "route add 198.19.7.0/24 via 198.18.2.2");
-    thread::sleep(Duration::from_millis(500));
+    routed.add_routes(&["198.19.7.0/24 via 198.18.2.2"]);
     for to in ["198.18.2.2", "2001:db8:2::2"] {
         pings(client, "-M do -s 1400", to, " 0% packet loss").unwrap();
     }
@@ -171,8 +170,7 @@ fn errors_come_from_the_address_in_the_network_of_the_sender() {
 #[test]
 fn forged_sources_are_dropped_by_name_and_each_packet_counts() {
     let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };
-    ip(&routed.router, "route add prohibit 198.19.2.0/24");
-    thread::sleep(Duration::from_millis(300));
+    routed.add_routes(&["prohibit 198.19.2.0/24"]);
     let line = "
 for source in ['198.18.2.9', '198.18.1.1', '198.18.2.1']:
     send(IP(src=source, dst='198.18.2.2') / UDP(sport=5, dport=6))

@@ -1,5 +1,5 @@
-//! How often a router looks into its tables: once for each destination that one poll has, and once for each next hop, however
-//! flows are interleaved.
+//! How often a router looks into its tables: once for each destination that one poll has, and once for each next hop,
+//! however flows are interleaved.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
@@ -114,8 +114,8 @@ fn looks(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> Looks {
     Looks::of(&after).since(before)
 }
 
-/// CPU time of the router for each packet, nanoseconds, over many datagrams of each flow. Only printed: it depends on what else
-/// this machine does. `SEGUE_SOAK=1` takes enough of them for a figure.
+/// CPU time of the router for each packet, nanoseconds, over many datagrams of each flow. Only printed: it depends on
+/// what else this machine does. `SEGUE_SOAK=1` takes enough of them for a figure.
 fn cost(routed: &Routed, flows: &[UdpSocket]) -> f64 {
     let rounds = if segue_testkit::is_set("SEGUE_SOAK") { 1000 } else { 10 };
     let cpu = |stat: &Stat| stat.json()["cpu_s"].as_f64().expect("CPU time");

@@ -1,8 +1,8 @@
-//! Trains in tunnels and datagrams longer than an MTU (`segue_testkit::conformance`) through this machine's kernel, and through
-//! tshark. `conformance.rs` has the guest's kernel do the same.
+//! Trains in tunnels and datagrams longer than an MTU (`segue_testkit::conformance`) through this machine's kernel, and
+//! through tshark. `conformance.rs` has the guest's kernel do the same.
 //!
-//! `crates/segue/tests/conformance` has segue cut the same, byte for byte. [`common::DIFFERENCES`] says what a kernel does
-//! otherwise.
+//! `crates/segue/tests/conformance` has segue cut the same, byte for byte. [`common::DIFFERENCES`] says what a kernel
+//! does otherwise.
 
 #[path = "common/segmentation.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! A hundred kinds of malformed encapsulations beside a tunnel's own traffic: all are counted under their reasons, and what
-//! is good goes on unchanged. With `SEGUE_SOAK=1` also how fast it goes on, at 100 000 of them in a second.
+//! A hundred kinds of malformed encapsulations beside a tunnel's own traffic: all are counted under their reasons, and
+//! what is good goes on unchanged. With `SEGUE_SOAK=1` also how fast it goes on, at 100 000 of them in a second.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -177,8 +177,8 @@ fn each_kind_ends_under_its_own_reason() {
     }
 }
 
-/// What the kernel refuses by itself: a long and a short datagram with a wrong checksum, which it finds at different places,
-/// and over IPv6 one without.
+/// What the kernel refuses by itself: a long and a short datagram with a wrong checksum, which it finds at different
+/// places, and over IPv6 one without.
 fn spoil_outer_checksums(ground: &Ground, family: Family) -> u64 {
     let [from, to] = [Peer::A, Peer::B].map(|end| end.address(0, family));
     let port = Shape::port(NET);

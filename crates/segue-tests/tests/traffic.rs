@@ -1,5 +1,5 @@
-//! The traffic that the other tests judge by, judged on paths without segue: what comes through whole is accepted, what was
-//! changed or lost is found out.
+//! The traffic that the other tests judge by, judged on paths without segue: what comes through whole is accepted, what
+//! was changed or lost is found out.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

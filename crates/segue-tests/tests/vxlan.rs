@@ -1,9 +1,9 @@
-//! segue against this kernel's own VXLAN: with outer checksums, without, and with remote checksums in each direction by itself
-//! and in both, over IPv4 and IPv6. The kernel counts no wrong checksum.
+//! segue against this kernel's own VXLAN: with outer checksums, without, and with remote checksums in each direction by
+//! itself and in both, over IPv4 and IPv6. The kernel counts no wrong checksum.
 //!
-//! With remote checksums the link is one that segments and aggregates like a network card: on a bare veth pair bulk TCP of
-//! the kernel's own VXLAN stalls under `remcsumtx`, between two kernels too, because the state of its packets crosses the link
-//! (the control at the end shows it, and prints how much passes).
+//! With remote checksums the link is one that segments and aggregates like a network card: on a bare veth pair bulk TCP
+//! of the kernel's own VXLAN stalls under `remcsumtx`, between two kernels too, because the state of its packets
+//! crosses the link (the control at the end shows it, and prints how much passes).
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,5 +1,6 @@
-//! What a tunnel with remote checksum offload puts on the wire: captured on its way out at both ends of a link that neither
-//! segments nor checksums after the capture, and judged by tshark and by a parser that shares no code with segue.
+//! What a tunnel with remote checksum offload puts on the wire: captured on its way out at both ends of a link that
+//! neither segments nor checksums after the capture, and judged by tshark and by a parser that shares no code with
+//! segue.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -70,7 +71,8 @@ fn judge(file: &[u8], shape: &Shape) -> usize {
     };
     for family in shape.inside.families() {
         let version = Family::number(*family);
-        // The file in one direction, acknowledgements of the other; two trains; 2600, 9000 and 64000 bytes twice, and the large pings.
+        // The file in one direction, acknowledgements of the other; two trains; 2600, 9000 and 64000 bytes twice, and
+        // the large pings.
         enough(Kind::Tcp(version), (FILE_LEN / 1500) as usize);
         enough(Kind::Udp(version), 40 + 2 * 6);
         enough(Kind::Fragment(version), 2 * (2 + 7 + 44) + 2 * 2);

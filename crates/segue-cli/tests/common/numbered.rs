@@ -10,7 +10,7 @@ use segue_lab::Host;
 /// Datagrams on their way at a time: far fewer than any socket buffer or queue holds.
 const WINDOW: u64 = 64;
 /// A datagram that did not come by then is lost.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many came, or what came out of turn.
 type Receiving = JoinHandle<Result<u64, String>>;
@@ -94,7 +94,7 @@ impl Numbered {
         while self.arrived.load(Ordering::Relaxed) < goal {
             let ended = self.stop.load(Ordering::Relaxed);
             assert!(!ended, "the stream has ended: {:?}", self.threads.take().map(|threads| threads.1.join()));
-            assert!(begin.elapsed() < PATIENCE * 6, "the stream stands still");
+            assert!(begin.elapsed() < PATIENCE * 2, "the stream stands still");
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -8,7 +8,7 @@ use crate::common::in_namespace;
 fn up(line: &str) -> String {
     format!(
         "$SEGUE gateway {line} & pid=$!
-for n in $(seq 100); do $SEGUE stat -j 2>/dev/null | grep -q '\"kind\":\"gateway\"' && break; sleep 0.05; done
+for n in $(seq 400); do $SEGUE stat -j 2>/dev/null | grep -q '\"kind\":\"gateway\"' && break; sleep 0.05; done
 "
     )
 }
@@ -28,9 +28,10 @@ ip -j link > /run/after; cmp /run/before /run/after && ip -n red -br link show d
 worker=$($SEGUE stat -j | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/')
 grep -E '^(Uid|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/$worker/status | tr '\\n' ' '; echo
 ip -d link show dev peer0 | grep -o 'promiscuity [0-9]*'
-kill -USR1 $pid; sleep 0.2; kill -TERM $pid; wait $pid; echo \"status $?\"
-ip -n red -br link show dev t0 2>&1; ip -d link show dev peer0 | grep -o 'promiscuity [0-9]*'; ls -A $SEGUE_RUNTIME_DIR; echo end",
-        up("peer0 tap:t0@red --tap-mtu 1400 -v")
+kill -USR1 $pid; for n in $(seq 100); do grep -q ' B in, ' /run/said && break; sleep 0.05; done
+kill -TERM $pid; wait $pid; echo \"status $?\"
+ip -n red -br link show dev t0 2>&1; ip -d link show dev peer0 | grep -o 'promiscuity [0-9]*'; ls -A $SEGUE_RUNTIME_DIR; cat /run/said >&2; echo end",
+        up("peer0 tap:t0@red --tap-mtu 1400 -v 2> /run/said")
     );
     let Some(ran) = in_namespace(&script) else { return };
     let expected = "\
@@ -95,6 +96,11 @@ ls -A $SEGUE_RUNTIME_DIR; ip -br link show dev t0 2>&1"
     }
 }
 
+/// Shell function `until_health STATUS`, which waits until `$SEGUE stat --health` exits with that status.
+const HEALTH: &str = "until_health() { for n in $(seq 100); do $SEGUE stat --health >/dev/null 2>&1
+test $? = $1 && break; sleep 0.1; done; }
+";
+
 /// Two pairs of interfaces, one end of each for the gateway.
 const PAIRS: &str = "for n in a b; do ip link add ${n}0 type veth peer name ${n}1
 for dev in ${n}0 ${n}1; do ip link set dev $dev addrgenmode none up; done; done
@@ -102,10 +108,10 @@ for dev in ${n}0 ${n}1; do ip link set dev $dev addrgenmode none up; done; done
 
 #[test]
 fn an_interface_that_was_set_down_and_then_deleted_ends_the_gateway() {
-    for gone in ["ip link set dev a0 down; sleep 0.5; ip link del a0", "ip link del a1"] {
+    for gone in ["ip link set dev a0 down; until_health 1; ip link del a0", "ip link del a1"] {
         let script = format!(
-            "{BARE}{PAIRS}{}$SEGUE stat --health; echo \"healthy $?\"; ip link set dev b0 down; sleep 0.5
-$SEGUE stat -j; $SEGUE stat --health; echo \"healthy $?\"; ip link set dev b0 up; sleep 0.5
+            "{BARE}{PAIRS}{HEALTH}{}$SEGUE stat --health; echo \"healthy $?\"; ip link set dev b0 down; until_health 1
+$SEGUE stat -j; $SEGUE stat --health; echo \"healthy $?\"; ip link set dev b0 up; until_health 0
 $SEGUE stat --health; echo \"healthy $?\"
 {gone}; wait $pid; echo \"status $?\"",
             up("a0 b0")
@@ -185,7 +191,7 @@ for t in q0 q1; do ip tuntap add dev $t mode tap vnet_hdr user 65534; ip link se
 mkdir -m 755 /run/other; chown 65534 /run/other; install -m 755 $SEGUE /run/segue
 setpriv --reuid 65534 --regid 65534 --clear-groups env SEGUE_RUNTIME_DIR=/run/other \\
 /run/segue gateway tap:q0 tap:q1 --name other & pid=$!
-for n in $(seq 100); do SEGUE_RUNTIME_DIR=/run/other $SEGUE stat -j | grep -q other && break; sleep 0.05; done
+for n in $(seq 400); do SEGUE_RUNTIME_DIR=/run/other $SEGUE stat -j | grep -q other && break; sleep 0.05; done
 $SEGUE gateway q1 q0 --check; echo \"status $?\"; kill -TERM $pid; wait $pid
 $SEGUE gateway q1 q0 --check >&2; echo \"status $?\""
     );
@@ -199,12 +205,14 @@ $SEGUE gateway q1 q0 --check >&2; echo \"status $?\""
 
 #[test]
 fn a_router_says_that_the_kernel_forwards_too() {
+    // The gateway looks once a second: after the warning a second look must not repeat it.
     let script = format!(
         "{BARE}{PAIRS}ip addr add 198.18.1.1/24 dev a0; ip addr add 198.18.2.1/24 dev b0
-{}$SEGUE stat --health; echo \"healthy $?\"; sysctl -qw net.ipv6.conf.all.forwarding=1; sleep 1.5
-$SEGUE stat --health -j; echo \"healthy $?\"; sysctl -qw net.ipv6.conf.all.forwarding=0; sleep 1.5
-$SEGUE stat --health; echo \"healthy $?\"; kill -TERM $pid; wait $pid; echo \"status $?\"",
-        up("a0 b0 --route --name gw0")
+{HEALTH}{}$SEGUE stat --health; echo \"healthy $?\"; sysctl -qw net.ipv6.conf.all.forwarding=1; until_health 1
+for n in $(seq 100); do grep -q 'forwarding=0$' /run/said && break; sleep 0.1; done; sleep 1.2
+$SEGUE stat --health -j; echo \"healthy $?\"; sysctl -qw net.ipv6.conf.all.forwarding=0; until_health 0
+$SEGUE stat --health; echo \"healthy $?\"; kill -TERM $pid; wait $pid; echo \"status $?\"; cat /run/said >&2",
+        up("a0 b0 --route --name gw0 2> /run/said")
     );
     let Some(ran) = in_namespace(&script) else { return };
     let ends: Vec<&str> = ran.stdout.lines().filter(|line| line.starts_with("healthy ")).collect();

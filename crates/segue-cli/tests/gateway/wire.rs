@@ -60,6 +60,9 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// Time without a frame after which none is taken to be on its way: several times what a processor may be busy elsewhere.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// Every frame that comes in at `device` until `stop`, with what is known of it. Counts itself in `ready` when it begins.
 fn capture(host: &Host, device: &str, ready: &AtomicUsize, stop: &AtomicBool) -> Vec<(Unit, Vec<u8>)> {
     let config = PacketConfig { ring_bytes: 64 << 20, ..PacketConfig::new(device) };
@@ -68,7 +71,7 @@ fn capture(host: &Host, device: &str, ready: &AtomicUsize, stop: &AtomicBool) ->
         ready.fetch_add(1, Ordering::Relaxed);
         let (mut into, mut frames) = (RxBatch::new(64), Vec::new());
         let mut quiet = Instant::now();
-        while !stop.load(Ordering::Relaxed) || quiet.elapsed() < Duration::from_millis(300) {
+        while !stop.load(Ordering::Relaxed) || quiet.elapsed() < QUIET {
             if port.receive(&mut into, 64).unwrap() == Polled::Idle {
                 thread::sleep(Duration::from_micros(200));
             }
