@@ -1,4 +1,4 @@
-//! Packets from plain structures.
+//! Builders that turn plain structures into packets.
 
 use crate::sum::{fold, pseudo, with_pseudo};
 
@@ -9,17 +9,17 @@ pub struct V4 {
     pub src: [u8; 4],
     /// Destination address.
     pub dst: [u8; 4],
-    /// DSCP and ECN.
+    /// DSCP and ECN bits (the TOS byte).
     pub tos: u8,
     /// Identification.
     pub id: u16,
-    /// Don't fragment.
+    /// The don't-fragment flag.
     pub df: bool,
     /// Time to live.
     pub ttl: u8,
     /// Options; padded with zeros to a multiple of 4.
     pub options: Vec<u8>,
-    /// Offset in bytes, a multiple of 8, and whether more fragments follow.
+    /// Fragment offset in bytes, a multiple of 8, and whether more fragments follow.
     pub fragment: Option<(u16, bool)>,
 }
 
@@ -36,13 +36,14 @@ pub struct V6 {
     pub label: u32,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Extension headers: type, and what follows the length byte, padded with zeros to a multiple of 8 with the first two.
+    /// Extension headers: type, and what follows the length byte, padded with zeros to a multiple of 8 with the first
+    /// two.
     pub extensions: Vec<(u8, Vec<u8>)>,
     /// Identification, offset in bytes and whether more fragments follow.
     pub fragment: Option<(u32, u16, bool)>,
 }
 
-/// Either IP header.
+/// An IP header of either version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ip {
     /// Version 4.
@@ -64,7 +65,7 @@ pub struct Tcp {
     pub ack: u32,
     /// The eight flags, CWR first.
     pub flags: u8,
-    /// Window.
+    /// Receive window, unscaled.
     pub window: u16,
     /// Urgent pointer.
     pub urgent: u16,
@@ -83,7 +84,7 @@ pub struct Udp {
     pub checksum: bool,
 }
 
-/// What an IP packet carries.
+/// The transport header of an IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum L4 {
     /// TCP.
@@ -92,42 +93,42 @@ pub enum L4 {
     Udp(Udp),
     /// ICMP or ICMPv6 by the IP version: type, code, and the four bytes after the checksum.
     Icmp(u8, u8, [u8; 4]),
-    /// The bytes of a protocol as they are; also the rest of a datagram in a fragment.
+    /// Bytes of another IP protocol, written unchanged; also the rest of a datagram in a fragment.
     Raw(u8),
 }
 
-/// An IP packet.
+/// An IP packet: its header, its transport header and its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// IP header.
     pub ip: Ip,
     /// Transport header.
     pub l4: L4,
-    /// What follows it.
+    /// Payload behind the transport header.
     pub data: Vec<u8>,
 }
 
-/// Which checksum a GUE header hands to the far end.
+/// The checksum that a GUE header has the far end complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remcsum {
-    /// That of the inner TCP or UDP header; no option where there is none.
+    /// The checksum of the inner TCP or UDP header; no option is written where there is none.
     Transport,
-    /// That of the GRE header.
+    /// The checksum of the GRE header.
     Gre,
 }
 
-/// What follows the outer UDP header.
+/// The header between the outer UDP header and the inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shim {
-    /// Nothing: FOU.
+    /// No header: FOU.
     Fou,
     /// GUE version 0, perhaps with a remote checksum option (Linux layout).
     Gue(Option<Remcsum>),
-    /// GUE version 1: nothing, for IP only.
+    /// GUE version 1: no header, for inner IP only.
     GueBare,
     /// VXLAN with this network identifier, perhaps with a remote checksum; it wants an Ethernet header inside.
     Vxlan(u32, bool),
-    /// Geneve with this network identifier, and options of so many words of 4 bytes.
+    /// Geneve with this network identifier, and that many 4-byte words of options.
     Geneve(u32, u8),
 }
 
@@ -136,13 +137,13 @@ pub enum Shim {
 pub struct Gre {
     /// Whether there is a checksum.
     pub checksum: bool,
-    /// Key.
+    /// Key, if present.
     pub key: Option<u32>,
     /// Sequence number.
     pub seq: Option<u32>,
 }
 
-/// One tunnel level: what is put around an inner packet.
+/// The headers of one tunnel level around an inner packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     /// Outer IP header.
@@ -167,7 +168,7 @@ pub struct Ethernet {
 }
 
 impl V4 {
-    /// 198.18.`net`.`src` to 198.18.`net`.`dst`, DF, TTL 64, no options.
+    /// Makes a header from 198.18.`net`.`src` to 198.18.`net`.`dst`: DF, TTL 64, no options.
     pub fn new(net: u8, src: u8, dst: u8) -> V4 {
         V4 {
             src: [198, 18, net, src],
@@ -204,7 +205,7 @@ impl V4 {
 }
 
 impl V6 {
-    /// 2001:db8:`net`::`src` to 2001:db8:`net`::`dst`, hop limit 64, no extension headers.
+    /// Makes a header from 2001:db8:`net`::`src` to 2001:db8:`net`::`dst`: hop limit 64, no extension headers.
     pub fn new(net: u8, src: u8, dst: u8) -> V6 {
         let address = |host| [0x20, 1, 0xd, 0xb8, 0, net, 0, 0, 0, 0, 0, 0, 0, 0, 0, host];
         V6 {
@@ -249,7 +250,7 @@ impl V6 {
 }
 
 impl Ip {
-    /// The addresses, source first.
+    /// Returns the addresses, source first.
     pub fn addresses(&self) -> (&[u8], &[u8]) {
         match self {
             Ip::V4(ip) => (&ip.src, &ip.dst),
@@ -257,7 +258,7 @@ impl Ip {
         }
     }
 
-    /// The header, extension headers included, in front of `len` bytes of `protocol`.
+    /// Writes the header, extension headers included, for `len` bytes of `protocol`.
     pub fn header(&self, protocol: u8, len: usize) -> Vec<u8> {
         match self {
             Ip::V4(ip) => ip.header(protocol, len),
@@ -265,7 +266,7 @@ impl Ip {
         }
     }
 
-    /// Its own IP protocol number: 4 or 41.
+    /// Returns the IP protocol number of this version inside another packet: 4 or 41.
     pub fn protocol(&self) -> u8 {
         match self {
             Ip::V4(_) => 4,
@@ -275,7 +276,7 @@ impl Ip {
 }
 
 impl Tcp {
-    /// The header without checksum.
+    /// Writes the header with a checksum of zero.
     fn header(&self) -> Vec<u8> {
         let mut options = self.options.clone();
         options.resize(options.len().next_multiple_of(4), 1);
@@ -291,7 +292,7 @@ impl Tcp {
         bytes
     }
 
-    /// The bytes of a timestamp option behind two NOPs, as every stack writes it.
+    /// Returns a timestamp option behind two NOPs, as every stack writes it (RFC 7323, appendix A).
     pub fn timestamps(value: u32, echo: u32) -> Vec<u8> {
         let mut bytes = vec![1, 1, 8, 10];
         bytes.extend(value.to_be_bytes());
@@ -308,7 +309,7 @@ impl Udp {
 }
 
 impl L4 {
-    /// IP protocol number over this version of IP.
+    /// Returns the IP protocol number over this version of IP.
     pub fn protocol(&self, ip: &Ip) -> u8 {
         match self {
             L4::Tcp(_) => 6,
@@ -321,10 +322,10 @@ impl L4 {
 }
 
 impl Packet {
-    /// The packet, every checksum in place.
+    /// Writes the packet with all checksums complete.
     ///
     /// # Panics
-    /// If a length field cannot say it.
+    /// Panics if a length does not fit its field.
     pub fn bytes(&self) -> Vec<u8> {
         let protocol = self.l4.protocol(&self.ip);
         let (src, dst) = self.ip.addresses();
@@ -352,10 +353,10 @@ impl Packet {
 }
 
 impl Tunnel {
-    /// Puts the tunnel headers around `inner`, which is an IPv4 or IPv6 packet with its checksums in place.
+    /// Encapsulates `inner`, an IPv4 or IPv6 packet with complete checksums.
     ///
     /// # Panics
-    /// If a length field cannot say it, or if `inner` is no IP packet.
+    /// Panics if a length does not fit its field, or if `inner` is no IP packet.
     pub fn wrap(&self, inner: &[u8]) -> Vec<u8> {
         let (mut protocol, ethertype) = match inner[0] >> 4 {
             4 => (4, 0x0800_u16),
@@ -441,7 +442,7 @@ impl Tunnel {
 }
 
 impl Gre {
-    /// The header with a checksum of zero.
+    /// Writes the header with a checksum of zero.
     fn header(&self, ethertype: u16) -> Vec<u8> {
         let flags =
             u16::from(self.checksum) << 15 | u16::from(self.key.is_some()) << 13 | u16::from(self.seq.is_some()) << 12;
@@ -457,10 +458,10 @@ impl Gre {
 }
 
 impl Ethernet {
-    /// Puts the header in front of an IP packet; nothing is padded.
+    /// Writes the header in front of an IP packet, without padding.
     ///
     /// # Panics
-    /// If it is no IP packet.
+    /// Panics if `packet` is no IP packet.
     pub fn wrap(&self, packet: &[u8]) -> Vec<u8> {
         let mut bytes = [self.dst, self.src].concat();
         for (tpid, tci) in &self.tags {
@@ -478,8 +479,8 @@ impl Ethernet {
     }
 }
 
-/// Where the TCP or UDP header of an IP packet starts, where its checksum is, and the pseudo-header sum that primes it;
-/// `None` for anything else, fragments and UDP without a checksum included.
+/// Returns the offsets of the TCP or UDP header of an IP packet and of its checksum, and the sum that primes it;
+/// `None` for all other packets, fragments and UDP without a checksum included.
 pub fn primed(packet: &[u8]) -> Option<(usize, usize, u16)> {
     let (start, protocol, addresses) = if packet[0] >> 4 == 4 {
         if u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff != 0 {
@@ -507,7 +508,7 @@ pub fn primed(packet: &[u8]) -> Option<(usize, usize, u16)> {
 }
 
 /// Replaces the checksum of an inner TCP or UDP header by its primed value, as a kernel hands a packet to a device.
-/// Gives `None` where there is none.
+/// Returns `None` for a packet without such a checksum.
 pub fn prime(packet: &[u8]) -> Option<Vec<u8>> {
     let (_, offset, value) = primed(packet)?;
     let mut bytes = packet.to_vec();

@@ -1,58 +1,58 @@
-//! Streams of packets as a network carries them, and what a network does to them.
+//! Generators of packet streams, and the faults of a network that carries them.
 
 use crate::Rng;
 use crate::build::{Ip, L4, Packet, Tcp, Udp, V4, V6};
 
-/// What happened to a packet on its way.
+/// The fault that a packet has met in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
-    /// Nothing: it comes in its turn and is as it was sent.
+    /// No fault: the packet arrives in order and unchanged.
     InOrder,
-    /// It comes after one or more packets of its flow that were sent later.
+    /// The packet arrives after packets of its flow that were sent later.
     Late,
-    /// It came before, bit for bit.
+    /// The packet is a second copy of one that has arrived.
     Duplicate,
-    /// One bit under its transport checksum is flipped.
+    /// One bit that the transport checksum covers is flipped.
     Corrupt,
 }
 
-/// One packet of a flow.
+/// A packet of a flow as it arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Which flow.
+    /// Number of the flow.
     pub flow: usize,
-    /// Its place in what the flow sent, from 0.
+    /// Position among the packets that the flow has sent, from 0.
     pub number: usize,
-    /// What happened to it.
+    /// The fault that the packet has met.
     pub what: What,
-    /// From the IP header on.
+    /// The packet, from the IP header on.
     pub bytes: Vec<u8>,
 }
 
-/// How the IPv4 identification runs.
+/// How the IPv4 identification changes from packet to packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    /// Up by one a packet.
+    /// The identification rises by one with each packet.
     Counting,
-    /// Always the same.
+    /// The identification is constant.
     Fixed,
-    /// Anything.
+    /// The identification is random.
     Random,
 }
 
-/// Sends the packets of one TCP stream or of one UDP flow.
+/// A generator of the packets of one TCP stream or one UDP flow.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    /// The next packet, but for payload and flags.
+    /// Template of the next packet, without payload and flags.
     pub next: Packet,
-    /// How the identification runs.
+    /// How the identification changes.
     pub ids: Ids,
-    /// Random bytes for payloads.
+    /// Source of random payload bytes.
     pub rng: Rng,
 }
 
 impl Sender {
-    /// A TCP stream between two hosts of network `net`, port 40000 + `flow` to 80, starting at sequence number `seq`.
+    /// Makes a TCP stream from port 40000 + `flow` to port 80, starting at sequence number `seq`.
     pub fn tcp(ip: Ip, flow: u16, seq: u32, options: Vec<u8>) -> Sender {
         let l4 = L4::Tcp(Tcp {
             src_port: 40_000 + flow,
@@ -67,7 +67,7 @@ impl Sender {
         Sender::new(ip, l4, u64::from(flow))
     }
 
-    /// A UDP flow, port 40000 + `flow` to 4000, with checksums.
+    /// Makes a UDP flow from port 40000 + `flow` to port 4000, with checksums.
     pub fn udp(ip: Ip, flow: u16) -> Sender {
         Sender::new(ip, L4::Udp(Udp { src_port: 40_000 + flow, dst_port: 4000, checksum: true }), u64::from(flow))
     }
@@ -191,9 +191,9 @@ fn burst(rng: &mut Rng, sender: &mut Sender) -> Vec<Packet> {
     }
 }
 
-/// `count` packets of `flows` flows as receivers of bulk data send them: runs of acknowledgments that move on, with timestamps
-/// or without, and among them all that their senders must see: duplicates, window updates, windows taken back, SACK blocks,
-/// other flags, older numbers, another TTL, keep-alives, data, and connections that begin and end.
+/// `count` packets of `flows` flows as receivers of bulk data send them: runs of acknowledgments that move on, with
+/// timestamps or without, and among them all that their senders must see: duplicates, window updates, windows taken
+/// back, SACK blocks, other flags, older numbers, another TTL, keep-alives, data, and connections that begin and end.
 pub fn acknowledging(rng: &mut Rng, flows: usize, count: usize) -> Vec<Sent> {
     let mut senders: Vec<Sender> = (0..flows.max(1))
         .map(|flow| {
@@ -277,20 +277,20 @@ fn acknowledgment(rng: &mut Rng, sender: &mut Sender) -> Packet {
     packet
 }
 
-/// How often a network fails, each in a thousand packets.
+/// Rates of a network's faults, each per 1000 packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets that vanish.
+    /// Packets lost.
     pub loss: usize,
-    /// Packets that come twice.
+    /// Packets delivered twice.
     pub duplicate: usize,
-    /// Packets that come up to four places later.
+    /// Packets delivered up to four positions later.
     pub reorder: usize,
-    /// Packets with one flipped bit.
+    /// Packets with one flipped bit under their transport checksum.
     pub corrupt: usize,
 }
 
-/// Sends `packets` over a network with `faults`.
+/// Applies `faults` to `packets` and returns what arrives, in order of arrival.
 pub fn disturb(rng: &mut Rng, packets: Vec<Sent>, faults: Faults) -> Vec<Sent> {
     // Each packet gets a place twice its number; a late one an odd place further back.
     let mut arrivals: Vec<(usize, Sent)> = Vec::new();
@@ -327,7 +327,7 @@ fn mark_late(packets: &mut [Sent]) {
     }
 }
 
-/// Flips one bit of what the transport checksum covers, the checksum field left alone. `false` where nothing is covered.
+/// Flips one bit that the transport checksum covers, outside of its field. Returns `false` where nothing is covered.
 pub fn corrupt(rng: &mut Rng, packet: &mut [u8]) -> bool {
     let Some((start, field, _)) = crate::build::primed(packet) else { return false };
     let len = packet.len() - start;

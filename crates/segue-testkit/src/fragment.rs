@@ -1,12 +1,12 @@
-//! Fragments of IP packets, cut and put together the slow and obvious way.
+//! Fragments of IP packets, made and reassembled by the simplest possible code.
 
 use crate::sum::fold;
 
-/// The fragments of an IP packet, none longer than `mtu`. `id` is the identification for IPv6; IPv4 keeps its own. DF is
-/// cleared. A packet that is no longer than `mtu` is one, unchanged.
+/// Splits an IP packet into fragments of at most `mtu` bytes. `id` is the identification for IPv6; IPv4 keeps its own.
+/// DF is cleared. A packet of at most `mtu` bytes is returned unchanged.
 ///
 /// # Panics
-/// If `mtu` has no room for 8 bytes behind the headers.
+/// Panics if `mtu` has no room for 8 bytes behind the headers.
 pub fn fragments(packet: &[u8], mtu: usize, id: u32) -> Vec<Vec<u8>> {
     if packet.len() <= mtu {
         return vec![packet.to_vec()];
@@ -51,7 +51,7 @@ pub fn fragments(packet: &[u8], mtu: usize, id: u32) -> Vec<Vec<u8>> {
     all
 }
 
-/// Bytes of the part that every fragment has, and where the type of what follows it stands.
+/// Returns the length of the per-fragment headers, and the offset of the next-header field at their end.
 fn front_v6(packet: &[u8]) -> (usize, usize) {
     let mut ends = vec![(packet[6], 40, 6)];
     while let Some(&(0 | 43 | 60, at, _)) = ends.last() {
@@ -74,10 +74,10 @@ fn blank_options(header: &mut [u8]) {
     }
 }
 
-/// Puts the fragments of one packet together, in any order.
+/// Reassembles the fragments of one packet, given in any order.
 ///
 /// # Errors
-/// What is wrong, in words: an overlap, a hole, fragments of other packets, a length that is no multiple of 8.
+/// Returns what is wrong, in words: an overlap, a hole, fragments of other packets, a length that is no multiple of 8.
 pub fn reassemble(fragments: &[Vec<u8>]) -> Result<Vec<u8>, String> {
     let mut parts = Vec::new();
     for bytes in fragments {

@@ -1,5 +1,5 @@
-//! What the tests of segue measure it by: packet builders, an oracle and traffic generators, written naively and without
-//! any code of the engine, so that the two cannot share a mistake.
+//! What the tests of segue measure it by: packet builders, an oracle and traffic generators, written naively and
+//! without any code of the engine, so that the two cannot share a mistake.
 //!
 //! - [`build`]: plain structures to bytes, with right lengths and checksums, tunnels of every supported form included.
 //! - [`oracle`]: walks a frame and checks every length and checksum in it.
@@ -22,8 +22,8 @@ pub mod sum;
 
 pub use rng::Rng;
 
-/// Returns whether an environment variable is `1`: `SEGUE_FULL` asks for the sizes of `make test-full`, `SEGUE_SOAK` for those of
-/// `make soak`, `SEGUE_QUICK` for those that an emulated machine has time for.
+/// Returns whether an environment variable is `1`: `SEGUE_FULL` asks for the sizes of `make test-full`, `SEGUE_SOAK`
+/// for those of `make soak`, `SEGUE_QUICK` for those that an emulated machine has time for.
 pub fn is_set(name: &str) -> bool {
     std::env::var_os(name).is_some_and(|value| value == "1")
 }

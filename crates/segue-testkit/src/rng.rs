@@ -5,12 +5,12 @@
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator that starts from `seed`.
+    /// Makes a generator that starts from `seed`.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,17 +19,17 @@ impl Rng {
         z ^ z >> 31
     }
 
-    /// A number below `bound`, which must not be 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next_u64() % bound as u64) as usize
     }
 
-    /// True `per_mille` times in a thousand.
+    /// Returns true with a probability of `per_mille` in 1000.
     pub fn chance(&mut self, per_mille: usize) -> bool {
         self.below(1000) < per_mille
     }
 
-    /// `len` random bytes.
+    /// Returns `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {

@@ -14,7 +14,7 @@ pub const VXLAN_PORT: u16 = 4789;
 /// The Geneve port of [`tunnel`].
 pub const GENEVE_PORT: u16 = 6081;
 
-/// An IPv4 or IPv6 header between two hosts of network `net`, without options; sometimes about to wrap its
+/// Generates an IPv4 or IPv6 header between two hosts of network `net`, without options; sometimes about to wrap its
 /// identification.
 pub fn ip(net: u8) -> impl Strategy<Value = Ip> {
     let id = prop_oneof![any::<u16>(), 0xfff0_u16..];
@@ -29,7 +29,7 @@ pub fn ip(net: u8) -> impl Strategy<Value = Ip> {
     )
 }
 
-/// As [`ip`], sometimes with IPv4 options or IPv6 extension headers.
+/// Generates a header as [`ip`] does, sometimes with IPv4 options or IPv6 extension headers.
 pub fn ip_with_options(net: u8) -> impl Strategy<Value = Ip> {
     (ip(net), 0_usize..4).prop_map(|(mut ip, words)| {
         match &mut ip {
@@ -40,7 +40,7 @@ pub fn ip_with_options(net: u8) -> impl Strategy<Value = Ip> {
     })
 }
 
-/// TCP with any flags but SYN and RST, or UDP with a checksum; to port 80 or 2000.
+/// Generates TCP with any flags but SYN and RST, or UDP with a checksum; to port 80 or 2000.
 pub fn transport() -> impl Strategy<Value = L4> {
     let seq = prop_oneof![any::<u32>(), (u32::MAX - 70_000)..];
     let flags = any::<u8>().prop_map(|flags| flags & 0xf9 | 0x10);
@@ -58,18 +58,18 @@ pub fn transport() -> impl Strategy<Value = L4> {
     prop_oneof![tcp, udp]
 }
 
-/// A packet with up to `max` bytes of data, with and without options.
+/// Generates a packet with up to `max` bytes of data, with and without options.
 pub fn packet(max: usize) -> impl Strategy<Value = Packet> {
     (ip_with_options(1), transport(), proptest::collection::vec(any::<u8>(), 0..=max))
         .prop_map(|(ip, l4, data)| Packet { ip, l4, data })
 }
 
-/// All of them, for the oracle.
+/// The ports of all strategies, as the oracle takes them.
 pub fn ports() -> Ports {
     Ports { gue: vec![GUE_PORT], fou: FOU_PORTS.to_vec(), vxlan: vec![VXLAN_PORT], geneve: vec![GENEVE_PORT] }
 }
 
-/// The UDP port, among those above, that takes this.
+/// Returns the UDP port, among those above, that carries `shim` around such a packet.
 pub fn port_of(shim: Shim, gre: bool, ethernet: bool, inner_is_v4: bool) -> u16 {
     match shim {
         Shim::Fou if gre => FOU_PORTS[2].0,
@@ -81,9 +81,9 @@ pub fn port_of(shim: Shim, gre: bool, ethernet: bool, inner_is_v4: bool) -> u16 
     }
 }
 
-/// A tunnel over UDP for inner packets of IPv4 (`is_v4`) or IPv6: GUE of every form or FOU, perhaps with GRE, VXLAN or
-/// Geneve, on the ports above, with an Ethernet header inside where there may be one. A remote checksum comes with an outer
-/// checksum only, and in the form that points at the transport.
+/// Generates a tunnel over UDP for inner IPv4 (`is_v4`) or IPv6: GUE of every form or FOU, perhaps with GRE, VXLAN or
+/// Geneve, on the ports above, with an Ethernet header inside where there may be one. A remote checksum comes with an
+/// outer checksum only, and in the form that points at the transport.
 pub fn tunnel(is_v4: bool) -> impl Strategy<Value = Tunnel> {
     let gre = (any::<bool>(), any::<Option<u32>>(), any::<Option<u32>>()).prop_map(|(checksum, key, seq)| Gre {
         checksum,

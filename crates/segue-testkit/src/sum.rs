@@ -1,6 +1,6 @@
-//! The Internet checksum, computed the slow and obvious way.
+//! The Internet checksum (RFC 1071), computed by the simplest possible code.
 
-/// Ones-complement sum of `bytes` as big-endian words, an odd last byte padded with zero, folded to 16 bits.
+/// Returns the ones-complement sum of `bytes` as big-endian words, an odd last byte padded with zero, in 16 bits.
 pub fn fold(bytes: &[u8]) -> u16 {
     let mut sum: u64 = 0;
     for pair in bytes.chunks(2) {
@@ -12,7 +12,7 @@ pub fn fold(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The pseudo header for addresses of 4 or 16 bytes.
+/// Returns the pseudo header for addresses of 4 or 16 bytes.
 pub fn pseudo(src: &[u8], dst: &[u8], protocol: u8, len: usize) -> Vec<u8> {
     let mut bytes = [src, dst].concat();
     if src.len() == 4 {
@@ -25,7 +25,7 @@ pub fn pseudo(src: &[u8], dst: &[u8], protocol: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sum of the pseudo header and what it announces.
+/// Returns the sum of the pseudo header and of `bytes`, the segment that it describes.
 pub fn with_pseudo(src: &[u8], dst: &[u8], protocol: u8, bytes: &[u8]) -> u16 {
     fold(&[&pseudo(src, dst, protocol, bytes.len())[..], bytes].concat())
 }

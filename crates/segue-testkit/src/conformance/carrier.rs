@@ -1,4 +1,4 @@
-//! What the packets of a case travel in.
+//! The headers that the packets of a case travel in: a link, and perhaps a tunnel.
 
 use super::{On, Rules};
 use crate::build::{Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6};
@@ -16,29 +16,29 @@ pub const VXLAN_REMOTE_PORT: u16 = 4790;
 /// The Geneve port (RFC 8926, section 7).
 pub const GENEVE_PORT: u16 = 6081;
 
-/// What a kernel must have to join it.
+/// A kernel feature that is needed to join the packets of a carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Feature {
-    /// Nothing but GRO.
+    /// GRO alone.
     Plain,
-    /// IP in IP, of either version in either.
+    /// IP in IP, in all four combinations of versions.
     Ipip,
-    /// GRE right in IP.
+    /// GRE directly in IP.
     Gre,
-    /// VXLAN, by a device.
+    /// VXLAN, by a network device.
     Vxlan,
-    /// VLAN tags in the frame.
+    /// VLAN tags in frames.
     Vlan,
-    /// FOU, by a port.
+    /// FOU, by a configured UDP port.
     Fou,
-    /// GUE, by a port.
+    /// GUE, by a configured UDP port.
     Gue,
-    /// Geneve, by a device.
+    /// Geneve, by a network device.
     Geneve,
 }
 
 impl Feature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Feature; 8] = [
         Feature::Plain,
         Feature::Ipip,
@@ -50,7 +50,7 @@ impl Feature {
         Feature::Geneve,
     ];
 
-    /// Its name.
+    /// Returns the name of the feature.
     pub fn name(self) -> &'static str {
         match self {
             Feature::Plain => "plain",
@@ -65,7 +65,7 @@ impl Feature {
     }
 }
 
-/// Whose rules join anything in a carrier.
+/// The rules under which packets in a carrier are joined at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joins {
     All,
@@ -83,19 +83,19 @@ impl Joins {
     }
 }
 
-/// Bytes between the checksum of GRE and the inner IP packet, where there is one.
+/// Returns the distance from the GRE checksum to the inner IP packet in bytes, if there is such a checksum.
 pub(super) fn behind_gre_checksum(around: &Tunnel) -> Option<usize> {
     let gre = around.gre.filter(|gre| gre.checksum)?;
     let inside = around.ethernet.as_ref().map_or(0, |ethernet| 14 + 4 * ethernet.tags.len());
     Some(4 + 4 * usize::from(gre.key.is_some()) + 4 * usize::from(gre.seq.is_some()) + inside)
 }
 
-/// What the packets of a case travel in.
+/// The headers that the packets of a case travel in: a link, and perhaps a tunnel.
 #[derive(Clone, Debug)]
 pub struct Carrier {
-    /// Its name, from the outside to the inside.
+    /// Name of the carrier, from the outermost header inwards.
     pub name: String,
-    /// What a kernel needs for it.
+    /// Feature that a kernel needs for the carrier.
     pub feature: Feature,
     pub(super) around: Option<Tunnel>,
     pub(super) link: Ethernet,
@@ -157,7 +157,7 @@ fn udp(dst_port: u16, checksum: bool) -> Udp {
 }
 
 const INSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 1, 1], src: [2, 0, 0, 0, 1, 2], tags: Vec::new() };
-/// Every carrier.
+/// Returns all carriers.
 pub fn carriers() -> Vec<Carrier> {
     let v4 = || Ip::V4(V4::new(1, 1, 2));
     let v6 = || Ip::V6(V6::new(1, 1, 2));

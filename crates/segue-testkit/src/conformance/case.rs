@@ -9,21 +9,21 @@ use super::script::Frame;
 /// A row in a carrier.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// The rule.
+    /// The row with the rule.
     pub row: Row,
-    /// What it travels in.
+    /// The carrier that the packets travel in.
     pub carrier: Carrier,
     /// The frames, in order.
     pub frames: Vec<Frame>,
 }
 
 impl Case {
-    /// The name of the row and that of the carrier.
+    /// Returns the name of the row and that of the carrier.
     pub fn name(&self) -> String {
         format!("{} {}", self.row.name, self.carrier.name)
     }
 
-    /// What `rules` make of it.
+    /// Returns the trains that `rules` make of the case.
     pub fn trains(&self, rules: Rules) -> Vec<Train> {
         if self.carrier.joins.has(rules) {
             notation::parse(self.row.gives.of(rules))

@@ -1,31 +1,31 @@
-//! UDP datagrams that are longer than an MTU, and the fragments that must leave for them.
+//! UDP datagrams longer than an MTU, each with the fragments that must leave.
 
 use crate::Rng;
 use crate::build::{Ethernet, Ip, L4, Packet, Udp, V4, V6, prime, primed};
 use crate::fragment::fragments;
 use crate::sum::fold;
 
-/// A datagram, and an MTU that it does not fit.
+/// A datagram, and an MTU that it exceeds.
 #[derive(Clone, Debug)]
 pub struct Datagram {
-    /// What it is.
+    /// Name, for messages.
     pub name: String,
-    /// The IP packet, every checksum in place.
+    /// The IP packet with complete checksums.
     pub packet: Vec<u8>,
-    /// Bytes in front of its UDP header.
+    /// Offset of the UDP header in bytes.
     pub headers: usize,
-    /// Its payload.
+    /// Payload of the datagram.
     pub data: Vec<u8>,
     /// Bytes of IP headers that every fragment has, a fragment header included.
     pub front: usize,
-    /// Longest IP packet that may leave.
+    /// MTU: the longest IP packet that may leave, in bytes.
     pub mtu: usize,
-    /// What is in front of it.
+    /// Link header in front of the IP packet.
     pub link: Ethernet,
 }
 
 impl Datagram {
-    /// The frame before it is cut; with `is_primed` the UDP checksum is still owed.
+    /// Returns the unfragmented frame; with `is_primed` its UDP checksum is still owed.
     pub fn frame(&self, is_primed: bool) -> Vec<u8> {
         match prime(&self.packet).filter(|_| is_primed) {
             Some(packet) => self.link.wrap(&packet),
@@ -33,13 +33,13 @@ impl Datagram {
         }
     }
 
-    /// The frames that leave; `id` is the identification for IPv6.
+    /// Returns the fragments as frames; `id` is the identification for IPv6.
     pub fn fragments(&self, id: u32) -> Vec<Vec<u8>> {
         fragments(&self.packet, self.mtu, id).iter().map(|packet| self.link.wrap(packet)).collect()
     }
 
-    /// The frames that Linux makes of it in the place of a device: all headers in each, whatever they are for. Where the
-    /// extension headers are that come before a fragment header, Linux says in its own way; and those count in the offset.
+    /// Returns the frames that Linux makes in place of a device (UFO): all headers are in each of them. Where the
+    /// extension headers before a fragment header end is Linux's own choice, and those behind count in the offset.
     /// `first` is one of its frames, with the identification that it chose.
     pub fn by_device_of_linux(&self, first: &[u8]) -> Vec<Vec<u8>> {
         let (head, body) = self.packet.split_at(self.headers);
@@ -73,18 +73,19 @@ impl Datagram {
         all
     }
 
-    /// The fragments in which Linux sends a datagram of its own: over IPv6 the last one too holds no more than a multiple of 8.
+    /// Returns the fragments in which Linux sends a datagram of its own: over IPv6 the last one too holds a multiple of
+    /// 8 at most.
     pub fn by_linux(&self, id: u32) -> Vec<Vec<u8>> {
         let rest = if self.is_v4() { 0 } else { (self.mtu - self.front) % 8 };
         Datagram { mtu: self.mtu - rest, ..self.clone() }.fragments(id)
     }
 
-    /// Whether it is IPv4.
+    /// Returns whether the datagram is IPv4.
     pub fn is_v4(&self) -> bool {
         self.packet[0] >> 4 == 4
     }
 
-    /// The identification in a fragment of it, from the Ethernet header on; 0 where that is too short.
+    /// Returns the identification in a fragment, given from the Ethernet header on; 0 if that is too short.
     pub fn id_of(&self, frame: &[u8]) -> u32 {
         let packet = frame.get(14 + 4 * self.link.tags.len()..).unwrap_or(&[]);
         let number = |range: std::ops::Range<usize>| {
@@ -93,7 +94,7 @@ impl Datagram {
         if self.is_v4() { number(4..6) } else { number(self.front - 4..self.front) }
     }
 
-    /// The same with the identification (IPv4) or flow label (IPv6) of a frame, which its sender chose.
+    /// Returns the datagram with the identification (IPv4) or flow label (IPv6) of a frame, which the sender chose.
     #[must_use]
     pub fn as_of(&self, frame: &[u8]) -> Datagram {
         let mut all = self.clone();
@@ -109,7 +110,7 @@ impl Datagram {
         all.summed()
     }
 
-    /// The same one hop further.
+    /// Returns the datagram one hop further: TTL or hop limit reduced by one.
     #[must_use]
     pub fn forwarded(&self) -> Datagram {
         let mut all = self.clone();
@@ -126,14 +127,15 @@ impl Datagram {
         self
     }
 
-    /// Whether fragments before the last fill the MTU, which those of a device must, whose fragments all have a size that it is
-    /// told.
+    /// Returns whether the fragments before the last fill the MTU, as those of a device must: all of its have the size
+    /// that it is told.
     pub fn fills(&self) -> bool {
         (self.mtu - self.front).is_multiple_of(8)
     }
 }
 
-/// Length of what Linux puts in front of a fragment header: all but destination options behind a routing header.
+/// Returns the length of the headers that Linux puts before a fragment header: all but destination options behind
+/// routing.
 fn unfragmentable_of_linux(head: &[u8]) -> usize {
     let (mut next, mut at, mut is_routed) = (head[6], 40, false);
     while matches!(next, 0 | 43 | 60) && !(next == 60 && is_routed) {
@@ -144,7 +146,7 @@ fn unfragmentable_of_linux(head: &[u8]) -> usize {
     at
 }
 
-/// Where the type of the header at `end` stands.
+/// Returns the offset of the field with the type of the header at `end`.
 fn next_of(head: &[u8], end: usize) -> usize {
     let (mut at, mut header) = (6, 40);
     while header < end {
@@ -154,8 +156,8 @@ fn next_of(head: &[u8], end: usize) -> usize {
     at
 }
 
-/// Every kind: IP version, options and extension headers, VLAN tags, sizes at the edges of what so many fragments hold, and the
-/// longest that there are.
+/// Returns all datagrams: IP version, options and extension headers, VLAN tags, sizes at the limits of n fragments, and
+/// the longest possible ones.
 pub fn datagrams() -> Vec<Datagram> {
     // An option for the first fragment alone (record route, full), one for all (router alert), the end.
     let options4 = vec![7, 7, 8, 1, 2, 3, 4, 0x94, 4, 0, 0];
@@ -177,7 +179,8 @@ pub fn datagrams() -> Vec<Datagram> {
     let mut all = Vec::new();
     for (tags_name, tags) in tags {
         for (ip_name, front, ip) in &ips {
-            // The least that IPv4 must pass (RFC 791), and that of IPv6; what leaves a rest of a division by eight; a large one.
+            // The least that IPv4 must pass (RFC 791), and that of IPv6; what leaves a rest of a division by eight; a
+            // large one.
             let mtus: &[usize] =
                 if matches!(ip, Ip::V4(_)) { &[68, 576, 1500, 1501, 9000] } else { &[104, 1280, 1496, 1500, 9000] };
             for &mtu in mtus {

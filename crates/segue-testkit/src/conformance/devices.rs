@@ -5,26 +5,26 @@ use super::vectors::{Vector, tcp, vector};
 use crate::build::{Ethernet, Gre, Ip, L4, Remcsum, Shim, Tcp, Tunnel, Udp, V4, V6, primed};
 use crate::fragment::fragments;
 
-/// The device that tunnels leave by, which has 198.18.0.1 and 2001:db8::1; their other ends are ...2.
+/// Name of the device that tunnels leave by. It has 198.18.0.1 and 2001:db8::1; the remote addresses end in 2.
 pub const UNDERLAY: &str = "d0";
-/// The innermost tunnel device, which takes packets.
+/// Name of the innermost tunnel device, which takes packets.
 pub const ENTRY: &str = "i0";
 const OUTSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2], tags: Vec::new() };
 const INSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 1, 1], src: [2, 0, 0, 0, 1, 2], tags: Vec::new() };
-/// Its MTU in bytes.
+/// MTU of the device that tunnels leave by, in bytes.
 const ENTRY_MTU: usize = 1500;
-/// Something that passes for a UDP datagram with a checksum.
+/// Bytes that parse as a UDP datagram with a checksum.
 const MARKER: [u8; 28] =
     [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 1, 1, 198, 18, 1, 2, 3, 232, 7, 208, 0, 8, 1, 1];
 
-/// One tunnel device, or one on top of another.
+/// A tunnel device, or one on top of another.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// What it is, from the outside to the inside.
+    /// Name, from the outermost header inwards.
     pub name: String,
-    /// What a kernel must have besides IP tunnels: [`Feature::Vxlan`] for VXLAN alone.
+    /// Feature that a kernel needs besides IP tunnels: [`Feature::Vxlan`] for VXLAN alone.
     pub feature: Feature,
-    /// How it is made, in lines for `ip -batch`.
+    /// Commands that make the device, as lines for `ip -batch`.
     pub lines: String,
     /// The tunnels, outermost first.
     pub tunnels: Vec<Tunnel>,
@@ -33,19 +33,19 @@ pub struct Device {
 /// A train that enters a device.
 #[derive(Clone, Debug)]
 pub struct Entering {
-    /// What it is.
+    /// Name, for messages.
     pub name: String,
-    /// The train, from the Ethernet header inside the tunnel on, whether the device takes one or not.
+    /// The train from the Ethernet header inside the tunnel on, whether or not the device takes such headers.
     pub inner: Vector,
 }
 
 impl Device {
-    /// Whether it takes Ethernet frames, not IP packets.
+    /// Returns whether the device takes Ethernet frames, not IP packets.
     pub fn is_bridged(&self) -> bool {
         self.tunnels.last().is_some_and(|tunnel| tunnel.ethernet.is_some())
     }
 
-    /// The trains that enter it.
+    /// Returns the trains that enter the device.
     pub fn trains(&self) -> Vec<Entering> {
         let inners = [
             ("4", Ip::V4(V4 { id: 0xffff, tos: 0x2a, ..V4::new(1, 1, 2) })),
@@ -69,17 +69,17 @@ impl Device {
         all
     }
 
-    /// Bytes that its tunnels put around an IP packet.
+    /// Returns the overhead of the tunnels around an IP packet in bytes.
     pub fn overhead(&self) -> usize {
         wrap(&self.tunnels, &MARKER).len() - 14 - MARKER.len()
     }
 
-    /// The MTU of what enters it, in bytes.
+    /// Returns the MTU of the innermost device in bytes.
     pub fn mtu(&self) -> usize {
         ENTRY_MTU
     }
 
-    /// The train inside the tunnels, its innermost transport checksum primed.
+    /// Returns the train inside the tunnels, its innermost transport checksum primed.
     pub fn frame(&self, train: &Entering) -> Vec<u8> {
         let packet = &train.inner.frame[14..];
         let mut frame = wrap(&self.tunnels, packet);
@@ -89,7 +89,7 @@ impl Device {
         frame
     }
 
-    /// What leaves for it, every checksum in place, with `tunnels` in the place of its own.
+    /// Returns the packets that must leave, with complete checksums and with `tunnels` in place of the device's own.
     pub fn segments(&self, train: &Entering, tunnels: &[Tunnel]) -> Vec<Vec<u8>> {
         let segments = train.inner.segments.iter().enumerate().map(|(number, segment)| {
             let mut tunnels = tunnels.to_vec();
@@ -103,13 +103,13 @@ impl Device {
         segments.collect()
     }
 
-    /// Whether it takes IPv4 packets.
+    /// Returns whether the device takes IPv4 packets.
     pub fn takes_v4(&self) -> bool {
         self.name.ends_with('4') || self.name.ends_with("any")
     }
 
-    /// A train of IPv4 datagrams of `size` bytes as a socket's, `total` bytes in all, with the identification that `first` shows,
-    /// a frame that left the device.
+    /// Returns a socket's train of IPv4 datagrams of `size` bytes, `total` bytes in all, with the identification that
+    /// `first` shows, a frame that left the device.
     pub fn datagrams(&self, size: usize, total: usize, first: &[u8]) -> Entering {
         let at = wrap(&self.tunnels, &MARKER).len() - MARKER.len() + 4;
         let id = first.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
@@ -119,8 +119,9 @@ impl Device {
         Entering { inner: vector(name.clone(), &INSIDE, &ip, &udp, size, total), name }
     }
 
-    /// What leaves for one IPv4 datagram of `size` bytes that is a socket's: fragments inside, each in a packet of its own, none with
-    /// a remote checksum. `frames` have the identifications and ports; the frames of a kernel, which is as long as it needs.
+    /// Returns the packets for a socket's IPv4 datagram of `size` bytes: fragments inside, each in a packet of its
+    /// own, none with a remote checksum. Identifications and ports are those of `frames`, which a kernel has sent and
+    /// of which there are as many as are needed.
     pub fn fragments(&self, size: usize, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut device = self.clone();
         for tunnel in &mut device.tunnels {
@@ -137,8 +138,8 @@ impl Device {
         parts.iter().enumerate().map(|(number, part)| wrap(&device.tunnels_of(frame(number)), part)).collect()
     }
 
-    /// Its tunnels with what a kernel chose, which `first`, a frame that left it, shows: identifications, flow labels, DSCP and
-    /// ECN, and UDP source ports.
+    /// Returns the tunnels with the values that a kernel chose, read from `first`, a frame it sent: identifications,
+    /// flow labels, DSCP and ECN, and UDP source ports.
     pub fn tunnels_of(&self, first: &[u8]) -> Vec<Tunnel> {
         let mut tunnels = self.tunnels.clone();
         let number = |at: usize| first.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
@@ -169,7 +170,7 @@ fn wrap(tunnels: &[Tunnel], packet: &[u8]) -> Vec<u8> {
     OUTSIDE.wrap(&tunnels.iter().rev().fold(packet.to_vec(), |packet, tunnel| tunnel.wrap(&packet)))
 }
 
-/// Every kind. Names end in the inner IP version, or in `any`.
+/// Returns all devices. Names end in the inner IP version, or in `any`.
 pub fn devices() -> Vec<Device> {
     let out4 = || Ip::V4(V4::new(0, 1, 2));
     let out6 = || Ip::V6(V6::new(0, 1, 2));

@@ -1,4 +1,4 @@
-//! Compares what came out with the table.
+//! Comparison of an implementation's output with the table.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,23 +8,23 @@ use super::script::Frame;
 use super::train::{self, Gso, GsoKind};
 use super::{Case, Rules};
 
-/// What came out: a packet or a train.
+/// A packet or a train that an implementation has put out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Out {
-    /// From the Ethernet header on.
+    /// The frame, from the Ethernet header on.
     pub bytes: Vec<u8>,
-    /// How it is to be cut; `None` for a packet.
+    /// How the train is to be segmented; `None` for a single packet.
     pub gso: Option<Gso>,
 }
 
 /// How an outcome differs from the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The trains that the table has.
+    /// The trains that the table expects.
     pub expected: String,
-    /// The trains that came.
+    /// The trains that were put out.
     pub came: String,
-    /// What is wrong with the bytes of a train that came; empty where they are what its frames make.
+    /// What is wrong with the bytes of a train; empty if its frames make exactly these bytes.
     pub bytes: String,
 }
 
@@ -36,10 +36,10 @@ impl fmt::Display for Difference {
 }
 
 impl Case {
-    /// Compares what came out with what `rules` make of it. Order counts within a flow.
+    /// Compares the output with the trains that `rules` make of the case. Order counts within a flow.
     ///
     /// # Errors
-    /// What differs.
+    /// Returns the difference.
     pub fn judge(&self, rules: Rules, outs: &[Out]) -> Result<(), Difference> {
         let expected = self.trains(rules);
         let came = match self.decode(outs) {
@@ -63,16 +63,16 @@ impl Case {
         Err(Difference { expected: Written(&expected).to_string(), came: Written(&came).to_string(), bytes })
     }
 
-    /// Whether every frame of the case is in what came out, or one that may stand for it.
+    /// Returns whether each frame of the case, or one that may stand for it, is in the output.
     pub fn is_complete(&self, outs: &[Out]) -> bool {
         self.decode(outs).is_ok()
     }
 
-    /// Compares frames that came out of splitting `trains` with what those restore. Order does not count: what is lost of it,
-    /// [`Case::judge`] says.
+    /// Compares the frames made by splitting `trains` with the frames that these restore. Order does not count: a wrong
+    /// order is reported by [`Case::judge`].
     ///
     /// # Errors
-    /// The fields that differ, in all frames together.
+    /// Returns the fields that differ, in all frames together.
     pub fn judge_split(&self, trains: &[Train], came: &[Vec<u8>]) -> Result<(), String> {
         let mut expected: Vec<(usize, Vec<u8>)> = Vec::new();
         for train in trains {
@@ -109,7 +109,7 @@ impl Case {
         if fields.is_empty() { Ok(()) } else { Err(fields.into_iter().collect::<Vec<_>>().join(", ")) }
     }
 
-    /// The fields in which `came` differs from what frame `frame` should be.
+    /// Returns the fields in which `came` differs from frame `frame`.
     fn differing(&self, frame: usize, expected: &[u8], came: &[u8]) -> Vec<String> {
         if came.len() != expected.len() {
             return vec![format!("{} bytes instead of {}", came.len(), expected.len())];
@@ -119,12 +119,12 @@ impl Case {
         differing.map(|at| field_name(frame, expected, at)).collect()
     }
 
-    /// Which frames each of `outs` is made of; `None` where that cannot be said.
+    /// Returns the frames that each of `outs` is made of; `None` if that cannot be determined.
     pub fn trains_of(&self, outs: &[Out]) -> Option<Vec<Train>> {
         self.decode(outs).ok()
     }
 
-    /// Which frames each of `outs` is made of; where that cannot be said, why, and what could.
+    /// Returns the frames that each of `outs` is made of; else the reason why not, and those that were determined.
     fn decode(&self, outs: &[Out]) -> Result<Vec<Train>, (Vec<Train>, String)> {
         let mut free: Vec<usize> = (0..self.frames.len()).collect();
         let mut trains = Vec::new();
@@ -158,7 +158,7 @@ impl Case {
         if wrong.is_empty() { Ok(trains) } else { Err((trains, wrong)) }
     }
 
-    /// The frames that `out` is made of, among those that are `free`.
+    /// Returns the frames that `out` is made of, among those that are `free`.
     fn find(&self, out: &Out, free: &[usize]) -> Option<Vec<usize>> {
         let is_frame = |frame: &Frame| {
             let unpadded = &frame.bytes[..frame.bytes.len() - frame.padding];
@@ -184,7 +184,7 @@ impl Case {
     }
 }
 
-/// What is at byte `at` of a frame.
+/// Returns the name of the field at byte `at` of a frame.
 fn field_name(frame: &Frame, bytes: &[u8], at: usize) -> String {
     let Frame { outer_at, inner_at, udp_checksum, gre_checksum, .. } = *frame;
     let is_in = |field: Option<usize>| field.is_some_and(|field| (field..field + 2).contains(&at));
@@ -212,14 +212,14 @@ fn field_name(frame: &Frame, bytes: &[u8], at: usize) -> String {
     }
 }
 
-/// The trains of each flow, in order.
+/// Returns the trains of each flow, in order.
 fn by_flow<'a>(frames: &[Frame], trains: &'a [Train]) -> Vec<Vec<&'a Train>> {
     let flows = frames.iter().map(|frame| frame.flow + 1).max().unwrap_or(0);
     let of = |flow| trains.iter().filter(move |train| frames[train.frames[0]].flow == flow);
     (0..flows).map(|flow| of(flow).collect()).collect()
 }
 
-/// Whether `out` is what `frames` make as a train.
+/// Returns whether `out` is the train that `frames` make.
 fn compare(frames: &[&Frame], rules: Rules, out: &Out) -> Result<(), String> {
     let (expected, gso) = train::merge(frames, rules);
     let mut bytes = out.bytes.clone();

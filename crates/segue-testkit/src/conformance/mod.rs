@@ -1,13 +1,14 @@
 //! The conformance list of GRO and GSO: what goes in, and what has to come out.
 //!
 //! A [`Row`] is a rule: a name, the packets that show it, and the trains that each set of [`Rules`] makes of them. A
-//! [`Carrier`] is what the packets travel in: nothing, a VLAN, or one of the tunnels. [`cases`] crosses the two. A [`Case`]
-//! has frames as bytes, so that anything that takes frames can be judged by it: segue's engine, and a kernel's GRO behind a
-//! veth pair. [`Case::judge`] decodes what came out, and compares it with the trains of the table, byte for byte, by a merge
-//! of its own.
+//! [`Carrier`] is what the packets travel in: nothing, a VLAN, or one of the tunnels. [`cases`] crosses the two. A
+//! [`Case`] has frames as bytes, so that anything that takes frames can be judged by it: segue's engine, and a kernel's
+//! GRO behind a veth pair. [`Case::judge`] decodes what came out, and compares it with the trains of the table, byte
+//! for byte, by a merge of its own.
 //!
-//! [`vectors`] are trains as a stack hands them to a device, and [`wrapped`] and [`devices`] such trains in tunnels, each with the packets that
-//! must leave for it; [`datagrams`] are single packets that are too long, and their fragments.
+//! [`vectors`] are trains as a stack hands them to a device, and [`wrapped`] and [`devices`] such trains in tunnels,
+//! each with the packets that must leave for it; [`datagrams`] are single packets that are too long, and their
+//! fragments.
 //!
 //! The names in `tcp/`, `ip/`, `large/` and `single/` are those of the GRO selftest of Linux
 //! (`tools/testing/selftests/net/gro.c`), where it has the case.
@@ -41,12 +42,12 @@ pub use train::{Gso, GsoKind};
 pub use vectors::{Odd, Vector, odd_vectors, vectors};
 pub use wrapped::{Under, Wrapped, Wrapping, wrapped};
 
-/// The table: every row.
+/// Returns the table: all rows.
 pub fn rows() -> Vec<Row> {
     rows::all()
 }
 
-/// Every row in every carrier in which it makes sense.
+/// Returns every row in every carrier in which it makes sense.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for carrier in carriers() {

@@ -1,39 +1,39 @@
-//! How the table writes trains.
+//! The notation for trains in the table.
 
 use std::fmt;
 
-/// Frames that leave together, by their numbers in the case.
+/// A train, by the numbers that its frames have in the case.
 ///
-/// In the table: `3` are the next three frames as one train, `1` is the next one alone, `0+2` are frames 0 and 2 as a train,
-/// `#2` is frame 2 alone, `<3` are the next three,
-/// pure acknowledgments, of which only the last leaves, and `0<2` are two that are not next to each other.
+/// In the table: `3` are the next three frames as one train, `1` is the next one alone, `0+2` are frames 0 and 2 as a
+/// train, `#2` is frame 2 alone, `<3` are the next three, pure acknowledgments, of which only the last leaves, and
+/// `0<2` are two that are not next to each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Train {
     /// The frames, in the order of their bytes.
     pub frames: Vec<usize>,
-    /// Whether only the last leaves, for all of them.
+    /// Whether the frames are pure acknowledgments of which only the last leaves.
     pub is_newest: bool,
 }
 
 impl Train {
-    /// A frame that stays alone.
+    /// Makes a train of one frame.
     pub fn single(frame: usize) -> Train {
         Train { frames: vec![frame], is_newest: false }
     }
 
-    /// Trains in the notation of the table.
+    /// Writes trains in the notation of the table.
     ///
     /// # Panics
-    /// If it is none.
+    /// Panics if `text` is not in this notation.
     pub fn parse(text: &str) -> Vec<Train> {
         parse(text)
     }
 }
 
-/// Reads the notation.
+/// Parses trains in the notation of the table.
 ///
 /// # Panics
-/// If it is none: the table is part of the program.
+/// Panics if the text is not in this notation: the table is part of the program.
 pub(super) fn parse(text: &str) -> Vec<Train> {
     let mut next = 0;
     let mut trains = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> Vec<Train> {
     trains
 }
 
-/// Trains in the notation of the table.
+/// Writes trains in the notation of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written<'a>(pub(super) &'a [Train]);
 

@@ -7,16 +7,17 @@ use super::script::Script;
 /// One rule of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its name: a group and a rule.
+    /// Name of the rule: a group and a rule.
     pub name: &'static str,
-    /// Where it makes sense.
+    /// The carriers in which the rule makes sense.
     pub on: On,
-    /// Writes the packets.
+    /// Function that writes the packets.
     pub make: fn(&mut Script),
-    /// The trains.
+    /// The expected trains.
     pub gives: Gives,
-    /// Whether a kernel behind a veth pair can be shown it: not what takes longer than a poll, or more frames than one.
+    /// Whether the row can be shown to a kernel behind a veth pair: not if it takes longer than one poll, or more
+    /// frames.
     pub in_kernels: bool,
-    /// What a kernel must have besides what its carrier needs.
+    /// Feature that a kernel needs besides that of the carrier.
     pub needs: Option<Feature>,
 }

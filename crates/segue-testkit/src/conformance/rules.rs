@@ -1,25 +1,25 @@
 //! The sets of rules, and what a row says about each of them.
 
-/// Whose rules decide.
+/// A set of rules by which packets are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rules {
-    /// Only what can be restored byte for byte.
+    /// Packets join only if they can be restored byte for byte.
     Strict,
-    /// Linux up to 6.17.
+    /// The GRO of Linux up to 6.17.
     V6_12,
-    /// Linux 6.18.
+    /// The GRO of Linux 6.18.
     V6_18,
-    /// Linux 7.0 and later.
+    /// The GRO of Linux 7.0 and later.
     V7,
     /// A receiver with LRO and aggregation of acknowledgments.
     Lro,
 }
 
 impl Rules {
-    /// All of them.
+    /// All sets of rules.
     pub const ALL: [Rules; 5] = [Rules::Strict, Rules::V6_12, Rules::V6_18, Rules::V7, Rules::Lro];
 
-    /// Those of the kernel that calls itself `release`, such as `6.1.0-56-amd64`.
+    /// Returns the rules of the kernel with this release, such as `6.1.0-56-amd64`.
     pub fn of_kernel(release: &str) -> Option<Rules> {
         let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
         match (numbers.next()?, numbers.next()?) {
@@ -30,24 +30,24 @@ impl Rules {
     }
 }
 
-/// Which carriers a row makes sense in.
+/// The carriers in which a row makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// All.
+    /// Every carrier.
     Any,
-    /// Those with IPv4 innermost.
+    /// Carriers with IPv4 innermost.
     V4,
-    /// Those with IPv6 innermost.
+    /// Carriers with IPv6 innermost.
     V6,
-    /// Those with nothing around the packet but Ethernet.
+    /// Carriers with only an Ethernet header around the packet.
     Plain,
     /// Tunnels whose outer header is IPv4.
     Outer4,
     /// Tunnels whose outer header is IPv6.
     Outer6,
-    /// Those in which the transport checksum is in its field.
+    /// Carriers in which the transport checksum is complete.
     OwnChecksum,
-    /// Those in which it is left to the far end (remote checksum offload).
+    /// Carriers in which the far end completes the transport checksum (remote checksum offload).
     RemoteChecksum,
     /// Tunnels over UDP with an outer checksum.
     OuterUdp,
@@ -55,15 +55,16 @@ pub enum On {
     GreChecksum,
     /// GRE with a key.
     GreKey,
-    /// Those with a VLAN tag.
+    /// Carriers with a VLAN tag.
     Tagged,
-    /// Those with an Ethernet header inside the tunnel.
+    /// Carriers with an Ethernet header inside the tunnel.
     InnerEthernet,
-    /// Those with a network identifier: VXLAN and Geneve.
+    /// Carriers with a network identifier: VXLAN and Geneve.
     Vni,
 }
 
-/// The trains that a row gives, in the notation of [`Train`](super::Train): one text for all rules, and others where they differ.
+/// The trains that a row gives, in the notation of [`Train`](super::Train): one text for all rules, and others where
+/// they differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Gives {
     all: &'static str,
@@ -74,43 +75,43 @@ pub struct Gives {
     lro: Option<&'static str>,
 }
 
-/// The trains that all rules give.
+/// Makes an outcome that is the same under all rules.
 pub const fn gives(all: &'static str) -> Gives {
     Gives { all, strict: None, v6_12: None, v6_18: None, v7: None, lro: None }
 }
 
 impl Gives {
-    /// Another outcome under [`Rules::Strict`].
+    /// Sets another outcome for [`Rules::Strict`].
     #[must_use]
     pub const fn strict(self, text: &'static str) -> Gives {
         Gives { strict: Some(text), ..self }
     }
 
-    /// Another outcome under [`Rules::V6_12`].
+    /// Sets another outcome for [`Rules::V6_12`].
     #[must_use]
     pub const fn v6_12(self, text: &'static str) -> Gives {
         Gives { v6_12: Some(text), ..self }
     }
 
-    /// Another outcome under [`Rules::V6_18`].
+    /// Sets another outcome for [`Rules::V6_18`].
     #[must_use]
     pub const fn v6_18(self, text: &'static str) -> Gives {
         Gives { v6_18: Some(text), ..self }
     }
 
-    /// Another outcome under [`Rules::V7`].
+    /// Sets another outcome for [`Rules::V7`].
     #[must_use]
     pub const fn v7(self, text: &'static str) -> Gives {
         Gives { v7: Some(text), ..self }
     }
 
-    /// Another outcome under [`Rules::Lro`].
+    /// Sets another outcome for [`Rules::Lro`].
     #[must_use]
     pub const fn lro(self, text: &'static str) -> Gives {
         Gives { lro: Some(text), ..self }
     }
 
-    /// The outcome under `rules`.
+    /// Returns the outcome under `rules`.
     pub fn of(&self, rules: Rules) -> &'static str {
         let other = match rules {
             Rules::Strict => self.strict,

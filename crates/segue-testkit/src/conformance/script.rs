@@ -1,40 +1,40 @@
-//! Writes the frames of a case.
+//! The writer of the frames of a case.
 
 use super::carrier::{Carrier, behind_gre_checksum};
 use crate::build::{Ethernet, Ip, L4, Packet, Tunnel, primed};
 use crate::flow::Sender;
 use crate::sum::with_pseudo;
 
-/// One frame of a case.
+/// A frame of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// From the Ethernet header on.
+    /// The bytes from the Ethernet header on.
     pub bytes: Vec<u8>,
-    /// Which flow: order counts within one.
+    /// Number of the flow; order counts within one.
     pub flow: usize,
-    /// Nanoseconds from the first frame of the case.
+    /// Time since the first frame of the case, in nanoseconds.
     pub at: u64,
-    /// Bytes of payload behind the innermost header that was built.
+    /// Payload behind the innermost header that was built, in bytes.
     pub data_len: usize,
-    /// Bytes of padding behind that.
+    /// Padding behind the payload, in bytes.
     pub padding: usize,
     pub(super) outer_at: usize,
     pub(super) inner_at: usize,
-    /// Outer UDP checksum, where there is one.
+    /// Offset of the outer UDP checksum, if there is one.
     pub(super) udp_checksum: Option<usize>,
-    /// GRE checksum, where there is one.
+    /// Offset of the GRE checksum, if there is one.
     pub(super) gre_checksum: Option<usize>,
-    /// Whether the transport checksum is left to the far end.
+    /// Whether the far end completes the transport checksum.
     pub(super) is_remote: bool,
 }
 
 impl Frame {
-    /// The identification of the innermost IP header, where that is IPv4.
+    /// Returns the identification of the innermost IP header if that is IPv4.
     pub fn inner_id(&self) -> Option<u16> {
         self.id(self.inner_at)
     }
 
-    /// That of the outermost, where there is a tunnel and it is IPv4.
+    /// Returns the identification of the outermost IP header if there is a tunnel and that header is IPv4.
     pub fn outer_id(&self) -> Option<u16> {
         if self.outer_at == self.inner_at { None } else { self.id(self.outer_at) }
     }
@@ -44,14 +44,14 @@ impl Frame {
     }
 }
 
-/// Most flows of a case.
+/// Maximum number of flows in a case.
 const FLOWS: usize = 64;
 
 /// Writes the packets of a row in a carrier.
 #[derive(Clone, Debug)]
 pub struct Script {
     carrier: Carrier,
-    /// What is around the packets of the flows that do not send at the moment.
+    /// Tunnels of the flows that are not selected.
     others: Vec<Option<Tunnel>>,
     senders: Vec<Option<Sender>>,
     flow: usize,
@@ -67,12 +67,12 @@ impl Script {
         Script { carrier, others, senders: Vec::new(), flow: 0, at: 0, is_udp: false, frames: Vec::new() }
     }
 
-    /// What the next packet of the flow will be: changes stay.
+    /// Returns the template of the flow's next packet; changes persist.
     pub fn packet(&mut self) -> &mut Packet {
         &mut self.sender().next
     }
 
-    /// The sender of the flow.
+    /// Returns the sender of the selected flow.
     pub fn sender(&mut self) -> &mut Sender {
         if self.senders.len() <= self.flow {
             self.senders.resize(FLOWS, None);
@@ -84,39 +84,39 @@ impl Script {
         self.senders[self.flow].get_or_insert_with(sender)
     }
 
-    /// Makes the flows that follow UDP.
+    /// Makes flows that begin from here on UDP.
     pub fn udp(&mut self) {
         self.is_udp = true;
     }
 
-    /// Makes another flow send, of up to 64. The outer headers of each are its own.
+    /// Selects another flow, of at most 64. Each has outer headers of its own.
     pub fn flow(&mut self, flow: usize) {
         std::mem::swap(&mut self.carrier.around, &mut self.others[self.flow]);
         std::mem::swap(&mut self.carrier.around, &mut self.others[flow]);
         self.flow = flow;
     }
 
-    /// Lets time pass.
+    /// Lets this many nanoseconds pass.
     pub fn wait(&mut self, nanoseconds: u64) {
         self.at += nanoseconds;
     }
 
-    /// The outer IP header of the frames that follow.
+    /// Returns the outer IP header of the frames that follow.
     pub fn outer(&mut self) -> &mut Ip {
         &mut self.tunnel().ip
     }
 
-    /// The Ethernet header of the frames that follow.
+    /// Returns the Ethernet header of the frames that follow.
     pub fn link(&mut self) -> &mut Ethernet {
         &mut self.carrier.link
     }
 
-    /// The Ethernet header inside the tunnel.
+    /// Returns the Ethernet header inside the tunnel.
     pub fn inner_link(&mut self) -> &mut Ethernet {
         self.tunnel().ethernet.as_mut().expect("the row is for Ethernet in tunnels")
     }
 
-    /// The tunnel around the frames of this flow that follow.
+    /// Returns the tunnel around the frames of this flow that follow.
     pub fn tunnel(&mut self) -> &mut Tunnel {
         self.carrier.around.as_mut().expect("the row is for tunnels")
     }
@@ -154,7 +154,8 @@ impl Script {
         edit(&mut frame.bytes[frame.outer_at..]);
     }
 
-    /// Sends `len` bytes in sequence; `edit` changes what is behind the outer UDP header, and its checksum is made anew.
+    /// Sends `len` bytes in sequence; `edit` changes what is behind the outer UDP header, and its checksum is made
+    /// anew.
     pub fn shim_bytes(&mut self, len: usize, edit: impl FnOnce(&mut [u8])) {
         self.outer_bytes(len, |bytes| {
             let (at, addresses) = if bytes[0] >> 4 == 4 { (20, 12..20) } else { (40, 8..40) };
@@ -176,7 +177,8 @@ impl Script {
         frame.padding = padding.len();
     }
 
-    /// Sends `len` bytes in sequence; `edit` changes the bytes of the TCP or UDP header, and their checksum is made anew.
+    /// Sends `len` bytes in sequence; `edit` changes the bytes of the TCP or UDP header, and their checksum is made
+    /// anew.
     pub fn header(&mut self, len: usize, edit: impl FnOnce(&mut [u8])) {
         self.bytes(len, |bytes| {
             let (start, field, _) = primed(bytes).expect("TCP or UDP with a checksum");
@@ -191,7 +193,7 @@ impl Script {
         });
     }
 
-    /// How many bytes of payload make a packet of 65535 bytes from the outermost IP header on.
+    /// Returns the payload length that makes a packet of 65535 bytes from the outermost IP header on.
     pub fn most(&self) -> usize {
         let mut copy = self.clone();
         copy.send(1, 0);

@@ -1,10 +1,10 @@
-//! What the frames of a train look like as one, made the slow and obvious way.
+//! Joins frames to a train, and restores them, by the simplest possible code.
 
 use super::Rules;
 use super::script::Frame;
 use crate::sum::{fold, pseudo};
 
-/// What a train is cut into.
+/// The kind of packets that a train is segmented into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -13,22 +13,23 @@ pub enum GsoKind {
     Tcp6,
     /// UDP.
     Udp,
-    /// Something that a kernel has no word for (Linux before 6.2: UDP), nor for its size.
+    /// A kind that the kernel cannot express in a virtio-net header (Linux before 6.2: UDP), nor its size.
     Untold,
 }
 
-/// How a train is to be cut.
+/// How a train is to be segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// Into what.
+    /// Kind of the segments.
     pub kind: GsoKind,
-    /// Bytes of payload in each but the last.
+    /// Payload of each segment but the last, in bytes.
     pub size: usize,
     /// Whether CWR is set.
     pub has_cwr: bool,
 }
 
-/// The train of `frames`, at least two: its bytes, and how it is to be cut. Checksums that [`mask`] leaves out are zero.
+/// Joins `frames`, at least two, to a train: its bytes, and how it is to be segmented. Checksums that [`mask`] clears
+/// are zero.
 pub(super) fn merge(frames: &[&Frame], rules: Rules) -> (Vec<u8>, Gso) {
     let first = frames[0];
     let header_len = header_len(first);
@@ -75,8 +76,8 @@ pub(super) fn merge(frames: &[&Frame], rules: Rules) -> (Vec<u8>, Gso) {
     (bytes, Gso { kind: if is_v4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 }, size, has_cwr })
 }
 
-/// What the train of `frames` is once it is cut again: headers of the first, and what splitting writes anew. Fields that nobody
-/// compares are the first's.
+/// Returns what segmentation makes of the train of `frames`: the headers of the first with the fields written anew.
+/// Fields that are not compared are those of the first.
 pub(super) fn split(frames: &[&Frame]) -> Vec<Vec<u8>> {
     let first = frames[0];
     let header_len = header_len(first);
@@ -131,7 +132,7 @@ pub(super) fn split(frames: &[&Frame]) -> Vec<Vec<u8>> {
     all
 }
 
-/// The checksum of the TCP or UDP header at `upper` under the IP header at `ip`, or the sum that primes it.
+/// Returns the checksum of the TCP or UDP header at `upper` under the IP header at `ip`, or the sum that primes it.
 fn checksum_of(bytes: &[u8], ip: usize, upper: usize, protocol: u8, is_whole: bool) -> u16 {
     let addresses = if bytes[ip] >> 4 == 4 { ip + 12..ip + 20 } else { ip + 8..ip + 40 };
     let (src, dst) = bytes[addresses.clone()].split_at(addresses.len() / 2);
@@ -150,7 +151,7 @@ fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Clears what a train has no final value for, its outer UDP and GRE checksums, in bytes that begin with the headers of
+/// Clears the outer UDP and GRE checksums, which are not final in a train, in bytes that begin with the headers of
 /// `first`.
 pub(super) fn mask(first: &Frame, bytes: &mut [u8]) {
     for at in [first.udp_checksum, first.gre_checksum].into_iter().flatten() {
@@ -160,17 +161,17 @@ pub(super) fn mask(first: &Frame, bytes: &mut [u8]) {
     }
 }
 
-/// Bytes of all headers.
+/// Returns the length of all headers of a frame in bytes.
 pub(super) fn header_len(frame: &Frame) -> usize {
     frame.bytes.len() - frame.padding - frame.data_len
 }
 
-/// The payload.
+/// Returns the payload of a frame.
 pub(super) fn data(frame: &Frame) -> &[u8] {
     &frame.bytes[header_len(frame)..][..frame.data_len]
 }
 
-/// Sets the length of the IP header at `at`, from there to the end, and its checksum; what follows it, and where.
+/// Sets length and checksum of the IP header at `at`. Returns the protocol that follows it, and its offset.
 fn set_ip_length(bytes: &mut [u8], at: usize) -> (u8, usize) {
     let len = bytes.len() - at;
     let (protocol, upper) = upper(bytes, at);
@@ -185,7 +186,7 @@ fn set_ip_length(bytes: &mut [u8], at: usize) -> (u8, usize) {
     (protocol, upper)
 }
 
-/// What follows the IP header at `at`, and where.
+/// Returns the protocol that follows the IP header at `at`, and its offset.
 pub(super) fn upper(bytes: &[u8], at: usize) -> (u8, usize) {
     if bytes[at] >> 4 == 4 {
         return (bytes[at + 9], at + usize::from(bytes[at] & 15) * 4);
@@ -198,7 +199,7 @@ pub(super) fn upper(bytes: &[u8], at: usize) -> (u8, usize) {
     (next, upper)
 }
 
-/// A length that a field cannot say is zero in it.
+/// Converts a length to its field; one that does not fit is written as zero.
 fn put(bytes: &mut [u8], at: usize, value: usize) {
     bytes[at..at + 2].copy_from_slice(&u16::try_from(value).unwrap_or(0).to_be_bytes());
 }

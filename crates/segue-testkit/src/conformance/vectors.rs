@@ -1,32 +1,35 @@
-//! Trains as a stack hands them to a device, and the packets that must leave for them.
+//! Trains as a stack hands them to a device, each with the packets that GSO must make of it.
 //!
-//! Each is a frame with a primed checksum and what a virtio-net header says of it, so that a kernel can be made to cut it too.
+//! Each is a frame with a primed checksum and the fields of a virtio-net header, so that a kernel can be made to
+//! segment it too.
 
 use super::train::{Gso, GsoKind};
 use crate::Rng;
 use crate::build::{Ethernet, Ip, L4, Packet, Tcp, Udp, V4, V6, primed};
 use crate::sum::fold;
 
-/// A train, and what must leave for it.
+/// A train, and the packets that GSO must make of it.
 #[derive(Clone, Debug)]
 pub struct Vector {
-    /// What it is.
+    /// Name of the vector, for messages.
     pub name: String,
-    /// From the Ethernet header on, the transport checksum primed.
+    /// The frame from the Ethernet header on, its transport checksum primed.
     pub frame: Vec<u8>,
-    /// How it is to be cut.
+    /// How the train is to be segmented.
     pub gso: Gso,
-    /// Bytes in front of the transport header, whose checksum is `csum_offset` bytes behind that.
+    /// Offset of the transport header in bytes.
     pub csum_start: usize,
-    /// See `csum_start`.
+    /// Offset of the checksum field behind `csum_start`, in bytes.
     pub csum_offset: usize,
-    /// Bytes of all headers.
+    /// Length of all headers in bytes.
     pub header_len: usize,
-    /// What leaves, every checksum in place.
+    /// The packets that must leave, with complete checksums.
     pub segments: Vec<Vec<u8>>,
 }
 
-/// Every kind: transport, IP version, options and extension headers, VLAN tags, flags, sizes even and odd, remainders, and
+/// Returns all vectors: transport, IP version, options and extension headers, VLAN tags, flags, even and odd sizes,
+
+/// remainders, and
 /// numbers that wrap.
 pub fn vectors() -> Vec<Vector> {
     let plain4 = Ip::V4(V4 { id: 0xfffe, tos: 0x2a, ..V4::new(1, 1, 2) });
@@ -112,16 +115,17 @@ fn vector_of(name: String, link: &Ethernet, ip: &Ip, l4: &L4, size: usize, data:
     }
 }
 
-/// A train that is none of the plain ones.
+/// A train that kernels may segment in two ways.
 #[derive(Clone, Debug)]
 pub struct Odd {
-    /// The train, and what must leave for it.
+    /// The train, and the packets that must leave.
     pub vector: Vector,
-    /// What leaves of a kernel that does not raise the size of a segment.
+    /// The packets that a kernel sends which does not raise the segment size.
     pub unraised: Option<Vec<Vec<u8>>>,
 }
 
-/// Trains with a UDP segment whose checksum comes out as zero, and TCP trains of segments so small that they are made larger.
+/// Returns trains with a UDP segment whose checksum is computed as zero, and TCP trains whose tiny segments are
+/// enlarged.
 pub fn odd_vectors() -> Vec<Odd> {
     let link = Ethernet { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2], tags: Vec::new() };
     let udp = L4::Udp(Udp { src_port: 1000, dst_port: 2000, checksum: true });
@@ -152,13 +156,13 @@ pub fn odd_vectors() -> Vec<Odd> {
 }
 
 impl Vector {
-    /// Whether a kernel takes it with its transport checksum in place: it wants those of UDP trains owed, and without one that is
-    /// owed it finds no header behind tags.
+    /// Whether a kernel accepts the train with a complete checksum: it wants those of UDP trains owed, and without one
+    /// that is owed it finds no header behind tags.
     pub fn can_be_complete(&self) -> bool {
         self.gso.kind != GsoKind::Udp && matches!(self.frame[12..14], [0x08, 0x00] | [0x86, 0xdd])
     }
 
-    /// The train with its transport checksum in place.
+    /// Returns the frame of the train with its transport checksum complete.
     pub fn complete(&self) -> Vec<u8> {
         let mut frame = self.frame.clone();
         let field = self.csum_start + self.csum_offset;

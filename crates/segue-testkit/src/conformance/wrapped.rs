@@ -1,13 +1,13 @@
-//! Trains inside tunnels, and the packets that must leave for them.
+//! Trains inside tunnels, each with the packets that GSO must make of it.
 //!
-//! Each is a train without a tunnel, which a kernel takes from a virtio-net header, and the bytes that are put around it, so
-//! that a kernel can be made to make the same train of the two and to cut it.
+//! Each is a train without a tunnel, which a kernel takes from a virtio-net header, and the bytes that are put around
+//! it, so that a kernel can be made to make the same train of the two and to cut it.
 
 use super::carrier::{FOU_PORTS, GENEVE_PORT, GUE_PORT, VXLAN_PORT};
 use super::vectors::{Vector, tcp, vector};
 use crate::build::{Ethernet, Gre, Ip, L4, Packet, Shim, Tcp, Tunnel, Udp, V4, V6, primed};
 
-/// What is right behind the outer IP header.
+/// The header behind the outer IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Under {
     /// An IP header.
@@ -21,36 +21,40 @@ pub enum Under {
 /// A tunnel around a train, and VLAN tags around that.
 #[derive(Clone, Debug)]
 pub struct Wrapping {
-    /// What it is.
+    /// Name, for messages.
     pub name: String,
-    /// What the outer IP header carries.
+    /// The header that the outer IP header carries.
     pub under: Under,
-    /// From the outer IP header to the inner one. Lengths and header checksums are those of no train.
+    /// The bytes from the outer IP header up to the inner one. Lengths and header checksums are those of an empty
+    /// packet.
     pub bytes: Vec<u8>,
-    /// Length of the Ethernet header at the end of that, 0 where there is none.
+    /// Length of the Ethernet header at the end of `bytes`, 0 if there is none.
     pub inner_ethernet: usize,
     /// Tag protocol identifier and tag control information, outermost first.
     pub tags: Vec<(u16, u16)>,
 }
 
-/// A train in a tunnel, and what must leave for it.
+/// A train in a tunnel, and the packets that GSO must make of it.
 #[derive(Clone, Debug)]
 pub struct Wrapped {
-    /// What it is.
+    /// Name, for messages.
     pub name: String,
-    /// The tunnel.
+    /// The tunnel around the train.
     pub wrapping: Wrapping,
     /// The train without tunnel and tags.
     pub inner: Vector,
     /// The whole train, the innermost transport checksum primed; outer UDP and GRE checksums are absent.
     pub frame: Vec<u8>,
-    /// What leaves, every checksum in place.
+    /// The packets that must leave, with complete checksums.
     pub segments: Vec<Vec<u8>>,
 }
 
 const INSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 1, 1], src: [2, 0, 0, 0, 1, 2], tags: Vec::new() };
 
-/// Every kind, ordered by tunnel: tunnel form, both outer and inner IP versions, options and extension headers, VLAN tags,
+/// Returns all trains in tunnels, by tunnel: tunnel form, outer and inner IP versions, options and extension headers,
+/// VLAN
+
+/// tags,
 /// transport, sizes even and odd, and numbers that wrap.
 ///
 /// Checksums of outer UDP and GRE headers are in none of them: a kernel has no way to be told of them here.
@@ -109,7 +113,7 @@ pub fn wrapped() -> Vec<Wrapped> {
     all
 }
 
-/// The tunnels over `outer` for IPv4 or IPv6 inside.
+/// Returns the tunnels over `outer` for IPv4 or IPv6 inside.
 fn forms(outer: &Ip, is_v4: bool) -> Vec<(&'static str, Tunnel)> {
     let bare = |gre, ethernet| Tunnel { ip: outer.clone(), udp: None, gre, ethernet };
     let over_udp = |dst_port, shim, gre, ethernet| {
@@ -136,7 +140,7 @@ fn link(tags: &[(u16, u16)]) -> Ethernet {
     Ethernet { dst: [2, 0, 0, 0, 0, 1], src: [2, 0, 0, 0, 0, 2], tags: tags.to_vec() }
 }
 
-/// The bytes that `tunnel` puts in front of a packet with the header `inner`.
+/// Returns the bytes that `tunnel` puts in front of a packet with the header `inner`.
 fn around(tunnel: &Tunnel, inner: &Ip) -> Vec<u8> {
     let inner = Packet { ip: inner.clone(), l4: L4::Raw(59), data: Vec::new() }.bytes();
     let mut bytes = tunnel.wrap(&inner);

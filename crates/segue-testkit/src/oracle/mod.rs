@@ -1,8 +1,8 @@
 //! Checks a frame from first byte to last.
 //!
-//! [`verify`] walks the headers with code of its own and checks every length field and every IPv4, TCP, UDP, ICMP, ICMPv6
-//! and GRE checksum. A remote checksum option is carried out on a copy, as a receiver would, before what it covers is
-//! checked. [`verify_owed`] is for frames that a port still has to complete.
+//! [`verify`] walks the headers with code of its own and checks every length field and every IPv4, TCP, UDP, ICMP,
+//! ICMPv6 and GRE checksum. A remote checksum option is carried out on a copy, as a receiver would, before what it
+//! covers is checked. [`verify_owed`] is for frames that a port still has to complete.
 
 mod report;
 #[cfg(test)]
@@ -20,7 +20,7 @@ pub fn verify(bytes: &[u8], start: Start, ports: &Ports) -> Result<Report, Strin
     verify_owed(bytes, start, ports, Owed::default())
 }
 
-/// As [`verify`], for a frame whose port still has something to do; the rest must be right once that is done.
+/// Checks a frame whose port still has to complete checksums; the rest must be right once that is done. See [`verify`].
 ///
 /// # Errors
 /// What is wrong, in words; also where something is owed that is in place already.

@@ -14,29 +14,29 @@ pub enum Start {
 /// UDP destination ports that carry tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// GUE.
+    /// Ports of GUE.
     pub gue: Vec<u16>,
-    /// FOU, each with its IP protocol.
+    /// Ports of FOU, each with the IP protocol that it carries.
     pub fou: Vec<(u16, u8)>,
-    /// VXLAN.
+    /// Ports of VXLAN.
     pub vxlan: Vec<u16>,
-    /// Geneve.
+    /// Ports of Geneve.
     pub geneve: Vec<u16>,
 }
 
-/// What is left to a port.
+/// Checksums that the port still has to complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owed {
-    /// The innermost transport checksum, which must be primed.
+    /// Whether the innermost transport checksum is owed; it must be primed.
     pub inner: bool,
-    /// The outermost UDP checksum, which must be primed.
+    /// Whether the outermost UDP checksum is owed; it must be primed.
     pub outer: bool,
 }
 
 /// One IP header and the tunnel headers behind it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Level {
-    /// 4 or 6.
+    /// IP version, 4 or 6.
     pub version: u8,
     /// DSCP and ECN.
     pub tos: u8,
@@ -71,13 +71,13 @@ pub struct Level {
 /// The state of the innermost transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Csum {
-    /// Right as it stands.
+    /// The checksum is right.
     Good,
-    /// Zero: UDP without a checksum.
+    /// The field is zero: UDP without a checksum (RFC 768).
     Absent,
-    /// Primed; a remote checksum option hands it to the far end, which arrives at a right one.
+    /// The field is primed, and a remote checksum option has the far end complete it to a right one.
     Remote,
-    /// Primed for the port.
+    /// The field is primed, and the port completes it.
     Owed,
 }
 
@@ -98,14 +98,14 @@ pub struct Transport {
     pub csum: Csum,
 }
 
-/// What a frame turned out to be.
+/// The headers of a frame as the oracle has read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// IP levels, outermost first.
     pub levels: Vec<Level>,
     /// The transport; `None` for other protocols and for fragments.
     pub transport: Option<Transport>,
-    /// What follows the innermost header that was understood.
+    /// Range of the bytes behind the innermost header that was understood.
     pub payload: Range<usize>,
     /// Bytes of Ethernet padding.
     pub padding: usize,

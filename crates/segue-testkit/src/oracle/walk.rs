@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::report::{Csum, Level, Ports, Report, Start, Transport};
 use crate::sum::{fold, pseudo, with_pseudo};
 
-/// A checksum with a pseudo header.
+/// A checksum with a pseudo header: its addresses, protocol, covered range and field.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     src: Vec<u8>,
@@ -258,7 +258,7 @@ impl<'a> Walk<'a> {
         self.protocol(protocol, inside, end)
     }
 
-    /// Carries the option out, on the copy.
+    /// Carries out a remote checksum option on the copy of the frame, as its receiver would.
     fn remcsum(&mut self, (start, offset): (u16, u16), base: usize, end: usize) -> Result<(), String> {
         if let Some(level) = self.report.levels.last_mut() {
             level.remcsum = Some((start, offset));

@@ -1,4 +1,4 @@
-//! Pure acknowledgments, which only a receiver with LRO lets collapse.
+//! Rows on pure acknowledgments, which only LRO with ACK aggregation lets collapse.
 
 use super::shared::{CWR, ECE, PSH, row, tcp};
 use crate::build::Tcp;

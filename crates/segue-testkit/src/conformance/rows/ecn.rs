@@ -1,4 +1,5 @@
-//! A mark is never lost: the four codepoints of one packet after those of another (RFC 3168, section 5.3), inside and outside.
+//! Rows on ECN (RFC 3168, section 5.3): no mark is lost, whichever codepoint follows another, inside and outside of
+//! tunnels.
 
 use super::shared::{row, set_tos};
 use crate::conformance::{On, Row, Script, gives};

@@ -1,11 +1,11 @@
-//! The IP header next to the payload, and the link.
+//! Rows on the innermost IP header and on the link header.
 
 use super::shared::{row, set_tos, set_ttl, v4, v6};
 use crate::build::L4;
 use crate::conformance::{Feature, On, Row, Script, gives};
 use crate::flow::Ids;
 
-/// Packets with these identifications, DF as given.
+/// Sends packets with these identifications, DF as given.
 fn ids(s: &mut Script, df: bool, ids: &[u16]) {
     for &id in ids {
         let ip = v4(&mut s.packet().ip);
@@ -14,7 +14,7 @@ fn ids(s: &mut Script, df: bool, ids: &[u16]) {
     }
 }
 
-/// Packets whose IPv4 header has this fragment word added after all else is in place.
+/// Sends packets to whose IPv4 header this fragment word is added, checksum included.
 fn flags(s: &mut Script, words: &[u16]) {
     for &word in words {
         s.bytes(100, |bytes| {

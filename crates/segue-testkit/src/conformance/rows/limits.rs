@@ -1,9 +1,9 @@
-//! Limits on bytes, packets, flows and time.
+//! Rows on the limits of bytes, packets, flows and time.
 
 use super::shared::row;
 use crate::conformance::{On, Row, Script, gives};
 
-/// Two packets of each of `count` flows, interleaved.
+/// Sends two packets of each of `count` flows, interleaved.
 fn flows(s: &mut Script, count: usize) {
     for _ in 0..2 {
         for flow in 0..count {

@@ -1,4 +1,4 @@
-//! The table.
+//! The rows of the table, by subject.
 
 mod ack;
 mod ecn;

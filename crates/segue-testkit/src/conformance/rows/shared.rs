@@ -1,4 +1,4 @@
-//! What the rows share: how one is written, TCP flags, and setters of header fields.
+//! Helpers of all rows: the constructor of a row, TCP flags, and setters of header fields.
 
 use crate::build::{Ip, L4, Tcp, V4, V6};
 use crate::conformance::{Feature, Gives, On, Row, Script};
@@ -8,12 +8,12 @@ pub(super) const fn row(name: &'static str, on: On, gives: Gives, make: fn(&mut 
 }
 
 impl Row {
-    /// A row that no kernel behind a veth pair can be shown.
+    /// Marks a row that cannot be shown to a kernel behind a veth pair.
     pub(super) const fn not_in_kernels(self) -> Row {
         Row { in_kernels: false, ..self }
     }
 
-    /// A row for which a kernel must have more than its carrier needs.
+    /// Marks a row for which a kernel needs another feature besides that of its carrier.
     pub(super) const fn needs(self, feature: Feature) -> Row {
         Row { needs: Some(feature), ..self }
     }

@@ -1,4 +1,4 @@
-//! Data, flags, numbers, options and checksums of TCP (RFC 9293, RFC 7323).
+//! Rows on data, flags, numbers, options and checksums of TCP (RFC 9293, RFC 7323).
 
 use super::shared::{CWR, ECE, FIN, PSH, RST, SYN, URG, row, tcp};
 use crate::build::Tcp;
