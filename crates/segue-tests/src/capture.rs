@@ -1,4 +1,4 @@
-//! Frames on their way out of a host, and tshark's opinion of them.
+//! Captures of the frames that a host sends, and their check by tshark.
 
 use std::env;
 use std::fs;
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use segue_lab::{DEVICE, Host, Process};
 
-/// A directory that goes when this value goes.
+/// A temporary directory, removed on drop.
 #[derive(Debug)]
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// A fresh one, which every user may enter.
+    /// Makes a fresh directory, which every user may enter.
     pub fn new() -> Directory {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -23,12 +23,12 @@ impl Directory {
         Directory(path)
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Its path.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -46,8 +46,8 @@ impl Drop for Directory {
     }
 }
 
-/// A running tcpdump of the frames that a host sends over its link. On a link whose segmentation and checksum offloads are off
-/// these frames are final.
+/// A running tcpdump of the frames that a host sends over its link. On a link whose segmentation and checksum offloads
+/// are off these frames are final.
 #[derive(Debug)]
 pub struct Capture {
     process: Process,
@@ -55,12 +55,13 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts it and waits until it captures.
+    /// Starts tcpdump and waits until it captures.
     #[track_caller]
     pub fn start(host: &Host, path: PathBuf) -> Capture {
         let mut command = host.command("tcpdump");
-        // A large buffer that is read at once (else the last second is lost at the end), with many places, hence none of
-        // them longer than a frame of this link; `frames` refuses a cut one. No change of user, who could not write the file.
+        // A large buffer that is read at once (else the last second is lost at the end), with many places, hence none
+        // of them longer than a frame of this link; `frames` refuses a cut one. No change of user, who could not write
+        // the file.
         command.args(["-i", DEVICE, "-Q", "out", "-s", "2048", "-B", "65536", "--immediate-mode", "-n", "-U"]);
         command.args(["-Z", "root", "-w"]).arg(&path);
         let mut process = Process::spawn(command, b"").expect("tcpdump starts");
@@ -72,7 +73,7 @@ impl Capture {
         Capture { process, path }
     }
 
-    /// Ends it; the file's path. Panics when tcpdump has missed a frame.
+    /// Stops tcpdump and returns the file's path. Panics when tcpdump has missed a frame.
     #[track_caller]
     pub fn stop(mut self) -> PathBuf {
         // What is on its way to the file has to get there.
@@ -89,7 +90,7 @@ impl Capture {
     }
 }
 
-/// The frames of a pcap file (not pcapng) with Ethernet headers, all of them whole.
+/// Returns the frames of a pcap file (not pcapng) with Ethernet headers; an error if one was cut.
 pub fn frames(file: &[u8]) -> Result<Vec<&[u8]>, String> {
     let (header, mut rest) = file.split_at_checked(24).ok_or("no pcap header")?;
     let little = match header[..4] {
@@ -119,8 +120,8 @@ pub fn frames(file: &[u8]) -> Result<Vec<&[u8]>, String> {
     Ok(frames)
 }
 
-/// What tshark says of the outer UDP checksums of the datagrams to one port: how many it calls good, and its words for every
-/// other one. Checksums of the outer IPv4 header count too.
+/// Has tshark check the outer UDP checksums of the datagrams to one port: returns how many are good, and its words for
+/// every other one. Checksums of the outer IPv4 header count too.
 #[track_caller]
 pub fn tshark_checksums(path: &Path, port: u16) -> (usize, Vec<String>) {
     let mut command = Command::new(segue_lab::which("tshark").expect("tshark"));

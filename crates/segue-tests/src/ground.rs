@@ -1,31 +1,31 @@
-//! What a test stands on, or why it cannot.
+//! The program and the hosts that a test needs, or the reason why it is skipped.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use segue_lab::{Host, LinkForm, connect, skip, unavailable, which};
 
-/// The program, and two hosts.
+/// The program under test, and two hosts.
 #[derive(Debug)]
 pub struct Ground {
-    /// Host A, 198.18.0.1 and 2001:db8::1 on the link.
+    /// Host A: 198.18.0.1 and 2001:db8::1 on the link.
     pub a: Host,
-    /// Host B, 198.18.0.2 and 2001:db8::2 on the link.
+    /// Host B: 198.18.0.2 and 2001:db8::2 on the link.
     pub b: Host,
-    /// The program `segue`.
+    /// Path of the program `segue`.
     pub program: PathBuf,
 }
 
 impl Ground {
-    /// The program and two hosts joined by a link of this form. `None` where the test cannot run here, which is then noted
-    /// under `name`; `tools` are the programs that it needs besides `ip` and `ethtool`.
+    /// Finds the program and makes two hosts joined by a link of this form. `None` where the test cannot run here,
+    /// which is noted under `name`; `tools` are the programs that it needs besides `ip` and `ethtool`.
     pub fn new(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
         let ground = Ground::apart(name, tools)?;
         connect(&ground.a, &ground.b, form).expect("a link between two hosts");
         Some(ground)
     }
 
-    /// The same without a link.
+    /// Finds the program and makes two hosts without a link, else as [`Ground::new`].
     pub fn apart(name: &str, tools: &[&str]) -> Option<Ground> {
         let Some(program) = find_program() else {
             skip(name, "the program is not built (cargo build --release -p segue-cli)");
@@ -46,7 +46,7 @@ impl Ground {
     }
 }
 
-/// `$SEGUE_BIN`, which must then exist, else what cargo left in this workspace's target directory.
+/// Returns the path in `$SEGUE_BIN`, which must exist if set, else the program in this workspace's target directory.
 pub fn find_program() -> Option<PathBuf> {
     if let Some(path) = env::var_os("SEGUE_BIN").map(PathBuf::from) {
         return Some(path.canonicalize().unwrap_or_else(|error| panic!("SEGUE_BIN={}: {error}", path.display())));

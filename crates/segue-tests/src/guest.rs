@@ -1,12 +1,12 @@
-//! The guest with another kernel.
+//! Locates the guest with another kernel.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Where the guest that `lab/vm-build` made is, and the script that boots it; or what is missing.
+/// Returns the directory of the guest that `lab/vm-build` made, and the script that boots it.
 ///
 /// # Errors
-/// Why there is none, for a test that skips.
+/// Returns the reason for a test to skip: what is missing.
 pub fn find() -> Result<(PathBuf, PathBuf), String> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let cache = env::var_os("SEGUE_VM_CACHE").map_or_else(|| top.join("target/vm"), PathBuf::from);

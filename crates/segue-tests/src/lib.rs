@@ -1,7 +1,7 @@
 //! Tests of the built program `segue` as its users have it: a black box between real network stacks.
 //!
-//! Nothing here uses a crate of the engine. The hosts, links and the faulty relay are [`segue_lab`]'s; the judges are this
-//! crate's own naive parser, the kernel's stacks at both ends, tshark, and a guest with another kernel.
+//! Nothing here uses a crate of the engine. The hosts, links and the faulty relay are [`segue_lab`]'s; the judges are
+//! this crate's own naive parser, the kernel's stacks at both ends, tshark, and a guest with another kernel.
 //!
 //! - [`Ground`]: what a test stands on: the program, two hosts and a link, or a reason to skip.
 //! - [`Shape`], [`Tunnel`], [`Pair`]: a tunnel's command line, one end, both ends.

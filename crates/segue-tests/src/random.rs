@@ -1,16 +1,16 @@
-//! Content that nobody could guess and everybody can make again.
+//! Pseudo-random content that a seed reproduces.
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed.
+    /// Makes a generator that starts from a seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,7 +19,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// The next number below `bound`.
+    /// Returns the next number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.word() % bound
     }
@@ -31,7 +31,7 @@ impl Random {
         }
     }
 
-    /// `len` bytes.
+    /// Returns `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);

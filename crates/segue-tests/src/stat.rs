@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use segue_lab::Host;
 use serde_json::Value;
 
-/// One instance of `segue.stat/1`.
+/// The counters of one instance, an object of `segue.stat/1`.
 #[derive(Debug, Clone)]
 pub struct Stat(Value);
 
 impl Stat {
-    /// The instance `name` in `host`.
+    /// Reads the counters of the instance `name` in `host`.
     #[track_caller]
     pub fn read(host: &Host, program: &Path, name: &str) -> Stat {
         let output = host.command(program).args(["stat", "-j"]).output().expect("segue stat starts");
@@ -26,7 +26,7 @@ impl Stat {
         Stat(found.unwrap_or_else(|| panic!("no instance {name} in {text}")).clone())
     }
 
-    /// Drops by reason, those of all ports together, zeros left out.
+    /// Returns drops by reason, summed over all ports, without those that are zero.
     pub fn drops(&self) -> BTreeMap<String, u64> {
         let mut sums = BTreeMap::new();
         for (reason, count) in self.ports().filter_map(|port| port["drops"].as_object()).flatten() {
@@ -36,26 +36,27 @@ impl Stat {
         sums
     }
 
-    /// Drops under one reason.
+    /// Returns the drops under one reason.
     pub fn dropped(&self, reason: &str) -> u64 {
         self.drops().get(reason).copied().unwrap_or(0)
     }
 
-    /// Payload bytes that this instance summed by itself, all ports together. Panics where no port says.
+    /// Returns the payload bytes whose checksum this instance computed, summed over all ports. Panics if no port counts
+    /// them.
     pub fn checksummed_bytes(&self) -> u64 {
         let counts: Vec<u64> = self.ports().filter_map(|port| port["checksummed_bytes"].as_u64()).collect();
         assert!(!counts.is_empty(), "no checksummed_bytes in {}", self.0);
         counts.iter().sum()
     }
 
-    /// A counter of a port, such as `sg1`, `receive`, `trains`.
+    /// Returns a counter of a port, such as `sg1`, `receive`, `trains`.
     #[track_caller]
     pub fn count(&self, port: &str, way: &str, key: &str) -> u64 {
         let value = self.0["ports"][port][way][key].as_u64();
         value.unwrap_or_else(|| panic!("no {port}.{way}.{key} in {}", self.0))
     }
 
-    /// Reads again until `done`, at most `longest`; the last reading either way.
+    /// Reads the counters until `done`, for at most `longest`, and returns the last reading either way.
     pub fn until(host: &Host, program: &Path, name: &str, longest: Duration, done: impl Fn(&Stat) -> bool) -> Stat {
         let begin = Instant::now();
         loop {
@@ -67,7 +68,7 @@ impl Stat {
         }
     }
 
-    /// The object itself.
+    /// Returns the JSON object.
     pub fn json(&self) -> &Value {
         &self.0
     }

@@ -6,12 +6,12 @@ use std::mem;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Cuts what is sent into datagrams of `size` bytes (udp(7), `UDP_SEGMENT`).
+/// Has the kernel split each send into datagrams of `size` bytes (udp(7), `UDP_SEGMENT`).
 pub fn set_udp_segment(socket: &UdpSocket, size: u16) -> io::Result<()> {
     set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, libc::c_int::from(size))
 }
 
-/// Sends with the UDP checksum field zero: none.
+/// Has the socket send without UDP checksums.
 pub fn send_without_checksum(socket: &UdpSocket) -> io::Result<()> {
     /// Linux `UDP_NO_CHECK6_TX`, include/uapi/linux/udp.h.
     const UDP_NO_CHECK6_TX: libc::c_int = 101;
@@ -22,7 +22,7 @@ pub fn send_without_checksum(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-/// Sets the DSCP and ECN bits of what is sent.
+/// Sets the DSCP and ECN bits of sent packets.
 pub fn set_tos(socket: &UdpSocket, tos: u8) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         set(socket, libc::IPPROTO_IP, libc::IP_TOS, libc::c_int::from(tos))
@@ -31,7 +31,7 @@ pub fn set_tos(socket: &UdpSocket, tos: u8) -> io::Result<()> {
     }
 }
 
-/// Allows fragmenting: DF is clear, and no path MTU is looked for.
+/// Allows fragmentation: DF is clear, and path MTU discovery is off.
 pub fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)
@@ -40,7 +40,7 @@ pub fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-/// Forbids fragmenting: what does not fit the way is refused with EMSGSIZE.
+/// Forbids fragmentation: a datagram larger than the path MTU is refused with EMSGSIZE.
 pub fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
@@ -50,7 +50,7 @@ pub fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-/// Sends a whole IP packet as it is, its transport checksum included (raw(7), `IPPROTO_RAW`).
+/// Sends a complete IP packet unchanged, its transport checksum included (raw(7), `IPPROTO_RAW`).
 pub fn send_packet(packet: &[u8], to: IpAddr) -> io::Result<()> {
     let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: socket takes no pointers.

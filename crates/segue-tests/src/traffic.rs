@@ -1,4 +1,5 @@
-//! Traffic between two places, compared byte for byte. Everything panics with what differed, and ends in bounded time.
+//! Traffic between two places, compared byte for byte. All functions panic with the difference, and end in bounded
+//! time.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,38 +11,38 @@ use sha2::{Digest, Sha256};
 
 use crate::{Random, sys};
 
-/// No single read, write or connect may take longer.
+/// Time limit of a single read, write or connect.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// No transfer may take longer than this and a second for every [`SLOWEST`] bytes.
+/// Time limit of a transfer, to which a second is added for every [`SLOWEST`] bytes.
 const LONGEST: Duration = Duration::from_secs(15);
-/// Bytes a second below which something is wrong, also in a guest without hardware acceleration.
+/// Least rate in bytes a second, also in a guest without hardware acceleration.
 const SLOWEST: u64 = 1 << 20;
-/// How long a datagram may be under way on a link that loses nothing.
+/// Time within which a datagram must arrive on a link without loss.
 const DATAGRAM_PATIENCE: Duration = Duration::from_secs(3);
 const CHUNK_LEN: usize = 128 << 10;
 
 /// A host and one of its addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// The host.
+    /// The host that sockets are opened in.
     pub host: &'a Host,
-    /// The address.
+    /// The address that sockets are bound to.
     pub address: IpAddr,
 }
 
 /// A file's length and SHA-256.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digested {
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// SHA-256, hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
 }
 
-/// Length of a file in a test whose subject is something else: 4 MiB.
+/// Length of a file in a test of another subject: 4 MiB.
 pub const SHORT: u64 = 4 << 20;
 
-/// Length of a file in the tests whose subject it is: 16 MiB, 64 MiB where `SEGUE_FULL=1`, 1 GiB where `SEGUE_SOAK=1`.
+/// Returns the length of a file in the tests of transfers: 16 MiB, 64 MiB if `SEGUE_FULL=1`, 1 GiB if `SEGUE_SOAK=1`.
 pub fn long() -> u64 {
     match (segue_testkit::is_set("SEGUE_SOAK"), segue_testkit::is_set("SEGUE_FULL")) {
         (true, _) => 1 << 30,
@@ -55,14 +56,14 @@ pub const DATAGRAM_SIZES: &[usize] = &[1, 2, 63, 64, 501, 1300, 1472, 1473, 2600
 /// Sizes of pings.
 pub const PING_SIZES: &[usize] = &[56, 777, 2500];
 
-/// Sends a file of random content from one place to the other by TCP; its SHA-256 must be the same there. Gives the time
-/// it took.
+/// Sends a file of random content from one place to the other by TCP; its SHA-256 must be the same there. Gives the
+/// time it took.
 #[track_caller]
 pub fn file(from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
     file_seen_from(from.address, from, to, len, seed)
 }
 
-/// The same where the other side sees `seen` as the sender's address, behind a NAT.
+/// Sends a file as [`file`] does, where the receiver must see `seen` as the sender's address, behind a NAT.
 #[track_caller]
 pub fn file_seen_from(seen: IpAddr, from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
     let what = format!("{len} bytes by TCP from {} to {}", from.address, to.address);
@@ -98,7 +99,7 @@ pub fn send_file(stream: TcpStream, len: u64, seed: u64) -> io::Result<Digested>
     if rest.is_empty() { Ok(digest) } else { Err(io::Error::other("the receiver sent something back")) }
 }
 
-/// The same for a receiver that answers: with its answer.
+/// Sends random bytes as [`send_file`] does, and returns what the receiver answers.
 pub fn send_file_and_read(mut stream: TcpStream, len: u64, seed: u64) -> io::Result<(Digested, Vec<u8>)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -118,7 +119,7 @@ pub fn send_file_and_read(mut stream: TcpStream, len: u64, seed: u64) -> io::Res
     Ok((Digested { len, sha256: hex(hash) }, answer))
 }
 
-/// Reads a stream to its end.
+/// Reads a stream to its end, and returns its length and hash.
 pub fn receive_file(mut stream: TcpStream) -> io::Result<Digested> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let (mut hash, mut len) = (Sha256::new(), 0);
@@ -182,13 +183,13 @@ pub fn datagram_train(from: Place<'_>, to: Place<'_>, size: u16, count: usize, s
     }
 }
 
-/// A UDP socket at a place, with a time limit for receiving.
+/// Opens a UDP socket at a place, with a time limit for receiving.
 #[track_caller]
 pub fn socket(place: Place<'_>) -> UdpSocket {
     socket_on(place, 0)
 }
 
-/// The same with a port of its own.
+/// Opens a UDP socket at a place with this port, else as [`socket`].
 #[track_caller]
 pub fn socket_on(place: Place<'_>, port: u16) -> UdpSocket {
     let socket = inside(place.host, || UdpSocket::bind((place.address, port)));
@@ -197,8 +198,8 @@ pub fn socket_on(place: Place<'_>, port: u16) -> UdpSocket {
     socket
 }
 
-/// Datagrams of these sizes that whoever is at the other end of the connected `socket` echoes, byte for byte. UDP promises
-/// nothing, and a guest that starts a program for each datagram is slow: what has not come back in time is sent again, a few
+/// Sends datagrams of these sizes that the peer of the connected `socket` echoes, byte for byte. UDP promises nothing,
+/// and a guest that starts a program for each datagram is slow: one that is not echoed in time is sent again, a few
 /// times.
 #[track_caller]
 pub fn echoes(socket: &UdpSocket, sizes: &[usize], random: &mut Random) {
@@ -229,7 +230,7 @@ pub fn echoes(socket: &UdpSocket, sizes: &[usize], random: &mut Random) {
     }
 }
 
-/// Pings with each size; every reply must come and hold what was sent.
+/// Sends a ping of each size; every reply must arrive with the same data.
 #[track_caller]
 pub fn pings(from: Place<'_>, to: Place<'_>, sizes: &[usize]) {
     for size in sizes {
@@ -241,7 +242,7 @@ pub fn pings(from: Place<'_>, to: Place<'_>, sizes: &[usize]) {
     }
 }
 
-/// Everything at once: a file of `len` bytes, datagrams of all sizes, and pings, each in both directions.
+/// Sends a file of `len` bytes, datagrams of all sizes, and pings, each in both directions.
 #[track_caller]
 pub fn everything(a: Place<'_>, b: Place<'_>, len: u64, seed: u64) {
     for (from, to, seed) in [(a, b, seed), (b, a, seed + 1)] {
@@ -251,7 +252,7 @@ pub fn everything(a: Place<'_>, b: Place<'_>, len: u64, seed: u64) {
     }
 }
 
-/// Does something with sockets in a host.
+/// Runs `work`, which opens sockets, inside of a host.
 pub fn inside<T: Send>(host: &Host, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     host.enter(work).map_err(io::Error::other)?
 }

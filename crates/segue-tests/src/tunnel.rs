@@ -1,4 +1,4 @@
-//! A tunnel's command line, and the processes that it makes.
+//! Command lines of tunnels, and their processes.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,27 +9,27 @@ use segue_lab::{Family, Host, Peer, Process, reach};
 
 use crate::{Ground, Stat};
 
-/// How long a tunnel may take until it carries datagrams.
+/// Time within which a tunnel must carry datagrams.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is inside.
+/// The mode of a tunnel: what its packets carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inside {
-    /// IPv4.
+    /// IPv4 packets (ipip).
     Ipip,
-    /// IPv6.
+    /// IPv6 packets (sit).
     Sit,
-    /// GRE with both.
+    /// GRE with packets of both IP versions.
     Gre,
-    /// GRE with key and checksum, with both.
+    /// GRE with key and checksum, with packets of both IP versions.
     GreKeyCsum,
-    /// Both, right in IPv6.
+    /// Packets of both IP versions directly in IPv6 (ip6tnl).
     Ip6tnl,
-    /// GRE with Ethernet.
+    /// GRE with Ethernet frames (gretap).
     Gretap,
     /// VXLAN.
     Vxlan,
-    /// VXLAN with remote checksum offload both ways.
+    /// VXLAN with remote checksum offload in both directions.
     VxlanRemcsum,
     /// VXLAN without UDP checksum.
     VxlanZero,
@@ -37,42 +37,42 @@ pub enum Inside {
     Geneve,
 }
 
-/// What carries it.
+/// The UDP encapsulation of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// GUE.
+    /// Generic UDP Encapsulation.
     Gue,
     /// GUE with remote checksum offload.
     GueRemcsum,
-    /// FOU.
+    /// Foo over UDP.
     Fou,
-    /// Nothing: IP itself, or what the mode brings.
+    /// No encapsulation: IP itself, or that of the mode.
     Bare,
 }
 
-/// A kind of tunnel.
+/// A kind of tunnel: its mode, encapsulation, outer family and more options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// What is inside.
+    /// The mode of a tunnel: what its packets carry.
     pub inside: Inside,
-    /// What carries it.
+    /// The UDP encapsulation of a tunnel.
     pub carrier: Carrier,
-    /// Family of the tunnel's own addresses.
+    /// Family of the tunnel's outer addresses.
     pub outer: Family,
-    /// More words for both ends.
+    /// More words of the command line, for both ends.
     pub extra: &'static [&'static str],
 }
 
 /// One end of a tunnel: a running `segue tunnel`.
 #[derive(Debug)]
 pub struct Tunnel {
-    /// The device, which is also the instance.
+    /// Name of the device and of the instance.
     pub device: String,
-    /// The program.
+    /// Path of the program.
     pub process: Process,
 }
 
-/// Both ends of a tunnel that carries datagrams. Ends before its hosts do.
+/// Both ends of a tunnel that carries datagrams. It is dropped before its hosts.
 #[derive(Debug)]
 pub struct Pair<'a> {
     /// The end at host A.
@@ -85,7 +85,7 @@ pub struct Pair<'a> {
 }
 
 impl Inside {
-    /// The families that it carries.
+    /// Returns the families that the mode carries.
     pub fn families(self) -> &'static [Family] {
         match self {
             Inside::Ipip => &[Family::V4],
@@ -94,12 +94,12 @@ impl Inside {
         }
     }
 
-    /// Whether it has a UDP header without a carrier.
+    /// Returns whether the mode has a UDP header of its own.
     pub fn brings_udp(self) -> bool {
         matches!(self, Inside::Vxlan | Inside::VxlanRemcsum | Inside::VxlanZero | Inside::Geneve)
     }
 
-    /// Its words.
+    /// Returns its words on the command line.
     pub fn words(self) -> &'static [&'static str] {
         match self {
             Inside::Ipip => &["mode", "ipip"],
@@ -117,7 +117,7 @@ impl Inside {
 }
 
 impl Carrier {
-    /// Its words.
+    /// Returns its words on the command line.
     pub fn words(self) -> &'static [&'static str] {
         match self {
             Carrier::Gue => &["encap", "gue"],
@@ -129,12 +129,12 @@ impl Carrier {
 }
 
 impl Shape {
-    /// A kind of tunnel without more words.
+    /// Makes a kind of tunnel without more words.
     pub const fn new(inside: Inside, carrier: Carrier, outer: Family) -> Shape {
         Shape { inside, carrier, outer, extra: &[] }
     }
 
-    /// The words after `segue tunnel` for one end of tunnel number `net`, which listens on [`Shape::port`].
+    /// Returns the words behind `segue tunnel` for one end of tunnel number `net`, which listens on [`Shape::port`].
     pub fn words(&self, end: Peer, net: u8) -> Vec<String> {
         let (local, remote) = (end.address(0, self.outer).to_string(), end.other().address(0, self.outer).to_string());
         let (device, port) = (Shape::device(net), Shape::port(net).to_string());
@@ -146,12 +146,12 @@ impl Shape {
         words.map(ToString::to_string).chain(addresses).collect()
     }
 
-    /// The device of tunnel number `net`.
+    /// Returns the name of the device of tunnel number `net`.
     pub fn device(net: u8) -> String {
         format!("sg{net}")
     }
 
-    /// The UDP port of tunnel number `net`.
+    /// Returns the UDP port of tunnel number `net`.
     pub fn port(net: u8) -> u16 {
         6080 + u16::from(net)
     }
@@ -216,12 +216,12 @@ impl<'a> Pair<'a> {
         pair
     }
 
-    /// The kind of tunnel.
+    /// Returns the kind of tunnel.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// An end's host and inner address.
+    /// Returns the host and the inner address of an end.
     pub fn place(&self, end: Peer, family: Family) -> crate::traffic::Place<'a> {
         let host = match end {
             Peer::A => &self.ground.a,
@@ -230,22 +230,22 @@ impl<'a> Pair<'a> {
         crate::traffic::Place { host, address: end.address(self.net, family) }
     }
 
-    /// The counters at A and at B.
+    /// Reads the counters at A and at B.
     #[track_caller]
     pub fn stat(&self) -> [Stat; 2] {
         let device = Shape::device(self.net);
         [&self.ground.a, &self.ground.b].map(|host| Stat::read(host, &self.ground.program, &device))
     }
 
-    /// Drops at both ends, for messages.
+    /// Returns the drops at both ends, for messages.
     #[track_caller]
     pub fn drops(&self) -> String {
         let [a, b] = self.stat();
         format!("drops at A {:?}, at B {:?}", a.drops(), b.drops())
     }
 
-    /// Fails if an end dropped anything that it should have carried. The kernel itself sends IPv6 (router solicitations,
-    /// multicast reports) into every interface, which a tunnel of IPv4 refuses under `inner_version`.
+    /// Fails if an end dropped anything that it should have carried. The kernel itself sends IPv6 (router
+    /// solicitations, multicast reports) into every interface, which a tunnel of IPv4 refuses under `inner_version`.
     #[track_caller]
     pub fn assert_nothing_dropped(&self) {
         for (end, stat) in ["A", "B"].into_iter().zip(self.stat()) {
@@ -257,7 +257,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// The program.
+    /// Path of the program.
     pub fn program(&self) -> PathBuf {
         self.ground.program.clone()
     }

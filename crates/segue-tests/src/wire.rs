@@ -1,4 +1,4 @@
-//! Tunnelled frames as a reader of the wire sees them, written from the formats alone: the judge of what `segue` sends, and
+//! A parser and builder of tunnelled frames, written from the formats alone: the judge of what `segue` sends, and
 //! the builder of what it must refuse.
 
 use std::fmt;
@@ -8,50 +8,50 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const GRE: u8 = 47;
 
-/// An outer packet.
+/// The outer packet of a tunnelled frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outer<'a> {
-    /// Its length as its header says, bytes.
+    /// Length in bytes, as its IP header has it.
     pub ip_len: usize,
-    /// Whether it is a fragment.
+    /// Whether the packet is a fragment.
     pub fragment: bool,
-    /// Source.
+    /// Source address.
     pub source: IpAddr,
-    /// Destination.
+    /// Destination address.
     pub destination: IpAddr,
-    /// UDP, where it has that.
+    /// The UDP datagram that it carries, if any.
     pub udp: Option<Udp<'a>>,
 }
 
-/// An outer datagram.
+/// The outer UDP datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Udp<'a> {
     /// Source port.
     pub source: u16,
     /// Destination port.
     pub destination: u16,
-    /// Whether its checksum is there and right.
+    /// Whether the checksum is present and right.
     pub checksum_good: bool,
-    /// What it carries.
+    /// Payload.
     pub payload: &'a [u8],
 }
 
-/// What a tunnel's datagram carries inside.
+/// The inner packet of a tunnel's datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A whole TCP segment over this IP version.
+    /// An unfragmented TCP segment over this IP version.
     Tcp(u8),
-    /// A whole UDP datagram over this IP version.
+    /// An unfragmented UDP datagram over this IP version.
     Udp(u8),
-    /// A fragment.
+    /// A fragment of either IP version.
     Fragment(u8),
-    /// ICMP or ICMPv6.
+    /// An ICMP or ICMPv6 message.
     Icmp(u8),
-    /// Something else.
+    /// A packet of another protocol.
     Other(u8),
 }
 
-/// Ones-complement sum, folded to 16 bits, not complemented. An odd last byte counts as if a zero followed.
+/// Returns the ones-complement sum in 16 bits, not complemented. An odd last byte counts as if a zero followed.
 pub fn sum(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0));
     let mut sum: u64 = bytes.chunks(2).map(word).sum();
@@ -61,13 +61,13 @@ pub fn sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The sum of a pseudo header (RFC 9293, section 3.1; RFC 8200, section 8.1).
+/// Returns the sum of a pseudo header (RFC 9293, section 3.1; RFC 8200, section 8.1).
 pub fn pseudo(source: &[u8], destination: &[u8], protocol: u8, len: usize) -> u16 {
     let len = u32::try_from(len).expect("a length below 4 GiB").to_be_bytes();
     sum(&[source, destination, &len, &[0, protocol]].concat())
 }
 
-/// Reads an Ethernet frame; `None` for what is not IP.
+/// Parses an Ethernet frame; `None` if it does not carry IP.
 pub fn outer(frame: &[u8]) -> Result<Option<Outer<'_>>, String> {
     let Some((ethernet, packet)) = frame.split_at_checked(14) else { return Err("no Ethernet header".into()) };
     if !matches!(ethernet[12..], [0x08, 0x00] | [0x86, 0xdd]) {
@@ -101,9 +101,9 @@ pub fn outer(frame: &[u8]) -> Result<Option<Outer<'_>>, String> {
     Ok(Some(outer))
 }
 
-/// Judges the payload of a GUE datagram whose sender does remote checksum offload: the header is Linux's, a TCP segment and a
-/// whole UDP datagram inside have the option with the right places and the primed value, everything else has no option and
-/// checksums that are complete.
+/// Judges the payload of a GUE datagram whose sender does remote checksum offload: the header is Linux's, a TCP segment
+/// and a whole UDP datagram inside have the option with the right places and the primed value, everything else has no
+/// option and checksums that are complete.
 pub fn judge_remcsum(gue: &[u8]) -> Result<Kind, String> {
     let base = gue.get(..4).ok_or("no GUE header")?;
     let (first, protocol, flags) = (base[0], base[1], be16(base, 2));
@@ -172,7 +172,7 @@ fn gre_len(payload: &[u8]) -> Result<usize, String> {
     if payload.len() < len { Err("GRE header longer than the datagram".into()) } else { Ok(len) }
 }
 
-/// An IP header with what follows from it.
+/// An IP header, parsed, with its payload.
 struct Ip<'a> {
     version: u8,
     total_len: usize,
@@ -237,7 +237,7 @@ impl Ip<'_> {
         }
     }
 
-    /// Whether an ICMP checksum is right; other protocols pass.
+    /// Returns whether the checksum of an ICMP message is right; true for other protocols.
     fn complete(&self, packet: &[u8]) -> Result<(), String> {
         let body = &packet[self.transport..self.total_len];
         let start = match self.protocol {
@@ -258,18 +258,18 @@ fn be16(bytes: &[u8], at: usize) -> usize {
     usize::from(bytes[at]) << 8 | usize::from(bytes[at + 1])
 }
 
-/// A UDP datagram inside of an IP packet, whose checksum is the pseudo-header sum only: as remote checksum offload has it.
+/// A UDP datagram in an IP packet whose checksum field has the pseudo-header sum only, as for remote checksum offload.
 #[derive(Debug, Clone)]
 pub struct Primed {
     /// The IP packet.
     pub packet: Vec<u8>,
-    /// Where UDP starts.
+    /// Offset of the UDP header in bytes.
     pub start: u16,
-    /// Where its checksum is.
+    /// Offset of its checksum in bytes.
     pub offset: u16,
 }
 
-/// A UDP datagram in an IP packet without options, with ECN `tos`; its checksum is complete or, if `primed`, the
+/// Builds a UDP datagram in an IP packet without options, with ECN `tos`; its checksum is complete or, if `primed`, the
 /// pseudo-header sum.
 pub fn udp_packet(from: (IpAddr, u16), to: (IpAddr, u16), payload: &[u8], tos: u8, primed: bool) -> Primed {
     let octets = |address: IpAddr| match address {
@@ -299,13 +299,13 @@ pub fn udp_packet(from: (IpAddr, u16), to: (IpAddr, u16), payload: &[u8], tos: u
     Primed { packet, start: start as u16, offset: start as u16 + 6 }
 }
 
-/// A GUE header of version 0 with these first bytes and words behind them, in front of a payload.
+/// Builds a GUE header of version 0 from these first bytes and words, in front of a payload.
 pub fn gue(first: [u8; 4], words: &[u32], payload: &[u8]) -> Vec<u8> {
     let words = words.iter().flat_map(|word| word.to_be_bytes());
     first.into_iter().chain(words).chain(payload.iter().copied()).collect()
 }
 
-/// GUE with the remote checksum option in front of a payload of protocol `protocol`.
+/// Builds a GUE header with the remote checksum option in front of a payload of protocol `protocol`.
 pub fn gue_remcsum(protocol: u8, start: u16, offset: u16, payload: &[u8]) -> Vec<u8> {
     gue([2, protocol, 0, 1], &[0x8000_0000, u32::from(start) << 16 | u32::from(offset)], payload)
 }

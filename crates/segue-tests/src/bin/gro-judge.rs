@@ -6,8 +6,8 @@
 //!
 //! `GRO_JUDGE_PAIRS` (8) veth pairs poll `GRO_JUDGE_PACE_MS` (4) milliseconds apart.
 //!
-//! It makes devices in the network namespace that it is started in, which should be a fresh one. Each line of its output
-//! begins with a word:
+//! It makes devices in the network namespace that it is started in, which should be a fresh one. Each line of its
+//! output begins with a word:
 //!
 //!     rules V6_18                      whose rules the kernel is compared with
 //!     lacks FEATURE CASES              what it cannot join, and how many cases that leaves out

@@ -1,11 +1,12 @@
-//! Has the kernel that it runs on cut the trains and datagrams of the conformance list, and says where that differs from the table.
+//! Has the kernel that it runs on cut the trains and datagrams of the conformance list, and says where that differs
+//! from the table.
 //!
 //! ```text
 //! gso-judge [PART OF A NAME]...
 //! ```
 //!
-//! It makes devices in the network namespace that it is started in, which should be a fresh one. Each line of its output
-//! begins with a word:
+//! It makes devices in the network namespace that it is started in, which should be a fresh one. Each line of its
+//! output begins with a word:
 //!
 //!     rules V6_18                          of which generation the kernel is
 //!     lacks wrapped|WHY                    what this kernel cannot be asked
@@ -14,11 +15,11 @@
 //!     differs GROUP|NAME|WHERE FRAMES OR DATA DIFFER
 //!     same GROUP COUNT                     how many came as the table says
 //!
-//! The groups: `complete`, trains whose checksum is not owed; `odd`, trains that are none of the plain ones; `wrapped`, trains with
-//! a tunnel that an eBPF program puts around them; `device`, trains through tunnel devices, of which a kernel lacks some;
-//! `socket`, a socket's trains of datagrams; `inside`, its datagrams longer than the MTU; `ufo`, datagrams that leave by a
-//! device for which the kernel makes fragments; `sent`, its own datagrams; `forwarded`, those of others; `again`, fragments of
-//! those; `together` and `reversed`, fragments that it puts together.
+//! The groups: `complete`, trains whose checksum is not owed; `odd`, trains that are none of the plain ones; `wrapped`,
+//! trains with a tunnel that an eBPF program puts around them; `device`, trains through tunnel devices, of which a
+//! kernel lacks some; `socket`, a socket's trains of datagrams; `inside`, its datagrams longer than the MTU; `ufo`,
+//! datagrams that leave by a device for which the kernel makes fragments; `sent`, its own datagrams; `forwarded`, those
+//! of others; `again`, fragments of those; `together` and `reversed`, fragments that it puts together.
 
 use std::env;
 use std::fs;

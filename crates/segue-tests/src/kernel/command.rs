@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Runs lines of `ip` or `tc`.
+/// Runs lines in batch mode of `ip` or `tc`.
 pub(super) fn batch(program: &str, lines: &str) -> Result<(), String> {
     let mut child = Command::new(program)
         .args(["-batch", "-"])
@@ -21,7 +21,7 @@ pub(super) fn batch(program: &str, lines: &str) -> Result<(), String> {
     Err(format!("{program} -batch: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Runs a short program.
+/// Runs a program to its end; an error holds what it wrote to stderr.
 pub(super) fn run(words: &[&str]) -> Result<(), String> {
     let output = Command::new(words[0]).args(&words[1..]).output().map_err(|error| format!("{}: {error}", words[0]))?;
     if output.status.success() {

@@ -2,10 +2,10 @@
 
 use super::sys::Received;
 
-/// What makes the receiving end notice: a frame of a type for experiments (IEEE 802, 0x88b5).
+/// A frame that wakes the receiving end: its type is for local experiments (IEEE 802, 0x88b5).
 pub(super) const PRIMER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0xfe, 0x88, 0xb5];
 
-/// A frame with the tag that the kernel took out of it.
+/// Returns a frame with the VLAN tag put back that the kernel has removed.
 pub(super) fn tagged(received: Received) -> Vec<u8> {
     let Received { mut frame, tag, .. } = received;
     if let Some((tpid, tci)) = tag {

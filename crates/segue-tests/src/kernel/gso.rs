@@ -1,4 +1,4 @@
-//! A kernel's own GSO of trains that it is handed behind a virtio-net header.
+//! A kernel's GSO of trains that are sent with a virtio-net header.
 
 use std::io;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::command::{batch, run};
 use super::frame::{PRIMER, tagged};
 use super::sys::{Role, Socket, VNET_LEN, index_of};
 
-/// How long frames are waited for that do not come.
+/// Time after which a frame is taken to be missing.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// A veth pair without any offload at the end that sends.
+/// A veth pair without any offload at the sending end.
 #[derive(Debug)]
 pub struct Gso {
     near: Socket,
@@ -26,7 +26,7 @@ impl Gso {
     /// Makes the pair `NAME0`, `NAME1` in this network namespace.
     ///
     /// # Errors
-    /// What could not be made, and why.
+    /// Returns what could not be made, and why.
     pub fn new(name: &str) -> Result<Gso, String> {
         let [near, far] = [format!("{name}0"), format!("{name}1")];
         batch(
@@ -43,28 +43,29 @@ impl Gso {
         Ok(Gso { device, near, far, around: None })
     }
 
-    /// Has the kernel cut a train on its way out; gives what arrives. `None` where it does not take such a train.
+    /// Has the kernel segment a train on transmission; returns what arrives, or `None` if it does not accept such a
+    /// train.
     ///
     /// # Errors
-    /// From the sockets.
+    /// Returns errors of the sockets.
     pub fn cut(&self, vector: &Vector) -> io::Result<Option<Vec<Vec<u8>>>> {
         cut(&self.near, &self.far, (vnet_of(vector), &vector.frame), vector.segments.len())
     }
 
-    /// The same with the transport checksum in place.
+    /// Has the kernel segment the train with a complete transport checksum, else as [`Gso::cut`].
     ///
     /// # Errors
-    /// From the sockets.
+    /// Returns errors of the sockets.
     pub fn cut_complete(&self, vector: &Vector) -> io::Result<Option<Vec<Vec<u8>>>> {
         let mut vnet = vnet_of(vector);
         vnet[0] = 0;
         cut(&self.near, &self.far, (vnet, &vector.complete()), vector.segments.len())
     }
 
-    /// Puts a program on the device that puts a tunnel around what leaves by it.
+    /// Attaches an eBPF program to the device that encapsulates each packet on transmission.
     ///
     /// # Errors
-    /// From bpf(2): this kernel has no such programs, or this process may not load any.
+    /// Returns errors of bpf(2): this kernel has no such programs, or this process may not load any.
     pub fn wrap(&mut self, wrapping: &Wrapping) -> io::Result<()> {
         match &mut self.around {
             Some((there, _)) if *there == wrapping.name => {}
@@ -77,20 +78,20 @@ impl Gso {
         Ok(())
     }
 
-    /// As [`Gso::cut`] with a tunnel that a program puts around the train first.
+    /// Has the kernel segment a train that an eBPF program has encapsulated, else as [`Gso::cut`].
     ///
     /// # Errors
-    /// From the sockets, and from bpf(2).
+    /// Returns errors of the sockets and of bpf(2).
     pub fn cut_wrapped(&mut self, wrapped: &Wrapped) -> io::Result<Option<Vec<Vec<u8>>>> {
         self.wrap(&wrapped.wrapping)?;
         let inner = (vnet_of(&wrapped.inner), &wrapped.inner.frame[..]);
         cut(&self.near, &self.far, inner, wrapped.segments.len())
     }
 
-    /// Has the kernel make fragments of a datagram on its way out, as for a guest whose device does that (UFO).
+    /// Has the kernel fragment a datagram on transmission, as for a guest whose device does that (UFO).
     ///
     /// # Errors
-    /// From the sockets.
+    /// Returns errors of the sockets.
     pub fn fragment(&self, datagram: &Datagram) -> io::Result<Option<Vec<Vec<u8>>>> {
         let start = 14 + 4 * datagram.link.tags.len() + datagram.headers;
         // VIRTIO_NET_HDR_GSO_UDP; the size is what a fragment holds behind its IP headers.
@@ -99,8 +100,8 @@ impl Gso {
     }
 }
 
-/// Sends a frame behind a virtio-net header into `near` and gives what comes out at `far`: at least `count` frames, if they
-/// come. `None` where the kernel refuses the header, no frames where it then drops the rest.
+/// Sends a frame with a virtio-net header into `near` and returns what arrives at `far`: at least `count` frames, if
+/// they arrive. `None` if the kernel refuses the header, no frames if it drops the train.
 pub(super) fn cut(
     near: &Socket,
     far: &Socket,
@@ -117,7 +118,7 @@ pub(super) fn cut(
     gather(far, count).map(Some)
 }
 
-/// The virtio-net header of a train.
+/// Returns the virtio-net header of a train.
 pub(super) fn vnet_of(vector: &Vector) -> [u8; VNET_LEN] {
     let kind = match vector.gso.kind {
         GsoKind::Tcp4 => 1,
@@ -128,7 +129,7 @@ pub(super) fn vnet_of(vector: &Vector) -> [u8; VNET_LEN] {
     vnet(kind | cwr, [vector.header_len, vector.gso.size, vector.csum_start, vector.csum_offset])
 }
 
-/// A virtio-net header with a checksum that is owed: type of GSO, then lengths.
+/// Returns a virtio-net header with a checksum that is owed: GSO type, then lengths.
 fn vnet(kind: u8, lengths: [usize; 4]) -> [u8; VNET_LEN] {
     let mut vnet = [0; VNET_LEN];
     // VIRTIO_NET_HDR_F_NEEDS_CSUM.
@@ -139,7 +140,7 @@ fn vnet(kind: u8, lengths: [usize; 4]) -> [u8; VNET_LEN] {
     vnet
 }
 
-/// Waits until a pair that was just made passes frames on: a device takes none before the kernel has noticed its carrier.
+/// Waits until a new pair passes frames: a device takes none before the kernel has noticed its carrier.
 pub(super) fn carries(near: &Socket, far: &Socket) -> io::Result<()> {
     for _ in 0..200 {
         match near.send([0; VNET_LEN], &PRIMER) {
@@ -153,7 +154,7 @@ pub(super) fn carries(near: &Socket, far: &Socket) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, "no carrier"))
 }
 
-/// At least `count` frames to the address that all of a test are for, if they come.
+/// Receives at least `count` frames to the address of the tests, if they arrive.
 pub(super) fn gather(far: &Socket, count: usize) -> io::Result<Vec<Vec<u8>>> {
     let mut frames = Vec::new();
     while frames.len() < count && far.wait(LONGEST)? {
@@ -167,7 +168,7 @@ pub(super) fn gather(far: &Socket, count: usize) -> io::Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// Where frames differ from what they should be.
+/// Describes where frames differ from the expected ones.
 pub fn what_differs(came: &[Vec<u8>], expected: &[Vec<u8>]) -> String {
     if came.len() != expected.len() {
         return format!("{} frames, not {}", came.len(), expected.len());

@@ -1,15 +1,15 @@
-//! A kernel's own GRO, GSO and IP fragments, to be compared with: those of the kernel that this process runs on, here or in
-//! the guest.
+//! A kernel's own GRO, GSO and IP fragments, to be compared with: those of the kernel that this process runs on, here
+//! or in the guest.
 //!
-//! A [`Gro`] is a number of veth pairs in the network namespace of the process. Frames go into one end by a packet socket, and
-//! what the other end's GRO makes of them is read by another. The receiving end polls once, some milliseconds after it has
-//! noticed the first frame (`napi_defer_hard_irqs` and `gro_flush_timeout`), so that a whole case is one poll. Whether it was
-//! one is known: the first and the last frame of a burst are of a flow of their own, and join only then. What was joined then
-//! leaves by a device that can do nothing, so that the kernel cuts it again.
+//! A [`Gro`] is a number of veth pairs in the network namespace of the process. Frames go into one end by a packet
+//! socket, and what the other end's GRO makes of them is read by another. The receiving end polls once, some
+//! milliseconds after it has noticed the first frame (`napi_defer_hard_irqs` and `gro_flush_timeout`), so that a whole
+//! case is one poll. Whether it was one is known: the first and the last frame of a burst are of a flow of their own,
+//! and join only then. What was joined then leaves by a device that can do nothing, so that the kernel cuts it again.
 //!
-//! A [`Gso`] hands trains to such a device behind a virtio-net header, with a tunnel put around them if wanted; an [`Underlay`]
-//! carries the kernel's own tunnel devices, which are handed trains. A [`Stack`] has
-//! the kernel's IP send, forward and put together datagrams that are longer than an MTU.
+//! A [`Gso`] hands trains to such a device behind a virtio-net header, with a tunnel put around them if wanted; an
+//! [`Underlay`] carries the kernel's own tunnel devices, which are handed trains. A [`Stack`] has the kernel's IP send,
+//! forward and put together datagrams that are longer than an MTU.
 
 mod bpf;
 mod command;
@@ -37,20 +37,20 @@ pub use gso::{Gso, what_differs};
 pub use stack::Stack;
 pub use underlay::{Entry, Underlay};
 
-/// How often a burst is sent that was not polled at once.
+/// Most times that a burst is sent which was not received in one poll.
 const TRIES: usize = 50;
-/// How often a burst is sent of which some did not leave again.
+/// Most times that a burst is sent of which some frames did not leave again.
 const LOSSES: usize = 2;
-/// How long nothing leaves before it is taken that nothing will.
+/// Time without a frame after which no more are expected.
 const QUIET: Duration = Duration::from_millis(10);
 /// Source address of the frames that tell whether a burst was one poll.
 const CANARY: [u8; 6] = [2, 0, 0, 0, 0, 0xca];
 
-/// How long the receiving end waits between two polls.
+/// Time between two polls of the receiving end.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace(pub Duration);
 
-/// veth pairs with GRO, and behind each another pair without any offload, which gets what GRO made.
+/// A set of veth pairs with GRO, each followed by a pair without any offload, which sends what GRO made.
 #[derive(Debug)]
 pub struct Gro {
     lanes: Vec<Lane>,
@@ -62,24 +62,24 @@ pub struct Gro {
 struct Lane {
     near: Socket,
     joined: FrameReceiver,
-    /// Sends out of `k` too.
+    /// Socket that sends out of `k` too.
     out: Socket,
     split: Socket,
 }
 
-/// What a kernel made of a case.
+/// The output of a kernel for a case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Made {
-    /// By GRO.
+    /// Packets and trains that GRO has made.
     pub trains: Vec<Out>,
-    /// By GSO of that.
+    /// Frames that GSO has made of those.
     pub frames: Vec<Vec<u8>>,
 }
 
-/// Hears all that a device receives.
+/// A receiver of all frames that a device receives.
 ///
-/// Linux before 6.2 has no word for a UDP train in a virtio-net header, and refuses to hand it out with one, so there is a
-/// second socket for the bytes.
+/// Linux before 6.2 has no word for a UDP train in a virtio-net header, and refuses to hand it out with one, so there
+/// is a second socket for the bytes.
 #[derive(Debug)]
 struct FrameReceiver {
     told: Socket,
@@ -155,10 +155,10 @@ impl Gro {
         Ok(Gro { lanes, pace: pace.0 })
     }
 
-    /// Makes what the kernel needs to join the carriers of a feature.
+    /// Makes the interfaces and ports that the kernel needs to join the carriers of a feature.
     ///
     /// # Errors
-    /// What it refused.
+    /// Returns what the kernel refused.
     pub fn enable(&self, feature: Feature) -> Result<(), String> {
         let text = |port: u16| port.to_string();
         match feature {
@@ -190,7 +190,8 @@ impl Gro {
         }
     }
 
-    /// Sends the frames of each case as one burst, and gives what became of it; `None` for one that never was one poll.
+    /// Sends the frames of each case as one burst, and returns the output; `None` for a case that was never received in
+    /// one poll.
     ///
     /// # Errors
     /// From the sockets.
@@ -224,7 +225,7 @@ impl Gro {
         Ok(outcomes)
     }
 
-    /// What came of a case, if it was one poll.
+    /// Collects the output for a case, if it was received in one poll.
     fn gather(&self, lane: &Lane, case: &Case) -> io::Result<Option<Made>> {
         let deadline = Instant::now() + self.pace * 4 + Duration::from_secs(1);
         let (mut made, mut canaries) = (Made::default(), Vec::new());
@@ -259,7 +260,7 @@ impl Gro {
     }
 }
 
-/// As [`Gso::cut`], by the device behind the first pair.
+/// Has the device behind the first pair segment a train, as [`Gso::cut`] does.
 ///
 /// # Errors
 /// From the sockets.
@@ -285,7 +286,8 @@ fn burst(near: &Socket, case: &Case) -> io::Result<()> {
     near.send([0; 10], &last)
 }
 
-/// A received frame as the conformance list has it: with its tag, and what the virtio-net header says of it.
+/// Converts a received frame to the form of the conformance list: with its tag, and the fields of the virtio-net
+/// header.
 fn out(received: Received) -> Out {
     let vnet = received.vnet;
     let frame = tagged(received);

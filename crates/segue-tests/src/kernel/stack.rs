@@ -87,7 +87,8 @@ impl Stack {
         batch("ip", &lines)
     }
 
-    /// Sends frames to the stack and gives the payload that comes out of a socket of it, in which they have to be one datagram.
+    /// Sends frames to the stack and gives the payload that comes out of a socket of it, in which they have to be one
+    /// datagram.
     ///
     /// # Errors
     /// From the sockets.

@@ -1,4 +1,5 @@
-//! A program for the kernel's traffic control that puts a tunnel around each packet, trains included, loaded by bpf(2) itself.
+//! A program for the kernel's traffic control that puts a tunnel around each packet, trains included, loaded by bpf(2)
+//! itself.
 
 mod sys;
 
@@ -41,7 +42,8 @@ const fn insn(code: u8, dst: u8, src: u8, offset: i16, imm: i32) -> Insn {
     Insn { code, registers, offset, imm }
 }
 
-/// The program: room behind the Ethernet header, the tunnel's bytes there, then the tags from the innermost to the outermost.
+/// The program: room behind the Ethernet header, the tunnel's bytes there, then the tags from the innermost to the
+/// outermost.
 fn program(wrapping: &Wrapping) -> Vec<Insn> {
     let is_v4 = wrapping.bytes[0] >> 4 == 4;
     let len = wrapping.bytes.len();
