@@ -15,7 +15,7 @@ keywords! {
 }
 
 impl Family {
-    /// 4 or 6.
+    /// Returns 4 or 6.
     pub const fn number(self) -> u8 {
         match self {
             Family::V4 => 4,
@@ -34,7 +34,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The other one.
+    /// Returns the other host.
     pub const fn other(self) -> Peer {
         match self {
             Peer::A => Peer::B,
@@ -42,7 +42,7 @@ impl Peer {
         }
     }
 
-    /// This end's address in lab network `net`: 198.18.0.{1,2} and 2001:db8::{1,2} for net 0 (the link),
+    /// Returns this host's address in lab network `net`: 198.18.0.{1,2} and 2001:db8::{1,2} for net 0 (the link),
     /// 198.19.N.{1,2} and 2001:db8:N::{1,2} for the inside of tunnel N. Prefix lengths are 24 and 64.
     pub fn address(self, net: u8, family: Family) -> IpAddr {
         let host = match self {
@@ -55,7 +55,7 @@ impl Peer {
         }
     }
 
-    /// [`Peer::address`] with its prefix length, as `ip addr add` and segue's `addr` want it.
+    /// Returns [`Peer::address`] with its prefix length, as `ip addr add` and segue's `addr` take it.
     pub fn prefix(self, net: u8, family: Family) -> String {
         let length = match family {
             Family::V4 => 24,

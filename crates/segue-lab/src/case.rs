@@ -1,4 +1,4 @@
-//! The rows of the demonstration: ways from host A to host B.
+//! The cases of the demonstration: paths from host A to host B.
 
 use std::fmt;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::lane::{Ground, Lane, Prepared, StatSource};
 use crate::process::checked_output;
 use crate::{Encap, Family, Host, LabError, Mode, Options, Peer, Process, interrupt, link, reach, which, wireguard};
 
-/// A row to measure: a name and how to build its path between the hosts.
+/// A row to measure: a name, and the set-up of its path between the hosts.
 pub struct Case {
     name: String,
     setup: Box<Setup>,
@@ -19,10 +19,10 @@ pub struct Case {
 type Setup = dyn FnOnce(&Ground<'_>) -> Result<Prepared, LabError>;
 
 impl Case {
-    /// The cases that have a name of their own.
+    /// Names of the built-in cases.
     pub const NAMES: &'static [&'static str] = &["segue", "segue-plain", "vxlan", "link", "fastd", "wireguard-go"];
 
-    /// One of [`Case::NAMES`].
+    /// Returns the built-in case of a name in [`Case::NAMES`].
     pub fn named(name: &str) -> Result<Case, LabError> {
         let setup: fn(&Ground<'_>) -> Result<Prepared, LabError> = match name {
             "segue" => segue,
@@ -36,18 +36,18 @@ impl Case {
         Ok(Case::new(name, setup))
     }
 
-    /// A case of the caller's own. `setup` builds the path at both hosts and returns at once;
+    /// Makes a case of the caller's. `setup` builds the path at both hosts and returns at once;
     /// the lab waits until datagrams pass.
     pub fn new(name: &str, setup: impl FnOnce(&Ground<'_>) -> Result<Prepared, LabError> + 'static) -> Case {
         Case { name: name.into(), setup: Box::new(setup) }
     }
 
-    /// Its name in the table.
+    /// Returns the case's name in the table.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Builds it and waits until it works in both directions and all families.
+    /// Sets up the path and waits until datagrams pass in both directions and all families.
     pub(crate) fn prepare(self, ground: &Ground<'_>) -> Result<Prepared, LabError> {
         let mut lane = match (self.setup)(ground)? {
             Prepared::Ready(lane) => lane,
@@ -86,14 +86,14 @@ fn last_words(processes: &mut [Process]) -> String {
     processes.iter_mut().filter_map(said).collect::<Vec<_>>().join("\n")
 }
 
-/// The full set: trains and remote checksum offload.
+/// Sets up segue with all offloads: trains and remote checksum offload.
 fn segue(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     // FOU has no header that could carry the option.
     let extra: &[&str] = if ground.options.encap == Encap::Gue { &["encap-remcsum"] } else { &[] };
     segue_tunnel(ground, "sg0", 6080, extra)
 }
 
-/// The same program, one packet a system call.
+/// Sets up segue with one packet a system call.
 fn segue_plain(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     segue_tunnel(ground, "sgp0", 6081, &["gso", "off", "gro", "off", "noencap-remcsum"])
 }
@@ -116,7 +116,7 @@ fn segue_tunnel(ground: &Ground<'_>, device: &str, port: u16, extra: &[&str]) ->
     Ok(Prepared::Ready(lane))
 }
 
-/// The command line of `segue`, after the program.
+/// Returns the command line of `segue`, without the program.
 fn segue_words(ground: &Ground<'_>, end: Peer, device: &str, port: u16, extra: &[&str]) -> Vec<String> {
     let Options { mode, encap, .. } = ground.options;
     let (local, remote, port) = (ground.outer(end), ground.outer(end.other()), port.to_string());
@@ -134,7 +134,7 @@ fn segue_words(ground: &Ground<'_>, end: Peer, device: &str, port: u16, extra: &
     std::iter::once("tunnel".to_string()).chain(fixed).chain(addresses).collect()
 }
 
-/// The kernel's VXLAN with outer UDP checksums.
+/// Sets up the kernel's VXLAN with outer UDP checksums.
 fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     for end in [Peer::A, Peer::B] {
         if let Some(why) = kernel_vxlan(ground.host(end), ("vx0", link::DEVICE), end, ground.options.outer)? {
@@ -145,7 +145,10 @@ fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     Ok(Prepared::Ready(Lane::plain(ground.net)))
 }
 
-/// Makes a VXLAN device with outer UDP checksums over another one that has the addresses of net 0; or says why it cannot be.
+/// Makes a VXLAN device with outer UDP checksums over another one that has the addresses of net 0. Returns why it
+/// cannot be
+
+/// made, if the kernel has no VXLAN.
 pub(crate) fn kernel_vxlan(
     host: &Host,
     (name, over): (&str, &str),
@@ -171,7 +174,8 @@ fn no_such_kind(output: &str) -> bool {
     output.contains("not supported") || output.contains("Unknown device type")
 }
 
-/// fastd with method `null` (neither encryption nor authentication of data) in tun mode: the like-for-like user-space tunnel.
+/// Sets up fastd with method `null` (neither encryption nor authentication) in tun mode: the comparable user-space
+/// tunnel.
 fn fastd(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     if which("fastd").is_none() {
         return Ok(Prepared::Skipped("fastd is not installed (apt install fastd)".into()));
@@ -217,19 +221,19 @@ fn fastd(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     Ok(Prepared::Ready(lane))
 }
 
-/// Whether a case of this name needs the program `segue`.
+/// Returns whether a case of this name needs the program `segue`.
 pub(crate) fn needs_segue(name: &str) -> bool {
     name == "segue" || name == "segue-plain"
 }
 
-/// One line from `segue --version`.
+/// Returns the first line of `segue --version`.
 pub(crate) fn segue_version(program: &Path) -> Option<String> {
     let mut command = std::process::Command::new(which(program)?);
     let text = checked_output(command.arg("--version")).ok()?;
     text.lines().next().map(|line| line.trim().to_string())
 }
 
-/// The mode's name together with its carrier, for people.
+/// Returns a tunnel's mode, encapsulation and outer family in words.
 pub(crate) fn shape(mode: Mode, encap: Encap, outer: Family) -> String {
     format!("{mode} in {encap} over IPv{outer}")
 }

@@ -1,4 +1,4 @@
-//! CPU seconds of everything the lab started.
+//! CPU seconds used by everything that the lab has started.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use crate::processor::Core;
 use crate::{LabError, sys};
 
-/// A counter of CPU time: what the children of the accounted hosts used, the kernel's work in their context included, plus
-/// ksoftirqd, which does the network's work when there is too much of it for that.
+/// A counter of CPU time: what the children of the accounted hosts used, the kernel's work in their context included,
+/// plus ksoftirqd, which does the network's work when there is too much of it for that.
 ///
-/// A control group where one can be made (v1 cpuacct, else v2), else the whole machine's busy time. ksoftirqd also works for
-/// others, so a machine that does something else counts too much.
+/// A control group where one can be made (v1 cpuacct, else v2), else the whole machine's busy time. ksoftirqd also
+/// works for others, so a machine that does something else counts too much.
 ///
-/// With [`Cpu::on_core`] the children have one processor, and what is counted is the time in which that processor was not idle,
-/// so that interrupts are in it too, less the time in which tasks ran there that are not the hosts'.
+/// With [`Cpu::on_core`] the children have one processor, and what is counted is the time in which that processor was
+/// not idle, so that interrupts are in it too, less the time in which tasks ran there that are not the hosts'.
 #[derive(Debug)]
 pub struct Cpu {
     group: Option<ControlGroup>,
@@ -36,12 +36,13 @@ struct ControlGroup {
 }
 
 const PREFIX: &str = "segue-lab-";
-/// In place of a version: a group of v1's cpu controller, which limits and does not count.
+/// Version number that stands for a group of v1's cpu controller, which limits and does not count.
 const LIMIT_ONLY: u8 = 0;
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Cpu {
-    /// The best counter that works here. Also ends what labs that were killed left behind in their control groups.
+    /// Makes the best counter that works here. Also ends what labs that were killed left behind in their control
+    /// groups.
     pub fn new() -> Cpu {
         let group = v1_parent().and_then(|parent| ControlGroup::make(&parent, 1)).or_else(|| {
             let parent = v2_parent()?;
@@ -50,8 +51,8 @@ impl Cpu {
         Cpu { group, softirq: ksoftirqd(""), core: None, quota: None }
     }
 
-    /// The same for hosts whose children run on processor `core` only and, with `quota`, for at most so many per cent of the
-    /// time. Interrupts are outside of the quota: the kernel does their work in nobody's name.
+    /// Makes a counter for hosts whose children run on processor `core` only and, with `quota`, for at most that per
+    /// cent of the time. Interrupts are outside of the quota: their work is charged to no task.
     pub fn on_core(core: usize, quota: Option<u32>) -> Result<Cpu, LabError> {
         let everybody = mount(|kind, options| kind == "cgroup" && has(options, "cpuacct"));
         let watched = Core::watch(core, everybody.map(|dir| dir.join("cpuacct.usage_percpu")))
@@ -90,7 +91,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// How the time is taken, in words, for `machine.cpu_method`.
+    /// Returns how the time is taken, in words, for `machine.cpu_method`.
     pub fn method(&self) -> &'static str {
         if let Some(core) = &self.core {
             return match self.group.is_some() && core.knows_tasks() {
@@ -107,7 +108,7 @@ impl Cpu {
         }
     }
 
-    /// Seconds so far, from an arbitrary origin: take the difference of two readings.
+    /// Returns the seconds used since an arbitrary origin: take the difference of two readings.
     pub fn seconds(&self) -> io::Result<f64> {
         // A processor that went away takes its thread with it.
         let softirq: f64 = self.softirq.iter().filter_map(|path| on_cpu(path).ok()).sum();
@@ -123,13 +124,13 @@ impl Cpu {
         }
     }
 
-    /// Where children have to be so that they count.
+    /// Returns the control groups and the processor that children have to be in to count.
     pub(crate) fn place(&self) -> sys::Place {
         let groups = self.group.iter().chain(&self.quota).map(|group| Arc::clone(&group.procs)).collect();
         sys::Place { groups, core: self.core(), ..Default::default() }
     }
 
-    /// Counts a thread that exists, one of the kernel's for instance, as if it had been started in a host: by its number.
+    /// Adds an existing thread by its id, such as one of the kernel's, as if it had been started in a host.
     pub fn adopt(&self, thread: u32) -> io::Result<()> {
         for group in self.group.iter().chain(&self.quota) {
             fs::write(group.dir.join("cgroup.procs"), thread.to_string())?;
@@ -140,12 +141,12 @@ impl Cpu {
         }
     }
 
-    /// The processor that the children have to themselves.
+    /// Returns the processor that the children have to themselves.
     pub fn core(&self) -> Option<usize> {
         self.core.as_ref().map(|core| core.number)
     }
 
-    /// The control group's directory, when there is one.
+    /// Returns the directory of the control group, if there is one.
     pub fn directory(&self) -> Option<&Path> {
         self.group.as_ref().map(|group| group.dir.as_path())
     }
@@ -177,7 +178,8 @@ impl ControlGroup {
         };
         sys::try_lock(&procs);
         let group = ControlGroup { dir, version, procs };
-        // Moving a process may be forbidden where making the directory was not; the kernel says so only when it is tried.
+        // Moving a process may be forbidden where making the directory was not; the kernel says so only when it is
+        // tried.
         (group.takes_children() && group.seconds().is_ok()).then_some(group)
     }
 
@@ -210,7 +212,7 @@ impl Drop for ControlGroup {
     }
 }
 
-/// A child that was just waited for leaves its group a moment later.
+/// Removes the group, again and again for a moment: a child that was just collected leaves it a little later.
 fn remove(dir: &Path) {
     for _ in 0..100 {
         match fs::remove_dir(dir) {
@@ -220,7 +222,7 @@ fn remove(dir: &Path) {
     }
 }
 
-/// Takes away the groups, and what still runs in them, of labs that were killed: those whose lock is free.
+/// Removes the groups of labs that were killed, and what still runs in them: those whose lock is free.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let dir = entry.path();
@@ -236,7 +238,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// The process's own group in the v1 hierarchy that has cpuacct.
+/// Returns this process's own group in the v1 hierarchy that has cpuacct.
 fn v1_parent() -> Option<PathBuf> {
     parent(|kind, options| kind == "cgroup" && has(options, "cpuacct"), |controllers| has(controllers, "cpuacct"))
 }
@@ -287,7 +289,8 @@ fn usage_usec(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("usage_usec ")).map(str::trim)
 }
 
-/// The `schedstat` files of the ksoftirqd threads, or of that of one processor; none in a PID namespace that does not show them.
+/// Returns the `schedstat` files of all ksoftirqd threads, or of that of one processor; none in a PID namespace without
+/// them.
 fn ksoftirqd(core: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
     let ours = |path: &PathBuf| {
@@ -297,15 +300,15 @@ fn ksoftirqd(core: &str) -> Vec<PathBuf> {
     entries.filter(ours).map(|path| path.join("schedstat")).filter(|path| on_cpu(path).is_ok()).collect()
 }
 
-/// Seconds on a processor, from the first field of schedstat (nanoseconds; proc/PID/stat counts whole ticks).
+/// Returns the seconds on a processor from the first field of schedstat, which is in nanoseconds.
 fn on_cpu(path: &Path) -> io::Result<f64> {
     let text = fs::read_to_string(path)?;
     let first = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
     first.map(|nanos| nanos as f64 * 1e-9).ok_or_else(|| io::Error::other("schedstat has no number"))
 }
 
-/// user, nice, system, irq and softirq of all processors. /proc/stat counts in USER_HZ, which is 100 on every architecture
-/// that Rust's standard library runs on except alpha.
+/// user, nice, system, irq and softirq of all processors. /proc/stat counts in USER_HZ, which is 100 on every
+/// architecture that Rust's standard library runs on except alpha.
 fn busy(stat: &str) -> Option<f64> {
     let fields: Vec<u64> = stat
         .lines()

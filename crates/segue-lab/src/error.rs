@@ -1,4 +1,4 @@
-//! What can go wrong in a lab, said so that the reader knows what to do next.
+//! Errors of a lab, with a hint at what to do next.
 
 use std::fmt;
 use std::io;
@@ -30,7 +30,7 @@ pub enum LabError {
     NotReady {
         /// The case's name.
         case: String,
-        /// What was missing.
+        /// What is missing.
         why: String,
         /// The last output of the tunnel's processes, trimmed.
         output: String,
@@ -39,12 +39,12 @@ pub enum LabError {
     Load(String),
     /// The options contradict each other.
     Usage(String),
-    /// The user asked to stop ([`crate::interrupt`]).
+    /// The user has interrupted the lab ([`crate::interrupt`]).
     Interrupted,
 }
 
 impl LabError {
-    /// A stable word for the kind of error, for the `kind` key of a JSON error object.
+    /// Returns a stable word for the kind of error, for the `kind` key of a JSON error object.
     pub fn kind(&self) -> &'static str {
         match self {
             LabError::MissingPrograms(_) => "missing_program",
@@ -57,7 +57,7 @@ impl LabError {
         }
     }
 
-    /// The exit status that a program should use: 2 used wrongly, 130 interrupted, 1 otherwise.
+    /// Returns the exit status that a program should use: 2 for wrong usage, 130 for an interrupt, 1 otherwise.
     pub fn exit_status(&self) -> u8 {
         match self {
             LabError::Usage(_) => 2,
@@ -66,7 +66,7 @@ impl LabError {
         }
     }
 
-    /// The operating system's error number where there is one.
+    /// Returns the operating system's error number, if there is one.
     pub fn os_error(&self) -> Option<i32> {
         match self {
             LabError::System { source, .. } => source.raw_os_error(),
@@ -74,7 +74,7 @@ impl LabError {
         }
     }
 
-    /// What to try, where the lab knows.
+    /// Returns what to try, if the lab knows.
     pub fn hint(&self) -> Option<String> {
         match self {
             LabError::MissingPrograms(list) => {

@@ -1,4 +1,4 @@
-//! A host: a network namespace without a name.
+//! Hosts: network namespaces without a name.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use crate::process::{checked_output, command_line};
 use crate::{Cpu, LabError, interrupt, sys};
 
-/// A machine of its own as far as the network goes: a network namespace, plus a mount namespace in which `/sys` shows that
+/// A simulated machine: a network namespace, plus a mount namespace in which `/sys` shows that
 /// network and `/run/segue` is empty and private, so that control sockets of two hosts cannot meet.
 ///
-/// Two file descriptors hold it; the kernel takes everything in it away when the last of them and the last process inside are
-/// gone, also when this process is killed.
+/// Two file descriptors hold it; the kernel takes everything in it away when the last of them and the last process
+/// inside are gone, also when this process is killed.
 #[derive(Debug)]
 pub struct Host {
     name: String,
@@ -29,9 +29,9 @@ pub struct Host {
 }
 
 impl Host {
-    /// A fresh host with its loopback up. `name` is only for messages. IPv6 addresses are usable at once (no duplicate
-    /// address detection), router solicitation is off, and TCP does not remember a peer from one connection to the next, so
-    /// that a measurement does not depend on the one before it.
+    /// Makes a host with its loopback up. `name` is only for messages. IPv6 addresses are usable at once (no duplicate
+    /// address detection), router solicitation is off, and TCP does not remember a peer from one connection to the
+    /// next, so that a measurement does not depend on the one before it.
     pub fn new(name: &str) -> Result<Host, LabError> {
         let made = thread::scope(|scope| scope.spawn(make_namespaces).join());
         let namespaces = match made {
@@ -59,21 +59,21 @@ impl Host {
         Ok(host)
     }
 
-    /// Children started from here on count towards `cpu`.
+    /// Has `cpu` count the children started from here on.
     pub fn account(&mut self, cpu: &Arc<Cpu>) {
         self.cpu = Some(Arc::clone(cpu));
     }
 
-    /// The name given to [`Host::new`].
+    /// Returns the name given to [`Host::new`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A command that will run in this host, in a process group of its own (a Ctrl-C at the terminal does not reach it), with
-    /// an empty stdin and the C locale, and that the kernel kills when the thread that starts it ends.
+    /// Makes a command that runs in this host, in a process group of its own (a Ctrl-C at the terminal does not reach
+    /// it), with an empty stdin and the C locale, and that the kernel kills when the thread that starts it ends.
     ///
-    /// The host is entered after the command's `uid` and `gid` were set, so a command with a foreign user cannot get in: let it
-    /// run `setpriv`.
+    /// The host is entered after the command's `uid` and `gid` were set, so a command with a foreign user cannot get
+    /// in: let it run `setpriv`.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         // Another place for control sockets would be one that the hosts share.
@@ -92,9 +92,9 @@ impl Host {
         checked_output(&mut command)
     }
 
-    /// Runs `work` on a thread that is inside of this host and returns what it returns. Sockets and devices opened there
-    /// belong to this host for good and can be used from any thread. Files under `/proc/sys/net` are this host's too. Do not
-    /// start processes in `work`: they would die with its thread.
+    /// Runs `work` on a thread that is inside of this host and returns what it returns. Sockets and devices opened
+    /// there belong to this host for good and can be used from any thread. Files under `/proc/sys/net` are this host's
+    /// too. Do not start processes in `work`: they would die with its thread.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let entered = thread::scope(|scope| {
             let inside = || sys::enter_net(self.namespaces.net.as_fd()).map(|()| work());
@@ -112,12 +112,12 @@ impl Host {
         self.enter(|| fs::write(&path, value))?.map_err(|source| LabError::system(format!("write {path}"), source))
     }
 
-    /// Whether the device exists here.
+    /// Returns whether this host has the network device.
     pub fn has_device(&self, device: &str) -> bool {
         self.devices().iter().any(|name| name == device)
     }
 
-    /// The names of this host's network devices.
+    /// Returns the names of this host's network devices.
     pub fn devices(&self) -> Vec<String> {
         let text = self.enter(|| fs::read_to_string("/proc/thread-self/net/dev")).ok().and_then(Result::ok);
         let names = |text: String| {
@@ -126,7 +126,7 @@ impl Host {
         text.map(names).unwrap_or_default()
     }
 
-    /// A path that names this host's network namespace for as long as this process has the host, for programs that take
+    /// Returns a path to this host's network namespace, valid while this process has the host, for programs that take
     /// one (`ip link set DEV netns PATH`, `nsenter --net=PATH`).
     pub fn net_path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.namespaces.net.as_raw_fd())
@@ -149,7 +149,10 @@ fn make_namespaces() -> io::Result<sys::Namespaces> {
     })
 }
 
-/// An empty `/run/segue` that only its owner can write to. A user who may not make that directory gets an empty `/run` around it.
+/// Mounts an empty `/run/segue` that only its owner can write to. Without the right to make that directory, an empty
+/// `/run`
+
+/// is mounted around it.
 fn private_run_dir() -> io::Result<()> {
     let make = || match fs::DirBuilder::new().mode(0o755).create("/run/segue") {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -173,7 +176,7 @@ fn refused(what: &str, source: io::Error) -> LabError {
     LabError::System { what: what.into(), source, hint }
 }
 
-/// Why hosts cannot be made here, or `None` when they can: what a test prints before it skips itself.
+/// Returns why hosts cannot be made here, or `None` when they can: the reason for a test to skip.
 pub fn unavailable() -> Option<String> {
     Host::new("probe").err().map(|error| error.to_string().replace('\n', "; "))
 }
@@ -181,8 +184,8 @@ pub fn unavailable() -> Option<String> {
 /// Gives a process that may not make namespaces a user namespace in which it is root and may. Returns whether it did;
 /// a process with `CAP_SYS_ADMIN` is left as it is.
 ///
-/// Has to be called while the process has one thread (the kernel answers EINVAL otherwise), before any [`Host`] is made. The
-/// process stays in the user namespace. Only the caller's own user and group exist in it, both shown as 0.
+/// Has to be called while the process has one thread (the kernel answers EINVAL otherwise), before any [`Host`] is
+/// made. The process stays in the user namespace. Only the caller's own user and group exist in it, both shown as 0.
 pub fn enter_user_namespace() -> Result<bool, LabError> {
     if has_sys_admin() {
         return Ok(false);

@@ -1,22 +1,23 @@
-//! Ctrl-C: the first one lets the lab clean up and fail with [`crate::LabError::Interrupted`], the second ends the process.
+//! Interrupts: the first lets the lab clean up and fail with [`crate::LabError::Interrupted`], the second ends the
+//! process.
 
 use std::io;
 use std::time::Duration;
 
 use crate::{LabError, sys};
 
-/// From here on SIGINT, SIGTERM and SIGHUP are noted for [`pending`]; a second one ends the process at once with status
+/// Installs handlers that note SIGINT, SIGTERM and SIGHUP for [`pending`]; a second signal ends the process with status
 /// 130. For programs, once, at their start.
 pub fn catch() -> io::Result<()> {
     sys::catch_signals()
 }
 
-/// Whether a signal has come since [`catch`].
+/// Returns whether a signal has arrived since [`catch`].
 pub fn pending() -> bool {
     sys::signal_seen()
 }
 
-/// Blocks until a signal comes, for a lab that is left running.
+/// Blocks until a signal arrives, for a lab that is left running.
 pub fn wait() {
     while !pending() {
         std::thread::sleep(Duration::from_millis(50));

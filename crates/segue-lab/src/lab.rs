@@ -1,4 +1,4 @@
-//! The demonstration: build everything, measure in turn, take everything away.
+//! The demonstration: builds hosts and tunnels, measures them in turn, and removes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{
     Process, Progress, Row, Skipped, Step, Table, connect, interrupt,
 };
 
-/// Two hosts, a link, and all cases standing side by side. Everything ends when it is dropped.
+/// Two hosts, their link, and the paths of all cases. Everything ends when it is dropped.
 ///
 /// The fields are dropped in this order: what runs in the hosts, the hosts, their accounting.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Lab {
     options: Options,
 }
 
-/// How to get into a host of a lab that is left running.
+/// How to enter a host of a lab that is left running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entrance {
     /// The host's name, `a` or `b`.
@@ -39,12 +39,12 @@ pub struct Entrance {
     pub addresses: Vec<(String, String)>,
 }
 
-/// The demonstration from beginning to end. Nothing stays behind, whatever comes out.
+/// Runs the demonstration from beginning to end. Nothing stays behind, also after an error.
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Table, LabError> {
     Lab::new(options, progress)?.measure(progress)
 }
 
-/// [`run`] with cases of the caller's choice in place of `options.cases`.
+/// Runs the demonstration as [`run`] does, with these cases in place of `options.cases`.
 pub fn run_cases(options: &Options, cases: Vec<Case>, progress: &mut dyn Progress) -> Result<Table, LabError> {
     Lab::with_cases(options, cases, progress)?.measure(progress)
 }
@@ -92,12 +92,12 @@ impl Lab {
         Ok(())
     }
 
-    /// The hosts, sender first.
+    /// Returns the hosts, sender first.
     pub fn hosts(&self) -> (&Host, &Host) {
         (&self.a, &self.b)
     }
 
-    /// The standing cases by name.
+    /// Returns the names and paths of the cases that were set up.
     pub fn lanes(&self) -> impl Iterator<Item = (&str, &Lane)> {
         self.lanes.iter().map(|(name, lane)| (name.as_str(), lane))
     }
@@ -136,7 +136,7 @@ impl Lab {
         Ok(table)
     }
 
-    /// One measurement of one lane: what iperf3 saw, and the mean train at the receiver.
+    /// Measures one lane once: what iperf3 reports, and the mean train at the receiver in bytes.
     fn sample(&mut self, lane_idx: usize, family: Family) -> Result<(Outcome, Option<f64>), LabError> {
         let (name, lane) = &mut self.lanes[lane_idx];
         for process in &mut lane.processes {
@@ -205,8 +205,8 @@ impl Lab {
         machine
     }
 
-    /// For a lab that is left running: a shell command for each host. Starts one sleeping process per host, which the command
-    /// names and which ends with the lab.
+    /// Returns a shell command to enter each host, for a lab that is left running. Starts one sleeping process per
+    /// host, which the command names and which ends with the lab.
     pub fn entrances(&mut self) -> Result<Vec<Entrance>, LabError> {
         self.keepers.clear();
         let mut entrances = Vec::new();

@@ -1,4 +1,4 @@
-//! A path between the two hosts: what it is built on, and what keeps it up.
+//! Paths between the two hosts: their surroundings, their processes and their counters.
 
 use std::path::PathBuf;
 use std::thread;
@@ -9,53 +9,53 @@ use serde_json::Value;
 use crate::process::checked_output;
 use crate::{Family, Host, LabError, Options, Peer, Process, interrupt, link};
 
-/// What a case is built on.
+/// The surroundings in which a case is set up.
 #[derive(Clone, Copy)]
 pub struct Ground<'a> {
     /// The sender.
     pub a: &'a Host,
     /// The receiver.
     pub b: &'a Host,
-    /// The network number that this case has for itself: its addresses are [`Peer::address`] of it. 1 or more.
+    /// Number of the case's own network, 1 or more, for [`Peer::address`].
     pub net: u8,
-    /// Families to be measured.
+    /// Families to measure.
     pub families: &'a [Family],
-    /// The run's options.
+    /// Options of the run.
     pub options: &'a Options,
 }
 
-/// What came of a case's set-up.
+/// The outcome of a case's set-up.
 #[derive(Debug)]
 pub enum Prepared {
-    /// It stands, and everything about it ends when the lane is dropped or the hosts go away.
+    /// The path is set up; all of it ends when the lane is dropped or the hosts go away.
     Ready(Lane),
-    /// It cannot exist here, and why.
+    /// The case cannot exist here, with the reason.
     Skipped(String),
 }
 
-/// A standing path between the hosts.
+/// A path between the hosts that has been set up.
 #[derive(Debug)]
 pub struct Lane {
-    /// The network whose addresses lead through it; 0 is the bare link.
+    /// Number of the network whose addresses lead through the path; 0 is the bare link.
     pub net: u8,
-    /// What keeps it up, stopped on drop.
+    /// Processes that keep the path up, stopped on drop.
     pub processes: Vec<Process>,
-    /// Where to read train sizes.
+    /// Source of train sizes, if there is one.
     pub stat: Option<StatSource>,
-    /// How long it may take until datagrams pass.
+    /// Time within which datagrams must pass.
     pub patience: Duration,
 }
 
 /// A running `segue` at the receiver whose counters can be read.
 #[derive(Debug, Clone)]
 pub struct StatSource {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// The tunnel device's name, which is also the instance's and the port's.
+    /// Name of the tunnel device, the instance and the port.
     pub device: String,
 }
 
-/// What a port has sent: towards the receiver's stack, in our case.
+/// Counters of what a port has sent, here towards the receiver's stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sent {
     bytes: u64,
@@ -63,14 +63,14 @@ pub(crate) struct Sent {
 }
 
 impl Lane {
-    /// The bare link, or anything else that is in the hosts already.
+    /// Makes a lane of the bare link, or of another path that exists in the hosts already.
     pub fn plain(net: u8) -> Lane {
         Lane { net, processes: Vec::new(), stat: None, patience: Duration::from_secs(5) }
     }
 }
 
 impl Ground<'_> {
-    /// The host at one end.
+    /// Returns the host at one end.
     pub fn host(&self, end: Peer) -> &Host {
         match end {
             Peer::A => self.a,
@@ -78,12 +78,12 @@ impl Ground<'_> {
         }
     }
 
-    /// A tunnel end's own address on the link.
+    /// Returns the address of a tunnel end on the link.
     pub fn outer(&self, end: Peer) -> String {
         end.address(0, self.options.outer).to_string()
     }
 
-    /// Waits for a device that a process is about to make.
+    /// Waits until a process has made its device.
     pub fn wait_for_device(&self, end: Peer, device: &str, process: &mut Process) -> Result<(), LabError> {
         let begin = Instant::now();
         while !self.host(end).has_device(device) {
@@ -96,7 +96,7 @@ impl Ground<'_> {
         Ok(())
     }
 
-    /// Gives a device this case's addresses and sets it up.
+    /// Gives a device the case's addresses and brings it up.
     pub fn configure(&self, end: Peer, device: &str) -> Result<(), LabError> {
         link::address(self.host(end), end, device, self.net, self.families)?;
         self.host(end).run("ip", &["link", "set", device, "up"]).map(drop)
@@ -104,7 +104,7 @@ impl Ground<'_> {
 }
 
 impl StatSource {
-    /// The counters in `host`, or `None` when they cannot be had.
+    /// Reads the counters in `host`, or `None` if there are none.
     pub(crate) fn read(&self, host: &Host) -> Option<Sent> {
         let mut command = host.command(&self.program);
         let text = checked_output(command.args(["stat", "-j"])).ok()?;
@@ -113,7 +113,7 @@ impl StatSource {
 }
 
 impl Sent {
-    /// Mean train size in bytes between two readings.
+    /// Returns the mean train size in bytes between two readings.
     pub(crate) fn mean_since(self, before: Sent) -> Option<f64> {
         let trains = self.trains.checked_sub(before.trains).filter(|trains| *trains > 0)?;
         Some(self.bytes.checked_sub(before.bytes)? as f64 / trains as f64)

@@ -9,22 +9,24 @@
 //! - [`Process`]: a child that is stopped on drop and whose output is kept for error messages.
 //! - [`Cpu`]: CPU seconds of everything that was started in the hosts, plus ksoftirqd.
 //! - [`load`]: one iperf3 run between two hosts.
-//! - [`Case`]: one row to measure: segue, segue without trains, kernel VXLAN, fastd, the bare link, or the caller's own.
+//! - [`Case`]: one row to measure: segue, segue without trains, kernel VXLAN, fastd, the bare link, or the caller's
+//!   own.
 //! - [`Lab`]: all of it together; [`run`] is the demonstration from beginning to end.
 //! - [`mod@bench`]: tables of many cases, measured in turn, each with hosts that have a processor of their own.
 //! - [`skip`], [`skip_this_test`]: how a test notes that it cannot run here.
 //! - [`Table`]: the result, as `segue.bench/1` JSON and as text.
 //!
 //! The life of a lab: [`Lab::new`] makes the hosts, the link and one [`Lane`] per case, all of which exist at the same
-//! time; [`Lab::measure`] runs them in turn, so that a change of the machine's mood meets every case alike; dropping the
-//! lab stops the processes first, then lets go of the namespaces, then removes the control group.
+//! time; [`Lab::measure`] runs them in turn, so that a change of the machine's mood meets every case alike; dropping
+//! the lab stops the processes first, then lets go of the namespaces, then removes the control group.
 //!
 //! Everything needs Linux and the right to make network namespaces: root, or a user namespace
-//! ([`enter_user_namespace`]). The external programs are `ip`, `ethtool` and `iperf3` (and `fastd` for its case); a missing
-//! one is reported with the Debian package that has it. The program `segue` itself is run by path, never linked.
+//! ([`enter_user_namespace`]). The external programs are `ip`, `ethtool` and `iperf3` (and `fastd` for its case); a
+//! missing one is reported with the Debian package that has it. The program `segue` itself is run by path, never
+//! linked.
 //!
-//! Children are killed by the kernel when the *thread* that started them ends (`PR_SET_PDEATHSIG`), so a thread that starts
-//! a child has to outlive it.
+//! Children are killed by the kernel when the *thread* that started them ends (`PR_SET_PDEATHSIG`), so a thread that
+//! starts a child has to outlive it.
 
 mod address;
 pub mod bench;

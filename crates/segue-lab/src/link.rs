@@ -1,4 +1,4 @@
-//! The wire between two hosts.
+//! Links between two hosts.
 
 use std::io;
 use std::thread;
@@ -8,24 +8,25 @@ use crate::address::{Family, Peer};
 use crate::keywords::keywords;
 use crate::{Host, LabError, interrupt};
 
-/// The link's device at both ends.
+/// Name of the link's device at both ends.
 pub const DEVICE: &str = "eth0";
 
 keywords! {
-    /// How the ends of the veth pair behave.
+    /// The offloads of a veth pair.
     LinkForm {
-        /// Like a network card without offloads: `tso off gso off tx off gro on`, so that whoever sends has to segment and
-        /// checksum, and whoever receives has to aggregate.
+        /// Like a network card without offloads: `tso off gso off tx off gro on`, so that whoever sends has to segment
+        /// and checksum, and whoever receives has to aggregate.
         Nic = "nic",
         /// Like a card with checksum offload and no other: `tso off gso off tx on gro on`.
         NicCsum = "nic-csum",
-        /// As the kernel makes it: trains pass whole and nothing is ever checksummed. Flatters everything that makes trains.
+        /// As the kernel makes it: trains pass whole and nothing is ever checksummed. Flatters everything that makes
+        /// trains.
         Veth = "veth",
     }
 }
 
 impl LinkForm {
-    /// The card's features, as `ethtool -K` takes them; none where it is left as the kernel makes it.
+    /// Returns the features as `ethtool -K` takes them; none where the pair is left as the kernel makes it.
     pub(crate) const fn features(self) -> &'static [&'static str] {
         match self {
             LinkForm::Nic => &["tso", "off", "gso", "off", "tx", "off", "gro", "on"],
@@ -35,8 +36,8 @@ impl LinkForm {
     }
 }
 
-/// Joins two hosts by a veth pair of MTU 1500, [`DEVICE`] at both ends, with the addresses [`Peer::address`] of net 0: `a` gets
-/// 198.18.0.1/24 and 2001:db8::1/64, `b` the other ones. All are usable when this returns.
+/// Joins two hosts by a veth pair of MTU 1500, [`DEVICE`] at both ends, with the addresses [`Peer::address`] of net 0:
+/// `a` gets 198.18.0.1/24 and 2001:db8::1/64, `b` the other ones. All are usable when this returns.
 pub fn connect(a: &Host, b: &Host, form: LinkForm) -> Result<(), LabError> {
     wire((a, DEVICE), (b, DEVICE))?;
     for (host, end) in [(a, Peer::A), (b, Peer::B)] {
@@ -49,8 +50,8 @@ pub fn connect(a: &Host, b: &Host, form: LinkForm) -> Result<(), LabError> {
     wait_until_up(&[(a, DEVICE), (b, DEVICE)])
 }
 
-/// The kernel notices a carrier a little later than the command that brought it; what is sent before is lost, and an ARP or
-/// neighbour solicitation is repeated only after a second.
+/// Waits until the devices have a carrier, which the kernel notices a little late: what is sent before is lost, and an
+/// ARP or neighbour solicitation is repeated only after a second.
 pub(crate) fn wait_until_up(ends: &[(&Host, &str)]) -> Result<(), LabError> {
     let begin = Instant::now();
     for (host, device) in ends {
@@ -66,7 +67,7 @@ pub(crate) fn wait_until_up(ends: &[(&Host, &str)]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// A veth pair that is down and has no address.
+/// Makes a veth pair that is down and has no address.
 pub(crate) fn wire(near: (&Host, &str), far: (&Host, &str)) -> Result<(), LabError> {
     let netns = far.0.net_path();
     let words = ["link", "add", near.1, "mtu", "1500", "type", "veth", "peer", "name", far.1, "mtu", "1500"];

@@ -1,4 +1,4 @@
-//! One iperf3 run between two hosts.
+//! A run of iperf3 between two hosts.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,66 +8,67 @@ use serde_json::Value;
 
 use crate::{Cpu, Host, LabError, Process, Proto};
 
-/// Payload of a UDP datagram in bytes: fits the inside of every tunnel over an Ethernet link.
+/// Payload of a UDP datagram in bytes, which fits every tunnel over an Ethernet link.
 const DATAGRAM_LEN: &str = "1400";
-/// Where iperf3 keeps the file that it sends from: the host's own tmpfs, which a user without privileges can write to as well.
+/// Directory of the file that iperf3 sends from: the host's own tmpfs, to which a user without privileges can write
+/// too.
 const BUFFER_DIR: &str = "/run/segue";
-/// Start, connection and the exchange of results, on a slow machine.
+/// Time for start, connection and the exchange of results on a slow machine.
 const OVERHEAD: Duration = Duration::from_secs(15);
 
-/// What to send. The load goes from `client` to `server`, which is the receiver.
+/// A load from `client`, the sender, to `server`, the receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct Load<'a> {
-    /// The sender's host.
+    /// Host of the sender.
     pub client: &'a Host,
-    /// The receiver's host.
+    /// Host of the receiver.
     pub server: &'a Host,
     /// The receiver's address, which chooses the path and the family.
     pub to: IpAddr,
-    /// TCP, or UDP datagrams of 1400 bytes without a rate limit.
+    /// Protocol: TCP, or UDP datagrams of 1400 bytes without a rate limit.
     pub proto: Proto,
-    /// Seconds to send.
+    /// Length of the load in seconds.
     pub seconds: u32,
-    /// Streams at the same time.
+    /// Number of parallel streams.
     pub parallel: u32,
-    /// How the sender does it.
+    /// How the sender sends.
     pub style: Style,
 }
 
-/// How a sender sends.
+/// How the sender of a load sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style {
-    /// From a file by `sendfile(2)`, without copying the bytes into the kernel.
+    /// Whether it sends from a file by `sendfile(2)`, without copying the bytes into the kernel.
     pub sendfile: bool,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
-    /// Payload bytes that the receiver got.
+    /// Payload bytes received.
     pub bytes: u64,
-    /// Seconds in which it got them, by the receiver's clock.
+    /// Seconds in which they were received, by the receiver's clock.
     pub seconds: f64,
-    /// TCP segments sent again; `None` for UDP, or where the kernel does not say.
+    /// TCP segments retransmitted; `None` for UDP, or where the kernel does not count them.
     pub retransmits: Option<u64>,
     /// UDP datagrams that did not arrive, per cent; `None` for TCP.
     pub lost_percent: Option<f64>,
-    /// CPU seconds of the client host's [`Cpu`] from before the sender started until both ends had ended; `None` when the host
-    /// is not accounted.
+    /// CPU seconds of the client host's [`Cpu`] from before the sender started until both ends had ended; `None` when
+    /// the host is not accounted.
     pub cpu_s: Option<f64>,
-    /// The same of the server host, where it is counted apart from the client's.
+    /// CPU seconds of the server host, where they are counted apart from the client's.
     pub server_cpu_s: Option<f64>,
     /// Seconds between the two readings of CPU time.
     pub wall_s: f64,
 }
 
 impl Outcome {
-    /// Received payload in 1e9 bits a second.
+    /// Returns the received payload in 1e9 bits a second.
     pub fn gbps(&self) -> f64 {
         self.bytes as f64 * 8e-9 / self.seconds
     }
 
-    /// CPU seconds per 1e9 bytes received; `None` when nothing was received.
+    /// Returns the CPU seconds per 1e9 bytes received; `None` when nothing was received.
     pub fn cpu_s_per_gb(&self) -> Option<f64> {
         self.cpu_s.filter(|_| self.bytes > 0).map(|cpu| cpu / (self.bytes as f64 * 1e-9))
     }
@@ -116,7 +117,7 @@ fn reading(cpu: Option<&Arc<Cpu>>) -> Result<Option<f64>, LabError> {
     cpu.map(|cpu| cpu.seconds().map_err(|source| LabError::system("read the CPU time", source))).transpose()
 }
 
-/// Reads iperf3's `-J` report. The error is iperf3's own text where it has one.
+/// Parses iperf3's `-J` report. The error is iperf3's own text where it has one.
 fn parse(report: &str, proto: Proto) -> Result<Outcome, String> {
     let report: Value = serde_json::from_str(report).map_err(|error| {
         let start: String = report.chars().take(200).collect();

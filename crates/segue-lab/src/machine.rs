@@ -1,4 +1,4 @@
-//! What was measured on.
+//! The machine that a table was measured on.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,15 +11,15 @@ use crate::named::Named;
 /// The machine part of a table.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
-    /// The processor's model name.
+    /// Model name of the processor.
     pub cpu: String,
     /// Processors that this process may run on.
     pub cpus: usize,
     /// Kernel release.
     pub kernel: String,
-    /// Where CPU time comes from, [`Cpu::method`].
+    /// Source of CPU times, as [`Cpu::method`] names it.
     pub cpu_method: String,
-    /// When, RFC 3339 in UTC.
+    /// Date and time in UTC (RFC 3339).
     pub date: String,
     /// More facts: versions, settings of the run.
     #[serde(flatten)]
@@ -27,7 +27,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, now.
+    /// Describes this machine at this moment.
     pub fn here(cpu: &Cpu) -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Machine {
@@ -41,7 +41,7 @@ impl Machine {
     }
 }
 
-/// x86 calls it `model name`; ARM boards have a `Model` line, at the end and for the whole board.
+/// Returns the processor's model: `model name` on x86, the board's `Model` line on ARM.
 fn model(cpuinfo: &str) -> Option<&str> {
     let value = |key: &str| {
         cpuinfo
@@ -53,7 +53,7 @@ fn model(cpuinfo: &str) -> Option<&str> {
     value("model name").or_else(|| value("Model"))
 }
 
-/// Seconds since 1970 as `YYYY-MM-DDTHH:MM:SSZ`.
+/// Formats seconds since 1970 as `YYYY-MM-DDTHH:MM:SSZ`.
 fn rfc3339(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (mut year, mut day) = (1970, days);

@@ -7,17 +7,17 @@ use serde::{Serialize, Serializer};
 pub struct Named<T>(pub Vec<(String, T)>);
 
 impl<T> Named<T> {
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn find(&self, name: &str) -> Option<&T> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no names.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds a name at the end.
+    /// Adds a name and its value at the end.
     pub fn push(&mut self, name: &str, value: impl Into<T>) {
         self.0.push((name.into(), value.into()));
     }

@@ -1,4 +1,4 @@
-//! What to measure, in types that a command line can be turned into.
+//! What the demonstration measures, in types that a command line is parsed into.
 
 use std::path::PathBuf;
 
@@ -13,21 +13,21 @@ pub struct Options {
     pub segue: PathBuf,
     /// Form of the link between the hosts.
     pub link: LinkForm,
-    /// What is inside of the tunnel.
+    /// Mode of the tunnel.
     pub mode: Mode,
-    /// How it is carried.
+    /// UDP encapsulation of the tunnel.
     pub encap: Encap,
     /// Families to measure inside of the tunnel, in this order. Mode ipip carries only IPv4, sit only IPv6.
     pub families: Vec<Family>,
-    /// Family of the tunnel's own addresses.
+    /// Family of the tunnel's outer addresses.
     pub outer: Family,
     /// Protocol of the load.
     pub proto: Proto,
     /// Length of one measurement in seconds, 1..=3600.
     pub seconds: u32,
-    /// Streams at the same time, 1..=128 (iperf3's limit).
+    /// Number of parallel streams, 1..=128 (iperf3's limit).
     pub parallel: u32,
-    /// Measurements of each case and family, 1..=1000.
+    /// Number of measurements of each case and family, 1..=1000.
     pub runs: u32,
     /// Case names in the order of the table, see [`crate::Case::NAMES`].
     pub cases: Vec<String>,
@@ -55,7 +55,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The families that both the user and the mode want; an error when none is left or a number is out of its range.
+    /// Returns the chosen families that the mode can carry; an error when none is left or a number is out of its range.
     pub fn checked_families(&self) -> Result<Vec<Family>, LabError> {
         let limits = [("seconds", self.seconds, 3600), ("parallel", self.parallel, 128), ("runs", self.runs, 1000)];
         if let Some((name, value, most)) = limits.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
@@ -106,7 +106,7 @@ keywords! {
 }
 
 impl Mode {
-    /// Whether this mode can have `family` inside.
+    /// Returns whether this mode can carry `family`.
     pub const fn carries(self, family: Family) -> bool {
         match self {
             Mode::Gre => true,

@@ -1,4 +1,4 @@
-//! Children that never stay behind.
+//! Child processes that are always ended and collected.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use crate::{LabError, interrupt, sys};
 
-/// How long [`Process`]'s drop waits for a child to end by itself after SIGTERM.
+/// Time that the drop of a [`Process`] waits for a child to end after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
-/// Output kept of each stream. iperf3's report of 128 streams over an hour stays below it.
+/// Most bytes kept of each output stream. iperf3's report of 128 streams over an hour stays below it.
 const KEPT_LEN: usize = 64 << 20;
 const POLL: Duration = Duration::from_millis(5);
 
-/// A running child. Its output is read all the time and kept; dropping it sends SIGTERM, and SIGKILL when that does not help.
-/// When it has ended, what it started and left behind in its process group is killed.
+/// A child process. Its output is read all the time and kept; dropping it sends SIGTERM, then SIGKILL if it does not
+/// end. Once it has ended, processes that it left behind in its process group are killed.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -54,17 +54,17 @@ impl Process {
         Ok(Process { child, line, stdout, stderr, status: None })
     }
 
-    /// The process id; valid while this value lives.
+    /// Returns the process id, valid while this value lives.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The command line.
+    /// Returns the command line, for messages.
     pub fn line(&self) -> &str {
         &self.line
     }
 
-    /// The exit status if it has ended.
+    /// Returns the exit status if the child has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() && sys::has_ended(self.child.id()) {
             self.collect();
@@ -72,7 +72,7 @@ impl Process {
         self.status
     }
 
-    /// Waits for the end, at most `longest`; an error when it takes longer or the user interrupts.
+    /// Waits for the child to end; an error when it takes longer than `longest` or the user interrupts.
     pub fn wait(&mut self, longest: Duration) -> Result<ExitStatus, LabError> {
         let status = self.until(longest, |process| process.ended())?;
         self.stdout.finish();
@@ -80,7 +80,7 @@ impl Process {
         Ok(status)
     }
 
-    /// Waits until `text` is somewhere in its stdout; an error when it ends before.
+    /// Waits until `text` is in the child's stdout; an error when the child ends first.
     pub fn wait_for_line(&mut self, text: &str, longest: Duration) -> Result<(), LabError> {
         let found = self.until(longest, |process| {
             let ended = process.ended();
@@ -92,17 +92,17 @@ impl Process {
         if found { Ok(()) } else { Err(self.failure("ended early")) }
     }
 
-    /// What it wrote to stdout so far.
+    /// Returns what the child has written to stdout so far.
     pub fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// What it wrote to stderr so far.
+    /// Returns what the child has written to stderr so far.
     pub fn stderr(&self) -> String {
         self.stderr.text()
     }
 
-    /// stderr, or stdout when there is none, trimmed: for error messages.
+    /// Returns stderr, or stdout when that is empty, trimmed, for error messages.
     pub fn last_words(&mut self) -> String {
         if self.ended().is_some() {
             self.stdout.finish();
@@ -112,7 +112,7 @@ impl Process {
         if stderr.trim().is_empty() { self.stdout().trim().into() } else { stderr.trim().into() }
     }
 
-    /// SIGTERM, then the exit status; SIGKILL when it has not ended after `grace`.
+    /// Sends SIGTERM, and SIGKILL when the child has not ended after `grace`; returns the exit status.
     pub fn stop(&mut self, grace: Duration) -> Option<ExitStatus> {
         if self.ended().is_some() {
             return self.status;
@@ -131,14 +131,14 @@ impl Process {
         self.status
     }
 
-    /// SIGTERM without waiting, so that several can end at the same time.
+    /// Sends SIGTERM without waiting, so that several children can end at the same time.
     pub fn terminate(&mut self) {
         if self.ended().is_none() {
             sys::terminate(self.child.id());
         }
     }
 
-    /// Kills what is left of the group while the child's id is still taken, then collects the child.
+    /// Kills the rest of the process group while the child's id is still taken, then collects the child.
     fn collect(&mut self) {
         sys::kill_group(self.child.id());
         sys::forget_group(self.child.id());
@@ -193,7 +193,8 @@ impl Stream {
         String::from_utf8_lossy(&lock(&self.bytes)).into_owned()
     }
 
-    /// Lets the reader catch up after the child's end. A grandchild may hold the pipe open, so not for ever.
+    /// Waits until the reader has caught up after the child's end; not for ever, as a grandchild may hold the pipe
+    /// open.
     fn finish(&mut self) {
         let begin = Instant::now();
         while let Some(reader) = self.reader.take_if(|_| begin.elapsed() < Duration::from_millis(200)) {
@@ -207,12 +208,12 @@ impl Stream {
     }
 }
 
-/// A reader that panicked while it held the lock left whole bytes behind.
+/// Locks the output; a reader that panicked while it held the lock left whole bytes behind.
 fn lock(bytes: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `PATH` with the system directories added, in which Debian keeps `ethtool` and which a normal user's `PATH` lacks.
+/// Returns `PATH` with the system directories that a normal user's `PATH` lacks; Debian keeps `ethtool` there.
 pub(crate) fn search_path() -> OsString {
     let mut path = env::var_os("PATH").unwrap_or_default();
     if !path.is_empty() {
@@ -222,7 +223,7 @@ pub(crate) fn search_path() -> OsString {
     path
 }
 
-/// Where a program is, in the search path that commands in a host use; names with a slash are checked as they are.
+/// Finds a program in the search path that commands in a host use; a name with a slash is taken as a path.
 pub fn which(program: impl AsRef<Path>) -> Option<PathBuf> {
     let program = program.as_ref();
     let runs =
@@ -233,7 +234,7 @@ pub fn which(program: impl AsRef<Path>) -> Option<PathBuf> {
     env::split_paths(&search_path()).map(|dir| dir.join(program)).find(runs)
 }
 
-/// An error that names every missing program of the list, with its Debian package.
+/// Returns an error that names every missing program of the list with its Debian package.
 pub(crate) fn require(programs: &[&str]) -> Result<(), LabError> {
     let missing = |program: &&&str| which(program).is_none();
     let missing: Vec<(String, String)> =
@@ -249,7 +250,7 @@ fn package(program: &str) -> &str {
     }
 }
 
-/// Runs a short command to its end; stdout, or an error with its stderr.
+/// Runs a command to its end; returns its stdout, or an error with its stderr.
 pub(crate) fn checked_output(command: &mut Command) -> Result<String, LabError> {
     let output = command.output().map_err(|source| not_started(command, source))?;
     if output.status.success() {
@@ -267,7 +268,7 @@ fn not_started(command: &Command, source: io::Error) -> LabError {
     LabError::system(format!("start {program}"), source)
 }
 
-/// The command as a person would type it.
+/// Returns the command line as a person would type it.
 pub(crate) fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! A processor of its own for a host, and how much of it was idle.
+//! A processor that a host has to itself, and the time for which it was idle.
 
 use std::fs;
 use std::io;
@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// A gap between two readings of the clock that is shorter than this was not caused by anything else that ran.
+/// Longest gap between two readings of the clock that counts as idle: nothing else can have run in it.
 const UNDISTURBED: Duration = Duration::from_nanos(400);
-/// How often the thread tells its own running time.
+/// Interval at which the watching thread publishes its own running time.
 const TELL: Duration = Duration::from_millis(1);
 
-/// Processors that this process may use, in order.
+/// Returns the processors that this process may use, in order.
 pub fn cores() -> Vec<usize> {
     sys::own_cores().unwrap_or_default()
 }
 
-/// One processor, watched. A thread of the lowest priority reads the clock on it all the time: the time between two readings
-/// that follow each other at once was idle, all else was used by somebody, interrupts included, which no control group and
-/// (where the kernel counts by ticks) not even `/proc/stat` counts when they hit an idle processor.
+/// A watched processor. A thread of the lowest priority reads the clock on it all the time: the time between two
+/// readings that follow each other at once was idle, all else was used by somebody, interrupts included, which no
+/// control group and (where the kernel counts by ticks) not even `/proc/stat` counts when they hit an idle processor.
 ///
 /// The thread also keeps the processor from sleeping, whose costs in a virtual machine would be noise.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) number: usize,
-    /// `cpuacct.usage_percpu` of everything that runs on the machine, where there is one.
+    /// Path of `cpuacct.usage_percpu` for the whole machine, if there is one.
     everybody: Option<PathBuf>,
     begin: Instant,
     watch: Arc<Watch>,
@@ -58,12 +58,13 @@ impl Core {
         Ok(core)
     }
 
-    /// Seconds in which the processor was used by others than the watching thread.
+    /// Returns the seconds for which the processor was used by anything but the watching thread.
     pub(crate) fn busy(&self) -> f64 {
         self.begin.elapsed().as_secs_f64() - self.watch.idle.load(Ordering::Relaxed) as f64 * 1e-9
     }
 
-    /// Seconds in which any task ran on it, the watching thread excepted; `None` where the kernel does not say.
+    /// Returns the seconds for which tasks other than the watching thread ran on it; `None` where the kernel does not
+    /// count.
     pub(crate) fn tasks(&self) -> Option<f64> {
         let text = fs::read_to_string(self.everybody.as_ref()?).ok()?;
         let nanos: u64 = text.split_whitespace().nth(self.number)?.parse().ok()?;

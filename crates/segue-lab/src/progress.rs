@@ -1,13 +1,13 @@
-//! What a lab is doing, for whoever watches.
+//! Progress of a lab, step by step.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::{Family, Proto};
 
-/// Gets every step as it happens. Implemented by `()`, which ignores them, and by every `FnMut(&Step)`.
+/// A receiver of steps as they happen. Implemented by `()`, which ignores them, and by every `FnMut(&Step)`.
 pub trait Progress {
-    /// Something began or ended.
+    /// Takes a step that has just happened.
     fn step(&mut self, step: &Step);
 }
 
@@ -21,7 +21,7 @@ impl<F: FnMut(&Step)> Progress for F {
     }
 }
 
-/// One step. `Display` gives one line without an end, at most 80 columns for the names the crate itself uses.
+/// A step. `Display` gives one line without a newline, at most 80 columns for the names that the crate itself uses.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Step {
@@ -31,14 +31,14 @@ pub enum Step {
     Skipped {
         /// The case's name.
         case: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A measurement begins.
     Measuring(Measurement),
     /// A measurement is done.
     Measured {
-        /// Which one.
+        /// The measurement.
         measurement: Measurement,
         /// Received payload, 1e9 bits a second.
         gbps: f64,
@@ -47,7 +47,7 @@ pub enum Step {
     Sampling(SampleAt),
     /// A measurement of a bench is done.
     Sampled {
-        /// Which one.
+        /// The measurement.
         at: SampleAt,
         /// Received payload, 1e9 bits a second, where that is measured.
         gbps: Option<f64>,
@@ -61,15 +61,15 @@ pub struct SampleAt {
     pub bench: &'static str,
     /// The row's labels.
     pub case: String,
-    /// Which round, from 1.
+    /// Number of the round, from 1.
     pub run: u32,
-    /// How many rounds there are.
+    /// Number of rounds.
     pub runs: u32,
     /// Measurements finished, of all rows; this one included once it is [`Step::Sampled`].
     pub done: usize,
     /// Measurements in all.
     pub total: usize,
-    /// The rest will take about this long.
+    /// Estimated time for the rest.
     pub left: Duration,
 }
 
@@ -82,15 +82,15 @@ pub struct Measurement {
     pub family: Family,
     /// Protocol of the load.
     pub proto: Proto,
-    /// Which round, from 1.
+    /// Number of the round, from 1.
     pub run: u32,
-    /// How many rounds there are.
+    /// Number of rounds.
     pub runs: u32,
     /// Measurements finished, of all cases; this one included once it is [`Step::Measured`].
     pub done: usize,
     /// Measurements in all.
     pub total: usize,
-    /// The rest will take about this long.
+    /// Estimated time for the rest.
     pub left: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! A wire that does wrong, on purpose and repeatably.
+//! A relay between two hosts that loses, duplicates, reorders and damages frames, repeatably.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,48 +10,49 @@ use std::time::{Duration, Instant};
 use crate::sys::{self, PacketSocket};
 use crate::{Family, Host, LabError, Peer, link};
 
-/// What to do to frames, out of 1000, each frame at most one of them. Only unicast IP meets faults: ARP, IPv6 neighbour
-/// discovery and frames to Ethernet group addresses pass untouched, since they would only cost a test seconds of waiting.
+/// Rates of faults, each per 1000 frames; a frame meets at most one. Only unicast IP meets faults: ARP, IPv6 neighbour
+/// discovery and frames to Ethernet group addresses pass untouched, since they would only cost a test seconds of
+/// waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults {
-    /// Not passed on.
+    /// Frames dropped.
     pub drop: u16,
-    /// Passed on twice.
+    /// Frames sent twice.
     pub duplicate: u16,
-    /// Held back until one to four later frames of the same direction have gone, or for at most 10 ms.
+    /// Frames held back until one to four later frames of their direction were sent, or for at most 10 ms.
     pub reorder: u16,
-    /// Passed on with exactly one bit flipped.
+    /// Frames sent with exactly one bit flipped.
     pub damage: u16,
-    /// Where that bit may be.
+    /// Area in which that bit may be.
     pub area: DamageArea,
-    /// The faults of two relays with the same seed, fed with the same frames in the same order, are the same.
+    /// Seed of the random sequence: two relays with the same seed do the same to the same frames in the same order.
     pub seed: u64,
 }
 
-/// Where a bit may be flipped.
+/// The area of a frame in which a bit may be flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DamageArea {
-    /// Where the receiver is sure to notice: in what the IPv4 header's checksum or the checksum of the outermost UDP, TCP, ICMP
-    /// or ICMPv6 header covers. Left out: fields that say how much is covered (IPv4 version and header length, UDP length), the
-    /// uncovered parts of an IPv6 header, Ethernet padding, a UDP checksum that would become zero (RFC 768: none), and the
-    /// payload of a fragment. A frame without such a place passes untouched.
+    /// Bytes in which the receiver is sure to notice: those that the IPv4 header checksum or that of the outermost UDP,
+    /// TCP, ICMP or ICMPv6 header covers. Left out: fields that say how much is covered (IPv4 version and header
+    /// length, UDP length), the uncovered parts of an IPv6 header, Ethernet padding, a UDP checksum that would become
+    /// zero (RFC 768: none), and the payload of a fragment. A frame without such a place passes untouched.
     #[default]
     Covered,
-    /// Anywhere after the Ethernet header.
+    /// All bytes behind the Ethernet header.
     Anywhere,
 }
 
-/// What a relay has done to the frames of one direction; [`Counts::plus`] gives both together.
+/// Counters of a relay for one direction; [`Counts::plus`] adds two.
 /// After [`Relay::stop`]: `sent + failed == received - dropped + duplicated`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Frames taken from the wire.
+    /// Frames received.
     pub received: u64,
-    /// Frames put on the other wire.
+    /// Frames sent.
     pub sent: u64,
-    /// Frames not passed on.
+    /// Frames dropped.
     pub dropped: u64,
-    /// Frames passed on twice.
+    /// Frames sent twice.
     pub duplicated: u64,
     /// Frames that at least one later frame has overtaken.
     pub reordered: u64,
@@ -63,8 +64,8 @@ pub struct Counts {
     pub overruns: u64,
 }
 
-/// A third host between two others that passes raw Ethernet frames, with [`Faults`]. All offloads are off on both wires, so
-/// what it sees is what a real wire would carry. Stops on drop.
+/// A third host between two others that passes raw Ethernet frames, with [`Faults`]. All offloads are off on both
+/// wires, so what it sees is what a real wire would carry. Stops on drop.
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
@@ -91,8 +92,8 @@ const HOLD: Duration = Duration::from_millis(10);
 const ETHERNET_LEN: usize = 14;
 
 impl Relay {
-    /// Joins `a` and `b` as [`crate::connect`] does, same device and addresses, with a relay in between that starts without
-    /// faults.
+    /// Joins `a` and `b` as [`crate::connect`] does, same device and addresses, with a relay in between that starts
+    /// without faults.
     pub fn between(a: &Host, b: &Host) -> Result<Relay, LabError> {
         let host = Host::new("relay")?;
         // The relay's own stack must not speak on the wires.
@@ -118,7 +119,7 @@ impl Relay {
         Ok(Relay { shared, thread: Some(thread), _host: host })
     }
 
-    /// Changes the faults from the next frame on and starts their random sequence from the seed.
+    /// Changes the faults from the next frame on and restarts their random sequence from the seed.
     /// Panics when the rates add up to more than 1000.
     pub fn set_faults(&self, faults: Faults) {
         let sum = [faults.drop, faults.duplicate, faults.reorder, faults.damage]
@@ -130,12 +131,13 @@ impl Relay {
         self.shared.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// What it has done so far to the frames from A and to those from B. Frames held back count as received and not yet as sent.
+    /// Returns the counters of the frames from A and of those from B. Frames held back count as received, not yet as
+    /// sent.
     pub fn counts(&self) -> [Counts; 2] {
         self.shared.tallies.each_ref().map(Tally::read)
     }
 
-    /// Passes on what is held back, ends, and returns what was done in all, as [`Relay::counts`] does.
+    /// Sends the frames held back, stops, and returns the final counters as [`Relay::counts`] does.
     pub fn stop(mut self) -> Result<[Counts; 2], LabError> {
         self.end().map_err(|source| LabError::system("pass frames in the relay", source))?;
         Ok(self.counts())
@@ -191,7 +193,7 @@ impl Tally {
 }
 
 impl Counts {
-    /// The sums.
+    /// Returns the sums of both.
     pub fn plus(self, other: Counts) -> Counts {
         Counts {
             received: self.received + other.received,
@@ -244,7 +246,7 @@ fn pass(sockets: &[PacketSocket; 2], shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// A wire that goes down, as when its other end's host is dropped first, has nothing more to say.
+/// Returns `None` for a link that has gone down, as when the host of its other end is dropped first.
 fn lenient(got: io::Result<Option<usize>>) -> io::Result<Option<usize>> {
     match got {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV)) => Ok(None),
@@ -252,7 +254,7 @@ fn lenient(got: io::Result<Option<usize>>) -> io::Result<Option<usize>> {
     }
 }
 
-/// One direction's decisions: frames go in, a queue of frames to send comes out.
+/// The faults of one direction: frames go in, a queue of frames to send comes out.
 #[derive(Debug, Default)]
 struct Direction {
     faults: Faults,
@@ -264,7 +266,7 @@ struct Direction {
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
-    /// Frames that still have to overtake it.
+    /// Number of frames that still have to overtake this one.
     wait: u64,
     overtaken: bool,
     until: Instant,
@@ -332,7 +334,7 @@ impl Direction {
     }
 }
 
-/// Unicast IP, and not neighbour discovery (ICMPv6 types 133..=137, RFC 4861).
+/// Returns whether a frame is unicast IP, and not neighbour discovery (ICMPv6 types 133..=137, RFC 4861).
 fn is_fair_game(frame: &[u8]) -> bool {
     if frame.first().is_some_and(|byte| byte & 1 == 1) {
         return false;
@@ -352,7 +354,7 @@ fn ether_type(frame: &[u8]) -> Option<u16> {
     frame.get(12..ETHERNET_LEN).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// Flips one bit; false when there is no place for it.
+/// Flips one bit; returns false when the area has no byte for it.
 fn flip(frame: &mut [u8], area: DamageArea, random: &mut Random) -> bool {
     let places = match area {
         DamageArea::Anywhere => (ETHERNET_LEN..frame.len()).collect(),
@@ -374,7 +376,7 @@ fn flip(frame: &mut [u8], area: DamageArea, random: &mut Random) -> bool {
     true
 }
 
-/// The indexes of the bytes in which the receiver is sure to notice a flipped bit.
+/// Returns the indexes of the bytes in which the receiver is sure to notice a flipped bit.
 fn covered(frame: &[u8]) -> Vec<usize> {
     let Some(ip) = Ip::parse(frame) else { return Vec::new() };
     let mut places = ip.header_covered.clone();
@@ -397,8 +399,8 @@ struct Ip {
 }
 
 impl Ip {
-    /// `None` for what is not a well-formed IP packet. A fragment has the protocol 255 (reserved), since what its payload's
-    /// checksum covers is known only after reassembly.
+    /// Parses an IP packet; `None` if it is malformed. A fragment has the protocol 255 (reserved), since what its
+    /// payload's checksum covers is known only after reassembly.
     fn parse(frame: &[u8]) -> Option<Ip> {
         let ip = frame.get(ETHERNET_LEN..)?;
         let (protocol, header_len, total_len) = match ether_type(frame)? {
@@ -445,7 +447,7 @@ fn clears_udp_checksum(frame: &[u8], place: usize, mask: u8) -> bool {
     udp_checksum(frame, ip.payload.start) == Some(mask)
 }
 
-/// SplitMix64: small, and the same on every machine.
+/// A SplitMix64 generator, which gives the same numbers on every machine.
 #[derive(Debug, Clone, Default)]
 struct Random(u64);
 
@@ -458,7 +460,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Evenly enough within `0..bound`: the bias is below one in 2^48 for the bounds used here.
+    /// Returns a number in `0..bound`; the bias is below one in 2^48 for the bounds used here.
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -468,7 +470,7 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// Ethernet, IPv4, UDP with a checksum field, payload, and two bytes of Ethernet padding.
+    /// Builds Ethernet, IPv4, UDP with a checksum field, payload, and two bytes of Ethernet padding.
     fn udp4(checksum: u16, payload_len: usize) -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend([0x08, 0x00, 0x45, 0, 0, (28 + payload_len) as u8, 0, 1, 0x40, 0, 64, 17, 0, 0]);
@@ -546,7 +548,7 @@ mod tests {
         }
     }
 
-    /// Sends numbered frames through one direction and gives back the numbers that come out.
+    /// Sends numbered frames through one direction and returns the numbers that come out.
     fn through(faults: Faults, count: u8) -> (Vec<u8>, Counts) {
         let tally = Tally::default();
         let mut direction = Direction { faults, random: Random(faults.seed), ..Direction::default() };

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::thread;
 
 /// Notes that the test `name` cannot run on this machine: prints `skipped: REASON` on stderr and appends the line
-/// `NAME: REASON` to the file that the environment variable `SEGUE_SKIPS` names, where it is set. The caller then returns.
+/// `NAME: REASON` to the file that the environment variable `SEGUE_SKIPS` names, where it is set. The caller then
+/// returns.
 ///
 /// # Panics
 /// Panics when that file cannot be written to, because a skip that is not counted would look like a success.
@@ -23,8 +24,8 @@ pub fn skip(name: &str, reason: &str) {
 }
 
 /// [`skip`] for the test on whose thread this is called, under the name of its program and its own: libtest names the
-/// thread of a test after it. Where all tests run on the main thread (`--test-threads=1`) the place of the call stands for
-/// the name.
+/// thread of a test after it. Where all tests run on the main thread (`--test-threads=1`) the place of the call stands
+/// for the name.
 #[track_caller]
 pub fn skip_this_test(reason: &str) {
     let program = env::current_exe().ok();

@@ -66,7 +66,8 @@ pub(crate) fn terminate(child: u32) {
     }
 }
 
-/// SIGKILL to the process group that a child was made leader of, for what it started itself. The child has not been waited for.
+/// SIGKILL to the process group that a child was made leader of, for what it started itself. The child has not been
+/// waited for.
 pub(crate) fn kill_group(child: u32) {
     if let Ok(pid) = libc::pid_t::try_from(child) {
         // SAFETY: kill takes no pointers. A child that leads no group makes it fail, since its id is then no group's.
@@ -82,8 +83,8 @@ pub(crate) fn kill_member(pid: libc::pid_t) {
     }
 }
 
-/// Takes an exclusive lock on an open file without waiting; false when another holder has it. It ends with the descriptor, so
-/// it tells whether the holder lives.
+/// Takes an exclusive lock on an open file without waiting; false when another holder has it. It ends with the
+/// descriptor, so it tells whether the holder lives.
 pub(crate) fn try_lock(file: &File) -> bool {
     // SAFETY: flock takes no pointers.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
@@ -144,8 +145,8 @@ pub(crate) fn prepare_child(command: &mut Command, place: Place) {
         }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure only makes system calls on memory of its own; it neither allocates nor locks
-    // (`Arc`s are only read, an `io::Error` from an errno does not allocate).
+    // SAFETY: between fork and exec the closure only makes system calls on memory of its own; it neither allocates nor
+    // locks (`Arc`s are only read, an `io::Error` from an errno does not allocate).
     unsafe { command.pre_exec(in_child) };
 }
 
@@ -213,7 +214,8 @@ pub(crate) fn send_file(to: BorrowedFd<'_>, file: BorrowedFd<'_>, at: usize, len
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Takes at most `len` bytes from a TCP socket without copying them anywhere and without waiting; 0 at the stream's end.
+/// Takes at most `len` bytes from a TCP socket without copying them anywhere and without waiting; 0 at the stream's
+/// end.
 pub(crate) fn discard(fd: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing, so that no buffer is needed (tcp(7)).
     let got = unsafe { libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
@@ -278,8 +280,8 @@ pub(crate) fn signal_seen() -> bool {
     SIGNAL_SEEN.load(Ordering::Relaxed)
 }
 
-/// Leaders of the process groups that run. The kernel's parent-death signal is lost when a child changes its user, so the end
-/// without clean-up has to reach the children too.
+/// Leaders of the process groups that run. The kernel's parent-death signal is lost when a child changes its user, so
+/// the end without clean-up has to reach the children too.
 static GROUPS: [AtomicU32; 512] = [const { AtomicU32::new(0) }; 512];
 
 pub(crate) fn register_group(child: u32) {

@@ -1,4 +1,4 @@
-//! Results, in the one shape that every table of this project has, and as text.
+//! Tables of results, as JSON of schema `segue.bench/1` and as text.
 
 use std::fmt::{self, Write};
 
@@ -9,23 +9,24 @@ use serde_json::Value;
 use crate::machine::Machine;
 use crate::named::Named;
 
-/// `segue.bench/1`: `{"schema", "bench", "machine", "rows", "skipped"}`; the last only where something was skipped.
+/// A table of results. JSON: `{"schema", "bench", "machine", "rows", "skipped"}`, the last only if something was
+/// skipped.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
     /// Always `segue.bench/1`.
     pub schema: &'static str,
-    /// What was measured: `lab` for the demonstration.
+    /// Name of the bench; `lab` for the demonstration.
     pub bench: String,
-    /// What it was measured on.
+    /// The machine that it was measured on.
     pub machine: Machine,
-    /// One per case.
+    /// The rows, one per case and family.
     pub rows: Vec<Row>,
-    /// What could not be measured here.
+    /// Cases that could not be measured here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
 }
 
-/// One row: labels that tell it from the others, and what was measured. A metric that does not exist for a row is left out.
+/// A row: labels that tell it from the others, and metrics. A metric that does not exist for a row is left out.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// Labels, in order.
@@ -42,11 +43,11 @@ pub struct Row {
 pub struct Skipped {
     /// The case's name.
     pub name: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// Samples of one metric. Serialised as `{"min", "median", "max", "samples"}`; whole numbers without a fraction.
+/// The samples of one metric. Serialised as `{"min", "median", "max", "samples"}`; whole numbers without a fraction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metric {
     samples: Vec<f64>,
@@ -54,7 +55,7 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// `None` without a single finite sample.
+    /// Makes a metric of the finite samples; `None` if there are none.
     pub fn new(samples: &[f64]) -> Option<Metric> {
         let samples: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
         let mut sorted = samples.clone();
@@ -62,23 +63,23 @@ impl Metric {
         if sorted.is_empty() { None } else { Some(Metric { samples, sorted }) }
     }
 
-    /// The smallest sample.
+    /// Returns the smallest sample.
     pub fn min(&self) -> f64 {
         self.sorted[0]
     }
 
-    /// The largest sample.
+    /// Returns the largest sample.
     pub fn max(&self) -> f64 {
         self.sorted[self.sorted.len() - 1]
     }
 
-    /// The middle sample, or the mean of the two in the middle.
+    /// Returns the median: the middle sample, or the mean of the two in the middle.
     pub fn median(&self) -> f64 {
         let len = self.sorted.len();
         f64::midpoint(self.sorted[(len - 1) / 2], self.sorted[len / 2])
     }
 
-    /// All samples in the order in which they were taken.
+    /// Returns all samples in the order in which they were taken.
     pub fn samples(&self) -> &[f64] {
         &self.samples
     }
@@ -96,19 +97,22 @@ impl Serialize for Metric {
     }
 }
 
-/// Six digits after the point are beyond every clock used here. A whole number is written as one.
+/// Converts a value to JSON with at most six digits after the point, beyond the precision of every clock used here. A
+/// whole
+
+/// number is written without a fraction.
 fn number(value: f64) -> Value {
     let rounded = (value * 1e6).round() / 1e6;
     if rounded.fract() == 0.0 && rounded.abs() < 9e15 { Value::from(rounded as i64) } else { Value::from(rounded) }
 }
 
 impl Table {
-    /// An empty table of this machine.
+    /// Makes an empty table of this machine.
     pub fn new(bench: &str, machine: Machine) -> Table {
         Table { schema: "segue.bench/1", bench: bench.into(), machine, rows: Vec::new(), skipped: Vec::new() }
     }
 
-    /// The row of a case by its name and family.
+    /// Returns the row of a case by its name and family.
     pub fn row(&self, name: &str, family: u8) -> Option<&Row> {
         self.rows.iter().find(|row| {
             row.case.find("name").is_some_and(|value| value == name)
@@ -116,13 +120,13 @@ impl Table {
         })
     }
 
-    /// One JSON object, on one line or indented.
+    /// Returns the table as one JSON object, on one line or indented.
     pub fn to_json(&self, pretty: bool) -> String {
         let text = if pretty { serde_json::to_string_pretty(self) } else { serde_json::to_string(self) };
         text.expect("maps have string keys and numbers are finite")
     }
 
-    /// What was measured on and how, for people: the machine part in lines of at most 80 columns (a longer word stays whole).
+    /// Returns the machine part as text in lines of at most 80 columns (a longer word stays whole).
     /// Ends with a newline.
     pub fn caption(&self) -> String {
         let Machine { cpu, cpus, kernel, cpu_method, date, more } = &self.machine;
@@ -147,8 +151,8 @@ impl Table {
         text + "\n"
     }
 
-    /// The table for people: at most 80 columns, ASCII, medians with their range, and the ratio to `segue-plain` of the same
-    /// family where that was measured. Ends with a newline.
+    /// Returns the table as text: at most 80 columns, ASCII, medians with their range, and the ratio to `segue-plain`
+    /// of the same family where that was measured. Ends with a newline.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         let loss = self.rows.iter().any(|row| row.metrics.find("lost_percent").is_some());
@@ -191,7 +195,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// 80 columns: names to the left, numbers to the right.
+/// Writes a line of 80 columns: names to the left, numbers to the right.
 fn line(text: &mut String, cells: [&str; 9]) {
     let [case, net, gbps, range, vs, cpu, vs_cpu, train, last] = cells;
     let _ =
@@ -206,7 +210,7 @@ fn label(row: &Row, name: &str) -> String {
     }
 }
 
-/// Three figures.
+/// Formats a value with three significant digits.
 fn short(value: f64) -> String {
     match value {
         value if value < 9.995 => format!("{value:.2}"),
@@ -215,7 +219,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// SI: `1400`, `43.1k`.
+/// Formats a number of bytes with an SI prefix: `1400`, `43.1k`.
 fn bytes(value: f64) -> String {
     if value < 9999.5 { format!("{value:.0}") } else { format!("{}k", short(value / 1000.0)) }
 }

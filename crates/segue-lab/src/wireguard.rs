@@ -1,4 +1,4 @@
-//! wireguard-go: the tunnel in user space that most people know. It encrypts; segue does not.
+//! The case of wireguard-go, the best known tunnel in user space. It encrypts; segue does not.
 
 use std::env;
 use std::fs;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use crate::process::search_path;
 use crate::{Family, Ground, LabError, Lane, Peer, Prepared, Process, interrupt, sys, which};
 
-/// What is built. Versions from 2023 on use TUN and UDP offloads.
+/// Go module of the program. Versions from 2023 on use TUN and UDP offloads.
 const MODULE: &str = "golang.zx2c4.com/wireguard";
 const VERSION: &str = "v0.0.0-20250521234502-f333402bd9cb";
-/// Where the Go installation puts its programs.
+/// Path of `go` where the Go installation puts it.
 const GO: &str = "/usr/local/go/bin/go";
 const BUILD: Duration = Duration::from_secs(180);
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,7 +27,7 @@ const PUBLICS: [&str; 2] = [
     "9177b23278cbf0f3d17c36f2acc9b55e9c85f87b220a5386ec370d663e20e337",
 ];
 
-/// The case: both ends, built where Go is installed, else the reason why not.
+/// Sets up both ends, building the program where Go is installed; else returns the reason why not.
 pub(crate) fn prepare(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     let program = match program()? {
         Ok(program) => program,
@@ -52,7 +52,7 @@ pub(crate) fn prepare(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     Ok(Prepared::Ready(lane))
 }
 
-/// What one end is told, in the words of its control socket.
+/// Returns the settings of one end, in the protocol of its control socket.
 fn settings(at: usize, outer: &str) -> String {
     let secret = format!("{:02x}", SECRETS[at]).repeat(32);
     format!(
@@ -85,7 +85,7 @@ fn configure(device: &str, process: &mut Process, settings: &str) -> Result<(), 
     if answer == "errno=0" { Ok(()) } else { Err(process.failure(&format!("it refused its settings: {answer}"))) }
 }
 
-/// The program, built the first time that it is needed and kept in the user's cache; or why there is none.
+/// Returns the program, which is built at first use and kept in the user's cache; or why there is none.
 fn program() -> Result<Result<PathBuf, String>, LabError> {
     let home = env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let Some(cache) = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home) else {

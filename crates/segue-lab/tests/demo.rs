@@ -60,7 +60,8 @@ fn the_bare_link_gives_a_table_of_the_promised_shape() {
         // A veth pair that segments in software: between a crawl and what memory allows.
         let gbps = row["metrics"]["gbps"]["median"].as_f64().unwrap();
         assert!((0.2..400.0).contains(&gbps), "{gbps}");
-        // All processors for the whole second would be this much; nothing at all would be an accounting that counts nothing.
+        // All processors for the whole second would be this much; nothing at all would be an accounting that counts
+        // nothing.
         let cost = row["metrics"]["cpu_s_per_gb"]["median"].as_f64().unwrap();
         let most = 3.0 * 8.0 / gbps * value["machine"]["cpus"].as_f64().unwrap();
         assert!(cost > 0.01 && cost < most, "{cost} s/GB at {gbps} Gbit/s");
@@ -116,8 +117,8 @@ fn udp_reports_its_loss_in_the_place_of_retransmits() {
     assert!(table.to_text().contains("lost %"));
 }
 
-/// A program with `segue`'s command line that makes an IPIP-less tunnel out of VXLAN and answers `stat -j` with counters that
-/// grow by one train of 5000 bytes each time.
+/// A program with `segue`'s command line that makes an IPIP-less tunnel out of VXLAN and answers `stat -j` with
+/// counters that grow by one train of 5000 bytes each time.
 fn stand_in(directory: &Path) -> PathBuf {
     let script = r#"#!/bin/sh
 case $1 in

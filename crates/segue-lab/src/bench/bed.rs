@@ -55,8 +55,9 @@ pub(super) fn host_with_ipv6(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabErro
     Ok(host)
 }
 
-/// Has TCP begin with [`CONGESTION`]. A connection that begins with one that paces, as BBR, and is switched afterwards, as
-/// iperf3 does it, goes on pacing: with a timer for each train, whose interrupts cost more than the train in a virtual machine.
+/// Has TCP begin with [`CONGESTION`]. A connection that begins with one that paces, as BBR, and is switched afterwards,
+/// as iperf3 does it, goes on pacing: with a timer for each train, whose interrupts cost more than the train in a
+/// virtual machine.
 pub(super) fn without_pacing(host: &Host) -> Result<(), LabError> {
     host.set_sysctl("ipv4/tcp_congestion_control", CONGESTION)
 }
@@ -93,17 +94,18 @@ fn write(host: &Host, path: &str, value: &str) -> Result<(), LabError> {
     host.run("sh", &["-c", "echo \"$1\" > \"$2\"", "sh", value, path]).map(drop)
 }
 
-/// Switches the card's GRO on. A veth pair aggregates on the processor of whoever sends, which here is the receiver's as well.
+/// Switches the card's GRO on. A veth pair aggregates on the processor of whoever sends, which here is the receiver's
+/// as well.
 pub(super) fn aggregate_with_sender(host: &Host, device: &str) -> Result<(), LabError> {
     ethtool(host, device, &["gro", "on"])
 }
 
-/// Switches the card's GRO on, in a thread of the kernel that runs on the host's processor and counts as the host's. Without
-/// that a veth pair aggregates on the sender's processor. Like the interrupt that it stands for, the thread waits for no other
-/// task. `None`, or why it cannot be.
+/// Switches the card's GRO on, in a thread of the kernel that runs on the host's processor and counts as the host's.
+/// Without that a veth pair aggregates on the sender's processor. Like the interrupt that it stands for, the thread
+/// waits for no other task. `None`, or why it cannot be.
 pub(super) fn aggregate(host: &Host, device: &str) -> Result<Option<String>, LabError> {
-    // With GRO a veth end queues 256 frames and drops the rest, where a card has thousands and pause frames: more than that is
-    // not to be on its way.
+    // With GRO a veth end queues 256 frames and drops the rest, where a card has thousands and pause frames: more than
+    // that is not to be on its way.
     host.set_sysctl("ipv4/tcp_rmem", RING_MEMORY)?;
     aggregate_in_thread(host, device)
 }
@@ -137,7 +139,8 @@ fn tasks_named(prefix: &str) -> Vec<u32> {
         .collect()
 }
 
-/// A device name that no other bench on this machine uses at the same time, short enough to be whole in a thread's name.
+/// A device name that no other bench on this machine uses at the same time, short enough to be whole in a thread's
+/// name.
 pub(super) fn unique_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = std::process::id().wrapping_mul(61).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
@@ -158,13 +161,13 @@ pub(super) fn wait_when_full(host: &Host, device: &str) -> Result<(), LabError> 
     host.run("tc", &["qdisc", "add", "dev", device, "root", "pfifo", "limit", "10000"]).map(drop)
 }
 
-/// A third host between two cards, on the load's processor: what is between two machines that are two. It hands on what it
-/// gets, cut to frames of `mtu` on the way to `far`: the near card has segmentation offload, and this is it.
-/// With `sums` `off` it completes the checksums, and the far card has nothing to say about them.
+/// A third host between two cards, on the load's processor: what is between two machines that are two. It hands on what
+/// it gets, cut to frames of `mtu` on the way to `far`: the near card has segmentation offload, and this is it. With
+/// `sums` `off` it completes the checksums, and the far card has nothing to say about them.
 ///
-/// Frames are handed on as copies of their descriptors and the originals freed here, as a card frees what it has sent. Else
-/// the receiver would free the sender's frames, and Linux lets whoever frees a frame send the next ones (TCP small queues):
-/// the sender's work would be in the receiver's figures.
+/// Frames are handed on as copies of their descriptors and the originals freed here, as a card frees what it has sent.
+/// Else the receiver would free the sender's frames, and Linux lets whoever frees a frame send the next ones (TCP small
+/// queues): the sender's work would be in the receiver's figures.
 pub(super) fn wire(name: &str, cpu: &Arc<Cpu>, mtu: u32, sums: &str, ends: [&Card<'_>; 2]) -> Result<Host, LabError> {
     let host = host(name, cpu)?;
     let core = cpu.core().unwrap_or_default();
@@ -180,9 +183,9 @@ pub(super) fn wire(name: &str, cpu: &Arc<Cpu>, mtu: u32, sums: &str, ends: [&Car
     Ok(host)
 }
 
-/// Has the wire take frames from the near card as a network card would: they are fetched by the wire's own processor, which
-/// looks at least each 20 us while there are some, and is not woken for each one. In a virtual machine such a wake-up
-/// costs the sender more than the frame. Only frames of cards that cut trains come this way (`tso off`).
+/// Has the wire take frames from the near card as a network card would: they are fetched by the wire's own processor,
+/// which looks at least each 20 us while there are some, and is not woken for each one. In a virtual machine such a
+/// wake-up costs the sender more than the frame. Only frames of cards that cut trains come this way (`tso off`).
 pub(super) fn fetch_by_wire(wire: &Host) -> Result<Option<String>, LabError> {
     const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "20000")];
     // Not what is asked for, but what makes a veth end fetch; nothing is joined below two frames.

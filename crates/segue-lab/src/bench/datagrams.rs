@@ -1,7 +1,8 @@
 //! The two ends of a load of large datagrams that is never more than the slowest part takes.
 //!
-//! Nothing holds back a sender of datagrams: it fills a queue, the rest is dropped, and of a datagram with a lost fragment all
-//! is lost. So the receiver says now and then how many it got, and the sender keeps a window of a few on their way.
+//! Nothing holds back a sender of datagrams: it fills a queue, the rest is dropped, and of a datagram with a lost
+//! fragment all is lost. So the receiver says now and then how many it got, and the sender keeps a window of a few on
+//! their way.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};

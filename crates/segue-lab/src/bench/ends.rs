@@ -1,9 +1,9 @@
 //! The two ends of a load, where iperf3 cannot be it.
 //!
-//! [`Taker::Sink`] acknowledges as a rule says and not as its processor finds time.
-//! A Linux receiver that is busy reading puts together what comes meanwhile and acknowledges it at once, so that with one
-//! processor there is an acknowledgement for each batch of frames. This one naps between looks, during which the kernel treats
-//! each unit as it comes, and throws away what it got without copying it; its window is far smaller than its memory, so that it
+//! [`Taker::Sink`] acknowledges as a rule says and not as its processor finds time. A Linux receiver that is busy
+//! reading puts together what comes meanwhile and acknowledges it at once, so that with one processor there is an
+//! acknowledgement for each batch of frames. This one naps between looks, during which the kernel treats each unit as
+//! it comes, and throws away what it got without copying it; its window is far smaller than its memory, so that it
 //! never narrows. So each unit of two frames or more is acknowledged, else every second frame.
 
 use std::fs::{self, File};
@@ -31,7 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// What [`Taker::Drain`] asks one `read(2)` for.
 const BUFFER: usize = 256 << 10;
 
-/// One of the ends, as a program of its own: `words` are those that the bench gave it. Returns what it prints at its end.
+/// One of the ends, as a program of its own: `words` are those that the bench gave it. Returns what it prints at its
+/// end.
 pub fn end(words: &str) -> io::Result<String> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let words: Vec<&str> = words.split(' ').collect();
@@ -66,8 +67,8 @@ pub(super) enum Taker {
     Drain,
 }
 
-/// Sends from one host to the address of another one, from a file of so many bytes, over and over. `begin` is called when all
-/// is ready.
+/// Sends from one host to the address of another one, from a file of so many bytes, over and over. `begin` is called
+/// when all is ready.
 pub(super) fn run<T>(
     program: &Path,
     from: &Host,
@@ -104,8 +105,8 @@ fn came(value: &Value) -> Result<Came, LabError> {
     Ok(Came { bytes, seconds })
 }
 
-/// Runs an end in each host, `far` first, and returns what `near` and `far` said. `begin` is called when both are ready; the
-/// load starts [`LEAD`](super::ready::LEAD) later.
+/// Runs an end in each host, `far` first, and returns what `near` and `far` said. `begin` is called when both are
+/// ready; the load starts [`LEAD`](super::ready::LEAD) later.
 pub(super) fn both<T>(
     program: &Path,
     near: (&Host, String),

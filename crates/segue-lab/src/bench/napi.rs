@@ -1,7 +1,7 @@
 //! `napi`: what the NAPI form of the LAN78xx driver is worth on computers slower than this one (Linux 5.17, 2021).
 //!
-//! The program runs each row by itself, in a time of its own (`segue bench --end "target ..."`): driver, chip and joining are
-//! the real ones, the computers around them are prices. Nothing depends on this machine.
+//! The program runs each row by itself, in a time of its own (`segue bench --end "target ..."`): driver, chip and
+//! joining are the real ones, the computers around them are prices. Nothing depends on this machine.
 
 use std::fmt::Write;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! The set-up of most benches: a sender and a receiver with a processor each, a wire between them, and perhaps a gateway in
-//! front of the one under test.
+//! The set-up of most benches: a sender and a receiver with a processor each, a wire between them, and perhaps a
+//! gateway in front of the one under test.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -96,8 +96,8 @@ impl Pair {
         }
     }
 
-    /// Starts the gateway where there is one, gives addresses, and waits until datagrams pass. What is returned keeps the
-    /// gateway running.
+    /// Starts the gateway where there is one, gives addresses, and waits until datagrams pass. What is returned keeps
+    /// the gateway running.
     pub(super) fn join(&self, site: &Site, flags: &[String]) -> Result<Option<Process>, LabError> {
         let stack = self.tested_stack().0;
         let gateway = match &self.gateway {

@@ -183,8 +183,8 @@ pub(super) fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     Ok(Sample::Values(values))
 }
 
-/// Has TCP make single segments, each of which passes the stack. Linux's otherwise makes trains, and cuts them in front of the
-/// device at the latest, whatever is said by `gso off`.
+/// Has TCP make single segments, each of which passes the stack. Linux's otherwise makes trains, and cuts them in front
+/// of the device at the latest, whatever is said by `gso off`.
 fn without_trains(host: &Host, device: &str) -> Result<(), LabError> {
     host.run("ip", &["link", "set", "dev", device, "gso_max_segs", "1"]).map(drop)
 }
@@ -284,8 +284,8 @@ fn datagrams(site: &Site, pair: &Pair, flows: u32, family: Family) -> Result<(u6
     Ok((came.bytes, came.seconds))
 }
 
-/// Looks at every frame that the receiver is sent, for a moment in the middle of the load, and longer until there is one.
-/// Returns how many.
+/// Looks at every frame that the receiver is sent, for a moment in the middle of the load, and longer until there is
+/// one. Returns how many.
 fn watch(site: &Site, wire: &Host) -> Result<u64, LabError> {
     thread::sleep(Duration::from_millis(300 + u64::from(site.seconds) * 500));
     let seen = wire.enter(|| {

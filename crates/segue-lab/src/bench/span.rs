@@ -79,8 +79,8 @@ impl<'a> Span<'a> {
             {
                 return Ok(Err(why));
             }
-            // Trains out of a tunnel take hardly more memory than they have bytes, so that the window is larger than what
-            // `aggregate` provides for.
+            // Trains out of a tunnel take hardly more memory than they have bytes, so that the window is larger than
+            // what `aggregate` provides for.
             host.set_sysctl("ipv4/tcp_rmem", RING_MEMORY)?;
             bed::address(host, end, name, Family::V4)?;
             if family == Family::V6 {
