@@ -1,4 +1,4 @@
-//! What a tunnel is made of.
+//! The configuration of a tunnel.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -6,150 +6,152 @@ use core::net::IpAddr;
 use crate::wire::gue::{self, Gue};
 use crate::wire::{ethernet, geneve, gre, ipv4, ipv6, protocol, udp, vxlan};
 
-/// What stands between the outer IP header and what is inside.
+/// The headers between the outer IP header and the inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// UDP and a GUE header. `remcsum` asks for remote checksum offload when sending; receiving it needs no asking.
+    /// UDP and a GUE header. `remcsum` enables remote checksum offload when sending; receiving it needs no setting.
     Gue {
-        /// Leave inner checksums that are pending to the far end.
+        /// Whether pending inner checksums are left to the far end.
         remcsum: bool,
     },
-    /// UDP and nothing else ("foo over UDP"): the port alone says what is inside.
+    /// UDP and nothing else ("foo over UDP"): the port alone says what the inner protocol is.
     Fou,
-    /// Nothing: the IP protocol number says what is inside.
+    /// Nothing: the IP protocol number says what the inner protocol is.
     Bare,
     /// UDP and a VXLAN header.
     Vxlan {
-        /// Network identifier, 24 bits.
+        /// Network identifier (VNI), 24 bits.
         vni: u32,
-        /// Leave inner checksums that are pending to the far end, which must have been told to take that.
+        /// Whether pending inner checksums are left to the far end, which must be configured to accept that.
         remcsum: bool,
-        /// Take packets whose inner checksum was left to us; refused otherwise, as Linux does.
+        /// Whether packets whose inner checksum was left to us are accepted; they are refused otherwise, as in Linux.
         takes_remcsum: bool,
     },
     /// UDP and a Geneve header, sent without options.
     Geneve {
-        /// Network identifier, 24 bits.
+        /// Network identifier (VNI), 24 bits.
         vni: u32,
     },
 }
 
-/// What is inside.
+/// The inner protocol of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// IPv4.
     Ipip,
     /// IPv6.
     Sit,
-    /// IPv4 and IPv6. Over FOU the first nibble tells them apart, where Linux needs two ports.
+    /// IPv4 and IPv6. Over FOU the first nibble tells them apart; Linux needs two ports for that.
     Ip,
     /// IPv4 and IPv6 behind a GRE header.
     Gre(GreOptions),
     /// Ethernet frames behind a GRE header.
     GreTap(GreOptions),
-    /// Ethernet frames: all that VXLAN and Geneve carry here; in GUE and FOU as IP protocol 143.
+    /// Ethernet frames, the only mode of VXLAN and Geneve here; in GUE and FOU as IP protocol 143.
     Ethernet,
 }
 
-/// The optional words of the GRE header (RFC 2784, RFC 2890), for each direction by itself.
+/// The optional words of the GRE header (RFC 2784, RFC 2890), separately for each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GreOptions {
     /// Key that incoming packets must carry; `None` if they must carry none.
     pub ikey: Option<u32>,
-    /// Key of outgoing packets.
+    /// Key of outgoing packets; `None` for none.
     pub okey: Option<u32>,
-    /// Incoming packets must carry a checksum, or must not.
+    /// Whether incoming packets must carry a checksum; otherwise they must carry none.
     pub icsum: bool,
-    /// Outgoing packets carry a checksum.
+    /// Whether outgoing packets carry a checksum.
     pub ocsum: bool,
-    /// Incoming packets must carry a sequence number, and older ones than the newest are dropped.
+    /// Whether incoming packets must carry a sequence number; those older than the newest are dropped.
     pub iseq: bool,
-    /// Outgoing packets carry a sequence number, starting with 0.
+    /// Whether outgoing packets carry a sequence number, starting with 0.
     pub oseq: bool,
 }
 
-/// Where the outer TTL or hop limit comes from.
+/// The source of the outer TTL or hop limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ttl {
-    /// From the inner header.
+    /// Copied from the inner header.
     Inherit,
-    /// Always this one; not 0.
+    /// A fixed value; not 0.
     Fixed(u8),
 }
 
-/// Where the outer DSCP comes from. The ECN field is copied from the inner header in either case (RFC 6040, section 4.1,
+/// The source of the outer DSCP. The ECN field is copied from the inner header in either case (RFC 6040, section 4.1,
 /// normal mode).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tos {
-    /// From the inner header.
+    /// Copied from the inner header.
     Inherit,
-    /// The upper six bits of this.
+    /// A fixed value: the upper six bits of this byte.
     Fixed(u8),
 }
 
-/// Whether outer packets may be fragmented: the DF flag of IPv4; over IPv6, whether the sender's host may do it.
+/// Whether outer packets may be fragmented: the DF flag of IPv4; over IPv6, whether the sending host may fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Df {
-    /// They may, whatever the inner packet says; Linux's VXLAN and Geneve start with this.
+    /// They may, whatever the inner packet says; the default of VXLAN and Geneve in Linux.
     Unset,
-    /// As the inner packet says.
+    /// As the DF flag of the inner packet says.
     Inherit,
-    /// They may not.
+    /// They may not be fragmented.
     Set,
 }
 
-/// How the outer source port is chosen.
+/// The choice of the outer source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePorts {
-    /// By the inner flow: one of so many sockets for a datagram port, one of 49152..=65535 (RFC 8086, section 3.2.1) in
-    /// the header that a packet port sends. Not 0. With GRE sequence numbers always the first one, since order counts.
+    /// By the inner flow: one of this many sockets for a datagram port, one of 49152..=65535 (RFC 8086, section 3.2.1)
+    /// in the header that a packet port sends. Not 0. With GRE sequence numbers always the first one, since order
+    /// matters.
     Slots(u16),
-    /// Always this one; not 0.
+    /// A fixed port; not 0.
     Fixed(u16),
 }
 
-/// A tunnel.
+/// The configuration of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What is inside.
+    /// Inner protocol.
     pub mode: Mode,
-    /// What stands between UDP and the inside.
+    /// Headers between outer IP and the inner packet.
     pub carrier: Carrier,
-    /// Our outer address.
+    /// Own outer address.
     pub local: IpAddr,
-    /// The other end's outer address, of the same family.
+    /// Outer address of the remote end, of the same family.
     pub remote: IpAddr,
-    /// UDP port that the other end listens on.
+    /// UDP port that the remote end listens on.
     pub dport: u16,
-    /// UDP port that we listen on.
+    /// UDP port that this end listens on.
     pub port: u16,
     /// Whether an outer UDP checksum is sent.
     pub csum: bool,
-    /// Whether datagrams without UDP checksum are taken over IPv6 (RFC 6935, section 5: only if a port was told to). Over
-    /// IPv4 they always are.
+    /// Whether datagrams without UDP checksum are accepted over IPv6 (RFC 6935, section 5: only if a port was
+    /// configured so). Over IPv4 they always are.
     pub zero_csum6: bool,
-    /// Largest inner IP packet, in bytes, where the port that receives is a socket of a kernel that may have joined packets
-    /// or left their checksums unfinished without saying so, as raw sockets show what GRO and other interfaces of the same
-    /// host did; `None` where every packet comes as it was on a wire. See [`Decapsulator`](super::Decapsulator).
+    /// Largest inner IP packet, in bytes, if the receiving port is a kernel socket that may deliver joined packets or
+    /// unfinished checksums without saying so, as raw sockets deliver what GRO and other interfaces of the same host
+    /// produced; `None` if every packet comes as it was on a wire. See [`Decapsulator`](super::Decapsulator).
     pub unfinished: Option<u16>,
-    /// Outer TTL or hop limit.
+    /// Source of the outer TTL or hop limit.
     pub ttl: Ttl,
-    /// Outer DSCP.
+    /// Source of the outer DSCP.
     pub tos: Tos,
-    /// Don't Fragment on the outside.
+    /// Whether outer packets may be fragmented.
     pub df: Df,
-    /// Outer source port.
+    /// Choice of the outer source port.
     pub slots: SourcePorts,
-    /// Key of the flow hash. Random in production: who can predict the hash can aim flows at one queue.
+    /// Key of the flow hash. Must be random in production: a sender that can predict the hash can direct flows to one
+    /// queue.
     pub seed: [u8; 16],
 }
 
-/// Why a configuration is no tunnel.
+/// Why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// One of the outer addresses is IPv4, the other IPv6.
     MixedFamilies,
-    /// An outer address that no packet may be sent to or from: unspecified or multicast.
+    /// An outer address that packets can be neither sent from nor to: unspecified or multicast.
     Address(IpAddr),
     /// Remote checksum offload without outer checksum: nothing would protect the packet.
     RemcsumWithoutCsum,
@@ -157,7 +159,7 @@ pub enum ConfigError {
     ZeroPort,
     /// The fixed TTL is 0.
     ZeroTtl,
-    /// The carrier does not carry the mode.
+    /// The carrier cannot carry the mode.
     Carrier,
     /// A network identifier of more than 24 bits.
     Vni,
@@ -182,8 +184,8 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// A tunnel with the usual choices: the carrier's port at both ends (GUE's for FOU), outer checksum, TTL 64, DSCP
-    /// inherited, path MTU discovery, 16 source ports, and a seed of zeros that a program should replace.
+    /// Creates a tunnel with the usual choices: the carrier's port at both ends (GUE's for FOU), outer checksum, TTL
+    /// 64, DSCP inherited, path MTU discovery, 16 source ports, and a seed of zeros that a program should replace.
     pub fn new(mode: Mode, carrier: Carrier, local: IpAddr, remote: IpAddr) -> Config {
         let port = match carrier {
             Carrier::Vxlan { .. } => vxlan::PORT,
@@ -208,7 +210,7 @@ impl Config {
         }
     }
 
-    /// Whether this can be a tunnel.
+    /// Checks that the configuration is valid.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.local.is_ipv4() != self.remote.is_ipv4() {
             return Err(ConfigError::MixedFamilies);
@@ -242,11 +244,11 @@ impl Config {
         Ok(())
     }
 
-    /// Bytes on top of the inner IP packet when sending, for the MTU of the inside: 20 to 90. An Ethernet header inside
-    /// counts, VLAN tags do not.
+    /// Returns the number of bytes added to an inner IP packet when sending, for the MTU of the inside: 20 to 90. An
+    /// inner Ethernet header counts, VLAN tags do not.
     ///
-    /// With remote checksum offload its 8 bytes are always counted, although packets whose checksum is complete go without
-    /// (Linux counts the same way).
+    /// With remote checksum offload its 8 bytes are always counted, although packets with a complete checksum go
+    /// without (Linux counts the same way).
     pub fn overhead(&self) -> usize {
         let carrier = match self.carrier {
             Carrier::Gue { remcsum } => Gue::emit_len(remcsum),
@@ -259,7 +261,7 @@ impl Config {
         self.outer_len() + carrier + gre + link
     }
 
-    /// Bytes of outer IP and UDP.
+    /// Returns the length of outer IP and UDP, in bytes.
     pub(super) fn outer_len(&self) -> usize {
         let udp = if self.carrier == Carrier::Bare { 0 } else { udp::LEN };
         udp + if self.local.is_ipv4() { ipv4::MIN_LEN } else { ipv6::LEN }
@@ -271,7 +273,7 @@ impl Config {
 }
 
 impl Mode {
-    /// Whether IP packets of this version (4 or 6) may be inside.
+    /// Returns whether inner IP packets of this version (4 or 6) are allowed.
     pub(super) fn takes(&self, version: u8) -> bool {
         match self {
             Mode::Ipip => version == 4,
@@ -281,12 +283,12 @@ impl Mode {
         }
     }
 
-    /// Whether Ethernet frames are inside.
+    /// Returns whether the inner packets are Ethernet frames.
     pub fn is_ethernet(&self) -> bool {
         matches!(self, Mode::GreTap(_) | Mode::Ethernet)
     }
 
-    /// The options of its GRE header, where it has one.
+    /// Returns the options of the GRE header, if the mode has one.
     pub fn gre(&self) -> Option<&GreOptions> {
         match self {
             Mode::Gre(options) | Mode::GreTap(options) => Some(options),
@@ -294,7 +296,7 @@ impl Mode {
         }
     }
 
-    /// The IP protocol number for the carrier, with a packet of this version inside.
+    /// Returns the IP protocol number for the carrier, with an inner packet of this version.
     pub(super) fn protocol(&self, version: u8) -> u8 {
         match self {
             Mode::Gre(_) | Mode::GreTap(_) => protocol::GRE,
@@ -304,8 +306,8 @@ impl Mode {
         }
     }
 
-    /// The IP protocol numbers that its packets have where nothing stands between: one for each socket of a raw port, in
-    /// the order of its slots.
+    /// Returns the IP protocol numbers that packets of this mode have directly over IP: one for each socket of a raw
+    /// port, in the order of its slots.
     pub fn protocols(&self) -> &'static [u8] {
         match self {
             Mode::Ipip => &[protocol::IPV4],
@@ -318,7 +320,7 @@ impl Mode {
 }
 
 impl GreOptions {
-    /// Bytes of the header that we send.
+    /// Returns the length of the GRE header that this end sends, in bytes.
     fn send_len(&self) -> usize {
         gre::MIN_LEN + 4 * [self.ocsum, self.okey.is_some(), self.oseq].iter().filter(|&&on| on).count()
     }

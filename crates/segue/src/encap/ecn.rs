@@ -7,13 +7,14 @@ const NOT_ECT: u8 = 0;
 const ECT_1: u8 = 1;
 const CE: u8 = 3;
 
-/// The outer DSCP and ECN byte: `dscp` from wherever it comes, ECN as inside (RFC 6040, section 4.1, normal mode).
+/// Returns the outer DSCP and ECN byte: `dscp` from its source, ECN as in the inner header (RFC 6040, section 4.1,
+/// normal mode).
 pub(super) fn encapsulate(dscp: u8, inner: u8) -> u8 {
     dscp & !MASK | inner & MASK
 }
 
-/// The inner DSCP and ECN byte after decapsulation (RFC 6040, section 4.2, figure 4); `None` where the packet must be
-/// dropped: congestion was marked on the way and the inner packet has no way to say so.
+/// Returns the inner DSCP and ECN byte after decapsulation (RFC 6040, section 4.2, figure 4); `None` if the packet must
+/// be dropped: congestion was marked in the outer header and the inner packet does not support ECN.
 pub const fn combine(inner: u8, outer: u8) -> Option<u8> {
     let ecn = match (inner & MASK, outer & MASK) {
         (NOT_ECT, CE) => return None,

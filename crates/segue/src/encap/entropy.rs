@@ -16,7 +16,7 @@ impl FlowHash {
         FlowHash { k0: word(k0), k1: word(k1) }
     }
 
-    /// The hash of a packet's flow: addresses, protocol and ports where there are ports, else the addresses alone.
+    /// Returns the hash of a packet's flow: addresses, protocol and ports if it has ports, otherwise addresses alone.
     pub(super) fn of(&self, inner: &Inner) -> u64 {
         let ports = inner.ports.map_or(0, |(protocol, ports)| u64::from(protocol) << 32 | u64::from(ports));
         let mut words = [0; 5];

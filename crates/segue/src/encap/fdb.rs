@@ -1,4 +1,5 @@
-//! Which remote has which Ethernet address: the forwarding table of a tunnel that carries frames to several remotes.
+//! The forwarding table (FDB) of a tunnel that carries Ethernet frames to several remotes: which remote has which
+//! address.
 
 use alloc::vec::Vec;
 
@@ -9,15 +10,15 @@ use crate::wire::ethernet;
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// Entries that an address may have its place in.
+/// Number of entries in which an address may be stored.
 const WAYS: usize = 4;
 
-/// Where a frame is sent.
+/// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// To this remote.
+    /// The remote with this index.
     Remote(u16),
-    /// To all: the address is that of a group, or nobody knows it.
+    /// All remotes: the address is a group address or unknown.
     Flood,
 }
 
@@ -25,16 +26,17 @@ pub enum Destination {
 struct Entry {
     mac: Mac,
     to: u16,
-    /// When it was seen last; `None` where there is no entry.
+    /// Time at which the address was last seen; `None` for a free entry.
     seen: Option<Nanos>,
 }
 
 const FREE: Entry = Entry { mac: [0; 6], to: 0, seen: None };
 
-/// Addresses, learned from what came in or set once and for all.
+/// A forwarding table: Ethernet addresses, learned from received frames or configured.
 ///
-/// It never grows: an address has its place in one of four entries, chosen by a keyed hash, and where all are taken the one
-/// that was silent for longest goes. A frame for an address that is gone floods, until the address is seen again.
+/// The table never grows: an address is stored in one of four entries, chosen by a keyed hash; if all are taken, the
+/// entry that was silent for longest is evicted. Frames to an evicted address are flooded until the address is seen
+/// again.
 #[derive(Clone, Debug)]
 pub struct Fdb {
     key: Key,
@@ -47,18 +49,19 @@ pub struct Fdb {
 }
 
 impl Fdb {
-    /// A table for at least `entries` learned addresses, each of which is forgotten after `ageing` nanoseconds of silence;
-    /// 0 entries learn nothing. The entries of `fixed` stay, whatever is seen; of two for one address the first counts.
+    /// Creates a table for at least `entries` learned addresses, each of which is forgotten after `ageing` nanoseconds
+    /// of silence; with 0 entries nothing is learned. The entries of `fixed` stay, whatever is seen; of two for one
+    /// address the first counts.
     pub fn new(key: Key, entries: usize, ageing: u64, fixed: &[(Mac, u16)]) -> Fdb {
         let sets = if entries == 0 { 0 } else { entries.div_ceil(WAYS).next_power_of_two() };
         let mut fixed: Vec<(Mac, u16)> = fixed.to_vec();
-        // Stable: the first of two stays.
+        // The sort is stable, so the first of two stays.
         fixed.sort_by_key(|(mac, _)| *mac);
         fixed.dedup_by_key(|(mac, _)| *mac);
         Fdb { key, sets: alloc::vec![[FREE; WAYS]; sets], fixed, ageing, learned: 0, moved: 0, evicted: 0 }
     }
 
-    /// Where a frame to `mac` goes.
+    /// Returns the destination of a frame to `mac`.
     pub fn lookup(&self, mac: Mac, now: Nanos) -> Destination {
         if ethernet::is_group(mac) {
             return Destination::Flood;
@@ -71,7 +74,7 @@ impl Fdb {
         found.map_or(Destination::Flood, |entry| Destination::Remote(entry.to))
     }
 
-    /// Remembers that a frame from `mac` came from remote `from`. Group addresses and zero are no one's.
+    /// Records that a frame from `mac` came from remote `from`. Group addresses and the zero address are ignored.
     pub fn learn(&mut self, mac: Mac, from: u16, now: Nanos) {
         if !ethernet::is_station(mac) || self.fixed_to(mac).is_some() {
             return;
@@ -92,7 +95,8 @@ impl Fdb {
         *oldest = Entry { mac, to: from, seen: Some(now) };
     }
 
-    /// Addresses learned, moved to another remote, and forgotten before their time for want of room, so far.
+    /// Returns how many addresses were learned, moved to another remote, and evicted before their time for lack of
+    /// room.
     pub fn counts(&self) -> [u64; 3] {
         [self.learned, self.moved, self.evicted]
     }

@@ -1,4 +1,5 @@
-//! What tells tunnels apart that one sender sends to one port: GRE keys, network identifiers, protocols.
+//! The identity by which tunnels on one port with the same remote are told apart: GRE key, network identifier or
+//! protocol.
 
 use core::mem::discriminant;
 
@@ -9,21 +10,21 @@ use crate::wire::gue::Gue;
 use crate::wire::vxlan::Vxlan;
 use crate::wire::{ethertype, protocol};
 
-/// What a datagram says of the tunnel that it belongs to. Two tunnels with one remote and one port can be told apart where they
-/// have no identity in common.
+/// The identity of the tunnel that a datagram belongs to. Two tunnels with the same remote and port can be told apart
+/// if they have no identity in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Identity {
     /// The network identifier of VXLAN or Geneve.
     Network(u32),
-    /// The IP protocol number of what is inside.
+    /// The IP protocol number of the inner packet.
     Protocol(u8),
-    /// GRE with this key, or without one; `true` with Ethernet inside.
+    /// GRE with this key, or without a key; `true` for inner Ethernet.
     Gre(Option<u32>, bool),
 }
 
 impl Config {
-    /// Every identity that packets of this tunnel have when they come in: one, or two where both IPv4 and IPv6 are inside and
-    /// GRE is not.
+    /// Returns every identity that received packets of this tunnel can have: one, or two if both IPv4 and IPv6 are
+    /// inside without GRE.
     pub fn identities(&self) -> impl Iterator<Item = Identity> + use<> {
         let network = match self.carrier {
             Carrier::Vxlan { vni, .. } | Carrier::Geneve { vni } => Some(Identity::Network(vni)),
@@ -35,8 +36,8 @@ impl Config {
         one.into_iter().chain(protocols.iter().map(|&number| Identity::Protocol(number)))
     }
 
-    /// The identity of `datagram`, what lies behind UDP, for this tunnel and any that shares a port with it
-    /// ([`shares`](Self::shares)); `None` where its headers cannot be read.
+    /// Returns the identity of `datagram`, a UDP payload, for this tunnel and any that shares a port with it
+    /// ([`shares`](Self::shares)); `None` if its headers cannot be read.
     pub fn identify(&self, datagram: &[u8]) -> Option<Identity> {
         let gre_at = match self.carrier {
             Carrier::Vxlan { .. } => return Vxlan::parse(datagram).ok().map(|header| Identity::Network(header.vni)),
@@ -64,7 +65,8 @@ impl Config {
         Some(Identity::Gre(gre.key, gre.protocol == ethertype::TEB))
     }
 
-    /// Whether one port can receive for both tunnels: what their datagrams say of themselves stands in the same place.
+    /// Returns whether one port can receive for both tunnels: their datagrams must carry their identity at the same
+    /// place.
     pub fn shares(&self, other: &Config) -> bool {
         let says = matches!(self.carrier, Carrier::Gue { .. } | Carrier::Vxlan { .. } | Carrier::Geneve { .. });
         let inside = |mode: Mode| (mode.gre().is_some(), mode.gre().is_none() && mode.is_ethernet());
@@ -104,7 +106,7 @@ mod tests {
         all.map(|(mode, carrier)| Config::new(mode, carrier, address("198.18.0.1"), address("198.18.0.2"))).to_vec()
     }
 
-    /// What `config` sends for something that it carries, from UDP on.
+    /// Returns what `config` sends for a packet that it carries, without outer IP and UDP.
     fn sent(config: &Config) -> Vec<u8> {
         use segue_testkit::build::{Ip, V4, V6};
         let ip = if config.mode == Mode::Sit { Ip::V6(V6::new(1, 1, 2)) } else { Ip::V4(V4::new(1, 1, 2)) };

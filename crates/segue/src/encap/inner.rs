@@ -1,4 +1,4 @@
-//! What both directions need to know of the inner IP header.
+//! The inner IP header, as far as both directions need it.
 
 use crate::checksum::{Sum, pseudo_v4, pseudo_v6};
 use crate::packet::{Head, Header, Kind, Layout, Packet};
@@ -7,22 +7,22 @@ use crate::wire::{ethernet, ipv4, ipv6, protocol, read_u16, read_u32};
 /// The fields of an inner IP header that matter to a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inner {
-    /// 4 or 6; 0 in a frame without IP.
+    /// IP version, 4 or 6; 0 for a frame without IP.
     pub(super) version: u8,
     pub(super) tos: u8,
     pub(super) ttl: u8,
     /// Don't Fragment; never set for IPv6, which has no such flag.
     pub(super) df: bool,
-    /// Bytes of the packet as the header states them.
+    /// Length of the packet in bytes, as the header states it.
     pub(super) total_len: usize,
-    /// Protocol and both ports, where the header is followed by TCP or UDP.
+    /// Protocol and both ports, if TCP or UDP follows the header.
     pub(super) ports: Option<(u8, u32)>,
     addresses: [u8; 32],
     addresses_len: usize,
 }
 
 impl Inner {
-    /// Reads the header at the start of `bytes`, of which the fixed part must be there.
+    /// Reads the header at the start of `bytes`; `None` if its fixed part is not all there.
     pub(super) fn read(bytes: &[u8]) -> Option<Inner> {
         let mut addresses = [0; 32];
         match bytes.first()? >> 4 {
@@ -63,7 +63,7 @@ impl Inner {
         }
     }
 
-    /// Reads the outermost IP header of a packet, which stands in the payload where the parser listed no header.
+    /// Reads the outermost IP header of a packet; the header is in the payload if the parser listed none.
     pub(super) fn of<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Inner> {
         let Some(first) = packet.layout.headers().first() else {
             let mut bytes = [0; ipv6::LEN];
@@ -78,8 +78,8 @@ impl Inner {
         Some(inner)
     }
 
-    /// As [`Inner::of`], for a packet that begins with an Ethernet header: what its IP header says, where it has one that
-    /// the parser found. Without, the flow is that of the addresses and the type of the frame.
+    /// As [`Inner::of`], for a packet that begins with an Ethernet header, if the parser found an IP header behind it.
+    /// Otherwise the flow is that of the MAC addresses and the EtherType.
     pub(super) fn of_frame<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Inner> {
         let bytes = packet.head.bytes();
         let frame: &[u8; ethernet::LEN] = bytes.first_chunk()?;
@@ -95,13 +95,13 @@ impl Inner {
         Some(Inner { version: 0, tos: 0, ttl: 64, df: false, total_len, ports: None, addresses, addresses_len: 16 })
     }
 
-    /// Source and destination: 8 or 32 bytes, or 16 of a frame without IP.
+    /// Returns source and destination address: 8 or 32 bytes, or 16 for a frame without IP.
     pub(super) fn addresses(&self) -> &[u8] {
         &self.addresses[..self.addresses_len]
     }
 
-    /// Whether the source is one that no packet from elsewhere may have: multicast, broadcast or loopback (RFC 1122,
-    /// section 3.2.1.3; RFC 4291, sections 2.5.3 and 2.7).
+    /// Returns whether the source address is one that no packet from another host may have: multicast, broadcast or
+    /// loopback (RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5.3 and 2.7).
     pub(super) fn source_is_martian(&self) -> bool {
         match self.version {
             4 => matches!(self.addresses[0], 127 | 224..=239) || self.addresses[..4] == [255; 4],
@@ -110,7 +110,7 @@ impl Inner {
     }
 }
 
-/// Protocol and both ports of the header at `index`, where that is TCP or UDP.
+/// Returns protocol and both ports of the header at `index`, if it is TCP or UDP.
 fn ports<B: AsRef<[u8]>>(packet: &Packet<B>, index: usize) -> Option<(u8, u32)> {
     let header = packet.layout.headers().get(index)?;
     let protocol = match header.kind {
@@ -121,11 +121,11 @@ fn ports<B: AsRef<[u8]>>(packet: &Packet<B>, index: usize) -> Option<(u8, u32)> 
     Some((protocol, read_u32(packet.head.bytes(), header.start())?))
 }
 
-/// The pseudo-header sum that belongs to the innermost transport header, where there is one, and the field that it would
-/// be primed in, for a packet of `end` bytes.
+/// Returns the pseudo-header sum of the innermost transport header of a packet of `end` bytes, and the value of its
+/// checksum field, which holds that sum if it is primed; `None` without a transport header.
 ///
-/// An IPv6 routing header with stops to come would need its final destination here; the sums then differ, and neither
-/// direction uses remote checksum offload for the packet.
+/// With an IPv6 routing header with segments left the final destination would be needed here; the sums then differ, and
+/// neither direction uses remote checksum offload for the packet.
 pub(super) fn primed(head: &Head, layout: &Layout, end: usize) -> Option<(Sum, u16)> {
     let transport = layout.transport()?;
     let (number, field) = match transport.kind {

@@ -1,4 +1,4 @@
-//! Encapsulation.
+//! Encapsulation: the sending half of a tunnel.
 
 use core::net::IpAddr;
 
@@ -25,30 +25,30 @@ crate::reasons! {
     }
 }
 
-/// First of the ports that the flow hash is spread over (RFC 8086, section 3.2.1: the dynamic ports).
+/// First of the source ports that the flow hash selects from (RFC 8086, section 3.2.1: the dynamic ports).
 const FIRST_SOURCE_PORT: u16 = 49152;
-/// Bytes of outer IPv6 and UDP.
+/// Length of outer IPv6 and UDP, in bytes.
 const MAX_OUTER_LEN: usize = ipv6::LEN + udp::LEN;
 
-/// Puts packets and trains into a tunnel.
+/// The sending half of a tunnel: puts outer headers in front of packets and trains.
 #[derive(Clone, Debug)]
 pub struct Encapsulator {
     config: Config,
-    /// Whether it was made with remote checksum offload.
+    /// Whether the tunnel was configured with remote checksum offload.
     can_remcsum: bool,
-    /// Outer IP and UDP with everything that is the same for all packets.
+    /// Outer IP and UDP headers with every field that is the same for all packets.
     template: [u8; MAX_OUTER_LEN],
     hash: FlowHash,
     /// Identification of the next outer IPv4 packet.
     next_id: u16,
     /// Sequence number of the next GRE packet.
     next_seq: u32,
-    /// Which of the port's peers packets go to.
+    /// Index of the port's peer that packets go to.
     to: u16,
 }
 
 impl Encapsulator {
-    /// A tunnel's sending half; GRE sequence numbers start at 0, as Linux has them.
+    /// Creates the sending half of a tunnel; GRE sequence numbers start at 0, as in Linux.
     pub fn new(config: Config) -> Result<Encapsulator, ConfigError> {
         config.check()?;
         let hash = FlowHash::new(config.seed);
@@ -56,24 +56,24 @@ impl Encapsulator {
         Ok(Encapsulator { config, can_remcsum: config.remcsum(), template, hash, next_id: 0, next_seq: 0, to: 0 })
     }
 
-    /// What it was made of.
+    /// Returns the configuration of the tunnel.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The number of the next packet, where packets carry GRE sequence numbers.
+    /// Returns the GRE sequence number of the next packet, if packets carry one.
     pub fn sequence(&self) -> Option<u32> {
         self.numbers().then_some(self.next_seq)
     }
 
-    /// Numbers packets from `next` on, as one that takes the place of another has to: a far end that goes by the numbers
-    /// drops what is older than what it has seen.
+    /// Continues GRE sequence numbers from `next` on, as a successor of another process must: the far end drops packets
+    /// with numbers older than the newest it has seen.
     pub fn go_on(&mut self, next: u32) {
         self.next_seq = next;
     }
 
-    /// Leaves checksums to the far end from the next packet on, or no longer. Only a tunnel that was made with remote
-    /// checksum offload, whose users reckon with the length of its option, can be asked for it; `false` for others.
+    /// Enables or disables remote checksum offload from the next packet on. Only a tunnel that was configured with it,
+    /// whose users allow for the length of the option, can be switched; returns `false` for others.
     pub fn set_remcsum(&mut self, on: bool) -> bool {
         let can = self.can_remcsum;
         if let (true, Carrier::Gue { remcsum } | Carrier::Vxlan { remcsum, .. }) = (can, &mut self.config.carrier) {
@@ -82,21 +82,21 @@ impl Encapsulator {
         can
     }
 
-    /// Puts the outer headers in front of `packet`, whose layout starts at the inner IP header, or at the Ethernet header
-    /// where frames are inside, and adds a level to its offload state. Padding behind an inner IP packet is cut off; that of
-    /// a frame is kept. On a refusal the packet is as it was.
+    /// Puts the outer headers in front of `packet`, whose layout must start at the inner IP header, or at the Ethernet
+    /// header if the mode carries frames, and adds a level to its offload state. Padding behind an inner IP packet is
+    /// cut off; that of a frame is kept. On an error the packet is unchanged.
     ///
-    /// The headers of a single packet are final but for the checksums that its [`Layer`] says are owed. Those of a train
-    /// have 0 for every outer length and for the outer IPv4 header checksum, the first segment's identification and GRE
-    /// sequence number, and as many of both are used up as the train has segments: [`gso`](crate::gso) fills in the
-    /// rest when it cuts.
+    /// The headers of a single packet are final except for the checksums that its [`Layer`] says are owed. Those of a
+    /// train have 0 for every outer length and for the outer IPv4 header checksum, and the first segment's
+    /// identification and GRE sequence number; as many of both are used up as the train has segments.
+    /// [`gso`](crate::gso) fills in the rest when it splits.
     ///
     /// With remote checksum offload, a pending transport checksum stays pending for good, and the level says so
-    /// ([`Remote::Transport`]); that is the case for trains, too, whose segments' checksums were verified and can be left
-    /// to the far end like any others. Where nothing is pending inside and the GRE header has a checksum, that becomes the
-    /// far end's ([`Remote::Gre`]), as Linux does it. Fragments, ICMP and packets with a complete checksum otherwise go
-    /// with a plain header; so does what is in a tunnel already, since a packet can have only one option, and over VXLAN what
-    /// its header cannot say.
+    /// ([`Remote::Transport`]); so do the checksums of trains, whose segments were verified and can be left to the far
+    /// end like any others. If nothing is pending inside and the GRE header has a checksum, that one is left to the far
+    /// end ([`Remote::Gre`]), as in Linux. Fragments, ICMP and other packets with a complete checksum are sent with a
+    /// plain header; so are packets that are in a tunnel already, since a packet can have only one option, and over
+    /// VXLAN those whose offsets its header cannot express.
     pub fn push<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>) -> Result<(), EncapRefusal> {
         let is_frame = self.config.mode.is_ethernet();
         let inner = if is_frame { Inner::of_frame(packet) } else { Inner::of(packet) };
@@ -115,7 +115,7 @@ impl Encapsulator {
         let gre_csum = gre.is_some_and(|gre| gre.checksum.is_some());
         let remote = self.remote(packet, inner_len, gre_csum);
 
-        // Everything that can fail comes before the first change.
+        // All fallible steps come before the first change.
         let outer = self.outer_layout(gre, remote);
         let mut layout = packet.layout;
         let mut offload = packet.offload;
@@ -125,7 +125,8 @@ impl Encapsulator {
         if !layout.prepend(&outer) {
             return Err(EncapRefusal::TooDeep);
         }
-        // A frame without IP is no tunnel level, nor has it room for what is owed: its outer checksum is computed at once.
+        // A frame without IP is no tunnel level, and has no state for owed checksums: its outer checksum is computed at
+        // once.
         if inner.version != 0 && !offload.push_outer(layer) {
             return Err(EncapRefusal::TooDeep);
         }
@@ -141,7 +142,7 @@ impl Encapsulator {
         let segs = segments(&packet.offload.unit, payload_len);
         let hash = self.hash.of(&inner);
         let (slot, port) = match self.config.carrier {
-            // One socket for each protocol number.
+            // There is one socket for each protocol number.
             Carrier::Bare => (u16::from(self.config.mode == Mode::Ip && inner.version == 6), 0),
             _ => self.source(hash),
         };
@@ -176,7 +177,7 @@ impl Encapsulator {
             let udp_at = outer_bytes.len() - udp::LEN;
             write_u16(outer_bytes, udp_at + udp::SRC_PORT, port);
             let udp_len = if whole { total_len - udp_at } else { 0 };
-            // No more than `countable`, which fits.
+            // It is at most `countable`, which fits.
             write_u16(outer_bytes, udp_at + udp::LENGTH, udp_len as u16);
         }
         let gre_at = match self.config.carrier {
@@ -202,11 +203,11 @@ impl Encapsulator {
         }
 
         match &mut offload.unit {
-            // Of other bytes than those that are there now.
+            // The known sum does not cover the outer headers.
             Unit::Whole(csum @ Csum::Complete(_)) => *csum = Csum::Unknown,
             Unit::Whole(_) => {}
             Unit::Train { gso, .. } => {
-                // One bit a header; the outer IPv4 header counts up.
+                // There is one bit for each header; the outer IPv4 identification counts up.
                 *gso = gso.behind(outer.headers().len());
             }
         }
@@ -220,7 +221,7 @@ impl Encapsulator {
         Ok(())
     }
 
-    /// Computes the outer checksums of a frame without IP: no level of its offload state has room for what is owed.
+    /// Computes the outer checksums of a frame without IP, whose offload state has no level for owed checksums.
     fn complete<B: AsRef<[u8]>>(&self, packet: &mut Packet<B>, gre_csum: bool, udp_csum: bool) {
         let mut payload = Sum::ZERO;
         packet.payload.frags().iter().for_each(|frag| payload.add(frag.bytes()));
@@ -247,8 +248,8 @@ impl Encapsulator {
         }
     }
 
-    /// From here on packets go to `remote`, an address of the same family as the one that the tunnel was made with, and say
-    /// in [`Outer::to`] that it is number `number` of the port's peers. Nothing changes for an address of the other family.
+    /// Sends further packets to `remote`, an address of the same family as the configured one; [`Outer::to`] then is
+    /// `number`, the index of the port's peer. An address of the other family changes nothing.
     pub fn aim(&mut self, remote: IpAddr, number: u16) {
         if remote.is_ipv4() == self.config.remote.is_ipv4() {
             self.config.remote = remote;
@@ -257,13 +258,13 @@ impl Encapsulator {
         }
     }
 
-    /// Whose checksum is left to the far end.
+    /// Returns the checksum that is left to the far end.
     fn remote<B: AsRef<[u8]>>(&self, packet: &Packet<B>, inner_len: usize, gre_csum: bool) -> Option<Remote> {
         if !self.config.remcsum() || !packet.offload.layers().is_empty() {
             return None;
         }
         match packet.offload.unit {
-            // A field that the far end would not find as it must be is completed here.
+            // A field that is not primed as the far end expects is completed here.
             Unit::Whole(Csum::Partial) | Unit::Train { .. } => {
                 if let Carrier::Vxlan { .. } = self.config.carrier {
                     let transport = packet.layout.transport()?;
@@ -314,14 +315,14 @@ impl Encapsulator {
         layout
     }
 
-    /// Socket and source port of a flow.
+    /// Returns the socket and the source port of a flow.
     ///
-    /// Under GRE sequence numbers all flows take one socket: the far end drops what is older than the newest number that
-    /// it saw, so nothing may overtake, and what leaves through several sockets does.
+    /// With GRE sequence numbers all flows use one socket: the far end drops packets older than the newest number that
+    /// it saw, so packets must not be reordered, and those of several sockets are.
     fn source(&self, hash: u64) -> (u16, u16) {
         match self.config.slots {
             SourcePorts::Slots(_) if self.numbers() => (0, FIRST_SOURCE_PORT),
-            // The upper half for the port, so that packets of one socket still differ; the remainders fit 16 bits.
+            // The port uses the upper half, so that packets of one socket still differ; the remainders fit 16 bits.
             SourcePorts::Slots(slots) => {
                 let slot = (hash as u32) % u32::from(slots.max(1));
                 let span = u64::from(u16::MAX - FIRST_SOURCE_PORT) + 1;
@@ -331,7 +332,7 @@ impl Encapsulator {
         }
     }
 
-    /// Whether packets carry GRE sequence numbers.
+    /// Returns whether packets carry GRE sequence numbers.
     fn numbers(&self) -> bool {
         self.config.mode.gre().is_some_and(|options| options.oseq)
     }
@@ -344,7 +345,7 @@ impl Encapsulator {
     }
 }
 
-/// Place of the GUE or VXLAN header among those that we put in front.
+/// Index of the GUE or VXLAN header among the outer headers.
 const SHIM_IDX: usize = 2;
 
 fn segments(unit: &Unit, payload: usize) -> usize {
@@ -377,10 +378,11 @@ fn template(config: &Config) -> [u8; MAX_OUTER_LEN] {
     bytes
 }
 
-/// Fills the fields that differ from packet to packet. `total_len` is 0 for a train, whose header checksum is left out.
+/// Fills in the fields of the outer IPv4 header that differ from packet to packet. `total_len` is 0 for a train, whose
+/// header checksum is left out.
 ///
-/// The identification counts up over all packets, with Don't Fragment too, where it would not have to (RFC 6864, section
-/// 4): without it, it must be unique, and one rule is simpler than two.
+/// The identification counts up over all packets, also with Don't Fragment, where it would not have to (RFC 6864,
+/// section 4): without DF it must be unique, and one rule is simpler than two.
 fn write_ipv4(bytes: &mut [u8], meta: &Outer, total_len: u16, id: u16) {
     bytes[ipv4::TOS] = meta.tos;
     bytes[ipv4::TTL] = meta.ttl;
@@ -393,7 +395,8 @@ fn write_ipv4(bytes: &mut [u8], meta: &Outer, total_len: u16, id: u16) {
     }
 }
 
-/// As [`write_ipv4`]; the flow label is made of the flow hash (RFC 6437, section 3; RFC 6438).
+/// Fills in the fields of the outer IPv6 header; the flow label is derived from the flow hash (RFC 6437, section 3; RFC
+/// 6438).
 fn write_ipv6(bytes: &mut [u8], meta: &Outer, payload_len: u16, hash: u32) {
     let word = 6 << 28 | u32::from(meta.tos) << 20 | hash & 0x000f_ffff;
     write_u32(bytes, ipv6::VERSION_CLASS_LABEL, word);

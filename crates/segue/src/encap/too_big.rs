@@ -1,5 +1,5 @@
-//! Telling the sender inside that a packet does not fit the way: ICMP "fragmentation needed" (RFC 1191, section 4) and ICMPv6
-//! "packet too big" (RFC 4443, section 3.2).
+//! ICMP errors for packets that are too big for the path through a tunnel: "fragmentation needed" (RFC 1191, section 4)
+//! and ICMPv6 "packet too big" (RFC 4443, section 3.2).
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,23 +11,25 @@ use crate::wire::icmp::v6::PACKET_TOO_BIG;
 use crate::wire::icmp::{self, emit_v4, emit_v6, is_error_v4, is_error_v6};
 use crate::wire::{ethernet, ipv4, ipv6, protocol, read_u16, write_u16};
 
-/// Most bytes of an ICMP error for IPv4 (RFC 1122, section 3.2.2 leaves more to the host; routers send 576) and for IPv6.
+/// Largest ICMP error in bytes, for IPv4 (576, as routers send; RFC 1122, section 3.2.2 leaves more to the host) and
+/// for IPv6.
 const MOST: [usize; 2] = [576, 1280];
 /// Smallest MTU of an IPv6 link.
 const IPV6_MIN_MTU: usize = 1280;
 
-/// What a way of an MTU of `mtu` bytes (of inner IP) means for a packet.
+/// Whether a packet fits a path whose MTU for inner IP is `mtu` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// It fits, or is no IP.
+    /// The packet fits, or is not IP.
     Fits,
-    /// It does not, but may be fragmented: the outside has to be, without Don't Fragment.
+    /// The packet does not fit but may be fragmented: the outer packet is to be sent without Don't Fragment.
     Fragment,
-    /// It does not and must not be fragmented: its sender is to be told this MTU.
+    /// The packet does not fit and must not be fragmented: its sender is to be told this MTU.
     TooBig(usize),
 }
 
-/// Whether `packet`, or each segment of a train, fits in `mtu` bytes of IP. IPv6 is never told less than 1280 bytes.
+/// Returns whether `packet`, or each segment of a train, fits in `mtu` bytes of IP. An IPv6 sender is never told less
+/// than 1280 bytes.
 pub fn fit<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize) -> Fit {
     let Some(ip) = packet.layout.outer_ip() else { return Fit::Fits };
     let size = match packet.offload.unit {
@@ -45,11 +47,11 @@ pub fn fit<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize) -> Fit {
     if df { Fit::TooBig(mtu) } else { Fit::Fragment }
 }
 
-/// Writes the error for `packet` to `out`, with the link headers of the packet turned round in front of it, and returns its
-/// length; `None` where there must be none (RFC 1122, section 3.2.2; RFC 4443, section 2.4): for an error, a group, a later
-/// fragment, a source that nobody is, or where `out` is too short.
+/// Writes the error for `packet` to `out`, behind the packet's link headers with swapped addresses, and returns its
+/// length; `None` if no error may be sent (RFC 1122, section 3.2.2; RFC 4443, section 2.4): for an error, a group
+/// address, a later fragment or an invalid source, or if `out` is too short.
 ///
-/// It comes from the packet's own destination, which is the one address that is sure to be beyond the tunnel.
+/// Its source is the packet's own destination, the one address that is known to be beyond the tunnel.
 pub fn too_big<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize, out: &mut [u8]) -> Option<usize> {
     let index = packet.layout.headers().iter().position(|header| header.is_ip())?;
     let ip = packet.layout.headers().get(index)?;
@@ -58,7 +60,7 @@ pub fn too_big<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize, out: &mut [u8]) -
     let is_v4 = ip.kind == Kind::Ipv4;
     let (ip_len, most) = if is_v4 { (ipv4::MIN_LEN, MOST[0]) } else { (ipv6::LEN, MOST[1]) };
 
-    // The first bytes of what is quoted, for as long as they are asked.
+    // Quotes the first bytes of the packet.
     let quoted_len = (head.len() - l3 + packet.payload.len()).min(most - ip_len - icmp::LEN);
     let quote_at = l3 + ip_len + icmp::LEN;
     let quote = out.get_mut(quote_at..quote_at + quoted_len)?;
@@ -95,7 +97,7 @@ pub fn too_big<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize, out: &mut [u8]) -
     reply[dst].copy_from_slice(&header[src]);
     if is_v4 {
         reply[ipv4::VERSION_IHL] = 0x45;
-        // At most 576.
+        // The cast fits: the length is at most 576.
         write_u16(reply, ipv4::TOTAL_LEN, total as u16);
         reply[ipv4::TTL] = 64;
         reply[ipv4::PROTOCOL] = protocol::ICMP;

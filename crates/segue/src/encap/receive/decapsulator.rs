@@ -2,28 +2,28 @@
 
 use crate::encap::config::{Config, ConfigError};
 
-/// Takes packets out of a tunnel.
+/// The receiving half of a tunnel: removes the outer headers of datagrams.
 #[derive(Clone, Debug)]
 pub struct Decapsulator {
     pub(super) config: Config,
-    /// The sequence number that the next GRE packet has if none is lost; 0 takes anything.
+    /// GRE sequence number of the next packet if none is lost; 0 accepts any.
     pub(super) next_seq: u32,
     pub(super) checksummed_bytes: u64,
 }
 
 impl Decapsulator {
-    /// A tunnel's receiving half.
+    /// Creates the receiving half of a tunnel.
     pub fn new(config: Config) -> Result<Decapsulator, ConfigError> {
         config.check()?;
         Ok(Decapsulator { config, next_seq: 0, checksummed_bytes: 0 })
     }
 
-    /// What it was made of.
+    /// Returns the configuration of the tunnel.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Bytes of payload that were read to verify GRE and outer UDP checksums, so far.
+    /// Returns the number of payload bytes read so far to verify GRE and outer UDP checksums.
     pub fn checksummed_bytes(&self) -> u64 {
         self.checksummed_bytes
     }

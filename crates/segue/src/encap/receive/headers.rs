@@ -1,4 +1,4 @@
-//! What stands between outer IP or UDP and what is inside.
+//! The tunnel headers, between outer IP or UDP and the inner packet.
 
 use super::decapsulator::Decapsulator;
 use super::refusal::DecapRefusal;
@@ -10,7 +10,7 @@ use crate::wire::vxlan::{self, Vxlan};
 use crate::wire::{Remcsum, ethertype, protocol};
 
 impl Decapsulator {
-    /// Everything between outer IP or UDP and what is inside.
+    /// Parses the tunnel headers, between outer IP or UDP and the inner packet.
     pub(super) fn tunnel_headers(&self, bytes: &[u8]) -> Result<TunnelHeaders, DecapRefusal> {
         let plain = |len| TunnelHeaders { gre_at: len, len, version: 0, option: None, gre: None };
         let mut found = match self.config.carrier {
@@ -25,7 +25,7 @@ impl Decapsulator {
                 };
                 TunnelHeaders { version, option: header.remcsum, ..plain(header.len) }
             }
-            // The port or the protocol number says which; the mode is checked against the inner header later.
+            // The port or the protocol number tells; the mode is checked against the inner header later.
             Carrier::Fou | Carrier::Bare => {
                 TunnelHeaders { version: bytes.first().map_or(0, |byte| byte >> 4), ..plain(0) }
             }
@@ -70,7 +70,8 @@ impl Decapsulator {
         Ok(found)
     }
 
-    /// Drops what is older than the newest packet, as Linux does: RFC 2890, section 2.2, would let a receiver sort instead.
+    /// Refuses packets older than the newest one, as Linux does; RFC 2890, section 2.2, would also let a receiver
+    /// reorder.
     pub(super) fn sequence(&mut self, seq: Option<u32>) -> Result<(), DecapRefusal> {
         if let (Some(GreOptions { iseq: true, .. }), Some(seq)) = (self.config.mode.gre(), seq) {
             if self.next_seq != 0 && (seq.wrapping_sub(self.next_seq) as i32) < 0 {
@@ -82,20 +83,20 @@ impl Decapsulator {
     }
 }
 
-/// What stands between outer IP or UDP and what is inside.
+/// The tunnel headers of a datagram.
 pub(super) struct TunnelHeaders {
-    /// Bytes of GUE, VXLAN or Geneve: where GRE starts, if there is any.
+    /// Length of GUE, VXLAN or Geneve in bytes, which is the offset of GRE, if there is any.
     pub(super) gre_at: usize,
-    /// Bytes in all.
+    /// Total length in bytes.
     pub(super) len: usize,
-    /// The inner IP version that they announce, or that the first nibble has where nothing does.
+    /// Inner IP version that the headers announce, or that the first nibble says if none does.
     pub(super) version: u8,
     pub(super) option: Option<Remcsum>,
     pub(super) gre: Option<Gre>,
 }
 
-/// Whether a header has what the tunnel's packets have. As in Linux a sequence number that nobody asked for is ignored,
-/// while a key or checksum nobody asked for means another tunnel.
+/// Returns whether a header has the options that the tunnel's packets have. As in Linux an unconfigured sequence number
+/// is ignored, while an unconfigured key or checksum means another tunnel.
 fn gre_matches(gre: &Gre, options: &GreOptions) -> bool {
     gre.key == options.ikey && gre.checksum.is_some() == options.icsum && (gre.seq.is_some() || !options.iseq)
 }

@@ -1,4 +1,4 @@
-//! What is inside.
+//! The inner packet of a datagram.
 
 use super::decapsulator::Decapsulator;
 use super::headers::TunnelHeaders;
@@ -9,8 +9,8 @@ use crate::packet::{Csum, Gso, GsoKind, Head, Kind, Layout, Start, Stop, TrainCs
 use crate::wire::{ethernet, ipv4, ipv6, read_u16, write_u16};
 
 impl Decapsulator {
-    /// The state of a packet whose transport checksum this host's kernel left unfinished: one packet, or several that it
-    /// joined, whose size it does not say. They are cut to what fits the inside.
+    /// Returns the state of a packet whose transport checksum this host's kernel left unfinished: a single packet, or
+    /// several that the kernel joined without stating their size, which are cut to what fits the inner MTU.
     pub(super) fn as_left(&self, layout: &Layout, is_train: bool, l3: usize) -> Unit {
         let (Some(most), Some(transport), true) = (self.config.unfinished, layout.transport(), is_train) else {
             return Unit::Whole(Csum::Partial);
@@ -18,7 +18,7 @@ impl Decapsulator {
         let headers = layout.header_len() - l3;
         let kind = if transport.kind == Kind::Tcp { GsoKind::Tcp } else { GsoKind::Udp };
         match u16::try_from(usize::from(most).saturating_sub(headers)) {
-            // Datagrams cannot be cut but where they were joined.
+            // Datagrams can be cut only where they were joined, which is unknown.
             Ok(size) if size > 0 && kind == GsoKind::Tcp => {
                 Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind, size, fixed_ids: 0 } }
             }
@@ -26,7 +26,7 @@ impl Decapsulator {
         }
     }
 
-    /// What is inside, whose first byte is that of `rest`.
+    /// Parses the inner packet, which begins with the first byte of `rest`.
     pub(super) fn inner(&self, rest: &[u8], tunnel: &TunnelHeaders) -> Result<InnerPacket, DecapRefusal> {
         if self.config.mode.is_ethernet() {
             let layout = crate::wire::parse(rest, Start::Ethernet, &Tunnels::NONE);
@@ -52,18 +52,18 @@ impl Decapsulator {
     }
 }
 
-/// What [`Decapsulator::inner`] found.
+/// The place and the layout of an inner packet.
 pub(super) struct InnerPacket {
     pub(super) layout: Layout,
-    /// Bytes of it, padding of a frame included.
+    /// Length in bytes, padding of a frame included.
     pub(super) len: usize,
-    /// Where its IP header is; 0 where it has none.
+    /// Offset of its IP header; 0 if it has none.
     pub(super) l3: usize,
-    /// DSCP and ECN of that header, where it has one.
+    /// DSCP and ECN of that header, if there is one.
     pub(super) tos: Option<u8>,
 }
 
-/// Parses a packet of exactly one IP length, and lists the fixed IP header also where the parser gave up in front of it.
+/// Parses a packet of exactly one IP length, and lists the fixed IP header even if the parser gave up in front of it.
 fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, DecapRefusal> {
     let mut layout = crate::wire::parse(packet, Start::Ip, &Tunnels::NONE);
     if !layout.headers().is_empty() {
@@ -77,7 +77,7 @@ fn inner_layout(packet: &[u8], inner: &Inner) -> Result<Layout, DecapRefusal> {
     if listed { Ok(layout) } else { Err(DecapRefusal::InnerMalformed) }
 }
 
-/// Changes the DSCP and ECN byte of the IP header at `l3`. A header checksum that was wrong stays wrong; `sum` follows.
+/// Changes the DSCP and ECN byte of the IP header at `l3`. A wrong header checksum stays wrong; `sum` is updated.
 pub(super) fn set_tos(head: &mut Head, l3: usize, tos: u8, sum: &mut Option<Sum>) {
     let Some(bytes) = head.bytes_mut().get_mut(l3..) else { return };
     let Some(&old) = bytes.first_chunk::<2>() else { return };
@@ -88,14 +88,14 @@ pub(super) fn set_tos(head: &mut Head, l3: usize, tos: u8, sum: &mut Option<Sum>
     };
     bytes[..2].copy_from_slice(&new);
     if version == 4 {
-        // The change of the checksum makes up for that of the byte: the sum stays the same.
+        // The change of the checksum offsets that of the byte: the sum stays the same.
         let field = read_u16(bytes, ipv4::CHECKSUM).map_or(0, |field| {
             Field::from_wire(field).update(u16::from_be_bytes(old), u16::from_be_bytes(new)).value()
         });
         write_u16(bytes, ipv4::CHECKSUM, field);
     } else if let Some(sum) = sum {
         sum.remove(Sum::of(&old));
-        // To take out the complement is to put in the value, at an even place whatever the sum's parity.
+        // Removing the complement adds the value, at an even offset whatever the sum's parity.
         sum.remove(Sum::of(&new.map(|byte| !byte)));
     }
 }

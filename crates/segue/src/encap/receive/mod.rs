@@ -1,4 +1,4 @@
-//! Decapsulation.
+//! Decapsulation: the receiving half of a tunnel.
 
 mod decapsulator;
 mod headers;

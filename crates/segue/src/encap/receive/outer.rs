@@ -12,7 +12,7 @@ use crate::packet::{Kind, Start, Stop, Tunnels};
 use crate::wire::{ipv4, ipv6, protocol, read_u16, udp};
 
 impl Decapsulator {
-    /// Verifies outer IP and UDP.
+    /// Parses and verifies outer IP and UDP.
     pub(super) fn outer(&mut self, bytes: &[u8]) -> Result<OuterHeaders, DecapRefusal> {
         let layout = crate::wire::parse(bytes, Start::Ip, &Tunnels::NONE);
         let Some(ip) = layout.headers().first() else {
@@ -37,7 +37,7 @@ impl Decapsulator {
             () => Ok(()),
         };
         if self.config.carrier == Carrier::Bare {
-            // The last header of a chain of extensions says what follows; the parser has walked it.
+            // The last header of a chain of extension headers says what follows; the parser has walked it.
             let last = match ip.kind {
                 Kind::Ipv4 => bytes.get(ipv4::PROTOCOL).copied(),
                 _ => last_protocol(bytes),
@@ -60,7 +60,7 @@ impl Decapsulator {
         if udp.kind != Kind::Udp {
             return Err(DecapRefusal::OuterProtocol);
         }
-        // The parser vouches for both headers and for the UDP length.
+        // The parser has checked both headers and the UDP length.
         let header = &bytes[udp.start()..udp.end()];
         let udp_len = usize::from(read_u16(header, udp::LENGTH).ok_or(DecapRefusal::OuterMalformed)?);
         let payload = bytes.get(udp.end()..udp.start() + udp_len).ok_or(DecapRefusal::OuterMalformed)?;
@@ -92,14 +92,14 @@ impl Decapsulator {
     }
 }
 
-/// What [`Decapsulator::outer`] found.
+/// The outer headers of a packet.
 pub(super) struct OuterHeaders {
     pub(super) header_len: usize,
     pub(super) payload_len: usize,
     pub(super) meta: Received,
 }
 
-/// The protocol behind an IPv6 header and its extension headers.
+/// Returns the protocol behind an IPv6 header and its extension headers.
 fn last_protocol(bytes: &[u8]) -> Option<u8> {
     match ipv6::chain(*bytes.get(ipv6::NEXT_HEADER)?, bytes.get(ipv6::LEN..)?) {
         ipv6::Chain::End { next, .. } => Some(next),

@@ -1,4 +1,4 @@
-//! Takes the inner packet out of a datagram.
+//! Extraction of the inner packet from a datagram.
 
 use super::decapsulator::Decapsulator;
 use super::inner::set_tos;
@@ -11,13 +11,13 @@ use crate::encap::ecn;
 use crate::packet::{Csum, Frag, Offload, Packet, Remote, Unit};
 
 impl Decapsulator {
-    /// Takes the inner packet out of `datagram`, a UDP payload, and loads it `into` a packet. On a refusal that packet is
-    /// empty.
+    /// Removes the tunnel headers of `datagram`, a UDP payload, and loads the inner packet into `into`. On an error
+    /// `into` is empty.
     ///
-    /// The inner packet is parsed from scratch. Its layout starts at its IP header, also where it is a fragment, and bytes
-    /// behind it are cut off. Its offload state has no level for this tunnel any more. The transport checksum is
-    /// [`Csum::Partial`] if it was left to us, [`Csum::Complete`] if the sum of the datagram is known, else as for any
-    /// packet from a wire. What is wrong above the inner IP header is not judged here: a tunnel carries IP packets.
+    /// The inner packet is parsed from scratch. Its layout starts at its IP header, even for a fragment, and bytes
+    /// behind the packet are cut off. Its offload state has no level for this tunnel. The transport checksum is
+    /// [`Csum::Partial`] if it was left to us, [`Csum::Complete`] if the sum of the datagram is known, and otherwise as
+    /// for any received packet. Errors above the inner IP header are not judged here: a tunnel carries IP packets.
     pub fn pull<B: AsRef<[u8]>>(
         &mut self,
         datagram: Frag<B>,
@@ -93,10 +93,10 @@ impl Decapsulator {
         if let Some(gre) = tunnel.gre {
             if let Some(field) = gre.checksum {
                 match option {
-                    // Covered by the outer checksum, if it holds the zero of which the far end's sum was made.
+                    // The outer checksum covers it, if it holds the zero with which the far end computed the sum.
                     Some(Remote::Gre) if field % 0xffff == 0 => {}
                     Some(Remote::Gre) => return Err(DecapRefusal::RemcsumPrimed),
-                    // Whoever joined packets has checked them, and left the field of the first.
+                    // The kernel that joined packets has verified them, and left the field of the first.
                     _ if unfinished == Some(true) => {}
                     _ => {
                         let primed = primed.or_else(|| check_primed(&into.head, &layout, packet.len()).ok());
@@ -126,7 +126,7 @@ impl Decapsulator {
             }
             self.sequence(gre.seq)?;
         }
-        // A frame without IP has no field to carry a mark.
+        // A frame without IP has no field for a congestion mark.
         let tos = match inner.tos {
             Some(tos) => Some((tos, ecn::combine(tos, meta.tos).ok_or(DecapRefusal::Ecn)?)),
             None => None,

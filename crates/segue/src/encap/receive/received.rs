@@ -1,32 +1,33 @@
-//! What a port knows of a datagram that it received.
+//! The properties of a received datagram that its port knows.
 
 use crate::checksum::Sum;
 
-/// What the port knows of a datagram's UDP checksum. One that was wrong never comes this far.
+/// The state of a datagram's UDP checksum, as the port knows it. Datagrams with a wrong checksum are dropped before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OuterCsum {
-    /// It was there, not zero, and right.
+    /// The checksum was present, not zero, and right.
     Verified,
-    /// There was none: the field was zero.
+    /// There was no checksum: the field was zero.
     Absent,
     /// The port cannot tell.
     #[default]
     Unknown,
 }
 
-/// What came with a datagram from its port.
+/// The outer header fields that a port passes with a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Outer DSCP and ECN.
     pub tos: u8,
-    /// Outer UDP checksum.
+    /// State of the outer UDP checksum.
     pub csum: OuterCsum,
-    /// The sum of the datagram's bytes from the first to the last, where the port has it; a verified outer checksum
-    /// yields it. Checksums inside are then checked without touching payload.
+    /// Sum of all bytes of the datagram, if the port has it; a verified outer checksum yields it. Inner checksums are
+    /// then verified without touching payload.
     pub sum: Option<Sum>,
 }
 
-/// Whether a sum is one of the two zeros of ones-complement arithmetic, as that of data with a good checksum is.
+/// Returns whether a sum is one of the two zeros of ones-complement arithmetic, as the sum of data with a good checksum
+/// is.
 pub(super) fn is_zero(sum: Sum) -> bool {
     sum.fold().is_multiple_of(0xffff)
 }

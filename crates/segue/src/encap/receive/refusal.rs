@@ -1,4 +1,4 @@
-//! Why a datagram was dropped.
+//! The reasons why a datagram is dropped.
 
 use crate::packet::remote;
 use crate::wire::{geneve, gue, vxlan};

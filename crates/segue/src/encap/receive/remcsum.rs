@@ -1,4 +1,4 @@
-//! Remote checksum options, and what they mean in a packet.
+//! Remote checksum options of received packets.
 
 use super::headers::TunnelHeaders;
 use super::refusal::DecapRefusal;
@@ -8,14 +8,14 @@ use crate::packet::{Head, Kind, Layout, Remote, Stop, remote};
 use crate::wire::Remcsum;
 use crate::wire::gue::{self, Gue};
 
-/// What a remote checksum option means in this packet. `head` has the inner headers, before and after.
+/// Returns which checksum a remote checksum option names. `head` holds the inner headers, and does so again afterwards.
 pub(super) fn resolve(
     option: Remcsum,
     tunnel: &TunnelHeaders,
     head: &mut Head,
     inner: &Layout,
 ) -> Result<Remote, DecapRefusal> {
-    // The places count from the end of the header with the option, so it does not matter which that is, and its surplus
+    // Offsets count from the end of the header with the option, so it does not matter which header that is; its surplus
     // words, for which there may be no room, are left out.
     let gre_len = tunnel.len - tunnel.gre_at;
     let mut layout = *inner;
@@ -38,10 +38,10 @@ pub(super) fn resolve(
     }
 }
 
-/// The value of the pending field, where it is the pseudo-header sum of the packet that is there.
+/// Returns the value of the pending field, if it is the pseudo-header sum of the packet.
 ///
-/// A packet with a length that says less than the one around it is refused: the sum would run further than the length
-/// that the receiver's transport believes.
+/// A packet with a length field that says less than the one around it is refused: the sum would run further than the
+/// length that the receiver's transport uses.
 pub(super) fn check_primed(head: &Head, layout: &Layout, len: usize) -> Result<u16, DecapRefusal> {
     match inner::primed(head, layout, len) {
         Some((sum, field)) if layout.is_exact() && sum == Sum::of(&field.to_be_bytes()) => Ok(field),
@@ -49,8 +49,9 @@ pub(super) fn check_primed(head: &Head, layout: &Layout, len: usize) -> Result<u
     }
 }
 
-/// The sum over a GRE header and its payload as it will be when the transport checksum is finished: a segment of
-/// `segment_len` bytes whose checksum is right sums to the complement of its pseudo header, so its bytes need not be read.
+/// Returns the sum over a GRE header and its payload as it will be when the transport checksum is complete: a segment
+/// of `segment_len` bytes with a right checksum sums to the complement of its pseudo header, so its bytes need not be
+/// read.
 pub(super) fn finished_sum(
     bytes: &[u8],
     headers: core::ops::Range<usize>,
