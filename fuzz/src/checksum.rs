@@ -2,8 +2,8 @@ use segue::checksum::{Field, Sum, implementations};
 
 use crate::input::Input;
 
-/// Checksums of arbitrary bytes, fed in pieces of arbitrary lengths, against RFC 1071 written out word by word; all
-/// implementations of this CPU; and the incremental update of RFC 1624 against a new sum.
+/// Compares checksums of arbitrary bytes, added in pieces of arbitrary lengths, with RFC 1071 written out word by word,
+/// for all implementations of this CPU; and the incremental update of RFC 1624 with a new sum.
 pub fn checksum(data: &[u8]) {
     let mut input = Input::new(data);
     let (cut, skip, at, new) = (input.u16(), input.u8(), input.u16(), input.u16());
@@ -31,7 +31,7 @@ pub fn checksum(data: &[u8]) {
         assert_eq!(copy, bytes, "{}", implementation.name());
     }
 
-    // One 16-bit word at an even place changes, as when a NAT rewrites a port.
+    // One 16-bit word at an even offset changes, as when a NAT rewrites a port.
     let at = usize::from(at) / 2 * 2;
     if let Some(&[hi, lo]) = bytes.get(at..at + 2) {
         let mut changed = bytes.to_vec();
@@ -49,7 +49,7 @@ pub fn checksum(data: &[u8]) {
     }
 }
 
-/// RFC 1071 section 1, one word after the other.
+/// Computes the checksum of RFC 1071 section 1, one word after the other.
 fn oracle(bytes: &[u8]) -> u16 {
     let mut sum = 0u64;
     for word in bytes.chunks(2) {

@@ -6,13 +6,14 @@ use crate::properties::{Arrival, Promise, Setting, broken};
 use crate::streams;
 use crate::paths::disagreement;
 
-/// Runs GRO on a sequence of arbitrary frames: every promise of the engine is kept, and the fast path gives what the slow
-/// path does.
+/// Runs GRO on a sequence of arbitrary frames: every contract of the engine is kept, and the fast path gives what the
+/// slow path does.
 ///
-/// The first byte says where frames begin (bit 0: with IP), whose rules decide (bit 1: those of Linux; with bit 5 those of
-/// a receiver, or those of older and newer kernels), and how small the limits are (bits 2 to 4). Then each frame has two bytes of length before it; a length over what is there takes the rest.
-/// A length with the highest bit set says that the frame is the one before it again, with the rest of its bytes laid over it
-/// from the place that another two bytes name: so that frames of one flow are likely.
+/// The first byte says where frames begin (bit 0: with IP), which profile is used (bit 1: Linux; with bit 5 LRO, or
+/// older and newer kernels), and how small the limits are (bits 2 to 4). Then each frame has two bytes of length before
+/// it; a length larger than the rest takes the rest. A length with the highest bit set means that the frame repeats the
+/// one before it, with the rest of its bytes laid over it from the offset that another two bytes name, so that frames
+/// of one flow are likely.
 pub fn gro(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
@@ -38,7 +39,8 @@ pub fn gro(data: &[u8]) {
 
     let arrivals = frames(input);
     let mut found = broken(&mut Gro::new(config), &arrivals, &setting);
-    // Linux loses what it does not compare; where something is not recognised as what came, its order cannot be judged.
+    // Linux loses fields that it does not compare; if a frame cannot be recognised as one that arrived, its order
+    // cannot be judged.
     let is_linux = matches!(profile, Profile::Linux(_));
     found.retain(|violation| !is_linux || violation.promise != Promise::Transparency);
     assert!(found.is_empty(), "{found:?}");

@@ -6,8 +6,9 @@ use segue_testkit::oracle::{self, Owed, verify, verify_owed};
 use crate::input::Input;
 use crate::streams;
 
-/// GSO on an arbitrary frame with arbitrary metadata: it ends, both forms agree, no payload is lost or changed, limits are
-/// kept, a train with good headers gives good packets, and fragments of a good packet are that packet.
+/// Runs GSO on an arbitrary frame with arbitrary metadata: it terminates, both forms agree, no payload is lost or
+/// changed, limits are kept, a train with good headers gives good packets, and the fragments of a good packet make up
+/// that packet.
 pub fn gso(data: &[u8]) {
     let mut input = Input::new(data);
     let how = input.u8();
@@ -75,7 +76,7 @@ pub fn gso(data: &[u8]) {
     assert_eq!(frames.frames().len(), count.unwrap_or(0));
     let mut payload = Vec::new();
     for (segment, frame) in arena.segments().iter().zip(frames.frames()) {
-        // What is no IP is measured behind its link headers.
+        // Packets of other protocols are measured from behind their link headers.
         let link = packet.layout.header_len();
         let l3 = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(link, |h| h.start());
         let mut whole = arena.head(segment).to_vec();
@@ -104,7 +105,7 @@ pub fn gso(data: &[u8]) {
     if is_cut && is_plain && packet.offload.unit == Unit::Whole(Csum::Unknown) {
         let good = |bytes: &[u8]| verify(bytes, oracle::Start::Ip, &ports).is_ok();
         let all: Vec<Vec<u8>> = frames.frames().iter().map(|frame| frames.bytes(frame).to_vec()).collect();
-        // A fragment that is cut again has no beginning, or no end, to be put together with.
+        // A fragment that is cut again cannot be reassembled, since its beginning or end is missing.
         if good(&bytes) && packet.layout.stop() != segue::packet::Stop::Fragment {
             let together = reassemble(&all).unwrap_or_else(|what| panic!("{what}: {all:02x?}"));
             assert_eq!(together.len(), bytes.len());
@@ -116,7 +117,7 @@ pub fn gso(data: &[u8]) {
         return;
     }
 
-    // Good headers, nothing claimed about them that they do not say, and a port that does nothing: good packets.
+    // Good headers, no claims about them that they do not make, and a port without offloads must give good packets.
     let from = if start == Start::Ip { oracle::Start::Ip } else { oracle::Start::Ethernet };
     let is_exact = packet.layout.is_exact();
     let is_udp_without = packet.layout.transport().is_some_and(|h| {

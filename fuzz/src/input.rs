@@ -1,6 +1,6 @@
-//! Reading choices from fuzz input.
+//! Choices that are read from fuzz input.
 
-/// Takes choices from the front of the input; an exhausted input gives zeros, so that every input means something.
+/// A reader of choices from the front of the input; an exhausted input gives zeros, so that every input is valid.
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
 }
@@ -20,7 +20,7 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.u8(), self.u8()])
     }
 
-    /// The next `len` bytes, or what is left.
+    /// Returns the next `len` bytes, or what is left.
     pub(crate) fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(len.min(self.rest.len()));
         self.rest = rest;

@@ -1,7 +1,7 @@
-//! What the fuzz targets do, as plain functions: libFuzzer calls them through `fuzz_targets/`, and a test replays the
-//! committed corpus through them on every run.
+//! The fuzz targets as plain functions: libFuzzer calls them through `fuzz_targets/`, and a test replays the committed
+//! corpus through them on every run.
 //!
-//! A target takes any bytes, and panics if the engine breaks a promise on them. To add one: a file here, a line in
+//! A target takes any bytes, and panics if the engine breaks a contract on them. To add one: a file here, a line in
 //! [`TARGETS`], a file in `fuzz_targets/` with its `[[bin]]`, and seeds in `corpus/NAME/`.
 
 mod checksum;
@@ -12,7 +12,7 @@ mod input;
 mod parse;
 mod vnet;
 
-// The promises, as the tests of the engine state them: one wording for both.
+// The contracts are shared with the tests of the engine.
 #[path = "../../crates/segue/tests/contracts/decap.rs"]
 mod decap_judge;
 #[path = "../../crates/segue/tests/contracts/properties.rs"]
@@ -34,7 +34,7 @@ pub use gso::gso;
 pub use parse::parse;
 pub use vnet::vnet;
 
-/// A target's body.
+/// The function of a target.
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its file and its corpus.

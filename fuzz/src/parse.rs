@@ -3,9 +3,10 @@ use segue::wire::{Kind, Stop, Tunnels, parse as parse_packet};
 
 use crate::input::Input;
 
-/// The parser on arbitrary bytes: it ends, and what it reports lies inside the bytes it was given, header after header.
+/// Parses arbitrary bytes: the parser terminates, and the headers that it reports lie inside the bytes it was given,
+/// one after the other.
 ///
-/// The first byte's lowest bit says where the packet begins: 0 with Ethernet, 1 with IP.
+/// The lowest bit of the first byte says what the packet begins with: 0 for Ethernet, 1 for IP.
 pub fn parse(data: &[u8]) {
     let mut input = Input::new(data);
     let start = if input.u8() & 1 == 0 { Start::Ethernet } else { Start::Ip };

@@ -1,4 +1,4 @@
-//! Compiles the shim for this very machine, and links with the DPDK libraries that pkg-config names.
+//! Compiles the shim for this machine, and links with the DPDK libraries that pkg-config names.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,7 +13,8 @@ fn main() {
         String::from_utf8_lossy(&found.stdout).split_whitespace().map(String::from).collect::<Vec<_>>()
     };
     let object = out.join("shim.o");
-    // The libraries stay what the distribution built; what is inline in the headers gets all this machine has.
+    // The libraries are those of the distribution; inline functions of the headers use all instructions of this
+    // machine.
     let cflags = flags("--cflags").into_iter().filter(|flag| !flag.starts_with("-march"));
     let mut cc = Command::new("cc");
     cc.args(cflags).args([

@@ -1,4 +1,4 @@
-//! A program's bottom without std: panic handler, allocator, and one use of the engine.
+//! The runtime of a program without std: panic handler, allocator, and one use of the engine.
 #![no_std]
 #![allow(unsafe_code)]
 

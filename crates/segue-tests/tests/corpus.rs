@@ -1,4 +1,4 @@
-//! The committed corpus of the fuzz targets, replayed: what the fuzzer once found stays found.
+//! Replays the committed corpus of the fuzz targets, so that faults that the fuzzer found stay fixed.
 
 use std::collections::BTreeSet;
 use std::fs;

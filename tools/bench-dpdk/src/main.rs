@@ -1,4 +1,5 @@
-//! The engine, DPDK and `memcpy` on the same frames, in one run: nanoseconds a packet. `docs/bench-engine.md` has the method.
+//! Measures the engine, DPDK and `memcpy` on the same frames, in one run: nanoseconds for each packet.
+//! `docs/bench-engine.md` describes the method.
 //!
 //! `segue-bench-dpdk [CORE] [ROUNDS] [IMPLEMENTATION]`; the last is that of checksums, `avx2` for example.
 
@@ -15,10 +16,10 @@ use segue::time::Nanos;
 use segue_testkit::build::{Ethernet, Ip, Tcp, V4};
 use segue_testkit::flow::Sender;
 
-/// Bytes of a TCP header with timestamps, and of a segment's payload on an Ethernet.
+/// Length of a TCP header with timestamps, and of a segment's payload on Ethernet, in bytes.
 const TCP_LEN: usize = 32;
 const SIZE: usize = 1448;
-/// How often the work is done in a round. The median counts: whoever else gets the core in between is not measured.
+/// Number of repetitions in a round. The median counts, so that interruptions by other processes do not.
 const TIMES: usize = 301;
 
 fn main() {
@@ -45,7 +46,7 @@ fn main() {
     gso(&clock, rounds);
 }
 
-/// Frames of `flows` TCP streams in turn, `count` in all.
+/// Returns `count` frames of `flows` TCP streams in turn.
 fn frames(flows: usize, count: usize) -> Vec<Vec<u8>> {
     let link = Ethernet { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags: Vec::new() };
     let mut senders: Vec<_> =
@@ -53,11 +54,11 @@ fn frames(flows: usize, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|index| link.wrap(&senders[index % flows].send(SIZE, 0).bytes())).collect()
 }
 
-/// One way to do the work: the ticks that it took once.
+/// A contestant: does the work once and returns the ticks that it took.
 type Way<'a> = (&'static str, Box<dyn FnMut() -> u64 + 'a>);
 
 fn gro(clock: &Clock, burst: usize, flow_counts: &[usize], rounds: usize) {
-    // All in one run, the numbers of flows too, so that they can be compared.
+    // All measurements are made in one run, for all numbers of flows, so that they can be compared.
     let inputs: Vec<_> = flow_counts.iter().map(|&flows| (flows, frames(flows, burst))).collect();
     let mut ways: Vec<Way<'_>> = Vec::new();
     for (flows, frames) in &inputs {
@@ -92,7 +93,7 @@ fn gro(clock: &Clock, burst: usize, flow_counts: &[usize], rounds: usize) {
     }
 }
 
-/// Runs all ways in turn, `rounds` times, and gives the median of each round.
+/// Runs all contestants in turn, `rounds` times, and returns the median of each round.
 fn run(ways: &mut [Way<'_>], rounds: usize) -> Vec<Vec<u64>> {
     let mut samples = vec![Vec::new(); ways.len()];
     for round in 0..=rounds {
@@ -219,7 +220,7 @@ fn gso(clock: &Clock, rounds: usize) {
     println!("gso  segue linear / memcpy      {}", ratio(2, 3));
 }
 
-/// Median, least and most.
+/// Returns median, minimum and maximum.
 struct Spread([f64; 3]);
 
 impl Spread {
@@ -237,7 +238,7 @@ impl std::fmt::Display for Spread {
     }
 }
 
-/// How long a tick is.
+/// Measures the length of a tick.
 struct Clock {
     nanos_per_tick: f64,
 }

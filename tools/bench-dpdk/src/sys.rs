@@ -23,7 +23,7 @@ unsafe extern "C" {
 /// Starts DPDK on one core, to which it binds this thread.
 pub fn start(core: usize) {
     let core = CString::new(core.to_string()).expect("digits");
-    // SAFETY: a string that lives through the call.
+    // SAFETY: the string outlives the call.
     let error = unsafe { shim_start(core.as_ptr()) };
     assert_eq!(error, 0, "DPDK does not start");
 }
@@ -49,14 +49,14 @@ impl Packets {
         Packets { all, count }
     }
 
-    /// Makes packets what they were.
+    /// Restores the packets to their original state.
     pub fn renew(&mut self, first: usize, count: usize) {
         assert!(first + count <= self.count);
-        // SAFETY: made by `shim_packets`, never freed, and the packets exist.
+        // SAFETY: the pointer is from `shim_packets`, is never freed, and the packets exist.
         unsafe { shim_renew(self.all, first as u16, count as u16) }
     }
 
-    /// Merges them; how many are left.
+    /// Merges the frames and returns how many are left.
     #[inline]
     pub fn gro(&mut self, first: usize, count: usize) -> usize {
         assert!(first + count <= self.count && count <= 128);
@@ -77,21 +77,21 @@ impl Train {
         Train(all)
     }
 
-    /// Cuts it; into how many.
+    /// Splits the train and returns the number of segments.
     #[inline]
     pub fn gso(&mut self) -> usize {
-        // SAFETY: made by `shim_train`, never freed.
+        // SAFETY: the pointer is from `shim_train` and is never freed.
         unsafe { shim_gso(self.0) as usize }
     }
 
-    /// Gives the segments back.
+    /// Returns the segments to DPDK.
     pub fn renew(&mut self) {
         // SAFETY: as in `gso`.
         unsafe { shim_gso_renew(self.0) }
     }
 }
 
-/// The time stamp counter, after everything before it is done.
+/// Reads the time stamp counter after everything before it has completed.
 #[inline(always)]
 pub fn ticks() -> u64 {
     use core::arch::x86_64::{_mm_lfence, _rdtsc};
