@@ -1,6 +1,8 @@
-//! What GRO takes for a packet, from raw bytes on: TCP over IPv4 on Ethernet with timestamps, full segments, flows in turn.
+//! Measures the time that GRO needs for a packet, from raw bytes on: TCP over IPv4 on Ethernet with timestamps, full
+//! segments, flows in turn.
 //!
-//! One iteration is a burst: every frame pushed, everything flushed, popped and given back. Divide by the elements.
+//! One iteration is a burst: every frame is pushed, everything is flushed, popped and returned. Divide by the number of
+//! elements.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use segue::gro::{Config, Frame, Gro};
@@ -9,7 +11,8 @@ use segue::time::Nanos;
 use segue_testkit::build::{Ethernet, Ip, Tcp, V4};
 use segue_testkit::flow::Sender;
 
-/// Flows, and frames of a burst: at least eight of each flow but for the last one, where nothing joins.
+/// Numbers of flows, and of frames of a burst: at least eight of each flow except in the last case, where nothing
+/// joins.
 const CASES: [(usize, usize); 5] = [(1, 64), (8, 64), (64, 512), (512, 4096), (512, 512)];
 
 fn frames(flows: usize, count: usize) -> Vec<Vec<u8>> {

@@ -1,9 +1,10 @@
-//! What cutting a train costs, beside a plain copy of the same bytes: `cargo bench -p segue --bench gso`.
+//! Measures the cost of splitting a train, beside a plain copy of the same bytes: `cargo bench -p segue --bench gso`.
 //!
-//! Trains are 64 KB in segments of 1448 bytes (TCP) or 1472 (UDP), their payload in the ranges that the case says. `memcpy` is
-//! `copy_from_slice` of as many bytes, in the same ranges, to the same places. Throughput counts the bytes of all frames.
+//! Trains are 64 KB in segments of 1448 bytes (TCP) or 1472 (UDP), with the payload in the ranges that the case names.
+//! `memcpy` is `copy_from_slice` of as many bytes, in the same ranges, to the same places. Throughput counts the bytes
+//! of all frames.
 //!
-//! The table at the start is the one to compare by: it takes the three in turn, and the faster quarter of each.
+//! Compare by the table at the start: it measures the three in turn, and shows the faster quarter of each.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ fn load(bytes: &[u8]) -> Packet<Vec<u8>> {
     packet
 }
 
-/// The train of this packet, its payload in `pieces` ranges.
+/// Returns a train with the headers of this packet and its payload in `pieces` ranges.
 fn train(ip: Ip, l4: L4, size: u16, pieces: usize, tunnel: Option<&Tunnel>) -> Packet<Vec<u8>> {
     let kind = if matches!(l4, L4::Tcp(_)) { GsoKind::Tcp } else { GsoKind::Udp };
     let small = build::Packet { ip, l4, data: vec![0; 16] }.bytes();
@@ -95,7 +96,7 @@ fn cases() -> Vec<Case> {
 fn memcpy(packet: &Packet<Vec<u8>>, segment: usize, out: &mut [u8]) {
     let (head, total) = (packet.head.bytes(), packet.payload.len());
     let (mut to, mut at) = (0, 0);
-    // The ranges one after the other, each behind the place of its headers.
+    // The ranges in order, each behind the place of its headers.
     while at < total {
         let len = segment.min(total - at);
         out[to..to + head.len()].copy_from_slice(head);
@@ -109,7 +110,7 @@ fn memcpy(packet: &Packet<Vec<u8>>, segment: usize, out: &mut [u8]) {
     black_box(out);
 }
 
-/// Times of the two forms and of the copy, taken in turn so that what else the machine does falls on all of them alike.
+/// Measures the two forms and the copy in turn, so that other load of the machine affects all of them alike.
 fn table() {
     const ROUNDS: usize = 4000;
     println!("{:28} {:>7} {:>12} {:>12} {:>9} {:>9}", "case", "frames", "scatter", "linear", "linear", "linear");

@@ -1,5 +1,5 @@
-//! The tunnels of a real kernel, both ways: every packet in `captures/` is taken out of its tunnel, what was inside is judged
-//! by tshark, and segue's own encapsulation of it is compared with the kernel's bytes.
+//! Tests against the tunnels of a real kernel, in both directions: every packet in `captures/` is decapsulated, the
+//! inner packet is judged by tshark, and segue's own encapsulation of it is compared with the kernel's bytes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,11 +18,11 @@ use segue::reason::Reason;
 use segue_testkit::{build, oracle};
 
 const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
-/// Twenty-five tunnels, each with ICMP, TCP and UDP.
+/// The number of captured tunnels, each with ICMP, TCP and UDP.
 const FILES: usize = 75;
 const ETHERNET: usize = 14;
 
-/// One capture file: its tunnel, and the outer packets in it.
+/// A capture file: its tunnel, and the outer packets in it.
 struct Capture {
     name: String,
     mode: Mode,
@@ -33,7 +33,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// What `captures/guest-commands.txt` says of the tunnel with this file name.
+    /// Returns what `captures/guest-commands.txt` says of the tunnel with this file name.
     fn open(path: &Path) -> Capture {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let is_gue = name.starts_with("gue");
@@ -75,16 +75,16 @@ impl Capture {
         Capture { csum: !name.contains("-nocsum"), name, mode, carrier, port, packets }
     }
 
-    /// The tunnel as the receiver of `packet` sees it.
+    /// Returns the tunnel as the receiver of `packet` is configured.
     fn receiver(&self, packet: &[u8]) -> Config {
         let (from, to) = addresses(packet);
         let config = Config::new(self.mode, self.carrier, to, from);
-        // The kernel's default for `tos` is 0, for `ttl` the guests were told 64; VXLAN starts without DF.
+        // The kernel's default for `tos` is 0; `ttl` was set to 64 on the guests; VXLAN starts without DF.
         let df = if self.mode == Mode::Ethernet { Df::Unset } else { Df::Set };
         Config { csum: self.csum, dport: self.port, port: self.port, tos: Tos::Fixed(0), df, ..config }
     }
 
-    /// Packets of the tunnel: all but neighbour discovery between its ends.
+    /// Returns the packets of the tunnel: all but neighbour discovery between its ends.
     fn tunnelled(&self) -> impl Iterator<Item = &[u8]> {
         self.packets.iter().map(Vec::as_slice).filter(|packet| !(packet[0] >> 4 == 6 && packet[6] == 58))
     }
@@ -97,7 +97,7 @@ impl Capture {
         self.carrier == Carrier::Bare
     }
 
-    /// The IP packet in what was inside of the tunnel, where there is one.
+    /// Returns the IP packet in the inner packet of the tunnel, if there is one.
     fn ip<'a>(&self, inner: &'a [u8]) -> Option<&'a [u8]> {
         if self.mode != Mode::Ethernet {
             return Some(inner);
@@ -122,7 +122,7 @@ impl Capture {
     }
 }
 
-/// The IP packet in an Ethernet frame, without padding.
+/// Returns the IP packet in an Ethernet frame, without padding.
 fn outer_ip(frame: &[u8]) -> Vec<u8> {
     let ip = &frame[ETHERNET..];
     let len = match ip[0] >> 4 {
@@ -141,7 +141,7 @@ fn addresses(packet: &[u8]) -> (IpAddr, IpAddr) {
     (at(8), at(24))
 }
 
-/// The captures, with as many packets each as their own README lists.
+/// Returns the captures, with as many packets each as their own README lists.
 fn captures() -> Vec<Capture> {
     let mut paths: Vec<PathBuf> = fs::read_dir(CAPTURES).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
@@ -158,7 +158,7 @@ fn captures() -> Vec<Capture> {
     captures
 }
 
-/// The table at the end of the captures' README.
+/// Reads the table at the end of the captures' README.
 fn listed_counts() -> BTreeMap<String, usize> {
     let readme = fs::read_to_string(Path::new(CAPTURES).join("README.md")).unwrap();
     let mut counts = BTreeMap::new();
@@ -181,14 +181,15 @@ fn bytes_of(packet: &Packet<Vec<u8>>) -> Vec<u8> {
     bytes
 }
 
-/// Takes `wire` out of its tunnel and finishes its transport checksum.
+/// Decapsulates `wire` and completes its transport checksum.
 fn inner_of(capture: &Capture, wire: &[u8]) -> Vec<u8> {
     let mut decap = Decapsulator::new(capture.receiver(wire)).unwrap();
     let mut packet = Packet::default();
     let result = decap.pull_packet(Frag::all(wire.to_vec()), &mut packet);
     assert_eq!(result.map_err(Reason::name), Ok(()), "{}", capture.name);
 
-    // Left to us: every TCP segment and every unfragmented UDP datagram, and nothing else.
+    // The kernel left these checksums to the receiver: every TCP segment and every unfragmented UDP datagram, and
+    // nothing else.
     let pending = capture.remcsum() && packet.layout.stop() == Stop::Transport;
     assert_eq!(packet.offload.unit == Unit::Whole(Csum::Partial), pending, "{}", capture.name);
     let summed = gso::finish(&mut packet).unwrap();
@@ -196,7 +197,8 @@ fn inner_of(capture: &Capture, wire: &[u8]) -> Vec<u8> {
     bytes_of(&packet)
 }
 
-/// What segue makes of an inner packet, given as the kernel's network stack gave it to its tunnel device.
+/// Returns segue's encapsulation of an inner packet, given as the kernel's network stack passed it to its tunnel
+/// device.
 fn encapsulated(capture: &Capture, sender: Config, inner: &[u8]) -> Vec<u8> {
     let primed = capture.ip(inner).and_then(build::prime).filter(|_| capture.remcsum());
     let link = &inner[..inner.len() - capture.ip(inner).map_or(0, <[u8]>::len)];
@@ -211,8 +213,8 @@ fn encapsulated(capture: &Capture, sender: Config, inner: &[u8]) -> Vec<u8> {
     bytes_of(&packet)
 }
 
-/// Zeros what may differ: identification, flow label, source port, GRE sequence number, and the checksums that cover one of
-/// them.
+/// Zeros the fields that may differ: identification, flow label, source port, GRE sequence number, and the checksums
+/// that cover one of them.
 fn masked(capture: &Capture, packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     let udp = if bytes[0] >> 4 == 4 {
@@ -249,7 +251,7 @@ fn segue_encapsulates_as_the_kernel_does() {
             let inner = inner_of(&capture, wire);
             let ours = encapsulated(&capture, sender, &inner);
             assert_eq!(masked(&capture, &ours), masked(&capture, wire), "{}, packet {at}", capture.name);
-            // What the mask hides is right, by sums that share no code with the engine.
+            // The masked checksums are right, by sums that share no code with the engine.
             for bytes in [wire, &ours[..]] {
                 let report = oracle::verify(bytes, oracle::Start::Ip, &capture.ports());
                 let report = report.unwrap_or_else(|what| panic!("{}, packet {at}: {what}", capture.name));
@@ -264,7 +266,7 @@ fn segue_encapsulates_as_the_kernel_does() {
     assert!(neighbours <= 4, "only neighbour discovery is left out");
 }
 
-/// A directory that is gone when the test is.
+/// A temporary directory that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -277,17 +279,17 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing depends on it, and a panic here would hide the one that matters.
+        // Nothing depends on the removal, and a panic here would hide the one that matters.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Where an inner packet came from, and which of its checksums tshark must call good.
+/// The origin of an inner packet, and which of its checksums tshark must call good.
 #[derive(Debug)]
 struct Expected {
     file: String,
     is_v4: bool,
-    /// Column of its transport; `None` for a fragment that is not the one that completes its datagram.
+    /// Column of its transport checksum; `None` for a fragment that does not complete its datagram.
     transport: Option<usize>,
 }
 
@@ -359,7 +361,7 @@ fn tshark_calls_every_inner_checksum_good() {
     assert_eq!(judged[1..].iter().sum::<usize>() + without, expected.len(), "every packet's transport was judged");
 }
 
-/// How much of a fragmented datagram was seen.
+/// How many fragments of a datagram were seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Datagram {
     /// One of its two fragments.
@@ -367,8 +369,8 @@ enum Datagram {
     Whole,
 }
 
-/// What tshark must say of `inner`. The transport checksum of a datagram in fragments is judged with the fragment that
-/// completes it; every one in the captures has two.
+/// Returns what tshark must report for `inner`. The transport checksum of a fragmented datagram is judged with the
+/// fragment that completes it; every one in the captures has two.
 fn expectation(capture: &Capture, inner: &[u8], fragments: &mut BTreeMap<Vec<u8>, Datagram>) -> Expected {
     let is_v4 = inner[0] >> 4 == 4;
     let (key, protocol) = if is_v4 {

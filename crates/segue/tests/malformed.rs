@@ -1,4 +1,5 @@
-//! Malformed encapsulations of every kind: each ends under its own reason, none in a panic, and nothing of it comes out.
+//! Tests of malformed encapsulations of every kind: each is refused for its own reason, none causes a panic, and no
+//! part of it is delivered.
 
 use std::net::IpAddr;
 
@@ -9,12 +10,12 @@ use segue_testkit::build::{Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6
 use segue_testkit::flow::Sender;
 use segue_testkit::sum;
 
-/// A tunnel, and a good packet of it.
+/// A tunnel, and a valid packet of it.
 struct Good {
     name: &'static str,
     config: Config,
     bytes: Vec<u8>,
-    /// Where what follows the outer IP header begins.
+    /// Offset of the bytes that follow the outer IP header.
     l4: usize,
 }
 
@@ -23,12 +24,12 @@ impl Good {
         self.config.carrier != Carrier::Bare
     }
 
-    /// Where what follows UDP, or IP where there is none, begins.
+    /// Offset of the bytes that follow UDP, or IP if there is no UDP.
     fn inside(&self) -> usize {
         self.l4 + if self.has_udp() { 8 } else { 0 }
     }
 
-    /// The packet, changed, with outer lengths and checksums made right again.
+    /// Returns the packet after a change, with outer lengths and checksums corrected.
     fn with(&self, change: impl FnOnce(&mut Vec<u8>, usize)) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         change(&mut bytes, self.inside());
@@ -63,7 +64,7 @@ impl Good {
         }
     }
 
-    /// What becomes of `bytes`.
+    /// Decapsulates `bytes`; returns the reason if they are refused.
     fn fate(&self, bytes: &[u8]) -> &'static str {
         let mut inside = Packet::default();
         let result = Decapsulator::new(self.config).unwrap().pull_packet(Frag::all(bytes.to_vec()), &mut inside);
@@ -119,7 +120,7 @@ fn goods() -> Vec<Good> {
     goods
 }
 
-/// A change that is made as it is, or one after which the outside is made right.
+/// A change, after which the outer lengths and checksums are corrected or not.
 type Change = Box<dyn Fn(&Good) -> Vec<u8>>;
 
 fn raw(change: impl Fn(&mut Vec<u8>, &Good) + 'static) -> Change {
@@ -134,7 +135,7 @@ fn fixed(change: impl Fn(&mut Vec<u8>, usize) + 'static) -> Change {
     Box::new(move |good| good.with(&change))
 }
 
-/// What is done to which tunnels, and the reason.
+/// The changes, the tunnels they apply to, and the expected reasons.
 fn cases() -> Vec<(&'static [&'static str], &'static str, Change, &'static str)> {
     const UDP: &[&str] = &["gue", "gue remcsum", "gue gre", "gue gretap", "fou", "vxlan", "vxlan remcsum", "geneve"];
     const ALL: &[&str] =

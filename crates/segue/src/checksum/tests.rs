@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// RFC 1071 as it is told: byte by byte, big-endian words, carries folded at the end.
+/// The checksum as RFC 1071 describes it: byte by byte, big-endian words, carries folded at the end.
 fn oracle(bytes: &[u8]) -> u16 {
     let mut sum = 0u64;
     for (i, byte) in bytes.iter().enumerate() {
@@ -21,7 +21,7 @@ fn oracle(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Bytes without a pattern that words or vectors could share (xorshift64).
+/// Returns bytes without a pattern that words or vectors could share (xorshift64).
 fn noise(len: usize) -> Vec<u8> {
     let mut x = 0x9e37_79b9_7f4a_7c15u64;
     (0..len)
@@ -34,7 +34,7 @@ fn noise(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A buffer whose slice from the returned offset on starts at a multiple of 64.
+/// Returns a buffer, and an offset from which its slice starts at a multiple of 64.
 fn aligned(len: usize) -> (Vec<u8>, usize) {
     let buffer = noise(len + 63);
     let at = buffer.as_ptr().align_offset(64);
@@ -67,7 +67,7 @@ fn check_copy(implementation: Implementation, space: &mut [u8], dst_at: usize, s
     }
 }
 
-/// Work that is one copy.
+/// A [`Work`] that is one copy.
 struct Piece<'a> {
     sum: &'a mut Sum,
     dst: &'a mut [u8],
@@ -147,7 +147,7 @@ fn uniform_bytes_give_the_extreme_sums() {
     }
 }
 
-/// What [`oracle`] says about `len` bytes `value`, without looking at each.
+/// Computes what [`oracle`] returns for `len` bytes `value`, without reading each.
 fn oracle_uniform(value: u8, len: usize) -> u16 {
     let mut sum = u64::from(value) * ((len as u64 / 2) * 0x101 + (len as u64 % 2) * 0x100);
     while sum > 0xffff {
@@ -197,7 +197,7 @@ fn gigabytes_fed_in_pieces_do_not_overflow_anything() {
         let mut len = piece.len();
         for _ in 0..30 {
             sum.append(sum, len);
-            // Only whether it is odd counts; 32 bits do not hold it.
+            // Only its parity matters; 32 bits do not hold it.
             len = len.wrapping_mul(2);
         }
         assert_eq!(sum.fold(), 0xffff);
@@ -296,7 +296,7 @@ fn dispatch_takes_the_best_of_what_is_available_or_what_is_chosen() {
         let expected: Vec<&str> = expected.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
         assert_eq!(names, expected, "the standard library sees other features");
     }
-    // Other tests of this process do not care: all give the same. The best is the last.
+    // Other tests of this process are not affected: all implementations give the same. The best is the last.
     for one in implementations() {
         one.choose();
         assert_eq!(implementation(), one.name());
@@ -357,7 +357,7 @@ fn a_primed_field_completed_over_the_segment_is_the_full_checksum() {
     let mut segment = noise(333);
     let pseudo = pseudo_v4(src, dst, 6, segment.len());
     segment[16..18].copy_from_slice(&Field::primed(pseudo).value().to_be_bytes());
-    // Whoever completes it sums the segment with the primed value left in place.
+    // The checksum is completed by summing the segment with the primed value left in place.
     let completed = Field::complete(Sum::of(&segment));
     segment[16..18].copy_from_slice(&completed.value().to_be_bytes());
     let mut check = pseudo;
@@ -378,7 +378,7 @@ fn a_length_beyond_16_bits_is_summed_whole() {
     assert_eq!(pseudo_v6(src, dst, 17, 0x0001_2345).fold(), oracle(&header));
 }
 
-/// The segment behind a pseudo header, with the checksum field that another implementation wrote into it.
+/// Verifies the segment behind a pseudo header, with the checksum field that another implementation wrote into it.
 fn expect_good(mut pseudo: Sum, segment: &[u8], what: String) {
     pseudo.add(segment);
     assert_eq!(pseudo.fold(), 0xffff, "{what}");

@@ -1,4 +1,4 @@
-//! What the outside cannot see: the table against a plain list, and the masks.
+//! Tests of internal parts: the table against a plain list, and the masks.
 
 use alloc::collections::VecDeque;
 
@@ -50,9 +50,9 @@ fn the_table_is_a_list_by_age_with_a_bound_for_each_bucket() {
     for (capacity, hashes) in [(1, 1), (4, 2), (32, 3), (32, 1000)] {
         let mut table = Table::new(capacity);
         let mut rng = Rng::new(capacity as u64);
-        // Oldest first: the port that stands for the flow, and its hash.
+        // The expected content, oldest first: the port that stands for the flow, and its hash.
         let mut model: Vec<(u16, u64)> = Vec::new();
-        // What was flushed: its first place, and the ports.
+        // The flushed rounds: the first place of each, and its ports.
         let mut leaving: VecDeque<(usize, Vec<u16>)> = VecDeque::new();
         for round in 0..3000_u16 {
             if rng.chance(30) && !model.is_empty() {

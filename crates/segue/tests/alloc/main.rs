@@ -1,4 +1,5 @@
-//! No allocation per packet: after warm-up the whole way of a packet, from GRO through a tunnel and back, allocates nothing.
+//! A test that the engine does not allocate per packet: after warm-up the whole path of a packet, from GRO through a
+//! tunnel and back, allocates nothing.
 
 mod sys;
 
@@ -11,11 +12,11 @@ use segue_testkit::Rng;
 use segue_testkit::build::{self, Ip, L4, Udp, V4};
 use segue_testkit::flow;
 
-/// Packets in a poll round.
+/// Number of packets in a poll round.
 const ROUND: usize = 200;
-/// Packets of which none may allocate.
+/// Number of packets during which nothing may be allocated.
 const PACKETS: usize = 10_000;
-/// Passes over them before that.
+/// Number of warm-up passes over them.
 const WARM_UP: usize = 60;
 
 #[test]
@@ -103,7 +104,7 @@ fn a_tunnel_allocates_nothing_per_packet() {
         let mut decap = Decapsulator::new(Config::new(mode, carrier, remote, local)).unwrap();
         let sent = flow::mixed(&mut Rng::new(2), 20, PACKETS);
         let stream: Vec<Vec<u8>> = sent.into_iter().map(|sent| sent.bytes).collect();
-        // What comes in from the network, made once: single datagrams, without the outer IP and UDP headers.
+        // The packets that arrive from the network, made once: single datagrams, without the outer IP and UDP headers.
         let datagrams: Vec<Vec<u8>> = stream
             .iter()
             .map(|bytes| {
@@ -121,7 +122,7 @@ fn a_tunnel_allocates_nothing_per_packet() {
         let mut arena = Arena::new();
         let mut pass = || {
             let (before, mut joined) = (sys::allocations(), 0);
-            // Out: merged, encapsulated, cut for a port.
+            // Sending: merged, encapsulated, split for a port.
             for round in stream.chunks(ROUND) {
                 for bytes in round {
                     let mut packet = pool.take();
@@ -136,7 +137,7 @@ fn a_tunnel_allocates_nothing_per_packet() {
                     pool.put(packet);
                 }
             }
-            // In: taken out, merged, cut.
+            // Receiving: decapsulated, merged, split.
             for round in datagrams.chunks(ROUND) {
                 for bytes in round {
                     let mut packet = pool.take();
@@ -158,8 +159,9 @@ fn a_tunnel_allocates_nothing_per_packet() {
     }
 }
 
-/// The first pass must be seen to allocate. Each packet box keeps the memory for as many ranges as its longest train had, and
-/// which box becomes the head of which train differs from pass to pass: warm-up lasts until every box has had a long one.
+/// The first pass must allocate visibly. Each packet box keeps the memory for as many ranges as its longest train had,
+/// and which box becomes the head of which train differs from pass to pass: warm-up lasts until every box has held a
+/// long train.
 fn check_passes(pass: &mut impl FnMut() -> usize) {
     assert_ne!(pass(), 0, "the counter counts");
     for _ in 0..WARM_UP {

@@ -1,4 +1,4 @@
-//! A global allocator that counts what the current thread asks for.
+//! A global allocator that counts the allocations of the current thread.
 #![allow(unsafe_code, reason = "`GlobalAlloc` is an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -8,14 +8,14 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How often this thread has allocated or grown memory.
+/// Number of times this thread has allocated or grown memory.
 pub(crate) fn allocations() -> usize {
     ALLOCATIONS.get()
 }
 
 struct Counting;
 
-// SAFETY: every call is handed to the system's allocator unchanged.
+// SAFETY: every call is passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);

@@ -1,5 +1,5 @@
-//! The conformance list of GRO and GSO (`segue_testkit::conformance`), through the engine: every case under every profile, and
-//! every train and datagram that is to be cut.
+//! Runs the conformance list of GRO and GSO (`segue_testkit::conformance`) through the engine: every case under every
+//! profile, and every train and datagram that is to be cut.
 //!
 //! `crates/segue-tests/tests/conformance.rs` and `segmentation.rs` send the same through kernels.
 
@@ -41,13 +41,13 @@ fn tunnels() -> Tunnels {
 enum Path {
     /// As frames, most of which are not parsed.
     Frames,
-    /// As packets.
+    /// As parsed packets.
     Packets,
-    /// As packets, over the slow path.
+    /// As parsed packets, over the slow path.
     Slow,
 }
 
-/// What the engine makes of a case.
+/// Returns the engine's output for a case.
 fn run(case: &Case, rules: Rules, path: Path) -> Vec<Out> {
     let config = Config { profile: profile(rules), acks: true, tunnels: tunnels(), ..Config::default() };
     let mut gro = if matches!(path, Path::Slow) { Gro::slow_path_only(config) } else { Gro::new(config) };
@@ -84,7 +84,7 @@ fn out(packet: &Packet<Vec<u8>>) -> Out {
     Out { bytes, gso: Some(Gso { kind, size: usize::from(gso.size), has_cwr }) }
 }
 
-/// The frames that a port without offloads gets of what the engine makes of a case.
+/// Returns the frames that a port without offloads gets from the engine's output for a case.
 fn run_and_split(case: &Case, rules: Rules) -> Vec<Vec<u8>> {
     let config = Config { profile: profile(rules), tunnels: tunnels(), ..Config::default() };
     let (mut gro, mut pool, mut frames) = (Gro::new(config), Pool::new(4), Vec::new());
@@ -181,8 +181,9 @@ fn every_train_leaves_as_the_tunnel_devices_of_the_table_send_it_in_both_forms()
     }
 }
 
-/// One thing is different: Linux writes no remote checksum option around a fragment; segue, which finds one there, takes its flag
-/// back and leaves its 8 bytes in the GUE header, where they mean nothing (`tests/gso/fragments.rs` compares them).
+/// There is one difference: Linux writes no remote checksum option around a fragment; segue, which finds one there,
+/// clears its flag and leaves its 8 bytes in the GUE header, where they have no meaning (`tests/gso/fragments.rs`
+/// compares them).
 #[test]
 fn every_long_datagram_leaves_in_fragments_inside_as_the_tunnel_devices_of_the_table_send_it() {
     for device in conformance::devices().iter().filter(|device| device.takes_v4()) {
@@ -209,7 +210,7 @@ fn every_long_datagram_leaves_in_fragments_inside_as_the_tunnel_devices_of_the_t
     }
 }
 
-/// All checksums that are there are owed.
+/// Returns a packet of which all present checksums are owed.
 fn layer_of(tunnel: &Tunnel) -> Layer {
     let owed = |is_there| if is_there { LayerCsum::Owed } else { LayerCsum::Absent };
     let remote = match tunnel.udp {

@@ -1,4 +1,4 @@
-//! What decapsulation promises of any datagram: what is wrong outside is refused, what is wrong inside stays wrong.
+//! The contract of decapsulation for any datagram: errors outside are refused, errors inside stay errors.
 
 use std::net::IpAddr;
 
@@ -11,10 +11,10 @@ use segue_testkit::sum;
 use crate::properties::cut;
 use crate::streams;
 
-/// Takes a datagram out of its tunnel, and says whether it was taken.
+/// Decapsulates a datagram, and returns whether it was accepted.
 ///
 /// # Errors
-/// What is wrong with what came out.
+/// A description of what is wrong with the decapsulated packet.
 pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, String> {
     let mut inside = Packet::default();
     if decap.pull_packet(Frag::all(datagram.to_vec()), &mut inside).is_err() {
@@ -38,13 +38,13 @@ pub(crate) fn pull(decap: &mut Decapsulator, datagram: &[u8]) -> Result<bool, St
     let packets = cut(&inside).map_err(|violation| violation.what)?;
     let [packet] = &packets[..] else { return Err("more than one packet".into()) };
     if is_remote {
-        // The far end left it to us, and under its outer checksum it comes out right.
+        // The far end left the checksum to us, and under the outer checksum it is completed correctly.
         return match verify(packet, start, &Ports::default()) {
             Err(what) if what.starts_with("transport checksum") => Err(what),
             _ => Ok(true),
         };
     }
-    // Everything behind the inner IP header is as it came: what was wrong is wrong, and nothing else is.
+    // Everything behind the inner IP header is unchanged: errors are kept, and none is added.
     let header = if is_frame {
         // Ethernet, two tags, and an IP header whose ECN may have changed.
         62
@@ -69,7 +69,7 @@ fn extensions(datagram: &[u8]) -> usize {
     len
 }
 
-/// Receivers for tunnels of each kind to the ports of the streams.
+/// Returns receivers for tunnels of each kind on the ports of the streams.
 pub(crate) fn decapsulators() -> Vec<Decapsulator> {
     let gre = |key: Option<u32>, csum| Mode::Gre(GreOptions { ikey: key, icsum: csum, ..GreOptions::default() });
     let addresses: [(IpAddr, IpAddr); 2] = [

@@ -112,7 +112,7 @@ fn the_paths_agree_on_damaged_frames() {
 
 const L3: usize = 14;
 
-/// Makes the checksums of a frame of Ethernet, IP without options and TCP right.
+/// Corrects the checksums of a frame of Ethernet, IP without options and TCP.
 fn mend(frame: &mut [u8], is_v6: bool) {
     let (l4, addresses, len) = if is_v6 { (L3 + 40, L3 + 8, 16) } else { (L3 + 20, L3 + 12, 4) };
     if !is_v6 {
@@ -126,7 +126,7 @@ fn mend(frame: &mut [u8], is_v6: bool) {
     frame[l4 + 16..l4 + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Four frames of a stream. Both checksums of the third are zero, so that all ones are as right.
+/// Returns four frames of a stream. Both checksums of the third are zero, so that all ones would be right too.
 fn four(is_v6: bool) -> Vec<Vec<u8>> {
     let link = Ethernet { dst: [2, 0, 0, 0, 0, 2], src: [2, 0, 0, 0, 0, 1], tags: Vec::new() };
     let ip = if is_v6 { Ip::V6(V6::new(1, 1, 2)) } else { Ip::V4(V4::new(1, 1, 2)) };
@@ -175,7 +175,8 @@ fn the_paths_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
                 mend(frame, is_v6);
             });
         }
-        // The other way to write a zero, the identification of the first, and lengths that say something else.
+        // The other representation of zero, the identification of the first segment, and lengths that contradict the
+        // bytes.
         let field = headers - 32 + 16;
         change(&|frame| frame[field..field + 2].fill(0xff));
         change(&|frame| frame[L3 + 10..L3 + 12].fill(0xff));

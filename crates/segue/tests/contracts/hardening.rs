@@ -1,11 +1,12 @@
-//! Faults that GRO, GSO and tunnel code of others has had, by their class: each must break no promise, here as streams of
-//! hostile frames through GRO of every profile and GSO, with the oracle as judge.
+//! Classes of faults that other GRO, GSO and tunnel code has had: each must break no contract, tested here with streams
+//! of hostile frames through GRO of every profile and GSO, with the oracle as judge.
 //!
-//! What has a test of its own elsewhere: stacked VLAN tags (`gro::flush`, `many_vlan_tags_are_passed_on`), cut frames
-//! (`every_cut_of_a_frame_is_passed_on`), hash collisions and table bounds (`colliding_flows_hold_no_more_than_the_table`,
-//! `order_holds_for_64_and_for_10000_flows`), acknowledgments that a sender has to see (`gro::acks`), remote checksums in every
-//! wrong place, GUE versions and flags (`encap::refusals`), hostile virtio-net headers (`segue-port`, `vnet` and `tunnelled`),
-//! any bytes with any offload state into GSO (`any_bytes_with_any_state_are_split_or_refused`).
+//! Tested elsewhere: stacked VLAN tags (`gro::flush`, `many_vlan_tags_are_passed_on`), cut frames
+//! (`every_cut_of_a_frame_is_passed_on`), hash collisions and table bounds
+//! (`colliding_flows_hold_no_more_than_the_table`, `order_holds_for_64_and_for_10000_flows`), acknowledgments that a
+//! sender has to see (`gro::acks`), misplaced remote checksums, GUE versions and flags (`encap::refusals`), hostile
+//! virtio-net headers (`segue-port`, `vnet` and `tunnelled`), any bytes with any offload state into GSO
+//! (`any_bytes_with_any_state_are_split_or_refused`).
 
 use segue::encap::Decapsulator;
 use segue::gro::{self, Gro, Profile, Stats};
@@ -18,8 +19,8 @@ use crate::decap::{decapsulators, pull};
 use crate::properties::{Arrival, Promise, Setting, broken};
 use crate::streams;
 
-/// Every promise holds for these frames, in every profile; returns what profile `strict` has done. What Linux does not compare
-/// it loses, so that its profile is not asked to give back what it joined.
+/// Checks that every contract holds for these frames, in every profile; returns the result of profile `strict`. Linux
+/// loses fields that it does not compare, so its profile is not required to restore what it joined.
 fn holds(frames: &[Vec<u8>], start: Start) -> Stats {
     let profiles = [Profile::Strict, Profile::linux(), Profile::Lro];
     let [strict, ..] = profiles.map(|profile| {
@@ -44,13 +45,13 @@ fn v6() -> Ip {
     Ip::V6(V6::new(1, 1, 2))
 }
 
-/// `count` segments of one flow that join.
+/// Returns `count` segments of one flow that join.
 fn segments(ip: Ip, count: usize) -> Vec<Vec<u8>> {
     let mut sender = Sender::tcp(ip, 1, 9, Vec::new());
     (0..count).map(|_| sender.send(100, 0).bytes()).collect()
 }
 
-/// The packets, in as many levels of this tunnel.
+/// Puts the packets into this many levels of this tunnel.
 fn nested(mut packets: Vec<Vec<u8>>, tunnel: &Tunnel, levels: usize) -> Vec<Vec<u8>> {
     for _ in 0..levels {
         packets = packets.iter().map(|packet| tunnel.wrap(packet)).collect();
@@ -104,7 +105,7 @@ fn a4_extension_headers_of_any_length_and_number_are_walked_with_a_bound() {
     let ip = |extensions: Vec<(u8, Vec<u8>)>| Ip::V6(V6 { extensions, ..V6::new(1, 1, 2) });
     for count in [1, 2, 7, 8, 9, 30, 120] {
         for kind in [0, 43, 60] {
-            // As short as they can be: six bytes of options behind type and length.
+            // The shortest options: six bytes behind type and length.
             let frames = segments(ip(vec![(kind, vec![0; 6]); count]), 3);
             assert_eq!(holds(&frames, Start::Ip).packets, 3);
         }
@@ -112,7 +113,7 @@ fn a4_extension_headers_of_any_length_and_number_are_walked_with_a_bound() {
     for last in [0, 1, 254, 255] {
         for body in [vec![0; 6], vec![1, 255, 0, 0, 0, 0], vec![0xc2, 0, 5, 0, 0, 0], vec![0; 8 * 255 + 6]] {
             let mut frames = segments(ip(vec![(0, body)]), 3);
-            // The length of the header, in units of eight bytes, as it is and as it is not.
+            // The header's length field in units of eight bytes, right and wrong.
             frames.iter_mut().for_each(|frame| frame[41] = last);
             holds(&frames, Start::Ip);
         }
@@ -127,7 +128,7 @@ fn a5_gue_in_gue_in_fou_stays_bounded_and_is_not_followed() {
     for levels in 1..12 {
         let frames = nested(nested(segments(v4(), 3), &gue, levels), &fou, 1);
         assert_eq!(holds(&frames, Start::Ip).trains, 0, "{levels}");
-        // Who takes the outermost off must not be led further in either.
+        // A receiver that removes the outermost level must not be misled either.
         for decap in &mut decapsulators() {
             frames.iter().for_each(|frame| assert!(pull(decap, frame).is_ok()));
         }
@@ -158,7 +159,7 @@ fn b2_lengths_below_the_headers_beyond_the_frame_and_everything_between_are_held
             let frames: Vec<_> = frames.iter().map(|packet| ethernet.wrap(packet)).collect();
             holds(&frames, Start::Ethernet);
         }
-        // The length of a UDP datagram, which is said twice.
+        // The length of a UDP datagram, which is stated twice.
         let mut sender = Sender::udp(ip.clone(), 1);
         let datagrams: Vec<_> = (0..4).map(|_| sender.send(100, 0).bytes()).collect();
         let at = if matches!(ip, Ip::V4(_)) { 24 } else { 44 };
@@ -237,7 +238,7 @@ fn d3_datagrams_with_and_without_a_checksum_never_share_a_train() {
         |checksum| Packet { ip: v4(), l4: L4::Udp(Udp { src_port: 1, dst_port: 2, checksum }), data: vec![7; 50] };
     let frames: Vec<_> = (0..12).map(|n| with(n % 3 != 0).bytes()).collect();
     holds(&frames, Start::Ip);
-    // Zero over IPv6 is no checksum that was left out but a wrong one.
+    // Zero over IPv6 is not an absent checksum but a wrong one.
     let mut frames: Vec<_> = {
         let mut sender = Sender::udp(v6(), 1);
         (0..4).map(|_| sender.send(60, 0).bytes()).collect()
@@ -264,7 +265,7 @@ fn e_headers_of_tunnels_that_lie_are_refused_by_who_takes_them_off() {
     let mut rng = Rng::new(6);
     for port in ports {
         let mut tunnels = decapsulators_of(port);
-        // Every first word of a GUE or GRE header, over and over with other bytes behind it.
+        // Every first word of a GUE or GRE header, repeatedly with other bytes behind it.
         for word in 0..=u16::MAX {
             let mut data = word.to_be_bytes().to_vec();
             let len = rng.below(60);
@@ -279,7 +280,7 @@ fn e_headers_of_tunnels_that_lie_are_refused_by_who_takes_them_off() {
     }
 }
 
-/// Those that listen on this port.
+/// Returns the receivers that listen on this port.
 fn decapsulators_of(port: u16) -> Vec<Decapsulator> {
     decapsulators().into_iter().filter(|decap| decap.config().port == port).collect()
 }

@@ -1,5 +1,5 @@
-//! The engine's promises: transparency, never launder, order, conservation, bounds. Each is a property of random streams,
-//! and each has caught something deliberately broken.
+//! The contracts of the engine: transparency, never launder, order, conservation, bounds. Each is a property of random
+//! streams, and each catches a deliberately broken implementation.
 
 mod decap;
 mod fast_path;

@@ -1,6 +1,6 @@
-//! Mergers that are broken on purpose, each in one way, and the promise that catches each.
+//! Mergers that are broken on purpose, each in one way, and the contract that catches each.
 //!
-//! They stay: a change that makes a property blind to one of them fails here.
+//! They are kept as tests: a change that makes a property blind to one of them fails here.
 
 use segue::checksum::Field;
 use segue::gro::{Config, Gro, Profile, Stats};
@@ -13,17 +13,17 @@ use segue_testkit::{Rng, sum};
 use crate::properties::{Boxed, Merger, Promise, Setting, broken};
 use crate::streams::{self, Around};
 
-/// What a mutant does to a packet; `None` loses it.
+/// What a mutant does to a packet; returning `None` loses it.
 type Change = fn(Boxed) -> Option<Boxed>;
 
-/// The engine, and what a mutant does around it.
+/// A mutant: the engine, and the faults around it.
 struct Mutant {
     gro: Gro<Vec<u8>>,
-    /// Done to what goes in.
+    /// Applied to packets before they are pushed.
     before: Change,
-    /// Done to what comes out.
+    /// Applied to packets after they are popped.
     after: Change,
-    /// Comes out once more, or later.
+    /// Packets to be released again, or later.
     kept: Vec<Boxed>,
     habit: Habit,
     swallowed: u64,
@@ -31,21 +31,21 @@ struct Mutant {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
-    /// None.
+    /// No fault.
     Plain,
-    /// Two packets of a flow that come out one after the other change places.
+    /// Two consecutive packets of a flow change places.
     Swap,
-    /// What is refused does not wait for what is held.
+    /// Refused packets do not wait for held ones.
     Overtake,
-    /// Every tenth comes out twice.
+    /// Every tenth packet comes out twice.
     Twice,
     /// Deadlines are forgotten.
     Late,
     /// Joined packets are not counted.
     Miscount,
-    /// Every acknowledgment is swallowed, and counted.
+    /// Every acknowledgment is swallowed and counted.
     Swallow,
-    /// As many as are swallowed are not counted.
+    /// Swallowed acknowledgments are not counted.
     Forget,
 }
 
@@ -139,7 +139,7 @@ impl Merger for Mutant {
     }
 }
 
-/// Asserts that a mutant breaks `promise`, and that the engine itself does not.
+/// Asserts that a mutant breaks `promise` and that the engine itself does not.
 fn caught(promise: Promise, around: Around, hold: u64, mutate: impl Fn(&mut Mutant)) {
     let config = Config { hold, ..Config::default() };
     let round = if hold == 0 { 50 } else { 0 };
@@ -154,7 +154,7 @@ fn caught(promise: Promise, around: Around, hold: u64, mutate: impl Fn(&mut Muta
     assert!(found.iter().any(|violation| violation.promise == promise), "{promise:?} is blind to it: {found:?}");
 }
 
-/// The same for a receiver that swallows acknowledgments.
+/// Asserts the same for a receiver that swallows acknowledgments.
 fn caught_receiving(promise: Promise, mutate: impl Fn(&mut Mutant)) {
     let config = Config { profile: Profile::Lro, acks: true, ..Config::default() };
     let setting = Setting { round: 50, ..Setting::new(config) };
@@ -270,7 +270,7 @@ fn a_deadline_that_passes_breaks_bounds() {
 
 #[test]
 fn a_train_over_the_limit_breaks_bounds() {
-    // The limit that counts is that of the setting, so a merger with a larger one is over it.
+    // The limit of the setting counts, so a merger with a larger one exceeds it.
     let small = Config { max_packets: 3, ..Config::default() };
     let setting = Setting::new(small);
     let arrivals = streams::stream(&mut Rng::new(11), 12, 3000, Around::Nothing);
@@ -340,7 +340,7 @@ fn calling_everything_verified_afterwards_is_laundering() {
     });
 }
 
-/// Changes what comes out as a train.
+/// Applies a change to trains that come out.
 fn train(mut packet: Boxed, change: impl Fn(&mut Packet<Vec<u8>>)) -> Option<Boxed> {
     if let Unit::Train { .. } = packet.offload.unit {
         change(&mut packet);
@@ -415,17 +415,18 @@ fn a_reordered_payload_breaks_transparency() {
 
 #[test]
 fn merging_what_differs_in_a_field_breaks_transparency() {
-    // As if the field were not compared: all packets get the value of the first.
+    // Simulates a field that is not compared: all packets get the value of the first.
     fn level(mut packet: Boxed) -> Option<Boxed> {
         if let Some(header) = packet.layout.transport().copied().filter(|h| h.kind == Kind::Tcp && h.len == 32) {
-            // The timestamp, and nothing known of the checksum, so that it is not what keeps them apart.
+            // Changes the timestamp, with the checksum unknown, so that the checksum is not what keeps the packets
+            // apart.
             packet.head.bytes_mut()[header.start() + 24..header.start() + 28].fill(7);
             packet.offload.unit = Unit::Whole(Csum::Verified);
         }
         Some(packet)
     }
     caught(Promise::Transparency, Around::Nothing, 0, |mutant| mutant.before = level);
-    // The flow label stands for the fields of IP.
+    // The flow label represents the fields of IP.
     fn relabel(mut packet: Boxed) -> Option<Boxed> {
         if let Some(header) = packet.layout.inner_ip().copied().filter(|h| h.kind == Kind::Ipv6) {
             packet.head.bytes_mut()[header.start() + 3] = 1;

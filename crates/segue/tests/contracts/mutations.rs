@@ -1,6 +1,7 @@
-//! 200,000 damaged frames through parser, GRO of each profile and GSO, and through decapsulation, with the oracle as judge.
+//! Runs 200,000 damaged frames through parser, GRO of each profile and GSO, and through decapsulation, with the oracle
+//! as judge.
 //!
-//! With `SEGUE_SOAK=1` it is 10 million each, from a seed that the clock gives and that is printed.
+//! With `SEGUE_SOAK=1` there are 10 million each, from a seed that is taken from the clock and printed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,7 +28,7 @@ fn damaged_frames_break_no_promise_of_a_receiver() {
 
 #[test]
 fn damaged_frames_break_no_promise_of_a_kernel() {
-    // What a kernel does not compare it loses, so that only what is wrong, out of order or lost is looked for.
+    // A kernel loses fields that it does not compare, so only wrong, reordered or lost packets are looked for.
     damaged(Profile::linux());
 }
 
@@ -65,7 +66,7 @@ fn damaged(profile: Profile) {
             Err(violation) => panic!("seed {seed}, after {done} frames: {violation:?}\n{arrivals:02x?}"),
         }
     }
-    // Neither all harmless nor all hopeless.
+    // Not all damage may be harmless, nor all of it fatal.
     assert!(joined > count as u64 / 20 && wrong > count as u64 / 100, "{joined} joined, {wrong} wrong");
     assert_eq!(profile == Profile::Lro, swallowed > count as u64 / 1000, "{swallowed} swallowed");
 }
@@ -90,7 +91,7 @@ fn damaged_datagrams_deliver_nothing_wrong() {
     assert!(taken > count as u64 / 20, "{taken} of {count} were taken out");
 }
 
-/// Four valid frames of one flow, which would join.
+/// Returns four valid frames of one flow, which would join.
 pub(crate) fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
     let ip = |rng: &mut Rng, net| match rng.chance(500) {
         true => Ip::V4(V4 { id: rng.next_u64() as u16, ..V4::new(net, 1, 2) }),
@@ -117,7 +118,7 @@ pub(crate) fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
         sender.send(size, 0).bytes()
     };
     let mut packets: Vec<Vec<u8>> = (0..4).map(send).collect();
-    // Decapsulation wants a tunnel around most of them.
+    // Most of them need a tunnel around them for decapsulation.
     if rng.chance(800) {
         let vni = rng.below(3) as u32;
         let shim = match rng.below(6) {
@@ -153,14 +154,14 @@ pub(crate) fn family(rng: &mut Rng, is_ethernet: bool) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Leaves some frames alone, and damages others by bits, bytes, words, cuts, insertions; sometimes in a way that keeps the
-/// checksums right.
+/// Leaves some frames unchanged, and damages others by bits, bytes, words, cuts, insertions; sometimes in a way that
+/// keeps the checksums right.
 pub(crate) fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
     for _ in 0..[0, 0, 0, 1, 1, 2, 4][rng.below(7)] {
         if frame.is_empty() {
             return;
         }
-        // Headers are where it hurts.
+        // Headers are hit more often than payload.
         let at = if rng.chance(800) { rng.below(frame.len().min(110)) } else { rng.below(frame.len()) };
         match rng.below(9) {
             0 | 1 => frame[at] ^= 1 << rng.below(8),
@@ -176,7 +177,7 @@ pub(crate) fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
                 frame.splice(at..at, rng.bytes(len));
             }
             7 => {
-                // Two words of the same parity change places: no checksum over both notices.
+                // Two words of the same parity change places, which no checksum over both notices.
                 let other = (at & !1) ^ (2 * (1 + rng.below(20)));
                 if at & !1 < frame.len() - 1 && other < frame.len() - 1 {
                     frame.swap(at & !1, other);
@@ -192,7 +193,7 @@ pub(crate) fn mutate(rng: &mut Rng, frame: &mut Vec<u8>) {
     }
 }
 
-/// Where to begin and how many.
+/// Returns the seed to start with and the number of frames.
 pub(crate) fn effort(usual: usize) -> (u64, usize) {
     if !segue_testkit::is_set("SEGUE_SOAK") {
         return (0x5e67_7565, usual);

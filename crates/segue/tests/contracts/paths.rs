@@ -6,7 +6,7 @@ use segue::time::Nanos;
 
 use crate::properties::{Arrival, Boxed, Setting, load};
 
-/// All that a user of the engine can observe of a packet.
+/// Everything that a user of the engine can observe of a packet.
 #[derive(Debug, PartialEq)]
 struct PacketImage {
     head: Vec<u8>,
@@ -36,7 +36,7 @@ struct PathRun {
     pushed_as: PushedAs,
 }
 
-/// In which form packets are pushed.
+/// The form in which packets are pushed.
 #[derive(Clone, Copy, PartialEq)]
 enum PushedAs {
     Packets,
@@ -45,7 +45,7 @@ enum PushedAs {
     Both,
 }
 
-/// What came out of a path, and its state, after a step.
+/// The packets that came out of a path, and its state, after a step.
 type Observed = (Vec<PacketImage>, usize, usize, Option<Nanos>, String);
 
 impl PathRun {

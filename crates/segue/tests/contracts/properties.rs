@@ -1,7 +1,8 @@
-//! The engine's promises, as functions of a stream and of anything that merges it.
+//! The contracts of the engine, as functions of a stream and of anything that merges it.
 //!
-//! [`check`] runs a stream through a [`Merger`] and asks for all of them. The property tests and the fuzz targets call it
-//! with the engine, the mutation tests with something broken: what catches those is what guards the engine.
+//! [`check`] runs a stream through a [`Merger`] and checks all of them. The property tests and the fuzz targets call it
+//! with the engine, the mutation tests with something broken: the properties that catch those are the ones that guard
+//! the engine.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -13,10 +14,10 @@ use segue::time::Nanos;
 use segue_testkit::oracle::{self, Owed, Ports};
 use segue_testkit::sum;
 
-/// A packet over buffers as the tests have them.
+/// A packet over the buffers that the tests use.
 pub(crate) type Boxed = Box<Packet<Vec<u8>>>;
 
-/// What joins packets.
+/// Anything that joins packets.
 pub(crate) trait Merger {
     /// As [`Gro::push`].
     fn push(&mut self, packet: Boxed, now: Nanos, pool: &mut Pool<Vec<u8>>);
@@ -63,52 +64,52 @@ impl Merger for Gro<Vec<u8>> {
     }
 }
 
-/// What a port knows of the transport checksum of a packet.
+/// The state of a packet's transport checksum that a port reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Nothing.
+    /// Nothing is known.
     Nothing,
-    /// It was verified. Only for packets whose checksum is right.
+    /// The checksum was verified. Only for packets whose checksum is right.
     Verified,
-    /// The sum of the whole packet.
+    /// The sum of the whole packet is known.
     Sum,
-    /// It is owed: the field is primed.
+    /// The checksum is owed: the field is primed.
     Owed,
 }
 
-/// A packet as it arrives.
+/// A packet as it arrives at a port.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
-    /// Its bytes.
+    /// All bytes of the packet.
     pub bytes: Vec<u8>,
-    /// What the port says about it.
+    /// What the port reports about its checksum.
     pub known: Known,
 }
 
 impl Arrival {
-    /// A packet of which nothing is known.
+    /// Creates an arrival of which the port knows nothing.
     pub(crate) fn new(bytes: Vec<u8>) -> Arrival {
         Arrival { bytes, known: Known::Nothing }
     }
 }
 
-/// Where and how a stream arrives.
+/// The circumstances in which a stream arrives.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
-    /// With what a packet begins.
+    /// The kind of header that packets begin with.
     pub start: Start,
-    /// The tunnel ports.
+    /// UDP ports that carry tunnels.
     pub ports: Ports,
     /// Limits and profile of the merger.
     pub config: Config,
-    /// Packets in a poll round, after which everything is flushed; 0 for a hold time instead.
+    /// Number of packets in a poll round, after which everything is flushed; 0 for a hold time instead.
     pub round: usize,
-    /// Nanoseconds between two packets.
+    /// Time between two packets, in nanoseconds.
     pub step: u64,
 }
 
 impl Setting {
-    /// Bare IP packets without tunnels, in rounds of 64.
+    /// Creates the setting of bare IP packets without tunnels, in rounds of 64.
     pub(crate) fn new(config: Config) -> Setting {
         Setting { start: Start::Ip, ports: Ports::default(), config, round: 64, step: 1000 }
     }
@@ -130,29 +131,30 @@ impl Setting {
     }
 }
 
-/// Which promise was broken.
+/// The contracts, of which one may be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Promise {
-    /// Splitting gives back what was merged, byte for byte; padding aside, where a profile cuts it off. In profile `lro`: what
-    /// leaves is the stream that came.
+    /// Splitting restores what was merged, byte for byte, except padding where a profile cuts it off. In profile `lro`
+    /// the same stream leaves that arrived.
     Transparency,
-    /// What came with a wrong checksum is never merged and leaves with it; nothing is called good unseen.
+    /// A packet with a wrong checksum is never merged and leaves with the wrong checksum; no checksum is called good
+    /// without verification.
     NeverLaunder,
-    /// The packets of a flow leave in the order in which they came.
+    /// The packets of a flow leave in their order of arrival.
     Order,
-    /// What goes in comes out, and the counters say so. In profile `lro` also: what was swallowed is counted, and its sender
-    /// can bear not to see it.
+    /// Every packet comes out, and the counters say so. In profile `lro` swallowed acknowledgments are counted, and
+    /// their sender can do without them.
     Conservation,
-    /// Limits of size, number and time are kept.
+    /// The limits of size, number and time are kept.
     Bounds,
 }
 
-/// How a promise was broken.
+/// A breach of a contract.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
-    /// Which one.
+    /// The contract that was broken.
     pub promise: Promise,
-    /// In words.
+    /// A description of the breach.
     pub what: String,
 }
 
@@ -162,35 +164,35 @@ impl Violation {
     }
 }
 
-/// What came out.
+/// The output of a run.
 pub(crate) struct Run {
-    /// The packets and trains, in order.
+    /// The packets and trains that came out, in order.
     pub released: Vec<Released>,
-    /// Counters at the end.
+    /// The counters at the end.
     pub stats: Stats,
-    /// When each packet arrived.
+    /// The arrival time of each packet.
     times: Vec<Nanos>,
 }
 
-/// One packet or train that came out.
+/// A packet or train that came out.
 pub(crate) struct Released {
-    /// It.
+    /// The packet itself.
     pub packet: Boxed,
-    /// When.
+    /// The time at which it came out.
     pub at: Nanos,
 }
 
 impl Run {
-    /// Packets inside the trains of at least two.
+    /// Returns the number of packets inside trains of at least two.
     pub(crate) fn joined(&self) -> u64 {
         self.stats.segments
     }
 }
 
-/// Asks for every promise.
+/// Runs a stream and checks every contract.
 ///
 /// # Errors
-/// The first that is broken.
+/// The first breach that is found.
 pub(crate) fn check(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Result<Run, Violation> {
     let run = run(merger, arrivals, setting)?;
     match violations(&run, arrivals, setting).into_iter().next() {
@@ -199,7 +201,7 @@ pub(crate) fn check(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Se
     }
 }
 
-/// Every promise that a merger breaks on a stream.
+/// Returns every breach of a merger on a stream.
 pub(crate) fn broken(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Vec<Violation> {
     match run(merger, arrivals, setting) {
         Ok(run) => violations(&run, arrivals, setting),
@@ -222,7 +224,7 @@ fn violations(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Vec<Violati
     checks.into_iter().filter_map(Result::err).collect()
 }
 
-/// Loads, pushes, and keeps the deadlines.
+/// Loads and pushes the packets, and keeps the deadlines.
 fn run(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Result<Run, Violation> {
     let tunnels = setting.tunnels();
     let mut pool = Pool::new(64);
@@ -276,7 +278,7 @@ fn drain(merger: &mut impl Merger, at: Nanos, run: &mut Run) {
     }
 }
 
-/// A packet as its port hands it over.
+/// Returns a packet as its port passes it on.
 pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
     let mut packet = pool.take();
     packet.load(Frag::all(arrival.bytes.clone()), setting.start, tunnels);
@@ -293,18 +295,18 @@ pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool
     packet
 }
 
-/// What one packet or train amounts to on a wire.
+/// The contents of a packet or train as sent on a wire.
 pub(crate) struct View {
     pub(crate) is_train: bool,
-    /// What a port that can do nothing sends.
+    /// The frames that a port without offloads sends.
     pub(crate) segments: Vec<Vec<u8>>,
-    /// The arrival that each of them is; `None` for one that never came.
+    /// The arrival that each of them is; `None` for one that never arrived.
     pub(crate) came: Vec<Option<usize>>,
-    /// The arrivals that gave way to it.
+    /// The arrivals that were swallowed in favour of it.
     pub(crate) swallowed: Vec<usize>,
 }
 
-/// What a packet is on the way to its receiver: without padding, where the profile cuts that off.
+/// Returns a packet as it is sent to its receiver: without padding, if the profile cuts that off.
 pub(crate) fn bare(mut bytes: Vec<u8>, setting: &Setting) -> Vec<u8> {
     if setting.config.profile != Profile::Strict {
         let layout = segue::wire::parse(&bytes, setting.start, &setting.tunnels());
@@ -333,7 +335,7 @@ fn views(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Result<Vec<View>
     Ok(views)
 }
 
-/// The bytes that must leave for an arrival: its own, with the checksum completed where it was owed.
+/// Returns the bytes that must leave for an arrival: its own, with the checksum completed if it was owed.
 pub(crate) fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
     let mut bytes = arrival.bytes.clone();
     if arrival.known == Known::Owed {
@@ -348,7 +350,7 @@ pub(crate) fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
     bare(bytes, setting)
 }
 
-/// What a port that can do nothing sends, by all ways through `gso`, which must agree.
+/// Returns what a port without offloads sends, by all forms of `gso`, which must agree.
 pub(crate) fn cut(packet: &Packet<Vec<u8>>) -> Result<Vec<Vec<u8>>, Violation> {
     let refused = |refusal| Violation::new(Promise::Conservation, format!("refused by gso: {refusal:?}"));
     let differs = |what: &str| Violation::new(Promise::Transparency, format!("{what} gives other bytes"));
@@ -418,7 +420,7 @@ fn transparency(views: &[View]) -> Result<(), Violation> {
 fn never_launder(run: &Run, views: &[View], arrivals: &[Arrival], setting: &Setting) -> Result<(), Violation> {
     let broken = |what: String| Err(Violation::new(Promise::NeverLaunder, what));
     let verdicts: Vec<Result<(), String>> = arrivals.iter().map(|a| setting.judge(&a.bytes, a.known)).collect();
-    // How often each wrong packet came, less how often it left.
+    // How often each wrong packet arrived, less how often it left.
     let mut wrong: BTreeMap<&[u8], isize> = BTreeMap::new();
     let leaving: Vec<Vec<u8>> = arrivals.iter().map(|arrival| on_the_wire(arrival, setting)).collect();
     for (bytes, _) in leaving.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_err()) {
@@ -439,7 +441,7 @@ fn never_launder(run: &Run, views: &[View], arrivals: &[Arrival], setting: &Sett
             let claims = claims || layers.flat_map(|l| [l.udp, l.gre]).any(|csum| csum == LayerCsum::Done);
             match &verdicts[index] {
                 Err(why) if view.is_train => return broken(format!("a wrong packet is in a train: {why}")),
-                // Inside a layer that was found good, something else may be wrong; of a plain packet nothing else can.
+                // Inside a layer that was verified, other fields may be wrong; in a plain packet none can.
                 Err(why) if claims && released.packet.offload.unit == Unit::Whole(Csum::Verified) => {
                     return broken(format!("a wrong packet is called verified: {why}"));
                 }
@@ -484,7 +486,7 @@ fn conservation(run: &Run, views: &[View], arrivals: &[Arrival]) -> Result<(), V
     Ok(())
 }
 
-/// The flow of an arrival, `None` for one that may belong to any.
+/// Returns the flow of an arrival; `None` for one that may belong to any.
 pub(crate) fn flow(bytes: &[u8], setting: &Setting) -> Option<Vec<u8>> {
     let layout = segue::wire::parse(bytes, setting.start, &setting.tunnels());
     let mut flow = Vec::new();
@@ -496,7 +498,7 @@ pub(crate) fn flow(bytes: &[u8], setting: &Setting) -> Option<Vec<u8>> {
             Kind::Ipv6 => flow.extend(&bytes[at + 8..at + 40]),
             Kind::Tcp | Kind::Udp => flow.extend(&bytes[at..at + 4]),
             Kind::Vlan => flow.extend([bytes[at] & 0x0f, bytes[at + 1]]),
-            // Flags and key: where there is a key, it is behind the checksum word.
+            // Flags and key; a key follows the checksum word.
             Kind::Gre => {
                 flow.extend(&bytes[at..at + 2]);
                 let key = at + 4 + if bytes[at] & 0x80 != 0 { 4 } else { 0 };
@@ -508,7 +510,7 @@ pub(crate) fn flow(bytes: &[u8], setting: &Setting) -> Option<Vec<u8>> {
     }
     match layout.stop() {
         Stop::Transport => Some(flow),
-        // Not a flow that is merged: nothing is promised but that it is no fragment of one.
+        // Packets of this flow are never merged: the only requirement is that they are no fragments of one.
         Stop::Protocol => Some([&b"other"[..], bytes].concat()),
         Stop::Foreign | Stop::Fragment | Stop::Malformed | Stop::TooDeep => None,
     }
@@ -540,7 +542,7 @@ fn order(views: &[View], arrivals: &[Arrival], setting: &Setting) -> Result<(), 
     Ok(())
 }
 
-/// Most bytes of a train, from its IP header.
+/// Returns the largest train in bytes, from its IP header.
 fn most_bytes(packet: &Packet<Vec<u8>>, config: &Config) -> usize {
     let is_plain_tcp = matches!(packet.transport(), Some((Kind::Tcp, _))) && packet.offload.layers().is_empty();
     if is_plain_tcp { config.max_bytes.min(gro::MAX_TRAIN_BYTES) } else { config.max_bytes.min(65_535) }

@@ -1,4 +1,4 @@
-//! Streams for the promises: many flows of every kind, with what a network does to them.
+//! Random streams for the contract tests: many flows of every kind, with what a network does to them.
 
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6};
@@ -9,24 +9,24 @@ use crate::properties::{Arrival, Known};
 
 pub(crate) use segue_testkit::strategy::{FOU_PORTS as FOU, GUE_PORT as GUE, port_of, ports};
 
-/// What is around the packets.
+/// The headers around the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Around {
-    /// Nothing.
+    /// No headers.
     Nothing,
     /// Ethernet, sometimes with one or two VLAN tags; short frames are padded.
     Link,
-    /// For each flow a tunnel, or none.
+    /// A tunnel or none for each flow.
     Tunnels,
 }
 
-/// A stream of `count` packets, as it arrives.
+/// Returns a stream of `count` packets in their order of arrival.
 pub(crate) fn stream(rng: &mut Rng, flows: usize, count: usize, around: Around) -> Vec<Arrival> {
     let sent = flow::mixed(rng, flows, count);
     carry(rng, flows, sent, around)
 }
 
-/// A stream of `count` packets in which most are pure acknowledgments, as it arrives.
+/// Returns a stream of `count` packets, most of them pure acknowledgments, in their order of arrival.
 pub(crate) fn acknowledgments(rng: &mut Rng, flows: usize, count: usize, around: Around) -> Vec<Arrival> {
     let sent = flow::acknowledging(rng, flows, count);
     carry(rng, flows, sent, around)
@@ -61,7 +61,7 @@ fn carry(rng: &mut Rng, flows: usize, mut sent: Vec<Sent>, around: Around) -> Ve
     }
 }
 
-/// Flips the last bit of some packets before anything is put around them: an outer checksum is right over it.
+/// Flips the last bit of some packets before any header is put around them, so that an outer checksum is right.
 fn damage_inside(rng: &mut Rng, sent: &mut [Sent]) {
     for packet in sent {
         if rng.chance(15) && packet.what == What::InOrder && build::primed(&packet.bytes).is_some() {
@@ -74,7 +74,7 @@ fn arrival(rng: &mut Rng, packet: &Sent, habit: usize) -> Arrival {
     let bytes = packet.bytes.clone();
     let has_transport = build::primed(&bytes).is_some();
     let is_good = oracle::verify(&bytes, oracle::Start::Ip, &Ports::default()).is_ok();
-    // A port knows much the same of all packets of a flow.
+    // A port reports much the same for all packets of a flow.
     let known = match if rng.chance(950) { habit } else { rng.below(8) } {
         5 if is_good && has_transport => Known::Verified,
         6 if has_transport => Known::Sum,
@@ -86,7 +86,7 @@ fn arrival(rng: &mut Rng, packet: &Sent, habit: usize) -> Arrival {
     }
     let mut bytes = build::prime(&bytes).unwrap_or(bytes);
     if rng.chance(10) {
-        // Primed with something else: completing it gives a wrong checksum.
+        // Primed with another value, so that completing it gives a wrong checksum.
         let (_, field, _) = build::primed(&packet.bytes).expect("it has a transport header");
         bytes[field] ^= 0x10;
     }
@@ -120,7 +120,7 @@ fn frame(rng: &mut Rng, link: &Ethernet, packet: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A tunnel, and how its IPv4 identification moves on.
+/// A tunnel, and how its IPv4 identification continues.
 fn tunnel(rng: &mut Rng) -> Option<(Tunnel, u16)> {
     let mut ip = if rng.chance(500) { Ip::V4(V4::new(0, 1, 2)) } else { Ip::V6(V6::new(0, 1, 2)) };
     if let Ip::V4(ip) = &mut ip {
@@ -156,7 +156,7 @@ fn wrap(tunnel: &Tunnel, inner: &[u8]) -> Vec<u8> {
     if let Some((udp, shim)) = &mut tunnel.udp {
         udp.dst_port = port_of(*shim, tunnel.gre.is_some(), tunnel.ethernet.is_some(), inner[0] >> 4 == 4);
     }
-    // Only what is pending can be left to the far end: something damaged is complete.
+    // Only pending checksums can be left to the far end; a damaged packet has a complete one.
     let is_good = oracle::verify(inner, oracle::Start::Ip, &Ports::default()).is_ok();
     if let Some((_, shim)) = &mut tunnel.udp
         && !is_good

@@ -1,6 +1,6 @@
-//! What profile `lro` promises, which is no transparency: the stream of every flow that came is the stream that leaves, and
-//! an acknowledgment is missing only if its sender can bear that. Written from the RFCs, and without the engine's state: it
-//! looks at the packets of a flow in the order in which they came.
+//! The contract of profile `lro`, which is weaker than transparency: for every flow the stream that leaves is the one
+//! that arrived, and an acknowledgment is missing only if its sender can do without it. Written from the RFCs, without
+//! the engine's state: it compares the packets of a flow in their order of arrival.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,14 +8,14 @@ use segue::packet::{Kind, Unit};
 
 use crate::properties::{Arrival, Promise, Released, Run, Setting, View, Violation, bare, cut, flow, on_the_wire};
 
-/// What matters of a TCP packet.
+/// The relevant fields of a TCP packet.
 #[derive(Debug)]
 struct Tcp {
     /// DSCP, ECN, TTL, flow label and everything else in front of TCP but lengths, identification and checksums.
     front: Vec<u8>,
     seq: u32,
     ack: u32,
-    /// AE and the flags.
+    /// The AE flag and the other TCP flags.
     flags: u16,
     window: u16,
     options: Vec<u8>,
@@ -50,13 +50,13 @@ impl Tcp {
         })
     }
 
-    /// Timestamp and echo, where the options are these alone in their usual form.
+    /// Timestamp and echo, if they are the only option, in the usual layout.
     fn stamps(&self) -> Option<(u32, u32)> {
         let [1, 1, 8, 10, value @ .., e0, e1, e2, e3] = &self.options[..] else { return None };
         Some((u32::from_be_bytes(value.try_into().ok()?), u32::from_be_bytes([*e0, *e1, *e2, *e3])))
     }
 
-    /// Whether it is a pure acknowledgment that says nothing else.
+    /// Returns whether it is a pure acknowledgment without other information.
     fn is_plain(&self) -> bool {
         self.payload.is_empty() && self.flags == 0x10 && (self.options.is_empty() || self.stamps().is_some())
     }
@@ -66,10 +66,10 @@ fn ahead(from: u32, to: u32) -> bool {
     (to.wrapping_sub(from) as i32) > 0
 }
 
-/// What is known of one flow.
+/// The state of one flow.
 #[derive(Default)]
 struct Flow {
-    /// Arrivals that have not left, in order.
+    /// Arrivals that have not left yet, in order.
     waiting: VecDeque<usize>,
     /// Acknowledgment numbers of good packets that left or were swallowed, since the last SYN, FIN or RST.
     numbers: Vec<u32>,
@@ -133,7 +133,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Takes the first of a flow off, and remembers what it said.
+    /// Removes the first arrival of a flow, and records its numbers.
     fn leave(&self, flow: &mut Flow) {
         let Some(index) = flow.waiting.pop_front() else { return };
         let Some(tcp) = self.tcp(index).filter(|_| self.good[index]) else { return };
@@ -145,7 +145,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the next packet of the flow lets the first one be left out.
+    /// Returns whether the next packet of the flow allows omitting the first one.
     fn may_be_swallowed(&self, flow: &Flow) -> Result<(), &'static str> {
         let [old, new] = [0, 1].map(|place| flow.waiting.get(place).copied());
         let (Some(old), Some(new)) = (old, new) else { return Err("nothing swallowed it") };
@@ -200,7 +200,7 @@ impl Judge<'_> {
             self.leave(flow);
         }
         let Some(parts) = parts.into_iter().collect::<Option<Vec<Tcp>>>() else {
-            // Datagrams: restored as ever.
+            // Datagrams are restored as in other profiles.
             let same = cut.iter().zip(&came).all(|(segment, &index)| self.is_restored(segment, index));
             return if same && cut.len() == came.len() {
                 Ok(self.view(came))
@@ -235,7 +235,8 @@ impl Judge<'_> {
         if is_right { Ok(self.view(came)) } else { broken(format!("{train:?} for {first:?} to {last:?}")) }
     }
 
-    /// Whether a datagram is the one that came, but for identification and the form of checksums.
+    /// Returns whether a datagram is the one that arrived, except for identification and the representation of
+    /// checksums.
     fn is_restored(&self, segment: &[u8], index: usize) -> bool {
         let came = &self.leaving[index];
         let layout = segue::wire::parse(came, self.setting.start, &self.setting.tunnels());

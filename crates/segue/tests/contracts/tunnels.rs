@@ -1,4 +1,5 @@
-//! The promises, kept from one end of a tunnel to the other: merged, encapsulated, cut, decapsulated, merged again.
+//! The contracts from one end of a tunnel to the other: packets are merged, encapsulated, split, decapsulated, and
+//! merged again.
 
 use std::net::IpAddr;
 
@@ -13,7 +14,7 @@ use segue_testkit::oracle::{self, Ports, verify};
 use crate::properties::{Boxed, Merger, Setting, check, cut};
 use crate::streams::{self, Around};
 
-/// A host, a tunnel and the host at its other end.
+/// A host, a tunnel, and the host at its other end.
 struct Through {
     near: Gro<Vec<u8>>,
     encap: Encapsulator,
@@ -31,7 +32,7 @@ impl Through {
         let ports = match (config.carrier, config.mode) {
             (Carrier::Gue { .. }, _) => Ports { gue: vec![config.dport], ..Ports::default() },
             (Carrier::Fou, Mode::Gre(_)) => fou(47),
-            // Either version; the oracle is told which when it is asked.
+            // Either IP version; the oracle is told which when it is asked.
             (Carrier::Fou, Mode::GreTap(_)) => fou(47),
             (Carrier::Fou, Mode::Ethernet) => fou(143),
             (Carrier::Fou, _) => fou(4),
@@ -50,7 +51,7 @@ impl Through {
         }
     }
 
-    /// Takes everything that the near end has ready to the far end.
+    /// Carries everything that the near end has ready to the far end.
     fn carry(&mut self, now: Nanos) {
         while let Some(mut packet) = self.near.pop() {
             if self.encap.push(&mut packet).is_err() {
@@ -70,7 +71,7 @@ impl Through {
         }
     }
 
-    /// Every outer length and checksum must be right, whatever is inside.
+    /// Checks every outer length and checksum, whatever the inner packet is.
     fn judge(&self, datagram: &[u8]) {
         let mut ports = self.ports.clone();
         let inner_at = if datagram[0] >> 4 == 4 { 28 } else { 48 };
@@ -78,7 +79,7 @@ impl Through {
             *protocol = if datagram[inner_at] >> 4 == 4 { 4 } else { 41 };
         }
         if let Err(what) = verify(datagram, oracle::Start::Ip, &ports) {
-            // What was wrong inside goes through as it is.
+            // Errors inside pass through unchanged.
             let outside = ["outer UDP", "IPv4 header", "IP length", "GRE", "GUE", "remote", "extension"];
             assert!(!outside.iter().any(|part| what.starts_with(part)), "{what}: {datagram:02x?}");
         }
@@ -158,7 +159,7 @@ fn tunnel() -> impl Strategy<Value = Config> {
     })
 }
 
-/// With what its packets begin, and what is around them.
+/// The kind of header that its packets begin with, and what is around them.
 fn begins(config: &Config) -> (Start, Around) {
     if config.mode.is_ethernet() { (Start::Ethernet, Around::Link) } else { (Start::Ip, Around::Nothing) }
 }
@@ -178,7 +179,7 @@ proptest! {
 
     #[test]
     fn a_flipped_bit_in_a_datagram_is_never_delivered(seed: u64, config in tunnel(), at: usize, bit in 0_u8..8) {
-        // Without UDP nothing outside covers the packet.
+        // Without UDP no outer checksum covers the packet.
         prop_assume!(config.carrier != Carrier::Bare);
         let config = Config { csum: true, ..config };
         let (start, around) = begins(&config);
@@ -203,7 +204,8 @@ proptest! {
                 let at = from + at % (datagram.len() - from);
                 datagram[at] ^= 1 << bit;
                 if datagram[0] >> 4 == 4 && datagram[26..28] == [0, 0] {
-                    // A checksum of one bit, and that is gone: UDP over IPv4 cannot tell this from none.
+                    // A checksum with one bit set, and that bit cleared: UDP over IPv4 cannot tell this from no
+                    // checksum.
                     continue;
                 }
                 let mut inside = Packet::default();

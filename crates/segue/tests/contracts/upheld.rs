@@ -1,4 +1,4 @@
-//! The promises, kept by GRO and GSO on random streams.
+//! The contracts of GRO and GSO on random streams.
 
 use proptest::prelude::*;
 use segue::checksum::Sum;
@@ -177,7 +177,7 @@ proptest! {
 
 #[test]
 fn the_streams_are_worth_their_name() {
-    // A property over streams in which nothing is ever joined would hold of anything.
+    // A property of streams in which nothing is ever joined would always hold.
     for around in [Around::Nothing, Around::Link, Around::Tunnels] {
         let setting = Setting {
             start: if around == Around::Link { Start::Ethernet } else { Start::Ip },

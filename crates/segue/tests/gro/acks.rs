@@ -1,4 +1,4 @@
-//! Pure acknowledgments in profile `lro`: what collapses, and everything that must not.
+//! Tests of pure acknowledgments in profile `lro`: which ones collapse, and which must not.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::bench::{Stream, frames, tcp4, tcp6, tunnel, v4, v6, wrap};
 
 const STEP: u32 = 2896;
 
-/// The next acknowledgment, of `more` bytes more.
+/// Returns the next acknowledgment, of `more` bytes more.
 fn ack(sender: &mut Sender, more: u32) -> Vec<u8> {
     acks(sender, more, |_| {})
 }
 
-/// The same, with a lasting change.
+/// Returns the same, with a lasting change.
 fn acks(sender: &mut Sender, more: u32, change: impl FnOnce(&mut Tcp)) -> Vec<u8> {
     if let L4::Tcp(tcp) = &mut sender.next.l4 {
         tcp.ack = tcp.ack.wrapping_add(more);
@@ -30,12 +30,13 @@ fn stamped() -> Sender {
     Sender::tcp(v4(), 1, 1000, Tcp::timestamps(500, 700))
 }
 
-/// `count` acknowledgments.
+/// Returns `count` acknowledgments.
 fn moving(sender: &mut Sender, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| ack(sender, STEP)).collect()
 }
 
-/// Two acknowledgments, of which the second is held, one that `edit` changed (which moves on by `more`), and two more.
+/// Returns two acknowledgments, the second of which is held, one changed by `edit` (which acknowledges `more` bytes
+/// more), and two more.
 fn around(sender: Sender, more: u32, edit: impl FnOnce(&mut build::Packet)) -> Stream {
     let (mut sender, mut packets) = (sender, Vec::new());
     packets.extend(moving(&mut sender, 2));
@@ -59,7 +60,7 @@ fn field(sender: Sender, more: u32, edit: impl FnOnce(&mut Tcp)) -> Stream {
     })
 }
 
-/// The same with a change that lasts.
+/// Returns the same with a change that lasts.
 fn lasting(sender: Sender, edit: fn(&mut Tcp)) -> Stream {
     let mut sender = sender;
     let mut packets = moving(&mut sender, 2);
@@ -68,8 +69,8 @@ fn lasting(sender: Sender, edit: fn(&mut Tcp)) -> Stream {
     Stream::new(packets).lro()
 }
 
-/// A named test for each scenario of five, of which the third has to be seen, and a table of them all. None is swallowed: the
-/// first one of a flow and the first one after it stay alone too.
+/// Declares a test for each scenario of five acknowledgments, the third of which the sender has to see, and a table of
+/// them all. None is swallowed: the first one of a flow and the first one after the third stay alone too.
 macro_rules! seen {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
         pub(crate) const REFUSED: &[(Alone, fn() -> Stream)] = &[
@@ -122,7 +123,7 @@ seen! {
 
 #[test]
 fn missing_timestamps_are_seen() {
-    // The next one has them again, and so differs from its predecessor too.
+    // The next one has them again, so it differs from its predecessor too.
     let stream = field(stamped(), STEP, |tcp| tcp.options = Vec::new());
     let outcome = stream.gives(&[1; 5]);
     assert_eq!((outcome.stats.swallowed, outcome.stats.alone.of(Alone::AckTimestamp)), (0, 2));
@@ -168,7 +169,7 @@ fn timestamps_and_echoes_that_move_on_collapse_and_the_newest_stay_together() {
     let packets: Vec<_> = (0..6)
         .map(|i: u32| {
             let options = Tcp::timestamps((u32::MAX - 2).wrapping_add(i), (u32::MAX - 1).wrapping_add(i / 2));
-            // An echo of zero is none; this one is passed over.
+            // An echo of zero means none; this one is skipped.
             acks(&mut sender, STEP, |tcp| {
                 tcp.options = if options[8..] == [0; 4] { Tcp::timestamps(3, 1) } else { options }
             })
@@ -188,7 +189,7 @@ fn a_window_that_grows_collapses() {
 
 #[test]
 fn a_right_edge_that_stays_is_told_by_the_scale_of_the_syn() {
-    // The reader is slow: the window is less by what is acknowledged more, in units of 128 bytes.
+    // The reader is slow: the window shrinks by the newly acknowledged bytes, in units of 128.
     let stream = |syn: Option<Vec<u8>>| {
         let mut sender = tcp4();
         let mut packets = Vec::new();
@@ -302,7 +303,7 @@ fn what_repeats_the_number_of_data_is_a_duplicate() {
 
 #[test]
 fn three_duplicates_in_three_rounds_are_three_duplicates() {
-    // A duplicate is one also if what it duplicates has left long ago: fast retransmit counts them.
+    // An acknowledgment is a duplicate even if the original left long ago: fast retransmit counts it.
     let mut gro = Gro::new(Config { profile: Profile::Lro, acks: true, ..Config::default() });
     let mut pool = Pool::new(8);
     let mut sender = tcp4();
@@ -381,7 +382,7 @@ fn padded_acknowledgments_collapse_whatever_the_padding_holds() {
 
 #[test]
 fn tagged_acknowledgments_collapse_from_the_second_on() {
-    // As many as without a tag, with one or two of them in the frame, padded or not.
+    // The result is the same without tags and with one or two, padded or not.
     for tags in [vec![], vec![(0x8100, 5)], vec![(0x88a8, 7), (0x8100, 0xa005)]] {
         let link = Ethernet { tags, ..Ethernet::default() };
         for len in [0, 60, 64] {

@@ -1,4 +1,4 @@
-//! A short stream, what becomes of it, and the counters.
+//! A test bench: a short stream, its output, and the counters.
 
 use segue::gro::{Alone, Config, Flush, Gro, Mismatch, Profile, Stats};
 use segue::gso::{Arena, Limits, split};
@@ -15,13 +15,13 @@ pub(crate) struct Stream {
     pub(crate) packets: Vec<(Vec<u8>, Option<Unit>)>,
     pub(crate) start: Start,
     pub(crate) config: Config,
-    /// Nanoseconds between two packets.
+    /// Time between two packets, in nanoseconds.
     pub(crate) step: u64,
 }
 
-/// What became of it.
+/// The result of a run.
 pub(crate) struct Outcome {
-    /// Packets in each train that came out; 1 for a single one.
+    /// Number of packets in each train that came out; 1 for a single packet.
     pub(crate) sizes: Vec<usize>,
     pub(crate) trains: Vec<Packet<Vec<u8>>>,
     pub(crate) stats: Stats,
@@ -42,7 +42,7 @@ impl Stream {
         self
     }
 
-    /// A receiver with LRO, acknowledgments included.
+    /// Creates a bench for a receiver with LRO, acknowledgments included.
     pub(crate) fn lro(mut self) -> Stream {
         (self.config.profile, self.config.acks) = (Profile::Lro, true);
         self
@@ -64,12 +64,12 @@ impl Stream {
         self
     }
 
-    /// Runs it, and checks that every packet leaves once and unchanged.
+    /// Runs the stream, and checks that every packet leaves once and unchanged.
     pub(crate) fn run(&self) -> Outcome {
         let (outcome, left) = self.run_unchecked();
         let mut came: Vec<&[u8]> = self.packets.iter().map(|(bytes, _)| &bytes[..]).collect();
         let mut left: Vec<&[u8]> = left.iter().map(|bytes| &bytes[..]).collect();
-        // Flows may overtake each other; what is one flow is checked by the contracts.
+        // Flows may overtake each other; order within a flow is checked by the contracts.
         came.sort_unstable();
         left.sort_unstable();
         let is_owed = self.packets.iter().any(|(_, unit)| unit.is_some());
@@ -77,7 +77,7 @@ impl Stream {
         outcome
     }
 
-    /// Runs it; also the bytes that leave, in order.
+    /// Runs the stream; also returns the bytes that leave, in order.
     pub(crate) fn run_unchecked(&self) -> (Outcome, Vec<Vec<u8>>) {
         let mut gro = Gro::new(self.config);
         let mut pool = Pool::new(16);
@@ -125,7 +125,7 @@ impl Stream {
 }
 
 impl Outcome {
-    /// Asserts that nothing was counted but this.
+    /// Asserts that these are the only counts.
     pub(crate) fn counts(&self, alone: &[(Alone, u64)], flushes: &[(Flush, u64)], mismatches: &[(Mismatch, u64)]) {
         assert_eq!(nonzero(&self.stats.alone), alone, "alone");
         assert_eq!(nonzero(&self.stats.flushes), flushes, "flushes");
@@ -137,7 +137,7 @@ fn nonzero<R: Reason>(counts: &Counts<R>) -> Vec<(R, u64)> {
     counts.iter().filter(|(_, count)| *count != 0).collect()
 }
 
-/// Asserts that a table has every reason once.
+/// Asserts that a table of scenarios has every reason once.
 pub(crate) fn complete<R: Reason + std::fmt::Debug>(table: impl Iterator<Item = R>) {
     let mut found: Vec<usize> = table.map(Reason::index).collect();
     found.sort_unstable();
@@ -175,17 +175,17 @@ pub(crate) fn udp6() -> Sender {
     Sender::udp(v6(), 1)
 }
 
-/// All four of them.
+/// All four profiles.
 pub(crate) fn every() -> [Sender; 4] {
     [tcp4(), tcp6(), udp4(), udp6()]
 }
 
-/// `count` packets of 100 bytes.
+/// Returns `count` packets of 100 bytes.
 pub(crate) fn run(sender: &mut Sender, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| sender.send(100, 0).bytes()).collect()
 }
 
-/// A packet, another one that `edit` changed, and one more. The two outside would fit each other.
+/// Returns a packet, another one changed by `edit`, and one more. The first and the last would join.
 pub(crate) fn between(mut sender: Sender, edit: impl FnOnce(&mut build::Packet)) -> Stream {
     let first = sender.send(100, 0).bytes();
     let mut middle = sender.clone().send(100, 0);
@@ -201,7 +201,7 @@ pub(crate) fn between_bytes(mut sender: Sender, edit: impl FnOnce(&mut Vec<u8>))
     Stream::new([first, middle, sender.send(100, 0).bytes()])
 }
 
-/// A packet, and the next one, which `edit` changed.
+/// Returns a packet, and the next one, changed by `edit`.
 pub(crate) fn then(mut sender: Sender, edit: impl FnOnce(&mut build::Packet)) -> Stream {
     let first = sender.send(100, 0).bytes();
     let mut second = sender.send(100, 0);
@@ -209,13 +209,13 @@ pub(crate) fn then(mut sender: Sender, edit: impl FnOnce(&mut build::Packet)) ->
     Stream::new([first, second.bytes()])
 }
 
-/// A tunnel over UDP with a checksum, to the port of what is inside.
+/// Returns a tunnel over UDP with a checksum, to the port of the inner protocol.
 pub(crate) fn tunnel(ip: Ip, shim: Shim, gre: Option<Gre>, inner: &Ip) -> Tunnel {
     let dst_port = port_of(shim, gre.is_some(), false, matches!(inner, Ip::V4(_)));
     Tunnel { ip, udp: Some((Udp { src_port: 50_000, dst_port, checksum: true }, shim)), gre, ethernet: None }
 }
 
-/// As [`tunnel`], with an Ethernet header and perhaps a VLAN tag inside.
+/// As [`tunnel`], with an Ethernet header and optionally a VLAN tag inside.
 pub(crate) fn bridge(ip: Ip, shim: Shim, gre: Option<Gre>, tag: Option<u16>) -> Tunnel {
     let dst_port = port_of(shim, gre.is_some(), true, true);
     let tags = tag.map(|tag| (0x8100, tag)).into_iter().collect();
@@ -223,7 +223,7 @@ pub(crate) fn bridge(ip: Ip, shim: Shim, gre: Option<Gre>, tag: Option<u16>) -> 
     Tunnel { ip, udp: Some((Udp { src_port: 50_000, dst_port, checksum: true }, shim)), gre, ethernet }
 }
 
-/// Puts each packet in a tunnel whose identification counts.
+/// Puts each packet into a tunnel whose identification counts up.
 pub(crate) fn wrap(tunnel: &Tunnel, packets: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
     let mut tunnel = tunnel.clone();
     let each = packets.into_iter().map(|packet| {
@@ -236,7 +236,7 @@ pub(crate) fn wrap(tunnel: &Tunnel, packets: impl IntoIterator<Item = Vec<u8>>) 
     each.collect()
 }
 
-/// Puts each packet in an Ethernet frame.
+/// Puts each packet into an Ethernet frame.
 pub(crate) fn frames(link: &Ethernet, packets: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
     packets.into_iter().map(|packet| link.wrap(&packet)).collect()
 }

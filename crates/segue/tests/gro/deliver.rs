@@ -1,4 +1,4 @@
-//! Delivery by callback, as receivers without a poll loop want it: the same as by pulling.
+//! Tests that delivery by callback, for receivers without a poll loop, gives the same as popping.
 
 use segue::gro::{Config, Flush, Gro};
 use segue::packet::{Frag, Pool, Start, Tunnels};

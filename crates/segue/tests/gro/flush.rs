@@ -1,4 +1,4 @@
-//! Why what is held comes out: each reason provoked by itself; limits and time.
+//! Tests of flushing: each reason by itself; limits and time.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use segue_testkit::flow::Sender;
 
 use crate::bench::{Stream, between, complete, frames, run, tcp4, tcp6, udp4, udp6, v4};
 
-/// A named test for each scenario, and a table of them all: trains, and the flushes that are counted.
+/// Declares a test for each scenario, and a table of them all: trains, and the flushes that are counted.
 macro_rules! flush {
     ($($name:ident: $reason:ident = $scenario:expr, $sizes:expr, $counts:expr;)+) => {
         const FLUSHES: &[(Flush, fn() -> Stream)] = &[$((Flush::$reason, || $scenario)),+];
@@ -93,7 +93,7 @@ fn the_limit_on_bytes_counts_from_the_ip_header() {
 
 #[test]
 fn colliding_flows_hold_no_more_than_the_table() {
-    // One flow too many, again and again: each pushes out the oldest.
+    // One flow too many, repeatedly: each evicts the oldest.
     let packets: Vec<_> = (0..600).flat_map(|flow| run(&mut Sender::udp(v4(), flow), 1)).collect();
     let config = Config { max_flows: 5, ..Config::default() };
     let mut gro = Gro::new(config);
@@ -129,7 +129,7 @@ fn the_deadline_is_that_of_the_oldest_and_is_kept() {
     gro.expire(Nanos(1100));
     assert!(gro.pop().is_some() && gro.pop().is_none());
     assert_eq!(gro.deadline(), Some(Nanos(1150)));
-    // A late timer, or a clock that jumped, lets everything go.
+    // A late timer, or a clock that jumped, releases everything.
     gro.expire(Nanos(u64::MAX));
     assert!(gro.pop().is_some());
     assert_eq!((gro.deadline(), gro.held()), (None, 0));
@@ -137,7 +137,7 @@ fn the_deadline_is_that_of_the_oldest_and_is_kept() {
 
 #[test]
 fn one_hot_flow_keeps_no_other_from_leaving() {
-    // A thousand packets of one flow between two of another, which leaves in its time whatever is limited.
+    // A thousand packets of one flow between two of another, which leaves in time whatever the limits are.
     for (max_flows, max_held_packets) in [(256, 8192), (256, 16), (1, 8192), (2, 40)] {
         let mut gro = Gro::new(Config { hold: 5000, max_flows, max_held_packets, ..Config::default() });
         let mut pool = Pool::new(8);
@@ -153,7 +153,7 @@ fn one_hot_flow_keeps_no_other_from_leaving() {
             gro.push(packet, Nanos(now), &mut pool);
             assert!(gro.held_packets() <= max_held_packets);
             while let Some(packet) = gro.pop() {
-                // The cold one sends from port 40002.
+                // The idle flow sends from port 40002.
                 if packet.head.bytes()[21] == 0x42 {
                     left += packet.payload.len() / 100;
                     waiting.drain(..packet.payload.len() / 100);
@@ -171,13 +171,13 @@ fn frames_of_1500_bytes_join_by_bytes_whatever_the_mtu_of_the_receiver() {
     // The Ethernet MTU of the receiver is no part of the configuration: 43 and more frames fit in 64 KiB.
     let packets = |count| run_of(&mut Sender::tcp(v4(), 1, 1, Tcp::timestamps(1, 2)), 1448, count);
     assert_eq!(Stream::new(packets(90)).run().sizes, [45, 45]);
-    // A limit of packets derived from an MTU of 9000, as inet_lro had it, closes a train after 7 and loses most of what
-    // joining is worth: six times the trains, and so the headers that a stack looks at.
+    // A limit of packets derived from an MTU of 9000, as in inet_lro, closes a train after 7 and loses most of the
+    // gain: six times as many trains, and so headers that a stack has to process.
     let most = 65_535 / 9000;
     let limited = Stream::new(packets(90)).config(|config| config.max_packets = most).run();
     assert_eq!((most, limited.sizes.len()), (7, 13));
     assert!(limited.sizes.iter().all(|&size| size <= 7));
-    // Mixed sizes: room is kept for another one of the size seen, so that nothing is refused for want of it.
+    // Mixed sizes: room is kept for another segment of the same size, so that none is refused for lack of it.
     let mixed = Stream::new(run_of(&mut Sender::tcp(v4(), 1, 1, Vec::new()), 8960, 14)).run();
     assert_eq!(mixed.sizes, [7, 7]);
 }
@@ -221,7 +221,7 @@ fn other_limits_begin_with_the_next_packet_and_what_is_held_comes_out_first() {
     (0..5).for_each(|_| push(&mut gro));
     assert_eq!((sizes(&mut gro), gro.held()), (vec![200, 200], 1));
     assert_eq!(gro.stats().packets, 8, "what was counted stays");
-    // Nothing may be asked of it that a fresh one would not take.
+    // No configuration may be accepted here that a new engine would not accept.
     gro.reconfigure(Config { max_packets: usize::MAX, acks: true, ..Config::default() });
     assert_eq!((gro.config().max_packets, gro.config().acks), (65_535, false));
 }
@@ -243,7 +243,7 @@ fn ended(flags: u8) -> Stream {
     let mut sender = tcp4();
     let mut packets: Vec<_> = [0, 0, flags].map(|flags| sender.send(100, flags).bytes()).to_vec();
     if flags & 1 != 0 {
-        // What follows a FIN is of another life; the sequence number does not matter, since nothing is held.
+        // A segment after a FIN begins another connection; the sequence number does not matter, since nothing is held.
         sender = Sender::tcp(v4(), 1, 1000, Vec::new());
     }
     packets.push(sender.send(100, 0).bytes());

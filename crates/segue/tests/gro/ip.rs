@@ -1,4 +1,4 @@
-//! What joins in the IP headers and below.
+//! Tests of joining by IP and link headers.
 
 use segue::gro::{Flush, Mismatch};
 use segue::packet::Unit;
@@ -46,7 +46,7 @@ fn fixed_identifications_join_with_and_without_df() {
 
 #[test]
 fn the_second_packet_decides_how_identifications_go_on() {
-    // 5, 5, 6: fixed, then it counts. 5, 6, 6: counting, then it stays.
+    // 5, 5, 6: constant, then counting. 5, 6, 6: counting, then constant.
     for (ids, sizes) in [([5, 5, 6], [2, 1]), ([5, 6, 6], [2, 1]), ([5, 6, 8], [2, 1])] {
         let mut sender = tcp4();
         let packets = ids.map(|id| {
@@ -118,7 +118,7 @@ fn padding_is_not_payload() {
     assert!(left.iter().eq(stream.packets.iter().map(|(bytes, _)| bytes)), "padding is given back");
 }
 
-/// Asserts that all packets join, and returns which identifications stay.
+/// Asserts that all packets join, and returns which identifications are constant.
 fn fixed_ids(stream: &Stream) -> u16 {
     let Unit::Train { gso, .. } = stream.joins().trains[0].offload.unit else { panic!("a train") };
     gso.fixed_ids

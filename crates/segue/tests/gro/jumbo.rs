@@ -1,4 +1,4 @@
-//! Trains over 64 KiB, for ports that take them.
+//! Tests of trains over 64 KiB, for ports that take them.
 
 use segue::gro::{MAX_TRAIN_BYTES, Profile};
 use segue::packet::{Start, Tunnels, Unit};
@@ -19,7 +19,7 @@ fn a_tcp_train_may_be_longer_than_its_length_field_can_say() {
         for profile in [Profile::Strict, Profile::linux(), Profile::Lro] {
             let packets = data(&mut sender, 300);
             let stream = Stream::new(packets.clone()).profile(profile).config(|config| config.max_bytes = usize::MAX);
-            // Every packet comes back, which `joins` checks.
+            // Every packet is restored, which `joins` checks.
             let outcome = stream.joins();
             let train = &outcome.trains[0];
             assert!(train.len() > 400_000 && train.len() <= MAX_TRAIN_BYTES);
@@ -82,7 +82,7 @@ fn a_length_of_zero_in_a_short_packet_is_malformed() {
         let mut packet = sender.send(1448, 0).bytes();
         packet[at..at + 2].fill(0);
         assert!(parse(&packet, Start::Ip, &Tunnels::NONE).transport().is_none());
-        // And where no TCP follows, however long it is.
+        // The same if no TCP follows, however long it is.
         packet.resize(70_000, 0);
         packet[if at == 2 { 9 } else { 6 }] = 17;
         assert!(parse(&packet, Start::Ip, &Tunnels::NONE).transport().is_none());

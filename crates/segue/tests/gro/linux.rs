@@ -1,4 +1,4 @@
-//! Where the profile `linux` differs from `strict`, and where it does not.
+//! Tests of the differences between the profiles `linux` and `strict`.
 
 use segue::gro::{Alone, Generation, Mismatch, Profile};
 use segue::packet::{Gso, Unit};
@@ -24,7 +24,8 @@ fn linux_joins_what_differs_in_an_urgent_pointer_that_is_not_meant() {
 #[test]
 fn linux_joins_checksums_that_are_not_canonical() {
     let mut packets = run(&mut tcp4(), 2);
-    // The TCP checksum of the second: a word of payload makes it zero, and all ones are the other form of that.
+    // The TCP checksum of the second packet: a word of payload makes it zero, and all ones are the other representation
+    // of zero.
     let second = &mut packets[1];
     second[36..38].fill(0);
     second[60..62].fill(0);
@@ -74,7 +75,7 @@ fn linux_lets_cwr_on_a_later_segment_start_anew() {
     let mut sender = tcp4();
     let stream = Stream::new([0, 0x80, 0].map(|flags| sender.send(100, flags).bytes())).linux();
     assert_eq!(stream.clone().profile(V6_12).gives(&[1, 2]).stats.mismatches.of(Mismatch::Cwr), 1);
-    // From 6.18 on it is compared too, so that nothing follows it that lacks it.
+    // From 6.18 on the flag is compared too, so no segment without it may follow.
     assert_eq!(stream.gives(&[1, 1, 1]).stats.mismatches.of(Mismatch::TcpFlags), 2);
 }
 
@@ -122,7 +123,7 @@ fn the_identification_outside_a_tunnel_is_looked_at_from_6_18_on() {
     for (df, profile) in [(false, V6_12), (true, V6_18), (true, V7), (true, Profile::Strict)] {
         assert_eq!(stream(df).profile(profile).gives(&[1, 1, 1]).stats.mismatches.of(Mismatch::IpId), 2);
     }
-    // That of the inner header always is.
+    // The identification of the inner header always is.
     let packets = run(&mut tcp4(), 2);
     let far = between(tcp4(), |packet| {
         if let Ip::V4(ip) = &mut packet.ip {
@@ -147,7 +148,7 @@ fn cwr_on_every_segment_joins_from_7_on_and_stays_on_every_segment() {
     for profile in [V6_12, V6_18] {
         assert_eq!(stream([0x80; 3]).profile(profile).gives(&[1, 1, 1]).stats.mismatches.of(Mismatch::Cwr), 2);
     }
-    // Where it is not on all, later kernels start anew where 6.12 goes on.
+    // If it is not set on all, later kernels start a new train where 6.12 continues.
     for profile in [V6_18, V7] {
         assert_eq!(stream([0x80, 0, 0]).profile(profile).gives(&[1, 2]).stats.mismatches.of(Mismatch::TcpFlags), 1);
     }

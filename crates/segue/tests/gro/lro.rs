@@ -1,4 +1,5 @@
-//! Data in profile `lro`: what joins beyond the other profiles, and what does not although old receivers joined it.
+//! Tests of data in profile `lro`: what joins beyond the other profiles, and what does not although old receivers
+//! joined it.
 
 use segue::gro::{Alone, Flush, Mismatch, Profile};
 use segue::packet::Unit;
@@ -9,7 +10,7 @@ use segue_testkit::oracle::{Ports, Start, verify};
 
 use crate::bench::{Outcome, Stream, every, run, tcp4, tcp6, then, udp4, v4};
 
-/// Data packets that `change` changes one after the other.
+/// Returns data packets to which `change` is applied one after the other.
 fn changing(mut sender: Sender, changes: &[fn(&mut Tcp)]) -> Stream {
     let packets = changes.iter().map(|change| {
         if let L4::Tcp(tcp) = &mut sender.next.l4 {
@@ -20,7 +21,7 @@ fn changing(mut sender: Sender, changes: &[fn(&mut Tcp)]) -> Stream {
     Stream::new(packets.collect::<Vec<_>>()).profile(Profile::Lro)
 }
 
-/// Asserts that all packets become one train, whose segments are right, with the payload that came.
+/// Asserts that all packets become one train whose segments are right, with the payload that arrived.
 fn one(stream: &Stream) -> Outcome {
     let (outcome, left) = stream.run_unchecked();
     assert_eq!(
@@ -170,7 +171,8 @@ fn a_mark_of_congestion_is_never_lost() {
 
 #[test]
 fn a_lower_ttl_starts_anew() {
-    // Or a packet from far away could hide behind one that a receiver believes to come from a neighbour (RFC 5082).
+    // Otherwise a packet from far away could hide behind one that a receiver believes to come from a neighbour (RFC
+    // 5082).
     let stream = then(tcp4(), |packet| {
         if let Ip::V4(ip) = &mut packet.ip {
             ip.ttl = 1;

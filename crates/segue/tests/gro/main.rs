@@ -1,4 +1,4 @@
-//! What GRO joins and what it does not, one named test a rule.
+//! Tests of what GRO joins and what it does not, one named test for each rule.
 
 mod acks;
 mod bench;

@@ -1,4 +1,5 @@
-//! Packets that do not fit what is held of their flow: each difference by itself. The second packet starts anew.
+//! Tests of packets that do not fit what is held of their flow: each difference by itself. The second packet starts a
+//! new train.
 
 use segue::gro::{Alone, Flush, Mismatch};
 use segue::packet::{Csum, Unit};
@@ -7,7 +8,7 @@ use segue_testkit::flow::Sender;
 
 use crate::bench::{Stream, complete, frames, run, tcp4, tcp6, then, tunnel, udp4, udp6, v4, v6, wrap};
 
-/// A named test for each scenario, and a table of them all. The scenario has two packets, which do not join.
+/// Declares a test for each scenario of two packets, which do not join, and a table of them all.
 macro_rules! mismatch {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
         const MISMATCHES: &[(Mismatch, fn() -> Stream)] = &[$((Mismatch::$reason, || $scenario)),+];
@@ -164,7 +165,7 @@ fn other_ports_addresses_vlans_and_keys_are_other_flows() {
 
 #[test]
 fn a_flow_keeps_its_order_when_its_mac_addresses_change() {
-    // The acknowledgment stays behind the data that another gateway sent on.
+    // The acknowledgment stays behind the data that another gateway forwarded.
     let link = |last| Ethernet { src: [2, 0, 0, 0, 0, last], ..Ethernet::default() };
     let mut sender = tcp4();
     let frames = [link(1).wrap(&sender.send(100, 0).bytes()), link(2).wrap(&sender.send(0, 0).bytes())];

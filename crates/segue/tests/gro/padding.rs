@@ -1,4 +1,4 @@
-//! The padding of short frames, and the sums that ports know.
+//! Tests of the padding of short frames, and of the sums that ports know.
 
 use segue::checksum::Sum;
 use segue::gro::{Alone, Gro, Profile};
@@ -11,7 +11,7 @@ use crate::bench::{Stream, every, frames, run, tcp4, tcp6, udp4};
 
 const TRIMMING: [Profile; 2] = [Profile::linux(), Profile::Lro];
 
-/// Frames with payloads of `lens`, each padded by `fill` to 60 bytes and `more`.
+/// Returns frames with payloads of `lens`, each padded with `fill` to 60 bytes and `more`.
 fn padded(lens: &[usize], fill: u8, more: usize) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut sender = tcp4();
     let bare = frames(&Ethernet::default(), lens.iter().map(|&len| sender.send(len, 0).bytes()));
@@ -63,7 +63,7 @@ fn what_is_joined_to_nothing_leaves_with_its_padding() {
         for acks in [false, true] {
             for (lens, what) in [(&[1][..], "alone"), (&[0], "an acknowledgment"), (&[4, 1], "of two flows")] {
                 let (mut long, _) = padded(lens, 0x37, 3);
-                // The second frame is of another flow, or is not there; what then joins, of the first.
+                // The second frame is of another flow, or missing; the others of the first flow then join.
                 if let Some(second) = long.get_mut(1) {
                     // Another port, and the checksum for it.
                     (second[35], second[51]) = (second[35] ^ 1, second[51] ^ 1);
@@ -78,7 +78,7 @@ fn what_is_joined_to_nothing_leaves_with_its_padding() {
 
 #[test]
 fn padding_inside_a_tunnel_is_refused() {
-    // A UDP length short of the IP packet is no padding of a link.
+    // A UDP length shorter than the IP packet is no link padding.
     let mut packets = run(&mut udp4(), 1);
     packets[0][25] -= 4;
     let stream = Stream::new(packets);
@@ -97,7 +97,7 @@ fn padding_without_payload_is_an_acknowledgment_and_no_data() {
 #[test]
 fn padding_that_crosses_ranges_is_cut_off() {
     let (long, bare) = padded(&[4, 4, 3], 0x91, 0);
-    // Every way to cut a frame in two, the headers included, and some in many.
+    // Every way to cut a frame in two, headers included, and some ways to cut it in many.
     for at in 1..60 {
         for step in [60, 1, 7] {
             for profile in TRIMMING {
@@ -126,7 +126,7 @@ fn a_packet_in_ranges_is_the_packet_in_one() {
     for sender in every() {
         let frame =
             Ethernet { tags: vec![(0x8100, 3)], ..Ethernet::default() }.wrap(&sender.clone().send(300, 0).bytes());
-        // The whole, and everything shorter than any header.
+        // The whole frame, and everything shorter than any header.
         for len in (0..120).chain([frame.len()]) {
             let frame = &frame[..len];
             let mut whole = Packet::default();
@@ -146,7 +146,7 @@ fn a_packet_in_ranges_is_the_packet_in_one() {
     }
 }
 
-/// What a port says that sums whole frames from the IP header on, padding included.
+/// Returns the state reported by a port that sums whole frames from the IP header on, padding included.
 fn complete(frame: &[u8]) -> Unit {
     Unit::Whole(Csum::Complete(Sum::of(&frame[14..])))
 }
@@ -165,7 +165,7 @@ fn a_known_sum_is_kept_right_when_padding_is_cut_off() {
                 assert!(packet.trim() && packet.layout.is_exact() && !packet.trim());
                 let Unit::Whole(Csum::Complete(sum)) = packet.offload.unit else { panic!("a sum") };
                 assert_eq!(sum.fold(), Sum::of(&bare[0][14..]).fold(), "{len} {more} {cut}");
-                // It goes on where the packet ends.
+                // The sum continues where the packet ends.
                 let (mut longer, mut expected) = (sum, Sum::of(&bare[0][14..]));
                 longer.add(&[1, 2, 3]);
                 expected.add(&[1, 2, 3]);

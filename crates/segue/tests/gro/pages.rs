@@ -1,4 +1,4 @@
-//! The two styles of receive buffers: pages with many frames each, and one buffer a frame.
+//! Tests of the two styles of receive buffers: pages with many frames each, and one buffer for each frame.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use segue_testkit::build::Ethernet;
 use crate::bench::{frames, run, tcp4};
 use segue_testkit::flow::Sender;
 
-/// Where a frame lies: page and range, one after the other.
+/// The place of a frame: pairs of page and range, in order.
 type Parts = Vec<(usize, Range<usize>)>;
 
-/// Puts frames into pages of `size`, one behind the other; one that does not fit goes on in the next page.
+/// Puts frames into pages of `size`, one behind the other; a frame that does not fit continues in the next page.
 fn in_pages(frames: &[Vec<u8>], size: usize) -> (Vec<Arc<[u8]>>, Vec<Parts>) {
     let bytes = frames.concat();
     let pages: Vec<Arc<[u8]>> = bytes.chunks(size).map(Arc::from).collect();

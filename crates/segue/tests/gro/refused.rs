@@ -1,4 +1,4 @@
-//! Packets that stay alone: each reason provoked by itself, in the middle of a flow that it must not overtake.
+//! Tests of packets that stay alone: each reason by itself, in the middle of a flow that the packet must not overtake.
 
 use segue::gro::{Alone, Flush};
 use segue::packet::{Csum, Gso, GsoKind, TrainCsum, Unit};
@@ -6,7 +6,7 @@ use segue_testkit::build::{Ethernet, Gre, Ip, L4, Remcsum, Shim, Tunnel, V4};
 
 use crate::bench::{Stream, between, between_bytes, complete, run, tcp4, tcp6, tunnel, udp4, udp6, v4, wrap};
 
-/// A named test for each scenario, and a table of them all. The scenario has three packets; the second is refused.
+/// Declares a test for each scenario of three packets, the second of which is refused, and a table of them all.
 macro_rules! refused {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
         const REFUSED: &[(Alone, fn() -> Stream)] = &[$((Alone::$reason, || $scenario)),+];
@@ -55,7 +55,7 @@ refused! {
     });
     a_routing_header_with_stops_to_come_stays_alone: Routing = {
         // The destination in the header is not the one that the checksum covers; here it is made to fit, so that only
-        // the rule keeps it out.
+        // the rule keeps the packet out.
         let mut sender = tcp6();
         if let Ip::V6(ip) = &mut sender.next.ip { ip.extensions = vec![(43, vec![4, 0, 0, 0, 0, 0])] }
         between(sender, |packet| {
@@ -119,7 +119,7 @@ refused! {
     });
     a_gre_flag_that_is_not_known_stays_alone_behind_all_that_is_held: Tunnel = {
         let mut stream = tunnelled(Shim::Fou, Some(Gre::default()));
-        // Recursion control (RFC 1701), of which nobody says that it begins another flow.
+        // Recursion control (RFC 1701) need not begin another flow.
         stream.packets[1].0[28] |= 1;
         outer_checksum(&mut stream.packets[1].0);
         stream
@@ -169,7 +169,7 @@ refused! {
     );
 }
 
-/// As above for packets that are refused whatever is held, and whose flow therefore never holds anything.
+/// Declares the same for packets that are refused whatever is held, and whose flow therefore never holds anything.
 macro_rules! refused_flow {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
         const REFUSED_FLOWS: &[(Alone, fn() -> Stream)] = &[$((Alone::$reason, || $scenario)),+];
@@ -229,7 +229,7 @@ fn another_protocol_of_the_same_hosts_does_not_part_a_train() {
     }
 }
 
-/// Data of PPTP, which is in GRE of version 1 (RFC 2637, section 4.1).
+/// Returns data of PPTP, which uses GRE of version 1 (RFC 2637, section 4.1).
 fn pptp() -> Vec<u8> {
     let mut packet = tcp4().send(100, 0);
     packet.l4 = L4::Raw(47);
@@ -273,7 +273,7 @@ fn a_bad_checksum_is_found_wherever_it_is_in_a_train() {
         packets[bad][100] ^= 0x40;
         let (outcome, left) = Stream::new(packets.clone()).run_unchecked();
         assert_eq!(left, packets);
-        // The first one is held before it is looked at.
+        // The first one is held before it is verified.
         let wrong = outcome.stats.alone.of(Alone::BadChecksum) + outcome.stats.flushes.of(Flush::BadChecksum);
         assert_eq!(wrong, 1, "{bad}: {:?}", outcome.stats);
         assert!(outcome.sizes.iter().sum::<usize>() == 5 && outcome.sizes.contains(&1), "{:?}", outcome.sizes);
@@ -288,13 +288,13 @@ fn flags(flags: u8) -> Stream {
     })
 }
 
-/// Three packets in a tunnel over IPv4.
+/// Returns three packets in a tunnel over IPv4.
 fn tunnelled(shim: Shim, gre: Option<Gre>) -> Stream {
     let outer = Ip::V4(V4::new(0, 1, 2));
     Stream::new(wrap(&tunnel(outer, shim, gre, &v4()), run(&mut tcp4(), 3)))
 }
 
-/// `stream` with the second packet of `other`.
+/// Returns `stream` with the second packet of `other`.
 fn replace(mut stream: Stream, other: Stream) -> Stream {
     stream.packets[1] = other.packets[1].clone();
     stream
@@ -312,14 +312,14 @@ pub(crate) fn tcp_checksum(bytes: &mut [u8]) {
     bytes[36..38].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Makes the UDP checksum behind an IPv4 header right.
+/// Corrects the UDP checksum behind an IPv4 header.
 fn outer_checksum(bytes: &mut [u8]) {
     bytes[26..28].fill(0);
     let checksum = !segue_testkit::sum::with_pseudo(&bytes[12..16], &bytes[16..20], 17, &bytes[20..]);
     bytes[26..28].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Makes the lengths of IPv4 and UDP those of `more` bytes more.
+/// Increases the lengths of IPv4 and UDP by `more` bytes.
 pub(crate) fn lengthen(bytes: &mut [u8], more: u16) {
     for at in [2, 24] {
         let len = u16::from_be_bytes([bytes[at], bytes[at + 1]]) + more;

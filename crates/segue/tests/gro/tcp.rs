@@ -1,4 +1,4 @@
-//! What joins in TCP, and what its train looks like.
+//! Tests of joining TCP, and of the headers of TCP trains.
 
 use segue::checksum::Sum;
 use segue::gro::Flush;
@@ -177,7 +177,7 @@ fn pending_checksums_join_and_stay_pending() {
 
 #[test]
 fn what_is_joined_is_what_was_sent() {
-    // The bytes themselves, from builders that share nothing with the engine.
+    // The bytes themselves, built by code that shares nothing with the engine.
     let mut sender = Sender::tcp(v4(), 1, u32::MAX - 99, Tcp::timestamps(1, 2));
     let stream = Stream::new([700, 700, 700, 3].map(|len| sender.send(len, 0).bytes()));
     stream.joins();

@@ -1,4 +1,4 @@
-//! What joins inside tunnels: every form, over both versions of IP.
+//! Tests of joining inside tunnels: every form, over both versions of IP.
 
 use segue::gro::{Alone, Flush, Mismatch};
 use segue::packet::{LayerCsum, TrainCsum, Unit};
@@ -17,7 +17,7 @@ fn outers() -> [Ip; 2] {
     [Ip::V4(V4::new(0, 1, 2)), Ip::V6(V6::new(0, 1, 2))]
 }
 
-/// TCP and UDP over both versions, in this tunnel over both versions, with outer checksum: all of it joins.
+/// Checks that TCP and UDP over both versions join in this tunnel over both versions, with outer checksum.
 fn joins(shim: Shim, gre: Option<Gre>) {
     for outer in outers() {
         for mut sender in every() {
@@ -117,7 +117,7 @@ fn tunnels_right_in_ip_join() {
     }
 }
 
-/// Ethernet frames in this tunnel, with and without a VLAN tag: all of them join.
+/// Checks that Ethernet frames in this tunnel join, with and without a VLAN tag.
 fn frames_join(shim: Shim, gre: Option<Gre>) {
     for (outer, tag) in outers().into_iter().flat_map(|outer| [(outer.clone(), None), (outer, Some(6))]) {
         for mut sender in every() {
@@ -205,7 +205,7 @@ fn other_options_of_geneve_start_anew() {
 
 #[test]
 fn tunnels_in_tunnels_join_up_to_the_one_limit() {
-    // Three IP headers: whoever they belong to, that is one too many.
+    // Three IP headers, whatever they belong to, are one too many.
     for mut sender in every() {
         let inside = bridge(v4(), Shim::Vxlan(1, false), None, None);
         let twice = wrap(&bridge(v6(), Shim::Geneve(2, 0), None, None), wrap(&inside, run(&mut sender, 2)));
@@ -224,7 +224,7 @@ fn the_lengths_of_every_level_are_those_of_the_whole() {
 
 #[test]
 fn each_ip_level_has_its_own_way_of_identification() {
-    // Outer fixed and inner counting, and the reverse.
+    // The outer identification constant and the inner counting, and the reverse.
     let packets = run(&mut tcp4(), 4);
     let around = tunnel(Ip::V4(V4::new(0, 1, 2)), Shim::Fou, None, &v4());
     let fixed_outside = Stream::new(packets.iter().map(|packet| around.wrap(packet)).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! What joins in UDP.
+//! Tests of joining UDP.
 
 use segue::gro::Flush;
 use segue::packet::{GsoKind, Unit};
@@ -44,7 +44,7 @@ fn sixty_four_datagrams_are_one_train() {
 
 #[test]
 fn a_checksum_of_all_ones_is_restored() {
-    // The only right form of a computed zero (RFC 768), which splitting writes again.
+    // The only valid representation of a computed zero (RFC 768), which splitting writes again.
     let mut packets = run(&mut udp4(), 3);
     for packet in &mut packets {
         packet[26..28].fill(0);

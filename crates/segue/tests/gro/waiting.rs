@@ -1,4 +1,4 @@
-//! What waits: to be followed, as the frame that it came in, or to be popped.
+//! Tests of waiting packets: for a next segment, as an unparsed frame, or to be popped.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use segue_testkit::flow::Sender;
 
 use crate::bench::v4;
 
-/// A frame of TCP on Ethernet.
+/// Returns a frame of TCP on Ethernet.
 fn frame(sender: &mut Sender, len: usize) -> Frame<Vec<u8>> {
     let bytes = Frag::all(Ethernet::default().wrap(&sender.send(len, 0).bytes()));
     Frame { bytes, start: Start::Ethernet, csum: Csum::Verified }
@@ -25,7 +25,7 @@ fn what_waits_to_be_popped_leaves_as_it_would_have_at_once() {
     for round in 0..300 {
         let config = Config { max_flows: 1 + round % 7, hold: 40, ..Config::default() };
         let mut senders: Vec<_> = (0..9).map(|flow| Sender::tcp(v4(), flow, 1, Vec::new())).collect();
-        // One is popped at once, the other one now and then.
+        // One engine is popped at once, the other one now and then.
         let (mut gros, mut pools) = ([Gro::new(config), Gro::new(config)], [Pool::new(8), Pool::new(8)]);
         let mut left = [Vec::new(), Vec::new()];
         for now in 0..60 {

@@ -1,4 +1,4 @@
-//! A train as a test states it, and what must leave for it.
+//! Test cases: a train as a test states it, and the frames that must leave for it.
 
 use std::ops::Range;
 
@@ -17,19 +17,19 @@ pub(crate) const PORT_OUTER: Limits = Limits { outer_csum: true, ..Limits::NONE 
 pub(crate) const PORT_BOTH: Limits = Limits { csum: true, outer_csum: true, ..Limits::NONE };
 pub(crate) const PORT_TSO: Limits = Limits { csum: true, tso4: true, tso6: true, uso: true, ..Limits::NONE };
 
-/// A train as a test states it.
+/// A train as a test states it: its packet, tunnels, and state.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// The packet inside, with the payload of the whole train.
+    /// The inner packet, with the payload of the whole train.
     pub(crate) inner: build::Packet,
     /// Tunnels around it, outermost first.
     pub(crate) tunnels: Vec<Tunnel>,
     pub(crate) ethernet: Option<Ethernet>,
     pub(crate) size: usize,
     pub(crate) csum: TrainCsum,
-    /// IP levels with a fixed identification, outermost first, bit 0 first.
+    /// IP levels with a constant identification, outermost first, bit 0 first.
     pub(crate) fixed: u16,
-    /// The state in which outer checksums come.
+    /// The state of the outer checksums.
     pub(crate) outer: LayerCsum,
 }
 
@@ -57,7 +57,7 @@ impl Case {
             .any(|t| matches!(t.udp, Some((_, Shim::Gue(Some(Remcsum::Transport)) | Shim::Vxlan(_, true)))))
     }
 
-    /// The identification of the packet after `number` segments.
+    /// Returns the identification of the packet after `number` segments.
     pub(crate) fn step(&self, ip: &Ip, level: usize, number: usize) -> Ip {
         let mut ip = ip.clone();
         if let Ip::V4(ip) = &mut ip
@@ -68,7 +68,7 @@ impl Case {
         ip
     }
 
-    /// What must leave for the payload in `range`, built from scratch.
+    /// Returns the frame that must leave for the payload in `range`, built from scratch.
     pub(crate) fn expected(&self, range: Range<usize>) -> Vec<u8> {
         let (number, total) = (range.start / self.size, self.inner.data.len());
         let mut inner = build::Packet {
@@ -100,7 +100,7 @@ impl Case {
         (0..total.div_ceil(self.size).max(1)).map(|i| i * self.size..((i + 1) * self.size).min(total)).collect()
     }
 
-    /// The train, in many odd pieces, with rubbish in every field that segmentation must write.
+    /// Returns the train, in many odd pieces, with garbage in every field that segmentation must write.
     pub(crate) fn train(&self) -> Packet<Vec<u8>> {
         let mut case = self.clone();
         case.inner.data.truncate(16);
@@ -126,7 +126,7 @@ impl Case {
         packet
     }
 
-    /// The headers of the first segment, with the flags of all and a few bytes behind them.
+    /// Returns the headers of the first segment, with the flags of all and a few bytes behind them.
     pub(crate) fn expected_head(&self) -> Vec<u8> {
         Case { size: 100, ..self.clone() }.expected(0..self.inner.data.len())
     }
@@ -190,7 +190,7 @@ pub(crate) fn load(bytes: &[u8], start: Start) -> Packet<Vec<u8>> {
     packet
 }
 
-/// One frame that left, in bytes, and what the port is to do with it.
+/// A frame that left, and what the port must do with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Out {
     pub(crate) bytes: Vec<u8>,
@@ -198,7 +198,7 @@ pub(crate) struct Out {
     pub(crate) gso: Option<Gso>,
 }
 
-/// Splits in both forms, which must agree.
+/// Splits in both forms, and checks that they agree.
 pub(crate) fn split_both(packet: &Packet<Vec<u8>>, limits: &Limits) -> Result<(Vec<Out>, u64), Refusal> {
     let (mut arena, mut frames) = (Arena::new(), Frames::new());
     let counts = (split(packet, limits, &mut arena), split_linear(packet, limits, &mut frames));
@@ -221,7 +221,7 @@ pub(crate) fn split_both(packet: &Packet<Vec<u8>>, limits: &Limits) -> Result<(V
     Ok((scattered, summed))
 }
 
-/// Does what a port with these limits does before a frame goes on the wire, after the oracle agreed that it is owed.
+/// Completes a frame as a port with these limits does before sending it, after the oracle agreed that it is owed.
 pub(crate) fn complete_as_port(out: &Out, limits: &Limits, start: oracle::Start) -> (Vec<u8>, Report) {
     let inner = out.csum == SegmentCsum::Partial;
     let plain = verify_owed(&out.bytes, start, &ports(), Owed { inner, outer: false });
@@ -244,7 +244,7 @@ pub(crate) fn complete_as_port(out: &Out, limits: &Limits, start: oracle::Start)
     (bytes, report)
 }
 
-/// Completes a primed field over all that follows `from`.
+/// Completes a primed field over all bytes from `from` on.
 pub(crate) fn put(bytes: &mut [u8], field: usize, from: usize, is_udp: bool) {
     let value = match !sum::fold(&bytes[from..]) {
         0 if is_udp => 0xffff,
@@ -307,7 +307,7 @@ pub(crate) fn over_udp(ip: Ip, shim: Shim, gre: Option<Gre>, checksum: bool, inn
     Tunnel { ip, udp: Some((Udp { src_port: 0xc123, dst_port, checksum }, shim)), gre, ethernet: None }
 }
 
-/// Every tunnel form around an inner packet of IPv4 or IPv6, over both versions of IP.
+/// Returns every tunnel form around an inner packet of IPv4 or IPv6, over both versions of IP.
 pub(crate) fn every_tunnel(inner_is_v4: bool) -> Vec<Tunnel> {
     let mut all = Vec::new();
     let key = Some(0x1020_3040);

@@ -1,4 +1,4 @@
-//! Cutting early gives what cutting late would have given.
+//! Tests that cutting early gives what splitting for the port would have given.
 
 use proptest::prelude::*;
 use segue::gso::{Arena, Limits, Refusal, cut};

@@ -1,4 +1,4 @@
-//! UDP and other datagrams longer than the MTU, against the testkit's own fragments and reassembly.
+//! Tests of UDP and other datagrams longer than the MTU, against the testkit's own fragments and reassembly.
 
 use proptest::prelude::*;
 use segue::gso::{Arena, Fragment, FragmentIds, Frames, FreeTags, Limits, Refusal, SegmentCsum, split, split_linear};
@@ -26,7 +26,7 @@ fn datagram(ip: Ip, len: usize) -> build::Packet {
     build::Packet { ip, l4: L4::Udp(udp), data: Rng::new(len as u64).bytes(len) }
 }
 
-/// The identification that the engine gave to the one fragmented packet in `out`, at this place in each.
+/// Returns the identification that the engine gave to the one fragmented packet in `out`, at this offset in each frame.
 fn id_of(out: &[Out], ip: usize) -> u32 {
     let bytes = &out[0].bytes[ip..];
     let mut at = 40;
@@ -38,7 +38,7 @@ fn id_of(out: &[Out], ip: usize) -> u32 {
     u32::from_be_bytes(bytes[at + 4..at + 8].try_into().unwrap())
 }
 
-/// A datagram inside tunnels, primed, in ranges of odd lengths.
+/// Returns a datagram inside tunnels, primed, in ranges of odd lengths.
 fn packet(inner: &build::Packet, tunnels: &[Tunnel], ethernet: Option<&Ethernet>, csum: Csum) -> Packet<Vec<u8>> {
     let plain = inner.bytes();
     let mut bytes = tunnels.iter().rev().fold(plain.clone(), |packet, tunnel| tunnel.wrap(&packet));
@@ -67,7 +67,8 @@ fn packet(inner: &build::Packet, tunnels: &[Tunnel], ethernet: Option<&Ethernet>
     packet
 }
 
-/// Cuts `inner` within `tunnels` and compares each frame with one that is built around a fragment that the testkit cut.
+/// Fragments `inner` within `tunnels` and compares each frame with one that is built around a fragment made by the
+/// testkit.
 fn check(inner: &build::Packet, tunnels: &[Tunnel], ethernet: Option<&Ethernet>, csum: Csum, limits: &Limits) {
     let cut = packet(inner, tunnels, ethernet, csum);
     let (out, _) = split_both(&cut, limits).unwrap_or_else(|r| panic!("{r:?}: {inner:?} {tunnels:?}"));
@@ -105,7 +106,8 @@ fn check(inner: &build::Packet, tunnels: &[Tunnel], ethernet: Option<&Ethernet>,
     assert_eq!(together, inner.bytes());
 }
 
-/// The tunnel around a fragment. An option that handed the transport checksum to the far end has left its bytes behind.
+/// Returns the tunnel around a fragment. An option that left the transport checksum to the far end has left its bytes
+/// behind.
 fn wrap_as_gso_leaves_it(tunnel: &Tunnel, inside: &[u8]) -> Vec<u8> {
     if let Some((udp, Shim::Vxlan(vni, true))) = tunnel.udp {
         return Tunnel { udp: Some((udp, Shim::Vxlan(vni, false))), ..tunnel.clone() }.wrap(inside);
@@ -114,7 +116,7 @@ fn wrap_as_gso_leaves_it(tunnel: &Tunnel, inside: &[u8]) -> Vec<u8> {
     let bare = Tunnel { udp: Some((udp, Shim::Gue(None))), ..tunnel.clone() };
     let mut bytes = bare.wrap(inside);
     let ip = if bytes[0] >> 4 == 4 { 20 } else { 40 };
-    // Two words more, which mean nothing.
+    // Two more words, without meaning.
     bytes[ip + 8] += 2;
     bytes.splice(ip + 12..ip + 12, [0; 8]);
     let len = bytes.len() - ip;
@@ -249,7 +251,7 @@ fn a_router_cuts_the_outermost_packet_as_it_came() {
             let out: Vec<_> = out.into_iter().map(|o| o.bytes).collect();
             assert_eq!(out, fragments(&whole, 1000, 0));
         }
-        // Owed is filled in before the cut, over the whole.
+        // An owed checksum is filled in before the cut, over the whole packet.
         let mut owed = load(&whole, Start::Ip);
         owed.offload.layers_mut()[0].udp = LayerCsum::Owed;
         owed.head.bytes_mut()[26..28].fill(0);
@@ -328,7 +330,7 @@ fn a_udp_checksum_of_zero_is_all_ones_in_the_first_fragment() {
     let mut inner = datagram(Ip::V4(V4 { df: false, ..V4::new(1, 1, 2) }), 3000);
     let bytes = inner.bytes();
     let found = u16::from_be_bytes([bytes[26], bytes[27]]);
-    // What makes the sum all ones.
+    // The value that makes the sum all ones.
     let at = inner.data.len() - 2;
     let old = u16::from_be_bytes([inner.data[at], inner.data[at + 1]]);
     let (mut new, carry) = old.overflowing_add(found);
@@ -424,7 +426,7 @@ fn a_train_is_too_big_where_its_segments_are() {
     assert_eq!(split_both(&tunnelled.train(), &limits(1532)).unwrap().0.len(), 7);
 }
 
-/// What is spared is behind a first tag of 802.1Q only, as with Linux (`packet_extra_vlan_len_allowed`).
+/// Checks that only a first tag of 802.1Q is not counted, as in Linux (`packet_extra_vlan_len_allowed`).
 #[test]
 fn a_first_tag_of_802_1q_may_be_free_and_all_others_count() {
     const Q: (u16, u16) = (0x8100, 5);

@@ -1,4 +1,4 @@
-//! Fragments in a capture file, put together by tshark.
+//! A test that tshark reassembles the engine's fragments from a capture file.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,7 +15,7 @@ use segue_testkit::strategy::FOU_PORTS;
 use crate::case::*;
 use crate::single::prime;
 
-/// Notes why a test does not run, as CONTRIBUTING.md has it.
+/// Records why a test does not run, as CONTRIBUTING.md describes.
 fn skip(name: &str, reason: &str) {
     eprintln!("skipped: {reason}");
     if let Some(path) = std::env::var_os("SEGUE_SKIPS") {

@@ -1,4 +1,4 @@
-//! Segmentation against frames that the testkit builds one by one, and against its oracle.
+//! Tests of segmentation against frames that the testkit builds one by one, and against its oracle.
 
 mod case;
 mod cut;

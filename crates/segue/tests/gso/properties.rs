@@ -1,4 +1,4 @@
-//! Anything at all.
+//! Properties of segmentation over arbitrary bytes and states.
 
 use proptest::prelude::*;
 use segue::gso::{Limits, finish};

@@ -1,4 +1,4 @@
-//! What is refused, and why.
+//! Tests of packets and trains that segmentation refuses, and the reasons.
 
 use segue::gso::{Arena, Frames, Limits, MAX_SEGS, Refusal, finish, split, split_linear};
 use segue::packet::{
@@ -14,7 +14,7 @@ fn refusal(change: impl FnOnce(&mut Packet<Vec<u8>>)) -> Refusal {
     let mut train = Case::new(inner(v4(1, 1), true, 3000), 1000).train();
     train.head.bytes_mut()[20 + tcp::FLAGS] = tcp::ACK;
     change(&mut train);
-    // Nothing of what was there before is lost, and nothing is added.
+    // Nothing that was in the arena is lost, and nothing is added.
     let (mut arena, mut frames) = (Arena::new(), Frames::new());
     let good = Case::new(inner(v6(1), true, 3000), 1000).train();
     split(&good, &Limits::NONE, &mut arena).unwrap();
@@ -109,7 +109,7 @@ fn a_train_without_a_transport_header_or_in_a_fragment_is_refused() {
 
 #[test]
 fn checksum_states_that_do_not_fit_the_headers_are_refused() {
-    // A level that is not there.
+    // A level that does not exist.
     assert_eq!(refusal(|p| assert!(p.offload.push_outer(Layer::NONE))), Refusal::Levels);
     for unit in [Unit::Whole(Csum::Unknown), Unit::Whole(Csum::Partial)] {
         let owed = Layer { udp: LayerCsum::Owed, ..Layer::NONE };
@@ -121,7 +121,7 @@ fn checksum_states_that_do_not_fit_the_headers_are_refused() {
             Refusal::Levels
         );
     }
-    // A level without the place for what it owes.
+    // A level without the field for the checksum that it owes.
     for layer in [Layer { gre: LayerCsum::Owed, ..Layer::NONE }, Layer { remote: Some(Remote::Gre), ..Layer::NONE }] {
         assert_eq!(
             refusal(|p| {

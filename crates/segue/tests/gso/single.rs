@@ -1,4 +1,4 @@
-//! Single packets: what is owed is filled in, and nothing else is touched.
+//! Tests of single packets: owed checksums are filled in, and nothing else is changed.
 
 use segue::gso::{Limits, SegmentCsum, finish};
 use segue::packet::{Csum, Kind, LayerCsum, Offload, Packet, Remote, Start, Unit};
@@ -14,7 +14,7 @@ pub(crate) fn wire(packet: &Packet<Vec<u8>>) -> Vec<u8> {
     bytes
 }
 
-/// A single packet with its transport checksum primed and every checksum of `tunnels` owed.
+/// Returns a single packet with its transport checksum primed and every checksum of `tunnels` owed.
 pub(crate) fn primed(bytes: &[u8], tunnels: &[Tunnel]) -> Packet<Vec<u8>> {
     let mut packet = load(bytes, Start::Ip);
     packet.offload = Offload::plain(Unit::Whole(Csum::Partial));
@@ -74,7 +74,7 @@ pub(crate) fn a_single_packet_is_completed_in_every_tunnel_form() {
                     let mut finished = packet;
                     finish(&mut finished).unwrap();
                     assert_eq!(wire(&finished), expected);
-                    // Nothing is owed any more but what the far end does.
+                    // Nothing is owed except what the far end completes.
                     let remote = finished.offload.layers()[0].remote;
                     assert_eq!(finished.offload.unit == Unit::Whole(Csum::Verified), remote != Some(Remote::Transport));
                     assert_ne!(finished.offload.layers()[0].udp, LayerCsum::Owed);
@@ -118,7 +118,7 @@ pub(crate) fn what_is_no_tcp_or_udp_gets_its_outer_checksums_too() {
         }
         for inside in [icmp.bytes(), fragment.bytes()] {
             for tunnel in every_tunnel(is_v4) {
-                // Builders and Linux leave the option out where there is nothing to point at.
+                // Builders and Linux omit the option if there is no checksum to point at.
                 if tunnel.ethernet.is_some() || matches!(tunnel.udp, Some((_, Shim::Gue(Some(_))))) {
                     continue;
                 }
@@ -146,7 +146,7 @@ pub(crate) fn a_wrong_checksum_never_leaves_as_a_right_one() {
             assert_eq!((&out[0].bytes, out[0].csum), (&bytes, SegmentCsum::AsIs));
         }
     }
-    // Primed with rubbish: completed from it, hence wrong.
+    // Primed with garbage: completed from it, hence wrong.
     let mut packet = primed(&inner(v4(1, 3), true, 50).bytes(), &[]);
     packet.head.bytes_mut()[36] ^= 1;
     finish(&mut packet).unwrap();

@@ -1,4 +1,4 @@
-//! Trains: every form, every size, for every port.
+//! Tests of trains: every form, every size, for every port.
 
 use segue::gso::{Limits, SegmentCsum};
 use segue::packet::{Frag, Gso, Kind, LayerCsum, Start, TrainCsum, Tunnels, Unit};
@@ -76,7 +76,7 @@ fn outer_checksums_in_every_state_are_made_new_when_a_train_is_cut() {
             check_case(&case, &Limits::NONE);
         }
     }
-    // Nothing known of a checksum and none in the header: none it stays.
+    // With nothing known of a checksum and none in the header, none is added.
     let mut case = Case::new(inner(v4(1, 1), true, 300), 100);
     case = case.within(over_udp(v4(0, 9), Shim::Fou, None, false, true));
     let mut train = case.train();
@@ -235,7 +235,7 @@ fn a_train_is_cut_where_its_pieces_are_too_many_for_the_port() {
         }
         assert_eq!(at, 20_000);
     }
-    // Pieces that are segments, as a receiver makes them: as many go together as the port takes.
+    // Pieces that are segments, as a receiver makes them: as many are combined as the port takes.
     train.payload.clear();
     (0..20).for_each(|i| train.payload.push(Frag::new(case.inner.data.clone(), i * 1000..(i + 1) * 1000)));
     let out = split_both(&train, &Limits { max_pieces: 6, ..PORT_TSO }).unwrap().0;
@@ -262,7 +262,7 @@ fn a_port_that_takes_more_than_an_ip_packet_gets_tcp_trains_with_a_length_of_zer
         let whole = &out[0].bytes;
         assert_eq!((out.len(), whole.len()), (1, case.train().len()));
         assert_eq!(whole[length_at..length_at + 2], [0, 0]);
-        // It can be read again.
+        // The result can be parsed again.
         let layout = segue::wire::parse(whole, Start::Ip, &Tunnels::NONE);
         assert!(layout.is_exact() && layout.transport().is_some() && layout.end() == whole.len());
         let out = split_both(&case.train(), &Limits { max_bytes: 100_000, ..PORT_TSO }).unwrap().0;

@@ -10,12 +10,12 @@ const RCO: Carrier = Carrier::Gue { remcsum: true };
 
 /// 198.18.1.1:1000 -> 198.18.1.2:2000, UDP, "hi".
 const UDP: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
-/// The same with a primed checksum.
+/// The same datagram with a primed checksum.
 const UDP_PRIMED: &str = "4500001e000040004011aca7c6120101c6120102 03e807d0000a8e43 6869";
-/// To port 80, TCP, "GET ", primed.
+/// A TCP segment to port 80, "GET ", primed.
 const TCP_PRIMED: &str =
     "4500002c000040004006aca4c6120101c6120102 03e80050 00000001 00000001 50182000 8e460000 47455420";
-/// The same over IPv6, 2001:db8::1 -> ::2.
+/// The same segment over IPv6, 2001:db8::1 -> ::2.
 const TCP6_PRIMED: &str = "6000000000180640 20010db8000000000000000000000001 20010db8000000000000000000000002
     03e80050 00000001 00000001 50182000 5b930000 47455420";
 
@@ -23,7 +23,8 @@ fn gre(key: Option<u32>, csum: bool) -> Mode {
     Mode::Gre(GreOptions { ikey: key, okey: key, icsum: csum, ocsum: csum, ..GreOptions::default() })
 }
 
-/// Encapsulates `inner`, compares with `wire`, decapsulates that and compares with `inner`. Returns what came out.
+/// Encapsulates `inner`, compares with `wire`, decapsulates that and compares with `inner`. Returns the decapsulated
+/// packet.
 fn both_ways(config: Config, inner: Packet<Vec<u8>>, wire: &str) -> Packet<Vec<u8>> {
     let mut inner = inner;
     let original = bytes_of(&inner);
@@ -56,7 +57,7 @@ fn decapsulate(config: Config, wire: &[u8]) -> Packet<Vec<u8>> {
     out
 }
 
-/// Whether the engine knows the sum of a packet whose bytes these are.
+/// Returns whether the engine knows the sum of a packet with these bytes.
 fn is_complete(packet: &Packet<Vec<u8>>) -> bool {
     matches!(packet.offload.unit, Unit::Whole(Csum::Complete(sum)) if sum == crate::checksum::Sum::of(&bytes_of(packet)))
 }
@@ -144,7 +145,7 @@ fn d_the_gre_checksum_is_verified_without_reading_payload() {
 
 #[test]
 fn d_bytes_behind_the_inner_packet_count_for_the_gre_checksum_alone() {
-    // An odd number of payload bytes, so that what is behind them starts in the middle of a word.
+    // An odd number of payload bytes, so that the bytes behind them start in the middle of a word.
     let mut finished = hex(&TCP_PRIMED.replace("4500002c", "4500002d"));
     finished.push(0x77);
     put(&mut finished, 36, 0);
@@ -180,7 +181,7 @@ fn e_the_gre_checksum_itself_is_remote() {
     let out = both_ways(config, load(&hex(UDP)), &wire);
     assert!(is_complete(&out));
 
-    // From a socket, nothing is known and nothing is read.
+    // With the state that a socket reports, nothing is known and nothing is read.
     let meta = Received { csum: OuterCsum::Verified, ..Received::default() };
     let mut decap = Decapsulator::new(opposite(&config)).unwrap();
     let mut out = Packet::default();
@@ -199,7 +200,7 @@ fn f_fou_over_ipv6_with_and_without_checksum() {
     let mut packet = load(&hex(UDP));
     Encapsulator::new(config).unwrap().push(&mut packet).unwrap();
     let wire = seal(&packet);
-    // All but the flow label, which is ours to choose.
+    // All but the flow label, which segue chooses.
     assert_eq!((wire[0], wire[1] & 0xf0), (0x60, 0));
     assert_eq!(wire[4..40], hex("00261140 20010db8000000000000000000000001 20010db8000000000000000000000002"));
     assert_eq!(wire[40..], hex(&format!("c00015b300265cbd {UDP}")));
@@ -238,7 +239,7 @@ fn g_a_train_keeps_its_primed_field_and_uses_up_a_number_a_segment() {
         let mut packet = train(csum);
         encap.push(&mut packet).unwrap();
         let Unit::Train { csum: after, gso } = packet.offload.unit else { panic!("it was a train") };
-        // Verified segments are as good to leave to the far end as pending ones, and are cut as they came.
+        // Verified segments can be left to the far end like pending ones, and are split as they were received.
         assert_eq!(after, csum);
         assert_eq!(gso, Gso { kind: GsoKind::Tcp, size: 1448, fixed_ids: 0b1_0000 });
         assert_eq!(
@@ -367,7 +368,7 @@ fn padding_behind_the_inner_packet_stays_outside() {
     let wire = seal(&packet);
     assert_eq!(wire.len(), 62);
     assert_eq!(naive_sum(&wire[..20]), 0xffff);
-    // A sum that was known counts the trailer, too, and is not handed on.
+    // A known sum counts the trailer too, and is not passed on.
     let datagram = hex(&format!("00040000 {padded}"));
     let sum = Some(crate::checksum::Sum::of(&datagram));
     let meta = Received { csum: OuterCsum::Verified, sum, ..Received::default() };
@@ -536,7 +537,7 @@ fn what_the_kernel_left_unfinished_is_owed_and_what_it_joined_is_a_train() {
         let mut decap = Decapsulator::new(Config { unfinished: trust, ..back }).unwrap();
         decap.pull_packet(Frag::all(bytes_of(&packet)), &mut out).unwrap();
         assert_eq!(out.offload.unit, unit);
-        // One that is only wrong stays wrong.
+        // A field that is merely wrong stays wrong.
         put(&mut inner, 36, primed ^ 1);
         let mut packet = load(&inner);
         Encapsulator::new(config).unwrap().push(&mut packet).unwrap();

@@ -12,7 +12,7 @@ use core::net::IpAddr;
 use super::*;
 use crate::packet::{Csum, Frag, Kind, LayerCsum, Packet, Remote, Start, Tunnels, Unit};
 
-/// The bytes of a hexadecimal string with any white space in it.
+/// Parses a hexadecimal string with any white space in it.
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     digits.chunks(2).map(|pair| u8::from_str_radix(core::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
@@ -22,13 +22,13 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// The tunnel of the worked examples, seen from 198.18.0.1.
+/// Returns the tunnel of the worked examples, seen from 198.18.0.1.
 fn sender(mode: Mode, carrier: Carrier) -> Config {
     let config = Config::new(mode, carrier, address("198.18.0.1"), address("198.18.0.2"));
     Config { slots: SourcePorts::Fixed(0xc000), ..config }
 }
 
-/// The other end of `config`.
+/// Returns the configuration of the other end of `config`.
 fn opposite(config: &Config) -> Config {
     let mode = match config.mode {
         Mode::Gre(o) => Mode::Gre(GreOptions {
@@ -63,7 +63,7 @@ fn bytes_of(packet: &Packet<Vec<u8>>) -> Vec<u8> {
     bytes
 }
 
-/// Ones-complement sum, folded.
+/// Returns the ones-complement sum of bytes, folded.
 fn naive_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for (at, &byte) in bytes.iter().enumerate() {
@@ -77,7 +77,7 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Pseudo header of the transport at `transport` in the IP packet at `ip`, as bytes.
+/// Returns the pseudo header of the transport at `transport` in the IP packet at `ip`, as bytes.
 fn pseudo(bytes: &[u8], ip: usize, transport: usize, protocol: u8) -> Vec<u8> {
     let mut pseudo = match bytes[ip] >> 4 {
         4 => bytes[ip + 12..ip + 20].to_vec(),
@@ -98,7 +98,7 @@ fn complete(bytes: &mut [u8], transport: usize, kind: Kind) {
     put(bytes, at, value);
 }
 
-/// The bytes that go on the wire: a single encapsulated packet with every owed checksum filled in.
+/// Returns the bytes that go on the wire: a single encapsulated packet with every owed checksum filled in.
 fn seal(packet: &Packet<Vec<u8>>) -> Vec<u8> {
     let mut bytes = bytes_of(packet);
     let layer = packet.offload.layers()[0];

@@ -1,4 +1,4 @@
-//! Properties over generated packets, tunnels and rubbish.
+//! Properties of tunnels over generated packets, tunnels and arbitrary bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use crate::gso;
 use crate::packet::{Gso, GsoKind, TrainCsum};
 use crate::reason::Reason;
 
-/// An inner IP packet whose transport checksum is right, or primed where `pending`.
+/// Generates an inner IP packet whose transport checksum is right, or primed if `pending`.
 #[derive(Clone, Debug)]
 struct Generated {
     bytes: Vec<u8>,
@@ -145,7 +145,7 @@ proptest! {
                 prop_assert!(still_pending || absent || !known, "a sum that was known is handed on");
             }
 
-            // No flipped bit behind the outer IP header gets through where the outer checksum covers it.
+            // Every flipped bit behind the outer IP header is detected if the outer checksum covers it.
             if config.csum {
                 let at = config.outer_len() - 8 + usize::from(config.seed[0]) % (wire.len() - config.outer_len() + 8);
                 let mut damaged = wire.clone();
@@ -180,7 +180,7 @@ proptest! {
         let mut arena = gso::Arena::new();
         prop_assert_eq!(gso::split(&packet, &gso::Limits::NONE, &mut arena), Ok(data.len().div_ceil(size)));
 
-        // What follows a train has the numbers after those that it used up.
+        // A packet after a train has the numbers after those that the train used up.
         let mut next = load(&bytes[..header_len]);
         next.offload.unit = packet.offload.unit;
         encap.push(&mut next).unwrap();
@@ -274,7 +274,7 @@ proptest! {
     }
 }
 
-/// What comes out is one exact IP packet with a layout of its own; what does not come out leaves nothing.
+/// Checks that a decapsulated packet is one exact IP packet with its own layout, and that a refused one leaves nothing.
 fn check(fate: Result<(), DecapRefusal>, out: &Packet<Vec<u8>>) -> Result<(), TestCaseError> {
     let bytes = bytes_of(out);
     if fate.is_err() {
@@ -297,7 +297,7 @@ fn check(fate: Result<(), DecapRefusal>, out: &Packet<Vec<u8>>) -> Result<(), Te
     Ok(())
 }
 
-/// The headers of a train with so many bytes of payload, primed.
+/// Returns the headers of a train with this many bytes of payload, primed.
 fn train(v4: bool, tcp: bool, payload: usize) -> Vec<u8> {
     let protocol = if tcp { 6 } else { 17 };
     let transport = hex(if tcp { "03e80050 00000001 00000001 50182000 00000000" } else { "03e807d0 0000 0000" });

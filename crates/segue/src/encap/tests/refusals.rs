@@ -1,4 +1,4 @@
-//! Everything that must not come out of a tunnel, each with the reason it is counted under.
+//! Datagrams that a tunnel must refuse, each with the reason it is counted under.
 
 use super::*;
 
@@ -9,7 +9,7 @@ const UDP6: &str = "60000000000a1140 20010db8000000000000000000000001 20010db800
     03e807d0000a0000 6869";
 const VERIFIED: Received = Received { tos: 0, csum: OuterCsum::Verified, sum: None };
 
-/// What becomes of a UDP payload at a tunnel's end.
+/// Decapsulates a UDP payload; returns the inner packet or the reason for refusing it.
 fn fate_at(mode: Mode, carrier: Carrier, meta: &Received, datagram: &str) -> Result<Vec<u8>, DecapRefusal> {
     let mut out = load(&hex(UDP));
     let result =
@@ -20,7 +20,7 @@ fn fate_at(mode: Mode, carrier: Carrier, meta: &Received, datagram: &str) -> Res
     result.map(|()| bytes_of(&out))
 }
 
-/// The same at a GUE port for IPv4.
+/// Does the same at a GUE port for IPv4.
 fn fate(datagram: &str) -> Result<Vec<u8>, DecapRefusal> {
     fate_at(Mode::Ipip, RCO, &VERIFIED, datagram)
 }
@@ -41,7 +41,7 @@ fn an_unknown_standard_flag() {
     for flag in 1..16 {
         assert_eq!(fate(&format!("0004{:04x} {UDP}", 1 << flag)), Err(DecapRefusal::GueFlags));
     }
-    // The form of the later drafts, which Linux does not speak either.
+    // The form of the later drafts, which Linux does not support either.
     assert_eq!(fate(&format!("01040200 0014001a {UDP_PRIMED}")), Err(DecapRefusal::GueFlags));
 }
 
@@ -247,7 +247,7 @@ fn gre_words_that_the_tunnel_does_not_have() {
     assert_eq!(fate(gre(None, true, false), "00000800"), Err(DecapRefusal::GreMismatch));
     assert_eq!(fate(gre(None, false, false), "80000800 06430000"), Err(DecapRefusal::GreMismatch));
     assert_eq!(fate(gre(None, false, true), "00000800"), Err(DecapRefusal::GreMismatch));
-    // As in Linux, a sequence number that nobody asked for does no harm.
+    // As in Linux, an unconfigured sequence number is ignored.
     assert_eq!(fate(gre(None, false, false), "10000800 00000007"), Ok(hex(UDP)));
 }
 
@@ -277,7 +277,7 @@ fn older_gre_sequence_numbers_than_the_newest() {
     };
     let late = Err(DecapRefusal::GreSeq);
     assert_eq!([pull(5), pull(6), pull(6), pull(9), pull(8), pull(10)], [Ok(()), Ok(()), late, Ok(()), late, Ok(())]);
-    // Half way round, and over the wrap.
+    // Half the number space ahead, and across the wrap.
     assert_eq!([pull(0x8000_000a), pull(0x7fff_0000)], [Ok(()), late]);
     assert_eq!([pull(u32::MAX), pull(0), pull(1), pull(0)], [Ok(()), Ok(()), Ok(()), late]);
     // The first one may be any.
@@ -331,7 +331,7 @@ fn congestion_is_carried_inside_and_no_checksum_is_laundered() {
 const WIRE: &str = "4500003e000040004011ae87c6120001c6120002 c00017c0002a29f1 00040000
     4500001e000040004011aca7c6120101c6120102 03e807d0000afd90 6869";
 
-/// What becomes of a whole outer packet after `change`, its header checksum made right again.
+/// Decapsulates a whole outer packet after `change`, with its header checksum corrected.
 fn outer_fate(change: impl FnOnce(&mut Vec<u8>)) -> Result<(), DecapRefusal> {
     let mut wire = hex(WIRE);
     change(&mut wire);

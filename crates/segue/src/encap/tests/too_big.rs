@@ -1,4 +1,4 @@
-//! What the sender inside is told, judged by an oracle that shares no code with it.
+//! Tests of the ICMP errors sent to inner senders, with an oracle that shares no code with the engine.
 
 use segue_testkit::build::{Ethernet, Ip, V4, V6};
 use segue_testkit::flow::Sender;

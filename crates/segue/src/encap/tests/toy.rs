@@ -1,4 +1,4 @@
-//! A tunnel format that GRO and GSO know nothing of but its row in the table of formats.
+//! A test tunnel format that GRO and GSO know only by its row in the table of formats.
 
 use segue_testkit::build::{Ethernet, Ip, L4, Packet as Plain, Udp, V4, V6};
 use segue_testkit::flow::Sender;
@@ -10,7 +10,7 @@ use crate::time::Nanos;
 use crate::wire::Kind;
 use crate::wire::toy::{PORT, header};
 
-/// Every packet in a tunnel of this format.
+/// Puts every packet into a tunnel of this format.
 fn wrap(outer: &Ip, skip: u8, ethernet: bool, inner: &[u8], count: u16) -> Vec<u8> {
     let version = inner[0] >> 4;
     let link = Ethernet { dst: [2; 6], src: [4; 6], tags: vec![(0x8100, 6)] };
