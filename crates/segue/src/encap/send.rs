@@ -7,7 +7,7 @@ use super::entropy::FlowHash;
 use super::inner::{self, Inner};
 use super::{GreOptions, ecn};
 use crate::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
-use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Outer, Packet, Remote, Stop, Unit, remote};
+use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Offload, Outer, Packet, Remote, Stop, Unit, remote};
 use crate::wire::geneve::{self, Geneve};
 use crate::wire::gre::{self, Gre};
 use crate::wire::gue::Gue;
@@ -98,49 +98,86 @@ impl Encapsulator {
     /// plain header; so are packets that are in a tunnel already, since a packet can have only one option, and over
     /// VXLAN those whose offsets its header cannot express.
     pub fn push<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>) -> Result<(), EncapRefusal> {
+        let measured = self.measure(packet)?;
+        // All fallible steps come before the first change.
+        let wrapping = self.wrapping(packet, &measured)?;
+        let bytes = packet.head.push_front(wrapping.outer.header_len()).ok_or(EncapRefusal::TooDeep)?;
+
+        let segs = segments(&packet.offload.unit, measured.payload_len);
+        let (outer_bytes, rest) = bytes.split_at_mut(self.config.outer_len());
+        let meta = self.write_outer(outer_bytes, &measured, &wrapping, segs);
+        self.write_tunnel_headers(rest, measured.inner.version, &wrapping, segs);
+
+        packet.payload.truncate(measured.payload_len);
+        packet.layout = wrapping.layout;
+        packet.offload = wrapping.offload;
+        packet.outer = Some(meta);
+        if measured.inner.version == 0 {
+            self.complete(packet, wrapping.layer);
+        }
+        Ok(())
+    }
+
+    /// Reads the inner header of a packet, and measures the part of it that goes into the tunnel.
+    #[inline]
+    fn measure<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> Result<Measured, EncapRefusal> {
         let is_frame = self.config.mode.is_ethernet();
         let inner = if is_frame { Inner::of_frame(packet) } else { Inner::of(packet) };
         let inner = inner.ok_or(EncapRefusal::InnerMalformed)?;
         if !is_frame && !self.config.mode.takes(inner.version) {
             return Err(EncapRefusal::InnerVersion);
         }
-        let whole = matches!(packet.offload.unit, Unit::Whole(_));
-        let inner_len = if whole && !is_frame { inner.total_len } else { packet.len() };
-        let payload_len = inner_len.checked_sub(packet.layout.header_len()).ok_or(EncapRefusal::InnerLength)?;
-        if inner_len > packet.len() {
+        let is_whole = matches!(packet.offload.unit, Unit::Whole(_));
+        let len = if is_whole && !is_frame { inner.total_len } else { packet.len() };
+        let payload_len = len.checked_sub(packet.layout.header_len()).ok_or(EncapRefusal::InnerLength)?;
+        if len > packet.len() {
             return Err(EncapRefusal::InnerLength);
         }
+        Ok(Measured { inner, is_whole, len, payload_len })
+    }
 
-        let gre = self.config.mode.gre().map(|options| self.gre_header(options, inner.version));
-        let gre_csum = gre.is_some_and(|gre| gre.checksum.is_some());
-        let remote = self.remote(packet, inner_len, gre_csum);
-
-        // All fallible steps come before the first change.
+    /// Plans the outer headers of a packet, and its layout and offload state with them.
+    #[inline]
+    fn wrapping<B: AsRef<[u8]>>(&self, packet: &Packet<B>, measured: &Measured) -> Result<Wrapping, EncapRefusal> {
+        let version = measured.inner.version;
+        let gre = self.config.mode.gre().map(|options| self.gre_header(options, version));
+        let has_gre_csum = gre.is_some_and(|gre| gre.checksum.is_some());
+        let remote = self.remote(packet, measured.len, has_gre_csum);
         let outer = self.outer_layout(gre, remote);
-        let mut layout = packet.layout;
-        let mut offload = packet.offload;
+        let (mut layout, mut offload) = (packet.layout, packet.offload);
         let owed = |owed: bool| if owed { LayerCsum::Owed } else { LayerCsum::Absent };
         let has_udp_csum = self.config.csum && self.config.carrier != Carrier::Bare;
-        let layer = Layer { udp: owed(has_udp_csum), gre: owed(gre_csum), remote };
+        let layer = Layer { udp: owed(has_udp_csum), gre: owed(has_gre_csum), remote };
         if !layout.prepend(&outer) {
             return Err(EncapRefusal::TooDeep);
         }
         // A frame without IP is no tunnel level, and has no state for owed checksums: its outer checksum is computed at
         // once.
-        if inner.version != 0 && !offload.push_outer(layer) {
+        if version != 0 && !offload.push_outer(layer) {
             return Err(EncapRefusal::TooDeep);
         }
-        let total_len = outer.header_len() + inner_len;
-        let countable = if self.config.local.is_ipv4() { total_len } else { total_len - ipv6::LEN };
-        let Ok(countable) = u16::try_from(if whole { countable } else { 0 }) else { return Err(EncapRefusal::TooLong) };
+        match &mut offload.unit {
+            // The known sum does not cover the outer headers.
+            Unit::Whole(csum @ Csum::Complete(_)) => *csum = Csum::Unknown,
+            Unit::Whole(_) => {}
+            // There is one bit for each header; the outer IPv4 identification counts up.
+            Unit::Train { gso, .. } => *gso = gso.behind(outer.headers().len()),
+        }
+        let total_len = outer.header_len() + measured.len;
+        let stated = if self.config.local.is_ipv4() { total_len } else { total_len - ipv6::LEN };
+        let stated = u16::try_from(if measured.is_whole { stated } else { 0 }).map_err(|_| EncapRefusal::TooLong)?;
         let option = match remote {
             Some(remote) => Some(remote::place(&layout, SHIM_IDX, remote).ok_or(EncapRefusal::TooDeep)?),
             None => None,
         };
-        let bytes = packet.head.push_front(outer.header_len()).ok_or(EncapRefusal::TooDeep)?;
+        Ok(Wrapping { outer, layout, offload, layer, gre, option, total_len, stated })
+    }
 
-        let segs = segments(&packet.offload.unit, payload_len);
-        let hash = self.hash.of(&inner);
+    /// Writes outer IP and UDP, and returns what a datagram port needs to know of them.
+    #[inline]
+    fn write_outer(&mut self, bytes: &mut [u8], measured: &Measured, wrapping: &Wrapping, segs: usize) -> Outer {
+        let inner = &measured.inner;
+        let hash = self.hash.of(inner);
         let (slot, port) = match self.config.carrier {
             // There is one socket for each protocol number.
             Carrier::Bare => (u16::from(self.config.mode == Mode::Ip && inner.version == 6), 0),
@@ -149,7 +186,7 @@ impl Encapsulator {
         let meta = Outer {
             slot,
             to: self.to,
-            tos: self.tos(&inner),
+            tos: self.tos(inner),
             ttl: match self.config.ttl {
                 Ttl::Inherit => inner.ttl,
                 Ttl::Fixed(ttl) => ttl,
@@ -161,73 +198,62 @@ impl Encapsulator {
             },
             skip: self.config.outer_len() as u16, // 28 or 48
         };
-        let (outer_bytes, rest) = bytes.split_at_mut(self.config.outer_len());
-        outer_bytes.copy_from_slice(&self.template[..outer_bytes.len()]);
+        bytes.copy_from_slice(&self.template[..bytes.len()]);
         if self.config.carrier == Carrier::Bare {
             let next = if self.config.local.is_ipv4() { ipv4::PROTOCOL } else { ipv6::NEXT_HEADER };
-            outer_bytes[next] = self.config.mode.protocol(inner.version);
+            bytes[next] = self.config.mode.protocol(inner.version);
         }
         if self.config.local.is_ipv4() {
-            write_ipv4(outer_bytes, &meta, countable, self.next_id);
+            write_ipv4(bytes, &meta, wrapping.stated, self.next_id);
             self.next_id = self.next_id.wrapping_add(segs as u16);
         } else {
-            write_ipv6(outer_bytes, &meta, countable, hash as u32);
+            write_ipv6(bytes, &meta, wrapping.stated, hash as u32);
         }
         if self.config.carrier != Carrier::Bare {
-            let udp_at = outer_bytes.len() - udp::LEN;
-            write_u16(outer_bytes, udp_at + udp::SRC_PORT, port);
-            let udp_len = if whole { total_len - udp_at } else { 0 };
-            // It is at most `countable`, which fits.
-            write_u16(outer_bytes, udp_at + udp::LENGTH, udp_len as u16);
+            let udp_at = bytes.len() - udp::LEN;
+            write_u16(bytes, udp_at + udp::SRC_PORT, port);
+            let udp_len = if measured.is_whole { wrapping.total_len - udp_at } else { 0 };
+            // It is at most `stated`, which fits.
+            write_u16(bytes, udp_at + udp::LENGTH, udp_len as u16);
         }
+        meta
+    }
+
+    /// Writes the headers between outer UDP or IP and an inner packet of this IP version.
+    #[inline]
+    fn write_tunnel_headers(&mut self, bytes: &mut [u8], version: u8, wrapping: &Wrapping, segs: usize) {
         let gre_at = match self.config.carrier {
             Carrier::Gue { .. } => {
-                Gue::emit(rest, self.config.mode.protocol(inner.version), option);
-                Gue::emit_len(option.is_some())
+                Gue::emit(bytes, self.config.mode.protocol(version), wrapping.option);
+                Gue::emit_len(wrapping.option.is_some())
             }
             Carrier::Vxlan { vni, .. } => {
-                Vxlan { vni, remcsum: option }.emit(rest);
+                Vxlan { vni, remcsum: wrapping.option }.emit(bytes);
                 vxlan::LEN
             }
             Carrier::Geneve { vni } => {
-                Geneve::emit(rest, vni);
+                Geneve::emit(bytes, vni);
                 geneve::MIN_LEN
             }
             Carrier::Fou | Carrier::Bare => 0,
         };
-        if let Some(gre) = gre {
-            gre.emit(&mut rest[gre_at..]);
+        if let Some(gre) = wrapping.gre {
+            gre.emit(&mut bytes[gre_at..]);
             if gre.seq.is_some() {
                 self.next_seq = self.next_seq.wrapping_add(segs as u32);
             }
         }
-
-        match &mut offload.unit {
-            // The known sum does not cover the outer headers.
-            Unit::Whole(csum @ Csum::Complete(_)) => *csum = Csum::Unknown,
-            Unit::Whole(_) => {}
-            Unit::Train { gso, .. } => {
-                // There is one bit for each header; the outer IPv4 identification counts up.
-                *gso = gso.behind(outer.headers().len());
-            }
-        }
-        packet.payload.truncate(payload_len);
-        packet.layout = layout;
-        packet.offload = offload;
-        packet.outer = Some(meta);
-        if inner.version == 0 {
-            self.complete(packet, gre_csum, has_udp_csum);
-        }
-        Ok(())
     }
 
     /// Computes the outer checksums of a frame without IP, whose offload state has no level for owed checksums.
-    fn complete<B: AsRef<[u8]>>(&self, packet: &mut Packet<B>, gre_csum: bool, udp_csum: bool) {
+    fn complete<B: AsRef<[u8]>>(&self, packet: &mut Packet<B>, owed: Layer) {
         let mut payload = Sum::ZERO;
         packet.payload.frags().iter().for_each(|frag| payload.add(frag.bytes()));
         let len = packet.payload.len();
         let place = |kind| packet.layout.headers().iter().find(|header| header.kind == kind).map(Header::start);
-        let (gre, udp) = (place(Kind::Gre).filter(|_| gre_csum), place(Kind::Udp).filter(|_| udp_csum));
+        let is_owed = |csum| csum == LayerCsum::Owed;
+        let gre = place(Kind::Gre).filter(|_| is_owed(owed.gre));
+        let udp = place(Kind::Udp).filter(|_| is_owed(owed.udp));
         let head = packet.head.bytes_mut();
         if let Some(at) = gre {
             let mut sum = Sum::of(&head[at..]);
@@ -343,6 +369,35 @@ impl Encapsulator {
             Tos::Fixed(dscp) => ecn::encapsulate(dscp, inner.tos),
         }
     }
+}
+
+/// The inner packet that goes into a tunnel.
+struct Measured {
+    inner: Inner,
+    /// Whether it is a single packet, not a train.
+    is_whole: bool,
+    /// Length in bytes, without padding behind an inner IP packet.
+    len: usize,
+    /// Length of the part in its payload, in bytes.
+    payload_len: usize,
+}
+
+/// The outer headers of a packet, and its state with them.
+struct Wrapping {
+    /// Layout of the outer headers alone.
+    outer: Layout,
+    /// Layout of the packet with the outer headers.
+    layout: Layout,
+    /// Offload state of the packet with the outer headers.
+    offload: Offload,
+    /// The tunnel level that the outer headers form.
+    layer: Layer,
+    gre: Option<Gre>,
+    option: Option<Remcsum>,
+    /// Length of the packet with the outer headers, in bytes.
+    total_len: usize,
+    /// Value of the outer IP length field; 0 for a train.
+    stated: u16,
 }
 
 /// Index of the GUE or VXLAN header among the outer headers.

@@ -1,6 +1,7 @@
 //! Extraction of the inner packet from a datagram.
 
 use super::decapsulator::Decapsulator;
+use super::headers::TunnelHeaders;
 use super::inner::set_tos;
 use super::received::{OuterCsum, Received, is_zero};
 use super::refusal::DecapRefusal;
@@ -8,7 +9,7 @@ use super::remcsum::{check_primed, finished_sum, resolve};
 use crate::checksum::Sum;
 use crate::encap::config::Carrier;
 use crate::encap::ecn;
-use crate::packet::{Csum, Frag, Offload, Packet, Remote, Unit};
+use crate::packet::{Csum, Frag, Head, Layout, Offload, Packet, Remote, Unit};
 
 impl Decapsulator {
     /// Removes the tunnel headers of `datagram`, a UDP payload, and loads the inner packet into `into`. On an error
@@ -61,90 +62,37 @@ impl Decapsulator {
         }
 
         let rest = bytes.get(tunnel.len..).unwrap_or(&[]);
-        let inner = self.inner(rest, &tunnel)?;
-        let (packet, trailer) = rest.split_at_checked(inner.len).ok_or(DecapRefusal::InnerMalformed)?;
-        let mut layout = inner.layout;
-        into.head.set(packet.get(..layout.header_len()).unwrap_or(&[]));
-
-        let option = tunnel.option.map(|option| resolve(option, &tunnel, &mut into.head, &layout)).transpose()?;
-        // Padding of a frame is no part of what the far end left to us.
-        let packet = match option {
-            Some(Remote::Transport) if layout.is_padded() => {
-                let end = layout.end();
-                layout.trimmed();
-                packet.get(..end).ok_or(DecapRefusal::InnerMalformed)?
-            }
-            _ => packet,
-        };
-        let primed = match option {
-            Some(Remote::Transport) => Some(check_primed(&into.head, &layout, packet.len())?),
-            Some(Remote::Gre) | None => None,
-        };
-        let unfinished = match (self.config.unfinished, option) {
-            (Some(most), None) if check_primed(&into.head, &layout, packet.len()).is_ok() => {
-                Some(packet.len() - inner.l3 > usize::from(most))
-            }
-            _ => None,
-        };
+        let contents = self.contents(rest, &tunnel, &mut into.head)?;
         let mut sum = meta.sum.map(|mut sum| {
             sum.remove(Sum::of(&bytes[..tunnel.gre_at]));
             sum
         });
         if let Some(gre) = tunnel.gre {
             if let Some(field) = gre.checksum {
-                match option {
-                    // The outer checksum covers it, if it holds the zero with which the far end computed the sum.
-                    Some(Remote::Gre) if field % 0xffff == 0 => {}
-                    Some(Remote::Gre) => return Err(DecapRefusal::RemcsumPrimed),
-                    // The kernel that joined packets has verified them, and left the field of the first.
-                    _ if unfinished == Some(true) => {}
-                    _ => {
-                        let primed = primed.or_else(|| check_primed(&into.head, &layout, packet.len()).ok());
-                        let primed = primed.filter(|_| option.is_some() || unfinished.is_some());
-                        let headers = primed.map(|field| {
-                            let transport = layout.transport().map_or(0, |header| header.start());
-                            finished_sum(
-                                bytes,
-                                tunnel.gre_at..tunnel.len + transport,
-                                field,
-                                packet.len() - transport,
-                                trailer,
-                            )
-                        });
-                        let checked = headers.or(sum).unwrap_or_else(|| {
-                            self.checksummed_bytes += rest.len() as u64;
-                            Sum::of(&bytes[tunnel.gre_at..])
-                        });
-                        if !is_zero(checked) {
-                            return Err(DecapRefusal::GreCsum);
-                        }
-                        if headers.is_none() {
-                            sum = Some(checked);
-                        }
-                    }
-                }
+                sum = self.verify_gre(bytes, field, &tunnel, &contents, &into.head, sum)?;
             }
             self.sequence(gre.seq)?;
         }
+        let Contents { layout, l3, packet, trailer, option, unfinished, .. } = contents;
         // A frame without IP has no field for a congestion mark.
-        let tos = match inner.tos {
+        let tos = match contents.tos {
             Some(tos) => Some((tos, ecn::combine(tos, meta.tos).ok_or(DecapRefusal::Ecn)?)),
             None => None,
         };
 
         if let Some(sum) = &mut sum {
-            sum.remove(Sum::of(&bytes[tunnel.gre_at..tunnel.len + inner.l3]));
+            sum.remove(Sum::of(&bytes[tunnel.gre_at..tunnel.len + l3]));
         }
         // A trailer may start in the middle of a word, and is rare.
-        let mut sum = sum.filter(|_| trailer.is_empty() && inner.tos.is_some() && !layout.is_padded());
+        let mut sum = sum.filter(|_| trailer.is_empty() && tos.is_some() && !layout.is_padded());
         if let Some((_, new)) = tos.filter(|(old, new)| old != new) {
-            set_tos(&mut into.head, inner.l3, new, &mut sum);
+            set_tos(&mut into.head, l3, new, &mut sum);
         }
         into.offload = Offload::received(&into.head, &layout);
         match (option, into.offload.unit, sum) {
             (Some(Remote::Transport), ..) => into.offload.unit = Unit::Whole(Csum::Partial),
             (_, Unit::Whole(Csum::Unknown), _) if unfinished.is_some() => {
-                into.offload.unit = self.as_left(&layout, unfinished == Some(true), inner.l3);
+                into.offload.unit = self.as_left(&layout, unfinished == Some(true), l3);
             }
             (_, Unit::Whole(Csum::Unknown), Some(sum)) => into.offload.unit = Unit::Whole(Csum::Complete(sum)),
             _ => {}
@@ -156,4 +104,97 @@ impl Decapsulator {
         into.payload.push(datagram.skip(tunnel.len + layout.header_len()).first(payload_len));
         Ok(())
     }
+
+    /// Reads the inner packet in `rest`, the bytes behind the tunnel headers, puts its headers into `head`, and
+    /// resolves the remote checksum option.
+    #[inline]
+    fn contents<'a>(
+        &self,
+        rest: &'a [u8],
+        tunnel: &TunnelHeaders,
+        head: &mut Head,
+    ) -> Result<Contents<'a>, DecapRefusal> {
+        let inner = self.inner(rest, tunnel)?;
+        let (packet, trailer) = rest.split_at_checked(inner.len).ok_or(DecapRefusal::InnerMalformed)?;
+        let mut layout = inner.layout;
+        head.set(packet.get(..layout.header_len()).unwrap_or(&[]));
+
+        let option = tunnel.option.map(|option| resolve(option, tunnel, head, &layout)).transpose()?;
+        // Padding of a frame is no part of what the far end left to us.
+        let packet = match option {
+            Some(Remote::Transport) if layout.is_padded() => {
+                let end = layout.end();
+                layout.trimmed();
+                packet.get(..end).ok_or(DecapRefusal::InnerMalformed)?
+            }
+            _ => packet,
+        };
+        let primed = match option {
+            Some(Remote::Transport) => Some(check_primed(head, &layout, packet.len())?),
+            Some(Remote::Gre) | None => None,
+        };
+        let unfinished = match (self.config.unfinished, option) {
+            (Some(most), None) if check_primed(head, &layout, packet.len()).is_ok() => {
+                Some(packet.len() - inner.l3 > usize::from(most))
+            }
+            _ => None,
+        };
+        Ok(Contents { layout, l3: inner.l3, tos: inner.tos, packet, trailer, option, primed, unfinished })
+    }
+
+    /// Verifies the GRE checksum `field` of `bytes`. `sum` is the sum from the GRE header on, if it is known; the
+    /// result is the same, if it is known afterwards.
+    fn verify_gre(
+        &mut self,
+        bytes: &[u8],
+        field: u16,
+        tunnel: &TunnelHeaders,
+        contents: &Contents<'_>,
+        head: &Head,
+        sum: Option<Sum>,
+    ) -> Result<Option<Sum>, DecapRefusal> {
+        let Contents { layout, packet, trailer, option, primed, unfinished, .. } = contents;
+        match option {
+            // The outer checksum covers it, if it holds the zero with which the far end computed the sum.
+            Some(Remote::Gre) if field % 0xffff == 0 => return Ok(sum),
+            Some(Remote::Gre) => return Err(DecapRefusal::RemcsumPrimed),
+            // The kernel that joined packets has verified them, and left the field of the first.
+            _ if *unfinished == Some(true) => return Ok(sum),
+            _ => {}
+        }
+        let primed = primed.or_else(|| check_primed(head, layout, packet.len()).ok());
+        let primed = primed.filter(|_| option.is_some() || unfinished.is_some());
+        let headers = primed.map(|field| {
+            let transport = layout.transport().map_or(0, |header| header.start());
+            let headers = tunnel.gre_at..tunnel.len + transport;
+            finished_sum(bytes, headers, field, packet.len() - transport, trailer)
+        });
+        let checked = headers.or(sum).unwrap_or_else(|| {
+            self.checksummed_bytes += (bytes.len() - tunnel.len) as u64;
+            Sum::of(&bytes[tunnel.gre_at..])
+        });
+        if !is_zero(checked) {
+            return Err(DecapRefusal::GreCsum);
+        }
+        Ok(if headers.is_some() { sum } else { Some(checked) })
+    }
+}
+
+/// The inner packet of a datagram, and what the tunnel headers say of its checksums.
+struct Contents<'a> {
+    layout: Layout,
+    /// Offset of its IP header; 0 if it has none.
+    l3: usize,
+    /// DSCP and ECN of that header, if there is one.
+    tos: Option<u8>,
+    /// Its bytes, without padding if its checksum was left to us.
+    packet: &'a [u8],
+    /// The bytes behind it.
+    trailer: &'a [u8],
+    /// The checksum that the far end left to us.
+    option: Option<Remote>,
+    /// Value of the primed transport checksum, if that was left to us.
+    primed: Option<u16>,
+    /// Set if this host's kernel left the transport checksum unfinished: whether the packet is a train.
+    unfinished: Option<bool>,
 }
