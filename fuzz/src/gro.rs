@@ -2,9 +2,9 @@ use segue::gro::{Config, Generation, Gro, Profile};
 use segue::packet::Start;
 
 use crate::input::Input;
+use crate::paths::disagreement;
 use crate::properties::{Arrival, Promise, Setting, broken};
 use crate::streams;
-use crate::paths::disagreement;
 
 /// Runs GRO on a sequence of arbitrary frames: every contract of the engine is kept, and the fast path gives what the
 /// slow path does.

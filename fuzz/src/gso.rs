@@ -78,7 +78,7 @@ pub fn gso(data: &[u8]) {
     for (segment, frame) in arena.segments().iter().zip(frames.frames()) {
         // Packets of other protocols are measured from behind their link headers.
         let link = packet.layout.header_len();
-        let l3 = packet.layout.headers().iter().find(|h| h.is_ip()).map_or(link, |h| h.start());
+        let l3 = packet.layout.outer_ip().map_or(link, |ip| ip.start());
         let mut whole = arena.head(segment).to_vec();
         let range = segment.payload.start as usize..segment.payload.end as usize;
         let pieces: Vec<u8> = packet.payload.pieces(range).flatten().copied().collect();

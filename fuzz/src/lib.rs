@@ -22,10 +22,10 @@ mod properties;
 #[allow(dead_code, reason = "the targets make no streams, they only share the ports")]
 mod streams;
 
-#[path = "../../crates/segue/tests/contracts/terminating.rs"]
-mod terminating;
 #[path = "../../crates/segue/tests/contracts/paths.rs"]
 mod paths;
+#[path = "../../crates/segue/tests/contracts/terminating.rs"]
+mod terminating;
 
 pub use checksum::checksum;
 pub use decap::decap;

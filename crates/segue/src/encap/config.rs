@@ -90,11 +90,11 @@ pub enum Tos {
 /// Whether outer packets may be fragmented: the DF flag of IPv4; over IPv6, whether the sending host may fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Df {
-    /// They may, whatever the inner packet says; the default of VXLAN and Geneve in Linux.
+    /// Outer packets may be fragmented, whatever the inner packet says; the default of VXLAN and Geneve in Linux.
     Unset,
-    /// As the DF flag of the inner packet says.
+    /// Outer packets may be fragmented if the inner packet may, by its DF flag.
     Inherit,
-    /// They may not be fragmented.
+    /// Outer packets may not be fragmented.
     Set,
 }
 

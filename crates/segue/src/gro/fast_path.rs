@@ -29,12 +29,12 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32,
 
 /// What is to be done with a packet.
 enum Verdict {
-    /// It takes the slow path.
+    /// The packet takes the slow path.
     SlowPath,
-    /// It is the first of its flow, with this hash and form.
+    /// The packet is the first of its flow, with this hash and form.
     Starts(u64, FormId),
-    /// It is the next segment of the train at this place; its payload follows this many bytes of headers. If there is a
-    /// reason, the train is to be closed.
+    /// The packet is the next segment of the train at this place; its payload follows this many bytes of headers. If
+    /// there is a reason, the train is to be closed.
     Joins(u32, u16, Option<Flush>),
 }
 

@@ -11,15 +11,15 @@ use crate::checksum::Sum;
 use crate::packet::{HEAD_BLOCK, Pool, Start};
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp};
 
-/// What a frame turned out to be.
+/// The result of examining a frame.
 pub(super) enum NextSegment {
-    /// It is the expected next segment of the train at this place; its payload follows this many bytes of headers and
-    /// is to be added there.
+    /// The frame is the expected next segment of the train at this place; its payload follows this many bytes of
+    /// headers and is to be added there.
     Continues(usize, usize),
-    /// It may begin a train, and no flow with its hash is held; `is_alone` if its bucket is empty too. It has this form
-    /// and sequence number.
+    /// The frame may begin a train, and no flow with its hash is held; `is_alone` if its bucket is empty too. It has
+    /// this form and sequence number.
     Starts { hash: u64, is_alone: bool, form_id: FormId, seq: u32 },
-    /// Neither. The hash of its flow, if it was computed.
+    /// The frame is neither. The hash of its flow, if it was computed.
     Neither(Option<u64>),
 }
 

@@ -17,14 +17,15 @@ pub enum Generation {
 
 /// The rules by which packets are joined.
 ///
-/// | | `Strict` | `Linux` | `Lro` |
-/// |---|---|---|---|
-/// | splitting restores it | byte for byte | but for an urgent pointer that is not meant, checksums of all ones for zero, padding; before 6.18 outer identifications | the stream alone |
-/// | padding of short frames | keeps a packet alone | is cut off what is joined | is cut off what is joined |
-/// | acknowledgment number, window, timestamps | equal | equal | the newest stand in the header; none goes back |
-/// | segment sizes of TCP | the last may be shorter | the last may be shorter | any |
-/// | IPv4 identification | fixed or counting | fixed or counting | any |
-/// | pure acknowledgments | alone | alone | collapse to the newest, where [`Config::acks`](super::Config::acks) asks for it |
+/// - Splitting restores in `Strict` every byte; in `Linux` all but an urgent pointer without URG, checksums of all ones
+///   for zero, padding, and before 6.18 outer identifications; in `Lro` only the stream.
+/// - Padding of short frames keeps a packet alone in `Strict`; in the others it is cut off joined packets.
+/// - Acknowledgment number, window and timestamps must be equal in `Strict` and `Linux`; in `Lro` the newest stand in
+///   the header, and none may go back.
+/// - Segment sizes of TCP: in `Strict` and `Linux` the last may be shorter; in `Lro` they may be any.
+/// - IPv4 identification: constant or counting in `Strict` and `Linux`, any in `Lro`.
+/// - Pure acknowledgments stay alone in `Strict` and `Linux`; in `Lro` they collapse to the newest if
+///   [`Config::acks`](super::Config::acks) is set.
 ///
 /// In every profile a packet with a wrong checksum is kept out of trains, order within a flow is kept, and DSCP, ECN,
 /// TTL, flow label and VLAN tag are equal in all of a train.

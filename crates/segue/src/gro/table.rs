@@ -127,9 +127,9 @@ impl<B> Slot<B> {
 /// The place of the newest flow with some hash.
 pub(super) enum Place {
     At(usize),
-    /// There is none.
+    /// No flow has this hash.
     None,
-    /// There is none, and the bucket is empty.
+    /// No flow has this hash, and the bucket is empty.
     Empty,
 }
 

@@ -72,7 +72,8 @@ impl SegmentPlan<'_> {
         count
     }
 
-    /// The same in linear form: the payload is read from `cursor`, and copied and summed in one pass.
+    /// Does the same as [`SegmentPlan::run`] in linear form: the payload is read from `cursor`, and copied and summed
+    /// in one pass.
     pub(super) fn run_linear<B: AsRef<[u8]>>(
         &mut self,
         parts: &mut Parts<'_, B>,

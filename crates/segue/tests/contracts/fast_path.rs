@@ -11,7 +11,7 @@ use segue_testkit::sum::{fold, with_pseudo};
 
 use crate::mutations::{family, mutate};
 use crate::paths::disagreement;
-use crate::properties::{Arrival, Known, Setting, check};
+use crate::properties::{Arrival, PortCsum, Setting, check};
 use crate::streams::{self, Around};
 use crate::upheld::setting;
 
@@ -95,14 +95,14 @@ fn the_paths_agree_on_damaged_frames() {
             }
         }
         done += frames.len();
-        let known = [Known::Nothing, Known::Nothing, Known::Verified, Known::Owed][rng.below(4)];
+        let known = [PortCsum::Nothing, PortCsum::Nothing, PortCsum::Verified, PortCsum::Owed][rng.below(4)];
         let arrivals: Vec<_> = frames.into_iter().map(|bytes| Arrival { bytes, known }).collect();
         for profile in PROFILES {
             let config = Config { profile, acks: true, ..Config::default() };
             let setting = Setting { start, ports: streams::ports(), ..Setting::new(config) };
             let what = disagreement(&arrivals, &setting);
             assert!(what.is_none(), "seed {seed}, after {done} frames, {profile:?}: {}", what.unwrap_or_default());
-            if known == Known::Nothing && profile == Profile::Strict {
+            if known == PortCsum::Nothing && profile == Profile::Strict {
                 joined += check(&mut Gro::new(config), &arrivals, &setting).map_or(0, |run| run.joined());
             }
         }
@@ -152,7 +152,7 @@ fn four(is_v6: bool) -> Vec<Vec<u8>> {
 #[test]
 fn the_paths_agree_whatever_bit_of_the_first_or_the_third_segment_is_another() {
     for (is_v6, known) in
-        [(false, Known::Nothing), (false, Known::Verified), (true, Known::Nothing), (true, Known::Verified)]
+        [(false, PortCsum::Nothing), (false, PortCsum::Verified), (true, PortCsum::Nothing), (true, PortCsum::Verified)]
     {
         let frames = four(is_v6);
         let headers = L3 + if is_v6 { 72 } else { 52 };

@@ -66,7 +66,7 @@ impl Merger for Gro<Vec<u8>> {
 
 /// The state of a packet's transport checksum that a port reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum PortCsum {
     /// Nothing is known.
     Nothing,
     /// The checksum was verified. Only for packets whose checksum is right.
@@ -83,13 +83,13 @@ pub(crate) struct Arrival {
     /// All bytes of the packet.
     pub bytes: Vec<u8>,
     /// What the port reports about its checksum.
-    pub known: Known,
+    pub known: PortCsum,
 }
 
 impl Arrival {
     /// Creates an arrival of which the port knows nothing.
     pub(crate) fn new(bytes: Vec<u8>) -> Arrival {
-        Arrival { bytes, known: Known::Nothing }
+        Arrival { bytes, known: PortCsum::Nothing }
     }
 }
 
@@ -121,12 +121,12 @@ impl Setting {
         self.ports.fou.iter().fold(geneve, |tunnels, &(port, protocol)| tunnels.with_fou(port, protocol))
     }
 
-    pub(crate) fn judge(&self, bytes: &[u8], known: Known) -> Result<(), String> {
+    pub(crate) fn judge(&self, bytes: &[u8], known: PortCsum) -> Result<(), String> {
         let start = match self.start {
             Start::Ip => oracle::Start::Ip,
             Start::Ethernet => oracle::Start::Ethernet,
         };
-        let owed = Owed { inner: known == Known::Owed, outer: false };
+        let owed = Owed { inner: known == PortCsum::Owed, outer: false };
         oracle::verify_owed(&bare(bytes.to_vec(), self), start, &self.ports, owed).map(|_| ())
     }
 }
@@ -283,10 +283,10 @@ pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool
     let mut packet = pool.take();
     packet.load(Frag::all(arrival.bytes.clone()), setting.start, tunnels);
     let csum = match arrival.known {
-        Known::Nothing => return packet,
-        Known::Verified => Csum::Verified,
-        Known::Owed => Csum::Partial,
-        Known::Sum => {
+        PortCsum::Nothing => return packet,
+        PortCsum::Verified => Csum::Verified,
+        PortCsum::Owed => Csum::Partial,
+        PortCsum::Sum => {
             let from = packet.layout.outer_ip().map_or(0, |ip| ip.start());
             Csum::Complete(Sum::of(&arrival.bytes[from..]))
         }
@@ -338,7 +338,7 @@ fn views(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Result<Vec<View>
 /// Returns the bytes that must leave for an arrival: its own, with the checksum completed if it was owed.
 pub(crate) fn on_the_wire(arrival: &Arrival, setting: &Setting) -> Vec<u8> {
     let mut bytes = arrival.bytes.clone();
-    if arrival.known == Known::Owed {
+    if arrival.known == PortCsum::Owed {
         let layout = segue::wire::parse(&bytes, setting.start, &setting.tunnels());
         if let Some(header) = layout.transport() {
             let field = header.start() + if header.kind == Kind::Tcp { 16 } else { 6 };
@@ -447,7 +447,7 @@ fn never_launder(run: &Run, views: &[View], arrivals: &[Arrival], setting: &Sett
                 }
                 _ => {}
             }
-            let was_unknown = arrivals[index].known == Known::Nothing;
+            let was_unknown = arrivals[index].known == PortCsum::Nothing;
             if was_unknown && released.packet.offload.unit != Unit::Whole(Csum::Unknown) && claims {
                 unseen += segment.len() - released.packet.head.len();
             }

@@ -5,7 +5,7 @@ use segue_testkit::build::{self, Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, 
 use segue_testkit::flow::{self, Faults, Sent, What};
 use segue_testkit::oracle::{self, Ports};
 
-use crate::properties::{Arrival, Known};
+use crate::properties::{Arrival, PortCsum};
 
 pub(crate) use segue_testkit::strategy::{FOU_PORTS as FOU, GUE_PORT as GUE, port_of, ports};
 
@@ -76,12 +76,12 @@ fn arrival(rng: &mut Rng, packet: &Sent, habit: usize) -> Arrival {
     let is_good = oracle::verify(&bytes, oracle::Start::Ip, &Ports::default()).is_ok();
     // A port reports much the same for all packets of a flow.
     let known = match if rng.chance(950) { habit } else { rng.below(8) } {
-        5 if is_good && has_transport => Known::Verified,
-        6 if has_transport => Known::Sum,
-        7 if is_good && has_transport => Known::Owed,
-        _ => Known::Nothing,
+        5 if is_good && has_transport => PortCsum::Verified,
+        6 if has_transport => PortCsum::Sum,
+        7 if is_good && has_transport => PortCsum::Owed,
+        _ => PortCsum::Nothing,
     };
-    if known != Known::Owed {
+    if known != PortCsum::Owed {
         return Arrival { bytes, known };
     }
     let mut bytes = build::prime(&bytes).unwrap_or(bytes);

@@ -181,7 +181,7 @@ impl Judge<'_> {
     fn train(&self, released: &Released, cut: &[Vec<u8>], flow: &mut Flow) -> Result<View, Violation> {
         let broken = |what: String| Err(Violation::new(Promise::Transparency, what));
         if let Some(wrong) =
-            cut.iter().find(|segment| self.setting.judge(segment, crate::properties::Known::Nothing).is_err())
+            cut.iter().find(|segment| self.setting.judge(segment, crate::properties::PortCsum::Nothing).is_err())
         {
             return broken(format!("a segment is wrong: {wrong:02x?}"));
         }
