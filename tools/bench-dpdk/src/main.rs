@@ -55,33 +55,33 @@ fn frames(flows: usize, count: usize) -> Vec<Vec<u8>> {
 }
 
 /// A contestant: does the work once and returns the ticks that it took.
-type Way<'a> = (&'static str, Box<dyn FnMut() -> u64 + 'a>);
+type Contestant<'a> = (&'static str, Box<dyn FnMut() -> u64 + 'a>);
 
 fn gro(clock: &Clock, burst: usize, flow_counts: &[usize], rounds: usize) {
     // All measurements are made in one run, for all numbers of flows, so that they can be compared.
     let inputs: Vec<_> = flow_counts.iter().map(|&flows| (flows, frames(flows, burst))).collect();
-    let mut ways: Vec<Way<'_>> = Vec::new();
+    let mut contestants: Vec<Contestant<'_>> = Vec::new();
     for (flows, frames) in &inputs {
         let mut merged = Vec::new();
-        ways.push(dpdk(frames, *flows, &mut merged));
+        contestants.push(dpdk(frames, *flows, &mut merged));
         for (name, csum, copies) in [
             ("segue", Csum::Verified, false),
             ("segue verifying", Csum::Unknown, false),
             ("segue verifying, copying", Csum::Unknown, true),
         ] {
-            ways.push(segue(name, frames, csum, copies, &mut merged));
+            contestants.push(segue(name, frames, csum, copies, &mut merged));
         }
-        ways.push(memcpy(frames));
+        contestants.push(memcpy(frames));
         println!(
             "\nbursts of {burst}, {flows} flows: {} packets and trains left by DPDK, {} by segue",
             merged[0], merged[1]
         );
     }
-    let samples = run(&mut ways, rounds);
-    let cost = |way: usize| Spread::of(samples[way].iter().map(|&ticks| clock.nanos(ticks) / burst as f64));
+    let samples = run(&mut contestants, rounds);
+    let cost = |index: usize| Spread::of(samples[index].iter().map(|&ticks| clock.nanos(ticks) / burst as f64));
     let ratio = |a: usize, b: usize| Spread::of(samples[a].iter().zip(&samples[b]).map(|(&a, &b)| a as f64 / b as f64));
-    let per_flows = ways.len() / inputs.len();
-    for (index, (name, _)) in ways.iter().enumerate() {
+    let per_flows = contestants.len() / inputs.len();
+    for (index, (name, _)) in contestants.iter().enumerate() {
         let (flows, _) = &inputs[index / per_flows];
         println!("burst {burst:>3}  flows {flows:>3}  {name:<26} {}", cost(index));
     }
@@ -94,11 +94,11 @@ fn gro(clock: &Clock, burst: usize, flow_counts: &[usize], rounds: usize) {
 }
 
 /// Runs all contestants in turn, `rounds` times, and returns the median of each round.
-fn run(ways: &mut [Way<'_>], rounds: usize) -> Vec<Vec<u64>> {
-    let mut samples = vec![Vec::new(); ways.len()];
+fn run(contestants: &mut [Contestant<'_>], rounds: usize) -> Vec<Vec<u64>> {
+    let mut samples = vec![Vec::new(); contestants.len()];
     for round in 0..=rounds {
-        for ((_, way), samples) in ways.iter_mut().zip(&mut samples) {
-            let mut ticks: Vec<_> = (0..TIMES).map(|_| way()).collect();
+        for ((_, work), samples) in contestants.iter_mut().zip(&mut samples) {
+            let mut ticks: Vec<_> = (0..TIMES).map(|_| work()).collect();
             ticks.sort_unstable();
             // The first round warms up.
             if round > 0 {
@@ -109,22 +109,28 @@ fn run(ways: &mut [Way<'_>], rounds: usize) -> Vec<Vec<u64>> {
     samples
 }
 
-fn dpdk<'a>(frames: &'a [Vec<u8>], flows: usize, merged: &mut Vec<usize>) -> Way<'a> {
+fn dpdk<'a>(frames: &'a [Vec<u8>], flows: usize, merged: &mut Vec<usize>) -> Contestant<'a> {
     let name = format!("gro-{flows}-{}", frames.len());
     let mut packets = sys::Packets::new(&name, frames, TCP_LEN, flows);
     let burst = frames.len();
     packets.renew(0, burst);
     merged.push(packets.gro(0, burst));
-    let way = move || {
+    let work = move || {
         packets.renew(0, burst);
         let before = sys::ticks();
         black_box(packets.gro(0, burst));
         sys::ticks() - before
     };
-    ("DPDK rte_gro", Box::new(way))
+    ("DPDK rte_gro", Box::new(work))
 }
 
-fn segue<'a>(name: &'static str, frames: &'a [Vec<u8>], csum: Csum, copies: bool, merged: &mut Vec<usize>) -> Way<'a> {
+fn segue<'a>(
+    name: &'static str,
+    frames: &'a [Vec<u8>],
+    csum: Csum,
+    copies: bool,
+    merged: &mut Vec<usize>,
+) -> Contestant<'a> {
     let mut gro: Gro<&[u8]> = Gro::new(Config::default());
     let mut pool = Pool::new(1024);
     let mut linear = vec![0; 1 << 16];
@@ -149,9 +155,9 @@ fn segue<'a>(name: &'static str, frames: &'a [Vec<u8>], csum: Csum, copies: bool
     (name, Box::new(move || once().0))
 }
 
-fn memcpy<'a>(frames: &'a [Vec<u8>]) -> Way<'a> {
+fn memcpy<'a>(frames: &'a [Vec<u8>]) -> Contestant<'a> {
     let mut to = vec![0_u8; 2048 * frames.len()];
-    let way = move || {
+    let work = move || {
         let before = sys::ticks();
         for (to, frame) in to.chunks_exact_mut(2048).zip(frames) {
             to[..frame.len()].copy_from_slice(frame);
@@ -159,7 +165,7 @@ fn memcpy<'a>(frames: &'a [Vec<u8>]) -> Way<'a> {
         black_box(&to);
         sys::ticks() - before
     };
-    ("memcpy", Box::new(way))
+    ("memcpy", Box::new(work))
 }
 
 fn gso(clock: &Clock, rounds: usize) {
@@ -205,14 +211,14 @@ fn gso(clock: &Clock, rounds: usize) {
         black_box(&to);
         sys::ticks() - before
     };
-    let mut ways: [Way<'_>; 4] = [
+    let mut contestants: [Contestant<'_>; 4] = [
         ("DPDK rte_gso", Box::new(dpdk)),
         ("segue scatter, no sums", Box::new(scatter)),
         ("segue linear, all sums", Box::new(linear)),
         ("memcpy", Box::new(copy)),
     ];
-    let samples = run(&mut ways, rounds);
-    for ((name, _), samples) in ways.iter().zip(&samples) {
+    let samples = run(&mut contestants, rounds);
+    for ((name, _), samples) in contestants.iter().zip(&samples) {
         println!("gso  {name:<26} {}", Spread::of(samples.iter().map(|&t| clock.nanos(t) / SEGS as f64)));
     }
     let ratio = |a: usize, b: usize| Spread::of(samples[a].iter().zip(&samples[b]).map(|(&a, &b)| a as f64 / b as f64));
