@@ -74,23 +74,26 @@ impl Gateway {
             }
         }
         // What a change of settings let go.
-        while let Some(packet) = stage.as_mut().and_then(|stage| stage.gro.pop()) {
+        while let Some(packet) = stage.as_mut().and_then(|stage| stage.gro.pop_from(&mut rx.pool)) {
             ingress.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
         }
         let polled = from.poll(rx, left)?;
         let mut stage = stage.as_mut().filter(|stage| stage.on);
-        while let Some(packet) = rx.packets.pop_front() {
-            match &mut stage {
-                Some(stage) => {
-                    stage.seen.add(&packet);
-                    stage.gro.push(packet, now, &mut rx.pool);
+        match &mut stage {
+            Some(stage) => {
+                for received in rx.packets.drain(..) {
+                    stage.push(received, now, &mut rx.pool);
                 }
-                None => ingress.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops)),
+            }
+            None => {
+                while let Some(packet) = rx.pop_packet() {
+                    ingress.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
+                }
             }
         }
         if let Some(stage) = stage {
             stage.settle(polled, now);
-            while let Some(packet) = stage.gro.pop() {
+            while let Some(packet) = stage.gro.pop_from(&mut rx.pool) {
                 ingress.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
             }
         }

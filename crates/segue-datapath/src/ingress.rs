@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use segue::gso::{self, Arena};
 use segue::packet::{Packet, Unit};
 use segue::reason::Counts;
-use segue_port::{Page, RxBatch};
+use segue_port::{Page, Received, RxBatch};
 
 use crate::board::{Group, Sink, Stage};
 use crate::tuning::Cuts;
@@ -35,6 +35,19 @@ impl Traffic {
         self.bytes += packet.len() as u64;
         self.trains += u64::from(matches!(packet.offload.unit, Unit::Train { .. }));
         self.segments += packets(packet);
+    }
+
+    /// Counts what a port received.
+    #[inline]
+    pub(crate) fn add_received(&mut self, received: &Received) {
+        match received {
+            Received::Frame(frame) => {
+                self.packets += 1;
+                self.bytes += frame.len() as u64;
+                self.segments += 1;
+            }
+            Received::Packet(packet) => self.add(packet),
+        }
     }
 
     pub(crate) fn collect(&self, port: &str, stage: Stage, sink: &mut Sink<'_>) {

@@ -9,9 +9,8 @@
 use std::collections::VecDeque;
 use std::io;
 
-use segue::packet::Packet;
 use segue::time::Nanos;
-use segue_port::{Page, Polled, Port, RxBatch};
+use segue_port::{Polled, Port, Received, RxBatch};
 
 use crate::board::{Group, Sink};
 use crate::knobs::{Dial, Knob};
@@ -120,7 +119,7 @@ pub(crate) struct Polls {
     /// Nothing more is taken from the port.
     pub(crate) closed: bool,
     /// Given by the port beyond that.
-    overflow: VecDeque<Box<Packet<Page>>>,
+    overflow: VecDeque<Received>,
     polls: u64,
     full: u64,
     overflows: u64,

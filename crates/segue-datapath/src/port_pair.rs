@@ -3,9 +3,10 @@
 use segue::gro::{self, Gro};
 use segue::gso;
 use segue::hash::Key;
+use segue::packet::Pool;
 use segue::reason::Counts;
 use segue::time::Nanos;
-use segue_port::{Page, PagePool, Polled, Port, RxBatch};
+use segue_port::{Page, PagePool, Polled, Port, Received, RxBatch};
 
 use crate::board::{Group, Sink, Stage};
 use crate::endpoint::{self, Endpoint};
@@ -104,6 +105,16 @@ impl GroStage {
         let hold = sharing.hold(gro.hold());
         (self.on, self.holds) = (gro.on, hold > 0);
         self.gro.reconfigure(gro.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
+    }
+
+    /// Takes what a port received. A frame goes to GRO as it is: most of them are never parsed.
+    #[inline]
+    pub(crate) fn push(&mut self, received: Received, now: Nanos, pool: &mut Pool<Page>) {
+        self.seen.add_received(&received);
+        match received {
+            Received::Frame(frame) => self.gro.push_frame(frame, now, pool),
+            Received::Packet(packet) => self.gro.push(packet, now, pool),
+        }
     }
 
     /// Ends the trains that have to end after a poll like this.

@@ -18,7 +18,7 @@ use segue_datapath::gateway::{Gateway, Parts, PortConfig};
 use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::{Pipeline, Round};
 use segue_datapath::worker;
-use segue_port::{Counters, OffloadState, PagePool, Polled, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Counters, OffloadState, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch};
 
 /// A port over a socket that hands over all that waits, whatever it was asked for, as a device with large transfers does.
 struct Greedy {
@@ -48,7 +48,7 @@ impl Port for Greedy {
             let Ok(len) = self.socket.recv(page.bytes_mut()) else { return Ok(Polled::Idle) };
             let mut packet = into.pool.take();
             packet.load(Frag::all(page.freeze(len)), Start::Ethernet, &Tunnels::NONE);
-            into.packets.push_back(packet);
+            into.packets.push_back(Received::Packet(packet));
             self.counters.rx.packets += 1;
         }
     }

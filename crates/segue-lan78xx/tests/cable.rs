@@ -18,7 +18,7 @@ use segue_lan78xx::regs::stat;
 use segue_lan78xx::usb::Speed;
 use segue_lan78xx::usb::local::{Clock, Local};
 use segue_lan78xx::usb::usbip::serve::Wire;
-use segue_port::{Counters, Extra, OffloadState, PageMut, Polled, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Counters, Extra, OffloadState, PageMut, Polled, Port, Received, RxBatch, Sent, TxBatch};
 use support::{Rig, chip, datagram, load};
 
 /// The far end of the cable.
@@ -74,7 +74,7 @@ impl Port for Tap {
         for _ in 0..budget {
             let Some(frame) = self.end.borrow_mut().sends.pop_front() else { return Ok(Polled::Idle) };
             let packet = load(&mut self.own, &frame, Csum::Unknown);
-            into.packets.push_back(packet);
+            into.packets.push_back(Received::Packet(packet));
         }
         Ok(Polled::More)
     }

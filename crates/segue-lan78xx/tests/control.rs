@@ -226,7 +226,7 @@ fn counters_of_20_bits_miss_no_wrap_however_fast_small_frames_come() {
         for _ in 0..40 {
             rig.driver.receive(&mut rig.rx, 64).unwrap();
             received += rig.rx.packets.len() as u64;
-            while let Some(packet) = rig.rx.packets.pop_front() {
+            while let Some(packet) = rig.rx.pop_packet() {
                 rig.rx.pool.put(packet);
             }
         }

@@ -78,7 +78,7 @@ fn damaged_transfers_end_in_bounded_steps_and_every_frame_is_passed_on_or_counte
         for _ in 0..3 {
             rig.driver.receive(&mut rig.rx, 1000).unwrap();
             got += rig.rx.packets.len();
-            while let Some(packet) = rig.rx.packets.pop_front() {
+            while let Some(packet) = rig.rx.pop_packet() {
                 rig.rx.pool.put(packet);
             }
         }

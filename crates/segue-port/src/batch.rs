@@ -6,10 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use segue::gso::{self, Arena, FragmentIds, Limits, Segment, SegmentCsum};
 use segue::hash::Key;
 use segue::packet::remote::field_offset;
-use segue::packet::{Gso, Kind, Layout, Outer, Packet, Pieces, Pool};
+use segue::packet::{Frame, Gso, Kind, Layout, Outer, Packet, Pieces, Pool, Tunnels, Unit};
 
-use crate::page::{Page, PagePool};
-use crate::vnet;
+use crate::page::{FIELD_LEN, Page, PagePool};
 
 /// What a datagram port received in one go: one datagram, or several of equal length from one sender.
 #[derive(Clone, Debug)]
@@ -41,11 +40,63 @@ impl Burst {
     }
 }
 
+/// What a packet port received: one packet, or one train.
+#[derive(Debug)]
+pub enum Received {
+    /// A packet in one range of memory, not parsed.
+    Frame(Frame<Page>),
+    /// A train, a packet that owes a checksum, or one that lies in several ranges; the port had to parse it.
+    Packet(Box<Packet<Page>>),
+}
+
+impl Received {
+    /// Bytes in all, padding included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Received::Frame(frame) => frame.len(),
+            Received::Packet(packet) => packet.len(),
+        }
+    }
+
+    /// Whether there is nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is known and owed, if the port parsed it.
+    #[inline]
+    pub fn unit(&self) -> Option<Unit> {
+        match self {
+            Received::Frame(_) => None,
+            Received::Packet(packet) => Some(packet.offload.unit),
+        }
+    }
+
+    /// The packet, parsed if the port has not done so. UDP is taken for a transport whatever its port.
+    #[inline]
+    pub fn parse(self, pool: &mut Pool<Page>) -> Box<Packet<Page>> {
+        match self {
+            Received::Frame(frame) => frame.parse(&Tunnels::NONE, pool),
+            Received::Packet(packet) => packet,
+        }
+    }
+
+    /// Its bytes, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let (front, rest) = match self {
+            Received::Frame(frame) => (frame.bytes.bytes(), None),
+            Received::Packet(packet) => (packet.head.bytes(), Some(packet.payload.pieces(0..packet.payload.len()))),
+        };
+        std::iter::once(front).chain(rest.into_iter().flatten())
+    }
+}
+
 /// What a poll of a port fills, and the memory it fills it with.
 #[derive(Debug)]
 pub struct RxBatch {
     /// From packet ports.
-    pub packets: VecDeque<Box<Packet<Page>>>,
+    pub packets: VecDeque<Received>,
     /// From datagram ports.
     pub bursts: VecDeque<Burst>,
     /// Boxes for packets.
@@ -72,8 +123,15 @@ impl RxBatch {
             bursts: VecDeque::new(),
             pool: Pool::new(1024),
             pages,
-            fields: PagePool::of_pieces(MAX_FIELDS, vnet::FIELD_LEN),
+            fields: PagePool::of_pieces(MAX_FIELDS, FIELD_LEN),
         }
+    }
+
+    /// Takes the oldest packet out of the batch, parsed.
+    #[inline]
+    pub fn pop_packet(&mut self) -> Option<Box<Packet<Page>>> {
+        let received = self.packets.pop_front()?;
+        Some(received.parse(&mut self.pool))
     }
 }
 

@@ -29,7 +29,7 @@ pub mod udp;
 mod vnet;
 pub mod wrap;
 
-pub use batch::{Burst, RxBatch, TxBatch, TxUnit};
+pub use batch::{Burst, Received, RxBatch, TxBatch, TxUnit};
 pub use link::LinkState;
 pub use page::{MIN_PAGE_LEN, PAGE_LEN, Page, PageMut, PagePool, Sharing, WINDOW};
 pub use port::{Counters, Direction, Drop, Extra, Fallback, OffloadState, Path, Polled, Port, Sent};

@@ -31,6 +31,8 @@ const ALIGN: usize = 64;
 pub const MIN_PAGE_LEN: usize = 4096;
 /// Bytes of a read that are always in one page: a virtio-net header, room for a VLAN tag, the addresses.
 pub(crate) const FRONT: usize = 128;
+/// Bytes of a checksum field.
+pub(crate) const FIELD_LEN: usize = 2;
 /// Most pages that one read goes to.
 const MAX_PIECES: usize = WINDOW.div_ceil(MIN_PAGE_LEN) + 1;
 

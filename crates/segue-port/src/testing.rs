@@ -171,7 +171,7 @@ pub(crate) fn ranges(pages: &mut PagePool, bytes: &[u8], len: usize) -> Vec<Frag
     let mut page = pages.take().expect("a page");
     page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
     let page = page.freeze(bytes.len());
-    (0..bytes.len()).step_by(len).map(|at| Frag::new(page.clone(), at..at + len)).collect()
+    (0..bytes.len()).step_by(len).map(|at| Frag::new(page.clone(), at..at.saturating_add(len))).collect()
 }
 
 /// The packet with its owed checksum completed by the oracle's arithmetic is good; where none is owed it is good as it is.

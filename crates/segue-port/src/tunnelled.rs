@@ -169,7 +169,7 @@ mod tests {
             let (mut into, mut counters) = (RxBatch::new(1), Counters::default());
             let ranges = testing::ranges(&mut PagePool::new(1), frame, len);
             vnet::deliver(header, ranges.into_iter(), Start::Ethernet, &mut into, &mut counters);
-            let other = into.packets.pop_front();
+            let other = into.pop_packet();
             if is_taken && header.gso_type != virtio::GSO_NONE {
                 let other = other.unwrap_or_else(|| panic!("in ranges of {len}: {:?}", counters.drops));
                 assert_eq!(other.offload, packet.offload);

@@ -6,20 +6,18 @@ use std::ops::Range;
 use segue::checksum::{Field, Sum};
 use segue::gso::SegmentCsum;
 use segue::packet::remote::field_offset;
-use segue::packet::{Csum, Frag, Gso, GsoKind, Kind, Packet, Start, TrainCsum, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Frame, Gso, GsoKind, Kind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue::wire::virtio::{self, VirtioNet};
 use segue::wire::{tcp, udp, write_u16};
 
-use crate::batch::{RxBatch, TxUnit};
-use crate::page::Page;
+use crate::batch::{Received, RxBatch, TxUnit};
+use crate::page::{FIELD_LEN, Page};
 use crate::port::{Counters, Drop, Fallback};
 use crate::tunnelled;
 
 /// Most datagrams of a UDP train that a kernel writes to us: 128 since Linux 6.9.
 const MAX_UDP_SEGMENTS: usize = 128;
 
-/// Bytes of a checksum field.
-pub(crate) const FIELD_LEN: usize = 2;
 /// Bytes in which the headers of a tunnelled train that crosses pages have to be.
 const MAX_FRONT: usize = 1024;
 
@@ -33,9 +31,49 @@ pub(crate) enum Claim {
     Foreign { start: usize, field: usize },
 }
 
-/// Makes a packet of the bytes in `ranges`, which came with `header`, and puts it into `into`. What contradicts itself is
-/// counted and dropped.
+/// Puts the packet in `ranges`, which came with `header`, into `into`. A packet in one range that is no train and owes no
+/// checksum is not parsed. What contradicts itself is counted and dropped.
+#[inline]
 pub(crate) fn deliver(
+    header: &VirtioNet,
+    ranges: impl Iterator<Item = Frag<Page>> + Clone,
+    start: Start,
+    into: &mut RxBatch,
+    counters: &mut Counters,
+) {
+    let mut rest = ranges.clone();
+    match (rest.next(), rest.next()) {
+        (Some(only), None) => deliver_frame(header, only, start, into, counters),
+        _ => deliver_parsed(header, ranges, start, into, counters),
+    }
+}
+
+/// Puts the packet in `bytes`, which came with `header`, into `into`, as [`deliver`] does.
+#[inline]
+pub(crate) fn deliver_frame(
+    header: &VirtioNet,
+    bytes: Frag<Page>,
+    start: Start,
+    into: &mut RxBatch,
+    counters: &mut Counters,
+) {
+    if header.gso_type == virtio::GSO_NONE && header.flags & virtio::NEEDS_CSUM == 0 {
+        let mut frame = Frame { bytes, start, csum: Csum::Unknown };
+        // The mark speaks of the outermost checksum only. Where that is not surely the innermost as well, the parser is asked.
+        let is_marked = header.flags & virtio::DATA_VALID != 0;
+        if !is_marked || frame.plain_ip().is_some() {
+            frame.csum = if is_marked { Csum::Verified } else { Csum::Unknown };
+            counters.rx.add(frame.len(), 1);
+            return into.packets.push_back(Received::Frame(frame));
+        }
+        return deliver_parsed(header, std::iter::once(frame.bytes), start, into, counters);
+    }
+    deliver_parsed(header, std::iter::once(bytes), start, into, counters);
+}
+
+/// As [`deliver`], for a packet that has to be parsed.
+#[inline(never)]
+fn deliver_parsed(
     header: &VirtioNet,
     ranges: impl Iterator<Item = Frag<Page>> + Clone,
     start: Start,
@@ -82,7 +120,7 @@ pub(crate) fn deliver(
         }
     };
     counters.rx.add(len, segments);
-    into.packets.push_back(packet);
+    into.packets.push_back(Received::Packet(packet));
 }
 
 /// The part `range` of what `ranges` are together.
@@ -427,7 +465,7 @@ mod tests {
                 let (mut into, mut counters) = (RxBatch::new(0), Counters::default());
                 let ranges = testing::ranges(&mut pages, &packet, len);
                 deliver(&header, ranges.clone().into_iter(), Start::Ip, &mut into, &mut counters);
-                let done = into.packets.pop_front().expect("it needs no page");
+                let done = into.pop_packet().expect("it needs no page");
                 let bytes = testing::flat(&done);
                 assert!(testing::checksum_is_good(&bytes[inner..]), "{v4} {payload} {len}");
                 assert_eq!((&bytes[..start + 6], &bytes[start + 8..]), (&packet[..start + 6], &packet[start + 8..]));

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use segue::gro::{self, Gro, Profile};
 use segue::packet::{Csum, Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue::time::Nanos;
-use segue_port::{Page, Polled, Port, RxBatch, TxBatch};
+use segue_port::{Page, Polled, Port, Received, RxBatch, TxBatch};
 
 use segue_lan78xx::driver::{Config, Copying, Driver, Error, Kick, Resubmit};
 use segue_lan78xx::model::{self, Model};
@@ -228,22 +228,27 @@ impl Host {
         let frames = packets.len() as u64;
         if let Some(gro) = &mut self.gro {
             cost += frames as f64 * COSTS.gro;
-            while let Some(packet) = packets.pop_front() {
-                gro.push(packet, Nanos(now), &mut self.rx.pool);
+            for received in packets.drain(..) {
+                match received {
+                    Received::Frame(frame) => gro.push_frame(frame, Nanos(now), &mut self.rx.pool),
+                    Received::Packet(packet) => gro.push(packet, Nanos(now), &mut self.rx.pool),
+                }
             }
             gro.flush();
-            while let Some(packet) = gro.pop() {
-                packets.push_back(packet);
+            while let Some(packet) = gro.pop_from(&mut self.rx.pool) {
+                packets.push_back(Received::Packet(packet));
             }
         }
         if self.case.form.polls() {
             self.note_delivery(now, frames);
-            for packet in packets.drain(..) {
+            for received in packets.drain(..) {
+                let packet = received.parse(&mut self.rx.pool);
                 cost += self.receive(packet);
             }
         } else {
-            for packet in packets.drain(..) {
+            for received in packets.drain(..) {
                 cost += COSTS.backlog;
+                let packet = received.parse(&mut self.rx.pool);
                 if self.backlog.len() < stack::BACKLOG {
                     self.backlog.push_back(packet);
                 } else {

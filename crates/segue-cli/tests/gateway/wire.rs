@@ -75,7 +75,7 @@ fn capture(host: &Host, device: &str, ready: &AtomicUsize, stop: &AtomicBool) ->
             if port.receive(&mut into, 64).unwrap() == Polled::Idle {
                 thread::sleep(Duration::from_micros(200));
             }
-            while let Some(packet) = into.packets.pop_front() {
+            while let Some(packet) = into.pop_packet() {
                 frames.push((packet.offload.unit, flat(&packet)));
                 into.pool.put(packet);
                 quiet = Instant::now();

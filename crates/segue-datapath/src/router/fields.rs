@@ -10,12 +10,18 @@ use segue_port::{Page, PagePool};
 /// with one of the port's `own` addresses, whose hop count no router has touched (RFC 4861, section 7.1).
 pub(super) fn is_between_neighbours(packet: &Packet<Page>, own: &[(Ipv6Addr, u8)]) -> bool {
     let Some(header) = ip(packet).filter(|_| !is_v4(packet)) else { return false };
-    let (Some(source), Some(destination)) = (ipv6::source(header), ipv6::destination(header)) else { return false };
-    let is_local = |address: Ipv6Addr| address.is_multicast() || address.is_unicast_link_local();
+    let Some(destination) = ipv6::destination(header) else { return false };
     let is_discovery = header.get(ipv6::NEXT_HEADER) == Some(&protocol::ICMPV6)
         && header.get(ipv6::HOP_LIMIT) == Some(&ndisc::HOP_LIMIT)
         && own.iter().any(|(own, _)| *own == destination);
-    is_local(destination) || is_local(source) || is_discovery
+    is_link_local(header) || is_discovery
+}
+
+/// Whether a packet that begins with this IP header is IPv6 from or to a link-local address, or to a group.
+pub(super) fn is_link_local(header: &[u8]) -> bool {
+    let is_local = |address: Ipv6Addr| address.is_multicast() || address.is_unicast_link_local();
+    let (Some(source), Some(destination)) = (ipv6::source(header), ipv6::destination(header)) else { return false };
+    header[0] >> 4 == 6 && (is_local(destination) || is_local(source))
 }
 
 fn ip(packet: &Packet<Page>) -> Option<&[u8]> {

@@ -25,14 +25,15 @@ impl Router {
         }
         let polled = self.pair.ends[from].poll(&mut self.pair.rx, left)?;
         self.enter_joined(from);
-        while let Some(packet) = self.pair.rx.packets.pop_front() {
-            let Some(packet) = self.accept(from, packet, now) else { continue };
-            match self.pair.stages[from].as_mut().filter(|join| join.on) {
-                Some(join) => {
-                    join.seen.add(&packet);
-                    join.gro.push(packet, now, &mut self.pair.rx.pool);
+        while let Some(received) = self.pair.rx.packets.pop_front() {
+            let Some(received) = self.accept_received(from, received, now) else { continue };
+            let PortPair { stages, rx, .. } = &mut self.pair;
+            match stages[from].as_mut().filter(|stage| stage.on) {
+                Some(stage) => stage.push(received, now, &mut rx.pool),
+                None => {
+                    let packet = received.parse(&mut rx.pool);
+                    self.enter(from, packet);
                 }
-                None => self.enter(from, packet),
             }
         }
         if let Some(join) = self.pair.stages[from].as_mut().filter(|join| join.on) {
@@ -47,7 +48,9 @@ impl Router {
 
     /// Puts the packets that GRO has released into the batch.
     fn enter_joined(&mut self, from: usize) {
-        while let Some(packet) = self.pair.stages[from].as_mut().and_then(|join| join.gro.pop()) {
+        loop {
+            let PortPair { stages, rx, .. } = &mut self.pair;
+            let Some(packet) = stages[from].as_mut().and_then(|stage| stage.gro.pop_from(&mut rx.pool)) else { return };
             self.enter(from, packet);
         }
     }

@@ -93,7 +93,7 @@ impl Member {
         self.path_mtu.ask(&*common.outside.port, peers, self.encap.config().overhead(), now);
         self.outward.share_cuts(&mut common.cuts);
         let mut told = false;
-        while let Some(packet) = common.rx.packets.pop_front() {
+        while let Some(packet) = common.rx.pop_packet() {
             let mut next = self.outward.enter(packet, &mut common.rx, &mut self.split_drops);
             while let Some(packet) = next {
                 match self.path_mtu.inside.map_or(Fit::Fits, |mtu| encap::fit(&packet, mtu)) {

@@ -10,10 +10,10 @@ use std::rc::Rc;
 
 use segue::checksum::{Field, pseudo_v4};
 use segue::gso::Limits;
-use segue::packet::{Frag, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Frame, Gso, GsoKind, Packet, Start, TrainCsum, Tunnels, Unit};
 use segue_datapath::board::{Board, Group};
 use segue_datapath::pipeline::Pipeline;
-use segue_port::{Burst, Counters, OffloadState, Page, Polled, Port, RxBatch, Sent, TxBatch};
+use segue_port::{Burst, Counters, OffloadState, Page, Polled, Port, Received, RxBatch, Sent, TxBatch};
 
 /// What a port carries.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,16 @@ pub(crate) enum Carries {
     Ip,
     Ethernet,
     Datagrams,
+}
+
+/// The form in which a port hands over single packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Gives {
+    /// Unparsed, as the ports do.
+    #[default]
+    Frames,
+    /// Parsed.
+    Packets,
 }
 
 /// What a port in memory shares with the test.
@@ -41,6 +51,8 @@ pub(crate) struct Wire {
     /// What is received with more payload than this is a TCP train over IPv4 of such segments, with its checksum owed, as a
     /// TUN device hands it over.
     pub(crate) train: Option<u16>,
+    /// The form in which what is no train is handed over.
+    pub(crate) gives: Gives,
 }
 
 pub(crate) struct Memory {
@@ -92,13 +104,17 @@ impl Port for Memory {
                 let peer = wire.peer.unwrap_or_else(|| "198.18.0.2:6080".parse().unwrap());
                 into.bursts.push_back(Burst { segment_len: bytes.len(), page, peer, local: None, tos: 0, ttl: None });
             } else {
-                let mut packet = into.pool.take();
                 let start = if self.carries == Carries::Ip { Start::Ip } else { Start::Ethernet };
-                packet.load(Frag::all(page), start, &Tunnels::NONE);
+                let frame = Frame { bytes: Frag::all(page), start, csum: Csum::Unknown };
+                if wire.train.is_none() && wire.gives == Gives::Frames {
+                    into.packets.push_back(Received::Frame(frame));
+                    continue;
+                }
+                let mut packet = frame.parse(&Tunnels::NONE, &mut into.pool);
                 if let Some(size) = wire.train.filter(|&size| packet.payload.len() > usize::from(size)) {
                     owe(&mut packet, size);
                 }
-                into.packets.push_back(packet);
+                into.packets.push_back(Received::Packet(packet));
             }
         }
         Ok(Polled::More)

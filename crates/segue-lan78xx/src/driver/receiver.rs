@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use segue::packet::Packet;
-use segue_port::Page;
+use segue_port::Received;
 
 use crate::usb::{Done, Idle, Transfer};
 
@@ -14,8 +13,8 @@ pub(super) struct Receiver {
     pub(super) total: usize,
     pub(super) idle: Vec<Transfer<Idle>>,
     pub(super) done: VecDeque<Transfer<Done>>,
-    /// Parsed by an earlier poll, over its budget.
-    pub(super) overflow: VecDeque<Box<Packet<Page>>>,
+    /// Taken out of a transfer by an earlier poll, over its budget.
+    pub(super) overflow: VecDeque<Received>,
     pub(super) lent: usize,
     pub(super) halted: bool,
     pub(super) next_tag: u32,

@@ -1,8 +1,10 @@
 //! The receive side: transfers lent to the chip, their frames, and what did not fit a budget.
 
+use std::ops::Range;
+
 use segue::checksum::Sum;
-use segue::packet::{Csum, Frag, Packet, Start, Tunnels, Unit};
-use segue_port::{Page, PageMut, Polled, RxBatch};
+use segue::packet::{Csum, Frag, Frame, Start, Tunnels, Unit};
+use segue_port::{Page, PageMut, Polled, Received, RxBatch};
 
 use crate::frame::rx::{Frames, Header, flag};
 use crate::frame::{ETHERNET_LEN, VLAN_LEN};
@@ -168,43 +170,61 @@ impl<T: Transport> Driver<T> {
         let page = page.freeze(end);
         for (header, range) in found {
             let len = range.len();
-            let mut packet = into.pool.take();
-            packet.load(Frag::new(page.clone(), range), Start::Ethernet, &Tunnels::NONE);
-            if self.take_sum(&header, &mut packet, len) {
-                self.numbers.rx_csum += 1;
-            }
+            let bytes = Frag::new(page.clone(), range);
+            let frame = Frame { bytes, start: Start::Ethernet, csum: Csum::Unknown };
+            let received = self.with_sum(&header, frame, into);
             let rx = &mut self.counters.rx;
             (rx.packets, rx.segments, rx.bytes) = (rx.packets + 1, rx.segments + 1, rx.bytes + len as u64);
             if *delivered < most {
                 *delivered += 1;
-                into.packets.push_back(packet);
+                into.packets.push_back(received);
             } else {
                 self.numbers.overflows += 1;
-                self.rx.overflow.push_back(packet);
+                self.rx.overflow.push_back(received);
             }
         }
     }
 
-    /// Puts the chip's sum into the packet's state, where it is worth something.
-    fn take_sum(&self, header: &Header, packet: &mut Packet<Page>, len: usize) -> bool {
+    /// Returns a frame with the chip's sum as its checksum state, where that is worth something. The parser is asked only about
+    /// frames that are not plain TCP or UDP.
+    fn with_sum(&mut self, header: &Header, mut frame: Frame<Page>, into: &mut RxBatch) -> Received {
         let tagged = header.has(flag::TAGGED);
-        let useless = header.has(flag::ICSM | flag::SOFT) || tagged && !self.config.strip_tags;
-        let Some(ip) = packet.layout.outer_ip() else { return false };
-        if useless || packet.offload.unit != Unit::Whole(Csum::Unknown) || packet.layout.transport().is_none() {
-            return false;
+        if header.has(flag::ICSM | flag::SOFT) || tagged && !self.config.strip_tags {
+            return Received::Frame(frame);
         }
         // The chip sums from behind the Ethernet header, the tag that it took out left aside.
         let from = ETHERNET_LEN + if tagged { VLAN_LEN } else { 0 };
-        let mut sum = Sum::ZERO;
-        sum.add_u16(header.csum);
-        // A second tag lies between there and IP.
-        let Some(between) = packet.head.bytes().get(from..ip.start()) else { return false };
-        sum.remove(Sum::of(between));
-        let mut whole = Sum::ZERO;
-        whole.append(sum, len - ip.start());
-        packet.offload.unit = Unit::Whole(Csum::Complete(whole));
-        true
+        let len = frame.len();
+        if let Some(ip) = frame.plain_ip() {
+            if let Some(sum) = sum_from_ip(header.csum, frame.bytes.bytes(), from..ip, len) {
+                frame.csum = Csum::Complete(sum);
+                self.numbers.rx_csum += 1;
+            }
+            return Received::Frame(frame);
+        }
+        let mut packet = frame.parse(&Tunnels::NONE, &mut into.pool);
+        if let Some(ip) = packet.layout.outer_ip()
+            && packet.offload.unit == Unit::Whole(Csum::Unknown)
+            && packet.layout.transport().is_some()
+            && let Some(sum) = sum_from_ip(header.csum, packet.head.bytes(), from..ip.start(), len)
+        {
+            packet.offload.unit = Unit::Whole(Csum::Complete(sum));
+            self.numbers.rx_csum += 1;
+        }
+        Received::Packet(packet)
     }
+}
+
+/// Returns the sum of all bytes of a frame of `len` bytes from its IP header on. `csum` is the chip's, which covers `skipped`
+/// too: a second VLAN tag, which lies in front of IP. `front` are the frame's first bytes.
+fn sum_from_ip(csum: u16, front: &[u8], skipped: Range<usize>, len: usize) -> Option<Sum> {
+    let mut sum = Sum::ZERO;
+    sum.add_u16(csum);
+    let ip = skipped.end;
+    sum.remove(Sum::of(front.get(skipped)?));
+    let mut whole = Sum::ZERO;
+    whole.append(sum, len - ip);
+    Some(whole)
 }
 
 /// How many frames to expect.

@@ -83,7 +83,7 @@ impl Rig {
         for _ in 0..20 {
             self.step();
         }
-        self.rx.packets.drain(..).collect()
+        std::iter::from_fn(|| self.rx.pop_packet()).collect()
     }
 
     /// Sends a packet, with all that it owes.

@@ -63,7 +63,7 @@ fn receive(port: &mut PacketPort, count: usize) -> Vec<(Unit, Vec<u8>)> {
         if port.receive(&mut into, 16).unwrap() == Polled::Idle {
             std::thread::sleep(Duration::from_millis(1));
         }
-        while let Some(packet) = into.packets.pop_front() {
+        while let Some(packet) = into.pop_packet() {
             got.push((packet.offload.unit, testing::flat(&packet)));
             into.pool.put(packet);
         }
@@ -228,7 +228,7 @@ fn frames_of_every_size_arrive_whatever_the_pages_are() {
             while got.len() < sent.len() {
                 assert!(Instant::now() < end, "{buffers:?}: {} came: {:?}", got.len(), to.counters());
                 to.receive(&mut into, 16).unwrap();
-                while let Some(packet) = into.packets.pop_front() {
+                while let Some(packet) = into.pop_packet() {
                     got.push((packet.offload.unit, testing::flat(&packet)));
                     into.pool.put(packet);
                 }
@@ -295,12 +295,12 @@ fn a_slot_that_is_still_in_use_is_not_filled_again() {
     let frame = |index: usize| udp_frame(&[], ENDS[1], &bytes(1000, index), Fill::Good);
     transmit(&mut from, [with_unit(&mut pages, &frame(0), Unit::Whole(Csum::Unknown))]);
     to.receive(&mut into, 16).unwrap();
-    let held = into.packets.pop_front().unwrap();
+    let held = into.pop_packet().unwrap();
     // All others go round; the one that is held stays, and the kernel stops in front of it.
     for index in 1..2 * room {
         transmit(&mut from, [with_unit(&mut pages, &frame(index), Unit::Whole(Csum::Unknown))]);
         to.receive(&mut into, 16).unwrap();
-        while let Some(packet) = into.packets.pop_front() {
+        while let Some(packet) = into.pop_packet() {
             assert!(testing::flat(&packet) == frame(index));
             into.pool.put(packet);
         }
@@ -435,7 +435,7 @@ fn after_warm_up_nothing_is_allocated() {
         let (mut seen, end) = (0, Instant::now() + PATIENCE);
         while seen < 2 && Instant::now() < end {
             port.receive(&mut there, 16).unwrap();
-            while let Some(packet) = there.packets.pop_front() {
+            while let Some(packet) = there.pop_packet() {
                 seen += 1;
                 back.push(packet, port.limits()).unwrap();
             }
@@ -511,7 +511,7 @@ fn watch(port: &mut PacketPort, len: usize) -> BTreeMap<usize, Vec<u8>> {
         if port.receive(&mut into, 64).unwrap() == Polled::Idle {
             std::thread::sleep(Duration::from_micros(50));
         }
-        while let Some(packet) = into.packets.pop_front() {
+        while let Some(packet) = into.pop_packet() {
             let Some((Kind::Tcp, header)) = packet.transport() else {
                 into.pool.put(packet);
                 continue;

@@ -40,7 +40,7 @@ fn receive<T>(port: &mut TunPort, into: &mut RxBatch, mut wanted: impl FnMut(&Pa
     let end = Instant::now() + PATIENCE;
     loop {
         port.receive(into, 16).unwrap();
-        while let Some(packet) = into.packets.pop_front() {
+        while let Some(packet) = into.pop_packet() {
             let found = wanted(&packet);
             into.pool.put(packet);
             if let Some(found) = found {
@@ -426,7 +426,7 @@ fn an_exhausted_page_pool_leaves_packets_in_the_device() {
     let mut starved = 0;
     while seen.len() < count && Instant::now() < end {
         starved += u32::from(port.receive(&mut into, 64).unwrap() == Polled::Starved);
-        while let Some(packet) = into.packets.pop_front() {
+        while let Some(packet) = into.pop_packet() {
             if is(&packet, Kind::Udp) {
                 seen.push(testing::flat(&packet)[28..].to_vec());
             }
@@ -489,7 +489,7 @@ fn after_warm_up_nothing_is_allocated() {
         let (end, mut seen) = (Instant::now() + PATIENCE, 0);
         while seen < 30 && Instant::now() < end {
             port.receive(&mut into, 16).unwrap();
-            while let Some(packet) = into.packets.pop_front() {
+            while let Some(packet) = into.pop_packet() {
                 seen += u32::from(is(&packet, Kind::Udp));
                 // Back to where it came from, with the same addresses: the kernel drops it.
                 batch.push(packet, port.limits()).unwrap();

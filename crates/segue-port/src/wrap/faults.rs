@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use segue::gso::Limits;
-use segue::packet::{Csum, Frag, Packet, Unit};
+use segue::packet::{Csum, Frag, Unit};
 
-use crate::batch::{Burst, RxBatch, TxBatch};
+use crate::batch::{Burst, Received, RxBatch, TxBatch};
 use crate::page::{Page, PagePool};
 use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 
@@ -55,7 +55,7 @@ pub struct Faults<P> {
 /// What the inner port delivered in one call, taken out of the caller's batch.
 #[derive(Debug, Default)]
 struct RxBatchParts {
-    packets: std::collections::VecDeque<Box<Packet<Page>>>,
+    packets: std::collections::VecDeque<Received>,
     bursts: std::collections::VecDeque<Burst>,
 }
 
@@ -178,14 +178,18 @@ impl<P: Port> Faults<P> {
     }
 
     fn spoil_packets(&mut self, into: &mut RxBatch) {
-        let mut held: Option<Box<Packet<Page>>> = None;
-        while let Some(mut packet) = self.fresh.packets.pop_front() {
+        let mut held: Option<Received> = None;
+        while let Some(mut received) = self.fresh.packets.pop_front() {
             let fate = self.fate();
             if fate.lose {
-                into.pool.put(packet);
+                if let Received::Packet(packet) = received {
+                    into.pool.put(packet);
+                }
                 continue;
             }
             if fate.corrupt {
+                // Damage is done to payload, and where that starts only the parser knows.
+                let mut packet = received.parse(&mut into.pool);
                 let len = packet.payload.len();
                 if let Some(page) = self.damaged(len, packet.payload.pieces(0..len), &mut into.pages) {
                     packet.payload.clear();
@@ -194,12 +198,13 @@ impl<P: Port> Faults<P> {
                         packet.offload.unit = Unit::Whole(Csum::Unknown);
                     }
                 }
+                received = Received::Packet(packet);
             }
-            let copy = fate.duplicate.then(|| copy_of(&packet, into));
+            let copy = fate.duplicate.then(|| copy_of(&received, into));
             if fate.reorder && held.is_none() {
-                held = Some(packet);
+                held = Some(received);
             } else {
-                into.packets.push_back(packet);
+                into.packets.push_back(received);
                 if let Some(late) = held.take() {
                     self.counts.reordered += 1;
                     into.packets.push_back(late);
@@ -218,7 +223,11 @@ fn push_range(into: &mut RxBatch, burst: &Burst, range: std::ops::Range<usize>) 
     }
 }
 
-fn copy_of(packet: &Packet<Page>, into: &mut RxBatch) -> Box<Packet<Page>> {
+fn copy_of(received: &Received, into: &mut RxBatch) -> Received {
+    let packet = match received {
+        Received::Frame(frame) => return Received::Frame(frame.clone()),
+        Received::Packet(packet) => packet,
+    };
     let mut copy = into.pool.take();
     copy.head = packet.head.clone();
     copy.payload.clear();
@@ -226,7 +235,7 @@ fn copy_of(packet: &Packet<Page>, into: &mut RxBatch) -> Box<Packet<Page>> {
     copy.layout = packet.layout;
     copy.offload = packet.offload;
     copy.outer = packet.outer;
-    copy
+    Received::Packet(copy)
 }
 
 impl<P: Port> Port for Faults<P> {

@@ -191,8 +191,7 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         let polled = self.inner.receive(into, budget)?;
         for packet in into.packets.iter().skip(packets) {
             self.record.clear();
-            self.record.extend_from_slice(packet.head.bytes());
-            packet.payload.pieces(0..packet.payload.len()).for_each(|piece| self.record.extend_from_slice(piece));
+            packet.pieces().for_each(|piece| self.record.extend_from_slice(piece));
             self.write()?;
         }
         if let Some(path) = self.inner.path(0, 0) {

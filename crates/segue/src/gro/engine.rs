@@ -7,14 +7,13 @@ use super::acks;
 use super::config::Config;
 use super::fast_path_rules::FastPathRules;
 use super::form::Forms;
-use super::frame::Frame;
 use super::key::Hasher;
 use super::ready::Ready;
 use super::rules::{Flush, Masks};
 use super::stats::Stats;
 use super::table::Table;
 use crate::arch::{self, Kernel};
-use crate::packet::{Packet, Pool};
+use crate::packet::{Frame, Packet, Pool};
 use crate::time::Nanos;
 
 /// GRO: joins packets into trains; see the module's documentation.
@@ -120,8 +119,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
     pub fn push_frame(&mut self, frame: Frame<B>, now: Nanos, pool: &mut Pool<B>) {
         let left = if self.has_fast_path { self.take_frame_fast(frame, now, pool) } else { Some(frame) };
         if let Some(frame) = left {
-            let mut packet = pool.take();
-            frame.load(&self.config.tunnels, &mut packet);
+            let packet = frame.parse(&self.config.tunnels, pool);
             self.take(packet, now, pool);
         }
         self.relieve();

@@ -10,7 +10,6 @@ use alloc::boxed::Box;
 
 use super::engine::Gro;
 use super::form::FormId;
-use super::frame::Frame;
 use super::ip_id::{Ids, next_ids};
 use super::key::L3;
 use super::lro::may_renew;
@@ -23,7 +22,7 @@ use super::table::{ExpectedNext, Held, MatchKey, Slot, left};
 use super::verify::{self, is_sum_good, pseudo_header};
 use crate::checksum::{Field, Sum};
 use crate::gso::MIN_TCP_SIZE;
-use crate::packet::{Csum, HEAD_BLOCK, Packet, Pool, Start, Unit};
+use crate::packet::{Csum, Frame, HEAD_BLOCK, Packet, Pool, Start, Unit};
 use crate::time::Nanos;
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp, udp};
 

@@ -27,7 +27,6 @@ mod engine;
 mod fast_path;
 mod fast_path_rules;
 mod form;
-mod frame;
 mod ip_id;
 mod key;
 mod lro;
@@ -46,9 +45,9 @@ mod table;
 mod tests;
 mod verify;
 
+pub use crate::packet::Frame;
 pub use config::{Config, MAX_TRAIN_BYTES};
 pub use engine::Gro;
-pub use frame::Frame;
 pub use profile::{Generation, Profile};
 pub use rules::{Alone, Flush, Mismatch};
 pub use stats::Stats;

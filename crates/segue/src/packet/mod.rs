@@ -4,6 +4,7 @@
 //! that it owns ([`Frag`]). The [`Layout`] says where the headers are; the [`Offload`] says which checksums are known
 //! and which are owed. Packets live in boxes that a [`Pool`] reuses, so that nothing is allocated after warm-up.
 
+mod frame;
 mod head;
 mod offload;
 mod payload;
@@ -11,6 +12,7 @@ mod pool;
 pub mod remote;
 
 pub(crate) use crate::arch::HEAD_BLOCK;
+pub use frame::Frame;
 pub use head::{HEADROOM, Head};
 pub use offload::{Csum, Gso, GsoKind, Layer, LayerCsum, MAX_LAYERS, Offload, TrainCsum, Unit};
 pub use payload::{Frag, Payload, Pieces};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use segue::gso::Limits;
 use segue::packet::{Frag, Start, Tunnels};
 use segue::time::Nanos;
-use segue_port::{Counters, PagePool, Polled, Port, RxBatch, TxBatch};
+use segue_port::{Counters, PagePool, Polled, Port, Received, RxBatch, TxBatch};
 
 use crate::model::Model;
 use crate::sys::{self, Interest};
@@ -89,14 +89,13 @@ impl Wire {
             return Ok(false);
         }
         let polled = self.port.receive(&mut self.rx, budget)?;
-        while let Some(packet) = self.rx.packets.pop_front() {
+        while let Some(received) = self.rx.packets.pop_front() {
             self.frame.clear();
-            self.frame.extend_from_slice(packet.head.bytes());
-            for frag in packet.payload.frags() {
-                self.frame.extend_from_slice(frag.bytes());
-            }
+            received.pieces().for_each(|piece| self.frame.extend_from_slice(piece));
             model.receive(self.frame.clone());
-            self.rx.pool.put(packet);
+            if let Received::Packet(packet) = received {
+                self.rx.pool.put(packet);
+            }
         }
         Ok(polled == Polled::More && model.takes_more())
     }

@@ -1,0 +1,91 @@
+//! A packet as a port received it, before it is parsed.
+
+use alloc::boxed::Box;
+
+use super::{Csum, Frag, Packet, Pool, Start, Tunnels, Unit};
+use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
+
+/// A packet as a port received it, not parsed yet.
+#[derive(Clone, Debug)]
+pub struct Frame<B> {
+    /// All of its bytes, padding included.
+    pub bytes: Frag<B>,
+    /// The header that it begins with.
+    pub start: Start,
+    /// What the port knows of the innermost transport checksum. With [`Csum::Unknown`] the headers say whether there is one,
+    /// or whether it is owed.
+    pub csum: Csum,
+}
+
+impl<B: AsRef<[u8]>> Frame<B> {
+    /// Bytes in all, padding included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there is nothing at all.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Parses the frame into a packet of `pool`. `tunnels` are the UDP ports that carry tunnels.
+    pub fn parse(self, tunnels: &Tunnels, pool: &mut Pool<B>) -> Box<Packet<B>> {
+        let mut packet = pool.take();
+        packet.load(self.bytes, self.start, tunnels);
+        if self.csum != Csum::Unknown {
+            packet.offload.unit = Unit::Whole(self.csum);
+        }
+        packet
+    }
+
+    /// Returns where the IP header starts, in bytes from the start of the frame, if the frame is unfragmented TCP, or UDP with
+    /// a checksum, over one IP header without options or extension headers, behind at most two VLAN tags, and the length
+    /// fields say exactly what is there. Such a frame has one transport checksum, which is the outermost and the innermost.
+    /// `None` for every other frame, however harmless: the parser has to be asked.
+    ///
+    /// UDP is taken for a transport whatever its port: a tunnel behind UDP is not looked for.
+    #[inline]
+    pub fn plain_ip(&self) -> Option<usize> {
+        let bytes = self.bytes.bytes();
+        let l3 = match self.start {
+            Start::Ip => 0,
+            Start::Ethernet => {
+                let kind = |tags: usize| read_u16(bytes, ethernet::TYPE + tags * ethernet::VLAN_LEN).unwrap_or(0);
+                let is_tag = |kind| matches!(kind, ethertype::VLAN | ethertype::QINQ);
+                let tags = (0..ethernet::MAX_TAGS).take_while(|tags| is_tag(kind(*tags))).count();
+                let version = bytes.get(ethernet::LEN + tags * ethernet::VLAN_LEN)? >> 4;
+                if !matches!((kind(tags), version), (ethertype::IPV4, 4) | (ethertype::IPV6, 6)) {
+                    return None;
+                }
+                ethernet::LEN + tags * ethernet::VLAN_LEN
+            }
+        };
+        let ip = &bytes[l3..];
+        let (number, transport) = match ip.first()? {
+            0x45 if ip.len() >= ipv4::MIN_LEN => {
+                let is_whole = read_u16(ip, ipv4::FRAGMENT)? & !ipv4::DF == 0;
+                let is_exact = usize::from(read_u16(ip, ipv4::TOTAL_LEN)?) == ip.len();
+                (is_whole && is_exact).then_some((ip[ipv4::PROTOCOL], &ip[ipv4::MIN_LEN..]))?
+            }
+            0x60..=0x6f if ip.len() >= ipv6::LEN => {
+                let is_exact = usize::from(read_u16(ip, ipv6::PAYLOAD_LEN)?) + ipv6::LEN == ip.len();
+                is_exact.then_some((ip[ipv6::NEXT_HEADER], &ip[ipv6::LEN..]))?
+            }
+            _ => return None,
+        };
+        let is_complete = match number {
+            protocol::TCP => {
+                let len = tcp::header_len(*transport.get(tcp::OFFSET)?);
+                (tcp::MIN_LEN..=transport.len()).contains(&len)
+            }
+            protocol::UDP => {
+                let is_exact = usize::from(read_u16(transport, udp::LENGTH)?) == transport.len();
+                is_exact && read_u16(transport, udp::CHECKSUM)? != 0
+            }
+            _ => false,
+        };
+        is_complete.then_some(l3)
+    }
+}
