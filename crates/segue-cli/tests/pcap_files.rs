@@ -1,7 +1,7 @@
 //! `segue pcap` and its files: pipes, formats, refusals, cut input, interrupts, memory.
 
 mod common;
-#[path = "common/shapes.rs"]
+#[path = "../../segue-capture/tests/common/shapes.rs"]
 mod shapes;
 
 use std::fs;

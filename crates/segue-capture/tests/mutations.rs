@@ -1,28 +1,20 @@
-//! 200,000 damaged frames through merge and split, as captures: nothing panics, a merge is undone exactly, memory stays where
-//! it is. With `SEGUE_SOAK=1` it is 10 million, from a seed that the clock gives and that is printed.
+//! 200,000 damaged frames through merge and split, as captures: nothing panics, and a merge is undone exactly. With
+//! `SEGUE_SOAK=1` it is 10 million, from a seed that the clock gives and that is printed.
 
 mod common;
-#[path = "common/shapes.rs"]
-mod shapes;
 
-use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::{Place, SEGUE};
-use segue_capture::file::link;
+use common::shapes::{Shape, capture, framed, packets};
+use common::{by, learned, merge, merging, split, undo};
+use segue::gro::Profile;
+use segue_capture::file::{Format, link};
+use segue_capture::merge::MergeRules;
+use segue_capture::split::SegmentSize;
 use segue_testkit::Rng;
-use shapes::{Shape, capture, framed, packets};
 
 /// Frames of one file.
 const FRAMES: usize = 50_000;
-
-fn run(place: &Place, what: &str, line: &str) -> serde_json::Value {
-    let args = line.split_whitespace();
-    let output = common::command(SEGUE, place).arg("pcap").args(args).current_dir(place.path()).output().unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{what}: {line}: {stdout} {stderr}");
-    serde_json::from_str(&stdout).unwrap()
-}
 
 /// Leaves most alone, and damages the rest where it hurts.
 fn damage(rng: &mut Rng, frame: &mut Vec<u8>) {
@@ -62,7 +54,6 @@ fn damaged_frames_go_through_merge_and_split_and_come_back_as_they_were() {
     let traffic = ["mixed", "faults", "tiny", "udp", "gue", "gre", "ipip", "unfinished"];
     let (mut trains, mut swallowed) = (0, 0);
     for round in 0..count / FRAMES {
-        let place = Place::new();
         let link = [link::ETHERNET, link::RAW, link::COOKED][round % 3];
         let mut frames = Vec::with_capacity(FRAMES);
         while frames.len() < FRAMES {
@@ -75,20 +66,19 @@ fn damaged_frames_go_through_merge_and_split_and_come_back_as_they_were() {
         frames.truncate(FRAMES);
         let shape = Shape { seed, traffic: "", link, form: "ng" };
         let what = format!("seed {seed}, round {round}");
-        fs::write(place.path().join("in.pcapng"), capture(&shape, &frames, &mut rng)).unwrap();
-        let file = fs::read(place.path().join("in.pcapng")).unwrap();
-        for profile in ["strict", "linux", "lro"] {
-            let merged = run(&place, &what, &format!("merge in.pcapng m.pcapng -f -j --profile {profile}"));
-            trains += merged["trains"].as_u64().unwrap();
-            swallowed += merged["swallowed"].as_u64().unwrap();
-            if merged["undo"] == true {
-                run(&place, &what, "split --undo m.pcapng u.pcapng -f -j");
-                assert!(fs::read(place.path().join("u.pcapng")).unwrap() == file, "{what}: {profile}");
+        let input = capture(&shape, &frames, &mut rng);
+        for profile in [Profile::Strict, Profile::linux(), Profile::Lro] {
+            let config = merging(MergeRules { profile, ..MergeRules::default() });
+            let (merged, report) = merge(&input, Format::Pcapng, &config).unwrap();
+            trains += report.gro.trains;
+            swallowed += report.gro.swallowed;
+            if report.can_undo {
+                assert!(undo(&merged, Format::Pcapng).unwrap().0 == input, "{what}: {profile:?}");
             }
-            let split = run(&place, &what, "split m.pcapng s.pcapng -f -j --mss 536");
-            assert!(split["packets_out"].as_u64() >= split["packets_in"].as_u64(), "{what}: {split}");
+            let (_, report) = split(&merged, Format::Pcapng, &by(SegmentSize::Mss(536))).unwrap();
+            assert!(report.packets_out >= report.packets_in, "{what}: {report:?}");
         }
-        run(&place, &what, "split in.pcapng s.pcapng -f -j --fix-checksums all");
+        split(&input, Format::Pcapng, &learned(true)).unwrap();
     }
     assert!(trains > count as u64 / 200, "{trains} trains, {swallowed} swallowed");
 }

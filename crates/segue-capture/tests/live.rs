@@ -2,11 +2,15 @@
 
 mod common;
 
-use std::fs;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::{env, fs, process};
 
-use common::{Place, SEGUE, can_unshare};
-use segue_capture::file::{Item, Reader, link};
+use common::{by, merge, merging, split, undo, verify};
+use segue::gro::Profile;
+use segue_capture::file::{Format, Item, Reader, link};
+use segue_capture::merge::MergeRules;
+use segue_capture::split::SegmentSize;
 
 /// Two hosts with a link of 1500 bytes, whose ends segment and check nothing themselves, and a capture on the sender's.
 const SCRIPT: &str = "set -eu
@@ -43,10 +47,33 @@ fn has(program: &str) -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Frames of a file: lengths and IP lengths.
-fn frames(path: &str) -> Vec<(Option<u64>, Vec<u8>)> {
-    let bytes = fs::read(path).unwrap();
-    let mut reader = Reader::new(&bytes[..]).unwrap();
+/// Whether a network namespace can be made here.
+fn can_unshare() -> bool {
+    let made =
+        Command::new("unshare").args(["--net", "--mount", "--pid", "--fork", "true"]).stderr(Stdio::null()).status();
+    made.is_ok_and(|status| status.success())
+}
+
+/// A directory of this test, gone afterwards.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Directory {
+        let path = env::temp_dir().join(format!("segue-capture-live-{}", process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Time and bytes of each frame of a file.
+fn frames(file: &[u8]) -> Vec<(Option<u64>, Vec<u8>)> {
+    let mut reader = Reader::new(file).unwrap();
     let mut frames = Vec::new();
     while let Some(item) = reader.next().unwrap() {
         if let Item::Packet(record) = item {
@@ -95,9 +122,8 @@ fn a_live_offloaded_capture_splits_to_what_a_wire_would_have_had_and_merges_with
         println!("skipped: no network namespace can be made here, or missing: {}", missing.join(" "));
         return;
     }
-    let place = Place::new();
-    let path = |name: &str| place.path().join(name).display().to_string();
-    let output = common::command("unshare", &place)
+    let directory = Directory::new();
+    let output = Command::new("unshare")
         .args([
             "--net",
             "--mount",
@@ -113,52 +139,45 @@ fn a_live_offloaded_capture_splits_to_what_a_wire_would_have_had_and_merges_with
             "-c",
         ])
         .arg(SCRIPT)
-        .env("OUT", place.path())
+        .env("OUT", &directory.0)
+        .stdin(Stdio::null())
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let live = frames(&path("live.pcap"));
-    assert!(live.iter().filter(|(_, frame)| frame.len() > 9000).count() > 20, "the capture holds no trains");
-    let pcap = |args: &[&str]| {
-        let output = common::command(SEGUE, &place).arg("pcap").args(args).output().unwrap();
-        assert!(output.status.success(), "{args:?} {output:?}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-
-    for more in [&[][..], &["--mtu", "1500"]] {
-        pcap(&[&["split", &path("live.pcap"), &path("wire.pcap"), "-f", "-j"], more].concat());
-        let wire = frames(&path("wire.pcap"));
-        let longest = wire.iter().map(|(_, frame)| frame.len()).max();
-        assert!(longest.is_some_and(|longest| longest == 1514), "{more:?}: the longest frame has {longest:?} bytes");
-        assert!(streams(&live) == streams(&wire), "{more:?}: other bytes in the streams");
+    let live = fs::read(directory.0.join("live.pcap")).unwrap();
+    let live_frames = frames(&live);
+    let is_large = |frame: &&(Option<u64>, Vec<u8>)| frame.1.len() > 9000;
+    assert!(live_frames.iter().filter(is_large).count() > 20, "the capture holds no trains");
+    let mut wire = Vec::new();
+    for size in [SegmentSize::Learned, SegmentSize::Mtu(1500)] {
+        (wire, _) = split(&live, Format::Pcap, &by(size)).unwrap();
+        let wire_frames = frames(&wire);
+        let longest = wire_frames.iter().map(|(_, frame)| frame.len()).max();
+        assert_eq!(longest, Some(1514), "{size:?}: the longest frame");
+        assert!(streams(&live_frames) == streams(&wire_frames), "{size:?}: other bytes in the streams");
+        let path = directory.0.join("wire.pcap");
+        fs::write(&path, &wire).unwrap();
         let checks = ["-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"];
         let judge = |filter: &str| {
-            let output = Command::new("tshark")
-                .arg("-n")
-                .args(checks)
-                .args(["-Y", filter, "-r", &path("wire.pcap")])
-                .output()
-                .unwrap();
+            let output =
+                Command::new("tshark").arg("-n").args(checks).args(["-Y", filter, "-r"]).arg(&path).output().unwrap();
             String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(judge("tcp.checksum.status==0 || udp.checksum.status==0 || ip.checksum.status==0"), [""; 0]);
         // The other way round: every packet was looked at.
         assert_eq!(judge("tcp && tcp.checksum.status==1").len(), judge("tcp").len());
         assert!(judge("tcp").len() > 6000);
-        assert!(pcap(&["verify", &path("wire.pcap"), "--mtu", "1500"]).is_empty());
+        let (_, report) = verify(&wire, Some(1500));
+        assert!(report.is_good() && report.unfinished + report.cut + report.above_mtu == 0, "{report:?}");
     }
 
     // What a wire had is merged, and the live capture as well, trains and all.
-    for input in ["wire.pcap", "live.pcap"] {
-        for profile in ["strict", "linux"] {
-            let (input, merged, undone) = (path(input), path("merged.pcapng"), path("undone.pcap"));
-            let summary = pcap(&["merge", &input, &merged, "-f", "-j", "--profile", profile]);
-            let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
-            if input.ends_with("wire.pcap") {
-                assert!(summary["ratio"].as_f64().unwrap() > 2.0, "{summary}");
-            }
-            pcap(&["split", "--undo", &merged, &undone, "-f"]);
-            assert!(fs::read(&input).unwrap() == fs::read(&undone).unwrap(), "{input} {profile}: not the same");
+    for (what, input) in [("wire", &wire), ("live", &live)] {
+        for profile in [Profile::Strict, Profile::linux()] {
+            let rules = MergeRules { profile, ..MergeRules::default() };
+            let (merged, report) = merge(input, Format::Pcapng, &merging(rules)).unwrap();
+            assert!(what == "live" || report.packets_in > 2 * report.packets_out, "{report:?}");
+            assert!(undo(&merged, Format::Pcap).unwrap().0 == *input, "{what} {profile:?}: not the same");
         }
     }
 }

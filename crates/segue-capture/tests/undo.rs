@@ -1,0 +1,346 @@
+//! An undo of a merge gives back the file, byte for byte: generated captures of many shapes, and those of a kernel.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::shapes::{file, shapes};
+use common::{by, decap, form_of, learned, merge, merging, ports, split, survey, undo, verify};
+use segue::gro::Profile;
+use segue_capture::CaptureError;
+use segue_capture::decap::DecapConfig;
+use segue_capture::file::{
+    Format, Item, Order, OtherHead, Outgoing, PcapHead, ReadError, Reader, Writer, link, options,
+};
+use segue_capture::merge::{MergeConfig, MergeRules};
+use segue_capture::split::SegmentSize;
+use segue_testkit::Rng;
+use segue_testkit::build::{Ip, V4};
+use segue_testkit::flow::Sender;
+
+const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
+
+/// Merges and undoes; returns the packets that went into the merge and came out of it, and the merged file.
+fn round_trip(bytes: &[u8], what: &str, config: &MergeConfig) -> (u64, u64, Vec<u8>) {
+    let (merged, report) = merge(bytes, Format::Pcapng, config).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let (back, _) = undo(&merged, form_of(bytes)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    if back != bytes {
+        let at = back.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(back.len().min(bytes.len()));
+        panic!("{what}: {} bytes became {}, the first difference at {at}", bytes.len(), back.len());
+    }
+    (report.packets_in, report.packets_out, merged)
+}
+
+fn with(profile: Profile) -> MergeRules {
+    MergeRules { profile, ..MergeRules::default() }
+}
+
+#[test]
+fn undoing_a_merge_gives_back_generated_captures_of_91_shapes() {
+    let mut merged = 0;
+    for shape in shapes(91) {
+        let input = file(&shape);
+        for profile in [Profile::Strict, Profile::linux()] {
+            let rules = match shape.seed % 5 {
+                1 => MergeRules { max_packets: 3, ..with(profile) },
+                2 => MergeRules { max_bytes: 9000, ..with(profile) },
+                3 => MergeRules { hold_us: 100_000, ..with(profile) },
+                _ => with(profile),
+            };
+            let (before, after, _) = round_trip(&input, &format!("{shape:?} {rules:?}"), &merging(rules));
+            assert!(after <= before, "{shape:?}");
+            if profile == Profile::Strict {
+                merged += u64::from(after * 2 < before);
+            }
+        }
+    }
+    // The rest is traffic that cannot be merged, and must not be.
+    assert!(merged >= 40, "only {merged} of 91 captures shrank to less than half");
+}
+
+#[test]
+fn undoing_a_merge_gives_back_the_captures_of_a_kernel() {
+    let config = merging(MergeRules::default());
+    let config = MergeConfig { tunnels: config.tunnels.with_fou(5555, 47), ..config };
+    let (mut files, mut saved) = (0, 0);
+    for entry in fs::read_dir(CAPTURES).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "pcap" || e == "pcapng") {
+            let (before, after, _) = round_trip(&fs::read(&path).unwrap(), &path.display().to_string(), &config);
+            files += 1;
+            saved += before - after;
+        }
+    }
+    assert!(files >= 60 && saved > 500, "{files} files, {saved} packets fewer");
+}
+
+#[test]
+fn a_merge_of_a_merge_is_undone_one_step_at_a_time() {
+    for shape in shapes(28).into_iter().filter(|shape| shape.form.starts_with("ng") || shape.traffic == "bulk") {
+        let zero = file(&shape);
+        let few = merging(MergeRules { max_packets: 4, ..MergeRules::default() });
+        let (one, _) = merge(&zero, Format::Pcapng, &few).unwrap();
+        let (two, _) = merge(&one, Format::Pcapng, &merging(MergeRules::default())).unwrap();
+        let (one_again, _) = undo(&two, Format::Pcapng).unwrap();
+        assert!(one_again == one, "{shape:?}: the first merge is another");
+        let (zero_again, _) = undo(&one_again, form_of(&zero)).unwrap();
+        assert!(zero_again == zero, "{shape:?}: the input is another");
+    }
+}
+
+/// A file in the directory of temporary files, gone afterwards.
+struct Temporary(std::path::PathBuf);
+
+impl Temporary {
+    fn new(name: &str, bytes: &[u8]) -> Temporary {
+        let path = std::env::temp_dir().join(format!("segue-capture-{}-{name}", std::process::id()));
+        fs::write(&path, bytes).unwrap();
+        Temporary(path)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn wireshark_and_libpcap_read_merged_files_without_a_word() {
+    for shape in shapes(21) {
+        let (merged, report) = merge(&file(&shape), Format::Pcapng, &merging(MergeRules::default())).unwrap();
+        let merged = Temporary::new("silent.pcapng", &merged);
+        for (program, args) in
+            [("capinfos", vec!["-TMr", "-c"]), ("tshark", vec!["-n", "-r"]), ("tcpdump", vec!["-n", "-r"])]
+        {
+            // libpcap takes one snap length and resolution for all interfaces only, merged or not.
+            if program == "tcpdump" && shape.form == "ng_many" {
+                continue;
+            }
+            let Ok(output) = Command::new(program).args(&args).arg(&merged.0).output() else {
+                println!("skipped: {program} is not installed");
+                continue;
+            };
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let said: Vec<&str> = stderr
+                .lines()
+                .filter(|l| {
+                    !l.contains("Running as") && !l.starts_with("reading from") && !l.contains("interface names")
+                })
+                .collect();
+            assert!(output.status.success() && said.is_empty(), "{shape:?} {program}: {said:?}");
+            if program == "capinfos" {
+                let text = String::from_utf8_lossy(&output.stdout);
+                let count = text.trim_end().rsplit('\t').next().unwrap().to_owned();
+                assert_eq!(count, report.packets_out.to_string(), "{shape:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn trains_stand_where_their_first_packet_stood_and_time_never_goes_back() {
+    let input = file(&shapes(1).remove(0));
+    let (merged, _) = merge(&input, Format::Pcapng, &merging(MergeRules::default())).unwrap();
+    let times = |file: &[u8]| all(file).0.into_iter().map(|packet| packet.1.unwrap()).collect::<Vec<u64>>();
+    let (before, after) = (times(&input), times(&merged));
+    assert!(after.len() < before.len() / 10);
+    // As a subsequence: each time of the result is one of the input, in the same order.
+    let mut rest = before.iter();
+    assert!(after.iter().all(|time| rest.any(|candidate| candidate == time)));
+}
+
+#[test]
+fn merged_packets_are_right_as_packets() {
+    for shape in
+        shapes(24).iter().filter(|shape| ["bulk", "gue", "gre", "ipip", "udp", "tiny"].contains(&shape.traffic))
+    {
+        let (merged, _) = merge(&file(shape), Format::Pcapng, &merging(MergeRules::default())).unwrap();
+        let (_, report) = verify(&merged, None);
+        assert_eq!((report.bad, report.unfinished), (0, 0), "{shape:?} {report:?}");
+        if shape.link != 113 && shape.link != 276 {
+            tshark_finds_nothing_wrong(&Temporary::new("right.pcapng", &merged).0, &format!("{shape:?}"));
+        }
+    }
+}
+
+fn tshark_finds_nothing_wrong(file: &Path, what: &str) {
+    let args = ["-n", "-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"];
+    let filter = "tcp.checksum.status==0 || udp.checksum.status==0 || ip.checksum.status==0";
+    let Ok(output) = Command::new("tshark").args(args).args(["-Y", filter, "-r"]).arg(file).output() else {
+        println!("skipped: tshark is not installed");
+        return;
+    };
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{what}");
+}
+
+#[test]
+fn damaged_captures_are_worked_through_and_undone_up_to_the_damage() {
+    let mut rng = Rng::new(77);
+    let (mut whole, mut damaged) = (0, 0);
+    for shape in shapes(42) {
+        let mut bytes = file(&shape);
+        let is_ng = shape.form.starts_with("ng");
+        // Anything but the first header, where damage is another refusal.
+        for _ in 0..1 + rng.below(40) {
+            let at = if is_ng { 120 } else { 24 };
+            let at = at + rng.below(bytes.len() - at);
+            bytes[at] = rng.next_u64() as u8;
+        }
+        if rng.chance(300) {
+            bytes.truncate(bytes.len() - rng.below(2000));
+        }
+        let form = form_of(&bytes);
+        let small = segue_capture::split::SplitConfig { fix_all: true, ..by(SegmentSize::Mss(100)) };
+        for config in [learned(false), small] {
+            split(&bytes, form, &config).unwrap();
+        }
+        decap(&bytes, form, &DecapConfig { tunnels: ports(), only_tunnelled: false }).unwrap();
+        let fault = verify(&bytes, None).1.fault;
+        assert_eq!(survey(&bytes, MergeRules::default()).fault.is_some(), fault.is_some());
+        // What a reader gets of the damaged file is what it gets of the file that was merged and undone.
+        for profile in [Profile::Strict, Profile::linux()] {
+            let (merged, report) = merge(&bytes, Format::Pcapng, &merging(with(profile))).unwrap();
+            assert_eq!(report.fault.map(|fault| fault.to_string()), fault.as_ref().map(ToString::to_string));
+            let (undone, _) = undo(&merged, form).unwrap();
+            let (before, fault) = all(&bytes);
+            let (after, _) = all(&undone);
+            assert!(before == after, "{shape:?}: {} packets became {}", before.len(), after.len());
+            whole += u64::from(!fault);
+            damaged += u64::from(fault);
+        }
+    }
+    assert!(whole > 5 && damaged > 5, "{whole} whole, {damaged} damaged");
+}
+
+/// Interface, time, length and bytes of a packet.
+type Fields = (u32, Option<u64>, u32, Vec<u8>);
+
+/// The packets, and whether the file is damaged.
+fn all(file: &[u8]) -> (Vec<Fields>, bool) {
+    let mut reader = Reader::new(file).unwrap();
+    let mut packets = Vec::new();
+    loop {
+        match reader.next() {
+            Ok(Some(Item::Packet(record))) => {
+                packets.push((record.interface, record.nanos, record.len, record.data().to_vec()));
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return (packets, false),
+            Err(_) => return (packets, true),
+        }
+    }
+}
+
+/// A pcapng file of one interface with raw IP.
+fn section(snaplen: u32) -> Writer<Vec<u8>> {
+    let head = PcapHead { order: Order::NATIVE, nanos: false, snaplen, link: u32::from(link::RAW) };
+    let mut writer = Writer::new(Vec::new(), Format::Pcapng);
+    writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
+    writer
+}
+
+fn stream() -> Vec<Vec<u8>> {
+    let mut sender = Sender::tcp(Ip::V4(V4::new(1, 1, 2)), 3, 1, vec![]);
+    // Of lengths that need padding.
+    (0..12).map(|n| sender.send(if n < 11 { 1001 } else { 602 }, 0).bytes()).collect()
+}
+
+#[test]
+fn padding_and_options_come_back_as_they_stood_whatever_they_were() {
+    let order = Order::NATIVE;
+    let mut comment = Vec::new();
+    options::push(&mut comment, order, options::COMMENT, b"five!");
+    let mut ended = comment.clone();
+    options::end(&mut ended, order);
+    let mut dirty = comment.clone();
+    *dirty.last_mut().unwrap() = 7;
+    let behind = [&ended[..], &[1, 2, 3, 4]].concat();
+    for simple in [false, true] {
+        let mut writer = section(262_144);
+        for (n, packet) in stream().iter().enumerate() {
+            let pad = vec![if n % 3 == 0 { 0xee } else { 0 }; packet.len().wrapping_neg() % 4];
+            let ticks = (!simple).then_some(1_000_000 + n as u64);
+            let list: &[u8] = if simple { &[] } else { [&[][..], &comment, &ended, &dirty, &behind][n % 5] };
+            let packet = Outgoing { interface: 0, ticks, len: packet.len() as u32, data: &[packet], options: &[] };
+            writer.packet_with_tail(&packet, &[&pad, list].concat()).unwrap();
+        }
+        let input = writer.finish().unwrap();
+        let usual = merging(MergeRules::default());
+        let explained = MergeConfig { explain: true, ..usual.clone() };
+        let short = merging(MergeRules { max_packets: 2, ..MergeRules::default() });
+        for config in [usual, explained, short] {
+            let (before, after, _) = round_trip(&input, &format!("{simple} {config:?}"), &config);
+            assert!(before == 12 && after <= 6, "{after} packets");
+        }
+    }
+}
+
+#[test]
+fn simple_packet_blocks_that_were_cut_are_read_as_they_were_and_come_back() {
+    let mut writer = section(95);
+    for (n, packet) in stream().iter().enumerate() {
+        // Those that were cut by what the interface keeps, and whole ones.
+        let (short, ticks) = if n % 2 == 0 { (&packet[..95], None) } else { (&packet[..], Some(n as u64)) };
+        let packet = Outgoing { interface: 0, ticks, len: packet.len() as u32, data: &[short], options: &[] };
+        writer.packet(&packet).unwrap();
+    }
+    let input = writer.finish().unwrap();
+    let usual = merging(MergeRules::default());
+    let explained = MergeConfig { explain: true, ..usual.clone() };
+    for config in [usual, explained, merging(with(Profile::linux()))] {
+        let (_, _, merged) = round_trip(&input, &format!("{config:?}"), &config);
+        let (mut at, mut blocks) = (0, 0);
+        while at < merged.len() {
+            let word = |at: usize| u32::from_ne_bytes(merged[at..at + 4].try_into().unwrap());
+            // The interface now keeps all, and so a block without a captured length must hold all.
+            assert!(word(at) != 3 || word(at + 8) + 16 <= word(at + 4), "a simple packet block at {at} is cut");
+            (at, blocks) = (at + word(at + 4) as usize, blocks + 1);
+        }
+        assert_eq!(blocks, 14);
+        let (packets, is_damaged) = all(&merged);
+        assert!(!is_damaged && packets.iter().filter(|(_, _, _, data)| data.len() == 95).count() == 6);
+    }
+}
+
+#[test]
+fn two_merged_files_in_one_become_one_pcap_file_only_where_their_headers_agree() {
+    let make = |snaplen: u32| {
+        let head = PcapHead { order: Order::Big, nanos: true, snaplen, link: u32::from(link::RAW) };
+        let mut writer = Writer::new(Vec::new(), Format::Pcap);
+        writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
+        for (n, packet) in stream().iter().enumerate() {
+            let ticks = Some(n as u64);
+            let packet = Outgoing { interface: 0, ticks, len: packet.len() as u32, data: &[packet], options: &[] };
+            writer.packet(&packet).unwrap();
+        }
+        let file = writer.finish().unwrap();
+        let (merged, _) = merge(&file, Format::Pcapng, &merging(MergeRules::default())).unwrap();
+        (file, merged)
+    };
+    let (one, merged) = make(65_535);
+    let (_, other) = make(262_144);
+    let (same, _) = undo(&[&merged[..], &merged].concat(), Format::Pcap).unwrap();
+    assert!(same == [&one[..], &one[24..]].concat());
+    let both = [&merged[..], &other].concat();
+    let Err(CaptureError::Write(error)) = undo(&both, Format::Pcap) else { panic!("two headers in one pcap file") };
+    assert!(error.get_ref().is_some_and(|inner| inner.is::<OtherHead>()), "{error:?}");
+    assert_eq!(all(&undo(&both, Format::Pcapng).unwrap().0).0.len(), 24);
+}
+
+#[test]
+fn what_was_not_merged_or_lost_packets_in_the_merge_is_not_undone() {
+    let shape = shapes(5).remove(4);
+    assert_eq!(shape.form, "ng");
+    let plain = file(&shape);
+    let (pcap, _) = split(&plain, Format::Pcap, &learned(false)).unwrap();
+    for (what, input) in [("pcapng", &plain), ("pcap", &pcap)] {
+        assert!(matches!(undo(input, Format::Pcapng), Err(CaptureError::NothingToUndo)), "{what}");
+    }
+    // A file that ends in its first packet may have had notes behind it.
+    let first = plain.len() / 100;
+    let (_, report) = undo(&plain[..first], Format::Pcapng).unwrap();
+    assert!(matches!(report.fault, Some(ReadError::Cut { .. })), "{report:?}");
+}
