@@ -9,9 +9,8 @@
 //! Memory is bounded by the largest record, at most [`MAX_RECORD`]. A file that is cut or damaged gives every whole record
 //! in front of the fault, then one [`ReadError`] that says which packet and which byte; nothing in a file makes it panic.
 //!
-//! Sources: `draft-ietf-opsawg-pcap` and `draft-ietf-opsawg-pcapng`. The crate `pcap-file` reads the headers and records
-//! of pcap. Its pcapng half knows neither timestamp resolutions nor options without a registered meaning, and loses
-//! both, so blocks are read and written here.
+//! Sources: `draft-ietf-opsawg-pcap` and `draft-ietf-opsawg-pcapng`. The crate `pcap-file` would serve for pcap only: its
+//! pcapng half knows neither timestamp resolutions nor options without a registered meaning, and loses both.
 
 pub mod link;
 pub mod options;

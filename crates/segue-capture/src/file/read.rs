@@ -2,10 +2,6 @@
 
 use std::io::Read;
 
-use pcap_file::PcapError;
-use pcap_file::pcap::PcapParser;
-use pcap_file::{Endianness, TsResolution};
-
 use super::source::Source;
 use super::{
     Block, BlockKind, Form, Format, Interface, Item, MAX_RECORD, Order, PCAP_HEAD_LEN, PCAP_RECORD_LEN, PcapHead,
@@ -33,7 +29,7 @@ pub struct Reader<R> {
 }
 
 enum Kind {
-    Pcap { parser: PcapParser, head: PcapHead, raw: [u8; PCAP_HEAD_LEN] },
+    Pcap { head: PcapHead, raw: [u8; PCAP_HEAD_LEN] },
     Pcapng { order: Order },
 }
 
@@ -89,19 +85,9 @@ impl<R: Read> Reader<R> {
             let is_pcap = matches!(magic, Some(0xa1b2_c3d4 | 0xd4c3_b2a1 | 0xa1b2_3c4d | 0x4d3c_b2a1));
             return Err(if is_pcap { cut(PCAP_HEAD_LEN as u64) } else { ReadError::Unknown(unknown) });
         };
-        match PcapParser::new(raw) {
-            Ok((_, parser)) => {
-                let header = parser.header();
-                let order = if header.endianness == Endianness::Big { Order::Big } else { Order::Little };
-                let head = PcapHead {
-                    order,
-                    nanos: header.ts_resolution == TsResolution::NanoSecond,
-                    snaplen: header.snaplen,
-                    link: order.read32(raw, 20),
-                };
-                Ok(Kind::Pcap { parser, head, raw: *raw })
-            }
-            Err(_) => Err(ReadError::Unknown(unknown)),
+        match PcapHead::parse(raw) {
+            Some(head) => Ok(Kind::Pcap { head, raw: *raw }),
+            None => Err(ReadError::Unknown(unknown)),
         }
     }
 
@@ -234,17 +220,13 @@ impl<R: Read> Reader<R> {
         if self.source.fill(whole)? < whole {
             return Err(self.cut(whole));
         }
-        let Kind::Pcap { parser, head, .. } = &self.kind else { return Ok(None) };
-        let packet = match parser.next_raw_packet(self.source.bytes()) {
-            Ok((_, packet)) => packet,
-            Err(PcapError::IncompleteBuffer) => return Err(self.cut(whole)),
-            Err(_) => return Err(self.damaged("a record header that makes no sense")),
-        };
-        let per_second = if head.nanos { 1_000_000_000 } else { 1_000_000 };
+        let word = |at| order.read32(self.source.bytes(), at);
+        let per_second =
+            if matches!(&self.kind, Kind::Pcap { head, .. } if head.nanos) { 1_000_000_000 } else { 1_000_000 };
         let found = Found::Packet {
             interface: 0,
-            ticks: Some(u64::from(packet.ts_sec) * per_second + u64::from(packet.ts_frac)),
-            len: packet.orig_len,
+            ticks: Some(u64::from(word(0)) * per_second + u64::from(word(4))),
+            len: word(12),
             form: Form::Pcap,
             data: (PCAP_RECORD_LEN, whole),
             options: (whole, whole),

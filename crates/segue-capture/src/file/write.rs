@@ -98,6 +98,11 @@ impl<W: Write> Writer<W> {
         &mut self.out
     }
 
+    /// The file below, which is not flushed.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
     /// The file, after all is written.
     ///
     /// # Errors
@@ -240,9 +245,9 @@ impl<W: Write> Writer<W> {
                 let per_second = if head.nanos { 1_000_000_000 } else { 1_000_000 };
                 // Past 2106 the field has no value; the last one says so best.
                 let seconds = u32::try_from(ticks / per_second).unwrap_or(u32::MAX);
-                for word in [seconds, (ticks % per_second) as u32, caplen32, packet.len] {
-                    self.out.write_all(&head.order.put32(word))?;
-                }
+                let words =
+                    [seconds, (ticks % per_second) as u32, caplen32, packet.len].map(|word| head.order.put32(word));
+                self.out.write_all(words.as_flattened())?;
                 packet.data.iter().try_for_each(|piece| self.out.write_all(piece))
             }
             To::Pcapng { order } => {

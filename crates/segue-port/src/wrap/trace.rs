@@ -1,16 +1,14 @@
 //! A trace of everything that crosses a port, as a capture file.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
-use pcap_file::{DataLink, PcapError};
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use segue::gso::Limits;
 use segue::wire::protocol;
+use segue_capture::file::{Format, Order, Outgoing, PcapHead, Resolution, Writer, link};
 
 use crate::batch::{Burst, RxBatch, TxBatch, TxUnit};
 use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
@@ -28,7 +26,7 @@ const UDP_LEN: usize = 8;
 #[derive(Debug)]
 pub struct Trace<P, W: Write> {
     inner: P,
-    writer: PcapWriter<W>,
+    writer: Writer<W>,
     record: Vec<u8>,
     before: Vec<u32>,
 }
@@ -50,24 +48,27 @@ impl<P: Port, W: Write> Trace<P, W> {
     /// # Errors
     /// What writing met.
     pub fn new(inner: P, file: W) -> io::Result<Trace<P, W>> {
-        let header = PcapHeader { datalink: DataLink::RAW, snaplen: SNAPLEN, ..PcapHeader::default() };
-        let writer = PcapWriter::with_header(file, header).map_err(into_io)?;
+        let header = PcapHead { order: Order::NATIVE, nanos: false, snaplen: SNAPLEN, link: u32::from(link::RAW) };
+        let mut writer = Writer::new(file, Format::Pcap);
+        writer.begin_pcap(&header, &header.bytes(), &[])?;
         Ok(Trace { inner, writer, record: Vec::new(), before: Vec::new() })
     }
 
     /// The port and the file.
     pub fn into_inner(self) -> (P, W) {
-        (self.inner, self.writer.into_writer())
+        (self.inner, self.writer.into_inner())
     }
 
     fn write(&mut self) -> io::Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let packet = PcapPacket {
-            timestamp: now,
-            orig_len: self.record.len() as u32,
-            data: Cow::Borrowed(&self.record[..self.record.len().min(SNAPLEN as usize)]),
-        };
-        self.writer.write_packet(&packet).map_err(into_io).map(drop)
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.writer.packet(&Outgoing {
+            interface: 0,
+            ticks: Some(Resolution::MICRO.ticks(nanos)),
+            len: self.record.len() as u32,
+            data: &[&self.record[..self.record.len().min(SNAPLEN as usize)]],
+            options: &[],
+        })
     }
 
     fn write_unit(&mut self, unit: &TxUnit<'_>) -> io::Result<()> {
@@ -102,13 +103,6 @@ impl<P: Port, W: Write> Trace<P, W> {
             self.write()?;
         }
         Ok(())
-    }
-}
-
-fn into_io(error: PcapError) -> io::Error {
-    match error {
-        PcapError::IoError(error) => error,
-        other => io::Error::other(other),
     }
 }
 
