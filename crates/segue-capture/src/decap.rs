@@ -68,7 +68,7 @@ pub fn decap<R: Read, W: Write>(
         counts: DecapReport::default(),
     };
     let before = writer.packets();
-    if let Some((head, raw)) = reader.pcap_head() {
+    if let Some((head, raw)) = reader.pcap_header() {
         let mut head = *head;
         head.link = head.link & !0xffff | u32::from(widened(head.link as u16));
         writer.begin_pcap(&head, raw, &section_options()).map_err(CaptureError::Write)?;

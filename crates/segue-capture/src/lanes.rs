@@ -16,7 +16,7 @@ const MAX_LANES: usize = 64;
 
 /// A record's bytes, and which record it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Buf {
+pub(crate) struct RecordBytes {
     pub(crate) raw: Rc<[u8]>,
     /// Where the network header begins.
     from: usize,
@@ -24,33 +24,33 @@ pub(crate) struct Buf {
     pub(crate) index: u64,
 }
 
-impl AsRef<[u8]> for Buf {
+impl AsRef<[u8]> for RecordBytes {
     fn as_ref(&self) -> &[u8] {
         &self.raw[self.from..self.to]
     }
 }
 
 /// The place of a range of a record's bytes, counted from the record's first.
-pub(crate) fn place_of(buf: &Buf, part: &[u8]) -> usize {
+pub(crate) fn place_of(buf: &RecordBytes, part: &[u8]) -> usize {
     part.as_ptr() as usize - buf.raw.as_ptr() as usize
 }
 
 /// What came out: a packet or train, and the records that it is made of, in order.
-pub(crate) struct Out {
-    pub(crate) packet: Box<Packet<Buf>>,
+pub(crate) struct Released {
+    pub(crate) packet: Box<Packet<RecordBytes>>,
     pub(crate) members: Vec<u64>,
     /// Records of acknowledgments that this one stands for, in order.
     pub(crate) swallowed: Vec<u64>,
-    /// Why it came out, or was not held; what differed from the next packet of the flow is in brackets.
-    pub(crate) why: Why,
+    /// Reasons it came out, or was not held; what differed from the next packet of the flow is in brackets.
+    pub(crate) why: Reasons,
 }
 
 /// Reasons that came up while one packet was pushed. More than one where several trains came out for different ones.
-pub(crate) type Why = Rc<[&'static str]>;
+pub(crate) type Reasons = Rc<[&'static str]>;
 
-/// Why nothing was given to GRO.
+/// Reasons nothing was given to GRO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Aside {
+pub(crate) enum Bypass {
     /// No IP.
     NotIp,
     /// Bytes of it are missing.
@@ -61,13 +61,13 @@ pub(crate) enum Aside {
     Obsolete,
 }
 
-impl Aside {
+impl Bypass {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Aside::NotIp => "not_ip",
-            Aside::Cut => "cut",
-            Aside::CheckSequence => "frame_check_sequence",
-            Aside::Obsolete => "obsolete_block",
+            Bypass::NotIp => "not_ip",
+            Bypass::Cut => "cut",
+            Bypass::CheckSequence => "frame_check_sequence",
+            Bypass::Obsolete => "obsolete_block",
         }
     }
 }
@@ -75,7 +75,7 @@ impl Aside {
 struct Lane {
     interface: u32,
     prefix: Box<[u8]>,
-    gro: Gro<Buf>,
+    gro: Gro<RecordBytes>,
     /// Packets without payload have no bytes by which to know them: their records, and those of the acknowledgments that they
     /// have swallowed, by the box that they are in.
     bare: BTreeMap<usize, Bare>,
@@ -88,7 +88,7 @@ struct Bare {
 }
 
 /// By what a packet is known that has no payload; boxes do not move.
-fn place_in_memory(packet: &Packet<Buf>) -> usize {
+fn place_in_memory(packet: &Packet<RecordBytes>) -> usize {
     std::ptr::from_ref(packet).addr()
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Lanes {
     config: gro::Config,
     tunnels: Tunnels,
     lanes: Vec<Lane>,
-    pool: Pool<Buf>,
+    pool: Pool<RecordBytes>,
     now: Nanos,
     uses: u64,
     done: GroCounts,
@@ -195,24 +195,24 @@ impl Lanes {
         record: &Record<'_>,
         raw: &Rc<[u8]>,
         index: u64,
-        mut each: impl FnMut(Out),
-    ) -> Result<(), Aside> {
+        mut each: impl FnMut(Released),
+    ) -> Result<(), Bypass> {
         if let Some(nanos) = record.nanos {
             // Timestamps may go back, time does not.
             self.now = self.now.max(Nanos(nanos));
         }
         self.expire(&mut each);
         let aside = match link::start(record.link, record.data()) {
-            _ if record.is_cut() => Err(Aside::Cut),
-            _ if record.fcs_len != 0 => Err(Aside::CheckSequence),
-            _ if record.form == Form::Obsolete => Err(Aside::Obsolete),
-            None => Err(Aside::NotIp),
+            _ if record.is_cut() => Err(Bypass::Cut),
+            _ if record.fcs_len != 0 => Err(Bypass::CheckSequence),
+            _ if record.form == Form::Obsolete => Err(Bypass::Obsolete),
+            None => Err(Bypass::NotIp),
             Some(start) => Ok(start),
         };
         let (prefix, start) = match aside {
             Ok(found) => found,
             // It has no flow, so nothing must wait for it.
-            Err(Aside::NotIp) => return Err(Aside::NotIp),
+            Err(Bypass::NotIp) => return Err(Bypass::NotIp),
             Err(why) => {
                 self.flush_interface(record.interface, &mut each);
                 return Err(why);
@@ -220,7 +220,7 @@ impl Lanes {
         };
         let lane = self.lane(record.interface, &record.data()[..prefix], &mut each);
         let mut packet = self.pool.take();
-        let buf = Buf { raw: Rc::clone(raw), from: record.data.start + prefix, to: record.data.end, index };
+        let buf = RecordBytes { raw: Rc::clone(raw), from: record.data.start + prefix, to: record.data.end, index };
         packet.load(Frag::all(buf), start, &self.tunnels);
         if self.is_unfinished(record, prefix, &packet) {
             packet.offload.unit = Unit::Whole(Csum::Partial);
@@ -250,7 +250,7 @@ impl Lanes {
 
     /// Whether the transport checksum was left to somebody in front of whom the packet was captured. The sum over the
     /// payload is taken only where the field makes it likely.
-    fn is_unfinished(&mut self, record: &Record<'_>, prefix: usize, packet: &Packet<Buf>) -> bool {
+    fn is_unfinished(&mut self, record: &Record<'_>, prefix: usize, packet: &Packet<RecordBytes>) -> bool {
         let (Some(header), Some(ip)) = (packet.layout.transport(), packet.layout.inner_ip()) else { return false };
         if packet.offload.unit != Unit::Whole(Csum::Unknown) || !packet.layout.is_exact() {
             return false;
@@ -270,14 +270,14 @@ impl Lanes {
     }
 
     /// Everything held comes out.
-    pub(crate) fn flush(&mut self, mut each: impl FnMut(Out)) {
+    pub(crate) fn flush(&mut self, mut each: impl FnMut(Released)) {
         for lane in &mut self.lanes {
             finish(lane, &mut each);
         }
     }
 
     /// The end of a section: interfaces mean something else behind it.
-    pub(crate) fn forget(&mut self, each: impl FnMut(Out)) {
+    pub(crate) fn forget(&mut self, each: impl FnMut(Released)) {
         self.flush(each);
         for lane in self.lanes.drain(..) {
             self.done.add(lane.gro.stats());
@@ -292,11 +292,11 @@ impl Lanes {
     }
 
     /// Boxes that came out and are no longer needed.
-    pub(crate) fn give_back(&mut self, packet: Box<Packet<Buf>>) {
+    pub(crate) fn give_back(&mut self, packet: Box<Packet<RecordBytes>>) {
         self.pool.put(packet);
     }
 
-    fn expire(&mut self, each: &mut impl FnMut(Out)) {
+    fn expire(&mut self, each: &mut impl FnMut(Released)) {
         for lane in &mut self.lanes {
             if lane.gro.deadline().is_some_and(|deadline| deadline <= self.now) {
                 let before = lane.gro.stats().clone();
@@ -306,13 +306,13 @@ impl Lanes {
         }
     }
 
-    fn flush_interface(&mut self, interface: u32, each: &mut impl FnMut(Out)) {
+    fn flush_interface(&mut self, interface: u32, each: &mut impl FnMut(Released)) {
         for lane in self.lanes.iter_mut().filter(|lane| lane.interface == interface) {
             finish(lane, each);
         }
     }
 
-    fn lane(&mut self, interface: u32, prefix: &[u8], each: &mut impl FnMut(Out)) -> usize {
+    fn lane(&mut self, interface: u32, prefix: &[u8], each: &mut impl FnMut(Released)) -> usize {
         self.uses += 1;
         let found = self.lanes.iter().position(|lane| lane.interface == interface && *lane.prefix == *prefix);
         let at = found.unwrap_or_else(|| {
@@ -332,7 +332,7 @@ impl Lanes {
 }
 
 /// Everything that is held comes out.
-fn finish(lane: &mut Lane, each: &mut impl FnMut(Out)) {
+fn finish(lane: &mut Lane, each: &mut impl FnMut(Released)) {
     let before = lane.gro.stats().clone();
     lane.gro.flush();
     drain_after(lane, &before, None, each);
@@ -340,7 +340,7 @@ fn finish(lane: &mut Lane, each: &mut impl FnMut(Out)) {
 
 /// Hands on what came out since `before`, with the reasons that were counted since; `pushed` is the record of the packet that
 /// was given to the table.
-fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: &mut impl FnMut(Out)) {
+fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: &mut impl FnMut(Released)) {
     let mut ready = Vec::new();
     while let Some(packet) = lane.gro.pop() {
         let mut members: Vec<u64> = packet.payload.frags().iter().map(|frag| frag.clone().into_inner().index).collect();
@@ -376,11 +376,11 @@ fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: 
     if let Some(place) = others.iter().position(|reason| *reason == gro::Flush::Mismatch.name()) {
         others.splice(place + 1..place + 1, risen(&now.mismatches, &before.mismatches));
     }
-    let (own, others): (Why, Why) = (own.into(), others.into());
+    let (own, others): (Reasons, Reasons) = (own.into(), others.into());
     let last = ready.len() - 1;
     for (at, (packet, members, swallowed)) in ready.into_iter().enumerate() {
         let why = if at == last && is_own(&members) { &own } else { &others };
-        each(Out { packet, members, swallowed, why: Rc::clone(why) });
+        each(Released { packet, members, swallowed, why: Rc::clone(why) });
     }
 }
 

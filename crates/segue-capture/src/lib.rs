@@ -16,12 +16,12 @@
 //! damaged. After an `Err` the output is of no use.
 //!
 //! ```
-//! use segue_capture::file::{Format, Order, Outgoing, PcapHead, Reader, Writer, link};
+//! use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Reader, Writer, link};
 //! use segue_capture::merge::{MergeConfig, merge};
 //! use segue_capture::undo::undo;
 //!
 //! // A capture of one packet, in memory; any `Read` and `Write` will do.
-//! let head = PcapHead { order: Order::NATIVE, nanos: true, snaplen: 262_144, link: u32::from(link::RAW) };
+//! let head = PcapHeader { order: Order::NATIVE, nanos: true, snaplen: 262_144, link: u32::from(link::RAW) };
 //! let mut capture = Writer::new(Vec::new(), Format::Pcap);
 //! capture.begin_pcap(&head, &head.bytes(), &[])?;
 //! capture.packet(&Outgoing { interface: 0, ticks: Some(1_000), len: 4, data: &[&[1, 2, 3, 4]], options: &[] })?;

@@ -14,10 +14,10 @@ use segue::packet::{Csum, LayerCsum, TrainCsum, Tunnels, Unit};
 use crate::error::CaptureError;
 use crate::file::undo_notes::{self, Member, filtered};
 use crate::file::{
-    Block, BlockKind, Form, Format, Interface, Item, Order, Outgoing, ReadError, Reader, Record, WHOLE, Writer,
+    Block, BlockKind, Form, Format, Interface, Item, MAX_SNAPLEN, Order, Outgoing, ReadError, Reader, Record, Writer,
     is_unusual_tail, options,
 };
-use crate::lanes::{self, Buf, Lanes, place_of};
+use crate::lanes::{self, Lanes, RecordBytes, place_of};
 pub use crate::lanes::{GroCounts, MergeRules};
 use crate::stream::{each_item, section_options};
 
@@ -80,15 +80,15 @@ pub fn merge<R: Read, W: Write>(
         window: Window { slots: VecDeque::new(), base: 0, bytes: 0, notes, explain: config.explain, refused: 0 },
         lanes: Lanes::new(config.rules.gro(), config.tunnels),
         sink: writer,
-        aside: BTreeMap::new(),
+        bypassed: BTreeMap::new(),
         order: reader.order(),
         last_ticks: 0,
     };
-    if let Some((head, raw)) = reader.pcap_head() {
+    if let Some((head, raw)) = reader.pcap_header() {
         let mut whole = *head;
-        whole.snaplen = whole.snaplen.max(WHOLE);
+        whole.snaplen = whole.snaplen.max(MAX_SNAPLEN);
         let mut list = section_options();
-        undo_notes::push(&mut list, Order::NATIVE, undo_notes::About::Pcap, true, raw);
+        undo_notes::push(&mut list, Order::NATIVE, undo_notes::NoteKind::Pcap, true, raw);
         if notes {
             work.order = Order::NATIVE;
         }
@@ -103,7 +103,7 @@ pub fn merge<R: Read, W: Write>(
     })?;
     work.flush().map_err(CaptureError::Write)?;
     let mut gro = work.lanes.tally();
-    for (name, n) in &work.aside {
+    for (name, n) in &work.bypassed {
         *gro.alone.entry(name).or_default() += n;
     }
     Ok(MergeReport {
@@ -189,7 +189,7 @@ struct Merger<'w, W: Write> {
     window: Window,
     lanes: Lanes,
     sink: &'w mut Writer<W>,
-    aside: BTreeMap<&'static str, u64>,
+    bypassed: BTreeMap<&'static str, u64>,
     order: Order,
     last_ticks: u64,
 }
@@ -207,7 +207,7 @@ impl<W: Write> Merger<'_, W> {
             self.lanes.give_back(packet);
         }
         if let Err(why) = taken {
-            *self.aside.entry(why.name()).or_default() += 1;
+            *self.bypassed.entry(why.name()).or_default() += 1;
             let remark = Remark { why: self.window.explain.then(|| alone_because(&[why.name()])), swallowed: 0 };
             self.window.alone(index, remark);
         }
@@ -298,8 +298,8 @@ impl<W: Write> Merger<'_, W> {
             options::push(&mut carried, self.order, options::COMMENT, why.as_bytes());
         }
         let (about, note) = match remark.swallowed {
-            0 => (undo_notes::About::Members, undo_notes::encode(&data[..head_len], ticks, &[member])),
-            count => (undo_notes::About::Swallowed, undo_notes::swallowed(count as u64)),
+            0 => (undo_notes::NoteKind::Members, undo_notes::encode(&data[..head_len], ticks, &[member])),
+            count => (undo_notes::NoteKind::Swallowed, undo_notes::swallowed(count as u64)),
         };
         undo_notes::push(&mut carried, self.order, about, false, &note);
         self.sink.packet(&Outgoing {
@@ -349,8 +349,13 @@ impl Window {
     }
 
     /// Puts what came out of GRO into its place; gives the box back.
-    fn settle(&mut self, out: lanes::Out, order: Order, last_ticks: u64) -> Box<segue::packet::Packet<Buf>> {
-        let lanes::Out { mut packet, members, swallowed, why } = out;
+    fn settle(
+        &mut self,
+        out: lanes::Released,
+        order: Order,
+        last_ticks: u64,
+    ) -> Box<segue::packet::Packet<RecordBytes>> {
+        let lanes::Released { mut packet, members, swallowed, why } = out;
         if members.len() > 1
             && let Some((entry, train)) = self.train(&mut packet, &members, &why, order, last_ticks)
         {
@@ -377,7 +382,7 @@ impl Window {
     /// The one packet that a train becomes, with the note for its undoing. `None` where the engine cannot write it.
     fn train(
         &self,
-        packet: &mut segue::packet::Packet<Buf>,
+        packet: &mut segue::packet::Packet<RecordBytes>,
         members: &[u64],
         why: &[&'static str],
         order: Order,
@@ -430,7 +435,7 @@ impl Window {
         let mut options = carried;
         if self.notes {
             let note = undo_notes::encode(&frame[..head_len], ticks, &list);
-            undo_notes::push(&mut options, order, undo_notes::About::Members, false, &note);
+            undo_notes::push(&mut options, order, undo_notes::NoteKind::Members, false, &note);
         }
         Some((first.clone(), Train { frame, options, ticks }))
     }
@@ -457,7 +462,7 @@ fn spoken(why: &[&'static str]) -> String {
 
 /// Makes one packet of a train, every checksum in it right where those of its segments were; one that was still to be
 /// finished stays so.
-fn finish(packet: &mut segue::packet::Packet<Buf>) -> Option<()> {
+fn finish(packet: &mut segue::packet::Packet<RecordBytes>) -> Option<()> {
     let Unit::Train { csum, .. } = packet.offload.unit else { return None };
     // The field holds the sum of the pseudo header over the whole.
     packet.offload.unit = match csum {

@@ -99,7 +99,7 @@ pub fn split<R: Read, W: Write>(
         order: reader.order(),
     };
     let before = writer.packets();
-    if let Some((head, raw)) = reader.pcap_head() {
+    if let Some((head, raw)) = reader.pcap_header() {
         writer.begin_pcap(head, raw, &section_options()).map_err(CaptureError::Write)?;
     }
     let fault = each_item(reader, |item| {

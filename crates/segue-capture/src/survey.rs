@@ -112,7 +112,7 @@ pub fn survey<R: Read>(reader: &mut Reader<R>, config: &SurveyConfig) -> Result<
     };
     let mut trials: Vec<Trial> = profiles.iter().map(table).collect();
     let mut counting = Counting::new(reader.format());
-    if reader.pcap_head().is_some() {
+    if reader.pcap_header().is_some() {
         counting.survey.interfaces.push((reader.interfaces()[0].link, String::new()));
     }
     let fault = each_item(reader, |item| {

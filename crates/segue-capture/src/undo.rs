@@ -5,8 +5,10 @@ use std::io::{self, Read, Write};
 use std::rc::Rc;
 
 use crate::error::CaptureError;
-use crate::file::undo_notes::{self, About, Member};
-use crate::file::{Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHead, ReadError, Reader, Record, Writer};
+use crate::file::undo_notes::{self, Member, NoteKind};
+use crate::file::{
+    Block, BlockKind, Form, Format, Item, Order, Outgoing, PcapHeader, ReadError, Reader, Record, Writer,
+};
 use crate::stream::each_item;
 
 /// Most bytes that wait for their place. A merge of ours keeps less than a tenth of this apart.
@@ -90,8 +92,8 @@ impl<W: Write> Undoer<'_, W> {
         let is_enhanced = record.form == Form::Enhanced;
         let note = if is_enhanced { undo_notes::find(record.options(), self.order) } else { None };
         match note {
-            Some((About::Members, note)) => self.members(record, &note),
-            Some((About::Swallowed, _)) => return Err(CaptureError::Swallowed { packet: record.number }),
+            Some((NoteKind::Members, note)) => self.members(record, &note),
+            Some((NoteKind::Swallowed, _)) => return Err(CaptureError::Swallowed { packet: record.number }),
             _ => self.unchanged(record),
         }
         .map_err(CaptureError::Write)
@@ -139,17 +141,17 @@ impl<W: Write> Undoer<'_, W> {
         }
         let noted = undo_notes::noted(kind, raw, order);
         let original = match &noted {
-            Some((About::Pcap, head)) => {
+            Some((NoteKind::Pcap, head)) => {
                 self.notes += 1;
                 let head: Option<&[u8; 24]> = head.first_chunk();
                 if let (Some(raw), Format::Pcap) = (head, self.sink.format())
-                    && let Some(head) = PcapHead::parse(raw)
+                    && let Some(head) = PcapHeader::parse(raw)
                 {
                     self.sink.begin_pcap(&head, raw, &[])?;
                 }
                 Some(undo_notes::unannotated(kind, raw, order))
             }
-            Some((About::Block, original)) => {
+            Some((NoteKind::Block, original)) => {
                 self.notes += 1;
                 Some(original.clone())
             }

@@ -12,7 +12,7 @@ use segue::gro::Profile;
 use segue_capture::CaptureError;
 use segue_capture::decap::DecapConfig;
 use segue_capture::file::{
-    Format, Item, Order, OtherHead, Outgoing, PcapHead, ReadError, Reader, Writer, link, options,
+    DifferentHeader, Format, Item, Order, Outgoing, PcapHeader, ReadError, Reader, Writer, link, options,
 };
 use segue_capture::merge::{MergeConfig, MergeRules};
 use segue_capture::split::SegmentSize;
@@ -236,7 +236,7 @@ fn all(file: &[u8]) -> (Vec<Fields>, bool) {
 
 /// A pcapng file of one interface with raw IP.
 fn section(snaplen: u32) -> Writer<Vec<u8>> {
-    let head = PcapHead { order: Order::NATIVE, nanos: false, snaplen, link: u32::from(link::RAW) };
+    let head = PcapHeader { order: Order::NATIVE, nanos: false, snaplen, link: u32::from(link::RAW) };
     let mut writer = Writer::new(Vec::new(), Format::Pcapng);
     writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
     writer
@@ -308,7 +308,7 @@ fn simple_packet_blocks_that_were_cut_are_read_as_they_were_and_come_back() {
 #[test]
 fn two_merged_files_in_one_become_one_pcap_file_only_where_their_headers_agree() {
     let make = |snaplen: u32| {
-        let head = PcapHead { order: Order::Big, nanos: true, snaplen, link: u32::from(link::RAW) };
+        let head = PcapHeader { order: Order::Big, nanos: true, snaplen, link: u32::from(link::RAW) };
         let mut writer = Writer::new(Vec::new(), Format::Pcap);
         writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
         for (n, packet) in stream().iter().enumerate() {
@@ -326,7 +326,7 @@ fn two_merged_files_in_one_become_one_pcap_file_only_where_their_headers_agree()
     assert!(same == [&one[..], &one[24..]].concat());
     let both = [&merged[..], &other].concat();
     let Err(CaptureError::Write(error)) = undo(&both, Format::Pcap) else { panic!("two headers in one pcap file") };
-    assert!(error.get_ref().is_some_and(|inner| inner.is::<OtherHead>()), "{error:?}");
+    assert!(error.get_ref().is_some_and(|inner| inner.is::<DifferentHeader>()), "{error:?}");
     assert_eq!(all(&undo(&both, Format::Pcapng).unwrap().0).0.len(), 24);
 }
 

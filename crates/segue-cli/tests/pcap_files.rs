@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Place, SEGUE};
-use segue_capture::file::{Format, Outgoing, PcapHead, Writer};
+use segue_capture::file::{Format, Outgoing, PcapHeader, Writer};
 use segue_testkit::build::{Ip, V4};
 use segue_testkit::flow::Sender;
 use serde_json::Value;
@@ -366,7 +366,7 @@ fn what_is_shown_of_the_captures_is_as_it_was_reviewed() {
 /// Bulk TCP of several flows, written until the file has `size` bytes.
 fn large(path: &Path, size: u64) {
     let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, fs::File::create(path).unwrap()), Format::Pcap);
-    let head = PcapHead { order: segue_capture::file::Order::Little, nanos: true, snaplen: 262_144, link: 101 };
+    let head = PcapHeader { order: segue_capture::file::Order::Little, nanos: true, snaplen: 262_144, link: 101 };
     writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
     let mut senders: Vec<Sender> =
         (0..40).map(|n| Sender::tcp(Ip::V4(V4::new(1, n, 200)), u16::from(n), 1, vec![])).collect();

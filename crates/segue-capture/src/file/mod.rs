@@ -26,13 +26,13 @@ use std::io;
 use std::ops::Range;
 
 pub use read::Reader;
-pub use write::{OtherHead, OtherLink, Outgoing, Writer, interface_block, is_unusual_tail, section_block};
+pub use write::{DifferentHeader, Outgoing, SecondLinkType, Writer, interface_block, is_unusual_tail, section_block};
 
 /// Longest record or block that is taken; a longer one is damage. libpcap's own limit is 256 KiB for most links.
 pub const MAX_RECORD: usize = 16 << 20;
 
 /// The largest snap length that readers take (libpcap, Wireshark); what a file with trains announces.
-pub const WHOLE: u32 = 262_144;
+pub const MAX_SNAPLEN: u32 = 262_144;
 
 /// The two forms of capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl Interface {
 
 /// The header of a pcap file, field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PcapHead {
+pub struct PcapHeader {
     /// Byte order of the file.
     pub order: Order,
     /// Nanosecond form.
@@ -188,11 +188,11 @@ pub struct PcapHead {
 }
 
 /// Bytes of a pcap file's header.
-pub const PCAP_HEAD_LEN: usize = 24;
+pub const PCAP_HEADER_LEN: usize = 24;
 /// Bytes in front of each packet of a pcap file.
-pub const PCAP_RECORD_LEN: usize = 16;
+pub const PCAP_RECORD_HEADER_LEN: usize = 16;
 
-impl PcapHead {
+impl PcapHeader {
     /// The interface that the header describes.
     pub fn interface(&self) -> Interface {
         // The length is in 16-bit words in the four top bits, and meant only where the bit below them is set.
@@ -208,7 +208,7 @@ impl PcapHead {
     }
 
     /// The fields of a header's bytes; `None` where they are none.
-    pub fn parse(bytes: &[u8; PCAP_HEAD_LEN]) -> Option<PcapHead> {
+    pub fn parse(bytes: &[u8; PCAP_HEADER_LEN]) -> Option<PcapHeader> {
         let (order, nanos) = match bytes.first_chunk().map(|magic| u32::from_be_bytes(*magic))? {
             0xa1b2_c3d4 => (Order::Big, false),
             0xa1b2_3c4d => (Order::Big, true),
@@ -216,12 +216,12 @@ impl PcapHead {
             0x4d3c_b2a1 => (Order::Little, true),
             _ => return None,
         };
-        Some(PcapHead { order, nanos, snaplen: order.read32(bytes, 16), link: order.read32(bytes, 20) })
+        Some(PcapHeader { order, nanos, snaplen: order.read32(bytes, 16), link: order.read32(bytes, 20) })
     }
 
     /// The header's bytes, version 2.4, without a time zone.
-    pub fn bytes(&self) -> [u8; PCAP_HEAD_LEN] {
-        let mut bytes = [0; PCAP_HEAD_LEN];
+    pub fn bytes(&self) -> [u8; PCAP_HEADER_LEN] {
+        let mut bytes = [0; PCAP_HEADER_LEN];
         let magic: u32 = if self.nanos { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
         bytes[..4].copy_from_slice(&self.order.put32(magic));
         bytes[4..6].copy_from_slice(&self.order.put16(2));

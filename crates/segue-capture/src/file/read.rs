@@ -4,8 +4,8 @@ use std::io::Read;
 
 use super::source::Source;
 use super::{
-    Block, BlockKind, Form, Format, Interface, Item, MAX_RECORD, Order, PCAP_HEAD_LEN, PCAP_RECORD_LEN, PcapHead,
-    ReadError, Record, Resolution, options,
+    Block, BlockKind, Form, Format, Interface, Item, MAX_RECORD, Order, PCAP_HEADER_LEN, PCAP_RECORD_HEADER_LEN,
+    PcapHeader, ReadError, Record, Resolution, options,
 };
 
 /// Type of a section header block: a palindrome, so that it is read in any byte order.
@@ -29,7 +29,7 @@ pub struct Reader<R> {
 }
 
 enum Kind {
-    Pcap { head: PcapHead, raw: [u8; PCAP_HEAD_LEN] },
+    Pcap { head: PcapHeader, raw: [u8; PCAP_HEADER_LEN] },
     Pcapng { order: Order },
 }
 
@@ -52,7 +52,7 @@ impl<R: Read> Reader<R> {
     /// [`ReadError`]: what is no capture file, is compressed or empty, or what the system says.
     pub fn new(input: R) -> Result<Reader<R>, ReadError> {
         let mut source = Source::new(input);
-        let have = source.fill(PCAP_HEAD_LEN)?;
+        let have = source.fill(PCAP_HEADER_LEN)?;
         if have == 0 {
             return Err(ReadError::Empty);
         }
@@ -72,7 +72,7 @@ impl<R: Read> Reader<R> {
         let mut reader = Reader { source, kind, interfaces: Vec::new(), given: 0, packets: 0, ended: false };
         if let Kind::Pcap { head, .. } = reader.kind {
             reader.interfaces.push(head.interface());
-            reader.source.consume(PCAP_HEAD_LEN);
+            reader.source.consume(PCAP_HEADER_LEN);
         }
         Ok(reader)
     }
@@ -80,12 +80,12 @@ impl<R: Read> Reader<R> {
     fn pcap(bytes: &[u8]) -> Result<Kind, ReadError> {
         let unknown = "neither a pcap nor a pcapng file";
         let cut = |promised| ReadError::Cut { number: 1, offset: 0, promised, present: bytes.len() as u64 };
-        let Some(raw) = bytes.first_chunk::<PCAP_HEAD_LEN>() else {
+        let Some(raw) = bytes.first_chunk::<PCAP_HEADER_LEN>() else {
             let magic = bytes.first_chunk().map(|b| u32::from_be_bytes(*b));
             let is_pcap = matches!(magic, Some(0xa1b2_c3d4 | 0xd4c3_b2a1 | 0xa1b2_3c4d | 0x4d3c_b2a1));
-            return Err(if is_pcap { cut(PCAP_HEAD_LEN as u64) } else { ReadError::Unknown(unknown) });
+            return Err(if is_pcap { cut(PCAP_HEADER_LEN as u64) } else { ReadError::Unknown(unknown) });
         };
-        match PcapHead::parse(raw) {
+        match PcapHeader::parse(raw) {
             Some(head) => Ok(Kind::Pcap { head, raw: *raw }),
             None => Err(ReadError::Unknown(unknown)),
         }
@@ -100,7 +100,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// The header of a pcap file: as fields and as it stands.
-    pub fn pcap_head(&self) -> Option<(&PcapHead, &[u8; PCAP_HEAD_LEN])> {
+    pub fn pcap_header(&self) -> Option<(&PcapHeader, &[u8; PCAP_HEADER_LEN])> {
         match &self.kind {
             Kind::Pcap { head, raw, .. } => Some((head, raw)),
             Kind::Pcapng { .. } => None,
@@ -204,19 +204,19 @@ impl<R: Read> Reader<R> {
 
     /// The next record of a pcap file and its length.
     fn record(&mut self) -> Result<Option<(Found, usize)>, ReadError> {
-        let have = self.source.fill(PCAP_RECORD_LEN)?;
+        let have = self.source.fill(PCAP_RECORD_HEADER_LEN)?;
         if have == 0 {
             return Ok(None);
         }
-        if have < PCAP_RECORD_LEN {
-            return Err(self.cut(PCAP_RECORD_LEN));
+        if have < PCAP_RECORD_HEADER_LEN {
+            return Err(self.cut(PCAP_RECORD_HEADER_LEN));
         }
         let order = self.order();
         let caplen = order.read32(self.source.bytes(), 8) as usize;
         if caplen > MAX_RECORD {
             return Err(self.damaged("a packet of more than 16 MiB"));
         }
-        let whole = PCAP_RECORD_LEN + caplen;
+        let whole = PCAP_RECORD_HEADER_LEN + caplen;
         if self.source.fill(whole)? < whole {
             return Err(self.cut(whole));
         }
@@ -228,7 +228,7 @@ impl<R: Read> Reader<R> {
             ticks: Some(u64::from(word(0)) * per_second + u64::from(word(4))),
             len: word(12),
             form: Form::Pcap,
-            data: (PCAP_RECORD_LEN, whole),
+            data: (PCAP_RECORD_HEADER_LEN, whole),
             options: (whole, whole),
         };
         Ok(Some((found, whole)))

@@ -6,9 +6,9 @@ use std::process::Command;
 use super::*;
 
 /// A packet as a test sees it: interface, nanoseconds, length on the wire, bytes.
-type Seen = (u32, u64, u32, Vec<u8>);
+type Fields = (u32, u64, u32, Vec<u8>);
 
-fn read_all(file: &[u8]) -> (Vec<Seen>, Option<ReadError>) {
+fn read_all(file: &[u8]) -> (Vec<Fields>, Option<ReadError>) {
     let mut reader = Reader::new(Cursor::new(file)).unwrap();
     let mut seen = Vec::new();
     loop {
@@ -30,7 +30,7 @@ fn read_all(file: &[u8]) -> (Vec<Seen>, Option<ReadError>) {
 fn copy(file: &[u8], format: Format) -> Vec<u8> {
     let mut reader = Reader::new(Cursor::new(file)).unwrap();
     let mut writer = Writer::new(Vec::new(), format);
-    if let Some((head, raw)) = reader.pcap_head() {
+    if let Some((head, raw)) = reader.pcap_header() {
         writer.begin_pcap(head, raw, &[]).unwrap();
     }
     loop {
@@ -49,7 +49,7 @@ fn frame(n: u8) -> Vec<u8> {
 }
 
 fn pcap(order: Order, nanos: bool) -> Vec<u8> {
-    let head = PcapHead { order, nanos, snaplen: 65_535, link: 1 };
+    let head = PcapHeader { order, nanos, snaplen: 65_535, link: 1 };
     let mut writer = Writer::new(Vec::new(), Format::Pcap);
     writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
     let per_second: u64 = if nanos { 1_000_000_000 } else { 1_000_000 };
@@ -161,7 +161,7 @@ fn ask(program: &str, args: &[&str], file: &Temp) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn tshark(file: &Temp) -> Option<Vec<Seen>> {
+fn tshark(file: &Temp) -> Option<Vec<Fields>> {
     let fields = ["-e", "frame.interface_id", "-e", "frame.time_epoch", "-e", "frame.len", "-e", "frame.cap_len"];
     let args = [&["-n", "-T", "fields"][..], &fields, &["-r"]].concat();
     let text = ask("tshark", &args, file)?;
@@ -176,8 +176,8 @@ fn tshark(file: &Temp) -> Option<Vec<Seen>> {
     Some(seen.collect())
 }
 
-fn same_but_bytes(ours: &[Seen], theirs: &[Seen]) {
-    let short = |seen: &[Seen]| -> Vec<_> { seen.iter().map(|s| (s.0, s.1, s.2, s.3.len())).collect() };
+fn same_but_bytes(ours: &[Fields], theirs: &[Fields]) {
+    let short = |seen: &[Fields]| -> Vec<_> { seen.iter().map(|s| (s.0, s.1, s.2, s.3.len())).collect() };
     assert_eq!(short(ours), short(theirs));
 }
 
@@ -229,7 +229,7 @@ fn what_we_write_is_what_wireshark_reads_and_it_is_silent_about_our_option() {
     let temp = Temp::new("all.pcapng", &file);
     let Some(theirs) = tshark(&temp) else { return };
     // Interfaces are numbered by section there too; a packet without a time has none at all.
-    let timed = |seen: &[Seen]| -> Vec<Seen> {
+    let timed = |seen: &[Fields]| -> Vec<Fields> {
         seen.iter().enumerate().filter(|(at, _)| at % 5 < 3).map(|(_, s)| s.clone()).collect()
     };
     same_but_bytes(&timed(&seen), &timed(&theirs));
@@ -255,7 +255,7 @@ fn forms_convert_into_each_other_with_times_lengths_and_bytes_kept() {
 fn a_second_link_type_does_not_go_into_pcap() {
     let mut file = section_block(Order::Little, &[]);
     for link in [link::ETHERNET, link::RAW] {
-        let head = PcapHead { order: Order::Little, nanos: true, snaplen: 0, link: u32::from(link) };
+        let head = PcapHeader { order: Order::Little, nanos: true, snaplen: 0, link: u32::from(link) };
         file.extend(interface_block(Order::Little, &head.interface()));
     }
     let mut reader = Reader::new(Cursor::new(&file)).unwrap();
@@ -326,7 +326,7 @@ fn what_is_no_capture_is_told_apart() {
 
 #[test]
 fn frame_check_sequences_are_announced_in_both_forms() {
-    let head = PcapHead { order: Order::Little, nanos: false, snaplen: 0, link: 1 | 0x0400_0000 | 2 << 28 };
+    let head = PcapHeader { order: Order::Little, nanos: false, snaplen: 0, link: 1 | 0x0400_0000 | 2 << 28 };
     assert_eq!(head.interface().fcs_len, 4);
     let mut writer = Writer::new(Vec::new(), Format::Pcapng);
     writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use super::{BlockKind, Order, WHOLE, options};
+use super::{BlockKind, MAX_SNAPLEN, Order, options};
 
 /// The option's code.
 pub const OPTION: u16 = 0xd347;
@@ -26,7 +26,7 @@ const CHUNK: usize = 65_000;
 
 /// What a note is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
+pub enum NoteKind {
     /// The header of the pcap file that was merged.
     Pcap,
     /// A section header or interface description as it stood.
@@ -37,20 +37,20 @@ pub enum About {
     Swallowed,
 }
 
-impl About {
+impl NoteKind {
     fn letter(self, is_section: bool) -> u8 {
         match self {
-            About::Pcap => b'p',
-            About::Block if is_section => b's',
-            About::Block => b'i',
-            About::Members => b'm',
-            About::Swallowed => b'a',
+            NoteKind::Pcap => b'p',
+            NoteKind::Block if is_section => b's',
+            NoteKind::Block => b'i',
+            NoteKind::Members => b'm',
+            NoteKind::Swallowed => b'a',
         }
     }
 }
 
 /// Appends a note to a list of options that has no end yet.
-pub fn push(to: &mut Vec<u8>, order: Order, about: About, is_section: bool, note: &[u8]) {
+pub fn push(to: &mut Vec<u8>, order: Order, about: NoteKind, is_section: bool, note: &[u8]) {
     let mut letter = about.letter(is_section);
     let mut rest = note;
     loop {
@@ -65,8 +65,8 @@ pub fn push(to: &mut Vec<u8>, order: Order, about: About, is_section: bool, note
 }
 
 /// The note in a list of options, where there is one.
-pub fn find(list: &[u8], order: Order) -> Option<(About, Vec<u8>)> {
-    let mut found: Option<(About, Vec<u8>)> = None;
+pub fn find(list: &[u8], order: Order) -> Option<(NoteKind, Vec<u8>)> {
+    let mut found: Option<(NoteKind, Vec<u8>)> = None;
     for (code, value) in options::list(list, order) {
         let Some((&letter, bytes)) = value.strip_prefix(&MAGIC[..]).and_then(|rest| rest.split_first()) else {
             continue;
@@ -76,10 +76,10 @@ pub fn find(list: &[u8], order: Order) -> Option<(About, Vec<u8>)> {
         }
         match (letter, &mut found) {
             (b'c', Some((_, note))) => note.extend_from_slice(bytes),
-            (b'p', None) => found = Some((About::Pcap, bytes.to_vec())),
-            (b's' | b'i', None) => found = Some((About::Block, bytes.to_vec())),
-            (b'm', None) => found = Some((About::Members, bytes.to_vec())),
-            (b'a', None) => found = Some((About::Swallowed, bytes.to_vec())),
+            (b'p', None) => found = Some((NoteKind::Pcap, bytes.to_vec())),
+            (b's' | b'i', None) => found = Some((NoteKind::Block, bytes.to_vec())),
+            (b'm', None) => found = Some((NoteKind::Members, bytes.to_vec())),
+            (b'a', None) => found = Some((NoteKind::Swallowed, bytes.to_vec())),
             _ => {}
         }
     }
@@ -105,18 +105,18 @@ fn options_at(kind: BlockKind) -> Option<usize> {
 }
 
 /// A section header or interface description for a file with merged packets: the section's length is unknown, there is
-/// no snap length below [`WHOLE`], and the block as it stood is noted in it. Other blocks stay as they are.
+/// no snap length below [`MAX_SNAPLEN`], and the block as it stood is noted in it. Other blocks stay as they are.
 pub fn annotated(kind: BlockKind, raw: &[u8], order: Order) -> Vec<u8> {
     let Some(at) = options_at(kind) else { return raw.to_vec() };
     let Some(list) = raw.get(at..raw.len() - 4) else { return raw.to_vec() };
     let mut body = raw[8..at].to_vec();
     if kind == BlockKind::Section {
         body[8..].fill(0xff);
-    } else if order.read32(&body, 4) < WHOLE {
+    } else if order.read32(&body, 4) < MAX_SNAPLEN {
         body[4..].fill(0);
     }
     body.extend(filtered(list, order, |code| code != OPTION));
-    push(&mut body, order, About::Block, kind == BlockKind::Section, raw);
+    push(&mut body, order, NoteKind::Block, kind == BlockKind::Section, raw);
     options::push(&mut body, order, options::END, &[]);
     super::write::wrap(order, if kind == BlockKind::Section { 0x0a0d_0d0a } else { 1 }, &body)
 }
@@ -134,7 +134,7 @@ pub fn unannotated(kind: BlockKind, raw: &[u8], order: Order) -> Vec<u8> {
 }
 
 /// What a section header or interface description has noted.
-pub fn noted(kind: BlockKind, raw: &[u8], order: Order) -> Option<(About, Vec<u8>)> {
+pub fn noted(kind: BlockKind, raw: &[u8], order: Order) -> Option<(NoteKind, Vec<u8>)> {
     find(raw.get(options_at(kind)?..raw.len() - 4)?, order)
 }
 
@@ -207,7 +207,7 @@ pub fn encode(head: &[u8], ticks: u64, members: &[Member]) -> Vec<u8> {
 /// The packets that a note speaks of, for a merged packet with timestamp `ticks` and bytes `frame`, whose payload begins
 /// where the header of the first packet ends. `None` where the note does not fit the packet.
 pub fn decode(note: &[u8], ticks: u64, frame: &[u8]) -> Option<Vec<Member>> {
-    let mut from = Reading(note);
+    let mut from = NoteReader(note);
     let count = usize::try_from(from.number()?).ok()?;
     // Each takes at least seven bytes, which bounds what a wrong count can ask for.
     let mut members = Vec::with_capacity(count.min(note.len() / 7));
@@ -276,9 +276,9 @@ fn signed(out: &mut Vec<u8>, value: i64) {
     number(out, (value << 1 ^ value >> 63) as u64);
 }
 
-struct Reading<'a>(&'a [u8]);
+struct NoteReader<'a>(&'a [u8]);
 
-impl<'a> Reading<'a> {
+impl<'a> NoteReader<'a> {
     fn byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -400,12 +400,12 @@ mod tests {
             ];
             for (kind, block) in blocks {
                 let changed = annotated(kind, &block, order);
-                assert_eq!(noted(kind, &changed, order), Some((About::Block, block.clone())));
+                assert_eq!(noted(kind, &changed, order), Some((NoteKind::Block, block.clone())));
                 let bare = unannotated(kind, &changed, order);
                 assert_eq!((noted(kind, &bare, order), bare.len()), (None, block.len()));
                 // Twice noted, the inner note is in the outer one.
                 let twice = annotated(kind, &changed, order);
-                assert_eq!(noted(kind, &twice, order), Some((About::Block, changed)));
+                assert_eq!(noted(kind, &twice, order), Some((NoteKind::Block, changed)));
             }
         }
     }
@@ -416,8 +416,8 @@ mod tests {
             let note: Vec<u8> = (0..150_000_u32).map(|n| n as u8).collect();
             let mut list = Vec::new();
             options::push(&mut list, order, options::COMMENT, b"kept");
-            push(&mut list, order, About::Members, false, &note);
-            assert_eq!(find(&list, order), Some((About::Members, note)));
+            push(&mut list, order, NoteKind::Members, false, &note);
+            assert_eq!(find(&list, order), Some((NoteKind::Members, note)));
             let rest = filtered(&list, order, |code| code != OPTION);
             assert_eq!(options::list(&rest, order).collect::<Vec<_>>(), [(options::COMMENT, &b"kept"[..])]);
         }

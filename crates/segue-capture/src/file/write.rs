@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::{Block, BlockKind, Form, Format, Interface, Order, PCAP_HEAD_LEN, PcapHead, Record, Resolution, options};
+use super::{
+    Block, BlockKind, Form, Format, Interface, Order, PCAP_HEADER_LEN, PcapHeader, Record, Resolution, options,
+};
 
 /// A packet to be written.
 #[derive(Clone, Debug)]
@@ -23,58 +25,63 @@ pub struct Outgoing<'a> {
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
-    to: To,
+    target: Target,
     packets: u64,
     block: Vec<u8>,
 }
 
 #[derive(Debug)]
-enum To {
+enum Target {
     /// A file whose header is written with the first interface.
-    Pcap { head: Option<(PcapHead, [u8; PCAP_HEAD_LEN])>, interfaces: Vec<Interface>, dropped: u64, coarsened: bool },
+    Pcap {
+        head: Option<(PcapHeader, [u8; PCAP_HEADER_LEN])>,
+        interfaces: Vec<Interface>,
+        dropped: u64,
+        coarsened: bool,
+    },
     /// A file whose section headers come from the input, or are made with the first interface.
     Pcapng { order: Order },
 }
 
 /// A pcap file holds one link type only; this is the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OtherLink(pub u16);
+pub struct SecondLinkType(pub u16);
 
-impl std::fmt::Display for OtherLink {
+impl std::fmt::Display for SecondLinkType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "a second link type ({}), where pcap can hold only one", super::link::name(self.0))
     }
 }
 
-impl std::error::Error for OtherLink {}
+impl std::error::Error for SecondLinkType {}
 
 /// A pcap file has one header only; this would be a second one, and it is another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OtherHead;
+pub struct DifferentHeader;
 
-impl std::fmt::Display for OtherHead {
+impl std::fmt::Display for DifferentHeader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("two pcap files whose headers differ, where pcap can hold only one")
     }
 }
 
-impl std::error::Error for OtherHead {}
+impl std::error::Error for DifferentHeader {}
 
 impl<W: Write> Writer<W> {
     /// Begins a file; nothing is written yet.
     pub fn new(out: W, format: Format) -> Writer<W> {
-        let to = match format {
-            Format::Pcap => To::Pcap { head: None, interfaces: Vec::new(), dropped: 0, coarsened: false },
-            Format::Pcapng => To::Pcapng { order: Order::NATIVE },
+        let target = match format {
+            Format::Pcap => Target::Pcap { head: None, interfaces: Vec::new(), dropped: 0, coarsened: false },
+            Format::Pcapng => Target::Pcapng { order: Order::NATIVE },
         };
-        Writer { out, to, packets: 0, block: Vec::new() }
+        Writer { out, target, packets: 0, block: Vec::new() }
     }
 
     /// Which form is written.
     pub fn format(&self) -> Format {
-        match self.to {
-            To::Pcap { .. } => Format::Pcap,
-            To::Pcapng { .. } => Format::Pcapng,
+        match self.target {
+            Target::Pcap { .. } => Format::Pcap,
+            Target::Pcapng { .. } => Format::Pcapng,
         }
     }
 
@@ -85,12 +92,12 @@ impl<W: Write> Writer<W> {
 
     /// Blocks that are no packets and have no place in a pcap file.
     pub fn dropped_blocks(&self) -> u64 {
-        if let To::Pcap { dropped, .. } = self.to { dropped } else { 0 }
+        if let Target::Pcap { dropped, .. } = self.target { dropped } else { 0 }
     }
 
     /// Whether timestamps lost digits because a later interface of the input is finer than the first.
     pub fn is_coarsened(&self) -> bool {
-        matches!(self.to, To::Pcap { coarsened: true, .. })
+        matches!(self.target, Target::Pcap { coarsened: true, .. })
     }
 
     /// The file below.
@@ -117,24 +124,24 @@ impl<W: Write> Writer<W> {
     /// file of the form pcap may begin once more with the same header, which is then not written again.
     ///
     /// # Errors
-    /// What writing met, or [`OtherHead`] inside of an [`io::Error`].
-    pub fn begin_pcap(&mut self, head: &PcapHead, raw: &[u8; PCAP_HEAD_LEN], section: &[u8]) -> io::Result<()> {
-        match &mut self.to {
-            To::Pcap { head: written, interfaces, .. } => {
+    /// What writing met, or [`DifferentHeader`] inside of an [`io::Error`].
+    pub fn begin_pcap(&mut self, head: &PcapHeader, raw: &[u8; PCAP_HEADER_LEN], section: &[u8]) -> io::Result<()> {
+        match &mut self.target {
+            Target::Pcap { head: written, interfaces, .. } => {
                 let mut bytes = *raw;
                 bytes[16..20].copy_from_slice(&head.order.put32(head.snaplen));
                 bytes[20..24].copy_from_slice(&head.order.put32(head.link));
                 interfaces.push(head.interface());
                 match written {
                     Some((_, before)) if *before == bytes => Ok(()),
-                    Some(_) => Err(io::Error::other(OtherHead)),
+                    Some(_) => Err(io::Error::other(DifferentHeader)),
                     None => {
                         *written = Some((*head, bytes));
                         self.out.write_all(&bytes)
                     }
                 }
             }
-            To::Pcapng { order } => {
+            Target::Pcapng { order } => {
                 let order = *order;
                 self.out.write_all(&section_block(order, section))?;
                 self.out.write_all(&interface_block(order, &head.interface()))
@@ -145,32 +152,32 @@ impl<W: Write> Writer<W> {
     /// Writes a block that is no packet: as it stands into pcapng. A pcap file takes only what the first interface says.
     ///
     /// # Errors
-    /// What writing met, or [`OtherLink`] inside of an [`io::Error`].
+    /// What writing met, or [`SecondLinkType`] inside of an [`io::Error`].
     pub fn block(&mut self, block: &Block<'_>) -> io::Result<()> {
         let Block { kind, raw, order, interface } = *block;
-        match (&mut self.to, kind, interface) {
-            (To::Pcapng { order: ours }, ..) => {
+        match (&mut self.target, kind, interface) {
+            (Target::Pcapng { order: ours }, ..) => {
                 if kind == BlockKind::Section {
                     *ours = order;
                 }
                 self.out.write_all(raw)
             }
-            (To::Pcap { interfaces, .. }, BlockKind::Section, _) => {
+            (Target::Pcap { interfaces, .. }, BlockKind::Section, _) => {
                 interfaces.clear();
                 Ok(())
             }
-            (To::Pcap { head, interfaces, .. }, BlockKind::Interface, Some(interface)) => {
+            (Target::Pcap { head, interfaces, .. }, BlockKind::Interface, Some(interface)) => {
                 interfaces.push(interface.clone());
                 match head {
                     Some((head, _)) if head.link as u16 == interface.link => Ok(()),
-                    Some(_) => Err(io::Error::other(OtherLink(interface.link))),
+                    Some(_) => Err(io::Error::other(SecondLinkType(interface.link))),
                     None => {
                         let fcs = u32::from(interface.fcs_len / 2) << 28;
                         let fcs = if fcs != 0 { fcs | 0x0400_0000 } else { 0 };
-                        let made = PcapHead {
+                        let made = PcapHeader {
                             order: Order::NATIVE,
                             nanos: !interface.resolution.is_coarse(),
-                            snaplen: if interface.snaplen == 0 { super::WHOLE } else { interface.snaplen },
+                            snaplen: if interface.snaplen == 0 { super::MAX_SNAPLEN } else { interface.snaplen },
                             link: u32::from(interface.link) | fcs,
                         };
                         let bytes = made.bytes();
@@ -179,7 +186,7 @@ impl<W: Write> Writer<W> {
                     }
                 }
             }
-            (To::Pcap { dropped, .. }, ..) => {
+            (Target::Pcap { dropped, .. }, ..) => {
                 *dropped += 1;
                 Ok(())
             }
@@ -191,9 +198,9 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// What writing met.
     pub fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
-        let same = match (&self.to, record.form) {
-            (To::Pcap { head, .. }, form) => form == Form::Pcap && head.is_some(),
-            (To::Pcapng { .. }, form) => form != Form::Pcap,
+        let same = match (&self.target, record.form) {
+            (Target::Pcap { head, .. }, form) => form == Form::Pcap && head.is_some(),
+            (Target::Pcapng { .. }, form) => form != Form::Pcap,
         };
         if same {
             self.packets += 1;
@@ -229,8 +236,8 @@ impl<W: Write> Writer<W> {
         self.packets += 1;
         let caplen: usize = packet.data.iter().map(|piece| piece.len()).sum();
         let caplen32 = u32::try_from(caplen).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        match &mut self.to {
-            To::Pcap { head, interfaces, coarsened, .. } => {
+        match &mut self.target {
+            Target::Pcap { head, interfaces, coarsened, .. } => {
                 let (Some((head, _)), Some(interface)) = (head, interfaces.get(packet.interface as usize)) else {
                     return Err(io::Error::from(io::ErrorKind::InvalidInput));
                 };
@@ -250,7 +257,7 @@ impl<W: Write> Writer<W> {
                 self.out.write_all(words.as_flattened())?;
                 packet.data.iter().try_for_each(|piece| self.out.write_all(piece))
             }
-            To::Pcapng { order } => {
+            Target::Pcapng { order } => {
                 let order = *order;
                 let block = &mut self.block;
                 block.clear();

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use segue_capture::file::{
-    Format, Interface, Order, Outgoing, PcapHead, Resolution, Writer, interface_block, link, options, section_block,
+    Format, Interface, Order, Outgoing, PcapHeader, Resolution, Writer, interface_block, link, options, section_block,
 };
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6};
@@ -202,7 +202,7 @@ pub(crate) fn capture(shape: &Shape, frames: &[Vec<u8>], rng: &mut Rng) -> Vec<u
     let order = if shape.form.ends_with("be") { Order::Big } else { Order::Little };
     if !shape.form.starts_with("ng") {
         let nanos = shape.form.starts_with("ns");
-        let head = PcapHead { order, nanos, snaplen: 65_535, link: u32::from(shape.link) };
+        let head = PcapHeader { order, nanos, snaplen: 65_535, link: u32::from(shape.link) };
         let mut writer = Writer::new(Vec::new(), Format::Pcap);
         let mut raw = head.bytes();
         // A time zone, which nobody uses, and which stays.

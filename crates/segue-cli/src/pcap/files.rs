@@ -165,22 +165,22 @@ impl Read for Source {
 
 /// The output: a file that has its name only when complete, or stdout.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct OutputFile {
     file: File,
     waits: bool,
     watch: Shared,
     /// The file beside, and the name that it is to have.
-    beside: Option<Beside>,
+    beside: Option<TemporaryFile>,
 }
 
 #[derive(Debug)]
-struct Beside {
+struct TemporaryFile {
     temporary: PathBuf,
     path: PathBuf,
     replace: bool,
 }
 
-impl Write for Target {
+impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.waits {
             return self.file.write(bytes);
@@ -201,7 +201,7 @@ impl Write for Target {
     }
 }
 
-impl Target {
+impl OutputFile {
     /// Gives the file its name.
     fn commit(mut self) -> io::Result<()> {
         self.watch.borrow_mut().look()?;
@@ -222,7 +222,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for OutputFile {
     fn drop(&mut self) {
         if let Some(beside) = &self.beside {
             let _ = fs::remove_file(&beside.temporary);
@@ -231,7 +231,7 @@ impl Drop for Target {
 }
 
 /// What is written to.
-pub(super) type Sink = Writer<BufWriter<Target>>;
+pub(super) type Sink = Writer<BufWriter<OutputFile>>;
 
 /// One command at work: names for messages, the input, and the watch.
 #[derive(Debug)]
@@ -370,7 +370,7 @@ impl Job {
                 false => OpenOptions::new().write(true).open(&path),
             };
             let file = file.map_err(|error| self.cannot_write(&path, &error))?;
-            let target = Target { file, waits: true, watch: Rc::clone(&self.watch), beside: None };
+            let target = OutputFile { file, waits: true, watch: Rc::clone(&self.watch), beside: None };
             return Ok(Writer::new(BufWriter::new(target), form));
         }
         if existing.is_some() && !args.force && !args.in_place {
@@ -390,8 +390,8 @@ impl Job {
                 fchown(&file, Some(data.uid()), Some(data.gid())).or_else(|_| fchown(&file, None, Some(data.gid())));
             let _ = file.set_permissions(fs::Permissions::from_mode(data.mode() & 0o7777));
         }
-        let beside = Some(Beside { temporary, path, replace: args.force || args.in_place });
-        let target = Target { file, waits: false, watch: Rc::clone(&self.watch), beside };
+        let beside = Some(TemporaryFile { temporary, path, replace: args.force || args.in_place });
+        let target = OutputFile { file, waits: false, watch: Rc::clone(&self.watch), beside };
         Ok(Writer::new(BufWriter::with_capacity(1 << 18, target), form))
     }
 
@@ -413,14 +413,14 @@ impl Job {
         let fd = io::stdout().as_fd().try_clone_to_owned();
         let file = File::from(fd.map_err(|error| Error::system("cannot write to stdout", &error, "name a file"))?);
         let waits = !file.metadata().is_ok_and(|data| data.is_file());
-        let target = Target { file, waits, watch: Rc::clone(&self.watch), beside: None };
+        let target = OutputFile { file, waits, watch: Rc::clone(&self.watch), beside: None };
         Ok(Writer::new(BufWriter::with_capacity(1 << 16, target), format))
     }
 
     /// Ends the output: it gets its name.
     pub(super) fn finish(&self, sink: Sink) -> Result<(), Error> {
         let done = sink.finish().and_then(|buffered| buffered.into_inner().map_err(|error| error.into_error()));
-        done.and_then(Target::commit).map_err(|error| self.write_failed(&error))
+        done.and_then(OutputFile::commit).map_err(|error| self.write_failed(&error))
     }
 
     /// The failure, for the user, that ended the work.

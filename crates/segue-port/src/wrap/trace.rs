@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use segue::gso::Limits;
 use segue::wire::protocol;
-use segue_capture::file::{Format, Order, Outgoing, PcapHead, Resolution, Writer, link};
+use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Resolution, Writer, link};
 
 use crate::batch::{Burst, RxBatch, TxBatch, TxUnit};
 use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
@@ -48,7 +48,7 @@ impl<P: Port, W: Write> Trace<P, W> {
     /// # Errors
     /// What writing met.
     pub fn new(inner: P, file: W) -> io::Result<Trace<P, W>> {
-        let header = PcapHead { order: Order::NATIVE, nanos: false, snaplen: SNAPLEN, link: u32::from(link::RAW) };
+        let header = PcapHeader { order: Order::NATIVE, nanos: false, snaplen: SNAPLEN, link: u32::from(link::RAW) };
         let mut writer = Writer::new(file, Format::Pcap);
         writer.begin_pcap(&header, &header.bytes(), &[])?;
         Ok(Trace { inner, writer, record: Vec::new(), before: Vec::new() })
