@@ -16,7 +16,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// A host's two namespaces.
+/// The two namespaces of a host.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
     pub(crate) net: OwnedFd,
@@ -52,13 +52,13 @@ fn mount(target: &CStr, kind: Option<&CStr>, flags: libc::c_ulong, data: &CStr) 
     check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind, flags, data.as_ptr().cast()) }).map(drop)
 }
 
-/// Effective user and group id.
+/// Returns the effective user and group id.
 pub(crate) fn ids() -> (u32, u32) {
     // SAFETY: both calls always succeed and take nothing.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// SIGTERM to a child that has not been waited for, so that its id cannot have been given to another process.
+/// Sends SIGTERM to a child that was not collected, so that its id cannot belong to another process.
 pub(crate) fn terminate(child: u32) {
     if let Ok(pid) = libc::pid_t::try_from(child) {
         // SAFETY: kill takes no pointers; a failure means that the child is gone, which is what was wanted.
@@ -66,8 +66,7 @@ pub(crate) fn terminate(child: u32) {
     }
 }
 
-/// SIGKILL to the process group that a child was made leader of, for what it started itself. The child has not been
-/// waited for.
+/// Sends SIGKILL to the process group that a child leads, for what it has started itself. The child was not collected.
 pub(crate) fn kill_group(child: u32) {
     if let Ok(pid) = libc::pid_t::try_from(child) {
         // SAFETY: kill takes no pointers. A child that leads no group makes it fail, since its id is then no group's.
@@ -75,7 +74,7 @@ pub(crate) fn kill_group(child: u32) {
     }
 }
 
-/// SIGKILL to a member of a control group of ours.
+/// Sends SIGKILL to a member of one of the lab's control groups.
 pub(crate) fn kill_member(pid: libc::pid_t) {
     if pid > 0 {
         // SAFETY: kill takes no pointers.
@@ -90,7 +89,7 @@ pub(crate) fn try_lock(file: &File) -> bool {
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
-/// Whether a child has ended, without collecting it: its id stays taken.
+/// Returns whether a child has ended, without collecting it: its id stays taken.
 pub(crate) fn has_ended(child: u32) -> bool {
     // SAFETY: an all-zero siginfo_t is valid.
     let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
@@ -101,13 +100,13 @@ pub(crate) fn has_ended(child: u32) -> bool {
     result == 0 && unsafe { info.si_pid() } != 0
 }
 
-/// What a child does between fork and exec to get into its place.
+/// The namespaces, control groups and processor that a child enters between fork and exec.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Place {
     pub(crate) namespaces: Option<Arc<Namespaces>>,
-    /// The open `cgroup.procs` of each group that it belongs to.
+    /// Open `cgroup.procs` of each group that the child belongs to.
     pub(crate) groups: Vec<Arc<File>>,
-    /// The only processor that it may use.
+    /// The only processor that the child may use, if limited.
     pub(crate) core: Option<usize>,
 }
 
@@ -169,7 +168,7 @@ pub(crate) fn run_thread_on(thread: u32, core: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(thread, mem::size_of_val(&set), &raw const set) }).map(drop)
 }
 
-/// The processors that the calling thread may use.
+/// Returns the processors that the calling thread may use.
 pub(crate) fn own_cores() -> io::Result<Vec<usize>> {
     // SAFETY: all-zero is an empty set.
     let mut set: libc::cpu_set_t = unsafe { mem::zeroed() };
@@ -222,12 +221,12 @@ pub(crate) fn discard(fd: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Many descriptors, of which one wants to know those that can be read.
+/// An epoll instance that tells which of many descriptors can be read.
 #[derive(Debug)]
 pub(crate) struct Poller(OwnedFd);
 
 impl Poller {
-    /// The most that one wait tells.
+    /// Most descriptors that one wait reports.
     pub(crate) const MOST: usize = 64;
 
     pub(crate) fn new() -> io::Result<Poller> {
@@ -237,7 +236,7 @@ impl Poller {
         Ok(Poller(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 
-    /// Watches a descriptor until it is closed, under a name of the caller's.
+    /// Watches a descriptor until it is closed, under the caller's number `name`.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, name: usize) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: name as u64 };
         // SAFETY: the pointer is to `event`.
@@ -245,7 +244,7 @@ impl Poller {
             .map(drop)
     }
 
-    /// Waits until one can be read, or has ended, at most so long; the names of those that are.
+    /// Waits for at most `longest` until a descriptor can be read or has ended; fills `names` with those that can.
     pub(crate) fn wait(&self, longest: Duration, names: &mut Vec<usize>) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; Self::MOST];
         let millis = i32::try_from(longest.as_millis()).unwrap_or(i32::MAX);
@@ -261,7 +260,7 @@ impl Poller {
     }
 }
 
-/// Nanoseconds that the calling thread has run.
+/// Returns the nanoseconds for which the calling thread has run.
 pub(crate) fn thread_nanos() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to `time`; the clock exists for every thread.
@@ -280,7 +279,7 @@ pub(crate) fn signal_seen() -> bool {
     SIGNAL_SEEN.load(Ordering::Relaxed)
 }
 
-/// Leaders of the process groups that run. The kernel's parent-death signal is lost when a child changes its user, so
+/// Leaders of the running process groups. The kernel's parent-death signal is lost when a child changes its user, so
 /// the end without clean-up has to reach the children too.
 static GROUPS: [AtomicU32; 512] = [const { AtomicU32::new(0) }; 512];
 
@@ -289,7 +288,7 @@ pub(crate) fn register_group(child: u32) {
     let _ = GROUPS.iter().any(|slot| slot.compare_exchange(0, child, Ordering::Relaxed, Ordering::Relaxed).is_ok());
 }
 
-/// To be called while the child has not been waited for.
+/// Removes a child from [`GROUPS`]; to be called before the child is collected.
 pub(crate) fn forget_group(child: u32) {
     let _ = GROUPS.iter().any(|slot| slot.compare_exchange(child, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok());
 }
@@ -363,8 +362,8 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Counts from here on the frames of the device that are longer than so many bytes, those that it sends included;
-    /// none is to be received.
+    /// Opens a socket that counts the frames of a device longer than `bytes`, those that it sends included;
+    /// no frame is to be received from it.
     pub(crate) fn count_longer_than(device: &str, bytes: u32) -> io::Result<Self> {
         let socket = PacketSocket::open(device)?;
         socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &0)?;
@@ -382,7 +381,7 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// The next frame's length in `buffer`, or `None` when none waits. A frame longer than the buffer is cut.
+    /// Receives the next frame into `buffer` and returns its length, or `None` if none waits. A longer frame is cut.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: the pointer and length describe `buffer`.
         let got = unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
@@ -401,12 +400,12 @@ impl PacketSocket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Frames that the socket's buffer had no room for since the last call.
+    /// Returns the frames for which the socket's buffer had no room since the last call.
     pub(crate) fn overruns(&self) -> u64 {
         u64::from(self.counts().tp_drops)
     }
 
-    /// Frames that passed the filter since the last call.
+    /// Returns the frames that passed the filter since the last call.
     pub(crate) fn passed(&self) -> u64 {
         u64::from(self.counts().tp_packets)
     }

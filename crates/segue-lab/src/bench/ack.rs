@@ -13,7 +13,7 @@ use super::{bed, ends};
 use crate::{Family, LabError, Named, Row};
 
 const MTU: u32 = 1500;
-/// Bytes that netperf's figures, and so the published ones, count as a KB.
+/// Bytes of a KB in netperf's figures, and so in the published ones.
 const KB: f64 = 1024.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,11 +36,11 @@ impl How {
 /// How often the receiver acknowledges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Receiver {
-    /// It aggregates to 64 kB and acknowledges each train.
+    /// The receiver aggregates up to 64 kB and acknowledges each train.
     Train,
-    /// It aggregates about eight frames.
+    /// The receiver aggregates about eight frames.
     Eight,
-    /// It does not aggregate; every second frame is acknowledged.
+    /// The receiver does not aggregate, and acknowledges every second frame.
     Two,
 }
 

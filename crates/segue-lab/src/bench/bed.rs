@@ -1,4 +1,4 @@
-//! What points are built of: hosts with processors of their own, network cards, wires, gateways.
+//! Building blocks of points: hosts with processors of their own, network cards, wires, gateways.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::link::{self, ethtool, wait_until_up};
 use crate::{Cpu, Family, Host, LabError, Peer, Process, interrupt, sys, which};
 
-/// TCP's congestion control in every bench: one that does not pace, and that every network namespace may have.
+/// TCP congestion control of every bench: it does not pace, and every network namespace may use it.
 pub(super) const CONGESTION: &str = "reno";
 
 /// A network card: one end of a veth pair.
@@ -19,13 +19,13 @@ pub(super) struct Card<'a> {
     pub(super) host: &'a Host,
     pub(super) name: &'a str,
     pub(super) mtu: u32,
-    /// The features that are set, as ethtool names them.
+    /// Features to set, as ethtool names them.
     pub(super) features: &'a [&'a str],
-    /// The processor that does the work of what it receives.
+    /// Processor that handles the frames it receives.
     pub(super) core: usize,
 }
 
-/// The program's path, absolute, so that it is found in every host.
+/// Returns the absolute path of the program, so that it is found in every host.
 pub(super) fn program(given: &Path) -> Result<PathBuf, LabError> {
     let found = which(given).ok_or_else(|| LabError::System {
         what: format!("run {}", given.display()),
@@ -35,7 +35,8 @@ pub(super) fn program(given: &Path) -> Result<PathBuf, LabError> {
     Ok(fs::canonicalize(&found).unwrap_or(found))
 }
 
-/// A host whose children run on, and are counted by, `cpu`. It speaks IPv4 only, so that nothing but the load passes.
+/// Makes a host whose children run on, and are counted by, `cpu`. It has IPv4 only, so that nothing but the load
+/// passes.
 pub(super) fn host(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
     let host = host_with_ipv6(name, cpu)?;
     for which in ["all", "default"] {
@@ -47,7 +48,7 @@ pub(super) fn host(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
     Ok(host)
 }
 
-/// A host that speaks IPv6 too.
+/// Makes a host as [`host`] does, with IPv6 too.
 pub(super) fn host_with_ipv6(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
     let mut host = Host::new(name)?;
     host.account(cpu);
@@ -55,7 +56,7 @@ pub(super) fn host_with_ipv6(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabErro
     Ok(host)
 }
 
-/// Has TCP begin with [`CONGESTION`]. A connection that begins with one that paces, as BBR, and is switched afterwards,
+/// Makes [`CONGESTION`] the default. A connection that begins with one that paces, as BBR, and is switched afterwards,
 /// as iperf3 does it, goes on pacing: with a timer for each train, whose interrupts cost more than the train in a
 /// virtual machine.
 pub(super) fn without_pacing(host: &Host) -> Result<(), LabError> {
@@ -76,10 +77,10 @@ pub(super) fn cable(near: &Card<'_>, far: &Card<'_>) -> Result<(), LabError> {
     wait_until_up(&[(near.host, near.name), (far.host, far.name)])
 }
 
-/// What TCP may keep so that its window is less than 256 frames of 1500 bytes.
+/// Receive buffer of TCP whose window is less than 256 frames of 1500 bytes.
 const RING_MEMORY: &str = "4096 131072 400000";
 
-/// Receive packet steering: what the card gets is worked on by this processor, whoever sent it.
+/// Sets receive packet steering: frames that the card receives are handled by this processor.
 fn steer(host: &Host, device: &str, core: usize) -> Result<(), LabError> {
     // Words of 32 processors, the highest first, separated by commas.
     let mut mask = format!("{:x}", 1u32 << (core % 32));
@@ -94,7 +95,7 @@ fn write(host: &Host, path: &str, value: &str) -> Result<(), LabError> {
     host.run("sh", &["-c", "echo \"$1\" > \"$2\"", "sh", value, path]).map(drop)
 }
 
-/// Switches the card's GRO on. A veth pair aggregates on the processor of whoever sends, which here is the receiver's
+/// Switches the card's GRO on. A veth pair aggregates on the processor of the sender, which here is the receiver's
 /// as well.
 pub(super) fn aggregate_with_sender(host: &Host, device: &str) -> Result<(), LabError> {
     ethtool(host, device, &["gro", "on"])
@@ -139,8 +140,7 @@ fn tasks_named(prefix: &str) -> Vec<u32> {
         .collect()
 }
 
-/// A device name that no other bench on this machine uses at the same time, short enough to be whole in a thread's
-/// name.
+/// Returns a device name that no other bench on this machine uses, short enough to fit a thread's name.
 pub(super) fn unique_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = std::process::id().wrapping_mul(61).wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
@@ -155,15 +155,15 @@ pub(super) fn shape(host: &Host, device: &str, rate: &str) -> Result<(), LabErro
     host.run("tc", &[&class[..], &["burst", "256k", "cburst", "256k"]].concat()).map(drop)
 }
 
-/// Has frames wait where the other end of the veth pair has no room for them, as a card's driver does; without a queue
-/// they are dropped. Kernels before 6.16 drop them all the same.
+/// Adds a queue in which frames wait while the other end of the veth pair has no room, as a card's driver does; without
+/// it they are dropped. Kernels before 6.16 drop them all the same.
 pub(super) fn wait_when_full(host: &Host, device: &str) -> Result<(), LabError> {
     host.run("tc", &["qdisc", "add", "dev", device, "root", "pfifo", "limit", "10000"]).map(drop)
 }
 
-/// A third host between two cards, on the load's processor: what is between two machines that are two. It hands on what
-/// it gets, cut to frames of `mtu` on the way to `far`: the near card has segmentation offload, and this is it. With
-/// `sums` `off` it completes the checksums, and the far card has nothing to say about them.
+/// Makes a third host between two cards, on the load's processor, which stands for the wire. It hands on what it gets,
+/// cut to frames of `mtu` on the way to `far`: the near card has segmentation offload, and this is it. With `sums`
+/// `off` it completes the checksums, and the far card has nothing to say about them.
 ///
 /// Frames are handed on as copies of their descriptors and the originals freed here, as a card frees what it has sent.
 /// Else the receiver would free the sender's frames, and Linux lets whoever frees a frame send the next ones (TCP small
@@ -196,9 +196,9 @@ pub(super) fn fetch_by_wire(wire: &Host) -> Result<Option<String>, LabError> {
     aggregate_in_thread(wire, NEAR)
 }
 
-/// The wire's device towards the near card.
+/// Name of the wire's device towards the near card.
 const NEAR: &str = "w0";
-/// The wire's device towards the far card.
+/// Name of the wire's device towards the far card.
 pub(super) const FAR: &str = "w1";
 
 /// Gives a host its address on a device: [`Peer::address`] of net 0.
@@ -229,14 +229,14 @@ pub(super) fn gateway(
     Ok(process)
 }
 
-/// Seconds of each host's processor so far.
+/// Returns the seconds used of each host's processor so far.
 pub(super) fn cpu_seconds(hosts: [&Host; 2]) -> Result<[f64; 2], LabError> {
     let read = |host: &Host| host.cpu().map_or(Ok(0.0), |cpu| cpu.seconds());
     let both = read(hosts[0]).and_then(|first| Ok([first, read(hosts[1])?]));
     both.map_err(|source| LabError::system("read the CPU time", source))
 }
 
-/// Frames that a device has received.
+/// Returns the number of frames that a device has received.
 pub(super) fn received(host: &Host, device: &str) -> Result<u64, LabError> {
     let text = read(host, "/proc/thread-self/net/dev")?;
     let found = text.lines().find_map(|line| {
@@ -246,12 +246,12 @@ pub(super) fn received(host: &Host, device: &str) -> Result<u64, LabError> {
     found.ok_or_else(|| LabError::system(format!("count the frames of {device}"), io::ErrorKind::NotFound.into()))
 }
 
-/// Units that TCP has received, a train being one.
+/// Returns the number of units that TCP has received; a train is one.
 pub(super) fn tcp_units(host: &Host) -> Result<u64, LabError> {
     tcp_counter(host, "InSegs")
 }
 
-/// One of TCP's counters in `/proc/net/snmp`.
+/// Returns one of TCP's counters in `/proc/net/snmp`.
 pub(super) fn tcp_counter(host: &Host, wanted: &str) -> Result<u64, LabError> {
     let text = read(host, "/proc/thread-self/net/snmp")?;
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));

@@ -1,8 +1,8 @@
-//! The two ends of a load of large datagrams that is never more than the slowest part takes.
+//! Sender and receiver of a load of large datagrams with flow control.
 //!
-//! Nothing holds back a sender of datagrams: it fills a queue, the rest is dropped, and of a datagram with a lost
-//! fragment all is lost. So the receiver says now and then how many it got, and the sender keeps a window of a few on
-//! their way.
+//! UDP has no flow control: a sender fills a queue, the rest is dropped, and a datagram with one lost fragment is lost
+//! as a whole. So the receiver reports now and then what it has received, and the sender keeps a small window in
+//! flight.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use super::ready::ready;
 
 const PORT: u16 = 5210;
-/// Datagrams of a flow on their way. In fragments they fit every queue.
+/// Number of datagrams of a flow in flight. Their fragments fit every queue.
 const WINDOW: u64 = 32;
-/// The receiver answers each so many.
+/// Number of datagrams after which the receiver reports.
 const STRIDE: u64 = 8;
-/// After so long what is on its way counts as lost.
+/// Time after which datagrams in flight count as lost.
 const LOST: Duration = Duration::from_millis(50);
-/// What the receiver waits for the first datagram, and for the next.
+/// Time that the receiver waits for the first datagram; [`END`] is that for each further one.
 const PATIENCE: Duration = Duration::from_secs(15);
 const END: Duration = Duration::from_millis(500);
 
@@ -33,7 +33,7 @@ fn each<T: Send>(flows: u32, work: impl Fn(u16) -> io::Result<T> + Sync) -> io::
     })
 }
 
-/// Receives until nothing more comes; prints that it is ready first.
+/// Prints `ready`, then receives until no more datagrams arrive.
 pub(super) fn sink(address: &str, flows: u32) -> io::Result<Value> {
     let sockets = (0..flows).filter_map(|flow| PORT.checked_add(u16::try_from(flow).ok()?));
     let sockets: Vec<UdpSocket> = sockets.map(|port| UdpSocket::bind((address, port))).collect::<io::Result<_>>()?;
@@ -45,7 +45,7 @@ pub(super) fn sink(address: &str, flows: u32) -> io::Result<Value> {
     Ok(json!({ "bytes": bytes, "seconds": (end - begin).as_secs_f64() }))
 }
 
-/// When the first and the last came, and how many bytes.
+/// Returns when the first and the last datagram arrived, and the number of bytes.
 fn receive(socket: &UdpSocket) -> io::Result<(Instant, Instant, u64)> {
     let (mut buffer, mut bytes, mut count) = (vec![0; 1 << 16], 0, 0u64);
     let (mut begin, mut last) = (Instant::now(), Instant::now());
@@ -72,7 +72,7 @@ fn receive(socket: &UdpSocket) -> io::Result<(Instant, Instant, u64)> {
     Ok((begin, last, bytes))
 }
 
-/// Sends datagrams of `len` bytes for `time`. `lost` of what it prints is how often it waited in vain.
+/// Sends datagrams of `len` bytes for `time`. `lost` in the result counts the waits without a report.
 pub(super) fn source(address: &str, flows: u32, time: Duration, len: usize) -> io::Result<Value> {
     ready();
     let lost = each(flows, |port| send(&format!("{address} {port}"), time, len.max(8)))?;

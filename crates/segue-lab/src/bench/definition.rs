@@ -10,24 +10,24 @@ use crate::LabError;
 /// A bench: what it measures and how its table looks.
 #[derive(Debug)]
 pub struct Bench {
-    /// Its name on the command line and in JSON.
+    /// Name on the command line and in JSON.
     pub name: &'static str,
-    /// What it shows, for people, in one line.
+    /// Title: what the bench shows, in one line.
     pub title: &'static str,
-    /// What is measured.
+    /// The points that it can measure.
     pub(super) points: Vec<Point>,
-    /// The link whose rows are measured where nothing is said about rows.
+    /// The link whose rows are measured if no rows are chosen.
     pub(super) link: Option<&'static str>,
     /// Whether each host has a processor of its own.
     pub(super) pinned: bool,
-    /// How the table is written for people.
+    /// Layout of the table as text.
     pub layout: Layout,
-    /// What has to be known about the set-up, for the table's machine part.
+    /// Facts about the set-up for the table's machine part.
     pub(super) facts: Vec<(&'static str, String)>,
 }
 
 impl Bench {
-    /// The points that the settings choose, in the order of the table.
+    /// Returns the points that the settings choose, in the order of the table.
     pub(super) fn chosen(&self, settings: &Settings) -> Result<Vec<&Point>, LabError> {
         let widest = match settings.select {
             Select::Quick => Part::Quick,
@@ -53,17 +53,17 @@ impl Bench {
         Ok(chosen)
     }
 
-    /// Whether rows are measured with hosts in namespaces, and not in a model.
+    /// Returns whether rows are measured with hosts in namespaces, and not in a model.
     pub fn has_hosts(&self) -> bool {
         self.name != "napi"
     }
 
-    /// Runs and seconds where nobody says how many.
+    /// Returns the default numbers of runs and of seconds.
     pub fn usual(&self) -> (u32, u32) {
         if self.has_hosts() { (5, 2) } else { (2, 1) }
     }
 
-    /// Every word that a row can be chosen by.
+    /// Returns all words that rows can be chosen by.
     pub fn words(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for word in self.points.iter().flat_map(Point::words) {
@@ -74,13 +74,13 @@ impl Bench {
         words
     }
 
-    /// How many rows there are to choose from, and how long measuring the chosen ones will take about.
+    /// Returns the number of chosen rows, and about how long measuring them takes.
     pub fn size(&self, settings: &Settings) -> Result<(usize, Duration), LabError> {
         let rows = self.chosen(settings)?.len();
         Ok((rows, self.each(settings) * settings.runs * u32::try_from(rows).unwrap_or(u32::MAX)))
     }
 
-    /// What one measurement takes, with building and taking away.
+    /// Returns the time that one measurement takes, with set-up and removal.
     pub(super) fn each(&self, settings: &Settings) -> Duration {
         let seconds = u64::from(settings.seconds) * 1000;
         // The model is faster than what it stands for.

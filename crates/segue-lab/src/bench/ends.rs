@@ -1,6 +1,6 @@
-//! The two ends of a load, where iperf3 cannot be it.
+//! Sender and receiver of a load, for what iperf3 cannot do.
 //!
-//! [`Taker::Sink`] acknowledges as a rule says and not as its processor finds time. A Linux receiver that is busy
+//! [`Taker::Sink`] acknowledges by a rule, and not when its processor finds time. A Linux receiver that is busy
 //! reading puts together what comes meanwhile and acknowledges it at once, so that with one processor there is an
 //! acknowledgement for each batch of frames. This one naps between looks, during which the kernel treats each unit as
 //! it comes, and throws away what it got without copying it; its window is far smaller than its memory, so that it
@@ -20,19 +20,18 @@ use super::ready::ready;
 use super::{datagrams, rr};
 use crate::{Host, LabError, Process, sys};
 
-/// What the receiver asks the kernel to keep, in bytes, and what it lets the sender send.
+/// Receive buffer and advertised window of [`Taker::Sink`] in bytes.
 const MEMORY: i32 = 32 << 20;
 const WINDOW: i32 = 1 << 20;
 const NAP: Duration = Duration::from_millis(1);
 const PORT: u16 = 5202;
-/// What one `sendfile(2)` is asked to send.
+/// Bytes that one `sendfile(2)` sends.
 pub(super) const CHUNK: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(15);
-/// What [`Taker::Drain`] asks one `read(2)` for.
+/// Bytes that [`Taker::Drain`] asks of one `read(2)`.
 const BUFFER: usize = 256 << 10;
 
-/// One of the ends, as a program of its own: `words` are those that the bench gave it. Returns what it prints at its
-/// end.
+/// Runs one end of a load in a process of its own, with the words that the bench gives it. Returns the line to print.
 pub fn end(words: &str) -> io::Result<String> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let words: Vec<&str> = words.split(' ').collect();
@@ -52,18 +51,18 @@ pub fn end(words: &str) -> io::Result<String> {
     Ok(result.to_string())
 }
 
-/// What came of a load.
+/// The result of a load: payload bytes, and the seconds in which they arrived.
 pub(super) struct Came {
     pub(super) bytes: u64,
     pub(super) seconds: f64,
 }
 
-/// How a load is received.
+/// The receiver of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taker {
-    /// Each unit is acknowledged, and nothing is copied.
+    /// A receiver that acknowledges each unit, and copies nothing.
     Sink,
-    /// As most programs do it: read into memory as soon as it is there.
+    /// A receiver that reads into memory as soon as there is data, as most programs do.
     Drain,
 }
 
@@ -98,7 +97,7 @@ pub(super) fn run_datagrams(
     came(&value)
 }
 
-/// What a receiver said.
+/// Parses the report of a receiver.
 fn came(value: &Value) -> Result<Came, LabError> {
     let came = value["bytes"].as_u64().zip(value["seconds"].as_f64().filter(|seconds| *seconds > 0.0));
     let (bytes, seconds) = came.ok_or_else(|| LabError::Load(format!("the receiver said {value}")))?;
@@ -191,7 +190,7 @@ fn drain(address: &str, flows: u32) -> io::Result<Value> {
     Ok(json!({ "bytes": ended.iter().map(|end| end.2).sum::<u64>(), "seconds": seconds }))
 }
 
-/// Does the same for each in a thread of its own.
+/// Runs `work` for each item in a thread of its own.
 fn each<T: Send, R: Send>(all: Vec<T>, work: impl Fn(T) -> io::Result<R> + Sync) -> io::Result<Vec<R>> {
     let work = &work;
     thread::scope(|scope| {

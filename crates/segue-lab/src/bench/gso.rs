@@ -53,7 +53,7 @@ pub(super) fn bench() -> Bench {
     }
 }
 
-/// The rows that are compared with each other.
+/// Returns the methods whose rows are compared with each other.
 const fn methods(load: Load, gro: bool, sums: bool) -> &'static [How] {
     match (load, gro && sums) {
         (Load::Tcp(_), true) => &[
@@ -127,7 +127,7 @@ const TCP6: [[u32; 3]; 6] = [
 const UDP4: [[u32; 2]; 6] = [[9440, 8084], [7772, 6649], [6336, 5338], [4748, 4014], [3359, 2831], [1312, 1120]];
 const UDP6: [[u32; 2]; 6] = [[7281, 6197], [5953, 5020], [4804, 4048], [3582, 3004], [2512, 2092], [998, 826]];
 
-/// What the authors measured: one flow, a receiver that joins, a card that computes checksums, a link of 10 Gbit/s.
+/// Returns the published figures: one flow, a receiver with GRO, a card that computes checksums, a link of 10 Gbit/s.
 fn published(case: &Case) -> Named<Value> {
     let mut cells: Named<Value> = Named::default();
     let at = QUOTAS.iter().position(|quota| *quota == case.quota);
@@ -167,7 +167,7 @@ fn name(row: &Row) -> String {
     format!("{:>3}% {}", label(row, "quota"), label(row, "column"))
 }
 
-/// What a row is compared with: the sending stack cuts, and of NAT and of the live rows, segue on entry.
+/// Returns the row to compare with: the sending stack segments, or for live rows, segue on entry.
 fn base<'a>(table: &'a Table, row: &Row) -> Option<&'a Row> {
     let column = label(row, "column");
     let wanted = match (label(row, "protocol").as_str(), column.as_str()) {

@@ -1,4 +1,4 @@
-//! A bench's table for people.
+//! The text form of a bench's table.
 
 use std::fmt::Write;
 
@@ -9,13 +9,13 @@ use crate::{Row, Skipped, Table};
 /// Columns and sections of a table. Every line has at most 80 columns of ASCII.
 #[derive(Debug)]
 pub struct Layout {
-    /// Rows of the same section stand together under its name.
+    /// Name of a row's section; rows of a section stand together under it.
     pub(super) section: fn(&Row) -> String,
-    /// The first column, 16 wide and to the left; what names the row within its section.
+    /// Name of a row within its section: the first column, 16 wide and to the left.
     pub(super) name: fn(&Row) -> String,
-    /// The others, of a row. Rows with different columns have headings of their own.
+    /// Further columns of a row. Rows with different columns have headings of their own.
     pub(super) columns: fn(&Row) -> &'static [Column],
-    /// What has to be said below.
+    /// Notes below the table.
     pub(super) notes: &'static [&'static str],
 }
 
@@ -65,25 +65,25 @@ impl Layout {
     }
 }
 
-/// A metric's median.
+/// Returns the median of a metric.
 pub(super) fn median(row: &Row, metric: &str) -> Option<f64> {
     row.metrics.find(metric).map(crate::Metric::median)
 }
 
-/// Half the distance of the extremes in per cent of the median.
+/// Returns half the distance of the extremes in per cent of the median.
 pub(super) fn spread(row: &Row, metric: &str) -> Option<String> {
     let metric = row.metrics.find(metric)?;
     let (half, median) = ((metric.max() - metric.min()) / 2.0, metric.median());
     (metric.samples().len() > 1 && median > 0.0).then(|| format!("{:.0}%", 100.0 * half / median))
 }
 
-/// The quotient of a metric's medians in two rows.
+/// Returns the quotient of a metric's medians in two rows.
 pub(super) fn ratio(row: &Row, base: Option<&Row>, metric: &str) -> Option<String> {
     let (base, value) = (median(base?, metric)?, median(row, metric)?);
     (base > 0.0).then(|| format!("{:.2}", value / base))
 }
 
-/// The row that is like `row` but for some labels.
+/// Returns the row that differs from `row` only in some labels.
 pub(super) fn sibling<'a>(table: &'a Table, row: &Row, other: &[(&str, Option<&str>)]) -> Option<&'a Row> {
     table.rows.iter().find(|candidate| {
         let names = row.case.0.iter().chain(&candidate.case.0).map(|(name, _)| name);
@@ -97,7 +97,7 @@ pub(super) fn sibling<'a>(table: &'a Table, row: &Row, other: &[(&str, Option<&s
     })
 }
 
-/// A label's text.
+/// Returns the text of a label.
 pub(super) fn label(row: &Row, name: &str) -> String {
     match row.case.find(name) {
         Some(Value::String(text)) => text.clone(),
@@ -106,7 +106,7 @@ pub(super) fn label(row: &Row, name: &str) -> String {
     }
 }
 
-/// The label `flows` in words.
+/// Returns the label `flows` in words.
 pub(super) fn flows(row: &Row) -> String {
     match label(row, "flows").as_str() {
         "1" => "1 flow".to_owned(),
@@ -114,7 +114,7 @@ pub(super) fn flows(row: &Row) -> String {
     }
 }
 
-/// What was published, with so many digits behind the point: `8.8`, or `8.8-9.4`.
+/// Returns the published figure with `digits` digits behind the point: `8.8`, or `8.8-9.4`.
 pub(super) fn seed(row: &Row, metric: &str, digits: usize) -> Option<String> {
     let show = |value: &Value| value.as_f64().map(|number| format!("{number:.digits$}"));
     match row.seed.find(metric)? {
@@ -123,7 +123,7 @@ pub(super) fn seed(row: &Row, metric: &str, digits: usize) -> Option<String> {
     }
 }
 
-/// Three figures: `0.123`, `9.99`, `43.1`, `123`.
+/// Formats a value with three significant digits: `0.123`, `9.99`, `43.1`, `123`.
 pub(super) fn short(value: f64) -> String {
     match value {
         value if value < 0.9995 => format!("{value:.3}"),
@@ -133,7 +133,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// Three figures and a unit: `950`, `12.3k`.
+/// Formats a value with three significant digits and a unit: `950`, `12.3k`.
 pub(super) fn count(value: f64) -> String {
     if value < 999.5 { format!("{value:.0}") } else { format!("{}k", short(value / 1000.0)) }
 }

@@ -11,7 +11,7 @@ use super::site::Site;
 use crate::load::{self, Load, Style};
 use crate::{Family, LabError, Named, Proto, Row, Table};
 
-/// Who does what to the frames that arrive.
+/// The receive path of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     /// `segue gateway`.
@@ -20,9 +20,9 @@ enum How {
     LroCounted,
     /// `segue gateway --no-lro`.
     NoLro,
-    /// No gateway; the kernel's GRO.
+    /// The kernel's GRO, without a gateway.
     KernelGro,
-    /// No gateway, no GRO.
+    /// Neither a gateway nor GRO.
     Kernel,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn bench() -> Bench {
     }
 }
 
-/// The rows of one heading.
+/// Returns the rows of one heading.
 fn section(points: &mut Vec<Point>, rate: Option<&'static str>, flows: u32, verified: bool, mtus: (u32, u32)) {
     let plain = rate.is_none() && flows == 1 && verified;
     let mut add = |how: How, page: Option<&'static str>| {
@@ -127,7 +127,7 @@ fn labels(case: &Case) -> Named<Value> {
     labels
 }
 
-/// What the authors measured on their machines and a 10 Gbit/s link, one flow.
+/// Returns the published figures: one flow on a 10 Gbit/s link.
 fn published(case: &Case) -> Named<Value> {
     let mut seed: Named<Value> = Named::default();
     if case.mtus.0 != 1500 || case.flows != 1 || !case.verified {
@@ -199,7 +199,7 @@ fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     Ok(Sample::Values(values))
 }
 
-/// The gateway's flags.
+/// Returns the flags of the gateway.
 fn flags(case: &Case) -> Vec<String> {
     let mut flags = vec!["--tap-mtu".to_owned(), case.mtus.1.to_string()];
     match case.how {
@@ -226,7 +226,7 @@ fn name(row: &Row) -> String {
     }
 }
 
-/// The row of a column without segue that belongs to `row`.
+/// Returns the row of a column without segue that belongs to `row`.
 fn kernel<'a>(table: &'a Table, row: &Row, column: &str) -> Option<&'a Row> {
     sibling(table, row, &[("column", Some(column)), ("page", None)])
 }

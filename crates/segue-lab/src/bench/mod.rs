@@ -39,7 +39,7 @@ pub use self::settings::{Select, Settings};
 /// Names of all benches.
 pub const NAMES: &[&str] = &["lro", "ack", "gso", "rco", "tunnel", "napi"];
 
-/// The bench of a name in [`NAMES`].
+/// Returns the bench of a name in [`NAMES`].
 pub fn named(name: &str) -> Result<Bench, LabError> {
     match name {
         "lro" => Ok(lro::bench()),

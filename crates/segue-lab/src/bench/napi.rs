@@ -14,21 +14,21 @@ use super::point::{Part, Point, Sample};
 use super::site::Site;
 use crate::{LabError, Named, Row, Table};
 
-/// In the order of the seed's tables.
+/// Traffic forms in the order of the published tables.
 const TRAFFIC: [(&str, &str); 4] =
     [("tcp-rx", "TCP received"), ("tcp-tx", "TCP sent"), ("udp-rx", "UDP received"), ("udp-tx", "UDP sent")];
 const TARGETS: [&str; 4] = ["rpi4", "nitrogen8m", "compaq", "dell"];
-/// The steps of the patch set one upon the other, and NAPI without the others.
+/// Driver forms: the steps of the patch set one upon the other, and NAPI without the others.
 const FORMS: [&str; 6] = ["standard", "tx-pool", "rx-pool", "gro", "napi", "napi-alone"];
-/// Prices of a transfer for the sweep, microseconds.
+/// Prices of a transfer for the sweep in microseconds.
 const SWEEP: [u32; 7] = [0, 2, 5, 10, 20, 40, 80];
-/// Whose cores the sweep has, the fast and the slow of those with four.
+/// Computers whose cores the sweep has: the fast and the slow of those with four.
 const SWEPT: [&str; 2] = ["dell", "nitrogen8m"];
 
-/// A cell of the seed: Mbit/s, per cent of datagrams lost, idle per cent.
+/// A published cell: Mbit/s, per cent of datagrams lost, idle per cent.
 type Cell = (f64, Option<f64>, f64);
 
-/// What was published for standard and NAPI form: traffic and target in the order above. `None`: "unusable".
+/// Published cells of the standard and the NAPI form: traffic and target in the order above. `None`: "unusable".
 const PUBLISHED: [[[Option<Cell>; 2]; 4]; 4] = [
     [
         [Some((941.0, None, 74.9)), Some((941.0, None, 91.5))],
@@ -149,7 +149,7 @@ fn ask(site: &Site, words: &str) -> Result<Value, LabError> {
     }
 }
 
-/// The prices, as facts of the table.
+/// Returns the prices as facts of the table.
 pub(super) fn prices(site: &Site) -> Result<Vec<(String, Value)>, LabError> {
     let value = ask(site, "target prices")?;
     Ok(value.as_object().into_iter().flatten().map(|(name, fact)| (name.clone(), fact.clone())).collect())
@@ -175,7 +175,7 @@ fn name(row: &Row) -> String {
     }
 }
 
-/// The form that a form is a step from.
+/// Returns the form that a form is a step from.
 fn before(form: &str) -> Option<&'static str> {
     let at = FORMS.iter().position(|one| *one == form)?;
     match form {
@@ -189,7 +189,7 @@ fn rate(value: f64) -> String {
     format!("{:.0}", value * 1000.0)
 }
 
-/// A figure of the direction that the load has.
+/// Returns a figure of the load's direction.
 fn mainly(row: &Row, metric: &str) -> Option<f64> {
     let way = if label(row, "traffic").ends_with("rx") { "rx" } else { "tx" };
     median(row, &format!("{way}_{metric}"))
@@ -230,7 +230,7 @@ const COLUMNS: &[Column] = &[
     },
 ];
 
-/// Whether a cell was published as worse than the standard form's.
+/// Returns whether a cell was published as worse than the standard form's.
 fn is_worse(row: &Row) -> bool {
     let words = (label(row, "traffic"), label(row, "target"));
     label(row, "form") == "napi"
@@ -246,7 +246,7 @@ const NOTES: &[&str] = &[
     "worse than standard; missing: published as unusable.",
 ];
 
-/// The published effects beside those of the table, as far as its rows go.
+/// Returns the published effects beside those of the table, as far as its rows go.
 pub(super) fn effects(table: &Table) -> String {
     let mut text = String::new();
     for (at, (traffic, title)) in TRAFFIC.iter().enumerate() {

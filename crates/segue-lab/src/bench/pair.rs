@@ -9,28 +9,28 @@ use super::bed;
 use super::site::Site;
 use crate::{Cpu, Family, Host, LabError, Peer, Process, reach};
 
-/// The card of the machine under test as its stack sees it behind a gateway.
+/// Name of the TAP that the tested machine's stack uses behind a gateway.
 pub(super) const TAP: &str = "eth0";
 
-/// Which machine has the tested processor, and the gateway.
+/// The machine under test, which has the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tested {
     Sender,
     Receiver,
 }
 
-/// How a pair is to be.
+/// The configuration of a pair.
 pub(super) struct Form {
     pub(super) tested: Tested,
     /// Whether the tested machine's stack is behind a gateway.
     pub(super) gateway: bool,
-    /// MTUs of the sender's and the receiver's card.
+    /// MTUs of the sender's and the receiver's card in bytes.
     pub(super) mtus: (u32, u32),
-    /// Limits what the receiver gets, as `tc` writes it.
+    /// Rate limit towards the receiver, in the syntax of `tc`.
     pub(super) rate: Option<&'static str>,
     /// Whether the receiver's card has verified the checksums.
     pub(super) verified: bool,
-    /// What is spoken.
+    /// Family of the load.
     pub(super) family: Family,
     /// More features of the tested card, as ethtool names them.
     pub(super) card: &'static [&'static str],
@@ -40,18 +40,18 @@ pub(super) struct Form {
 pub(super) struct Pair {
     pub(super) sender: Host,
     pub(super) receiver: Host,
-    /// Where the tested machine's card is, if that is not its stack's.
+    /// Host of the tested machine's card, if that is not the host of its stack.
     gateway: Option<Host>,
     /// The cards of the sender and the receiver.
     pub(super) cards: [String; 2],
-    /// What is between them.
+    /// Host that stands for the wire between them.
     pub(super) wire: Host,
     tested: Tested,
     family: Family,
 }
 
 impl Pair {
-    /// Hosts, cards and wire; no addresses yet.
+    /// Makes hosts, cards and wire, without addresses.
     pub(super) fn new(site: &Site, form: &Form) -> Result<Pair, LabError> {
         let (load, test) = (Cpu::on_core(site.load_core, None)?, Cpu::on_core(site.test_core, site.quota)?);
         let (load, test) = (Arc::new(load), Arc::new(test));
@@ -83,7 +83,7 @@ impl Pair {
         Ok(Pair { sender, receiver, gateway, cards, wire, tested: form.tested, family: form.family })
     }
 
-    /// The tested machine's card: its host and its name.
+    /// Returns the host and the name of the tested machine's card.
     pub(super) fn tested_card(&self) -> (&Host, &str) {
         let (stack, card) = self.tested_stack();
         (self.gateway.as_ref().unwrap_or(stack), card)
@@ -96,8 +96,8 @@ impl Pair {
         }
     }
 
-    /// Starts the gateway where there is one, gives addresses, and waits until datagrams pass. What is returned keeps
-    /// the gateway running.
+    /// Starts the gateway if there is one, sets addresses, and waits until datagrams pass. The returned process is the
+    /// gateway's.
     pub(super) fn join(&self, site: &Site, flags: &[String]) -> Result<Option<Process>, LabError> {
         let stack = self.tested_stack().0;
         let gateway = match &self.gateway {
@@ -112,12 +112,12 @@ impl Pair {
         Ok(gateway)
     }
 
-    /// Seconds of the sender's and of the receiver's processor so far.
+    /// Returns the seconds used of the sender's and of the receiver's processor so far.
     pub(super) fn cpu_seconds(&self) -> Result<[f64; 2], LabError> {
         bed::cpu_seconds([&self.sender, &self.receiver])
     }
 
-    /// The receiver's address.
+    /// Returns the receiver's address.
     pub(super) fn to(&self) -> IpAddr {
         Peer::B.address(0, self.family)
     }

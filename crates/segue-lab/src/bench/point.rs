@@ -10,37 +10,37 @@ use crate::{LabError, Named};
 /// One row of a bench.
 pub(super) struct Point {
     pub(super) labels: Named<Value>,
-    /// What was published for it, by the metric's name.
+    /// Published figures, by the names of the metrics.
     pub(super) seed: Named<Value>,
-    /// The widest selection that it is not part of the next narrower one of.
+    /// The narrowest selection that the point belongs to.
     pub(super) part: Part,
     pub(super) sample: Box<Measure>,
 }
 
 pub(super) type Measure = dyn Fn(&Site) -> Result<Sample, LabError>;
 
-/// To which selections a point belongs.
+/// The narrowest selection that a point belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
-    /// To every one.
+    /// The point belongs to all selections.
     Quick,
-    /// To all but the quickest.
+    /// The point belongs to all selections but the quick one.
     Usual,
-    /// Only to the whole.
+    /// The point belongs only to the selection of all points.
     Rest,
 }
 
-/// What came of one measurement.
+/// The result of one measurement.
 #[derive(Debug)]
 pub(super) enum Sample {
-    /// Metrics by name.
+    /// The metrics by name.
     Values(Named<f64>),
-    /// It cannot be had here, and why.
+    /// The measurement is not possible here, with the reason.
     Skipped(String),
 }
 
 impl Point {
-    /// Its labels as words.
+    /// Returns the labels as words.
     pub(super) fn words(&self) -> impl Iterator<Item = String> {
         self.labels.0.iter().map(|(name, value)| match value {
             Value::String(text) => text.clone(),
@@ -52,7 +52,7 @@ impl Point {
         self.words().collect::<Vec<_>>().join(" ")
     }
 
-    /// Whether every word of `words` is one of its labels.
+    /// Returns whether every word of `words` is one of the labels.
     pub(super) fn has(&self, words: &str) -> bool {
         words.split_whitespace().all(|word| self.words().any(|own| own == word))
     }

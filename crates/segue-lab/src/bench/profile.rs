@@ -1,4 +1,4 @@
-//! The share of a processor's time that checksum routines take, by `perf` where it is installed.
+//! The share of CPU time spent in checksum routines, by `perf` where it is installed.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use crate::process::{checked_output, search_path};
 use crate::{LabError, Process, sys, which};
 
-/// Samples a second. An odd number does not keep step with anything.
+/// Samples a second. An odd number does not run in step with a timer.
 const RATE: &str = "499";
-/// The kernel's routines that read payload to sum it.
+/// Names of the kernel's routines that read payload to sum it.
 const KERNEL: &[&str] = &[
     "csum_partial",
     "do_csum",
@@ -27,10 +27,10 @@ const KERNEL: &[&str] = &[
     "skb_copy_and_csum_bits",
     "skb_copy_and_csum_datagram_msg",
 ];
-/// What the names of segue's have in them, demangled or not.
+/// Parts of the names of segue's checksum routines, demangled or not.
 const OURS: &[&str] = &["sum_avx", "copy_avx", "scalar::sum", "6scalar3sum", "scalar::copy", "6scalar4copy"];
 
-/// What the kernel keeps of a task's name.
+/// Length to which the kernel cuts a task's name.
 const NAME_LEN: usize = 15;
 
 /// A running profile.
@@ -43,7 +43,7 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// Samples these processors from now on; `None` where that cannot be.
+    /// Starts sampling these processors; `None` where that is not possible.
     pub(super) fn start(program: &Path, cores: &[usize]) -> Result<Option<Profile>, LabError> {
         if which("perf").is_none() {
             return Ok(None);
@@ -64,7 +64,7 @@ impl Profile {
         Ok(Some(Profile { program: name.chars().take(NAME_LEN).collect(), perf, path, cores: cores.to_vec() }))
     }
 
-    /// Ends it. For each processor the share of the load's time in checksum routines, per cent.
+    /// Stops sampling. Returns for each processor the share of the load's time in checksum routines in per cent.
     pub(super) fn shares(mut self) -> Result<Option<Vec<f64>>, LabError> {
         self.perf.stop(Duration::from_secs(3));
         let text = checked_output(perf().args(["script", "-F", "comm,cpu,ip,sym", "-i"]).arg(&self.path))?;
@@ -86,7 +86,7 @@ fn perf() -> Command {
     command
 }
 
-/// Of the samples on `core` that belong to the load, the share in checksum routines, per cent. `None` without any.
+/// Returns the share of checksum routines in the load's samples on `core` in per cent; `None` if there are none.
 fn share(text: &str, program: &str, core: usize) -> Option<f64> {
     let (mut all, mut summing) = (0_u32, 0_u32);
     for (name, symbol) in text.lines().filter_map(|line| sample(line, program, core)) {
@@ -97,7 +97,7 @@ fn share(text: &str, program: &str, core: usize) -> Option<f64> {
     (all > 0).then(|| 100.0 * f64::from(summing) / f64::from(all))
 }
 
-/// The task and the symbol of a line `TASK [CPU] IP SYMBOL`, if it is the load's: its programs, the kernel's threads
+/// Returns task and symbol of a line `TASK [CPU] IP SYMBOL`, if it is the load's: its programs, the kernel's threads
 /// for received frames, and interrupts that met the thread that watches an idle processor.
 fn sample<'a>(line: &'a str, program: &str, core: usize) -> Option<(&'a str, &'a str)> {
     let (name, rest) = line.split_once(" [")?;

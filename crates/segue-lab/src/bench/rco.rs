@@ -16,7 +16,7 @@ use super::span::{Span, Tunnel};
 use crate::load::{self, Load, Style};
 use crate::{Family, LabError, LinkForm, Named, Proto, Row, Table};
 
-/// Connections that ask and answer at the same time.
+/// Number of connections with a request in flight.
 const ASKERS: u32 = 200;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ enum Kind {
     Ipip,
     Sit,
     Vxlan,
-    /// The kernel's own VXLAN.
+    /// VXLAN of the kernel.
     Kernel,
 }
 
@@ -41,14 +41,14 @@ impl Kind {
     }
 }
 
-/// What passes through the tunnel.
+/// The load of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Traffic {
     /// One TCP stream from a buffer that stays in the caches.
     Stream,
     /// One TCP stream from a file that does not fit them.
     Cold,
-    /// Requests and responses.
+    /// Requests and responses of one byte.
     Requests,
 }
 
@@ -68,9 +68,9 @@ struct Case {
     kind: Kind,
     remcsum: bool,
     traffic: Traffic,
-    /// A checksum implementation that is not the fastest.
+    /// Checksum implementation by name, if not the fastest.
     simd: Option<&'static str>,
-    /// Whether there is a checksum outside that whoever receives can verify.
+    /// Whether there is an outer checksum that the receiver can verify.
     outer: bool,
 }
 
@@ -142,7 +142,7 @@ fn labels(case: &Case) -> Named<Value> {
     labels
 }
 
-/// What the author measured: per cent of his machines' processors at 36 Gbit/s.
+/// Returns the published figures: CPU usage of the author's machines at 36 Gbit/s in per cent.
 fn published(case: &Case) -> Named<Value> {
     let mut seed: Named<Value> = Named::default();
     if case.simd.is_some() || !case.outer || case.link != LinkForm::NicCsum {
@@ -173,7 +173,7 @@ fn published(case: &Case) -> Named<Value> {
     seed
 }
 
-/// The tunnel's words for `segue tunnel`.
+/// Returns the words of the tunnel for `segue tunnel`.
 fn tunnel(case: &Case) -> Tunnel {
     let mut words = match case.kind {
         Kind::Kernel => return Tunnel::Kernel,
@@ -279,7 +279,7 @@ fn per_gigabyte(used: [f64; 2], bytes: u64, values: &mut Named<f64>) {
     }
 }
 
-/// The size of a file that no cache holds, if there is memory for it.
+/// Returns the size of a file that no cache holds, if there is memory for it.
 fn beyond_caches() -> Option<usize> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").into_iter().flatten().flatten();
     let kilobytes = |text: &str| text.trim().strip_suffix('K')?.parse::<usize>().ok();
@@ -311,7 +311,7 @@ fn columns(row: &Row) -> &'static [Column] {
     if label(row, "load") == "rr" { REQUESTS } else { STREAM }
 }
 
-/// What the metric is more or less with remote checksum offload, per cent; the row must have it.
+/// Returns the change of the metric by remote checksum offload in per cent; the row must have the offload.
 fn change(table: &Table, row: &Row, metric: &str) -> Option<String> {
     let without = sibling(table, row, &[("remcsum", Some("no-remcsum"))])?;
     let (with, without) = (median(row, metric)?, median(without, metric)?);
@@ -322,7 +322,7 @@ fn percent(row: &Row, metric: &str) -> Option<String> {
     median(row, metric).map(|value| format!("{value:.0}"))
 }
 
-/// Shares of time at both ends: `6.0/0.3`.
+/// Formats the shares of time at both ends: `6.0/0.3`.
 fn shares(row: &Row) -> Option<String> {
     let show = |value: f64| if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
     let (tx, rx) = (median(row, "tx_checksum_percent")?, median(row, "rx_checksum_percent")?);

@@ -3,10 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-/// Time for reading clocks between being ready and sending.
+/// Time between the line `ready` and the first byte, for the reading of clocks.
 pub(super) const LEAD: Duration = Duration::from_millis(50);
 
-/// Says that all is ready, and gives the one who measures time to read its clocks.
+/// Prints `ready`, and waits for [`LEAD`] so that the measuring process can read its clocks.
 pub(super) fn ready() {
     println!("ready");
     thread::sleep(LEAD);

@@ -11,9 +11,9 @@ use super::ready::ready;
 use crate::sys::Poller;
 
 const PORT: u16 = 5203;
-/// A connection that is silent for so long is dead.
+/// Time without a byte after which a connection is dead.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The quantiles that are told, in per cent.
+/// The reported quantiles in per cent.
 pub(super) const QUANTILES: [usize; 4] = [50, 90, 95, 99];
 
 /// Answers every byte with one until all connections have ended.
@@ -49,7 +49,7 @@ pub(super) fn answer(address: &str, connections: u32) -> io::Result<Value> {
     Ok(json!({}))
 }
 
-/// Keeps one request on its way on each of so many connections.
+/// Keeps one request in flight on each of the connections; returns transactions and latencies.
 pub(super) fn ask(address: &str, connections: u32, time: Duration) -> io::Result<Value> {
     let poller = Poller::new()?;
     let mut streams = Vec::new();
@@ -98,7 +98,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)
 }
 
-/// The smallest value that so many per cent of the sorted ones do not exceed; 0 when there is none.
+/// Returns the smallest value that `percent` of the sorted values do not exceed; 0 if there are none.
 fn quantile(sorted: &[u32], percent: usize) -> u32 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()

@@ -12,7 +12,7 @@ use crate::process::require;
 use crate::{Cpu, LabError, Machine, Metric, Named, Progress, Row, SampleAt, Skipped, Step, Table, interrupt};
 
 impl Bench {
-    /// Measures the chosen points and makes the table. Nothing stays behind, whatever comes out.
+    /// Measures the chosen points and makes the table. Nothing stays behind, also after an error.
     pub fn run(&self, settings: &Settings, progress: &mut dyn Progress) -> Result<Table, LabError> {
         let limits = [("seconds", settings.seconds, 3600), ("runs", settings.runs, 1000)];
         if let Some((name, value, most)) = limits.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
@@ -70,7 +70,7 @@ impl Bench {
         Ok(table)
     }
 
-    /// The table for people.
+    /// Returns the table as text.
     pub fn text(&self, table: &Table) -> String {
         let effects = if self.has_hosts() { String::new() } else { napi::effects(table) };
         self.layout.text(table) + &effects
@@ -109,7 +109,7 @@ fn of_point(error: LabError, case: &str) -> LabError {
     }
 }
 
-/// A point with what was measured of it.
+/// A point with its measurements.
 struct Lane<'a> {
     point: &'a Point,
     samples: Vec<Named<f64>>,

@@ -1,4 +1,4 @@
-//! How the rows of `gso` are measured: a sender, a gateway, and a watch over the wire.
+//! Measurement of the rows of `gso`: a sender, a gateway, and a check of the frames on the wire.
 
 use std::io;
 use std::thread;
@@ -16,33 +16,33 @@ use crate::sys::PacketSocket;
 use crate::{Family, Host, LabError, Named, Peer, Process, Proto, reach};
 
 const MTU: u32 = 1500;
-/// IP packets that hold one large datagram.
+/// MTU of a link whose packets hold one large datagram, in bytes.
 const LONG_MTU: u32 = 9000;
-/// Bytes of the longest frame: an Ethernet header and the MTU.
+/// Length of the longest frame in bytes: an Ethernet header and the MTU.
 const LONGEST: u32 = MTU + 14;
-/// How long, in the middle of the load, every frame on the wire is looked at.
+/// Time in the middle of the load in which every frame on the wire is checked.
 const WATCHED: Duration = Duration::from_millis(100);
-/// How long before that the filters are set.
+/// Time between setting the filters and the check.
 const SETTLED: Duration = Duration::from_millis(10);
-/// How often, where there are none.
+/// Most checks, if there are no frames.
 const MOST_WATCHES: u32 = 5;
-/// The router's interface towards the sender.
+/// Name of the router's interface towards the sender.
 const INSIDE: &str = "in0";
-/// The network between them.
+/// Number of the network between router and sender.
 const INSIDE_NET: u8 = 1;
-/// The address that the receiver sees.
+/// Address of the sender as the receiver sees it, behind the NAT.
 const OUTSIDE: &str = "198.18.0.9";
 
-/// What is sent, and through what.
+/// The load of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Load {
-    /// A stream.
+    /// A TCP stream.
     Tcp(Family),
-    /// Datagrams of 9000 bytes with their headers.
+    /// UDP datagrams of 9000 bytes with their headers.
     Udp(Family),
-    /// A stream through a router that translates addresses.
+    /// A TCP stream through a router with NAT.
     Nat,
-    /// A stream, while GSO is switched.
+    /// A TCP stream during which GSO is switched.
     Live,
 }
 
@@ -59,26 +59,26 @@ impl Load {
     }
 }
 
-/// Where trains are cut, or datagrams fragmented.
+/// The place where trains are segmented, or datagrams fragmented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
-    /// By the card.
+    /// The card segments (TSO).
     Tso,
-    /// By the kernel in front of the card; no gateway.
+    /// The kernel segments in front of the card, without a gateway.
     Kernel,
-    /// By the kernel, which is handed whole trains for a card that cuts none: what segue does unless told otherwise.
+    /// The kernel segments: segue hands it whole trains for a card without TSO, as it does by default.
     Handed,
-    /// By segue in front of the card; of NAT, behind it; of the live rows, switched to that.
+    /// Segue segments in front of the card, behind NAT; live rows are switched to this.
     Gso,
-    /// By segue on entry: in front of NAT; of the live rows, switched to that.
+    /// Segue segments on entry, in front of NAT; live rows are switched to this.
     Entry,
-    /// By the sending stack, whose TCP makes single segments.
+    /// The sending stack segments: its TCP makes single segments.
     Nowhere,
-    /// The same, and checksums are left to the card.
+    /// The sending stack segments, and leaves checksums to the card.
     NowhereSums,
-    /// By the sending stack in front of the TAP: Linux's TCP makes trains also where its device is said to take none.
+    /// The sending stack segments in front of the TAP: Linux's TCP makes trains also for a device without offloads.
     Late,
-    /// By the sending stack, whose TCP makes single segments; no gateway.
+    /// The sending stack segments as in [`How::Nowhere`], without a gateway.
     KernelNowhere,
 }
 
@@ -106,11 +106,11 @@ impl How {
 pub(super) struct Case {
     pub(super) load: Load,
     pub(super) how: How,
-    /// Per cent of the processor.
+    /// Share of the processor in per cent.
     pub(super) quota: u32,
     pub(super) rate: Option<&'static str>,
     pub(super) flows: u32,
-    /// Whether the receiver joins frames.
+    /// Whether the receiver has GRO.
     pub(super) gro: bool,
     /// Whether the card computes checksums.
     pub(super) sums: bool,
@@ -183,13 +183,13 @@ pub(super) fn sample(site: &Site, case: &Case) -> Result<Sample, LabError> {
     Ok(Sample::Values(values))
 }
 
-/// Has TCP make single segments, each of which passes the stack. Linux's otherwise makes trains, and cuts them in front
-/// of the device at the latest, whatever is said by `gso off`.
+/// Has TCP make single segments, each of which passes the stack. Linux otherwise makes trains, and segments them in
+/// front of the device at the latest, even with `gso off`.
 fn without_trains(host: &Host, device: &str) -> Result<(), LabError> {
     host.run("ip", &["link", "set", "dev", device, "gso_max_segs", "1"]).map(drop)
 }
 
-/// The gateway's flags.
+/// Returns the flags of the gateway.
 fn flags(case: &Case, card: &str) -> Vec<String> {
     let mut flags = Vec::new();
     if matches!((case.load, case.how), (Load::Udp(_), How::Gso)) {
@@ -212,7 +212,7 @@ fn flags(case: &Case, card: &str) -> Vec<String> {
     flags
 }
 
-/// A router in place of the gateway: `sender --- in0 | segue | card --- wire`.
+/// Starts a router in place of the gateway: `sender --- in0 | segue | card --- wire`.
 fn start_router(site: &Site, case: &Case, pair: &Pair) -> Result<Process, LabError> {
     let (router, card) = pair.tested_card();
     let single = ["gro", "off", "tso", "off", "gso", "off", "tx", "off"];
@@ -236,7 +236,7 @@ fn start_router(site: &Site, case: &Case, pair: &Pair) -> Result<Process, LabErr
     Ok(process)
 }
 
-/// One load from beginning to end.
+/// Measures one load from beginning to end.
 fn measured(site: &Site, case: &Case, pair: &Pair) -> Result<Named<f64>, LabError> {
     let retransmits = || bed::tcp_counter(&pair.sender, "RetransSegs");
     let before = (retransmits()?, pair.cpu_seconds()?[0], Instant::now());
@@ -284,8 +284,8 @@ fn datagrams(site: &Site, pair: &Pair, flows: u32, family: Family) -> Result<(u6
     Ok((came.bytes, came.seconds))
 }
 
-/// Looks at every frame that the receiver is sent, for a moment in the middle of the load, and longer until there is
-/// one. Returns how many.
+/// Checks the length of every frame to the receiver for a moment in the middle of the load, and longer until there is
+/// one. Returns the number of frames.
 fn watch(site: &Site, wire: &Host) -> Result<u64, LabError> {
     thread::sleep(Duration::from_millis(300 + u64::from(site.seconds) * 500));
     let seen = wire.enter(|| {
@@ -314,14 +314,14 @@ fn watch(site: &Site, wire: &Host) -> Result<u64, LabError> {
     }
 }
 
-/// What the gateway counted in front of the card.
+/// The gateway's counters of the stage in front of the card.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stage {
     packets: f64,
     segments: f64,
     /// Bytes that the port sent.
     sent: f64,
-    /// What was dropped in all of the gateway.
+    /// Packets dropped in the whole gateway.
     drops: f64,
 }
 
@@ -353,7 +353,7 @@ impl Stage {
     }
 }
 
-/// A load in whose middle `enable_gso` is switched.
+/// Measures a load in whose middle `enable_gso` is switched.
 fn live(site: &Site, case: &Case, pair: &Pair) -> Result<Named<f64>, LabError> {
     let (host, card) = pair.tested_card();
     let knob = format!("net.gso.dev.{card}.enable_gso");

@@ -1,19 +1,19 @@
-//! How a bench is to measure, and which of its points.
+//! Settings of a bench: how to measure, and which points.
 
 use std::path::PathBuf;
 
-/// How to measure.
+/// Settings of a bench.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The program `segue`.
+    /// Path of the program `segue`.
     pub segue: PathBuf,
-    /// How often each point is measured.
+    /// Number of measurements of each point.
     pub runs: u32,
-    /// Seconds of one measurement.
+    /// Length of one measurement in seconds.
     pub seconds: u32,
-    /// Which points, where `rows` does not say.
+    /// Selection of points if `rows` is empty.
     pub select: Select,
-    /// Words: a point is measured when for one of these its labels have every word of it. Empty: what `select` says.
+    /// Filters: a point is measured if its labels have every word of one of them. Empty: those that `select` chooses.
     pub rows: Vec<String>,
     /// Only rows of this link, by the word that is their label.
     pub link: Option<String>,
@@ -26,10 +26,10 @@ pub struct Settings {
 /// Which points of a bench are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Select {
-    /// The table of the documentation.
+    /// The points of the table in the documentation.
     Usual,
-    /// Every one.
+    /// All points.
     All,
-    /// A few that show that the bench works.
+    /// A few points that show that the bench works.
     Quick,
 }

@@ -1,4 +1,4 @@
-//! Where a bench measures.
+//! The surroundings of a measurement: program, round and processors.
 
 use std::path::PathBuf;
 
@@ -6,17 +6,17 @@ use super::bed;
 use super::settings::Settings;
 use crate::{LabError, cores};
 
-/// Where and how points are measured.
+/// The surroundings in which a point is measured.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) segue: PathBuf,
-    /// The round, from 1.
+    /// Number of the round, from 1.
     pub(super) run: u32,
     pub(super) seconds: u32,
     pub(super) quota: Option<u32>,
     /// The processor of the host that makes the load.
     pub(super) load_core: usize,
-    /// That of the host under test.
+    /// The processor of the host under test.
     pub(super) test_core: usize,
 }
 

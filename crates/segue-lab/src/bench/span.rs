@@ -13,15 +13,15 @@ use crate::case::kernel_vxlan;
 use crate::process::checked_output;
 use crate::{Cpu, Family, Host, LabError, LinkForm, Named, Peer, Process, reach};
 
-/// The tunnel's device.
+/// Name of the tunnel's device.
 const DEVICE: &str = "sg0";
-/// The network of the addresses inside.
+/// Number of the network inside of the tunnel.
 const INSIDE: u8 = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What TCP may keep so that its window is less than 256 datagrams: a veth end with GRO drops what is more.
 const RING_MEMORY: &str = "4096 131072 340000";
 
-/// Whose tunnel it is.
+/// The implementation of the tunnel.
 #[derive(Debug, Clone)]
 pub(super) enum Tunnel {
     /// `segue tunnel` with these words, and a checksum implementation by name if not the fastest.
@@ -30,7 +30,7 @@ pub(super) enum Tunnel {
     Kernel,
 }
 
-/// What stands between the hosts. The sender is [`Peer::A`], on the load's processor.
+/// Two hosts, a cable and a tunnel between them. The sender is [`Peer::A`], on the load's processor.
 pub(super) struct Span<'a> {
     // Dropped in this order: what runs in the hosts ends first.
     tunnels: Vec<Process>,
@@ -41,7 +41,7 @@ pub(super) struct Span<'a> {
     family: Family,
 }
 
-/// What was read before a load.
+/// The counters read before a load.
 pub(super) struct Before {
     begin: Instant,
     cpu: [f64; 2],
@@ -50,7 +50,7 @@ pub(super) struct Before {
 }
 
 impl<'a> Span<'a> {
-    /// Builds it and waits until datagrams pass. The inner `Err` says why it cannot be had here.
+    /// Makes hosts and tunnel and waits until datagrams pass. The inner `Err` says why that is not possible here.
     pub(super) fn new(
         site: &'a Site,
         form: LinkForm,
@@ -107,19 +107,19 @@ impl<'a> Span<'a> {
         Ok(Ok(span))
     }
 
-    /// The receiver's address inside.
+    /// Returns the receiver's address inside of the tunnel.
     pub(super) fn to(&self) -> IpAddr {
         Peer::B.address(INSIDE, self.family)
     }
 
-    /// To be called when the load is about to begin.
+    /// Reads the counters right before a load.
     pub(super) fn before(&self) -> Result<Before, LabError> {
         let profile = Profile::start(&self.site.segue, &[self.site.load_core, self.site.test_core])?;
         let summed = self.summed()?;
         Ok(Before { begin: Instant::now(), cpu: bed::cpu_seconds(self.hosts())?, summed, profile })
     }
 
-    /// To be called when the load has ended: what each processor did for it.
+    /// Reads the counters after a load. Returns what each processor did for it.
     pub(super) fn after(&self, before: Before, values: &mut Named<f64>) -> Result<[f64; 2], LabError> {
         let (wall, cpu) = (before.begin.elapsed().as_secs_f64(), bed::cpu_seconds(self.hosts())?);
         let used = [cpu[0] - before.cpu[0], cpu[1] - before.cpu[1]];
@@ -141,7 +141,7 @@ impl<'a> Span<'a> {
         [&self.sender, &self.receiver]
     }
 
-    /// Payload bytes that segue's engine has summed at each end.
+    /// Returns the payload bytes whose checksum segue's engine computed, at each end.
     fn summed(&self) -> Result<[u64; 2], LabError> {
         let mut summed = [0; 2];
         for (host, summed) in self.hosts().into_iter().zip(&mut summed).filter(|_| self.is_segue) {
@@ -153,7 +153,7 @@ impl<'a> Span<'a> {
     }
 }
 
-/// The sum over an instance's ports.
+/// Returns the sum over an instance's ports.
 fn of_ports(stat: &str) -> Option<u64> {
     let stat: Value = serde_json::from_str(stat).ok()?;
     let ports = stat["instances"].as_array()?.first()?["ports"].as_object()?;

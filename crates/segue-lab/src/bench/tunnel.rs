@@ -12,7 +12,7 @@ use crate::{
     Case, Cpu, Family, Ground, Host, LabError, LinkForm, Named, Options, Peer, Prepared, Proto, Row, Table, connect,
 };
 
-/// The number of the tunnel's network.
+/// Number of the tunnel's network.
 const NET: u8 = 1;
 
 pub(super) fn bench() -> Bench {
