@@ -1,4 +1,5 @@
-//! The benches' command line: documents, tables, choosing rows, and that nothing stays behind. No figure is judged here.
+//! The benches' command line: documents, tables, choosing rows, and that nothing stays behind. No figure is judged
+//! here.
 
 mod common;
 

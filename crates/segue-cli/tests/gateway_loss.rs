@@ -1,5 +1,5 @@
-//! ACK aggregation leaves a sender's loss recovery alone: over a link with seeded loss, a kernel's TCP retransmits as much and
-//! as quickly with it as without it.
+//! ACK aggregation leaves a sender's loss recovery alone: over a link with seeded loss, a kernel's TCP retransmits as
+//! much and as quickly with it as without it.
 
 mod common;
 
@@ -16,24 +16,24 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(60);
 const TAP: &str = "lro0";
 const PORT: u16 = 5001;
-/// Bytes of one transfer.
+/// Length of one transfer in bytes.
 const LEN: usize = 4_000_000;
-/// Transfers of each kind; each has a seed of its own, the same for both ways of doing it.
+/// Number of transfers of each kind; each has a seed of its own, the same for both kinds.
 const SEEDS: u64 = 4;
-/// Frames lost, of 1000, in both directions.
+/// Loss rate in frames of 1000, in both directions.
 const LOSS: u16 = 10;
 
-/// Longer than all duplicates of one loss take to arrive: whoever swallows those leaves one of them.
+/// Hold time longer than all duplicates of one loss take to arrive: an aggregator that swallows them leaves only one.
 const HOLD_US: &str = "5000";
 
-/// What a sender's kernel has counted for one transfer, or several.
+/// Counters of a sender's kernel for one transfer, or several.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recovery {
     retransmitted: u64,
-    /// Of those, by fast recovery.
+    /// Segments retransmitted by fast recovery.
     fast: u64,
     timeouts: u64,
-    /// Pure ACKs that its host did not get to see.
+    /// Pure ACKs that the gateway swallowed.
     swallowed: u64,
     lost: u64,
 }
@@ -56,7 +56,7 @@ struct Path {
     gateway: Host,
     receiver: Host,
     relay: Relay,
-    /// Runs as long as this.
+    /// The gateway's process, which runs as long as this value lives.
     _segue: Process,
 }
 
@@ -81,7 +81,7 @@ impl Path {
         Path { sender, gateway, receiver, relay, _segue: segue }
     }
 
-    /// The kernel's counters, by name.
+    /// Returns the kernel's counters by name.
     fn counters(&self) -> BTreeMap<String, u64> {
         let mut all = BTreeMap::new();
         for file in ["/proc/net/snmp", "/proc/net/netstat"] {
@@ -157,8 +157,8 @@ fn a_sender_recovers_from_loss_with_ack_aggregation_as_it_does_without() {
         assert_eq!(without.swallowed, 0);
         assert!(with.swallowed > 200, "{with:?}");
         assert!(without.lost > 50 && without.fast > 50, "there was loss to recover from: {without:?}");
-        // About 105 are lost, retransmitted, and that fast, both ways, with 0 to 6 timeouts. An aggregator that swallows
-        // duplicates has about 160, 10 and 80 without SACK.
+        // About 105 are lost, retransmitted, and that fast, both ways, with 0 to 6 timeouts. An aggregator that
+        // swallows duplicates has about 160, 10 and 80 without SACK.
         let summary = format!("sack {sack}: without {without:?}, with {with:?}");
         assert!(with.retransmitted.abs_diff(without.retransmitted) < 10 + without.lost / 4, "{summary}");
         assert!(with.timeouts < without.timeouts + 15, "{summary}");

@@ -14,7 +14,7 @@ use segue_lab::{Family, Peer};
 use serde_json::Value;
 use service::{PATIENCE, Pair};
 
-/// A tunnel of network `net`, whose words are `words`.
+/// Returns the configuration of a tunnel of network `net` with these words.
 fn with(end: Peer, net: u8, words: &str) -> String {
     let family = if words.contains("ip6") { Family::V6 } else { Family::V4 };
     let (local, remote) = (end.address(0, family), end.other().address(0, family));
@@ -24,12 +24,12 @@ fn with(end: Peer, net: u8, words: &str) -> String {
     )
 }
 
-/// One that shares port 6080 with others of its kind.
+/// Returns the configuration of a tunnel that shares port 6080 with others of its kind.
 fn keyed(end: Peer, net: u8, more: &str) -> String {
     with(end, net, &format!("encap = \"gue\"\nkey = {net}\n{more}"))
 }
 
-/// What `ip` says of an interface of the first host that is made once.
+/// Returns the index of an interface of the first host, which changes when it is made anew.
 fn index(pair: &Pair, dev: &str) -> String {
     pair.near.run("cat", &[&format!("/sys/class/net/{dev}/ifindex")]).unwrap()
 }
@@ -45,13 +45,13 @@ fn list(value: &Value) -> Vec<&str> {
     value.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect()
 }
 
-/// Both ways through `sg1`.
+/// Starts streams in both directions through `sg1`.
 fn streams(pair: &Pair) -> [Numbered; 2] {
     let at = |end: Peer| SocketAddr::new(end.address(1, Family::V4), 5003);
     [pair.numbered(), Numbered::start((&pair.far, at(Peer::B)), (&pair.near, at(Peer::A)), 600)]
 }
 
-/// Ends both: how many came, the fewer.
+/// Ends both streams and returns the smaller number of datagrams.
 #[track_caller]
 fn finish(streams: [Numbered; 2]) -> u64 {
     let [one, other] = streams.map(Numbered::finish);

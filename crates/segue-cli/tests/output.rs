@@ -79,7 +79,7 @@ fn a_measurement_can_have_another_checksum_implementation() {
     assert!(wrong.stderr.contains("`avx9`") && wrong.stderr.contains("it has scalar"), "{wrong:?}");
 }
 
-/// Whether a run writes colour, on a terminal made by script(1) or into a pipe.
+/// Returns whether a run writes colour, on a terminal made by script(1) or into a pipe.
 fn colours(terminal: bool, options: &str, env: &str) -> bool {
     let command = format!("$SEGUE tunnel remot {options}");
     let script = if terminal {

@@ -1,4 +1,4 @@
-//! What a host may refuse, told apart: a missing device, a missing right, a security module, a container, a name or port
+//! Refusals by the host, told apart: a missing device, a missing right, a security module, a container, a name or port
 //! that is taken.
 
 mod common;

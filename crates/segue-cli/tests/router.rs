@@ -5,7 +5,7 @@ mod common;
 use common::in_namespace;
 use serde_json::Value;
 
-/// A second interface with an address, and a kernel that forwards nothing.
+/// Begin of a script: a second interface with an address, and a kernel that forwards nothing.
 const TWO: &str = "ip addr flush dev peer0; ip addr add 198.18.5.1/24 dev peer0
 sysctl -qw net.ipv4.conf.all.forwarding=0 net.ipv6.conf.all.forwarding=0
 try() { $SEGUE \"$@\"; echo \"status $?\"; echo --- >&2; }

@@ -16,9 +16,9 @@ use segue_lab::{DEVICE, Family, Host, LinkForm, Peer, Process};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The TAP's name, in the third host.
+/// Name of the TAP in the third host.
 const TAP: &str = "lro0";
-/// The gateway's.
+/// Name of the gateway's instance.
 const NAME: &str = "gw0";
 
 /// A sender, and a gateway with a TAP in a third host.
@@ -49,7 +49,7 @@ impl Bump {
         Some(Bump { sender, gateway, receiver, segue })
     }
 
-    /// Runs `segue set gw0` with these words, and its JSON.
+    /// Runs `segue set gw0` with these words and returns its JSON.
     #[track_caller]
     fn set(&self, words: &[&str]) -> Value {
         let text = self.gateway.run(SEGUE, &[&["set", NAME], words, &["-j"]].concat()).unwrap();
@@ -61,7 +61,7 @@ impl Bump {
         knobs.into_iter().map(|knob| (knob["name"].as_str().unwrap().to_owned(), knob["value"].clone())).collect()
     }
 
-    /// Status, standard output and standard error.
+    /// Runs segue and returns status, standard output and standard error.
     fn run(&self, words: &str) -> (Option<i32>, String, String) {
         let output = self.gateway.command(SEGUE).args(words.split(' ')).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -73,7 +73,7 @@ impl Bump {
         serde_json::from_str::<Value>(&text).unwrap()["instances"][0]["ports"][name].clone()
     }
 
-    /// So many bytes over a connection from the sender to the receiver; what they were.
+    /// Sends `len` bytes over a connection from the sender to the receiver, which must get them unchanged.
     fn stream(&self, len: usize) {
         let address = SocketAddr::new(Peer::B.address(0, Family::V4), 5001);
         let listener = self.receiver.enter(|| TcpListener::bind(address)).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What is used wrongly: exit status 2, the place of the mistake, and what was meant.
+//! Wrong usage: exit status 2, the place of the mistake, and a suggestion.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Running the built program.
+//! Helpers that run the built program.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// The program.
+/// Path of the program.
 pub(crate) const SEGUE: &str = env!("CARGO_BIN_EXE_segue");
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -27,13 +27,13 @@ impl Ran {
         }
     }
 
-    /// The one JSON value on stdout.
+    /// Parses stdout, which must be one JSON value.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
 
-/// A command with the environment that tests want: no colour wishes, a place of its own for sockets.
+/// Makes a command with a defined environment: no settings for colour, a directory of its own for sockets.
 pub(crate) fn command(program: &str, place: &Place) -> Command {
     let mut command = Command::new(program);
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "XDG_RUNTIME_DIR"] {
@@ -63,7 +63,7 @@ pub(crate) fn shell(script: &str) -> Ran {
     Ran::of(command("sh", &place).args(["-c", script]).output().expect("sh runs"))
 }
 
-/// What every script in a namespace begins with: a link to 198.18.0.2 and 2001:db8::2 of 1500 bytes.
+/// Begin of every script in a namespace: a link to 198.18.0.2 and 2001:db8::2 with an MTU of 1500 bytes.
 const LINK: &str = "set -u
 ip link set lo up
 ip link add eth0 type veth peer name peer0
@@ -79,15 +79,15 @@ pub(crate) fn in_namespace(script: &str) -> Option<Ran> {
     in_namespace_at(script, &Place::new())
 }
 
-/// The same, with a chosen place for sockets.
+/// Runs a script as [`in_namespace`] does, with this directory for sockets.
 #[track_caller]
 pub(crate) fn in_namespace_at(script: &str, place: &Place) -> Option<Ran> {
     if let Some(reason) = cannot_unshare() {
         segue_lab::skip_this_test(reason);
         return None;
     }
-    // A process namespace of its own: pgrep finds nothing else, and nothing outlives the script. The time limit is for a
-    // tunnel that does not end.
+    // A process namespace of its own: pgrep finds nothing else, and nothing outlives the script. The time limit is for
+    // a tunnel that does not end.
     let mut made = command("unshare", place);
     made.args(["--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]);
     made.args(["timeout", "-k", "1", "40", "sh", "-c"]);
@@ -97,12 +97,12 @@ pub(crate) fn in_namespace_at(script: &str, place: &Place) -> Option<Ran> {
     Some(ran)
 }
 
-/// Whether a network namespace can be made, and TUN devices with it.
+/// Returns whether network namespaces and TUN devices can be made.
 pub(crate) fn can_unshare() -> bool {
     cannot_unshare().is_none()
 }
 
-/// Why a script cannot run in namespaces of its own with TUN devices, or `None` where it can.
+/// Returns why a script cannot run in namespaces of its own with TUN devices, or `None` where it can.
 pub(crate) fn cannot_unshare() -> Option<&'static str> {
     let made =
         Command::new("unshare").args(["--net", "--mount", "--pid", "--fork", "true"]).stderr(Stdio::null()).status();
@@ -112,7 +112,7 @@ pub(crate) fn cannot_unshare() -> Option<&'static str> {
     (!Path::new("/dev/net/tun").exists()).then_some("there is no /dev/net/tun")
 }
 
-/// A directory of this test, gone afterwards.
+/// A directory of one test, removed on drop.
 pub(crate) struct Place(PathBuf);
 
 impl Place {

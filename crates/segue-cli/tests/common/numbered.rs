@@ -1,4 +1,4 @@
-//! Numbered datagrams from one host to another, of which none may be missing.
+//! A stream of numbered datagrams from one host to another, none of which may be lost.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use segue_lab::Host;
 
-/// Datagrams on their way at a time: far fewer than any socket buffer or queue holds.
+/// Number of datagrams in flight: far fewer than any socket buffer or queue holds.
 const WINDOW: u64 = 64;
-/// A datagram that did not come by then is lost.
+/// Time after which a datagram counts as lost.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How many came, or what came out of turn.
+/// The receiving thread's result: the number of datagrams, or the first one out of order.
 type Receiving = JoinHandle<Result<u64, String>>;
 
 /// A stream of numbered datagrams that runs until it is stopped.
@@ -23,7 +23,7 @@ pub(crate) struct Numbered {
 }
 
 impl Numbered {
-    /// From one address to another, each of its host; payloads of `len` bytes.
+    /// Starts a stream between two addresses of their hosts, with payloads of `len` bytes.
     pub(crate) fn start(from: (&Host, SocketAddr), to: (&Host, SocketAddr), len: usize) -> Numbered {
         // So that no datagram waits for an address to be resolved: that queue is short.
         from.0.run("ping", &["-c", "1", "-W", "5", &to.1.ip().to_string()]).unwrap();
@@ -87,7 +87,7 @@ impl Numbered {
         Numbered { stop, arrived, threads: Some((sending, receiving)) }
     }
 
-    /// Waits until so many more have arrived.
+    /// Waits until `more` datagrams have arrived.
     #[track_caller]
     pub(crate) fn pass(&mut self, more: u64) {
         let (goal, begin) = (self.arrived.load(Ordering::Relaxed) + more, Instant::now());
@@ -99,7 +99,7 @@ impl Numbered {
         }
     }
 
-    /// Ends the stream: how many were sent, every one of which arrived, in order.
+    /// Ends the stream and returns the number of datagrams sent, all of which have arrived in order.
     #[track_caller]
     pub(crate) fn finish(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use crate::numbered::Numbered;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two hosts; on each of them a service with a tunnel for the load, and on the first one more of them.
+/// Two hosts with a service each, whose tunnel `sg1` carries the load; the first has more tunnels.
 pub(crate) struct Pair {
     pub(crate) near: Host,
     pub(crate) far: Host,
@@ -23,7 +23,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// With these files; the load goes through the interfaces `sg1` of both.
+    /// Starts both services with these files; the load goes through the interfaces `sg1` of both.
     #[track_caller]
     pub(crate) fn with(file: &str, other: &str, env: &[(&str, &str)]) -> Option<Pair> {
         if let Some(reason) = segue_lab::unavailable() {
@@ -47,7 +47,7 @@ impl Pair {
         Some(Pair { near, far, place, service, other })
     }
 
-    /// A stream from the first host to the other.
+    /// Starts a stream from the first host to the other.
     pub(crate) fn numbered(&self) -> Numbered {
         let at = |end: Peer| SocketAddr::new(end.address(1, Family::V4), 5002);
         Numbered::start((&self.near, at(Peer::A)), (&self.far, at(Peer::B)), 600)
@@ -57,7 +57,7 @@ impl Pair {
         assert!(Command::new("kill").args(["-HUP", &self.service.id().to_string()]).status().unwrap().success());
     }
 
-    /// Writes the file anew and asks for a reload; the event that it ends with.
+    /// Rewrites the file and asks for a reload; returns the event that ends it.
     #[track_caller]
     pub(crate) fn reload(&self, file: &str) -> Value {
         std::fs::write(self.place.path().join("near.toml"), file).unwrap();
@@ -79,7 +79,7 @@ impl Pair {
         self.service.stdout().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Process, up-time and a knob of each instance of the first host.
+    /// Returns name and process id of each instance of the first host.
     pub(crate) fn stat(&self) -> Vec<(String, u64)> {
         let text = self.near.run(SEGUE, &["stat", "-j"]).unwrap();
         let document: Value = serde_json::from_str(&text).unwrap();

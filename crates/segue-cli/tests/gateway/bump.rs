@@ -12,9 +12,9 @@ use serde_json::Value;
 use crate::common::SEGUE;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// The TAP's name.
+/// Name of the TAP.
 pub(crate) const TAP: &str = "lro0";
-/// The hosts' port for connections.
+/// TCP port of the hosts' connections.
 pub(crate) const PORT: u16 = 5001;
 
 /// A sender, and a gateway with a TAP in a third host.
@@ -26,7 +26,7 @@ pub(crate) struct Bump {
 }
 
 impl Bump {
-    /// `None`, with the reason, where hosts cannot be made.
+    /// Starts a gateway with an MTU of 1500; `None`, noted as a skip, where hosts cannot be made.
     #[track_caller]
     pub(crate) fn new(form: LinkForm, options: &[&str]) -> Option<Bump> {
         Bump::with_mtu(form, options, "1500")
@@ -52,12 +52,12 @@ impl Bump {
         Some(Bump { sender, gateway, receiver, segue })
     }
 
-    /// The counters of one port.
+    /// Returns the counters of one port.
     pub(crate) fn port(&self, name: &str) -> Value {
         self.ports()[name].clone()
     }
 
-    /// The counters of all ports at one moment.
+    /// Returns the counters of all ports at one moment.
     pub(crate) fn ports(&self) -> Value {
         let text = self.gateway.run(SEGUE, &["stat", "-j"]).unwrap();
         let document: Value = serde_json::from_str(&text).unwrap();
@@ -67,7 +67,7 @@ impl Bump {
         ports
     }
 
-    /// Waits until every segment that came in by one port left by the other one or was swallowed: hosts say a word to
+    /// Waits until every segment received by one port was sent by the other or swallowed: hosts talk to
     /// their neighbours at any time, and what is held may be joined by more.
     pub(crate) fn assert_all_cross(&self) {
         let since = Instant::now();
@@ -94,7 +94,7 @@ impl Bump {
         }
     }
 
-    /// Ends it, and says how that was.
+    /// Stops the gateway and returns its exit status.
     pub(crate) fn stop(mut self) -> Option<i32> {
         self.segue.stop(PATIENCE)?.code()
     }
@@ -108,7 +108,7 @@ pub(crate) fn address(host: &Host, device: &str, end: Peer) {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Returns pseudo-random bytes.
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     Rng::new(seed).bytes(len)
 }
@@ -118,7 +118,7 @@ pub(crate) fn stream(from: &Host, to: (&Host, Peer), family: Family, data: &[u8]
     stream_in(0, from, to, family, data);
 }
 
-/// The same in one of the hosts' networks.
+/// Sends `data` in one of the hosts' networks, else as [`stream`].
 pub(crate) fn stream_in(net: u8, from: &Host, to: (&Host, Peer), family: Family, data: &[u8]) {
     let address = SocketAddr::new(to.1.address(net, family), PORT);
     let listener = to.0.enter(|| TcpListener::bind(address)).unwrap().unwrap();

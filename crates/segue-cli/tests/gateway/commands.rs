@@ -13,7 +13,7 @@ for n in $(seq 400); do $SEGUE stat -j 2>/dev/null | grep -q '\"kind\":\"gateway
     )
 }
 
-/// An interface without addresses, and a place for named namespaces.
+/// Begin of a script: an interface without addresses, and a directory for named namespaces.
 const BARE: &str = "ip addr flush dev peer0; ip link set dev peer0 addrgenmode none; ip addr flush dev peer0
 mount -t tmpfs tmpfs /run
 ";
@@ -101,7 +101,7 @@ const HEALTH: &str = "until_health() { for n in $(seq 100); do $SEGUE stat --hea
 test $? = $1 && break; sleep 0.1; done; }
 ";
 
-/// Two pairs of interfaces, one end of each for the gateway.
+/// Shell commands that make two veth pairs, one end of each for the gateway.
 const PAIRS: &str = "for n in a b; do ip link add ${n}0 type veth peer name ${n}1
 for dev in ${n}0 ${n}1; do ip link set dev $dev addrgenmode none up; done; done
 ";
@@ -180,8 +180,8 @@ try b0 tap:q1 --check; kill -TERM $pid; wait $pid; try a0 tap:q0 --check",
 /// Exit status of a script that may not make a device node.
 const NO_NODE: i32 = 77;
 
-/// The other user's gateway has no packet socket, and no right but that to its TAPs. The device node that it opens is the
-/// script's own, so that the mode of the machine's node does not matter.
+/// The other user's gateway has no packet socket, and no right but that to its TAPs. The device node that it opens is
+/// the script's own, so that the mode of the machine's node does not matter.
 #[test]
 fn a_gateway_of_another_user_between_its_taps_has_them_for_itself() {
     let script = format!(

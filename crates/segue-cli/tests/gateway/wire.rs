@@ -15,14 +15,14 @@ use segue_testkit::flow;
 
 use crate::bump::{Bump, PATIENCE, PORT, TAP, address, bytes, stream};
 
-/// A fourth host behind the third: what comes out of the TAP goes there through an interface that cannot cut trains, so that
-/// the kernel does, and back.
+/// A fourth host behind the third: what comes out of the TAP goes there through an interface that cannot cut trains, so
+/// that the kernel does, and back.
 struct Wire {
     bump: Bump,
     end: Host,
 }
 
-/// The third host's interface towards the fourth.
+/// Name of the third host's interface towards the fourth.
 const OUT: &str = "out0";
 
 impl Wire {
@@ -51,7 +51,7 @@ impl Wire {
     }
 }
 
-/// Ends captures when it goes, also where the test fails in between.
+/// Ends captures on drop, also if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -60,10 +60,11 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Time without a frame after which none is taken to be on its way: several times what a processor may be busy elsewhere.
+/// Time without a frame after which none is taken to be on its way: several times what a processor may be busy
+/// elsewhere.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Every frame that comes in at `device` until `stop`, with what is known of it. Counts itself in `ready` when it begins.
+/// Captures the frames that `device` receives until `stop`, with their units. Adds one to `ready` when it begins.
 fn capture(host: &Host, device: &str, ready: &AtomicUsize, stop: &AtomicBool) -> Vec<(Unit, Vec<u8>)> {
     let config = PacketConfig { ring_bytes: 64 << 20, ..PacketConfig::new(device) };
     host.enter(|| {
@@ -87,7 +88,7 @@ fn capture(host: &Host, device: &str, ready: &AtomicUsize, stop: &AtomicBool) ->
     .unwrap()
 }
 
-/// Until `count` captures have begun, or long enough for one of them to have failed.
+/// Waits until `count` captures have begun, or one of them must have failed.
 fn wait_for(ready: &AtomicUsize, count: usize) {
     let end = Instant::now() + PATIENCE;
     while ready.load(Ordering::Relaxed) < count && Instant::now() < end {
@@ -101,7 +102,7 @@ fn flat(packet: &Packet<segue_port::Page>) -> Vec<u8> {
     bytes
 }
 
-/// Sends frames as they are, in bursts.
+/// Sends frames unchanged, in bursts.
 fn transmit(host: &Host, frames: &[Vec<u8>]) {
     host.enter(|| {
         let mut port = PacketPort::open(&PacketConfig::new(DEVICE)).unwrap();
@@ -125,10 +126,10 @@ fn transmit(host: &Host, frames: &[Vec<u8>]) {
     .unwrap();
 }
 
-/// Station addresses that say which flow a frame is of.
+/// Begin of the station addresses, whose rest is the number of a frame's flow.
 const STATION: [u8; 4] = [2, 0, 0x5e, 1];
 
-/// Added to the number of a flow for ICMP, and for what is no IP.
+/// Offset of the flow numbers of ICMP; [`OTHER`] is that of frames without IP.
 const ICMP: u16 = 1000;
 const OTHER: u16 = 2000;
 
@@ -142,7 +143,7 @@ fn flow_of(frame: &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes([number[0], number[1]]))
 }
 
-/// Frames of many flows: bursts of TCP and UDP, everything that a stream has, tags, padding, damage, and what is no IP.
+/// Generates frames of many flows: bursts of TCP and UDP, tags, padding, damage, and frames without IP.
 fn traffic(count: usize) -> Vec<Vec<u8>> {
     let mut rng = Rng::new(7);
     let mut frames = Vec::new();
@@ -237,7 +238,7 @@ fn the_kernels_own_segmentation_gives_back_every_frame_that_was_sent() {
     }
 }
 
-/// The frames of the connection, in one direction.
+/// Returns the frames of the connection in one direction.
 fn connection(frames: Vec<(Unit, Vec<u8>)>, to_port: bool) -> Vec<Vec<u8>> {
     let is_part = |frame: &[u8]| {
         let ip = if frame[12..14] == [8, 0] { 20 } else { 40 };

@@ -1,5 +1,6 @@
-//! Two adapters with the gateway between them, one flooded with small frames: the way back, the timers of both and the loop
-//! go on, what is too much is counted, and memory stays within the pools. Everything is measured in rounds and counts.
+//! Two adapters with the gateway between them, one flooded with small frames: the way back, the timers of both and the
+//! loop go on, what is too much is counted, and memory stays within the pools. Everything is measured in rounds and
+//! counts.
 
 #[path = "../../../segue-lan78xx/tests/support/mod.rs"]
 mod support;
@@ -28,14 +29,14 @@ use support::{Meddled, chip, datagram, local};
 
 #[global_allocator]
 static ALLOCATOR: sys::Counting = sys::Counting;
-/// The allocator is everybody's.
+/// Lock for the tests, which share the allocator's counters.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Time between rounds, nanoseconds.
+/// Time between rounds in nanoseconds.
 const STEP: u64 = 5_000_000;
-/// Frames that come to the flooded adapter in that time: far more than a budget, and than its FIFO holds.
+/// Number of frames that the flooded adapter receives a round: far more than a budget, and than its FIFO holds.
 const FLOOD: usize = 700;
-/// Flood frames are of this many bytes with their headers; those of the other way are longer.
+/// Length of flood frames in bytes with their headers; those of the other direction are longer.
 const SMALL: usize = 60;
 const FLOODED: usize = 0;
 const QUIET: usize = 1;
@@ -51,12 +52,12 @@ struct Bench {
     flood: bool,
     given: u64,
     arrived: u64,
-    /// In which round a frame was given to the quiet adapter, by its number.
+    /// Round in which a frame was given to the quiet adapter, by its number.
     sent: Vec<u64>,
-    /// Of those that arrived, how many rounds it took.
+    /// Number of rounds that each frame took to arrive.
     took: Vec<u64>,
     in_order: bool,
-    /// Ends the loop of the worker in that round.
+    /// Round in which the worker's loop ends.
     stop: Option<(u64, PipeWriter)>,
 }
 
@@ -128,7 +129,7 @@ impl Bench {
         (0..count).for_each(|_| self.step());
     }
 
-    /// Rounds until a number of a port is `value`.
+    /// Runs rounds until a number of a port is `value`.
     #[track_caller]
     fn rounds_until(&mut self, name: &str, key: &str, value: u64) -> u64 {
         for rounds in 0..2000 {
@@ -150,7 +151,7 @@ impl Bench {
         self.counter(name, Group::Port, key)
     }
 
-    /// Takes the cable of an adapter out, and puts it in again; both are seen in time.
+    /// Unplugs the cable of an adapter and plugs it in again; both must be noticed in time.
     #[track_caller]
     fn flap(&mut self, name: &str, side: usize, speed: LinkSpeed) {
         self.models[side].borrow_mut().model.set_partner(None);
@@ -163,7 +164,7 @@ impl Bench {
         assert!(rounds <= 13, "{name}: {rounds} rounds until the link was seen");
     }
 
-    /// Every frame of the flood arrived or was counted.
+    /// Asserts that every frame of the flood has arrived or was counted.
     #[track_caller]
     fn settle(&mut self) {
         self.flood = false;

@@ -1,4 +1,4 @@
-//! An allocator that knows how much is in use.
+//! An allocator that counts the bytes in use.
 #![allow(unreachable_pub, reason = "a module of a test program")]
 #![allow(unsafe_code, reason = "a global allocator is unsafe by its trait")]
 
@@ -11,7 +11,7 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 pub struct Counting;
 
 impl Counting {
-    /// The most bytes in use since the last call.
+    /// Returns the most bytes in use since the last call.
     pub fn most(&self) -> usize {
         MOST.swap(LIVE.load(Ordering::Relaxed), Ordering::Relaxed)
     }
