@@ -1,4 +1,4 @@
-//! Commands and dashed options. The words of `segue tunnel` are not here but in [`crate::words`].
+//! Commands and dashed options. The words of `segue tunnel` are not here but in [`crate::grammar`].
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -102,14 +102,14 @@ pub(crate) struct Tunnel {
     #[arg(long, value_name = "FILE.pcap")]
     pub(crate) trace: Option<PathBuf>,
     /// A setting to begin with, as segue set knows it; may be given several times
-    #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::wish)]
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::assignment)]
     pub(crate) set: Vec<(String, String)>,
     /// The process that watches over this one, and with which it ends
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) supervised: Option<i32>,
     /// It takes the place of another one, whose ports that process hands it on standard input
-    #[arg(long, hide = true, requires = "supervised")]
-    pub(crate) heir: bool,
+    #[arg(long = "heir", hide = true, requires = "supervised")]
+    pub(crate) successor: bool,
     /// Words and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
@@ -170,7 +170,7 @@ pub(crate) struct Gateway {
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// A setting to begin with, as segue set knows it
-    #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::wish)]
+    #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::assignment)]
     pub(crate) set: Vec<(String, String)>,
     /// The process that watches over this one, and with which it ends
     #[arg(long, value_name = "PID", hide = true)]

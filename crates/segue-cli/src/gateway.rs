@@ -6,7 +6,7 @@ use segue_host::sys;
 use segue_service::daemon;
 use segue_service::gateway::config::Config;
 use segue_service::gateway::daemon::SCHEMA;
-use segue_service::gateway::ends::What;
+use segue_service::gateway::endpoint::EndpointKind;
 use segue_service::gateway::plan::{self, Plan};
 use segue_service::gateway::start;
 use serde_json::json;
@@ -33,9 +33,9 @@ fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let caps = sys::capabilities().unwrap_or(0);
     for end in [&plan.from, &plan.to] {
         let needed = match &end.what {
-            What::Interface => &[sys::Capability::NetRaw][..],
-            What::Tap { netns: None } => &[sys::Capability::NetAdmin],
-            What::Tap { netns: Some(_) } => &[sys::Capability::NetAdmin, sys::Capability::SysAdmin],
+            EndpointKind::Interface => &[sys::Capability::NetRaw][..],
+            EndpointKind::Tap { netns: None } => &[sys::Capability::NetAdmin],
+            EndpointKind::Tap { netns: Some(_) } => &[sys::Capability::NetAdmin, sys::Capability::SysAdmin],
         };
         for capability in needed.iter().filter(|capability| !capability.is_in(caps)) {
             notes.push(format!("this user lacks {} and cannot open {}", capability.name(), end.name));

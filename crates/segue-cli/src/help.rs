@@ -5,8 +5,8 @@ use segue_control::error::{Error, Kind};
 use segue_control::suggest::nearest;
 
 use crate::args::Cli;
-use crate::words::help::entry;
-use crate::words::{help as word_help, tunnel};
+use crate::grammar::help::entry;
+use crate::grammar::{help as grammar_help, tunnel};
 
 /// What is written by hand about a command.
 pub(crate) struct Page {
@@ -341,7 +341,7 @@ pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
 pub(crate) fn screen(page: &Page, command: &clap::Command, about: &str) -> String {
     let mut text = format!("segue {}: {about}\n\nUsage: {}\n\n", page.name, page.usage);
     if page.name == "tunnel" {
-        text.push_str(&word_help::synopsis(tunnel::WORDS));
+        text.push_str(&grammar_help::synopsis(tunnel::WORDS));
         text.push('\n');
     }
     text.push_str(&options(command, false));
@@ -357,7 +357,7 @@ pub(crate) fn complete(page: &Page, command: &clap::Command, about: &str) -> Str
     text.push_str(&format!("\nsegue {}: {about}\n\nUsage: {}\n", page.name, page.usage));
     if page.name == "tunnel" {
         text.push_str("\nWords, [default]:\n");
-        text.push_str(&word_help::complete(tunnel::WORDS));
+        text.push_str(&grammar_help::complete(tunnel::WORDS));
     }
     text.push_str(&format!("\nOptions:\n{}", options(command, true)));
     if !page.more.is_empty() {

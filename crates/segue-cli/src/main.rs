@@ -1,6 +1,6 @@
 //! The program `segue`: tunnels, gateways, statistics, doctor and lab.
 //!
-//! clap owns commands and dashed options, [`words`] the keyword grammar of `segue tunnel`. A command returns one kind of
+//! clap owns commands and dashed options, [`grammar`] the keyword grammar of `segue tunnel`. A command returns one kind of
 //! failure ([`segue_control::error::Error`]), which this file shows and turns into the exit status: 0 done, 1 failed, 2 used wrongly,
 //! 130 interrupted. Ports and the datapath are known to [`segue_service::daemon`], which
 //! is the life of a command that stays, and to the `start` of each such command.
@@ -9,6 +9,7 @@ mod args;
 mod bench;
 mod doctor;
 mod gateway;
+mod grammar;
 mod help;
 mod lab;
 mod lan78xx;
@@ -25,7 +26,6 @@ mod stat;
 mod tunnel;
 mod usage;
 mod version;
-mod words;
 
 use std::panic;
 use std::process::ExitCode;

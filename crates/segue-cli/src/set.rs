@@ -28,12 +28,12 @@ pub(crate) fn run(args: &Set, out: &Out) -> Result<(), Error> {
         [] => document.knobs = known,
         [one] if !one.contains('=') => read(one, &words, known, &mut document)?,
         _ => {
-            let wishes = wishes(&words)?;
-            let named: Vec<String> = wishes.iter().map(|(_, wish)| wish.0.clone()).collect();
-            check(&known, &wishes, &words)?;
+            let assignments = assignments(&words)?;
+            let named: Vec<String> = assignments.iter().map(|(_, assignment)| assignment.0.clone()).collect();
+            check(&known, &assignments, &words)?;
             if !args.check {
-                let wishes: Vec<_> = wishes.into_iter().map(|(_, wish)| wish).collect();
-                document.changed = client::set(name, &wishes)?;
+                let assignments: Vec<_> = assignments.into_iter().map(|(_, assignment)| assignment).collect();
+                document.changed = client::set(name, &assignments)?;
             }
             let after = if args.check { known } else { client::knobs(name)? };
             document.knobs = after.into_iter().filter(|knob| named.contains(&knob.name)).collect();
@@ -64,16 +64,16 @@ fn read(name: &str, words: &[String], known: Vec<Knob>, document: &mut Document)
     Ok(())
 }
 
-/// A wish, and the place of its name among the words.
-type Wish = (usize, (String, String));
+/// A knob with its value, and the place of its name among the words.
+type PlacedAssignment = (usize, (String, String));
 
 /// `KNOB VALUE` and `KNOB=VALUE`, as often as one likes.
-fn wishes(words: &[String]) -> Result<Vec<Wish>, Error> {
-    let mut wishes = Vec::new();
+fn assignments(words: &[String]) -> Result<Vec<PlacedAssignment>, Error> {
+    let mut assignments = Vec::new();
     let mut at = 1;
     while let Some(word) = words.get(at) {
         if let Some((name, value)) = word.split_once('=') {
-            wishes.push((at, (name.to_owned(), value.to_owned())));
+            assignments.push((at, (name.to_owned(), value.to_owned())));
             at += 1;
             continue;
         }
@@ -82,15 +82,15 @@ fn wishes(words: &[String]) -> Result<Vec<Wish>, Error> {
             let message = format!("`{}` needs a value", printable(word));
             return Err(Error::new(Kind::Missing, message, "segue set NAME KNOB VALUE").at(place));
         };
-        wishes.push((at, (word.clone(), value.clone())));
+        assignments.push((at, (word.clone(), value.clone())));
         at += 2;
     }
-    Ok(wishes)
+    Ok(assignments)
 }
 
-fn check(known: &[Knob], wishes: &[Wish], words: &[String]) -> Result<(), Error> {
+fn check(known: &[Knob], assignments: &[PlacedAssignment], words: &[String]) -> Result<(), Error> {
     let mut shadow = known.to_vec();
-    for (at, (name, text)) in wishes {
+    for (at, (name, text)) in assignments {
         knobs::set(&mut shadow, name, text).map_err(|wrong| {
             let is_pair = !words[*at].contains('=');
             let at = if wrong.is_name || !is_pair { *at } else { at + 1 };

@@ -12,8 +12,8 @@ use segue_host::sys;
 use serde_json::json;
 
 use crate::args::Stat;
+use crate::grammar::help::wrapped;
 use crate::out::Out;
-use crate::words::help::wrapped;
 
 /// Widest table, unless a wider one is asked for.
 const WIDTH: usize = 80;

@@ -25,7 +25,7 @@ pub(crate) fn run(out: &Out) {
 /// Names the checksum implementation to use instead of the fastest one: for measurements.
 const SIMD: &str = "SEGUE_SIMD";
 
-/// Obeys the environment's wish for a checksum implementation.
+/// Chooses the checksum implementation that the environment names.
 pub(crate) fn choose_simd() -> Result<(), Error> {
     let Some(wanted) = std::env::var_os(SIMD).filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
     if let Some(found) = checksum::implementations().find(|known| wanted == known.name()) {

@@ -65,13 +65,13 @@ pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
 }
 
 /// Changes settings of the instance `name`: all of them, or none.
-pub fn set(name: &str, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
-    let wish = json!({ "set": wishes });
-    if wish.to_string().len() >= REQUEST_LEN {
+pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
+    let assignment = json!({ "set": assignments });
+    if assignment.to_string().len() >= REQUEST_LEN {
         return Err(Error::new(Kind::Usage, "this is too much at once", "segue set NAME KNOB VALUE")
             .why(format!("a request has at most {REQUEST_LEN} bytes")));
     }
-    let mut answer = request(name, &wish, Ok)?;
+    let mut answer = request(name, &assignment, Ok)?;
     if let Some(error) = answer.get("error") {
         // What could be wrong was found before it was sent, so that this has happened in between.
         let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
@@ -88,12 +88,16 @@ pub fn set(name: &str, wishes: &[(String, String)]) -> Result<Vec<Change>, Error
 }
 
 /// Asks the instance `name` for something, or the one that has an interface of this name.
-fn request<T>(name: &str, wish: &Value, read: impl Fn(Value) -> Result<T, serde_json::Error>) -> Result<T, Error> {
+fn request<T>(
+    name: &str,
+    assignment: &Value,
+    read: impl Fn(Value) -> Result<T, serde_json::Error>,
+) -> Result<T, Error> {
     let sockets = sockets();
     let mut dead = false;
     let mut ask = |name: &str| -> Option<Result<T, Error>> {
         for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
-            match talk(path, wish).and_then(|answer| Ok(read(answer)?)) {
+            match talk(path, assignment).and_then(|answer| Ok(read(answer)?)) {
                 Ok(answer) => return Some(Ok(answer)),
                 Err(error) if is_dead(&error) => dead = true,
                 Err(error) => return Some(Err(failure(name, path, &error))),
@@ -140,11 +144,11 @@ fn ask(path: &Path) -> io::Result<Instance> {
     Ok(serde_json::from_value(answer["instance"].take())?)
 }
 
-fn talk(path: &Path, wish: &Value) -> io::Result<Value> {
+fn talk(path: &Path, assignment: &Value) -> io::Result<Value> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER_TIME))?;
     stream.set_write_timeout(Some(ANSWER_TIME))?;
-    stream.write_all(format!("{wish}\n").as_bytes())?;
+    stream.write_all(format!("{assignment}\n").as_bytes())?;
     let mut bytes = Vec::new();
     stream.take(ANSWER_LEN as u64).read_to_end(&mut bytes)?;
     if bytes.is_empty() {

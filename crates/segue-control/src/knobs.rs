@@ -118,7 +118,7 @@ pub struct Stats {
     pub ports: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>>,
 }
 
-/// What is wrong with a wish.
+/// What is wrong with an assignment to a knob.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wrong {
     /// Whether the name is wrong, or else the value.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::sys::SignalFd;
 
-/// What the user or the system wants.
+/// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum SignalAction {
     /// End cleanly.
     Stop,
     /// End at once: the second interrupt.
@@ -40,28 +40,28 @@ impl Signals {
     }
 
     /// The next signal that waits, with its number.
-    pub fn next(&mut self) -> io::Result<Option<(Wish, i32)>> {
+    pub fn next(&mut self) -> io::Result<Option<(SignalAction, i32)>> {
         while let Some(came) = self.fd.next()? {
-            if let Some(wish) = self.wish(came.signal, Instant::now()) {
-                return Ok(Some((wish, came.signal)));
+            if let Some(action) = self.action(came.signal, Instant::now()) {
+                return Ok(Some((action, came.signal)));
             }
         }
         Ok(None)
     }
 
-    fn wish(&mut self, signal: i32, now: Instant) -> Option<Wish> {
+    fn action(&mut self, signal: i32, now: Instant) -> Option<SignalAction> {
         match signal {
             libc::SIGINT | libc::SIGTERM => match self.first_stop {
                 None => {
                     self.first_stop = Some(now);
-                    Some(Wish::Stop)
+                    Some(SignalAction::Stop)
                 }
-                Some(first) if now.saturating_duration_since(first) >= ONE_INTERRUPT => Some(Wish::StopNow),
+                Some(first) if now.saturating_duration_since(first) >= ONE_INTERRUPT => Some(SignalAction::StopNow),
                 Some(_) => None,
             },
-            libc::SIGUSR1 => Some(Wish::Counters),
-            libc::SIGCHLD => Some(Wish::Child),
-            libc::SIGHUP => Some(Wish::Hangup),
+            libc::SIGUSR1 => Some(SignalAction::Counters),
+            libc::SIGCHLD => Some(SignalAction::Child),
+            libc::SIGHUP => Some(SignalAction::Hangup),
             _ => None,
         }
     }
@@ -81,8 +81,8 @@ mod tests {
     fn the_second_interrupt_is_immediate_but_an_echo_of_the_first_is_not() {
         let mut signals = Signals { fd: SignalFd::new(&[]).unwrap(), first_stop: None };
         let start = Instant::now();
-        assert_eq!(signals.wish(libc::SIGINT, start), Some(Wish::Stop));
-        assert_eq!(signals.wish(libc::SIGINT, start + Duration::from_millis(5)), None);
-        assert_eq!(signals.wish(libc::SIGINT, start + Duration::from_millis(400)), Some(Wish::StopNow));
+        assert_eq!(signals.action(libc::SIGINT, start), Some(SignalAction::Stop));
+        assert_eq!(signals.action(libc::SIGINT, start + Duration::from_millis(5)), None);
+        assert_eq!(signals.action(libc::SIGINT, start + Duration::from_millis(400)), Some(SignalAction::StopNow));
     }
 }

@@ -34,7 +34,7 @@ const SAMPLE: Duration = Duration::from_secs(1);
 const SAMPLES: usize = 10;
 
 /// The settings of an instance, from its own side.
-pub trait Panel {
+pub trait KnobControl {
     /// All of them, as they are.
     fn list(&self) -> Vec<Knob>;
     /// The mappings of its NAT; `None` where it has none.
@@ -42,7 +42,7 @@ pub trait Panel {
         None
     }
     /// Changes all of these, or none.
-    fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error>;
+    fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error>;
 }
 
 /// A socket that is open and has the right mode, before anybody serves it.
@@ -206,13 +206,13 @@ impl Bound {
         &self.file.0
     }
 
-    /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment, `panel` turns the knobs. Whoever
+    /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment, `knobs` changes the settings. Whoever
     /// visits the `doorbell` is taken in and sent away.
     pub fn serve(
         self,
         doorbell: Option<UnixListener>,
         snapshot: impl Fn() -> Instance + Send + 'static,
-        panel: impl Panel + Send + 'static,
+        knobs: impl KnobControl + Send + 'static,
     ) -> io::Result<Server> {
         let Bound { listener, file, owner, stop: (stop, stopped) } = self;
         let mut service = Service {
@@ -226,7 +226,7 @@ impl Bound {
             samples: VecDeque::new(),
             next_sample: Instant::now(),
             snapshot: Box::new(snapshot),
-            panel: Box::new(panel),
+            knobs: Box::new(knobs),
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || service.run())?;
         Ok(Server { thread, stop })
@@ -262,7 +262,7 @@ struct Service {
     samples: VecDeque<(Instant, Instance)>,
     next_sample: Instant,
     snapshot: Box<dyn Fn() -> Instance + Send>,
-    panel: Box<dyn Panel + Send>,
+    knobs: Box<dyn KnobControl + Send>,
 }
 
 struct Client {
@@ -369,18 +369,18 @@ impl Service {
 
     fn answer(&self, line: &[u8]) -> Value {
         let request: Value = serde_json::from_slice(line).unwrap_or(Value::Null);
-        if let Some(wishes) = request.get("set") {
-            return match serde_json::from_value::<Vec<(String, String)>>(wishes.clone()) {
+        if let Some(assignments) = request.get("set") {
+            return match serde_json::from_value::<Vec<(String, String)>>(assignments.clone()) {
                 Err(_) => Error::new(Kind::Usage, "unknown request", r#"{"set":[["KNOB","VALUE"]]}"#).json(),
-                Ok(wishes) => match self.panel.set(&wishes) {
+                Ok(assignments) => match self.knobs.set(&assignments) {
                     Ok(changed) => json!({ "changed": changed }),
                     Err(error) => error.json(),
                 },
             };
         }
         match request.get("get").and_then(Value::as_str) {
-            Some("nat") => json!({ "mappings": self.panel.mappings() }),
-            Some("knobs") => json!({ "knobs": self.panel.list() }),
+            Some("nat") => json!({ "mappings": self.knobs.mappings() }),
+            Some("knobs") => json!({ "knobs": self.knobs.list() }),
             Some("stat") => {
                 let mut instance = self.instance();
                 instance.recent = self.samples.front().and_then(|(at, before)| {
@@ -446,13 +446,13 @@ mod tests {
     /// One knob that takes nothing.
     struct None;
 
-    impl Panel for None {
+    impl KnobControl for None {
         fn list(&self) -> Vec<Knob> {
             Vec::new()
         }
 
-        fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
-            Err(Error::new(Kind::UnknownWord, format!("no {}", wishes[0].0), "none"))
+        fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
+            Err(Error::new(Kind::UnknownWord, format!("no {}", assignments[0].0), "none"))
         }
     }
 

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use netlink_sys::{Socket, SocketAddr};
 use segue_datapath::route::{Action, Hop, Routes, Table};
 use segue_datapath::router::{FeedSender, InterfaceAddrs, Message, Neighbour, NeighbourEvent, Tables};
 use segue_host::netlink::nexthops::{self, Nexthops};
-use segue_host::netlink::{Netlink, Wanted, padded};
+use segue_host::netlink::{Netlink, padded};
 
 /// Most routes that are taken over: twice a full table of the Internet's.
 const MOST_ROUTES: usize = 2_000_000;
@@ -32,7 +33,7 @@ const NEXTHOPS: u32 = 32;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A table, a prefix and its length.
-type To = (Table, IpAddr, u8);
+type RouteKey = (Table, IpAddr, u8);
 
 /// Follows the kernel's tables.
 pub struct Follower {
@@ -87,8 +88,8 @@ impl Follower {
     }
 
     /// Waits until something changes, and a little for what changes with it.
-    fn wait(&mut self) -> io::Result<News> {
-        let mut news = News::default();
+    fn wait(&mut self) -> io::Result<TableChanges> {
+        let mut news = TableChanges::default();
         let mut bytes = Vec::with_capacity(1 << 16);
         let mut flags = 0;
         loop {
@@ -132,9 +133,9 @@ impl Follower {
             RouteNetlinkMessage::GetAddress(AddressMessage::default()),
             NLM_F_DUMP,
             &mut |message| {
-                let RouteNetlinkMessage::NewAddress(message) = message else { return Wanted::More };
+                let RouteNetlinkMessage::NewAddress(message) = message else { return ControlFlow::Continue(()) };
                 if message.header.index != index {
-                    return Wanted::More;
+                    return ControlFlow::Continue(());
                 }
                 let (mut local, mut address) = (None, None);
                 for attribute in &message.attributes {
@@ -149,7 +150,7 @@ impl Follower {
                     Some(IpAddr::V6(own)) => addrs.v6.push((own, message.header.prefix_len)),
                     None => {}
                 }
-                Wanted::More
+                ControlFlow::Continue(())
             },
         )?;
         Ok(addrs)
@@ -158,22 +159,24 @@ impl Follower {
     fn routes(&mut self, mtus: [u32; 2]) -> io::Result<Routes> {
         let mut routes = Routes::new(MOST_ROUTES);
         // Where a prefix has several routes in a table, the one of the least metric counts.
-        let mut metrics: HashMap<To, u32> = HashMap::new();
+        let mut metrics: HashMap<RouteKey, u32> = HashMap::new();
         let mut too_many = 0;
         let ports = self.ports;
         let nexthops = nexthops::read(&mut self.netlink)?;
         self.netlink.exchange(RouteNetlinkMessage::GetRoute(RouteMessage::default()), NLM_F_DUMP, &mut |message| {
-            let RouteNetlinkMessage::NewRoute(message) = message else { return Wanted::More };
-            let Some((to, metric, action)) = read_route(&message, &nexthops, ports, mtus) else { return Wanted::More };
+            let RouteNetlinkMessage::NewRoute(message) = message else { return ControlFlow::Continue(()) };
+            let Some((to, metric, action)) = read_route(&message, &nexthops, ports, mtus) else {
+                return ControlFlow::Continue(());
+            };
             if metrics.get(&to).is_some_and(|known| *known <= metric) {
-                return Wanted::More;
+                return ControlFlow::Continue(());
             }
             let (table, prefix, len) = to;
             match routes.insert(table, prefix, len, action) {
                 Ok(()) => drop(metrics.insert(to, metric)),
                 Err(_) => too_many += 1,
             }
-            Wanted::More
+            ControlFlow::Continue(())
         })?;
         if too_many > 0 {
             tracing::warn!("{too_many} routes are more than the {MOST_ROUTES} that are taken over");
@@ -189,7 +192,7 @@ impl Follower {
             if let RouteNetlinkMessage::NewNeighbour(message) = message {
                 found.extend(read_neighbour(&message, ports));
             }
-            Wanted::More
+            ControlFlow::Continue(())
         })?;
         Ok(found)
     }
@@ -197,14 +200,14 @@ impl Follower {
 
 /// What has changed.
 #[derive(Debug, Default)]
-struct News {
+struct TableChanges {
     /// These neighbours, in this order.
     changes: Vec<NeighbourEvent>,
     /// And something for which everything is read anew.
     is_more: bool,
 }
 
-impl News {
+impl TableChanges {
     /// Adds what one datagram says.
     fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
         let mut rest = datagram;
@@ -253,7 +256,7 @@ fn read_route(
     nexthops: &Nexthops,
     ports: [u32; 2],
     mtus: [u32; 2],
-) -> Option<(To, u32, Action)> {
+) -> Option<(RouteKey, u32, Action)> {
     use netlink_packet_route::AddressFamily;
     let any: IpAddr = match message.header.address_family {
         AddressFamily::Inet => std::net::Ipv4Addr::UNSPECIFIED.into(),
@@ -385,12 +388,12 @@ mod tests {
         let hop = Hop::new(1, Some([198, 18, 2, 2].into()), 0, true);
         let is = NeighbourEvent::Set(Neighbour { hop, mac: MAC, is_permanent: false });
         for datagrams in [vec![here(), route(), gone.clone()], vec![[route(), here()].concat(), gone.clone()]] {
-            let mut news = News::default();
+            let mut news = TableChanges::default();
             datagrams.iter().for_each(|datagram| news.add(datagram, [4, 5]));
             assert_eq!(news.changes, [is, NeighbourEvent::Removed(hop)]);
             assert!(news.is_more);
         }
-        let mut alone = News::default();
+        let mut alone = TableChanges::default();
         alone.add(&here(), [4, 5]);
         assert!(alone.changes == [is] && !alone.is_more);
     }

@@ -10,7 +10,7 @@ use segue_host::sys;
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 
 use crate::apply::Changes;
-use crate::diagnose as why;
+use crate::diagnose;
 use crate::report::Report;
 
 /// A TAP that is to be made.
@@ -113,9 +113,9 @@ impl Tap {
 
     fn made(&self, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
         let dev = &self.name;
-        let state = |error: &io::Error| why::change(dev, "read the state", error);
+        let state = |error: &io::Error| diagnose::change(dev, "read the state", error);
         if netlink.link_named(dev).map_err(|error| state(&error))?.is_some_and(|link| !link.tun) {
-            return Err(why::tun_attach(dev, &io::Error::from_raw_os_error(libc::EEXIST)));
+            return Err(diagnose::tun_attach(dev, &io::Error::from_raw_os_error(libc::EEXIST)));
         }
         let header = if self.offloads == TunOffloads::None { "" } else { " vnet_hdr" };
         out.change(&format!("{ip} tuntap add dev {dev} mode tap{header}"), "TUNSETIFF");
@@ -125,7 +125,7 @@ impl Tap {
             existing: Existing::Attach,
             offloads: self.offloads,
         };
-        let port = TunPort::open(&config).map_err(|error| why::tun_port(dev, error))?;
+        let port = TunPort::open(&config).map_err(|error| diagnose::tun_port(dev, error))?;
         let link = netlink
             .link_named(dev)
             .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
@@ -133,18 +133,20 @@ impl Tap {
         let mut changes = Changes { netlink, out, index: link.index, name: dev, ip };
         // One that was made for this user is as it is to be, and nothing of it can be changed without root.
         if link.mtu != self.mtu {
-            changes.mtu(self.mtu).map_err(|error| why::change(dev, &format!("set the MTU {}", self.mtu), &error))?;
+            changes
+                .mtu(self.mtu)
+                .map_err(|error| diagnose::change(dev, &format!("set the MTU {}", self.mtu), &error))?;
         }
         if let Some(mac) = self.mac {
             if link.mac != Some(mac) {
-                changes.mac(mac).map_err(|error| why::change(dev, "set the address", &error))?;
+                changes.mac(mac).map_err(|error| diagnose::change(dev, "set the address", &error))?;
             }
             // Before it is up, so that nothing is sent without a link.
             sys::tun_set_carrier(segue_port::Port::fd(&port), false)
-                .map_err(|error| why::change(dev, "set the carrier", &error))?;
+                .map_err(|error| diagnose::change(dev, "set the carrier", &error))?;
         }
         if !link.up {
-            changes.up().map_err(|error| why::change(dev, "change the state", &error))?;
+            changes.up().map_err(|error| diagnose::change(dev, "change the state", &error))?;
         }
         Ok(port)
     }

@@ -7,8 +7,8 @@ use segue_control::error::{Error, Kind};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::grammar::help::WIDTH;
 use crate::out::Out;
-use crate::words::help::WIDTH;
 
 /// The id of the JSON's shape.
 const SCHEMA: &str = "segue.doctor/1";

@@ -8,7 +8,7 @@ use std::time::Duration;
 use segue_control::error::os_text;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
-use segue_service::diagnose::{self as why, Container};
+use segue_service::diagnose::{self, Container};
 use serde::{Deserialize, Serialize};
 
 use super::{Check, Status};
@@ -69,7 +69,7 @@ fn tun_in_namespace() -> Tun {
         None
     };
     let mut found = Tun { namespace, ..Tun::default() };
-    let tun = match OpenOptions::new().read(true).write(true).open(why::TUN) {
+    let tun = match OpenOptions::new().read(true).write(true).open(diagnose::TUN) {
         Ok(tun) => tun,
         Err(error) => {
             found.open = error.raw_os_error().or(Some(0));
@@ -95,12 +95,18 @@ fn offload(tun: &File, set: u32) -> bool {
 }
 
 fn device() -> Check {
-    match OpenOptions::new().read(true).write(true).open(why::TUN) {
-        Ok(_) => Check::ok("tun device", why::TUN),
+    match OpenOptions::new().read(true).write(true).open(diagnose::TUN) {
+        Ok(_) => Check::ok("tun device", diagnose::TUN),
         Err(error) => {
-            let told = why::tun_open("an interface", &error);
+            let told = diagnose::tun_open("an interface", &error);
             let fix = told.hint.lines().next().map(|line| line.split("   ").next().unwrap_or(line).to_owned());
-            Check::not("tun device", Status::Needed, format!("{}: {}", why::TUN, os_text(&error)), flat(told.why), fix)
+            Check::not(
+                "tun device",
+                Status::Needed,
+                format!("{}: {}", diagnose::TUN, os_text(&error)),
+                flat(told.why),
+                fix,
+            )
         }
     }
 }
@@ -269,7 +275,7 @@ fn seccomp() -> Check {
 }
 
 fn lsm() -> Check {
-    Check::ok("security modules", why::security_modules().unwrap_or_else(|| "none that shows".to_owned()))
+    Check::ok("security modules", diagnose::security_modules().unwrap_or_else(|| "none that shows".to_owned()))
 }
 
 /// Socket buffers: trains come in bursts of several hundred kilobytes.

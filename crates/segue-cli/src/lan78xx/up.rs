@@ -191,7 +191,7 @@ mod tests {
             [("", "64"), ("--budget 7", "7"), ("--mode standard", "256"), ("--mode standard --budget 300", "300")]
         {
             let plan = plan(&args(words)).unwrap();
-            let knobs = segue_service::daemon::knobs::Desk::new(Arc::new(plan.knobs().unwrap())).list();
+            let knobs = segue_service::daemon::knobs::SharedKnobs::new(Arc::new(plan.knobs().unwrap())).list();
             for name in ["net.napi.dev.adapter.weight", "net.napi.dev.lan0.weight"] {
                 let knob = knobs.iter().find(|knob| knob.name == name).unwrap();
                 assert_eq!(knob.value.to_string(), weight, "{words} {name}");

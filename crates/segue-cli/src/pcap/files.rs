@@ -14,7 +14,7 @@ use segue_capture::CaptureError;
 use segue_capture::file::{Format, ReadError, Reader, Writer};
 use segue_control::error::{Error, Kind};
 use segue_control::units;
-use segue_host::signals::{Signals, Wish};
+use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{Want, poll};
 
 use super::args;
@@ -51,12 +51,12 @@ impl Watch {
     /// Looks for Ctrl-C; an error when it came.
     fn look(&mut self) -> io::Result<()> {
         while let Some(signals) = &mut self.signals
-            && let Some((wish, _)) = signals.next()?
+            && let Some((action, _)) = signals.next()?
         {
-            match wish {
-                Wish::Stop | Wish::StopNow | Wish::Hangup => self.stopped = true,
-                Wish::Counters => to_stderr(&format!("{} read\n", units::bytes(self.done))),
-                Wish::Child => {}
+            match action {
+                SignalAction::Stop | SignalAction::StopNow | SignalAction::Hangup => self.stopped = true,
+                SignalAction::Counters => to_stderr(&format!("{} read\n", units::bytes(self.done))),
+                SignalAction::Child => {}
             }
         }
         if self.stopped { Err(io::Error::other("interrupted")) } else { Ok(()) }

@@ -8,9 +8,9 @@ use segue_service::supervise::spec::{InstancePlan, Kind, Token};
 
 use super::source::Text;
 use crate::args::{Cli, Command};
-use crate::tunnel::words::plan;
-use crate::words::parse;
-use crate::words::tunnel::WORDS;
+use crate::grammar::parse;
+use crate::grammar::tunnel::WORDS;
+use crate::tunnel::plan::plan;
 use crate::{gateway, usage};
 
 /// An error about the words, which may point at one of them.

@@ -10,7 +10,7 @@ use segue_control::error::together;
 use segue_control::error::{Error, printable};
 use segue_control::knobs::{self, Knob, Wrong};
 use segue_host::netlink::Netlink;
-use segue_service::daemon::knobs as desk;
+use segue_service::daemon::knobs as daemon_knobs;
 use segue_service::gateway::plan as gateway_plan;
 use segue_service::gateway::start as gateway_start;
 use segue_service::supervise::spec::{InstancePlan, InstanceSpec, Kind, Socket, Token};
@@ -29,7 +29,7 @@ fn wrong_knob(spec: &InstanceSpec, text: &Text, at: usize, wrong: &Wrong) -> Err
     let span = spec
         .assignments
         .get(at)
-        .map_or(&spec.header, |wish| if wrong.is_name { &wish.name.span } else { &wish.value.span });
+        .map_or(&spec.header, |assignment| if wrong.is_name { &assignment.name.span } else { &assignment.value.span });
     let mut error = text.error(span, wrong.message.clone(), wrong.note.clone());
     error.hint = wrong.good.clone();
     if let Some(source) = &mut error.source {
@@ -55,15 +55,15 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
         }
     };
     let knobs = knobs.map_err(|error| at_words(error))?;
-    check_knobs(spec, text, desk::listed(&knobs))?;
+    check_knobs(spec, text, daemon_knobs::listed(&knobs))?;
     Ok(Checked { words: words.replace("nothing was changed\n", ""), listens })
 }
 
 /// Whether its knobs can be set where `known` are the knobs, as they are before.
 pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>) -> Result<(), Error> {
     let mut errors = Vec::new();
-    for (at, wish) in spec.assignments.iter().enumerate() {
-        match knobs::set(&mut known, &wish.name.text, &wish.value.text) {
+    for (at, assignment) in spec.assignments.iter().enumerate() {
+        match knobs::set(&mut known, &assignment.name.text, &assignment.value.text) {
             Ok(()) => {}
             Err(wrong) => errors.push(wrong_knob(spec, text, at, &wrong)),
         }
@@ -86,7 +86,7 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
     let end = text.text.len()..text.text.len();
     let mut errors: Vec<Error> =
         broken.iter().map(|error| text.error(&error.span().unwrap_or(end.clone()), error.message(), "")).collect();
-    let mut units: Vec<InstanceSpec> = Vec::new();
+    let mut specs: Vec<InstanceSpec> = Vec::new();
     // What follows a fault in the form would be about the fault.
     if errors.is_empty() {
         for (key, value) in document.get_ref() {
@@ -107,73 +107,73 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
             };
             for table in tables.iter() {
                 if let DeValue::Table(keys) = table.get_ref() {
-                    match keys::unit(text, kind, keys, table.span()) {
-                        Ok(unit) => units.push(unit),
+                    match keys::instance(text, kind, keys, table.span()) {
+                        Ok(spec) => specs.push(spec),
                         Err(found) => errors.extend(found),
                     }
                 }
             }
         }
     }
-    units.sort_by_key(|unit| unit.header.start);
+    specs.sort_by_key(|spec| spec.header.start);
     let mut names: HashMap<&str, &InstanceSpec> = HashMap::new();
-    for unit in &units {
-        match names.entry(&unit.name) {
-            Entry::Vacant(place) => drop(place.insert(unit)),
+    for spec in &specs {
+        match names.entry(&spec.name) {
+            Entry::Vacant(place) => drop(place.insert(spec)),
             Entry::Occupied(first) => {
                 let note = format!("line {} has the same", text.line(first.get().header.start));
-                let message = format!("`{}` is there twice", printable(&unit.name));
-                errors.push(text.error(&name_span(unit), message, note));
+                let message = format!("`{}` is there twice", printable(&spec.name));
+                errors.push(text.error(&name_span(spec), message, note));
             }
         }
     }
-    crossed(&units, text, &mut errors);
-    let units = if errors.is_empty() { joined(units, text, &mut errors) } else { units };
+    crossed(&specs, text, &mut errors);
+    let specs = if errors.is_empty() { joined(specs, text, &mut errors) } else { specs };
     match together(errors) {
         Some(error) => Err(error),
-        None => Ok(units),
+        None => Ok(specs),
     }
 }
 
 /// Two gateways between the same interfaces would pass on each packet twice.
-fn crossed(units: &[InstanceSpec], text: &Text, errors: &mut Vec<Error>) {
+fn crossed(specs: &[InstanceSpec], text: &Text, errors: &mut Vec<Error>) {
     let mut seen: HashMap<[String; 2], &InstanceSpec> = HashMap::new();
-    for unit in units {
-        let InstancePlan::Gateway(config) = &unit.plan else { continue };
+    for spec in specs {
+        let InstancePlan::Gateway(config) = &spec.plan else { continue };
         let mut ends = [config.from.clone(), config.to.clone()];
         ends.sort();
         match seen.entry(ends) {
-            Entry::Vacant(place) => drop(place.insert(unit)),
+            Entry::Vacant(place) => drop(place.insert(spec)),
             Entry::Occupied(first) => {
                 let [one, other] = first.key();
                 let message = format!("there are two gateways between `{}` and `{}`", printable(one), printable(other));
                 let line = text.line(first.get().header.start);
-                errors.push(text.error(&unit.header, message, format!("line {line} has the first of them")));
+                errors.push(text.error(&spec.header, message, format!("line {line} has the first of them")));
             }
         }
     }
 }
 
 /// Tunnels with one address and port become one instance, with the name of the first.
-fn joined(units: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec<InstanceSpec> {
+fn joined(specs: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec<InstanceSpec> {
     let mut made: Vec<(InstanceSpec, Vec<Plan>, Vec<Range<usize>>)> = Vec::new();
     let mut places: HashMap<Socket, usize> = HashMap::new();
-    for unit in units {
-        let header = unit.header.clone();
-        let plan = match &unit.plan {
+    for spec in specs {
+        let header = spec.header.clone();
+        let plan = match &spec.plan {
             // Without a port it must be sure that the address is one.
             InstancePlan::Tunnels(plans) => plans.last().filter(|plan| plan.has_udp() || plan.local.is_some()).cloned(),
             InstancePlan::Gateway(_) => None,
         };
         let Some(plan) = plan else {
-            made.push((unit, Vec::new(), Vec::new()));
+            made.push((spec, Vec::new(), Vec::new()));
             continue;
         };
         let at = *places.entry(Socket::of(&plan)).or_insert(made.len());
         match made.get_mut(at) {
-            None => made.push((unit, vec![plan], vec![header])),
+            None => made.push((spec, vec![plan], vec![header])),
             Some((first, plans, headers)) => {
-                first.append(unit);
+                first.append(spec);
                 plans.push(plan);
                 headers.push(header);
             }
@@ -190,13 +190,13 @@ fn joined(units: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec
             errors.push(text.error(&headers[at + 1], message, format!("give it to `{}`, the first", plans[0].dev)));
         }
     }
-    made.into_iter().map(|(unit, ..)| unit).collect()
+    made.into_iter().map(|(spec, ..)| spec).collect()
 }
 
 /// The word that gives an instance its name, or else its heading.
-fn name_span(unit: &InstanceSpec) -> Range<usize> {
-    let named = |token: &&Token| token.text == unit.name;
-    unit.tokens.iter().find(named).map_or(unit.header.clone(), |token| token.span.clone())
+fn name_span(spec: &InstanceSpec) -> Range<usize> {
+    let named = |token: &&Token| token.text == spec.name;
+    spec.tokens.iter().find(named).map_or(spec.header.clone(), |token| token.span.clone())
 }
 
 #[cfg(test)]
@@ -208,7 +208,7 @@ mod tests {
         Text { file: "segue.toml".to_owned(), text: text.to_owned() }
     }
 
-    fn units(text: &str) -> Vec<InstanceSpec> {
+    fn specs(text: &str) -> Vec<InstanceSpec> {
         read(&file(text)).unwrap_or_else(|error| panic!("{}", error.text()))
     }
 
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn keys_become_the_words_and_options_of_the_command() {
-        let units = units(
+        let specs = specs(
             r#"
 [[tunnel]]
 dev = "sg0"
@@ -249,13 +249,13 @@ hold-us = 50
 no-lro = false
 "#,
         );
-        assert_eq!(units.iter().map(|unit| unit.name.as_str()).collect::<Vec<_>>(), ["sg0", "gw0"]);
+        assert_eq!(specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>(), ["sg0", "gw0"]);
         let words = "--trace x.pcap dev sg0 remote 198.18.0.2 encap gue encap-remcsum nopmtudisc tos 10 ttl 64 gro off \
                      addr 198.19.0.1/30 addr 2001:db8::1/64";
-        assert_eq!(units[0].words().join(" "), words);
-        let wishes = [("net.inet.tcp.gso", "0"), ("net.gro.dev.sg0.profile", "linux")];
-        assert_eq!(units[0].wishes(), wishes.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        assert_eq!(units[1].words().join(" "), "--name gw0 --hold-us 50 eth1 tap:lro0");
+        assert_eq!(specs[0].words().join(" "), words);
+        let assignments = [("net.inet.tcp.gso", "0"), ("net.gro.dev.sg0.profile", "linux")];
+        assert_eq!(specs[0].knobs(), assignments.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(specs[1].words().join(" "), "--name gw0 --hold-us 50 eth1 tap:lro0");
     }
 
     #[test]
@@ -267,8 +267,8 @@ no-lro = false
             "[tunnel.net.gso.dev.sg0]\ntso = 0",
         ] {
             let text = format!("[[tunnel]]\ndev=\"sg0\"\nremote=\"::1\"\nencap=\"gue\"\n{form}\n");
-            let wishes = units(&text)[0].wishes();
-            assert_eq!((wishes.len(), wishes[0].0.as_str()), (1, "net.gso.dev.sg0.tso"), "{form}");
+            let assignments = specs(&text)[0].knobs();
+            assert_eq!((assignments.len(), assignments[0].0.as_str()), (1, "net.gso.dev.sg0.tso"), "{form}");
         }
     }
 
@@ -320,7 +320,7 @@ hold = 3
         ];
         assert_eq!(places, expected);
         let list = "route = true\nnat = \"198.18.2.9\"\nforward = [\"tcp:1=198.18.1.2:1\", \"udp:2=198.18.1.2:2\"]\n";
-        let words = units(&format!("{base}{list}"))[0].words().join(" ");
+        let words = specs(&format!("{base}{list}"))[0].words().join(" ");
         let rules = "--forward tcp:1=198.18.1.2:1 --forward udp:2=198.18.1.2:2";
         assert_eq!(words, format!("--route --nat 198.18.2.9 {rules} a b"));
     }
@@ -332,7 +332,7 @@ hold = 3
         };
         let error = &errors(&(gateway("a", "b", "one") + &gateway("b", "a", "two")))[0];
         assert_eq!((error.0, error.2.as_str()), (5, "there are two gateways between `a` and `b`"));
-        assert_eq!(units(&(gateway("a", "b", "one") + &gateway("b", "c", "two"))).len(), 2);
+        assert_eq!(specs(&(gateway("a", "b", "one") + &gateway("b", "c", "two"))).len(), 2);
     }
 
     #[test]
@@ -369,10 +369,10 @@ hold = 3
         };
         let error = &errors(&(one("a", "") + &one("b", "")))[0];
         assert_eq!((error.0, error.2.as_str()), (6, "`a` and `b` would take the same packets of 198.18.0.2"));
-        assert_eq!(units(&(one("a", "") + &one("b", "port = 6081"))).len(), 2);
-        let three = units(&(one("a", "key = 1") + &one("c", "port = 6081") + &one("b", "net.gso.dev.b.tso = 0")));
+        assert_eq!(specs(&(one("a", "") + &one("b", "port = 6081"))).len(), 2);
+        let three = specs(&(one("a", "key = 1") + &one("c", "port = 6081") + &one("b", "net.gso.dev.b.tso = 0")));
         assert_eq!(three.len(), 2);
-        assert_eq!((three[0].name.as_str(), three[0].wishes().len()), ("a", 1));
+        assert_eq!((three[0].name.as_str(), three[0].knobs().len()), ("a", 1));
         let words = three[0].words().join(" ");
         assert_eq!(words, "dev a remote 198.18.0.2 encap gue key 1 also dev b remote 198.18.0.2 encap gue");
         let error = &errors(&(one("a", "") + &one("b", "key = 1\nencap-csum = false")))[0];
@@ -385,7 +385,7 @@ hold = 3
     fn a_thousand_tunnels_are_read_in_one_go() {
         let tunnel =
             |n: usize| format!("[[tunnel]]\ndev = \"t{n}\"\nremote = \"198.18.0.2\"\nencap = \"gue\"\nkey = {n}\n");
-        let all = units(&(0..1000).map(tunnel).collect::<String>());
+        let all = specs(&(0..1000).map(tunnel).collect::<String>());
         assert_eq!((all.len(), all[0].words().iter().filter(|word| *word == "also").count()), (1, 999));
     }
 
@@ -396,7 +396,7 @@ hold = 3
         {
             assert!(!errors(text).is_empty(), "{text}");
         }
-        assert!(units("").is_empty() && units("# nothing\n").is_empty());
+        assert!(specs("").is_empty() && specs("# nothing\n").is_empty());
         // Every prefix of a file that is right is right or is refused in good order.
         let text = "[[tunnel]]\ndev = \"sgé\"\nremote = \"::1\"\nencap = \"gue\"\ntos = 0x10\n[tunnel.net.inet]\ntcp.gso = 0\n";
         for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {

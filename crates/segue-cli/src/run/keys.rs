@@ -13,9 +13,9 @@ use toml::de::{DeTable, DeValue};
 use super::command::{located, parsed, without_dashes};
 use super::source::Text;
 use crate::args::Cli;
+use crate::grammar::parse;
+use crate::grammar::{Takes, Word, tunnel::WORDS};
 use crate::usage;
-use crate::words::parse;
-use crate::words::{Takes, Word, tunnel::WORDS};
 
 /// Options that make no sense in a file.
 const NOT_HERE: &[&str] = &["check", "set"];
@@ -32,7 +32,7 @@ pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[Stri
 }
 
 /// One table of the file.
-pub(super) fn unit(
+pub(super) fn instance(
     text: &Text,
     kind: Kind,
     keys: &DeTable<'_>,
@@ -50,7 +50,7 @@ pub(super) fn unit(
     for (key, value) in entries {
         let (name, span) = (key.get_ref().as_ref(), key.span());
         if name == "net" || name.starts_with("net.") {
-            wishes(text, name, &span, value, &mut assignments, &mut errors);
+            knob_assignments(text, name, &span, value, &mut assignments, &mut errors);
             continue;
         }
         if let (Kind::Gateway, Some(at)) = (kind, ["in", "out"].iter().position(|end| *end == name)) {
@@ -132,7 +132,7 @@ pub(super) fn known(kind: Kind) -> Vec<String> {
 }
 
 /// `net.inet.tcp.gso = 0` in any of the forms that TOML has for it.
-fn wishes(
+fn knob_assignments(
     text: &Text,
     name: &str,
     span: &Range<usize>,
@@ -147,7 +147,7 @@ fn wishes(
             let span = span.start.min(key.span().start)..key.span().end;
             // A heading of its own stands elsewhere.
             let span = if text.text[span.clone()].contains('\n') { key.span() } else { span };
-            wishes(text, &format!("{name}.{}", key.get_ref()), &span, value, found, errors);
+            knob_assignments(text, &format!("{name}.{}", key.get_ref()), &span, value, found, errors);
         }
         return;
     }

@@ -45,15 +45,15 @@ pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
             .why("no rtnetlink socket could be opened")
     })?;
     let text = open(path)?;
-    let units = config::read(&text)?;
-    let plans = check(&units.iter().collect::<Vec<_>>(), &[], &text, &mut netlink)?;
+    let specs = config::read(&text)?;
+    let plans = check(&specs.iter().collect::<Vec<_>>(), &[], &text, &mut netlink)?;
     if args.check {
-        show(&text, &units, &plans, out);
+        show(&text, &specs, &plans, out);
         return Ok(());
     }
     let file = ConfigFile { path: path.to_owned(), text };
     let mut service = Service::new(Box::new(file), netlink, out.unattended(), options(out))?;
-    service.life(units)
+    service.life(specs)
 }
 
 fn open(path: &Path) -> Result<Text, Error> {
@@ -105,20 +105,20 @@ fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<usize> {
 
 /// What would stop these on this host beside `others`, which run, all of it, or what each would be.
 fn check(
-    units: &[&InstanceSpec],
+    specs: &[&InstanceSpec],
     others: &[InstanceSpec],
     text: &Text,
     netlink: &mut Netlink,
 ) -> Result<Vec<String>, Error> {
     let (mut plans, mut errors) = (Vec::new(), Vec::new());
     let mut ports: HashMap<u16, Vec<(IpAddr, &InstanceSpec)>> = HashMap::new();
-    for unit in others {
-        if let Some(place) = unit.listens(netlink) {
-            ports.entry(place.port()).or_default().push((place.ip(), unit));
+    for spec in others {
+        if let Some(place) = spec.listens(netlink) {
+            ports.entry(place.port()).or_default().push((place.ip(), spec));
         }
     }
-    for unit in units {
-        let Checked { words, listens } = match config::check(unit, text, netlink) {
+    for spec in specs {
+        let Checked { words, listens } = match config::check(spec, text, netlink) {
             Ok(checked) => checked,
             Err(error) => {
                 errors.push(error);
@@ -134,30 +134,30 @@ fn check(
         };
         if let Some((_, first)) = known.iter().find(|(ip, _)| same(*ip)) {
             let line = text.line(first.header.start);
-            let message = format!("`{}` and `{}` would both listen on {place}, UDP", first.name, unit.name);
+            let message = format!("`{}` and `{}` would both listen on {place}, UDP", first.name, spec.name);
             let note = format!("line {line} has the first: the same `local` in each lets them share the port");
-            errors.push(text.error(&unit.header, message, note));
+            errors.push(text.error(&spec.header, message, note));
         }
-        known.push((place.ip(), unit));
+        known.push((place.ip(), spec));
     }
     together(errors).map_or(Ok(plans), Err)
 }
 
 /// `--check`: what would run.
-fn show(text: &Text, units: &[InstanceSpec], plans: &[String], out: &Out) {
+fn show(text: &Text, specs: &[InstanceSpec], plans: &[String], out: &Out) {
     if out.json {
-        let units: Vec<Value> = units
+        let specs: Vec<Value> = specs
             .iter()
-            .map(|unit| {
+            .map(|spec| {
                 let knobs: serde_json::Map<String, Value> =
-                    unit.wishes().into_iter().map(|(name, value)| (name, json!(value))).collect();
-                json!({ "name": unit.name, "kind": unit.kind.command(), "words": unit.words(), "knobs": knobs })
+                    spec.knobs().into_iter().map(|(name, value)| (name, json!(value))).collect();
+                json!({ "name": spec.name, "kind": spec.kind.command(), "words": spec.words(), "knobs": knobs })
             })
             .collect();
-        return out.value(&json!({ "schema": SCHEMA, "event": "check", "file": text.file, "instances": units }));
+        return out.value(&json!({ "schema": SCHEMA, "event": "check", "file": text.file, "instances": specs }));
     }
     plans.iter().for_each(|plan| out.data(plan));
-    out.data(&format!("{}: {}; nothing was changed\n", text.file, count(units.len())));
+    out.data(&format!("{}: {}; nothing was changed\n", text.file, count(specs.len())));
 }
 
 /// Options that each instance gets as this command did.

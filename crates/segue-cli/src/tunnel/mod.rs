@@ -1,8 +1,8 @@
 //! `segue tunnel`: from words to a tunnel, and back to nothing.
 
+pub(crate) mod plan;
 #[cfg(test)]
 mod tests;
-pub(crate) mod words;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 
@@ -11,21 +11,21 @@ use segue_control::error::{Error, Kind};
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_service::daemon;
-use segue_service::diagnose as why;
+use segue_service::diagnose;
 use segue_service::tunnel::daemon::free;
 use segue_service::tunnel::group::{self, Group};
 use segue_service::tunnel::{show, start};
 
 use crate::args::Tunnel;
+use crate::grammar::{parse, tunnel};
 use crate::out::Out;
-use crate::words::{parse, tunnel};
 
 /// Runs the command.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
-    let watched = daemon::follow(args.supervised, args.heir)?;
+    let watched = daemon::follow(args.supervised, args.successor)?;
     let parsed = parse::parse_each("segue tunnel", tunnel::WORDS, &args.words)?;
     let plans: Result<Vec<_>, Error> =
-        parsed.iter().map(|parsed| words::plan(parsed, args.trace.clone(), &args.set)).collect();
+        parsed.iter().map(|parsed| plan::plan(parsed, args.trace.clone(), &args.set)).collect();
     let plans = plans?;
     if let Some(clash) = group::clash(&plans) {
         let parsed = &parsed[clash.at];
@@ -68,11 +68,11 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     }
     if ready.plan.has_udp() {
         let listen = SocketAddr::new(ready.local, ready.plan.port);
-        UdpSocket::bind(listen).map_err(|error| why::bind(listen, &error))?;
+        UdpSocket::bind(listen).map_err(|error| diagnose::bind(listen, &error))?;
     }
     let mut notes = group.notes();
-    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(why::TUN) {
-        notes.push(format!("this user cannot start it: {}", why::tun_open(dev, &error).message));
+    if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(diagnose::TUN) {
+        notes.push(format!("this user cannot start it: {}", diagnose::tun_open(dev, &error).message));
     } else if !sys::capabilities().is_ok_and(sys::has_net_admin) {
         notes
             .push("this user lacks CAP_NET_ADMIN and cannot start it, unless the interface was made for it".to_owned());

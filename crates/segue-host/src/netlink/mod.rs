@@ -4,6 +4,7 @@ pub mod nexthops;
 
 use std::io;
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -47,15 +48,6 @@ pub struct Route {
     pub link: u32,
     /// An MTU that belongs to the route itself, bytes.
     pub mtu: Option<u32>,
-}
-
-/// Whether the rest of an answer is of interest.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
-    /// The next message, too.
-    More,
-    /// Nothing more.
-    NoMore,
 }
 
 /// A connection to the kernel's routing tables.
@@ -152,7 +144,7 @@ impl Netlink {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let mut found = Vec::new();
         self.exchange(request, NLM_F_DUMP, &mut |message| {
-            let RouteNetlinkMessage::NewAddress(message) = message else { return Wanted::More };
+            let RouteNetlinkMessage::NewAddress(message) = message else { return ControlFlow::Continue(()) };
             // On a link to one peer, the address of IPv4 is the peer's and the local one stands apart.
             let local = message.attributes.iter().find_map(|attribute| match attribute {
                 AddressAttribute::Local(address) => Some(*address),
@@ -165,7 +157,7 @@ impl Netlink {
             if let (Some(address), true) = (local.or(address), message.header.index == index) {
                 found.push(Prefix { address, len: message.header.prefix_len });
             }
-            Wanted::More
+            ControlFlow::Continue(())
         })?;
         Ok(found)
     }
@@ -175,14 +167,14 @@ impl Netlink {
         let mut answer = None;
         self.exchange(request, flags, &mut |message| {
             answer = Some(message);
-            Wanted::NoMore
+            ControlFlow::Break(())
         })?;
         Ok(answer)
     }
 
     /// Sends a request that changes something and waits for the kernel's word on it.
     pub fn tell(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        self.exchange(request, flags | NLM_F_ACK, &mut |_| Wanted::More)
+        self.exchange(request, flags | NLM_F_ACK, &mut |_| ControlFlow::Continue(()))
     }
 
     /// Sends a request and hands every answer to `each`, until that has enough or the kernel says that it was all.
@@ -190,7 +182,7 @@ impl Netlink {
         &mut self,
         request: RouteNetlinkMessage,
         flags: u16,
-        each: &mut dyn FnMut(RouteNetlinkMessage) -> Wanted,
+        each: &mut dyn FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
     ) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
@@ -215,7 +207,7 @@ impl Netlink {
                 match message.payload {
                     NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
                     NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(()),
-                    NetlinkPayload::InnerMessage(inner) => enough = each(inner) == Wanted::NoMore,
+                    NetlinkPayload::InnerMessage(inner) => enough = each(inner).is_break(),
                     _ => {}
                 }
                 if enough {

@@ -30,13 +30,13 @@ const ROOM: usize = 64 << 10;
 
 /// The driver's end.
 #[derive(Debug)]
-pub(super) struct Ear {
+pub(super) struct InterfaceStates {
     states: Receiver<Interface>,
     /// One byte for each state, written before it is sent.
     bell: PipeReader,
 }
 
-impl Host for Ear {
+impl Host for InterfaceStates {
     fn fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -58,14 +58,17 @@ pub(super) struct Watcher {
 }
 
 /// Gets ready to watch the interface with this index and name, which is that of `tap`.
-pub(super) fn watch(index: u32, name: &str, tap: OwnedFd) -> io::Result<(Ear, Watcher)> {
+pub(super) fn watch(index: u32, name: &str, tap: OwnedFd) -> io::Result<(InterfaceStates, Watcher)> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     socket.add_membership(RTNLGRP_LINK)?;
     socket.set_non_blocking(true)?;
     let (states, receiver) = channel();
     let (reader, bell) = io::pipe()?;
-    Ok((Ear { states: receiver, bell: reader }, Watcher { socket, view: View::new(index, name, tap), states, bell }))
+    Ok((
+        InterfaceStates { states: receiver, bell: reader },
+        Watcher { socket, view: View::new(index, name, tap), states, bell },
+    ))
 }
 
 impl Watcher {
@@ -305,7 +308,7 @@ mod tests {
     #[test]
     fn that_there_is_no_such_interface_is_heard_and_one_is_found_by_its_name() {
         let lo = segue_host::netlink::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
-        let (_ear, mut watcher) = watch(lo.index, "lo", tap()).unwrap();
+        let (_states, mut watcher) = watch(lo.index, "lo", tap()).unwrap();
         let answer = |watcher: &mut Watcher| {
             watcher.ask().unwrap();
             let heard = sys::poll(&[(watcher.socket.as_fd(), Want::Read)], Duration::from_secs(10)).unwrap();
@@ -325,17 +328,17 @@ mod tests {
     #[test]
     fn the_state_of_an_interface_is_heard_soon_and_once() {
         let lo = segue_host::netlink::Netlink::open().unwrap().link_named("lo").unwrap().expect("there is always lo");
-        let (mut ear, watcher) = watch(lo.index, "lo", tap()).unwrap();
+        let (mut states, watcher) = watch(lo.index, "lo", tap()).unwrap();
         watcher.start().unwrap();
-        let heard = sys::poll(&[(ear.fd(), Want::Read)], Duration::from_secs(10)).unwrap();
+        let heard = sys::poll(&[(states.fd(), Want::Read)], Duration::from_secs(10)).unwrap();
         assert_eq!(heard, [true]);
         let state = (0..1000).find_map(|_| {
-            ear.news().or_else(|| {
+            states.news().or_else(|| {
                 thread::sleep(Duration::from_millis(1));
                 None
             })
         });
         assert_eq!(state.map(|state| (state.up, state.mtu)), Some((lo.up, lo.mtu as usize)));
-        assert_eq!(sys::poll(&[(ear.fd(), Want::Read)], Duration::from_millis(1500)).unwrap(), [false]);
+        assert_eq!(sys::poll(&[(states.fd(), Want::Read)], Duration::from_millis(1500)).unwrap(), [false]);
     }
 }

@@ -379,12 +379,12 @@ impl Pipeline for Served {
 
 /// What went each way through one side.
 fn flows(sink: &mut Sink<'_>, side: &str, received: &Direction, sent: &Direction) {
-    for (group, way) in [(Group::Receive, received), (Group::Transmit, sent)] {
-        sink.put(side, group, "packets", way.packets);
-        sink.put(side, group, "bytes", way.bytes);
-        sink.put(side, group, "trains", way.trains);
-        sink.put(side, group, "segments", way.segments);
-        sink.put(side, group, "calls", way.calls);
+    for (group, direction) in [(Group::Receive, received), (Group::Transmit, sent)] {
+        sink.put(side, group, "packets", direction.packets);
+        sink.put(side, group, "bytes", direction.bytes);
+        sink.put(side, group, "trains", direction.trains);
+        sink.put(side, group, "segments", direction.segments);
+        sink.put(side, group, "calls", direction.calls);
     }
 }
 

@@ -44,8 +44,8 @@ impl Plan {
     /// Lets the driver follow the interface.
     fn watch(&self, netlink: &mut Netlink, driver: &mut AnyDriver, tap: OwnedFd) -> Result<interface::Watcher, Error> {
         let watched = netlink.link_named(&self.tap.name).and_then(|link| {
-            let (ear, watcher) = interface::watch(link.ok_or(io::ErrorKind::NotFound)?.index, &self.tap.name, tap)?;
-            driver.follow(Box::new(ear))?;
+            let (states, watcher) = interface::watch(link.ok_or(io::ErrorKind::NotFound)?.index, &self.tap.name, tap)?;
+            driver.follow(Box::new(states))?;
             Ok(watcher)
         });
         watched.map_err(|error| {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use segue_control::error::{Error, Kind};
 use segue_control::model::{Complaint, Instance};
-use segue_host::signals::{Signals, Wish};
+use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 
 use super::kernel::Forwarding;
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is listened to while packets move, and what there is to answer with.
-pub(super) struct Ear<'a> {
+pub(super) struct ControlLoop<'a> {
     pub(super) signals: &'a mut Signals,
     pub(super) line: Option<&'a Line>,
     pub(super) ports: &'a Ports,
@@ -34,44 +34,44 @@ pub(super) struct Ear<'a> {
 
 /// Until a signal asks for the end, or packets have stopped to move.
 pub(super) fn wait(
-    ear: &mut Ear<'_>,
+    control: &mut ControlLoop<'_>,
     ended: &AtomicBool,
     snapshot: &impl Fn() -> Instance,
     out: &dyn Report,
 ) -> Result<(), Error> {
     let mut forwards = false;
     loop {
-        let mut fds = vec![(ear.signals.as_fd(), Want::Read)];
-        fds.extend(ear.line.map(|line| (line.as_fd(), Want::Read)));
+        let mut fds = vec![(control.signals.as_fd(), Want::Read)];
+        fds.extend(control.line.map(|line| (line.as_fd(), Want::Read)));
         let ready = sys::poll(&fds, LOOK)
             .map_err(|error| Error::system("cannot wait", &error, "start again").why("the kernel refused to poll"))?;
         if ended.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let complaint = ear.forwarding.as_ref().and_then(Forwarding::complaint);
+        let complaint = control.forwarding.as_ref().and_then(Forwarding::complaint);
         if let Some(Complaint { what, why, .. }) = complaint.as_ref().filter(|_| !forwards) {
             out.warn(&format!("{what}: {}", why.as_deref().unwrap_or_default()));
         }
         forwards = complaint.is_some();
-        if let (Some(line), Some(true)) = (ear.line, ready.get(1)) {
+        if let (Some(line), Some(true)) = (control.line, ready.get(1)) {
             let answered = line.hear(Duration::ZERO).and_then(|(record, _)| match record {
-                Record::Ask => ear.ports.give(line),
+                Record::Ask => control.ports.give(line),
                 _ => Ok(()),
             });
             // Nobody is there any more, whose end is this one's as well: a signal says so.
             if answered.is_err() {
-                ear.line = None;
+                control.line = None;
             }
         }
-        while let Ok(Some((wish, _))) = ear.signals.next() {
-            match wish {
-                Wish::Stop => return Ok(()),
-                Wish::StopNow => leave_now(ear.socket),
-                Wish::Counters => {
+        while let Ok(Some((action, _))) = control.signals.next() {
+            match action {
+                SignalAction::Stop => return Ok(()),
+                SignalAction::StopNow => leave_now(control.socket),
+                SignalAction::Counters => {
                     let instance = snapshot();
                     out.warn(&format!("{}: {}", instance.name, show::counters_text(&instance)));
                 }
-                Wish::Child | Wish::Hangup => {}
+                SignalAction::Child | SignalAction::Hangup => {}
             }
         }
     }
@@ -84,8 +84,8 @@ fn leave_now(socket: &SocketFile) -> ! {
 }
 
 /// Gives the loop its time to end, and then ends what it waits for.
-pub(super) fn hurry(ear: &Ear<'_>, ended: &AtomicBool) {
-    let Some(hurry) = &ear.hurry else { return };
+pub(super) fn hurry(control: &ControlLoop<'_>, ended: &AtomicBool) {
+    let Some(hurry) = &control.hurry else { return };
     let until = Instant::now() + PATIENCE;
     while !ended.load(Ordering::Relaxed) {
         if Instant::now() >= until {

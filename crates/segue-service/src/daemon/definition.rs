@@ -58,7 +58,7 @@ pub struct Succession {
     /// Ports that are open and set up.
     pub inherited: Ports,
     /// Whether its ports are to be kept for another one.
-    pub has_heirs: bool,
+    pub has_successors: bool,
 }
 
 /// What an instance has to say of its health, besides its offloads.
@@ -76,7 +76,7 @@ pub struct Opened {
     pub forwarding: Option<Forwarding>,
     /// What no other instance may have at the same time.
     pub claim: Option<UnixListener>,
-    /// What it leaves to an heir.
+    /// What it leaves to a successor.
     pub ports: Ports,
     /// What is wrong with it, where it can say so.
     pub complaints: Option<Complaints>,

@@ -6,14 +6,14 @@ use segue_control::error::{Error, Kind};
 use segue_control::knobs::{self as model, Change, Needs, Setting};
 use segue_datapath::knobs::{Knobs, Values};
 
-/// What turns the knobs of an instance from outside.
+/// The knobs of an instance, shared with the thread that moves packets.
 #[derive(Clone, Debug, Default)]
-pub struct Desk(Arc<Knobs>);
+pub struct SharedKnobs(Arc<Knobs>);
 
-impl Desk {
-    /// Turns these.
-    pub fn new(knobs: Arc<Knobs>) -> Desk {
-        Desk(knobs)
+impl SharedKnobs {
+    /// Shares these.
+    pub fn new(knobs: Arc<Knobs>) -> SharedKnobs {
+        SharedKnobs(knobs)
     }
 
     /// Every knob as it is now.
@@ -22,13 +22,13 @@ impl Desk {
     }
 
     /// Sets all of them, or none where one of them cannot be.
-    pub fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
-        set(&self.0, wishes).map_err(|(_, wrong)| failure(&wrong))
+    pub fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
+        set(&self.0, assignments).map_err(|(_, wrong)| failure(&wrong))
     }
 }
 
-/// The knobs of an instance as it is to start: `preset` is what its words say, `wishes` what was asked for beside.
-pub fn prepare(mut knobs: Knobs, preset: &[(String, u64)], wishes: &[(String, String)]) -> Result<Knobs, Error> {
+/// The knobs of an instance as it is to start: `preset` is what its words say, `assignments` what was asked for beside.
+pub fn prepare(mut knobs: Knobs, preset: &[(String, u64)], assignments: &[(String, String)]) -> Result<Knobs, Error> {
     for (name, value) in preset {
         // Names that this program made itself.
         if knobs.preset(name, *value).is_err() {
@@ -36,19 +36,19 @@ pub fn prepare(mut knobs: Knobs, preset: &[(String, u64)], wishes: &[(String, St
                 .why("the words of the command and the knobs disagree"));
         }
     }
-    set(&knobs, wishes).map_err(|(_, wrong)| failure(&wrong))?;
+    set(&knobs, assignments).map_err(|(_, wrong)| failure(&wrong))?;
     Ok(knobs)
 }
 
-/// As [`prepare`] to the end; which of the wishes is wrong, and why.
-pub fn set(knobs: &Knobs, wishes: &[(String, String)]) -> Result<Vec<Change>, (usize, model::Wrong)> {
-    // A copy takes the wishes one after the other, since one may be what the next one needs.
+/// As [`prepare`] to the end; which of the assignments is wrong, and why.
+pub fn set(knobs: &Knobs, assignments: &[(String, String)]) -> Result<Vec<Change>, (usize, model::Wrong)> {
+    // A copy takes the assignments one after the other, since one may be what the next one needs.
     let mut shadow = listed(knobs);
-    let mut order: Vec<_> = wishes.iter().enumerate().collect();
+    let mut order: Vec<_> = assignments.iter().enumerate().collect();
     // What needs another one is switched off before that one changes, in whatever order it was said.
     let is_off = |name: &str, text: &str| {
         let needs = knobs.get(name).is_some_and(|(knob, _)| knob.needs.is_some());
-        needs && matches!(text, "0" | "off") && wishes.iter().filter(|(other, _)| other == name).count() == 1
+        needs && matches!(text, "0" | "off") && assignments.iter().filter(|(other, _)| other == name).count() == 1
     };
     order.sort_by_key(|(_, (name, text))| !is_off(name, text));
     let mut numbers = Vec::new();
@@ -108,14 +108,14 @@ fn setting(values: Values, value: u64) -> Setting {
     }
 }
 
-/// The failure for a wish that stands by itself.
+/// The failure for an assignment that stands by itself.
 pub fn failure(wrong: &model::Wrong) -> Error {
     let why = if wrong.note.is_empty() { "these are the names that there are" } else { &wrong.note };
     Error::new(wrong.kind, wrong.message.clone(), wrong.good.clone()).why(why)
 }
 
 /// `KNOB=VALUE`.
-pub fn wish(text: &str) -> Result<(String, String), String> {
+pub fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected KNOB=VALUE".to_owned()),

@@ -22,14 +22,14 @@ use segue_control::mapping::Mapping;
 use segue_control::model::Instance;
 use segue_datapath::router::FeedSender;
 use segue_host::netlink::Netlink;
-use segue_host::signals::{Signals, Wish};
+use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 
-use self::control_loop::{Ear, hurry, wait};
+use self::control_loop::{ControlLoop, hurry, wait};
 pub use self::definition::{Complaints, Daemon, NAMING, Opened, Succession};
-use self::knobs::Desk;
+use self::knobs::SharedKnobs;
 use self::running::{Running, Stopper};
-use crate::control_server::{Bound, Panel, Server};
+use crate::control_server::{Bound, KnobControl, Server};
 use crate::handover::{Line, Ports, Record};
 use crate::report::Report;
 use crate::sandbox;
@@ -38,18 +38,18 @@ use crate::sandbox;
 #[derive(Debug)]
 pub struct Watched {
     line: Line,
-    is_heir: bool,
+    is_successor: bool,
 }
 
 /// From here on this process ends with the one that watches over it, if there is one.
-pub fn follow(supervisor: Option<i32>, is_heir: bool) -> Result<Option<Watched>, Error> {
+pub fn follow(supervisor: Option<i32>, is_successor: bool) -> Result<Option<Watched>, Error> {
     let Some(pid) = supervisor else { return Ok(None) };
     sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {
         Error::system("cannot follow the process that started this one", &error, "segue doctor").why("prctl failed")
     })?;
     if sys::parent_pid() == pid {
         let line = Line::of_stdin().map_err(|error| lost(&error))?;
-        return Ok(Some(Watched { line, is_heir }));
+        return Ok(Some(Watched { line, is_successor }));
     }
     Err(Error::new(Kind::System, "the process that started this one has ended", "start again").why("somebody ended it"))
 }
@@ -63,8 +63,8 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
     loop {
         sys::poll(&[(signals.as_fd(), Want::Read), (line.as_fd(), Want::Read)], Duration::from_secs(60))
             .map_err(|error| lost(&error))?;
-        while let Ok(Some((wish, _))) = signals.next() {
-            if matches!(wish, Wish::Stop | Wish::StopNow) {
+        while let Ok(Some((action, _))) = signals.next() {
+            if matches!(action, SignalAction::Stop | SignalAction::StopNow) {
                 return Ok(false);
             }
         }
@@ -93,9 +93,9 @@ pub fn up(
         daemon.notes().iter().for_each(|note| out.note(&format!("note: {note}")));
     }
     let knobs = daemon.knobs()?;
-    let mut succession = Succession { has_heirs: watched.is_some(), ..Succession::default() };
-    let heir_of = watched.as_ref().filter(|watched| watched.is_heir).map(|watched| &watched.line);
-    let socket = match heir_of {
+    let mut succession = Succession { has_successors: watched.is_some(), ..Succession::default() };
+    let successor_of = watched.as_ref().filter(|watched| watched.is_successor).map(|watched| &watched.line);
+    let socket = match successor_of {
         None => Bound::new(daemon.name(), daemon.naming())?,
         Some(line) => {
             succession.inherited = Ports::take(line).map_err(|error| lost(&error))?;
@@ -107,8 +107,8 @@ pub fn up(
     drop(succession);
     let sandbox = sandbox::enter(&mut signals, socket.file(), daemon.ioctls(), out)?;
     let (mut running, stopper) = Running::new(assemble()?, offloads.clone(), knobs)?;
-    if let Some(line) = heir_of {
-        out.value(&show::heir_json(daemon));
+    if let Some(line) = successor_of {
+        out.value(&show::successor_json(daemon));
         if !begin(line, &mut signals, &mut running)? {
             return Ok(());
         }
@@ -117,14 +117,14 @@ pub fn up(
     let reader = running.reader(daemon.ports(), checksum_drops, forwarding.clone());
     let snapshot = snapshot(daemon, since, reader, complaints);
     let file = socket.file().clone();
-    let panel = Announced {
-        desk: running.desk(),
+    let announced = Announced {
+        knobs: running.knobs(),
         name: daemon.name().to_owned(),
         schema: daemon.schema(),
         out: Arc::clone(report),
         sender,
     };
-    let server = socket.serve(claim, snapshot.clone(), panel).map_err(|error| {
+    let server = socket.serve(claim, snapshot.clone(), announced).map_err(|error| {
         Error::system("cannot serve the control socket", &error, "segue doctor").why("its thread did not start")
     })?;
     if out.is_json() {
@@ -132,7 +132,7 @@ pub fn up(
     } else {
         out.note(daemon.up_text(&offloads, &sandbox).trim_end());
     }
-    let mut ear = Ear {
+    let mut control = ControlLoop {
         signals: &mut signals,
         line: watched.as_ref().map(|watched| &watched.line),
         ports: &ports,
@@ -140,31 +140,31 @@ pub fn up(
         hurry,
         forwarding,
     };
-    let outcome = work(&mut running, stopper, &mut ear, &snapshot, daemon.name(), out);
+    let outcome = work(&mut running, stopper, &mut control, &snapshot, daemon.name(), out);
     down(daemon, server, &snapshot, &running, since, out);
     outcome
 }
 
 /// The knobs of an instance that says what was changed.
 struct Announced {
-    desk: Desk,
+    knobs: SharedKnobs,
     name: String,
     schema: &'static str,
     out: Arc<dyn Report>,
     sender: Option<FeedSender>,
 }
 
-impl Panel for Announced {
+impl KnobControl for Announced {
     fn mappings(&self) -> Option<Vec<Mapping>> {
         mappings::ask(self.sender.as_ref()?)
     }
 
     fn list(&self) -> Vec<Knob> {
-        self.desk.list()
+        self.knobs.list()
     }
 
-    fn set(&self, wishes: &[(String, String)]) -> Result<Vec<Change>, Error> {
-        let changed = self.desk.set(wishes)?;
+    fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
+        let changed = self.knobs.set(assignments)?;
         if self.out.is_json() {
             self.out.value(&show::set_json(self.schema, &self.name, &changed));
         } else {
@@ -180,7 +180,7 @@ impl Panel for Announced {
 fn work(
     running: &mut Running,
     mut stopper: Stopper,
-    ear: &mut Ear<'_>,
+    control: &mut ControlLoop<'_>,
     snapshot: &(impl Fn() -> Instance + Sync),
     name: &str,
     out: &dyn Report,
@@ -188,9 +188,9 @@ fn work(
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         let waiter = thread::Builder::new().name("signals".to_owned()).spawn_scoped(scope, || {
-            let outcome = wait(ear, &ended, snapshot, out);
+            let outcome = wait(control, &ended, snapshot, out);
             stopper.stop();
-            hurry(ear, &ended);
+            hurry(control, &ended);
             outcome
         });
         let waiter = waiter.map_err(|error| {

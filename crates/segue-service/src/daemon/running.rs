@@ -17,7 +17,7 @@ use segue_datapath::worker;
 use segue_port::{OffloadState, Port as DataPort};
 
 use super::kernel::{ChecksumDrops, Forwarding};
-use super::knobs::Desk;
+use super::knobs::SharedKnobs;
 
 /// Ports from which on an instance shows only those of its counters that are not zero.
 const MANY_PORTS: usize = 16;
@@ -130,9 +130,9 @@ impl Running {
         self.pipeline.go_on(name, next);
     }
 
-    /// What turns its knobs from another thread.
-    pub fn desk(&self) -> Desk {
-        Desk::new(Arc::clone(&self.knobs))
+    /// Its knobs, for another thread.
+    pub fn knobs(&self) -> SharedKnobs {
+        SharedKnobs::new(Arc::clone(&self.knobs))
     }
 
     /// A function that reads ports and workers at any time, from any thread, into an instance.

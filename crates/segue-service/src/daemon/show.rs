@@ -39,7 +39,7 @@ pub(super) fn down_text(instance: &Instance, after: Duration) -> String {
 }
 
 /// The event when all is ready to take another one's place.
-pub(super) fn heir_json(daemon: &impl Daemon) -> Value {
+pub(super) fn successor_json(daemon: &impl Daemon) -> Value {
     json!({
         "schema": daemon.schema(),
         "event": "heir",

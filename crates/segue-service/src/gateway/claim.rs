@@ -27,7 +27,7 @@ const INTERFACES: &str = "/sys/class/net";
 
 /// Claims two interfaces, by name and index, in either order; the claim ends with the socket. The name belongs to the network
 /// namespace, as the indexes do.
-pub(super) fn claim(ends: [End<'_>; 2]) -> Result<UnixListener, Error> {
+pub(super) fn claim(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Error> {
     let both = format!("{} and {}", ends[0].0, ends[1].0);
     take(ends).map_err(|refused| match refused {
         Refused::Gateway => Error::new(
@@ -58,10 +58,10 @@ enum Refused {
 }
 
 /// An interface: its name and index.
-type End<'a> = (&'a str, u32);
+type NamedInterface<'a> = (&'a str, u32);
 
 /// Takes the claim. Of two that do at the same time at least one finds the other: each listens before it looks.
-fn take(ends: [End<'_>; 2]) -> Result<UnixListener, Refused> {
+fn take(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Refused> {
     let name = name(ends.map(|(_, index)| index));
     let mut patience = QUESTIONS;
     let mut own = name.clone();
@@ -126,7 +126,7 @@ fn holder(name: &str, patience: &mut u32) -> Holder {
 
 /// Whether no gateway has the socket `name`. A full queue says nothing: anybody can fill that of a gateway. Then only a pair
 /// that nobody uses has none.
-fn is_free(name: &str, ends: [End<'_>; 2], patience: &mut u32) -> Result<(), Refused> {
+fn is_free(name: &str, ends: [NamedInterface<'_>; 2], patience: &mut u32) -> Result<(), Refused> {
     let sockets = || fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
     let indexes = ends.map(|(_, index)| index);
     let folder = Path::new(INTERFACES);
@@ -161,7 +161,7 @@ fn has_socket(text: &str, uid: Option<u32>, indexes: [u32; 2]) -> bool {
 
 /// The user who may attach to a TAP without further rights, -1 where none is named. `None` for another interface, and where
 /// the folder is that of another network namespace.
-fn tap_owner(folder: &Path, (name, index): End<'_>) -> Option<i64> {
+fn tap_owner(folder: &Path, (name, index): NamedInterface<'_>) -> Option<i64> {
     let number = |file: &str| fs::read_to_string(folder.join(name).join(file)).ok()?.trim().parse::<i64>().ok();
     let owner = number("owner")?;
     (number("ifindex") == Some(index.into())).then_some(owner)
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     /// Interfaces that there are not.
-    fn unused(test: u32) -> [End<'static>; 3] {
+    fn unused(test: u32) -> [NamedInterface<'static>; 3] {
         let first = 0x7000_0000 + (std::process::id() & 0xf_ffff) * 64 + test * 8;
         [("none0", first), ("none1", first + 1), ("none2", first + 2)]
     }

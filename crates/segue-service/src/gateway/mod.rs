@@ -3,7 +3,7 @@
 mod claim;
 pub mod config;
 pub mod daemon;
-pub mod ends;
+pub mod endpoint;
 mod nat;
 pub mod plan;
 mod route;

@@ -9,8 +9,8 @@ use segue_host::netlink::{Link, Netlink};
 use segue_host::prefix::Prefix;
 
 use super::config::{Config, NatPlan, PortForward};
-use super::ends::existing;
-use crate::diagnose as why;
+use super::endpoint::existing;
+use crate::diagnose;
 
 /// An interface between which and another one packets may be routed here, and not by the kernel as well.
 pub(super) fn usable(
@@ -30,7 +30,7 @@ pub(super) fn usable(
                 .why("each packet would be forwarded twice, by the kernel and by segue"));
         }
     }
-    let addresses = netlink.addresses(link.index).map_err(|error| why::change(name, "read the state", &error))?;
+    let addresses = netlink.addresses(link.index).map_err(|error| diagnose::change(name, "read the state", &error))?;
     if let Some(nat) = config.nat
         && addresses.iter().any(|prefix| prefix.address == IpAddr::V4(nat))
     {
@@ -59,7 +59,7 @@ pub(super) fn nat_plan(
         return wrong("is no address of a host", "answers could not be sent to it");
     }
     let mut networks = |name: &str| -> Result<(u32, Vec<Network>), Error> {
-        let failed = |error| why::change(name, "read the state", &error);
+        let failed = |error| diagnose::change(name, "read the state", &error);
         let link = netlink.link_named(name).and_then(|link| link.ok_or(std::io::ErrorKind::NotFound.into()));
         let index = link.map_err(failed)?.index;
         let all = netlink.addresses(index).map_err(failed)?;

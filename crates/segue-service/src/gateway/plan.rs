@@ -6,7 +6,7 @@ use segue_host::netlink::Netlink;
 use serde::Serialize;
 
 use super::config::{Config, MAX_BYTES, MAX_PACKETS, NatPlan};
-use super::ends::{End, What, parse_end, usable, wrong};
+use super::endpoint::{Endpoint, EndpointKind, parse_end, usable, wrong};
 use super::nat;
 use crate::profile;
 
@@ -20,10 +20,10 @@ pub struct Plan {
     pub name: String,
     /// IN.
     #[serde(rename = "in")]
-    pub from: End,
+    pub from: Endpoint,
     /// OUT.
     #[serde(rename = "out")]
-    pub to: End,
+    pub to: Endpoint,
     /// Whether packets are joined.
     pub lro: bool,
     /// By whose rules.
@@ -63,28 +63,28 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     for at in 0..2 {
         let (name, what) = parse_end(&words, at)?;
         let link = match &what {
-            What::Interface if config.route => Some(nat::usable(&name, config, netlink, &mut notes)?),
-            What::Interface => Some(usable(&name, netlink, &mut notes)?),
-            What::Tap { .. } if config.route => {
+            EndpointKind::Interface if config.route => Some(nat::usable(&name, config, netlink, &mut notes)?),
+            EndpointKind::Interface => Some(usable(&name, netlink, &mut notes)?),
+            EndpointKind::Tap { .. } if config.route => {
                 let note = "the host's own addresses are on the interfaces between which it routes";
                 let text = format!("`{}` cannot be an end of a router", printable(&words[at]));
                 return Err(wrong(&words, at, Kind::Conflict, text, note));
             }
-            What::Tap { .. } => None,
+            EndpointKind::Tap { .. } => None,
         };
         let (mtu, index) = (link.as_ref().map(|link| link.mtu), link.map(|link| link.index));
         ends.push((name, what, mtu, index));
     }
     let [(from, from_what, from_mtu, from_index), (to, to_what, to_mtu, to_index)] =
         <[_; 2]>::try_from(ends).unwrap_or_else(|_| unreachable!());
-    let place = |what: &What| match what {
-        What::Tap { netns } => netns.clone(),
-        What::Interface => None,
+    let place = |what: &EndpointKind| match what {
+        EndpointKind::Tap { netns } => netns.clone(),
+        EndpointKind::Interface => None,
     };
     if from == to && place(&from_what) == place(&to_what) {
         return Err(wrong(&words, 1, Kind::Conflict, "both ends are the same", "a gateway stands between two"));
     }
-    let is_tap = |what: &What| matches!(what, What::Tap { .. });
+    let is_tap = |what: &EndpointKind| matches!(what, EndpointKind::Tap { .. });
     if config.tap_mtu.is_some() && !is_tap(&from_what) && !is_tap(&to_what) {
         let text = "`--tap-mtu` without a TAP";
         return Err(
@@ -102,8 +102,8 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     let nat = nat::nat_plan(config, [&from, &to], netlink, &mut notes)?;
     Ok(Plan {
         name,
-        from: End { name: from, what: from_what, mtu: from_mtu, index: from_index },
-        to: End { name: to, what: to_what, mtu: to_mtu, index: to_index },
+        from: Endpoint { name: from, what: from_what, mtu: from_mtu, index: from_index },
+        to: Endpoint { name: to, what: to_what, mtu: to_mtu, index: to_index },
         lro: !config.no_lro,
         profile: profile(config)?,
         max_acks: config.ack_aggregation.then_some(config.max_acks),

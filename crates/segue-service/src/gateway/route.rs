@@ -12,7 +12,7 @@ use super::nat::nat;
 use super::plan::Plan;
 use crate::daemon::Opened;
 use crate::daemon::running::{Offloads, flow_key, random};
-use crate::diagnose as why;
+use crate::diagnose;
 use crate::router_feed::Follower;
 
 /// Puts the router together. Connections to the kernel are opened now, with all rights.
@@ -26,7 +26,7 @@ pub(super) fn open(
 ) -> Result<Opened, Error> {
     let mut index = |name: &str| -> Result<u32, Error> {
         let found = netlink.link_named(name).and_then(|link| link.ok_or(std::io::ErrorKind::NotFound.into()));
-        Ok(found.map_err(|error| why::change(name, "read the state", &error))?.index)
+        Ok(found.map_err(|error| diagnose::change(name, "read the state", &error))?.index)
     };
     let indexes = [index(&plan.from.name)?, index(&plan.to.name)?];
     let failed = |error: std::io::Error| {

@@ -18,7 +18,7 @@ use segue_port::tun::TunOffloads;
 use segue_port::{PagePool, Port, WINDOW};
 
 use super::claim;
-use super::ends::{End, Netns, What, no_namespace, not_ethernet};
+use super::endpoint::{Endpoint, EndpointKind, Netns, no_namespace, not_ethernet};
 use super::plan::Plan;
 use super::route;
 use crate::control_server::already_running;
@@ -26,7 +26,7 @@ use crate::daemon::kernel::Forwarding;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{NAMING, Opened};
-use crate::diagnose as why;
+use crate::diagnose;
 use crate::report::Report;
 use crate::tap::Tap;
 
@@ -39,11 +39,11 @@ const MEMORY: usize = 128 << 20;
 pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
     let early = claim(plan, netlink)?;
     let mut offloads = Offloads::default();
-    let mut open_end = |end: &End| -> Result<Box<dyn Port>, Error> {
+    let mut open_end = |end: &Endpoint| -> Result<Box<dyn Port>, Error> {
         let port = match &end.what {
-            What::Interface => interface(end, plan.page_bytes, out)?,
-            What::Tap { netns: None } => tap(end, "ip", netlink, out)?,
-            What::Tap { netns: Some(netns) } => tap_inside(end, netns, out)?,
+            EndpointKind::Interface => interface(end, plan.page_bytes, out)?,
+            EndpointKind::Tap { netns: None } => tap(end, "ip", netlink, out)?,
+            EndpointKind::Tap { netns: Some(netns) } => tap_inside(end, netns, out)?,
         };
         offloads.add(&format!("{}.", end.name), &*port, "switched off");
         Ok(port)
@@ -52,7 +52,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     // A TAP has only now become an interface, which might be an end of another gateway.
     let claim = early.map_or_else(|| claim(plan, netlink), |claim| Ok(Some(claim)))?;
     let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
-    let side = |end: &End, port| {
+    let side = |end: &Endpoint, port| {
         let fragments = plan.fragment.then_some(Fragments { mtu: end.mtu as usize, key });
         PortConfig { name: end.name.clone(), port, gro, fragments }
     };
@@ -73,10 +73,10 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
 
 /// The claim to both interfaces, if both are there and in this namespace.
 fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<UnixListener>, Error> {
-    let mut index = |end: &End| match &end.what {
-        What::Interface => Ok(end.index),
-        What::Tap { netns: None } => Ok(link(end, netlink)?.map(|link| link.index)),
-        What::Tap { netns: Some(_) } => Ok(None),
+    let mut index = |end: &Endpoint| match &end.what {
+        EndpointKind::Interface => Ok(end.index),
+        EndpointKind::Tap { netns: None } => Ok(link(end, netlink)?.map(|link| link.index)),
+        EndpointKind::Tap { netns: Some(_) } => Ok(None),
     };
     match (index(&plan.from)?, index(&plan.to)?) {
         (Some(from), Some(to)) => claim::claim([(&plan.from.name, from), (&plan.to.name, to)]).map(Some),
@@ -84,8 +84,8 @@ fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<UnixListener>, Err
     }
 }
 
-fn link(end: &End, netlink: &mut Netlink) -> Result<Option<Link>, Error> {
-    netlink.link_named(&end.name).map_err(|error| why::change(&end.name, "read the state", &error))
+fn link(end: &Endpoint, netlink: &mut Netlink) -> Result<Option<Link>, Error> {
+    netlink.link_named(&end.name).map_err(|error| diagnose::change(&end.name, "read the state", &error))
 }
 
 /// Finds out whether the ends and the name are free, as [`open`] would; changes nothing.
@@ -101,9 +101,9 @@ pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
 fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     for end in [&plan.from, &plan.to] {
         match &end.what {
-            What::Interface => {}
-            What::Tap { netns: None } => free(end, netlink)?,
-            What::Tap { netns: Some(netns) } => {
+            EndpointKind::Interface => {}
+            EndpointKind::Tap { netns: None } => free(end, netlink)?,
+            EndpointKind::Tap { netns: Some(netns) } => {
                 let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
                 // Whoever may not enter cannot look; the capability that is missing is in the notes.
                 let looked =
@@ -121,14 +121,14 @@ fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
 }
 
 /// Whether a TAP can be made, or attached to.
-fn free(end: &End, netlink: &mut Netlink) -> Result<(), Error> {
+fn free(end: &Endpoint, netlink: &mut Netlink) -> Result<(), Error> {
     let code = match link(end, netlink)? {
         Some(link) if !(link.tun && link.ethernet) => libc::EEXIST,
         // A TAP has a carrier while somebody holds it.
         Some(link) if link.has_carrier => libc::EBUSY,
         _ => return Ok(()),
     };
-    Err(tap_name(why::tun_attach(&end.name, &io::Error::from_raw_os_error(code))))
+    Err(tap_name(diagnose::tun_attach(&end.name, &io::Error::from_raw_os_error(code))))
 }
 
 /// Says how a TAP gets another name here.
@@ -137,8 +137,8 @@ fn tap_name(error: Error) -> Error {
     error.hint(hint)
 }
 
-/// The settings at the start, with `wishes` beside what the options say.
-pub fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
+/// The settings at the start, with `assignments` beside what the options say.
+pub fn knobs(plan: &Plan, assignments: &[(String, String)]) -> Result<Knobs, Error> {
     let config = Some(gro_config(plan, gro::Config::default().key));
     let names = [plan.from.name.as_str(), plan.to.name.as_str()];
     let preset =
@@ -147,7 +147,7 @@ pub fn knobs(plan: &Plan, wishes: &[(String, String)]) -> Result<Knobs, Error> {
         true => router::knobs(names, [config; 2], BUDGET),
         false => gateway::knobs(names, [config; 2], BUDGET),
     };
-    prepare(all, &preset, wishes)
+    prepare(all, &preset, assignments)
 }
 
 /// How packets are joined, where they are.
@@ -168,7 +168,7 @@ fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     }
 }
 
-fn interface(end: &End, page_bytes: usize, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
+fn interface(end: &Endpoint, page_bytes: usize, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     out.change(&format!("ip link set dev {} promisc on", end.name), "PACKET_ADD_MEMBERSHIP PACKET_MR_PROMISC");
     let buffers = if page_bytes == 0 { Buffers::Frames } else { Buffers::Pages(page_bytes) };
     let config = PacketConfig { buffers, ..PacketConfig::new(&end.name) };
@@ -196,7 +196,7 @@ fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
 }
 
 /// A TAP in a namespace: made there, and set up over a connection of its own.
-fn tap_inside(end: &End, netns: &Netns, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
+fn tap_inside(end: &Endpoint, netns: &Netns, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
     let made = sys::in_net_namespace(&file, || {
         let mut netlink = Netlink::open().map_err(|error| {
@@ -208,11 +208,11 @@ fn tap_inside(end: &End, netns: &Netns, out: &dyn Report) -> Result<Box<dyn Port
 }
 
 /// A TAP with its MTU, up.
-fn tap(end: &End, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
+fn tap(end: &Endpoint, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     let tap = Tap { name: end.name.clone(), netns: None, mtu: end.mtu, offloads: TunOffloads::All, mac: None };
     let mut port = tap.make(ip, netlink, out).map_err(tap_name)?;
     let link = netlink.link_named(&end.name).and_then(|link| link.ok_or(io::ErrorKind::NotFound.into()));
     let followed = link.and_then(|link| port.follow_link(link.index));
-    followed.map_err(|error| why::change(&end.name, "read the state", &error))?;
+    followed.map_err(|error| diagnose::change(&end.name, "read the state", &error))?;
     Ok(Box::new(port))
 }

@@ -2,8 +2,8 @@
 //! that no packet is lost in between.
 //!
 //! `segue run` stands between the two. Each of its instances has a [`Line`] to it, which is the instance's standard input.
-//! Over the line of the one that runs it asks for the ports, and over that of its heir it gives them. When the heir says on
-//! its standard output that it is ready, the other one is ended, and as soon as that has sent what it had, the heir is told
+//! Over the line of the one that runs it asks for the ports, and over that of its successor it gives them. When the successor says on
+//! its standard output that it is ready, the other one is ended, and as soon as that has sent what it had, the successor is told
 //! to begin.
 
 pub mod sys;
@@ -38,7 +38,7 @@ pub enum Record {
     End,
     /// The GRE sequence number with which the interface's packets go on.
     Sequence(String, u32),
-    /// The heir may begin.
+    /// The successor may begin.
     Go,
 }
 

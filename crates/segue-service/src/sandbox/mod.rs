@@ -84,7 +84,7 @@ pub fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &d
     sys::drop_capabilities().map_err(|error| failed("cannot drop capabilities", &error))?;
     sys::no_new_privs().map_err(|error| failed("cannot forbid new privileges", &error))?;
     if user.is_some() {
-        // The change of user has cleared an earlier wish; a parent that ended before this one counts as well.
+        // The change of user has cleared an earlier request for the signal; a parent that ended before this one counts as well.
         sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| failed("cannot follow the supervisor", &error))?;
         if sys::parent_pid() != parent {
             return Err(Error::new(Kind::System, "the supervisor has ended", "start again").why("somebody killed it"));

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::process;
 use std::time::Duration;
 
-use segue_host::signals::{Signals, Wish};
+use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Ended, Pid, Want};
 
 use crate::control_server::SocketFile;
@@ -29,14 +29,14 @@ pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile) -> ! {
             Err(_) => finish(Ended::Exit(1), socket),
         }
         let _ = sys::poll(&[(signals.as_fd(), Want::Read)], Duration::from_secs(60));
-        while let Ok(Some((wish, number))) = signals.next() {
-            match wish {
-                Wish::Child => {}
-                Wish::StopNow => {
+        while let Ok(Some((action, number))) = signals.next() {
+            match action {
+                SignalAction::Child => {}
+                SignalAction::StopNow => {
                     now = true;
                     let _ = sys::kill(child, libc::SIGKILL);
                 }
-                Wish::Stop | Wish::Counters | Wish::Hangup => {
+                SignalAction::Stop | SignalAction::Counters | SignalAction::Hangup => {
                     let _ = sys::kill(child, number);
                 }
             }

@@ -24,7 +24,7 @@ const WELL: Duration = Duration::from_secs(60);
 /// An instance and the process in which it runs, if it does.
 #[derive(Debug)]
 pub(super) struct Instance {
-    pub(super) unit: InstanceSpec,
+    pub(super) spec: InstanceSpec,
     process: Option<Process>,
     /// When it is started again.
     pub(super) again: Option<Instant>,
@@ -73,31 +73,36 @@ pub(super) enum Event {
 
 impl Instance {
     /// One that does not run yet.
-    pub(super) fn new(unit: InstanceSpec) -> Instance {
+    pub(super) fn new(spec: InstanceSpec) -> Instance {
         let (is_quiet, is_awaited, is_replaced) = (false, true, false);
-        Instance { unit, process: None, again: None, pause: PAUSES[0], is_quiet, is_awaited, is_replaced }
+        Instance { spec, process: None, again: None, pause: PAUSES[0], is_quiet, is_awaited, is_replaced }
     }
 
     /// Starts its process; where that fails, it is due again after a pause.
     pub(super) fn start(&mut self, options: &[String]) -> Result<(), Error> {
-        let wishes = self.unit.wishes();
-        self.spawn(&wishes, None, options)
+        let assignments = self.spec.knobs();
+        self.spawn(&assignments, None, options)
     }
 
-    /// Starts its process with ports of another one, whose place it will take, and with `wishes` for its knobs.
-    pub(super) fn start_as_heir(
+    /// Starts its process with ports of another one, whose place it will take, and with `assignments` for its knobs.
+    pub(super) fn start_as_successor(
         &mut self,
         ports: &Ports,
-        wishes: &[(String, String)],
+        assignments: &[(String, String)],
         options: &[String],
     ) -> Result<(), Error> {
         self.is_quiet = true;
-        self.spawn(wishes, Some(ports), options)
+        self.spawn(assignments, Some(ports), options)
     }
 
-    fn spawn(&mut self, wishes: &[(String, String)], ports: Option<&Ports>, options: &[String]) -> Result<(), Error> {
+    fn spawn(
+        &mut self,
+        assignments: &[(String, String)],
+        ports: Option<&Ports>,
+        options: &[String],
+    ) -> Result<(), Error> {
         self.again = None;
-        let made = self.make(wishes, ports, options);
+        let made = self.make(assignments, ports, options);
         if made.is_err() {
             self.put_off();
         }
@@ -110,20 +115,25 @@ impl Instance {
         self.pause = (self.pause * 2).min(PAUSES[1]);
     }
 
-    fn make(&mut self, wishes: &[(String, String)], ports: Option<&Ports>, options: &[String]) -> Result<(), Error> {
+    fn make(
+        &mut self,
+        assignments: &[(String, String)],
+        ports: Option<&Ports>,
+        options: &[String],
+    ) -> Result<(), Error> {
         let failed = |error: &io::Error| {
-            Error::system(format!("cannot start {}", self.unit.name), error, "segue doctor").why("no process was made")
+            Error::system(format!("cannot start {}", self.spec.name), error, "segue doctor").why("no process was made")
         };
         let mut command = Command::new(program());
-        command.arg(self.unit.kind.command()).args(["-j", "--supervised", &std::process::id().to_string()]);
+        command.arg(self.spec.kind.command()).args(["-j", "--supervised", &std::process::id().to_string()]);
         command.args(options);
         if ports.is_some() {
             command.arg("--heir");
         }
-        for (name, value) in wishes {
+        for (name, value) in assignments {
             command.arg(format!("--set={name}={value}"));
         }
-        command.args(self.unit.words());
+        command.args(self.spec.words());
         let (line, stdin) = Line::pair().map_err(|error| failed(&error))?;
         // Signals from the terminal come to this process, which passes on what is meant for all.
         command.process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
@@ -146,11 +156,11 @@ impl Instance {
     /// Its ports, which it goes on with.
     pub(super) fn ports(&self) -> Result<Ports, Error> {
         // Their descriptors pass through this process. Where it may not have as many, taking them says so.
-        let _ = sys::allow_open_files(self.unit.members() as u64 + 256);
+        let _ = sys::allow_open_files(self.spec.members() as u64 + 256);
         let asked = |process: &Process| process.line.say(&Record::Ask, None).and_then(|()| Ports::take(&process.line));
         let ports = self.process.as_ref().map_or(Err(io::ErrorKind::NotConnected.into()), asked);
         ports.map_err(|error| {
-            Error::system(format!("{} does not hand over its ports", self.unit.name), &error, "segue doctor")
+            Error::system(format!("{} does not hand over its ports", self.spec.name), &error, "segue doctor")
                 .why("they are wanted for the one that is to take its place")
         })
     }
@@ -205,7 +215,7 @@ impl Instance {
             let line: Vec<u8> = process.text.drain(..=end).collect();
             let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
             if let Some(error) = value.get("error") {
-                process.failure = Some(failure(&self.unit.name, error));
+                process.failure = Some(failure(&self.spec.name, error));
                 continue;
             }
             match value["event"].as_str() {
@@ -227,7 +237,7 @@ impl Instance {
     }
 
     fn ended(&mut self) -> Error {
-        let name = self.unit.name.clone();
+        let name = self.spec.name.clone();
         let Some(mut process) = self.process.take() else {
             return Error::new(Kind::System, format!("{name} has ended"), "segue run");
         };

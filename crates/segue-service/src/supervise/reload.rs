@@ -20,7 +20,7 @@ use crate::control_server::{forget_next, take_name};
 const PARTING: Duration = Duration::from_secs(3);
 
 /// Knobs and their values.
-type Wishes = Vec<(String, String)>;
+type Assignments = Vec<(String, String)>;
 
 /// What a reload came to.
 #[derive(Debug, Default)]
@@ -35,10 +35,10 @@ struct Outcome {
 
 /// What the file says of an instance of which a part goes on.
 #[derive(Debug)]
-struct Successor {
+struct Handover {
     /// What the instance is called that runs.
     of: String,
-    unit: InstanceSpec,
+    spec: InstanceSpec,
     /// The interfaces of those that go on.
     shared: Vec<String>,
 }
@@ -49,8 +49,8 @@ struct Difference {
     /// Those that go on as they are.
     kept: Vec<InstanceSpec>,
     /// What is to be set at them.
-    turns: Vec<(String, Wishes)>,
-    successors: Vec<Successor>,
+    turns: Vec<(String, Assignments)>,
+    handovers: Vec<Handover>,
     fresh: Vec<InstanceSpec>,
     outcome: Outcome,
 }
@@ -101,11 +101,10 @@ impl Service {
         self.configuration.load()?;
         // What is said to one that is not up yet is lost.
         self.settle();
-        let Difference { kept, turns, successors, fresh, mut outcome } =
-            self.difference(self.configuration.specs()?)?;
+        let Difference { kept, turns, handovers, fresh, mut outcome } = self.difference(self.configuration.specs()?)?;
         let stays = |instance: &Instance| {
-            let name = &instance.unit.name;
-            kept.iter().any(|unit| unit.name == *name) || successors.iter().any(|successor| successor.of == *name)
+            let name = &instance.spec.name;
+            kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
         };
         // From here on something changes. What is to go ends first: its names and ports may be wanted again.
         let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(stays);
@@ -113,19 +112,19 @@ impl Service {
         let mut gone = Vec::new();
         for instance in go {
             if instance.runs() {
-                gone.push(Instance::new(instance.unit.clone()));
+                gone.push(Instance::new(instance.spec.clone()));
                 end(instance, &*self.out);
             } else {
                 gone.push(instance);
             }
         }
-        let mut undo: Vec<Successor> = Vec::new();
-        for Successor { of, unit, shared } in &successors {
-            let before = self.instances.iter().find(|instance| instance.unit.name == *of);
-            let back = before.map(|before| (before.unit.clone(), unit.name.clone()));
-            undo.extend(back.map(|(unit, of)| Successor { of, unit, shared: shared.clone() }));
+        let mut undo: Vec<Handover> = Vec::new();
+        for Handover { of, spec, shared } in &handovers {
+            let before = self.instances.iter().find(|instance| instance.spec.name == *of);
+            let back = before.map(|before| (before.spec.clone(), spec.name.clone()));
+            undo.extend(back.map(|(spec, of)| Handover { of, spec, shared: shared.clone() }));
         }
-        let done = self.hand_over(&successors).and_then(|anew| {
+        let done = self.hand_over(&handovers).and_then(|anew| {
             self.start_all(fresh.into_iter().map(Instance::new).collect())?;
             Ok(anew)
         });
@@ -142,14 +141,14 @@ impl Service {
                 return Err(error);
             }
         }
-        for unit in kept {
-            if let Some(instance) = self.instances.iter_mut().find(|instance| instance.unit.name == unit.name) {
-                instance.unit = unit;
+        for spec in kept {
+            if let Some(instance) = self.instances.iter_mut().find(|instance| instance.spec.name == spec.name) {
+                instance.spec = spec;
             }
         }
-        for (name, wishes) in turns {
+        for (name, assignments) in turns {
             // What was checked a moment ago can only fail where the instance has ended meanwhile.
-            if let Err(error) = client::set(&name, &wishes) {
+            if let Err(error) = client::set(&name, &assignments) {
                 self.complain(&error);
             }
         }
@@ -157,57 +156,57 @@ impl Service {
     }
 
     /// Compares what runs with what the file has, and checks what is new in it.
-    fn difference(&mut self, units: Vec<InstanceSpec>) -> Result<Difference, Error> {
+    fn difference(&mut self, specs: Vec<InstanceSpec>) -> Result<Difference, Error> {
         let mut difference = Difference::default();
         let mut errors = Vec::new();
         let mut silent = Vec::new();
         let mut left: Vec<&Instance> = self.instances.iter().collect();
-        for unit in units {
-            let Difference { kept, turns, successors, fresh, outcome } = &mut difference;
+        for spec in specs {
+            let Difference { kept, turns, handovers, fresh, outcome } = &mut difference;
             let same = |old: &&Instance| {
                 let is_same =
-                    old.unit.name == unit.name && old.unit.kind == unit.kind && old.unit.words() == unit.words();
+                    old.spec.name == spec.name && old.spec.kind == spec.kind && old.spec.words() == spec.words();
                 // One that neither comes up nor ends was started with settings that nobody can change.
-                is_same && (!old.runs() || old.is_up() || old.unit.wishes() == unit.wishes())
+                is_same && (!old.runs() || old.is_up() || old.spec.knobs() == spec.knobs())
             };
             if let Some(at) = left.iter().position(same) {
                 let old = left.remove(at);
                 // One that does not run starts again with what the file says.
                 if !old.runs() {
-                    let is_set = old.unit.wishes() != unit.wishes();
-                    if is_set { &mut outcome.knobs } else { &mut outcome.unchanged }.push(unit.name.clone());
-                    kept.push(unit);
+                    let is_set = old.spec.knobs() != spec.knobs();
+                    if is_set { &mut outcome.knobs } else { &mut outcome.unchanged }.push(spec.name.clone());
+                    kept.push(spec);
                     continue;
                 }
-                let turned = if old.is_up() { turn(&old.unit, &unit, &*self.configuration) } else { Ok(Vec::new()) };
+                let turned = if old.is_up() { turn(&old.spec, &spec, &*self.configuration) } else { Ok(Vec::new()) };
                 match turned {
-                    Ok(wishes) if wishes.is_empty() => outcome.unchanged.push(unit.name.clone()),
-                    Ok(wishes) => {
-                        outcome.knobs.push(unit.name.clone());
-                        turns.push((unit.name.clone(), wishes));
+                    Ok(assignments) if assignments.is_empty() => outcome.unchanged.push(spec.name.clone()),
+                    Ok(assignments) => {
+                        outcome.knobs.push(spec.name.clone());
+                        turns.push((spec.name.clone(), assignments));
                     }
-                    Err(error) if error.source.is_none() => silent.push((unit.name.clone(), error)),
+                    Err(error) if error.source.is_none() => silent.push((spec.name.clone(), error)),
                     Err(error) => errors.push(error),
                 }
-                kept.push(unit);
+                kept.push(spec);
                 continue;
             }
             let ups = left.iter().enumerate().filter(|(_, old)| old.is_up());
-            let mut shares = ups.map(|(at, old)| (at, unit.shared(&old.unit))).filter(|(_, shared)| !shared.is_empty());
+            let mut shares = ups.map(|(at, old)| (at, spec.shared(&old.spec))).filter(|(_, shared)| !shared.is_empty());
             if let Some((at, shared)) = shares.next() {
                 let old = left.remove(at);
-                outcome.handed_over.push(unit.name.clone());
-                successors.push(Successor { of: old.unit.name.clone(), unit, shared });
+                outcome.handed_over.push(spec.name.clone());
+                handovers.push(Handover { of: old.spec.name.clone(), spec, shared });
                 continue;
             }
-            let is_known = self.instances.iter().any(|old| old.unit.name == unit.name);
-            if is_known { &mut outcome.restarted } else { &mut outcome.started }.push(unit.name.clone());
-            fresh.push(unit);
+            let is_known = self.instances.iter().any(|old| old.spec.name == spec.name);
+            if is_known { &mut outcome.restarted } else { &mut outcome.started }.push(spec.name.clone());
+            fresh.push(spec);
         }
-        let Difference { kept, successors, fresh, outcome, .. } = &mut difference;
-        outcome.stopped = left.iter().map(|old| old.unit.name.clone()).collect();
+        let Difference { kept, handovers, fresh, outcome, .. } = &mut difference;
+        outcome.stopped = left.iter().map(|old| old.spec.name.clone()).collect();
         outcome.stopped.retain(|name| !outcome.restarted.contains(name) && !outcome.handed_over.contains(name));
-        let new: Vec<&InstanceSpec> = successors.iter().map(|successor| &successor.unit).chain(&*fresh).collect();
+        let new: Vec<&InstanceSpec> = handovers.iter().map(|handover| &handover.spec).chain(&*fresh).collect();
         // One that is about to end starts again with what the file says.
         for (name, error) in silent {
             if self.ends(&name) {
@@ -222,31 +221,31 @@ impl Service {
 
     /// Lets each of these take its place: first with what it shares alone, then all of it. What moves from one to another
     /// has left the one before it comes to the other. The names of those that had nothing to take over and started anew.
-    fn hand_over(&mut self, successors: &[Successor]) -> Result<Vec<String>, Error> {
+    fn hand_over(&mut self, handovers: &[Handover]) -> Result<Vec<String>, Error> {
         let mut names: Vec<String> = Vec::new();
         let mut anew = Vec::new();
-        for Successor { of, unit, shared } in successors {
+        for Handover { of, spec, shared } in handovers {
             // Where some of them had their turn already, it runs under the name of what it became.
-            let is = |name: &str| self.instances.iter().any(|instance| instance.unit.name == name);
-            let Some(name) = [of, &unit.name].into_iter().chain(shared).find(|name| is(name)).cloned() else {
+            let is = |name: &str| self.instances.iter().any(|instance| instance.spec.name == name);
+            let Some(name) = [of, &spec.name].into_iter().chain(shared).find(|name| is(name)).cloned() else {
                 names.push(of.clone());
                 continue;
             };
-            let members = self.instances.iter().find(|instance| instance.unit.name == name).map(|i| i.unit.members());
-            let alone = if unit.members() == shared.len() { Some(unit.clone()) } else { unit.only(shared) };
+            let members = self.instances.iter().find(|instance| instance.spec.name == name).map(|i| i.spec.members());
+            let alone = if spec.members() == shared.len() { Some(spec.clone()) } else { spec.only(shared) };
             match alone.filter(|_| members.is_some_and(|members| members > shared.len())) {
                 Some(alone) => {
                     if !self.succeed(&name, &alone, shared)? {
-                        anew.push(unit.name.clone());
+                        anew.push(spec.name.clone());
                     }
                     names.push(alone.name);
                 }
                 None => names.push(name),
             }
         }
-        for (Successor { unit, shared, .. }, name) in successors.iter().zip(names) {
-            if unit.members() > shared.len() && !self.succeed(&name, unit, shared)? && !anew.contains(&unit.name) {
-                anew.push(unit.name.clone());
+        for (Handover { spec, shared, .. }, name) in handovers.iter().zip(names) {
+            if spec.members() > shared.len() && !self.succeed(&name, spec, shared)? && !anew.contains(&spec.name) {
+                anew.push(spec.name.clone());
             }
         }
         Ok(anew)
@@ -254,7 +253,7 @@ impl Service {
 
     /// Whether the instance, which was to be replaced, ends by itself within a moment, or has; else it goes on.
     fn ends_instead(&mut self, at: usize) -> bool {
-        let name = self.instances[at].unit.name.clone();
+        let name = self.instances[at].spec.name.clone();
         let ends = self.ends(&name);
         self.instances[at].is_replaced = ends;
         ends
@@ -262,10 +261,10 @@ impl Service {
 
     /// Whether the instance ends by itself within a moment, or has.
     fn ends(&mut self, name: &str) -> bool {
-        let members = self.instances.iter().find(|instance| instance.unit.name == name).map_or(0, |i| i.unit.members());
+        let members = self.instances.iter().find(|instance| instance.spec.name == name).map_or(0, |i| i.spec.members());
         let until = Instant::now() + PARTING + STOP_EACH * u32::try_from(members).unwrap_or(u32::MAX);
         loop {
-            let runs = self.instances.iter().any(|instance| instance.unit.name == name && instance.runs());
+            let runs = self.instances.iter().any(|instance| instance.spec.name == name && instance.runs());
             let left = until.saturating_duration_since(Instant::now());
             if !runs || left.is_zero() || self.stop {
                 return !runs;
@@ -274,10 +273,10 @@ impl Service {
         }
     }
 
-    /// Starts `unit` in the place of the instance `at`, which has ended by itself; where it fails, that one starts again in its time.
-    fn start_instead(&mut self, at: usize, unit: &InstanceSpec) -> Result<(), Error> {
+    /// Starts `spec` in the place of the instance `at`, which has ended by itself; where it fails, that one starts again in its time.
+    fn start_instead(&mut self, at: usize, spec: &InstanceSpec) -> Result<(), Error> {
         let mut ended = self.instances.remove(at);
-        let outcome = self.start_all(vec![Instance::new(unit.clone())]);
+        let outcome = self.start_all(vec![Instance::new(spec.clone())]);
         if outcome.is_err() {
             ended.is_replaced = false;
             self.tell_pause(&ended);
@@ -286,35 +285,35 @@ impl Service {
         outcome
     }
 
-    /// Lets a process for `unit` take the place of that of the instance `name`, which goes on until the other one is ready, and
+    /// Lets a process for `spec` take the place of that of the instance `name`, which goes on until the other one is ready, and
     /// for good where that fails. Where it ends by itself meanwhile, the other one starts without its ports: `false`.
-    fn succeed(&mut self, name: &str, unit: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
-        let Some(at) = self.instances.iter().position(|instance| instance.unit.name == name) else {
+    fn succeed(&mut self, name: &str, spec: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
+        let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else {
             return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));
         };
         self.instances[at].is_replaced = true;
         let old = &self.instances[at];
-        let asked = carried(&old.unit, unit).and_then(|wishes| Ok((wishes, old.ports()?)));
-        let (wishes, mut ports) = match asked {
+        let asked = carried(&old.spec, spec).and_then(|assignments| Ok((assignments, old.ports()?)));
+        let (assignments, mut ports) = match asked {
             Ok(asked) => asked,
             Err(error) if !self.ends_instead(at) => return Err(error),
-            Err(_) => return self.start_instead(at, unit).map(|()| false),
+            Err(_) => return self.start_instead(at, spec).map(|()| false),
         };
         ports.interfaces.retain(|(name, _)| shared.contains(name));
-        let mut heir = Instance::new(unit.clone());
-        let started = heir.start_as_heir(&ports, &wishes, &self.options);
+        let mut successor = Instance::new(spec.clone());
+        let started = successor.start_as_successor(&ports, &assignments, &self.options);
         drop(ports);
         if let Err(error) = started {
             self.instances[at].is_replaced = false;
             return Err(error);
         }
         let last = self.instances.len();
-        self.instances.push(heir);
-        if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&unit.name)) {
-            self.instances.drain(last..).for_each(|heir| end(heir, &*self.out));
-            forget_next(&unit.name);
+        self.instances.push(successor);
+        if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&spec.name)) {
+            self.instances.drain(last..).for_each(|successor| end(successor, &*self.out));
+            forget_next(&spec.name);
             // What it took over may have been about to go.
-            return if self.ends_instead(at) { self.start_instead(at, unit).map(|()| false) } else { Err(error) };
+            return if self.ends_instead(at) { self.start_instead(at, spec).map(|()| false) } else { Err(error) };
         }
         // Both are there; the first one sends what it has, and then the other one begins.
         self.instances[at].is_quiet = true;
@@ -335,10 +334,10 @@ impl Service {
         };
         self.instances[last].go(&sequences);
         let outcome = self.reach(last, &State::IsUp);
-        let heir = self.instances.pop();
-        if let Some(mut heir) = heir {
-            heir.is_quiet = false;
-            end(std::mem::replace(&mut self.instances[at], heir), &*self.out);
+        let successor = self.instances.pop();
+        if let Some(mut successor) = successor {
+            successor.is_quiet = false;
+            end(std::mem::replace(&mut self.instances[at], successor), &*self.out);
         }
         outcome.map(|()| true)
     }
@@ -355,7 +354,7 @@ impl Service {
             if self.instances[at].state() == Some(state) {
                 return Ok(());
             }
-            let name = &self.instances[at].unit.name;
+            let name = &self.instances[at].spec.name;
             if self.stop && *state != State::IsUp {
                 return Err(Error::new(Kind::Interrupted, format!("{name} did not start"), "segue run")
                     .why("the service was stopped"));
@@ -370,14 +369,14 @@ impl Service {
 
 /// The knobs to set at the running instance `old` so that it is as `new`: those of the file, and those that the file no
 /// longer has as they were at the start.
-fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuration) -> Result<Wishes, Error> {
-    let (before, wishes) = (old.wishes(), new.wishes());
-    if before == wishes {
+fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuration) -> Result<Assignments, Error> {
+    let (before, assignments) = (old.knobs(), new.knobs());
+    if before == assignments {
         return Ok(Vec::new());
     }
     let known = client::knobs(&new.name)?;
-    let dropped = before.iter().filter(|(name, _)| !wishes.iter().any(|(kept, _)| kept == name));
-    let mut all: Wishes = dropped
+    let dropped = before.iter().filter(|(name, _)| !assignments.iter().any(|(kept, _)| kept == name));
+    let mut all: Assignments = dropped
         .filter_map(|(name, _)| known.iter().find(|knob| knob.name == *name))
         .map(|knob| (knob.name.clone(), knob.default.to_string()))
         .collect();
@@ -387,16 +386,17 @@ fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuratio
         let _: Result<(), knobs::Wrong> = knobs::set(&mut shadow, name, value);
     }
     configuration.check_knobs(new, shadow)?;
-    all.extend(wishes);
+    all.extend(assignments);
     Ok(all)
 }
 
 /// The knobs that `new` begins with where it goes on with interfaces of `old`: those of the file, but what somebody has set
 /// since stays, as in [`turn`], where the file says no more of it than before.
-fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Wishes, Error> {
-    let (before, mut wishes) = (old.wishes(), new.wishes());
-    let said =
-        |wishes: &Wishes, name: &str| wishes.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Assignments, Error> {
+    let (before, mut assignments) = (old.knobs(), new.knobs());
+    let said = |assignments: &Assignments, name: &str| {
+        assignments.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+    };
     let (had, has) = (old.devs(), new.devs());
     let gone = |name: &str| had.iter().any(|dev| knobs::is_of(name, dev) && !has.contains(dev));
     let mut set: Vec<knobs::Knob> = client::knobs(&old.name)?;
@@ -406,10 +406,10 @@ fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Wishes, Error> {
     for knob in set {
         let was = said(&before, &knob.name);
         let now = knob.value.to_string();
-        if was == said(&wishes, &knob.name) && now != was.unwrap_or_else(|| knob.default.to_string()) {
-            wishes.retain(|(name, _)| *name != knob.name);
-            wishes.push((knob.name, now));
+        if was == said(&assignments, &knob.name) && now != was.unwrap_or_else(|| knob.default.to_string()) {
+            assignments.retain(|(name, _)| *name != knob.name);
+            assignments.push((knob.name, now));
         }
     }
-    Ok(wishes)
+    Ok(assignments)
 }

@@ -9,7 +9,7 @@ use segue_control::error::{Error, Kind};
 use segue_control::knobs::Knob;
 use segue_control::units;
 use segue_host::netlink::Netlink;
-use segue_host::signals::{Signals, Wish};
+use segue_host::signals::{SignalAction, Signals};
 use segue_host::sys::{self, Want};
 use serde_json::{Value, json};
 
@@ -44,12 +44,12 @@ pub trait Configuration {
 
 /// How long an instance may take to end.
 pub(super) fn patience(instance: &Instance) -> Duration {
-    STOP + STOP_EACH * u32::try_from(instance.unit.members()).unwrap_or(u32::MAX)
+    STOP + STOP_EACH * u32::try_from(instance.spec.members()).unwrap_or(u32::MAX)
 }
 
 /// Ends an instance, and waits until all that was its is gone.
 pub(super) fn end(mut instance: Instance, out: &dyn Report) {
-    let (name, is_quiet) = (instance.unit.name.clone(), instance.is_quiet);
+    let (name, is_quiet) = (instance.spec.name.clone(), instance.is_quiet);
     instance.stop(patience(&instance), &mut |value| said(out, &name, is_quiet, value));
 }
 
@@ -103,8 +103,8 @@ impl Service {
     }
 
     /// From the start to the end.
-    pub fn life(&mut self, units: Vec<InstanceSpec>) -> Result<(), Error> {
-        let outcome = self.start_all(units.into_iter().map(Instance::new).collect());
+    pub fn life(&mut self, specs: Vec<InstanceSpec>) -> Result<(), Error> {
+        let outcome = self.start_all(specs.into_iter().map(Instance::new).collect());
         if let Err(error) = outcome {
             self.stop_all();
             return Err(error);
@@ -131,7 +131,7 @@ impl Service {
     }
 
     fn names(&self) -> Vec<&str> {
-        self.instances.iter().map(|instance| instance.unit.name.as_str()).collect()
+        self.instances.iter().map(|instance| instance.spec.name.as_str()).collect()
     }
 
     /// A line for people, or an event for programs.
@@ -159,7 +159,7 @@ impl Service {
 
     /// Says when an instance that does not run starts again.
     pub(super) fn tell_pause(&self, instance: &Instance) {
-        let name = &instance.unit.name;
+        let name = &instance.spec.name;
         let due = instance.again.filter(|_| !instance.is_replaced);
         let pause = due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()));
         let text = match due {
@@ -182,7 +182,7 @@ impl Service {
             let failed = self.wait(left).into_iter().find(|(at, _)| *at >= first).map(|(_, error)| error);
             let late = || {
                 let slow = self.instances[first..].iter().find(|instance| !instance.is_up());
-                let name = slow.map_or("", |instance| instance.unit.name.as_str());
+                let name = slow.map_or("", |instance| instance.spec.name.as_str());
                 Error::new(Kind::System, format!("{name} does not come up"), "segue doctor")
                     .why(format!("nothing was heard of it for {} s", START.as_secs()))
             };
@@ -219,7 +219,7 @@ impl Service {
             for event in self.instances[at].read() {
                 let instance = &self.instances[at];
                 match event {
-                    Event::Said(value) => said(&*out, &instance.unit.name, instance.is_quiet, value),
+                    Event::Said(value) => said(&*out, &instance.spec.name, instance.is_quiet, value),
                     Event::Ended(error) => {
                         if is_told && !instance.is_quiet && !self.stop {
                             self.tell_end(instance, &error);
@@ -243,18 +243,18 @@ impl Service {
     }
 
     fn hear(&mut self) {
-        while let Ok(Some((wish, number))) = self.signals.next() {
-            match wish {
-                Wish::Stop => self.stop = true,
-                Wish::StopNow => {
+        while let Ok(Some((action, number))) = self.signals.next() {
+            match action {
+                SignalAction::Stop => self.stop = true,
+                SignalAction::StopNow => {
                     // The first one has asked them to end; to each of them this is the second, too.
                     self.instances.iter().for_each(|instance| instance.signal(libc::SIGINT));
                     self.instances.iter_mut().for_each(|instance| instance.stop(STOP_NOW, &mut |_| ()));
                     std::process::exit(i32::from(Kind::Interrupted.exit_code()));
                 }
-                Wish::Hangup => self.reload = true,
-                Wish::Counters => self.instances.iter().for_each(|instance| instance.signal(number)),
-                Wish::Child => {}
+                SignalAction::Hangup => self.reload = true,
+                SignalAction::Counters => self.instances.iter().for_each(|instance| instance.signal(number)),
+                SignalAction::Child => {}
             }
         }
     }

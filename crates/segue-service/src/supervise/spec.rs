@@ -92,10 +92,10 @@ impl InstanceSpec {
     /// Those of its tunnels, by their interfaces, that `old` has as well, just as they are, on the same port; it could go on
     /// with them. A trace is of the process, so that with one there are none.
     pub fn shared(&self, old: &InstanceSpec) -> Vec<String> {
-        fn members(unit: &InstanceSpec) -> Vec<(&Plan, Vec<String>)> {
-            let each = unit.tokens.split(|token| token.text == ALSO);
+        fn members(spec: &InstanceSpec) -> Vec<(&Plan, Vec<String>)> {
+            let each = spec.tokens.split(|token| token.text == ALSO);
             let words = each.map(|tokens| tokens.iter().map(|token| token.text.clone()).collect());
-            match &unit.plan {
+            match &spec.plan {
                 InstancePlan::Tunnels(plans) => plans.iter().zip(words).collect(),
                 InstancePlan::Gateway(_) => Vec::new(),
             }
@@ -128,19 +128,22 @@ impl InstanceSpec {
         let InstancePlan::Tunnels(plans) = &self.plan else { return None };
         let gone: Vec<&str> = plans.iter().map(|plan| plan.dev.as_str()).filter(|dev| !has(devs, dev)).collect();
         let (kept, name) = (plans.iter().filter(|plan| has(devs, &plan.dev)).cloned().collect(), devs.first()?.clone());
-        let mut unit = InstanceSpec { tokens: Vec::new(), name, plan: InstancePlan::Tunnels(kept), ..self.clone() };
-        unit.assignments.retain(|wish| !gone.iter().any(|dev| is_of(&wish.name.text, dev)));
+        let mut spec = InstanceSpec { tokens: Vec::new(), name, plan: InstancePlan::Tunnels(kept), ..self.clone() };
+        spec.assignments.retain(|assignment| !gone.iter().any(|dev| is_of(&assignment.name.text, dev)));
         let members = self.tokens.split_inclusive(|token| token.text == ALSO);
         for (tokens, _) in members.zip(plans).filter(|(_, plan)| has(devs, &plan.dev)) {
-            unit.tokens.extend_from_slice(tokens);
+            spec.tokens.extend_from_slice(tokens);
         }
-        unit.tokens.pop_if(|last| last.text == ALSO);
-        Some(unit)
+        spec.tokens.pop_if(|last| last.text == ALSO);
+        Some(spec)
     }
 
-    /// The knobs that it sets.
-    pub fn wishes(&self) -> Vec<(String, String)> {
-        self.assignments.iter().map(|wish| (wish.name.text.clone(), wish.value.text.clone())).collect()
+    /// The knobs that it sets, each with its value.
+    pub fn knobs(&self) -> Vec<(String, String)> {
+        self.assignments
+            .iter()
+            .map(|assignment| (assignment.name.text.clone(), assignment.value.text.clone()))
+            .collect()
     }
 
     /// Where it listens, as far as it can be told.

@@ -12,15 +12,15 @@ use super::{plan, show, start};
 use crate::apply::Changes;
 use crate::daemon::running::Offloads;
 use crate::daemon::{Daemon, Opened, Succession};
-use crate::diagnose as why;
+use crate::diagnose;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
 /// An interface of this name may exist only if it is a TUN device that was made for segue beforehand.
 pub fn free(dev: &str, netlink: &mut Netlink) -> Result<(), Error> {
-    let taken = netlink.link_named(dev).map_err(|error| why::change(dev, "read the state", &error))?;
+    let taken = netlink.link_named(dev).map_err(|error| diagnose::change(dev, "read the state", &error))?;
     match taken {
-        Some(link) if !link.tun => Err(why::tun_attach(dev, &std::io::Error::from_raw_os_error(libc::EEXIST))),
+        Some(link) if !link.tun => Err(diagnose::tun_attach(dev, &std::io::Error::from_raw_os_error(libc::EEXIST))),
         _ => Ok(()),
     }
 }
@@ -80,9 +80,9 @@ fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(
     let link = netlink
         .link_named(dev)
         .and_then(|link| link.ok_or_else(|| std::io::Error::from_raw_os_error(libc::ENODEV)))
-        .map_err(|error| why::change(dev, "read the state", &error))?;
+        .map_err(|error| diagnose::change(dev, "read the state", &error))?;
     let mut changes = Changes { netlink, out, index: link.index, name: dev, ip: "ip" };
-    changes.mtu(ready.mtu).map_err(|error| why::change(dev, &format!("set the MTU {}", ready.mtu), &error))?;
+    changes.mtu(ready.mtu).map_err(|error| diagnose::change(dev, &format!("set the MTU {}", ready.mtu), &error))?;
     // Older kernels do not take the IPv4 part; trains are then cut by segue.
     if ready.plan.gso && changes.gso_max_size(ready.gso_max_size()).is_err() {
         out.note("note: the kernel keeps its own gso_max_size; some trains are cut into two sends");
@@ -96,9 +96,9 @@ fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(
         match changes.address(prefix) {
             // An interface that was made beforehand may have it from an earlier run.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-            Err(error) => return Err(why::change(dev, &format!("set the address {prefix}"), &error)),
+            Err(error) => return Err(diagnose::change(dev, &format!("set the address {prefix}"), &error)),
             Ok(()) => {}
         }
     }
-    changes.up().map_err(|error| why::change(dev, "change the state", &error))
+    changes.up().map_err(|error| diagnose::change(dev, "change the state", &error))
 }

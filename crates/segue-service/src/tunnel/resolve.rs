@@ -49,7 +49,7 @@ impl Ready {
     }
 
     /// What has the MTU [`link_mtu`](Self::link_mtu).
-    pub fn way(&self) -> String {
+    pub fn path_name(&self) -> String {
         if self.route_is_narrower { format!("the route through {}", self.link) } else { self.link.clone() }
     }
 
@@ -82,7 +82,7 @@ impl Ready {
             notes.push(format!(
                 "packets above {fits} bytes do not fit {} and are fragmented outside, or dropped (path_mtu) with an ICMP error to \
                  their sender where they forbid that, as TCP's do; mtu auto is {fits}",
-                self.way()
+                self.path_name()
             ));
         }
         notes
@@ -127,7 +127,7 @@ pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> 
             format!("an MTU of {mtu} is left, and {} needs {least}", if has_ipv6 { "IPv6" } else { "IPv4" }),
             format!("sudo ip link set dev {} mtu {}", ready.link, least + cost),
         )
-        .why(format!("{} has {link_mtu}, the tunnel's headers take {cost}", ready.way())));
+        .why(format!("{} has {link_mtu}, the tunnel's headers take {cost}", ready.path_name())));
     }
     Ok(ready)
 }

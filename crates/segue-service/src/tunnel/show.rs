@@ -134,8 +134,10 @@ fn mtu_line(ready: &Ready) -> String {
     let parts: Vec<String> = ready.overhead.iter().map(|part| format!("{} {}", part.header, part.bytes)).collect();
     let (cost, link) = (ready.overhead_bytes(), ready.link_mtu);
     match ready.plan.mtu {
-        Choice::Fixed(mtu) => format!("  mtu       {mtu}  as asked; {} has {link}, headers take {cost}\n", ready.way()),
-        _ => format!("  mtu       {}  = {link} ({}) - {cost} ({})\n", ready.mtu, ready.way(), parts.join(", ")),
+        Choice::Fixed(mtu) => {
+            format!("  mtu       {mtu}  as asked; {} has {link}, headers take {cost}\n", ready.path_name())
+        }
+        _ => format!("  mtu       {}  = {link} ({}) - {cost} ({})\n", ready.mtu, ready.path_name(), parts.join(", ")),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::daemon::{Opened, Succession};
-use crate::diagnose as why;
+use crate::diagnose;
 use crate::handover::Ports;
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
@@ -44,7 +44,7 @@ pub fn outside_name(plan: &Plan) -> &'static str {
 /// Opens the interfaces, the sockets and the capture file, but for those that are inherited. New interfaces are not up yet.
 pub fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error> {
     let plan = &group.first().plan;
-    // Two for each interface where an heir may ask for them, and those that any instance has.
+    // Two for each interface where a successor may ask for them, and those that any instance has.
     sys::allow_open_files(2 * group.members.len() as u64 + 128).map_err(|error| {
         Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
@@ -61,7 +61,7 @@ pub fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error>
         tuns.push(open_tun(plan, succession.inherited.interface(&plan.dev))?);
     }
     let mut ports = Ports::default();
-    if succession.has_heirs {
+    if succession.has_successors {
         let interface = |tun: &TunPort| Ok((tun.name().to_owned(), tun.try_clone_fd()?));
         ports.interfaces = tuns.iter().map(interface).collect::<io::Result<_>>().map_err(unkept)?;
         ports.sockets = sockets.map_err(unkept)?;
@@ -95,7 +95,7 @@ fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
         Some(fd) => TunPort::from_fd(fd, offloads),
         None => TunPort::open(&config),
     };
-    opened.map_err(|error| why::tun_port(&plan.dev, error))
+    opened.map_err(|error| diagnose::tun_port(&plan.dev, error))
 }
 
 /// The outside port, and how many slots it has.
@@ -104,7 +104,7 @@ struct Outside {
     slots: u16,
 }
 
-/// The outside, over what is inherited if anything is, and its sockets for an heir.
+/// The outside, over what is inherited if anything is, and its sockets for a successor.
 fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<(Outside, io::Result<Sockets>), Error> {
     let ready = group.first();
     let plan = &ready.plan;
@@ -148,7 +148,7 @@ fn remotes(plan: &Plan) -> Vec<IpAddr> {
 
 fn raw_error(ready: &Ready, error: udp::OpenError) -> Error {
     match error {
-        udp::OpenError::Call("socket", error) => why::raw_socket(&error),
+        udp::OpenError::Call("socket", error) => diagnose::raw_socket(&error),
         other => udp_error(ready, other),
     }
 }
@@ -183,15 +183,18 @@ fn udp_config(ready: &Ready) -> UdpConfig {
 fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
     let listen = SocketAddr::new(ready.local, ready.plan.port);
     match error {
-        udp::OpenError::InUse(at) => why::bind(at, &io::Error::from_raw_os_error(libc::EADDRINUSE)),
-        udp::OpenError::NotLocal(at) => why::bind(at, &io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
-        udp::OpenError::Families => why::bind(listen, &io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
-        udp::OpenError::NoRoute(_, error) | udp::OpenError::Call(_, error) => why::bind(listen, &error),
+        udp::OpenError::InUse(at) => diagnose::bind(at, &io::Error::from_raw_os_error(libc::EADDRINUSE)),
+        udp::OpenError::NotLocal(at) => diagnose::bind(at, &io::Error::from_raw_os_error(libc::EADDRNOTAVAIL)),
+        udp::OpenError::Families => diagnose::bind(listen, &io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+        udp::OpenError::NoRoute(_, error) | udp::OpenError::Call(_, error) => diagnose::bind(listen, &error),
     }
 }
 
-/// The settings at the start, with `wishes` beside what the words say.
-pub fn knobs<'a>(plans: impl Iterator<Item = &'a Plan> + Clone, wishes: &[(String, String)]) -> Result<Knobs, Error> {
+/// The settings at the start, with `assignments` beside what the words say.
+pub fn knobs<'a>(
+    plans: impl Iterator<Item = &'a Plan> + Clone,
+    assignments: &[(String, String)],
+) -> Result<Knobs, Error> {
     let insides: Vec<&str> = plans.clone().map(|plan| plan.dev.as_str()).collect();
     let Some(first) = plans.clone().next() else { return Ok(Knobs::default()) };
     let gro = gro_config(first, insides.len(), gro::Config::default().key);
@@ -199,7 +202,7 @@ pub fn knobs<'a>(plans: impl Iterator<Item = &'a Plan> + Clone, wishes: &[(Strin
     let knobs = tunnel::knobs(&insides, outside_name(first), Some(gro), remcsum, BUDGET);
     let preset: Vec<_> =
         plans.map(|plan| (format!("net.gro.dev.{}.enable_gro", plan.dev), u64::from(plan.gro))).collect();
-    prepare(knobs, &preset, wishes)
+    prepare(knobs, &preset, assignments)
 }
 
 /// Puts the tunnels together.

@@ -1,10 +1,10 @@
 use segue_control::error::Error;
 use segue_service::tunnel::plan::*;
 
+use crate::grammar::parse::parse;
+use crate::grammar::tunnel::WORDS;
 use crate::render::Rendered;
-use crate::tunnel::words::plan;
-use crate::words::parse::parse;
-use crate::words::tunnel::WORDS;
+use crate::tunnel::plan::plan;
 
 fn made(line: &str) -> Result<Plan, Error> {
     let tokens: Vec<String> = line.split_whitespace().map(str::to_owned).collect();

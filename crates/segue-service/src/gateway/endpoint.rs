@@ -9,7 +9,7 @@ use segue_host::prefix::Prefix;
 use segue_host::sys::interface_name;
 use serde::Serialize;
 
-use crate::diagnose as why;
+use crate::diagnose;
 
 /// Where named network namespaces are.
 const NAMED: &str = "/run/netns";
@@ -18,7 +18,7 @@ const TAP: &str = "tap:";
 /// What an end is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum What {
+pub enum EndpointKind {
     /// An interface that exists.
     Interface,
     /// A TAP that is made, here or in a namespace.
@@ -49,12 +49,12 @@ impl Netns {
 
 /// One end of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct End {
+pub struct Endpoint {
     /// Name of the interface.
     pub name: String,
     /// What it is.
     #[serde(flatten)]
-    pub what: What,
+    pub what: EndpointKind,
     /// Largest packet, bytes.
     pub mtu: u32,
     /// Number of the interface, where there is one.
@@ -62,13 +62,13 @@ pub struct End {
     pub index: Option<u32>,
 }
 
-impl End {
+impl Endpoint {
     /// Where it is, for people.
     pub fn place(&self) -> String {
         match &self.what {
-            What::Interface => "packet socket".to_owned(),
-            What::Tap { netns: None } => "TAP".to_owned(),
-            What::Tap { netns: Some(netns) } => format!("TAP in {}", netns.name),
+            EndpointKind::Interface => "packet socket".to_owned(),
+            EndpointKind::Tap { netns: None } => "TAP".to_owned(),
+            EndpointKind::Tap { netns: Some(netns) } => format!("TAP in {}", netns.name),
         }
     }
 }
@@ -86,25 +86,25 @@ pub(super) fn wrong(
 }
 
 /// `NAME` or `tap:NAME[@NETNS]`.
-pub(super) fn parse_end(words: &[String], at: usize) -> Result<(String, What), Error> {
+pub(super) fn parse_end(words: &[String], at: usize) -> Result<(String, EndpointKind), Error> {
     let word = &words[at];
     let bad =
         |note: String| wrong(words, at, Kind::BadValue, format!("`{}` is no end of a gateway", printable(word)), note);
     let name = |name: &str| interface_name(name).map(str::to_owned).map_err(|note| bad(note.to_owned()));
-    let Some(tap) = word.strip_prefix(TAP) else { return Ok((name(word)?, What::Interface)) };
-    let Some((tap, netns)) = tap.split_once('@') else { return Ok((name(tap)?, What::Tap { netns: None })) };
+    let Some(tap) = word.strip_prefix(TAP) else { return Ok((name(word)?, EndpointKind::Interface)) };
+    let Some((tap, netns)) = tap.split_once('@') else { return Ok((name(tap)?, EndpointKind::Tap { netns: None })) };
     let path = match netns {
         "" | "." | ".." => return Err(bad("expected a namespace behind the @".to_owned())),
         _ if netns.contains('/') => PathBuf::from(netns),
         _ => PathBuf::from(NAMED).join(netns),
     };
     let netns = Netns { name: netns.to_owned(), path };
-    Ok((name(tap)?, What::Tap { netns: Some(netns) }))
+    Ok((name(tap)?, EndpointKind::Tap { netns: Some(netns) }))
 }
 
 /// An interface that exists and is part of no other.
 pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
-    let read = |error: std::io::Error| why::change(name, "read the state", &error);
+    let read = |error: std::io::Error| diagnose::change(name, "read the state", &error);
     let Some(link) = netlink.link_named(name).map_err(read)? else {
         let text = format!("there is no interface {}", printable(name));
         return Err(Error::new(Kind::NotFound, text, "ip -br link                                     lists them")
@@ -135,7 +135,7 @@ pub(super) fn not_ethernet(name: &str) -> Error {
 /// An interface that exists and that this host does not use itself.
 pub(super) fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
     let link = existing(name, netlink, notes)?;
-    let read = |error: std::io::Error| why::change(name, "read the state", &error);
+    let read = |error: std::io::Error| diagnose::change(name, "read the state", &error);
     let addresses = netlink.addresses(link.index).map_err(read)?;
     let (local, own): (Vec<Prefix>, Vec<Prefix>) = addresses.into_iter().partition(is_link_local);
     if let Some(address) = own.first() {
@@ -177,16 +177,16 @@ pub(super) fn no_namespace(netns: &Netns, error: &io::Error) -> Error {
 mod tests {
     use super::*;
 
-    fn end(word: &str) -> Result<(String, What), Error> {
+    fn end(word: &str) -> Result<(String, EndpointKind), Error> {
         parse_end(&[word.to_owned()], 0)
     }
 
     #[test]
     fn an_end_is_an_interface_or_a_tap_here_or_in_a_namespace() {
-        assert_eq!(end("eth0").unwrap(), ("eth0".to_owned(), What::Interface));
-        assert_eq!(end("tap:t0").unwrap(), ("t0".to_owned(), What::Tap { netns: None }));
+        assert_eq!(end("eth0").unwrap(), ("eth0".to_owned(), EndpointKind::Interface));
+        assert_eq!(end("tap:t0").unwrap(), ("t0".to_owned(), EndpointKind::Tap { netns: None }));
         let netns = |word: &str| match end(word).unwrap().1 {
-            What::Tap { netns: Some(netns) } => (netns.path.display().to_string(), netns.ip()),
+            EndpointKind::Tap { netns: Some(netns) } => (netns.path.display().to_string(), netns.ip()),
             other => panic!("{other:?}"),
         };
         assert_eq!(netns("tap:t0@red"), ("/run/netns/red".to_owned(), "ip -n red".to_owned()));

@@ -87,7 +87,7 @@ pub(crate) fn wrapped(parts: &[String], first: &str, next: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::tunnel::WORDS;
+    use crate::grammar::tunnel::WORDS;
 
     #[test]
     fn help_names_every_word_in_80_columns() {

@@ -8,7 +8,7 @@ use segue_host::prefix::Prefix;
 use segue_service::tunnel::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
 use segue_service::tunnel::plan::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
 
-use crate::words::parse::{Parsed, Value};
+use crate::grammar::parse::{Parsed, Value};
 
 /// GUE's registered UDP port.
 const GUE_PORT: u16 = 6080;

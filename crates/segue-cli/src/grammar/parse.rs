@@ -337,8 +337,8 @@ fn address_note(token: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grammar::tunnel::WORDS;
     use crate::render::Rendered;
-    use crate::words::tunnel::WORDS;
 
     fn tokens(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
