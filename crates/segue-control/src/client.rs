@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use segue_host::sys;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::error::{Error, Kind, printable};
 use crate::knobs::{Change, Knob};
 use crate::mapping::Mapping;
 use crate::model::{Instance, Side};
+use crate::place;
+use crate::protocol::{ANSWER_LEN, REQUEST_LEN, Request, Response, Topic};
 use crate::suggest::nearest;
-use crate::{ANSWER_LEN, REQUEST_LEN, place};
 
 /// How long an instance may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
@@ -51,53 +52,54 @@ pub fn running(name: &str) -> Option<PathBuf> {
 
 /// Asks the instance `name`.
 pub fn one(name: &str) -> Result<Instance, Error> {
-    request(name, &json!({ "get": "stat" }), |mut answer| serde_json::from_value(answer["instance"].take()))
+    request(name, &Request::Get(Topic::Stat), instance)
 }
 
 /// The settings of the instance `name`.
 pub fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
-    request(name, &json!({ "get": "knobs" }), |mut answer| serde_json::from_value(answer["knobs"].take()))
+    request(name, &Request::Get(Topic::Knobs), |answer| match serde_json::from_value(answer)? {
+        Response::Knobs(knobs) => Ok(knobs),
+        _ => Err(unexpected()),
+    })
 }
 
 /// The mappings of the NAT of the instance `name`; `None` where it has none.
 pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
-    request(name, &json!({ "get": "nat" }), |mut answer| serde_json::from_value(answer["mappings"].take()))
+    request(name, &Request::Get(Topic::Nat), |answer| match serde_json::from_value(answer)? {
+        Response::Mappings(mappings) => Ok(mappings),
+        _ => Err(unexpected()),
+    })
 }
 
 /// Changes settings of the instance `name`: all of them, or none.
 pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
-    let assignment = json!({ "set": assignments });
-    if assignment.to_string().len() >= REQUEST_LEN {
+    let wanted = Request::Set(assignments.to_vec());
+    if wanted.line().len() >= REQUEST_LEN {
         return Err(Error::new(Kind::Usage, "this is too much at once", "segue set NAME KNOB VALUE")
             .why(format!("a request has at most {REQUEST_LEN} bytes")));
     }
-    let mut answer = request(name, &assignment, Ok)?;
-    if let Some(error) = answer.get("error") {
+    match serde_json::from_value(request(name, &wanted, Ok)?) {
+        Ok(Response::Changed(changed)) => Ok(changed),
         // What could be wrong was found before it was sent, so that this has happened in between.
-        let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
-        return Err(Error::new(Kind::Conflict, text("message"), text("hint")).why(text("why")));
-    }
-    serde_json::from_value(answer["changed"].take()).map_err(|_| {
-        Error::new(
+        Ok(Response::Error(refused)) => {
+            Err(Error::new(Kind::Conflict, refused.message, refused.hint).why(refused.why.unwrap_or_default()))
+        }
+        _ => Err(Error::new(
             Kind::System,
             format!("{} did not say what it changed", printable(name)),
             "segue --version on both sides",
         )
-        .why("its answer is not one that this version understands")
-    })
+        .why("its answer is not one that this version understands")),
+    }
 }
 
 /// Asks the instance `name` for something, or the one that has an interface of this name.
-fn request<T>(
-    name: &str,
-    assignment: &Value,
-    read: impl Fn(Value) -> Result<T, serde_json::Error>,
-) -> Result<T, Error> {
+fn request<T>(name: &str, wanted: &Request, read: impl Fn(Value) -> Result<T, serde_json::Error>) -> Result<T, Error> {
     let sockets = sockets();
     let mut dead = false;
     let mut ask = |name: &str| -> Option<Result<T, Error>> {
         for (_, path) in sockets.iter().filter(|(known, _)| known == name) {
-            match talk(path, assignment).and_then(|answer| Ok(read(answer)?)) {
+            match talk(path, wanted).and_then(|answer| Ok(read(answer)?)) {
                 Ok(answer) => return Some(Ok(answer)),
                 Err(error) if is_dead(&error) => dead = true,
                 Err(error) => return Some(Err(failure(name, path, &error))),
@@ -140,15 +142,27 @@ fn sockets() -> Vec<(String, PathBuf)> {
 }
 
 fn ask(path: &Path) -> io::Result<Instance> {
-    let mut answer = talk(path, &json!({ "get": "stat" }))?;
-    Ok(serde_json::from_value(answer["instance"].take())?)
+    Ok(instance(talk(path, &Request::Get(Topic::Stat))?)?)
 }
 
-fn talk(path: &Path, assignment: &Value) -> io::Result<Value> {
+/// The instance of an answer.
+fn instance(answer: Value) -> Result<Instance, serde_json::Error> {
+    match serde_json::from_value(answer)? {
+        Response::Instance(instance) => Ok(*instance),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The failure of an answer to another question.
+fn unexpected() -> serde_json::Error {
+    serde::de::Error::custom("the answer is to another question")
+}
+
+fn talk(path: &Path, wanted: &Request) -> io::Result<Value> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER_TIME))?;
     stream.set_write_timeout(Some(ANSWER_TIME))?;
-    stream.write_all(format!("{assignment}\n").as_bytes())?;
+    stream.write_all(format!("{}\n", wanted.line()).as_bytes())?;
     let mut bytes = Vec::new();
     stream.take(ANSWER_LEN as u64).read_to_end(&mut bytes)?;
     if bytes.is_empty() {

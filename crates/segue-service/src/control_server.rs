@@ -17,9 +17,9 @@ use segue_control::error::{Error, Kind};
 use segue_control::knobs::{Change, Knob};
 use segue_control::mapping::Mapping;
 use segue_control::model::Instance;
-use segue_control::{REQUEST_LEN, place};
+use segue_control::place;
+use segue_control::protocol::{REQUEST_LEN, Request, Response, Topic};
 use segue_host::sys::{self, Want};
-use serde_json::{Value, json};
 
 /// Clients served at a time; more wait in the socket's queue.
 const CLIENTS: usize = 16;
@@ -354,34 +354,28 @@ impl Service {
                 Read1::More => return true,
                 Read1::Closed => return false,
                 Read1::Line(line) => {
-                    client.answer = self.answer(&line).to_string().into_bytes();
+                    client.answer = self.answer(&line).line().into_bytes();
                     client.answer.push(b'\n');
                 }
                 Read1::TooLong => {
                     let error =
                         Error::new(Kind::Usage, "the request is too long", format!("at most {REQUEST_LEN} bytes"));
-                    client.answer = (error.json().to_string() + "\n").into_bytes();
+                    client.answer = (Response::from(error).line() + "\n").into_bytes();
                 }
             }
         }
         client.write()
     }
 
-    fn answer(&self, line: &[u8]) -> Value {
-        let request: Value = serde_json::from_slice(line).unwrap_or(Value::Null);
-        if let Some(assignments) = request.get("set") {
-            return match serde_json::from_value::<Vec<(String, String)>>(assignments.clone()) {
-                Err(_) => Error::new(Kind::Usage, "unknown request", r#"{"set":[["KNOB","VALUE"]]}"#).json(),
-                Ok(assignments) => match self.knobs.set(&assignments) {
-                    Ok(changed) => json!({ "changed": changed }),
-                    Err(error) => error.json(),
-                },
-            };
-        }
-        match request.get("get").and_then(Value::as_str) {
-            Some("nat") => json!({ "mappings": self.knobs.mappings() }),
-            Some("knobs") => json!({ "knobs": self.knobs.list() }),
-            Some("stat") => {
+    fn answer(&self, line: &[u8]) -> Response {
+        match Request::parse(line) {
+            Err(error) => error.into(),
+            Ok(Request::Set(assignments)) => {
+                self.knobs.set(&assignments).map_or_else(Response::from, Response::Changed)
+            }
+            Ok(Request::Get(Topic::Nat)) => Response::Mappings(self.knobs.mappings()),
+            Ok(Request::Get(Topic::Knobs)) => Response::Knobs(self.knobs.list()),
+            Ok(Request::Get(Topic::Stat)) => {
                 let mut instance = self.instance();
                 instance.recent = self.samples.front().and_then(|(at, before)| {
                     let seconds = at.elapsed().as_secs_f64();
@@ -389,9 +383,8 @@ impl Service {
                     (seconds >= 0.2).then(|| instance.recent_since(before, seconds))
                 });
                 instance.judge_drops();
-                json!({ "instance": instance })
+                Response::Instance(Box::new(instance))
             }
-            _ => Error::new(Kind::Usage, "unknown request", r#"{"get":"stat"}"#).json(),
         }
     }
 }
@@ -440,6 +433,8 @@ impl Client {
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::fs::PermissionsExt;
+
+    use serde_json::{Value, json};
 
     use super::*;
 
