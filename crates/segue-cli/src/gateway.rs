@@ -4,7 +4,7 @@ use segue_control::error::Error;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_service::daemon;
-use segue_service::gateway::config::Config;
+use segue_service::gateway::config::{Config, Spelling};
 use segue_service::gateway::daemon::SCHEMA;
 use segue_service::gateway::endpoint::EndpointKind;
 use segue_service::gateway::plan::{self, Plan};
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
         Error::system("cannot ask the kernel for interfaces", &error, "segue doctor")
             .why("no rtnetlink socket could be opened")
     })?;
-    let plan = plan::plan(&config(args), &mut netlink)?;
+    let plan = plan::plan(&config(args, Spelling::Option), &mut netlink)?;
     if args.check { check(&plan, &mut netlink, out) } else { daemon::up(&plan, &mut netlink, watched, &out.staying()) }
 }
 
@@ -52,8 +52,8 @@ fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-/// The gateway that the command line asks for.
-pub(crate) fn config(args: &Gateway) -> Config {
+/// The gateway that the command line asks for, or a table of a file, whose keys messages write in their own way.
+pub(crate) fn config(args: &Gateway, spelling: Spelling) -> Config {
     Config {
         // Both ends are there unless help was asked for, which is answered elsewhere.
         from: args.from.clone().unwrap_or_default(),
@@ -72,6 +72,7 @@ pub(crate) fn config(args: &Gateway) -> Config {
         nat: args.nat,
         forward: args.forward.clone(),
         name: args.name.clone(),
+        spelling,
         set: args.set.clone(),
     }
 }

@@ -58,7 +58,7 @@ fn start() -> ExitCode {
         Ok(cli) => cli,
         Err(found) => {
             let out = Out::new(&common_of(&words));
-            let error = usage::error(&found, &words);
+            let error = usage::error(&found, &words, usage::Origin::CommandLine);
             out.error(&error);
             return ExitCode::from(error.kind.exit_code());
         }

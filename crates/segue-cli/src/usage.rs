@@ -7,11 +7,35 @@ use segue_control::suggest::nearest;
 
 use crate::args::Cli;
 
+/// Where the words of a command are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The command line.
+    CommandLine,
+    /// A table of a file for this command, whose keys are options without their dashes.
+    File(&'static str),
+}
+
+impl Origin {
+    /// An option as it is written there.
+    fn written(self, option: &str) -> &str {
+        match self {
+            Origin::CommandLine => option,
+            Origin::File(_) => option.strip_prefix("--").unwrap_or(option),
+        }
+    }
+}
+
 /// Turns clap's error into ours; `args` are the words behind the program's name.
-pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
+pub(crate) fn error(found: &clap::Error, args: &[String], origin: Origin) -> Error {
     let invalid = text(found, ContextKind::InvalidSubcommand).or_else(|| text(found, ContextKind::InvalidArg));
     let path = commands(args);
-    let help = [&["segue"], &path.iter().map(String::as_str).collect::<Vec<_>>()[..], &["--help"]].concat().join(" ");
+    let help = match origin {
+        Origin::CommandLine => {
+            [&["segue"], &path.iter().map(String::as_str).collect::<Vec<_>>()[..], &["--help"]].concat().join(" ")
+        }
+        Origin::File(command) => format!("segue help {command}"),
+    };
     let point = |kind, message: String, word: &str, note: String, near: Option<String>| {
         let error = Error::new(kind, message, help.clone());
         match args.iter().position(|arg| arg == word || arg.starts_with(&format!("{word}="))) {
@@ -30,7 +54,7 @@ pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
             let near = nearest_option(&word, &path).or_else(|| text(found, ContextKind::SuggestedArg));
             let note = near.as_ref().map_or(String::new(), |near| format!("did you mean `{near}`?"));
             let what = if word.starts_with('-') { "unknown option" } else { "unknown word" };
-            point(Kind::Usage, format!("{what} `{}`", printable(&word)), &word, note, near)
+            point(Kind::Usage, format!("{what} `{}`", origin.written(&printable(&word))), &word, note, near)
         }
         (ErrorKind::InvalidValue | ErrorKind::ValueValidation, Some(option)) => {
             let value = text(found, ContextKind::InvalidValue).unwrap_or_default();
@@ -38,7 +62,7 @@ pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
             if value.is_empty() {
                 return point(
                     Kind::Usage,
-                    format!("`{option}` needs a value"),
+                    format!("`{}` needs a value", origin.written(&option)),
                     &option,
                     allowed(found, &option, &path),
                     None,
@@ -53,21 +77,24 @@ pub(crate) fn error(found: &clap::Error, args: &[String]) -> Error {
             let near = text(found, ContextKind::SuggestedValue);
             let note =
                 near.as_ref().map_or_else(|| allowed(found, &option, &path), |near| format!("did you mean `{near}`?"));
-            point(Kind::BadValue, format!("`{}` is not a value of `{option}`", printable(&value)), &value, note, near)
+            let message = format!("`{}` is not a value of `{}`", printable(&value), origin.written(&option));
+            point(Kind::BadValue, message, &value, note, near)
         }
         (ErrorKind::ArgumentConflict, Some(option)) => {
             let other = text(found, ContextKind::PriorArg).unwrap_or_default();
             let [option, other] = [&option, &other].map(|text| text.split(' ').next().unwrap_or_default().to_owned());
             if other.is_empty() || other == option {
-                return point(Kind::Conflict, format!("`{option}` is there twice"), &option, String::new(), None);
+                let message = format!("`{}` is there twice", origin.written(&option));
+                return point(Kind::Conflict, message, &option, String::new(), None);
             }
-            point(Kind::Conflict, format!("`{option}` does not go with `{other}`"), &option, String::new(), None)
+            let message = format!("`{}` does not go with `{}`", origin.written(&option), origin.written(&other));
+            point(Kind::Conflict, message, &option, String::new(), None)
         }
         (ErrorKind::MissingRequiredArgument, Some(needed)) => {
             // clap does not say by what it is needed, where that is an option.
             let needed = needed.split(' ').next().unwrap_or_default();
             let message = match needed.starts_with('-') {
-                true => format!("`{needed}` is missing, which another option needs"),
+                true => format!("`{}` is missing, which another option needs", origin.written(needed)),
                 false => format!("{} is missing", needed.trim_matches(['<', '>'])),
             };
             Error::new(Kind::Missing, message, help)

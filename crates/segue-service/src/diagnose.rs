@@ -13,6 +13,66 @@ use segue_port::tun;
 /// The clone device of the TUN driver.
 pub const TUN: &str = "/dev/net/tun";
 
+/// What a device is opened for: the same refusal has another remedy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The interface of a tunnel.
+    Tunnel,
+    /// A TAP: an end of a gateway, an adapter's interface or the end of a model's cable.
+    Tap {
+        /// Whether it has the virtio-net header.
+        vnet_hdr: bool,
+        /// Its MTU, bytes.
+        mtu: u32,
+        /// Whether it is an adapter's interface, which has the adapter's address.
+        is_adapter: bool,
+    },
+}
+
+impl Purpose {
+    /// The command as root, in its column.
+    fn as_root(self) -> &'static str {
+        match self {
+            Purpose::Tunnel => "sudo segue tunnel ...",
+            Purpose::Tap { .. } => "sudo segue ...         ",
+        }
+    }
+
+    /// How the interface gets another name.
+    fn naming(self) -> &'static str {
+        match self {
+            Purpose::Tunnel => "segue tunnel dev NAME ...",
+            Purpose::Tap { is_adapter: true, .. } => "--dev NAME",
+            Purpose::Tap { .. } => "tap:NAME",
+        }
+    }
+
+    /// What a user without CAP_NET_ADMIN does to have the interface `dev`.
+    fn without_rights(self, dev: &str) -> String {
+        match self {
+            Purpose::Tunnel => format!(
+                "sudo segue tunnel ...                                as root, or once:\n\
+                 sudo ip tuntap add dev {dev} mode tun user $USER vnet_hdr\n\
+                 sudo setcap cap_net_admin+ep {}\n\
+                 to play without root: segue lab",
+                program()
+            ),
+            Purpose::Tap { vnet_hdr, mtu, is_adapter } => {
+                let header = if vnet_hdr { " vnet_hdr" } else { "" };
+                let mac = match is_adapter {
+                    true => format!("\nand the option --mac $(cat /sys/class/net/{dev}/address)"),
+                    false => String::new(),
+                };
+                format!(
+                    "sudo, or once, as it is to be, by root:\n\
+                     sudo ip tuntap add dev {dev} mode tap{header} user $USER\n\
+                     sudo ip link set dev {dev} mtu {mtu} up{mac}"
+                )
+            }
+        }
+    }
+}
+
 /// What this process knows about its surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
@@ -85,7 +145,7 @@ impl Container {
 }
 
 /// Why /dev/net/tun did not open; `dev` is the interface that was wanted.
-pub fn tun_open(dev: &str, error: &io::Error) -> Error {
+pub fn tun_open(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
     let container = Container::find();
     let made = Error::system(format!("cannot create {dev}: {TUN}"), error, "");
     match error.raw_os_error() {
@@ -95,7 +155,7 @@ pub fn tun_open(dev: &str, error: &io::Error) -> Error {
             format!("{TUN} is there, but the kernel has no TUN driver loaded"),
             "sudo modprobe tun",
         ),
-        Some(code @ (libc::EACCES | libc::EPERM)) => refused(made, code, container),
+        Some(code @ (libc::EACCES | libc::EPERM)) => refused(purpose, made, code, container),
         _ => with(made, "the device did not open".to_owned(), "segue doctor"),
     }
 }
@@ -114,14 +174,17 @@ fn no_file(made: Error, container: Container) -> Error {
     }
 }
 
-fn refused(made: Error, code: i32, container: Container) -> Error {
+fn refused(purpose: Purpose, made: Error, code: i32, container: Container) -> Error {
     let permitted = permitted_by_mode();
     match (permitted, container) {
         (Some(false), _) => with(
             made.kind(Kind::NoPermission),
             format!("the file's mode does not let this user (uid {}) write to it", sys::euid()),
-            "sudo segue tunnel ...                           as root, or once:\n\
-             sudo chmod 666 /dev/net/tun                     its usual mode",
+            format!(
+                "{}                           as root, or once:\n\
+                 sudo chmod 666 /dev/net/tun                     its usual mode",
+                purpose.as_root()
+            ),
         ),
         // The devices cgroup answers EPERM, security modules EACCES.
         (Some(true), _) if code == libc::EPERM => with(
@@ -146,25 +209,25 @@ fn refused(made: Error, code: i32, container: Container) -> Error {
 }
 
 /// Why the device `dev` could not be made.
-pub fn tun_port(dev: &str, error: tun::OpenError) -> Error {
+pub fn tun_port(purpose: Purpose, dev: &str, error: tun::OpenError) -> Error {
     match error {
-        tun::OpenError::Unavailable(error) => tun_open(dev, &error),
+        tun::OpenError::Unavailable(error) => tun_open(purpose, dev, &error),
         // The device file and the interface are refused for different reasons; the file tells which it was.
         tun::OpenError::Denied(error) => match File::options().read(true).write(true).open(TUN) {
-            Err(error) => tun_open(dev, &error),
-            Ok(_) => tun_attach(dev, &error),
+            Err(error) => tun_open(purpose, dev, &error),
+            Ok(_) => tun_attach(purpose, dev, &error),
         },
-        tun::OpenError::Busy(_) => tun_attach(dev, &io::Error::from_raw_os_error(libc::EBUSY)),
-        tun::OpenError::Name(_) => tun_attach(dev, &io::Error::from_raw_os_error(libc::EINVAL)),
-        tun::OpenError::Call(_, error) => tun_attach(dev, &error),
+        tun::OpenError::Busy(_) => tun_attach(purpose, dev, &io::Error::from_raw_os_error(libc::EBUSY)),
+        tun::OpenError::Name(_) => tun_attach(purpose, dev, &io::Error::from_raw_os_error(libc::EINVAL)),
+        tun::OpenError::Call(_, error) => tun_attach(purpose, dev, &error),
     }
 }
 
 /// Why TUNSETIFF failed for the interface `dev`.
-pub fn tun_attach(dev: &str, error: &io::Error) -> Error {
+pub fn tun_attach(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot create {dev}"), error, "");
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => attach_refused(made, dev),
+        Some(libc::EPERM | libc::EACCES) => attach_refused(purpose, made, dev),
         Some(libc::EBUSY) => with(
             made.kind(Kind::InUse),
             format!("another program holds {dev}"),
@@ -173,13 +236,13 @@ pub fn tun_attach(dev: &str, error: &io::Error) -> Error {
         Some(libc::EINVAL | libc::EEXIST) => with(
             made.kind(Kind::InUse),
             format!("an interface {dev} of another kind or with other options exists, or the name is not allowed"),
-            format!("ip -d link show dev {dev}\nanother name: segue tunnel dev NAME ..."),
+            format!("ip -d link show dev {dev}\nanother name: {}", purpose.naming()),
         ),
         _ => with(made, "the kernel refused the interface".to_owned(), "segue doctor"),
     }
 }
 
-fn attach_refused(made: Error, dev: &str) -> Error {
+fn attach_refused(purpose: Purpose, made: Error, dev: &str) -> Error {
     let container = Container::find();
     let has = sys::capabilities().is_ok_and(sys::has_net_admin);
     if has {
@@ -199,18 +262,7 @@ fn attach_refused(made: Error, dev: &str) -> Error {
             container.remedy(),
         );
     }
-    let mut made = with(
-        made.kind(Kind::NoPermission),
-        "this user lacks CAP_NET_ADMIN here".to_owned(),
-        format!(
-            "sudo segue tunnel ...                                as root, or once:\n\
-             sudo ip tuntap add dev {dev} mode tun user $USER vnet_hdr\n\
-             sudo setcap cap_net_admin+ep {}",
-            program()
-        ),
-    );
-    made.hint.push_str("\nto play without root: segue lab");
-    made
+    with(made.kind(Kind::NoPermission), "this user lacks CAP_NET_ADMIN here".to_owned(), purpose.without_rights(dev))
 }
 
 /// Why the UDP socket could not be bound to `address`.
@@ -259,9 +311,14 @@ pub fn raw_socket(error: &io::Error) -> Error {
 
 /// Why a change to the interface `dev` failed; `what` is the change.
 pub fn change(dev: &str, what: &str, error: &io::Error) -> Error {
+    change_for(Purpose::Tunnel, dev, what, error)
+}
+
+/// The same, where the interface is for something else than a tunnel.
+pub fn change_for(purpose: Purpose, dev: &str, what: &str, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot {what} of {dev}"), error, "");
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => attach_refused(made, dev),
+        Some(libc::EPERM | libc::EACCES) => attach_refused(purpose, made, dev),
         Some(libc::EEXIST) => {
             with(made.kind(Kind::InUse), "it is set already".to_owned(), format!("ip addr show dev {dev}"))
         }
@@ -357,8 +414,8 @@ mod tests {
         for code in 1..134 {
             let error = os(code);
             for made in [
-                tun_open("sg0", &error),
-                tun_attach("sg0", &error),
+                tun_open(Purpose::Tunnel, "sg0", &error),
+                tun_attach(Purpose::Tunnel, "sg0", &error),
                 bind(address, &error),
                 change("sg0", "set the MTU", &error),
             ] {
@@ -372,8 +429,8 @@ mod tests {
 
     #[test]
     fn a_missing_driver_is_not_a_missing_permission() {
-        assert_eq!(tun_open("sg0", &os(libc::ENOENT)).kind, Kind::NoTun);
-        assert_eq!(tun_open("sg0", &os(libc::ENXIO)).kind, Kind::NoTun);
+        assert_eq!(tun_open(Purpose::Tunnel, "sg0", &os(libc::ENOENT)).kind, Kind::NoTun);
+        assert_eq!(tun_open(Purpose::Tunnel, "sg0", &os(libc::ENXIO)).kind, Kind::NoTun);
         assert_eq!(bind("198.18.0.1:6080".parse().unwrap(), &os(libc::EADDRINUSE)).kind, Kind::InUse);
     }
 }

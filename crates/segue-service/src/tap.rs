@@ -10,7 +10,7 @@ use segue_host::sys;
 use segue_port::tun::{Existing, Layer, TunConfig, TunOffloads, TunPort};
 
 use crate::apply::Changes;
-use crate::diagnose;
+use crate::diagnose::{self, Purpose};
 use crate::report::Report;
 
 /// A TAP that is to be made.
@@ -80,42 +80,18 @@ impl Tap {
         made.map_err(|error| failed(&error))?
     }
 
+    /// For what it is opened.
+    fn purpose(&self) -> Purpose {
+        let vnet_hdr = self.offloads != TunOffloads::None;
+        Purpose::Tap { vnet_hdr, mtu: self.mtu, is_adapter: self.mac.is_some() }
+    }
+
     /// Makes it in the namespace that this thread is in, where `ip` would be the command to do so, and brings it up.
     pub fn make(&self, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
-        self.made(ip, netlink, out).map_err(|error| self.explain(error))
-    }
-
-    /// What is to be done is said for tunnels elsewhere.
-    fn explain(&self, mut error: Error) -> Error {
-        let dev = &self.name;
-        let user = error.kind == Kind::NoPermission && error.hint.starts_with("sudo segue tunnel");
-        if user && error.hint.contains("ip tuntap") {
-            let header = if self.offloads == TunOffloads::None { "" } else { " vnet_hdr" };
-            let mac = match self.mac {
-                Some(_) => format!("\nand the option --mac $(cat /sys/class/net/{dev}/address)"),
-                None => String::new(),
-            };
-            error.hint = format!(
-                "sudo, or once, as it is to be, by root:\n\
-                 sudo ip tuntap add dev {dev} mode tap{header} user $USER\n\
-                 sudo ip link set dev {dev} mtu {} up{mac}",
-                self.mtu
-            );
-        } else if user {
-            error.hint = error.hint.replace("sudo segue tunnel ...", "sudo segue ...         ");
-        } else if error.kind == Kind::InUse {
-            error.hint = error
-                .hint
-                .replace("segue tunnel dev NAME ...", if self.mac.is_some() { "--dev NAME" } else { "tap:NAME" });
-        }
-        error
-    }
-
-    fn made(&self, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
-        let dev = &self.name;
-        let state = |error: &io::Error| diagnose::change(dev, "read the state", error);
+        let (dev, purpose) = (&self.name, self.purpose());
+        let state = |error: &io::Error| diagnose::change_for(purpose, dev, "read the state", error);
         if netlink.link_named(dev).map_err(|error| state(&error))?.is_some_and(|link| !link.tun) {
-            return Err(diagnose::tun_attach(dev, &io::Error::from_raw_os_error(libc::EEXIST)));
+            return Err(diagnose::tun_attach(purpose, dev, &io::Error::from_raw_os_error(libc::EEXIST)));
         }
         let header = if self.offloads == TunOffloads::None { "" } else { " vnet_hdr" };
         out.change(&format!("{ip} tuntap add dev {dev} mode tap{header}"), "TUNSETIFF");
@@ -125,7 +101,7 @@ impl Tap {
             existing: Existing::Attach,
             offloads: self.offloads,
         };
-        let port = TunPort::open(&config).map_err(|error| diagnose::tun_port(dev, error))?;
+        let port = TunPort::open(&config).map_err(|error| diagnose::tun_port(purpose, dev, error))?;
         let link = netlink
             .link_named(dev)
             .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
@@ -135,18 +111,18 @@ impl Tap {
         if link.mtu != self.mtu {
             changes
                 .mtu(self.mtu)
-                .map_err(|error| diagnose::change(dev, &format!("set the MTU {}", self.mtu), &error))?;
+                .map_err(|error| diagnose::change_for(purpose, dev, &format!("set the MTU {}", self.mtu), &error))?;
         }
         if let Some(mac) = self.mac {
             if link.mac != Some(mac) {
-                changes.mac(mac).map_err(|error| diagnose::change(dev, "set the address", &error))?;
+                changes.mac(mac).map_err(|error| diagnose::change_for(purpose, dev, "set the address", &error))?;
             }
             // Before it is up, so that nothing is sent without a link.
             sys::tun_set_carrier(segue_port::Port::fd(&port), false)
-                .map_err(|error| diagnose::change(dev, "set the carrier", &error))?;
+                .map_err(|error| diagnose::change_for(purpose, dev, "set the carrier", &error))?;
         }
         if !link.up {
-            changes.up().map_err(|error| diagnose::change(dev, "change the state", &error))?;
+            changes.up().map_err(|error| diagnose::change_for(purpose, dev, "change the state", &error))?;
         }
         Ok(port)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use segue_control::error::os_text;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
-use segue_service::diagnose::{self, Container};
+use segue_service::diagnose::{self, Container, Purpose};
 use serde::{Deserialize, Serialize};
 
 use super::{Check, Status};
@@ -98,7 +98,7 @@ fn device() -> Check {
     match OpenOptions::new().read(true).write(true).open(diagnose::TUN) {
         Ok(_) => Check::ok("tun device", diagnose::TUN),
         Err(error) => {
-            let told = diagnose::tun_open("an interface", &error);
+            let told = diagnose::tun_open(Purpose::Tunnel, "an interface", &error);
             let fix = told.hint.lines().next().map(|line| line.split("   ").next().unwrap_or(line).to_owned());
             Check::not(
                 "tun device",

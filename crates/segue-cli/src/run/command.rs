@@ -4,17 +4,19 @@ use std::ops::Range;
 
 use clap::Parser;
 use segue_control::error::{Error, printable};
+use segue_service::gateway::config::Spelling;
 use segue_service::supervise::spec::{InstancePlan, Kind, Token};
 
 use super::source::Text;
 use crate::args::{Cli, Command};
+use crate::gateway;
 use crate::grammar::parse;
 use crate::grammar::tunnel::WORDS;
 use crate::tunnel::plan::plan;
-use crate::{gateway, usage};
+use crate::usage::{self, Origin};
 
 /// An error about the words, which may point at one of them.
-pub(super) fn located(kind: Kind, tokens: &[Token], header: &Range<usize>, text: &Text, error: Error) -> Error {
+pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, error: Error) -> Error {
     let placed = error.place.as_ref().and_then(|place| {
         let wrong = place.words.get(place.at);
         let same = place.words.len() == tokens.len();
@@ -28,29 +30,21 @@ pub(super) fn located(kind: Kind, tokens: &[Token], header: &Range<usize>, text:
     };
     let named = || tokens.iter().rfind(named).filter(|_| error.place.is_none());
     let span = placed.or_else(named).map_or(header, |token| &token.span);
-    text.at(&span.clone(), without_dashes(error, kind))
+    text.at(&span.clone(), error)
 }
 
 /// The command line that it stands for, read as the program reads it.
 pub(super) fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error> {
     let words: Vec<String> = tokens.iter().map(|token| token.text.clone()).collect();
     let line = ["segue", kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());
-    match Cli::try_parse_from(line).map_err(|found| usage::error(&found, &words))?.command {
+    match Cli::try_parse_from(line).map_err(|found| usage::error(&found, &words, Origin::File(kind.command())))?.command
+    {
         Some(Command::Tunnel(args)) => {
             let each = parse::parse_each("segue tunnel", WORDS, &args.words)?;
             let plan = |parsed| plan(parsed, args.trace.clone(), &[]);
             Ok(InstancePlan::Tunnels(each.iter().map(plan).collect::<Result<_, _>>()?))
         }
-        Some(Command::Gateway(args)) => Ok(InstancePlan::Gateway(Box::new(gateway::config(&args)))),
+        Some(Command::Gateway(args)) => Ok(InstancePlan::Gateway(Box::new(gateway::config(&args, Spelling::Key)))),
         _ => Err(Error::new(segue_control::error::Kind::Internal, "a key became another command", "segue help run")),
     }
-}
-
-/// An error about options as one about keys.
-pub(super) fn without_dashes(mut error: Error, kind: Kind) -> Error {
-    error.message = error.message.replace("`--", "`");
-    if error.hint == "segue --help" {
-        error.hint = format!("segue help {}", kind.command());
-    }
-    error
 }

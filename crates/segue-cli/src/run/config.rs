@@ -40,7 +40,7 @@ fn wrong_knob(spec: &InstanceSpec, text: &Text, at: usize, wrong: &Wrong) -> Err
 
 /// What would stop it on this host, or what it would be. Changes nothing.
 pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> Result<Checked, Error> {
-    let at_words = |error| located(spec.kind, &spec.tokens, &spec.header, text, error);
+    let at_words = |error| located(&spec.tokens, &spec.header, text, error);
     let mut listens = None;
     let (knobs, words) = match spec.plan.clone() {
         InstancePlan::Tunnels(plans) => {
@@ -56,7 +56,7 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
     };
     let knobs = knobs.map_err(|error| at_words(error))?;
     check_knobs(spec, text, daemon_knobs::listed(&knobs))?;
-    Ok(Checked { words: words.replace("nothing was changed\n", ""), listens })
+    Ok(Checked { words, listens })
 }
 
 /// Whether its knobs can be set where `known` are the knobs, as they are before.

@@ -10,12 +10,12 @@ use segue_service::gateway::plan;
 use segue_service::supervise::spec::{InstancePlan, InstanceSpec, Kind, KnobAssignment, Token};
 use toml::de::{DeTable, DeValue};
 
-use super::command::{located, parsed, without_dashes};
+use super::command::{located, parsed};
 use super::source::Text;
 use crate::args::Cli;
 use crate::grammar::parse;
 use crate::grammar::{Takes, Word, tunnel::WORDS};
-use crate::usage;
+use crate::usage::{self, Origin};
 
 /// Options that make no sense in a file.
 const NOT_HERE: &[&str] = &["check", "set"];
@@ -86,7 +86,7 @@ pub(super) fn instance(
     if !errors.is_empty() {
         return Err(errors);
     }
-    let at_words = |error| vec![located(kind, &tokens, &header, text, error)];
+    let at_words = |error| vec![located(&tokens, &header, text, error)];
     let plan = parsed(kind, &tokens).map_err(at_words)?;
     let name = match &plan {
         InstancePlan::Tunnels(plans) => plans.first().map_or(String::new(), |plan| plan.dev.clone()),
@@ -244,7 +244,7 @@ fn option_value(text: &Text, kind: Kind, option: &CommandOption, tokens: &[Token
         if let Err(found) = Cli::try_parse_from(line)
             && matches!(found.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
         {
-            return Err(text.at(&pair[1].span, without_dashes(usage::error(&found, &words), kind)));
+            return Err(text.at(&pair[1].span, usage::error(&found, &words, Origin::File(kind.command()))));
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use segue_control::error::{Error, Kind};
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_service::daemon;
-use segue_service::diagnose;
+use segue_service::diagnose::{self, Purpose};
 use segue_service::tunnel::daemon::free;
 use segue_service::tunnel::group::{self, Group};
 use segue_service::tunnel::{show, start};
@@ -72,7 +72,7 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     }
     let mut notes = group.notes();
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(diagnose::TUN) {
-        notes.push(format!("this user cannot start it: {}", diagnose::tun_open(dev, &error).message));
+        notes.push(format!("this user cannot start it: {}", diagnose::tun_open(Purpose::Tunnel, dev, &error).message));
     } else if !sys::capabilities().is_ok_and(sys::has_net_admin) {
         notes
             .push("this user lacks CAP_NET_ADMIN and cannot start it, unless the interface was made for it".to_owned());
@@ -81,7 +81,7 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
         out.value(&show::plan_json(group, &notes));
     } else {
         notes.iter().for_each(|note| out.note(&format!("note: {note}")));
-        out.data(&show::plan_text(group));
+        out.data(&(show::plan_text(group) + "nothing was changed\n"));
     }
     Ok(())
 }

@@ -13,6 +13,25 @@ use crate::daemon::mappings::protocol_name;
 pub const MAX_BYTES: u32 = 65_535;
 /// The most packets of a train, when nothing says another.
 pub const MAX_PACKETS: u32 = 1000;
+/// How messages write the options of a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spelling {
+    /// With two dashes, as on a command line.
+    Option,
+    /// Without, as the keys of a file.
+    Key,
+}
+
+impl Spelling {
+    /// The option of this name.
+    pub fn of(self, name: &str) -> String {
+        match self {
+            Spelling::Option => format!("--{name}"),
+            Spelling::Key => name.to_owned(),
+        }
+    }
+}
+
 /// What a gateway is asked to be, as its command line or its table of a file says it.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -48,6 +67,8 @@ pub struct Config {
     pub forward: Vec<PortForward>,
     /// The name; IN-OUT where none is given.
     pub name: Option<String>,
+    /// How messages write these options.
+    pub spelling: Spelling,
     /// Settings to begin with.
     pub set: Vec<(String, String)>,
 }

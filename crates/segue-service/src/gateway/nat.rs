@@ -8,7 +8,7 @@ use segue_datapath::nat::{Config as NatConfig, Nat};
 use segue_host::netlink::{Link, Netlink};
 use segue_host::prefix::Prefix;
 
-use super::config::{Config, NatPlan, PortForward};
+use super::config::{Config, NatPlan, PortForward, Spelling};
 use super::endpoint::existing;
 use crate::diagnose;
 
@@ -53,7 +53,7 @@ pub(super) fn nat_plan(
     let Some(address) = config.nat else { return Ok(None) };
     let wrong = |text: &str, why: &str| {
         let hint = format!("--nat with an address of the network behind {outside}");
-        Err(Error::new(Kind::BadValue, format!("`--nat {address}` {text}"), hint).why(why))
+        Err(Error::new(Kind::BadValue, format!("`{} {address}` {text}", config.spelling.of("nat")), hint).why(why))
     };
     if !is_host(address) {
         return wrong("is no address of a host", "answers could not be sent to it");
@@ -85,12 +85,13 @@ pub(super) fn nat_plan(
         return Err(taken(format!("this host has the address {address} itself"), "an address that no host has"));
     }
     let plan = NatPlan { address, forwards: config.forward.clone() };
-    nat(&plan, 0)?;
+    nat(&plan, config.spelling, 0)?;
+    let option = config.spelling.of("forward");
     for forward in &plan.forwards {
         let host = *forward.inside.ip();
         let wrong = |text: String, why: &str| {
             let hint = format!("--forward to the address of a host behind {inside}");
-            Err(Error::new(Kind::BadValue, format!("`--forward {forward}` leads {text}"), hint).why(why))
+            Err(Error::new(Kind::BadValue, format!("`{option} {forward}` leads {text}"), hint).why(why))
         };
         if !is_host(host) {
             return wrong(format!("to {host}, which is no address of a host"), "nothing could be delivered there");
@@ -167,7 +168,8 @@ fn taken(message: String, hint: impl Into<String>) -> Error {
 }
 
 /// The translation that `plan` asks for; `seed` makes its choice of ports hard to guess.
-pub(super) fn nat(plan: &NatPlan, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
+pub(super) fn nat(plan: &NatPlan, spelling: Spelling, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
+    let option = spelling.of("forward");
     let mut nat = Nat::new(NatConfig::new(plan.address, seed));
     for (number, forward) in plan.forwards.iter().enumerate() {
         let inside = (*forward.inside.ip(), forward.inside.port());
@@ -177,16 +179,16 @@ pub(super) fn nat(plan: &NatPlan, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
         let before = &plan.forwards[..number];
         let is_alike = |other: &&PortForward| other.protocol == forward.protocol;
         if let Some(other) = before.iter().filter(is_alike).find(|other| other.outside == forward.outside) {
-            let text = format!("`--forward {forward}` is there twice: `{other}` is for the same port outside");
+            let text = format!("`{option} {forward}` is there twice: `{other}` is for the same port outside");
             return Err(Error::new(Kind::Conflict, text, "each port once").why("one port outside leads to one inside"));
         }
         if let Some(other) = before.iter().filter(is_alike).find(|other| other.inside == forward.inside) {
-            let text = format!("`--forward {forward}` leads where `{other}` leads");
+            let text = format!("`{option} {forward}` leads where `{other}` leads");
             let hint = format!("another port of {}, for a service that listens on both", forward.inside.ip());
             return Err(Error::new(Kind::Conflict, text, hint)
                 .why("what leaves one port inside leaves by one port outside, whoever it is for"));
         }
-        let text = format!("`--forward {forward}` is one more than the table has room for");
+        let text = format!("`{option} {forward}` is one more than the table has room for");
         return Err(Error::new(Kind::Conflict, text, "fewer of them").why("the table of mappings is full"));
     }
     Ok((nat, plan.address))

@@ -86,7 +86,7 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     }
     let is_tap = |what: &EndpointKind| matches!(what, EndpointKind::Tap { .. });
     if config.tap_mtu.is_some() && !is_tap(&from_what) && !is_tap(&to_what) {
-        let text = "`--tap-mtu` without a TAP";
+        let text = format!("`{}` without a TAP", config.spelling.of("tap-mtu"));
         return Err(
             Error::new(Kind::Conflict, text, "segue gateway IN tap:NAME --tap-mtu N").why("neither end is made here")
         );
@@ -145,14 +145,15 @@ fn without_effect(config: &Config) -> Result<(), Error> {
     }
     let acks = config.ack_aggregation;
     let option = [
-        ("--profile", !acks && config.profile.is_some()),
-        ("--hold-us", !acks && config.hold_us != 0),
-        ("--max-bytes", config.max_bytes != MAX_BYTES),
-        ("--max-packets", config.max_packets != MAX_PACKETS),
+        ("profile", !acks && config.profile.is_some()),
+        ("hold-us", !acks && config.hold_us != 0),
+        ("max-bytes", config.max_bytes != MAX_BYTES),
+        ("max-packets", config.max_packets != MAX_PACKETS),
     ];
     let Some((option, _)) = option.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
-    let hint = format!("leave out {option} or --no-lro\nto join later: --set net.gro.dev.IFNAME.enable_gro=0");
-    Err(Error::new(Kind::Conflict, format!("`{option}` does not go with `--no-lro`"), hint)
+    let hint = format!("leave out --{option} or --no-lro\nto join later: --set net.gro.dev.IFNAME.enable_gro=0");
+    let [option, no_lro] = [option, "no-lro"].map(|name| config.spelling.of(name));
+    Err(Error::new(Kind::Conflict, format!("`{option}` does not go with `{no_lro}`"), hint)
         .why("it says how packets are joined, and none are"))
 }
 
@@ -161,7 +162,8 @@ fn profile(config: &Config) -> Result<Profile, Error> {
     match (config.profile, config.ack_aggregation) {
         (None | Some(Profile::Lro), true) => Ok(Profile::Lro),
         (Some(other), true) => {
-            let text = format!("`--ack-aggregation` does not go with profile {}", profile::name(other));
+            let option = config.spelling.of("ack-aggregation");
+            let text = format!("`{option}` does not go with profile {}", profile::name(other));
             Err(Error::new(Kind::Conflict, text, "segue gateway IN OUT --ack-aggregation --profile lro")
                 .why("an acknowledgment that is swallowed cannot be restored, and Linux swallows none"))
         }

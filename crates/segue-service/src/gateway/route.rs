@@ -8,6 +8,7 @@ use segue_datapath::router::{self, Parts, Router};
 use segue_host::netlink::Netlink;
 use segue_port::PagePool;
 
+use super::config::Spelling;
 use super::nat::nat;
 use super::plan::Plan;
 use crate::daemon::Opened;
@@ -35,7 +36,7 @@ pub(super) fn open(
     let follower = Follower::open(indexes).map_err(failed)?;
     let (sender, feed) = router::feed().map_err(failed)?;
     let seed = u64::from_ne_bytes(random::<8>()?);
-    let nat = plan.nat.as_ref().map(|plan| nat(plan, seed)).transpose()?;
+    let nat = plan.nat.as_ref().map(|plan| nat(plan, Spelling::Option, seed)).transpose()?;
     let key: Key = flow_key()?;
     let parts = Parts { ports, budget, pages, feed, nat, key };
     let told = sender.clone();

@@ -26,7 +26,7 @@ use crate::daemon::kernel::Forwarding;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key};
 use crate::daemon::{NAMING, Opened};
-use crate::diagnose;
+use crate::diagnose::{self, Purpose};
 use crate::report::Report;
 use crate::tap::Tap;
 
@@ -128,13 +128,8 @@ fn free(end: &Endpoint, netlink: &mut Netlink) -> Result<(), Error> {
         Some(link) if link.has_carrier => libc::EBUSY,
         _ => return Ok(()),
     };
-    Err(tap_name(diagnose::tun_attach(&end.name, &io::Error::from_raw_os_error(code))))
-}
-
-/// Says how a TAP gets another name here.
-fn tap_name(error: Error) -> Error {
-    let hint = error.hint.replace("segue tunnel dev NAME ...", "tap:NAME");
-    error.hint(hint)
+    let purpose = Purpose::Tap { vnet_hdr: true, mtu: end.mtu, is_adapter: false };
+    Err(diagnose::tun_attach(purpose, &end.name, &io::Error::from_raw_os_error(code)))
 }
 
 /// The settings at the start, with `assignments` beside what the options say.
@@ -210,7 +205,7 @@ fn tap_inside(end: &Endpoint, netns: &Netns, out: &dyn Report) -> Result<Box<dyn
 /// A TAP with its MTU, up.
 fn tap(end: &Endpoint, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     let tap = Tap { name: end.name.clone(), netns: None, mtu: end.mtu, offloads: TunOffloads::All, mac: None };
-    let mut port = tap.make(ip, netlink, out).map_err(tap_name)?;
+    let mut port = tap.make(ip, netlink, out)?;
     let link = netlink.link_named(&end.name).and_then(|link| link.ok_or(io::ErrorKind::NotFound.into()));
     let followed = link.and_then(|link| port.follow_link(link.index));
     followed.map_err(|error| diagnose::change(&end.name, "read the state", &error))?;

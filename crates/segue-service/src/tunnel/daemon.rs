@@ -12,7 +12,7 @@ use super::{plan, show, start};
 use crate::apply::Changes;
 use crate::daemon::running::Offloads;
 use crate::daemon::{Daemon, Opened, Succession};
-use crate::diagnose;
+use crate::diagnose::{self, Purpose};
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
@@ -20,7 +20,9 @@ use crate::sandbox::Sandbox;
 pub fn free(dev: &str, netlink: &mut Netlink) -> Result<(), Error> {
     let taken = netlink.link_named(dev).map_err(|error| diagnose::change(dev, "read the state", &error))?;
     match taken {
-        Some(link) if !link.tun => Err(diagnose::tun_attach(dev, &std::io::Error::from_raw_os_error(libc::EEXIST))),
+        Some(link) if !link.tun => {
+            Err(diagnose::tun_attach(Purpose::Tunnel, dev, &std::io::Error::from_raw_os_error(libc::EEXIST)))
+        }
         _ => Ok(()),
     }
 }

@@ -14,14 +14,14 @@ pub const SCHEMA: &str = "segue.tunnel/1";
 /// Tunnels of one port that are shown one by one; more are counted.
 const LISTED: usize = 12;
 
-/// What `--check` prints.
+/// What the tunnels would be, for people.
 pub fn plan_text(group: &Group) -> String {
     let ready = group.first();
     if group.members.len() == 1 {
         return one_text(ready);
     }
     let listen = format!("  listen    {}\n", listen(ready));
-    format!("{} tunnels can be, with one socket:\n{}{listen}nothing was changed\n", group.members.len(), list(group))
+    format!("{} tunnels can be, with one socket:\n{}{listen}", group.members.len(), list(group))
 }
 
 /// Where packets of the far end come in.
@@ -65,7 +65,7 @@ fn one_text(ready: &Ready) -> String {
         on_off(plan.gso),
         checksum(ready)
     ));
-    text.push_str(&format!("  workers   {}\nnothing was changed\n", plan.workers));
+    text.push_str(&format!("  workers   {}\n", plan.workers));
     text
 }
 

@@ -28,7 +28,7 @@ use crate::daemon::kernel::ChecksumDrops;
 use crate::daemon::knobs::prepare;
 use crate::daemon::running::{Offloads, flow_key, random};
 use crate::daemon::{Opened, Succession};
-use crate::diagnose;
+use crate::diagnose::{self, Purpose};
 use crate::handover::Ports;
 
 /// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
@@ -95,7 +95,7 @@ fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
         Some(fd) => TunPort::from_fd(fd, offloads),
         None => TunPort::open(&config),
     };
-    opened.map_err(|error| diagnose::tun_port(&plan.dev, error))
+    opened.map_err(|error| diagnose::tun_port(Purpose::Tunnel, &plan.dev, error))
 }
 
 /// The outside port, and how many slots it has.
