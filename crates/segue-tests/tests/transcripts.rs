@@ -11,7 +11,8 @@
 //! - `file NAME`: the block, of any language, is the contents of that file.
 //!
 //! A document begins with two fresh hosts, 198.18.0.1 and 198.18.0.2 on `eth0`, and an empty directory; its blocks are typed one
-//! after the other. `segue lab` and `segue bench` are typed with one short run, and `make demo` is what the Makefile makes of it.
+//! after the other. `segue lab` and `segue bench` are typed with one short run of a part of their rows (all rows with `SEGUE_FULL`),
+//! and `make demo` is what the Makefile makes of it.
 //! `SEGUE_BLESS=1` writes what the program printed into the documents instead of failing.
 
 use std::collections::BTreeSet;
@@ -29,7 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a table of measurements may take.
 const TABLE_PATIENCE: Duration = Duration::from_secs(400);
 /// The documents whose transcripts are typed, each by one test below.
-const TYPED: &[&str] = &["README.md", "docs/figures.md", "docs/gateway.md", "docs/pcap.md", "docs/run.md"];
+const TYPED: &[&str] =
+    &["README.md", "docs/bench.md", "docs/figures.md", "docs/gateway.md", "docs/pcap.md", "docs/run.md"];
 /// The languages of fenced blocks.
 const LANGUAGES: &[&str] = &["console", "rust", "sh", "text", "toml"];
 
@@ -209,45 +211,60 @@ fn follows(expected: &[String], actual: &[String]) -> bool {
     }
 }
 
-/// The label of a row: what stands before its first column of figures. Headings are their own label, figures included.
-fn label(line: &str) -> String {
-    let is_row = line.starts_with(' ');
-    let words = line.trim().split("  ").map(str::trim).filter(|word| !word.is_empty());
-    if is_row { words.take(1).collect() } else { words.collect::<Vec<_>>().join("  ") }
-}
-
-/// The labels of a bench's table: headings and rows, until the first empty line.
+/// Headings and rows of a table of measurements, until the first empty line. Of a row only its label stays: what stands before its
+/// first column of figures. A heading stays as it is, figures included.
 fn table(lines: &[String]) -> Vec<String> {
-    let begin = lines.iter().position(|line| line.starts_with("ROW ") || line.starts_with("NAPI TO STANDARD"));
-    let rows = lines.iter().skip(begin.unwrap_or(lines.len()));
-    rows.take_while(|line| !line.trim().is_empty()).map(|line| label(line)).collect()
+    let is_head = |line: &String| ["ROW ", "CASE ", "NAPI TO STANDARD"].iter().any(|head| line.starts_with(head));
+    let (mut is_lab, mut found) = (false, Vec::new());
+    let begin = lines.iter().position(is_head).unwrap_or(lines.len());
+    for line in lines[begin..].iter().take_while(|line| !line.trim().is_empty()) {
+        is_lab |= line.starts_with("CASE ");
+        let columns: Vec<_> = line.trim().split("  ").map(str::trim).filter(|column| !column.is_empty()).collect();
+        let label = match is_head(line) {
+            false if is_lab => line.split_whitespace().take(2).collect::<Vec<_>>().join(" "),
+            false if line.starts_with(' ') => columns[0].into(),
+            _ => columns.join("  "),
+        };
+        found.push(label);
+    }
+    found
 }
 
-/// Whether a bench that measures a few rows prints headings and rows of the table in the document, in its order.
+/// Whether a table of a few rows has headings and rows of the one in the document, in its order.
 fn has_table(expected: &[String], actual: &[String]) -> bool {
-    let (shown, mut all) = (table(actual), table(expected).into_iter());
-    // A document may show the end of two tables only.
-    let second = actual.iter().position(|line| line.starts_with("NAPI TO STANDARD")).map(|at| table(&actual[at..]));
-    let shown = if expected.iter().any(|line| line.starts_with("ROW ")) { shown } else { second.unwrap_or(shown) };
+    let mut all = table(expected).into_iter();
+    // A document may show only the second of two tables.
+    let second = actual.iter().position(|line| Some(line) == expected.iter().find(|line| line.contains("TO STANDARD")));
+    let is_second = second.is_some() && !expected.iter().any(|line| line.starts_with("ROW "));
+    let shown = table(if is_second { &actual[second.unwrap_or(0)..] } else { actual });
     shown.len() > 1 && shown.iter().all(|line| all.any(|other| other == *line))
+}
+
+/// Whether the command measures a table.
+fn measures(line: &str) -> bool {
+    line == "make demo"
+        || line.starts_with("segue lab")
+        || (line.starts_with("segue bench") && !line.contains("--list"))
 }
 
 /// What is typed for a command: tables of measurements with one short run, and `make demo` as the Makefile has it.
 fn short(line: &str) -> String {
-    let line = if line == "make demo" { "segue lab" } else { line };
+    let line = if line == "make demo" { "segue lab" } else { line }.to_owned();
     let words: Vec<_> = line.split(' ').collect();
     let without = |option: &str| match words.iter().position(|word| *word == option) {
         Some(at) => [&words[..at], &words[at + 2..]].concat().join(" "),
-        None => words.join(" "),
+        None => line.clone(),
     };
-    match words[..] {
-        ["segue", "lab", ..] => without("--runs") + " --runs 1 --seconds 1 --progress never",
-        ["segue", "bench", ..] if !line.contains("--list") => {
-            let rows = if line.contains("--rows") { "--runs 1 --seconds 1" } else { "--quick" };
-            format!("{} {rows} --progress never", without("--runs"))
-        }
-        _ => line.into(),
-    }
+    let is_full = std::env::var_os("SEGUE_FULL").is_some();
+    let rows = match words[..] {
+        _ if !measures(&line) => return line,
+        ["segue", "lab", ..] if is_full => "--runs 1 --seconds 1",
+        ["segue", "lab", ..] => "--family 4 --runs 1 --seconds 1",
+        ["segue", "bench", "napi", "--rows", ..] => "--runs 1",
+        _ if is_full => "--runs 1 --seconds 1",
+        _ => "--quick",
+    };
+    format!("{} {rows} --progress never", without("--runs"))
 }
 
 fn lines(text: &str) -> Vec<String> {
@@ -277,9 +294,9 @@ impl Session {
 
     /// A shell that types `line` at a host; on this machine where the command makes hosts of its own.
     fn shell(&self, host: char, line: &str) -> Command {
+        let is_table = measures(line);
         let line = short(line);
-        let makes_hosts = line.starts_with("segue lab") || line.starts_with("segue bench");
-        let mut command = if makes_hosts { Command::new("sh") } else { self.host(host).command("sh") };
+        let mut command = if is_table { Command::new("sh") } else { self.host(host).command("sh") };
         // Without a shell in between a signal reaches the program itself. iperf3 writes each line at once to a terminal only.
         let exec = match line.contains(['|', '&', ';', '>', '<', '\n']) {
             true => "",
@@ -329,7 +346,7 @@ impl Session {
 
     /// Types a command; its output, and whether that is what the document says. A reading of counters is repeated until then.
     fn run(&mut self, typed: &Typed, stays: bool) -> (Vec<String>, bool) {
-        let is_table = short(&typed.line) != typed.line;
+        let is_table = measures(&typed.line);
         let begin = Instant::now();
         loop {
             let mut process = Process::spawn(self.shell(typed.host, &typed.line), b"").expect("a shell");
@@ -339,8 +356,7 @@ impl Session {
             let patience = if is_table { TABLE_PATIENCE } else { PATIENCE };
             process.wait(patience).unwrap_or_else(|error| panic!("`{}`: {error}", typed.line));
             let output = lines(&process.stdout());
-            let bench = typed.line.starts_with("segue bench") && is_table;
-            let good = if bench { has_table(&typed.output, &output) } else { agrees(&typed.output, &output) };
+            let good = agrees(&typed.output, &output) || (is_table && has_table(&typed.output, &output));
             let reads = ["segue stat", "segue nat"].iter().any(|start| typed.line.starts_with(start));
             if good || !reads || begin.elapsed() > PATIENCE {
                 return (output, good);
@@ -418,6 +434,11 @@ fn the_document_of_the_gateway_tells_what_the_program_does() {
 }
 
 #[test]
+fn the_document_of_the_benches_tells_what_the_program_does() {
+    type_document("docs/bench.md", test_name!());
+}
+
+#[test]
 fn the_tables_of_figures_are_those_of_the_benches() {
     type_document("docs/figures.md", test_name!());
 }
@@ -434,7 +455,8 @@ fn every_block_has_a_language_and_every_transcript_is_typed() {
                 assert!(!commands(&block).is_empty(), "{place}: a transcript without a command");
                 typed.insert(name.clone());
             } else if block.language == "text" {
-                let is_output = |line: &String| line.starts_with("$ ") || line.starts_with("error: ");
+                let marks = ["$ ", "error: ", "ROW ", "CASE "];
+                let is_output = |line: &String| marks.iter().any(|mark| line.starts_with(mark));
                 assert!(!block.lines.iter().any(is_output), "{place}: a transcript has the language `console`");
             }
         }
@@ -529,6 +551,9 @@ fn a_table_has_the_rows_and_headings_of_the_document() {
         assert!(!has_table(&document, &owned(&other)), "{old} -> {new}");
     }
     assert!(!has_table(&document, &owned("error: no table")));
+    let lab = owned("CASE    NET  Gbit/s\nsegue   tcp4   6.08\nvxlan   tcp4   1.0\nsegue   tcp6   2.0");
+    assert!(has_table(&lab, &owned("CASE    NET  Gbit/s\nsegue   tcp4   1.08\nvxlan   tcp4   -\n\nEPYC")));
+    assert!(!has_table(&lab, &owned("CASE    NET  Gbit/s\nsegue   udp4   1.08\nvxlan   tcp4   -\n\nEPYC")));
 }
 
 #[test]
@@ -556,6 +581,7 @@ fn blocks_and_commands_are_found() {
     let commands = commands(&found[0]);
     assert_eq!((commands[0].host, commands[0].line.as_str(), commands[0].at.clone()), ('a', "one \\\n  two", 5..6));
     assert_eq!((commands[1].host, commands[1].line.as_str(), commands[1].output.len()), ('b', "three", 0));
-    assert_eq!(short("segue bench lro --runs 3"), "segue bench lro --quick --progress never");
-    assert_eq!(short("make demo"), "segue lab --runs 1 --seconds 1 --progress never");
+    assert!(short("segue bench lro --runs 3").starts_with("segue bench lro --"));
+    assert!(short("make demo").starts_with("segue lab --"));
+    assert_eq!(short("segue bench lro --list"), "segue bench lro --list");
 }
