@@ -12,7 +12,8 @@
 //!
 //! A document begins with two fresh hosts, 198.18.0.1 and 198.18.0.2 on `eth0`, and an empty directory; its blocks are typed one
 //! after the other. `segue lab` and `segue bench` are typed with one short run of a part of their rows (all rows with `SEGUE_FULL`),
-//! and `make demo` is what the Makefile makes of it.
+//! and `make demo` is what the Makefile makes of it. `make install` installs below the directory, and what follows it is typed with
+//! the installed program.
 //! `SEGUE_BLESS=1` writes what the program printed into the documents instead of failing.
 
 use std::collections::BTreeSet;
@@ -30,8 +31,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a table of measurements may take.
 const TABLE_PATIENCE: Duration = Duration::from_secs(400);
 /// The documents whose transcripts are typed, each by one test below.
-const TYPED: &[&str] =
-    &["README.md", "docs/bench.md", "docs/figures.md", "docs/gateway.md", "docs/pcap.md", "docs/run.md"];
+const TYPED: &[&str] = &[
+    "README.md",
+    "docs/bench.md",
+    "docs/figures.md",
+    "docs/gateway.md",
+    "docs/pcap.md",
+    "docs/run.md",
+    "docs/tour.md",
+];
 /// The languages of fenced blocks.
 const LANGUAGES: &[&str] = &["console", "rust", "sh", "text", "toml"];
 
@@ -169,7 +177,18 @@ fn masked(line: &str) -> String {
         let (front, back) = word.split_once(core).expect("a part of the word");
         format!("{}#{}", front.trim_end_matches(|c: char| "+-~x".contains(c)), back.trim_end_matches('%'))
     });
-    words.collect::<Vec<String>>().join(" ")
+    // The size of a figure decides its unit's prefix: `717` and `4.4 k`, `898 kB` and `3.1 GB`.
+    let mut kept: Vec<String> = Vec::new();
+    for word in words {
+        let is_scaled = kept.last().is_some_and(|last| last.ends_with('#'));
+        match word.as_str() {
+            "k" | "M" | "G" if is_scaled => {}
+            "kB" | "MB" | "GB" if is_scaled => kept.push("B".into()),
+            "kB," | "MB," | "GB," if is_scaled => kept.push("B,".into()),
+            _ => kept.push(word),
+        }
+    }
+    kept.join(" ")
 }
 
 /// Whether a line of the document stands for this line of the program.
@@ -304,14 +323,19 @@ impl Session {
             false => "exec ",
         };
         command.arg("-c").arg(format!("exec 2>&1; {exec}{line}")).current_dir(&self.directory);
-        let path =
-            format!("{}:{}:/usr/sbin:/sbin", self.directory_of_program(), std::env::var("PATH").unwrap_or_default());
+        let (release, root) = (self.ground.program.parent().expect("a folder"), self.directory.join("root"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}/usr/local/bin:{}:{path}:/usr/sbin:/sbin", root.display(), release.display());
+        if line == "make install" {
+            // The program that there is already is installed, and nothing is built.
+            assert!(release.ends_with("release"), "{}: not a release program", self.ground.program.display());
+            command
+                .current_dir(top())
+                .env("DESTDIR", root)
+                .env("CARGO_TARGET_DIR", release.parent().expect("a folder"));
+        }
         command.env("PATH", path).env("LC_ALL", "C").env("COLUMNS", "80").env_remove("SEGUE_SIMD");
         command
-    }
-
-    fn directory_of_program(&self) -> String {
-        self.ground.program.parent().expect("a folder").display().to_string()
     }
 
     fn prepare(&mut self, block: &Block) {
@@ -419,6 +443,11 @@ fn the_readme_tells_what_the_program_does() {
 }
 
 #[test]
+fn the_tour_tells_what_the_program_does() {
+    type_document("docs/tour.md", test_name!());
+}
+
+#[test]
 fn the_document_of_captures_tells_what_the_program_does() {
     type_document("docs/pcap.md", test_name!());
 }
@@ -515,6 +544,7 @@ fn figures_may_differ_and_words_may_not() {
         "segue  tcp4   6.08   6.03-6.68   61.8k  0\nmtu 1456 = 1500 (eth0) - 44 (IPv4 20)\n-> 198.18.0.2:6080,";
     let agree = |other: &str| agrees(&owned(document), &owned(other));
     assert!(agree("segue tcp4 5.1 5.00-6.68 9 120\nmtu   1376 = 1420 (eth0) - 44 (IPv4 20)\n-> 198.18.0.2:53,"));
+    assert_eq!(masked("29.3 k units, 898 kB in"), masked("717 units, 3.1 GB in"));
     for (old, new) in [("segue", "segua"), ("tcp4", "tcp6"), ("eth0", "eth1"), ("0.2:", "0.3:"), ("61.8k", "-")] {
         assert!(!agree(&document.replace(old, new)), "{old} -> {new}");
     }
