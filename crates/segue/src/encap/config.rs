@@ -16,7 +16,7 @@ pub enum Carrier {
     },
     /// UDP and nothing else ("foo over UDP"): the port alone says what the inner protocol is.
     Fou,
-    /// Nothing: the IP protocol number says what the inner protocol is.
+    /// IP alone: its protocol number says what the inner protocol is.
     Bare,
     /// UDP and a VXLAN header.
     Vxlan {
@@ -73,7 +73,7 @@ pub struct GreOptions {
 pub enum Ttl {
     /// Copied from the inner header.
     Inherit,
-    /// A fixed value; not 0.
+    /// A fixed TTL or hop limit; not 0.
     Fixed(u8),
 }
 
@@ -83,7 +83,7 @@ pub enum Ttl {
 pub enum Tos {
     /// Copied from the inner header.
     Inherit,
-    /// A fixed value: the upper six bits of this byte.
+    /// A fixed DSCP: the upper six bits of this byte.
     Fixed(u8),
 }
 
@@ -101,11 +101,11 @@ pub enum Df {
 /// The choice of the outer source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePorts {
-    /// By the inner flow: one of this many sockets for a datagram port, one of 49152..=65535 (RFC 8086, section 3.2.1)
-    /// in the header that a packet port sends. Not 0. With GRE sequence numbers always the first one, since order
-    /// matters.
+    /// A source port chosen by the inner flow: one of this many sockets for a datagram port, one of 49152..=65535 (RFC
+    /// 8086, section 3.2.1) in the header that a packet port sends. Not 0. With GRE sequence numbers always the first
+    /// one, since order matters.
     Slots(u16),
-    /// A fixed port; not 0.
+    /// A fixed source port; not 0.
     Fixed(u16),
 }
 

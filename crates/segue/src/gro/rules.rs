@@ -103,7 +103,7 @@ pub struct Varying {
 /// The profiles that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// All profiles.
+    /// Every profile.
     All,
     /// Profiles in which CWR closes the train held and is not compared: splitting sets it on the first segment alone.
     CwrCloses,
@@ -114,7 +114,7 @@ pub enum Whose {
 }
 
 impl Whose {
-    /// Returns whether `profile` is one of them.
+    /// Returns whether the rule applies to `profile`.
     pub const fn has(self, profile: Profile) -> bool {
         match self {
             Whose::All => true,

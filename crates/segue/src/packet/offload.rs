@@ -68,14 +68,14 @@ impl Gso {
         self.fixed_ids & Gso::CWR != 0
     }
 
-    /// Returns the same for a train with `headers` more headers in front.
+    /// Returns how a train is to be cut after `headers` more headers were put in front of it.
     #[must_use]
     pub fn behind(self, headers: usize) -> Gso {
         let fixed = (self.fixed_ids & !Gso::CWR).checked_shl(headers as u32).unwrap_or(0);
         Gso { fixed_ids: fixed & !Gso::CWR | self.fixed_ids & Gso::CWR, ..self }
     }
 
-    /// Returns the same for a train without its first `headers` headers.
+    /// Returns how a train is to be cut after its first `headers` headers were removed.
     #[must_use]
     pub fn without(self, headers: usize) -> Gso {
         let fixed = (self.fixed_ids & !Gso::CWR).checked_shr(headers as u32).unwrap_or(0);
@@ -99,7 +99,7 @@ pub enum Unit {
     Train {
         /// State of the innermost transport checksums.
         csum: TrainCsum,
-        /// How the train is to be cut.
+        /// The way in which the train is to be cut.
         gso: Gso,
     },
 }

@@ -17,7 +17,7 @@ fn ack(sender: &mut Sender, more: u32) -> Vec<u8> {
     acks(sender, more, |_| {})
 }
 
-/// Returns the same, with a lasting change.
+/// Returns the next acknowledgment with a change that lasts.
 fn acks(sender: &mut Sender, more: u32, change: impl FnOnce(&mut Tcp)) -> Vec<u8> {
     if let L4::Tcp(tcp) = &mut sender.next.l4 {
         tcp.ack = tcp.ack.wrapping_add(more);
@@ -60,7 +60,7 @@ fn field(sender: Sender, more: u32, edit: impl FnOnce(&mut Tcp)) -> Stream {
     })
 }
 
-/// Returns the same with a change that lasts.
+/// Returns the packets of [`around`] with a change that lasts.
 fn lasting(sender: Sender, edit: fn(&mut Tcp)) -> Stream {
     let mut sender = sender;
     let mut packets = moving(&mut sender, 2);

@@ -169,7 +169,8 @@ refused! {
     );
 }
 
-/// Declares the same for packets that are refused whatever is held, and whose flow therefore never holds anything.
+/// Declares a test for each scenario of packets that are refused whatever is held, and whose flow therefore never holds
+/// anything.
 macro_rules! refused_flow {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
         const REFUSED_FLOWS: &[(Alone, fn() -> Stream)] = &[$((Alone::$reason, || $scenario)),+];

@@ -20,7 +20,7 @@ fn fate_at(mode: Mode, carrier: Carrier, meta: &Received, datagram: &str) -> Res
     result.map(|()| bytes_of(&out))
 }
 
-/// Does the same at a GUE port for IPv4.
+/// Decapsulates a UDP payload at a GUE port for IPv4.
 fn fate(datagram: &str) -> Result<Vec<u8>, DecapRefusal> {
     fate_at(Mode::Ipip, RCO, &VERIFIED, datagram)
 }
