@@ -1,6 +1,7 @@
 //! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP that is made for it.
 
 use segue_control::error::Error;
+use segue_host::capability::Capability;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_service::daemon;
@@ -33,9 +34,9 @@ fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let caps = sys::capabilities().unwrap_or(0);
     for end in [&plan.from, &plan.to] {
         let needed = match &end.what {
-            EndpointKind::Interface => &[sys::Capability::NetRaw][..],
-            EndpointKind::Tap { netns: None } => &[sys::Capability::NetAdmin],
-            EndpointKind::Tap { netns: Some(_) } => &[sys::Capability::NetAdmin, sys::Capability::SysAdmin],
+            EndpointKind::Interface => &[Capability::NetRaw][..],
+            EndpointKind::Tap { netns: None } => &[Capability::NetAdmin],
+            EndpointKind::Tap { netns: Some(_) } => &[Capability::NetAdmin, Capability::SysAdmin],
         };
         for capability in needed.iter().filter(|capability| !capability.is_in(caps)) {
             notes.push(format!("this user lacks {} and cannot open {}", capability.name(), end.name));

@@ -4,6 +4,8 @@
 //! of gateways or of the control socket, prints nothing, and refuses what is only safe in a process of one thread where
 //! others run ([`sys::fork`]).
 
+pub mod capability;
+pub mod interface;
 pub mod netlink;
 pub mod prefix;
 pub mod signals;

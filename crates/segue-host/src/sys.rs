@@ -464,22 +464,6 @@ pub fn probe_socket(family: c_int, kind: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Longest name of a network interface, bytes (IFNAMSIZ less the final zero).
-pub const INTERFACE_NAME_LEN: usize = 15;
-
-/// A name that an interface can have, or what is wrong with it.
-pub fn interface_name(name: &str) -> Result<&str, &'static str> {
-    match name {
-        "" | "." | ".." => Err("expected a name for the interface"),
-        _ if name.len() > INTERFACE_NAME_LEN => Err("a name has at most 15 bytes"),
-        // The kernel's own rule also refuses '/', ':' and white space; '%' would ask it to choose a number.
-        _ if name.chars().any(|c| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control()) => {
-            Err("a name has no space, '/', ':' or '%'")
-        }
-        _ => Ok(name),
-    }
-}
-
 /// `struct ifreq` with its flags or a pointer in the union.
 #[repr(C)]
 struct IfReq {
@@ -571,38 +555,6 @@ pub fn cpu_seconds() -> f64 {
     };
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
-}
-
-/// A right that segue may need (capabilities(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Capability {
-    /// To make and change interfaces.
-    NetAdmin = 12,
-    /// To open packet sockets.
-    NetRaw = 13,
-    /// To enter namespaces.
-    SysAdmin = 21,
-}
-
-impl Capability {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Capability::NetAdmin => "CAP_NET_ADMIN",
-            Capability::NetRaw => "CAP_NET_RAW",
-            Capability::SysAdmin => "CAP_SYS_ADMIN",
-        }
-    }
-
-    /// Whether it is among `capabilities`.
-    pub fn is_in(self, capabilities: u64) -> bool {
-        capabilities >> self as u32 & 1 == 1
-    }
-}
-
-/// Whether CAP_NET_ADMIN is among `capabilities`.
-pub fn has_net_admin(capabilities: u64) -> bool {
-    Capability::NetAdmin.is_in(capabilities)
 }
 
 fn check(result: c_int) -> io::Result<c_int> {

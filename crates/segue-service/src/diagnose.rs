@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use segue_control::error::{Error, Kind};
+use segue_host::capability::has_net_admin;
 use segue_host::sys;
 use segue_port::tun;
 
@@ -244,7 +245,7 @@ pub fn tun_attach(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
 
 fn attach_refused(purpose: Purpose, made: Error, dev: &str) -> Error {
     let container = Container::find();
-    let has = sys::capabilities().is_ok_and(sys::has_net_admin);
+    let has = sys::capabilities().is_ok_and(has_net_admin);
     if has {
         return with(
             made.kind(Kind::Denied),
@@ -369,7 +370,7 @@ fn is_foreign(uid: u32) -> bool {
 fn bounding_has_net_admin() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let set = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
-    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(sys::has_net_admin)
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(has_net_admin)
 }
 
 fn group_writes(data: &std::fs::Metadata) -> bool {

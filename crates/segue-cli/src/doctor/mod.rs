@@ -1,83 +1,17 @@
 //! `segue doctor`: what this host can do, why not the rest, and what would fix it.
 
+mod check;
 mod probe;
 
-use anstyle::{AnsiColor, Style};
 use segue_control::error::{Error, Kind};
-use serde::Serialize;
 use serde_json::json;
 
+use self::check::{Check, Status};
 use crate::grammar::help::WIDTH;
 use crate::out::Out;
 
 /// The id of the JSON's shape.
 const SCHEMA: &str = "segue.doctor/1";
-
-/// How one thing is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Status {
-    /// There, and it works.
-    Ok,
-    /// Not there; a tunnel runs slower or with less protection.
-    Missing,
-    /// Not there, and without it no tunnel runs.
-    Needed,
-    /// It could not be found out.
-    Unknown,
-}
-
-impl Status {
-    fn word(self) -> &'static str {
-        match self {
-            Status::Ok => "ok",
-            Status::Missing => "missing",
-            Status::Needed => "NEEDED",
-            Status::Unknown => "unknown",
-        }
-    }
-
-    fn style(self) -> Style {
-        match self {
-            Status::Ok => AnsiColor::Green.on_default(),
-            Status::Missing => AnsiColor::Yellow.on_default(),
-            Status::Needed => AnsiColor::Red.on_default().bold(),
-            Status::Unknown => Style::new(),
-        }
-    }
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, Serialize)]
-struct Check {
-    /// Its name, stable.
-    name: &'static str,
-    status: Status,
-    /// What was found.
-    found: String,
-    /// What is lost, or why it is so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
-    /// A command that helps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fix: Option<String>,
-}
-
-impl Check {
-    fn ok(name: &'static str, found: impl Into<String>) -> Check {
-        Check { name, status: Status::Ok, found: found.into(), why: None, fix: None }
-    }
-
-    fn not(
-        name: &'static str,
-        status: Status,
-        found: impl Into<String>,
-        why: impl Into<String>,
-        fix: Option<String>,
-    ) -> Check {
-        Check { name, status, found: found.into(), why: Some(why.into()), fix }
-    }
-}
 
 /// Runs the command.
 pub(crate) fn run(out: &Out) -> Result<(), Error> {

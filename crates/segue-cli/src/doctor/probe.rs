@@ -6,12 +6,13 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use segue_control::error::os_text;
+use segue_host::capability::has_net_admin;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_service::diagnose::{self, Container, Purpose};
 use serde::{Deserialize, Serialize};
 
-use super::{Check, Status};
+use super::check::{Check, Status};
 
 /// Everything, in the order of the table.
 pub(super) fn all() -> Vec<Check> {
@@ -213,7 +214,7 @@ fn udp() -> Vec<Check> {
 
 fn capabilities() -> Check {
     let caps = sys::capabilities().unwrap_or(0);
-    if sys::has_net_admin(caps) {
+    if has_net_admin(caps) {
         return Check::ok("cap_net_admin", format!("effective (uid {}, set {caps:#x})", sys::euid()));
     }
     Check::not(

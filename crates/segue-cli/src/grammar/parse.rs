@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use segue_control::error::{Error, Kind, Place, printable};
 use segue_control::suggest::{integer, list, nearest};
+use segue_host::interface::check_name;
 use segue_host::prefix::Prefix;
-use segue_host::sys::interface_name;
 use segue_service::supervise::spec::ALSO;
 
 use super::{Takes, Word};
@@ -246,7 +246,7 @@ pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
             .map(|(mac, address)| Value::Neighbour(mac, address))
             .ok_or_else(|| expected("MAC,ADDR, as in 02:00:00:00:00:01,198.18.0.3")),
         Takes::Device => {
-            interface_name(token).map(str::to_owned).map_err(|note| (note.to_owned(), None)).map(Value::Device)
+            check_name(token).map(str::to_owned).map_err(|note| (note.to_owned(), None)).map(Value::Device)
         }
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use segue_control::client;
 use segue_control::error::{Error, Kind};
+use segue_host::capability::has_net_admin;
 use segue_host::netlink::Netlink;
 use segue_host::sys;
 use segue_service::daemon;
@@ -73,7 +74,7 @@ fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let mut notes = group.notes();
     if let Err(error) = std::fs::OpenOptions::new().read(true).write(true).open(diagnose::TUN) {
         notes.push(format!("this user cannot start it: {}", diagnose::tun_open(Purpose::Tunnel, dev, &error).message));
-    } else if !sys::capabilities().is_ok_and(sys::has_net_admin) {
+    } else if !sys::capabilities().is_ok_and(has_net_admin) {
         notes
             .push("this user lacks CAP_NET_ADMIN and cannot start it, unless the interface was made for it".to_owned());
     }

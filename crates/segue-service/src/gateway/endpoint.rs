@@ -4,9 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use segue_control::error::{Error, Kind, Place, printable};
+use segue_host::interface::check_name;
 use segue_host::netlink::{Link, Netlink};
 use segue_host::prefix::Prefix;
-use segue_host::sys::interface_name;
 use serde::Serialize;
 
 use crate::diagnose;
@@ -90,7 +90,7 @@ pub(super) fn parse_end(words: &[String], at: usize) -> Result<(String, Endpoint
     let word = &words[at];
     let bad =
         |note: String| wrong(words, at, Kind::BadValue, format!("`{}` is no end of a gateway", printable(word)), note);
-    let name = |name: &str| interface_name(name).map(str::to_owned).map_err(|note| bad(note.to_owned()));
+    let name = |name: &str| check_name(name).map(str::to_owned).map_err(|note| bad(note.to_owned()));
     let Some(tap) = word.strip_prefix(TAP) else { return Ok((name(word)?, EndpointKind::Interface)) };
     let Some((tap, netns)) = tap.split_once('@') else { return Ok((name(tap)?, EndpointKind::Tap { netns: None })) };
     let path = match netns {

@@ -1,0 +1,70 @@
+//! One thing that `segue doctor` looks at, and how it is.
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+
+/// How one thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Status {
+    /// There, and it works.
+    Ok,
+    /// Not there; a tunnel runs slower or with less protection.
+    Missing,
+    /// Not there, and without it no tunnel runs.
+    Needed,
+    /// It could not be found out.
+    Unknown,
+}
+
+impl Status {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::Missing => "missing",
+            Status::Needed => "NEEDED",
+            Status::Unknown => "unknown",
+        }
+    }
+
+    pub(super) fn style(self) -> Style {
+        match self {
+            Status::Ok => AnsiColor::Green.on_default(),
+            Status::Missing => AnsiColor::Yellow.on_default(),
+            Status::Needed => AnsiColor::Red.on_default().bold(),
+            Status::Unknown => Style::new(),
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Check {
+    /// Its name, stable.
+    pub(super) name: &'static str,
+    pub(super) status: Status,
+    /// What was found.
+    pub(super) found: String,
+    /// What is lost, or why it is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) why: Option<String>,
+    /// A command that helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) fix: Option<String>,
+}
+
+impl Check {
+    pub(super) fn ok(name: &'static str, found: impl Into<String>) -> Check {
+        Check { name, status: Status::Ok, found: found.into(), why: None, fix: None }
+    }
+
+    pub(super) fn not(
+        name: &'static str,
+        status: Status,
+        found: impl Into<String>,
+        why: impl Into<String>,
+        fix: Option<String>,
+    ) -> Check {
+        Check { name, status, found: found.into(), why: Some(why.into()), fix }
+    }
+}
