@@ -1,12 +1,12 @@
-//! The hidden end of `segue bench napi`: one case of the model of computers with an adapter, as JSON.
+//! Runs one case of the simulated computers for `segue bench napi`, and answers as JSON.
 
 use segue_simulation::cost::COSTS;
 use segue_simulation::fit::{self, TARGETS};
 use segue_simulation::{Bursts, Case, Form, Outcome, Target, Traffic, run};
 use serde_json::{Value, json};
 
-/// What `words` ask for: `prices`, `fit`, or `TRAFFIC TARGET FORM SEED MILLISECONDS SPEED [MICROSECONDS]`, with speed in per cent
-/// of the target's and a price for a transfer instead of the fitted one. `None` for anything else.
+/// Answers `prices`, `fit`, or `TRAFFIC TARGET FORM SEED MILLISECONDS SPEED [MICROSECONDS]`, with the speed in per cent
+/// of the target's and a cost of a transfer instead of the fitted one. `None` for anything else.
 pub(crate) fn answer(words: &str) -> Option<Result<Value, String>> {
     let words: Vec<&str> = words.split_whitespace().collect();
     match words[..] {
@@ -57,7 +57,7 @@ fn metrics(case: &Case, outcome: &Outcome) -> Value {
     value
 }
 
-/// The targets, and all prices in nanoseconds on a core of speed 100, for the caption of the table.
+/// Returns the targets and all costs in nanoseconds on a core of speed 100, for the table's caption.
 fn prices() -> Value {
     let mut value = json!({});
     for one in &TARGETS {
@@ -70,7 +70,7 @@ fn prices() -> Value {
     value
 }
 
-/// Each target's price as it is fitted anew, and the cell that it gives.
+/// Returns each target's cost of a transfer, fitted anew, and the throughput and idle time that it gives.
 fn fitted() -> Result<Value, String> {
     let mut value = json!({});
     for one in &TARGETS {

@@ -1,4 +1,4 @@
-//! The model behind a host controller, in a time of its own.
+//! The model of the chip behind a simulated USB host controller, in simulated time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -10,27 +10,27 @@ use segue_lan78xx::model::{Completion, Model, Outcome, TransferRequest};
 use segue_lan78xx::regs::{VENDOR, endpoint};
 use segue_lan78xx::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
 
-/// Shortest time between two interrupts of an xHCI controller: what Linux sets by default, nanoseconds.
+/// Shortest time between two interrupts of an xHCI controller, as Linux sets it by default, nanoseconds.
 pub(super) const MODERATION: u64 = 40_000;
-/// Payload of a SuperSpeed bulk pipe, bytes a microsecond.
+/// Payload rate of a SuperSpeed bulk pipe, bytes a microsecond.
 pub(super) const PIPE: u64 = 400;
-/// Nanoseconds of a byte on a wire of 1 Gbit/s.
+/// Time of a byte on a wire of 1 Gbit/s, nanoseconds.
 pub(super) const BYTE_TIME: u64 = 8;
-/// FCS, preamble, gap: bytes of the wire that a frame takes besides its own.
+/// Bytes that a frame takes on the wire besides its own: FCS, preamble and interframe gap.
 pub(super) const WIRE_OVERHEAD: usize = 24;
-/// Bytes that the chip's transmit FIFO holds, as time on the wire.
+/// Capacity of the chip's transmit FIFO, as time on the wire, nanoseconds.
 const FIFO: u64 = 12_288 * BYTE_TIME;
 
-/// What is in an outgoing transfer.
+/// The contents of an outgoing transfer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
-    /// Packets as the stack gave them, trains whole.
+    /// Packets as the stack handed them over, a train counted as one.
     packets: u64,
-    /// Frames on the wire.
+    /// Frames that they become on the wire.
     frames: u64,
     /// Bytes of the transfer.
     bytes: u64,
-    /// Bytes that the wire is busy for, preambles, FCS and gaps included.
+    /// Bytes of wire time, preambles, FCS and gaps included.
     wire: u64,
 }
 
@@ -50,42 +50,42 @@ fn load(bytes: &[u8]) -> Load {
     load
 }
 
-/// What went over the bus.
+/// Counters of transfers over the bus.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) submitted_in: u64,
     pub(super) submitted_out: u64,
-    /// Bytes of outgoing transfers, when they were submitted.
+    /// Bytes of outgoing transfers, counted at submission.
     pub(super) bytes_out: u64,
     pub(super) packets_out: u64,
-    /// Packets of outgoing transfers that the host knows to be done.
+    /// Packets of outgoing transfers whose completion the host has seen.
     pub(super) packets_done: u64,
     pub(super) bytes_done: u64,
     pub(super) completed: u64,
     pub(super) interrupts: u64,
 }
 
-/// See the module.
+/// The simulated host controller with the chip behind it.
 #[derive(Debug)]
 pub(super) struct Bus {
     pub(super) model: Model,
     pub(super) now: u64,
     pub(super) counts: Counts,
-    /// When outgoing transfers reached the chip, and the frames in each.
+    /// For each outgoing transfer, the time at which it reached the chip and its number of frames.
     pub(super) sent: Vec<(u64, u64)>,
     next: u32,
     waiting: BTreeMap<u32, Transfer<Lent>>,
     loads: BTreeMap<u32, Load>,
-    /// Outgoing transfers that the pipe has not come to.
+    /// Outgoing transfers that wait for the pipe.
     out: VecDeque<(u64, u32, Vec<u8>, bool)>,
     out_free: u64,
-    /// When the wire will have sent all that the chip was given.
+    /// Time at which the wire will have sent everything that the chip was given.
     wire_free: u64,
-    /// Done, and unknown to the host until the controller interrupts it.
+    /// Completed transfers that the host has not seen: the controller has not interrupted it yet.
     events: VecDeque<(u64, Transfer<Done>, Load)>,
     last_interrupt: u64,
     reapable: VecDeque<Transfer<Done>>,
-    /// Set up without interrupts: what is done can be reaped.
+    /// Whether the driver is being set up: completed transfers can then be reaped without an interrupt.
     pub(super) setting_up: bool,
 }
 
@@ -109,13 +109,13 @@ impl Bus {
         }
     }
 
-    /// When something happens by itself.
+    /// Returns the time of the next event that needs no action of the host.
     pub(super) fn next_event(&self) -> Option<u64> {
         let out = self.out.front().map(|(at, ..)| *at);
         [self.model.deadline().map(|at| at.0), out].into_iter().flatten().min()
     }
 
-    /// Lets it happen.
+    /// Moves simulated time to `now` and processes the events due by then.
     pub(super) fn step(&mut self, now: u64) {
         self.now = self.now.max(now);
         while self.out.front().is_some_and(|(at, ..)| *at <= self.now)
@@ -143,7 +143,7 @@ impl Bus {
                     bytes.len()
                 }
                 Outcome::Sent(len) => {
-                    // The last of it enters the FIFO when as much has left it, and not before the pipe has brought it.
+                    // The last byte enters the FIFO when there is room for it, and not before the pipe has carried it.
                     at = (self.now + len as u64 * 1000 / PIPE).max(self.wire_free.saturating_sub(FIFO));
                     len
                 }
@@ -158,12 +158,12 @@ impl Bus {
         }
     }
 
-    /// When the controller interrupts the host next.
+    /// Returns the time of the controller's next interrupt.
     pub(super) fn interrupt_at(&self) -> Option<u64> {
         self.events.front().map(|(at, ..)| (*at).max(self.last_interrupt + MODERATION))
     }
 
-    /// The interrupt: shows the host all that is done. How many transfers that are.
+    /// Delivers an interrupt: all completed transfers become reapable. Returns their number.
     pub(super) fn interrupt(&mut self) -> u64 {
         self.last_interrupt = self.now;
         self.counts.interrupts += 1;
@@ -180,7 +180,7 @@ impl Bus {
         shown
     }
 
-    /// Outgoing transfers that the host does not know to be done.
+    /// Returns the number of outgoing transfers whose completion the host has not seen.
     pub(super) fn lent_out(&self) -> usize {
         self.loads.len() + self.events.iter().filter(|(_, _, load)| load.packets > 0).count()
     }
@@ -249,7 +249,7 @@ impl Transport for Bus {
     }
 
     fn clear_halt(&mut self, _: u8) -> Result<(), Error> {
-        // Nothing halts here: the model is not asked for faults.
+        // No endpoint halts: the model injects no faults.
         Ok(())
     }
 

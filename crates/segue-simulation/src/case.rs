@@ -1,26 +1,26 @@
-//! What is measured: a computer, a form of the driver, a load.
+//! A case to measure: a computer, a form of the driver and a traffic pattern.
 
 use crate::cost::Target;
 use crate::form::Form;
 
-/// What is sent in which direction, seen from the target.
+/// The protocol and the direction of the traffic, as seen from the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// TCP received.
+    /// TCP received by the target.
     TcpRx,
-    /// TCP sent.
+    /// TCP sent by the target.
     TcpTx,
-    /// UDP received.
+    /// UDP received by the target.
     UdpRx,
-    /// UDP sent.
+    /// UDP sent by the target.
     UdpTx,
 }
 
 impl Traffic {
-    /// All of them.
+    /// All traffic patterns.
     pub const ALL: [Traffic; 4] = [Traffic::TcpRx, Traffic::TcpTx, Traffic::UdpRx, Traffic::UdpTx];
 
-    /// Its name, one word.
+    /// The pattern's name, one word.
     pub const fn name(self) -> &'static str {
         match self {
             Traffic::TcpRx => "tcp-rx",
@@ -31,17 +31,17 @@ impl Traffic {
     }
 }
 
-/// One measurement.
+/// The parameters of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The computer.
+    /// The simulated computer.
     pub target: Target,
-    /// The driver.
+    /// The form of the driver.
     pub form: Form,
-    /// The load.
+    /// The traffic pattern.
     pub traffic: Traffic,
-    /// Which of the many possible courses: wake-ups take different times in each.
+    /// Seed of the random durations of wake-ups: each seed gives another course of events.
     pub seed: u64,
-    /// How long is measured, milliseconds, after 50 to settle.
+    /// Measured time in milliseconds, after 50 ms to settle.
     pub millis: u64,
 }

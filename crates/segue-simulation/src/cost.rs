@@ -1,48 +1,49 @@
-//! What a host's work costs, and the hosts.
+//! The cost of each piece of a host's work, and the parameters of a computer.
 
-/// Processor time of pieces of a host's work, nanoseconds on a core of speed 100, and times of the world around it.
+/// Processor time of each piece of a host's work, nanoseconds on a core of speed 100.
 ///
-/// The same for all targets and both forms. Round figures of a desktop core of 2016 at 3.7 GHz, of the size that profiles
-/// of Linux's network path show; none of them is taken from the results that are compared with.
+/// The costs are the same for all targets and all forms of the driver. They are round figures for a desktop core of
+/// 2016 at 3.7 GHz, of the size that profiles of Linux's network path show; none is taken from the results that the
+/// simulation is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Entry and exit of an interrupt with its deferred work.
     pub interrupt: f64,
-    /// A thread that slept begins to run.
+    /// Wake-up of a sleeping thread.
     pub wake: f64,
     /// Entry and exit of a system call.
     pub syscall: f64,
-    /// One byte copied.
+    /// Copy of one byte.
     pub byte: f64,
-    /// Memory for one packet.
+    /// Allocation of a packet.
     pub packet: f64,
-    /// Fresh memory for one transfer.
+    /// Allocation of memory for one USB transfer.
     pub transfer: f64,
-    /// A packet that shares a transfer's memory.
+    /// Clone of a packet that shares a transfer's memory.
     pub clone: f64,
-    /// A frame's header read.
+    /// Parsing of a frame's header.
     pub parse: f64,
-    /// Into the queue between driver and stack and out of it, a packet.
+    /// Passage of a packet through the queue between driver and stack.
     pub backlog: f64,
-    /// A frame looked at by GRO.
+    /// GRO processing of one frame.
     pub gro: f64,
-    /// IP, TCP and socket, a segment or train received.
+    /// IP, TCP and socket processing of a received segment or train.
     pub tcp_rx: f64,
-    /// IP, UDP and socket, a datagram received.
+    /// IP, UDP and socket processing of a received datagram.
     pub udp_rx: f64,
-    /// An acknowledgment sent.
+    /// Sending of an acknowledgment.
     pub ack_tx: f64,
-    /// An acknowledgment received.
+    /// Processing of a received acknowledgment.
     pub ack_rx: f64,
-    /// A TCP train sent, TCP to driver.
+    /// Sending of a TCP train, from TCP to the driver.
     pub tcp_tx: f64,
-    /// A datagram sent, socket to driver.
+    /// Sending of a datagram, from the socket to the driver.
     pub udp_tx: f64,
-    /// A datagram read: socket, and waiting for it.
+    /// Reading of a datagram: socket, and the wait for it.
     pub udp_read: f64,
 }
 
-/// The reference.
+/// The costs on the reference core.
 pub const COSTS: Costs = Costs {
     interrupt: 1500.0,
     wake: 2500.0,
@@ -64,7 +65,7 @@ pub const COSTS: Costs = Costs {
 };
 
 impl Costs {
-    /// All of them with their names.
+    /// Returns all costs with their names.
     pub const fn named(&self) -> [(&'static str, f64); 17] {
         [
             ("interrupt", self.interrupt),
@@ -88,16 +89,16 @@ impl Costs {
     }
 }
 
-/// A computer with an adapter.
+/// The parameters of a computer with an adapter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
-    /// Its name, one word.
+    /// The computer's name, one word.
     pub name: &'static str,
-    /// Its processors.
+    /// Number of processor cores.
     pub cores: u32,
-    /// Speed of one of them, per cent of the reference core: CoreMark per core, round.
+    /// Speed of one core, per cent of the reference core: CoreMark per core, rounded.
     pub speed: f64,
-    /// Processor time of its USB host controller's driver for one transfer there and back, nanoseconds. The only thing that
-    /// is fitted, to one cell: TCP sent by the standard form.
+    /// Processor time of the USB host controller's driver for one transfer, submission and completion, nanoseconds.
+    /// This is the only fitted parameter; it is fitted to one published result: TCP sent by the standard form.
     pub urb: f64,
 }

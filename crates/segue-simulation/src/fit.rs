@@ -1,15 +1,15 @@
-//! The four computers of November 2021, and how the one free figure of each was found.
+//! The four computers of the patch set of November 2021, and the fit of the one free parameter of each.
 
 use segue_lan78xx::driver::Error;
 
 use crate::{Case, Form, Target, Traffic, run};
 
-/// A computer with the cell that it was fitted to: TCP sent by the standard form.
+/// A computer with the published result that it was fitted to: TCP sent by the standard form.
 #[derive(Clone, Copy, Debug)]
 pub struct Fitted {
-    /// It.
+    /// The computer, with the fitted cost of a transfer.
     pub target: Target,
-    /// Published Mbit/s.
+    /// Published throughput, Mbit/s.
     pub mbps: f64,
     /// Published idle time, per cent over all cores.
     pub idle_percent: f64,
@@ -19,7 +19,7 @@ const fn fitted(name: &'static str, (cores, speed, urb): (u32, f64, f64), cell: 
     Fitted { target: Target { name, cores, speed, urb }, mbps: cell.0, idle_percent: cell.1 }
 }
 
-/// Cores, speed and fitted price of a transfer; the cell.
+/// The computers: cores, speed, fitted cost of a transfer; published result.
 pub const TARGETS: [Fitted; 4] = [
     // Raspberry Pi 4B, Cortex-A72 at 1.5 GHz.
     fitted("rpi4", (4, 38.0, 37_510.0), (683.0, 80.1)),
@@ -31,15 +31,17 @@ pub const TARGETS: [Fitted; 4] = [
     fitted("dell", (4, 100.0, 2_190.0), (942.0, 95.3)),
 ];
 
-/// Largest price that is looked at, nanoseconds.
+/// Largest cost that the fit tries, nanoseconds.
 const MOST: f64 = 200_000.0;
-/// From there on the wire may be the limit, and says nothing of the host: idle time is fitted then. Mbit/s.
+/// Throughput from which on the wire may be the limit, Mbit/s. It then says nothing about the host, and idle time is
+/// fitted instead.
 pub(super) const WIRE: f64 = 930.0;
-/// Courses that are averaged in a fit, and how long each is, milliseconds.
+/// Seeds averaged in a fit, and the length of each run in milliseconds.
 const COURSES: u64 = 3;
 const MILLIS: u64 = 300;
 
-/// The cell as it comes out here: Mbit/s and idle time, the mean of so many courses of so many milliseconds.
+/// Returns throughput in Mbit/s and idle time in per cent of the published case, the mean of `courses` seeds of
+/// `millis` milliseconds each.
 ///
 /// # Errors
 /// See [`run`].
@@ -52,8 +54,8 @@ pub fn cell(target: Target, courses: u64, millis: u64) -> Result<(f64, f64), Err
     Ok((mbps / courses as f64, idle / courses as f64))
 }
 
-/// The price of a transfer, in whole tens of nanoseconds, with which the cell comes out as published: its bandwidth where that
-/// is below the wire's, else its idle time. 0 where even that leaves too little idle time.
+/// Returns the cost of a transfer, in nanoseconds rounded to tens, that reproduces the published throughput where it is
+/// below the wire's, else the published idle time. 0 if even that leaves too little idle time.
 ///
 /// # Errors
 /// See [`run`].

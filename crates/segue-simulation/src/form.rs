@@ -1,30 +1,30 @@
-//! The forms of the driver: the older one, the steps of the patch set one upon the other, the newer one.
+//! The forms of the driver: the old one, the steps of the patch set one after another, and the new one.
 
 use segue_lan78xx::driver::{Config, Copying, Kick, Resubmit};
 use segue_lan78xx::usb::Speed;
 
-/// A form of the driver.
+/// A form of the driver: a set of its configuration factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Linux up to 5.16.
+    /// The driver of Linux up to 5.16.
     Standard,
-    /// The pool of outgoing transfers, filled until the next frame does not fit.
+    /// `Standard` with a pool of outgoing transfers, each filled until the next frame does not fit.
     TxPool,
-    /// Besides, the pool of incoming transfers, whose frames are copied and which go back from the poll.
+    /// `TxPool` with a pool of incoming transfers, whose frames are copied and which the poll resubmits.
     RxPool,
-    /// Besides, no header reserve of the driver's own, so that received packets can be joined.
+    /// `RxPool` without the driver's own header reserve, so that GRO can merge received packets.
     Gro,
-    /// Besides, NAPI: Linux since 5.17.
+    /// `Gro` with NAPI: the driver of Linux since 5.17.
     Napi,
-    /// The older form with nothing but NAPI.
+    /// `Standard` with NAPI and no other change.
     NapiAlone,
 }
 
 impl Form {
-    /// All of them, in the order of the patch set.
+    /// All forms, in the order of the patch set.
     pub const ALL: [Form; 6] = [Form::Standard, Form::TxPool, Form::RxPool, Form::Gro, Form::Napi, Form::NapiAlone];
 
-    /// Its name, one word.
+    /// The form's name, one word.
     pub const fn name(self) -> &'static str {
         match self {
             Form::Standard => "standard",
@@ -36,13 +36,13 @@ impl Form {
         }
     }
 
-    /// Whether completions are dealt with by a poll with a budget that hands packets to the stack itself; otherwise by a
-    /// tasklet that takes all there are and puts them into the stack's queue.
+    /// Returns whether completions are processed by a poll with a budget, which hands packets to the stack itself.
+    /// Otherwise a tasklet takes all completions and puts the packets into the stack's queue.
     pub const fn polls(self) -> bool {
         matches!(self, Form::Napi | Form::NapiAlone)
     }
 
-    /// The driver's factors.
+    /// Returns the driver's configuration for this form.
     pub const fn config(self) -> Config {
         let mut config = Config::standard(Speed::Super);
         let napi = Config::napi(Speed::Super);

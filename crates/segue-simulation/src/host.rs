@@ -1,8 +1,8 @@
-//! The computer: a core that serves the adapter, and one with the program that sends or receives.
+//! The simulated computer: one core serves the adapter, the other runs the program that sends or receives.
 //!
-//! The first one takes the controller's interrupts and does what Linux defers: the driver's tasklet or poll, and the stack's
-//! queue, in turns and in bounded steps. The second one runs the program, and what a call of it causes at once. Each step
-//! takes effect when it begins and occupies its core for what it costs.
+//! The first core takes the controller's interrupts and does what Linux defers: the driver's tasklet or poll and the
+//! stack's queue, in turn and in bounded steps. The second core runs the program, and whatever its system calls cause
+//! directly. Each step takes effect when it begins and occupies its core for the duration of its cost.
 
 use std::collections::VecDeque;
 
@@ -16,20 +16,20 @@ use segue_lan78xx::model::{self, Model};
 
 use crate::bus::{Bus, Counts};
 use crate::cost::{COSTS, Target};
-use crate::frames::{self, From, MSS, Segment, TCP_HEAD};
+use crate::frames::{self, MSS, Segment, Sender, TCP_HEAD};
 use crate::peer::{Peer, SWITCH};
 use crate::stack::{self, Stack};
 use crate::{Case, Traffic};
 
-/// Packets that the stack takes from its queue at a time (Linux: `dev_weight`).
+/// Packets that the stack takes from its queue in one step (Linux: `dev_weight`).
 const WEIGHT: usize = 64;
-/// Memory for what is received.
+/// Pages of memory for received frames.
 const PAGES: usize = 4096;
 
-/// A processor.
+/// A processor core.
 #[derive(Debug, Default)]
 pub(super) struct Core {
-    /// It is busy until then.
+    /// Time until which the core is busy.
     free: u64,
     pub(super) busy: f64,
 }
@@ -41,10 +41,10 @@ impl Core {
     }
 }
 
-/// What a host saw of its traffic.
+/// A record of the host's traffic.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    /// When packets were delivered to the stack, and how many frames they were made of.
+pub(super) struct TrafficRecord {
+    /// For each delivery to the stack, its time and the number of frames in it.
     pub(super) delivered: Vec<(u64, u64)>,
     pub(super) backlog_drops: u64,
     pub(super) wakes: u64,
@@ -66,7 +66,7 @@ pub(super) struct Host {
     queue_next: bool,
     pub(super) peer: Peer,
     pub(super) stack: Stack,
-    pub(super) seen: Seen,
+    pub(super) traffic_record: TrafficRecord,
     id: u16,
     random: u64,
 }
@@ -109,7 +109,7 @@ impl Host {
             queue_next: false,
             peer: Peer::new(case.traffic, now + 1 + case.seed % 97),
             stack: Stack::new(case.traffic, config.copying == Copying::WholeTransfer),
-            seen: Seen::default(),
+            traffic_record: TrafficRecord::default(),
             id: 0,
             random: case.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
         })
@@ -123,7 +123,7 @@ impl Host {
         self.driver.usb().now
     }
 
-    /// Lets everything happen up to this time.
+    /// Runs the simulation up to `end`.
     pub(super) fn run(&mut self, end: u64) {
         loop {
             let now = self.now();
@@ -147,12 +147,12 @@ impl Host {
             } else if service.is_some_and(|service| service <= at) {
                 self.serve(at);
             } else {
-                self.go_on(at);
+                self.run_program(at);
             }
         }
     }
 
-    /// Something between 3/4 and 5/4 of it: no two wake-ups take the same time.
+    /// Returns `cost` scaled by a random factor between 3/4 and 5/4: no two wake-ups take the same time.
     fn about(&mut self, cost: f64) -> f64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -160,12 +160,12 @@ impl Host {
         cost * (0.75 + (self.random >> 11) as f64 / (1_u64 << 54) as f64)
     }
 
-    /// Time on this host's cores.
+    /// Converts a cost into time on this host's cores, nanoseconds.
     fn scaled(&self, cost: f64) -> f64 {
         cost * 100.0 / self.case.target.speed
     }
 
-    /// What moving transfers cost since `before`.
+    /// Returns the cost of the transfers submitted since `before`, nanoseconds.
     fn moved(&mut self, before: Counts) -> f64 {
         let after = self.driver.usb().counts;
         let ins = (after.submitted_in - before.submitted_in) as f64;
@@ -182,7 +182,7 @@ impl Host {
         interrupt.into_iter().chain(deferred).min().map(|at| at.max(self.service.free))
     }
 
-    /// One step of the core that serves the adapter.
+    /// Runs one step of the core that serves the adapter.
     fn serve(&mut self, now: u64) {
         let cost = if self.driver.usb().interrupt_at().is_some_and(|at| at <= now) {
             self.interrupted()
@@ -200,16 +200,16 @@ impl Host {
         let before = self.driver.usb().counts;
         let shown = self.driver.usb().interrupt() as f64;
         if self.config.resubmit == Resubmit::OnCompletion {
-            // The handler of completions lends fresh transfers.
+            // The completion handler submits fresh transfers.
             let _ = self.driver.transmit(&mut self.nothing);
         }
         self.deferred = true;
-        self.seen.wakes += 1;
+        self.traffic_record.wakes += 1;
         let entry = self.about(COSTS.interrupt);
         self.scaled(entry) + shown * self.case.target.urb / 2.0 + self.moved(before)
     }
 
-    /// The tasklet, or one poll.
+    /// Runs the tasklet, or one poll; returns its cost in nanoseconds.
     fn deferred_work(&mut self, now: u64) -> f64 {
         let before = self.driver.usb().counts;
         let mut cost = 0.0;
@@ -252,7 +252,7 @@ impl Host {
                 if self.backlog.len() < stack::BACKLOG {
                     self.backlog.push_back(packet);
                 } else {
-                    self.seen.backlog_drops += segments(&packet);
+                    self.traffic_record.backlog_drops += segments(&packet);
                     self.rx.pool.put(packet);
                 }
             }
@@ -263,7 +263,7 @@ impl Host {
         self.scaled(cost) + self.moved(before)
     }
 
-    /// The stack's queue.
+    /// Processes the stack's queue; returns the cost in nanoseconds.
     fn stack_work(&mut self, now: u64) -> f64 {
         let before = self.driver.usb().counts;
         let (mut cost, mut frames) = (0.0, 0);
@@ -274,20 +274,20 @@ impl Host {
         }
         self.note_delivery(now, frames);
         cost += self.push_tcp();
-        // What is to be sent is left to the tasklet.
+        // Sending is left to the tasklet.
         self.deferred |= !self.tx.is_empty() && self.can_send();
         self.scaled(cost) + self.moved(before)
     }
 
     fn note_delivery(&mut self, now: u64, frames: u64) {
         if frames > 0 {
-            self.seen.delivered.push((now, frames));
+            self.traffic_record.delivered.push((now, frames));
         }
     }
 
-    /// The stack gets a packet.
+    /// Delivers a packet to the stack; returns the unscaled cost.
     fn receive(&mut self, packet: Box<Packet<Page>>) -> f64 {
-        let (says, len) = (frames::segment(packet.head.bytes()), packet.payload.len() as u64);
+        let (segment, len) = (frames::segment(packet.head.bytes()), packet.payload.len() as u64);
         self.rx.pool.put(packet);
         match self.case.traffic {
             Traffic::UdpRx => {
@@ -295,7 +295,7 @@ impl Host {
                 COSTS.udp_rx
             }
             Traffic::TcpRx => {
-                if !self.stack.data(says.seq, len) {
+                if !self.stack.data(segment.seq, len) {
                     return COSTS.tcp_rx;
                 }
                 let (ack, window) = self.stack.acknowledge();
@@ -303,7 +303,7 @@ impl Host {
                 COSTS.tcp_rx + COSTS.ack_tx
             }
             Traffic::TcpTx => {
-                self.stack.acknowledged(says.ack);
+                self.stack.acknowledged(segment.ack);
                 COSTS.ack_rx
             }
             Traffic::UdpTx => 0.0,
@@ -313,7 +313,7 @@ impl Host {
     /// Hands a segment or train to the driver's queue.
     fn send(&mut self, segment: Segment, len: usize) {
         self.id = self.id.wrapping_add(len.div_ceil(MSS).max(1) as u16);
-        let frame = frames::tcp(From::Host, self.id, segment, len);
+        let frame = frames::tcp(Sender::Host, self.id, segment, len);
         self.queue(&frame, (len > MSS).then_some(MSS as u16));
     }
 
@@ -331,14 +331,15 @@ impl Host {
         }
     }
 
-    /// Datagrams or trains of the program that the driver, or in the older form the chip, has not dealt with.
+    /// Returns the number of the program's datagrams or trains that the driver (in the old form: the chip) has not
+    /// processed.
     fn waiting(&mut self) -> u64 {
         let counts = self.driver.usb().counts;
         let done = if self.config.tx_fresh { counts.packets_done } else { counts.packets_out };
         self.stack.pushed.saturating_sub(done)
     }
 
-    /// TCP hands on what the windows let go.
+    /// Passes on to the driver what the TCP windows allow; returns the unscaled cost.
     fn push_tcp(&mut self) -> f64 {
         if self.case.traffic != Traffic::TcpTx {
             return 0.0;
@@ -353,7 +354,8 @@ impl Host {
         }
     }
 
-    /// Whether giving the driver more makes it send: it waits for what is on its way, or has no transfer left.
+    /// Returns whether the driver would send what it is given now; otherwise it waits for transfers under way or has no
+    /// transfer left.
     fn can_send(&mut self) -> bool {
         let lent = self.driver.usb().lent_out();
         match self.config.kick {
@@ -362,7 +364,7 @@ impl Host {
         }
     }
 
-    /// The driver packs and sends what waits, as far as it has transfers.
+    /// Lets the driver pack and send waiting packets, as far as it has transfers.
     fn transmit(&mut self) {
         let _ = self.driver.transmit(&mut self.tx);
         self.tx.recycle(&mut self.rx.pool);
@@ -373,13 +375,13 @@ impl Host {
         self.stack.ready(self.asleep, waiting).then_some(now.max(self.program.free))
     }
 
-    /// The program does one call.
-    fn go_on(&mut self, now: u64) {
+    /// Runs one system call of the program.
+    fn run_program(&mut self, now: u64) {
         let before = self.driver.usb().counts;
         let mut cost = 0.0;
         if self.asleep {
             cost += self.about(COSTS.wake);
-            self.seen.wakes += 1;
+            self.traffic_record.wakes += 1;
         }
         match self.case.traffic {
             Traffic::TcpRx => cost += COSTS.syscall + self.stack.read_stream() as f64 * COSTS.byte,
@@ -393,7 +395,7 @@ impl Host {
             }
             Traffic::UdpTx => {
                 self.id = self.id.wrapping_add(1);
-                let frame = frames::udp(From::Host, self.id, MSS);
+                let frame = frames::udp(Sender::Host, self.id, MSS);
                 self.queue(&frame, None);
                 self.stack.pushed += 1;
                 cost += COSTS.udp_tx + COSTS.syscall + MSS as f64 * COSTS.byte;
@@ -409,7 +411,7 @@ impl Host {
     }
 }
 
-/// The frames that a packet was made of.
+/// Returns the number of frames that a packet was merged from.
 fn segments(packet: &Packet<Page>) -> u64 {
     match packet.offload.unit {
         Unit::Whole(_) => 1,
@@ -417,12 +419,12 @@ fn segments(packet: &Packet<Page>) -> u64 {
     }
 }
 
-/// The part of a time for which a core was busy.
+/// Returns the fraction of `span` nanoseconds for which a core was busy.
 pub(super) fn share(core: &Core, before: f64, span: u64) -> f64 {
     ((core.busy - before) / span as f64).min(1.0)
 }
 
-/// Mean idle time over all cores, per cent; `busy` is the sum of the two cores' parts.
+/// Returns the mean idle time over all cores, per cent; `busy` is the sum of both cores' fractions.
 pub(super) fn idle(target: &Target, busy: f64) -> f64 {
     100.0 * (1.0 - busy / f64::from(target.cores))
 }

@@ -1,14 +1,15 @@
-//! A computer with an adapter, in a time of its own: what the forms of the driver are worth where processors and USB host
-//! controllers are slower than here.
+//! A simulated computer with a LAN78xx adapter, in simulated time. It shows what each form of the driver is worth on
+//! machines whose processors and USB host controllers are slower than the one it runs on.
 //!
-//! The driver is [`segue_lan78xx::driver`], the chip is [`segue_lan78xx::model`] on a paced wire, joining is `segue`'s
-//! GRO: they run as they are, and what they did is counted. Around them are a USB host controller with a pipe of SuperSpeed's bandwidth and
-//! moderated interrupts, two processor cores, as much of a network stack as costs or queues something, a program, and a far
-//! end. Every piece of work has a price ([`cost::COSTS`]), divided by the target's speed; only the price of a USB transfer
-//! belongs to the target's controller and is not. Nothing reads a clock: the same case gives the same figures everywhere.
+//! The driver is [`segue_lan78xx::driver`], the chip is [`segue_lan78xx::model`] on a paced wire, and packets are
+//! merged by `segue`'s GRO. All three run unmodified, and their work is counted. Around them the simulation has a USB
+//! host controller with the bandwidth of a SuperSpeed pipe and moderated interrupts, two processor cores, those parts
+//! of a network stack that cost time or queue packets, one program, and a peer host. Every piece of work has a cost
+//! ([`cost::COSTS`]), divided by the target's speed; only the cost of a USB transfer belongs to the target's host
+//! controller and is not scaled. Nothing reads a clock: the same case gives the same figures on every machine.
 //!
-//! What is left out: caches, memory bandwidth, the scheduler beyond one price for a wake-up, other work, the far end's
-//! processor, slow start. A core is used by steps of known length that nothing interrupts.
+//! Not simulated: caches, memory bandwidth, the scheduler beyond one cost for a wake-up, other processes, the peer's
+//! processor, TCP slow start. A core is used in steps of known length that nothing interrupts.
 #![deny(missing_docs)]
 
 mod bus;

@@ -1,41 +1,41 @@
-//! What a measurement gives.
+//! The results of a measurement.
 
-/// Gaps between bursts and their sizes.
+/// Statistics of bursts: the gaps between them and their sizes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bursts {
-    /// Median and 99th percentile of the time between two, microseconds.
+    /// Median time between two bursts, microseconds.
     pub gap_p50_us: f64,
-    /// See there.
+    /// 99th percentile of the time between two bursts, microseconds.
     pub gap_p99_us: f64,
-    /// Mean.
+    /// Mean number of frames in a burst.
     pub frames: f64,
 }
 
-/// What came of it.
+/// The results of one case.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// Payload that reached its reader, Mbit/s.
+    /// Payload delivered to its reader, Mbit/s.
     pub mbps: f64,
-    /// Per cent of the datagrams sent that did not.
+    /// Datagrams lost, per cent of those sent; 0 for traffic other than UDP received.
     pub lost_percent: f64,
-    /// Mean over all cores.
+    /// Idle time, per cent, mean over all cores.
     pub idle_percent: f64,
-    /// Use of the core that serves the adapter, and of the program's.
+    /// Use of the core that serves the adapter, per cent.
     pub service_percent: f64,
-    /// See there.
+    /// Use of the core that runs the program, per cent.
     pub program_percent: f64,
-    /// Deliveries to the stack.
+    /// Bursts of frames delivered to the stack.
     pub received: Bursts,
-    /// Transfers to the chip.
+    /// Bursts of frames sent to the chip.
     pub sent: Bursts,
-    /// Transfers a second, both ways.
+    /// USB transfers a second, both directions.
     pub urbs_per_s: f64,
-    /// Interrupts and woken threads a second.
+    /// Interrupts and wake-ups of threads a second.
     pub wakes_per_s: f64,
-    /// Polls of the driver that used up their budget, a second.
+    /// Polls a second that exhausted the driver's budget.
     pub full_budgets_per_s: f64,
-    /// Frames a second that a later poll delivered.
+    /// Frames a second that were delivered by a later poll than the one that received them.
     pub overflows_per_s: f64,
-    /// Where datagrams were lost: at the switch, in the chip, in the stack's queue, at the socket.
+    /// Datagrams lost at the switch, in the chip, in the stack's queue and at the socket.
     pub drops: [u64; 4],
 }

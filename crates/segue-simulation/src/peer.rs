@@ -1,41 +1,41 @@
-//! The far end: a computer that is never the bottleneck, behind a wire of 1 Gbit/s and a switch.
+//! The peer: a host that is never the bottleneck, behind a wire of 1 Gbit/s and a switch.
 
 use segue_lan78xx::model::Model;
 
 use crate::Traffic;
 use crate::bus::{BYTE_TIME, WIRE_OVERHEAD};
-use crate::frames::{self, From, MSS, Segment, TCP_HEAD, UDP_HEAD};
+use crate::frames::{self, MSS, Segment, Sender, TCP_HEAD, UDP_HEAD};
 
-/// Most bytes that TCP has on their way: what Linux's default memory lets a window grow to.
+/// Most bytes that TCP has in flight: the largest window that Linux's default socket memory allows.
 pub(super) const WINDOW: u64 = 3 << 20;
-/// How long the far end's card gathers frames before they are received and acknowledged, nanoseconds.
+/// Time for which the peer's network card coalesces frames before they are received and acknowledged, nanoseconds.
 pub(super) const GATHER: u64 = 50_000;
-/// Frames that the switch holds while the adapter has the wire paused: 128 KiB.
+/// Frames that the switch buffers while the adapter pauses the link: 128 KiB.
 pub(super) const SWITCH: usize = 85;
-/// After so long without a sign TCP sends again, nanoseconds.
+/// TCP retransmission timeout, nanoseconds.
 const PATIENCE: u64 = 10_000_000;
-/// Acknowledgments of the same bytes that mean a loss (RFC 5681, 3.2).
+/// Duplicate acknowledgments that indicate a loss (RFC 5681, section 3.2).
 const DUPLICATES: u32 = 3;
 
 #[derive(Debug)]
 pub(super) struct Peer {
     traffic: Traffic,
-    /// When its wire is free.
+    /// Time at which the peer's wire is free.
     slot: u64,
     id: u16,
     next: u64,
     acknowledged: u64,
-    /// What it thinks that the way holds, bytes.
+    /// Congestion window, bytes.
     congestion: u64,
-    /// What the host takes, bytes.
+    /// The host's receive window, bytes.
     offered: u64,
     duplicates: u32,
     progress: u64,
     expected: u64,
     ack_at: Option<u64>,
-    /// Datagrams sent.
+    /// Datagrams or segments sent.
     pub(super) sent: u64,
-    /// Payload bytes received in order.
+    /// Bytes of payload received in order.
     pub(super) received: u64,
     pub(super) retransmits: u64,
 }
@@ -68,7 +68,7 @@ impl Peer {
         }
     }
 
-    /// When it does something by itself.
+    /// Returns the time of the peer's next action that needs no frame from the host.
     pub(super) fn next_event(&self) -> Option<u64> {
         let send = self.may_send().then_some(self.slot);
         let again = (self.traffic == Traffic::TcpRx).then_some(self.progress + PATIENCE);
@@ -77,8 +77,8 @@ impl Peer {
 
     pub(super) fn step(&mut self, now: u64, model: &mut Model) {
         if self.ack_at.take_if(|at| *at <= now).is_some() {
-            let says = Segment { seq: 0, ack: self.expected as u32, window: u16::MAX };
-            self.give(now, model, |id| frames::tcp(From::Peer, id, says, 0));
+            let segment = Segment { seq: 0, ack: self.expected as u32, window: u16::MAX };
+            self.give(now, model, |id| frames::tcp(Sender::Peer, id, segment, 0));
         }
         if self.traffic == Traffic::TcpRx && now >= self.progress + PATIENCE {
             self.lost(now);
@@ -87,8 +87,8 @@ impl Peer {
             let seq = self.next as u32;
             let udp = self.traffic == Traffic::UdpRx;
             self.give(now, model, |id| match udp {
-                true => frames::udp(From::Peer, id, MSS),
-                false => frames::tcp(From::Peer, id, Segment { seq, ack: 0, window: u16::MAX }, MSS),
+                true => frames::udp(Sender::Peer, id, MSS),
+                false => frames::tcp(Sender::Peer, id, Segment { seq, ack: 0, window: u16::MAX }, MSS),
             });
             self.next += MSS as u64;
             self.sent += 1;
@@ -103,7 +103,7 @@ impl Peer {
         model.receive(frame);
     }
 
-    /// Sends again from the first byte that was not acknowledged, half as many at a time.
+    /// Retransmits from the first unacknowledged byte, with half the congestion window.
     fn lost(&mut self, now: u64) {
         self.retransmits += 1;
         self.next = self.acknowledged;
@@ -111,7 +111,7 @@ impl Peer {
         (self.duplicates, self.progress) = (0, now);
     }
 
-    /// A frame from the host.
+    /// Processes a frame from the host.
     pub(super) fn take(&mut self, now: u64, frame: &[u8]) {
         match self.traffic {
             Traffic::UdpTx => self.received += frame.len().saturating_sub(UDP_HEAD) as u64,

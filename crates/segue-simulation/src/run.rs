@@ -1,4 +1,4 @@
-//! Runs a case, and reads the counters before and after.
+//! Runs a case, and takes the difference of the counters before and after.
 
 use segue_lan78xx::driver::Error;
 
@@ -7,26 +7,26 @@ use crate::frames::MSS;
 use crate::host::{self, Host};
 use crate::outcome::{Bursts, Outcome};
 
-/// Time to settle before anything is measured, nanoseconds.
+/// Time to settle before the measurement begins, nanoseconds.
 const SETTLE: u64 = 50_000_000;
 
-/// Runs a case.
+/// Runs a case and returns its results.
 ///
 /// # Errors
-/// Where the driver cannot set the model up.
+/// The driver's error if it cannot set up the model.
 pub fn run(case: Case) -> Result<Outcome, Error> {
     let mut host = Host::new(case)?;
     let start = host.now() + SETTLE;
     host.run(start);
-    let before = Mark::of(&mut host);
+    let before = Snapshot::of(&mut host);
     let span = case.millis.max(1) * 1_000_000;
     host.run(start + span);
-    let after = Mark::of(&mut host);
+    let after = Snapshot::of(&mut host);
     Ok(outcome(&case, &mut host, &before, &after, span))
 }
 
-/// All counters at one time.
-struct Mark {
+/// A snapshot of all counters.
+struct Snapshot {
     bytes: u64,
     sent: u64,
     service: f64,
@@ -40,29 +40,29 @@ struct Mark {
     transfers: usize,
 }
 
-impl Mark {
-    fn of(host: &mut Host) -> Mark {
+impl Snapshot {
+    fn of(host: &mut Host) -> Snapshot {
         let numbers = host.driver().numbers();
         let bus = host.driver().usb();
         let chip = u64::from(bus.model.statistics()[segue_lan78xx::regs::stat::RX_DROPPED]);
         let (switch, urbs, transfers) = (bus.model.notes().partner_lost, bus.counts.completed, bus.sent.len());
-        Mark {
+        Snapshot {
             bytes: host.stack.read + host.peer.received,
             sent: host.peer.sent,
             service: host.service.busy,
             program: host.program.busy,
             urbs,
-            wakes: host.seen.wakes,
+            wakes: host.traffic_record.wakes,
             full: numbers.full_budgets,
             overflows: numbers.overflows,
-            drops: [switch, chip, host.seen.backlog_drops, host.stack.socket_drops],
-            deliveries: host.seen.delivered.len(),
+            drops: [switch, chip, host.traffic_record.backlog_drops, host.stack.socket_drops],
+            deliveries: host.traffic_record.delivered.len(),
             transfers,
         }
     }
 }
 
-fn outcome(case: &Case, host: &mut Host, before: &Mark, after: &Mark, span: u64) -> Outcome {
+fn outcome(case: &Case, host: &mut Host, before: &Snapshot, after: &Snapshot, span: u64) -> Outcome {
     let per_second = |count: u64| count as f64 * 1e9 / span as f64;
     let (service, program) =
         (host::share(&host.service, before.service, span), host::share(&host.program, before.program, span));
@@ -77,7 +77,7 @@ fn outcome(case: &Case, host: &mut Host, before: &Mark, after: &Mark, span: u64)
         idle_percent: host::idle(&case.target, service + program),
         service_percent: 100.0 * service,
         program_percent: 100.0 * program,
-        received: bursts(&host.seen.delivered[before.deliveries..]),
+        received: bursts(&host.traffic_record.delivered[before.deliveries..]),
         sent,
         urbs_per_s: per_second(after.urbs - before.urbs),
         wakes_per_s: per_second(after.wakes - before.wakes),
@@ -87,10 +87,10 @@ fn outcome(case: &Case, host: &mut Host, before: &Mark, after: &Mark, span: u64)
     }
 }
 
-fn bursts(seen: &[(u64, u64)]) -> Bursts {
-    let mut gaps: Vec<u64> = seen.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+fn bursts(events: &[(u64, u64)]) -> Bursts {
+    let mut gaps: Vec<u64> = events.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     gaps.sort_unstable();
     let at = |percent: usize| gaps.get(gaps.len() * percent / 100).map_or(0.0, |gap| *gap as f64 / 1000.0);
-    let frames: u64 = seen.iter().map(|(_, frames)| frames).sum();
-    Bursts { gap_p50_us: at(50), gap_p99_us: at(99), frames: frames as f64 / seen.len().max(1) as f64 }
+    let frames: u64 = events.iter().map(|(_, frames)| frames).sum();
+    Bursts { gap_p50_us: at(50), gap_p99_us: at(99), frames: frames as f64 / events.len().max(1) as f64 }
 }

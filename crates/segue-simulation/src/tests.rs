@@ -1,7 +1,7 @@
 use super::fit::TARGETS;
 use super::*;
 
-/// No computer that anybody published figures of.
+/// A computer without published figures.
 const ROUND: Target = Target { name: "round", cores: 4, speed: 50.0, urb: 10_000.0 };
 
 fn measure(target: Target, form: Form, traffic: Traffic) -> Outcome {
@@ -34,7 +34,7 @@ fn the_same_case_gives_the_same_figures_and_another_course_others() {
 fn a_host_without_costs_is_idle_and_at_the_wires_limit() {
     let free = Target { speed: 1e9, urb: 0.0, ..ROUND };
     for traffic in Traffic::ALL {
-        // Of 1538 bytes of the wire 1448 are payload.
+        // Of 1538 bytes on the wire 1448 are payload.
         let limit = 1000.0 * 1448.0 / if matches!(traffic, Traffic::TcpRx | Traffic::TcpTx) { 1538.0 } else { 1514.0 };
         for form in [Form::Standard, Form::Napi] {
             let outcome = measure(free, form, traffic);
@@ -47,8 +47,8 @@ fn a_host_without_costs_is_idle_and_at_the_wires_limit() {
 
 #[test]
 fn what_a_slow_host_cannot_take_is_lost_at_a_named_place_and_nothing_else() {
-    // No form lends transfers without end, so that the wire is paused and the switch fills up, not the chip. Only the older
-    // one has a queue in front of the stack.
+    // Both forms submit a bounded number of transfers, so that the wire is paused and the switch fills up, not the
+    // chip. Only the old form has a queue in front of the stack.
     let slow = Target { speed: 6.0, ..ROUND };
     for (form, places) in [(Form::Standard, [true, false, true, true]), (Form::Napi, [true, false, false, true])] {
         let outcome = run(Case { target: slow, form, traffic: Traffic::UdpRx, seed: 1, millis: 300 }).unwrap();
