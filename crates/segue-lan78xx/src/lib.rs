@@ -1,9 +1,9 @@
-//! LAN78xx USB Ethernet adapters without a kernel driver.
+//! A user-space driver for LAN78xx USB Ethernet adapters.
 //!
 //! - [`driver`]: the adapter as a [`segue_port::Port`].
-//! - [`regs`], [`frame`]: registers, tables and framing, shared by both sides.
-//! - [`usb`]: what a driver needs of USB, over hardware, over a network, or in this process.
-//! - [`model`]: the chip in software, for tests of this driver and of others.
+//! - [`regs`], [`frame`]: registers, tables and framing, shared by driver and model.
+//! - [`usb`]: the USB interface that the driver uses, over hardware, over a network, or in this process.
+//! - [`model`]: a software model of the chip, to test this driver and others against.
 #![deny(missing_docs)]
 
 pub mod driver;

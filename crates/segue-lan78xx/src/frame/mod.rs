@@ -1,6 +1,7 @@
-//! How frames lie in USB transfers: the commands in front of each frame, both ways, and the bytes between frames.
+//! The layout of frames in USB transfers: the command or header in front of each frame, and the padding between frames.
 //!
-//! [`tx`] is what a host sends (bulk-out), [`rx`] what the chip sends (bulk-in). All fields are little-endian.
+//! [`tx`] is the bulk-out direction, host to chip; [`rx`] the bulk-in direction, chip to host. All fields are
+//! little-endian.
 
 pub mod rx;
 pub mod tx;
@@ -15,10 +16,10 @@ pub const FCS_LEN: usize = 4;
 pub const MAX_MTU: usize = 9000;
 /// Smallest MTU.
 pub const MIN_MTU: usize = 68;
-/// Bytes of the largest frame: with a tag and the FCS.
+/// Bytes of the largest frame, with one tag and the FCS.
 pub const MAX_FRAME: usize = MAX_MTU + ETHERNET_LEN + VLAN_LEN + FCS_LEN;
 
-/// Whether a frame is of this MTU whose transfer would end where a USB packet ends, which Linux's driver refuses.
+/// Returns whether a full frame of this MTU ends where a USB packet ends; Linux's driver refuses such an MTU.
 pub const fn is_awkward_mtu(mtu: usize, max_packet: usize) -> bool {
     (mtu + ETHERNET_LEN + VLAN_LEN).is_multiple_of(max_packet)
 }

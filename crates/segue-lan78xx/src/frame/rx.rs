@@ -1,7 +1,7 @@
-//! Frames from the chip: a 10-byte header, then the frame with its FCS. [`Frames`] is the one parser.
+//! Frames from the chip: a 10-byte header, then the frame with its FCS. [`Frames`] is the only parser.
 //!
-//! A transfer comes from a device and is believed in nothing: every length is checked before it is used, each step
-//! consumes at least a header, and what is left over is named ([`Malformed`]).
+//! Nothing in a transfer is trusted: every length is checked before use, each step consumes at least a header, and
+//! every error has a reason ([`Malformed`]).
 
 use core::ops::Range;
 
@@ -12,33 +12,33 @@ pub const HEADER_LEN: usize = 10;
 /// The shortest transfer that can hold a frame: a header and an Ethernet header.
 pub const MIN_TRANSFER: usize = HEADER_LEN + ETHERNET_LEN;
 
-/// Bits of the first word.
+/// Bits of a header's first word.
 pub mod flag {
-    /// Length of the frame with its FCS.
+    /// Mask of the frame's length, FCS included.
     pub const LEN: u32 = 0x3fff;
-    /// The checksum field is to be ignored.
+    /// Ignore checksum: the checksum field is not valid.
     pub const ICSM: u32 = 1 << 14;
-    /// Unicast to the own address.
+    /// The destination is the own unicast address.
     pub const UAM: u32 = 1 << 15;
     /// Wrong FCS.
     pub const FCS: u32 = 1 << 16;
-    /// Some bits more than whole bytes.
+    /// The frame has dribble bits: it is not a whole number of bytes.
     pub const DRIBBLE: u32 = 1 << 17;
-    /// The PHY reported an error.
+    /// The PHY reported a receive error.
     pub const RXE: u32 = 1 << 18;
-    /// Longer than the MAC takes.
+    /// The frame is longer than the MAC accepts.
     pub const LONG: u32 = 1 << 19;
-    /// Shorter than Ethernet allows.
+    /// The frame is shorter than Ethernet allows.
     pub const RUNT: u32 = 1 << 20;
-    /// Cut off by the receive watchdog.
+    /// The frame was cut off by the receive watchdog.
     pub const WATCHDOG: u32 = 1 << 21;
-    /// There is an error.
+    /// Receive error detected: one of the error bits is set.
     pub const RED: u32 = 1 << 22;
     /// The frame was tagged.
     pub const TAGGED: u32 = 1 << 23;
-    /// Multicast.
+    /// The destination is a multicast address.
     pub const MAM: u32 = 1 << 24;
-    /// Broadcast.
+    /// The destination is the broadcast address.
     pub const BAM: u32 = 1 << 25;
     /// A perfect filter matched.
     pub const PFF: u32 = 1 << 26;
@@ -46,39 +46,39 @@ pub mod flag {
     pub const TCP: u32 = 1 << 27;
     /// Protocol: UDP.
     pub const UDP: u32 = 2 << 27;
-    /// Protocol: IP with something else.
+    /// Protocol: IP with another transport protocol.
     pub const IP: u32 = 3 << 27;
-    /// The bits of the protocol.
+    /// Mask of the protocol.
     pub const PROTOCOL: u32 = 3 << 27;
-    /// IPv6.
+    /// The IP version is 6.
     pub const V6: u32 = 1 << 29;
     /// The TCP or UDP checksum is wrong.
     pub const TCE: u32 = 1 << 30;
     /// The IPv4 header checksum is wrong.
     pub const ICE: u32 = 1 << 31;
-    /// Errors for which a frame is useless.
+    /// Errors that make a frame unusable.
     pub const HARD: u32 = FCS | DRIBBLE | RXE | LONG | RUNT | WATCHDOG;
-    /// Errors that leave the frame as it was sent.
+    /// Errors in the frame's checksums; the frame itself is as it was sent.
     pub const SOFT: u32 = TCE | ICE;
 }
 
-/// What the chip says about a frame.
+/// The header that the chip puts in front of a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The first word, without the length: [`flag`].
+    /// The first word without the length: bits of [`flag`].
     pub flags: u32,
     /// Bytes of the frame with its FCS, below 16384.
     pub len: u16,
-    /// The ones-complement sum of the frame from its 15th byte on, without the FCS, with padding.
+    /// The ones-complement sum of the frame from its 15th byte on, padding included, FCS excluded.
     pub csum: u16,
-    /// The VLAN tag that was there, where [`flag::TAGGED`].
+    /// The stripped VLAN tag's control information, if [`flag::TAGGED`] is set.
     pub tag: u16,
-    /// The last two bytes: wake-up flags.
+    /// Wake-up flags, the last two bytes.
     pub wake: u16,
 }
 
 impl Header {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn emit(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..4].copy_from_slice(&(self.flags & !flag::LEN | u32::from(self.len) & flag::LEN).to_le_bytes());
@@ -88,7 +88,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header; `None` where there are too few bytes.
+    /// Reads a header; `None` if there are too few bytes.
     pub fn parse(bytes: &[u8]) -> Option<Header> {
         let bytes = bytes.get(..HEADER_LEN)?;
         let (a, b) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?);
@@ -101,20 +101,20 @@ impl Header {
         })
     }
 
-    /// Whether one of `flags` is set.
+    /// Returns whether any of `flags` is set.
     pub const fn has(&self, flags: u32) -> bool {
         self.flags & flags != 0
     }
 }
 
-/// Bytes between a frame of `len` bytes, FCS included, and the next header: the header and two bytes in front of the
-/// frame are a multiple of 4.
+/// Returns the bytes of padding between a frame of `len` bytes, FCS included, and the next header. Header, two bytes
+/// and frame together are padded to a multiple of 4.
 pub const fn padding(len: usize) -> usize {
     (4 - (len + 2) % 4) % 4
 }
 
 segue::reasons! {
-    /// What was wrong with a transfer or a frame in it, which was then not delivered.
+    /// Reasons for which a transfer, or a frame in it, was not delivered.
     pub enum Malformed {
         Short = "rx_transfer_short": "A transfer too short to hold a frame.",
         Header = "rx_header_short": "Bytes behind the last frame that are no whole header; the rest of the transfer was skipped.",
@@ -129,16 +129,16 @@ segue::reasons! {
     }
 }
 
-/// What to do with frames whose only error is a wrong checksum.
+/// Treatment of frames whose only error is a wrong checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumErrors {
-    /// They are passed on unverified: the stack decides (Linux since March 2026).
+    /// Frames are passed on unverified, and the stack decides (Linux since March 2026).
     Pass,
-    /// They are dropped (Linux before).
+    /// Frames are dropped (Linux before March 2026).
     Drop,
 }
 
-/// The frames of one transfer.
+/// Iterator over the frames of one transfer.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     bytes: &'a [u8],
@@ -147,12 +147,12 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// The frames in `bytes`, what a transfer delivered.
+    /// Creates an iterator over the frames in `bytes`, the contents of a transfer.
     pub const fn new(bytes: &'a [u8], errors: ChecksumErrors) -> Frames<'a> {
         Frames { bytes, at: 0, errors }
     }
 
-    /// How far it has read.
+    /// Returns the offset up to which the transfer was parsed.
     pub const fn position(&self) -> usize {
         self.at
     }
@@ -164,7 +164,7 @@ impl<'a> Frames<'a> {
 }
 
 impl Iterator for Frames<'_> {
-    /// A header, and where its frame is in the transfer, FCS left out; or what was wrong.
+    /// A header with its frame's range in the transfer, FCS excluded; or what was wrong.
     type Item = Result<(Header, Range<usize>), Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -208,7 +208,7 @@ impl Iterator for Frames<'_> {
     }
 }
 
-/// Puts frames behind one another as the chip does.
+/// Builds a transfer from frames, as the chip does.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     /// The transfer so far.
@@ -216,12 +216,12 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Bytes that the transfer would have with a frame of `len` bytes, FCS included, behind what is there.
+    /// Returns the bytes of the transfer with another frame of `len` bytes, FCS included.
     pub const fn len_with(&self, len: usize) -> usize {
         self.bytes.len().next_multiple_of(4) + HEADER_LEN + len
     }
 
-    /// Adds a frame, FCS included, under a header whose length is set to fit.
+    /// Appends a frame, FCS included, with `header`, whose length is set to match.
     pub fn push(&mut self, header: Header, frame: &[u8]) {
         let header = Header { len: frame.len() as u16, ..header };
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
@@ -267,7 +267,7 @@ mod tests {
         for len in [1, 9, 10, 23] {
             assert_eq!(frames(&vec![0x12; len]), [Err(Malformed::Short)], "{len} bytes");
         }
-        // A frame needs its FCS, so that 24 bytes hold an Ethernet header and no FCS at best.
+        // A frame needs its FCS: 24 bytes hold at best an Ethernet header without FCS.
         assert_eq!(frames(&transfer(&[14])), [Err(Malformed::Runt)]);
         assert_eq!(frames(&transfer(&[18])), [Ok(10..24)]);
     }

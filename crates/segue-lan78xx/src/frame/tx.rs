@@ -1,15 +1,15 @@
-//! Frames to the chip: an 8-byte command, then the frame without FCS. Each command starts at a multiple of 4 from the
-//! beginning of the transfer.
+//! Frames to the chip: an 8-byte command, then the frame without FCS. Each command starts at a multiple of 4 bytes from
+//! the beginning of the transfer.
 
 use super::u32_at;
 
 /// Bytes of a command.
 pub const COMMAND_LEN: usize = 8;
-/// Commands start at multiples of this.
+/// Alignment of commands, bytes.
 pub const ALIGN: usize = 4;
-/// Smallest segment size that the chip takes.
+/// Smallest segment size that the chip accepts.
 pub const MIN_MSS: u16 = 8;
-/// Largest segment size that the command can say.
+/// Largest segment size that a command can express.
 pub const MAX_MSS: u16 = 0x3fff;
 
 const LEN: u32 = 0xf_ffff;
@@ -21,44 +21,44 @@ const IP: u32 = 1 << 26;
 const LSO: u32 = 1 << 27;
 const ICMP: u32 = 1 << 28;
 const IGMP: u32 = 1 << 29;
-/// Bits 31 and 30, and those between the length and the flags.
+/// Reserved bits: 31, 30, and those between the length and the flags.
 const RESERVED: u32 = !(LEN | FCS | REPLACE_TAG | INSERT_TAG | TRANSPORT | IP | LSO | ICMP | IGMP);
 const MSS_SHIFT: u32 = 16;
 
-/// What is to be done with the VLAN tag.
+/// The treatment of a frame's VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
-    /// Nothing.
+    /// The frame is sent with the tags that it has.
     Keep,
-    /// This one is put in.
+    /// A tag with this control information is inserted.
     Insert(u16),
-    /// This one takes the place of the frame's.
+    /// The frame's tag gets this control information.
     Replace(u16),
 }
 
-/// What is to be done with a frame.
+/// The command in front of a frame: how the chip sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Bytes of the frame that follow, 1 to 1,048,575.
+    /// Bytes of the frame that follows, 1 to 1,048,575.
     pub len: u32,
-    /// Append the FCS, and padding before it.
+    /// Whether the chip appends the FCS, and pads short frames.
     pub fcs: bool,
-    /// The VLAN tag.
+    /// The treatment of the VLAN tag.
     pub tag: Tag,
-    /// Compute the TCP or UDP checksum.
+    /// Whether the chip computes the TCP or UDP checksum.
     pub transport_csum: bool,
-    /// Compute the IPv4 header checksum.
+    /// Whether the chip computes the IPv4 header checksum.
     pub ip_csum: bool,
-    /// Compute the ICMP checksum.
+    /// Whether the chip computes the ICMP checksum.
     pub icmp_csum: bool,
-    /// Compute the IGMP checksum.
+    /// Whether the chip computes the IGMP checksum.
     pub igmp_csum: bool,
-    /// Cut the frame into TCP segments of this many bytes of payload.
+    /// Segment size: the chip cuts the frame into TCP segments with this many bytes of payload.
     pub mss: Option<u16>,
 }
 
 impl Command {
-    /// A frame of `len` bytes to which only its FCS is added.
+    /// Creates a command for a frame of `len` bytes to which only the FCS is added.
     pub const fn plain(len: u32) -> Command {
         Command {
             len,
@@ -72,7 +72,7 @@ impl Command {
         }
     }
 
-    /// The command's bytes. A segment size is brought into the chip's range.
+    /// Returns the command's bytes. A segment size is clamped to the chip's range.
     pub fn emit(&self) -> [u8; COMMAND_LEN] {
         let mut a = self.len & LEN;
         let mut b = 0;
@@ -100,7 +100,7 @@ impl Command {
         bytes
     }
 
-    /// Reads a command; `None` where it is too short, has reserved bits, no length, or asks for two things at once.
+    /// Reads a command; `None` if it is too short, has reserved bits set, has length 0, or has contradictory flags.
     pub fn parse(bytes: &[u8]) -> Option<Command> {
         let (a, b) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?);
         let tag = match (a & INSERT_TAG != 0, a & REPLACE_TAG != 0) {
@@ -126,12 +126,12 @@ impl Command {
     }
 }
 
-/// Bytes to put in front of the next command in a transfer that has `len` bytes so far.
+/// Returns the bytes of padding in front of the next command of a transfer that has `len` bytes.
 pub const fn padding(len: usize) -> usize {
     len.next_multiple_of(ALIGN) - len
 }
 
-/// Whether a transfer of `len` bytes needs a zero-length packet behind it, so that the chip sees its end.
+/// Returns whether a transfer of `len` bytes needs a zero-length packet behind it, so that the chip sees its end.
 pub const fn needs_zero_packet(len: usize, max_packet: usize) -> bool {
     len > 0 && len.is_multiple_of(max_packet)
 }

@@ -1,4 +1,4 @@
-//! Addresses of registers.
+//! Register addresses.
 
 /// Chip and revision.
 pub const ID_REV: u16 = 0x000;
@@ -8,43 +8,43 @@ pub const INT_STS: u16 = 0x00c;
 pub const HW_CFG: u16 = 0x010;
 /// Power management.
 pub const PMT_CTL: u16 = 0x014;
-/// Data port: which RAM, and whether it is idle.
+/// Data port: RAM selection, and whether the port is idle.
 pub const DP_SEL: u16 = 0x024;
-/// Data port: 1 writes, 0 reads.
+/// Data port: command, 1 for a write, 0 for a read.
 pub const DP_CMD: u16 = 0x028;
 /// Data port: address in the RAM, in words.
 pub const DP_ADDR: u16 = 0x02c;
-/// Data port: the word.
+/// Data port: the data word.
 pub const DP_DATA: u16 = 0x030;
 /// EEPROM command.
 pub const E2P_CMD: u16 = 0x040;
-/// EEPROM byte.
+/// EEPROM data byte.
 pub const E2P_DATA: u16 = 0x044;
 /// USB configuration.
 pub const USB_CFG0: u16 = 0x080;
 /// USB link power management.
 pub const USB_CFG1: u16 = 0x084;
-/// Most packets of one bulk-in transfer.
+/// Burst cap: the largest size of a bulk-in transfer, in packets.
 pub const BURST_CAP: u16 = 0x090;
-/// How long a bulk-in transfer waits for more, in cycles of 60 MHz.
+/// Bulk-in delay: time for which a bulk-in transfer waits for more frames, in cycles of 60 MHz.
 pub const BULK_IN_DLY: u16 = 0x094;
-/// Which interrupts the interrupt endpoint reports.
+/// Interrupt endpoint control: the interrupts that it reports.
 pub const INT_EP_CTL: u16 = 0x098;
-/// Receive filter and checksum engines.
+/// Control of the receive filter and the checksum engines.
 pub const RFE_CTL: u16 = 0x0b0;
-/// Ethertype of VLAN tags.
+/// EtherType of VLAN tags.
 pub const VLAN_TYPE: u16 = 0x0b4;
-/// Receive FIFO.
+/// Control of the receive FIFO.
 pub const FCT_RX_CTL: u16 = 0x0c0;
-/// Transmit FIFO.
+/// Control of the transmit FIFO.
 pub const FCT_TX_CTL: u16 = 0x0c4;
-/// Size of the receive FIFO, in units of 512 bytes, less 1.
+/// Size of the receive FIFO, in units of 512 bytes, minus 1.
 pub const FCT_RX_FIFO_END: u16 = 0x0c8;
-/// Size of the transmit FIFO.
+/// Size of the transmit FIFO, in units of 512 bytes, minus 1.
 pub const FCT_TX_FIFO_END: u16 = 0x0cc;
-/// Fill levels of the receive FIFO at which pause frames are sent, in units of 512 bytes.
+/// Fill levels of the receive FIFO at which pause frames are sent and revoked, in units of 512 bytes.
 pub const FCT_FLOW: u16 = 0x0d0;
-/// The first of six words of latency tolerance messages.
+/// First of the six registers for latency tolerance messages.
 pub const LTM_BELT_IDLE0: u16 = 0x0e0;
 /// MAC control.
 pub const MAC_CR: u16 = 0x100;
@@ -52,56 +52,57 @@ pub const MAC_CR: u16 = 0x100;
 pub const MAC_RX: u16 = 0x104;
 /// MAC transmitter.
 pub const MAC_TX: u16 = 0x108;
-/// Flow control.
+/// Flow control by pause frames.
 pub const FLOW: u16 = 0x10c;
-/// Own address, last two bytes.
+/// Own MAC address, last two bytes.
 pub const RX_ADDRH: u16 = 0x118;
-/// Own address, first four bytes.
+/// Own MAC address, first four bytes.
 pub const RX_ADDRL: u16 = 0x11c;
-/// PHY access.
+/// PHY access by the MII management interface.
 pub const MII_ACC: u16 = 0x120;
-/// PHY data.
+/// Data of a PHY access.
 pub const MII_DATA: u16 = 0x124;
-/// Clock delays of the RGMII (LAN7801).
+/// RGMII clock delays (LAN7801).
 pub const MAC_RGMII_ID: u16 = 0x128;
 /// Wake-up control.
 pub const WUCSR: u16 = 0x140;
-/// What woke the chip.
+/// Wake-up source.
 pub const WK_SRC: u16 = 0x144;
-/// Wake-up control, second part.
+/// Wake-up control, second register.
 pub const WUCSR2: u16 = 0x600;
-/// Delay lines of the RGMII (LAN7801).
+/// RGMII delay lines (LAN7801).
 pub const RGMII_TX_BYP_DLL: u16 = 0x708;
-/// Base of the block for one-time programmable memory.
+/// Base address of the one-time programmable (OTP) memory's registers.
 pub const OTP_BASE: u16 = 0x1000;
-/// OTP: power down.
+/// OTP: power-down control.
 pub const OTP_PWR_DN: u16 = OTP_BASE;
-/// OTP: high five bits of the address.
+/// OTP: upper five bits of the address.
 pub const OTP_ADDR1: u16 = OTP_BASE + 0x04;
-/// OTP: low eight bits of the address.
+/// OTP: lower eight bits of the address.
 pub const OTP_ADDR2: u16 = OTP_BASE + 0x08;
-/// OTP: the byte read.
+/// OTP: the byte that was read.
 pub const OTP_RD_DATA: u16 = OTP_BASE + 0x18;
-/// OTP: 1 reads.
+/// OTP: function, 1 for a read.
 pub const OTP_FUNC_CMD: u16 = OTP_BASE + 0x20;
-/// OTP: 1 starts.
+/// OTP: 1 starts the function.
 pub const OTP_CMD_GO: u16 = OTP_BASE + 0x28;
-/// OTP: 1 while busy.
+/// OTP: status, 1 while busy.
 pub const OTP_STATUS: u16 = OTP_BASE + 0x30;
 
-/// The register with bytes 4 and 5 of perfect filter `n` (0 to 32), and its flags; the next word has bytes 0 to 3.
+/// Returns the address of the register with bytes 4 and 5 of perfect filter `n` (0 to 32) and its flags; the next
+/// register has bytes 0 to 3.
 pub const fn maf_hi(n: u16) -> u16 {
     0x400 + 8 * n
 }
 
-/// The register with bytes 0 to 3 of perfect filter `n`.
+/// Returns the address of the register with bytes 0 to 3 of perfect filter `n`.
 pub const fn maf_lo(n: u16) -> u16 {
     0x404 + 8 * n
 }
 
-/// Perfect filters; number 0 is the own address.
+/// Number of perfect filters; filter 0 has the own address.
 pub const PERFECT_FILTERS: u16 = 33;
-/// A perfect filter that is in use.
+/// Flag of a perfect filter: it is in use.
 pub const MAF_VALID: u32 = 1 << 31;
-/// A perfect filter that looks at source addresses.
+/// Flag of a perfect filter: it compares the source address.
 pub const MAF_SOURCE: u32 = 1 << 30;

@@ -1,4 +1,4 @@
-//! Bits of registers, a module for each register or group of registers.
+//! Register bits, one module for each register or group of registers.
 
 /// Bits of [`INT_STS`](crate::regs::INT_STS) and [`INT_EP_CTL`](crate::regs::INT_EP_CTL).
 pub mod int {
@@ -6,31 +6,31 @@ pub mod int {
     pub const RDFO: u32 = 1 << 22;
     /// Transmitter error, loss of sync among them.
     pub const TXE: u32 = 1 << 21;
-    /// The transmitter has stopped.
+    /// The transmitter is disabled.
     pub const TX_DIS: u32 = 1 << 19;
-    /// The receiver has stopped.
+    /// The receiver is disabled.
     pub const RX_DIS: u32 = 1 << 18;
-    /// The PHY has something to say.
+    /// Interrupt of the PHY.
     pub const PHY: u32 = 1 << 17;
-    /// In [`INT_EP_CTL`](crate::regs::INT_EP_CTL): the endpoint answers also without news.
+    /// In [`INT_EP_CTL`](crate::regs::INT_EP_CTL): the endpoint also answers when no interrupt is pending.
     pub const INTEP_ON: u32 = 1 << 31;
-    /// Bits that stand for an event.
+    /// All bits that report an event.
     pub const EVENTS: u32 = 0x0770_ffff | PHY | RX_DIS | TX_DIS;
 }
 
 /// Bits of [`HW_CFG`](crate::regs::HW_CFG).
 pub mod hw_cfg {
-    /// 125 MHz clock to an outside PHY.
+    /// Enables the 125 MHz clock output to an external PHY.
     pub const CLK125_EN: u32 = 1 << 25;
-    /// 25 MHz clock to an outside PHY.
+    /// Enables the 25 MHz clock output to an external PHY.
     pub const REFCLK25_EN: u32 = 1 << 24;
-    /// The two LEDs that share pins with the EEPROM.
+    /// Enables the two LEDs that share pins with the EEPROM.
     pub const LED1_EN_LED0_EN: u32 = 0b11 << 20;
-    /// Several frames in one bulk-in transfer.
+    /// Multiple Ethernet frames in one bulk-in transfer.
     pub const MEF: u32 = 1 << 4;
     /// Lite reset; clears itself.
     pub const LRST: u32 = 1 << 1;
-    /// Soft reset; clears itself, and the device enumerates anew.
+    /// Soft reset; clears itself, and the device enumerates again.
     pub const SRST: u32 = 1;
 }
 
@@ -44,157 +44,157 @@ pub mod pmt {
     pub const WOL_EN: u32 = 1 << 3;
     /// Wake by the PHY.
     pub const PHY_WAKE_EN: u32 = 1 << 2;
-    /// What woke it, write 1 to clear.
+    /// Wake-up status; cleared by writing 1.
     pub const WUPS: u32 = 0b11;
-    /// Suspend mode, bits 6 and 5.
+    /// Suspend mode.
     pub const SUS_MODE: u32 = 0b11 << 5;
-    /// Clears the wake-up status at resume.
+    /// Enables clearing of the wake-up status at resume.
     pub const RES_CLR_WKP_EN: u32 = 1 << 8;
-    /// Cleared at resume.
+    /// Wake-up status that is cleared at resume.
     pub const RES_CLR_WKP_STS: u32 = 1 << 9;
-    /// Power for the PHY during suspend.
+    /// Keeps the PHY powered during suspend.
     pub const PHY_PWRUP: u32 = 1 << 10;
 }
 
-/// The data port.
+/// Values and sizes of the data port.
 pub mod dp {
-    /// In [`DP_SEL`](crate::regs::DP_SEL): idle.
+    /// In [`DP_SEL`](crate::regs::DP_SEL): the port is idle.
     pub const READY: u32 = 1 << 31;
-    /// In [`DP_SEL`](crate::regs::DP_SEL): the RAM of the VLAN and address tables.
+    /// In [`DP_SEL`](crate::regs::DP_SEL): selects the RAM with the VLAN and address hash tables.
     pub const VLAN_DA_RAM: u32 = 1;
-    /// In [`DP_SEL`](crate::regs::DP_SEL): the bits that select.
+    /// In [`DP_SEL`](crate::regs::DP_SEL): mask of the RAM selection.
     pub const SELECT: u32 = 0xf;
-    /// In [`DP_CMD`](crate::regs::DP_CMD): write.
+    /// In [`DP_CMD`](crate::regs::DP_CMD): write command.
     pub const WRITE: u32 = 1;
-    /// Words of the VLAN table, one bit for each id, from address 0 on.
+    /// Words of the VLAN table, which has one bit for each VLAN id, from address 0 on.
     pub const VLAN_WORDS: usize = 128;
-    /// Words of the address hash, from address [`VLAN_WORDS`] on.
+    /// Words of the address hash table, from address [`VLAN_WORDS`] on.
     pub const HASH_WORDS: usize = 16;
 }
 
-/// The EEPROM.
+/// EEPROM commands, and the image in EEPROM and OTP memory.
 pub mod e2p {
-    /// A command runs.
+    /// A command is in progress.
     pub const BUSY: u32 = 1 << 31;
-    /// It found no EEPROM.
+    /// The command found no EEPROM.
     pub const TIMEOUT: u32 = 1 << 10;
     /// Command: read a byte.
     pub const READ: u32 = 0;
-    /// Command: forbid writing.
+    /// Command: disable writes.
     pub const EWDS: u32 = 1 << 28;
-    /// Command: allow writing.
+    /// Command: enable writes.
     pub const EWEN: u32 = 2 << 28;
     /// Command: write a byte.
     pub const WRITE: u32 = 3 << 28;
-    /// The bits of the command.
+    /// Mask of the command.
     pub const COMMAND: u32 = 7 << 28;
-    /// The bits of the address.
+    /// Mask of the address.
     pub const ADDRESS: u32 = 0x1ff;
     /// First byte of a valid image.
     pub const VALID: u8 = 0xa5;
-    /// Bytes.
+    /// Size of the EEPROM, bytes.
     pub const LEN: usize = 512;
-    /// Where the address starts in an image, in EEPROM and OTP.
+    /// Offset of the MAC address in an image, in EEPROM and OTP.
     pub const MAC: u16 = 1;
-    /// Where an image says whether it has latency tolerance words.
+    /// Offset of the length and place of the latency tolerance words in an image.
     pub const LTM: u16 = 0x3f;
-    /// First byte of an OTP image at 0.
+    /// First OTP byte if the image is at address 0.
     pub const OTP_LOW: u8 = 0xf3;
-    /// First byte where the OTP image is at 0x100.
+    /// First OTP byte if the image is at [`OTP_HIGH_AT`].
     pub const OTP_HIGH: u8 = 0xf7;
-    /// Where it then is.
+    /// Address of the second place for an OTP image.
     pub const OTP_HIGH_AT: u16 = 0x100;
 }
 
 /// Bits of [`USB_CFG0`](crate::regs::USB_CFG0).
 pub mod usb_cfg0 {
-    /// An empty bulk-in endpoint answers NAK, not a zero-length packet.
+    /// An empty bulk-in endpoint answers NAK instead of a zero-length packet.
     pub const BIR: u32 = 1 << 6;
-    /// [`BURST_CAP`](crate::regs::BURST_CAP) is in force.
+    /// Enables [`BURST_CAP`](crate::regs::BURST_CAP).
     pub const BCE: u32 = 1 << 5;
-    /// Loss of sync does not stall bulk-out.
+    /// A loss of sync does not stall the bulk-out endpoint.
     pub const NO_STALL: u32 = 1;
 }
 
 /// Bits of [`USB_CFG1`](crate::regs::USB_CFG1).
 pub mod usb_cfg1 {
-    /// The device may ask for U2.
+    /// The device may initiate U2.
     pub const U2_INIT_EN: u32 = 1 << 12;
-    /// The device may ask for U1.
+    /// The device may initiate U1.
     pub const U1_INIT_EN: u32 = 1 << 10;
-    /// Latency tolerance messages.
+    /// Enables latency tolerance messages.
     pub const LTM_ENABLE: u32 = 1 << 8;
 }
 
 /// Bits of [`RFE_CTL`](crate::regs::RFE_CTL).
 pub mod rfe {
-    /// Checks IGMP.
+    /// Enables the check of IGMP checksums.
     pub const IGMP_COE: u32 = 1 << 14;
-    /// Checks ICMP.
+    /// Enables the check of ICMP checksums.
     pub const ICMP_COE: u32 = 1 << 13;
-    /// Sums TCP and UDP.
+    /// Enables the check of TCP and UDP checksums.
     pub const TCPUDP_COE: u32 = 1 << 12;
-    /// Checks IPv4 headers.
+    /// Enables the check of IPv4 header checksums.
     pub const IP_COE: u32 = 1 << 11;
-    /// All four.
+    /// All checksum engines.
     pub const COE: u32 = IGMP_COE | ICMP_COE | TCPUDP_COE | IP_COE;
-    /// Takes broadcasts.
+    /// Accepts broadcast frames.
     pub const BCAST_EN: u32 = 1 << 10;
-    /// Takes all multicasts.
+    /// Accepts all multicast frames.
     pub const MCAST_EN: u32 = 1 << 9;
-    /// Takes all unicasts.
+    /// Accepts all unicast frames.
     pub const UCAST_EN: u32 = 1 << 8;
-    /// Takes VLAN tags out.
+    /// Strips VLAN tags.
     pub const VLAN_STRIP: u32 = 1 << 7;
-    /// Drops frames without tag.
+    /// Drops untagged frames.
     pub const DISCARD_UNTAGGED: u32 = 1 << 6;
-    /// Drops tagged frames whose id is not in the table.
+    /// Drops tagged frames whose VLAN id is not in the table.
     pub const VLAN_FILTER: u32 = 1 << 5;
-    /// Multicasts by hash.
+    /// Accepts multicast frames whose address is in the hash table.
     pub const MCAST_HASH: u32 = 1 << 3;
-    /// Unicasts by hash.
+    /// Accepts unicast frames whose address is in the hash table.
     pub const DA_HASH: u32 = 1 << 2;
-    /// By perfect filters.
+    /// Accepts frames whose address matches a perfect filter.
     pub const DA_PERFECT: u32 = 1 << 1;
 }
 
 /// Bits of [`FCT_RX_CTL`](crate::regs::FCT_RX_CTL) and [`FCT_TX_CTL`](crate::regs::FCT_TX_CTL).
 pub mod fct {
-    /// Runs.
+    /// Enables the FIFO.
     pub const EN: u32 = 1 << 31;
-    /// Empties it; clears itself.
+    /// Resets the FIFO, which empties it; clears itself.
     pub const RST: u32 = 1 << 30;
-    /// Keeps bad frames (receive).
+    /// Keeps bad frames (receive FIFO only).
     pub const BAD: u32 = 1 << 25;
-    /// Overflow (receive).
+    /// Overflow (receive FIFO only).
     pub const OVERFLOW: u32 = 1 << 24;
-    /// Something was dropped (receive).
+    /// A frame was dropped (receive FIFO only).
     pub const DROP: u32 = 1 << 23;
-    /// Not empty.
+    /// The FIFO is not empty.
     pub const NOT_EMPTY: u32 = 1 << 22;
-    /// Empty.
+    /// The FIFO is empty.
     pub const EMPTY: u32 = 1 << 21;
-    /// Has stopped.
+    /// The FIFO is disabled.
     pub const DIS: u32 = 1 << 20;
-    /// 12 KiB, as a value of the two `FIFO_END` registers.
+    /// A size of 12 KiB, as a value of the two `FIFO_END` registers.
     pub const END_12K: u32 = 0x17;
 }
 
 /// Bits of [`MAC_CR`](crate::regs::MAC_CR).
 pub mod mac_cr {
-    /// GMII to the PHY.
+    /// Enables the GMII to the PHY.
     pub const GMII_EN: u32 = 1 << 19;
-    /// Energy efficient Ethernet.
+    /// Enables Energy-Efficient Ethernet.
     pub const EEE_EN: u32 = 1 << 17;
-    /// Duplex follows the PHY.
+    /// Duplex mode follows the PHY.
     pub const AUTO_DUPLEX: u32 = 1 << 12;
     /// Speed follows the PHY.
     pub const AUTO_SPEED: u32 = 1 << 11;
-    /// What is sent is received.
+    /// Loopback: the MAC receives what it sends.
     pub const LOOPBACK: u32 = 1 << 10;
-    /// Full duplex.
+    /// Full duplex mode.
     pub const FULL_DUPLEX: u32 = 1 << 3;
-    /// Speed: 0, 1, 2 for 10, 100, 1000 Mbit/s, shifted by this.
+    /// Shift of the speed: 0, 1, 2 for 10, 100, 1000 Mbit/s.
     pub const SPEED_SHIFT: u32 = 1;
     /// Resets the MAC; clears itself.
     pub const RST: u32 = 1;
@@ -202,36 +202,36 @@ pub mod mac_cr {
 
 /// Bits of [`MAC_RX`](crate::regs::MAC_RX).
 pub mod mac_rx {
-    /// Largest frame with its FCS, shifted by this.
+    /// Shift of the largest frame size, FCS included.
     pub const MAX_SIZE_SHIFT: u32 = 16;
-    /// The bits of the largest frame, before shifting.
+    /// Mask of the largest frame size, before shifting.
     pub const MAX_SIZE: u32 = 0x3fff;
-    /// Leaves the FCS out.
+    /// Strips the FCS.
     pub const FCS_STRIP: u32 = 1 << 4;
-    /// Tagged frames may be 4 bytes longer.
+    /// Allows tagged frames 4 bytes more.
     pub const VLAN_FSE: u32 = 1 << 2;
-    /// Has stopped.
+    /// The receiver is disabled.
     pub const RXD: u32 = 1 << 1;
-    /// Runs.
+    /// Enables the receiver.
     pub const RXEN: u32 = 1;
 }
 
 /// Bits of [`MAC_TX`](crate::regs::MAC_TX).
 pub mod mac_tx {
-    /// Has stopped.
+    /// The transmitter is disabled.
     pub const TXD: u32 = 1 << 1;
-    /// Runs.
+    /// Enables the transmitter.
     pub const TXEN: u32 = 1;
 }
 
 /// Bits of [`FLOW`](crate::regs::FLOW).
 pub mod flow {
-    /// Sends pause frames.
+    /// Enables sending of pause frames.
     pub const TX_FCEN: u32 = 1 << 30;
-    /// Obeys pause frames.
+    /// Enables obeying of received pause frames.
     pub const RX_FCEN: u32 = 1 << 29;
-    /// Passes pause frames on to the host.
+    /// Passes received pause frames on to the host.
     pub const FPF: u32 = 1 << 28;
-    /// The pause time that is sent, in units of 512 bit times.
+    /// Mask of the pause time that is sent, in units of 512 bit times.
     pub const TIME: u32 = 0xffff;
 }

@@ -1,21 +1,21 @@
 //! The chips of the family.
 
-/// USB vendor id of the maker.
+/// USB vendor id of the manufacturer.
 pub const VENDOR: u16 = 0x0424;
 
 /// The chips of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chip {
-    /// Super speed, with a PHY inside.
+    /// SuperSpeed, with an internal PHY.
     Lan7800,
-    /// Super speed, for an RGMII PHY outside.
+    /// SuperSpeed, for an external RGMII PHY.
     Lan7801,
-    /// High speed, with a PHY inside.
+    /// High speed, with an internal PHY.
     Lan7850,
 }
 
 impl Chip {
-    /// USB product id, which is also the upper half of [`ID_REV`](crate::regs::ID_REV).
+    /// Returns the USB product id, which is also the upper half of [`ID_REV`](crate::regs::ID_REV).
     pub const fn product(self) -> u16 {
         match self {
             Chip::Lan7800 => 0x7800,
@@ -24,23 +24,23 @@ impl Chip {
         }
     }
 
-    /// The chip of a USB device.
+    /// Returns the chip of a USB device, or `None` for a device without one.
     pub const fn of(vendor: u16, product: u16) -> Option<Chip> {
         match (vendor, product) {
             (VENDOR, 0x7800) => Some(Chip::Lan7800),
-            // A branded product with the same chip.
+            // The second id is a branded product with the same chip.
             (VENDOR, 0x7801) | (0x07c9, 0x0012) => Some(Chip::Lan7801),
             (VENDOR, 0x7850) => Some(Chip::Lan7850),
             _ => None,
         }
     }
 
-    /// The chip that [`ID_REV`](crate::regs::ID_REV) names.
+    /// Returns the chip named by the register [`ID_REV`](crate::regs::ID_REV).
     pub const fn of_id(id_rev: u32) -> Option<Chip> {
         Chip::of(VENDOR, (id_rev >> 16) as u16)
     }
 
-    /// Its name.
+    /// Returns the chip's name.
     pub const fn name(self) -> &'static str {
         match self {
             Chip::Lan7800 => "LAN7800",

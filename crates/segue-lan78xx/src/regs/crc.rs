@@ -1,12 +1,13 @@
 //! The CRC-32 of Ethernet: frame check sequence and address hash.
 
-/// The bit of the 512-bit address hash for an address: the top nine bits of the CRC-32 of its bytes (IEEE 802.3, 3.2.9),
-/// its bits taken in the order of the polynomial and without the final inversion.
+/// Returns the bit of the 512-bit hash table for an address: the top nine bits of the CRC-32 of its bytes (IEEE 802.3,
+/// 3.2.9), in the bit order of the polynomial and without the final inversion.
 pub const fn address_hash(address: [u8; 6]) -> u16 {
     (crc32_state(u32::MAX, &address).reverse_bits() >> 23) as u16
 }
 
-/// The frame check sequence over `bytes` (IEEE 802.3, 3.2.9): little-endian behind the frame.
+/// Returns the frame check sequence of `bytes` (IEEE 802.3, 3.2.9), which is appended to a frame in little-endian
+/// order.
 pub fn fcs(bytes: &[u8]) -> u32 {
     let mut state = u32::MAX;
     let mut chunks = bytes.chunks_exact(8);
@@ -33,7 +34,7 @@ const fn crc32_state(mut state: u32, bytes: &[u8]) -> u32 {
     state
 }
 
-/// For each byte value, what it does to the CRC 0 to 7 bytes later.
+/// Lookup tables: for each byte value, its contribution to the CRC 0 to 7 bytes later.
 static TABLES: [[u32; 256]; 8] = {
     let mut tables = [[0_u32; 256]; 8];
     let mut value = 0;

@@ -1,46 +1,46 @@
-//! PHY access.
+//! PHY registers and the word that accesses them (IEEE 802.3, clause 22).
 
-/// In [`MII_ACC`](crate::regs::MII_ACC): runs.
+/// In [`MII_ACC`](crate::regs::MII_ACC): an access is in progress.
 pub const BUSY: u32 = 1;
-/// In [`MII_ACC`](crate::regs::MII_ACC): write.
+/// In [`MII_ACC`](crate::regs::MII_ACC): the access is a write.
 pub const WRITE: u32 = 1 << 1;
-/// The inside PHY's address.
+/// Address of the internal PHY.
 pub const INTERNAL: u8 = 1;
 
-/// The word that starts an access.
+/// Returns the word that starts an access to a register of a PHY.
 pub const fn access(phy: u8, register: u8, write: bool) -> u32 {
     (phy as u32) << 11 | (register as u32) << 6 | if write { WRITE } else { 0 } | BUSY
 }
 
-/// Control (IEEE 802.3, 22.2.4.1).
+/// Register: control (IEEE 802.3, 22.2.4.1).
 pub const BMCR: u8 = 0;
-/// Status (22.2.4.2).
+/// Register: status (22.2.4.2).
 pub const BMSR: u8 = 1;
-/// Identifier, first half.
+/// Register: PHY identifier, first half.
 pub const ID1: u8 = 2;
-/// Identifier, second half.
+/// Register: PHY identifier, second half.
 pub const ID2: u8 = 3;
-/// What is advertised (28.2.4.1.3).
+/// Register: autonegotiation advertisement (28.2.4.1.3).
 pub const ADVERTISE: u8 = 4;
-/// What the partner advertises.
+/// Register: the link partner's advertisement.
 pub const LPA: u8 = 5;
-/// Autonegotiation expansion.
+/// Register: autonegotiation expansion.
 pub const EXPANSION: u8 = 6;
-/// 1000BASE-T control (40.5.1.1).
+/// Register: 1000BASE-T control (40.5.1.1).
 pub const CTRL1000: u8 = 9;
-/// 1000BASE-T status.
+/// Register: 1000BASE-T status.
 pub const STAT1000: u8 = 10;
-/// Address of a register of a device inside the PHY: which device, and what is done (22.2.4.3.11).
+/// Register: MMD access control, the device and the function (22.2.4.3.11).
 pub const MMD_CONTROL: u8 = 13;
-/// Its address or data.
+/// Register: MMD access address or data.
 pub const MMD_DATA: u8 = 14;
-/// Extended status.
+/// Register: extended status.
 pub const ESTATUS: u8 = 15;
-/// Interrupt mask of the inside PHY.
+/// Register of the internal PHY: interrupt mask.
 pub const INT_MASK: u8 = 0x19;
-/// Interrupt status of the inside PHY; reading clears.
+/// Register of the internal PHY: interrupt status; reading clears it.
 pub const INT_STATUS: u8 = 0x1a;
-/// Page of registers 0x10 to 0x1e.
+/// Register of the internal PHY: page of the registers 0x10 to 0x1e.
 pub const PAGE: u8 = 0x1f;
 
 /// In [`BMCR`]: reset.
@@ -53,13 +53,13 @@ pub const BMCR_AN_ENABLE: u16 = 1 << 12;
 pub const BMCR_POWER_DOWN: u16 = 1 << 11;
 /// In [`BMCR`]: isolated from the MAC.
 pub const BMCR_ISOLATE: u16 = 1 << 10;
-/// In [`BMCR`]: negotiate anew.
+/// In [`BMCR`]: restart autonegotiation.
 pub const BMCR_AN_RESTART: u16 = 1 << 9;
 /// In [`BMCR`]: full duplex.
 pub const BMCR_FULL_DUPLEX: u16 = 1 << 8;
 /// In [`BMCR`]: 1000 Mbit/s.
 pub const BMCR_SPEED1000: u16 = 1 << 6;
-/// In [`BMSR`]: link; once down it stays down until it is read.
+/// In [`BMSR`]: link status; once down it stays down until it is read.
 pub const BMSR_LINK: u16 = 1 << 2;
 /// In [`BMSR`]: autonegotiation is complete.
 pub const BMSR_AN_COMPLETE: u16 = 1 << 5;
@@ -77,19 +77,19 @@ pub const FULL10: u16 = 1 << 6;
 pub const HALF10: u16 = 1 << 5;
 /// In [`CTRL1000`]: 1000BASE-T full duplex is advertised.
 pub const ADV_FULL1000: u16 = 1 << 9;
-/// In [`STAT1000`]: the partner has 1000BASE-T full duplex.
+/// In [`STAT1000`]: the link partner can do 1000BASE-T full duplex.
 pub const LPA_FULL1000: u16 = 1 << 11;
-/// In [`INT_MASK`] and [`INT_STATUS`]: the interrupt itself.
+/// In [`INT_MASK`] and [`INT_STATUS`]: interrupts are enabled, or pending.
 pub const INT_ENABLE: u16 = 1 << 15;
 /// In [`INT_MASK`] and [`INT_STATUS`]: the link has changed.
 pub const INT_LINK: u16 = 1 << 13;
 /// In [`INT_MASK`] and [`INT_STATUS`]: autonegotiation is complete.
 pub const INT_AN_DONE: u16 = 1 << 10;
-/// In [`MMD_CONTROL`]: data, no address increment.
+/// In [`MMD_CONTROL`]: access data without address increment.
 pub const MMD_NO_INCREMENT: u16 = 1 << 14;
-/// The device for autonegotiation.
+/// MMD device: autonegotiation.
 pub const MMD_AN: u16 = 7;
-/// In it: which speeds are advertised with EEE.
+/// Register of [`MMD_AN`]: the speeds advertised with Energy-Efficient Ethernet.
 pub const MMD_AN_EEE_ADV: u16 = 60;
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! The counters of the chip.
 
-/// Bytes of the answer to [`READ_STATISTICS`](crate::regs::request::READ_STATISTICS).
+/// Bytes of the answer to the request [`READ_STATISTICS`](crate::regs::request::READ_STATISTICS).
 pub const STATISTICS_LEN: usize = STATISTICS.len() * 4;
 
-/// A counter of the chip.
+/// Name and range of a counter of the chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statistic {
-    /// Its name in the Linux driver's ethtool statistics.
+    /// The counter's name in the Linux driver's ethtool statistics.
     pub ethtool: &'static str,
-    /// The same for segue's JSON and metrics.
+    /// The counter's name in segue's JSON and metrics.
     pub name: &'static str,
-    /// The largest value before it wraps to zero.
+    /// The counter's largest value before it wraps to zero.
     pub max: u32,
 }
 
@@ -22,7 +22,7 @@ const fn wide(ethtool: &'static str, name: &'static str) -> Statistic {
     Statistic { ethtool, name, max: u32::MAX }
 }
 
-/// Every counter, in the order of the answer. Most have 20 bits.
+/// All counters, in the order of the answer. Most have 20 bits.
 pub const STATISTICS: [Statistic; 47] = [
     counter("RX FCS Errors", "rx_fcs_errors"),
     counter("RX Alignment Errors", "rx_alignment_errors"),
@@ -73,11 +73,11 @@ pub const STATISTICS: [Statistic; 47] = [
     wide("EEE TX LPI Time", "eee_tx_lpi_time"),
 ];
 
-/// Places in [`STATISTICS`](super::STATISTICS).
+/// Indices into [`STATISTICS`](super::STATISTICS).
 pub mod stat {
     /// Frames received with a wrong FCS.
     pub const RX_FCS: usize = 0;
-    /// Frames received with a dribble.
+    /// Frames received with dribble bits (alignment errors).
     pub const RX_ALIGNMENT: usize = 1;
     /// Short frames received with a wrong FCS.
     pub const RX_FRAGMENT: usize = 2;
@@ -89,25 +89,25 @@ pub mod stat {
     pub const RX_OVERSIZE: usize = 5;
     /// Frames dropped because the FIFO was full.
     pub const RX_DROPPED: usize = 6;
-    /// Bytes received: unicast, broadcast, multicast.
+    /// First of three counters of bytes received: unicast, broadcast, multicast.
     pub const RX_BYTES: usize = 7;
-    /// Frames received: unicast, broadcast, multicast.
+    /// First of three counters of frames received: unicast, broadcast, multicast.
     pub const RX_FRAMES: usize = 10;
     /// Pause frames received.
     pub const RX_PAUSE: usize = 13;
-    /// The first of seven classes of length, received.
+    /// First of seven counters of frames received, by length.
     pub const RX_SIZES: usize = 14;
     /// Frames sent with a wrong FCS.
     pub const TX_FCS: usize = 23;
     /// Frames lost because there was no link.
     pub const TX_CARRIER: usize = 25;
-    /// Bytes sent: unicast, broadcast, multicast.
+    /// First of three counters of bytes sent: unicast, broadcast, multicast.
     pub const TX_BYTES: usize = 31;
-    /// Frames sent: unicast, broadcast, multicast.
+    /// First of three counters of frames sent: unicast, broadcast, multicast.
     pub const TX_FRAMES: usize = 34;
     /// Pause frames sent.
     pub const TX_PAUSE: usize = 37;
-    /// The first of seven classes of length, sent.
+    /// First of seven counters of frames sent, by length.
     pub const TX_SIZES: usize = 38;
 }
 

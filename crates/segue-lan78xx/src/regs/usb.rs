@@ -1,27 +1,27 @@
-//! Vendor requests and endpoints.
+//! Vendor requests and endpoint addresses.
 
-/// Vendor requests, all to the device with `wValue` 0.
+/// Vendor requests; all are addressed to the device with `wValue` 0.
 pub mod request {
-    /// Writes the register `wIndex`; 4 bytes.
+    /// Writes the register `wIndex`, 4 bytes.
     pub const WRITE_REGISTER: u8 = 0xa0;
-    /// Reads the register `wIndex`; 4 bytes.
+    /// Reads the register `wIndex`, 4 bytes.
     pub const READ_REGISTER: u8 = 0xa1;
     /// Reads all statistics, [`STATISTICS_LEN`](crate::regs::STATISTICS_LEN) bytes.
     pub const READ_STATISTICS: u8 = 0xa2;
     /// `bmRequestType` of vendor requests to the device, host to device.
     pub const OUT: u8 = 0x40;
-    /// The same, device to host.
+    /// `bmRequestType` of vendor requests to the device, device to host.
     pub const IN: u8 = 0xc0;
 }
 
 /// Endpoint addresses.
 pub mod endpoint {
-    /// Received frames.
+    /// Bulk-in endpoint: received frames.
     pub const BULK_IN: u8 = 0x81;
-    /// Frames to send.
+    /// Bulk-out endpoint: frames to send.
     pub const BULK_OUT: u8 = 0x02;
-    /// Events.
+    /// Interrupt endpoint: events.
     pub const INTERRUPT: u8 = 0x83;
-    /// Bytes of an interrupt packet: [`INT_STS`](crate::regs::INT_STS).
+    /// Bytes of an interrupt packet, which holds [`INT_STS`](crate::regs::INT_STS).
     pub const INTERRUPT_LEN: usize = 4;
 }
