@@ -3,7 +3,7 @@
 mod support;
 
 use segue::packet::Csum;
-use segue_lan78xx::driver::{AddressSource, Config, Driver, Error, Look};
+use segue_lan78xx::driver::{AddressSource, Config, Driver, Error, LookupResult};
 use segue_lan78xx::model::{self, Access, Fault, Identity, LinkSpeed, Model, Partner};
 use segue_lan78xx::regs::{self, fct, hw_cfg, int, mac_rx, mac_tx, mii, pmt, stat};
 use segue_lan78xx::usb::local::{Clock, Local};
@@ -291,7 +291,7 @@ fn a_device_that_is_unplugged_at_any_time_is_noticed_and_goes_on_when_it_is_back
             let mut rig = Rig::new(Speed::High, config);
             rig.driver.on_gone(Box::new(|_| {
                 let clock = Clock::Still(segue::time::Nanos(10_000_000_000));
-                Look::Back(Local::new(Model::new(chip(Speed::High)), None, clock))
+                LookupResult::Back(Local::new(Model::new(chip(Speed::High)), None, clock))
             }));
             rig.model().inject(Fault::UnplugAfter(after));
             for n in 0..40 {

@@ -8,7 +8,7 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
-use segue_lan78xx::driver::{AddressSource, Config, Driver, Host, Interface, Look};
+use segue_lan78xx::driver::{AddressSource, Config, Driver, Host, Interface, LookupResult};
 use segue_lan78xx::model::{Fault, Model};
 use segue_lan78xx::regs::{self, Chip, mac_rx, request, rfe};
 use segue_lan78xx::usb::local::{Clock, Local};
@@ -130,7 +130,7 @@ fn a_setting_that_fails_is_tried_again_and_one_for_a_device_that_is_away_waits_f
         let mut hosted = Hosted::new();
         hosted.rig.driver.on_gone(Box::new(|_| {
             let clock = Clock::Still(segue::time::Nanos(10_000_000_000));
-            Look::Back(Local::new(Model::new(chip(Speed::Super)), None, clock))
+            LookupResult::Back(Local::new(Model::new(chip(Speed::Super)), None, clock))
         }));
         hosted.rig.model().unplug();
         hosted.rig.until(|rig| rig.driver.is_gone());
@@ -167,7 +167,7 @@ fn a_device_that_does_not_answer_one_request_is_given_up_and_looked_for() {
         looked.borrow_mut().0 = false;
         let clock = Clock::Still(segue::time::Nanos(100_000_000_000));
         let fresh = Local::new(Model::new(chip(Speed::Super)), None, clock);
-        Look::Back(Meddled::new(fresh, Silent(Rc::clone(&looked))))
+        LookupResult::Back(Meddled::new(fresh, Silent(Rc::clone(&looked))))
     }));
     driver.up().unwrap();
     let mut rx = RxBatch::new(256);
@@ -199,9 +199,9 @@ fn an_mtu_that_is_awkward_on_another_bus_keeps_no_adapter_away() {
     let speeds = Rc::new(RefCell::new(vec![Speed::Super, Speed::High]));
     let next = Rc::clone(&speeds);
     hosted.rig.driver.on_gone(Box::new(move |_| {
-        let Some(speed) = next.borrow_mut().pop() else { return Look::Nothing };
+        let Some(speed) = next.borrow_mut().pop() else { return LookupResult::Nothing };
         let clock = Clock::Still(segue::time::Nanos(10_000_000_000 * (2 - next.borrow().len() as u64)));
-        Look::Back(Local::new(Model::new(chip(speed)), None, clock))
+        LookupResult::Back(Local::new(Model::new(chip(speed)), None, clock))
     }));
     hosted.say(Interface { mtu: AWKWARD, ..USUAL });
     assert_eq!((hosted.number("mtu"), hosted.number("refused_mtu")), (AWKWARD as u64, 0));
@@ -221,24 +221,24 @@ fn another_device_in_the_adapters_place_is_shown_as_long_as_it_is_there() {
     const CHIP: (u16, u16) = (0x0424, 0x7850);
     const KEYBOARD: (u16, u16) = (0x046d, 0xc31c);
     let mut hosted = Hosted::new();
-    let now = Rc::new(RefCell::new(Look::Unknown));
+    let now = Rc::new(RefCell::new(LookupResult::Unknown));
     let found = Rc::clone(&now);
     hosted.rig.driver.on_gone(Box::new(move |chip| {
         assert_eq!(chip, Chip::Lan7800);
-        std::mem::replace(&mut *found.borrow_mut(), Look::Unknown)
+        std::mem::replace(&mut *found.borrow_mut(), LookupResult::Unknown)
     }));
     hosted.rig.model().unplug();
     hosted.rig.until(|rig| rig.driver.is_gone());
     for (look, stranger) in [
-        (Look::Unknown, 0),
-        (Look::Other(CHIP), 0x0424_7850),
+        (LookupResult::Unknown, 0),
+        (LookupResult::Other(CHIP), 0x0424_7850),
         // What is not known yet changes nothing.
-        (Look::Unknown, 0x0424_7850),
-        (Look::Other(KEYBOARD), 0x046d_c31c),
-        (Look::Nothing, 0),
-        (Look::Unknown, 0),
-        (Look::Other(CHIP), 0x0424_7850),
-        (Look::Nothing, 0),
+        (LookupResult::Unknown, 0x0424_7850),
+        (LookupResult::Other(KEYBOARD), 0x046d_c31c),
+        (LookupResult::Nothing, 0),
+        (LookupResult::Unknown, 0),
+        (LookupResult::Other(CHIP), 0x0424_7850),
+        (LookupResult::Nothing, 0),
     ] {
         *now.borrow_mut() = look;
         hosted.rig.driver.usb().sleep(1_100_000_000);
@@ -256,7 +256,7 @@ fn another_chip_that_was_taken_all_the_same_is_given_back_and_shown() {
         let (kind, looked) = &mut *found.borrow_mut();
         *looked += 1;
         let config = segue_lan78xx::model::Config { chip: *kind, ..chip(Speed::High) };
-        Look::Back(Local::new(Model::new(config), None, Clock::Still(segue::time::Nanos(100_000_000_000))))
+        LookupResult::Back(Local::new(Model::new(config), None, Clock::Still(segue::time::Nanos(100_000_000_000))))
     }));
     hosted.rig.model().unplug();
     hosted.rig.until(|rig| rig.driver.is_gone());
@@ -278,7 +278,7 @@ fn a_faster_bus_gets_no_more_at_a_time_than_a_transfer_holds() {
         let mut rig = Rig::of(chip(from), Config::napi(from));
         assert_eq!(rig.model().register(regs::BURST_CAP), 32);
         rig.driver.on_gone(Box::new(move |_| {
-            Look::Back(Local::new(Model::new(chip(to)), None, Clock::Still(segue::time::Nanos(10_000_000_000))))
+            LookupResult::Back(Local::new(Model::new(chip(to)), None, Clock::Still(segue::time::Nanos(10_000_000_000))))
         }));
         rig.model().unplug();
         rig.until(|rig| rig.driver.is_gone());

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use segue::packet::Csum;
-use segue_lan78xx::driver::{Config, Driver, Error, Look};
+use segue_lan78xx::driver::{Config, Driver, Error, LookupResult};
 use segue_lan78xx::model::{Fault, LinkSpeed, Model, Partner};
 use segue_lan78xx::regs::{request, stat};
 use segue_lan78xx::usb::local::{Clock, Local};
@@ -99,7 +99,7 @@ impl Load {
         let mut rig = Rig::new(Speed::Super, config);
         rig.driver.on_gone(Box::new(|_| {
             let clock = Clock::Still(segue::time::Nanos(20_000_000_000));
-            Look::Back(Local::new(Model::new(chip(Speed::Super)), None, clock))
+            LookupResult::Back(Local::new(Model::new(chip(Speed::Super)), None, clock))
         }));
         Load { rig, tx: Account::default(), rx_given: 0, rx_got: 0, number: 0 }
     }

@@ -6,7 +6,7 @@ use super::LinkState;
 
 /// What a look for a device that went away has found.
 #[derive(Debug)]
-pub enum Look<T> {
+pub enum LookupResult<T> {
     /// It is not known yet: a later look says it.
     Unknown,
     /// There is nothing in the device's place.
@@ -18,6 +18,6 @@ pub enum Look<T> {
 }
 
 /// Finds a device again that went away, by its chip: what has another one is nobody's to take.
-pub type Finder<T> = Box<dyn FnMut(Kind) -> Look<T>>;
+pub type Finder<T> = Box<dyn FnMut(Kind) -> LookupResult<T>>;
 /// Hears of the link.
 pub type Listener = Box<dyn FnMut(&LinkState)>;

@@ -43,6 +43,6 @@ pub use config::{Config, Copying, Kick, Resubmit};
 pub use filter::Filter;
 pub use follower::{Host, Interface};
 pub use link_state::LinkState;
-pub use lookup::{Finder, Listener, Look};
+pub use lookup::{Finder, Listener, LookupResult};
 pub use state::Driver;
 pub use stats::Numbers;

@@ -3,7 +3,7 @@
 use crate::regs::Chip as Kind;
 use crate::usb::{Transfer, Transport};
 
-use super::lookup::Look;
+use super::lookup::LookupResult;
 use super::receiver::Receiver;
 use super::state::{Driver, INTERRUPT_LEN};
 use super::transmitter::Transmitter;
@@ -44,17 +44,17 @@ impl<T: Transport> Driver<T> {
         }
         self.look_at = Some(now.after(LOOK));
         let kind = self.chip.kind;
-        let found = match self.finder.as_mut().map_or(Look::Unknown, |finder| finder(kind)) {
-            Look::Unknown => return,
-            Look::Nothing => {
+        let found = match self.finder.as_mut().map_or(LookupResult::Unknown, |finder| finder(kind)) {
+            LookupResult::Unknown => return,
+            LookupResult::Nothing => {
                 self.stranger = None;
                 return;
             }
-            Look::Other(identity) => return self.meet(identity),
-            Look::Back(found) if Kind::of(found.identity().0, found.identity().1) != Some(kind) => {
+            LookupResult::Other(identity) => return self.meet(identity),
+            LookupResult::Back(found) if Kind::of(found.identity().0, found.identity().1) != Some(kind) => {
                 return self.meet(found.identity());
             }
-            Look::Back(found) => found,
+            LookupResult::Back(found) => found,
         };
         self.stranger = None;
         self.chip.usb = found;

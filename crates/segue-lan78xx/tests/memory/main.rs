@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use segue::packet::Csum;
-use segue_lan78xx::driver::{Config, Driver, Error, Look};
+use segue_lan78xx::driver::{Config, Driver, Error, LookupResult};
 use segue_lan78xx::model::Model;
 use segue_lan78xx::usb::local::{Clock, Local};
 use segue_lan78xx::usb::{self, Speed, Transport};
@@ -71,7 +71,7 @@ fn a_device_that_comes_back_while_there_is_no_memory_is_taken_once_there_is() {
     rig.driver.on_gone(Box::new(move |_| {
         counted.set(counted.get() + 1);
         let clock = Clock::Still(segue::time::Nanos(counted.get() * 10_000_000_000));
-        Look::Back(Local::new(Model::new(chip(Speed::Super)), None, clock))
+        LookupResult::Back(Local::new(Model::new(chip(Speed::Super)), None, clock))
     }));
     rig.model().unplug();
     rig.until(|rig| rig.driver.is_gone());

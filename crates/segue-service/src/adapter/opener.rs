@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use segue_control::error::Error;
 use segue_host::sys::{Forked, fork};
-use segue_lan78xx::driver::Look;
+use segue_lan78xx::driver::LookupResult;
 use segue_lan78xx::regs::{Chip, VENDOR};
 use segue_lan78xx::usb::usbfs::{self, Usbfs};
 use segue_lan78xx::usb::usbip::{self, Client, ImportError, RECORD_LEN, Record};
@@ -73,14 +73,14 @@ impl Opener {
     }
 
     /// The device, once it is back and has this chip. Never waits: what one call asks for, a later one has.
-    pub(super) fn look(&mut self, chip: Chip) -> Look<Box<dyn Transport>> {
+    pub(super) fn look(&mut self, chip: Chip) -> LookupResult<Box<dyn Transport>> {
         let mut answer = [0; ANSWER_LEN];
-        let mut found = Look::Unknown;
+        let mut found = LookupResult::Unknown;
         match sys::receive(&self.socket, &mut answer) {
             Ok((ANSWER_LEN, fd)) => {
                 self.asked = false;
                 found = understood(&answer, fd);
-                if matches!(found, Look::Back(_)) {
+                if matches!(found, LookupResult::Back(_)) {
                     return found;
                 }
             }
@@ -94,7 +94,7 @@ impl Opener {
             }
         }
         // What was there once nobody sees any more.
-        if self.lost { Look::Nothing } else { found }
+        if self.lost { LookupResult::Nothing } else { found }
     }
 
     fn lose(&mut self) {
@@ -106,12 +106,12 @@ impl Opener {
     }
 }
 
-fn understood(answer: &[u8; ANSWER_LEN], fd: Option<OwnedFd>) -> Look<Box<dyn Transport>> {
+fn understood(answer: &[u8; ANSWER_LEN], fd: Option<OwnedFd>) -> LookupResult<Box<dyn Transport>> {
     let [word, v0, v1, p0, p1, ..] = *answer;
     if word == OTHER {
-        return Look::Other((u16::from_be_bytes([v0, v1]), u16::from_be_bytes([p0, p1])));
+        return LookupResult::Other((u16::from_be_bytes([v0, v1]), u16::from_be_bytes([p0, p1])));
     }
-    fd.and_then(|fd| taken_over(answer, fd)).map_or(Look::Nothing, Look::Back)
+    fd.and_then(|fd| taken_over(answer, fd)).map_or(LookupResult::Nothing, LookupResult::Back)
 }
 
 fn taken_over(answer: &[u8; ANSWER_LEN], fd: OwnedFd) -> Option<Box<dyn Transport>> {
@@ -229,7 +229,7 @@ mod tests {
 
     /// What a source that is asked for a LAN7800 says of a server with this chip, and whether the device was taken meanwhile, or
     /// asked anything.
-    fn looked(chip: Chip, bus_id: &str) -> (Look<Box<dyn Transport>>, bool, u64) {
+    fn looked(chip: Chip, bus_id: &str) -> (LookupResult<Box<dyn Transport>>, bool, u64) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let source = Source::Usbip { server: vec![listener.local_addr().unwrap()], bus_id: bus_id.to_owned() };
         let model = Model::new(Config { chip, speed: Speed::High, ..Config::default() });
@@ -245,7 +245,7 @@ mod tests {
             was_taken |= server.is_attached();
             // The server is looked at between its rounds, each of which could take and release at once.
             match opener.look(Chip::Lan7800) {
-                Look::Unknown => {}
+                LookupResult::Unknown => {}
                 found => break found,
             }
         };
@@ -260,22 +260,22 @@ mod tests {
     #[test]
     fn another_chip_is_named_and_neither_taken_nor_asked_anything() {
         let (found, was_taken, asked) = looked(Chip::Lan7850, "1-1");
-        assert!(matches!(found, Look::Other((0x0424, 0x7850))), "{:?}", found_name(&found));
+        assert!(matches!(found, LookupResult::Other((0x0424, 0x7850))), "{:?}", found_name(&found));
         assert_eq!((was_taken, asked), (false, 0));
         let (found, was_taken, asked) = looked(Chip::Lan7800, "1-2");
-        assert!(matches!(found, Look::Nothing), "{:?}", found_name(&found));
+        assert!(matches!(found, LookupResult::Nothing), "{:?}", found_name(&found));
         assert_eq!((was_taken, asked), (false, 0));
         let (found, was_taken, asked) = looked(Chip::Lan7800, "1-1");
-        let Look::Back(device) = found else { panic!("{:?}", found_name(&found)) };
+        let LookupResult::Back(device) = found else { panic!("{:?}", found_name(&found)) };
         assert_eq!((device.identity(), was_taken, asked), ((0x0424, 0x7800), true, 1));
     }
 
-    fn found_name(found: &Look<Box<dyn Transport>>) -> &'static str {
+    fn found_name(found: &LookupResult<Box<dyn Transport>>) -> &'static str {
         match found {
-            Look::Unknown => "unknown",
-            Look::Nothing => "nothing",
-            Look::Other(_) => "another one",
-            Look::Back(_) => "back",
+            LookupResult::Unknown => "unknown",
+            LookupResult::Nothing => "nothing",
+            LookupResult::Other(_) => "another one",
+            LookupResult::Back(_) => "back",
         }
     }
 

@@ -16,7 +16,7 @@ use segue_datapath::knobs::Knobs;
 use segue_datapath::pipeline::Pipeline;
 use segue_host::netlink::Netlink;
 use segue_host::sys::{self, SignalFd};
-use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState, Look};
+use segue_lan78xx::driver::{self, AddressSource, Driver, Filter, LinkState, LookupResult};
 use segue_lan78xx::usb::usbfs;
 use segue_lan78xx::usb::{Guard, Speed, Transport, Verdict};
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ impl Plan {
             driver.on_gone(Box::new(move |chip| {
                 let found = opener.look(chip);
                 // What is back has that chip: the other process has looked.
-                if let (Look::Back(device), Some(lifeline)) = (&found, &lifeline) {
+                if let (LookupResult::Back(device), Some(lifeline)) = (&found, &lifeline) {
                     lifeline.take(&**device);
                 }
                 found
