@@ -1,5 +1,5 @@
-//! The two bulk engines: frames from the receive FIFO into the host's transfers, and the host's stream of commands and
-//! frames to the MAC.
+//! The two bulk engines: one moves frames from the receive FIFO into the host's transfers, the other parses the host's
+//! stream of commands and frames for the MAC.
 
 use segue::time::Nanos;
 
@@ -10,13 +10,13 @@ use crate::usb::Error;
 
 use super::{Completion, Fault, Model, Outcome};
 
-/// What a stretch of the stream holds.
+/// The result of parsing one command of the stream.
 enum Step {
-    /// A command with its frame, up to this place.
+    /// A command, and the range of its frame.
     Frame(Command, std::ops::Range<usize>),
-    /// Too little for a whole one.
+    /// Too few bytes for a command with its frame.
     Incomplete,
-    /// No command.
+    /// Bytes that are not a command.
     Nonsense,
 }
 
@@ -42,7 +42,7 @@ impl Model {
             let is_open = |model: &Model| !model.bulk_in.open.bytes.is_empty();
             let mut full = false;
             if self.bulk_in.open.bytes.len() > len {
-                // The transfer that was being filled was taken back, and this one is smaller: what was in it is lost.
+                // The transfer that was being filled was cancelled, and the next one is smaller: its frames are lost.
                 self.notes.unfit += self.bulk_in.drop_open();
                 self.overflow_in(id);
                 continue;
@@ -74,7 +74,7 @@ impl Model {
                     let header = Header { len: said, ..next.header }.emit();
                     self.bulk_in.open.bytes[at..at + header.len()].copy_from_slice(&header);
                 }
-                if self.lies.shifted_frames && self.bulk_in.open.bytes.len() + 2 <= cap {
+                if self.defects.shifted_frames && self.bulk_in.open.bytes.len() + 2 <= cap {
                     let behind = at + crate::frame::rx::HEADER_LEN;
                     self.bulk_in.open.bytes.splice(behind..behind, [0, 0]);
                 }
@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    /// Ends the next transfer because the device has sent more than it can hold.
+    /// Completes the next transfer with an overflow: the device has sent more than it can hold.
     fn overflow_in(&mut self, id: u32) {
         self.bulk_in.pending.pop_front();
         self.notes.bulk_in += 1;
@@ -122,7 +122,7 @@ impl Model {
         self.completions.push_back(Completion { id, result: Ok(Outcome::Received(bytes)), frames });
     }
 
-    /// Whether the transfer went wrong as was asked for.
+    /// Applies an injected fault to the transfer `id`; returns whether there was one.
     fn in_fault(&mut self, id: u32, len: usize) -> bool {
         let is_meant =
             |fault: &Fault| matches!(fault, Fault::BulkInStall | Fault::EmptyTransfer | Fault::RawTransfer(_));
@@ -157,7 +157,7 @@ impl Model {
         (!nak && runs).then_some(side.next_empty)
     }
 
-    /// Takes the host's bulk-out transfers as far as the MAC takes their frames.
+    /// Processes the host's bulk-out transfers as far as the MAC takes their frames.
     pub(super) fn pump_out(&mut self) {
         let runs = self.register(regs::FCT_TX_CTL) & fct::EN != 0 && self.register(regs::MAC_TX) & mac_tx::TXEN != 0;
         if !self.bulk_out.pending.is_empty() {
@@ -188,7 +188,7 @@ impl Model {
         self.mac.waited_out = could && !self.bulk_out.pending.is_empty();
     }
 
-    /// Carries out the commands in a stretch of the stream; `false` at a loss of sync.
+    /// Executes the commands in a part of the stream; `false` at a loss of sync.
     fn take_stream(&mut self, data: Vec<u8>, ends_short: bool) -> bool {
         let stream = if self.bulk_out.rest.is_empty() {
             data
@@ -204,7 +204,7 @@ impl Model {
                 Step::Frame(command, frame) => {
                     at = frame.end;
                     self.send(&command, stream[frame].to_vec());
-                    // Padding is there only if something follows.
+                    // Padding is present only if another command follows.
                     at = (at + padding(offset + at)).min(stream.len());
                 }
                 Step::Incomplete if !ends_short => break,

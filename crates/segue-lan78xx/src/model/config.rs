@@ -1,43 +1,43 @@
-//! What kind of chip the model is, and what it is connected to.
+//! The configuration of a model: the chip, its bus and its link partner.
 
 use crate::regs::Chip;
 use crate::usb::Speed;
 
 use super::phy::{LinkSpeed, Partner};
 
-/// Where a driver can find the adapter's address.
+/// The place where a driver finds the adapter's MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// In the address registers, where firmware left it.
+    /// The address registers, set by firmware.
     Register,
-    /// In an EEPROM.
+    /// An EEPROM.
     Eeprom,
-    /// In the OTP memory, image at 0.
+    /// The OTP memory, image at address 0.
     OtpLow,
-    /// In the OTP memory, image at 0x100.
+    /// The OTP memory, image at address 0x100.
     OtpHigh,
-    /// Nowhere.
+    /// No place: the chip has no address.
     None,
 }
 
-/// What kind of chip, and what it is connected to.
+/// The configuration of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The chip.
+    /// The chip that is modelled.
     pub chip: Chip,
-    /// The bus.
+    /// Speed of the USB bus.
     pub speed: Speed,
-    /// The address.
+    /// The adapter's MAC address.
     pub mac: [u8; 6],
-    /// Where it is.
+    /// The place of the MAC address.
     pub identity: Identity,
-    /// The other end of the cable; `None` where there is no cable.
+    /// The link partner; `None` without a cable.
     pub partner: Option<Partner>,
-    /// How long negotiation takes, nanoseconds.
+    /// Duration of autonegotiation, nanoseconds.
     pub negotiation: u64,
-    /// Whether frames take as long as they do on a wire of the link's speed. Otherwise they take no time.
+    /// Whether frames take the time that they take on a wire of the link's speed. Otherwise they take none.
     pub paced: bool,
-    /// Most frames that the partner holds while it is paused or the wire is busy; what comes on top is lost.
+    /// Most frames that the partner queues while it is paused or the wire is busy; further ones are lost.
     pub partner_queue: usize,
 }
 

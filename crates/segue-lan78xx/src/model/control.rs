@@ -1,4 +1,4 @@
-//! Control requests: those of the vendor, and the standard ones.
+//! USB control requests: vendor requests and standard requests.
 
 use crate::regs::{endpoint, request};
 use crate::usb::{Error, Setup};
@@ -7,10 +7,10 @@ use super::state::{Access, Model};
 use super::{Fault, descriptors};
 
 impl Model {
-    /// Answers a control request; `data` is what the host sends.
+    /// Answers a control request; `data` is the host's data stage.
     ///
     /// # Errors
-    /// [`Error::Stall`] for what the chip does not know, [`Error::Gone`] once it was unplugged.
+    /// [`Error::Stall`] for a request that the chip does not know, [`Error::Gone`] once it was unplugged.
     pub fn control(&mut self, setup: Setup, data: &[u8]) -> Result<Vec<u8>, Error> {
         if self.gone {
             return Err(Error::Gone);
@@ -42,13 +42,13 @@ impl Model {
     }
 
     fn note_access(&mut self, access: Access) {
-        // A driver makes some thousands; a host that never reads the trace must not fill memory.
+        // A driver makes some thousands of accesses; a host that never takes the trace must not fill memory.
         if let Some(trace) = self.trace.as_mut().filter(|trace| trace.len() < 1 << 20) {
             trace.push(access);
         }
     }
 
-    /// Standard requests (USB 3.2, 9.4).
+    /// Answers a standard request (USB 3.2, section 9.4).
     fn standard(&mut self, setup: Setup) -> Result<Vec<u8>, Error> {
         const GET_STATUS: u8 = 0;
         const CLEAR_FEATURE: u8 = 1;
@@ -100,8 +100,8 @@ impl Model {
         (self.bulk_in.halted, self.bulk_out.halted, self.interrupt_halted) = (false, false, false);
     }
 
-    /// Whether an endpoint is halted. The control endpoint never is (USB 2.0, 9.4.5), and one that is not there stalls the
-    /// request.
+    /// Returns whether an endpoint is halted. The control endpoint never is (USB 2.0, section 9.4.5); an endpoint that
+    /// does not exist stalls the request.
     fn is_halted(&self, index: u16) -> Result<bool, Error> {
         match u8::try_from(index) {
             Ok(endpoint::BULK_IN) => Ok(self.bulk_in.halted),
@@ -126,7 +126,8 @@ impl Model {
         Ok(())
     }
 
-    /// A halted endpoint answers every transfer with a stall (USB 2.0, 8.4.5), also those that wait for it already.
+    /// Completes all transfers of halted endpoints with a stall, those that were already waiting included (USB 2.0,
+    /// section 8.4.5).
     pub(super) fn stall_halted(&mut self) {
         let mut ids = Vec::new();
         if self.bulk_in.halted {

@@ -1,9 +1,9 @@
-//! What the model says about itself on the bus (USB 3.2, 9.6).
+//! The model's USB descriptors (USB 3.2, section 9.6).
 
 use crate::regs::{Chip, VENDOR, endpoint};
 use crate::usb::Speed;
 
-/// Types of descriptors.
+/// Descriptor types.
 const DEVICE: u8 = 1;
 const CONFIGURATION: u8 = 2;
 const INTERFACE: u8 = 4;
@@ -12,16 +12,16 @@ const BOS: u8 = 15;
 const CAPABILITY: u8 = 16;
 const COMPANION: u8 = 48;
 
-/// Class, subclass and protocol of device and interface: the vendor's own.
+/// Class, subclass and protocol of device and interface: vendor-specific.
 pub const CLASS: [u8; 3] = [0xff, 0, 0xff];
 /// `bConfigurationValue` of the only configuration.
 pub const CONFIGURATION_VALUE: u8 = 1;
 /// Release number of the device.
 pub const BCD_DEVICE: u16 = 0x0300;
-/// Most packets in one burst, less 1.
+/// Most packets in one burst, minus 1.
 const MAX_BURST: u8 = 15;
 
-/// The descriptor that a `GET_DESCRIPTOR` with this `wValue` asks for.
+/// Returns the descriptor for a `GET_DESCRIPTOR` request with this `wValue`, or `None` if there is none.
 pub(super) fn find(chip: Chip, speed: Speed, value: u16) -> Option<Vec<u8>> {
     match ((value >> 8) as u8, value as u8) {
         (DEVICE, 0) => Some(device(chip, speed)),
@@ -33,7 +33,7 @@ pub(super) fn find(chip: Chip, speed: Speed, value: u16) -> Option<Vec<u8>> {
 
 fn device(chip: Chip, speed: Speed) -> Vec<u8> {
     let (version, packet): (u16, u8) = match speed {
-        // Of the control endpoint; at super speed the exponent of 2.
+        // Packet size of the control endpoint; at SuperSpeed its base-2 exponent.
         Speed::Super => (0x0300, 9),
         Speed::High => (0x0210, 64),
         Speed::Full => (0x0200, 64),
@@ -81,7 +81,8 @@ fn bos() -> Vec<u8> {
     let mut bytes = vec![5, BOS, 22, 0, 2];
     // USB 2.0 extension: no link power management.
     bytes.extend([7, CAPABILITY, 2, 0, 0, 0, 0]);
-    // Super speed: full, high and super; U1 and U2 exit latency 0, so that the host leaves link power management alone.
+    // SuperSpeed capability: full, high and super speed; U1 and U2 exit latency 0, so that the host leaves link power
+    // management alone.
     bytes.extend([10, CAPABILITY, 3, 0, 0x0e, 0, 1, 0, 0, 0]);
     bytes
 }

@@ -1,6 +1,6 @@
-//! What can be made to go wrong.
+//! Faults that can be injected into the model.
 
-/// One thing that goes wrong once, at the next occasion.
+/// A fault that happens once, at the next occasion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The next frame from the wire is delivered with these error bits of [`crate::frame::rx::flag`], RED added.
@@ -17,21 +17,21 @@ pub enum Fault {
     RawTransfer(Vec<u8>),
     /// The next bulk-in transfer is answered with a stall, and the endpoint is halted.
     BulkInStall,
-    /// The same for bulk-out.
+    /// The next bulk-out transfer is answered with a stall, and the endpoint is halted.
     BulkOutStall,
     /// The next control request is answered with a stall.
     ControlStall,
     /// The next interrupt packet has this many bytes.
     InterruptLength(usize),
-    /// After so many more transfers were submitted, the device is unplugged.
+    /// The device is unplugged after this many more submitted transfers.
     UnplugAfter(u32),
 }
 
-/// What is wrong for good. [`Lies::default`] is an honest chip.
+/// Permanent defects of the chip. [`Defects::default`] is a chip without any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lies {
+pub struct Defects {
     /// The checksum field of received frames is inverted.
     pub inverted_checksum: bool,
-    /// Received frames lie two bytes further than they should.
+    /// Received frames are placed two bytes too far.
     pub shifted_frames: bool,
 }

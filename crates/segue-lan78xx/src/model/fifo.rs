@@ -1,4 +1,4 @@
-//! The receive FIFO, and the transfers that the host has lent to the two bulk endpoints.
+//! The receive FIFO, and the pending transfers of the two bulk endpoints.
 
 use std::collections::VecDeque;
 
@@ -6,30 +6,30 @@ use segue::time::Nanos;
 
 use crate::frame::rx::{Builder, Header};
 
-/// A received frame with its FCS.
+/// A received frame with its FCS, in the FIFO.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) header: Header,
     pub(super) bytes: Vec<u8>,
-    /// A length that the header is to say instead of the right one.
+    /// A wrong length for the header, of an injected fault.
     pub(super) said_len: Option<u16>,
 }
 
 impl Received {
-    /// Bytes that it takes in the FIFO.
+    /// Returns the bytes that the frame takes in the FIFO.
     pub(super) fn room(&self) -> usize {
         (crate::frame::rx::HEADER_LEN + self.bytes.len()).next_multiple_of(4)
     }
 }
 
-/// The receive FIFO, and the transfers that wait for what is in it.
+/// The receive FIFO, and the pending bulk-in transfers.
 #[derive(Debug, Default)]
 pub(super) struct BulkIn {
     pub(super) pending: VecDeque<(u32, usize)>,
     pub(super) halted: bool,
     pub(super) fifo: VecDeque<Received>,
     pub(super) used: usize,
-    /// The transfer that is being filled, its frames and their bytes, and when it ends if nothing more comes.
+    /// The transfer that is being filled, its frames, their bytes, and the time at which it ends if no frame follows.
     pub(super) open: Builder,
     pub(super) open_frames: u64,
     pub(super) open_bytes: u64,
@@ -47,38 +47,38 @@ impl BulkIn {
         self.fifo.push_back(frame);
     }
 
-    /// Gives up all frames that it has; how many.
+    /// Drops all frames; returns their number.
     pub(super) fn flush(&mut self) -> u64 {
         self.used = 0;
         self.fifo.drain(..).count() as u64 + self.drop_open()
     }
 
-    /// Gives up what is in the transfer that is being filled; how many frames.
+    /// Drops the transfer that is being filled; returns its number of frames.
     pub(super) fn drop_open(&mut self) -> u64 {
         self.open.bytes.clear();
         self.open_bytes = 0;
         std::mem::take(&mut self.open_frames)
     }
 
-    /// Takes a waiting transfer back. What was filled into it already stays for the next one.
+    /// Cancels a pending transfer. Frames that were filled into it stay for the next one.
     pub(super) fn cancel(&mut self, id: u32) {
         self.pending.retain(|(pending, _)| *pending != id);
     }
 }
 
-/// The transfers from the host, and where in the stream of commands and frames it is.
+/// The pending bulk-out transfers, and the parser's position in the stream of commands and frames.
 #[derive(Debug, Default)]
 pub(super) struct BulkOut {
     pub(super) pending: VecDeque<(u32, Vec<u8>, bool)>,
     pub(super) halted: bool,
-    /// A command or frame that began in an earlier transfer.
+    /// The incomplete command or frame at the end of an earlier transfer.
     pub(super) rest: Vec<u8>,
-    /// Bytes of the stream before `rest`, for alignment.
+    /// Bytes of the stream before `rest`, modulo the alignment.
     pub(super) offset: usize,
 }
 
 impl BulkOut {
-    /// Forgets what was incomplete.
+    /// Forgets an incomplete command or frame.
     pub(super) fn restart(&mut self) {
         self.rest.clear();
         self.offset = 0;

@@ -1,15 +1,15 @@
-//! Faults are injected, and happen.
+//! Injection of faults, and their effect.
 
 use super::{Fault, Model};
 
 impl Model {
-    /// Makes something go wrong. Faults of one kind happen in the order given.
+    /// Injects a fault. Faults of one kind happen in the order in which they were injected.
     pub fn inject(&mut self, fault: Fault) {
         self.faults.push_back(fault);
     }
 
-    /// Makes bits of a register read as set and others as clear, whatever is written; bits that wait for themselves never
-    /// come then.
+    /// Makes some bits of a register always read as set and others as clear, whatever is written. A driver that waits
+    /// for such a bit to change waits in vain.
     pub fn stick(&mut self, register: u16, set: u32, clear: u32) {
         self.stuck.retain(|(at, _, _)| *at != register);
         if set | clear != 0 {
@@ -17,7 +17,7 @@ impl Model {
         }
     }
 
-    /// Faults that have not happened yet.
+    /// Returns the number of faults that have not happened yet.
     pub fn faults_left(&self) -> usize {
         self.faults.len()
     }
@@ -27,7 +27,7 @@ impl Model {
         self.faults.remove(place)
     }
 
-    /// Counts a transfer towards an unplugging.
+    /// Counts a transfer towards [`Fault::UnplugAfter`].
     pub(super) fn count_down(&mut self) {
         for fault in &mut self.faults {
             if let Fault::UnplugAfter(left) = fault {

@@ -1,4 +1,4 @@
-//! The MAC: filters, frames to and from the wire, flow control, statistics.
+//! The MAC: filters, frames to and from the wire, flow control and statistics.
 
 use segue::time::Nanos;
 
@@ -10,22 +10,23 @@ use crate::regs::{self, dp, fct, flow, int, mac_cr, mac_rx, rfe, stat};
 use super::fifo::Received;
 use super::{Fault, Model, offload};
 
-/// Shortest frame without FCS.
+/// Bytes of the shortest frame without FCS.
 const MIN_FRAME: usize = 60;
-/// Where pause frames go (IEEE 802.3, 31B.1).
+/// Destination address of pause frames (IEEE 802.3, 31B.1).
 const PAUSE_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x01];
 const PAUSE_HEAD: [u8; 4] = [0x88, 0x08, 0x00, 0x01];
-/// Bytes that a frame takes on the wire besides its own: FCS, preamble, gap (IEEE 802.3, 4.4.2).
+/// Bytes that a frame takes on the wire besides its own: FCS, preamble and interframe gap (IEEE 802.3, 4.4.2).
 const WIRE_OVERHEAD: usize = FCS_LEN + 8 + 12;
-/// Frames that wait for somebody to take them from the wire.
+/// Most frames sent to the partner that were not fetched.
 const MAX_OUTGOING: usize = 1 << 16;
-/// Bytes of these: what one transfer of the host can become by segmentation is more than it should make us hold.
+/// Most bytes of those frames: segmentation could otherwise turn one transfer of the host into more than the model
+/// should hold.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
-/// How far a wire may be behind its time, nanoseconds, and still make up for it: wake-ups come late, and on a machine with
-/// more to do by milliseconds.
+/// How far a wire may lag behind its schedule, in nanoseconds, and still catch up: wake-ups come late, on a loaded
+/// machine by milliseconds.
 const CATCH_UP: u64 = 5_000_000;
 
-/// Unicast, broadcast, multicast: the order of the counters.
+/// Returns the class of a destination address: 0 unicast, 1 broadcast, 2 multicast, in the order of the counters.
 fn class(destination: &[u8]) -> usize {
     match destination {
         [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, ..] => 1,
@@ -34,19 +35,19 @@ fn class(destination: &[u8]) -> usize {
     }
 }
 
-/// Which counter of sizes a frame of this length belongs to, FCS included.
+/// Returns the index of the size counter for a frame of this length, FCS included.
 fn size_class(len: usize) -> usize {
     [64, 127, 255, 511, 1023, 1518].iter().position(|most| len <= *most).unwrap_or(6)
 }
 
 impl Model {
-    /// Adds to a counter, which wraps.
+    /// Adds `n` to a counter of the chip, which wraps.
     fn count(&mut self, place: usize, n: u64) {
         let range = u64::from(regs::STATISTICS[place].max) + 1;
         self.statistics[place] = ((u64::from(self.statistics[place]) + n) % range) as u32;
     }
 
-    /// Nanoseconds that a frame of `len` bytes without FCS takes.
+    /// Returns the wire time of a frame of `len` bytes without FCS, nanoseconds.
     fn wire_time(&self, len: usize) -> u64 {
         match self.phy.link() {
             Some(speed) if self.config.paced => {
@@ -56,7 +57,7 @@ impl Model {
         }
     }
 
-    /// Whether the MAC runs at the speed of the link.
+    /// Returns whether the MAC runs at the speed of the link.
     fn speed_fits(&self) -> bool {
         let control = self.register(regs::MAC_CR);
         let Some(link) = self.phy.link() else { return false };
@@ -64,7 +65,7 @@ impl Model {
         control & mac_cr::AUTO_SPEED != 0 || set == link.mbit()
     }
 
-    /// What an automatic MAC shows of the link.
+    /// Updates speed and duplex of a MAC that follows the PHY.
     pub(super) fn follow_link(&mut self) {
         let control = self.register(regs::MAC_CR);
         if let (Some(link), true) = (self.phy.link(), control & mac_cr::AUTO_SPEED != 0) {
@@ -79,7 +80,7 @@ impl Model {
         }
     }
 
-    /// A frame from the partner, without FCS. Shorter ones than Ethernet allows are padded.
+    /// Takes a frame from the partner, without FCS. Frames shorter than Ethernet allows are padded.
     pub fn receive(&mut self, mut frame: Vec<u8>) {
         if self.gone {
             self.notes.unheard += 1;
@@ -95,17 +96,17 @@ impl Model {
         self.mac.incoming.push_back(frame);
     }
 
-    /// Whether the partner can hold another frame.
+    /// Returns whether the partner can queue another frame.
     pub fn takes_more(&self) -> bool {
         self.room() > 0
     }
 
-    /// How many more frames the partner can hold.
+    /// Returns the number of further frames that the partner can queue.
     pub fn room(&self) -> usize {
         self.config.partner_queue.saturating_sub(self.mac.incoming.len())
     }
 
-    /// A frame that has reached the partner, without FCS.
+    /// Returns the next frame that has reached the partner, without FCS.
     pub fn transmit(&mut self) -> Option<Vec<u8>> {
         if self.mac.outgoing.front()?.0 > self.now {
             return None;
@@ -115,8 +116,7 @@ impl Model {
         Some(frame)
     }
 
-    /// Both ends of the cable are without a chip: what the partner has is heard by nobody, and what has not reached it never
-    /// does.
+    /// Cuts the cable at an unplug: frames queued at the partner are lost, and so are those that have not reached it.
     pub(super) fn cut_cable(&mut self) {
         self.notes.unheard += self.mac.incoming.drain(..).count() as u64;
         let all = self.mac.outgoing.len();
@@ -125,12 +125,12 @@ impl Model {
         self.notes.cut_off += (all - self.mac.outgoing.len()) as u64;
     }
 
-    /// Bytes of the transmit FIFO.
+    /// Returns the size of the transmit FIFO, bytes.
     fn tx_fifo(&self) -> usize {
         ((self.register(regs::FCT_TX_FIFO_END) & 0x7f) as usize + 1) * 512
     }
 
-    /// Whether the transmit FIFO has room for more than it has to send.
+    /// Returns whether the transmit FIFO has room for another frame.
     pub(super) fn mac_takes_more(&self) -> bool {
         if self.is_paused() || self.mac.outgoing.len() >= MAX_OUTGOING {
             return false;
@@ -138,7 +138,7 @@ impl Model {
         self.mac.busy_out <= self.now.after(self.wire_time(self.tx_fifo()))
     }
 
-    /// Carries out a command of the host.
+    /// Executes a command of the host.
     pub(super) fn send(&mut self, command: &Command, mut frame: Vec<u8>) {
         self.notes.bulk_out_frames += 1;
         self.notes.bulk_out_bytes += frame.len() as u64;
@@ -149,7 +149,7 @@ impl Model {
             self.notes.lso_largest = self.notes.lso_largest.max(frame.len() as u64);
         }
         if !command.fcs {
-            // The host says that the frame is complete.
+            // The host marks the frame as complete.
             let body = frame.len().saturating_sub(FCS_LEN);
             let right = frame.len() >= MIN_FRAME + FCS_LEN && regs::fcs(&frame[..body]).to_le_bytes() == frame[body..];
             frame.truncate(body);
@@ -187,18 +187,18 @@ impl Model {
         }
     }
 
-    /// From when on a wire can have been in use that is free since `busy`. Where frames `waited`, the next one began when the
-    /// wire became free, though nobody looked then.
+    /// Returns the time from which on a wire that is free since `busy` could be used. If frames `waited`, the next one
+    /// began when the wire became free, although the model was not advanced then.
     fn free_since(&self, busy: Nanos, waited: bool) -> Nanos {
         busy.max(if waited { Nanos(self.now.0.saturating_sub(CATCH_UP)) } else { self.now })
     }
 
-    /// Before the host's frames are put on the wire.
+    /// Catches the outgoing wire up before frames of the host are put on it.
     pub(super) fn catch_up_out(&mut self) {
         self.mac.busy_out = self.free_since(self.mac.busy_out, self.mac.waited_out);
     }
 
-    /// Whether the partner forbids us to send.
+    /// Returns whether the partner has paused the chip.
     pub(super) fn is_paused(&self) -> bool {
         self.mac.paused_until > self.now
     }
@@ -213,7 +213,7 @@ impl Model {
         self.mac.outgoing.push_back((self.mac.busy_out, frame));
     }
 
-    /// Lets the partner send what it has, as far as it may.
+    /// Lets the partner send its queued frames, as far as it may.
     pub(super) fn pump_wire(&mut self) {
         if !self.mac.incoming.is_empty() {
             self.mac.busy_in = self.free_since(self.mac.busy_in, self.mac.waited_in);
@@ -242,14 +242,15 @@ impl Model {
         [incoming.then_some(self.mac.busy_in), outgoing, paused].into_iter().flatten().min()
     }
 
-    /// Sends pause frames when the FIFO fills up, and the end of the pause when there is room again.
+    /// Sends a pause frame when the FIFO fills up, and ends the pause when there is room again.
     fn flow_control(&mut self) {
         let levels = self.register(regs::FCT_FLOW);
         let (on, off) = ((levels & 0x7f) as usize * 512, (levels >> 8 & 0x7f) as usize * 512);
         let enabled = self.register(regs::FLOW) & flow::TX_FCEN != 0 && on > 0 && self.phy.link().is_some();
         let is_full = enabled && self.bulk_in.used() > on;
         if is_full && self.config.paced {
-            // A transfer that waits has taken what came while nobody looked. Where frames take no time, a pause takes none either.
+            // A pending transfer has taken the frames that came before the model was advanced. Where frames take no
+            // time, a pause takes none either.
             self.pump_in();
         }
         let used = self.bulk_in.used();
@@ -263,7 +264,7 @@ impl Model {
         self.count(stat::TX_PAUSE, 1);
     }
 
-    /// What the MAC does with a frame from the wire.
+    /// Processes a frame from the wire.
     fn mac_receive(&mut self, mut frame: Vec<u8>) {
         let control = self.register(regs::MAC_RX);
         if control & mac_rx::RXEN == 0 || !self.speed_fits() && self.register(regs::MAC_CR) & mac_cr::LOOPBACK == 0 {
@@ -325,7 +326,7 @@ impl Model {
         self.store(frame, tag, flags);
     }
 
-    /// The flags of a frame that the receive filter takes.
+    /// Returns the header flags of a frame that the receive filter accepts, else `None`.
     fn filter(&self, frame: &[u8], tag: Option<u16>) -> Option<u32> {
         let rules = self.register(regs::RFE_CTL);
         let has = |rule| rules & rule != 0;
@@ -367,7 +368,7 @@ impl Model {
         })
     }
 
-    /// Puts a frame into the FIFO, with all that the chip says about it.
+    /// Puts a frame into the FIFO, with the header that describes it.
     fn store(&mut self, mut frame: Vec<u8>, tag: Option<u16>, mut flags: u32) {
         let rules = self.register(regs::RFE_CTL);
         let fcs = regs::fcs(&frame);
@@ -403,10 +404,10 @@ impl Model {
         if rules & rfe::COE == 0 || self.take_fault(|fault| matches!(fault, Fault::RxIgnoreChecksum)).is_some() {
             flags |= flag::ICSM;
         }
-        // With the tag left in, the chip starts at the wrong place.
+        // With the tag left in, the chip sums from the wrong offset.
         let from = if tag.is_some() && !stripped { 12 } else { ETHERNET_LEN };
         header.csum = offload::sum(0, &frame[from..]);
-        if self.lies.inverted_checksum {
+        if self.defects.inverted_checksum {
             header.csum = !header.csum;
         }
         header.flags = flags;
@@ -422,7 +423,7 @@ impl Model {
             self.notes.unheard += 1;
             return;
         }
-        // A transfer that waits takes what is in the FIFO while more comes.
+        // A pending transfer takes frames out of the FIFO while others arrive.
         let size = ((self.register(regs::FCT_RX_FIFO_END) & 0x7f) as usize + 1) * 512;
         if self.bulk_in.used() + received.room() > size {
             self.pump_in();

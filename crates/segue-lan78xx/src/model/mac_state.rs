@@ -1,4 +1,4 @@
-//! Frames on the wire, both ways, and who may send.
+//! The state of the MAC: frames on the wire in both directions, and pauses.
 
 use std::collections::VecDeque;
 
@@ -6,22 +6,22 @@ use segue::time::Nanos;
 
 #[derive(Debug, Default)]
 pub(super) struct Mac {
-    /// With the partner, on their way here.
+    /// Frames queued at the partner.
     pub(super) incoming: VecDeque<Vec<u8>>,
-    /// The wire is busy with a frame to here until then.
+    /// Time until which the incoming wire is busy.
     pub(super) busy_in: Nanos,
-    /// Frames waited for the wire when it was last looked at, and it was not paused.
+    /// Frames waited for the incoming wire when the model was last advanced, and it was not paused.
     pub(super) waited_in: bool,
-    /// On their way to the partner, and when they are there.
+    /// Frames to the partner, with the time at which each arrives.
     pub(super) outgoing: VecDeque<(Nanos, Vec<u8>)>,
-    /// Bytes of these frames.
+    /// Bytes of the frames to the partner.
     pub(super) outgoing_bytes: usize,
     pub(super) busy_out: Nanos,
-    /// The same for the host's.
+    /// Frames of the host waited for the outgoing wire when the model was last advanced, and it was not paused.
     pub(super) waited_out: bool,
-    /// The partner was told to be silent.
+    /// The chip has paused the partner.
     pub(super) partner_paused: bool,
-    /// It told us to be.
+    /// Time until which the partner has paused the chip.
     pub(super) paused_until: Nanos,
 }
 
@@ -31,7 +31,7 @@ impl Mac {
         self.partner_paused = false;
     }
 
-    /// Frames of the MAC before this one that are at the partner already.
+    /// Keeps the frames of the previous MAC that have reached the partner.
     pub(super) fn keep_arrived(&mut self, before: Mac) {
         (self.outgoing, self.outgoing_bytes) = (before.outgoing, before.outgoing_bytes);
     }

@@ -1,9 +1,9 @@
-//! The EEPROM beside the chip and the one-time programmable memory inside.
+//! The external EEPROM and the internal one-time programmable (OTP) memory.
 
 use super::{Config, Identity};
 use crate::regs::e2p;
 
-/// Bytes of the OTP memory.
+/// Size of the OTP memory, bytes.
 const OTP_LEN: usize = 0x200;
 
 #[derive(Debug)]
@@ -42,8 +42,8 @@ impl Memory {
         self.eeprom.is_some()
     }
 
-    /// Carries a command out; the byte that the data register then has. Without EEPROM the pins are pulled up: all ones,
-    /// and no timeout.
+    /// Executes an EEPROM command; returns the byte for the data register. Without an EEPROM the pins are pulled up:
+    /// all bytes read as ones, without a timeout.
     pub(super) fn eeprom(&mut self, command: u32, data: u8) -> u8 {
         let at = (command & e2p::ADDRESS) as usize;
         match command & e2p::COMMAND {

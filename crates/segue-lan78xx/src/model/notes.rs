@@ -1,63 +1,63 @@
-//! Counters of the model beside those of the chip.
+//! The model's own counters, beside those of the chip.
 
-/// What the chip has no counters for.
+/// Counts of events that the chip itself has no counters for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// Control requests answered.
     pub controls: u64,
-    /// Bulk-in transfers given back.
+    /// Bulk-in transfers completed.
     pub bulk_in: u64,
-    /// Frames in them.
+    /// Frames in completed bulk-in transfers.
     pub bulk_in_frames: u64,
-    /// Bytes of these frames, with their FCS where it was left on them.
+    /// Bytes of frames in completed bulk-in transfers, with their FCS where it was not stripped.
     pub bulk_in_bytes: u64,
-    /// Bulk-out transfers taken.
+    /// Bulk-out transfers processed.
     pub bulk_out: u64,
-    /// Frames in them.
+    /// Frames in bulk-out transfers.
     pub bulk_out_frames: u64,
-    /// Bytes of these frames.
+    /// Bytes of frames in bulk-out transfers.
     pub bulk_out_bytes: u64,
-    /// Frames that they became: several of one with segmentation.
+    /// Frames that those became on the wire: several for one with segmentation.
     pub bulk_out_segments: u64,
-    /// Frames with segmentation among those.
+    /// Frames from the host with segmentation.
     pub lso_frames: u64,
-    /// Bytes of the largest of them.
+    /// Bytes of the largest frame with segmentation.
     pub lso_largest: u64,
-    /// Frames with a VLAN tag to be put in.
+    /// Frames from the host with a VLAN tag to insert or replace.
     pub tags_inserted: u64,
-    /// Frames with a checksum to be computed, those with segmentation included.
+    /// Frames from the host with a checksum to compute, those with segmentation included.
     pub csum_frames: u64,
     /// Losses of sync on bulk-out.
     pub lost_sync: u64,
-    /// Bulk-out transfers that ended with a full packet and without a zero-length one.
+    /// Bulk-out transfers that ended with a full packet and no zero-length packet.
     pub unterminated: u64,
-    /// Received frames longer than the burst cap, or than the transfer that was there for them.
+    /// Received frames longer than the burst cap, or than the transfer that they were to fill.
     pub unfit: u64,
-    /// Frames with segmentation that were no TCP.
+    /// Frames from the host with segmentation that were not TCP.
     pub bad_lso: u64,
-    /// Frames from the host that said that they have their FCS, and it was wrong.
+    /// Frames from the host marked as having an FCS, with a wrong one.
     pub bad_fcs: u64,
-    /// Frames from the host while there was no link, or one of another speed than the MAC's.
+    /// Frames from the host without a link, or with a link of another speed than the MAC's.
     pub no_link: u64,
-    /// Frames from the host that were lost because too many were on the wire already.
+    /// Frames from the host lost because too many were on the wire already.
     pub wire_full: u64,
-    /// Received frames that the filters kept out.
+    /// Received frames rejected by the filters.
     pub filtered: u64,
-    /// Frames that came while there was no device, no link or no receiver switched on.
+    /// Frames from the partner that arrived without a device, a link or an enabled receiver.
     pub unheard: u64,
-    /// Received frames longer than the MAC was told to take.
+    /// Received frames longer than the MAC's limit.
     pub too_long: u64,
-    /// Received frames for which the FIFO had no room.
+    /// Received frames lost because the FIFO was full.
     pub fifo_full: u64,
-    /// Frames lost by the partner because too many waited.
+    /// Frames lost by the partner because its queue was full.
     pub partner_lost: u64,
-    /// Received frames that were in the chip when its FIFO or all of it was reset, or when it was unplugged.
+    /// Received frames lost in the chip when its FIFO or the whole chip was reset, or when it was unplugged.
     pub flushed: u64,
-    /// Received frames in transfers that were done, and whose host was not there any more.
+    /// Received frames in completed transfers whose host was gone.
     pub unclaimed: u64,
-    /// Frames from the host that were still on their way out when the chip was unplugged.
+    /// Frames from the host still in transmission when the chip was unplugged.
     pub cut_off: u64,
-    /// Frames from the host that are longer than the transmit FIFO, in which the chip has to have them as a whole.
+    /// Frames from the host longer than the transmit FIFO, which has to hold a frame as a whole.
     pub too_big: u64,
     /// Pause frames sent to the partner, those that end a pause included.
     pub pauses_sent: u64,

@@ -1,5 +1,5 @@
-//! The chip's checksum and segmentation engines. They believe nothing that stands in the fields which they fill, and they
-//! share no code with the engine of segue, so that each can be tested against the other.
+//! The chip's checksum and segmentation engines. They ignore the previous contents of the fields that they fill, and
+//! share no code with segue's engine, so that each can be tested against the other.
 
 use crate::frame::tx::{Command, Tag};
 
@@ -10,15 +10,15 @@ const UDP: u8 = 17;
 const FIN_PSH: u8 = 0x01 | 0x08;
 const CWR: u8 = 0x80;
 
-/// Where the headers of a frame are, as far as the chip looks: one tag, no IPv6 extension headers.
+/// The places of a frame's headers, as far as the chip parses: one tag, no IPv6 extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) is_v6: bool,
-    /// Start of the IP header.
+    /// Offset of the IP header.
     pub(super) ip: usize,
-    /// Start of what follows it.
+    /// Offset of the header behind IP.
     pub(super) transport: usize,
-    /// End of the IP packet by its length field.
+    /// End of the IP packet according to its length field.
     pub(super) end: usize,
     pub(super) protocol: u8,
     pub(super) is_fragment: bool,
@@ -32,7 +32,7 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The ones-complement sum of big-endian words, folded; an odd byte is the upper half of a word.
+/// Returns the folded ones-complement sum of big-endian words; an odd last byte is the upper half of a word.
 pub(super) fn sum(seed: u64, bytes: &[u8]) -> u16 {
     let mut sum = seed;
     let mut words = bytes.chunks_exact(2);
@@ -48,7 +48,7 @@ pub(super) fn sum(seed: u64, bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Finds the headers.
+/// Finds the headers of a frame.
 pub(super) fn place(frame: &[u8], vlan_type: u16) -> Option<Place> {
     let mut ip = 14;
     let mut ethertype = word(frame, 12)?;
@@ -83,13 +83,13 @@ pub(super) fn place(frame: &[u8], vlan_type: u16) -> Option<Place> {
 }
 
 impl Place {
-    /// The sum of the pseudo header for what lies between transport header and `end`.
+    /// Returns the sum of the pseudo-header for the bytes between the transport header and `end`.
     fn pseudo(&self, frame: &[u8], end: usize) -> u64 {
         let addresses = if self.is_v6 { self.ip + 8..self.ip + 40 } else { self.ip + 12..self.ip + 20 };
         u64::from(sum(u64::from(self.protocol) + (end - self.transport) as u64, &frame[addresses]))
     }
 
-    /// Where the transport checksum is.
+    /// Returns the offset of the transport checksum.
     fn field(&self) -> Option<usize> {
         match self.protocol {
             TCP => Some(self.transport + 16),
@@ -108,17 +108,17 @@ fn fill_ip(frame: &mut [u8], place: &Place) {
     }
 }
 
-/// Computes the TCP or UDP checksum; what stands in the field does not matter.
+/// Computes the TCP or UDP checksum, whatever the field contains.
 fn fill_transport(frame: &mut [u8], place: &Place) {
     let end = place.end.min(frame.len());
     let Some(field) = place.field().filter(|field| field + 2 <= end && !place.is_fragment) else { return };
     put(frame, field, 0);
     let value = !sum(place.pseudo(frame, end), &frame[place.transport..end]);
-    // RFC 768: a computed zero is sent as all ones, since zero means that there is none.
+    // RFC 768: a computed zero is sent as all ones, since zero means that there is no checksum.
     put(frame, field, if value == 0 && place.protocol == UDP { 0xffff } else { value });
 }
 
-/// Whether the IPv4 header checksum is right, and whether the transport's is.
+/// Returns whether the IPv4 header checksum and the transport checksum are right.
 pub(super) fn verify(frame: &[u8], place: &Place) -> (bool, bool) {
     let ip = place.is_v6 || sum(0, &frame[place.ip..place.transport]) == 0xffff;
     let Some(field) = place.field().filter(|field| field + 2 <= place.end && place.end <= frame.len()) else {
@@ -131,8 +131,8 @@ pub(super) fn verify(frame: &[u8], place: &Place) -> (bool, bool) {
     (ip, transport)
 }
 
-/// Does what a command asks for; the frames that go to the wire, without FCS. `None` where it cannot be done: segments of
-/// something that is no TCP.
+/// Executes a command; returns the frames for the wire, without FCS. `None` if it is not possible: segmentation of
+/// something that is not TCP.
 pub(super) fn apply(command: &Command, mut frame: Vec<u8>, vlan_type: u16) -> Option<Vec<Vec<u8>>> {
     let mut frames = match command.mss {
         Some(mss) => segments(&frame, usize::from(mss), vlan_type)?,
@@ -226,7 +226,7 @@ mod tests {
             assert_eq!(verify(&frame, &place), expected, "byte {at}");
             frame[at] ^= 1;
         }
-        // Wrong or empty fields make no difference to what is computed.
+        // Wrong or empty fields make no difference to the computed checksums.
         for seed in [0, 1, 0xffff] {
             put(&mut frame, 24, seed);
             put(&mut frame, 40, seed);

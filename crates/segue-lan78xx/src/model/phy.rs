@@ -1,4 +1,4 @@
-//! The gigabit PHY inside the chip, and the partner at the other end of the cable.
+//! The internal gigabit PHY, and the link partner at the other end of the cable.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use segue::time::Nanos;
 
 use crate::regs::mii;
 
-/// Bits per second of a link.
+/// The speed of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkSpeed {
     /// 10 Mbit/s.
@@ -18,7 +18,7 @@ pub enum LinkSpeed {
 }
 
 impl LinkSpeed {
-    /// Mbit/s.
+    /// Returns the speed in Mbit/s.
     pub const fn mbit(self) -> u32 {
         match self {
             LinkSpeed::M10 => 10,
@@ -28,22 +28,22 @@ impl LinkSpeed {
     }
 }
 
-/// What is at the other end of the cable.
+/// The link partner at the other end of the cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partner {
-    /// Its fastest speed; it has the slower ones too, all full duplex.
+    /// The partner's fastest speed; it supports the slower ones too, all full duplex.
     pub speed: LinkSpeed,
-    /// Whether it has symmetric pause.
+    /// Whether the partner supports symmetric pause.
     pub pause: bool,
 }
 
-/// Identifier, as Linux knows it under the name LAN88xx.
+/// PHY identifier, which Linux knows under the name LAN88xx.
 const ID: [u16; 2] = [0x0007, 0xc132];
-/// What the PHY can do: 10, 100, autonegotiation, extended status; the link bit is added.
+/// Abilities in the status register: 10, 100, autonegotiation, extended status; the link bit is added.
 const STATUS: u16 = 0x7949;
 const CONTROL_AFTER_RESET: u16 = mii::BMCR_AN_ENABLE | mii::BMCR_FULL_DUPLEX | mii::BMCR_SPEED1000;
 const ADVERTISE_AFTER_RESET: u16 = 0x01e1;
-/// First of the registers that a page has of its own.
+/// First of the registers that each page has for itself.
 const PAGED: u8 = 0x10;
 
 #[derive(Debug)]
@@ -54,12 +54,12 @@ pub(super) struct Phy {
     mmd: BTreeMap<(u16, u16), u16>,
     mmd_address: u16,
     partner: Option<Partner>,
-    /// How long negotiation takes, nanoseconds.
+    /// Duration of autonegotiation, nanoseconds.
     delay: u64,
-    /// When negotiation will be over.
+    /// Time at which autonegotiation ends.
     negotiated_at: Option<Nanos>,
     link: Option<LinkSpeed>,
-    /// The link was down since the status was read last.
+    /// Whether the link was down since the status was last read.
     was_down: bool,
 }
 
@@ -90,23 +90,23 @@ impl Phy {
         self.negotiate(now);
     }
 
-    /// The link, once it is up.
+    /// Returns the link's speed, or `None` while the link is down.
     pub(super) fn link(&self) -> Option<LinkSpeed> {
         self.link
     }
 
-    /// When something will change by itself.
+    /// Returns the time of the next change that needs no access.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.negotiated_at
     }
 
-    /// Plugs a cable in, or out.
+    /// Connects a link partner, or disconnects the cable.
     pub(super) fn set_partner(&mut self, partner: Option<Partner>, now: Nanos) {
         self.partner = partner;
         self.negotiate(now);
     }
 
-    /// Takes the link down and starts over.
+    /// Takes the link down and restarts autonegotiation.
     fn negotiate(&mut self, now: Nanos) {
         self.set_link(None);
         let powered = self.words[usize::from(mii::BMCR)] & (mii::BMCR_POWER_DOWN | mii::BMCR_ISOLATE) == 0;
@@ -123,7 +123,7 @@ impl Phy {
         self.words[usize::from(mii::INT_STATUS)] |= mii::INT_LINK | done;
     }
 
-    /// Lets negotiation come to its end. Returns whether the interrupt line is active.
+    /// Completes autonegotiation that is due. Returns whether the interrupt line is active.
     pub(super) fn advance(&mut self, now: Nanos) -> bool {
         if self.negotiated_at.is_some_and(|at| at <= now) {
             self.negotiated_at = None;
@@ -137,7 +137,7 @@ impl Phy {
         mask & mii::INT_ENABLE != 0 && self.words[usize::from(mii::INT_STATUS)] & mask & !mii::INT_ENABLE != 0
     }
 
-    /// The fastest speed of both ends.
+    /// Returns the fastest speed common to both ends.
     fn agreed(&self) -> Option<LinkSpeed> {
         let partner = self.partner?;
         let control = self.words[usize::from(mii::BMCR)];
@@ -219,7 +219,7 @@ impl Phy {
                 if function == 0 {
                     self.mmd_address = value;
                 } else {
-                    // A driver touches a handful; a host that writes all of them must not fill memory.
+                    // A driver uses a handful of registers; a host that writes all of them must not fill memory.
                     if self.mmd.len() < 1024 || self.mmd.contains_key(&(device, self.mmd_address)) {
                         self.mmd.insert((device, self.mmd_address), value);
                     }

@@ -1,4 +1,4 @@
-//! What reading and writing each register does.
+//! The effects of reading and writing each register.
 
 use crate::regs::{self, dp, e2p, fct, hw_cfg, mac_cr, mac_rx, mac_tx, mii, pmt};
 use crate::usb::Speed;
@@ -6,7 +6,7 @@ use crate::usb::Speed;
 use super::state::WORDS;
 use super::{Identity, Model};
 
-/// Revision in ID_REV.
+/// Chip revision in ID_REV.
 const REVISION: u32 = 2;
 
 impl Model {
@@ -15,7 +15,7 @@ impl Model {
         &mut self.words[usize::from(address) / 4 % WORDS]
     }
 
-    /// All registers as they are after power-on.
+    /// Sets all registers to their values after power-on.
     pub(super) fn reset_registers(&mut self) {
         self.words.fill(0);
         self.table.fill(0);
@@ -37,7 +37,7 @@ impl Model {
         *self.word(regs::MAC_RX) = 1518 << mac_rx::MAX_SIZE_SHIFT | mac_rx::RXD;
         *self.word(regs::MAC_TX) = mac_tx::TXD;
         if self.memory.has_eeprom() {
-            // The image says so.
+            // The image in the EEPROM sets these bits.
             *self.word(regs::MAC_CR) |= mac_cr::AUTO_DUPLEX | mac_cr::AUTO_SPEED;
         }
         let mac = match self.config.identity {
@@ -81,7 +81,7 @@ impl Model {
             regs::HW_CFG => {
                 if value & (hw_cfg::LRST | hw_cfg::SRST) != 0 {
                     self.reset_registers();
-                    // What was pending stays so; the host asks for it again if it likes.
+                    // Pending transfers stay pending; the host cancels them if it wants to.
                     *self.word(address) = value & !(hw_cfg::LRST | hw_cfg::SRST);
                 } else {
                     *self.word(address) = value;
@@ -139,7 +139,7 @@ impl Model {
         }
     }
 
-    /// The RAM with the VLAN and hash tables, word by word.
+    /// Accesses one word of the RAM with the VLAN and hash tables.
     fn data_port(&mut self, command: u32) {
         let at = (*self.word(regs::DP_ADDR) & 0x3fff) as usize;
         let selected = *self.word(regs::DP_SEL) & dp::SELECT == dp::VLAN_DA_RAM;
@@ -160,11 +160,11 @@ impl Model {
                 self.phy.write(register, value, self.now);
             }
         } else {
-            // A pulled-up line where nobody answers.
+            // The line is pulled up where no PHY answers.
             *self.word(regs::MII_DATA) = if is_ours { u32::from(self.phy.read(register)) } else { 0xffff };
         }
         *self.word(regs::MII_ACC) = access & !mii::BUSY;
-        // What was just written may have moved the interrupt line.
+        // The write may have changed the interrupt line.
         let line = self.phy.advance(self.now);
         if line && !self.phy_line {
             self.raise(regs::int::PHY);
@@ -172,20 +172,20 @@ impl Model {
         self.phy_line = line;
     }
 
-    /// Bytes of a bulk-in transfer that the burst cap allows; without one, what the host asks for.
+    /// Returns the bytes of a bulk-in transfer that the burst cap allows; without a burst cap, no limit.
     pub(super) fn burst_cap(&self) -> usize {
         let cap = (self.register(regs::BURST_CAP) & 0xff) as usize;
         let on = self.register(regs::USB_CFG0) & regs::usb_cfg0::BCE != 0;
         if on && cap > 0 { cap * self.config.speed.max_packet() } else { usize::MAX }
     }
 
-    /// How long a bulk-in transfer waits for more, nanoseconds.
+    /// Returns the time for which a bulk-in transfer waits for more frames, nanoseconds.
     pub(super) fn bulk_in_delay(&self) -> u64 {
         // Cycles of 60 MHz.
         u64::from(self.register(regs::BULK_IN_DLY) & 0xffff) * 1000 / 60
     }
 
-    /// Shortest time between two zero-length packets, nanoseconds: a microframe.
+    /// Returns the shortest time between two zero-length packets, nanoseconds: a microframe, or a frame at full speed.
     pub(super) fn empty_interval(&self) -> u64 {
         if self.config.speed == Speed::Full { 1_000_000 } else { 125_000 }
     }

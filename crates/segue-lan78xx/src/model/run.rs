@@ -1,4 +1,4 @@
-//! Transfers in and out, interrupts, and the passing of time.
+//! Submission and cancellation of transfers, interrupts, and the passing of time.
 
 use segue::time::Nanos;
 
@@ -9,7 +9,7 @@ use super::state::Model;
 use super::{Completion, Fault, Outcome, TransferRequest};
 
 impl Model {
-    /// Takes a transfer for an endpoint; `id` is any number that no pending transfer has.
+    /// Submits a transfer to an endpoint; `id` is any number that no pending transfer has.
     pub fn submit(&mut self, id: u32, address: u8, request: TransferRequest) {
         self.count_down();
         if self.gone {
@@ -23,7 +23,7 @@ impl Model {
         }
     }
 
-    /// Takes a transfer back; `false` where it is not pending. It is not completed then.
+    /// Cancels a transfer, which is then not completed; `false` if it is not pending.
     pub fn cancel(&mut self, id: u32) -> bool {
         let before = self.pending();
         self.bulk_in.cancel(id);
@@ -32,7 +32,7 @@ impl Model {
         self.pending() < before
     }
 
-    /// Takes all transfers back, and those that are done and were not fetched, whose frames are lost.
+    /// Cancels all transfers, and drops the completions that were not fetched; their frames are lost.
     pub fn cancel_all(&mut self) {
         self.bulk_in.pending.clear();
         self.bulk_out.pending.clear();
@@ -42,17 +42,17 @@ impl Model {
         }
     }
 
-    /// Nobody takes what was done any more: its frames are lost.
+    /// Counts the frames of a completion that no host takes.
     pub fn lose(&mut self, done: &Completion) {
         self.notes.unclaimed += done.frames;
     }
 
-    /// Transfers that wait.
+    /// Returns the number of pending transfers.
     pub fn pending(&self) -> usize {
         self.bulk_in.pending.len() + self.bulk_out.pending.len() + self.interrupts.len()
     }
 
-    /// A transfer that is done.
+    /// Returns the next completed transfer.
     pub fn done(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
@@ -61,7 +61,7 @@ impl Model {
         self.completions.push_back(Completion { id, result, frames: 0 });
     }
 
-    /// Moves everything along. Time never goes back.
+    /// Advances the model to `now`. Time never goes back.
     pub fn advance(&mut self, now: Nanos) {
         self.now = self.now.max(now);
         if self.gone {
@@ -76,14 +76,14 @@ impl Model {
         self.pump_out();
         self.pump_wire();
         self.pump_in();
-        // What left the FIFO may have ended a pause.
+        // Frames that left the FIFO may have ended a pause.
         self.pump_wire();
         self.pump_in();
         self.pump_interrupt();
         self.stall_halted();
     }
 
-    /// When [`Model::advance`] has something to do even if nothing comes.
+    /// Returns the time at which [`Model::advance`] has work to do even without new input.
     pub fn deadline(&self) -> Option<Nanos> {
         if self.gone {
             return None;
@@ -97,12 +97,13 @@ impl Model {
         self.words[usize::from(regs::INT_STS) / 4] |= bits;
     }
 
-    /// Interrupts that are enabled and were not reported.
+    /// Returns the interrupts that are enabled and not yet reported.
     fn news(&self) -> u32 {
         self.register(regs::INT_STS) & self.register(regs::INT_EP_CTL) & regs::int::EVENTS & !self.reported
     }
 
-    /// Reports on the rising edge only, and at the endpoint's interval at most: nothing paces a host over a network.
+    /// Completes an interrupt transfer for new interrupts. Reports only rising edges, and at most one packet in the
+    /// endpoint's interval, since nothing else paces a host behind a network.
     fn pump_interrupt(&mut self) {
         if self.news() == 0 || self.now < self.next_interrupt || self.interrupt_halted {
             return;
@@ -120,7 +121,7 @@ impl Model {
         self.complete(id, Ok(Outcome::Received(packet)));
     }
 
-    /// Takes the device off the bus: everything pending ends, and nothing is answered any more.
+    /// Removes the device from the bus: all pending transfers end, and no request is answered any more.
     pub fn unplug(&mut self) {
         self.gone = true;
         self.notes.flushed += self.bulk_in.flush();
@@ -134,20 +135,21 @@ impl Model {
         }
     }
 
-    /// Puts it in again, fresh from power-on; the faults and the cable stay. One that is in is unplugged before.
+    /// Plugs the device in again, in its power-on state; faults and cable are kept. A device that is plugged in is
+    /// unplugged first.
     pub fn replug(&mut self) {
         if !self.gone {
             self.unplug();
         }
         let fresh = Model::new(self.config);
         let before = std::mem::replace(self, fresh);
-        (self.lies, self.faults, self.now, self.notes) = (before.lies, before.faults, before.now, before.notes);
+        (self.defects, self.faults, self.now, self.notes) = (before.defects, before.faults, before.now, before.notes);
         self.completions = before.completions;
         self.mac.keep_arrived(before.mac);
         self.phy.set_partner(before.config.partner, self.now);
     }
 
-    /// Whether it is off the bus.
+    /// Returns whether the device is off the bus.
     pub fn is_gone(&self) -> bool {
         self.gone
     }

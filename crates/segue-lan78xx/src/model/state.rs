@@ -1,4 +1,4 @@
-//! The state of the chip.
+//! The state of the model.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use segue::time::Nanos;
 use crate::regs;
 
 use super::config::Config;
-use super::faults::{Fault, Lies};
+use super::faults::{Defects, Fault};
 use super::fifo::{BulkIn, BulkOut};
 use super::mac_state::Mac;
 use super::memory::Memory;
@@ -15,21 +15,21 @@ use super::notes::Notes;
 use super::phy::{LinkSpeed, Partner, Phy};
 use super::transfer::Completion;
 
-/// Words up to the end of the OTP block.
+/// Registers of four bytes up to the end of the OTP block.
 pub(super) const WORDS: usize = 0x1100 / 4;
 
-/// The chip; see the module.
+/// The model of one chip; see the [module](super).
 #[derive(Debug)]
 pub struct Model {
     pub(super) config: Config,
-    pub(super) lies: Lies,
+    pub(super) defects: Defects,
     pub(super) faults: VecDeque<Fault>,
     pub(super) stuck: Vec<(u16, u32, u32)>,
     pub(super) now: Nanos,
     pub(super) gone: bool,
     pub(super) configured: bool,
     pub(super) words: Box<[u32; WORDS]>,
-    /// What control requests touched, in order, where it is asked for.
+    /// The register accesses by control requests, in order, while tracing is on.
     pub(super) trace: Option<Vec<Access>>,
     pub(super) table: [u32; regs::dp::VLAN_WORDS + regs::dp::HASH_WORDS],
     pub(super) memory: Memory,
@@ -37,7 +37,7 @@ pub struct Model {
     pub(super) phy_line: bool,
     pub(super) statistics: [u32; regs::STATISTICS.len()],
     pub(super) notes: Notes,
-    /// Interrupts that were reported and not cleared since.
+    /// Interrupts that were reported and not cleared since then.
     pub(super) reported: u32,
     pub(super) interrupts: VecDeque<u32>,
     pub(super) interrupt_halted: bool,
@@ -48,24 +48,24 @@ pub struct Model {
     pub(super) completions: VecDeque<Completion>,
 }
 
-/// One access to a register by the host.
+/// An access of the host to registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read.
+    /// A read of this register.
     Read(u16),
-    /// Written with this.
+    /// A write of this register, with the value.
     Write(u16, u32),
-    /// All statistics.
+    /// A read of all statistics.
     Statistics,
 }
 
 impl Model {
-    /// A chip that was just plugged in.
+    /// Creates a chip that was just plugged in.
     pub fn new(config: Config) -> Model {
         let now = Nanos(0);
         let mut model = Model {
             config,
-            lies: Lies::default(),
+            defects: Defects::default(),
             faults: VecDeque::new(),
             stuck: Vec::new(),
             now,
@@ -92,55 +92,55 @@ impl Model {
         model
     }
 
-    /// What it is.
+    /// Returns the configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What happened so far.
+    /// Returns the model's own counters.
     pub fn notes(&self) -> Notes {
         self.notes
     }
 
-    /// The chip's counters.
+    /// Returns the chip's counters.
     pub fn statistics(&self) -> [u32; regs::STATISTICS.len()] {
         self.statistics
     }
 
-    /// Sets a counter, such as one that is about to wrap.
+    /// Sets a counter of the chip, for example to a value about to wrap.
     pub fn set_statistic(&mut self, place: usize, value: u32) {
         if let (Some(counter), Some(kind)) = (self.statistics.get_mut(place), regs::STATISTICS.get(place)) {
             *counter = value & kind.max;
         }
     }
 
-    /// The link, once it is up.
+    /// Returns the link's speed, or `None` while the link is down.
     pub fn link(&self) -> Option<LinkSpeed> {
         self.phy.link()
     }
 
-    /// Remembers what control requests touch from here on.
+    /// Starts recording the register accesses of control requests.
     pub fn start_trace(&mut self) {
         self.trace = Some(Vec::new());
     }
 
-    /// What was touched since the last call.
+    /// Returns the register accesses since the last call.
     pub fn take_trace(&mut self) -> Vec<Access> {
         self.trace.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// A register as it is, without what reading it would do.
+    /// Returns a register's value without the side effects of a read.
     pub fn register(&self, address: u16) -> u32 {
         self.words.get(usize::from(address) / 4).copied().unwrap_or(0)
     }
 
-    /// Puts the cable in, or takes it out.
+    /// Connects a link partner, or disconnects the cable.
     pub fn set_partner(&mut self, partner: Option<Partner>) {
         self.phy.set_partner(partner, self.now);
     }
 
-    /// What is wrong with this chip for good.
-    pub fn set_lies(&mut self, lies: Lies) {
-        self.lies = lies;
+    /// Sets the permanent defects of this chip.
+    pub fn set_defects(&mut self, defects: Defects) {
+        self.defects = defects;
     }
 }

@@ -1,32 +1,32 @@
-//! Transfers as the model takes them and gives them back.
+//! USB transfers as the model takes and completes them.
 
 use crate::usb::Error;
 
-/// A transfer that is to be done.
+/// A transfer requested by the host.
 #[derive(Debug)]
 pub enum TransferRequest {
-    /// Receive at most so many bytes.
+    /// A transfer to the host of at most this many bytes.
     In(usize),
-    /// Send these, with a zero-length packet behind them or not.
+    /// A transfer from the host: its bytes, and whether a zero-length packet follows them.
     Out(Vec<u8>, bool),
 }
 
-/// A transfer that is done.
+/// A completed transfer.
 #[derive(Debug)]
 pub struct Completion {
-    /// Its number.
+    /// The number under which the transfer was submitted.
     pub id: u32,
-    /// What was received, or how much was sent; or why not.
+    /// The outcome of the transfer, or its error.
     pub result: Result<Outcome, Error>,
-    /// Frames in what was received.
+    /// Number of received frames in it.
     pub frames: u64,
 }
 
-/// What a transfer did.
+/// The outcome of a transfer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It received these.
+    /// The bytes transferred to the host.
     Received(Vec<u8>),
-    /// It sent so many bytes.
+    /// The number of bytes transferred from the host.
     Sent(usize),
 }

@@ -16,7 +16,7 @@ use segue_datapath::pipeline::{Interest, Pipeline, Round};
 use segue_host::netlink::Netlink;
 use segue_host::sys::{self, Want};
 use segue_lan78xx::frame::rx::flag;
-use segue_lan78xx::model::{Access, Config, Fault, Lies, LinkSpeed, Model, Notes, Partner};
+use segue_lan78xx::model::{Access, Config, Defects, Fault, LinkSpeed, Model, Notes, Partner};
 use segue_lan78xx::regs;
 use segue_lan78xx::usb::usbip::PORT;
 use segue_lan78xx::usb::usbip::serve::{Server, Wire};
@@ -228,9 +228,9 @@ impl Served {
                 };
                 model.set_partner(Some(Partner { speed, pause: true }));
             }
-            ["lie", "none"] => model.set_lies(Lies::default()),
-            ["lie", "checksum"] => model.set_lies(Lies { inverted_checksum: true, ..Lies::default() }),
-            ["lie", "header"] => model.set_lies(Lies { shifted_frames: true, ..Lies::default() }),
+            ["lie", "none"] => model.set_defects(Defects::default()),
+            ["lie", "checksum"] => model.set_defects(Defects { inverted_checksum: true, ..Defects::default() }),
+            ["lie", "header"] => model.set_defects(Defects { shifted_frames: true, ..Defects::default() }),
             ["fault", name] => model.inject(match name {
                 "stall-in" => Fault::BulkInStall,
                 "stall-out" => Fault::BulkOutStall,
