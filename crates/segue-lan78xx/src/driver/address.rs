@@ -1,19 +1,19 @@
-//! The adapter's Ethernet address: where it may be found.
+//! The adapter's MAC address and its possible sources.
 
-/// Where the adapter's address was found.
+/// The source of the adapter's MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressSource {
-    /// In the address registers.
+    /// The address registers.
     Register,
-    /// The platform said it, such as a device tree.
+    /// The platform, for example a device tree.
     Platform,
-    /// In the EEPROM.
+    /// The EEPROM.
     Eeprom,
-    /// In the OTP memory.
+    /// The OTP memory.
     Otp,
-    /// Nowhere: it is a random one.
+    /// No source: a random address was chosen.
     Random,
-    /// It was given by the user.
+    /// The user.
     User,
 }
 
@@ -23,7 +23,7 @@ pub(super) fn is_unicast(mac: [u8; 6]) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]
 }
 
-/// A random address that belongs to nobody (locally administered).
+/// Returns a random, locally administered unicast address.
 pub(super) fn random_address() -> [u8; 6] {
     use std::hash::{BuildHasher, Hasher};
     // The standard library's hash keys are random.

@@ -1,22 +1,22 @@
-//! Access to the chip: registers, PHY, tables, EEPROM and OTP memory, statistics. Every wait ends.
+//! Access to the chip: registers, PHY, tables, EEPROM and OTP memory, statistics. Every wait is bounded.
 
 use std::fmt;
 
 use crate::regs::{self, Chip as Kind, dp, e2p, hw_cfg, mii, request};
 use crate::usb::{self, Setup, Transport};
 
-/// Why the chip cannot be used, or a step failed.
+/// The reason for which the chip cannot be used, or a step failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A request failed.
+    /// A USB request failed.
     Usb(usb::Error),
-    /// A bit did not change in time; the name of what was waited for.
+    /// A status bit did not change in time; the string names the operation.
     Stuck(&'static str),
-    /// It is none of these chips; its ID_REV.
+    /// The chip is not a LAN78xx; the value is its ID_REV.
     Chip(u32),
-    /// The answer had another length than it must have.
+    /// An answer had an unexpected length; the string names what was read.
     Short(&'static str),
-    /// A setting that the chip does not take.
+    /// A setting that the chip does not support; the string says which.
     Setting(&'static str),
 }
 
@@ -43,13 +43,13 @@ impl From<usb::Error> for Error {
 pub(super) type Result<T> = std::result::Result<T, Error>;
 
 const MILLISECOND: u64 = 1_000_000;
-/// Longest wait for a bit, in steps.
+/// Longest wait for a status bit, in steps of [`MILLISECOND`].
 const STEPS: u32 = 1000;
-/// The same for the data port, whose steps are shorter.
+/// Longest wait for the data port, in steps of [`TABLE_STEP`] nanoseconds.
 const TABLE_STEPS: u32 = 100;
 const TABLE_STEP: u64 = 50_000;
 
-/// The chip behind a transport.
+/// The chip, as it is reached through a transport.
 #[derive(Debug)]
 pub(super) struct ChipAccess<T> {
     pub(super) usb: T,
@@ -73,14 +73,14 @@ impl<T: Transport> ChipAccess<T> {
         Ok(self.usb.control_out(setup, &value.to_le_bytes())?)
     }
 
-    /// Reads, clears and sets bits, writes. Returns what was there.
+    /// Reads a register, clears and sets bits, and writes it back. Returns the value that was read.
     pub(super) fn modify(&mut self, register: u16, clear: u32, set: u32) -> Result<u32> {
         let before = self.read(register)?;
         self.write(register, before & !clear | set)?;
         Ok(before)
     }
 
-    /// Reads until `done`, at most a second.
+    /// Reads a register until `done` accepts its value, for at most a second.
     pub(super) fn wait(&mut self, register: u16, what: &'static str, done: impl Fn(u32) -> bool) -> Result<u32> {
         self.wait_in(register, what, (STEPS, MILLISECOND), done)
     }
@@ -120,7 +120,7 @@ impl<T: Transport> ChipAccess<T> {
         self.mii_idle()
     }
 
-    /// Writes a register of a device inside the PHY (IEEE 802.3, 22.2.4.3.11).
+    /// Writes a register of an MDIO manageable device in the PHY (IEEE 802.3, 22.2.4.3.11).
     pub(super) fn mmd_write(&mut self, device: u16, register: u16, value: u16) -> Result<()> {
         self.phy_write(mii::MMD_CONTROL, device)?;
         self.phy_write(mii::MMD_DATA, register)?;
@@ -128,14 +128,14 @@ impl<T: Transport> ChipAccess<T> {
         self.phy_write(mii::MMD_DATA, value)
     }
 
-    /// Resets the MAC. Doing so during a PHY access can lock the chip up.
+    /// Resets the MAC, after any PHY access has ended: a reset during one can lock up the chip.
     pub(super) fn reset_mac(&mut self) -> Result<()> {
         self.mii_idle()?;
         self.modify(regs::MAC_CR, 0, regs::mac_cr::RST)?;
         self.wait(regs::MAC_CR, "the reset of the MAC", |value| value & regs::mac_cr::RST == 0).map(drop)
     }
 
-    /// Writes words of the VLAN and hash tables.
+    /// Writes words of the VLAN and address hash tables.
     pub(super) fn write_table(&mut self, address: usize, words: &[u32]) -> Result<()> {
         let ready = |chip: &mut ChipAccess<T>| {
             let pace = (TABLE_STEPS, TABLE_STEP);
@@ -152,7 +152,7 @@ impl<T: Transport> ChipAccess<T> {
         Ok(())
     }
 
-    /// Reads bytes of the EEPROM; `None` where there is no valid one.
+    /// Reads bytes of the EEPROM; `None` if there is none with a valid image.
     pub(super) fn eeprom(&mut self, address: u16, bytes: &mut [u8]) -> Result<Option<()>> {
         // The LAN7800 shares two pins between its EEPROM and its LEDs.
         let leds = match self.kind {
@@ -190,7 +190,7 @@ impl<T: Transport> ChipAccess<T> {
         Ok(Some(self.read(regs::E2P_DATA)? as u8))
     }
 
-    /// Reads bytes of the OTP memory's image; `None` where there is none.
+    /// Reads bytes of the OTP memory's image; `None` if it has none.
     pub(super) fn otp(&mut self, address: u16, bytes: &mut [u8]) -> Result<Option<()>> {
         if self.read(regs::OTP_PWR_DN)? & 1 != 0 {
             self.write(regs::OTP_PWR_DN, 0)?;
@@ -216,7 +216,7 @@ impl<T: Transport> ChipAccess<T> {
         Ok(self.read(regs::OTP_RD_DATA)? as u8)
     }
 
-    /// All counters of the chip.
+    /// Reads all counters of the chip.
     pub(super) fn statistics(&mut self) -> Result<[u32; regs::STATISTICS.len()]> {
         let setup = Setup {
             request_type: request::IN,

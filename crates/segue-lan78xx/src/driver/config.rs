@@ -1,92 +1,94 @@
-//! The factors of the driver, each of which can be set by itself, and the two sets of them that Linux had.
+//! The configuration factors of the driver, each of which can be set independently, and the two combinations that
+//! Linux's driver had.
 
 use crate::frame::rx::ChecksumErrors;
 use crate::usb::Speed;
 
-/// What frames of a bulk-in transfer are copied to.
+/// How frames are copied out of a bulk-in transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copying {
-    /// Each frame for itself; the transfer goes back to the chip.
+    /// Each frame is copied by itself, and the transfer goes back to the chip.
     EachFrame,
-    /// The whole transfer at once, and its frames share that memory.
+    /// The whole transfer is copied at once, and its frames share that memory.
     WholeTransfer,
 }
 
-/// When the chip gets a bulk-in transfer again.
+/// When a bulk-in transfer is submitted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resubmit {
-    /// Once its frames were taken out, by the poll.
+    /// By the poll, after its frames were taken out.
     InPoll,
-    /// As soon as it is done, with fresh memory.
+    /// At its completion, with newly allocated memory.
     OnCompletion,
 }
 
-/// When a bulk-out transfer that is not full is sent.
+/// When a partly filled bulk-out transfer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kick {
-    /// When no other is on its way; until then it is filled further.
+    /// When no other transfer is under way; until then it is filled further.
     WhenIdle,
-    /// At once.
+    /// Immediately.
     Always,
 }
 
-/// All factors.
+/// The configuration of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Bulk-in transfers.
+    /// Number of bulk-in transfers.
     pub rx_transfers: usize,
-    /// Bytes of each; a multiple of the largest packet.
+    /// Bytes of each bulk-in transfer; a multiple of the largest USB packet.
     pub rx_transfer_len: usize,
-    /// How frames are taken out.
+    /// How frames are copied out of a transfer.
     pub copying: Copying,
-    /// When transfers go back.
+    /// When transfers are submitted again.
     pub resubmit: Resubmit,
-    /// Most packets of one poll; the caller's budget counts too. With `None` that one alone counts, and what the last
-    /// transfer of a poll holds beyond it is handed over as well.
+    /// Most packets of one poll, in addition to the caller's budget. With `None` only the caller's budget applies, and
+    /// packets of the last transfer of a poll are delivered even beyond it.
     pub budget: Option<usize>,
-    /// Bulk-out transfers.
+    /// Number of bulk-out transfers.
     pub tx_transfers: usize,
-    /// Bytes of each.
+    /// Bytes of each bulk-out transfer.
     pub tx_transfer_len: usize,
-    /// Whether memory for bulk-out is allocated for each transfer.
+    /// Whether memory is allocated for each bulk-out transfer.
     pub tx_fresh: bool,
-    /// Whether a train for the chip to cut shares a transfer with other frames.
+    /// Whether a train that the chip cuts may share a transfer with other frames.
     pub pack_trains: bool,
-    /// When a transfer that is not full is sent.
+    /// When a partly filled bulk-out transfer is sent.
     pub kick: Kick,
-    /// Bytes of the largest train that the chip cuts; `None` leaves cutting to software.
+    /// Bytes of the largest train that the chip cuts; with `None` software cuts all trains.
     pub lso: Option<usize>,
-    /// Whether received packets are to be joined behind the driver. The driver does not do it: this is for its user.
+    /// Whether received packets are to be merged by GRO. The driver does not do it; this tells its user.
     pub gro: bool,
-    /// BURST_CAP: most packets of a bulk-in transfer.
+    /// BURST_CAP: size limit of a bulk-in transfer, in USB packets.
     pub burst_cap: u8,
-    /// BULK_IN_DLY: cycles of 60 MHz for which a bulk-in transfer waits for more.
+    /// BULK_IN_DLY: time for which a bulk-in transfer waits for more frames, in cycles of 60 MHz.
     pub bulk_in_delay: u16,
-    /// What happens to frames with a wrong checksum.
+    /// The treatment of frames with a wrong checksum.
     pub checksum_errors: ChecksumErrors,
-    /// Whether the chip takes VLAN tags out, which its checksums need. They are put in again before delivery.
+    /// Whether the chip strips VLAN tags, which its checksums need. The driver inserts them again before delivery.
     pub strip_tags: bool,
-    /// Whether pause frames are offered to the partner.
+    /// Whether pause frames are advertised to the link partner.
     pub pause: bool,
-    /// Whether energy efficient Ethernet is offered.
+    /// Whether Energy-Efficient Ethernet is advertised.
     pub eee: bool,
-    /// Largest packet, 68 to 9000.
+    /// The MTU, 68 to 9000.
     pub mtu: usize,
-    /// The adapter's address where it is not to be its own.
+    /// The MAC address to set instead of the adapter's own.
     pub mac: Option<[u8; 6]>,
-    /// What the platform says of its address: it counts where the registers have none, before EEPROM and OTP memory.
+    /// The MAC address that the platform provides. It is used if the registers have none, before EEPROM and OTP memory.
     pub platform_mac: Option<[u8; 6]>,
 }
 
-/// What a transfer needs besides a train's bytes, with an Ethernet header: Linux's `TX_SKB_MIN_LEN`.
+/// Bytes of a transfer that a train with an Ethernet header cannot use: Linux's `TX_SKB_MIN_LEN`.
 const TRAIN_OVERHEAD: usize = 22;
-/// Bytes that the older driver packed into a transfer.
+/// Bytes that the old driver packed into a transfer.
 const PACKED: usize = 9000;
-/// Room that it kept for headers in a train.
+/// Bytes that the old driver reserved for the headers of a train.
 const MAX_HEADER: usize = 128;
 
 impl Config {
-    /// The form with NAPI (Linux 5.17 and later): pools, filled transfers, a budget.
+    /// Returns the configuration of the form with NAPI (Linux 5.17 and later): pools of transfers, filled transfers, a
+    /// budget.
     pub const fn napi(speed: Speed) -> Config {
         let (transfers, len, burst_cap) = match speed {
             Speed::Super => (30, 32 << 10, 32),
@@ -118,9 +120,10 @@ impl Config {
         }
     }
 
-    /// The form before (Linux up to 5.16): a fresh transfer for each completion, small ones out, no budget, no joining.
+    /// Returns the configuration of the form before NAPI (Linux up to 5.16): memory allocated for each completion,
+    /// small bulk-out transfers, no budget, no GRO.
     pub const fn standard(speed: Speed) -> Config {
-        // Its queues were limited in bytes, 60 frames of an Ethernet's size.
+        // Its queues were limited in bytes, to 60 full Ethernet frames.
         let (rx, tx, burst_cap) = match speed {
             Speed::Super => (4, 4, 12),
             Speed::High => (7, 59, 24),

@@ -1,14 +1,15 @@
-//! The receive filter as its user sets it.
+//! The settings of the receive filter.
 
-/// Which frames are received besides those to the own address and broadcasts.
+/// The frames to receive besides those to the own address and broadcasts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// All of them.
+    /// All frames.
     pub promiscuous: bool,
-    /// All multicasts.
+    /// All multicast frames.
     pub all_multicast: bool,
-    /// These multicasts: the first 32 exactly, further ones by a hash that lets others through too.
+    /// Frames to these multicast addresses: the first 32 are matched exactly, further ones by a hash that also accepts
+    /// some other addresses.
     pub multicast: Vec<[u8; 6]>,
-    /// Tagged frames with these ids only; `None` for all.
+    /// Only tagged frames with these VLAN ids; `None` for all.
     pub vlans: Option<Vec<u16>>,
 }

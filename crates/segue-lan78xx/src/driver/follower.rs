@@ -1,38 +1,38 @@
-//! The host's interface, which the adapter may follow.
+//! The host's interface, whose settings the adapter can follow.
 
 use std::os::fd::BorrowedFd;
 
 use segue::time::Nanos;
 
-/// What the host's interface is set to.
+/// The settings of the host's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Whether it is up.
+    /// Whether the interface is up.
     pub up: bool,
-    /// Largest packet.
+    /// The interface's MTU.
     pub mtu: usize,
-    /// Its address.
+    /// The interface's MAC address.
     pub mac: [u8; 6],
-    /// Whether frames to other addresses are wanted: by a bridge, a macvlan, a capture.
+    /// Whether frames to other addresses are to be received, for a bridge, a macvlan or a capture.
     pub promiscuous: bool,
 }
 
-/// Hears of the host's interface.
+/// A source of changes of the host's interface.
 pub trait Host {
-    /// Readable when there is news.
+    /// Returns a descriptor that is readable when the interface has changed.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// The interface as it has become, each state once. Never waits.
+    /// Returns the interface's settings after the next change, or `None` if there is none. Never waits.
     fn news(&mut self) -> Option<Interface>;
 }
 
-/// Follows the host's interface.
+/// The state of following the host's interface.
 #[derive(Default)]
 pub(super) struct Follower {
     pub(super) host: Option<Box<dyn Host>>,
-    /// What is to be done, and when it is tried again.
+    /// The settings to apply, and the time at which a failed attempt is repeated.
     pub(super) wanted: Option<Interface>,
     pub(super) again: Option<Nanos>,
-    /// The interface's MTU where the chip does not take it.
+    /// The interface's MTU if the chip does not support it.
     pub(super) refused_mtu: Option<usize>,
 }

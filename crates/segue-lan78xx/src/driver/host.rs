@@ -1,4 +1,4 @@
-//! What the host sets on its interface, and how the adapter follows.
+//! Application of the host interface's settings to the adapter.
 
 use crate::frame::{MAX_MTU, MIN_MTU, is_awkward_mtu};
 use crate::usb::Transport;
@@ -9,18 +9,18 @@ use super::timing::LINK_RETRY;
 use super::{AddressSource, Driver, Filter, Host, Interface};
 
 impl<T: Transport> Driver<T> {
-    /// Follows the host's interface from now on. An MTU that the chip does not take is replaced by the nearest one that it
-    /// does, and shown as `refused_mtu`.
+    /// Makes the adapter follow the host's interface. An MTU that the chip does not support is replaced by the nearest
+    /// supported one, and shown as `refused_mtu`.
     ///
     /// # Errors
-    /// Where the descriptor cannot be waited for.
+    /// The error of epoll if the descriptor cannot be waited for.
     pub fn follow(&mut self, host: Box<dyn Host>) -> std::io::Result<()> {
         self.set.add(host.fd(), false)?;
         self.follower.host = Some(host);
         Ok(())
     }
 
-    /// Does what the host wants.
+    /// Applies changes of the host's interface, and repeats failed attempts that are due.
     pub(super) fn obey(&mut self) {
         let mut is_new = false;
         if let Some(host) = &mut self.follower.host {
@@ -32,7 +32,7 @@ impl<T: Transport> Driver<T> {
         let now = self.chip.usb.now();
         let is_due = is_new || self.follower.again.is_some_and(|at| at <= now);
         let Some(wanted) = self.follower.wanted.filter(|_| is_due) else { return };
-        // What failed may have been done by half.
+        // A failed attempt may have been applied in part.
         let done = self.become_like(&wanted, self.follower.again.is_some());
         self.follower.again = done.is_err().then(|| now.after(LINK_RETRY));
         self.note(done);
@@ -41,7 +41,7 @@ impl<T: Transport> Driver<T> {
     fn become_like(&mut self, wanted: &Interface, all: bool) -> Result<()> {
         let mtu = self.fit_mtu(wanted.mtu);
         if self.gone {
-            // It is set up with these when it is back.
+            // The device is set up with these settings when it is back.
             if is_unicast(wanted.mac) && wanted.mac != self.mac {
                 (self.mac, self.source) = (wanted.mac, AddressSource::User);
             }
@@ -58,7 +58,7 @@ impl<T: Transport> Driver<T> {
             self.set_filter(Filter { promiscuous: wanted.promiscuous, ..self.filter.clone() })?;
         }
         match wanted.up {
-            // What an interface that is down is sent is as lost as that of one without carrier.
+            // Packets sent to an interface that is down are lost, like those of one without carrier.
             false if all && !self.is_up => self.stop(),
             false => self.down(),
             true => self.up(),
@@ -67,7 +67,8 @@ impl<T: Transport> Driver<T> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// The MTU that the chip gets where the interface has `wanted`, which is shown as refused if it is another one.
+    /// Returns the MTU for the chip for an interface with the MTU `wanted`, which is shown as refused if the two
+    /// differ.
     fn fit_mtu(&mut self, wanted: usize) -> usize {
         let mtu = nearest(wanted, self.chip.usb.speed().max_packet());
         let refused = (mtu != wanted).then_some(wanted);
@@ -78,13 +79,13 @@ impl<T: Transport> Driver<T> {
         mtu
     }
 
-    /// Chooses the MTU anew, for a bus that may have become another one.
+    /// Chooses the MTU again for a bus whose speed may have changed.
     pub(super) fn refit_mtu(&mut self) {
         self.config.mtu = self.fit_mtu(self.follower.refused_mtu.unwrap_or(self.config.mtu));
     }
 }
 
-/// The MTU next to `mtu` that the chip takes behind a bus with packets of `max_packet` bytes.
+/// Returns the MTU nearest to `mtu` that the chip supports on a bus with packets of `max_packet` bytes.
 fn nearest(mtu: usize, max_packet: usize) -> usize {
     let mtu = mtu.clamp(MIN_MTU, MAX_MTU);
     if is_awkward_mtu(mtu, max_packet) { mtu + 1 } else { mtu }

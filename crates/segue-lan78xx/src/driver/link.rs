@@ -1,4 +1,4 @@
-//! The link: what the PHY negotiated, and what the chip must be told of it.
+//! The link: autonegotiation of the PHY, and the chip's settings that depend on its result.
 
 use crate::regs::{self, flow, mii, usb_cfg1};
 use crate::usb::{Speed, Transport};
@@ -7,13 +7,13 @@ use super::chip::Result;
 use super::{Driver, Error, LinkState};
 
 impl<T: Transport> Driver<T> {
-    /// Starts the PHY: what is offered to the partner, interrupts, negotiation.
+    /// Starts the PHY: advertisement, interrupts, autonegotiation.
     pub(super) fn start_phy(&mut self) -> Result<()> {
         let pause = if self.config.pause { mii::PAUSE | mii::PAUSE_ASYM } else { 0 };
         let speeds = mii::FULL100 | mii::HALF100 | mii::FULL10 | mii::HALF10;
-        // 1: IEEE 802.3.
+        // Selector 1: IEEE 802.3.
         self.chip.phy_write(mii::ADVERTISE, 1 | speeds | pause)?;
-        // No half duplex at 1000 Mbit/s: the MAC has none.
+        // The MAC has no half duplex at 1000 Mbit/s.
         self.chip.phy_write(mii::CTRL1000, mii::ADV_FULL1000)?;
         let eee = if self.config.eee { 0b110 } else { 0 };
         self.chip.mmd_write(mii::MMD_AN, mii::MMD_AN_EEE_ADV, eee)?;
@@ -26,11 +26,11 @@ impl<T: Transport> Driver<T> {
         self.chip.phy_write(mii::BMCR, mii::BMCR_AN_ENABLE | mii::BMCR_AN_RESTART)
     }
 
-    /// Looks at the PHY, and tells the chip what came of it.
+    /// Reads the link's state from the PHY, and sets up the chip accordingly.
     pub(super) fn follow_link(&mut self) -> Result<()> {
         self.chip.write(regs::INT_STS, regs::int::PHY)?;
         self.chip.phy_read(mii::INT_STATUS)?;
-        // The first reading may say that it was down since the last one.
+        // The first read may report a link that was down since the last one.
         self.chip.phy_read(mii::BMSR)?;
         let status = self.chip.phy_read(mii::BMSR)?;
         let link = if status & mii::BMSR_LINK == 0 { LinkState::default() } else { self.negotiated()? };
@@ -56,7 +56,7 @@ impl<T: Transport> Driver<T> {
             () if both & mii::HALF100 != 0 => (100, false),
             () => (10, both & mii::FULL10 != 0),
         };
-        // IEEE 802.3, 28B.3: what the two offers of pause come to.
+        // Pause resolution of IEEE 802.3, 28B.3.
         let has = |word: u16, bit: u16| word & bit != 0;
         let symmetric = has(both, mii::PAUSE);
         let asymmetric = has(both, mii::PAUSE_ASYM);
@@ -68,12 +68,12 @@ impl<T: Transport> Driver<T> {
     fn link_up(&mut self, link: &LinkState) -> Result<()> {
         let speed = self.chip.usb.speed();
         if speed == Speed::Super {
-            // At 1000 Mbit/s the deeper sleep of the bus takes too long to wake from.
+            // At 1000 Mbit/s waking up from U2 takes too long.
             let (clear, set) = if link.mbit == 1000 { (usb_cfg1::U2_INIT_EN, 0) } else { (0, usb_cfg1::U2_INIT_EN) };
             self.chip.modify(regs::USB_CFG1, clear, set)?;
             self.chip.modify(regs::USB_CFG1, 0, usb_cfg1::U1_INIT_EN)?;
         }
-        // Levels before the switch.
+        // The levels are set before flow control is enabled.
         let levels = match speed {
             Speed::Super => 0x0812,
             Speed::High => 0x0211,
@@ -101,7 +101,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Offers pause frames to the partner, or no longer, and negotiates anew.
+    /// Advertises pause frames to the link partner, or stops doing so, and restarts autonegotiation.
     ///
     /// # Errors
     /// See [`Error`].
@@ -110,7 +110,7 @@ impl<T: Transport> Driver<T> {
         self.start_phy()
     }
 
-    /// Offers energy efficient Ethernet, or no longer, and negotiates anew.
+    /// Advertises Energy-Efficient Ethernet, or stops doing so, and restarts autonegotiation.
     ///
     /// # Errors
     /// See [`Error`].

@@ -1,13 +1,13 @@
 //! The state of the link.
 
-/// What the link is like.
+/// The state and the negotiated settings of the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkState {
-    /// Whether it is up.
+    /// Whether the link is up.
     pub up: bool,
-    /// Mbit/s.
+    /// Speed in Mbit/s.
     pub mbit: u32,
-    /// Whether both sides may send at once.
+    /// Whether the link is full duplex.
     pub full_duplex: bool,
     /// Whether pause frames of the partner are obeyed.
     pub rx_pause: bool,

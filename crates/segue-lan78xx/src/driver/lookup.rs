@@ -1,23 +1,23 @@
-//! How a device that went away is found again.
+//! The interface to the user for finding a lost device again, and for link changes.
 
 use crate::regs::Chip as Kind;
 
 use super::LinkState;
 
-/// What a look for a device that went away has found.
+/// The result of a search for a lost device.
 #[derive(Debug)]
 pub enum LookupResult<T> {
-    /// It is not known yet: a later look says it.
+    /// The result is not known yet; a later search returns it.
     Unknown,
-    /// There is nothing in the device's place.
+    /// No device is in the lost one's place.
     Nothing,
-    /// There is another device, with these vendor and product ids, which was not touched.
+    /// Another device, with these vendor and product ids, is in the lost one's place; it was not touched.
     Other((u16, u16)),
-    /// The device, taken.
+    /// The device was found and opened.
     Back(T),
 }
 
-/// Finds a device again that went away, by its chip: what has another one is nobody's to take.
+/// Searches for a lost device by its chip. A device with another chip must not be taken.
 pub type Finder<T> = Box<dyn FnMut(Kind) -> LookupResult<T>>;
-/// Hears of the link.
+/// Is called with each new state of the link.
 pub type Listener = Box<dyn FnMut(&LinkState)>;

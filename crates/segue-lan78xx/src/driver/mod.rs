@@ -1,18 +1,18 @@
 //! The driver: brings the chip up, follows its link, and moves packets between its USB endpoints and a
 //! [`Port`](segue_port::Port).
 //!
-//! [`Driver::open`] resets and sets up the chip, [`Driver::up`] starts it. From then on the user calls the two halves of the
-//! port, [`receive`](segue_port::Port::receive) and [`transmit`](segue_port::Port::transmit), when its descriptor is
-//! readable; everything else (interrupts, link, statistics, halted endpoints, a device that went and came back) is dealt with
-//! inside. [`Config::napi`] and [`Config::standard`] are the two forms that Linux's driver had.
+//! [`Driver::open`] resets and sets up the chip, [`Driver::up`] starts it. From then on the user calls the two halves
+//! of the port, [`receive`](segue_port::Port::receive) and [`transmit`](segue_port::Port::transmit), when its
+//! descriptor is readable. Everything else is handled inside: interrupts, the link, statistics, halted endpoints, a
+//! device that goes away and comes back. [`Config::napi`] and [`Config::standard`] are the two forms that Linux's
+//! driver had.
 //!
-//! Received frames are joined by whoever calls `receive`; a train that is sent is cut by the chip up to
-//! [`Config::lso`], and in front of the port into trains of that size where it is larger
-//! ([`Limits::max_bytes`](segue::gso::Limits)).
+//! Merging received frames is left to the caller of `receive`. The chip cuts trains of up to [`Config::lso`] bytes;
+//! larger ones are split into trains of that size in front of the port ([`Limits::max_bytes`](segue::gso::Limits)).
 //!
-//! What differs from Linux: its queue of pending frames is the caller's batch here, so that the stack is not stopped and woken
-//! but held back ([`Sent::Blocked`](segue_port::Sent::Blocked)); and its older form handed transfers themselves to the stack,
-//! where [`Copying::WholeTransfer`] copies each once as a whole.
+//! Differences from Linux: the queue of pending frames is the caller's batch, so that the stack is not stopped and
+//! woken but held back ([`Sent::Blocked`](segue_port::Sent::Blocked)). Where Linux's old form passed the transfers'
+//! memory itself to the stack, [`Copying::WholeTransfer`] copies each transfer once as a whole.
 
 mod address;
 mod chip;

@@ -1,4 +1,4 @@
-//! The driver as a port.
+//! The implementation of [`Port`] by the driver.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -33,7 +33,7 @@ impl<T: Transport> Port for Driver<T> {
         self.chip.usb.failure().map_or(Ok(()), Err)?;
         let polled = self.poll(into, budget);
         self.note_traffic();
-        // What was parsed made room in the chip, and transfers may be done already.
+        // Parsing has freed transfers, and others may be complete already.
         self.fill();
         let more = if polled == Polled::Idle { self.arm() } else { false };
         Ok(if more { Polled::More } else { polled })
@@ -43,7 +43,7 @@ impl<T: Transport> Port for Driver<T> {
         self.service();
         self.chip.usb.failure().map_or(Ok(()), Err)?;
         if !self.link.up || self.gone || !self.is_up {
-            // As an interface without carrier does.
+            // Packets are dropped, as by an interface without carrier.
             let lost = batch.len();
             self.counters.drops.add_many(Drop::DeviceDown, lost as u64);
             batch.sent(lost);
@@ -52,7 +52,7 @@ impl<T: Transport> Port for Driver<T> {
         let mut sent = self.pack(batch);
         self.kick();
         if sent == Sent::Blocked {
-            // Transfers may have come back while the last ones were packed.
+            // Transfers may have completed while the last ones were packed.
             self.reap();
             sent = self.pack(batch);
             self.kick();
@@ -73,7 +73,7 @@ impl<T: Transport> Port for Driver<T> {
         for (reason, count) in self.malformed.iter() {
             put(Extra::Drop, segue::reason::Reason::name(reason), count);
         }
-        // Frames that the chip had and did not hand over.
+        // Frames that the chip received and did not deliver.
         for at in [stat::RX_OVERSIZE, stat::RX_DROPPED] {
             put(Extra::Drop, STATISTICS[at].name, self.statistics.value(at));
         }
@@ -111,7 +111,7 @@ impl<T: Transport> Port for Driver<T> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Sets the timer for what is due next; whether that is now.
+    /// Sets the timer for the next deadline; returns whether that has passed already.
     fn arm(&mut self) -> bool {
         let now = self.chip.usb.now();
         let due = if self.gone {

@@ -1,4 +1,4 @@
-//! The transfers that the receive side has, and what they brought.
+//! The transfers of the receive side, and the received packets that wait for delivery.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ pub(super) struct Receiver {
     pub(super) total: usize,
     pub(super) idle: Vec<Transfer<Idle>>,
     pub(super) done: VecDeque<Transfer<Done>>,
-    /// Taken out of a transfer by an earlier poll, over its budget.
+    /// Frames taken out of a transfer by an earlier poll beyond its budget.
     pub(super) overflow: VecDeque<Received>,
     pub(super) lent: usize,
     pub(super) halted: bool,
@@ -31,12 +31,12 @@ impl Receiver {
         Ok(Receiver { total, idle, done, overflow, lent: 0, halted: false, next_tag: 0 })
     }
 
-    /// Whether no transfer is lent.
+    /// Returns whether no transfer is lent to the chip.
     pub(super) fn is_home(&self) -> bool {
         self.lent == 0
     }
 
-    /// Gives up what was received and not delivered.
+    /// Drops frames that were received and not delivered.
     pub(super) fn forget(&mut self) {
         self.overflow.clear();
         self.idle.extend(self.done.drain(..).map(Transfer::recycle));

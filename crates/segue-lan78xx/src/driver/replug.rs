@@ -1,4 +1,4 @@
-//! A device that goes away, and comes back.
+//! Handling of a device that goes away and comes back.
 
 use crate::regs::Chip as Kind;
 use crate::usb::{Transfer, Transport};
@@ -9,11 +9,11 @@ use super::state::{Driver, INTERRUPT_LEN};
 use super::transmitter::Transmitter;
 use super::{Error, LinkState};
 
-/// How often a lost device is looked for, nanoseconds.
+/// Interval between searches for a lost device, nanoseconds.
 const LOOK: u64 = 1_000_000_000;
 
 impl<T: Transport> Driver<T> {
-    /// The device is gone: the link is down, and what was on its way is lost.
+    /// Marks the device as gone: the link goes down, and transfers under way are lost.
     pub(super) fn lose(&mut self) {
         if std::mem::replace(&mut self.gone, true) {
             return;
@@ -28,9 +28,9 @@ impl<T: Transport> Driver<T> {
         tracing::warn!("the adapter is gone");
     }
 
-    /// Wants nothing more of this transport.
+    /// Releases the transport.
     pub(super) fn let_go(&mut self) {
-        // The descriptor of a device that is gone is ready for ever.
+        // The descriptor of a device that is gone stays ready for ever.
         if let Some(fd) = self.chip.usb.fd() {
             self.set.remove(fd);
         }
@@ -62,7 +62,7 @@ impl<T: Transport> Driver<T> {
         self.refit_mtu();
         self.statistics.rebase();
         let was_up = std::mem::take(&mut self.is_up);
-        // Transfers went down with the old transport.
+        // The transfers were lost with the old transport.
         let renewed = self.renew();
         let done = renewed.and_then(|()| self.reset(Some(self.mac)));
         let done = done.and_then(|()| if was_up { self.up() } else { Ok(()) });
@@ -74,13 +74,13 @@ impl<T: Transport> Driver<T> {
             Err(error) => {
                 tracing::warn!(%error, "the adapter came back and could not be set up");
                 (self.gone, self.is_up) = (true, was_up);
-                // It could not be opened once more otherwise.
+                // Otherwise it could not be opened again.
                 self.let_go();
             }
         }
     }
 
-    /// Another device is in the place of this one.
+    /// Notes that another device is in the place of this one.
     pub(super) fn meet(&mut self, (vendor, product): (u16, u16)) {
         if self.stranger.replace((vendor, product)) != Some((vendor, product)) {
             let (was, came) = (self.chip.kind.name(), format!("{vendor:04x}:{product:04x}"));
@@ -89,13 +89,13 @@ impl<T: Transport> Driver<T> {
     }
 
     pub(super) fn renew(&mut self) -> Result<(), Error> {
-        // The old transport's descriptor left the set when it was closed.
+        // The old transport's descriptor left the epoll set when it was closed.
         if let Some(fd) = self.chip.usb.fd() {
             self.set
                 .add(fd, self.chip.usb.wakes_by_writing())
                 .map_err(|_| Error::Setting("epoll refused the transport"))?;
         }
-        // What the old transport never gave back is lost as well.
+        // Transfers that the old transport never gave back are lost too.
         self.numbers.tx_errors += self.tx.forget();
         self.rx = Receiver::new(&self.config)?;
         self.tx = Transmitter::new(&self.config)?;

@@ -1,4 +1,4 @@
-//! What the driver does besides moving packets: completions, interrupts, timers.
+//! Work of the driver besides moving packets: completions, interrupts, timers.
 
 use crate::regs::{self, endpoint};
 use crate::usb::{self, Done, Request, Transfer, Transport};
@@ -8,11 +8,11 @@ use super::state::{Driver, INTERRUPT_LEN};
 use super::timing::{LINK_RETRY, TRANSFER_RETRY, TX_PATIENCE};
 
 impl<T: Transport> Driver<T> {
-    /// Sends whatever is still to be dealt with: completions, interrupts, timers.
+    /// Processes completions, interrupts and timers.
     pub(super) fn service(&mut self) {
         self.reap();
         self.obey();
-        // Where nothing is on its way nothing comes back to say so.
+        // Without a transfer under way no completion reports that the device is gone.
         if self.chip.usb.is_gone() {
             self.lose();
         }
@@ -24,7 +24,7 @@ impl<T: Transport> Driver<T> {
             if self.link_work.take_if(|at| *at <= now).is_some() {
                 let done = self.follow_link();
                 if done.is_err() {
-                    // The chip reports an event once.
+                    // The chip reports each event only once.
                     self.link_work = Some(now.after(LINK_RETRY));
                 }
                 self.note(done);
@@ -49,8 +49,8 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Counts a failure. A device that is gone is one, and so is one that answers no more: each further request would hold
-    /// everything else up as long again.
+    /// Counts a failed access. The device is given up if it is gone, and also if it does not answer: each further
+    /// request would block everything else for as long again.
     pub(super) fn note(&mut self, done: Result<(), Error>) {
         match done {
             Ok(()) => {}
@@ -65,7 +65,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Takes what is done from the transport.
+    /// Takes completed transfers from the transport.
     pub(super) fn reap(&mut self) {
         while let Some(transfer) = self.chip.usb.reap() {
             match transfer.request().endpoint {
@@ -81,7 +81,7 @@ impl<T: Transport> Driver<T> {
             Ok(endpoint::INTERRUPT_LEN) => {
                 let bytes = transfer.received();
                 let events = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                // All else that the chip reports is known otherwise, or harmless.
+                // All other events are known by other means, or harmless.
                 if events & regs::int::PHY != 0 {
                     self.link_work = Some(self.chip.usb.now());
                 }
@@ -98,7 +98,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Waits for the next interrupt.
+    /// Submits the interrupt transfer.
     pub(super) fn listen(&mut self) {
         let may = self.is_up && !self.gone && !self.rests();
         if let Some(transfer) = self.interrupt.take_if(|_| may) {
@@ -107,13 +107,13 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Leaves the bus alone for a while after such an error.
+    /// Suspends submissions for a while after this error.
     pub(super) fn rest(&mut self, error: usb::Error) {
         self.numbers.no_memory += u64::from(error == usb::Error::Memory);
         self.rests_until = Some(self.chip.usb.now().after(TRANSFER_RETRY));
     }
 
-    /// Whether that while is not over.
+    /// Returns whether submissions are suspended.
     pub(super) fn rests(&mut self) -> bool {
         let now = self.chip.usb.now();
         self.rests_until.take_if(|until| *until <= now);

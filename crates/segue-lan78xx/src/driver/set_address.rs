@@ -1,4 +1,4 @@
-//! The address is found, and set.
+//! Finding and setting the adapter's MAC address.
 
 use crate::regs::{self, e2p};
 use crate::usb::Transport;
@@ -14,7 +14,7 @@ impl<T: Transport> Driver<T> {
         let [e, f, ..] = high.to_le_bytes();
         let mut mac = [a, b, c, d, e, f];
         if let Some(given) = given {
-            // One that was found before is kept with where it came from.
+            // An address that was found before keeps its source.
             self.source = if self.mac == given { self.source } else { AddressSource::User };
             mac = given;
         } else if is_unicast(mac) {
@@ -42,7 +42,7 @@ impl<T: Transport> Driver<T> {
         self.chip.write(regs::maf_hi(0), high | regs::MAF_VALID)
     }
 
-    /// Gives the adapter another address, until it is reset.
+    /// Sets the adapter's MAC address, until the next reset.
     ///
     /// # Errors
     /// [`Error::Setting`] for a multicast address; see [`Error`].

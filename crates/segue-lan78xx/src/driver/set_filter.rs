@@ -1,4 +1,4 @@
-//! The receive filter as the chip gets it.
+//! Setting the chip's receive filter.
 
 use crate::regs::{self, dp, rfe};
 use crate::usb::Transport;
@@ -7,7 +7,7 @@ use super::chip::Result;
 use super::{Driver, Filter};
 
 impl<T: Transport> Driver<T> {
-    /// Chooses which frames are received.
+    /// Sets the receive filter.
     ///
     /// # Errors
     /// See [`Error`].
@@ -42,7 +42,7 @@ impl<T: Transport> Driver<T> {
             rules |= rfe::VLAN_FILTER;
         }
         if only_some.is_some() {
-            // Frames with a priority and no id belong to no VLAN.
+            // Frames with a priority and VLAN id 0 belong to no VLAN.
             vlans[0] |= 1;
             rules |= rfe::VLAN_FILTER;
         }
@@ -52,7 +52,7 @@ impl<T: Transport> Driver<T> {
             self.chip.write_table(0, &vlans)?;
         }
         for n in 1..regs::PERFECT_FILTERS {
-            // Not valid while it is half written.
+            // The filter is invalid while it is being written.
             self.chip.write(regs::maf_hi(n), 0)?;
             if let Some(mac) = addresses.get(usize::from(n) - 1) {
                 self.chip.write(regs::maf_lo(n), u32::from_le_bytes([mac[0], mac[1], mac[2], mac[3]]))?;

@@ -1,4 +1,4 @@
-//! Reset, set-up, filters, and the way up and down.
+//! Reset, set-up, MTU, start and stop, suspend and resume.
 
 use crate::frame::{ETHERNET_LEN, FCS_LEN, MAX_MTU, MIN_MTU, VLAN_LEN, is_awkward_mtu};
 use crate::regs::{
@@ -9,7 +9,7 @@ use crate::usb::{self, Speed, Transport};
 use super::chip::Result;
 use super::{Driver, Error};
 
-/// How long stopping may take, in milliseconds.
+/// Longest time for stopping a part of the chip: number of steps, and nanoseconds of each.
 const STOP: (u32, u64) = (100, 1_000_000);
 
 impl<T: Transport> Driver<T> {
@@ -24,7 +24,7 @@ impl<T: Transport> Driver<T> {
         self.find_address(mac)?;
         self.chip.modify(regs::USB_CFG0, 0, usb_cfg0::BIR)?;
         self.set_latency()?;
-        // What the chip sends at a time must not go on in the next transfer, also where the bus has become a faster one.
+        // A burst of the chip must not continue in the next transfer, also on a bus that has become faster.
         let most = (self.config.rx_transfer_len / speed.max_packet()).max(1) as u32;
         self.chip.write(regs::BURST_CAP, most.min(u32::from(self.config.burst_cap)))?;
         self.chip.write(regs::BULK_IN_DLY, u32::from(self.config.bulk_in_delay))?;
@@ -41,16 +41,16 @@ impl<T: Transport> Driver<T> {
             value & pmt::PHY_RST == 0 && value & pmt::READY != 0
         })?;
         let (clear, set) = match self.chip.kind {
-            // Its PHY is outside; GMII is for the one inside.
+            // The LAN7801 has an external PHY; GMII is for the internal one.
             Kind::Lan7801 => (mac_cr::GMII_EN, mac_cr::AUTO_DUPLEX | mac_cr::AUTO_SPEED),
-            // An EEPROM image may say so already; doing it again changes nothing.
+            // An EEPROM image may have set these bits already; setting them again changes nothing.
             _ => (0, mac_cr::AUTO_DUPLEX | mac_cr::AUTO_SPEED),
         };
         self.chip.modify(regs::MAC_CR, clear, set)?;
         self.apply_mtu(self.config.mtu, speed)
     }
 
-    /// Latency tolerance messages: what EEPROM or OTP say, where they are on.
+    /// Sets the latency tolerance messages to the values of EEPROM or OTP, if they are enabled.
     fn set_latency(&mut self) -> Result<()> {
         let mut words = [0; 6];
         if self.chip.read(regs::USB_CFG1)? & usb_cfg1::LTM_ENABLE != 0 {
@@ -76,11 +76,11 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Changes the largest packet.
+    /// Sets the MTU.
     ///
     /// # Errors
-    /// [`Error::Setting`] for an MTU below 68, above 9000, or whose frames would end where a USB packet ends, which Linux
-    /// refuses as well; see [`Error`].
+    /// [`Error::Setting`] for an MTU below 68 or above 9000, or one whose full frames end where a USB packet ends,
+    /// which Linux refuses as well; see [`Error`].
     pub fn set_mtu(&mut self, mtu: usize) -> Result<()> {
         let speed = self.chip.usb.speed();
         self.apply_mtu(mtu, speed)?;
@@ -110,7 +110,7 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Starts sending and receiving; the link follows by itself.
+    /// Starts sending and receiving; the link comes up later.
     ///
     /// # Errors
     /// See [`Error`].
@@ -119,7 +119,7 @@ impl<T: Transport> Driver<T> {
             return Ok(());
         }
         let started = self.start();
-        // One that is gone is to be up when it is back; any other can be tried once more.
+        // A device that is gone is to be started when it is back; after any other error the caller can try again.
         self.is_up = started.is_ok() || started == Err(Error::Usb(usb::Error::Gone));
         started
     }
@@ -138,10 +138,10 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Stops sending and receiving. What is on its way is lost.
+    /// Stops sending and receiving. Packets under way are lost.
     ///
     /// # Errors
-    /// See [`Error`]; the transfers are taken back in any case.
+    /// See [`Error`]; the transfers are cancelled in any case.
     pub fn down(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.is_up) {
             return Ok(());
@@ -150,7 +150,7 @@ impl<T: Transport> Driver<T> {
         for address in [endpoint::BULK_IN, endpoint::BULK_OUT, endpoint::INTERRUPT] {
             self.chip.usb.cancel(address);
         }
-        // Cancelled transfers come back soon, but over a network not at once.
+        // Cancelled transfers come back soon, but behind a network not at once.
         for _ in 0..100 {
             self.reap();
             if self.gone || self.interrupt.is_some() && self.rx.is_home() && self.tx.is_home() {
@@ -180,7 +180,7 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Gets the chip ready for a sleeping host: everything stopped, nothing that wakes.
+    /// Prepares the chip for a suspended host: everything is stopped, and nothing wakes the host.
     ///
     /// # Errors
     /// See [`Error`].
@@ -189,12 +189,12 @@ impl<T: Transport> Driver<T> {
         self.chip.write(regs::WUCSR, 0)?;
         self.chip.write(regs::WUCSR2, 0)?;
         self.chip.write(regs::WK_SRC, u32::MAX)?;
-        // Mode 3: the lowest power from which the bus can resume it.
+        // Mode 3: the lowest power mode from which the bus can resume the chip.
         let clear = pmt::WOL_EN | pmt::PHY_WAKE_EN | pmt::SUS_MODE;
         self.chip.modify(regs::PMT_CTL, clear, pmt::RES_CLR_WKP_EN | pmt::SUS_MODE | pmt::WUPS).map(drop)
     }
 
-    /// Sets a chip going again after [`Driver::suspend`], also one that lost power meanwhile.
+    /// Restarts the chip after [`Driver::suspend`], also if it has lost power in the meantime.
     ///
     /// # Errors
     /// See [`Error`].

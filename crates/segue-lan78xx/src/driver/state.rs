@@ -1,4 +1,4 @@
-//! The state of the driver of one adapter, how it is made, and what it says about itself.
+//! The driver's state, its constructor and its accessors.
 
 use segue::gso::Limits;
 use segue::reason::Counts;
@@ -34,18 +34,18 @@ pub struct Driver<T> {
     pub(super) link: LinkState,
     pub(super) is_up: bool,
     pub(super) gone: bool,
-    /// INT_EP_CTL as it was found.
+    /// The value of INT_EP_CTL before the reset.
     pub(super) interrupts: u32,
     pub(super) rx: Receiver,
     pub(super) tx: Transmitter,
     pub(super) interrupt: Option<Transfer<Idle>>,
-    /// Until when nothing that receives is submitted.
+    /// Time until which no receiving transfer is submitted.
     pub(super) rests_until: Option<Nanos>,
-    /// When something is to be done about the link.
+    /// Time at which the link's state is to be read.
     pub(super) link_work: Option<Nanos>,
     pub(super) finder: Option<Finder<T>>,
     pub(super) look_at: Option<Nanos>,
-    /// What came back in the adapter's place: vendor and product id.
+    /// Vendor and product id of another device that came back in the adapter's place.
     pub(super) stranger: Option<(u16, u16)>,
     pub(super) listener: Option<Listener>,
     pub(super) follower: Follower,
@@ -66,7 +66,8 @@ impl<T: Transport> std::fmt::Debug for Driver<T> {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Takes a device over: resets it, finds its address, sets it up. The link stays down until [`Driver::up`].
+    /// Opens the driver on a device: resets it, finds its address and sets it up. The link stays down until
+    /// [`Driver::up`].
     ///
     /// # Errors
     /// See [`Error`].
@@ -131,57 +132,57 @@ impl<T: Transport> Driver<T> {
         Ok(driver)
     }
 
-    /// The adapter's address.
+    /// Returns the adapter's MAC address.
     pub fn mac(&self) -> [u8; 6] {
         self.mac
     }
 
-    /// Where it was found.
+    /// Returns the source of the MAC address.
     pub fn address_source(&self) -> AddressSource {
         self.source
     }
 
-    /// The chip.
+    /// Returns the chip.
     pub fn kind(&self) -> Kind {
         self.chip.kind
     }
 
-    /// The factors in force.
+    /// Returns the configuration in force.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The link as it was last seen.
+    /// Returns the last known state of the link.
     pub fn link(&self) -> LinkState {
         self.link
     }
 
-    /// Whether the device went away and has not come back.
+    /// Returns whether the device is gone and has not come back.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// The transport.
+    /// Returns the transport.
     pub fn usb(&mut self) -> &mut T {
         &mut self.chip.usb
     }
 
-    /// What the driver counts.
+    /// Returns the driver's own counters.
     pub fn numbers(&self) -> Numbers {
         self.numbers
     }
 
-    /// What was wrong with what was received.
+    /// Returns the counts of malformed transfers and frames, by reason.
     pub fn malformed(&self) -> &Counts<Malformed> {
         &self.malformed
     }
 
-    /// The chip's counters as of the last reading, 64 bits each, in the order of [`STATISTICS`].
+    /// Returns the chip's counters as of the last reading, extended to 64 bits, in the order of [`STATISTICS`].
     pub fn statistics(&self) -> [u64; STATISTICS.len()] {
         std::array::from_fn(|at| self.statistics.value(at))
     }
 
-    /// Reads the chip's counters now.
+    /// Reads the chip's counters.
     ///
     /// # Errors
     /// See [`Error`].
@@ -193,23 +194,23 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Segments received and sent.
+    /// Returns the number of segments received and sent.
     pub(super) fn moved(&self) -> u64 {
         self.counters.rx.segments + self.counters.tx.segments
     }
 
-    /// Brings the next reading of the chip's counters forward where packets moved since the last.
+    /// Brings the next reading of the chip's counters forward if packets were moved since the last one.
     pub(super) fn note_traffic(&mut self) {
         self.statistics.traffic(self.moved() - self.moved_at_reading, self.chip.usb.now());
     }
 
-    /// Calls `listener` with the link now and whenever it changes.
+    /// Calls `listener` with the state of the link immediately and at each change.
     pub fn on_link(&mut self, mut listener: Listener) {
         listener(&self.link);
         self.listener = Some(listener);
     }
 
-    /// How to find the device again when it went away.
+    /// Sets the function that searches for the device after it went away.
     pub fn on_gone(&mut self, finder: Finder<T>) {
         self.finder = Some(finder);
     }

@@ -1,22 +1,22 @@
-//! The chip's counters, made 64 bits wide, and those of the driver itself.
+//! The chip's counters, extended to 64 bits, and the driver's own counters.
 
 use segue::time::Nanos;
 
 use crate::regs::STATISTICS;
 
-/// First and longest time between two readings, nanoseconds.
+/// Shortest and longest interval between two readings, nanoseconds.
 const SHORTEST: u64 = 1_000_000_000;
 const LONGEST: u64 = 50 * SHORTEST;
-/// Segments after which a reading does not wait: half of what the narrow counters hold.
+/// Segments after which the counters are read at once: half the range of the narrow counters.
 const MANY: u64 = 1 << 19;
 
-/// The chip's counters. They wrap, most of them at 20 bits; a reading below the last one is taken for one wrap, so that two
-/// wraps between readings are one too few.
+/// The chip's counters. Most of them wrap at 20 bits. A value below the last one is taken for one wrap, so that a
+/// counter that wraps twice between two readings undercounts.
 #[derive(Clone, Debug)]
 pub(super) struct ChipCounters {
     last: [u32; STATISTICS.len()],
     wraps: [u64; STATISTICS.len()],
-    /// What chips counted that are gone.
+    /// Counts of the chip before it went away.
     base: [u64; STATISTICS.len()],
     interval: u64,
     due: Option<Nanos>,
@@ -48,7 +48,7 @@ impl ChipCounters {
         self.due
     }
 
-    /// Takes a reading. `active` says whether anything moved since the last.
+    /// Updates the counters with a reading; `active` says whether packets were moved since the last one.
     pub(super) fn update(&mut self, raw: &[u32; STATISTICS.len()], active: bool, now: Nanos) {
         for (at, value) in raw.iter().enumerate() {
             self.wraps[at] += u64::from(*value < self.last[at]);
@@ -60,8 +60,8 @@ impl ChipCounters {
         }
     }
 
-    /// Hears of `moved` segments since the last reading: an interval that grew while nothing moved would now let the narrow
-    /// counters wrap unseen, so that the next reading comes forward, as Linux arms its timer anew.
+    /// Brings the next reading forward if `moved` segments were moved since the last one: the narrow counters could
+    /// wrap unnoticed during an interval that has grown in an idle time. Linux rearms its timer likewise.
     pub(super) fn traffic(&mut self, moved: u64, now: Nanos) {
         let Some(due) = self.due.filter(|_| moved > 0) else { return };
         self.interval = SHORTEST;
@@ -69,7 +69,7 @@ impl ChipCounters {
         self.due = Some(due.min(latest));
     }
 
-    /// A chip that came back counts from zero: what it had counted is kept.
+    /// Keeps the counts of a chip that went away: it starts from zero when it is back.
     pub(super) fn rebase(&mut self) {
         for at in 0..STATISTICS.len() {
             self.base[at] = self.value(at);
@@ -82,36 +82,36 @@ impl ChipCounters {
     }
 }
 
-/// What the driver counts besides packets.
+/// The driver's own counters, besides those of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
-    /// Polls.
+    /// Polls of the receive side.
     pub polls: u64,
-    /// Polls that used their budget up.
+    /// Polls that exhausted their budget.
     pub full_budgets: u64,
-    /// Packets delivered by a later poll than that which parsed their transfer.
+    /// Packets delivered by a later poll than the one that parsed their transfer.
     pub overflows: u64,
-    /// Bulk-in transfers with something in them.
+    /// Bulk-in transfers received that were not empty.
     pub rx_transfers: u64,
     /// Bulk-in transfers that failed.
     pub rx_errors: u64,
     /// Bulk-out transfers sent.
     pub tx_transfers: u64,
-    /// Frames in bulk-out transfers that failed or were taken back.
+    /// Frames in bulk-out transfers that failed or were cancelled.
     pub tx_errors: u64,
     /// Trains that the chip cut.
     pub lso: u64,
     /// Checksums that the chip computed, those of trains included.
     pub tx_csum: u64,
-    /// Frames whose checksum or cutting the chip cannot do, done in software.
+    /// Packets whose checksum or segmentation was done in software because the chip cannot.
     pub software: u64,
-    /// Received packets that came with a sum of the chip.
+    /// Received packets with a usable checksum of the chip.
     pub rx_csum: u64,
-    /// Halted endpoints set going again.
+    /// Halted endpoints that were restarted.
     pub halts: u64,
-    /// Times that sending was stuck for five seconds and begun anew.
+    /// Times that sending made no progress for five seconds and was restarted.
     pub tx_timeouts: u64,
-    /// Times that there was no memory for a transfer.
+    /// Failed allocations of memory for a transfer.
     pub no_memory: u64,
     /// Interrupt packets of a wrong length.
     pub bad_interrupts: u64,
@@ -119,6 +119,6 @@ pub struct Numbers {
     pub link_ups: u64,
     /// Times that the device went away.
     pub unplugs: u64,
-    /// Register accesses that failed while it ran.
+    /// Register accesses that failed during operation.
     pub control_errors: u64,
 }

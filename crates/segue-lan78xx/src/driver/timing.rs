@@ -1,8 +1,9 @@
-//! How long things take and how often they are tried.
+//! Timeouts and retry intervals.
 
-/// How long to wait when the link could not be looked at, nanoseconds.
+/// Interval before reading the link's state again after a failure, nanoseconds.
 pub(super) const LINK_RETRY: u64 = 100_000_000;
-/// How long to wait where there is no memory for a transfer or the bus refused one: the next would fail as well.
+/// Interval before submitting again after an allocation failed or the bus refused a transfer, nanoseconds: an immediate
+/// retry would fail too.
 pub(super) const TRANSFER_RETRY: u64 = 10_000_000;
-/// How long sending may be stuck, as in Linux.
+/// Time without progress after which sending is restarted, nanoseconds, as in Linux.
 pub(super) const TX_PATIENCE: u64 = 5_000_000_000;

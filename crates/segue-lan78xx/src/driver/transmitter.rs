@@ -1,4 +1,4 @@
-//! The transfers that the transmit side has, and what waits for them.
+//! The transfers of the transmit side, and the frames that wait for them.
 
 use segue::gso::Frames;
 use segue::time::Nanos;
@@ -7,13 +7,13 @@ use crate::usb::{Idle, Transfer};
 
 use super::{Config, Error, Numbers};
 
-/// The transfer that is being filled.
+/// The bulk-out transfer that is being filled.
 #[derive(Debug)]
 pub(super) struct OpenTransfer {
     pub(super) memory: Transfer<Idle>,
     pub(super) len: usize,
     pub(super) frames: u32,
-    /// It holds a train that shares with nobody.
+    /// Whether it holds a train that shares its transfer with no other frame.
     pub(super) closed: bool,
 }
 
@@ -22,17 +22,17 @@ pub(super) struct Transmitter {
     pub(super) total: usize,
     pub(super) idle: Vec<Transfer<Idle>>,
     pub(super) open: Option<OpenTransfer>,
-    /// Numbers and frames of the transfers on their way.
+    /// Tags of the transfers under way, and the number of frames in each.
     pub(super) lent: Vec<(u32, u32)>,
     pub(super) since: Option<Nanos>,
     pub(super) halted: bool,
     pub(super) next_tag: u32,
-    /// A unit in one piece, for what the chip cannot do.
+    /// Buffer for a unit in one piece, to be processed in software.
     pub(super) scratch: Vec<u8>,
     pub(super) cut: Frames,
-    /// Frames already cut that wait for room: places in `cut`.
+    /// Index in `cut` of the first frame that waits for room.
     pub(super) left: usize,
-    /// There was no memory for a transfer, and nothing is on its way whose end would bring some.
+    /// Whether an allocation failed and no transfer is under way whose completion would trigger a retry.
     pub(super) starved: bool,
 }
 
@@ -63,12 +63,12 @@ impl Transmitter {
         self.lent.is_empty()
     }
 
-    /// Gives up what is on its way; how many frames.
+    /// Forgets the transfers under way; returns their number of frames.
     pub(super) fn forget(&mut self) -> u64 {
         self.lent.drain(..).map(|(_, frames)| u64::from(frames)).sum()
     }
 
-    /// Since when nothing that is on its way has come to its end.
+    /// Returns the time since which no transfer under way has completed.
     pub(super) fn stuck_since(&self, _now: Nanos) -> Option<Nanos> {
         self.since.filter(|_| !self.lent.is_empty())
     }
@@ -85,7 +85,7 @@ impl Transmitter {
         self.stuck_since(Nanos(0))
     }
 
-    /// Gives up what waits to be sent.
+    /// Drops the frames that wait in an unsent transfer.
     pub(super) fn lose(&mut self, numbers: &mut Numbers) {
         if let Some(open) = self.open.take() {
             numbers.tx_errors += u64::from(open.frames);
@@ -95,7 +95,7 @@ impl Transmitter {
         self.halted = false;
     }
 
-    /// Memory for a transfer, as far as the number of transfers allows.
+    /// Returns memory for a transfer, or `None` if the limit of transfers is reached or the allocation fails.
     pub(super) fn memory(&mut self, config: &Config, needed: usize) -> Option<Transfer<Idle>> {
         if self.lent.len() >= self.total {
             return None;

@@ -1,4 +1,4 @@
-//! The transmit side: frames packed into transfers.
+//! The transmit side: packs frames into transfers.
 
 use segue::checksum::{Field, Sum};
 use segue::gso::{self, Limits, SegmentCsum};
@@ -14,8 +14,8 @@ use crate::usb::{self, Done, Request, Transfer, Transport};
 use super::transmitter::{OpenTransfer, Transmitter};
 use super::{Driver, Error, Kick};
 
-/// Most bytes of a frame, without FCS and with two tags: those of the largest MTU. The chip has to have a frame that it does
-/// not cut as a whole before it sends it, in 12 KiB.
+/// Bytes of the largest frame that the chip sends uncut, without FCS and with two tags: that of the largest MTU. The
+/// chip has to hold such a frame in its 12 KiB FIFO as a whole.
 const LARGEST_FRAME: usize = MAX_MTU + ETHERNET_LEN + 2 * VLAN_LEN;
 
 /// The command for a frame, and whether its VLAN tag is taken out for the chip to put in again.
@@ -26,8 +26,8 @@ struct ChipOffload {
 
 /// Returns what the chip can do for a unit, or `None` where its checksum or cutting is left to software.
 ///
-/// The chip finds the transport header of TCP and UDP right behind IPv4 or IPv6 without extension headers. It looks behind
-/// no tag, but puts one of 802.1Q in.
+/// The chip finds a TCP or UDP header directly behind IPv4, or behind IPv6 without extension headers. It does not parse
+/// VLAN tags, but can insert one of 802.1Q.
 fn chip_offload(unit: &TxUnit<'_>) -> Option<ChipOffload> {
     let len = unit.len();
     let owed = unit.csum() == SegmentCsum::Partial;
@@ -63,7 +63,7 @@ fn chip_offload(unit: &TxUnit<'_>) -> Option<ChipOffload> {
     Some(ChipOffload { command, tagged })
 }
 
-/// The frame of a unit, piece by piece; with `tagged` its first tag is left out.
+/// Returns the pieces of a unit's frame; with `tagged`, its first tag is left out.
 fn pieces<'a>(unit: &TxUnit<'a>, tagged: bool) -> impl Iterator<Item = &'a [u8]> {
     let head = unit.head();
     let (front, rest) = match tagged {
@@ -111,7 +111,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Sends the transfer that is being filled, where nothing else is on its way or it need not wait.
+    /// Submits the transfer that is being filled, unless it has to wait for another one under way.
     pub(super) fn kick(&mut self) {
         let waits = self.config.kick == Kick::WhenIdle && !self.tx.lent.is_empty();
         if !waits && self.tx.open.is_some() {
@@ -138,7 +138,7 @@ impl<T: Transport> Driver<T> {
         true
     }
 
-    /// Makes room for a command with a frame of `len` bytes; `None` where every transfer is on its way.
+    /// Reserves room for a command and a frame of `len` bytes; `None` if every transfer is under way.
     fn room(&mut self, len: usize, alone: bool) -> Option<&mut [u8]> {
         let fits = |open: &OpenTransfer, limit: usize| {
             !(open.closed || alone && open.len > 0) && open.len.next_multiple_of(4) + COMMAND_LEN + len <= limit
@@ -169,12 +169,12 @@ impl<T: Transport> Driver<T> {
         memory.get_mut(start..end)
     }
 
-    /// Most bytes of a train without command.
+    /// Returns the bytes of the largest train, without its command.
     fn largest_train(&self) -> usize {
         self.config.tx_transfer_len.max(LARGEST_FRAME + COMMAND_LEN) - COMMAND_LEN
     }
 
-    /// Packs what waits into transfers.
+    /// Packs the units of the batch into transfers.
     pub(super) fn pack(&mut self, batch: &mut TxBatch) -> Sent {
         loop {
             if !self.finish_cut() {
@@ -219,7 +219,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Does in software what the chip cannot do for a unit: its frames wait in `cut`.
+    /// Completes the checksum of a unit, or cuts it, in software; its frames wait in `cut`.
     fn cut_in_software(&mut self, unit: &TxUnit<'_>) {
         self.numbers.software += 1;
         let Transmitter { scratch, cut, left, .. } = &mut self.tx;
@@ -230,7 +230,7 @@ impl<T: Transport> Driver<T> {
         if unit.gso().is_none()
             && let Some((start, offset)) = unit.checksum_place()
         {
-            // As Linux does for every such field: a zero would mean that there is none (RFC 768).
+            // As in Linux, a zero becomes all ones in every such field, since zero would mean no checksum (RFC 768).
             let sum = scratch.get(start..).map_or(Sum::ZERO, Sum::of);
             write_u16(scratch, start + offset, Field::complete_udp(sum).value());
             self.counters.checksummed_bytes += (scratch.len().saturating_sub(start)) as u64;
@@ -248,7 +248,7 @@ impl<T: Transport> Driver<T> {
         self.counters.checksummed_bytes += cut.take_checksummed();
     }
 
-    /// Packs frames that were cut in software; `false` while there is no room.
+    /// Packs the frames that were cut in software; `false` while there is no room.
     fn finish_cut(&mut self) -> bool {
         loop {
             let mut cut = std::mem::take(&mut self.tx.cut);
