@@ -1,4 +1,4 @@
-//! System calls that the standard library lacks: `ppoll`, the monotonic clock, `epoll`, `timerfd`.
+//! System calls that the standard library lacks: `ppoll`, `clock_gettime`, `epoll`, `timerfd`.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper in std")]
 
 use std::io;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use segue::time::Nanos;
 
-/// What to wait for on a descriptor.
+/// The events to wait for on a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interest<'a> {
     pub(crate) fd: BorrowedFd<'a>,
@@ -21,7 +21,7 @@ impl<'a> Interest<'a> {
     }
 }
 
-/// Waits until one of the descriptors is ready or the time is over; which ones are.
+/// Waits until one of the descriptors is ready or the timeout expires; returns which ones are ready.
 pub(crate) fn wait(interests: &[Interest<'_>], timeout: Option<Duration>) -> io::Result<Vec<bool>> {
     let events =
         |one: &Interest<'_>| (if one.read { libc::POLLIN } else { 0 }) | (if one.write { libc::POLLOUT } else { 0 });
@@ -49,7 +49,7 @@ fn timespec(time: Duration) -> libc::timespec {
     }
 }
 
-/// The monotonic clock.
+/// Returns the time of the monotonic clock.
 pub(crate) fn now() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
@@ -61,7 +61,7 @@ fn own(fd: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call that made the descriptor succeeded, and nobody else has it.
+    // SAFETY: the call that made the descriptor succeeded, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -69,7 +69,7 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// A timer that makes its descriptor readable.
+/// A timer whose descriptor becomes readable when it expires.
 #[derive(Debug)]
 pub(crate) struct Timer {
     pub(crate) fd: OwnedFd,
@@ -83,13 +83,13 @@ impl Timer {
         Ok(Timer { fd: own(fd)?, armed: None })
     }
 
-    /// Lets it fire at `at`, or never. Arming it anew makes the descriptor silent until then.
+    /// Arms the timer for `at`, or disarms it. The descriptor is not readable until then.
     pub(crate) fn arm(&mut self, at: Option<Nanos>, now: Nanos) {
         if self.armed == at && at.is_none_or(|at| at > now) {
             return;
         }
         self.armed = at;
-        // A time that has passed must not be 0, which disarms.
+        // A time in the past must not be 0, which disarms.
         let at = at.map_or(Duration::ZERO, |at| Duration::from_nanos(at.0.max(1)));
         let zero = timespec(Duration::ZERO);
         let spec = libc::itimerspec { it_interval: zero, it_value: timespec(at) };
@@ -101,7 +101,7 @@ impl Timer {
     }
 }
 
-/// A set of descriptors that is readable when one of them is.
+/// An epoll set of descriptors, which is readable when one of them is ready.
 #[derive(Debug)]
 pub(crate) struct Set(pub(crate) OwnedFd);
 
@@ -111,7 +111,7 @@ impl Set {
         own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Set)
     }
 
-    /// Adds one, to wait until it can be read, or written.
+    /// Adds a descriptor, to wait until it is readable, or with `writing` until it is writable.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, writing: bool) -> io::Result<()> {
         let events = if writing { libc::EPOLLOUT } else { libc::EPOLLIN } as u32;
         let mut event = libc::epoll_event { events, u64: 0 };
@@ -119,7 +119,7 @@ impl Set {
         check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })
     }
 
-    /// Takes one out again. One that is not in the set is no fault.
+    /// Removes a descriptor; one that is not in the set is ignored.
     pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
         let (set, nothing) = (self.0.as_raw_fd(), std::ptr::null_mut());
         // SAFETY: both descriptors are open, and removing takes no event.

@@ -1,4 +1,4 @@
-//! The model in this process as a [`Transport`].
+//! The model, in this process, as a [`Transport`].
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -15,37 +15,37 @@ use crate::sys;
 use crate::usb::usbip::serve::{Lost, Wire};
 use crate::usb::{Done, Error, Lent, Setup, Speed, Transfer, Transport};
 
-/// Whose time it is.
+/// The clock of a local device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// The system's monotonic clock.
     System,
-    /// One that stands still but for [`Transport::sleep`].
+    /// A clock that only [`Transport::sleep`] moves.
     Still(Nanos),
 }
 
-/// A model, and a cable for it.
+/// The model as a device in this process, with its cable.
 #[derive(Debug)]
 pub struct Local {
-    /// The device.
+    /// The model of the device.
     pub model: Model,
-    /// Its cable; without one frames are given and taken by [`Model::receive`] and [`Model::transmit`], or see
+    /// The cable. Without one, frames are passed by [`Model::receive`] and [`Model::transmit`], or see
     /// [`Local::alone`].
     pub wire: Option<Wire>,
-    /// Frames that were sent and had no cable, where nobody takes them.
+    /// Frames sent by a device without a cable, if they are to be dropped.
     uncabled: Option<u64>,
-    /// Why the cable has become useless.
+    /// The error of a cable that has failed.
     failure: Option<io::Error>,
     clock: Clock,
     next: u32,
     waiting: BTreeMap<u32, Transfer<Lent>>,
     done: VecDeque<Transfer<Done>>,
-    /// The model has something new to look at.
+    /// Whether the model has new input to process.
     fresh: bool,
 }
 
 impl Local {
-    /// A device at hand.
+    /// Creates a device.
     pub fn new(model: Model, wire: Option<Wire>, clock: Clock) -> Local {
         Local {
             model,
@@ -60,7 +60,7 @@ impl Local {
         }
     }
 
-    /// A device at hand that has no cable: what it sends is lost.
+    /// Creates a device without a cable: the frames that it sends are lost.
     pub fn alone(model: Model, clock: Clock) -> Local {
         Local { uncabled: Some(0), ..Local::new(model, None, clock) }
     }

@@ -1,9 +1,9 @@
-//! USB as the driver sees it: control requests, and transfers that are lent to a transport and come back.
+//! The USB interface that the driver uses: control requests, and transfers that are lent to a transport and come back.
 //!
-//! A [`Transport`] is one opened device: behind it is hardware ([`usbfs`]), a device on another machine ([`usbip`]), or
-//! the model in this process ([`local`]). Memory for transfers goes round in three types, so that nobody touches what the
-//! device may be writing: [`Transfer<Idle>`] is ours to read and write, [`Transfer::lend`] makes it the transport's
-//! ([`Transfer<Lent>`]), and it comes back from [`Transport::reap`] as [`Transfer<Done>`] with what happened.
+//! A [`Transport`] is one opened device: hardware ([`usbfs`]), a device on another machine ([`usbip`]), or the model in
+//! this process ([`local`]). The memory of a transfer has three types, so that memory that the device may be writing
+//! cannot be touched: [`Transfer<Idle>`] can be read and written, [`Transfer::lend`] hands it to the transport
+//! ([`Transfer<Lent>`]), and [`Transport::reap`] returns it with its result ([`Transfer<Done>`]).
 
 pub mod local;
 pub mod usbfs;
@@ -20,7 +20,7 @@ use segue_port::Extra;
 
 use crate::sys::{self, Interest};
 
-/// How fast the bus is.
+/// The speed of a USB bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
     /// 12 Mbit/s.
@@ -32,7 +32,7 @@ pub enum Speed {
 }
 
 impl Speed {
-    /// Bytes of the largest packet of a bulk endpoint.
+    /// Returns the bytes of the largest packet of a bulk endpoint.
     pub const fn max_packet(self) -> usize {
         match self {
             Speed::Full => 64,
@@ -41,7 +41,7 @@ impl Speed {
         }
     }
 
-    /// Its name.
+    /// Returns the speed's name.
     pub const fn name(self) -> &'static str {
         match self {
             Speed::Full => "full",
@@ -51,7 +51,7 @@ impl Speed {
     }
 }
 
-/// A control request (USB 2.0, 9.3).
+/// The setup packet of a control request (USB 2.0, section 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// `bmRequestType`: direction, type, recipient.
@@ -62,23 +62,23 @@ pub struct Setup {
     pub value: u16,
     /// `wIndex`.
     pub index: u16,
-    /// `wLength`: bytes of data.
+    /// `wLength`: bytes of the data stage.
     pub length: u16,
 }
 
 impl Setup {
-    /// Whether data go from the device to the host.
+    /// Returns whether the data stage goes from the device to the host.
     pub const fn is_in(&self) -> bool {
         self.request_type & 0x80 != 0
     }
 
-    /// The eight bytes on the bus.
+    /// Returns the packet's eight bytes.
     pub const fn emit(&self) -> [u8; 8] {
         let (v, i, l) = (self.value.to_le_bytes(), self.index.to_le_bytes(), self.length.to_le_bytes());
         [self.request_type, self.request, v[0], v[1], i[0], i[1], l[0], l[1]]
     }
 
-    /// Reads them.
+    /// Reads a setup packet.
     pub const fn parse(bytes: [u8; 8]) -> Setup {
         let [request_type, request, v0, v1, i0, i1, l0, l1] = bytes;
         Setup {
@@ -91,22 +91,22 @@ impl Setup {
     }
 }
 
-/// Why a request or a transfer failed.
+/// The reason for which a request or a transfer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The endpoint refused it and, if it is no control endpoint, stays halted until [`Transport::clear_halt`].
+    /// The endpoint stalled. Other than a control endpoint, it stays halted until [`Transport::clear_halt`].
     Stall,
-    /// It was cancelled.
+    /// The transfer was cancelled.
     Cancelled,
     /// The device is gone.
     Gone,
-    /// Damaged on the bus, or answered with nonsense.
+    /// The transfer was damaged on the bus, or answered with nonsense.
     Protocol,
     /// The device sent more than was asked for.
     Overflow,
-    /// No answer in time.
+    /// The device did not answer in time.
     Timeout,
-    /// There is no memory for it.
+    /// Memory could not be allocated.
     Memory,
 }
 
@@ -126,37 +126,37 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// State of a transfer's memory: ours.
+/// State of a transfer whose memory the driver may read and write.
 #[derive(Debug)]
 pub struct Idle(());
 
-/// State of a transfer's memory: the transport's, and perhaps the device's.
+/// State of a transfer that a transport has, and whose memory the device may be writing.
 #[derive(Debug)]
 pub struct Lent {
     request: Request,
 }
 
-/// State of a transfer's memory: back, with a result.
+/// State of a transfer that has come back with a result.
 #[derive(Debug)]
 pub struct Done {
     request: Request,
     result: Result<usize, Error>,
 }
 
-/// What a transfer is to do.
+/// The parameters of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Address of the endpoint, with the direction in bit 7.
     pub endpoint: u8,
-    /// Comes back with it.
+    /// The driver's tag of the transfer, which comes back with it.
     pub tag: u32,
     /// Bytes to send, or most bytes to receive.
     pub len: usize,
-    /// Whether a zero-length packet is to follow what is sent.
+    /// Whether a zero-length packet follows the data sent.
     pub zero_packet: bool,
 }
 
-/// Memory for a transfer, in one of the states [`Idle`], [`Lent`], [`Done`].
+/// The memory of a transfer, in one of the states [`Idle`], [`Lent`], [`Done`].
 #[derive(Debug)]
 pub struct Transfer<S> {
     bytes: Vec<u8>,
@@ -164,10 +164,10 @@ pub struct Transfer<S> {
 }
 
 impl Transfer<Idle> {
-    /// Memory for `len` bytes.
+    /// Allocates memory for `len` bytes.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there is none.
+    /// [`Error::Memory`] if the allocation fails.
     pub fn allocate(len: usize) -> Result<Transfer<Idle>, Error> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(len).map_err(|_| Error::Memory)?;
@@ -175,17 +175,17 @@ impl Transfer<Idle> {
         Ok(Transfer { bytes, state: Idle(()) })
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Bytes of it.
+    /// Returns the bytes of memory.
     pub fn capacity(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Gives it out of hand. A length past the memory is cut to it.
+    /// Lends the memory to a transport. A length beyond the memory is clamped.
     pub fn lend(self, request: Request) -> Transfer<Lent> {
         let len = request.len.min(self.bytes.len());
         Transfer { bytes: self.bytes, state: Lent { request: Request { len, ..request } } }
@@ -193,35 +193,35 @@ impl Transfer<Idle> {
 }
 
 impl Transfer<Lent> {
-    /// What is to be done.
+    /// Returns the parameters of the transfer.
     pub fn request(&self) -> Request {
         self.state.request
     }
 
-    /// What is to be sent.
+    /// Returns the bytes to be sent.
     pub fn outgoing(&self) -> &[u8] {
         &self.bytes[..self.state.request.len]
     }
 
-    /// Where what is received goes.
+    /// Returns the memory for received bytes.
     pub fn incoming(&mut self) -> &mut [u8] {
         let len = self.state.request.len;
         &mut self.bytes[..len]
     }
 
-    /// Gives it back. A length past what was asked for is an overflow.
+    /// Completes the transfer. A length beyond the one requested is an overflow.
     pub fn complete(self, result: Result<usize, Error>) -> Transfer<Done> {
         let request = self.state.request;
         let result = result.and_then(|len| if len <= request.len { Ok(len) } else { Err(Error::Overflow) });
         Transfer { bytes: self.bytes, state: Done { request, result } }
     }
 
-    /// Takes the memory out, for transports that hand it to somebody else.
+    /// Takes the memory out, for transports that pass it on, for example to the kernel.
     pub fn into_bytes(self) -> (Request, Vec<u8>) {
         (self.state.request, self.bytes)
     }
 
-    /// The reverse.
+    /// Makes a transfer of memory that [`Transfer::into_bytes`] took out.
     pub fn from_bytes(request: Request, mut bytes: Vec<u8>) -> Transfer<Lent> {
         if bytes.len() < request.len {
             bytes.resize(request.len, 0);
@@ -231,50 +231,50 @@ impl Transfer<Lent> {
 }
 
 impl Transfer<Done> {
-    /// What was to be done.
+    /// Returns the parameters of the transfer.
     pub fn request(&self) -> Request {
         self.state.request
     }
 
-    /// Bytes moved, or why not.
+    /// Returns the bytes transferred, or the error.
     pub fn result(&self) -> Result<usize, Error> {
         self.state.result
     }
 
-    /// What was received; empty after an error.
+    /// Returns the bytes received; empty after an error.
     pub fn received(&self) -> &[u8] {
         &self.bytes[..self.state.result.unwrap_or(0)]
     }
 
-    /// The memory, to be used again.
+    /// Makes the memory available for another transfer.
     pub fn recycle(self) -> Transfer<Idle> {
         Transfer { bytes: self.bytes, state: Idle(()) }
     }
 }
 
-/// What ends a set-up before it is over: a descriptor, and a time.
+/// A condition that aborts a set-up: a descriptor that becomes readable, or a deadline.
 #[derive(Debug)]
 pub struct Guard {
     stop: OwnedFd,
     until: Instant,
 }
 
-/// Why a set-up is to end.
+/// The reason for which a set-up is aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The descriptor is readable.
+    /// The descriptor has become readable.
     Stopped,
-    /// It has taken too long.
+    /// The deadline has passed.
     TooLong,
 }
 
 impl Guard {
-    /// Ends it once `stop` is readable, which nobody reads here, or when `longest` has passed from now on.
+    /// Creates a guard that aborts when `stop`, which is never read here, becomes readable, or after `longest`.
     pub fn new(stop: OwnedFd, longest: Duration) -> Guard {
         Guard { stop, until: Instant::now() + longest }
     }
 
-    /// Whether it is to end, and why.
+    /// Returns the reason to abort, or `None`.
     pub fn verdict(&self) -> Option<Verdict> {
         let interest = [Interest::read(self.stop.as_fd())];
         if sys::wait(&interest, Some(Duration::ZERO)).is_ok_and(|ready| ready == [true]) {
@@ -283,7 +283,7 @@ impl Guard {
         self.left().is_zero().then_some(Verdict::TooLong)
     }
 
-    /// What to wait for besides, and how long at most.
+    /// Returns the descriptor to wait for in addition.
     pub(crate) fn interest(&self) -> Interest<'_> {
         Interest::read(self.stop.as_fd())
     }
@@ -293,83 +293,85 @@ impl Guard {
     }
 }
 
-/// One opened device.
+/// An opened USB device.
 ///
-/// Transfers of one endpoint are done in the order in which they were submitted. What cannot be submitted comes back from
-/// [`Transport::reap`] like everything else.
+/// Transfers of one endpoint complete in the order of their submission. A transfer that cannot be submitted comes back
+/// from [`Transport::reap`] like any other.
 pub trait Transport {
-    /// Vendor and product id.
+    /// Returns vendor and product id.
     fn identity(&self) -> (u16, u16);
 
-    /// How fast the bus is.
+    /// Returns the speed of the bus.
     fn speed(&self) -> Speed;
 
-    /// Reads; waits for the answer. Returns how many bytes came.
+    /// Performs a control request with data from the device, and waits for it. Returns the number of bytes.
     ///
     /// # Errors
     /// See [`Error`].
     fn control_in(&mut self, setup: Setup, into: &mut [u8]) -> Result<usize, Error>;
 
-    /// Writes; waits until it is done.
+    /// Performs a control request with data to the device, or none, and waits for it.
     ///
     /// # Errors
     /// See [`Error`].
     fn control_out(&mut self, setup: Setup, data: &[u8]) -> Result<(), Error>;
 
-    /// Starts a bulk or interrupt transfer.
+    /// Submits a bulk or interrupt transfer.
     fn submit(&mut self, transfer: Transfer<Lent>);
 
-    /// A transfer that is done, if there is one. Never waits.
+    /// Returns a completed transfer, if there is one. Never waits.
     fn reap(&mut self) -> Option<Transfer<Done>>;
 
-    /// Asks for all transfers of an endpoint back; those not done come as [`Error::Cancelled`].
+    /// Cancels all transfers of an endpoint; those not complete come back with [`Error::Cancelled`].
     fn cancel(&mut self, endpoint: u8);
 
-    /// Lets a halted endpoint run again (USB 2.0, 9.4.5). All of its transfers must be back.
+    /// Clears the halt of an endpoint (USB 2.0, section 9.4.5). All of its transfers must have come back.
     ///
     /// # Errors
     /// See [`Error`].
     fn clear_halt(&mut self, endpoint: u8) -> Result<(), Error>;
 
-    /// While there is a guard, control requests fail with [`Error::Gone`] from when it says so; a request that waits is ended
-    /// as soon as the kind of transport allows.
+    /// Sets or removes the guard. From the time at which the guard says so, control requests fail with [`Error::Gone`];
+    /// one that is waiting then ends as soon as the transport allows.
     fn guard(&mut self, guard: Option<Arc<Guard>>) {
         let _ = guard;
     }
 
-    /// Whether the device is known to be gone, also where no transfer is left that could say so. What was submitted and is not
-    /// done comes from [`Transport::reap`] as [`Error::Gone`] all the same.
+    /// Returns whether the device is known to be gone, also if no transfer is left that could report it. Incomplete
+    /// transfers still come from [`Transport::reap`] with [`Error::Gone`].
     fn is_gone(&self) -> bool;
 
-    /// Why the transport itself has become useless for good, beyond any device that may come back. Each reason once.
+    /// Returns the reason for which the transport itself has failed permanently, so that it cannot serve even a device
+    /// that comes back. Each reason is returned once.
     fn failure(&mut self) -> Option<io::Error> {
         None
     }
 
-    /// Gives the device up, so that it can be opened anew. What waits ends, or is never heard of again.
+    /// Closes the device, so that it can be opened again. Pending transfers end or are never reported.
     fn release(&mut self) {}
 
-    /// The monotonic clock that all times are on.
+    /// Returns the time of the monotonic clock that all times refer to.
     fn now(&self) -> Nanos;
 
-    /// Lets time pass.
+    /// Waits.
     fn sleep(&mut self, nanos: u64);
 
-    /// A descriptor that is readable when [`Transport::reap`] may have something; `None` where only time can tell.
+    /// Returns a descriptor that is readable when [`Transport::reap`] may return a transfer; `None` if only time can
+    /// tell.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether the descriptor is ready for writing, not for reading, when [`Transport::reap`] may have something.
+    /// Returns whether the descriptor becomes writable, not readable, when [`Transport::reap`] may return a transfer.
     fn wakes_by_writing(&self) -> bool {
         false
     }
 
-    /// When [`Transport::reap`] may have something even if the descriptor stays silent.
+    /// Returns the time at which [`Transport::reap`] may return a transfer even if the descriptor is not ready.
     fn deadline(&self) -> Option<Nanos> {
         None
     }
 
-    /// Gives every counter that only this kind of transport has to `put`, always the same ones in the same order, under names
-    /// that no driver has.
+    /// Passes every counter specific to this kind of transport to `put`: always the same ones, in the same order, under
+    /// names that no driver uses.
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         let _ = put;
     }

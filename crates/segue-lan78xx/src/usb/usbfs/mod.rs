@@ -1,5 +1,5 @@
-//! A device at this machine, by the kernel's usbfs (Linux, Documentation/driver-api/usb/usb.rst): no thread, no library, and a
-//! descriptor that the poll loop waits on.
+//! A device of this machine, accessed by the kernel's usbfs (Linux, Documentation/driver-api/usb/usb.rst). It needs no
+//! thread and no library, and has a descriptor for the poll loop.
 
 mod sys;
 
@@ -18,33 +18,33 @@ pub use sys::{IOCTLS, OPENING_IOCTLS};
 use crate::regs::{Chip, endpoint};
 use crate::usb::{Done, Error, Guard, Lent, Setup, Speed, Transfer, Transport};
 
-/// Longest time that a control request takes, as in Linux.
+/// Timeout of a control request, milliseconds, as in Linux.
 const CONTROL_MS: u32 = 5000;
-/// Where the kernel describes devices, and where it has them.
+/// Directories in which the kernel describes USB devices and has their device nodes.
 const DESCRIPTIONS: &str = "/sys/bus/usb/devices";
 const DEVICES: &str = "/dev/bus/usb";
 
-/// An adapter that the kernel knows.
+/// An adapter that the kernel lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// Bus and port, such as `1-1.4`: the name of its description.
+    /// Bus and port, such as `1-1.4`: the name of the device in sysfs.
     pub port: String,
-    /// Its file.
+    /// Path of the device node.
     pub path: PathBuf,
-    /// The chip.
+    /// The adapter's chip.
     pub chip: Chip,
     /// Vendor and product id.
     pub identity: (u16, u16),
-    /// Mbit/s of the bus, as the kernel says.
+    /// Speed of the bus in Mbit/s, as the kernel reports it.
     pub mbit: u32,
-    /// The kernel's driver that has it.
+    /// The kernel driver bound to the adapter.
     pub driver: Option<String>,
 }
 
-/// All adapters of this machine, by port.
+/// Returns all adapters of this machine, sorted by port.
 ///
 /// # Errors
-/// Where the kernel's descriptions cannot be read. Without USB there are none.
+/// The error of reading sysfs. A machine without USB has no adapters.
 pub fn list() -> io::Result<Vec<Adapter>> {
     let folder = match fs::read_dir(DESCRIPTIONS) {
         Ok(folder) => folder,
@@ -92,10 +92,10 @@ fn from_io(error: &io::Error) -> Error {
     error.raw_os_error().map_or(Error::Protocol, error_of)
 }
 
-/// Opens an adapter and takes it from the kernel's driver. Closing the descriptor does not give it back; [`Usbfs`] does.
+/// Opens an adapter and detaches the kernel's driver. Closing the descriptor does not reattach it; [`Usbfs`] does.
 ///
 /// # Errors
-/// Where the file cannot be opened for writing, or another program has the interface.
+/// An error if the device node cannot be opened for writing, or another program has claimed the interface.
 pub fn take(adapter: &Adapter) -> io::Result<(OwnedFd, Speed)> {
     let file = OpenOptions::new().read(true).write(true).open(&adapter.path)?;
     sys::claim(&file)?;
@@ -107,7 +107,7 @@ pub fn take(adapter: &Adapter) -> io::Result<(OwnedFd, Speed)> {
     Ok((file.into(), speed))
 }
 
-/// An adapter at this machine, taken from the kernel's driver until this value goes.
+/// An adapter of this machine. The kernel's driver is detached until this value is dropped.
 #[derive(Debug)]
 pub struct Usbfs {
     file: File,
@@ -121,22 +121,22 @@ pub struct Usbfs {
 }
 
 impl Usbfs {
-    /// Takes an adapter.
+    /// Opens an adapter and detaches the kernel's driver.
     ///
     /// # Errors
-    /// Where the file cannot be opened for writing, or another program has the interface.
+    /// An error if the device node cannot be opened for writing, or another program has claimed the interface.
     pub fn open(adapter: &Adapter) -> io::Result<Usbfs> {
         let (fd, speed) = take(adapter)?;
         Ok(Usbfs::of(fd, adapter.identity, speed))
     }
 
-    /// An adapter that [`take`] took, in another process perhaps.
+    /// Makes a value of an adapter that [`take`] has opened, perhaps in another process.
     pub fn of(fd: OwnedFd, identity: (u16, u16), speed: Speed) -> Usbfs {
         let (pending, done) = (BTreeMap::new(), VecDeque::new());
         Usbfs { file: File::from(fd), identity, speed, next: 0, pending, done, gone: false, guard: None }
     }
 
-    /// The kernel ends a request that waits after its time, and not before.
+    /// Fails once the guard aborts. A request that is waiting in the kernel ends only at its timeout.
     fn check(&self) -> Result<(), Error> {
         let is_over = self.guard.as_ref().is_some_and(|guard| guard.verdict().is_some());
         if is_over { Err(Error::Gone) } else { Ok(()) }
@@ -155,7 +155,7 @@ impl Usbfs {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
                     self.gone = true;
-                    // Disconnected, and all that was pending was reaped or never will be.
+                    // The device is disconnected, and pending transfers are never reaped.
                     for (_, pending) in std::mem::take(&mut self.pending) {
                         let (request, bytes, ..) = pending.finish();
                         self.done.push_back(Transfer::from_bytes(request, bytes).complete(Err(Error::Gone)));
@@ -250,7 +250,7 @@ impl Transport for Usbfs {
     }
 
     fn wakes_by_writing(&self) -> bool {
-        // usbfs reports a transfer that is done as room to write.
+        // usbfs makes the descriptor writable when a transfer has completed.
         true
     }
 
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_device_that_the_kernel_knows_no_more_is_gone_without_any_transfer() {
-        // What is no device of usbfs refuses the request as one that was unplugged does.
+        // A file that is no usbfs device refuses the request like a device that was unplugged.
         let file = File::open("/dev/null").unwrap();
         let mut usb = Usbfs::of(file.into(), (0, 0), Speed::High);
         assert!(!usb.is_gone());

@@ -1,4 +1,4 @@
-//! The ioctls of usbfs (linux/usbdevice_fs.h).
+//! System calls of usbfs: the ioctls of `linux/usbdevice_fs.h`.
 #![allow(unsafe_code, reason = "usbfs is ioctls on structures with pointers")]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -8,10 +8,10 @@ use std::os::fd::AsRawFd;
 
 use crate::usb::{Request, Setup};
 
-/// Kinds of URBs.
+/// URB types.
 const INTERRUPT: u8 = 1;
 const BULK: u8 = 3;
-/// A zero-length packet follows a transfer that ends with a full one.
+/// URB flag: a zero-length packet follows a transfer that ends with a full packet.
 const ZERO_PACKET: c_uint = 0x40;
 
 #[repr(C)]
@@ -73,10 +73,10 @@ const CONNECT: u64 = code(NONE, 23, 0);
 const DISCONNECT_CLAIM: u64 = code(READ, 27, size_of::<DisconnectClaim>());
 const SPEED: u64 = code(NONE, 31, 0);
 
-/// Every ioctl that is used while the device is in use.
+/// Ioctl numbers used while the device is in use.
 pub const IOCTLS: [u64; 7] = [CONTROL, SUBMIT, DISCARD, REAP_NOW, RELEASE, INNER, CLEAR_HALT];
 
-/// Those of opening it.
+/// Ioctl numbers used to open a device.
 pub const OPENING_IOCTLS: [u64; 2] = [DISCONNECT_CLAIM, SPEED];
 
 fn call<A>(file: &File, number: u64, argument: *mut A) -> io::Result<c_int> {
@@ -86,27 +86,27 @@ fn call<A>(file: &File, number: u64, argument: *mut A) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Takes the interface, from the kernel's driver if that has it.
+/// Claims the interface, and detaches the kernel's driver if one is bound.
 pub(super) fn claim(file: &File) -> io::Result<()> {
     let mut claim = DisconnectClaim { interface: 0, flags: 0, driver: [0; 256] };
     call(file, DISCONNECT_CLAIM, &raw mut claim).map(drop)
 }
 
-/// Gives it back.
+/// Releases the interface and reattaches the kernel's driver.
 pub(super) fn release(file: &File) {
     let mut interface: c_uint = 0;
     let mut inner = Inner { interface: 0, code: CONNECT as c_int, data: std::ptr::null_mut() };
-    // A device that is gone has nothing to give back.
+    // For a device that is gone both calls fail.
     let _ = call(file, RELEASE, &raw mut interface);
     let _ = call(file, INNER, &raw mut inner);
 }
 
-/// How fast the bus is: 2 full, 3 high, 5 super and more.
+/// Returns the speed of the bus: 2 full, 3 high, 5 and more super.
 pub(super) fn speed(file: &File) -> io::Result<c_int> {
     call(file, SPEED, std::ptr::null_mut::<c_void>())
 }
 
-/// A control request; `data` is read or written as `setup` says. Returns the length of the answer.
+/// Performs a control request; `data` is read or written as `setup` says. Returns the length of the answer.
 pub(super) fn control(file: &File, setup: Setup, data: &mut [u8], timeout_ms: u32) -> io::Result<usize> {
     let mut request = Control {
         request_type: setup.request_type,
@@ -125,7 +125,8 @@ pub(super) fn clear_halt(file: &File, endpoint: u8) -> io::Result<()> {
     call(file, CLEAR_HALT, &raw mut endpoint).map(drop)
 }
 
-/// A transfer that the kernel has. Its memory stays where it is until it was reaped: the kernel copies into it then.
+/// A transfer that was submitted to the kernel. Its memory must stay in place until it is reaped: the kernel copies
+/// into it then.
 pub(super) struct Pending {
     urb: Box<Urb>,
     bytes: Vec<u8>,
@@ -139,7 +140,7 @@ impl std::fmt::Debug for Pending {
 }
 
 impl Pending {
-    /// Hands a transfer to the kernel; `number` comes back from [`reap`]. The error comes with the memory.
+    /// Submits a transfer to the kernel; [`reap`] returns its `number`. An error returns the memory too.
     pub(super) fn submit(
         file: &File,
         number: usize,
@@ -167,9 +168,9 @@ impl Pending {
         }
     }
 
-    /// Asks for it back; it comes from [`reap`].
+    /// Cancels the transfer; it still comes from [`reap`].
     pub(super) fn discard(&mut self, file: &File) {
-        // One that is done already cannot be discarded, and comes as it is.
+        // A transfer that is complete cannot be discarded, and keeps its result.
         let _ = call(file, DISCARD, &raw mut *self.urb);
     }
 
@@ -177,13 +178,13 @@ impl Pending {
         self.request
     }
 
-    /// What came of it: the kernel's status, a negative error number or 0, and how many bytes.
+    /// Returns the parameters, the memory, the kernel's status (0 or a negative error number) and the number of bytes.
     pub(super) fn finish(self) -> (Request, Vec<u8>, c_int, usize) {
         (self.request, self.bytes, self.urb.status, usize::try_from(self.urb.actual_length).unwrap_or(0))
     }
 }
 
-/// The number of a transfer that is done, if there is one.
+/// Returns the number of a completed transfer, if there is one.
 pub(super) fn reap(file: &File) -> io::Result<Option<usize>> {
     let mut done: *mut Urb = std::ptr::null_mut();
     match call(file, REAP_NOW, &raw mut done) {

@@ -16,27 +16,27 @@ use crate::usb::{Done, Error, Guard, Lent, Setup, Speed, Transfer, Transport, Ve
 
 use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Record, command, flag, op};
 
-/// Longest time that a control request takes, as in Linux.
+/// Timeout of a control request, nanoseconds, as in Linux.
 const CONTROL_TIMEOUT: u64 = 5_000_000_000;
-/// Longest time for a connection and its greeting.
+/// Timeout of connecting and importing a device.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Devices of one server that are looked at.
+/// Most devices of one server that are listed.
 const MAX_DEVICES: u32 = 1024;
 
-/// Why a device could not be had.
+/// The reason for which a device could not be imported.
 #[derive(Debug)]
 pub enum ImportError {
-    /// The server could not be reached, or hung up.
+    /// The server could not be reached, or closed the connection.
     Io(io::Error),
-    /// It speaks another protocol or version.
+    /// The server uses another protocol or version.
     Protocol,
-    /// It has no such device, or somebody has it already.
+    /// The server has no such device, or another client has it.
     Refused,
-    /// It has another device there, with these vendor and product ids.
+    /// The server has another device there, with these vendor and product ids.
     Other((u16, u16)),
-    /// The device does not let itself be configured (SET_CONFIGURATION 1).
+    /// The device could not be configured (SET_CONFIGURATION 1).
     Configuration(Error),
-    /// The device is slower or faster than any adapter of this kind.
+    /// The device has a speed that no LAN78xx adapter has.
     Speed(u32),
 }
 
@@ -61,7 +61,7 @@ impl From<io::Error> for ImportError {
     }
 }
 
-/// A connection that is to be through by a certain time, however slowly the server speaks.
+/// A connection with a deadline for connecting and importing, however slowly the server answers.
 struct Greeting<'a> {
     stream: TcpStream,
     until: Instant,
@@ -74,7 +74,7 @@ impl<'a> Greeting<'a> {
         let addresses: Vec<SocketAddr> = server.to_socket_addrs()?.collect();
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for (tried, address) in addresses.iter().enumerate() {
-            // One that never answers leaves time for the others.
+            // An address that never answers leaves time for the others.
             let share = left(until)? / (addresses.len() - tried) as u32;
             match connect(*address, Instant::now() + share, guard) {
                 Ok(stream) => {
@@ -93,7 +93,7 @@ impl<'a> Greeting<'a> {
     }
 }
 
-/// A connection that does not block.
+/// Connects a non-blocking socket.
 fn connect(address: SocketAddr, until: Instant, guard: Option<&Guard>) -> io::Result<TcpStream> {
     let stream = TcpStream::from(Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?);
     stream.set_nonblocking(true)?;
@@ -106,7 +106,7 @@ fn connect(address: SocketAddr, until: Instant, guard: Option<&Guard>) -> io::Re
     stream.take_error()?.map_or(Ok(stream), Err)
 }
 
-/// Waits until the connection can be read or written.
+/// Waits until the connection is readable, or with `write` writable.
 fn wait(stream: &TcpStream, write: bool, until: Instant, guard: Option<&Guard>) -> io::Result<()> {
     loop {
         let mut time = left(until)?;
@@ -130,7 +130,7 @@ fn late() -> io::Error {
     io::Error::new(ErrorKind::TimedOut, "the server did not answer in time")
 }
 
-/// The time until then, above zero.
+/// Returns the time until `until`, or the error of a timeout.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(late()) } else { Ok(left) }
@@ -162,7 +162,7 @@ impl Write for Greeting<'_> {
     }
 }
 
-/// Asks an operation and returns the status of its answer.
+/// Sends an operation and returns the status of its reply.
 fn ask(stream: &mut Greeting<'_>, code: u16, rest: &[u8], answer: u16) -> Result<u32, ImportError> {
     let mut request = Vec::with_capacity(OP_LEN + rest.len());
     request.extend_from_slice(&wire::VERSION.to_be_bytes());
@@ -178,7 +178,7 @@ fn ask(stream: &mut Greeting<'_>, code: u16, rest: &[u8], answer: u16) -> Result
     Ok(wire::word(&head, 4))
 }
 
-/// The devices that a server has.
+/// Returns the devices that a server exports.
 ///
 /// # Errors
 /// See [`ImportError`].
@@ -201,19 +201,19 @@ pub fn list(server: impl ToSocketAddrs) -> Result<Vec<Record>, ImportError> {
     Ok(records)
 }
 
-/// What an answer is waited for.
+/// A request that waits for its reply.
 #[derive(Debug)]
 enum Waiting {
     Transfer(Transfer<Lent>),
-    /// A control request; the length that it may have.
+    /// A control request, with the longest reply that it may have.
     Control(usize),
-    /// A request to take a transfer back.
+    /// A request to cancel a transfer.
     Unlink(u32),
-    /// A control request that nobody waits for any more.
+    /// A control request that has timed out; its reply is ignored.
     Forgotten(usize),
 }
 
-/// A device on another machine.
+/// A device on another machine, imported by USB/IP.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
@@ -221,10 +221,10 @@ pub struct Client {
     speed: Speed,
     next: u32,
     waiting: HashMap<u32, Waiting>,
-    /// Numbers of transfers in the order in which they were submitted.
+    /// Sequence numbers of transfers in the order of submission.
     order: VecDeque<u32>,
     done: VecDeque<Transfer<Done>>,
-    /// The answer to the control request under way.
+    /// The reply to the control request in progress.
     answer: Option<Result<Vec<u8>, Error>>,
     input: Vec<u8>,
     gone: bool,
@@ -232,7 +232,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Takes the device `bus_id` of a server.
+    /// Imports the device `bus_id` of a server.
     ///
     /// # Errors
     /// See [`ImportError`].
@@ -240,7 +240,7 @@ impl Client {
         Client::import_guarded(server, bus_id, None)
     }
 
-    /// The same under a guard, which it keeps; see [`Transport::guard`].
+    /// Imports a device under a guard, which the client keeps; see [`Transport::guard`].
     ///
     /// # Errors
     /// See [`ImportError`].
@@ -252,8 +252,8 @@ impl Client {
         Client::import_accepted(server, bus_id, guard, &|_| true)
     }
 
-    /// The same, where this accepts the vendor and product id that the server gives with the device. One that it does not
-    /// accept is given back before anything is asked of it.
+    /// Imports a device under a guard if `accepts` accepts the vendor and product id that the server names. A device
+    /// that is not accepted is given back before any request is sent to it.
     ///
     /// # Errors
     /// See [`ImportError`].
@@ -274,17 +274,18 @@ impl Client {
             return Err(ImportError::Other(record.identity));
         }
         let mut client = Client { guard: guard.clone(), ..Client::of(stream.stream, record)? };
-        // Nobody on the other side configures the device for us.
+        // The server does not configure the device.
         const SET_CONFIGURATION: u8 = 9;
         let setup = Setup { request_type: 0, request: SET_CONFIGURATION, value: 1, index: 0, length: 0 };
         client.control_out(setup, &[]).map_err(ImportError::Configuration)?;
         Ok(client)
     }
 
-    /// A device that was imported and not used yet, by another process perhaps; see [`Client::into_parts`].
+    /// Makes a client of a device that was imported and not yet used, perhaps by another process; see
+    /// [`Client::into_parts`].
     ///
     /// # Errors
-    /// [`ImportError::Speed`].
+    /// [`ImportError::Speed`] for a device with a speed that no adapter has.
     pub fn of(stream: TcpStream, record: Record) -> Result<Client, ImportError> {
         let speed = record.usb_speed().ok_or(ImportError::Speed(record.speed))?;
         Ok(Client {
@@ -302,7 +303,7 @@ impl Client {
         })
     }
 
-    /// The connection and what the device is, for another process. Only while nothing was submitted.
+    /// Returns the connection and the device's record, for another process. Only valid while nothing was submitted.
     pub fn into_parts(self) -> (TcpStream, Record) {
         (self.stream, self.record)
     }
@@ -324,14 +325,15 @@ impl Client {
         self.waiting.clear();
     }
 
-    /// Gives the device up where the guard says so.
+    /// Gives the device up if the guard says so.
     fn obey_guard(&mut self) {
         if self.guard.as_ref().is_some_and(|guard| guard.verdict().is_some()) {
             self.lose();
         }
     }
 
-    /// Sends a message; waits while the way out is full, and listens meanwhile so that both ends cannot wait for each other.
+    /// Sends a message. While the connection's send buffer is full, waits and reads, so that both ends cannot block
+    /// each other.
     fn send(&mut self, bytes: &[u8]) {
         let mut at = 0;
         let until = sys::now().after(CONTROL_TIMEOUT);
@@ -351,7 +353,7 @@ impl Client {
         }
     }
 
-    /// Reads what the server says.
+    /// Reads messages of the server.
     fn listen(&mut self) {
         let mut buffer = [0; 65536];
         while !self.gone {
@@ -370,7 +372,7 @@ impl Client {
         }
     }
 
-    /// Takes whole messages from what was read; `None` where one makes no sense.
+    /// Processes the whole messages that were read; `None` for one that makes no sense.
     fn digest(&mut self) -> Option<()> {
         let mut at = 0;
         while let Some(header) = Header::parse(&self.input[at..]) {
@@ -393,7 +395,7 @@ impl Client {
         Some(())
     }
 
-    /// The answer to a transfer: the length of its data, or `None` inside while they are not all here.
+    /// Processes the reply to a transfer. Returns the length of its data, or `Some(None)` while they are incomplete.
     #[expect(clippy::option_option, reason = "nonsense, not yet, and done are three answers")]
     fn submitted(&mut self, header: &Header, body: usize) -> Option<Option<usize>> {
         let (status, len) = (header.words[0] as i32, header.words[1] as usize);
@@ -416,7 +418,7 @@ impl Client {
             waiting @ (Waiting::Control(_) | Waiting::Forgotten(_)) => {
                 let is_wanted = matches!(waiting, Waiting::Control(_));
                 let (Waiting::Control(most) | Waiting::Forgotten(most)) = *waiting else { return None };
-                // What goes out has no data behind it.
+                // The reply to a request with outgoing data has no data.
                 let data = if most == 0 { 0 } else { len };
                 if data > most {
                     return None;
@@ -473,7 +475,7 @@ impl Client {
             }
             let left = until.0.saturating_sub(sys::now().0);
             if left == 0 {
-                // Its answer may still come.
+                // The reply may still come.
                 self.waiting.insert(number, Waiting::Forgotten(most));
                 return Err(Error::Timeout);
             }
@@ -568,7 +570,7 @@ impl Transport for Client {
     }
 
     fn release(&mut self) {
-        // One that is closed already cannot be closed.
+        // The connection may be closed already.
         let _ = self.stream.shutdown(Shutdown::Both);
         self.lose();
     }
@@ -586,7 +588,7 @@ impl Transport for Client {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        // What was taken in beside a control request makes no descriptor readable.
+        // Messages read during a control request make no descriptor readable.
         (!self.done.is_empty()).then_some(Nanos(0))
     }
 }

@@ -1,7 +1,9 @@
-//! USB/IP 1.1.1 (Linux, Documentation/usb/usbip_protocol.rst): USB devices over TCP, both ends.
+//! The protocol USB/IP 1.1.1 (Linux, Documentation/usb/usbip_protocol.rst), which carries USB over TCP: client and
+//! server.
 //!
 //! [`Session`] is the server's side of one connection without its I/O, [`serve`] runs it for the model; [`Client`] is a
-//! [`Transport`](super::Transport). Neither side has any protection: whoever reaches the port has the device.
+//! [`Transport`](super::Transport). The protocol has no authentication: any host that reaches the port can take the
+//! device.
 
 use std::io;
 use std::net::TcpStream;
@@ -18,14 +20,15 @@ pub use client::{Client, ImportError, list};
 pub use session::{Exported, Phase, Session};
 pub use wire::{PORT, RECORD_LEN, Record};
 
-/// A connection on which nothing came for so long is asked whether it is still there, and so often in all.
+/// Keepalive of a connection: the idle time before the first probe, the interval between probes, and the number of
+/// unanswered ones after which it ends.
 const QUIET: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_secs(3);
 const ASKED: u32 = 3;
-/// A connection on which nothing is acknowledged for so long is over (tcp(7), TCP_USER_TIMEOUT).
+/// Time without acknowledgment after which a connection ends (tcp(7), TCP_USER_TIMEOUT).
 const UNHEARD: Duration = Duration::from_secs(15);
 
-/// Lets the kernel end a connection whose other end is gone without a word, after 14 to 15 s.
+/// Makes the kernel end a connection whose peer has silently gone, after 14 to 15 s.
 fn watch(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET).with_interval(ASK_AGAIN).with_retries(ASKED))?;

@@ -1,4 +1,4 @@
-//! A model behind a TCP port, with its cable in a packet port.
+//! A USB/IP server for a model, whose cable is a packet port.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,32 +15,33 @@ use crate::sys::{self, Interest};
 
 use super::{Exported, Phase, Session};
 
-/// Frames moved from the wire in one round.
+/// Most frames read from the cable in one round.
 const BUDGET: usize = 64;
-/// A client that does not read its answers is not listened to beyond this many bytes.
+/// Bytes of unread output beyond which a client's input is not read.
 const MAX_OUTPUT: usize = 4 << 20;
-/// Connections at a time; one of them can have the device. The oldest of those that have not gives way to a new one.
+/// Most connections at a time, one of which can have the device. A new one replaces the oldest of the others.
 const MAX_SESSIONS: usize = 16;
-/// How long a connection may take that does not have the device, nanoseconds.
+/// Time after which a connection without the device is closed, nanoseconds.
 const GREETING_TIMEOUT: u64 = 5_000_000_000;
 
-/// The cable: whole frames, into a port and out of it.
+/// The cable of a model: passes whole frames to a port and from it.
 pub struct Wire {
     port: Box<dyn Port>,
     rx: RxBatch,
-    /// Memory for what is sent: one frame each, as many as go out at a time. The port keeps some of what it receives into.
+    /// Memory for sent frames, one page each, as many as are sent at a time. The port keeps some of the pages that it
+    /// receives into.
     pages: PagePool,
     tx: TxBatch,
     frame: Vec<u8>,
     lost: Lost,
 }
 
-/// Frames that a cable did not carry, besides those that its port counts as dropped.
+/// Frames lost at a cable, besides those that its port counts as dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// The port's queue was full.
+    /// Frames lost because the port's queue was full.
     pub queue_full: u64,
-    /// Longer than any frame that a port takes.
+    /// Frames longer than any that a port takes.
     pub refused: u64,
 }
 
@@ -51,7 +52,7 @@ impl std::fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// A cable into `port`, which must carry Ethernet frames, each a whole one with all checksums in place.
+    /// Creates a cable to `port`, which must carry whole Ethernet frames with complete checksums.
     pub fn new(port: Box<dyn Port>) -> Wire {
         Wire {
             port,
@@ -63,26 +64,26 @@ impl Wire {
         }
     }
 
-    /// What crossed the port, and what it dropped.
+    /// Returns the port's counters.
     pub fn counters(&self) -> &Counters {
         self.port.counters()
     }
 
-    /// What was lost in front of the port.
+    /// Returns the frames lost in front of the port.
     pub fn lost(&self) -> Lost {
         self.lost
     }
 
-    /// The descriptor that is readable when the port has frames.
+    /// Returns the descriptor that is readable when the port has frames.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.port.fd()
     }
 
-    /// Hands what comes from the port to the model, as much as its partner can hold; the rest waits at the port. Whether there
-    /// is more that could be taken.
+    /// Passes frames from the port to the model, as many as its partner can queue; the rest waits at the port. Returns
+    /// whether more frames could be read.
     ///
     /// # Errors
-    /// Where the port has become useless.
+    /// The port's error if it has failed.
     pub fn read(&mut self, model: &mut Model) -> io::Result<bool> {
         let budget = BUDGET.min(model.room());
         if budget == 0 {
@@ -100,10 +101,10 @@ impl Wire {
         Ok(polled == Polled::More && model.takes_more())
     }
 
-    /// Hands what the model has sent to the port.
+    /// Passes frames that the model has sent to the port.
     ///
     /// # Errors
-    /// Where the port has become useless.
+    /// The port's error if it has failed.
     pub fn write(&mut self, model: &mut Model) -> io::Result<()> {
         loop {
             let mut count = 0;
@@ -127,7 +128,7 @@ impl Wire {
                 return Ok(());
             }
             self.port.transmit(&mut self.tx)?;
-            // A wire does not wait: what is not taken is lost.
+            // A wire does not wait: frames that the port does not take are lost.
             let left = self.tx.len();
             self.lost.queue_full += left as u64;
             self.tx.sent(left);
@@ -136,12 +137,12 @@ impl Wire {
     }
 }
 
-/// A client.
+/// The connection of a client.
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
     session: Session,
-    /// When it came, or last had the device.
+    /// Time at which the connection was made, or last had the device.
     since: Nanos,
 }
 
@@ -150,47 +151,47 @@ impl Connection {
         self.session.phase() == Phase::Attached
     }
 
-    /// When it must be through, unless it gets the device.
+    /// Returns the time at which the connection is closed unless it has the device.
     fn ends_at(&self) -> Option<Nanos> {
         (!self.is_attached()).then(|| self.since.after(GREETING_TIMEOUT))
     }
 }
 
-/// The server.
+/// A USB/IP server that exports one model.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     exported: Exported,
     connections: Vec<Connection>,
-    /// The device.
+    /// The exported model.
     pub model: Model,
-    /// Its cable; without one nothing comes, and what is sent is lost.
+    /// The model's cable; without one no frames arrive, and sent ones are lost.
     pub wire: Option<Wire>,
     uncabled: u64,
 }
 
 impl Server {
-    /// A server that answers on `listener` with one device of this bus id.
+    /// Creates a server on `listener` that exports `model` under this bus id.
     ///
     /// # Errors
-    /// Where the listener cannot be made non-blocking.
+    /// The error of making the listener non-blocking.
     pub fn new(listener: TcpListener, bus_id: &str, model: Model, wire: Option<Wire>) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let exported = Exported { bus_id: bus_id.to_owned(), is_taken: false };
         Ok(Server { listener, exported, connections: Vec::new(), model, wire, uncabled: 0 })
     }
 
-    /// Whether somebody has the device.
+    /// Returns whether a client has the device.
     pub fn is_attached(&self) -> bool {
         self.exported.is_taken
     }
 
-    /// Frames that were sent and had no cable.
+    /// Returns the number of frames sent without a cable.
     pub fn uncabled(&self) -> u64 {
         self.uncabled
     }
 
-    /// Every descriptor to wait for, and whether for reading and for writing.
+    /// Passes each descriptor to wait for to `each`, and whether to wait for it to become readable and writable.
     pub fn each_interest(&self, each: &mut dyn FnMut(BorrowedFd<'_>, bool, bool)) {
         each(self.listener.as_fd(), true, false);
         for Connection { stream, session, .. } in &self.connections {
@@ -201,20 +202,20 @@ impl Server {
         }
     }
 
-    /// When [`Server::step`] has something to do even if nothing comes.
+    /// Returns the time at which [`Server::step`] has work to do even without input.
     pub fn deadline(&self) -> Option<Nanos> {
         self.connections.iter().filter_map(Connection::ends_at).chain(self.model.deadline()).min()
     }
 
-    /// Waits until something happens, at most `longest`, and deals with it.
+    /// Waits for input or a deadline, at most `longest`, and processes it.
     ///
     /// # Errors
-    /// As [`Server::step`].
+    /// The errors of [`Server::step`].
     pub fn round(&mut self, longest: Duration) -> io::Result<()> {
         let due = self.deadline().map(|at| Duration::from_nanos(at.0.saturating_sub(sys::now().0)));
         let mut interests = Vec::with_capacity(4);
         self.each_interest(&mut |fd, read, write| {
-            // Nothing is closed before the wait is over.
+            // No descriptor is closed before the wait is over.
             interests.extend(fd.try_clone_to_owned().map(|fd| (fd, read, write)));
         });
         let interests: Vec<Interest<'_>> =
@@ -223,10 +224,10 @@ impl Server {
         self.step().map(drop)
     }
 
-    /// Deals with all that has happened, without waiting. Whether there is more to do at once.
+    /// Processes all input, without waiting. Returns whether more can be processed at once.
     ///
     /// # Errors
-    /// Where the wire or the listener has become useless. Connections that fail are closed.
+    /// The error of a cable or listener that has failed. Connections that fail are closed.
     pub fn step(&mut self) -> io::Result<bool> {
         let now = sys::now();
         self.accept(now)?;
@@ -240,7 +241,7 @@ impl Server {
                 connection.since = now;
             }
         }
-        // None of these has the device.
+        // Connections past their deadline do not have the device.
         self.connections.retain(|connection| connection.ends_at().is_none_or(|at| at > now));
         let mut more = false;
         if let Some(wire) = &mut self.wire {
@@ -250,7 +251,7 @@ impl Server {
         Ok(more)
     }
 
-    /// Lets the model work, and hands on what it made.
+    /// Advances the model, and passes on its frames and completions.
     fn settle(&mut self, now: Nanos) -> io::Result<()> {
         self.model.advance(now);
         match &mut self.wire {
@@ -306,7 +307,7 @@ impl Server {
     }
 }
 
-/// Reads what a client says; `false` once it has hung up.
+/// Reads a client's input; `false` once it has closed the connection.
 fn listen(stream: &mut TcpStream, session: &mut Session, model: &mut Model, exported: &mut Exported) -> bool {
     let mut buffer = [0; 65536];
     for _ in 0..16 {
@@ -324,7 +325,7 @@ fn listen(stream: &mut TcpStream, session: &mut Session, model: &mut Model, expo
     true
 }
 
-/// Sends what a client is to hear; `false` where it does not listen any more.
+/// Sends a client's output; `false` if it does not accept any more.
 fn speak(stream: &mut TcpStream, session: &mut Session) -> bool {
     while !session.output().is_empty() {
         match stream.write(session.output()) {

@@ -9,46 +9,46 @@ use crate::usb::{Error, Setup, Speed};
 
 use super::wire::{self, BUS_ID_LEN, ECONNRESET, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, Record, command, flag, op};
 
-/// Most transfers of one client that wait, and most bytes that they have or ask for. The kernel's usbfs gives one process
-/// 16 MiB by default; what goes beyond is answered as there, for want of memory.
+/// Limits of one client: pending transfers, and bytes that they hold or ask for. The kernel's usbfs gives one process
+/// 16 MiB by default; like there, a transfer beyond the limit fails for lack of memory.
 const MAX_WAITING: usize = 4096;
 const MAX_HELD: usize = 64 << 20;
-/// Memory for answers that is kept when they have been sent, bytes.
+/// Bytes of memory for replies that are kept after they have been sent.
 const KEPT_OUTPUT: usize = 1 << 20;
 
-/// How a model is shown.
+/// The state of the exported device.
 #[derive(Clone, Debug)]
 pub struct Exported {
-    /// Name of the port it is at.
+    /// Bus id under which the device is exported.
     pub bus_id: String,
-    /// Whether somebody has it.
+    /// Whether a client has the device.
     pub is_taken: bool,
 }
 
-/// How far a connection is.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing was asked yet.
+    /// No device was imported yet.
     Greeting,
-    /// The device is the client's.
+    /// The client has the device.
     Attached,
-    /// To be closed once everything was sent.
+    /// The connection is closed once all output was sent.
     Over,
 }
 
-/// One connection.
+/// The server's side of one connection.
 #[derive(Debug)]
 pub struct Session {
     phase: Phase,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Bytes of it that were sent.
+    /// Bytes of the output that were sent.
     sent: usize,
-    /// Numbers of transfers that wait, and their lengths.
+    /// Sequence numbers of pending transfers, with their lengths.
     waiting: HashMap<u32, usize>,
-    /// The sum of these.
+    /// Sum of the lengths of pending transfers.
     held: usize,
-    /// The device is this connection's, until it is closed.
+    /// Whether this connection has the device, until it is closed.
     owns: bool,
 }
 
@@ -86,17 +86,17 @@ fn record(model: &Model, exported: &Exported) -> Record {
 }
 
 impl Session {
-    /// How far it is.
+    /// Returns the phase of the connection.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// What is to be sent.
+    /// Returns the output to be sent.
     pub fn output(&self) -> &[u8] {
         &self.output[self.sent..]
     }
 
-    /// Forgets what was sent.
+    /// Removes `len` bytes of output that were sent.
     pub fn sent(&mut self, len: usize) {
         self.sent = self.sent.saturating_add(len).min(self.output.len());
         if self.sent == self.output.len() {
@@ -109,7 +109,7 @@ impl Session {
         }
     }
 
-    /// Takes bytes from the client, in pieces of any length. What makes no sense ends the connection.
+    /// Processes bytes from the client, in pieces of any length. Input that makes no sense ends the connection.
     pub fn feed(&mut self, bytes: &[u8], model: &mut Model, exported: &mut Exported) {
         self.input.extend_from_slice(bytes);
         let mut at = 0;
@@ -130,7 +130,7 @@ impl Session {
         self.input.drain(..at);
     }
 
-    /// Carries out an operation; returns how many bytes it took, 0 while it is incomplete.
+    /// Executes an operation; returns the number of bytes that it took, 0 while it is incomplete.
     fn greet(&mut self, at: usize, model: &Model, exported: &mut Exported) -> usize {
         let bytes = &self.input[at..];
         if bytes.len() < OP_LEN {
@@ -176,13 +176,13 @@ impl Session {
         self.output.extend_from_slice(&status.to_be_bytes());
     }
 
-    /// Carries out one message about a transfer.
+    /// Executes one message about a transfer; returns the number of bytes that it took, 0 while it is incomplete.
     fn transfer(&mut self, at: usize, model: &mut Model) -> usize {
         let Some(header) = Header::parse(&self.input[at..]) else { return 0 };
         match header.command {
             command::SUBMIT => self.submit(at, &header, model),
             command::UNLINK => {
-                // One that is done already comes before the word that it was: nobody would hear of it behind that.
+                // The completion of a transfer precedes the reply to its UNLINK: the client ignores one that follows.
                 self.collect(model);
                 let target = header.words[0];
                 let was_waiting = self.forget(target) && model.cancel(target);
@@ -224,7 +224,7 @@ impl Session {
         let wanted =
             if is_in { TransferRequest::In(len) } else { TransferRequest::Out(data, flags & flag::ZERO_PACKET != 0) };
         if self.waiting.contains_key(&header.seqnum) {
-            // Two transfers of one number could not be told apart.
+            // Two transfers with one sequence number cannot be told apart.
             self.phase = Phase::Over;
             return used;
         }
@@ -244,13 +244,13 @@ impl Session {
         len.is_some()
     }
 
-    /// Sends what has been done since.
+    /// Sends the completions since the last call.
     pub fn collect(&mut self, model: &mut Model) {
         while let Some(done) = model.done() {
             if self.forget(done.id) {
                 self.finish(done.id, usize::MAX, done.result);
             } else {
-                // What was left from an earlier connection has nobody to hear of it.
+                // Transfers left over from an earlier connection have no client.
                 model.lose(&done);
             }
         }
@@ -276,12 +276,12 @@ impl Session {
         Header { command, seqnum, devid: 0, direction: 0, ep: 0, words, setup: [0; 8] }.emit(&mut self.output);
     }
 
-    /// Ends the connection: takes back what waits.
+    /// Ends the connection and cancels its pending transfers.
     pub fn close(&mut self, model: &mut Model, exported: &mut Exported) {
         self.waiting.clear();
         self.held = 0;
         if std::mem::take(&mut self.owns) {
-            // Nobody else has submitted anything.
+            // No other connection has submitted any transfers.
             model.cancel_all();
             exported.is_taken = false;
         }

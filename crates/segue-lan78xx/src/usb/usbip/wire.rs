@@ -1,4 +1,4 @@
-//! The messages. All header fields are big-endian.
+//! The messages of the protocol. All header fields are big-endian.
 
 use crate::usb::{Error, Speed};
 
@@ -12,10 +12,10 @@ pub(super) const OP_LEN: usize = 8;
 pub(super) const BUS_ID_LEN: usize = 32;
 /// Bytes of a device's record.
 pub const RECORD_LEN: usize = 312;
-/// Bytes of the header of every message about a transfer.
+/// Bytes of the header of each message about a transfer.
 pub(super) const HEADER_LEN: usize = 48;
 
-/// Codes of operations.
+/// Operation codes.
 pub(super) mod op {
     pub(in super::super) const REQ_DEVLIST: u16 = 0x8005;
     pub(in super::super) const REP_DEVLIST: u16 = 0x0005;
@@ -37,7 +37,7 @@ pub(super) mod flag {
     pub(in super::super) const DIR_IN: u32 = 0x200;
 }
 
-/// Error numbers, which are those of Linux on every machine.
+/// Error numbers in messages: those of Linux, on every machine.
 pub(super) const EPIPE: i32 = -32;
 pub(super) const EPROTO: i32 = -71;
 pub(super) const EOVERFLOW: i32 = -75;
@@ -63,7 +63,7 @@ pub(super) fn number_of(error: Error) -> i32 {
 
 pub(super) fn error_of(number: i32) -> Option<Error> {
     Some(match number {
-        // A short read is none where it was not forbidden.
+        // A short read is no error unless it was forbidden.
         0 | EREMOTEIO => return None,
         EPIPE => Error::Stall,
         ECONNRESET | ENOENT => Error::Cancelled,
@@ -83,17 +83,17 @@ pub(super) fn half(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]))
 }
 
-/// One header about a transfer.
+/// The header of a message about a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) command: u32,
     pub(super) seqnum: u32,
     pub(super) devid: u32,
-    /// 0 out, 1 in.
+    /// Direction: 0 to the device, 1 from it.
     pub(super) direction: u32,
     pub(super) ep: u32,
     /// SUBMIT: flags, length, start frame, packets, interval. RET_SUBMIT: status, length, start frame, packets, errors.
-    /// UNLINK: the number of the transfer. RET_UNLINK: status.
+    /// UNLINK: the sequence number of the transfer. RET_UNLINK: status.
     pub(super) words: [u32; 5],
     pub(super) setup: [u8; 8],
 }
@@ -120,20 +120,20 @@ impl Header {
     }
 }
 
-/// What a server says about a device.
+/// A server's description of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Name of the port it is at, such as `1-1`.
+    /// Bus id: the name of the port that the device is at, such as `1-1`.
     pub bus_id: String,
     /// Number of the bus.
     pub bus: u32,
-    /// Number of the device on it.
+    /// Number of the device on the bus.
     pub device: u32,
-    /// How fast, as USB/IP counts: 2 full, 3 high, 5 super.
+    /// Speed as USB/IP encodes it: 2 full, 3 high, 5 super.
     pub speed: u32,
     /// Vendor and product id.
     pub identity: (u16, u16),
-    /// Release of the device.
+    /// Release number of the device.
     pub release: u16,
     /// Class, subclass, protocol.
     pub class: [u8; 3],
@@ -142,7 +142,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The speed, where it is one of ours.
+    /// Returns the speed, or `None` for one that no adapter has.
     pub fn usb_speed(&self) -> Option<Speed> {
         match self.speed {
             2 => Some(Speed::Full),
@@ -152,7 +152,7 @@ impl Record {
         }
     }
 
-    /// Appends its [`RECORD_LEN`] bytes.
+    /// Appends the record's [`RECORD_LEN`] bytes.
     pub fn emit(&self, to: &mut Vec<u8>) {
         let start = to.len();
         to.extend_from_slice(format!("/sys/devices/segue/usb{}/{}", self.bus, self.bus_id).as_bytes());
@@ -165,11 +165,11 @@ impl Record {
             to.extend_from_slice(&value.to_be_bytes());
         }
         to.extend(self.class);
-        // The configuration in use, how many there are, and their interfaces.
+        // The configuration in use, the number of configurations, the number of interfaces.
         to.extend([1, 1, self.interfaces]);
     }
 
-    /// Reads them.
+    /// Reads a record; `None` if there are too few bytes.
     pub fn parse(bytes: &[u8]) -> Option<Record> {
         let bytes = bytes.get(..RECORD_LEN)?;
         let name = &bytes[256..288];
@@ -194,5 +194,5 @@ pub(super) fn bus_id_bytes(name: &str) -> [u8; BUS_ID_LEN] {
     bytes
 }
 
-/// Most bytes of one transfer: what the kernel's usbfs gives one process by default.
+/// Most bytes of one transfer: usbfs's default limit for one process.
 pub(super) const MAX_TRANSFER: usize = 16 << 20;
