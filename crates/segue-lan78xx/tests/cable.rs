@@ -1,4 +1,4 @@
-//! The cable of a model: what is put into it comes out, and what does not is counted.
+//! Tests of the cable of a model: frames put into it come out, and lost ones are counted.
 
 mod support;
 
@@ -21,20 +21,20 @@ use segue_lan78xx::usb::usbip::serve::Wire;
 use segue_port::{Counters, Extra, OffloadState, PageMut, Polled, Port, Received, RxBatch, Sent, TxBatch};
 use support::{Rig, chip, datagram, load};
 
-/// The far end of the cable.
+/// The other end of the cable.
 #[derive(Default)]
 struct End {
-    /// What it sends.
+    /// Frames that it sends.
     sends: VecDeque<Vec<u8>>,
-    /// What has reached it.
+    /// Frames that have reached it.
     got: Vec<Vec<u8>>,
-    /// How many frames its queue takes at a time.
+    /// Number of frames that its queue takes at a time.
     room: Option<usize>,
-    /// Its interface was deleted.
+    /// Whether its interface was deleted.
     deleted: bool,
 }
 
-/// An interface as a TAP is one: it keeps a page to read into from one poll to the next.
+/// A port like a TAP device: it keeps a page to read into from one poll to the next.
 struct Tap {
     end: Rc<RefCell<End>>,
     kept: Option<PageMut>,
@@ -96,7 +96,7 @@ impl Port for Tap {
     }
 }
 
-/// A driver over a model with a cable.
+/// A driver on a model with a cable.
 struct Cabled {
     driver: Driver<Local>,
     rx: RxBatch,
@@ -123,7 +123,7 @@ impl Cabled {
         self.driver.receive(&mut self.rx, 256).unwrap();
     }
 
-    /// Sends frames at once, as many transfers as it takes.
+    /// Sends frames without delay, with as many transfers as needed.
     fn send(&mut self, count: u16) {
         let mut tx = TxBatch::new();
         for number in 0..count {
@@ -180,7 +180,7 @@ fn paced() -> Rig {
     rig
 }
 
-/// Nanoseconds of a frame of 1514 bytes at 1000 Mbit/s.
+/// Time of a frame of 1514 bytes at 1000 Mbit/s, nanoseconds.
 const SLOT: u64 = (1514 + 4 + 8 + 12) * 8;
 
 fn heard(rig: &mut Rig) -> u64 {
@@ -195,7 +195,7 @@ fn a_wire_that_is_looked_at_late_makes_up_for_it() {
     for number in 0..1000 {
         rig.model().receive(datagram(true, number, 1472));
     }
-    // A look every 100 us, where frames begin every 12.
+    // The model is advanced every 100 us, while a frame begins every 12 us.
     for _ in 0..100 {
         rig.step();
     }
@@ -226,14 +226,14 @@ fn a_wire_makes_up_for_some_milliseconds_and_for_no_pause_or_idle_time() {
     use segue_lan78xx::usb::Transport;
     let mut rig = paced();
     let before = heard(&mut rig);
-    // Long idle, then frames: the first goes at once, the others in their time.
+    // After a long idle time the first frame goes at once, the others at the wire's rate.
     rig.driver.usb().sleep(1_000_000_000);
     for number in 0..1000 {
         rig.model().receive(datagram(true, number, 1472));
     }
     rig.driver.usb().sleep(0);
     assert_eq!(heard(&mut rig) - before, 1);
-    // A second in which nobody looked.
+    // The model is not advanced for a second.
     rig.driver.usb().sleep(1_000_000_000);
     let frames = heard(&mut rig) - before;
     assert!(frames.abs_diff(5_000_000 / SLOT) < 5, "{frames}");
@@ -243,7 +243,7 @@ fn a_wire_makes_up_for_some_milliseconds_and_for_no_pause_or_idle_time() {
 fn a_partner_that_is_full_leaves_the_rest_at_the_far_end() {
     let end = Rc::new(RefCell::new(End::default()));
     let mut wire = Tap::wire(&end);
-    // A partner queue that is no multiple of what is read at a time, and a chip that takes nothing from it.
+    // A partner queue that is no multiple of the frames read at a time, and a chip that takes nothing from it.
     let mut model = Model::new(model::Config { partner_queue: 100, paced: true, ..chip(Speed::Super) });
     end.borrow_mut().sends = (0..300).map(|number| datagram(true, number, 1000)).collect();
     for _ in 0..10 {
@@ -253,7 +253,7 @@ fn a_partner_that_is_full_leaves_the_rest_at_the_far_end() {
     assert_eq!(end.borrow().sends.len(), 200);
 }
 
-/// A counter of a driver that stands on a model in this process.
+/// Reads a counter of a driver on a model in this process.
 fn extra(driver: &Driver<Local>, name: &str) -> u64 {
     let mut found = None;
     driver.extras(&mut |_, key, value| found = if key == name { Some(value) } else { found });

@@ -1,4 +1,4 @@
-//! Set-up, link, statistics, and a device that goes and comes.
+//! Tests of set-up, link, statistics, and of a device that goes away and comes back.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn set_up_touches_the_registers_in_the_order_of_linux() {
             Access::Write(register, value) => Some((register, value)),
             _ => None,
         })
-        // The tables have tests of their own.
+        // The tables have their own tests.
         .filter(|(register, _)| !matches!(*register, regs::DP_SEL..=regs::DP_DATA | 0x408..0x510))
         .collect();
     let (low, high) =
@@ -100,7 +100,8 @@ fn the_address_is_taken_from_register_eeprom_otp_or_chance() {
             assert_eq!(driver.mac(), MAC);
         }
     }
-    // An EEPROM whose address the chip did not load by itself; the platform's word counts before it, the user's before all.
+    // An EEPROM whose address the chip did not load by itself. The platform's address precedes it, the user's precedes
+    // all.
     let opened = |stuck: bool, config: Config| {
         let mut usb = local(model::Config { identity: Identity::Eeprom, ..chip(Speed::High) });
         if stuck {
@@ -147,7 +148,7 @@ fn the_link_follows_the_cable_at_every_speed_with_the_right_flow_control() {
             assert_eq!(rig.frames().len(), 1, "{speed:?} {mbit}");
         }
         assert_eq!(rig.driver.numbers().link_ups, 4);
-        // Interrupts of a wrong length mean nothing, and one event is one report.
+        // Interrupts of a wrong length are ignored, and one event is reported once.
         let before = rig.model().notes().interrupts;
         rig.model().inject(Fault::InterruptLength(3));
         rig.model().set_partner(None);
@@ -171,7 +172,7 @@ fn the_chips_counters_become_64_bits_wide() {
             assert_eq!(rig.driver.statistics()[place], expected);
         }
     }
-    // By itself, as time goes by.
+    // Without an access, as time passes.
     rig.model().set_statistic(stat::TX_PAUSE, 77);
     rig.driver.usb().sleep(60_000_000_000);
     rig.step();
@@ -180,7 +181,7 @@ fn the_chips_counters_become_64_bits_wide() {
 
 #[test]
 fn traffic_after_an_idle_time_brings_the_next_reading_forward() {
-    /// Seconds until the counters are read, after so many idle ones and then one frame in or out.
+    /// Returns the seconds until the counters are read, after `idle` idle seconds and then one frame in or out.
     fn wait(idle: u64, receives: bool) -> u64 {
         let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
         for _ in 0..idle {
@@ -215,8 +216,8 @@ fn counters_of_20_bits_miss_no_wrap_however_fast_small_frames_come() {
     rig.driver.read_statistics().unwrap();
     let frame = datagram(true, 1, 10);
     let mut received = 0;
-    // In less than a second, so that only their number can bring a reading forward. An emulated machine takes a minute for
-    // as many as a counter holds, and what it is there for shows with fewer.
+    // In less than a second, so that only the number of segments can bring a reading forward. An emulated machine takes
+    // a minute for as many as a counter holds; fewer show the same there.
     let enough = if segue_testkit::is_set("SEGUE_QUICK") { 0x1_0000 } else { 0x12_0000 };
     while received < enough {
         for _ in 0..2000 {
@@ -313,7 +314,7 @@ fn a_device_that_is_unplugged_at_any_time_is_noticed_and_goes_on_when_it_is_back
 
 #[test]
 fn a_device_that_goes_away_during_set_up_is_an_error() {
-    /// It leaves before so many control requests.
+    /// The number of control requests after which the device leaves.
     struct Leaving(u32);
     impl Meddler for Leaving {
         fn before(&mut self, model: &mut Model, _setup: usb::Setup) -> Result<(), usb::Error> {

@@ -1,4 +1,4 @@
-//! The two forms of the driver on the same traffic: what they deliver is the same, and how they go about it is not.
+//! Tests of both forms of the driver on the same traffic: they deliver the same packets by different means.
 
 mod support;
 
@@ -14,7 +14,7 @@ use segue_testkit::flow::Sender;
 use segue_testkit::oracle;
 use support::{Rig, datagram, ethernet, ip, modes, primed, segment, unpadded};
 
-/// What one form made of a seed's traffic.
+/// The results of one form on a seed's traffic.
 struct Outcome {
     delivered: Vec<Vec<u8>>,
     on_the_wire: Vec<Vec<u8>>,
@@ -68,7 +68,7 @@ fn both_forms_deliver_the_same_frames_of_the_same_traffic() {
             assert!(new.delivered == old.delivered, "{speed:?} {seed}: received");
             assert!(new.on_the_wire == old.on_the_wire, "{speed:?} {seed}: sent");
             assert_eq!(new.dropped, old.dropped, "{speed:?} {seed}");
-            // What differs is what was meant to: transfers, and who cuts large trains.
+            // Only the intended differences remain: the transfers, and whether driver or software cuts large trains.
             assert!(new.driver.rx_transfers < old.driver.rx_transfers, "{:?} {:?}", new.driver, old.driver);
             assert!(new.chip.bulk_out < old.chip.bulk_out, "{:?} {:?}", new.chip, old.chip);
             for chip in [new.chip, old.chip] {
@@ -131,7 +131,7 @@ fn a_frame_behind_which_another_flow_a_push_or_a_wrong_sum_comes_is_not_joined_w
     assert!(trains(&broken) > 2, "a wrong checksum");
     let elsewhere = |n: usize, frame: &mut Vec<u8>| {
         if n == 6 {
-            // The port and the sum by the same amount.
+            // The port and the checksum change by the same amount.
             frame[35] ^= 1;
             let up = frame[35] & 1 == 1;
             let sum = u16::from_be_bytes([frame[50], frame[51]]);

@@ -1,4 +1,4 @@
-//! The table of docs/lan78xx-tests.md names tests that there are, and all groups.
+//! Checks that the table of docs/lan78xx-tests.md has all groups and names existing tests.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What the host sets on its interface, and a device that answers no more.
+//! Tests of the settings of the host's interface, and of a device that no longer answers.
 
 mod support;
 
@@ -19,7 +19,7 @@ use support::{MAC, Meddled, Meddler, PEER, Rig, chip, datagram, ethernet, ip, lo
 const OTHER: [u8; 6] = [2, 9, 9, 9, 9, 9];
 const USUAL: Interface = Interface { up: true, mtu: 1500, mac: MAC, promiscuous: false };
 
-/// A host whose settings a test chooses.
+/// A host interface whose settings the test chooses.
 struct Wishes {
     said: Rc<RefCell<VecDeque<Interface>>>,
     bell: PipeReader,
@@ -58,7 +58,7 @@ impl Hosted {
         self.rig.step();
     }
 
-    /// Whether a frame to `dst` of an MTU of `len` bytes arrives.
+    /// Returns whether a frame to `dst` for an MTU of `len` bytes arrives.
     fn takes(&mut self, dst: [u8; 6], len: usize) -> bool {
         let packet = segue_testkit::flow::Sender::udp(ip(true), 1).send(len - 28, 0).bytes();
         let frame = segue_testkit::build::Ethernet { dst, src: PEER, ..ethernet(&[]) }.wrap(&packet);
@@ -145,7 +145,7 @@ fn a_setting_that_fails_is_tried_again_and_one_for_a_device_that_is_away_waits_f
 
 #[test]
 fn a_device_that_does_not_answer_one_request_is_given_up_and_looked_for() {
-    /// Answers no request any more, and knows how many there were.
+    /// A device that no longer answers requests, and counts them.
     #[derive(Default)]
     struct Silent(Rc<RefCell<(bool, u32)>>);
     impl Meddler for Silent {
@@ -205,7 +205,7 @@ fn an_mtu_that_is_awkward_on_another_bus_keeps_no_adapter_away() {
     }));
     hosted.say(Interface { mtu: AWKWARD, ..USUAL });
     assert_eq!((hosted.number("mtu"), hosted.number("refused_mtu")), (AWKWARD as u64, 0));
-    // To a bus whose packets would end with its frames, and back.
+    // The device moves to a bus where its full frames end at a packet boundary, and back.
     for (mtu, refused) in [(AWKWARD + 1, AWKWARD), (AWKWARD, 0)] {
         hosted.rig.model().unplug();
         hosted.rig.until(|rig| rig.driver.is_gone());
@@ -232,7 +232,7 @@ fn another_device_in_the_adapters_place_is_shown_as_long_as_it_is_there() {
     for (look, stranger) in [
         (LookupResult::Unknown, 0),
         (LookupResult::Other(CHIP), 0x0424_7850),
-        // What is not known yet changes nothing.
+        // An unknown result changes nothing.
         (LookupResult::Unknown, 0x0424_7850),
         (LookupResult::Other(KEYBOARD), 0x046d_c31c),
         (LookupResult::Nothing, 0),

@@ -1,5 +1,5 @@
-//! Damaged input from a device: bulk-in transfers, register answers, PHY and interrupt packets. 100,000 transfers; a million
-//! where `SEGUE_SOAK=1`, and 4000 where `SEGUE_QUICK=1`, which is for emulated machines.
+//! Tests with damaged input from a device: bulk-in transfers, register values, PHY and interrupt packets. 100,000
+//! transfers; a million with `SEGUE_SOAK=1`, and 4000 with `SEGUE_QUICK=1`, which is for emulated machines.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn rounds() -> usize {
     }
 }
 
-/// A transfer of some frames, damaged in a few places, or cut, or noise.
+/// Builds a transfer of some frames that is damaged in a few places, truncated, or replaced by noise.
 fn damaged(rng: &mut Rng) -> Vec<u8> {
     let mut builder = Builder::default();
     for n in 0..1 + rng.next_u64() % 6 {
@@ -41,7 +41,7 @@ fn damaged(rng: &mut Rng) -> Vec<u8> {
     for _ in 0..rng.next_u64() % 6 {
         if !bytes.is_empty() {
             let len = bytes.len() as u64;
-            // Headers are what lengths and flags come from.
+            // Damage prefers headers, which hold lengths and flags.
             let at = if rng.next_u64().is_multiple_of(2) { rng.next_u64() % len.min(16) } else { rng.next_u64() % len };
             bytes[at as usize] = rng.next_u64() as u8;
         }
@@ -74,7 +74,7 @@ fn damaged_transfers_end_in_bounded_steps_and_every_frame_is_passed_on_or_counte
         rig.model().inject(Fault::RawTransfer(bytes.clone()));
         rig.driver.usb().model.advance(Nanos(0));
         let mut got = 0;
-        // The transfer is done at once, or the chip is still waiting for the host's.
+        // The transfer completes at once, or the chip waits for the host's next one.
         for _ in 0..3 {
             rig.driver.receive(&mut rig.rx, 1000).unwrap();
             got += rig.rx.packets.len();
@@ -91,7 +91,7 @@ fn damaged_transfers_end_in_bounded_steps_and_every_frame_is_passed_on_or_counte
     assert!(rigs.iter().all(|rig| rig.driver.counters().drops.total() == 0));
 }
 
-/// Damages answers now and then.
+/// Damages some of the answers.
 struct Damaging {
     rng: Rng,
     odds: u64,

@@ -1,4 +1,4 @@
-//! What the driver delivers of what the model receives, in both forms.
+//! Tests of the frames that both forms of the driver deliver.
 
 mod support;
 
@@ -47,7 +47,8 @@ fn the_chips_sum_verifies_what_is_right_and_nothing_that_is_wrong() {
                 if let Some(at) = broken {
                     frame[at] ^= 0x10;
                 }
-                // Two of the same: GRO sums, or believes the chip's sum, only when there is something to join.
+                // Two frames of one flow: GRO verifies a checksum, or uses the chip's sum, only when there is something
+                // to merge.
                 rig.model().receive(frame.clone());
                 let packets = rig.packets();
                 assert_eq!(packets.len(), 1, "{v4} {len} {broken:?}");
@@ -78,7 +79,7 @@ fn a_sum_of_the_chip_saves_gro_from_reading_payload() {
         }
         gro.flush();
         let trains = std::iter::from_fn(|| gro.pop()).count();
-        // 65535 bytes hold 45 segments, as one train.
+        // 65,535 bytes hold 45 segments in one train.
         assert_eq!((trains, gro.stats().segments, gro.stats().checksummed_bytes), (1, 45, 0), "{mode}");
     }
 }
@@ -96,7 +97,7 @@ fn a_tag_that_the_chip_took_out_is_put_in_again_and_its_sum_is_good() {
             assert_eq!(packets.iter().map(|packet| bytes(packet)).collect::<Vec<_>>(), [frame], "{tags:x?}");
             let trusted = packets[0].offload.unit != Unit::Whole(Csum::Unknown);
             let outer_is_ours = tags[0].0 == 0x8100;
-            // The chip parses one tag, and leaves the sum of what it cannot parse to software.
+            // The chip parses one tag, and leaves the checksum of other frames to software.
             let expected = match (strip_tags, tags.len(), outer_is_ours) {
                 (true, 1 | 2, true) => tags.len() == 1 || packets[0].layout.transport().is_some(),
                 _ => false,
@@ -166,7 +167,7 @@ fn transfers_that_no_chip_would_send_end_without_harm() {
 #[test]
 fn what_exceeds_the_budget_comes_first_next_time_in_order() {
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
-    // 431 frames of 64 bytes, FCS included, are what 32 KiB hold.
+    // 32 KiB hold 431 frames of 64 bytes, FCS included.
     let mut builder = Builder::default();
     for n in 0..431_u16 {
         let mut frame = datagram(true, n, 18);
@@ -211,7 +212,7 @@ fn jumbo_frames_arrive_at_mtu_9000_and_longer_ones_do_not() {
 #[test]
 fn a_frame_as_large_as_a_whole_transfer_arrives_and_a_larger_one_is_not_cut() {
     for (mode, config) in modes(Speed::High) {
-        // Three packets of 512 bytes are a header, this frame and its FCS.
+        // A header, this frame and its FCS fill three packets of 512 bytes.
         let mut rig = Rig::new(Speed::High, Config { burst_cap: 3, mtu: 9000, ..config });
         for (len, unfit) in [(1522, 0), (1521, 0), (1523, 1)] {
             rig.model().receive(datagram(true, 1, len - 42));
@@ -230,7 +231,7 @@ fn a_full_fifo_pauses_the_partner_and_nothing_is_lost() {
     assert!(link.rx_pause && link.tx_pause);
     let frames: Vec<Vec<u8>> = (0..900).map(|n| datagram(true, n, 1400)).collect();
     frames.iter().for_each(|frame| rig.model().receive(frame.clone()));
-    // Nobody polls: the transfers fill up, then the FIFO, then the partner has to wait.
+    // Without polls the transfers fill up, then the FIFO, then the partner has to wait.
     for _ in 0..50 {
         use segue_lan78xx::usb::Transport;
         rig.driver.usb().sleep(1_000_000);
@@ -243,7 +244,7 @@ fn a_full_fifo_pauses_the_partner_and_nothing_is_lost() {
     assert_eq!((got.len(), rig.model().statistics()[regs::stat::RX_DROPPED]), (900, 0));
     assert!(got == frames);
 
-    // A partner without pause loses what does not fit, which is counted and reported.
+    // A partner without pause loses frames that do not fit, which is counted and reported.
     let chip = model::Config {
         partner: Some(model::Partner { speed: model::LinkSpeed::M1000, pause: false }),
         ..model::Config::default()
@@ -315,7 +316,8 @@ fn every_rule_of_the_filter_lets_in_what_it_is_for_and_no_rule_nothing() {
         let setup = Setup { request_type, request, value: 0, index: register, length: 4 };
         rig.driver.usb().control_out(setup, &value.to_le_bytes()).unwrap();
     };
-    // One unicast and one multicast address in the hash, one multicast address in the exact filters, one id of a VLAN.
+    // One unicast and one multicast address are in the hash table, one multicast address in the perfect filters, one
+    // VLAN id in the table.
     let [own, hashed, other] = [support::MAC, [2, 9, 9, 9, 9, 9], [2, 9, 9, 9, 9, 8]];
     let [exact, multicast, stranger] = [[1, 0, 0x5e, 0, 0, 1], [1, 0, 0x5e, 0, 0, 0xfb], [0x33, 0x33, 0, 0, 0, 1]];
     let broadcast = [0xff; 6];
@@ -403,7 +405,7 @@ fn a_budget_of_the_caller_alone_bounds_a_poll_by_whole_transfers() {
 
 #[test]
 fn what_is_delivered_is_ready_for_a_wire() {
-    // The oracle has no code of the engine or of the model.
+    // The oracle shares no code with the engine or the model.
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
     for n in 0..50 {
         rig.model().receive(datagram(n % 2 == 0, n, usize::from(n) * 20));

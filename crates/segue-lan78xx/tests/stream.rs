@@ -1,5 +1,5 @@
-//! The model's side of the bulk endpoints: a stream of commands and frames in transfers, how it is lost and found again, and
-//! transfers too small for what was received.
+//! Tests of the model's bulk endpoints: a stream of commands and frames in transfers, loss of sync and recovery, and
+//! transfers too small for a received frame.
 
 mod support;
 
@@ -10,7 +10,7 @@ use segue_lan78xx::regs::{self, endpoint, fct, hw_cfg, int, request, usb_cfg0};
 use segue_lan78xx::usb::{Error, Setup, Speed, Transport};
 use support::Rig;
 
-/// A model that sends, without a driver that would meddle.
+/// A model with its transmitter enabled and no driver that submits transfers.
 fn rig() -> Rig {
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
     rig.driver.usb().model.done();
@@ -33,10 +33,10 @@ fn stream(frames: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A number that no transfer of the driver has.
+/// A transfer number that the driver does not use.
 const ID: u32 = 9_000_000;
 
-/// Hands over a transfer; what came of it.
+/// Submits a transfer; returns its result.
 fn submit(rig: &mut Rig, bytes: &[u8], zero_packet: bool) -> Option<Result<(), Error>> {
     let model = &mut rig.driver.usb().model;
     model.submit(ID, endpoint::BULK_OUT, TransferRequest::Out(bytes.to_vec(), zero_packet));
@@ -56,7 +56,7 @@ fn clear_halt(rig: &mut Rig) {
 
 #[test]
 fn a_command_and_a_frame_may_lie_in_two_transfers_at_every_byte() {
-    // The first transfer ends with a full packet, somewhere from a command's first byte to a frame's.
+    // The first transfer ends with a full packet, anywhere from a command's first byte to a frame's.
     for ahead in 0..40 {
         let mut rig = rig();
         let frames = [frame(1, 1024 - 8 - ahead), frame(2, 300), frame(3, 61), frame(4, 62)];
@@ -129,11 +129,11 @@ fn a_short_packet_in_the_middle_of_a_frame_is_a_loss_of_sync_and_an_empty_transf
 
 #[test]
 fn a_transfer_is_never_given_more_than_it_asked_for() {
-    // Smaller than the burst cap, and smaller than a frame.
+    // Transfers smaller than the burst cap, and smaller than a frame.
     for (room, expected) in [(4096, vec![1034, 1034, 1034]), (1500, vec![1034]), (1034, vec![1034]), (500, vec![])] {
         let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
         let model = &mut rig.driver.usb().model;
-        // The driver's own go back first.
+        // The driver's own transfers are cancelled first.
         for id in 0..1000 {
             model.cancel(id);
         }
@@ -157,7 +157,7 @@ fn a_transfer_is_never_given_more_than_it_asked_for() {
             }
             Some(Ok(Outcome::Sent(_))) => panic!("it is no transfer out"),
         }
-        // The first frame is lost with the transfer that was too small for it; the others wait for larger ones.
+        // The first frame is lost with the transfer that is too small for it; the others wait for larger transfers.
         assert_eq!(rig.model().notes().unfit, u64::from(room < 1034), "{room}");
     }
 }
@@ -173,7 +173,7 @@ fn every_endpoint_can_be_halted_says_so_and_stalls_what_waits_and_what_comes() {
     };
     let mut rig = rig();
     let model = &mut rig.driver.usb().model;
-    // The driver's own go back first.
+    // The driver's own transfers are cancelled first.
     model.cancel_all();
     for address in [endpoint::BULK_IN, endpoint::BULK_OUT, endpoint::INTERRUPT] {
         let transfer =
@@ -208,8 +208,8 @@ fn every_endpoint_can_be_halted_says_so_and_stalls_what_waits_and_what_comes() {
     }
 }
 
-/// Received frames in all places of the chip where they can be: in a transfer that is done, in one that is being filled, in the
-/// FIFO, and with the partner. How many there are.
+/// Puts received frames in every place of the chip: in a completed transfer, in one that is being filled, in the FIFO,
+/// and at the partner. Returns their number.
 fn filled() -> (Rig, u64) {
     let mut rig = rig();
     let now = rig.driver.usb().now();
@@ -295,7 +295,7 @@ fn frames_that_are_on_their_way_out_when_the_chip_is_unplugged_are_counted() {
         let frames: Vec<Vec<u8>> = (0..8).map(|number| frame(number, 1000)).collect();
         model.submit(ID, endpoint::BULK_OUT, TransferRequest::Out(stream(&frames), false));
         model.advance(now);
-        // Two of them need 16 us.
+        // Two frames need 16 us.
         model.advance(now.after(17_000));
         event(model);
         let arrived = std::iter::from_fn(|| model.transmit()).count();

@@ -1,4 +1,4 @@
-//! What reaches the wire of what the driver is given, in both forms.
+//! Tests of the frames that reach the wire from both forms of the driver.
 
 mod support;
 
@@ -133,7 +133,7 @@ fn a_checksum_that_the_chip_cannot_find_is_computed_in_software() {
 #[test]
 fn a_udp_checksum_that_comes_out_as_zero_is_sent_as_all_ones() {
     let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
-    // The payload's first word is made what the checksum would be.
+    // The payload's first word is chosen so that the checksum becomes zero.
     let mut frame = datagram(true, 0, 64);
     frame[42..44].fill(0);
     let clean = |frame: &mut Vec<u8>| {
@@ -161,10 +161,10 @@ fn transfers_are_filled_while_another_is_on_its_way() {
     }
     rig.flush();
     assert_eq!(rig.arrived().len(), 200);
-    // 31 frames of 1042 bytes and their commands are what 32 KiB hold.
+    // 32 KiB hold 31 frames of 1042 bytes and their commands.
     assert_eq!(rig.driver.numbers().tx_transfers, 200_u64.div_ceil(31));
 
-    // Every one at once, as the older driver did.
+    // Each frame is sent at once, as by the old driver.
     let mut rig = Rig::new(Speed::Super, Config { kick: Kick::Always, ..Config::napi(Speed::Super) });
     for n in 0..50 {
         let packet = rig.packet(&datagram(true, n, 1000), Csum::Unknown);
@@ -173,7 +173,7 @@ fn transfers_are_filled_while_another_is_on_its_way() {
     assert_eq!((rig.arrived().len(), rig.driver.numbers().tx_transfers), (50, 50));
 }
 
-/// Keeps what is sent.
+/// Records the transfers that are sent.
 #[derive(Default)]
 struct Keeping(Rc<RefCell<Vec<Vec<u8>>>>);
 
@@ -205,7 +205,7 @@ fn commands_are_aligned_what_lies_between_is_zero_and_nothing_follows_the_last_f
     let mut expected = Vec::new();
     for frame in &frames {
         expected.resize(expected.len().next_multiple_of(4), 0);
-        // Linux, drivers/net/usb/lan78xx.c: length, and FCS to be appended.
+        // Linux, drivers/net/usb/lan78xx.c: length, and the flag to append the FCS.
         expected.extend([frame.len() as u8, 0, 0x40, 0, 0, 0, 0, 0]);
         expected.extend(frame);
     }
@@ -232,7 +232,7 @@ fn a_transfer_that_ends_with_a_full_packet_is_followed_by_an_empty_one() {
 fn a_port_whose_transfers_are_all_on_their_way_holds_back_and_loses_nothing() {
     for (mode, config) in modes(Speed::Super) {
         let mut rig = Rig::new(Speed::Super, config);
-        // The partner makes the chip wait.
+        // The partner pauses the chip.
         let mut pause = vec![0x01, 0x80, 0xc2, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0x08, 0, 1, 0xff, 0xff];
         pause.resize(60, 0);
         rig.model().receive(pause);
@@ -260,7 +260,7 @@ fn a_port_whose_transfers_are_all_on_their_way_holds_back_and_loses_nothing() {
 fn sending_that_is_stuck_for_five_seconds_begins_anew() {
     for (mode, config) in modes(Speed::Super) {
         let mut rig = Rig::new(Speed::Super, config);
-        // The FIFO stands still without anybody having said so.
+        // The FIFO is disabled without any event.
         rig.driver.usb().model.control(write(segue_lan78xx::regs::FCT_TX_CTL), &0_u32.to_le_bytes()).unwrap();
         let packet = rig.packet(&datagram(true, 1, 100), Csum::Unknown);
         rig.send(packet);
@@ -297,7 +297,7 @@ fn a_halted_endpoint_runs_again_and_only_frames_on_their_way_are_lost() {
         assert_eq!(rig.packets().len(), 20, "{mode}: nothing received was lost");
         let numbers = rig.driver.numbers();
         assert_eq!((numbers.halts, numbers.tx_errors), (2, 1), "{mode}");
-        // Each transfer that waits at a halted endpoint is answered with a stall.
+        // Each pending transfer of a halted endpoint is answered with a stall.
         assert_eq!(numbers.rx_errors, config.rx_transfers as u64, "{mode}");
     }
 }
@@ -307,7 +307,7 @@ fn what_is_longer_than_the_chip_takes_is_dropped_in_front_of_it() {
     for (mode, config) in modes(Speed::Super) {
         let mut rig = Rig::new(Speed::Super, config);
         let mut frame = datagram(true, 1, 100);
-        // A frame of the largest MTU with two tags, and what an interface of a larger MTU sends.
+        // A frame of the largest MTU with two tags, and frames of an interface with a larger MTU.
         for (len, goes) in [(9022, true), (9023, false), (20_000, false), (1500, true)] {
             frame.resize(len, 0);
             let dropped = rig.driver.counters().drops.of(Drop::TooBig);
@@ -316,7 +316,7 @@ fn what_is_longer_than_the_chip_takes_is_dropped_in_front_of_it() {
             let dropped = rig.driver.counters().drops.of(Drop::TooBig) - dropped;
             assert_eq!((rig.arrived().len(), dropped), (usize::from(goes), u64::from(!goes)), "{mode} {len}");
         }
-        // The chip cuts no train into such frames either.
+        // Nor does the chip cut a train into such frames.
         let train = primed(&segment(true, 8700, 0));
         for mss in [1000, 8690] {
             let packet = rig.train(&train, mss);

@@ -1,4 +1,5 @@
-//! A bus that refuses, a device that goes away, a cable that comes loose: each under load. What is lost is counted.
+//! Tests under load of a bus that refuses transfers, a device that goes away, and a cable that is disconnected: lost
+//! frames are counted.
 
 mod support;
 
@@ -14,7 +15,7 @@ use segue_lan78xx::usb::{self, Lent, Speed, Transfer, Transport};
 use segue_port::{Drop, Port, RxBatch};
 use support::{Meddled, Meddler, Rig, chip, datagram, local, modes};
 
-/// Refuses every transfer while it is told to, and counts them.
+/// Refuses every transfer while it is switched on, and counts them.
 struct Refusing {
     error: Rc<Cell<Option<usb::Error>>>,
     asked: Rc<Cell<usize>>,
@@ -69,7 +70,7 @@ fn a_bus_that_refuses_transfers_is_left_alone_for_a_while_and_used_again() {
     }
 }
 
-/// What was sent, and where it went.
+/// The frames sent, and what became of them.
 #[derive(Debug, Default, PartialEq)]
 struct Account {
     given: u64,
@@ -85,7 +86,7 @@ impl Account {
     }
 }
 
-/// One frame each way in each step.
+/// Sends one frame in each direction in each step.
 struct Load {
     rig: Rig,
     tx: Account,
@@ -110,7 +111,7 @@ impl Load {
             let packet = self.rig.packet(&datagram(true, self.number, 900), Csum::Unknown);
             self.rig.send(packet);
             self.tx.given += 1;
-            // A device that is not there gets nothing from its cable.
+            // A device that is gone receives nothing from its cable.
             if !self.rig.model().is_gone() && self.rig.model().link().is_some() && self.rig.driver.link().up {
                 self.rig.model().receive(datagram(true, self.number, 900));
                 self.rx_given += 1;
@@ -175,7 +176,7 @@ fn a_cable_that_comes_loose_under_load_is_noticed_and_what_is_sent_meanwhile_is_
         load.settle();
         let tx = &load.tx;
         assert!(tx.is_even() && tx.in_flight == 0 && tx.link_down > 200, "{mode} {tx:?}");
-        // The chip says that its link is gone before anybody asks.
+        // The chip reports the loss of its link before it is polled.
         assert!(tx.no_carrier <= 3 * 40, "{mode} {tx:?}");
         assert_eq!((load.rx_got, load.rig.driver.numbers().link_ups), (load.rx_given, 4), "{mode}");
     }
@@ -197,7 +198,7 @@ fn a_device_unplugged_under_load_comes_back_by_itself_and_what_was_sent_meanwhil
             let tx = &load.tx;
             assert!(tx.is_even() && tx.link_down > 0, "{mode} {after} {tx:?}");
             assert!(tx.in_flight <= 1, "{mode} {after}: one frame a step {tx:?}");
-            // A transfer that was not full yet went with the device.
+            // A partly filled transfer was lost with the device.
             let lost = load.rx_given - load.rx_got;
             assert!(lost <= config.rx_transfer_len as u64 / 900, "{mode} {after}: {lost} of {}", load.rx_given);
             assert_eq!(load.rig.driver.numbers().unplugs, 1);
@@ -205,7 +206,7 @@ fn a_device_unplugged_under_load_comes_back_by_itself_and_what_was_sent_meanwhil
     }
 }
 
-/// Cuts the answer to the request for statistics.
+/// Truncates the reply to the request for statistics.
 struct Cutting(Rc<Cell<bool>>, bool);
 
 impl Meddler for Cutting {

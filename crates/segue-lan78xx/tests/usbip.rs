@@ -1,4 +1,4 @@
-//! The server's side of USB/IP, byte by byte, and both ends over TCP.
+//! Tests of USB/IP: the server's side byte by byte, and both ends over TCP.
 
 #[path = "support/sys.rs"]
 mod sys;
@@ -39,7 +39,7 @@ fn unlink(number: u32, target: u32) -> Vec<u8> {
 
 const READ_ID: [u8; 8] = [0xc0, 0xa1, 0, 0, 0, 0, 4, 0];
 
-/// Everything that a session answers to `bytes` in pieces of `piece`.
+/// Returns the whole output of a session to `bytes` in pieces of `piece`.
 fn talk(bytes: &[u8], piece: usize) -> (Vec<u8>, Phase) {
     let (mut session, mut model, mut exported) = (Session::default(), Model::new(model::Config::default()), exported());
     for part in bytes.chunks(piece) {
@@ -56,7 +56,7 @@ fn messages_may_be_cut_anywhere() {
     let bytes = [import("1-1"), wait_in, submit(8, true, 0, 4, READ_ID), unlink(9, 7), unlink(10, 7)].concat();
     let (whole, phase) = talk(&bytes, bytes.len());
     assert_eq!(phase, Phase::Attached);
-    // The import with its record, a register, and two answers to requests to take a transfer back.
+    // The reply to the import with its record, a register, and two replies to requests to cancel a transfer.
     assert_eq!(whole.len(), 8 + 312 + 48 + 4 + 48 + 48);
     for piece in 1..60 {
         assert_eq!(talk(&bytes, piece).0, whole, "pieces of {piece}");
@@ -144,7 +144,7 @@ fn what_one_client_makes_the_server_hold_has_bounds_and_is_given_up_at_once() {
             i32::from_be_bytes(answer[20..24].try_into().unwrap())
         })
     };
-    // The transmit engine is off, so that transfers wait.
+    // The transmitter is disabled, so that transfers stay pending.
     let mut held = 0;
     for number in 1..200 {
         let transfer = [submit(number, false, 2, 1 << 20, [0; 8]), vec![0; 1 << 20]].concat();
@@ -184,7 +184,7 @@ fn many_transfers_are_taken_back_without_looking_for_each() {
     assert!(model.pending() == 0 && start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
-/// A model behind a TCP port until the function returns.
+/// A USB/IP server with a model, running until it is dropped.
 fn served<R>(speed: Speed, work: impl FnOnce(&str) -> R) -> R {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -213,10 +213,10 @@ fn a_device_is_listed_taken_once_and_free_again_when_its_client_is_gone() {
             let first = Client::import(address, "1-1").unwrap();
             assert!(matches!(Client::import(address, "1-1"), Err(ImportError::Refused)));
             drop(first);
-            // The server hears of it a little later.
+            // The server notices it a little later.
             thread::sleep(Duration::from_millis(100));
         }
-        // One that says nothing is no harm to others.
+        // A silent connection does not affect others.
         let _silent = TcpStream::connect(address).unwrap();
         assert_eq!(list(address).unwrap().len(), 1);
     });
@@ -237,7 +237,7 @@ fn connections_that_say_nothing_keep_nobody_out_and_are_closed() {
         assert_eq!(last.read(&mut [0]).unwrap(), 0, "it was closed");
         let after = started.elapsed();
         assert!(after >= Duration::from_secs(4) && after < Duration::from_secs(9), "{after:?}");
-        // The one that has the device keeps it.
+        // The client that has the device keeps it.
         thread::sleep(Duration::from_secs(1));
         assert!(matches!(Client::import(address, "1-1"), Err(ImportError::Refused)));
         drop(owner);
@@ -324,7 +324,7 @@ fn thirty_transfers_wait_while_control_goes_on_and_come_back_when_cancelled() {
 
 #[test]
 fn the_driver_comes_up_over_tcp_and_hears_of_a_server_that_ends() {
-    // With transfers on their way, and with none that could come back to say so.
+    // With transfers under way, and with none whose completion could report it.
     for is_up in [true, false] {
         let mut driver = served(Speed::Super, |address| {
             let client = Client::import(address, "1-1").unwrap();
@@ -343,7 +343,7 @@ fn the_driver_comes_up_over_tcp_and_hears_of_a_server_that_ends() {
     }
 }
 
-/// A server that takes connections and the first `answers` bytes of whose answers come, then nothing.
+/// A server that accepts connections, sends the first `answers` bytes of its replies, and then nothing.
 fn halting(server: &str, answers: usize) -> std::net::SocketAddr {
     use std::io::{Read, Write};
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -366,7 +366,7 @@ fn halting(server: &str, answers: usize) -> std::net::SocketAddr {
             }
             left -= len;
         }
-        // Open as long as the client is there.
+        // The connection stays open as long as the client does.
         let _ = std::io::copy(&mut back, &mut std::io::sink());
     });
     place
@@ -379,7 +379,7 @@ fn a_guard_ends_a_set_up_wherever_it_waits() {
     use std::sync::Arc;
     use std::time::Instant;
     served(Speed::Super, |address| {
-        // In the greeting, at the configuration, and in the middle of the chip's registers.
+        // During the import, at the configuration, and in the middle of the register accesses.
         for answers in [0, 100, 320, 320 + 48 + 2000] {
             for verdict in [Verdict::Stopped, Verdict::TooLong] {
                 let (reader, mut stop) = std::io::pipe().unwrap();
@@ -402,7 +402,7 @@ fn a_guard_ends_a_set_up_wherever_it_waits() {
                 assert!(took < Duration::from_millis(1000), "{answers} {verdict:?}: {took:?}");
                 assert_eq!(guard.verdict(), Some(verdict), "{answers}");
                 drop(signal.join().unwrap());
-                // The device is free again soon.
+                // The device becomes free again soon.
                 thread::sleep(Duration::from_millis(100));
             }
         }
@@ -431,7 +431,7 @@ fn a_device_that_is_not_accepted_is_asked_nothing_and_free_again() {
     let mut server = Server::new(listener, "1-1", Model::new(model::Config::default()), None).unwrap();
     let client = thread::spawn(move || {
         let refused = Client::import_accepted(address, "1-1", None, &|identity| identity != (0x0424, 0x7800));
-        // The server hears of it a little later.
+        // The server notices it a little later.
         thread::sleep(Duration::from_millis(100));
         (refused.map(drop), Client::import_accepted(address, "1-1", None, &|identity| identity == (0x0424, 0x7800)))
     });
@@ -441,11 +441,11 @@ fn a_device_that_is_not_accepted_is_asked_nothing_and_free_again() {
     let (refused, taken) = client.join().unwrap();
     assert!(matches!(refused, Err(ImportError::Other((0x0424, 0x7800)))), "{refused:?}");
     assert!(taken.is_ok());
-    // That of the second alone.
+    // The counters are those of the second device alone.
     assert_eq!(server.model.notes().controls, 1);
 }
 
-/// Descriptors that the port's own waits for (proc(5), fdinfo of an epoll).
+/// Returns the descriptors in the port's epoll set (proc(5), fdinfo of an epoll).
 fn waited_for(driver: &Driver<Client>) -> usize {
     use segue_port::Port;
     use std::os::fd::AsRawFd;

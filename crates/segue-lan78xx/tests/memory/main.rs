@@ -1,5 +1,5 @@
-//! No memory for transfers, when the driver is opened and while it works. What is small, and the pages that packets live in, is
-//! not refused here: the standard library ends the program where such an allocation fails.
+//! Tests with no memory for transfers, when the driver is opened and in operation. Small allocations and the pages of
+//! packets are not refused here: the standard library aborts the program when one of them fails.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -21,10 +21,10 @@ use sys::{LEFT, Scarce};
 
 #[global_allocator]
 static ALLOCATOR: Scarce = Scarce;
-/// The allocator is everybody's.
+/// Serializes the tests, which share the allocator.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Lets `left` more transfers have memory while `work` runs.
+/// Allows memory for `left` more transfers while `work` runs.
 fn with_memory_for<R>(left: usize, work: impl FnOnce() -> R) -> R {
     LEFT.store(left, Ordering::Relaxed);
     let result = work();
@@ -47,13 +47,13 @@ fn a_driver_without_memory_for_its_transfers_does_not_open_and_says_so() {
 fn a_driver_that_allocates_as_it_goes_counts_what_it_lacks_and_goes_on() {
     let _guard = ONE_AT_A_TIME.lock();
     let mut rig = Rig::new(Speed::Super, Config::standard(Speed::Super));
-    // Receiving: no fresh memory when a transfer is done; the used one goes back after the poll.
+    // Receiving: the allocation at a completion fails; the used memory goes back after the poll.
     rig.model().receive(datagram(true, 1, 100));
     let got = with_memory_for(0, || rig.frames().len());
     assert_eq!((got, rig.driver.numbers().no_memory, rig.driver.counters().drops.total()), (1, 1, 0));
     rig.model().receive(datagram(true, 2, 100));
     assert_eq!(rig.frames().len(), 1);
-    // Sending: no memory is like no free transfer.
+    // Sending: a failed allocation is like having no free transfer.
     let packet = rig.packet(&datagram(true, 3, 100), Csum::Unknown);
     rig.tx.push(packet, rig.driver.limits()).unwrap();
     assert_eq!(with_memory_for(0, || rig.flush()), Sent::Blocked);

@@ -1,21 +1,22 @@
-//! An allocator that refuses large pieces when it is told to.
+//! An allocator that refuses large allocations on request.
 #![allow(unreachable_pub, reason = "a module of a test program")]
 #![allow(unsafe_code, reason = "a global allocator is unsafe by its trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Pieces of transfers are at least this large; nothing else in these tests is between here and [`PAGE`].
+/// Size from which on an allocation counts as that of a transfer; no other allocation of these tests is between it and
+/// [`PAGE`].
 pub const LARGE: usize = 9000;
-/// Pages of the receiving side are larger.
+/// Size from which on an allocation is a page of the receive side.
 pub const PAGE: usize = 100_000;
 
-/// How many large pieces are still given out.
+/// Number of transfers whose allocation is still granted.
 pub static LEFT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 pub struct Scarce;
 
-// SAFETY: everything is the system's allocator's; a refusal is null, as the trait has it.
+// SAFETY: every call is passed to the system's allocator; a refusal is null, as the trait allows.
 unsafe impl GlobalAlloc for Scarce {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if (LARGE..PAGE).contains(&layout.size()) {

@@ -1,4 +1,4 @@
-//! What the tests of the driver stand on: a model in this process with a clock that stands still, and frames.
+//! Support for the driver's tests: a model in this process with a clock that only the test moves, and frames.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use std::cell::RefCell;
@@ -26,12 +26,12 @@ pub fn local(config: model::Config) -> Local {
     Local::new(Model::new(config), None, Clock::Still(segue::time::Nanos(1)))
 }
 
-/// Both forms of the driver.
+/// Returns both forms of the driver.
 pub fn modes(speed: Speed) -> [(&'static str, Config); 2] {
     [("napi", Config::napi(speed)), ("standard", Config::standard(speed))]
 }
 
-/// A driver whose link is up, and what it receives into.
+/// A driver whose link is up, and the batch that it receives into.
 pub struct Rig {
     pub driver: Driver<Local>,
     pub rx: RxBatch,
@@ -55,7 +55,7 @@ impl Rig {
         &mut self.driver.usb().model
     }
 
-    /// Lets a tenth of a millisecond pass and polls once.
+    /// Waits for a tenth of a millisecond and polls once.
     pub fn step(&mut self) {
         use segue_lan78xx::usb::Transport;
         self.driver.usb().sleep(100_000);
@@ -73,7 +73,7 @@ impl Rig {
         panic!("it never came: {:?} {:?}", self.driver.link(), self.driver.numbers());
     }
 
-    /// What is received in the next two milliseconds.
+    /// Returns the packets received in the next two milliseconds.
     pub fn frames(&mut self) -> Vec<Vec<u8>> {
         self.packets().iter().map(|packet| bytes(packet)).collect()
     }
@@ -86,7 +86,7 @@ impl Rig {
         std::iter::from_fn(|| self.rx.pop_packet()).collect()
     }
 
-    /// Sends a packet, with all that it owes.
+    /// Sends a packet with the given offload state.
     #[track_caller]
     pub fn send(&mut self, packet: Box<Packet<Page>>) -> Sent {
         self.tx.push(packet, self.driver.limits()).map_err(|(_, why)| why).unwrap();
@@ -99,7 +99,7 @@ impl Rig {
         sent
     }
 
-    /// What has reached the partner after a while.
+    /// Returns the frames that have reached the partner after a while.
     pub fn arrived(&mut self) -> Vec<Vec<u8>> {
         for _ in 0..20 {
             self.step();
@@ -112,12 +112,12 @@ impl Rig {
         frames
     }
 
-    /// A packet of these bytes of a frame.
+    /// Makes a packet of a frame.
     pub fn packet(&mut self, frame: &[u8], csum: Csum) -> Box<Packet<Page>> {
         load(&mut self.rx, frame, csum)
     }
 
-    /// A TCP train of a frame whose checksum field is primed.
+    /// Makes a TCP train of a frame whose checksum field is primed.
     pub fn train(&mut self, frame: &[u8], size: u16) -> Box<Packet<Page>> {
         let mut packet = self.packet(frame, Csum::Partial);
         packet.offload.unit =
@@ -126,7 +126,7 @@ impl Rig {
     }
 }
 
-/// A packet of these bytes of a frame, in the pages and boxes of a batch.
+/// Makes a packet of a frame, in the pages and boxes of a batch.
 pub fn load(rx: &mut RxBatch, frame: &[u8], csum: Csum) -> Box<Packet<Page>> {
     let mut page = rx.pages.take().unwrap();
     page.bytes_mut()[..frame.len()].copy_from_slice(frame);
@@ -150,7 +150,7 @@ pub fn ip(v4: bool) -> Ip {
     if v4 { Ip::V4(V4::new(1, 1, 2)) } else { Ip::V6(V6::new(1, 1, 2)) }
 }
 
-/// A UDP datagram to the adapter, `number` in its payload.
+/// Builds a UDP datagram to the adapter with `number` in its payload.
 pub fn datagram(v4: bool, number: u16, len: usize) -> Vec<u8> {
     let mut packet = Sender::udp(ip(v4), number).send(len, 0);
     let count = packet.data.len().min(2);
@@ -158,7 +158,7 @@ pub fn datagram(v4: bool, number: u16, len: usize) -> Vec<u8> {
     ethernet(&[]).wrap(&packet.bytes())
 }
 
-/// A TCP segment of `len` bytes.
+/// Builds a TCP segment of `len` bytes.
 pub fn segment(v4: bool, len: usize, flags: u8) -> Vec<u8> {
     let mut packet = Sender::tcp(ip(v4), 1, 0xffff_ff00, Tcp::timestamps(1, 2)).send(len, flags);
     if let (Ip::V4(ip), L4::Tcp(_)) = (&mut packet.ip, &packet.l4) {
@@ -167,13 +167,13 @@ pub fn segment(v4: bool, len: usize, flags: u8) -> Vec<u8> {
     ethernet(&[]).wrap(&packet.bytes())
 }
 
-/// The same with its checksum field primed.
+/// Builds a TCP segment whose checksum field is primed.
 pub fn primed(frame: &[u8]) -> Vec<u8> {
     let l3 = frame.len() - frame[14..].len();
     [&frame[..l3], &segue_testkit::build::prime(&frame[l3..]).unwrap()].concat()
 }
 
-/// Without Ethernet padding and FCS: what of a frame is an IP packet, and its Ethernet header.
+/// Returns a frame without Ethernet padding and FCS: its Ethernet header and the IP packet.
 pub fn unpadded(frame: &[u8]) -> Vec<u8> {
     let len = match frame[14] >> 4 {
         4 => usize::from(u16::from_be_bytes([frame[16], frame[17]])),
@@ -182,19 +182,19 @@ pub fn unpadded(frame: &[u8]) -> Vec<u8> {
     frame[..14 + len].to_vec()
 }
 
-/// What can be done to a device's answers.
+/// Hooks that change a device's answers.
 pub trait Meddler {
-    /// Before a control request.
+    /// Is called before a control request.
     fn before(&mut self, model: &mut Model, setup: Setup) -> Result<(), usb::Error> {
         let _ = (model, setup);
         Ok(())
     }
-    /// With the answer to one; returns its length.
+    /// Is called with the answer to a control request; returns its length.
     fn answer(&mut self, bytes: &mut [u8], len: usize) -> Result<usize, usb::Error> {
         let _ = bytes;
         Ok(len)
     }
-    /// With a transfer that is to be submitted.
+    /// Is called with a transfer that is to be submitted.
     fn submit(&mut self, transfer: &Transfer<Lent>) -> Result<(), usb::Error> {
         let _ = transfer;
         Ok(())
@@ -203,7 +203,7 @@ pub trait Meddler {
 
 impl Meddler for () {}
 
-/// A model that the test keeps a hand on, and somebody between it and the driver.
+/// A model that the test can access, with hooks between it and the driver.
 pub struct Meddled<M> {
     pub local: Rc<RefCell<Local>>,
     pub meddler: M,

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsRawFd;
 
-/// Drops a TCP connection so that its other end hears nothing of it, as of a machine that lost its power; `false` without CAP_NET_ADMIN.
+/// Drops a TCP connection without notice to its peer, like a machine that lost power; `false` without CAP_NET_ADMIN.
 pub(crate) fn vanish(socket: socket2::Socket) -> bool {
     let on: libc::c_int = 1;
     // SAFETY: the descriptor is open, and the option's value is an int of this stack frame, whose size is given.
