@@ -1,17 +1,16 @@
-//! Where packets enter and leave: TUN and TAP devices, packet sockets, UDP sockets, the pages they read into, and
-//! wrappers for tests.
+//! Ports, where packets enter and leave: TUN and TAP devices, packet sockets, UDP sockets; the pages that they read
+//! into; and wrappers for tests.
 //!
-//! A [`Port`] says what it can take ([`Port::limits`]) and moves one batch a call. Two kinds share the trait: *packet*
-//! ports ([`tun::TunPort`], [`packet_socket::PacketPort`]) carry whole packets and put them into [`RxBatch::packets`];
-//! *datagram* ports ([`udp::UdpPort`]) carry what follows an outer UDP header, put [`Burst`]s into [`RxBatch::bursts`] and take the outer
-//! fields as metadata ([`segue::packet::Outer`]).
+//! A [`Port`] states what it can take ([`Port::limits`]) and moves one batch a call. Two kinds share the trait.
+//! *Packet* ports ([`tun::TunPort`], [`packet_socket::PacketPort`]) carry whole packets and put them into
+//! [`RxBatch::packets`]. *Datagram* ports ([`udp::UdpPort`]) carry what follows an outer UDP header, put [`Burst`]s
+//! into [`RxBatch::bursts`] and take the outer fields as metadata ([`segue::packet::Outer`]).
 //!
 //! The loop, in one sentence: `receive` with a budget until it says [`Polled::Idle`], transform, [`TxBatch::push`]
 //! (which splits for the port), `transmit`, on [`Sent::Narrowed`] [`TxBatch::resplit`] and again, `recycle`.
 //!
-//! What it refuses to do: no port drops anything without counting it under a named reason ([`Drop`]), none trusts a
-//! length or an offset from the kernel's header without checking it against the bytes, and none knows the datapath or
-//! another port.
+//! No port drops a packet without counting it under a named reason ([`Drop`]), none trusts a length or an offset in the
+//! kernel's header without checking it against the bytes, and none depends on the datapath or on another port.
 
 mod batch;
 mod link;

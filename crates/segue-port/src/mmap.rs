@@ -1,4 +1,4 @@
-//! Memory that the kernel and we write in turn: the slots of a packet socket's receive ring.
+//! Memory that the kernel and this process write in turn: the slots of a packet socket's receive ring.
 #![allow(unsafe_code, reason = "mapped memory has no safe form in the standard library")]
 
 use std::io;
@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::slice;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The status word of a slot that the kernel may fill (`TP_STATUS_KERNEL`).
+/// Status word of a slot that belongs to the kernel, which may fill it (`TP_STATUS_KERNEL`).
 const KERNELS: u32 = 0;
-/// The bit of the status word of a slot that is ours (`TP_STATUS_USER`).
+/// Status bit of a slot that belongs to this process (`TP_STATUS_USER`).
 const OURS: u32 = 1;
 
-/// A mapping that many slots share; the last of them to go unmaps it.
+/// A mapping shared by many slots, and unmapped with the last of them.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
@@ -27,10 +27,10 @@ impl Drop for Mapping {
     }
 }
 
-/// One frame's place in a ring whose slots begin with a status word (`TPACKET_V2`).
+/// The place of one frame in a ring whose slots begin with a status word (`TPACKET_V2`).
 ///
-/// Its bytes can be had only between [`Slot::claim`] and [`Slot::release`]: in between the kernel does not touch them. Both
-/// take the slot exclusively, so no borrow of the bytes can outlive its turn.
+/// Its bytes are accessible only between [`Slot::claim`] and [`Slot::release`], when the kernel does not touch them.
+/// Both methods take the slot exclusively, so that no borrow of the bytes outlives its turn.
 #[derive(Debug)]
 pub(crate) struct Slot {
     mapping: Rc<Mapping>,
@@ -40,8 +40,8 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Maps `blocks` blocks of `block_len` bytes of the ring of `fd`, each of which holds as many slots of `slot_len` bytes
-    /// as fit. A slot's length is a multiple of 16, as the kernel demands.
+    /// Maps `blocks` blocks of `block_len` bytes of the ring of `fd`, each of which holds as many slots of `slot_len`
+    /// bytes as fit. The kernel requires a slot length that is a multiple of 16.
     pub(crate) fn map(fd: BorrowedFd<'_>, blocks: usize, block_len: usize, slot_len: usize) -> io::Result<Vec<Slot>> {
         let len = blocks.checked_mul(block_len).filter(|len| *len > 0 && slot_len >= 16 && slot_len.is_multiple_of(16));
         let len = len.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -59,22 +59,22 @@ impl Slot {
         Ok((0..blocks * in_block).map(slot).collect())
     }
 
-    /// Takes the slot over where the kernel has filled it, and says whether it has.
+    /// Takes the slot over if the kernel has filled it; returns whether this process has it.
     pub(crate) fn claim(&mut self) -> bool {
-        // Acquire: what the kernel wrote before the word is seen after it.
+        // Acquire: what the kernel wrote before the word is visible after it.
         self.ours = self.ours || self.status().load(Ordering::Acquire) & OURS != 0;
         self.ours
     }
 
-    /// Gives the slot back to the kernel, if it is ours.
+    /// Gives the slot back to the kernel, if this process has it.
     pub(crate) fn release(&mut self) {
         if std::mem::take(&mut self.ours) {
-            // Release: what we read or wrote stays before the word.
+            // Release: reads and writes of this process stay before the word.
             self.status().store(KERNELS, Ordering::Release);
         }
     }
 
-    /// Its bytes, the status word included; none while it is the kernel's.
+    /// Returns the slot's bytes, the status word included; none while the kernel has it.
     pub(crate) fn bytes(&self) -> &[u8] {
         let len = if self.ours { self.len } else { 0 };
         // SAFETY: the slot lies inside the mapping, which lives as long as `self`. While `ours` is set the kernel does not
@@ -82,7 +82,7 @@ impl Slot {
         unsafe { slice::from_raw_parts(self.mapping.base.as_ptr().add(self.at), len) }
     }
 
-    /// Its bytes, to be written; none while it is the kernel's.
+    /// Returns the slot's bytes for writing; none while the kernel has it.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let len = if self.ours { self.len } else { 0 };
         // SAFETY: as in `bytes`; slots do not overlap, and this one is borrowed exclusively.

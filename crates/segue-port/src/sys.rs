@@ -1,4 +1,4 @@
-//! System calls that more than one kind of port uses, and socket addresses in the kernel's form.
+//! System calls that several kinds of ports use, and socket addresses in the kernel's form.
 #![allow(unsafe_code, reason = "system calls that the standard library does not have")]
 
 use std::ffi::c_int;
@@ -9,27 +9,27 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Most scatter entries of one message or write (`UIO_MAXIOV`).
 pub(crate) const MAX_IOV: usize = 1024;
-/// Most messages of one `sendmmsg` or `recvmmsg` that this crate asks for.
+/// Most messages of one `sendmmsg` or `recvmmsg` call.
 pub(crate) const MAX_MESSAGES: usize = 64;
 
-/// `linux/udp.h`; the libc crate has them for some targets only.
+/// Socket options of `linux/udp.h`, which the libc crate has for some targets only.
 pub(crate) const UDP_SEGMENT: c_int = 103;
 pub(crate) const UDP_GRO: c_int = 104;
 pub(crate) const UDP_NO_CHECK6_TX: c_int = 101;
 pub(crate) const UDP_NO_CHECK6_RX: c_int = 102;
 
-/// Turns the kernel's negative result into the error in `errno`.
+/// Returns the result of a system call, or the error in `errno` if it is negative.
 pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Bytes of the kernel's page.
+/// Returns the size of the kernel's memory page, bytes.
 pub(crate) fn page_len() -> usize {
     // SAFETY: no pointers.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 16).max(1)
 }
 
-/// Reads one packet into several pieces; the descriptor never waits.
+/// Reads one packet into several buffers (`readv`) from a non-blocking descriptor.
 pub(crate) fn read_pieces(fd: BorrowedFd<'_>, pieces: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
     let count = pieces.len().min(MAX_IOV) as c_int;
     // SAFETY: an IoSliceMut has the layout of an iovec; the kernel writes at most the length of each, and they are borrowed
@@ -38,26 +38,26 @@ pub(crate) fn read_pieces(fd: BorrowedFd<'_>, pieces: &mut [io::IoSliceMut<'_>])
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// A UDP socket of the family of `address`, not bound, that never waits.
+/// Creates an unbound, non-blocking UDP socket of the family of `address`.
 pub(crate) fn udp_socket(address: IpAddr) -> io::Result<OwnedFd> {
     socket(address, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK)
 }
 
-/// A raw socket for one IP protocol of `address`'s family, non-blocking and closed on exec. Needs CAP_NET_RAW.
+/// Creates a raw socket for one IP protocol of `address`'s family, non-blocking and closed on exec. Needs CAP_NET_RAW.
 pub(crate) fn raw_socket(address: IpAddr, protocol: u8) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(family, kind, c_int::from(protocol)) })?;
-    // SAFETY: the call above made the descriptor and nobody else has it.
+    // SAFETY: the call above made the descriptor and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A descriptor that is readable while one of these is.
+/// Creates an epoll descriptor that is readable while one of `fds` is.
 pub(crate) fn either(fds: [BorrowedFd<'_>; 2]) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-    // SAFETY: the call above made the descriptor and nobody else has it.
+    // SAFETY: the call above made the descriptor and nothing else owns it.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
     for fd in fds {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
@@ -67,12 +67,12 @@ pub(crate) fn either(fds: [BorrowedFd<'_>; 2]) -> io::Result<OwnedFd> {
     Ok(epoll)
 }
 
-/// A socket of the family of `address`, closed on exec.
+/// Creates a socket of the family of `address`, closed on exec.
 pub(crate) fn socket(address: IpAddr, kind: c_int) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the call above made the descriptor and nobody else has it.
+    // SAFETY: the call above made the descriptor and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn connect(fd: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()>
     check(unsafe { libc::connect(fd.as_raw_fd(), name.as_ptr().cast(), name.len) }).map(drop)
 }
 
-/// Takes what waits in a socket's queue of errors, of which there are few, and forgets it.
+/// Discards the messages in a socket's error queue, at most 256.
 pub(crate) fn drop_errors(fd: BorrowedFd<'_>) {
     const MOST: usize = 256;
     for _ in 0..MOST {
@@ -104,21 +104,21 @@ pub(crate) fn drop_errors(fd: BorrowedFd<'_>) {
     }
 }
 
-/// Sets an integer option.
+/// Sets a socket option to an integer.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: the option's value is an int that outlives the call.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
 }
 
-/// Sets an option whose value is a structure of the kernel's interface.
+/// Sets a socket option to a structure of the kernel's interface.
 pub(crate) fn set_value<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads `len` bytes, which is the size of `value`.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const *value).cast(), len) }).map(drop)
 }
 
-/// Reads an integer option.
+/// Reads a socket option that is an integer.
 pub(crate) fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
@@ -188,7 +188,7 @@ impl Name {
     }
 }
 
-/// The address in `storage`; `None` for a family other than IPv4 and IPv6.
+/// Returns the address in `storage`; `None` for a family other than IPv4 and IPv6.
 pub(crate) fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {

@@ -1,5 +1,5 @@
-//! For tests: a network namespace of one's own, the note that a test was skipped, and packets built by hand with an
-//! arithmetic that is not the engine's.
+//! Helpers for tests: a network namespace for the calling thread, the record of a skipped test, and packets built by
+//! hand with an arithmetic that is not the engine's.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ mod sys;
 
 pub(crate) use sys::{allocations, tcp_socket};
 
-/// Moves this thread into a fresh network namespace whose loopback interface is up. `None`, with the reason printed and
-/// appended to the file that `SEGUE_SKIPS` names, where that is not permitted.
+/// Moves this thread into a new network namespace whose loopback interface is up. If that is not permitted, `None`,
+/// with the reason printed and appended to the file that `SEGUE_SKIPS` names.
 pub(crate) fn namespace(test: &str) -> Option<()> {
     if let Err(error) = sys::unshare_network() {
         skip(test, &format!("no network namespace: {error}"));
@@ -24,7 +24,7 @@ pub(crate) fn namespace(test: &str) -> Option<()> {
     Some(())
 }
 
-/// Notes that a test did not run.
+/// Records that a test was skipped.
 pub(crate) fn skip(test: &str, reason: &str) {
     eprintln!("skipped {test}: {reason}");
     if let Some(path) = std::env::var_os("SEGUE_SKIPS")
@@ -40,12 +40,12 @@ pub(crate) fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Runs `ip` with `arguments` and says whether that worked.
+/// Runs `ip` with `arguments`; returns whether it succeeded.
 pub(crate) fn try_ip(arguments: &str) -> bool {
     Command::new("ip").args(arguments.split(' ')).output().is_ok_and(|output| output.status.success())
 }
 
-/// Sum of big-endian words, folded: the naive oracle.
+/// Returns the folded ones-complement sum of big-endian words: the naive oracle.
 pub(crate) fn sum16(parts: &[&[u8]]) -> u16 {
     let bytes: Vec<u8> = parts.concat();
     let mut sum: u64 = 0;
@@ -67,16 +67,16 @@ fn pseudo(source: IpAddr, target: IpAddr, protocol: u8, len: usize) -> Vec<u8> {
     [octets(source), octets(target), tail.to_vec()].concat()
 }
 
-/// What to put into the checksum field.
+/// The value of the checksum field of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fill {
-    /// The right value.
+    /// The correct checksum.
     Good,
-    /// The pseudo-header sum, as where the rest is owed.
+    /// The pseudo-header sum, as of a checksum that is still owed.
     Primed,
 }
 
-/// An IP packet around a transport header and its payload; `field` is where in it the checksum is.
+/// Builds an IP packet around a transport header and its payload; `field` is the offset of the checksum in it.
 pub(crate) fn ip_packet(ends: (IpAddr, IpAddr), protocol: u8, field: usize, body: &[u8], fill: Fill) -> Vec<u8> {
     let mut body = body.to_vec();
     body[field..field + 2].fill(0);
@@ -112,7 +112,7 @@ pub(crate) fn ip_packet(ends: (IpAddr, IpAddr), protocol: u8, field: usize, body
     packet
 }
 
-/// Whether the transport checksum of an IP packet without options is right.
+/// Returns whether the transport checksum of an IP packet without options is right.
 pub(crate) fn checksum_is_good(packet: &[u8]) -> bool {
     let (header, protocol) = if packet[0] >> 4 == 4 { (20, packet[9]) } else { (40, packet[6]) };
     let addresses = if header == 20 { &packet[12..20] } else { &packet[8..40] };
@@ -120,13 +120,13 @@ pub(crate) fn checksum_is_good(packet: &[u8]) -> bool {
     sum16(&[addresses, &[0, protocol, (len >> 8) as u8, len as u8], &packet[header..]]) == 0xffff
 }
 
-/// A UDP datagram without checksum.
+/// Builds a UDP datagram without checksum.
 pub(crate) fn udp(source: u16, target: u16, payload: &[u8]) -> Vec<u8> {
     let words = [source, target, (8 + payload.len()) as u16, 0];
     [words.map(u16::to_be_bytes).concat(), payload.to_vec()].concat()
 }
 
-/// A TCP segment without options and checksum.
+/// Builds a TCP segment without options and checksum.
 pub(crate) fn tcp(ports: (u16, u16), seq: u32, ack: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut segment = [ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat();
     segment.extend(seq.to_be_bytes());
@@ -136,7 +136,8 @@ pub(crate) fn tcp(ports: (u16, u16), seq: u32, ack: u32, flags: u8, payload: &[u
     segment
 }
 
-/// An Ethernet frame around an IP packet, between two stations that do not exist; tags are type and control information.
+/// Builds an Ethernet frame around an IP packet, between two invented stations; each tag is a type and its control
+/// information.
 pub(crate) fn ethernet(tags: &[(u16, u16)], packet: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     for (tpid, tci) in tags {
@@ -166,7 +167,7 @@ fn load_from(pages: &mut PagePool, bytes: &[u8], start: Start) -> Box<Packet<Pag
     packet
 }
 
-/// The bytes in one page, as ranges of at most `len` bytes.
+/// Returns `bytes` in one page, as ranges of at most `len` bytes.
 pub(crate) fn ranges(pages: &mut PagePool, bytes: &[u8], len: usize) -> Vec<Frag<Page>> {
     let mut page = pages.take().expect("a page");
     page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
@@ -174,7 +175,7 @@ pub(crate) fn ranges(pages: &mut PagePool, bytes: &[u8], len: usize) -> Vec<Frag
     (0..bytes.len()).step_by(len).map(|at| Frag::new(page.clone(), at..at.saturating_add(len))).collect()
 }
 
-/// The packet with its owed checksum completed by the oracle's arithmetic is good; where none is owed it is good as it is.
+/// Returns whether the packet's checksum is right, once an owed one is completed by the oracle's arithmetic.
 pub(crate) fn is_good_once_complete(packet: &Packet<Page>) -> bool {
     let mut bytes = flat(packet);
     let (Some(header), Some(ip)) = (packet.layout.transport(), packet.layout.inner_ip()) else { return false };
@@ -186,14 +187,14 @@ pub(crate) fn is_good_once_complete(packet: &Packet<Page>) -> bool {
     checksum_is_good(&bytes[ip.start()..])
 }
 
-/// All bytes of a packet.
+/// Returns all bytes of a packet.
 pub(crate) fn flat(packet: &Packet<Page>) -> Vec<u8> {
     let mut bytes = packet.head.bytes().to_vec();
     packet.payload.pieces(0..packet.payload.len()).for_each(|piece| bytes.extend_from_slice(piece));
     bytes
 }
 
-/// Bytes that differ from place to place and from `seed` to `seed`.
+/// Returns bytes that differ by place and by `seed`.
 pub(crate) fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + seed * 13) as u8).collect()
 }

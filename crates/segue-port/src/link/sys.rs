@@ -1,4 +1,4 @@
-//! System calls of rtnetlink, as far as one interface is followed.
+//! System calls of rtnetlink for the notifications about one interface.
 #![allow(unsafe_code, reason = "system calls that the standard library does not have")]
 
 use std::io;
@@ -7,15 +7,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::sys::check;
 
-/// Announcements about interfaces (`RTMGRP_LINK`).
+/// Multicast group of notifications about interfaces (`RTMGRP_LINK`).
 const LINKS: u32 = 1;
 
-/// A socket that hears of every change of an interface, and never waits.
+/// Creates a non-blocking socket that receives a notification of every change of an interface.
 pub(crate) fn link_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
-    // SAFETY: the call above made the descriptor and nobody else has it.
+    // SAFETY: the call above made the descriptor and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: sockaddr_nl is plain old data, for which all zeros is a value.
     let mut name: libc::sockaddr_nl = unsafe { zeroed() };
@@ -27,14 +27,14 @@ pub(crate) fn link_socket() -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Sends a request to the kernel, whose answer can be read at once.
+/// Sends a request to the kernel, whose reply can be read immediately.
 pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads `bytes`, which outlive the call; without an address the message is for the kernel.
     let sent = unsafe { libc::sendto(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0, std::ptr::null(), 0) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads messages, cut off at the end of `into`; `None` for what is not from the kernel.
+/// Reads messages, truncated to `into`; `None` for messages of another sender than the kernel.
 pub(crate) fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Option<usize>> {
     // SAFETY: sockaddr_nl is plain old data, for which all zeros is a value.
     let mut name: libc::sockaddr_nl = unsafe { zeroed() };

@@ -1,4 +1,4 @@
-//! Batches of messages for `sendmmsg`, `recvmmsg` and `writev`.
+//! Messages of the system calls `sendmmsg`, `recvmmsg` and `writev`, built in reused memory.
 
 mod sys;
 

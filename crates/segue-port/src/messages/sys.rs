@@ -1,8 +1,8 @@
 //! The system calls that send and receive many messages.
 //!
-//! They need arrays of headers that point at each other and at the caller's bytes. [`SendScratch`] and [`RecvScratch`] own
-//! those arrays, so that nothing is allocated per call once they have grown; the builders they lend ([`Outgoing`],
-//! [`Incoming`]) tie every pointer to the lifetime of the bytes behind it.
+//! These calls need arrays of headers that point at each other and at the caller's bytes. [`SendScratch`] and
+//! [`RecvScratch`] own the arrays, so that nothing is allocated per call once they have grown. The builders that they
+//! lend ([`Outgoing`], [`Incoming`]) tie every pointer to the lifetime of the bytes behind it.
 #![allow(unsafe_code, reason = "system calls that the standard library does not have")]
 
 use std::ffi::{c_int, c_void};
@@ -15,22 +15,22 @@ use std::ptr;
 
 use crate::sys::{Name, UDP_GRO, address_of, check};
 
-/// Control data of one message. The kernel wants it aligned like a `cmsghdr`.
+/// The control data of one message, aligned as the kernel requires for a `cmsghdr`.
 #[derive(Clone, Copy)]
 struct Control<const WORDS: usize> {
     words: [u64; WORDS],
     len: usize,
 }
 
-/// Room for the three control messages that are sent at most: segment size, TOS, TTL.
+/// Words for the control messages of a send, three at most: segment size, TOS, TTL.
 const SEND_WORDS: usize = 12;
-/// Room for all that is asked for on receiving.
+/// Words for the control messages of a receive.
 const RECEIVE_WORDS: usize = 32;
 
 impl<const WORDS: usize> Control<WORDS> {
     const NONE: Control<WORDS> = Control { words: [0; WORDS], len: 0 };
 
-    /// Appends a message; one that would not fit is left out, which the fixed set of messages rules out.
+    /// Appends a control message. One that does not fit is left out; the fixed set of messages always fits.
     fn push<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
         let len = size_of::<T>() as libc::c_uint;
         // SAFETY: pure arithmetic.
@@ -54,7 +54,7 @@ struct Message {
     pieces: usize,
 }
 
-/// Reused arrays for sending.
+/// Arrays for sending, reused for every call.
 #[derive(Default)]
 pub(crate) struct SendScratch {
     pieces: Vec<libc::iovec>,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for SendScratch {
 }
 
 impl SendScratch {
-    /// Begins a call that refers to bytes of lifetime `'a`.
+    /// Begins a call that sends bytes of lifetime `'a`.
     pub(crate) fn begin<'s, 'a>(&'s mut self) -> Outgoing<'s, 'a> {
         self.pieces.clear();
         self.controls.clear();
@@ -79,20 +79,20 @@ impl SendScratch {
     }
 }
 
-/// One or more messages under construction.
+/// One or more outgoing messages under construction.
 pub(crate) struct Outgoing<'s, 'a> {
     scratch: &'s mut SendScratch,
     bytes: PhantomData<&'a [u8]>,
 }
 
 impl<'a> Outgoing<'_, 'a> {
-    /// Begins the next message; the pieces and control messages that follow are its own.
+    /// Begins the next message, to which the following pieces and control messages belong.
     pub(crate) fn message(&mut self) {
         self.scratch.messages.push(Message { first_piece: self.scratch.pieces.len(), pieces: 0 });
         self.scratch.controls.push(Control::NONE);
     }
 
-    /// Appends bytes to the message begun last.
+    /// Appends bytes to the last message.
     pub(crate) fn piece(&mut self, bytes: &'a [u8]) {
         if let Some(message) = self.scratch.messages.last_mut() {
             message.pieces += 1;
@@ -101,14 +101,15 @@ impl<'a> Outgoing<'_, 'a> {
         }
     }
 
-    /// Appends a control message to the message begun last.
+    /// Appends a control message to the last message.
     pub(crate) fn control<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
         if let Some(control) = self.scratch.controls.last_mut() {
             control.push(level, kind, value);
         }
     }
 
-    /// Sends all messages from `skip` on, to `to` or to where the socket is connected. Returns how many the kernel took.
+    /// Sends all messages from index `skip` on, to `to` or to the connected peer. Returns the number of messages that
+    /// the kernel took.
     pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, to: Option<SocketAddr>, skip: usize) -> io::Result<usize> {
         let scratch = &mut *self.scratch;
         let mut name = to.map(Name::new);
@@ -144,7 +145,7 @@ impl<'a> Outgoing<'_, 'a> {
         check(sent).map(|n| n as usize)
     }
 
-    /// Writes the pieces of the only message to `fd` in one call.
+    /// Writes the pieces of the only message to `fd` in one call; returns the number of bytes.
     pub(crate) fn write(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let count = self.scratch.pieces.len() as c_int;
         // SAFETY: the pieces lead to bytes of lifetime 'a, which outlives `self`; the kernel only reads them.
@@ -153,7 +154,7 @@ impl<'a> Outgoing<'_, 'a> {
     }
 }
 
-/// Reused arrays for receiving.
+/// Arrays for receiving, reused for every call.
 #[derive(Default)]
 pub(crate) struct RecvScratch {
     pieces: Vec<libc::iovec>,
@@ -169,7 +170,7 @@ impl std::fmt::Debug for RecvScratch {
     }
 }
 
-/// What came with one datagram or burst.
+/// Length and metadata of one received datagram or burst.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Received {
     pub(crate) len: usize,
@@ -180,18 +181,18 @@ pub(crate) struct Received {
     pub(crate) ttl: Option<u8>,
     /// Length of each merged datagram, where the kernel merged some.
     pub(crate) segment_len: Option<usize>,
-    /// Datagrams that the kernel dropped on this socket since it was made.
+    /// Datagrams that the kernel has dropped on this socket since its creation.
     pub(crate) overflows: Option<u32>,
 }
 
 impl RecvScratch {
-    /// Begins a call that fills memory of lifetime `'a`.
+    /// Begins a call that receives into memory of lifetime `'a`.
     pub(crate) fn begin<'s, 'a>(&'s mut self) -> Incoming<'s, 'a> {
         self.pieces.clear();
         Incoming { scratch: self, bytes: PhantomData }
     }
 
-    /// What came with message `index` of the last call.
+    /// Returns length and metadata of message `index` of the last call.
     pub(crate) fn received(&self, index: usize) -> Received {
         let (Some(header), Some(name)) = (self.headers[..self.got].get(index), self.names.get(index)) else {
             return Received::default();
@@ -202,8 +203,8 @@ impl RecvScratch {
             peer: address_of(name),
             ..Received::default()
         };
-        // SAFETY: the header's control pointer leads to `controls[index]`, which nothing touched since the kernel wrote it
-        // and the length that goes with it; the macros stay inside that length.
+        // SAFETY: the header's control pointer leads to `controls[index]`, which was not touched since the kernel wrote
+        // it and the length that goes with it; the macros stay inside that length.
         let mut control = unsafe { libc::CMSG_FIRSTHDR(&raw const header.msg_hdr) };
         while !control.is_null() {
             // SAFETY: not null, so a whole header inside the control data.
@@ -219,7 +220,7 @@ impl RecvScratch {
     }
 }
 
-/// Reads a value out of control data that is `len` bytes long.
+/// Reads a value from `len` bytes of control data; `None` if they are too few.
 fn read_control<T: Copy>(data: *const u8, len: usize) -> Option<T> {
     if len < size_of::<T>() {
         return None;
@@ -261,12 +262,12 @@ pub(crate) struct Incoming<'s, 'a> {
 }
 
 impl<'a> Incoming<'_, 'a> {
-    /// Adds a place for one message.
+    /// Adds memory for one message.
     pub(crate) fn window(&mut self, bytes: &'a mut [u8]) {
         self.scratch.pieces.push(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() });
     }
 
-    /// Receives up to as many messages as there are windows, without waiting. Returns how many.
+    /// Receives at most one message per window, without waiting. Returns their number.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let scratch = &mut *self.scratch;
         let count = scratch.pieces.len();

@@ -8,30 +8,30 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::sys::{check, set_option, set_value};
 
-/// Options that the libc crate lacks on some targets.
+/// Socket option that the libc crate lacks on some targets.
 const PACKET_IGNORE_OUTGOING: c_int = 23;
-/// Bytes of `struct virtio_net_hdr` that PACKET_VNET_HDR puts in front.
+/// Bytes of the `struct virtio_net_hdr` that PACKET_VNET_HDR puts in front of a frame.
 pub(crate) const VNET_LEN: usize = 10;
 
-/// What an interface is.
+/// Properties of a network interface.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interface {
     pub(crate) index: c_int,
     pub(crate) mtu: usize,
-    /// `ARPHRD_` value.
+    /// Hardware type, an `ARPHRD_` value.
     pub(crate) hardware: u16,
 }
 
-/// A raw packet socket that receives nothing until it is bound.
+/// Creates a raw packet socket, which receives nothing until it is bound.
 pub(crate) fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
     let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-    // SAFETY: the call above made the descriptor and nobody else has it.
+    // SAFETY: the call above made the descriptor and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Asks for an interface by its name.
+/// Looks up an interface by its name.
 pub(crate) fn interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<Interface> {
     let ask = |request_number| {
         // SAFETY: ifreq is plain old data, for which all zeros is a value.
@@ -56,8 +56,8 @@ pub(crate) fn interface(fd: BorrowedFd<'_>, name: &str) -> io::Result<Interface>
     }
 }
 
-/// Asks for frames with virtio headers, no copies of what this host sends, and packets too long for the ring through the
-/// socket's queue; the last is no more than a wish.
+/// Sets the options of a socket: virtio headers, no copies of packets that this host sends, TPACKET_V2, and packets too
+/// long for the ring delivered through the socket's queue; the kernel need not honour the last.
 pub(crate) fn prepare(fd: BorrowedFd<'_>) -> io::Result<()> {
     for (name, value) in [
         (libc::PACKET_VNET_HDR, 1),
@@ -70,7 +70,7 @@ pub(crate) fn prepare(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a receive ring, to be mapped.
+/// Creates a receive ring, to be mapped.
 pub(crate) fn receive_ring(fd: BorrowedFd<'_>, blocks: u32, block_len: u32, slot_len: u32) -> io::Result<()> {
     let request = libc::tpacket_req {
         tp_block_size: block_len,
@@ -81,7 +81,7 @@ pub(crate) fn receive_ring(fd: BorrowedFd<'_>, blocks: u32, block_len: u32, slot
     set_value(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
 }
 
-/// Takes in frames for other stations' addresses too, until the socket is closed.
+/// Makes the interface promiscuous until the socket is closed.
 pub(crate) fn promiscuous(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     let request = libc::packet_mreq {
         mr_ifindex: index,
@@ -92,7 +92,7 @@ pub(crate) fn promiscuous(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     set_value(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Binds to one interface and every protocol: from here on frames come.
+/// Binds the socket to one interface and all protocols: from here on frames are received.
 pub(crate) fn bind(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     // SAFETY: sockaddr_ll is plain old data, for which all zeros is a value.
     let mut name: libc::sockaddr_ll = unsafe { zeroed() };
@@ -104,7 +104,7 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const name).cast(), len) }).map(drop)
 }
 
-/// Whether the interface that the socket was bound to is gone for good.
+/// Returns whether the interface that the socket was bound to no longer exists.
 pub(crate) fn is_unbound(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: sockaddr_ll is plain old data, for which all zeros is a value.
     let mut name: libc::sockaddr_ll = unsafe { zeroed() };
@@ -114,7 +114,7 @@ pub(crate) fn is_unbound(fd: BorrowedFd<'_>) -> bool {
     result == 0 && name.sll_ifindex < 0
 }
 
-/// Frames that the kernel dropped since the last call because ring or queue were full.
+/// Returns the number of frames dropped since the last call because ring or queue were full.
 pub(crate) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: tpacket_stats is plain old data, for which all zeros is a value.
     let mut stats: libc::tpacket_stats = unsafe { zeroed() };

@@ -15,7 +15,7 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// A TCP socket of the family of `address`, not bound: one made here is in this thread's network namespace.
+/// Creates an unbound TCP socket of the family of `address`, in this thread's network namespace.
 pub(crate) fn tcp_socket(address: IpAddr) -> io::Result<OwnedFd> {
     socket(address, libc::SOCK_STREAM)
 }
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Allocations that this thread made so far.
+/// Returns the number of allocations that this thread has made.
 pub(crate) fn allocations() -> u64 {
     COUNT.get()
 }

@@ -1,4 +1,4 @@
-//! Requests and flags of `linux/if_tun.h`.
+//! System calls of TUN and TAP devices: requests and flags of `linux/if_tun.h`.
 #![allow(unsafe_code, reason = "system calls that the standard library does not have")]
 
 use std::ffi::c_int;
@@ -14,7 +14,7 @@ pub(crate) const IFF_NO_PI: u16 = 0x1000;
 pub(crate) const IFF_VNET_HDR: u16 = 0x4000;
 pub(crate) const IFF_TUN_EXCL: u16 = 0x8000;
 
-/// Attaches `fd` to the device `name`, made if need be, and returns the name it got.
+/// Attaches `fd` to the device `name`, which is created if it does not exist, and returns its actual name.
 pub(crate) fn attach(fd: BorrowedFd<'_>, name: &str, flags: u16) -> io::Result<String> {
     // SAFETY: ifreq is plain old data, for which all zeros is a value.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -30,7 +30,7 @@ pub(crate) fn attach(fd: BorrowedFd<'_>, name: &str, flags: u16) -> io::Result<S
     Ok(name_of(&request))
 }
 
-/// The name and the flags of the device that `fd` is attached to.
+/// Returns the name and the flags of the device that `fd` is attached to.
 pub(crate) fn attached(fd: BorrowedFd<'_>) -> io::Result<(String, u16)> {
     // SAFETY: ifreq is plain old data, for which all zeros is a value.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -40,7 +40,7 @@ pub(crate) fn attached(fd: BorrowedFd<'_>) -> io::Result<(String, u16)> {
     Ok((name_of(&request), unsafe { request.ifr_ifru.ifru_flags } as u16))
 }
 
-/// The device's Ethernet address.
+/// Returns the device's Ethernet address.
 pub(crate) fn mac(fd: BorrowedFd<'_>) -> io::Result<[u8; 6]> {
     // SAFETY: ifreq is plain old data, for which all zeros is a value.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -55,13 +55,13 @@ fn name_of(request: &libc::ifreq) -> String {
     request.ifr_name.iter().take_while(|c| **c != 0).map(|c| char::from(*c as u8)).collect()
 }
 
-/// What the device may hand out, `TUN_F_` bits.
+/// Sets the offloads that the device may use towards its reader, `TUN_F_` bits.
 pub(crate) fn set_offload(fd: BorrowedFd<'_>, bits: u32) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(bits)) }).map(drop)
 }
 
-/// Sets the length of the virtio-net header and reads it back.
+/// Sets the length of the virtio-net header, and returns the length in force.
 pub(crate) fn set_header_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<c_int> {
     // SAFETY: TUNSETVNETHDRSZ reads an int, which outlives the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const len) })?;
@@ -71,7 +71,7 @@ pub(crate) fn set_header_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<c_int
     Ok(got)
 }
 
-/// Makes the header little-endian.
+/// Makes the virtio-net header little-endian.
 pub(crate) fn set_little_endian(fd: BorrowedFd<'_>) -> io::Result<()> {
     let on: c_int = 1;
     // SAFETY: TUNSETVNETLE reads an int, which outlives the call.

@@ -1,43 +1,45 @@
-//! How a port over UDP sockets is opened, and why it could not be.
+//! The configuration of a port over UDP sockets, and the errors of opening one.
 
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// Sockets that [`Source::Auto`] opens.
+/// Number of sockets that [`Source::Auto`] opens.
 pub const AUTO_SLOTS: u16 = 16;
 
-/// How to open a port.
+/// The configuration of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpConfig {
-    /// The local address; unspecified means any, of the peer's family.
+    /// The local address; the unspecified address means any, of the peer's family.
     pub local: IpAddr,
-    /// The port to receive on; 0 takes a free one.
+    /// The UDP port to receive on; 0 selects a free one.
     pub port: u16,
-    /// Where everything is sent to.
+    /// The peer that datagrams are sent to.
     pub peer: SocketAddr,
-    /// Where it is sent from.
+    /// The source ports of sent datagrams.
     pub source: Source,
-    /// DSCP and ECN of packets that do not say otherwise: the value that costs nothing extra.
+    /// DSCP and ECN of packets that do not specify their own. A packet with this value costs nothing extra.
     pub tos: u8,
-    /// Time to live or hop limit that costs nothing extra.
+    /// Time to live or hop limit of packets that do not specify their own. A packet with this value costs nothing
+    /// extra.
     pub ttl: u8,
-    /// Outer UDP checksums on what is sent.
+    /// Outer UDP checksums of sent datagrams.
     pub checksum: Checksum,
-    /// Whether IPv6 datagrams without checksum are received (RFC 6935, section 5). IPv4 ones always are.
+    /// Whether IPv6 datagrams without checksum are accepted (RFC 6935, section 5). IPv4 ones always are.
     pub zero_checksum_v6: bool,
-    /// What the datagrams carry.
+    /// The protocol that the datagrams carry.
     pub carries: Carries,
-    /// Which offloads to use.
+    /// The offloads to use.
     pub offloads: UdpOffloads,
-    /// Whether bursts say the time to live that they came with.
+    /// Whether received bursts report their time to live.
     pub want_ttl: bool,
-    /// Bytes of each socket's buffers; Linux doubles the number, and cuts it without CAP_NET_ADMIN.
+    /// Bytes of each socket's buffers. Linux doubles the number, and limits it without CAP_NET_ADMIN.
     pub buffer_len: u32,
 }
 
 impl UdpConfig {
-    /// The usual port: automatic source ports, checksums, all offloads, TOS 0, TTL 64, 4 MiB buffers, GUE.
+    /// Returns the default configuration: automatic source ports, checksums, all offloads, TOS 0, TTL 64, 4 MiB
+    /// buffers, GUE.
     pub fn new(local: IpAddr, port: u16, peer: SocketAddr) -> UdpConfig {
         UdpConfig {
             local,
@@ -56,47 +58,47 @@ impl UdpConfig {
     }
 }
 
-/// Source ports.
+/// The choice of source ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// [`AUTO_SLOTS`] ports that the kernel chooses.
     Auto,
-    /// At most [`AUTO_SLOTS`] ports from the first to the last of these, spread over them; those in use are left out.
+    /// At most [`AUTO_SLOTS`] ports between these two, spread evenly; ports in use are left out.
     Range(u16, u16),
-    /// One port. It may be the one received on.
+    /// One port, which may be the receiving one.
     Fixed(u16),
 }
 
-/// Outer UDP checksums.
+/// The outer UDP checksums of sent datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Computed by the kernel or its device.
+    /// Checksums are computed by the kernel or its device.
     Full,
-    /// Zero: none. The kernel then takes no runs, so every datagram is a message of its own.
+    /// Checksums are zero: none. The kernel then takes no runs, so that each datagram is a message of its own.
     Zero,
 }
 
-/// What the datagrams carry.
+/// The protocol that the datagrams carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carries {
-    /// GUE: datagrams with the remote checksum option and without an outer checksum are kept out and counted.
+    /// GUE: datagrams with the remote checksum option but without an outer checksum are filtered out and counted.
     Gue,
-    /// VXLAN: the same.
+    /// VXLAN: datagrams with the remote checksum option but without an outer checksum are filtered out and counted.
     Vxlan,
-    /// Something without such an option.
+    /// A protocol without a remote checksum option.
     Other,
 }
 
-/// Which offloads a port is to use.
+/// The offloads that a port may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpOffloads {
-    /// All that the kernel has.
+    /// All offloads that the kernel has.
     All,
-    /// Only for what is sent: every received datagram comes by itself.
+    /// UDP_SEGMENT only: every datagram is received by itself.
     SendOnly,
-    /// Only for what is received: every datagram is sent by itself.
+    /// UDP_GRO only: every datagram is sent by itself.
     ReceiveOnly,
-    /// None: one datagram a system call, both ways.
+    /// No offloads: one datagram a system call, in both directions.
     None,
 }
 
@@ -110,18 +112,18 @@ impl UdpOffloads {
     }
 }
 
-/// Why a port could not be opened.
+/// The reason for which a port could not be opened.
 #[derive(Debug)]
 pub enum OpenError {
     /// The receiving address is in use.
     InUse(SocketAddr),
     /// The address is not one of this host.
     NotLocal(SocketAddr),
-    /// Local address and peer are of different families.
+    /// Local address and peer are of different address families.
     Families,
     /// There is no route to the peer.
     NoRoute(SocketAddr, io::Error),
-    /// Some other call failed.
+    /// Another system call failed.
     Call(&'static str, io::Error),
 }
 

@@ -1,14 +1,13 @@
-//! The socket filters: classic BPF programs that the kernel runs on every datagram before it is queued.
+//! Socket filters: classic BPF programs that the kernel runs on every datagram before it is queued.
 //!
-//! On a UDP socket a program sees the datagram from its UDP header on, and what it returns is the number of bytes that
-//! are kept, of which the UDP header is never cut (Linux `udp_queue_rcv_one_skb`; observed on Linux 6.18 for both
-//! families).
+//! On a UDP socket a program sees the datagram from its UDP header on. It returns the number of bytes to keep; the UDP
+//! header is never cut (Linux `udp_queue_rcv_one_skb`; observed on Linux 6.18 for both families).
 
 use libc::sock_filter;
 use segue::wire::{gue, udp, vxlan};
 
-/// What is left of the payload of a datagram that must not get through: its length tells it from every other, because a
-/// datagram that really has this length loses it.
+/// Bytes of payload left of a datagram that is filtered out. The length identifies such a datagram, because one that
+/// really has this length is cut to no payload.
 pub(super) const MARKER_LEN: usize = 1;
 
 const fn statement(code: u32, k: u32) -> sock_filter {
@@ -29,9 +28,9 @@ const fn keep(len: u32) -> sock_filter {
 
 /// Version bits of the first GUE byte.
 const VERSION: u32 = 0xc0;
-/// The flag that a word of private flags follows, in the 16 bits behind the first two bytes.
+/// The GUE flag announcing a word of private flags, in the 16 bits behind the first two bytes.
 const PRIVATE: u32 = 0x0001;
-/// The remote checksum flag in that word.
+/// The remote checksum flag in the word of private flags.
 const REMCSUM: u32 = 0x8000_0000;
 
 const LENGTH: sock_filter = statement(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0);
@@ -41,8 +40,8 @@ const FLAGS: sock_filter = load(libc::BPF_H, udp::LEN + 2);
 const PRIVATE_FLAGS: sock_filter = load(libc::BPF_W, udp::LEN + gue::BASE_LEN);
 const MARKED: u32 = (udp::LEN + MARKER_LEN) as u32;
 
-/// For a GUE socket: cuts a datagram without UDP checksum that has the remote checksum option down to a marker of
-/// [`MARKER_LEN`] bytes. The option is only to be believed under a verified outer checksum (Linux checks the same in
+/// The filter of a GUE socket: cuts a datagram that has the remote checksum option but no UDP checksum to a marker of
+/// [`MARKER_LEN`] bytes. The option may be trusted only under a verified outer checksum (Linux checks the same in
 /// `gue_udp_recv`), and user space cannot see whether there was one.
 pub(super) const NO_UNCOVERED_REMCSUM: [sock_filter; 14] = [
     LENGTH,
@@ -64,7 +63,7 @@ pub(super) const NO_UNCOVERED_REMCSUM: [sock_filter; 14] = [
 /// The remote checksum flag in the first word of a VXLAN header.
 const VXLAN_REMCSUM: u32 = 0x0020_0000;
 
-/// The same for a VXLAN socket.
+/// The filter of a VXLAN socket, which does the same as [`NO_UNCOVERED_REMCSUM`].
 pub(super) const NO_UNCOVERED_VXLAN_REMCSUM: [sock_filter; 10] = [
     LENGTH,
     jump(libc::BPF_JEQ, MARKED, 7, 0),
@@ -78,5 +77,5 @@ pub(super) const NO_UNCOVERED_VXLAN_REMCSUM: [sock_filter; 10] = [
     keep(udp::LEN as u32),
 ];
 
-/// For sockets that only send: keeps nothing, so that nothing waits there unread.
+/// The filter of a socket that only sends: keeps nothing, so that no datagram waits there unread.
 pub(super) const NOTHING: [sock_filter; 1] = [keep(0)];

@@ -1,6 +1,7 @@
-//! UDP sockets as a datagram port: runs of datagrams leave in one UDP_SEGMENT send and arrive in one UDP_GRO receive.
+//! UDP sockets as a datagram port. Runs of datagrams are sent by one UDP_SEGMENT send and received by one UDP_GRO
+//! receive.
 //!
-//! One socket receives. What is sent leaves through *slots*: 16 sockets on ephemeral ports of their own, so that a
+//! One socket receives. Datagrams are sent through *slots*: 16 sockets on ephemeral ports of their own, so that a
 //! tunnel's flows spread over source ports, or one with a fixed port. A packet says in its
 //! [`Outer`](segue::packet::Outer) which slot it takes.
 

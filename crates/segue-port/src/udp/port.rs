@@ -1,4 +1,4 @@
-//! The port over UDP sockets.
+//! The implementation of the port over UDP sockets.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,20 +23,20 @@ use crate::messages::SendScratch;
 use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
 use crate::sys::{self, MAX_IOV};
 
-/// The smallest MTU of a way that Linux takes from an ICMP error unless it is told otherwise (`net.ipv4.route.min_pmtu`), and of any
-/// way over IPv6.
+/// Smallest path MTU that Linux accepts from an ICMP error over IPv4 by default (`net.ipv4.route.min_pmtu`), and the
+/// smallest of any path over IPv6.
 const LEAST_LEARNED: [usize; 2] = [552, 1280];
 
 /// A datagram port over UDP sockets.
 #[derive(Debug)]
 pub struct UdpPort {
     pub(super) config: UdpConfig,
-    /// Every peer, the configuration's first.
+    /// All peers, the configuration's first.
     pub(super) peers: Vec<SocketAddr>,
-    /// One for each peer's address that is connected and sends nothing: it is asked for the MTU of the way.
+    /// For each peer's address, a connected socket that sends nothing and is queried for the path MTU.
     pub(super) askers: HashMap<IpAddr, OwnedFd>,
     pub(super) rx: OwnedFd,
-    /// Of a raw port: whether what it receives begins with an IPv4 header.
+    /// Whether received packets begin with an IPv4 header that is to be removed: those of a raw port.
     pub(super) strips: bool,
     pub(super) listen: SocketAddr,
     pub(super) slots: Vec<Slot>,
@@ -45,7 +45,7 @@ pub struct UdpPort {
     pub(super) segment: OffloadState,
     pub(super) gro: OffloadState,
     pub(super) max_segments: usize,
-    /// Most bytes of one message that stands for several datagrams.
+    /// Most bytes of one message that the kernel cuts into datagrams.
     pub(super) max_burst: usize,
     pub(super) counters: Counters,
     pub(super) scratch: SendScratch,
@@ -64,8 +64,8 @@ impl UdpPort {
         UdpPort::open_to(config, &[])
     }
 
-    /// As [`UdpPort::open`], with more peers: a packet's [`Outer::to`](segue::packet::Outer::to) is 0 for that of the
-    /// configuration, 1 for the first of these, and so on.
+    /// Opens a port with several peers: a packet's [`Outer::to`](segue::packet::Outer::to) is 0 for the configuration's
+    /// peer, 1 for the first of `others`, and so on.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -85,11 +85,11 @@ impl UdpPort {
         UdpPort::over(config, peers, rx, listen, slots)
     }
 
-    /// As [`UdpPort::open_to`], over the sockets of a port of this or another process, whose configuration may have had other
-    /// peers, TOS and TTL, but nothing else that is of the socket's.
+    /// Makes a port over the sockets of another port, of this or another process. The other port's configuration may
+    /// differ in peers, TOS and TTL, but in no other property of the sockets.
     ///
     /// # Errors
-    /// As there; [`OpenError::Call`] where a socket is missing.
+    /// See [`OpenError`]; [`OpenError::Call`] if a socket is missing.
     pub fn adopt(config: UdpConfig, others: &[SocketAddr], sockets: Sockets) -> Result<UdpPort, OpenError> {
         let peers = all_peers(&config, others)?;
         let rx = sockets.receive.into_iter().next().ok_or_else(missing)?;
@@ -97,7 +97,7 @@ impl UdpPort {
         let slot = |fd: OwnedFd| {
             let source = name_of(&fd)?;
             prepare_sending(&config, &fd)?;
-            // The one that also receives has to hear others than the peer.
+            // A socket that also receives must accept datagrams of senders other than the peer.
             let names_peer = !others.is_empty() || source == listen;
             if !names_peer {
                 sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
@@ -167,21 +167,21 @@ impl UdpPort {
         })
     }
 
-    /// Its sockets, for another process.
+    /// Returns duplicates of the port's sockets, for another process.
     ///
     /// # Errors
-    /// Where this process may open no more files.
+    /// The error of `dup` if this process may open no more files.
     pub fn sockets(&self) -> io::Result<Sockets> {
         let send = self.slots.iter().map(|slot| slot.fd.try_clone()).collect::<io::Result<_>>()?;
         Ok(Sockets { receive: vec![self.rx.try_clone()?], send })
     }
 
-    /// Where the port receives.
+    /// Returns the address that the port receives on.
     pub fn listen(&self) -> SocketAddr {
         self.listen
     }
 
-    /// Number of slots; a packet's slot is taken modulo this.
+    /// Returns the number of slots; a packet's slot is taken modulo this.
     pub fn slots(&self) -> u16 {
         // At most AUTO_SLOTS.
         self.slots.len() as u16
@@ -229,12 +229,12 @@ impl Port for UdpPort {
         let ask = |fd: BorrowedFd<'_>| usize::try_from(sys::option(fd, level, name).ok()?).ok();
         let peer = self.peers.get(usize::from(to))?.ip();
         let asked = self.askers.get(&peer).and_then(|asker| {
-            // A socket that sends nothing does not notice that the way has become another, but looks it up to connect.
+            // A socket that sends nothing does not notice a route change, but looks the route up when it connects.
             sys::connect(asker.as_fd(), asked_at(peer)).ok()?;
             ask(asker.as_fd())
         });
-        // Where several ways lead there, each socket learns by what itself has sent; one that is not connected does not say.
-        // Until it sends the next packet it may still have a route that is gone, with the MTU of no device.
+        // With several paths each socket learns the MTU of its own; one that is not connected does not report it. Until
+        // it sends its next packet it may still hold a route that is gone, with the MTU of no device.
         let sending = self.slots.iter().filter(|slot| !slot.names_peer);
         sending.filter_map(|slot| ask(slot.fd.as_fd())).filter(|mtu| *mtu >= least).chain(asked).min()
     }

@@ -1,12 +1,12 @@
-//! Raw sockets as a datagram port: tunnels that stand right in IP.
+//! Raw sockets as a datagram port: tunnels directly over IP.
 //!
-//! The kernel writes the outer IP header and takes the one that came off again, as it does for UDP; what goes through here is
-//! what lies behind it. There is one sending slot for each protocol number, and no offload: every packet is a message of its
-//! own, many of which go by one system call. Needs CAP_NET_RAW to open.
+//! The kernel writes the outer IP header and its fields are reported as metadata, as for UDP; the port carries what
+//! follows it. There is one sending slot for each protocol number, and no offload: every packet is a message of its
+//! own, several of which go by one system call. Opening a raw socket needs CAP_NET_RAW.
 //!
-//! A raw socket sees every packet of its protocol to its address, also those of other tunnels; whoever takes them apart must
-//! tell them by peer and key. It also sees what the kernel did to a packet without being told: GRO joins packets of IPv4
-//! and IPv6 in IP on the way in, and a sender on the same host leaves checksums unfinished
+//! A raw socket receives every packet of its protocol to its address, also those of other tunnels; the receiver must
+//! tell them apart by peer and key. It also sees the kernel's changes to a packet without being told: GRO merges
+//! packets of IPv4 and IPv6 in IP on the way in, and a sender on the same host leaves checksums unfinished
 //! ([`Config::unfinished`](segue::encap::Config::unfinished)).
 
 use std::io;
@@ -26,22 +26,22 @@ use crate::messages::SendScratch;
 use crate::port::{Counters, OffloadState, Path, Polled, Port, Sent};
 use crate::sys::{self, MAX_IOV};
 
-/// How to open a port.
+/// The configuration of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawConfig {
-    /// The local address; not unspecified.
+    /// The local address, which must be a specific one.
     pub local: IpAddr,
-    /// Where everything is sent to, in the local address's family.
+    /// The peer that packets are sent to, of the local address's family.
     pub peer: IpAddr,
-    /// IP protocol numbers, one or two: the slots, in this order.
+    /// IP protocol numbers of the slots, one or two, in this order.
     pub protocols: &'static [u8],
-    /// DSCP and ECN of packets that do not say otherwise.
+    /// DSCP and ECN of packets that do not specify their own.
     pub tos: u8,
-    /// Time to live or hop limit of packets that do not say otherwise.
+    /// Time to live or hop limit of packets that do not specify their own.
     pub ttl: u8,
-    /// Whether several packets go by one system call, each way.
+    /// Whether several packets go by one system call, in each direction.
     pub batches: bool,
-    /// Bytes of each socket's buffers; Linux doubles the number, and cuts it without CAP_NET_ADMIN.
+    /// Bytes of each socket's buffers. Linux doubles the number, and limits it without CAP_NET_ADMIN.
     pub buffer_len: u32,
 }
 
@@ -49,11 +49,11 @@ pub struct RawConfig {
 #[derive(Debug)]
 pub struct RawPort {
     port: UdpPort,
-    /// At least one: there is a socket for each.
+    /// Protocol numbers, at least one; each has a socket.
     protocols: &'static [u8],
-    /// The second receiving socket, and how many packets it has lost.
+    /// The second receiving socket, and its count of lost packets.
     other: Option<(OwnedFd, u32)>,
-    /// Readable when one of both is.
+    /// An epoll descriptor that is readable when one of both sockets is.
     either: Option<OwnedFd>,
 }
 
@@ -61,15 +61,15 @@ impl RawPort {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// See [`OpenError`]; without CAP_NET_RAW it is that of `socket`.
+    /// See [`OpenError`]; without CAP_NET_RAW the error of `socket`.
     pub fn open(config: &RawConfig) -> Result<RawPort, OpenError> {
         RawPort::open_to(config, &[])
     }
 
-    /// As [`RawPort::open`], with more peers, in the way of [`UdpPort::open_to`].
+    /// Opens a port with several peers, numbered as by [`UdpPort::open_to`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`RawPort::open`].
     pub fn open_to(config: &RawConfig, others: &[IpAddr]) -> Result<RawPort, OpenError> {
         let as_udp = as_udp(config);
         let receive =
@@ -77,11 +77,11 @@ impl RawPort {
         RawPort::adopt(config, others, Sockets { receive, send: Vec::new() })
     }
 
-    /// As [`RawPort::open_to`], over the receiving sockets of a port of this or another process, whose configuration had the
-    /// same local address and protocols.
+    /// Makes a port over the receiving sockets of another port, of this or another process, with the same local address
+    /// and protocols.
     ///
     /// # Errors
-    /// As there; [`OpenError::Call`] where a socket is missing.
+    /// See [`RawPort::open`]; [`OpenError::Call`] if a socket is missing.
     pub fn adopt(config: &RawConfig, others: &[IpAddr], sockets: Sockets) -> Result<RawPort, OpenError> {
         let as_udp = as_udp(config);
         let others: Vec<SocketAddr> = others.iter().map(|peer| SocketAddr::new(*peer, 0)).collect();
@@ -125,17 +125,17 @@ impl RawPort {
         Ok(RawPort { port, protocols: config.protocols, other: other.map(|fd| (fd, 0)), either })
     }
 
-    /// Its receiving sockets, for another process.
+    /// Returns duplicates of the port's receiving sockets, for another process.
     ///
     /// # Errors
-    /// Where this process may open no more files.
+    /// The error of `dup` if this process may open no more files.
     pub fn sockets(&self) -> io::Result<Sockets> {
         let all = std::iter::once(&self.port.rx).chain(self.other.as_ref().map(|(fd, _)| fd));
         Ok(Sockets { receive: all.map(OwnedFd::try_clone).collect::<io::Result<_>>()?, send: Vec::new() })
     }
 }
 
-/// What both kinds of sockets have.
+/// Returns the configuration that raw and UDP sockets have in common.
 fn as_udp(config: &RawConfig) -> UdpConfig {
     UdpConfig {
         source: Source::Auto,
@@ -188,7 +188,7 @@ impl Port for RawPort {
     }
 
     fn path_mtu(&self, to: u16) -> Option<usize> {
-        // What they had to tell the kernel has been told; see `sending_socket`.
+        // The kernel has processed the errors already; see `sending_socket`.
         self.port.slots.iter().filter(|slot| slot.names_peer).for_each(|slot| sys::drop_errors(slot.fd.as_fd()));
         self.port.path_mtu(to)
     }
@@ -222,7 +222,7 @@ fn receiving_socket(config: &UdpConfig, protocol: u8) -> Result<OwnedFd, OpenErr
 
 fn sending_socket(config: &UdpConfig, protocol: u8, connected: bool) -> Result<Slot, OpenError> {
     let fd = sys::raw_socket(config.local, protocol).map_err(call("socket"))?;
-    // It would get a copy of everything that the other one receives.
+    // Without the filter it would receive a copy of everything that the other socket receives.
     sys::attach_filter(fd.as_fd(), &filter::NOTHING).map_err(call("SO_ATTACH_FILTER"))?;
     prepare_sending(config, &fd)?;
     let source = SocketAddr::new(config.local, 0);
@@ -230,7 +230,7 @@ fn sending_socket(config: &UdpConfig, protocol: u8, connected: bool) -> Result<S
     if connected {
         sys::connect(fd.as_fd(), config.peer).map_err(|error| OpenError::NoRoute(config.peer, error))?;
     } else if config.local.is_ipv6() {
-        // Without it Linux learns no MTU of a way from what a raw socket over IPv6 has sent that is not connected (rawv6_err).
+        // Without this option Linux learns no path MTU from packets of an unconnected raw socket over IPv6 (rawv6_err).
         sys::set_option(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1).map_err(call("IPV6_RECVERR"))?;
     }
     slot(config, fd, source, !connected)

@@ -1,4 +1,4 @@
-//! Receiving bursts.
+//! The receive side of a port.
 
 use std::io;
 use std::ops::Range;
@@ -14,11 +14,11 @@ use crate::page::{Page, WINDOW};
 use crate::port::{Drop, Polled};
 use crate::sys::MAX_MESSAGES;
 
-/// Receives shorter than this are small: several are asked for at once.
+/// Bytes below which a receive is small: several are then requested at once.
 const SMALL: usize = 2048;
-/// Receives longer than this end that.
+/// Bytes from which on a receive is large: one at a time is then requested.
 const LARGE: usize = 8192;
-/// Receives asked for at once while they are small. Each needs room for a large one.
+/// Number of receives requested at once while they are small. Each needs room for a large one.
 const AT_ONCE: usize = 8;
 
 const _: () = assert!(AT_ONCE <= MAX_MESSAGES);
@@ -44,7 +44,7 @@ impl UdpPort {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => break Polled::Idle,
                     Some(libc::EINTR) => {}
-                    // An ICMP error for something that a socket shared with sending sent.
+                    // An ICMP error about a datagram that was sent through this socket.
                     Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EMSGSIZE) => reads += 1,
                     _ => {
                         self.flush(into);
@@ -57,7 +57,7 @@ impl UdpPort {
         Ok(polled)
     }
 
-    /// One receive into the page at hand. `None`: no page is free.
+    /// Receives once into the current page. `None` if no page is free.
     fn receive_one(&mut self, into: &mut RxBatch) -> io::Result<Option<usize>> {
         if self.receiver.carver.window().is_none() {
             self.flush(into);
@@ -79,7 +79,7 @@ impl UdpPort {
         Ok(Some(1))
     }
 
-    /// Up to `wanted` receives, each into a window of its own. `None`: no page is free.
+    /// Receives up to `wanted` times, each into a window of its own. `None` if no page is free.
     fn receive_several(&mut self, into: &mut RxBatch, wanted: usize) -> io::Result<Option<usize>> {
         self.flush(into);
         let per_page = into.pages.page_len() / WINDOW;
@@ -119,7 +119,7 @@ impl UdpPort {
         Ok(Some(if got == count { wanted } else { got }))
     }
 
-    /// Counts what came, and says whether it is to be delivered.
+    /// Counts a receive; returns whether it is to be delivered.
     fn accept(&mut self, received: &Received) -> bool {
         match received.len {
             0..SMALL => self.receiver.small = self.receiver.small.saturating_add(1),
@@ -144,13 +144,13 @@ impl UdpPort {
         false
     }
 
-    /// Pages that wait to be read into.
+    /// Returns the number of pages that wait to be read into.
     #[cfg(test)]
     pub(super) fn receiver_pages(&self) -> usize {
         self.receiver.pages.len() + usize::from(self.receiver.carver.has_page())
     }
 
-    /// Hands out what the page at hand holds.
+    /// Delivers the contents of the current page.
     fn flush(&mut self, into: &mut RxBatch) {
         let (strips, drops) = (self.strips, &mut self.counters.drops);
         self.receiver.carver.flush(|page, range, received| match burst(page, range, &received, strips) {
@@ -160,12 +160,13 @@ impl UdpPort {
     }
 }
 
-/// Length of each datagram of a receive.
+/// Returns the length of each datagram of a receive.
 fn segment_len(received: &Received) -> usize {
     received.segment_len.filter(|len| (1..received.len).contains(len)).unwrap_or(received.len).max(1)
 }
 
-/// `strips`: an IPv4 header stands in front, which the kernel has checked. `None` where nothing is left.
+/// Makes a burst of a receive. With `strips`, an IPv4 header, which the kernel has checked, is removed. `None` if
+/// nothing is left.
 fn burst(page: &Page, range: Range<usize>, received: &Received, strips: bool) -> Option<Burst> {
     let mut page = page.slice(range);
     let mut segment_len = segment_len(received);

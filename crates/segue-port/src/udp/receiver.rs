@@ -1,9 +1,9 @@
-//! What receiving keeps from call to call.
+//! The state of the receive side.
 
 use crate::messages::{Received, RecvScratch};
 use crate::page::{Carver, PageMut};
 
-/// What receiving needs from call to call.
+/// The state of the receive side, and its reused memory.
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
     pub(super) carver: Carver<Received>,
@@ -14,7 +14,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// How many packets the socket said that it had lost.
+    /// Returns the socket's count of lost packets at the last receive.
     pub(super) fn overflows_mut(&mut self) -> &mut u32 {
         &mut self.overflows
     }

@@ -1,6 +1,6 @@
-//! What is to be sent, and in what order.
+//! The order in which waiting units are sent, and the runs that they form.
 
-/// What a test may let fail: see `UdpPort::inject`.
+/// The send that a test may let fail: see `UdpPort::inject`.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
@@ -17,28 +17,28 @@ pub(super) struct RunKey {
     pub(super) df: bool,
 }
 
-/// Units `from..to` of the plan, as one message.
+/// Units `from..to` of the schedule, sent as one message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) key: RunKey,
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Bytes of each datagram but the last.
+    /// Bytes of each datagram except the last.
     pub(super) len: usize,
     pub(super) bytes: usize,
     pub(super) pieces: usize,
-    /// The last datagram was shorter: nothing may follow.
+    /// Whether no further unit may join, because the last datagram is shorter.
     pub(super) closed: bool,
 }
 
-/// What is to be sent, in what order. Kept from call to call for its memory.
+/// The order of the units to be sent. Kept from call to call for its memory.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     pub(super) order: Vec<(u16, u32)>,
     /// Entry and position of each unit.
     pub(super) units: Vec<(u32, u32)>,
     pub(super) runs: Vec<Run>,
-    /// Datagrams of this length or longer were too long for UDP_SEGMENT but not for a plain send; for so many more runs
-    /// it is not tried.
+    /// The length from which on datagrams were too long for UDP_SEGMENT but not for a plain send, and the number of
+    /// runs for which it is not tried again.
     pub(super) oversize: Option<(usize, u32)>,
 }

@@ -1,9 +1,9 @@
-//! Sending runs.
+//! The send side of a port: runs of datagrams.
 //!
-//! Units that follow each other in one slot with equal metadata and equal length, the last one perhaps shorter, are a
-//! *run* and leave in one message that the kernel cuts (UDP_SEGMENT), whether they were one train or many packets.
-//! Several runs of one slot go by one `sendmmsg`. Slots are served one after the other, which keeps the order inside
-//! each: a flow has one slot.
+//! Consecutive units of one slot with equal metadata and equal length, of which the last may be shorter, are a *run*. A
+//! run is sent as one message that the kernel cuts (UDP_SEGMENT), whether it was one train or many packets. Several
+//! runs of one slot go by one `sendmmsg`. Slots are served one after another, which keeps the order within each: a flow
+//! has one slot.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,12 +18,12 @@ use crate::messages::Outgoing;
 use crate::port::{Drop, Fallback, OffloadState, Sent};
 use crate::sys::{self, MAX_IOV, MAX_MESSAGES};
 
-/// UDP payload that an IPv4 packet holds, and what an IPv6 packet holds.
+/// Largest UDP payload of an IPv4 packet, and of an IPv6 packet.
 const MAX_PAYLOAD: [usize; 2] = [65_507, 65_527];
-/// Runs that are sent plainly after a run of their length did not fit, before UDP_SEGMENT is tried for them again.
+/// Runs that are sent datagram by datagram after one of their length was too long, before UDP_SEGMENT is tried again.
 const OVERSIZE_RUNS: u32 = 1024;
 
-/// How a message fared that was tried by itself.
+/// The result of sending one message by itself.
 enum Outcome {
     Sent,
     Blocked,
@@ -36,8 +36,8 @@ impl UdpPort {
         let sent = loop {
             self.make_schedule(&mut schedule, batch);
             match self.send_schedule(&mut schedule, batch) {
-                // What is left is planned again; this ends, because UDP_SEGMENT is given up only once, and for lengths
-                // that do not fit only downwards.
+                // The rest is scheduled again. This ends, because UDP_SEGMENT is given up only once, and the length
+                // from which on it is not used only decreases.
                 Ok(Sent::Narrowed) => {}
                 sent => break sent,
             }
@@ -46,7 +46,7 @@ impl UdpPort {
         sent
     }
 
-    /// Orders what waits by slot and finds the runs.
+    /// Orders the waiting units by slot and finds the runs.
     fn make_schedule(&mut self, schedule: &mut Schedule, batch: &mut TxBatch) {
         schedule.order.clear();
         schedule.units.clear();
@@ -140,7 +140,7 @@ impl UdpPort {
         Ok(Sent::All)
     }
 
-    /// Sends runs of one slot. Returns how many went, and the error that the next one met.
+    /// Sends runs of one slot. Returns the number of runs sent, and the error of the next one.
     fn send_group(&mut self, schedule: &Schedule, group: &[Run], batch: &TxBatch) -> (usize, Option<io::Error>) {
         let Some(first) = group.first() else { return (0, None) };
         if let Err(error) = self.set_df(first.key) {
@@ -199,7 +199,7 @@ impl UdpPort {
         }
     }
 
-    /// Tries one run again, and then its datagrams one by one, so that a refusal of UDP_SEGMENT costs nothing but time.
+    /// Retries one run, then its datagrams one by one, so that a refusal of UDP_SEGMENT loses no packet.
     fn recover(
         &mut self,
         schedule: &mut Schedule,
@@ -245,7 +245,7 @@ impl UdpPort {
         Ok(result)
     }
 
-    /// Plain sends worked where a run did not: remembers what follows from it.
+    /// Remembers the refusal of a run whose datagrams could be sent one by one.
     fn note_refusal(&mut self, schedule: &mut Schedule, run: Run, error: &io::Error) {
         let (errno, fallback) = match error.raw_os_error() {
             Some(errno @ libc::EIO) => (errno, Fallback::UdpSegmentIo),
@@ -262,7 +262,7 @@ impl UdpPort {
         tracing::warn!(peer = %self.config.peer, %error, "UDP_SEGMENT is refused; datagrams are sent one by one");
     }
 
-    /// A single datagram failed: once more where the error may be an earlier one's, else it is dropped and counted.
+    /// Retries a datagram whose send failed if the error may belong to an earlier one; otherwise drops and counts it.
     fn retry_single(
         &mut self,
         schedule: &Schedule,
@@ -314,8 +314,8 @@ impl UdpPort {
         }
     }
 
-    /// Makes the slot's socket treat fragmentation as the run wants it. Runs seldom differ in it: TCP and most UDP
-    /// senders set DF on everything.
+    /// Sets DF on the slot's socket as the run requires. Runs seldom differ in it: TCP and most UDP senders set DF on
+    /// everything.
     fn set_df(&mut self, key: RunKey) -> io::Result<()> {
         let slot = &mut self.slots[key.slot];
         if slot.df != Some(key.df) {
@@ -326,13 +326,13 @@ impl UdpPort {
     }
 }
 
-/// Whether the kernel has no room at the moment.
+/// Returns whether the error means that the kernel has no room at the moment.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Whether an ICMP message about an earlier datagram may be what is reported: connected sockets report it on the next
-/// send, once, and do not send then.
+/// Returns whether the error may be that of an ICMP message about an earlier datagram: a connected socket reports it
+/// once, on the next send, which does not take place.
 fn is_pending(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -348,7 +348,7 @@ fn is_pending(error: &io::Error) -> bool {
     )
 }
 
-/// Pieces of payload of a unit, counted only where there may be several.
+/// Returns the number of pieces of a unit's payload, counted only where there may be several.
 fn count_pieces(unit: &TxUnit<'_>) -> usize {
     if unit.is_in_one_piece() { 1 } else { unit.pieces().count() }
 }

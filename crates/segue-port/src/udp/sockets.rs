@@ -1,4 +1,4 @@
-//! The sockets of a port: made, bound, connected and set up.
+//! Creation and set-up of a port's sockets.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,28 +10,28 @@ use super::config::{AUTO_SLOTS, Carries, Checksum, OpenError, UdpConfig};
 use super::filter;
 use crate::sys;
 
-/// One sending socket.
+/// A sending socket.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) fd: OwnedFd,
     pub(super) source: SocketAddr,
-    /// Not connected: every message names the peer that it goes to.
+    /// Whether the socket is not connected, so that every message names its destination.
     pub(super) names_peer: bool,
-    /// What the socket's path MTU discovery is set to, where that is known.
+    /// The socket's DF setting, where it is known.
     pub(super) df: Option<bool>,
 }
 
-/// The sockets of a port, for another process that goes on with them: what waits in them is not lost, and nobody else can
-/// have their ports in between. Both processes may send at the same time.
+/// The sockets of a port, for another process that takes them over: datagrams waiting in them are not lost, and no
+/// other process can bind their ports in between. Both processes may send at the same time.
 #[derive(Debug, Default)]
 pub struct Sockets {
-    /// What is received waits in these, at least one.
+    /// The receiving sockets, at least one.
     pub receive: Vec<OwnedFd>,
-    /// What is sent leaves through these; a port over raw sockets makes its own anew.
+    /// The sending sockets; a port over raw sockets creates new ones instead.
     pub send: Vec<OwnedFd>,
 }
 
-/// The configuration's and the others, all of the family of the local address.
+/// Returns the configuration's peer and the others; fails unless all have the family of the local address.
 pub(super) fn all_peers(config: &UdpConfig, others: &[SocketAddr]) -> Result<Vec<SocketAddr>, OpenError> {
     let peers: Vec<SocketAddr> = [&[config.peer], others].concat();
     if peers.iter().any(|peer| config.local.is_ipv4() != peer.is_ipv4()) {
@@ -61,16 +61,16 @@ pub(super) fn bind(fd: &OwnedFd, address: SocketAddr) -> Result<(), OpenError> {
     })
 }
 
-/// Sets a buffer's size past the system's limit where that is allowed, else up to it.
+/// Sets a buffer's size, beyond the system's limit where that is permitted.
 pub(super) fn set_buffer(fd: &OwnedFd, forced: i32, plain: i32, len: u32) {
     let len = i32::try_from(len).unwrap_or(i32::MAX);
     if sys::set_option(fd.as_fd(), libc::SOL_SOCKET, forced, len).is_err() {
-        // Smaller buffers lose packets earlier, which the overflow count shows; they are no reason to refuse work.
+        // A smaller buffer only overflows earlier, which the overflow count shows; that is no reason to fail.
         let _ = sys::set_option(fd.as_fd(), libc::SOL_SOCKET, plain, len);
     }
 }
 
-/// Options that a socket needs for sending.
+/// Sets the options that a socket needs for sending.
 pub(super) fn prepare_sending(config: &UdpConfig, fd: &OwnedFd) -> Result<(), OpenError> {
     let v4 = config.peer.is_ipv4();
     let (tos, ttl) = (i32::from(config.tos), i32::from(config.ttl.max(1)));
@@ -97,13 +97,13 @@ pub(super) fn prepare_sending(config: &UdpConfig, fd: &OwnedFd) -> Result<(), Op
     Ok(())
 }
 
-/// A slot whose datagrams are not fragmented, until one may be.
+/// Creates a slot that sets DF until a datagram may be fragmented.
 pub(super) fn slot(config: &UdpConfig, fd: OwnedFd, source: SocketAddr, names_peer: bool) -> Result<Slot, OpenError> {
     set_fragmenting(fd.as_fd(), config.peer.is_ipv4(), true).map_err(call("IP_MTU_DISCOVER"))?;
     Ok(Slot { fd, source, names_peer, df: Some(true) })
 }
 
-/// Whether the socket's datagrams may be fragmented here or on the way: DF follows path MTU discovery.
+/// Sets whether the socket's datagrams carry DF; without it they may be fragmented here or on the path.
 pub(super) fn set_fragmenting(fd: BorrowedFd<'_>, v4: bool, df: bool) -> io::Result<()> {
     let mode = if df { libc::IP_PMTUDISC_DO } else { libc::IP_PMTUDISC_DONT };
     if v4 {
@@ -150,7 +150,7 @@ pub(super) fn receiving_socket(config: &UdpConfig) -> Result<OwnedFd, OpenError>
     if !filter.is_empty() {
         sys::attach_filter(fd.as_fd(), filter).map_err(call("SO_ATTACH_FILTER"))?;
     }
-    // Bound last: nothing may be queued that was not filtered.
+    // Bound last, so that every queued datagram has passed the filter.
     bind(&fd, SocketAddr::new(config.local, config.port))?;
     Ok(fd)
 }
@@ -167,12 +167,12 @@ pub(super) fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> 
     slot(config, fd, source, !connected)
 }
 
-/// Where an asking socket is connected to: nothing is sent, so that any port will do.
+/// Returns the address that a path MTU socket connects to; nothing is sent, so that any port will do.
 pub(super) const fn asked_at(peer: IpAddr) -> SocketAddr {
     SocketAddr::new(peer, 9)
 }
 
-/// A connected socket for each address; a peer to which there is no way has none.
+/// Creates a connected socket for each peer's address, to query the path MTU; a peer without a route has none.
 pub(super) fn askers(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
     let mut made = HashMap::new();
     for ip in peers.iter().map(SocketAddr::ip) {
@@ -186,7 +186,7 @@ pub(super) fn askers(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr
     made
 }
 
-/// Sockets on ports of `range`, as far apart as they can be.
+/// Creates sockets on ports of `range`, spread as widely as possible.
 pub(super) fn sockets_between(
     config: &UdpConfig,
     range: RangeInclusive<u16>,
@@ -196,7 +196,7 @@ pub(super) fn sockets_between(
     let mut made = Vec::new();
     let mut last = OpenError::Call("bind", io::Error::from_raw_os_error(libc::EINVAL));
     for part in 0..most {
-        // Every port belongs to one of the parts, so that a port in use is stepped over at most once.
+        // Each port belongs to one part, so that a port in use is tried at most once.
         let ports = range.len() * part / most..range.len() * (part + 1) / most;
         for port in ports.filter_map(|at| range.clone().nth(at)) {
             match sending_socket(config, port, connected) {
@@ -212,7 +212,8 @@ pub(super) fn sockets_between(
     if made.is_empty() { Err(last) } else { Ok(made) }
 }
 
-/// The receiving socket as the sending one. It is not connected, because it has to hear others than the peer.
+/// Makes a sending slot of the receiving socket, which is not connected because it must accept datagrams of senders
+/// other than the peer.
 pub(super) fn shared_socket(config: &UdpConfig, rx: &OwnedFd, listen: SocketAddr) -> Result<Slot, OpenError> {
     let fd = rx.try_clone().map_err(call("dup"))?;
     prepare_sending(config, &fd)?;

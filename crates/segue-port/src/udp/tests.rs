@@ -13,12 +13,12 @@ use crate::testing::{self, bytes};
 
 const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
-/// What stands for the outer IP and UDP headers in front of a packet: never sent.
+/// Bytes in front of a packet in place of the outer IP and UDP headers: never sent.
 const SKIP: usize = 28;
 
-/// The ordinary start of a GUE datagram with IPv4 inside.
+/// First bytes of a GUE datagram with IPv4 inside.
 const GUE: [u8; 4] = [0x00, 0x04, 0x00, 0x00];
-/// One with the remote checksum option.
+/// First bytes of a GUE datagram with the remote checksum option.
 const GUE_REMCSUM: [u8; 12] = [0x02, 0x04, 0x00, 0x01, 0x80, 0, 0, 0, 0, 20, 0, 36];
 
 fn receiver(ip: IpAddr, change: impl Fn(&mut UdpConfig)) -> UdpPort {
@@ -39,7 +39,7 @@ fn outer(slot: u16, tos: u8) -> Outer {
     Outer { slot, to: 0, tos, ttl: 64, df: true, skip: SKIP as u16 }
 }
 
-/// A packet whose datagram is `head` and `payload`.
+/// Makes a packet whose datagram is `head` and `payload`.
 fn packet(pages: &mut PagePool, head: &[u8], payload: &[u8], outer: Outer) -> Box<Packet<Page>> {
     let mut packet = Box::new(Packet::default());
     packet.head.set(&[&[0xee; SKIP], head].concat());
@@ -59,7 +59,7 @@ fn send_all(port: &mut UdpPort, batch: &mut TxBatch) {
     batch.recycle(&mut segue::packet::Pool::new(0));
 }
 
-/// Receives until `count` datagrams are there or nothing comes for a while.
+/// Receives until `count` datagrams have arrived or none arrives for a while.
 fn collect(port: &mut UdpPort, into: &mut RxBatch, count: usize) -> VecDeque<(Vec<u8>, Burst)> {
     let mut seen = VecDeque::new();
     let end = Instant::now() + Duration::from_secs(3);
@@ -76,7 +76,8 @@ fn collect(port: &mut UdpPort, into: &mut RxBatch, count: usize) -> VecDeque<(Ve
     seen
 }
 
-/// The runs that lengths fall into, by the rule of UDP_SEGMENT: equal ones, the last one perhaps shorter.
+/// Returns the runs that datagrams of these lengths form, by the rule of UDP_SEGMENT: equal lengths, of which the last
+/// may be shorter.
 fn expected_runs(lens: &[usize], most: usize, bytes: usize) -> usize {
     let (mut runs, mut at) = (0, 0);
     while at < lens.len() {
@@ -132,7 +133,7 @@ fn a_train_that_was_split_for_the_port_leaves_in_one_message() {
     let mut rx = receiver(V4, |config| config.carries = Carries::Other);
     let mut tx = sender(&rx, |_| {});
     let (mut batch, mut into, mut pages) = (TxBatch::new(), RxBatch::new(8), PagePool::new(2));
-    // A bare UDP/IPv4 train; nothing is skipped, so that whole inner packets come out.
+    // A plain UDP/IPv4 train; nothing is skipped, so that whole inner packets come out.
     let data = bytes(10_500, 3);
     let mut packet_bytes = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
     let length = (28 + data.len()) as u16;
@@ -198,7 +199,7 @@ fn remcsum_without_an_outer_checksum_is_kept_out_and_counted() {
             [&GUE[..], &bytes(300, 4)].concat(),
             private,
             version_1,
-            // Too short for the private flags: nothing to filter, and not to be lost to a load past the end.
+            // Too short for the private flags: not filtered, and not lost to a load past the end.
             GUE_REMCSUM[..7].to_vec(),
             GUE.to_vec(),
             GUE[..3].to_vec(),
@@ -247,7 +248,7 @@ fn a_refused_run_is_resent_plainly_at_once_and_runs_are_given_up() {
             _ => Some(|attempt| (attempt.segments > 1).then_some(libc::EINVAL)),
         };
         let (mut pages, mut batch, mut into) = (PagePool::new(64), TxBatch::new(), RxBatch::new(64));
-        // Two runs, of which the second is planned before the first is refused.
+        // Two runs, of which the second is scheduled before the first is refused.
         for seed in 0..40 {
             let len = if seed < 20 { 700 } else { 900 };
             batch.push(packet(&mut pages, &GUE, &bytes(len, seed), outer(0, 0)), tx.limits()).unwrap();
@@ -339,7 +340,7 @@ fn the_error_of_an_earlier_datagram_costs_no_datagram() {
     let (mut pages, mut batch) = (PagePool::new(8), TxBatch::new());
     batch.push(packet(&mut pages, &GUE, &bytes(10, 1), outer(0, 0)), tx.limits()).unwrap();
     send_all(&mut tx, &mut batch);
-    // The port-unreachable message for the first waits on the socket; the receiver is back.
+    // The port-unreachable message for the first datagram waits on the socket; the receiver is back.
     std::thread::sleep(Duration::from_millis(50));
     let back = UdpSocket::bind(address).unwrap();
     back.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -419,7 +420,7 @@ fn what_the_kernel_drops_on_a_full_socket_is_counted() {
     send_all(&mut tx, &mut batch);
     let seen = collect(&mut rx, &mut into, 200).len();
     assert!(seen < 200, "the buffer was meant to overflow");
-    // The count travels with the next datagram that gets in.
+    // The count is reported with the next datagram that is accepted.
     batch.push(packet(&mut pages, &GUE, &[], outer(0, 0)), tx.limits()).unwrap();
     send_all(&mut tx, &mut batch);
     assert_eq!(collect(&mut rx, &mut into, 1).len(), 1);
@@ -549,7 +550,7 @@ fn source_ports_of_a_range_are_spread_over_it_and_step_over_those_in_use() {
     let ports = |port: &UdpPort| -> Vec<u16> {
         (0..port.slots()).map(|slot| port.path(slot, 0).unwrap().source.port()).collect()
     };
-    // Others on this host may have any port for a moment: one of the ranges is free of them.
+    // Other processes of this host may use any port for a moment: one of the ranges is free of them.
     let ranges = (0..50).map(|at| 20_000 + at * 200);
     let free = |first: &u16| {
         open(*first, *first + 159).is_ok_and(|port| {
