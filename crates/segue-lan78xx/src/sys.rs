@@ -29,8 +29,8 @@ pub(crate) fn wait(interests: &[Interest<'_>], timeout: Option<Duration>) -> io:
         interests.iter().map(|one| libc::pollfd { fd: one.fd.as_raw_fd(), events: events(one), revents: 0 }).collect();
     let spec = timeout.map(timespec);
     let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the vector holds as many pollfd values as are announced and outlives the call; `spec` is null or points to a
-    // timespec on this stack frame; no signal mask is passed.
+    // SAFETY: the vector holds as many pollfd values as are announced and outlives the call; `spec` is null or points
+    // to a timespec on this stack frame; no signal mask is passed.
     let result = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, spec, std::ptr::null()) };
     if result < 0 {
         let error = io::Error::last_os_error();
@@ -93,8 +93,8 @@ impl Timer {
         let at = at.map_or(Duration::ZERO, |at| Duration::from_nanos(at.0.max(1)));
         let zero = timespec(Duration::ZERO);
         let spec = libc::itimerspec { it_interval: zero, it_value: timespec(at) };
-        // SAFETY: the descriptor is a timer, `spec` lives through the call, the old value is not asked for. It cannot fail
-        // with these arguments.
+        // SAFETY: the descriptor is a timer, `spec` lives through the call, the old value is not asked for. It cannot
+        // fail with these arguments.
         unsafe {
             libc::timerfd_settime(self.fd.as_raw_fd(), libc::TFD_TIMER_ABSTIME, &raw const spec, std::ptr::null_mut())
         };

@@ -30,7 +30,7 @@ impl Host for Wishes {
         self.bell.as_fd()
     }
 
-    fn news(&mut self) -> Option<Interface> {
+    fn next_change(&mut self) -> Option<Interface> {
         let news = self.said.borrow_mut().pop_front()?;
         self.bell.read_exact(&mut [0]).unwrap();
         Some(news)

@@ -29,8 +29,8 @@ impl Drop for Mapping {
 
 /// The place of one frame in a ring whose slots begin with a status word (`TPACKET_V2`).
 ///
-/// Its bytes are accessible only between [`Slot::claim`] and [`Slot::release`], when the kernel does not touch them.
-/// Both methods take the slot exclusively, so that no borrow of the bytes outlives its turn.
+/// A slot's bytes are accessible only between [`Slot::claim`] and [`Slot::release`], when the kernel does not touch
+/// them. Both methods take the slot exclusively, so that no borrow of the bytes outlives its turn.
 #[derive(Debug)]
 pub(crate) struct Slot {
     mapping: Rc<Mapping>,
@@ -77,8 +77,8 @@ impl Slot {
     /// Returns the slot's bytes, the status word included; none while the kernel has it.
     pub(crate) fn bytes(&self) -> &[u8] {
         let len = if self.ours { self.len } else { 0 };
-        // SAFETY: the slot lies inside the mapping, which lives as long as `self`. While `ours` is set the kernel does not
-        // write to it, and `release`, which ends that, needs `self` exclusively.
+        // SAFETY: the slot lies inside the mapping, which lives as long as `self`. While `ours` is set the kernel does
+        // not write to it, and `release`, which ends that, needs `self` exclusively.
         unsafe { slice::from_raw_parts(self.mapping.base.as_ptr().add(self.at), len) }
     }
 
@@ -90,8 +90,8 @@ impl Slot {
     }
 
     fn status(&self) -> &AtomicU32 {
-        // SAFETY: the word is the first of the slot, which is inside the mapping and aligned to 16; the kernel writes it with
-        // single stores.
+        // SAFETY: the word is the first of the slot, which is inside the mapping and aligned to 16; the kernel writes
+        // it with single stores.
         unsafe { AtomicU32::from_ptr(self.mapping.base.as_ptr().add(self.at).cast()) }
     }
 }

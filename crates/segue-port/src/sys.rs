@@ -32,8 +32,8 @@ pub(crate) fn page_len() -> usize {
 /// Reads one packet into several buffers (`readv`) from a non-blocking descriptor.
 pub(crate) fn read_pieces(fd: BorrowedFd<'_>, pieces: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
     let count = pieces.len().min(MAX_IOV) as c_int;
-    // SAFETY: an IoSliceMut has the layout of an iovec; the kernel writes at most the length of each, and they are borrowed
-    // exclusively until the call returns.
+    // SAFETY: an IoSliceMut has the layout of an iovec; the kernel writes at most the length of each, and they are
+    // borrowed exclusively until the call returns.
     let got = unsafe { libc::readv(fd.as_raw_fd(), pieces.as_mut_ptr().cast::<libc::iovec>(), count) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }

@@ -17,7 +17,7 @@ pub enum AddressSource {
     User,
 }
 
-pub(super) const NO_UNICAST: &str = "an adapter's address is no multicast and not zero";
+pub(super) const NO_UNICAST: &str = "an adapter's address must be unicast and not zero";
 
 pub(super) fn is_unicast(mac: [u8; 6]) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]

@@ -24,9 +24,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Usb(error) => write!(f, "{error}"),
-            Error::Stuck(what) => write!(f, "{what} did not come to its end"),
-            Error::Chip(id) => write!(f, "ID_REV {id:#010x} is no LAN78xx"),
-            Error::Short(what) => write!(f, "{what} had another length than it must have"),
+            Error::Stuck(what) => write!(f, "{what} did not finish in time"),
+            Error::Chip(id) => write!(f, "ID_REV {id:#010x} is not that of a LAN78xx"),
+            Error::Short(what) => write!(f, "{what} had an unexpected length"),
             Error::Setting(what) => f.write_str(what),
         }
     }

@@ -4,7 +4,7 @@
 use crate::frame::rx::ChecksumErrors;
 use crate::usb::Speed;
 
-/// How frames are copied out of a bulk-in transfer.
+/// The way in which frames are copied out of a bulk-in transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copying {
     /// Each frame is copied by itself, and the transfer goes back to the chip.
@@ -13,7 +13,7 @@ pub enum Copying {
     WholeTransfer,
 }
 
-/// When a bulk-in transfer is submitted again.
+/// The time at which a bulk-in transfer is submitted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resubmit {
     /// By the poll, after its frames were taken out.
@@ -22,7 +22,7 @@ pub enum Resubmit {
     OnCompletion,
 }
 
-/// When a partly filled bulk-out transfer is sent.
+/// The time at which a partly filled bulk-out transfer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kick {
     /// When no other transfer is under way; until then it is filled further.
@@ -38,9 +38,9 @@ pub struct Config {
     pub rx_transfers: usize,
     /// Bytes of each bulk-in transfer; a multiple of the largest USB packet.
     pub rx_transfer_len: usize,
-    /// How frames are copied out of a transfer.
+    /// The way in which frames are copied out of a transfer.
     pub copying: Copying,
-    /// When transfers are submitted again.
+    /// The time at which bulk-in transfers are submitted again.
     pub resubmit: Resubmit,
     /// Most packets of one poll, in addition to the caller's budget. With `None` only the caller's budget applies, and
     /// packets of the last transfer of a poll are delivered even beyond it.
@@ -53,7 +53,7 @@ pub struct Config {
     pub tx_fresh: bool,
     /// Whether a train that the chip cuts may share a transfer with other frames.
     pub pack_trains: bool,
-    /// When a partly filled bulk-out transfer is sent.
+    /// The time at which a partly filled bulk-out transfer is sent.
     pub kick: Kick,
     /// Bytes of the largest train that the chip cuts; with `None` software cuts all trains.
     pub lso: Option<usize>,

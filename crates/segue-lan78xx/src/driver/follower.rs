@@ -23,7 +23,7 @@ pub trait Host {
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Returns the interface's settings after the next change, or `None` if there is none. Never waits.
-    fn news(&mut self) -> Option<Interface>;
+    fn next_change(&mut self) -> Option<Interface>;
 }
 
 /// The state of following the host's interface.

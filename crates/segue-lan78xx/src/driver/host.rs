@@ -21,10 +21,10 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Applies changes of the host's interface, and repeats failed attempts that are due.
-    pub(super) fn obey(&mut self) {
+    pub(super) fn follow_host(&mut self) {
         let mut is_new = false;
         if let Some(host) = &mut self.follower.host {
-            while let Some(wanted) = host.news() {
+            while let Some(wanted) = host.next_change() {
                 self.follower.wanted = Some(wanted);
                 is_new = true;
             }
@@ -33,12 +33,12 @@ impl<T: Transport> Driver<T> {
         let is_due = is_new || self.follower.again.is_some_and(|at| at <= now);
         let Some(wanted) = self.follower.wanted.filter(|_| is_due) else { return };
         // A failed attempt may have been applied in part.
-        let done = self.become_like(&wanted, self.follower.again.is_some());
+        let done = self.apply_interface(&wanted, self.follower.again.is_some());
         self.follower.again = done.is_err().then(|| now.after(LINK_RETRY));
         self.note(done);
     }
 
-    fn become_like(&mut self, wanted: &Interface, all: bool) -> Result<()> {
+    fn apply_interface(&mut self, wanted: &Interface, all: bool) -> Result<()> {
         let mtu = self.fit_mtu(wanted.mtu);
         if self.gone {
             // The device is set up with these settings when it is back.

@@ -19,5 +19,5 @@ pub enum LookupResult<T> {
 
 /// Searches for a lost device by its chip. A device with another chip must not be taken.
 pub type Finder<T> = Box<dyn FnMut(Kind) -> LookupResult<T>>;
-/// Is called with each new state of the link.
+/// Callback for each new state of the link.
 pub type Listener = Box<dyn FnMut(&LinkState)>;

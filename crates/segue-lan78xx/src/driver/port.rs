@@ -115,11 +115,12 @@ impl<T: Transport> Driver<T> {
     fn arm(&mut self) -> bool {
         let now = self.chip.usb.now();
         let due = if self.gone {
-            [self.look_at.filter(|_| self.finder.is_some()), self.follower.again].into_iter().flatten().min()
+            [self.next_lookup.filter(|_| self.finder.is_some()), self.follower.again].into_iter().flatten().min()
         } else {
             let memory = self.tx.is_starved().then(|| now.after(TRANSFER_RETRY));
             let stuck = self.tx.deadline().map(|since| since.after(TX_PATIENCE));
-            let work = [self.statistics.due(), self.link_work, self.rests_until].map(|at| at.filter(|_| self.is_up));
+            let work =
+                [self.statistics.due(), self.link_work, self.suspended_until].map(|at| at.filter(|_| self.is_up));
             [self.chip.usb.deadline(), memory, stuck, self.follower.again].into_iter().chain(work).flatten().min()
         };
         self.timer.arm(due, now);

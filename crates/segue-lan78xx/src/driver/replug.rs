@@ -10,7 +10,7 @@ use super::transmitter::Transmitter;
 use super::{Error, LinkState};
 
 /// Interval between searches for a lost device, nanoseconds.
-const LOOK: u64 = 1_000_000_000;
+const LOOKUP_INTERVAL: u64 = 1_000_000_000;
 
 impl<T: Transport> Driver<T> {
     /// Marks the device as gone: the link goes down, and transfers under way are lost.
@@ -22,7 +22,7 @@ impl<T: Transport> Driver<T> {
         self.let_go();
         self.statistics.stop();
         self.tx.lose(&mut self.numbers);
-        self.look_at = Some(self.chip.usb.now().after(LOOK));
+        self.next_lookup = Some(self.chip.usb.now().after(LOOKUP_INTERVAL));
         self.stranger = None;
         self.set_link(LinkState::default());
         tracing::warn!("the adapter is gone");
@@ -37,12 +37,12 @@ impl<T: Transport> Driver<T> {
         self.chip.usb.release();
     }
 
-    pub(super) fn look_for_it(&mut self) {
+    pub(super) fn find_again(&mut self) {
         let now = self.chip.usb.now();
-        if self.look_at.is_none_or(|at| at > now) {
+        if self.next_lookup.is_none_or(|at| at > now) {
             return;
         }
-        self.look_at = Some(now.after(LOOK));
+        self.next_lookup = Some(now.after(LOOKUP_INTERVAL));
         let kind = self.chip.kind;
         let found = match self.finder.as_mut().map_or(LookupResult::Unknown, |finder| finder(kind)) {
             LookupResult::Unknown => return,
@@ -50,9 +50,9 @@ impl<T: Transport> Driver<T> {
                 self.stranger = None;
                 return;
             }
-            LookupResult::Other(identity) => return self.meet(identity),
+            LookupResult::Other(identity) => return self.note_stranger(identity),
             LookupResult::Back(found) if Kind::of(found.identity().0, found.identity().1) != Some(kind) => {
-                return self.meet(found.identity());
+                return self.note_stranger(found.identity());
             }
             LookupResult::Back(found) => found,
         };
@@ -68,7 +68,7 @@ impl<T: Transport> Driver<T> {
         let done = done.and_then(|()| if was_up { self.up() } else { Ok(()) });
         match done {
             Ok(()) => {
-                self.look_at = None;
+                self.next_lookup = None;
                 tracing::info!("the adapter is back");
             }
             Err(error) => {
@@ -81,7 +81,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Notes that another device is in the place of this one.
-    pub(super) fn meet(&mut self, (vendor, product): (u16, u16)) {
+    pub(super) fn note_stranger(&mut self, (vendor, product): (u16, u16)) {
         if self.stranger.replace((vendor, product)) != Some((vendor, product)) {
             let (was, came) = (self.chip.kind.name(), format!("{vendor:04x}:{product:04x}"));
             tracing::warn!(was, came, "another device came back than the adapter, and is left alone");

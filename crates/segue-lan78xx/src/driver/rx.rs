@@ -23,7 +23,7 @@ type Found = (Header, std::ops::Range<usize>);
 impl<T: Transport> Driver<T> {
     /// Lends every idle transfer to the chip.
     pub(super) fn fill(&mut self) {
-        if !self.is_up || self.gone || self.rx.halted || self.rests() {
+        if !self.is_up || self.gone || self.rx.halted || self.is_suspended() {
             return;
         }
         while let Some(transfer) = self.rx.idle.pop() {
@@ -66,7 +66,7 @@ impl<T: Transport> Driver<T> {
                     }
                     _ => {
                         self.numbers.rx_errors += 1;
-                        self.rest(error);
+                        self.suspend_submissions(error);
                     }
                 }
             }

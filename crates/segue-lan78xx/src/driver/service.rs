@@ -11,13 +11,13 @@ impl<T: Transport> Driver<T> {
     /// Processes completions, interrupts and timers.
     pub(super) fn service(&mut self) {
         self.reap();
-        self.obey();
+        self.follow_host();
         // Without a transfer under way no completion reports that the device is gone.
         if self.chip.usb.is_gone() {
             self.lose();
         }
         if self.gone {
-            return self.look_for_it();
+            return self.find_again();
         }
         let now = self.chip.usb.now();
         if self.is_up {
@@ -89,7 +89,7 @@ impl<T: Transport> Driver<T> {
             Ok(_) => self.numbers.bad_interrupts += 1,
             Err(usb::Error::Gone) => self.lose(),
             Err(usb::Error::Cancelled) => {}
-            Err(error) => self.rest(error),
+            Err(error) => self.suspend_submissions(error),
         }
         let cancelled = transfer.result() == Err(usb::Error::Cancelled);
         self.interrupt = Some(transfer.recycle());
@@ -100,7 +100,7 @@ impl<T: Transport> Driver<T> {
 
     /// Submits the interrupt transfer.
     pub(super) fn listen(&mut self) {
-        let may = self.is_up && !self.gone && !self.rests();
+        let may = self.is_up && !self.gone && !self.is_suspended();
         if let Some(transfer) = self.interrupt.take_if(|_| may) {
             let request = Request { endpoint: endpoint::INTERRUPT, tag: 0, len: INTERRUPT_LEN, zero_packet: false };
             self.chip.usb.submit(transfer.lend(request));
@@ -108,15 +108,15 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Suspends submissions for a while after this error.
-    pub(super) fn rest(&mut self, error: usb::Error) {
+    pub(super) fn suspend_submissions(&mut self, error: usb::Error) {
         self.numbers.no_memory += u64::from(error == usb::Error::Memory);
-        self.rests_until = Some(self.chip.usb.now().after(TRANSFER_RETRY));
+        self.suspended_until = Some(self.chip.usb.now().after(TRANSFER_RETRY));
     }
 
     /// Returns whether submissions are suspended.
-    pub(super) fn rests(&mut self) -> bool {
+    pub(super) fn is_suspended(&mut self) -> bool {
         let now = self.chip.usb.now();
-        self.rests_until.take_if(|until| *until <= now);
-        self.rests_until.is_some()
+        self.suspended_until.take_if(|until| *until <= now);
+        self.suspended_until.is_some()
     }
 }

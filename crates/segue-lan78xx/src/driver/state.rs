@@ -40,11 +40,11 @@ pub struct Driver<T> {
     pub(super) tx: Transmitter,
     pub(super) interrupt: Option<Transfer<Idle>>,
     /// Time until which no receiving transfer is submitted.
-    pub(super) rests_until: Option<Nanos>,
+    pub(super) suspended_until: Option<Nanos>,
     /// Time at which the link's state is to be read.
     pub(super) link_work: Option<Nanos>,
     pub(super) finder: Option<Finder<T>>,
-    pub(super) look_at: Option<Nanos>,
+    pub(super) next_lookup: Option<Nanos>,
     /// Vendor and product id of another device that came back in the adapter's place.
     pub(super) stranger: Option<(u16, u16)>,
     pub(super) listener: Option<Listener>,
@@ -112,10 +112,10 @@ impl<T: Transport> Driver<T> {
             rx,
             tx,
             interrupt: Some(Transfer::allocate(INTERRUPT_LEN)?),
-            rests_until: None,
+            suspended_until: None,
             link_work: None,
             finder: None,
-            look_at: None,
+            next_lookup: None,
             stranger: None,
             listener: None,
             follower: Follower::default(),

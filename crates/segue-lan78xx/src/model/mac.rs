@@ -22,8 +22,8 @@ const MAX_OUTGOING: usize = 1 << 16;
 /// Most bytes of those frames: segmentation could otherwise turn one transfer of the host into more than the model
 /// should hold.
 const MAX_OUTGOING_BYTES: usize = 64 << 20;
-/// How far a wire may lag behind its schedule, in nanoseconds, and still catch up: wake-ups come late, on a loaded
-/// machine by milliseconds.
+/// Longest time that a wire may lag behind its schedule and still catch up, nanoseconds: wake-ups come late, on a
+/// loaded machine by milliseconds.
 const CATCH_UP: u64 = 5_000_000;
 
 /// Returns the class of a destination address: 0 unicast, 1 broadcast, 2 multicast, in the order of the counters.

@@ -88,7 +88,7 @@ impl Model {
         if self.gone {
             return None;
         }
-        let interrupt = (!self.interrupts.is_empty() && self.news() != 0).then_some(self.next_interrupt);
+        let interrupt = (!self.interrupts.is_empty() && self.unreported() != 0).then_some(self.next_interrupt);
         [self.phy.deadline(), self.in_deadline(), self.wire_deadline(), interrupt].into_iter().flatten().min()
     }
 
@@ -98,19 +98,19 @@ impl Model {
     }
 
     /// Returns the interrupts that are enabled and not yet reported.
-    fn news(&self) -> u32 {
+    fn unreported(&self) -> u32 {
         self.register(regs::INT_STS) & self.register(regs::INT_EP_CTL) & regs::int::EVENTS & !self.reported
     }
 
     /// Completes an interrupt transfer for new interrupts. Reports only rising edges, and at most one packet in the
     /// endpoint's interval, since nothing else paces a host behind a network.
     fn pump_interrupt(&mut self) {
-        if self.news() == 0 || self.now < self.next_interrupt || self.interrupt_halted {
+        if self.unreported() == 0 || self.now < self.next_interrupt || self.interrupt_halted {
             return;
         }
         let Some(id) = self.interrupts.pop_front() else { return };
         let status = self.register(regs::INT_STS);
-        self.reported |= self.news();
+        self.reported |= self.unreported();
         let interval = if self.config.speed == Speed::Super { 4_000_000 } else { 1_000_000 };
         self.next_interrupt = self.now.after(interval);
         self.notes.interrupts += 1;

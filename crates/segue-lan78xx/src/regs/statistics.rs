@@ -22,7 +22,8 @@ const fn wide(ethtool: &'static str, name: &'static str) -> Statistic {
     Statistic { ethtool, name, max: u32::MAX }
 }
 
-/// All counters, in the order of the answer. Most have 20 bits.
+/// All counters, in the order of the answer to [`READ_STATISTICS`](crate::regs::request::READ_STATISTICS). Most have 20
+/// bits.
 pub const STATISTICS: [Statistic; 47] = [
     counter("RX FCS Errors", "rx_fcs_errors"),
     counter("RX Alignment Errors", "rx_alignment_errors"),

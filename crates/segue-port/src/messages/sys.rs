@@ -38,8 +38,8 @@ impl<const WORDS: usize> Control<WORDS> {
         if self.len + space > size_of_val(&self.words) {
             return;
         }
-        // SAFETY: `space` bytes from `len` on are inside `words`, as just checked; `len` is a sum of CMSG_SPACE values and so
-        // keeps the alignment of a cmsghdr, which that of u64 covers; CMSG_DATA stays inside the space.
+        // SAFETY: `space` bytes from `len` on are inside `words`, as just checked; `len` is a sum of CMSG_SPACE values
+        // and so keeps the alignment of a cmsghdr, which that of u64 covers; CMSG_DATA stays inside the space.
         unsafe {
             let header = self.words.as_mut_ptr().cast::<u8>().add(self.len).cast::<libc::cmsghdr>();
             header.write(libc::cmsghdr { cmsg_len: whole as _, cmsg_level: level, cmsg_type: kind });

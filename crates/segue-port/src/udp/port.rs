@@ -15,8 +15,8 @@ use super::receiver::Receiver;
 use super::schedule::Attempt;
 use super::schedule::Schedule;
 use super::sockets::{
-    Slot, Sockets, all_peers, asked_at, askers, missing, name_of, prepare_sending, receiving_socket, sending_socket,
-    shared_socket, sockets_between,
+    Slot, Sockets, all_peers, missing, mtu_address, mtu_sockets, name_of, prepare_sending, receiving_socket,
+    sending_socket, shared_socket, sockets_between,
 };
 use crate::batch::{RxBatch, TxBatch};
 use crate::messages::SendScratch;
@@ -34,7 +34,7 @@ pub struct UdpPort {
     /// All peers, the configuration's first.
     pub(super) peers: Vec<SocketAddr>,
     /// For each peer's address, a connected socket that sends nothing and is queried for the path MTU.
-    pub(super) askers: HashMap<IpAddr, OwnedFd>,
+    pub(super) mtu_sockets: HashMap<IpAddr, OwnedFd>,
     pub(super) rx: OwnedFd,
     /// Whether received packets begin with an IPv4 header that is to be removed: those of a raw port.
     pub(super) strips: bool,
@@ -143,11 +143,11 @@ impl UdpPort {
             max_pieces: MAX_IOV - 1,
             ..Limits::NONE
         };
-        let askers = askers(&config, &peers);
+        let mtu_sockets = mtu_sockets(&config, &peers);
         Ok(UdpPort {
             config,
             peers,
-            askers,
+            mtu_sockets,
             rx,
             strips: false,
             listen,
@@ -226,17 +226,17 @@ impl Port for UdpPort {
             true => (libc::IPPROTO_IP, libc::IP_MTU, LEAST_LEARNED[0]),
             false => (libc::IPPROTO_IPV6, libc::IPV6_MTU, LEAST_LEARNED[1]),
         };
-        let ask = |fd: BorrowedFd<'_>| usize::try_from(sys::option(fd, level, name).ok()?).ok();
+        let query = |fd: BorrowedFd<'_>| usize::try_from(sys::option(fd, level, name).ok()?).ok();
         let peer = self.peers.get(usize::from(to))?.ip();
-        let asked = self.askers.get(&peer).and_then(|asker| {
+        let asked = self.mtu_sockets.get(&peer).and_then(|socket| {
             // A socket that sends nothing does not notice a route change, but looks the route up when it connects.
-            sys::connect(asker.as_fd(), asked_at(peer)).ok()?;
-            ask(asker.as_fd())
+            sys::connect(socket.as_fd(), mtu_address(peer)).ok()?;
+            query(socket.as_fd())
         });
         // With several paths each socket learns the MTU of its own; one that is not connected does not report it. Until
         // it sends its next packet it may still hold a route that is gone, with the MTU of no device.
         let sending = self.slots.iter().filter(|slot| !slot.names_peer);
-        sending.filter_map(|slot| ask(slot.fd.as_fd())).filter(|mtu| *mtu >= least).chain(asked).min()
+        sending.filter_map(|slot| query(slot.fd.as_fd())).filter(|mtu| *mtu >= least).chain(asked).min()
     }
 
     fn path(&self, slot: u16, to: u16) -> Option<Path> {

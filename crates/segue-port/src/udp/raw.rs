@@ -19,7 +19,7 @@ use segue::gso::Limits;
 use super::filter;
 use super::receiver::Receiver;
 use super::schedule::Schedule;
-use super::sockets::{Slot, Sockets, all_peers, askers, bind, call, missing, prepare_sending, set_buffer, slot};
+use super::sockets::{Slot, Sockets, all_peers, bind, call, missing, mtu_sockets, prepare_sending, set_buffer, slot};
 use super::{Carries, Checksum, OpenError, Source, UdpConfig, UdpOffloads, UdpPort};
 use crate::batch::{RxBatch, TxBatch};
 use crate::messages::SendScratch;
@@ -103,7 +103,7 @@ impl RawPort {
             Limits { max_bytes: 65_535, max_segs: 1, max_udp_segs: 1, max_pieces: MAX_IOV - 1, ..Limits::NONE };
         let port = UdpPort {
             config: as_udp,
-            askers: askers(&as_udp, &peers),
+            mtu_sockets: mtu_sockets(&as_udp, &peers),
             peers,
             rx,
             strips: config.local.is_ipv4(),

@@ -168,15 +168,15 @@ pub(super) fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> 
 }
 
 /// Returns the address that a path MTU socket connects to; nothing is sent, so that any port will do.
-pub(super) const fn asked_at(peer: IpAddr) -> SocketAddr {
+pub(super) const fn mtu_address(peer: IpAddr) -> SocketAddr {
     SocketAddr::new(peer, 9)
 }
 
 /// Creates a connected socket for each peer's address, to query the path MTU; a peer without a route has none.
-pub(super) fn askers(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
+pub(super) fn mtu_sockets(config: &UdpConfig, peers: &[SocketAddr]) -> HashMap<IpAddr, OwnedFd> {
     let mut made = HashMap::new();
     for ip in peers.iter().map(SocketAddr::ip) {
-        let peer = asked_at(ip);
+        let peer = mtu_address(ip);
         if !made.contains_key(&ip)
             && let Ok(slot) = sending_socket(&UdpConfig { peer, ..*config }, 0, true)
         {

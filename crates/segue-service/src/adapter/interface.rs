@@ -41,7 +41,7 @@ impl Host for InterfaceStates {
         self.bell.as_fd()
     }
 
-    fn news(&mut self) -> Option<Interface> {
+    fn next_change(&mut self) -> Option<Interface> {
         let state = self.states.try_recv().ok()?;
         // It is there already, so that this does not wait; nothing can be done about a pipe that fails.
         let _ = self.bell.read(&mut [0]);
@@ -333,7 +333,7 @@ mod tests {
         let heard = sys::poll(&[(states.fd(), Want::Read)], Duration::from_secs(10)).unwrap();
         assert_eq!(heard, [true]);
         let state = (0..1000).find_map(|_| {
-            states.news().or_else(|| {
+            states.next_change().or_else(|| {
                 thread::sleep(Duration::from_millis(1));
                 None
             })

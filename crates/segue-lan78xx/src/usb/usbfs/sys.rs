@@ -80,8 +80,8 @@ pub const IOCTLS: [u64; 7] = [CONTROL, SUBMIT, DISCARD, REAP_NOW, RELEASE, INNER
 pub const OPENING_IOCTLS: [u64; 2] = [DISCONNECT_CLAIM, SPEED];
 
 fn call<A>(file: &File, number: u64, argument: *mut A) -> io::Result<c_int> {
-    // SAFETY: every caller passes the structure that the number stands for, or null where there is none, and it outlives
-    // the call.
+    // SAFETY: every caller passes the structure that the number stands for, or null where there is none, and it
+    // outlives the call.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), number as _, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -189,7 +189,8 @@ pub(super) fn reap(file: &File) -> io::Result<Option<usize>> {
     let mut done: *mut Urb = std::ptr::null_mut();
     match call(file, REAP_NOW, &raw mut done) {
         Ok(_) if done.is_null() => Ok(None),
-        // SAFETY: the kernel gives back an address that it got from `Pending::submit`, whose memory lives until it was reaped.
+        // SAFETY: the kernel gives back an address that it got from `Pending::submit`, whose memory lives until it was
+        // reaped.
         Ok(_) => Ok(Some(unsafe { (*done).context } as usize)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),

@@ -114,7 +114,9 @@ fn wait(stream: &TcpStream, write: bool, until: Instant, guard: Option<&Guard>) 
         if let Some(guard) = guard {
             match guard.verdict() {
                 None => {}
-                Some(Verdict::Stopped) => return Err(io::Error::new(ErrorKind::ConnectionAborted, "it was to end")),
+                Some(Verdict::Stopped) => {
+                    return Err(io::Error::new(ErrorKind::ConnectionAborted, "the connection was stopped"));
+                }
                 Some(Verdict::TooLong) => return Err(late()),
             }
             time = time.min(guard.left());
@@ -163,7 +165,7 @@ impl Write for Greeting<'_> {
 }
 
 /// Sends an operation and returns the status of its reply.
-fn ask(stream: &mut Greeting<'_>, code: u16, rest: &[u8], answer: u16) -> Result<u32, ImportError> {
+fn request_operation(stream: &mut Greeting<'_>, code: u16, rest: &[u8], answer: u16) -> Result<u32, ImportError> {
     let mut request = Vec::with_capacity(OP_LEN + rest.len());
     request.extend_from_slice(&wire::VERSION.to_be_bytes());
     request.extend_from_slice(&code.to_be_bytes());
@@ -184,7 +186,7 @@ fn ask(stream: &mut Greeting<'_>, code: u16, rest: &[u8], answer: u16) -> Result
 /// See [`ImportError`].
 pub fn list(server: impl ToSocketAddrs) -> Result<Vec<Record>, ImportError> {
     let mut stream = Greeting::connect(server, None)?;
-    if ask(&mut stream, op::REQ_DEVLIST, &[], op::REP_DEVLIST)? != 0 {
+    if request_operation(&mut stream, op::REQ_DEVLIST, &[], op::REP_DEVLIST)? != 0 {
         return Err(ImportError::Refused);
     }
     let mut count = [0; 4];
@@ -264,7 +266,7 @@ impl Client {
         accepts: &dyn Fn((u16, u16)) -> bool,
     ) -> Result<Client, ImportError> {
         let mut stream = Greeting::connect(server, guard.as_deref())?;
-        if ask(&mut stream, op::REQ_IMPORT, &wire::bus_id_bytes(bus_id), op::REP_IMPORT)? != 0 {
+        if request_operation(&mut stream, op::REQ_IMPORT, &wire::bus_id_bytes(bus_id), op::REP_IMPORT)? != 0 {
             return Err(ImportError::Refused);
         }
         let mut bytes = [0; RECORD_LEN];
@@ -326,7 +328,7 @@ impl Client {
     }
 
     /// Gives the device up if the guard says so.
-    fn obey_guard(&mut self) {
+    fn check_guard(&mut self) {
         if self.guard.as_ref().is_some_and(|guard| guard.verdict().is_some()) {
             self.lose();
         }
@@ -346,7 +348,7 @@ impl Client {
                     let interest = Interest { fd: self.stream.as_fd(), read: true, write: true };
                     let _ = sys::wait(&[interest], Some(Duration::from_millis(100)));
                     self.listen();
-                    self.obey_guard();
+                    self.check_guard();
                 }
                 Err(_) => self.lose(),
             }
@@ -361,7 +363,7 @@ impl Client {
                 Ok(0) => self.lose(),
                 Ok(len) => {
                     self.input.extend_from_slice(&buffer[..len]);
-                    if self.digest().is_none() {
+                    if self.process_input().is_none() {
                         self.lose();
                     }
                 }
@@ -373,7 +375,7 @@ impl Client {
     }
 
     /// Processes the whole messages that were read; `None` for one that makes no sense.
-    fn digest(&mut self) -> Option<()> {
+    fn process_input(&mut self) -> Option<()> {
         let mut at = 0;
         while let Some(header) = Header::parse(&self.input[at..]) {
             match header.command {
@@ -454,7 +456,7 @@ impl Client {
     }
 
     fn control(&mut self, setup: Setup, data: &[u8]) -> Result<Vec<u8>, Error> {
-        self.obey_guard();
+        self.check_guard();
         if self.gone {
             return Err(Error::Gone);
         }
@@ -486,7 +488,7 @@ impl Client {
                 interests.push(guard.interest());
             }
             let _ = sys::wait(&interests, Some(left));
-            self.obey_guard();
+            self.check_guard();
         }
     }
 }

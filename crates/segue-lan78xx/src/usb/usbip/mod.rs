@@ -22,15 +22,17 @@ pub use wire::{PORT, RECORD_LEN, Record};
 
 /// Keepalive of a connection: the idle time before the first probe, the interval between probes, and the number of
 /// unanswered ones after which it ends.
-const QUIET: Duration = Duration::from_secs(5);
-const ASK_AGAIN: Duration = Duration::from_secs(3);
-const ASKED: u32 = 3;
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
+const KEEPALIVE_PROBES: u32 = 3;
 /// Time without acknowledgment after which a connection ends (tcp(7), TCP_USER_TIMEOUT).
-const UNHEARD: Duration = Duration::from_secs(15);
+const USER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Makes the kernel end a connection whose peer has silently gone, after 14 to 15 s.
 fn watch(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET).with_interval(ASK_AGAIN).with_retries(ASKED))?;
-    socket.set_tcp_user_timeout(Some(UNHEARD))
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_PROBES),
+    )?;
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
 }

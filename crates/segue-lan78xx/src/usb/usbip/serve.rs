@@ -234,7 +234,8 @@ impl Server {
         self.model.advance(now);
         for connection in &mut self.connections {
             let Connection { stream, session, .. } = &mut *connection;
-            if session.output().len() < MAX_OUTPUT && !listen(stream, session, &mut self.model, &mut self.exported) {
+            if session.output().len() < MAX_OUTPUT && !read_input(stream, session, &mut self.model, &mut self.exported)
+            {
                 session.close(&mut self.model, &mut self.exported);
             }
             if connection.is_attached() {
@@ -270,7 +271,7 @@ impl Server {
             }
         }
         for Connection { stream, session, .. } in &mut self.connections {
-            let hears = speak(stream, session);
+            let hears = write_output(stream, session);
             if !hears || session.phase() == Phase::Over {
                 session.close(&mut self.model, &mut self.exported);
             }
@@ -308,7 +309,7 @@ impl Server {
 }
 
 /// Reads a client's input; `false` once it has closed the connection.
-fn listen(stream: &mut TcpStream, session: &mut Session, model: &mut Model, exported: &mut Exported) -> bool {
+fn read_input(stream: &mut TcpStream, session: &mut Session, model: &mut Model, exported: &mut Exported) -> bool {
     let mut buffer = [0; 65536];
     for _ in 0..16 {
         match stream.read(&mut buffer) {
@@ -326,7 +327,7 @@ fn listen(stream: &mut TcpStream, session: &mut Session, model: &mut Model, expo
 }
 
 /// Sends a client's output; `false` if it does not accept any more.
-fn speak(stream: &mut TcpStream, session: &mut Session) -> bool {
+fn write_output(stream: &mut TcpStream, session: &mut Session) -> bool {
     while !session.output().is_empty() {
         match stream.write(session.output()) {
             Ok(0) => return false,
