@@ -1,4 +1,5 @@
-//! The receive side: transfers lent to the chip, their frames, and what did not fit a budget.
+//! The receive side: submits transfers to the chip, takes frames out of them, and holds back what exceeds a poll's
+//! budget.
 
 use std::ops::Range;
 
@@ -13,15 +14,15 @@ use crate::usb::{self, Done, Request, Transfer, Transport};
 
 use super::{Copying, Driver, Error, Resubmit};
 
-/// Frames in a page begin at multiples of this.
+/// Alignment of frames in a page, bytes.
 const ALIGN: usize = 64;
 const TAG_TYPE: [u8; 2] = [0x81, 0x00];
 
-/// A frame in a page, and what the chip said of it.
+/// The chip's header of a frame, and the frame's range in a page.
 type Found = (Header, std::ops::Range<usize>);
 
 impl<T: Transport> Driver<T> {
-    /// Lends every idle transfer to the chip.
+    /// Submits every idle transfer to the chip.
     pub(super) fn fill(&mut self) {
         if !self.is_up || self.gone || self.rx.halted || self.is_suspended() {
             return;
@@ -38,19 +39,19 @@ impl<T: Transport> Driver<T> {
     pub(super) fn reap_in(&mut self, transfer: Transfer<Done>) {
         self.rx.lent = self.rx.lent.saturating_sub(1);
         match transfer.result() {
-            // One is sent when the chip starts; it means nothing.
+            // The chip sends an empty transfer when it starts, which has no meaning.
             Ok(0) => self.rx.idle.push(transfer.recycle()),
             Ok(_) => {
                 self.numbers.rx_transfers += 1;
                 self.rx.done.push_back(transfer);
-                // Transfers whose frames nobody has taken yet are bounded by what the chip gets at a time.
+                // Completed transfers that were not parsed are bounded by the number that the chip has at a time.
                 let may = self.rx.done.len() < 2 * self.rx.total;
                 if self.config.resubmit == Resubmit::OnCompletion && may {
                     if let Ok(fresh) = Transfer::allocate(self.config.rx_transfer_len) {
                         self.rx.idle.push(fresh);
                         self.fill();
                     } else {
-                        // The used one goes back instead, once it was parsed.
+                        // The used memory goes back instead, once it was parsed.
                         self.numbers.no_memory += 1;
                     }
                 }
@@ -73,7 +74,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Sets halted endpoints going again once all of their transfers are back.
+    /// Restarts halted endpoints once all of their transfers are back.
     pub(super) fn recover(&mut self) {
         if self.rx.halted {
             if !self.rx.is_home() {
@@ -90,10 +91,10 @@ impl<T: Transport> Driver<T> {
         self.recover_out();
     }
 
-    /// Delivers what was received, at most `budget` packets.
+    /// Delivers received packets, at most `budget`.
     pub(super) fn poll(&mut self, into: &mut RxBatch, budget: usize) -> Polled {
         let budget = budget.min(self.config.budget.unwrap_or(usize::MAX)).max(1);
-        // Who sets the budget keeps what exceeds it, too.
+        // A driver with a budget of its own also keeps the packets that exceed it.
         let most = if self.config.budget.is_some() { budget } else { usize::MAX };
         self.numbers.polls += 1;
         let mut delivered = 0;
@@ -111,7 +112,7 @@ impl<T: Transport> Driver<T> {
                 return Polled::Starved;
             };
             self.parse(transfer.received(), page, into, (&mut delivered, most));
-            // With memory of its own for each completion this one is no longer needed.
+            // Not resubmitted where a newly allocated transfer has taken its place at completion.
             if self.rx.idle.len() + self.rx.lent < self.rx.total {
                 self.rx.idle.push(transfer.recycle());
                 self.fill();
@@ -124,7 +125,7 @@ impl<T: Transport> Driver<T> {
         if self.rx.waiting() { Polled::More } else { Polled::Idle }
     }
 
-    /// Takes the frames out of a transfer; those over the budget go to the overflow queue.
+    /// Parses a transfer; packets beyond the budget go to the overflow queue.
     fn parse(&mut self, bytes: &[u8], mut page: PageMut, into: &mut RxBatch, (delivered, most): (&mut usize, usize)) {
         let whole = self.config.copying == Copying::WholeTransfer;
         let room = page.bytes_mut();
@@ -185,14 +186,14 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Returns a frame with the chip's sum as its checksum state, where that is worth something. The parser is asked only about
-    /// frames that are not plain TCP or UDP.
+    /// Returns a frame with the chip's sum as its checksum state, if that is usable. Only frames other than plain TCP
+    /// and UDP are parsed for it.
     fn with_sum(&mut self, header: &Header, mut frame: Frame<Page>, into: &mut RxBatch) -> Received {
         let tagged = header.has(flag::TAGGED);
         if header.has(flag::ICSM | flag::SOFT) || tagged && !self.config.strip_tags {
             return Received::Frame(frame);
         }
-        // The chip sums from behind the Ethernet header, the tag that it took out left aside.
+        // The chip sums from behind the Ethernet header, without the tag that it stripped.
         let from = ETHERNET_LEN + if tagged { VLAN_LEN } else { 0 };
         let len = frame.len();
         if let Some(ip) = frame.plain_ip() {
@@ -215,8 +216,8 @@ impl<T: Transport> Driver<T> {
     }
 }
 
-/// Returns the sum of all bytes of a frame of `len` bytes from its IP header on. `csum` is the chip's, which covers `skipped`
-/// too: a second VLAN tag, which lies in front of IP. `front` are the frame's first bytes.
+/// Returns the sum of all bytes of a frame of `len` bytes from its IP header on. `csum` is the chip's sum, which also
+/// covers `skipped`, a second VLAN tag in front of IP. `front` are the frame's first bytes.
 fn sum_from_ip(csum: u16, front: &[u8], skipped: Range<usize>, len: usize) -> Option<Sum> {
     let mut sum = Sum::ZERO;
     sum.add_u16(csum);
@@ -227,7 +228,7 @@ fn sum_from_ip(csum: u16, front: &[u8], skipped: Range<usize>, len: usize) -> Op
     Some(whole)
 }
 
-/// How many frames to expect.
+/// Returns the number of frames to expect in a transfer of `len` bytes.
 fn into_count(len: usize) -> usize {
     (len / 1024).max(4)
 }
