@@ -1,72 +1,73 @@
-//! The table of tunnel formats that stand behind UDP, and what a format has to say.
+//! The table of tunnel formats behind UDP, and the properties of a format.
 //!
-//! To add one: a file beside this one with a `pub const FORMAT`, and a row of the table. Parsing, GRO and GSO follow.
+//! To add a format: a file beside this one with a `pub const FORMAT`, and a row of the table. Parsing, GRO and GSO
+//! follow.
 
 use core::ops::Range;
 
 use super::{geneve, gue, vxlan};
 
-/// What the next header is.
+/// Type of the next header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// By EtherType.
+    /// An EtherType.
     Type(u16),
-    /// By IP protocol number.
+    /// An IP protocol number.
     Protocol(u8),
 }
 
-/// A remote checksum option: places counted from the first byte after the header that has it.
+/// A remote checksum option. Its values count from the first byte after the header that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remcsum {
-    /// Where the sum starts.
+    /// Start of the sum.
     pub start: u16,
-    /// Where the field is (absolute, not relative to `start`).
+    /// Place of the checksum field, not relative to `start`.
     pub offset: u16,
 }
 
-/// What a header says to whoever looks through it.
+/// The fields of a tunnel header that the parser needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shim {
-    /// Bytes of the header; even.
+    /// Bytes of the header; always even.
     pub len: usize,
-    /// What follows it.
+    /// Type of the next header.
     pub next: Next,
-    /// Its remote checksum option, where it has one.
+    /// Remote checksum option, if the header has one.
     pub remcsum: Option<Remcsum>,
 }
 
-/// Why nobody can say what is behind a header.
+/// Reason why the header behind a tunnel header cannot be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is of a version or kind, or has flags, that are not known here. Nothing need be wrong with it.
+    /// The header has an unknown version, kind or flag. It may well be valid.
     Foreign,
-    /// Its lengths contradict each other or the bytes present.
+    /// Lengths in the header contradict each other or the bytes present.
     Malformed,
 }
 
-/// A tunnel format behind UDP: all that the parser, GRO and GSO need to know of it.
+/// A tunnel format behind UDP, as the parser, GRO and GSO need it.
 ///
-/// Its header must be the same, byte for byte, on all packets of a flow that are to be joined.
+/// Packets of a flow can be joined only where their tunnel headers are equal byte for byte.
 #[derive(Debug)]
 pub struct Format {
-    /// What its header is called in a layout.
+    /// Kind of its header in a layout.
     pub kind: Kind,
-    /// Its name, for people.
+    /// Name in messages.
     pub name: &'static str,
-    /// Its assigned UDP port.
+    /// Assigned UDP port.
     pub port: u16,
-    /// Reads a header at the start of a UDP payload, of which the first bytes are given.
+    /// Reads a header at the start of a UDP payload, of which at least the first bytes are given.
     pub read: fn(&[u8]) -> Result<Shim, Unread>,
-    /// Takes the remote checksum option out of a header, where it has one, without moving anything; for formats that have such
-    /// an option.
+    /// Removes the remote checksum option from a header without moving other bytes; `None` for formats without such an
+    /// option.
     pub withdraw: Option<fn(&mut [u8])>,
-    /// The bytes of the header that tell flows apart, such as a network identifier.
+    /// The bytes of the header that distinguish flows, such as a network identifier.
     pub flow: Range<usize>,
 }
 
 macro_rules! formats {
     ($($(#[doc = $doc:literal])* $(#[cfg($($cfg:tt)*)])? $kind:ident = $module:ident;)*) => {
-        /// What a header is.
+        /// Kind of a header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[non_exhaustive]
@@ -88,7 +89,7 @@ macro_rules! formats {
             $($(#[doc = $doc])* $(#[cfg($($cfg)*)])? $kind,)*
         }
 
-        /// Every format, in the order of their kinds.
+        /// Every tunnel format, in the order of their kinds.
         pub const FORMATS: &[Format] = &[$($(#[cfg($($cfg)*)])? $module::FORMAT,)*];
     };
 }
@@ -103,16 +104,16 @@ formats! {
     Vxlan = vxlan;
     /// Geneve with its options.
     Geneve = geneve;
-    /// A format that only tests know.
+    /// A format for tests only.
     #[cfg(test)]
     Toy = toy;
 }
 
 impl Kind {
-    /// How many there are; their numbers start at 0.
+    /// Number of kinds; their values start at 0.
     pub(crate) const COUNT: usize = Kind::Gre as usize + 1 + FORMATS.len();
 
-    /// The tunnel format behind UDP that it is, if it is one.
+    /// Returns the tunnel format behind UDP of this kind, if it is one.
     pub fn format(self) -> Option<&'static Format> {
         FORMATS.get((self as usize).checked_sub(Kind::Gre as usize + 1)?)
     }

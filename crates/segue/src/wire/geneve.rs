@@ -2,7 +2,7 @@
 
 use super::{Format, Kind, Next, Shim, Unread, ethertype, read_u16, read_u32};
 
-/// IANA's port for Geneve.
+/// Assigned UDP port.
 pub const PORT: u16 = 6081;
 /// Bytes of a header without options.
 pub const MIN_LEN: usize = 8;
@@ -13,14 +13,14 @@ pub const MAX_VNI: u32 = 0x00ff_ffff;
 
 const VERSION: u8 = 0xc0;
 const OPT_LEN: u8 = 0x3f;
-/// In the second byte: what follows is for the tunnel's ends and not to be passed on.
+/// Flag in the second byte: the payload is a control message for the ends of the tunnel, and not to be forwarded.
 const CONTROL: u8 = 0x80;
-/// In an option's type: who does not know it must drop the packet.
+/// Flag in the type of an option: an end of the tunnel that does not know the option must drop the packet.
 const CRITICAL: u8 = 0x80;
-/// In an option's last byte: its length without the first 4 bytes, in words of 4 bytes.
+/// Mask of the length in the last byte of an option's header, in 4-byte words; the header is not included.
 const WORDS: u8 = 0x1f;
 
-/// Geneve for the table of formats.
+/// The row of the table of formats.
 pub const FORMAT: Format = Format { kind: Kind::Geneve, name: "Geneve", port: PORT, read, withdraw: None, flow: 4..7 };
 
 fn read(bytes: &[u8]) -> Result<Shim, Unread> {
@@ -28,7 +28,7 @@ fn read(bytes: &[u8]) -> Result<Shim, Unread> {
     Ok(Shim { len: geneve.len, next: Next::Type(geneve.protocol), remcsum: None })
 }
 
-/// What a Geneve header says.
+/// The fields of a Geneve header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geneve {
     /// EtherType of the payload; [`ethertype::TEB`] for an Ethernet frame.
@@ -37,12 +37,12 @@ pub struct Geneve {
     pub vni: u32,
     /// Bytes of the header with its options.
     pub len: usize,
-    /// Whether an option is critical: its tunnel's end must know it, whoever only looks at the packet need not.
+    /// Whether an option is critical, so that the end of the tunnel must know it. Others on the path may ignore it.
     pub is_critical: bool,
 }
 
 crate::reasons! {
-    /// Why a datagram on a Geneve port is no packet for us.
+    /// Reason why a datagram on a Geneve port is dropped.
     pub enum Refusal {
         Truncated = "geneve_truncated": "The datagram ends inside the Geneve header.",
         Version = "geneve_version": "A Geneve version other than 0.",

@@ -8,27 +8,27 @@ pub const MIN_LEN: usize = 4;
 /// Bytes of a header with checksum, key and sequence number.
 pub const MAX_LEN: usize = 16;
 
-/// Checksum present; it covers the GRE header and all that follows, without a pseudo-header.
+/// Flag: a checksum is present; it covers the GRE header and all that follows, without a pseudo-header.
 pub const CSUM: u16 = 0x8000;
-/// Routing present (RFC 1701 only); nobody here knows such headers.
+/// Flag: routing is present (RFC 1701 only). The parser does not read such headers.
 pub const ROUTING: u16 = 0x4000;
-/// Key present.
+/// Flag: a key is present.
 pub const KEY: u16 = 0x2000;
-/// Sequence number present.
+/// Flag: a sequence number is present.
 pub const SEQ: u16 = 0x1000;
-/// All flags that are known here.
+/// All flags that the parser knows.
 const KNOWN: u16 = CSUM | KEY | SEQ;
-/// The version; 1 is that of PPTP (RFC 2637, section 4.1), whose header is another.
+/// Mask of the version; version 1 is PPTP's (RFC 2637, section 4.1), whose header differs.
 const VERSION: u16 = 0x0007;
 /// Place of the checksum where it is present.
 pub const CHECKSUM: usize = 4;
 
-/// What a GRE header says.
+/// The fields of a GRE header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gre {
     /// EtherType of the payload.
     pub protocol: u16,
-    /// The checksum as it stands, where present.
+    /// Checksum as found in the header, where present.
     pub checksum: Option<u16>,
     /// Key, where present.
     pub key: Option<u32>,
@@ -58,8 +58,7 @@ impl Gre {
         Some(Gre { protocol, checksum, key: next(flags & KEY != 0)?, seq: next(flags & SEQ != 0)? })
     }
 
-    /// Why [`Gre::parse`] reads no header: what follows is of another protocol, or in a tunnel of which nobody here knows more,
-    /// or the header is cut off.
+    /// Returns why [`Gre::parse`] cannot read a header: it is of another protocol, has unknown flags, or is truncated.
     #[cold]
     pub(super) fn unread(bytes: &[u8]) -> Stop {
         match read_u16(bytes, 0).filter(|_| bytes.len() >= MIN_LEN) {
@@ -69,17 +68,17 @@ impl Gre {
         }
     }
 
-    /// Bytes of this header: 4 to 16.
+    /// Returns the bytes of this header: 4 to 16.
     pub fn len(&self) -> usize {
         MIN_LEN + 4 * [self.checksum.is_some(), self.key.is_some(), self.seq.is_some()].iter().filter(|&&p| p).count()
     }
 
-    /// Never: a header has at least 4 bytes.
+    /// Returns `false`: a header has at least 4 bytes.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Place of the sequence number, counted from the start of the header, where it has one.
+    /// Returns the place of the sequence number, counted from the start of the header, where it has one.
     pub fn seq_at(&self) -> Option<usize> {
         self.seq.map(|_| self.len() - 4)
     }

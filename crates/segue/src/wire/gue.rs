@@ -7,21 +7,21 @@
 pub use super::Remcsum;
 use super::{Format, Kind, Next, Shim, Unread, protocol, read_u16, read_u32};
 
-/// IANA's port for GUE.
+/// Assigned UDP port.
 pub const PORT: u16 = 6080;
 /// Bytes of the base header.
 pub const BASE_LEN: usize = 4;
 /// Bytes of a header with the remote checksum option.
 pub const REMCSUM_LEN: usize = 12;
 
-/// The one standard flag that Linux knows: a word of private flags follows.
+/// The only standard flag that Linux knows: a word of private flags follows.
 const PRIVATE: u16 = 0x0001;
-/// The one private flag that Linux knows: start and offset of a remote checksum follow.
+/// The only private flag that Linux knows: start and offset of a remote checksum follow.
 const PRIVATE_REMCSUM: u32 = 0x8000_0000;
 const CONTROL: u8 = 0x20;
 const HLEN: u8 = 0x1f;
 
-/// GUE for the table of formats.
+/// The row of the table of formats.
 pub const FORMAT: Format =
     Format { kind: Kind::Gue, name: "GUE", port: PORT, read, withdraw: Some(Gue::withdraw_remcsum), flow: 0..0 };
 
@@ -30,19 +30,19 @@ fn read(bytes: &[u8]) -> Result<Shim, Unread> {
     Ok(Shim { len: gue.len, next: Next::Protocol(gue.protocol), remcsum: gue.remcsum })
 }
 
-/// What a GUE header says.
+/// The fields of a GUE header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gue {
     /// IP protocol of the payload.
     pub protocol: u8,
     /// Bytes of the header: 0 for version 1, 4 to 128 for version 0.
     pub len: usize,
-    /// The remote checksum option, where present. Its values are not checked here.
+    /// Remote checksum option, where present. Its values are not checked here.
     pub remcsum: Option<Remcsum>,
 }
 
 crate::reasons! {
-    /// Why a datagram on a GUE port is no packet for us.
+    /// Reason why a datagram on a GUE port is dropped.
     pub enum Refusal {
         Truncated = "gue_truncated": "The datagram ends inside the GUE header.",
         Version = "gue_version": "GUE version 2 or 3, or version 1 whose payload is neither IPv4 nor IPv6.",
@@ -111,16 +111,16 @@ impl Gue {
         Ok(Gue { protocol: bytes[1], len, remcsum })
     }
 
-    /// Takes the remote checksum option out of a header that has one. Its bytes become zero and stay, as a surplus that
-    /// receivers skip, so that nothing moves.
+    /// Removes the remote checksum option from a header that has one. Its bytes become zero and stay in the header as
+    /// surplus, which receivers skip, so that nothing moves.
     pub fn withdraw_remcsum(bytes: &mut [u8]) {
         if Gue::parse(bytes).is_ok_and(|gue| gue.remcsum.is_some()) {
-            // The option's flag is the only private one.
+            // The flag of the option is the only private flag.
             bytes[2..REMCSUM_LEN].fill(0);
         }
     }
 
-    /// Bytes that a header with or without the remote checksum option takes when we write it.
+    /// Returns the bytes of a header that [`Gue::emit`] writes with or without the remote checksum option.
     pub const fn emit_len(remcsum: bool) -> usize {
         if remcsum { REMCSUM_LEN } else { BASE_LEN }
     }

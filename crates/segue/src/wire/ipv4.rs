@@ -10,7 +10,7 @@ pub const MIN_LEN: usize = 20;
 /// Bytes of the longest header.
 pub const MAX_LEN: usize = 60;
 
-/// Most that the total length can say.
+/// Largest total length.
 pub const MAX_TOTAL_LEN: usize = 65_535;
 
 /// Version and header length in 32-bit words.
@@ -34,7 +34,7 @@ pub const SRC: Range<usize> = 12..16;
 /// Destination address.
 pub const DST: Range<usize> = 16..20;
 
-/// Reserved flag; RFC 791 wants it zero.
+/// Reserved flag, which RFC 791 requires to be zero.
 pub const RESERVED: u16 = 0x8000;
 /// Don't fragment.
 pub const DF: u16 = 0x4000;
@@ -43,7 +43,7 @@ pub const MF: u16 = 0x2000;
 /// Mask of the fragment offset.
 pub const OFFSET: u16 = 0x1fff;
 
-/// Header length in bytes as the first byte states it (0..=60, unchecked against the minimum).
+/// Returns the header length in bytes that the first byte states (0..=60, unchecked against the minimum).
 pub const fn header_len(first: u8) -> usize {
     (first as usize & 0x0f) * 4
 }
@@ -60,8 +60,8 @@ pub fn destination(header: &[u8]) -> Option<Ipv4Addr> {
     address::v4(header.get(DST)?)
 }
 
-/// Puts no-operations in the place of the options in `header` that only a first fragment has (RFC 791, section 3.1: those
-/// without the copied flag); the header keeps its length.
+/// Replaces the options in `header` that only a first fragment has by no-operations (RFC 791, section 3.1: those
+/// without the copied flag). The header keeps its length.
 pub fn drop_uncopied_options(header: &mut [u8]) {
     const COPIED: u8 = 0x80;
     let mut at = MIN_LEN;
@@ -73,9 +73,11 @@ pub fn drop_uncopied_options(header: &mut [u8]) {
     }
 }
 
-/// Where source and destination are in `header`, the header with its options, for checksums of what it carries. The
-/// destination is the last stop of a source route while there are stops to come, which is how long the field holds the next
-/// one (RFC 791, section 3.1, loose and strict source and record route); what such a route says makes no sense with `None`.
+/// Returns the places of source and destination in `header`, the header with its options, for the pseudo-header of its
+/// payload.
+///
+/// While a source route has stops left, the destination is its last stop, since the header's field holds the next one
+/// (RFC 791, section 3.1, loose and strict source and record route). `None` where the route is malformed.
 pub fn ends(header: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     const LOOSE: u8 = 131;
     const STRICT: u8 = 137;
@@ -98,13 +100,14 @@ pub fn ends(header: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     Some((SRC, DST))
 }
 
-/// Whether checksums of what `header` carries cover another address than those in it, or nobody knows which: see [`ends`].
+/// Returns whether the pseudo-header of the payload has another address than those in `header`, or an unknown one; see
+/// [`ends`].
 #[inline]
 pub fn is_routed(header: &[u8]) -> bool {
     header.len() > MIN_LEN && ends(header) != Some((SRC, DST))
 }
 
-/// The place of the option at `at` in a header; `None` behind the last one, and where its length does not fit.
+/// Returns the place of the option at `at` in a header; `None` after the last one, and where its length does not fit.
 fn option(header: &[u8], at: usize) -> Option<Range<usize>> {
     let len = header_len(*header.first()?).min(header.len());
     let size = match header.get(at..len)? {
@@ -150,14 +153,14 @@ mod tests {
         assert_eq!(of(&[]), Some((SRC, DST)));
         for kind in [131, 137] {
             assert_eq!(of(&[kind, 7, 4, 1, 2, 3, 4]), Some((SRC, 23..27)));
-            // Behind router alert and a no-operation; the second of three stops comes next.
+            // After router alert and a no-operation; the second of three stops comes next.
             let behind = [&[0x94, 4, 0, 0, 1, kind, 15, 8][..], &[9; 12]].concat();
             assert_eq!(of(&behind), Some((SRC, 36..40)));
-            // All stops are past; behind the end of the options.
+            // No stops are left; or the option comes after the end of the options.
             assert_eq!(of(&[kind, 7, 8, 1, 2, 3, 4]), Some((SRC, DST)));
             assert_eq!(of(&[kind, 3, 4]), Some((SRC, DST)));
             assert_eq!(of(&[0, kind, 7, 4, 1, 2, 3, 4]), Some((SRC, DST)));
-            // No list, or a pointer that points at no stop.
+            // The option holds no list of addresses, or its pointer does not point at one.
             let senseless: [&[u8]; 5] = [
                 &[kind, 2],
                 &[kind, 6, 4, 1, 2, 3],
@@ -169,7 +172,7 @@ mod tests {
                 assert_eq!(of(option), None, "{option:?}");
             }
         }
-        // Record route is of the past, and a length that does not fit hides what follows it.
+        // Record route does not route, and a length that does not fit hides the options after it.
         assert_eq!(of(&[7, 7, 4, 0, 0, 0, 0]), Some((SRC, DST)));
         assert_eq!(of(&[7, 9, 131, 7, 4, 1, 2, 3]), Some((SRC, DST)));
     }

@@ -10,7 +10,7 @@ pub const LEN: usize = 40;
 /// Bytes of a fragment header (RFC 8200, section 4.5).
 pub const FRAGMENT_LEN: usize = 8;
 
-/// Most that the payload length can say.
+/// Largest payload length.
 pub const MAX_PAYLOAD_LEN: usize = 65_535;
 
 /// Version, traffic class and flow label.
@@ -31,7 +31,7 @@ pub const MAX_EXTENSIONS: usize = 6;
 /// Most bytes of extension headers that [`chain`] follows.
 pub const MAX_EXTENSION_LEN: usize = 96;
 
-/// Traffic class of a header whose first two bytes are given.
+/// Returns the traffic class of a header whose first two bytes are given.
 pub const fn traffic_class(first: u8, second: u8) -> u8 {
     first << 4 | second >> 4
 }
@@ -48,21 +48,21 @@ pub fn destination(header: &[u8]) -> Option<Ipv6Addr> {
     address::v6(header.get(DST)?)
 }
 
-/// Where an extension-header chain ends.
+/// The end of an extension-header chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chain {
-    /// At a header that is no extension: its type, and the bytes of extensions in front of it.
+    /// The chain ends at a header that is no extension header.
     End {
         /// Type of the header after the chain.
         next: u8,
         /// Bytes of the extension headers.
         len: usize,
     },
-    /// At a fragment header, an atomic one included.
+    /// The chain has a fragment header, possibly that of an atomic fragment.
     Fragment,
-    /// Past the bytes present.
+    /// The chain goes beyond the bytes present.
     Truncated,
-    /// Past [`MAX_EXTENSIONS`] or [`MAX_EXTENSION_LEN`].
+    /// The chain exceeds [`MAX_EXTENSIONS`] or [`MAX_EXTENSION_LEN`].
     TooLong,
 }
 
@@ -94,12 +94,12 @@ pub fn chain(first: u8, bytes: &[u8]) -> Chain {
     Chain::TooLong
 }
 
-/// Where source and destination are in `header`, the fixed header with its extension headers, for checksums of what it
-/// carries.
+/// Returns the places of source and destination in `header`, the fixed header with its extension headers, for the
+/// pseudo-header of its payload.
 ///
-/// The source is the home address where an option says one (RFC 6275, section 6.3). The destination is in a routing header
-/// that has stops to come (RFC 8200, section 8.1): the last address of one of type 0 or 2 (RFC 6275, section 6.4), the first
-/// of the reversed list of segment routing (RFC 8754, section 2). `None` with other routing headers.
+/// The source is the home address where an option has one (RFC 6275, section 6.3). While a routing header has segments
+/// left (RFC 8200, section 8.1), the destination is in it: the last address of types 0 and 2 (RFC 6275, section 6.4),
+/// the first one of the reversed list of segment routing (RFC 8754, section 2). `None` for other routing headers.
 pub fn ends(header: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     const ADDRESS: usize = 16;
     let (mut src, mut dst) = (SRC, DST);
@@ -127,7 +127,7 @@ pub fn ends(header: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     Some((src, dst))
 }
 
-/// The place of the address in a home address option among those from `at` to `end`, where there is one.
+/// Returns the place of the address in a home address option among the options from `at` to `end`, where there is one.
 fn home_address(header: &[u8], mut at: usize, end: usize) -> Option<Range<usize>> {
     const PAD1: u8 = 0;
     const HOME_ADDRESS: u8 = 0xc9;
@@ -147,16 +147,16 @@ fn home_address(header: &[u8], mut at: usize, end: usize) -> Option<Range<usize>
     None
 }
 
-/// Whether checksums of what `header` carries cover another address than those in the fixed header, or nobody knows which: see
-/// [`ends`].
+/// Returns whether the pseudo-header of the payload has another address than those in the fixed header, or an unknown
+/// one; see [`ends`].
 #[inline]
 pub fn is_routed(header: &[u8]) -> bool {
     header.len() > LEN && ends(header) != Some((SRC, DST))
 }
 
-/// How much of `header`, the fixed header with its extension headers, every fragment has, and where the field is that names
-/// what follows that part: all up to the routing header, or else the hop-by-hop options, or else the fixed header alone (RFC
-/// 8200, section 4.5).
+/// Returns the bytes of the per-fragment headers in `header`, the fixed header with its extension headers, and the
+/// place of the field with the type of the header after them. They are all headers up to the routing header, or else
+/// the hop-by-hop options, or else the fixed header alone (RFC 8200, section 4.5).
 pub fn unfragmentable(header: &[u8]) -> (usize, usize) {
     let mut found = (LEN, NEXT_HEADER);
     let (mut next_at, mut at) = (NEXT_HEADER, LEN);
@@ -190,7 +190,7 @@ mod tests {
         assert!(!is_routed(&[]));
     }
 
-    /// A header with one extension header of this kind, whose content is `bytes` and what is missing to a multiple of 8.
+    /// Returns a header with one extension header of this kind, whose content is `bytes`, padded to a multiple of 8.
     fn with(kind: u8, bytes: &[u8]) -> Vec<u8> {
         let mut header = vec![0; LEN];
         header[NEXT_HEADER] = kind;
@@ -203,14 +203,14 @@ mod tests {
     #[test]
     fn a_home_address_is_the_source() {
         let home = [&[0xc9, 16][..], &[7; 16]].concat();
-        // Padding of one byte, of several, and another option in front.
+        // Padding of one byte, of several, and another option before it.
         for front in [&[][..], &[0], &[1, 2, 0, 0], &[0x1e, 1, 0xc9, 0, 0]] {
             let at = LEN + 2 + front.len() + 2;
             let header = with(protocol::DESTINATION, &[front, &home].concat());
             assert_eq!(ends(&header), Some((at..at + 16, DST)), "{front:?}");
             assert!(is_routed(&header));
         }
-        // Another length, one that does not fit, an option of hop by hop, and a header that is cut off.
+        // Another length, one that does not fit, a hop-by-hop option, and a truncated header.
         assert_eq!(ends(&with(protocol::DESTINATION, &[0xc9, 15, 7, 7])), Some((SRC, DST)));
         assert_eq!(ends(&with(protocol::DESTINATION, &home[..12])), Some((SRC, DST)));
         assert_eq!(ends(&with(protocol::HOP_BY_HOP, &home)), Some((SRC, DST)));

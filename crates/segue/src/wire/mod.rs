@@ -1,7 +1,8 @@
-//! Wire formats: where the fields of each header are, and one parser that finds every header of a packet.
+//! Wire formats: the places of the fields in each header, and one parser that finds every header of a packet.
 //!
 //! Each file has one format: named ranges, checked reading, emitting. Nothing here keeps state or changes a packet
-//! beyond the bytes it is asked to write. To add a tunnel format behind UDP: one file here, one row in [`format`](mod@format).
+//! beyond the bytes it is asked to write. To add a tunnel format behind UDP: one file here, one row in
+//! [`format`](mod@format).
 
 pub mod address;
 pub mod arp;
@@ -33,13 +34,13 @@ pub mod protocol {
     pub const HOP_BY_HOP: u8 = 0;
     /// ICMP for IPv4.
     pub const ICMP: u8 = 1;
-    /// IPv4 inside something.
+    /// IPv4 in a tunnel.
     pub const IPV4: u8 = 4;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
-    /// IPv6 inside something.
+    /// IPv6 in a tunnel.
     pub const IPV6: u8 = 41;
     /// IPv6 routing header.
     pub const ROUTING: u8 = 43;
@@ -49,7 +50,7 @@ pub mod protocol {
     pub const GRE: u8 = 47;
     /// ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
-    /// Nothing follows.
+    /// No next header (IPv6).
     pub const NONE: u8 = 59;
     /// IPv6 destination options.
     pub const DESTINATION: u8 = 60;
@@ -73,19 +74,19 @@ pub mod ethertype {
     pub const TEB: u16 = 0x6558;
 }
 
-/// Big-endian 16-bit value at `at`, or `None` past the end.
+/// Reads the big-endian 16-bit value at `at`; `None` past the end.
 #[inline]
 pub fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Big-endian 32-bit value at `at`, or `None` past the end.
+/// Reads the big-endian 32-bit value at `at`; `None` past the end.
 #[inline]
 pub fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Writes a big-endian 16-bit value; a place past the end is left alone and gives `false`.
+/// Writes a big-endian 16-bit value at `at`. Past the end it writes nothing and returns `false`.
 #[inline]
 pub fn write_u16(bytes: &mut [u8], at: usize, value: u16) -> bool {
     match bytes.get_mut(at..).and_then(|b| b.first_chunk_mut()) {
@@ -97,7 +98,7 @@ pub fn write_u16(bytes: &mut [u8], at: usize, value: u16) -> bool {
     }
 }
 
-/// Writes a big-endian 32-bit value; a place past the end is left alone and gives `false`.
+/// Writes a big-endian 32-bit value at `at`. Past the end it writes nothing and returns `false`.
 #[inline]
 pub fn write_u32(bytes: &mut [u8], at: usize, value: u32) -> bool {
     match bytes.get_mut(at..).and_then(|b| b.first_chunk_mut()) {

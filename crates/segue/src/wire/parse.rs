@@ -1,7 +1,7 @@
-//! The one parser: bytes to a [`Layout`] that says where every header is, tunnels included.
+//! The parser: it turns bytes into a [`Layout`] with the places of all headers, tunnels included.
 //!
-//! Later stages take the layout and never derive an offset again. Parsing stops at the first thing that is no header we
-//! know and says why in [`Stop`]; what was found until then stays valid.
+//! Later stages use the layout and never derive an offset again. Parsing stops at the first header that it cannot read
+//! and gives the reason as a [`Stop`]; the headers found until then remain valid.
 
 use super::gre::Gre;
 use super::{Next, Unread, ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp};
@@ -9,28 +9,28 @@ use super::{Next, Unread, ethernet, ethertype, ipv4, ipv6, protocol, read_u16, t
 pub use super::format::Kind;
 pub use super::layout::{Header, Layout, MAX_HEADER_BYTES, MAX_HEADERS, Stop};
 
-/// Where the packet begins.
+/// The first header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With an Ethernet header.
+    /// An Ethernet header.
     Ethernet,
-    /// With an IPv4 or IPv6 header; the first nibble says which.
+    /// An IPv4 or IPv6 header, by its first nibble.
     Ip,
 }
 
-/// What the datagrams to a UDP port are.
+/// The content of datagrams to a UDP port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Carried {
-    /// Payload.
+    /// Payload of UDP.
     #[default]
     Data,
     /// A tunnel format.
     Shim(Kind),
-    /// Packets of an IP protocol.
+    /// Packets of an IP protocol (FOU).
     Protocol(u8),
 }
 
-/// Which UDP destination ports carry tunnels. Nothing in a packet says so: it is configuration.
+/// The UDP destination ports of tunnels. They are configuration, since no packet tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tunnels {
     ports: [(u16, Carried); Tunnels::MOST],
@@ -43,19 +43,19 @@ impl Tunnels {
     /// No tunnel ports: UDP is always a transport.
     pub const NONE: Tunnels = Tunnels { ports: [(0, Carried::Data); Tunnels::MOST] };
 
-    /// With one more port for a tunnel format; the first to name a port has it. A kind that is no such format is ignored.
+    /// Adds a port for a tunnel format; the first entry for a port counts. A kind that is no tunnel format is ignored.
     #[must_use]
     pub fn with(self, port: u16, kind: Kind) -> Self {
         if kind.format().is_some() { self.add(port, Carried::Shim(kind)) } else { self }
     }
 
-    /// With one more GUE port.
+    /// Adds a GUE port.
     #[must_use]
     pub fn with_gue(self, port: u16) -> Self {
         self.with(port, Kind::Gue)
     }
 
-    /// With one more FOU port for one IP protocol.
+    /// Adds a FOU port for one IP protocol.
     #[must_use]
     pub fn with_fou(self, port: u16, protocol: u8) -> Self {
         self.add(port, Carried::Protocol(protocol))
@@ -68,7 +68,7 @@ impl Tunnels {
         self
     }
 
-    /// Whether UDP to `port` is a tunnel.
+    /// Returns whether datagrams to `port` are a tunnel's.
     pub(crate) fn has(&self, port: u16) -> bool {
         self.carried(port) != Carried::Data
     }
@@ -84,15 +84,16 @@ impl Tunnels {
 /// Finds every header of the packet in `bytes`, which must hold the whole packet and may have padding behind it.
 ///
 /// Lengths are checked against the bytes present at every level; no header is listed whose bytes are not all there.
-/// Checksums are not looked at.
+/// Checksums are not verified.
 ///
-/// A train may be longer than its length field can say, which is then zero: IPv4 and IPv6 with TCP right behind, in more
-/// than 65,535 bytes (what Linux calls BIG TCP; no packet on a wire is that long). It then ends where the bytes end.
+/// A train may exceed what its length field can state, which is then zero: IPv4 and IPv6 followed by TCP, in more than
+/// 65,535 bytes (Linux: BIG TCP; no packet on a wire is that long). Such a train ends where the bytes end.
 pub fn parse(bytes: &[u8], start: Start, tunnels: &Tunnels) -> Layout {
     parse_front(bytes, bytes.len(), start, tunnels)
 }
 
-/// As [`parse()`], for a packet of `len` bytes of which `bytes` are the first; [`MAX_HEADER_BYTES`] are always enough.
+/// Does the same as [`parse()`] for a packet of `len` bytes of which `bytes` are the first; [`MAX_HEADER_BYTES`] are
+/// always enough.
 pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) -> Layout {
     let len = len.max(bytes.len());
     let mut layout = Layout::empty(Stop::Malformed);
@@ -110,7 +111,7 @@ pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) ->
             Next::Type(kind)
         }
     };
-    // What the current level may use: shrinks to what each length field says.
+    // The end of the current level: each length field reduces it.
     let mut limit = len;
     let mut tags = 0;
     loop {
@@ -190,7 +191,7 @@ pub fn parse_front(bytes: &[u8], len: usize, start: Start, tunnels: &Tunnels) ->
     }
 }
 
-/// Narrows what the inner levels may use; a length short of what is present makes the layout inexact.
+/// Reduces the end of the current level; a length short of the bytes present makes the layout inexact.
 fn shorten(layout: &mut Layout, end: usize, limit: usize) -> usize {
     if end != limit {
         if layout.ip_levels() == 0 {
@@ -210,7 +211,7 @@ struct Ip {
     fragment: bool,
 }
 
-/// Of `have` bytes, the first of which are `bytes`.
+/// Reads an IPv4 header; the packet has `have` bytes, the first of which are `bytes`.
 fn ipv4_header(bytes: &[u8], have: usize) -> Result<Ip, Stop> {
     let header: &[u8; ipv4::MIN_LEN] = bytes.first_chunk().ok_or(Stop::Malformed)?;
     let len = ipv4::header_len(header[0]);
@@ -249,7 +250,7 @@ fn tcp_header(bytes: &[u8]) -> Option<usize> {
     (len >= tcp::MIN_LEN && len <= bytes.len()).then_some(len)
 }
 
-/// Destination port and length field.
+/// Returns destination port and length field of a UDP header.
 fn udp_header(bytes: &[u8], have: usize) -> Option<(u16, usize)> {
     let header: &[u8; udp::LEN] = bytes.first_chunk()?;
     let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -260,7 +261,7 @@ fn udp_header(bytes: &[u8], have: usize) -> Option<(u16, usize)> {
 mod tests {
     use super::*;
 
-    /// IPv4 with `payload` of this protocol.
+    /// Returns an IPv4 packet with `payload` of this protocol.
     fn ip(protocol: u8, payload: &[u8]) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
         packet.extend(payload);
@@ -269,7 +270,7 @@ mod tests {
         packet
     }
 
-    /// IPv4 and UDP to a port.
+    /// Returns an IPv4 packet with a UDP datagram to `port`.
     fn udp_to(port: u16, payload: &[u8]) -> Vec<u8> {
         let len = (udp::LEN + payload.len()) as u16;
         let header = [[0, 53], port.to_be_bytes(), len.to_be_bytes(), [0, 0]].concat();
@@ -305,7 +306,7 @@ mod tests {
             assert_eq!(stop(&ip(protocol::GRE, gre)), Stop::Malformed, "{gre:02x?}");
             assert_eq!(stop(&udp_to(5547, gre)), Stop::Malformed, "{gre:02x?}");
         }
-        // Versions, control messages and flags of each; and then lengths.
+        // Unknown versions, control messages and flags of each format; then wrong lengths.
         let foreign: [(u16, &[u8]); 8] = [
             (6080, &[0x80, 4, 0, 0]),
             (6080, &[0x50]),

@@ -24,37 +24,38 @@ pub const URGENT: usize = 18;
 /// Options, if any.
 pub const OPTIONS: usize = 20;
 
-/// The bytes of a timestamp option behind two NOPs, as every stack writes it (RFC 7323, appendix A), but for the values.
+/// The first bytes of a timestamp option after two NOPs, as every stack writes it (RFC 7323, appendix A); the values
+/// follow.
 pub const STAMPED: [u8; 4] = [1, 1, 8, 10];
-/// Bytes of a header with nothing but that.
+/// Bytes of a header with that option alone.
 pub const STAMPED_LEN: usize = 32;
-/// The timestamp in such a header.
+/// Place of the timestamp value in such a header.
 pub const STAMP: usize = 24;
-/// The timestamp that it echoes.
+/// Place of the timestamp echo reply in such a header.
 pub const ECHO: usize = 28;
 /// Kind of the window scale option (RFC 7323, section 2.2); its length is 3.
 pub const WINDOW_SCALE: u8 = 3;
 /// Largest window scale (RFC 7323, section 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 
-/// No more data from the sender.
+/// Flag: the sender has no more data.
 pub const FIN: u8 = 0x01;
-/// Synchronise.
+/// Flag: synchronise sequence numbers.
 pub const SYN: u8 = 0x02;
-/// Reset.
+/// Flag: reset the connection.
 pub const RST: u8 = 0x04;
-/// Push.
+/// Flag: push the data to the application.
 pub const PSH: u8 = 0x08;
-/// The acknowledgment number is meant.
+/// Flag: the acknowledgment number is valid.
 pub const ACK: u8 = 0x10;
-/// The urgent pointer is meant.
+/// Flag: the urgent pointer is valid.
 pub const URG: u8 = 0x20;
-/// ECN echo.
+/// Flag: ECN echo.
 pub const ECE: u8 = 0x40;
-/// Congestion window reduced.
+/// Flag: congestion window reduced.
 pub const CWR: u8 = 0x80;
 
-/// Header length in bytes as the data-offset byte states it (0..=60, unchecked against the minimum).
+/// Returns the header length in bytes that the data-offset byte states (0..=60, unchecked against the minimum).
 pub const fn header_len(offset: u8) -> usize {
     (offset as usize >> 4) * 4
 }

@@ -1,28 +1,27 @@
-//! The header that Linux puts in front of packets on TUN, TAP and packet sockets: `virtio_net_hdr` (virtio 1.2, section
-//! 5.1.6; the 24-byte form: Linux 6.17, UDP tunnel segmentation).
+//! The header before packets on TUN, TAP and packet sockets of Linux: `virtio_net_hdr` (virtio 1.2, section 5.1.6; the
+//! 24-byte form: Linux 6.17, UDP tunnel segmentation).
 //!
-//! Fields are native-endian unless the device was told otherwise; this codec takes little-endian ones, which every port
-//! here asks for (TUNSETVNETLE).
+//! Fields are native-endian by default. This codec uses little-endian fields, which every port requests (TUNSETVNETLE).
 
-/// Checksum owed: it goes from `csum_start` to the end, into `csum_start + csum_offset`.
+/// Flag: the checksum is to be completed: the sum from `csum_start` to the end, into `csum_start + csum_offset`.
 pub const NEEDS_CSUM: u8 = 1;
-/// The checksum was verified.
+/// Flag: the checksum was verified.
 pub const DATA_VALID: u8 = 2;
 
-/// Not a train.
+/// Type: not a train.
 pub const GSO_NONE: u8 = 0;
-/// TCP over IPv4.
+/// Type: TCP over IPv4.
 pub const GSO_TCPV4: u8 = 1;
-/// UDP fragmentation, no longer made by kernels.
+/// Type: UDP fragmentation, which kernels no longer produce.
 pub const GSO_UDP: u8 = 3;
-/// TCP over IPv6.
+/// Type: TCP over IPv6.
 pub const GSO_TCPV6: u8 = 4;
-/// UDP datagrams of equal size.
+/// Type: UDP datagrams of equal size.
 pub const GSO_UDP_L4: u8 = 5;
-/// Modifier: the first segment carries CWR.
+/// Modifier of a type: the first segment carries CWR.
 pub const GSO_ECN: u8 = 0x80;
 
-/// The lengths that the header comes in.
+/// Lengths of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// 10 bytes: the basic fields.
@@ -34,7 +33,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// Bytes of the header: 10, 12 or 24.
+    /// Returns the bytes of the header: 10, 12 or 24.
     pub const fn len(self) -> usize {
         match self {
             Form::Basic => 10,
@@ -43,26 +42,26 @@ impl Form {
         }
     }
 
-    /// Never.
+    /// Returns `false`: a header is never empty.
     pub const fn is_empty(self) -> bool {
         false
     }
 }
 
-/// The header's fields. `outer_th` and `inner_nh` exist in the 24-byte form only and are 0 otherwise.
+/// The fields of the header. `outer_th` and `inner_nh` exist in the 24-byte form only and are 0 otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VirtioNet {
-    /// [`NEEDS_CSUM`], [`DATA_VALID`].
+    /// [`NEEDS_CSUM`] or [`DATA_VALID`].
     pub flags: u8,
     /// One of the `GSO_` values, with modifiers.
     pub gso_type: u8,
-    /// Bytes of all headers; a hint, never to be trusted.
+    /// Bytes of all headers; a hint that must not be trusted.
     pub hdr_len: u16,
     /// Transport payload bytes of each segment.
     pub gso_size: u16,
-    /// Where the checksum starts, counted from the packet's first byte.
+    /// Start of the checksum, counted from the first byte of the packet.
     pub csum_start: u16,
-    /// Where the checksum field is, counted from `csum_start`.
+    /// Place of the checksum field, counted from `csum_start`.
     pub csum_offset: u16,
     /// Place of the outer transport header.
     pub outer_th: u16,
@@ -88,7 +87,7 @@ impl VirtioNet {
         })
     }
 
-    /// The header's bytes; the first [`Form::len`] of them are meant.
+    /// Returns the bytes of the header; only the first [`Form::len`] are part of it.
     pub fn emit(&self, form: Form) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[0] = self.flags;

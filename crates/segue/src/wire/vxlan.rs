@@ -1,27 +1,27 @@
-//! VXLAN (RFC 7348), with the remote checksum bit that Linux has (`draft-herbert-vxlan-rco`).
+//! VXLAN (RFC 7348), with the remote checksum bit of Linux (`draft-herbert-vxlan-rco`).
 //!
-//! RFC 7348 has reserved bits ignored; as Linux does, this parser refuses them: an extension that nobody here knows (GPE,
-//! group policy) says with them that something else follows.
+//! RFC 7348 has receivers ignore reserved bits. This parser refuses them, as Linux does: extensions (GPE, group policy)
+//! use them to say that something else follows.
 
 use super::{Format, Kind, Next, Remcsum, Shim, Unread, ethertype, read_u32, tcp, udp};
 
-/// IANA's port for VXLAN.
+/// Assigned UDP port.
 pub const PORT: u16 = 4789;
 /// Bytes of the header.
 pub const LEN: usize = 8;
 /// Largest network identifier.
 pub const MAX_VNI: u32 = 0x00ff_ffff;
-/// Most that a remote checksum option can say of where the sum starts, in bytes.
+/// Largest start that a remote checksum option can state, in bytes.
 pub const MAX_START: u16 = 254;
 
-/// The network identifier is valid.
+/// Flag: the network identifier is valid.
 const VALID: u32 = 0x0800_0000;
-/// The last byte of the header is a remote checksum option.
+/// Flag: the last byte of the header is a remote checksum option.
 const REMCSUM: u32 = 0x0020_0000;
-/// In that byte: the field is that of UDP, else of TCP; the other bits are half of the start.
+/// Flag in that byte: the checksum field is UDP's, else TCP's; the other bits are half of the start.
 const REMCSUM_UDP: u8 = 0x80;
 
-/// VXLAN for the table of formats.
+/// The row of the table of formats.
 pub const FORMAT: Format =
     Format { kind: Kind::Vxlan, name: "VXLAN", port: PORT, read, withdraw: Some(Vxlan::withdraw_remcsum), flow: 4..7 };
 
@@ -30,17 +30,17 @@ fn read(bytes: &[u8]) -> Result<Shim, Unread> {
     Ok(Shim { len: LEN, next: Next::Type(ethertype::TEB), remcsum: vxlan.remcsum })
 }
 
-/// What a VXLAN header says. An Ethernet frame follows it.
+/// The fields of a VXLAN header. An Ethernet frame follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vxlan {
     /// Network identifier, 24 bits.
     pub vni: u32,
-    /// The remote checksum option, where present: an even start, and the field where TCP or UDP have it.
+    /// Remote checksum option, where present: an even start, and the checksum field of TCP or UDP.
     pub remcsum: Option<Remcsum>,
 }
 
 crate::reasons! {
-    /// Why a datagram on a VXLAN port is no packet for us.
+    /// Reason why a datagram on a VXLAN port is dropped.
     pub enum Refusal {
         Truncated = "vxlan_truncated": "The datagram ends inside the VXLAN header.",
         NoVni = "vxlan_no_vni": "The VXLAN header has no valid network identifier.",
@@ -77,21 +77,22 @@ impl Vxlan {
         }
     }
 
-    /// Takes the remote checksum option out of a header that has one.
+    /// Removes the remote checksum option from a header that has one.
     pub fn withdraw_remcsum(bytes: &mut [u8]) {
         if Vxlan::parse(bytes).is_ok_and(|vxlan| vxlan.remcsum.is_some()) {
-            // The flag's bit, and the byte behind the network identifier.
+            // The bit of the flag, and the byte after the network identifier.
             bytes[1] &= !(REMCSUM >> 16) as u8;
             bytes[7] = 0;
         }
     }
 
-    /// Whether the header can say this: the start is even and at most [`MAX_START`], and the field is that of TCP or UDP.
+    /// Returns whether the header can express the option: its start is even and at most [`MAX_START`], and its field is
+    /// that of TCP or UDP.
     pub fn can_say(option: Remcsum) -> bool {
         last_byte(option).is_some()
     }
 
-    /// Writes the header; `None` where there is less room than [`LEN`], or where it cannot say the option.
+    /// Writes the header; `None` where there is less room than [`LEN`], or where it cannot express the option.
     pub fn emit(&self, bytes: &mut [u8]) -> Option<()> {
         let bytes = bytes.get_mut(..LEN)?;
         let (flags, last) = match self.remcsum {
