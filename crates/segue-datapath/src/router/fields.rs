@@ -1,4 +1,4 @@
-//! What a router reads of a packet, and where it keeps packets that wait.
+//! Fields that a router reads of a packet, and copies of packets that have to wait.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,8 +6,9 @@ use segue::packet::{Frag, Kind, Packet, Payload};
 use segue::wire::{ipv4, ipv6, ndisc, protocol};
 use segue_port::{Page, PagePool};
 
-/// Whether a packet is for its neighbours alone: IPv6 from or to a link-local address, or to a group, and neighbour discovery
-/// with one of the port's `own` addresses, whose hop count no router has touched (RFC 4861, section 7.1).
+/// Returns whether a packet must not be forwarded because it is for neighbours only: IPv6 from or to a link-local
+/// address, or to a multicast one, and neighbour discovery to one of the port's `own` addresses with hop limit 255,
+/// which shows that no router has forwarded it (RFC 4861, section 7.1).
 pub(super) fn is_between_neighbours(packet: &Packet<Page>, own: &[(Ipv6Addr, u8)]) -> bool {
     let Some(header) = ip(packet).filter(|_| !is_v4(packet)) else { return false };
     let Some(destination) = ipv6::destination(header) else { return false };
@@ -41,21 +42,21 @@ pub(super) fn source_v4(packet: &Packet<Page>) -> Option<Ipv4Addr> {
     ip(packet).filter(|_| is_v4(packet)).and_then(ipv4::source)
 }
 
-/// Whose address a packet says that it comes from.
+/// Returns the source address of a packet.
 pub(super) fn source(packet: &Packet<Page>) -> Option<IpAddr> {
     let header = ip(packet)?;
     if is_v4(packet) { ipv4::source(header).map(IpAddr::V4) } else { ipv6::source(header).map(IpAddr::V6) }
 }
 
-/// A page that begins with these bytes.
+/// Returns a page that begins with `bytes`, or `None` where no page is free.
 pub(super) fn page_of(pages: &mut PagePool, bytes: &[u8]) -> Option<Page> {
     let mut page = pages.take()?;
     page.bytes_mut().get_mut(..bytes.len())?.copy_from_slice(bytes);
     Some(page.freeze(bytes.len()))
 }
 
-/// Copies the payload to pages of ours: what waits must not keep a slot of a port's ring, behind which the ring would stand
-/// still. `false` where no page is free.
+/// Copies the payload to pages of the pool: a waiting packet must not keep a slot of a port's receive ring, which would
+/// stop the ring. Returns `false` where no page is free.
 pub(super) fn keep(packet: &mut Packet<Page>, pages: &mut PagePool) -> bool {
     let (mut kept, mut at) = (Payload::default(), 0);
     while at < packet.payload.len() {

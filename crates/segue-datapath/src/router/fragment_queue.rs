@@ -1,4 +1,5 @@
-//! Fragments that came before the first one of their datagram, whose ports they need (RFC 4787, REQ-14: also out of order).
+//! Fragments that arrive before the first one of their datagram, and wait for it because only that one has ports (RFC
+//! 4787, REQ-14: fragments out of order are translated too).
 
 use std::collections::VecDeque;
 
@@ -8,26 +9,26 @@ use segue_port::Page;
 
 use crate::nat::Datagram;
 
-/// Most that wait, altogether and of one datagram: one of 64 KiB in packets of 1500 bytes has 45.
+/// Most waiting fragments altogether, and of one datagram: one of 64 KiB in packets of 1500 bytes has 45.
 const MAX_FRAGMENTS: usize = 256;
 const MAX_PER_DATAGRAM: usize = 48;
-/// How long one waits, nanoseconds (RFC 6146, section 3.4: at least 2 seconds).
+/// Time that a fragment waits, nanoseconds (RFC 6146, section 3.4: at least 2 seconds).
 const LIFETIME: u64 = 2_000_000_000;
 
-/// Where a fragment was on its way.
+/// Place in the router where a fragment waits, by the names of netfilter's hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NatHook {
-    /// In front of the routes.
+    /// Before the routing decision.
     Prerouting,
-    /// Behind them: the port that it leaves by, and the longest packet.
+    /// After the routing decision: the egress port, and the MTU there in bytes.
     Postrouting { port: usize, mtu: u32 },
 }
 
-/// A fragment that waits.
+/// A waiting fragment.
 #[derive(Debug)]
 pub(super) struct QueuedFragment {
     pub(super) datagram: Datagram,
-    /// The port that it came in by.
+    /// Ingress port.
     pub(super) from: u16,
     pub(super) hook: NatHook,
     pub(super) packet: Box<Packet<Page>>,
@@ -35,12 +36,12 @@ pub(super) struct QueuedFragment {
 
 #[derive(Debug, Default)]
 pub(super) struct FragmentQueue {
-    /// Oldest first, with the time until which they wait.
+    /// Waiting fragments with their deadlines, oldest first.
     waiting: VecDeque<(Nanos, QueuedFragment)>,
 }
 
 impl FragmentQueue {
-    /// Whether one more of a datagram may wait.
+    /// Returns whether one more fragment of a datagram may wait.
     pub(super) fn has_room(&self, datagram: &Datagram) -> bool {
         self.waiting.len() < MAX_FRAGMENTS
             && self.waiting.iter().filter(|(_, one)| one.datagram == *datagram).count() < MAX_PER_DATAGRAM
@@ -50,7 +51,7 @@ impl FragmentQueue {
         self.waiting.push_back((Nanos(now.0 + LIFETIME), one));
     }
 
-    /// Those of a datagram that wait there, in their order.
+    /// Takes the fragments of a datagram that wait at the hooks for which `is_there` holds, in their order.
     pub(super) fn take(&mut self, datagram: &Datagram, is_there: impl Fn(NatHook) -> bool) -> Vec<QueuedFragment> {
         if self.waiting.is_empty() {
             return Vec::new();
@@ -62,7 +63,7 @@ impl FragmentQueue {
         taken.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// One that has waited too long.
+    /// Takes a fragment whose deadline has passed.
     pub(super) fn expired(&mut self, now: Nanos) -> Option<QueuedFragment> {
         self.waiting.front().filter(|(until, _)| *until < now)?;
         self.waiting.pop_front().map(|(_, one)| one)

@@ -1,4 +1,5 @@
-//! The neighbour messages that a router sends and reads: ARP (RFC 826) and neighbour discovery (RFC 4861), brought into one form.
+//! ARP packets (RFC 826) and neighbour discovery messages (RFC 4861) that a router sends and reads, in one form for
+//! both.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

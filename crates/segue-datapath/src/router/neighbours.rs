@@ -1,4 +1,4 @@
-//! What a router learns, from the kernel and from frames, and what waits until it has learned it.
+//! Updates of a router's tables by the kernel and by neighbours, and packets that wait for address resolution.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -19,12 +19,12 @@ use crate::forward::DropReason;
 use crate::ingress::packets;
 use crate::route::{Hop, Link, Neighbours};
 
-/// How often a new place of the outside address is told, and the time between (RFC 5227, section 1.1), nanoseconds.
+/// Number of ARP announcements of a new outside address, and the time between two (RFC 5227, section 1.1), nanoseconds.
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_AGAIN: u64 = 2_000_000_000;
 
 impl Router {
-    /// What the kernel and others say.
+    /// Handles all messages that wait in the feed.
     pub(super) fn read_feed(&mut self, now: Nanos) {
         while let Some(message) = self.feed.next() {
             match message {
@@ -32,7 +32,7 @@ impl Router {
                 Message::Neighbours(changes) => self.follow(changes, now),
                 Message::Mappings(reply) => {
                     let all = self.nat.as_ref().map(|(nat, _)| nat.mappings(now).cloned().collect());
-                    // Who asked may have gone.
+                    // The client that asked may have gone.
                     let _ = reply.try_send((now, all.unwrap_or_default()));
                 }
             }
@@ -57,14 +57,14 @@ impl Router {
         }
         let said: HashSet<Hop> = tables.neighbours.iter().map(|neighbour| neighbour.hop).collect();
         self.resolver.cache.retain_kernel(|hop| said.contains(hop));
-        // Its own link address may be another one now.
+        // The port's own link address may have changed, so all link headers are made anew.
         self.forwarder.neighbours = Neighbours::new(MAX_LINKS);
         let hops: Vec<Hop> = self.resolver.cache.hops().collect();
         hops.into_iter().for_each(|hop| self.link(hop));
         self.again(ready, now);
     }
 
-    /// Single changes of the kernel's neighbours.
+    /// Handles changes of single neighbours in the kernel.
     fn follow(&mut self, changes: Vec<NeighbourEvent>, now: Nanos) {
         let mut ready = Vec::new();
         for change in changes {
@@ -82,7 +82,8 @@ impl Router {
         self.again(ready, now);
     }
 
-    /// Takes over what was learned of a neighbour. The packets that waited for it.
+    /// Brings the forwarding table in line with a change of the neighbour cache. Returns the packets that waited for
+    /// the neighbour.
     fn take(&mut self, hop: Hop, learned: Learned) -> VecDeque<Held> {
         let Learned { change, ready } = learned;
         if let Some(displaced) = change.displaced {
@@ -101,17 +102,17 @@ impl Router {
         ready
     }
 
-    /// Lets packets go to a neighbour that is known.
+    /// Adds a neighbour of the cache to the forwarding table.
     fn link(&mut self, hop: Hop) {
         let known = self.resolver.cache.mac(&hop).zip(self.addrs.get(usize::from(hop.port)));
         if let Some((to, port)) = known {
-            // As many as the resolver knows have room.
+            // The forwarding table has room for all entries of the cache.
             let _ = self.forwarder.neighbours.insert(hop, Link::Ethernet { to, from: port.mac });
         }
     }
 
-    /// Returns what a port received if it is to be routed; anything else is heard, or left to the host. TCP and UDP over
-    /// plain IP to the port's own link address are not parsed for that.
+    /// Returns a received frame or packet that is to be routed. Others are read as neighbour messages, or left to the
+    /// host's stack. TCP and UDP over plain IP to the port's own link address are not parsed for that.
     pub(super) fn accept_received(&mut self, from: usize, received: Received, now: Nanos) -> Option<Received> {
         if let Received::Frame(frame) = &received {
             let bytes = frame.bytes.bytes();
@@ -124,7 +125,7 @@ impl Router {
         self.accept(from, packet, now).map(Received::Packet)
     }
 
-    /// A packet that is to be routed; others are heard, or left to the host.
+    /// Returns a packet that is to be routed. Others are read as neighbour messages, or left to the host's stack.
     pub(super) fn accept(&mut self, from: usize, packet: Boxed, now: Nanos) -> Option<Boxed> {
         let head = packet.head.bytes();
         let to: Option<&[u8; 6]> = head.first_chunk();
@@ -156,7 +157,8 @@ impl Router {
         None
     }
 
-    /// Learns what a frame says of its sender, unless that cannot be: nobody else has an address of this router.
+    /// Updates the neighbour cache by a message, unless the sender claims an address that cannot be a neighbour's: one
+    /// of this router's own, an unspecified or a multicast one.
     fn observe(&mut self, from: usize, message: &NeighbourMessage, now: Nanos) {
         let NeighbourMessage { advertisement, target } = *message;
         let is_own = |address: IpAddr| match address {
@@ -169,7 +171,8 @@ impl Router {
         let is_strange = advertisement.address.is_unspecified()
             || advertisement.address.is_multicast()
             || is_own(advertisement.address);
-        // A solicitation for somebody else is nobody's business (RFC 4861, section 7.2.3). ARP has no such rule.
+        // A neighbour solicitation for another host's address is ignored (RFC 4861, section 7.2.3). ARP has no such
+        // rule.
         let is_others = target.is_some_and(|target| target.is_ipv6() && !is_own(target));
         if is_strange || is_others || advertisement.mac == Some(self.addrs[from].mac) {
             return;
@@ -180,7 +183,7 @@ impl Router {
         self.again(ready, now);
     }
 
-    /// Answers where somebody asks for the outside address. Whether that is so.
+    /// Answers an ARP request for the outside address. Returns whether the message was one.
     fn answer(&mut self, from: usize, message: &NeighbourMessage) -> bool {
         let own = self.nat.as_ref().filter(|_| from == OUTSIDE).map(|(_, own)| *own);
         let (Some(own), NeighbourMessage { advertisement, target: Some(IpAddr::V4(target)) }) = (own, *message) else {
@@ -202,7 +205,7 @@ impl Router {
         }
     }
 
-    /// Keeps a packet until its next hop is known.
+    /// Keeps a packet until its next hop is resolved.
     pub(super) fn wait(&mut self, from: u16, mut packet: Boxed, now: Nanos) {
         let Some(hop) = self.forwarder.next_hop(from, &packet).filter(|hop| self.resolver.takes(hop)) else {
             return self.give_up((from, packet));
@@ -224,7 +227,7 @@ impl Router {
         self.pair.rx.pool.put(packet);
     }
 
-    /// Tells the hosts outside where the outside address is, when that is due.
+    /// Sends an ARP announcement of the outside address, where one is due.
     pub(super) fn announce(&mut self, now: Nanos) {
         let Some((_, own)) = self.nat.as_ref().filter(|_| self.announcements > 0) else { return };
         if now < self.next_announcement {
@@ -236,7 +239,7 @@ impl Router {
         self.send_frame(OUTSIDE, &frame);
     }
 
-    /// Asks those that packets of a batch leave for whether they are still there, where that is to be known.
+    /// Marks the next hops of a batch as used, and probes those that are STALE.
     pub(super) fn probe_used(&mut self, now: Nanos) {
         let mut probes = Vec::new();
         for hop in self.forwarder.used() {
@@ -245,7 +248,7 @@ impl Router {
         probes.iter().for_each(|(hop, mac)| self.solicit(hop, Some(*mac)));
     }
 
-    /// Asks for a neighbour's link address, at the one that is known or everybody.
+    /// Sends a solicitation for a neighbour's link address: unicast to `at`, or else multicast.
     pub(super) fn solicit(&mut self, hop: &Hop, at: Option<[u8; 6]>) {
         let port = usize::from(hop.port);
         let Some(addrs) = self.addrs.get(port) else { return };

@@ -1,4 +1,4 @@
-//! The way of packets through a router, from the batch that came in to the ports.
+//! Routing and output: from a received batch to the queues of the ports.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,8 @@ use crate::ingress::packets;
 use crate::port_pair::PortPair;
 
 impl Router {
-    /// Routes what came in by `from`, then what was made here because of it. The memory of the batch comes back.
+    /// Routes a batch that came in by `from`, and then the packets that the router made because of it. Returns the
+    /// empty batch, for its memory.
     pub(super) fn route(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         if batch.is_empty() {
             return batch;
@@ -25,7 +26,8 @@ impl Router {
         empty
     }
 
-    /// Routes what was made here. It may be about a packet that came from inside by the outside address, and is then for that.
+    /// Routes packets that the router itself made. An ICMP error about a hairpinned packet may be addressed to the
+    /// outside address and is translated first.
     pub(super) fn route_made(&mut self, now: Nanos) {
         if !self.made.is_empty() {
             let made = std::mem::take(&mut self.made);
@@ -34,7 +36,7 @@ impl Router {
         }
     }
 
-    /// Drops what says that it comes from this router (RFC 1812, section 5.3.8: such addresses are forged).
+    /// Drops packets whose source is an address of this router: such addresses are forged (RFC 1812, section 5.3.8).
     fn without_forged(&mut self, from: u16, mut batch: Vec<Boxed>) -> Vec<Boxed> {
         let Router { addrs, nat, stats, pair, .. } = self;
         let is_own = |packet: &Boxed| match source(packet) {
@@ -60,7 +62,7 @@ impl Router {
         batch
     }
 
-    /// Decides on packets and sends them, or does with them what else is to be done. The memory of the batch comes back.
+    /// Decides on the packets of a batch and sends, drops or keeps them. Returns the empty batch, for its memory.
     pub(super) fn forward(&mut self, from: u16, batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         let counted = usize::from(from).min(OUTSIDE);
         batch.iter().for_each(|packet| self.stats[counted].route.add(packet));
@@ -84,7 +86,7 @@ impl Router {
                     self.stats[counted].local += packets(&packet);
                     self.pair.rx.pool.put(packet);
                 }
-                // Its packets fare as they would have alone, here and now: the last one may be short enough.
+                // The packets of a train are treated as they would be alone: the last one may be short enough.
                 Verdict::Drop { reason: DropReason::TooBig, .. }
                     if matches!(packet.offload.unit, Unit::Train { .. }) =>
                 {
@@ -98,7 +100,7 @@ impl Router {
         batch
     }
 
-    /// Decides on each packet of a train by itself.
+    /// Splits a train and decides on each of its packets.
     fn decide_apart(&mut self, from: u16, train: Boxed, now: Nanos) {
         let counted = usize::from(from).min(OUTSIDE);
         let PortPair { ingress, split_drops, rx, .. } = &mut self.pair;
@@ -107,7 +109,7 @@ impl Router {
         self.decide(from, packets, now);
     }
 
-    /// Puts a packet that is final into the batch of its port.
+    /// Queues a packet with its link header on an egress port.
     pub(super) fn push(&mut self, port: usize, packet: Boxed, mtu: u32) {
         match self.pair.ends.get_mut(port) {
             Some(end) => {
@@ -117,7 +119,7 @@ impl Router {
         }
     }
 
-    /// Drops a packet, and tells its sender where that is to be.
+    /// Drops a packet, and sends an ICMP error to its sender where the reason and the rate limit allow.
     pub(super) fn refuse(&mut self, from: u16, packet: Boxed, reason: DropReason, mtu: u32, now: Nanos) {
         let stats = &mut self.stats[usize::from(from).min(OUTSIDE)];
         stats.drops.add_many(reason, packets(&packet));

@@ -1,4 +1,4 @@
-//! Neighbours whose link address is asked for, and packets that wait for them.
+//! Address resolution: neighbours that are being solicited, and the packets that wait for them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,66 +12,66 @@ use super::neighbour_cache::{self, Freshness, HasPending, MAX_SOLICITS, Neighbou
 use super::tables::Neighbour;
 use crate::route::Hop;
 
-/// Most neighbours of one family that are asked for at a time, packets that wait for one of them, and packets that wait for all
-/// of a family.
+/// Most neighbours of one family in resolution, most packets that wait for one neighbour, and most packets that wait
+/// for all of a family.
 const MAX_HOPS: usize = 256;
 const MAX_PACKETS: usize = 32;
 const MAX_HELD: usize = 256;
 
-/// A packet that waits, and where it came in.
+/// A waiting packet with its ingress port.
 pub(super) type Held = (u16, Box<Packet<Page>>);
 
 #[derive(Debug)]
 struct Waiting {
-    /// Its place in the order of arrival.
+    /// Serial number: place in the order of creation.
     number: u64,
     held: VecDeque<Held>,
     asked: u8,
     next: Nanos,
 }
 
-/// What has come of something that was heard or told.
+/// Effect of a message or a kernel update.
 #[derive(Debug, Default)]
 pub(super) struct Learned {
-    /// What has become of it.
+    /// Effect on the neighbour cache.
     pub(super) change: neighbour_cache::Change,
-    /// Packets that waited for it.
+    /// Packets that waited for the neighbour.
     pub(super) ready: VecDeque<Held>,
 }
 
-/// What is to be done after some time.
+/// Work that a timer brings.
 #[derive(Debug, Default)]
 pub(super) struct Due {
-    /// Ask for these: at their link address, or everybody.
+    /// Neighbours to solicit: unicast to the link address, or else multicast.
     pub(super) solicit: Vec<(Hop, Option<[u8; 6]>)>,
-    /// Forget these.
+    /// Neighbours that were deleted.
     pub(super) gone: Vec<Hop>,
-    /// Nobody answered for these packets.
+    /// Packets whose next hop did not answer.
     pub(super) failed: Vec<Held>,
 }
 
-/// Who is asked for. Each family has room of its own, and who is new takes the place of who has not answered longest, so that
-/// somebody who sends to addresses that nobody has keeps no one else from being found (RFC 6583, section 6).
+/// Neighbours in resolution. Bounded per family: the oldest unanswered entry is evicted, so that a scan cannot starve
+/// others (RFC 6583, section 6).
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     waiting: HashMap<Hop, Waiting>,
-    /// Who has been found.
+    /// The cache of resolved neighbours.
     pub(super) cache: NeighbourCache,
     next: u64,
-    /// By family: who is asked for, oldest first (places whose number is another one now are empty), how many they are, and
-    /// how many packets wait.
+    /// By family: the neighbours in resolution with their serial numbers, oldest first (an entry whose number differs
+    /// from the neighbour's is stale and skipped), their number, and the number of waiting packets.
     order: [VecDeque<(u64, Hop)>; 2],
     asked: [usize; 2],
     held: [usize; 2],
 }
 
 impl Resolver {
-    /// Whether one more packet may wait for a neighbour.
+    /// Returns whether one more packet may wait for a neighbour.
     pub(super) fn takes(&self, hop: &Hop) -> bool {
         self.waiting.get(hop).is_none_or(|waiting| waiting.held.len() < MAX_PACKETS)
     }
 
-    /// Makes room for one more packet that waits for a neighbour: packets that are to wait no longer.
+    /// Makes room for one more packet that waits for a neighbour. Returns the packets that were evicted.
     pub(super) fn make_room(&mut self, hop: &Hop) -> VecDeque<Held> {
         let family = usize::from(hop.is_v4);
         let mut gone = VecDeque::new();
@@ -84,7 +84,8 @@ impl Resolver {
         gone
     }
 
-    /// Keeps a packet until the neighbour is known. Whether it is to be asked for: it is the first.
+    /// Keeps a packet until the neighbour is resolved. Returns whether a solicitation is to be sent: it is the first
+    /// packet.
     pub(super) fn hold(&mut self, hop: Hop, held: Held, now: Nanos) -> bool {
         let family = usize::from(hop.is_v4);
         let is_new = !self.waiting.contains_key(&hop);
@@ -107,7 +108,7 @@ impl Resolver {
         is_new
     }
 
-    /// No longer asks for a neighbour; the packets that waited.
+    /// Ends the resolution of a neighbour. Returns the packets that waited.
     fn end(&mut self, hop: &Hop) -> VecDeque<Held> {
         let Some(waiting) = self.waiting.remove(hop) else { return VecDeque::new() };
         let family = usize::from(hop.is_v4);
@@ -120,20 +121,20 @@ impl Resolver {
         if self.waiting.contains_key(hop) { HasPending::Yes } else { HasPending::No }
     }
 
-    /// What a frame says of a neighbour.
+    /// Handles what a neighbour says about its link address.
     pub(super) fn observe(&mut self, hop: Hop, advertisement: &Advertisement, now: Nanos) -> Learned {
         let change = self.cache.observe(hop, advertisement, self.pending(&hop), now);
         self.learned(&hop, change)
     }
 
-    /// What the kernel says.
+    /// Handles what the kernel reports of a neighbour.
     pub(super) fn kernel_update(&mut self, neighbour: &Neighbour, freshness: Freshness, now: Nanos) -> Learned {
         let Neighbour { hop, mac, is_permanent } = *neighbour;
         if is_permanent && self.cache.pin(hop, mac) {
             return self
                 .learned(&hop, neighbour_cache::Change { is_linked: true, ..neighbour_cache::Change::default() });
         }
-        // A kernel takes such addresses from others (RFC 1812, section 3.3.2).
+        // A kernel may hold such addresses, reported by others; no frame may go there (RFC 1812, section 3.3.2).
         if !ethernet::is_station(mac) {
             let is_gone = self.cache.unpin(&hop);
             return self.learned(&hop, neighbour_cache::Change { is_gone, ..neighbour_cache::Change::default() });
@@ -146,7 +147,7 @@ impl Resolver {
         Learned { change, ready: if change.is_linked { self.end(hop) } else { VecDeque::new() } }
     }
 
-    /// Whether time matters.
+    /// Returns whether no timer runs.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.cache.is_idle()
     }
@@ -180,7 +181,7 @@ mod tests {
         Hop { port: 1, is_v4, address }
     }
 
-    /// A neighbour answers; how many packets waited, `None` where it was not asked for.
+    /// Handles an answer of a neighbour. Returns how many packets waited, `None` where it was not in resolution.
     fn answer(resolver: &mut Resolver, hop: Hop) -> Option<usize> {
         let address = std::net::Ipv4Addr::from_bits(hop.address as u32).into();
         let advertisement = Advertisement { address, mac: Some([2; 6]), is_solicited: true, is_override: true };
@@ -188,7 +189,7 @@ mod tests {
         learned.change.is_linked.then_some(learned.ready.len())
     }
 
-    /// One packet waits for a neighbour; how many are dropped for that.
+    /// Lets one packet wait for a neighbour. Returns how many packets were evicted for it.
     fn wait(resolver: &mut Resolver, hop: Hop, now: u64) -> usize {
         assert!(resolver.takes(&hop));
         let dropped = resolver.make_room(&hop).len();
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(dropped, 10_000 - MAX_HOPS);
         assert!(resolver.order.iter().all(|order| order.len() <= 2 * MAX_HOPS + 1));
         assert_eq!(answer(&mut resolver, hop(true, 1)), Some(1));
-        // Who is new is still asked for, and who has not answered longest no more.
+        // A new neighbour is still resolved, and the oldest unanswered one no longer.
         assert_eq!(answer(&mut resolver, hop(false, 9999)), Some(1));
         assert_eq!(answer(&mut resolver, hop(false, 9999 - MAX_HOPS as u128)), None);
     }
@@ -222,7 +223,7 @@ mod tests {
             wait(&mut full, hop(true, 7), 0);
         }
         assert!(!full.takes(&hop(true, 7)) && full.takes(&hop(true, 8)));
-        // As many packets as wait for a family, then the oldest neighbour's go.
+        // With as many packets waiting as a family may have, those of the oldest neighbour are evicted.
         for host in 8..15 {
             (0..MAX_PACKETS).for_each(|_| assert_eq!(wait(&mut full, hop(true, host), 0), 0));
         }

@@ -1,4 +1,4 @@
-//! What a router is told while it runs, by whoever knows the kernel's tables and by whoever asks it.
+//! The kernel's tables as a router gets them, and the feed by which they and requests reach it while it runs.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,24 +11,24 @@ use segue::time::Nanos;
 use crate::nat::Mapping;
 use crate::route::{Hop, Routes};
 
-/// Messages that may wait for the router.
+/// Most messages that may wait for the router.
 const WAITING: usize = 16;
 
-/// A port as the kernel knows it.
+/// Addresses and MTU of a port's interface, as the kernel has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceAddrs {
-    /// Its link address.
+    /// Link address.
     pub mac: [u8; 6],
-    /// Its MTU, bytes.
+    /// MTU, bytes.
     pub mtu: u32,
-    /// Its addresses with the lengths of their prefixes.
+    /// IPv4 addresses with the lengths of their prefixes.
     pub v4: Vec<(Ipv4Addr, u8)>,
-    /// The same for IPv6, link-local ones among them.
+    /// IPv6 addresses with the lengths of their prefixes, link-local ones included.
     pub v6: Vec<(Ipv6Addr, u8)>,
 }
 
 impl InterfaceAddrs {
-    /// The port's address in the network of `sender`, else its first one that is not link-local.
+    /// Returns the interface's address in the network of `sender`, or else its first one that is not link-local.
     pub(super) fn address_towards(&self, sender: IpAddr) -> Option<IpAddr> {
         match sender {
             IpAddr::V4(sender) => self.v4_towards(sender).map(IpAddr::V4),
@@ -43,7 +43,7 @@ impl InterfaceAddrs {
         }
     }
 
-    /// The port's address in the network of `other`, its first one otherwise.
+    /// Returns the interface's address in the network of `other`, or else its first one.
     pub(super) fn v4_towards(&self, other: Ipv4Addr) -> Option<Ipv4Addr> {
         let is_near = |(own, len): &&(Ipv4Addr, u8)| {
             (own.to_bits() ^ other.to_bits()).checked_shr(32 - u32::from(*len)).unwrap_or(0) == 0
@@ -53,69 +53,70 @@ impl InterfaceAddrs {
     }
 }
 
-/// A neighbour that the kernel knows.
+/// An entry of the kernel's neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Who.
+    /// Port and address of the neighbour.
     pub hop: Hop,
-    /// Its link address.
+    /// Link address of the neighbour.
     pub mac: [u8; 6],
-    /// It was set by hand, and is not asked again.
+    /// Whether it is permanent (NUD_PERMANENT), and never probed.
     pub is_permanent: bool,
 }
 
-/// What has become of a neighbour.
+/// A change in the kernel's neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourEvent {
-    /// The kernel knows it so now.
+    /// An entry was added or changed.
     Set(Neighbour),
-    /// The kernel has forgotten it.
+    /// An entry was deleted.
     Removed(Hop),
 }
 
-/// All that the kernel knows, at one time.
+/// The kernel's tables at one time.
 #[derive(Debug)]
 pub struct Tables {
-    /// Routes.
+    /// Routes of both families.
     pub routes: Routes,
-    /// Both ports.
+    /// Addresses and MTU of both ports.
     pub ports: [InterfaceAddrs; 2],
-    /// Neighbours behind them.
+    /// Neighbours behind both ports.
     pub neighbours: Vec<Neighbour>,
 }
 
-/// The mappings of a router's NAT, and the time at which they were these.
+/// The mappings of a router's NAT, and the time at which they were read.
 pub type Mappings = (Nanos, Vec<Mapping>);
 
-/// What a router is told.
+/// A message to a router.
 #[derive(Debug)]
 pub enum Message {
-    /// The kernel's tables are these now.
+    /// Replaces all tables.
     Tables(Box<Tables>),
-    /// These neighbours have changed, in this order.
+    /// Changes of single neighbours, in their order.
     Neighbours(Vec<NeighbourEvent>),
-    /// Somebody wants to see the mappings.
+    /// Asks for the mappings; the answer goes to this channel.
     Mappings(SyncSender<Mappings>),
 }
 
-/// Tells a router.
+/// Sends messages to a router and wakes it. It may be cloned.
 #[derive(Clone, Debug)]
 pub struct FeedSender {
     sender: SyncSender<Message>,
     wake: Arc<Mutex<PipeWriter>>,
 }
 
-/// The router's side.
+/// The router's end of the feed.
 #[derive(Debug)]
 pub struct Feed {
     receiver: Receiver<Message>,
     wake: PipeReader,
 }
 
-/// Both sides.
+/// Creates a feed and returns both ends.
 ///
 /// # Errors
-/// Where there is no pipe.
+///
+/// Where the process can open no pipe.
 pub fn feed() -> io::Result<(FeedSender, Feed)> {
     let (reader, writer) = io::pipe()?;
     let (sender, receiver) = sync_channel(WAITING);
@@ -123,7 +124,7 @@ pub fn feed() -> io::Result<(FeedSender, Feed)> {
 }
 
 impl FeedSender {
-    /// Hands a message over and wakes the router. `false` where it has ended.
+    /// Sends a message and wakes the router. Returns `false` where the router has ended.
     pub fn send(&self, message: Message) -> bool {
         let woken = || self.wake.lock().is_ok_and(|mut wake| wake.write_all(b"x").is_ok());
         self.sender.send(message).is_ok() && woken()
@@ -131,7 +132,7 @@ impl FeedSender {
 }
 
 impl Feed {
-    /// The next message. Every message has its byte in the pipe, behind it.
+    /// Returns the next message. Each message has one byte in the pipe, written after it.
     pub(crate) fn next(&mut self) -> Option<Message> {
         let message = self.receiver.try_recv().ok()?;
         let _ = self.wake.read_exact(&mut [0]);

@@ -1,5 +1,5 @@
-//! Where a router's packets pass its NAT: in front of the routes what is for the outside address, behind them what leaves by the
-//! outside port.
+//! NAT in a router: before the routing decision for packets to the outside address, after it for packets that leave by
+//! the outside port.
 
 use std::net::Ipv4Addr;
 
@@ -12,7 +12,7 @@ use crate::ingress::packets;
 use crate::nat::{Done, Part, Refusal};
 
 impl Router {
-    /// What is for the outside address gets the one inside.
+    /// Translates packets to the outside address before they are routed.
     pub(super) fn translate_in(&mut self, from: u16, mut batch: Vec<Boxed>, now: Nanos) -> Vec<Boxed> {
         let Some(own) = self.outside_address() else { return batch };
         let mut kept = Vec::with_capacity(batch.len());
@@ -26,10 +26,10 @@ impl Router {
         kept
     }
 
-    /// Sends a packet that has its link header, from the outside address where that is to be.
+    /// Sends a packet that has its link header, translated first where it leaves by the outside port.
     pub(super) fn leave(&mut self, from: u16, port: usize, packet: Boxed, mtu: u32, now: Nanos) {
         let own = self.outside_address();
-        // A source that is the outside address was translated already, in front of the routes.
+        // A packet from the outside address was translated already, before the routing decision.
         let is_translated = port == OUTSIDE
             && usize::from(from) != OUTSIDE
             && own.is_some()
@@ -47,7 +47,7 @@ impl Router {
         self.nat.as_ref().map(|(_, own)| *own)
     }
 
-    /// Translates a packet, hands it to `next`, and then fragments that have waited for it.
+    /// Translates a packet and hands it to `next`, and then the fragments that have waited for it.
     fn translate(
         &mut self,
         from: u16,
@@ -103,7 +103,8 @@ impl Router {
                 _ => Refusal::Fragment,
             },
             Ok(_) => return next(self, packet),
-            // An error of this router about a packet that had no mapping goes as it is, except to the outside address.
+            // An ICMP error of this router about a packet without mapping leaves as it is, unless it is for the outside
+            // address.
             Err(_) if from == HERE && hook != NatHook::Prerouting => return next(self, packet),
             Err(why) => why,
         };
@@ -111,7 +112,7 @@ impl Router {
         pair.rx.pool.put(packet);
     }
 
-    /// Drops fragments that have waited too long.
+    /// Drops fragments whose deadline has passed.
     pub(super) fn drop_expired_fragments(&mut self, now: Nanos) {
         while let Some(QueuedFragment { from, packet, .. }) = self.fragments.expired(now) {
             self.stats[usize::from(from).min(OUTSIDE)].refusals.add(Refusal::Fragment);
