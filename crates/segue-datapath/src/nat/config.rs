@@ -1,28 +1,28 @@
-//! What a translator is configured with.
+//! Configuration of a translator.
 
 use std::net::Ipv4Addr;
 
-/// What has ports, or identifiers that serve as such.
+/// Protocols that have ports, or identifiers that serve as ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// TCP.
     Tcp,
     /// UDP.
     Udp,
-    /// Queries of ICMP, by their identifier.
+    /// ICMP queries, by their identifier.
     Icmp,
 }
 
-/// How long mappings live without packets, in nanoseconds.
+/// Time after which mappings without packets end, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// UDP; at least two minutes (RFC 4787 REQ-5).
+    /// UDP mappings: at least two minutes (RFC 4787, REQ-5).
     pub udp: u64,
-    /// TCP connections that are open (RFC 5382 REQ-5: at least 2 hours and 4 minutes).
+    /// TCP mappings with an open connection: at least 2 hours and 4 minutes (RFC 5382, REQ-5).
     pub tcp_open: u64,
-    /// TCP connections that are being opened or closed (the same: at least 4 minutes).
+    /// TCP mappings whose connections are all being opened or closed: at least 4 minutes (RFC 5382, REQ-5).
     pub tcp_transitory: u64,
-    /// ICMP queries (RFC 5508 REQ-2: at least 60 seconds).
+    /// ICMP query mappings: at least 60 seconds (RFC 5508, REQ-2).
     pub icmp: u64,
 }
 
@@ -34,25 +34,25 @@ impl Default for Timeouts {
     }
 }
 
-/// What a translator is made of.
+/// Configuration of a translator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The address that those outside see.
+    /// The outside address.
     pub address: Ipv4Addr,
-    /// First and last of the outside ports and identifiers that are given out.
+    /// First and last outside port or identifier that is allocated.
     pub ports: (u16, u16),
-    /// Most mappings.
+    /// Most mappings altogether.
     pub most: usize,
     /// Most mappings of one inside host.
     pub most_per_host: usize,
-    /// When mappings end.
+    /// Times after which mappings end.
     pub timeouts: Timeouts,
-    /// Where the search for a free port begins; should be random.
+    /// Seed of the search for a free port; should be random.
     pub seed: u64,
 }
 
 impl Config {
-    /// 65536 mappings, 8192 for each host, ports from 1024 on.
+    /// Returns the defaults: 65536 mappings, 8192 for each host, ports from 1024 on.
     pub fn new(address: Ipv4Addr, seed: u64) -> Config {
         let (most, most_per_host) = (65_536, 8192);
         Config { address, ports: (1024, 65_535), most, most_per_host, timeouts: Timeouts::default(), seed }

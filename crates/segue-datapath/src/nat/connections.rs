@@ -1,44 +1,45 @@
-//! The TCP connections of one mapping, as far as they tell how long it lives (RFC 5382, section 5).
+//! The TCP connections of one mapping, as far as they decide how long it lives (RFC 5382, section 5).
 //!
-//! An inside port may have several, and the mapping lives for the most alive of them. Only what leaves makes one known here: a
-//! stranger who knows the outside port changes nothing by what he sends. Sequence numbers are not followed, so a forged segment
-//! may close a connection here that lives; it is open again as soon as both sides have gone on.
+//! An inside port may have several connections, and the mapping lives as long as the one in the most alive state. Only
+//! outbound packets create a connection here: a stranger who knows the outside port cannot. Sequence numbers are not
+//! tracked, so a forged segment may close a live connection here; it is open again as soon as both sides have sent
+//! more.
 
 use segue::wire::tcp::{FIN, RST, SYN};
 
-/// Most connections of a mapping that are told apart.
+/// Most connections of a mapping that are tracked.
 const MOST: usize = 4;
 
-/// How far the connections of a TCP mapping are: what the most alive of them is.
+/// State of a TCP mapping: that of its most alive connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpState {
-    /// Only one side has talked.
+    /// Only one side has sent.
     Opening,
-    /// Both have.
+    /// Both sides have sent.
     Open,
-    /// Both sides have closed it, or one has reset it, and they have not gone on since.
+    /// Both sides have sent FIN, or one RST, and the connection has not gone on since.
     Closing,
 }
 
-/// A packet, as far as it tells how long a mapping lives.
+/// The properties of a packet that decide how long a mapping lives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedPacket {
     pub(super) remote: (u32, u16),
-    /// TCP flags, and whether there are data.
+    /// TCP flags, and whether the packet carries data.
     pub(super) tcp: u8,
     pub(super) has_data: bool,
     pub(super) is_outbound: bool,
 }
 
-/// What is known of the connections of a mapping.
+/// The tracked connections of a mapping.
 #[derive(Clone, Debug, Default)]
 pub struct Connections {
     known: [Option<Connection>; MOST],
-    /// There were more that may live. Then only time ends the mapping.
+    /// Whether further connections, which are not tracked, may be alive. Then only time ends the mapping.
     has_others: bool,
 }
 
-/// Pairs are for the way out and the way in.
+/// One connection. Pairs of flags are for the outbound and the inbound direction.
 #[derive(Clone, Copy, Debug)]
 struct Connection {
     remote: (u32, u16),
@@ -47,18 +48,18 @@ struct Connection {
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Which sides have talked.
+    /// The sides that have sent.
     Opening([bool; 2]),
-    /// Both have; which of them have closed.
+    /// Both sides have sent; those that have closed.
     Open([bool; 2]),
-    /// Both have closed; which of them have sent data since.
+    /// Both sides have closed; those that have sent data since.
     Closed([bool; 2]),
-    /// One has reset it; which of them have sent anything else since.
+    /// One side has reset the connection; the sides that have sent anything else since.
     Reset([bool; 2]),
 }
 
 impl Connections {
-    /// The state of the most alive.
+    /// Returns the state of the most alive connection.
     pub fn state(&self) -> TcpState {
         let mut state = None;
         for connection in self.known.iter().flatten() {
@@ -80,14 +81,14 @@ impl Connections {
         }
     }
 
-    /// A new one, in the place of one that is closed where no other is free.
+    /// Adds a connection: in a free place, else in that of a closed one, else in that of the oldest.
     fn add(&mut self, seen: ObservedPacket) {
         let is_closed =
             |one: &Option<Connection>| one.is_none_or(|one| matches!(one.stage, Stage::Closed(_) | Stage::Reset(_)));
         let free = self.known.iter().position(Option::is_none).or_else(|| self.known.iter().position(is_closed));
         let at = free.unwrap_or_else(|| {
             self.has_others = true;
-            // The oldest.
+            // The oldest is given up.
             self.known.rotate_left(1);
             MOST - 1
         });
@@ -115,7 +116,7 @@ impl Stage {
             }
             Stage::Opening(_) => Stage::Open([false; 2]),
             Stage::Open(closed) => Stage::Open(closed),
-            // The last acknowledgements, and what is sent once more by one side.
+            // The last acknowledgements, and retransmissions of one side.
             Stage::Closed(since) if has(FIN) || !seen.has_data => Stage::Closed(since),
             Stage::Reset(since) if has(FIN) => Stage::Reset(since),
             Stage::Closed(since) | Stage::Reset(since) if and_own(since) == [true; 2] => Stage::Open([false; 2]),

@@ -1,9 +1,9 @@
-//! Datagrams that come in fragments: what was done with the first one is done with the others (RFC 4787, REQ-14).
+//! Fragments of translated datagrams: later fragments are translated as the first one was (RFC 4787, REQ-14).
 //!
-//! Only the first fragment has ports. What it was mapped to is remembered by addresses, protocol and identification, as long as
-//! reassembly may take (RFC 791, section 3.2: 15 seconds). The table is bounded, and what is new takes the place of what is
-//! oldest, so that a flood of fragments costs others only fragments. Outside, all hosts share one address and one room of
-//! identifications: one that is taken is replaced by another (RFC 6864, section 5.3).
+//! Only the first fragment has ports. Its mapping is remembered by addresses, protocol and identification for as long
+//! as reassembly may take (RFC 791, section 3.2: 15 seconds). The table is bounded and evicts the oldest entry, so a
+//! flood of fragments can only cost other fragments. Outside, all hosts share one address and its identifications: one
+//! that is in use is replaced by another (RFC 6864, section 5.3).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,10 +18,10 @@ use super::rewrite::{self, Side};
 
 /// Most datagrams that are remembered.
 const MOST: usize = 4096;
-/// How long, nanoseconds.
+/// Time for which a datagram is remembered, nanoseconds.
 const LIFE: u64 = 15_000_000_000;
 
-/// The datagram that a fragment is part of, as it came.
+/// The datagram that a fragment belongs to, identified before its translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Datagram {
     source: u32,
@@ -30,17 +30,17 @@ pub struct Datagram {
     id: u16,
 }
 
-/// A fragment.
+/// A fragment of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What of.
+    /// The datagram that it belongs to.
     pub datagram: Datagram,
-    /// Whether it is the first one, which has the ports.
+    /// Whether it is the first fragment, which has the ports.
     pub is_first: bool,
 }
 
 impl Part {
-    /// What part of a datagram the outermost packet is; `None` where it is all of one, or not IPv4.
+    /// Returns which fragment the outermost packet is; `None` for a packet that is not fragmented, or not IPv4.
     #[inline]
     pub fn of<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Part> {
         let header = packet.layout.outer_ip()?;
@@ -59,14 +59,14 @@ impl Part {
     }
 }
 
-/// Which way a datagram goes, as seen from inside.
+/// Direction of a datagram, as seen from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Direction {
     Outbound,
     Inbound,
 }
 
-/// What becomes of a datagram's fragments.
+/// What was done with the first fragment, and is done with the others.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Pass { source: u32, destination: u32, id: u16, done: Done },
@@ -77,19 +77,19 @@ enum Fate {
 struct Entry {
     fate: Fate,
     since: Nanos,
-    /// Its place in the order of arrival.
+    /// Serial number, for the order of creation.
     number: u64,
 }
 
 type Key = (Direction, Datagram);
 
-/// Datagrams of which the first fragment has passed.
+/// Datagrams whose first fragment has been translated or dropped.
 #[derive(Debug)]
 pub(super) struct Datagrams {
     entries: HashMap<Key, Entry>,
-    /// Oldest first; places whose number is another one now are empty.
+    /// Keys and serial numbers, oldest first; those whose entry has another number are stale.
     order: VecDeque<(Key, u64)>,
-    /// Identifications outside, by destination and protocol, and whose they are.
+    /// Identifications in use outside, by destination and protocol, and the datagram that uses each.
     ids: HashMap<(u32, u8, u16), Key>,
     next: u64,
     seed: u64,
@@ -100,7 +100,7 @@ impl Datagrams {
         Datagrams { entries: HashMap::new(), order: VecDeque::new(), ids: HashMap::new(), next: 0, seed }
     }
 
-    /// Does with a later fragment what was done with the first one, which may not have come yet.
+    /// Translates or drops a later fragment as the first one was; [`Done::FirstMissing`] where that has not come yet.
     pub(super) fn later<B: AsRef<[u8]>>(
         &self,
         direction: Direction,
@@ -124,7 +124,8 @@ impl Datagrams {
         }
     }
 
-    /// Remembers what became of a first fragment, and gives the datagram an identification that no other one has outside.
+    /// Remembers what was done with a first fragment, and gives an outbound datagram an identification that is unique
+    /// outside.
     pub(super) fn first<B: AsRef<[u8]>>(
         &mut self,
         direction: Direction,
@@ -160,7 +161,7 @@ impl Datagrams {
         }
     }
 
-    /// Forgets what is over.
+    /// Deletes entries whose time is over.
     pub(super) fn expire(&mut self, now: Nanos) {
         while let Some((key, number)) = self.order.front() {
             let is_there = self.entries.get(key).is_some_and(|entry| entry.number == *number && !entry.is_over(now));
@@ -175,12 +176,12 @@ impl Datagrams {
         self.entries.is_empty()
     }
 
-    /// The datagram's own identification, or where another one to that destination has it the next free one after a place that
-    /// nobody can guess.
+    /// Returns the datagram's own identification, or where another one to that destination uses it, the next free one
+    /// after a random place.
     fn number(&mut self, key: Key, destination: u32) -> u16 {
         let (_, datagram) = key;
         let is_free = |id: u16| self.ids.get(&(destination, datagram.protocol, id)).is_none_or(|owner| *owner == key);
-        // A fragment that comes twice.
+        // A repeated first fragment keeps its identification.
         if let Some(Entry { fate: Fate::Pass { id, .. }, .. }) = self.entries.get(&key)
             && is_free(*id)
         {
@@ -217,7 +218,7 @@ impl Entry {
     }
 }
 
-/// Another identification.
+/// Replaces the identification, and updates the header checksum.
 fn renumber<B: AsRef<[u8]>>(packet: &mut Packet<B>, ip: usize, id: u16) {
     let header = packet.layout.headers()[ip];
     let bytes = &mut packet.head.bytes_mut()[header.start()..];

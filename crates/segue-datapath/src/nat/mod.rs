@@ -1,16 +1,17 @@
-//! Network address and port translation for IPv4: TCP, UDP and ICMP, one rewrite for a train.
+//! Network address and port translation for IPv4 (NAPT): TCP, UDP and ICMP, with one rewrite for a whole train.
 //!
-//! A mapping belongs to an inside address and port and serves all that they talk to (endpoint-independent mapping, RFC 4787
-//! REQ-1, RFC 5382 REQ-1); whoever knows the outside port may use it (endpoint-independent filtering, REQ-8). The inside port is
-//! kept where it is free, and no outside port serves two (REQ-3). Two inside hosts reach each other by outside addresses
-//! (hairpinning, REQ-9), errors included (RFC 5508 REQ-7). ICMP queries are mapped by their identifier, and errors are translated in both directions with the packet
-//! that they quote (RFC 5508). Checksums are updated, not computed: a wrong one stays wrong.
+//! A mapping belongs to an inside address and port and serves all their peers (endpoint-independent mapping, RFC 4787
+//! REQ-1, RFC 5382 REQ-1). Any host may send to the outside port (endpoint-independent filtering, REQ-8). The inside
+//! port is kept where it is free, and no outside port belongs to two mappings (REQ-3). Two inside hosts reach each
+//! other by outside addresses (hairpinning, REQ-9), ICMP errors included (RFC 5508, REQ-7). ICMP queries are mapped by
+//! their identifier, and errors are translated in both directions with the packet that they quote (RFC 5508). Checksums
+//! are updated, not computed: a wrong one stays wrong.
 //!
-//! The fragments of a datagram go where its first one went; those that come before it are the caller's to keep
-//! ([`Done::FirstMissing`]).
+//! The fragments of a datagram are translated as its first one was; a fragment that arrives before the first is for the
+//! caller to keep ([`Done::FirstMissing`]).
 //!
-//! Tables are bounded, altogether and for each inside host. Mappings end after a time without packets. What this does not do is
-//! refused by name: protocols without ports.
+//! Tables are bounded, altogether and for each inside host. Mappings end after a time without packets. Protocols
+//! without ports are refused by name.
 
 mod config;
 mod connections;

@@ -1,7 +1,7 @@
-//! What becomes of a packet in a translator.
+//! Outcomes of a translation.
 
 segue::reasons! {
-    /// Why a packet was not translated, and is not to be passed on.
+    /// Reason why a packet was not translated and must not be forwarded.
     pub enum Refusal {
         NotV4 = "nat_not_ipv4": "It is no IPv4 packet.",
         Malformed = "nat_malformed": "Its headers are cut off.",
@@ -16,15 +16,15 @@ segue::reasons! {
     }
 }
 
-/// What was done.
+/// What a translation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// It was translated and goes on its way.
+    /// The packet was translated.
     Translated,
-    /// It was translated twice, goes to a host inside, and has to be routed anew.
+    /// The packet was translated twice, is for a host inside, and has to be routed again.
     Hairpin,
-    /// It is not for the outside address, and is as it was.
+    /// The packet is not for the outside address and is unchanged.
     Untouched,
-    /// It is a fragment that came before the first one of its datagram, and is as it was; to be tried again when that came.
+    /// A fragment that arrived before the first one of its datagram; it is unchanged, and to be tried again after that.
     FirstMissing,
 }

@@ -1,13 +1,13 @@
-//! Which outside ports are taken.
+//! The outside ports in use.
 
 use std::ops::RangeInclusive;
 
 use super::config::Protocol;
 
-/// Ports of one word.
+/// Ports in one word of the bit map.
 const BITS: u32 = u64::BITS;
 
-/// A bit for each port of each protocol.
+/// A bit map of ports for each protocol.
 #[derive(Debug)]
 pub(super) struct Ports([Box<[u64]>; 3]);
 
@@ -24,7 +24,7 @@ impl Ports {
         self.0[protocol as usize][usize::from(port) / BITS as usize] &= !(1 << (u32::from(port) % BITS));
     }
 
-    /// The next free port of a range after its port number `start`, or around its end.
+    /// Returns the first free port of a range, searching from its port number `start` and wrapping around its end.
     pub(super) fn free(&self, protocol: Protocol, (first, last): (u16, u16), start: u16) -> Option<u16> {
         let start = u32::from(first) + u32::from(start);
         let taken = &self.0[protocol as usize];
@@ -36,7 +36,7 @@ fn find(taken: &[u64], range: RangeInclusive<u32>) -> Option<u16> {
     let (from, to) = range.into_inner();
     let mut at = from;
     while at <= to {
-        // Those of the word in front of `at` do not count.
+        // Bits below `at` are cleared.
         let free = !taken[(at / BITS) as usize] >> (at % BITS) << (at % BITS);
         let word = at - at % BITS;
         if free != 0 {
@@ -57,7 +57,7 @@ mod tests {
         for (first, last) in [(1024, 65_535), (5000, 5002), (64, 127), (100, 100), (0, 65_535)] {
             let mut ports = Ports::new();
             let (udp, span) = (Protocol::Udp, last - first);
-            // Whatever is taken elsewhere does not matter.
+            // Ports of other protocols do not matter.
             ports.take(Protocol::Tcp, first);
             for start in [0, span / 2, span] {
                 assert_eq!(ports.free(udp, (first, last), start), Some(first + start));

@@ -1,4 +1,4 @@
-//! Reading addresses and ports, and writing others in their place.
+//! Reading and rewriting of addresses, ports and identifiers in packets.
 
 use segue::checksum::{Field, Sum};
 use segue::packet::{Csum, Frag, Header, Kind, LayerCsum, Packet, Payload, Stop, Unit};
@@ -8,21 +8,21 @@ use segue::wire::{icmp, ipv4, protocol, read_u16, read_u32, tcp, udp, write_u16,
 use super::config::Protocol;
 use super::outcome::Refusal;
 
-/// An address and a port, or an identifier.
+/// An address with a port or an ICMP identifier ("transport address", RFC 8489, section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TransportAddr {
     pub(super) address: u32,
     pub(super) port: u16,
 }
 
-/// One end of a packet.
+/// The end of a packet that is read or rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Source,
     Destination,
 }
 
-/// The packet that an ICMP error is about.
+/// Source and destination of the packet that an ICMP error quotes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quoted {
     pub(super) source: TransportAddr,
@@ -31,22 +31,22 @@ pub(super) struct Quoted {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Content {
-    /// A TCP or UDP header, at this index of the layout.
+    /// A TCP or UDP header at this index of the layout.
     Ports(Protocol, usize),
-    /// A TCP or UDP header at the beginning of the payload: that of a first fragment.
+    /// A TCP or UDP header at the start of the payload: that of a first fragment.
     First(Protocol),
-    /// An ICMP query or its answer.
+    /// An ICMP query or its reply.
     Query,
     /// An ICMP error about a packet of this protocol.
     Error { protocol: Protocol, quoted: Quoted },
 }
 
-/// Who sends what to whom.
+/// Source, destination and content of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     pub(super) source: TransportAddr,
     pub(super) destination: TransportAddr,
-    /// TCP flags, and whether there are data.
+    /// TCP flags, and whether the packet carries data.
     pub(super) tcp: u8,
     pub(super) has_data: bool,
     pub(super) content: Content,
@@ -63,10 +63,10 @@ impl Flow {
     }
 }
 
-/// Most bytes of an ICMP message that are looked at: its header, a quoted IP header and a quoted TCP header.
+/// Most bytes of an ICMP message that are read: its header, a quoted IP header and a quoted TCP header.
 const MOST: usize = icmp::LEN + ipv4::MAX_LEN + tcp::MIN_LEN;
 
-/// The destination of the outermost packet, where it is IPv4.
+/// Returns the destination of the outermost packet, or `None` where it is not IPv4.
 pub(super) fn destination<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<u32> {
     let header = packet.layout.outer_ip()?;
     (header.kind == Kind::Ipv4).then(|| read_u32(packet.head.bytes(), header.start() + ipv4::DST.start)).flatten()
@@ -113,7 +113,8 @@ pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> 
     Ok(flow((port(udp::SRC_PORT)?, port(udp::DST_PORT)?), flags, Content::Ports(of, ip + 1)))
 }
 
-/// The header of a first fragment, which must be there with its checksum (RFC 1858, section 3: shorter ones are an attack).
+/// Reads the header of a first fragment, which must be complete up to its checksum (RFC 1858, section 3: shorter ones
+/// are an attack).
 fn first<B: AsRef<[u8]>>(
     packet: &Packet<B>,
     of: Protocol,
@@ -139,7 +140,7 @@ fn icmp_message<B: AsRef<[u8]>>(
     let id = read_u16(bytes, icmp::IDENTIFIER).ok_or(Refusal::Malformed)?;
     match bytes[icmp::TYPE] {
         kind if icmp::v4::has_identifier(kind) => Ok(flow((id, id), 0, Content::Query)),
-        // Redirect is for neighbours only, and is not translated.
+        // A redirect is for hosts of the same link and is not translated.
         UNREACHABLE | SOURCE_QUENCH | TIME_EXCEEDED | PARAMETER_PROBLEM => {
             let quoted = bytes.get(icmp::QUOTED..).unwrap_or(&[]);
             let first = *quoted.first().ok_or(Refusal::Malformed)?;
@@ -154,7 +155,7 @@ fn icmp_message<B: AsRef<[u8]>>(
             let (of, ports) = match quoted[ipv4::PROTOCOL] {
                 protocol::TCP => (Protocol::Tcp, (word(at + udp::SRC_PORT), word(at + udp::DST_PORT))),
                 protocol::UDP => (Protocol::Udp, (word(at + udp::SRC_PORT), word(at + udp::DST_PORT))),
-                // Of an echo there is one identifier, whichever way it went.
+                // An echo has one identifier for both directions.
                 protocol::ICMP => (Protocol::Icmp, (word(at + icmp::IDENTIFIER), word(at + icmp::IDENTIFIER))),
                 _ => return Err(Refusal::Protocol),
             };
@@ -167,7 +168,7 @@ fn icmp_message<B: AsRef<[u8]>>(
     }
 }
 
-/// Gives one side of the packet another address and port, and of a query another identifier.
+/// Replaces address and port of one end of a packet, or address and identifier of a query.
 pub(super) fn flow<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     flow: &Flow,
@@ -192,7 +193,8 @@ pub(super) fn flow<B: AsRef<[u8]>>(
     Ok(())
 }
 
-/// Gives one side of an ICMP error another address, and the other side of the packet that it quotes address and port.
+/// Replaces the address of one end of an ICMP error, and address and port of the other end of the packet that it
+/// quotes.
 pub(super) fn error<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     flow: &Flow,
@@ -217,7 +219,7 @@ pub(super) fn error<B: AsRef<[u8]>>(
             Protocol::Icmp => (icmp::IDENTIFIER, icmp::CHECKSUM),
         };
         write_u16(quoted, at + port_at, new.port);
-        // What is quoted may end before its checksum.
+        // The quoted part may end before its checksum.
         if let Some(field) = read_u16(quoted, at + field_at) {
             let mut field = Field::from_wire(field).update(old.port, new.port);
             if protocol != Protocol::Icmp {
@@ -230,19 +232,19 @@ pub(super) fn error<B: AsRef<[u8]>>(
             }
         }
     })?;
-    // Who complains need not be who was written to, but a router on the way, whose address is nobody's business outside.
+    // The sender of the error may be a router on the path rather than the peer; its own address is not shown outside.
     address(packet, flow.ip, side, new.address);
     Ok(())
 }
 
-/// The addresses in the IPv4 header at this index of the layout.
+/// Returns source and destination of the IPv4 header at this index of the layout.
 pub(super) fn addresses<B: AsRef<[u8]>>(packet: &Packet<B>, ip: usize) -> Option<(u32, u32)> {
     let header = packet.layout.headers().get(ip)?;
     let bytes = packet.head.bytes().get(header.start()..)?;
     Some((read_u32(bytes, ipv4::SRC.start)?, read_u32(bytes, ipv4::DST.start)?))
 }
 
-/// Another address in the IP header.
+/// Replaces an address in the IP header at this index of the layout, and updates the header checksum.
 pub(super) fn address<B: AsRef<[u8]>>(packet: &mut Packet<B>, ip: usize, side: Side, new: u32) {
     let header = packet.layout.headers()[ip];
     let bytes = &mut packet.head.bytes_mut()[header.start()..];
@@ -256,7 +258,7 @@ pub(super) fn address<B: AsRef<[u8]>>(packet: &mut Packet<B>, ip: usize, side: S
     }
 }
 
-/// Another port in a TCP or UDP header, and the checksum that goes with it and with the address.
+/// Replaces a port in a TCP or UDP header, and updates its checksum by the port and the address.
 fn ports<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     of: Protocol,
@@ -270,20 +272,21 @@ fn ports<B: AsRef<[u8]>>(
     let is_primed = if is_inner {
         matches!(packet.offload.unit, Unit::Train { .. } | Unit::Whole(Csum::Partial))
     } else {
-        // That of a tunnel: what is owed is computed over what will stand there.
+        // The UDP header of a tunnel: its pending checksum is computed over the bytes that then stand there.
         packet.offload.layers().first().is_some_and(|layer| layer.udp == LayerCsum::Owed)
     };
     transport(&mut packet.head.bytes_mut()[header.start()..header.end()], of, side, (old, new), is_primed);
 }
 
-/// The same in the header's bytes; `is_primed` where its checksum is still to be completed.
+/// Replaces a port as [`ports`] does, in the bytes of the header; `is_primed` where the checksum is still to be
+/// completed.
 fn transport(bytes: &mut [u8], of: Protocol, side: Side, (old, new): (TransportAddr, TransportAddr), is_primed: bool) {
     let at = if side == Side::Source { udp::SRC_PORT } else { udp::DST_PORT };
     let field_at = if of == Protocol::Tcp { tcp::CHECKSUM } else { udp::CHECKSUM };
     write_u16(bytes, at, new.port);
     let value = read_u16(bytes, field_at).unwrap_or(0);
     let field = if is_primed {
-        // The sum of the pseudo header, not complemented, without ports.
+        // The field holds the sum of the pseudo-header, not complemented and without ports.
         !Field::from_wire(!value).update_u32(old.address, new.address).value()
     } else if of == Protocol::Udp && value == 0 {
         return;
@@ -294,7 +297,7 @@ fn transport(bytes: &mut [u8], of: Protocol, side: Side, (old, new): (TransportA
     write_u16(bytes, field_at, field);
 }
 
-/// Changes the beginning of an ICMP message in a buffer of its own, and its checksum by as much.
+/// Changes the start of an ICMP message in a new buffer, and updates its checksum by the difference.
 fn message<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     copy: &mut dyn FnMut(&[u8]) -> Option<B>,
@@ -312,7 +315,7 @@ fn message<B: AsRef<[u8]>>(
     })
 }
 
-/// Changes the beginning of the payload in a buffer of its own.
+/// Changes the start of the payload in a new buffer.
 fn front<B: AsRef<[u8]>>(
     packet: &mut Packet<B>,
     copy: &mut dyn FnMut(&[u8]) -> Option<B>,

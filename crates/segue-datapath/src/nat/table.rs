@@ -1,4 +1,4 @@
-//! Mappings.
+//! The table of mappings.
 
 use std::collections::HashMap;
 
@@ -10,22 +10,22 @@ use super::outcome::Refusal;
 use super::ports::Ports;
 use super::random::random;
 
-/// Who is who.
+/// A mapping of an inside address and port to an outside port.
 #[derive(Clone, Debug)]
 pub struct Mapping {
-    /// Of what.
+    /// Protocol that is mapped.
     pub protocol: Protocol,
-    /// The address and port inside.
+    /// Address and port inside.
     pub inside: (u32, u16),
-    /// The port outside.
+    /// Port outside.
     pub outside: u16,
-    /// Made by configuration: it never ends.
+    /// Whether the mapping was configured; it then never ends.
     pub is_static: bool,
-    /// The connections of TCP.
+    /// Connections of a TCP mapping.
     pub connections: Connections,
-    /// When the last packet came by.
+    /// Time of the last packet.
     pub last: Nanos,
-    /// Packets out and in, a train counting one.
+    /// Packets outbound and inbound, a train counting one.
     pub packets: [u64; 2],
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Table {
     tries: u64,
 }
 
-/// Mappings that are looked at, for one that is over, when the table is full or no port is free.
+/// Slots that are examined for an expired mapping when the table is full or no port is free.
 const SWEEP_FOR_ROOM: usize = 1024;
 
 impl Table {
@@ -87,14 +87,14 @@ impl Table {
         Ok(())
     }
 
-    /// The mapping of an inside port, if it is alive; nothing is renewed.
+    /// Returns the mapping of an inside port, if it is alive, without renewing it.
     pub(super) fn by_inside(&self, protocol: Protocol, inside: (u32, u16), now: Nanos) -> Option<&Mapping> {
         let slot = *self.inside.get(&(protocol, inside))?;
         let mapping = self.slots.get(slot as usize)?.as_ref()?;
         (!self.is_over(mapping, now)).then_some(mapping)
     }
 
-    /// The mapping of an outside port, if it is alive; renewed by what was `seen`.
+    /// Returns the mapping of an outside port, if it is alive; a packet that was `seen` renews it.
     pub(super) fn by_outside(
         &mut self,
         protocol: Protocol,
@@ -114,7 +114,7 @@ impl Table {
         Some(mapping)
     }
 
-    /// The outside port for an inside one, mapped now where it was not.
+    /// Returns the outside port of an inside one, and creates the mapping where there is none.
     pub(super) fn outbound(
         &mut self,
         protocol: Protocol,
@@ -147,7 +147,8 @@ impl Table {
         Ok(outside)
     }
 
-    /// The inside port itself where it may be (RFC 4787, section 4.2.1), else one after a place that nobody can guess.
+    /// Returns the inside port itself where that is allowed and free (RFC 4787, section 4.2.1), else one found from a
+    /// random place on.
     fn free_port(&mut self, protocol: Protocol, wanted: u16, now: Nanos) -> Option<u16> {
         let (first, last) = self.config.ports;
         if first > last {
@@ -163,7 +164,7 @@ impl Table {
         })
     }
 
-    /// Whether nobody has an outside port; who had it too long loses it.
+    /// Returns whether an outside port is free; an expired mapping is removed from it.
     fn is_free(&mut self, protocol: Protocol, port: u16, now: Nanos) -> bool {
         let Some(&slot) = self.outside.get(&(protocol, port)) else { return true };
         let is_over = self.slots.get(slot as usize).and_then(Option::as_ref).is_none_or(|m| self.is_over(m, now));
@@ -173,7 +174,7 @@ impl Table {
         is_over
     }
 
-    /// Looks at the next `count` places and empties those whose time is over.
+    /// Examines the next `count` slots and removes expired mappings.
     pub(super) fn sweep(&mut self, now: Nanos, count: usize) {
         for _ in 0..count.min(self.slots.len()) {
             self.cursor = (self.cursor + 1) % self.slots.len();

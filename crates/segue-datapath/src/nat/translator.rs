@@ -1,4 +1,4 @@
-//! The translator itself: which mapping a packet needs, in both directions.
+//! The translator: which mapping a packet needs, in both directions.
 
 use std::net::Ipv4Addr;
 
@@ -12,7 +12,7 @@ use super::outcome::{Done, Refusal};
 use super::rewrite::{self, Content, Flow, Side, TransportAddr};
 use super::table::{Mapping, Table};
 
-/// A translator.
+/// A translator with its tables.
 #[derive(Debug)]
 pub struct Nat {
     config: Config,
@@ -21,23 +21,26 @@ pub struct Nat {
 }
 
 impl Nat {
-    /// A translator without mappings.
+    /// Creates a translator without mappings.
     pub fn new(config: Config) -> Nat {
         Nat { config, table: Table::new(config), datagrams: Datagrams::new(!config.seed) }
     }
 
-    /// Passes what comes to an outside port on to an inside one, for good. The port need not be one that is given out.
+    /// Forwards an outside port to an inside one permanently. The port may lie outside the allocated range.
     ///
     /// # Errors
+    ///
     /// Where the outside port is in use or the table is full.
     pub fn forward(&mut self, protocol: Protocol, outside: u16, inside: (Ipv4Addr, u16)) -> Result<(), Refusal> {
         self.table.forward(protocol, outside, (inside.0.to_bits(), inside.1))
     }
 
-    /// Translates a packet on its way out. `copy` makes a buffer of the bytes of an ICMP message's beginning.
+    /// Translates an outbound packet. `copy` makes a buffer of the start of an ICMP message.
     ///
     /// # Errors
-    /// A [`Refusal`]; the packet is then as it was. [`Refusal::NoMapping`] may also mean that it is for the router itself.
+    ///
+    /// A [`Refusal`]; the packet is then unchanged. [`Refusal::NoMapping`] may also mean that it is for the router
+    /// itself.
     pub fn outbound<B: AsRef<[u8]>>(
         &mut self,
         packet: &mut Packet<B>,
@@ -66,7 +69,7 @@ impl Nat {
         let flow = rewrite::read(packet)?;
         let address = self.config.address.to_bits();
         if let Content::Error { protocol, quoted } = flow.content {
-            // An inside host complains of a packet that came from outside: quoted is what was delivered to it.
+            // An inside host reports an error about an inbound packet; it quotes the packet as it was delivered.
             let inside = quoted.destination;
             let mapping =
                 self.table.by_inside(protocol, (inside.address, inside.port), now).ok_or(Refusal::NoMapping)?;
@@ -75,7 +78,7 @@ impl Nat {
                 rewrite::error(packet, &flow, Side::Source, outside, copy)?;
                 return Ok(Done::Translated);
             }
-            // From one inside host to another, by the outside address (RFC 5508, REQ-7); queries do not go that way.
+            // From one inside host to another by the outside address (RFC 5508, REQ-7); queries are not hairpinned.
             if quoted.source.address != address || protocol == Protocol::Icmp {
                 return Err(Refusal::NoMapping);
             }
@@ -88,9 +91,9 @@ impl Nat {
         let (protocol, source) = (flow.protocol(), flow.source);
         let remote = (flow.destination.address, flow.destination.port);
         let seen = ObservedPacket { remote, tcp: flow.tcp, has_data: flow.has_data, is_outbound: true };
-        // Another host inside, by its outside port.
+        // The packet may be for another inside host, by its outside port.
         let target = if flow.destination.address == address {
-            // A query to that address is for the router.
+            // A query to the outside address is for the router.
             if matches!(flow.content, Content::Query) {
                 return Err(Refusal::NoMapping);
             }
@@ -110,10 +113,12 @@ impl Nat {
         Ok(Done::Hairpin)
     }
 
-    /// Translates a packet on its way in.
+    /// Translates an inbound packet.
     ///
     /// # Errors
-    /// A [`Refusal`]; the packet is then as it was. [`Refusal::NoMapping`] may also mean that it is for the router itself.
+    ///
+    /// A [`Refusal`]; the packet is then unchanged. [`Refusal::NoMapping`] may also mean that it is for the router
+    /// itself.
     pub fn inbound<B: AsRef<[u8]>>(
         &mut self,
         packet: &mut Packet<B>,
@@ -143,7 +148,7 @@ impl Nat {
         let address = self.config.address.to_bits();
         let flow = rewrite::read(packet)?;
         if let Content::Error { protocol, quoted } = flow.content {
-            // Somebody outside complains of a packet that was sent from here.
+            // A host or router outside reports an error about an outbound packet.
             if quoted.source.address != address {
                 return Err(Refusal::NoMapping);
             }
@@ -160,23 +165,24 @@ impl Nat {
         Ok(Done::Translated)
     }
 
-    /// Forgets mappings whose time is over; looks at a bounded number of them, so it is to be called again and again.
+    /// Removes expired mappings and datagrams. It examines a bounded number of mappings, so it is to be called
+    /// regularly.
     pub fn expire(&mut self, now: Nanos) {
         self.table.sweep(now, 256);
         self.datagrams.expire(now);
     }
 
-    /// Every mapping that is alive.
+    /// Returns every mapping that is alive.
     pub fn mappings(&self, now: Nanos) -> impl Iterator<Item = &Mapping> {
         self.table.all(now)
     }
 
-    /// How many places of the table are taken.
+    /// Returns the number of slots in use.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether nothing is remembered.
+    /// Returns whether no mapping and no datagram is remembered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0 && self.datagrams.is_empty()
     }
