@@ -1,8 +1,8 @@
-//! The forwarding step: what a router decides for a batch of packets, and what it changes in them.
+//! The forwarding step of a router: it decides on each packet of a batch, and rewrites those that are sent.
 //!
-//! One route lookup for each [group], one neighbour lookup for each next hop that groups have in common. What
-//! is done to a packet is done to a train once: its hop count goes down by one and its link header is replaced. The MTU is
-//! compared with what leaves in the end: the longest segment of a train.
+//! There is one route lookup for each [group], and one neighbour lookup for each next hop that groups have in common. A
+//! train is rewritten once: its hop limit is decremented and its link header replaced. The MTU is compared with the
+//! longest segment of a train.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ use crate::group::{self, GroupKey, Grouper, Reads};
 use crate::route::{Action, Hop, Link, Neighbours, Routes};
 
 segue::reasons! {
-    /// Why a packet was not forwarded.
+    /// Reason why a packet was not forwarded.
     pub enum DropReason {
         NotIp = "route_not_ip": "It is no IP packet.",
         Source = "route_source": "Its source is an address that nobody may send from: loopback, multicast, link-local, none.",
@@ -35,41 +35,42 @@ segue::reasons! {
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It leaves by this port, as it is, unless it is longer than the MTU and is to be fragmented on the way
+    /// The packet leaves by this port unchanged, or in fragments where it is longer than the MTU
     /// ([`segue::gso::Fragment::Router`]).
     Send {
-        /// The port.
+        /// The egress port.
         port: u16,
-        /// Longest packet, in bytes from the outermost IP header on.
+        /// MTU, in bytes from the outermost IP header on.
         mtu: u32,
     },
-    /// It is for this host.
+    /// The packet is for this host.
     Local,
-    /// It is dropped. [`icmp`](crate::icmp) says which reasons its sender hears of; `mtu` goes with [`DropReason::TooBig`].
+    /// The packet is dropped. [`icmp`](crate::icmp) says for which reasons an error is sent; `mtu` goes with
+    /// [`DropReason::TooBig`].
     Drop {
         /// The reason.
         reason: DropReason,
-        /// The next MTU, or 0.
+        /// The next-hop MTU, or 0.
         mtu: u32,
     },
 }
 
-/// How often tables were looked into.
+/// Counters of table lookups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
-    /// Batches.
+    /// Batches processed.
     pub batches: u64,
-    /// Packets, a train counting one.
+    /// Packets processed, a train counting one.
     pub packets: u64,
-    /// Groups of packets.
+    /// Packet groups.
     pub groups: u64,
-    /// Looks into the routes.
+    /// Route lookups.
     pub routes: u64,
-    /// Looks into the neighbours.
+    /// Neighbour lookups.
     pub neighbours: u64,
 }
 
-/// What is decided for a group.
+/// The decision for a group of packets.
 #[derive(Clone, Copy, Debug)]
 enum RouteDecision {
     Hop { hop: u32, mtu: u32 },
@@ -77,12 +78,12 @@ enum RouteDecision {
     Drop(DropReason),
 }
 
-/// Decides and changes. Its memory is used again.
+/// Decides on packets and rewrites them. It reuses its memory between batches.
 #[derive(Debug)]
 pub struct Forwarder {
-    /// Where packets go.
+    /// Routing tables.
     pub routes: Routes,
-    /// Link addresses.
+    /// Link addresses of neighbours.
     pub neighbours: Neighbours,
     reads: Reads,
     grouper: Grouper,
@@ -97,7 +98,7 @@ pub struct Forwarder {
 struct NextHop {
     hop: Hop,
     link_header: Option<LinkHeader>,
-    /// Whether a packet leaves for it.
+    /// Whether a packet of the batch leaves for it.
     is_used: bool,
 }
 
@@ -106,7 +107,7 @@ impl NextHop {
         NextHop { hop, link_header: neighbours.lookup(&hop).map(LinkHeader::new), is_used: false }
     }
 
-    /// What becomes of a packet to it.
+    /// Rewrites a packet for this next hop.
     #[inline]
     fn pass<B: AsRef<[u8]>>(&mut self, packet: &mut Packet<B>, mtu: u32) -> Verdict {
         let verdict = pass(packet, self.hop.port, mtu, self.link_header.as_ref());
@@ -115,7 +116,7 @@ impl NextHop {
     }
 }
 
-/// What stands in front of the packets to a next hop: nothing, or an Ethernet header for each IP version.
+/// Link header in front of packets to a next hop: none, or an Ethernet header for each IP version.
 #[derive(Clone, Copy, Debug)]
 enum LinkHeader {
     Bare,
@@ -134,7 +135,8 @@ impl LinkHeader {
 }
 
 impl Forwarder {
-    /// A forwarder over these tables. `seed` should be random: it decides which packets share a place in its own ones.
+    /// Creates a forwarder with these tables. `seed` should be random: it decides about collisions in the hash tables
+    /// of a batch.
     pub fn new(routes: Routes, neighbours: Neighbours, reads: Reads, seed: u64) -> Forwarder {
         Forwarder {
             routes,
@@ -148,24 +150,24 @@ impl Forwarder {
         }
     }
 
-    /// Looks so far.
+    /// Returns the counters of lookups.
     pub fn lookups(&self) -> Lookups {
         self.lookups
     }
 
-    /// The next hops that packets of the last batch leave for, each once where packets were looked up by groups.
+    /// Returns the next hops that packets of the last batch leave for; each once if packets were looked up by groups.
     pub fn used(&self) -> impl Iterator<Item = &Hop> {
         self.hops.iter().filter(|next| next.is_used).map(|next| &next.hop)
     }
 
-    /// The next hop of a packet that was not forwarded, looked up once more; not counted.
+    /// Returns the next hop of a packet that was not forwarded. The lookup is not counted.
     pub fn next_hop<B: AsRef<[u8]>>(&self, ingress: u16, packet: &Packet<B>) -> Option<Hop> {
         let key = group::key(packet, ingress, self.reads)?;
         decide(&self.routes, &key).ok().map(|(hop, _)| hop)
     }
 
-    /// Decides on a batch that came in by `ingress`, and makes those packets that leave ready to. `verdicts` gets one for each,
-    /// in their order.
+    /// Decides on a batch that came in by `ingress` and rewrites the packets that are sent. One verdict for each packet
+    /// is appended to `verdicts`, in their order.
     pub fn batch<B: AsRef<[u8]>, P: AsMut<Packet<B>> + AsRef<Packet<B>>>(
         &mut self,
         ingress: u16,
@@ -208,7 +210,7 @@ impl Forwarder {
         }
     }
 
-    /// As [`Forwarder::batch`], looking everything up for each packet: what groups are measured against.
+    /// Does the same as [`Forwarder::batch`] with one lookup for each packet, as a baseline for measurements.
     pub fn one_by_one<B: AsRef<[u8]>, P: AsMut<Packet<B>> + AsRef<Packet<B>>>(
         &mut self,
         ingress: u16,
@@ -242,7 +244,7 @@ impl Forwarder {
     }
 }
 
-/// Where packets with this key go.
+/// Looks up the route for packets with this key.
 #[inline]
 fn decide(routes: &Routes, key: &GroupKey) -> Result<(Hop, u32), RouteDecision> {
     if !is_reachable(key) {
@@ -268,7 +270,7 @@ fn is_reachable(key: &GroupKey) -> bool {
     }
 }
 
-/// What is done to a packet that has a next hop. Nothing is changed unless it leaves.
+/// Rewrites a packet for its next hop. It is unchanged unless it is sent.
 #[inline]
 fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, link_header: Option<&LinkHeader>) -> Verdict {
     let drop = |reason| Verdict::Drop { reason, mtu: if reason == DropReason::TooBig { mtu } else { 0 } };
@@ -291,7 +293,7 @@ fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, link_header
         return drop(DropReason::HopLimit);
     }
     if longest > mtu as usize {
-        // A train without DF becomes packets in front of the port, which are fragmented there.
+        // A train without DF is split in front of the port, and its packets are fragmented there.
         let is_cut = is_v4 && read_u16(header, ipv4::FRAGMENT).is_some_and(|word| word & ipv4::DF == 0);
         if !is_cut {
             return drop(DropReason::TooBig);
@@ -308,7 +310,7 @@ fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, link_header
     let at = if matches!(link_header, LinkHeader::Bare) { 0 } else { ethernet::LEN };
     let header = &mut packet.head.bytes_mut()[at..];
     if is_v4 {
-        // A hop count and the protocol are one word (RFC 1624).
+        // TTL and protocol are one 16-bit word of the checksum (RFC 1624).
         let old = read_u16(header, ipv4::TTL).unwrap_or(0);
         let field = Field::from_wire(read_u16(header, ipv4::CHECKSUM).unwrap_or(0));
         write_u16(header, ipv4::TTL, old - 0x100);
@@ -319,7 +321,7 @@ fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, link_header
     Verdict::Send { port, mtu }
 }
 
-/// Bytes of the longest packet that leaves for this one, from the IP header at `at` on.
+/// Returns the length of the longest packet that leaves for this one, in bytes from the IP header at `at` on.
 #[inline]
 fn longest<B: AsRef<[u8]>>(packet: &Packet<B>, at: usize) -> usize {
     match packet.offload.unit {

@@ -1,67 +1,68 @@
-//! Packet groups: which packets of a batch are sure to be routed alike, known before anything is looked up.
+//! Packet groups: packets of a batch that are certain to be routed alike, found before any lookup.
 //!
-//! A group's key is all that a route policy may read: where a packet came in, where its outermost IP header sends it, and what
-//! else [`Reads`] names. So one lookup serves the group, however its packets and those of others are interleaved. The segments of
-//! a train have one header, and are one packet here.
+//! The key of a group is all that a route policy may read: the ingress port, the destination of the outermost IP
+//! header, and what else [`Reads`] names. One lookup serves the group, however its packets are interleaved with others.
+//! A train has one header and counts as one packet.
 
 use segue::packet::{Kind, Packet};
 use segue::wire::{ipv4, ipv6};
 
-/// What a route policy reads besides the port of entry and the destination.
+/// Fields that a route policy reads besides ingress port and destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// The source address.
+    /// Whether it reads the source address.
     pub source: bool,
-    /// DSCP and ECN.
+    /// Whether it reads DSCP and ECN.
     pub tos: bool,
 }
 
-/// Why packets are one group.
+/// The fields by which packets are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupKey {
-    /// The port they came in by.
+    /// The ingress port.
     pub ingress: u16,
-    /// DSCP and ECN, 0 where they are not read.
+    /// DSCP and ECN; 0 where they are not read.
     pub tos: u8,
     /// Whether the addresses are IPv4 ones.
     pub is_v4: bool,
-    /// Where they go. IPv4 stands in the low 32 bits.
+    /// Destination address. IPv4 is in the low 32 bits.
     pub destination: u128,
-    /// Where they come from, 0 where it is not read.
+    /// Source address; 0 where it is not read.
     pub source: u128,
 }
 
-/// The packets of one batch with one key.
+/// The packets of one batch that have one key.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketGroup {
-    /// What they have in common.
+    /// Key of all packets in the group.
     pub key: GroupKey,
-    /// The first of them, by its place in the batch.
+    /// Index of the first packet in the batch.
     pub first: u32,
-    /// How many they are, a train counting one.
+    /// Number of packets, a train counting one.
     pub packets: u32,
 }
 
-/// Puts the packets of a batch into groups. Its memory is used again.
+/// Groups the packets of a batch. It reuses its memory between batches.
 #[derive(Debug)]
 pub struct Grouper {
     reads: Reads,
     groups: Vec<PacketGroup>,
-    /// The group of each packet, [`NO_GROUP`] for what is not IP.
+    /// Group of each packet; [`NO_GROUP`] for packets that are not IP.
     of: Vec<u32>,
     places: Places,
 }
 
-/// The group of a packet that has none.
+/// Group number of a packet without a group.
 const NO_GROUP: u32 = u32::MAX;
 
 impl Grouper {
-    /// A grouper for policies that read this much. `seed` should be random: it decides which keys share a place.
+    /// Creates a grouper for policies that read these fields. `seed` should be random: it decides about hash
+    /// collisions.
     pub fn new(reads: Reads, seed: u64) -> Grouper {
         Grouper { reads, groups: Vec::new(), of: Vec::new(), places: Places::new(seed) }
     }
 
-    /// Groups the packets of one batch, which came in by `ingress`; at most 2^31 of them.
+    /// Groups the packets of one batch that came in by `ingress`; at most 2^31 of them.
     pub fn gather<'p, B: AsRef<[u8]> + 'p>(
         &mut self,
         ingress: u16,
@@ -79,19 +80,19 @@ impl Grouper {
         }
     }
 
-    /// The groups of the last batch, in the order of their first packets.
+    /// Returns the groups of the last batch, in the order of their first packets.
     pub fn groups(&self) -> &[PacketGroup] {
         &self.groups
     }
 
-    /// Which of [`Grouper::groups`] a packet of the last batch is in; `None` where it is not IP.
+    /// Returns the index in [`Grouper::groups`] of a packet of the last batch; `None` where it is not IP.
     pub fn group_of(&self, packet: usize) -> Option<usize> {
         self.of.get(packet).filter(|group| **group != NO_GROUP).map(|group| *group as usize)
     }
 
     #[inline]
     fn join(&mut self, key: GroupKey, packet: u32) -> u32 {
-        // The batch before is likely to have gone on with the same flow.
+        // A packet most often belongs to the same flow as the one before.
         if let Some(&last) = self.of.last()
             && let Some(group) = self.groups.get_mut(last as usize)
             && group.key == key
@@ -111,7 +112,7 @@ impl Grouper {
     }
 }
 
-/// What a packet is grouped by; `None` where it has no IP header.
+/// Returns the key of a packet, or `None` where it has no IP header.
 #[inline]
 pub fn key<B: AsRef<[u8]>>(packet: &Packet<B>, ingress: u16, reads: Reads) -> Option<GroupKey> {
     let header = packet.layout.outer_ip()?;
@@ -131,10 +132,10 @@ pub fn key<B: AsRef<[u8]>>(packet: &Packet<B>, ingress: u16, reads: Reads) -> Op
     Some(key)
 }
 
-/// An index by hash of what a batch has; forgotten with it at no cost.
+/// A hash index over the entries of one batch, cleared at no cost.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// Numbers, under the batch's stamp in the upper half. At least twice as many places as there can be numbers.
+    /// Entry numbers, with the batch's stamp in the upper half. There are at least twice as many places as entries.
     places: Vec<u64>,
     stamp: u32,
     seed: u64,
@@ -145,7 +146,7 @@ impl Places {
         Places { places: Vec::new(), stamp: 0, seed: seed | 1 }
     }
 
-    /// Forgets everything; at most `most` numbers will be put in.
+    /// Clears the index and makes room for `most` entries.
     pub(crate) fn begin(&mut self, most: usize) {
         let wanted = (most.max(1) * 2).next_power_of_two();
         self.stamp = self.stamp.wrapping_add(1);
@@ -156,12 +157,12 @@ impl Places {
         }
     }
 
-    /// The number under `hash` that `is` accepts, or `fresh`, which is put in.
+    /// Returns the number under `hash` that `is` accepts, or inserts and returns `fresh`.
     #[inline]
     pub(crate) fn find(&mut self, hash: u64, fresh: u32, mut is: impl FnMut(u32) -> bool) -> u32 {
         let mask = self.places.len() - 1;
         let mut place = hash as usize & mask;
-        // Ends: half of the places are free.
+        // The loop ends, because half of the places are free.
         loop {
             let found = self.places[place];
             if (found >> 32) as u32 != self.stamp {
@@ -175,8 +176,8 @@ impl Places {
         }
     }
 
-    /// Mixes by multiplication (the folded product, as wyhash and foldhash have it). A batch is short: who guesses a seed gains
-    /// a longer search in it, and nothing that lasts.
+    /// Hashes by a folded product, as wyhash and foldhash do. An attacker who guesses the seed only lengthens the
+    /// searches of one batch.
     #[inline]
     pub(crate) fn hash(&self, address: u128, rest: u64) -> u64 {
         let fold = |a: u64, b: u64| {

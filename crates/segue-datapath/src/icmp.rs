@@ -1,4 +1,4 @@
-//! ICMP errors of a router: RFC 1812 section 4.3 for IPv4, RFC 4443 for IPv6.
+//! ICMP errors that a router sends: RFC 1812, section 4.3, for IPv4, and RFC 4443 for IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,11 +12,11 @@ use segue::wire::{ipv4, ipv6, protocol, read_u16, write_u16};
 
 use crate::forward::DropReason;
 
-/// Most bytes of an error over IPv4, whatever MTU lies on the way back (RFC 1812, section 4.3.2.3).
+/// Most bytes of an ICMP error packet, whatever the path MTU is (RFC 1812, section 4.3.2.3).
 const MOST_V4: usize = 576;
-/// The same for IPv6 (RFC 4443, section 3.1).
+/// Most bytes of an ICMPv6 error packet (RFC 4443, section 3.1).
 const MOST_V6: usize = 1280;
-/// Type and code, for IPv4 and IPv6; `None` where the sender is not told.
+/// Returns type and code of the error for a reason, or `None` where none is sent.
 fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
     let (v4, v6) = match reason {
         DropReason::HopLimit => ((v4::TIME_EXCEEDED, 0), (v6::TIME_EXCEEDED, 0)),
@@ -36,11 +36,13 @@ fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {
     Some(if is_v4 { v4 } else { v6 })
 }
 
-/// The IP packet that tells the sender of `packet` why it was dropped, from the router's address `from`, of the same family.
-/// Of a train its first segment is quoted, as it would have left. `None` where nobody is to be told: for some reasons, errors,
-/// later fragments of IPv4, and packets from or to more than one host.
+/// Returns the IP packet that reports to the sender of `packet` why it was dropped, from the router's address `from` of
+/// the same family. Of a train the first segment is quoted, as it would have left.
 ///
-/// `scratch` is used, and left empty.
+/// `None` where no error may be sent: for some reasons, about ICMP errors and later fragments of IPv4, and about
+/// packets from or to an address that is not one host's.
+///
+/// `scratch` is cleared before and after use.
 pub fn error<B: AsRef<[u8]>>(
     packet: &Packet<B>,
     reason: DropReason,
@@ -97,7 +99,7 @@ fn reply_v4(quoted: &[u8], from: Ipv4Addr, (kind, code): (u8, u8), mtu: u32) -> 
     header[ipv4::DST].copy_from_slice(&quoted[ipv4::SRC]);
     let field = Field::complete(Sum::of(header));
     write_u16(header, ipv4::CHECKSUM, field.value());
-    // Next-hop MTU (RFC 1191, section 4); more than 65535 is no limit that IPv4 knows.
+    // Next-hop MTU (RFC 1191, section 4); its field has 16 bits.
     emit_v4(message, kind, code, mtu.min(u16::MAX.into()))?;
     Some(bytes)
 }
@@ -118,12 +120,12 @@ fn reply_v6(quoted: &[u8], from: Ipv6Addr, (kind, code): (u8, u8), mtu: u32) -> 
     Some(bytes)
 }
 
-/// How many errors may be sent (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 (f)): a bucket that fills with time.
+/// Rate limit of ICMP errors (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4 (f)): a token bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Limiter {
     per_second: u64,
     burst: u64,
-    /// In billionths of an error.
+    /// Fill level, in billionths of an error.
     level: u64,
     last: Nanos,
 }
@@ -131,13 +133,13 @@ pub struct Limiter {
 const ONE: u64 = 1_000_000_000;
 
 impl Limiter {
-    /// At most `burst` at once and `per_second` in the long run.
+    /// Creates a limit of `burst` errors at once and `per_second` in the long run.
     pub fn new(per_second: u32, burst: u32, now: Nanos) -> Limiter {
         let burst = u64::from(burst);
         Limiter { per_second: per_second.into(), burst, level: burst * ONE, last: now }
     }
 
-    /// Whether one more may be sent, which then counts as sent.
+    /// Takes a token. Returns whether there was one, so that an error may be sent.
     pub fn take(&mut self, now: Nanos) -> bool {
         let passed = now.0.saturating_sub(self.last.0);
         self.last = now;

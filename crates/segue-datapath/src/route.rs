@@ -1,56 +1,56 @@
-//! Where packets go: routes by longest prefix, and the link addresses of neighbours.
+//! Routing tables with longest-prefix match, and the link addresses of neighbours.
 //!
-//! Nothing here asks the kernel. Whoever does puts in what it learns; both tables are bounded and refuse what is too much.
+//! The tables do not ask the kernel; their owner enters what it learns. Both are bounded and refuse further entries.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use prefix_trie::PrefixMap;
 
-/// What is done with packets for a prefix.
+/// The action of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// They leave by a port.
+    /// Packets leave by a port.
     Forward {
-        /// The port.
+        /// The egress port.
         port: u16,
-        /// The router that takes them further; `None` where the destination is itself a neighbour.
+        /// Address of the next router; `None` where the destination is itself a neighbour.
         via: Option<IpAddr>,
-        /// Longest packet that goes there, in bytes from the outermost IP header on.
+        /// MTU of the route, in bytes from the outermost IP header on.
         mtu: u32,
     },
-    /// They are for this host.
+    /// Packets are for this host.
     Local,
-    /// They go nowhere, and their sender is not told.
+    /// Packets are dropped without an ICMP error (`blackhole` of iproute2).
     Blackhole,
-    /// They go nowhere, and their sender is told.
+    /// Packets are dropped with "host unreachable" (`unreachable` of iproute2).
     Unreachable,
-    /// They may go nowhere, and their sender is told.
+    /// Packets are dropped with "administratively prohibited" (`prohibit` of iproute2).
     Prohibited,
-    /// This table says nothing about them, whatever shorter prefixes it has: the next one does.
+    /// The lookup goes on in the next table, even if this one has a shorter prefix (`throw` of iproute2).
     Throw,
 }
 
-/// A table of routes, in the order in which the kernel's rules look into them where nobody has changed these.
+/// A routing table, in the order in which the kernel's default rules look them up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
-    /// The host's own addresses.
+    /// Table `local`: the host's own addresses.
     Local,
-    /// What `ip route` shows.
+    /// Table `main`.
     Main,
-    /// What is asked last.
+    /// Table `default`.
     Default,
 }
 
-/// How many there are.
+/// Number of tables.
 const TABLES: usize = 3;
 
-/// Why a route or neighbour was not taken.
+/// Reason why a route or neighbour was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The table has as many as it may.
+    /// The table is full.
     Full,
-    /// More prefix bits than the address has.
+    /// The prefix is longer than the address.
     Prefix,
 }
 
@@ -63,15 +63,16 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// An empty table for at most `most` routes.
+    /// Creates empty tables for at most `most` routes altogether.
     pub fn new(most: usize) -> Routes {
         Routes { v4: Default::default(), v6: Default::default(), most }
     }
 
-    /// Adds or replaces the route of a prefix in one table; address bits past its length are cut off.
+    /// Adds or replaces the route of a prefix in one table; address bits beyond the prefix are ignored.
     ///
     /// # Errors
-    /// Where all tables together are full or the prefix is none.
+    ///
+    /// Where all tables together are full or the prefix is too long.
     pub fn insert(&mut self, table: Table, prefix: IpAddr, len: u8, action: Action) -> Result<(), Refused> {
         if len > if prefix.is_ipv4() { 32 } else { 128 } {
             return Err(Refused::Prefix);
@@ -96,7 +97,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Takes a route out of a table; what it was.
+    /// Removes a route from a table and returns its action.
     pub fn remove(&mut self, table: Table, prefix: IpAddr, len: u8) -> Option<Action> {
         match prefix {
             IpAddr::V4(prefix) if len <= 32 => self.v4[table as usize].remove(&(mask_v4(prefix.to_bits(), len), len)),
@@ -105,8 +106,8 @@ impl Routes {
         }
     }
 
-    /// The route of the longest prefix that holds an IPv4 address, or with `is_v4` unset an IPv6 one, of the first table that
-    /// has one and does not leave it to the next. Never [`Action::Throw`].
+    /// Returns the route of the longest prefix that matches an IPv4 address, or an IPv6 one if `is_v4` is unset: that
+    /// of the first table with a match that is not [`Action::Throw`].
     #[inline]
     pub fn lookup(&self, destination: u128, is_v4: bool) -> Option<Action> {
         let found = |action: &Action| (*action != Action::Throw).then_some(*action);
@@ -119,14 +120,14 @@ impl Routes {
         }
     }
 
-    /// How many routes there are.
+    /// Returns the number of routes in all tables.
     pub fn len(&self) -> usize {
         let v4: usize = self.v4.iter().map(PrefixMap::len).sum();
         let v6: usize = self.v6.iter().map(PrefixMap::len).sum();
         v4 + v6
     }
 
-    /// Whether there are none.
+    /// Returns whether all tables are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -140,19 +141,19 @@ fn mask_v6(bits: u128, len: u8) -> u128 {
     bits & u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
 }
 
-/// Where a packet goes next: a port and an address behind it.
+/// A next hop: a port and the address of a neighbour there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hop {
-    /// The port.
+    /// The egress port.
     pub port: u16,
     /// Whether the address is an IPv4 one.
     pub is_v4: bool,
-    /// The neighbour. IPv4 stands in the low 32 bits.
+    /// Address of the neighbour. IPv4 is in the low 32 bits.
     pub address: u128,
 }
 
 impl Hop {
-    /// The next hop towards `destination`, which is of the family that `is_v4` says.
+    /// Returns the next hop towards `destination`, whose family `is_v4` tells.
     #[inline]
     pub fn new(port: u16, via: Option<IpAddr>, destination: u128, is_v4: bool) -> Hop {
         match via {
@@ -163,16 +164,16 @@ impl Hop {
     }
 }
 
-/// The header that stands in front of packets to a neighbour.
+/// Link header in front of packets to a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// None: the port carries bare IP.
+    /// No header: the port carries bare IP.
     Bare,
-    /// Ethernet.
+    /// An Ethernet header.
     Ethernet {
-        /// The neighbour's address.
+        /// Address of the neighbour.
         to: [u8; 6],
-        /// The port's own.
+        /// Address of the port.
         from: [u8; 6],
     },
 }
@@ -185,7 +186,7 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// An empty table for at most `most` neighbours.
+    /// Creates an empty table for at most `most` neighbours.
     pub fn new(most: usize) -> Neighbours {
         Neighbours { links: HashMap::new(), most }
     }
@@ -193,6 +194,7 @@ impl Neighbours {
     /// Adds or replaces a neighbour.
     ///
     /// # Errors
+    ///
     /// Where the table is full.
     pub fn insert(&mut self, hop: Hop, link: Link) -> Result<(), Refused> {
         if self.links.len() >= self.most && !self.links.contains_key(&hop) {
@@ -202,23 +204,23 @@ impl Neighbours {
         Ok(())
     }
 
-    /// Takes a neighbour out.
+    /// Removes a neighbour.
     pub fn remove(&mut self, hop: Hop) {
         self.links.remove(&hop);
     }
 
-    /// What stands in front of packets to a neighbour; `None` where it is not known.
+    /// Returns the link header for a neighbour, or `None` for an unknown one.
     #[inline]
     pub fn lookup(&self, hop: &Hop) -> Option<Link> {
         self.links.get(hop).copied()
     }
 
-    /// How many are known.
+    /// Returns the number of neighbours.
     pub fn len(&self) -> usize {
         self.links.len()
     }
 
-    /// Whether none is.
+    /// Returns whether there are no neighbours.
     pub fn is_empty(&self) -> bool {
         self.links.is_empty()
     }

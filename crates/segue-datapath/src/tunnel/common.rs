@@ -1,4 +1,4 @@
-//! What the tunnels of one outside port have in common.
+//! State and counters that the tunnels of one outside port share.
 
 use segue::encap::{DecapRefusal, OuterCsum};
 use segue::reason::Counts;
@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::ingress::{CutCounts, Traffic};
 
 segue::reasons! {
-    /// Why the tunnel itself dropped something, beside what encapsulation, decapsulation and ports name.
+    /// Reason why the tunnel pipeline dropped a packet, besides those of encapsulation, decapsulation and ports.
     pub enum Dropped {
         UnknownPeer = "unknown_peer": "A datagram whose source is not a configured remote address.",
         PathMtu = "path_mtu": "A packet that the way has become too narrow for; its sender was told by ICMP.",
@@ -16,30 +16,31 @@ segue::reasons! {
     }
 }
 
-/// What all tunnels have in common, with what is counted for all together under the name of the outside port.
+/// The outside port, the receive buffers and the counters that all tunnels share; they are published under the name of
+/// the outside port.
 pub(super) struct Common {
     pub(super) outside: Endpoint,
     pub(super) rx: RxBatch,
     pub(super) outer_csum: OuterCsum,
-    /// Packets and bursts taken from all ports.
+    /// Packets and bursts received from all ports.
     pub(super) taken: u64,
-    /// Packets sent and received whose checksum is left to the far end.
+    /// Packets with remote checksum offload, whose checksum the far end completes.
     pub(super) remote: Remote,
-    /// What the stages saw.
+    /// Packets that entered each stage.
     pub(super) unwrapped: Traffic,
     pub(super) joined: Traffic,
     pub(super) entered: Traffic,
-    /// What was cut on the way out.
+    /// Packets split on the way out.
     pub(super) cuts: CutCounts,
     /// Payload bytes summed to verify checksums.
     pub(super) verified: u64,
-    /// Addresses learned, moved, forgotten.
+    /// Ethernet addresses learned, moved and evicted.
     pub(super) fdb: [u64; 3],
     pub(super) drops: Counts<Dropped>,
     pub(super) decap_drops: Counts<DecapRefusal>,
 }
 
-/// Packets whose checksum is left to the far end.
+/// Packets with remote checksum offload, whose checksum the far end completes.
 #[derive(Debug, Default)]
 pub(super) struct Remote {
     pub(super) sent: u64,

@@ -1,39 +1,40 @@
-//! Which of the tunnels on one port a datagram is for, at a cost that does not depend on how many there are.
+//! Lookup of the tunnel that a datagram belongs to, at a cost that does not depend on the number of tunnels.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use segue::encap::{Config, Identity};
 
-/// A tunnel, and which of its remotes the sender is.
+/// A tunnel, and the index of the sender among its remotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) member: usize,
     pub(super) remote: u16,
 }
 
-/// The tunnels of one sender.
+/// The tunnels that have one remote in common.
 #[derive(Debug)]
 pub(super) struct Tunnels {
-    /// Gets also what has the identity of none, to refuse it under the name of what is wrong.
+    /// The first tunnel. It also gets datagrams of an unknown identity, to drop them under the reason that fits.
     first: Target,
-    /// Where there are more.
+    /// Tunnels by the identity of their datagrams; empty where there is only one.
     by_identity: HashMap<Identity, Target>,
 }
 
-/// See the module.
+/// Lookup table of the tunnels on one port; see the module.
 #[derive(Debug)]
 pub(super) struct Lookup {
-    /// Any of the tunnels: all read a datagram's identity in the same place.
+    /// Configuration of any of the tunnels: all have the identity at the same place in a datagram.
     config: Config,
     by_sender: HashMap<IpAddr, usize>,
     tunnels: Vec<Tunnels>,
-    /// The sender that was looked up last, which most often is the next one too.
+    /// Sender of the last datagram, which most often is that of the next one too.
     last: Option<(IpAddr, usize)>,
 }
 
 impl Lookup {
-    /// For tunnels with these remotes. Of two that take the same the first counts.
+    /// Creates the table for tunnels with these remotes. Of two tunnels that accept the same datagrams the first gets
+    /// them.
     pub(super) fn new<'a>(config: Config, members: impl Iterator<Item = (&'a Config, &'a [IpAddr])>) -> Lookup {
         let mut made = Lookup { config, by_sender: HashMap::new(), tunnels: Vec::new(), last: None };
         for (member, (config, remotes)) in members.enumerate() {
@@ -56,7 +57,7 @@ impl Lookup {
         made
     }
 
-    /// The tunnels of `sender`; `None` for a stranger.
+    /// Returns the index of the tunnels with the remote `sender`, or `None` for an unknown sender.
     #[inline]
     pub(super) fn of(&mut self, sender: IpAddr) -> Option<usize> {
         match self.last {
@@ -69,7 +70,7 @@ impl Lookup {
         }
     }
 
-    /// The tunnel for `datagram` among those that [`of`](Self::of) gave.
+    /// Returns the tunnel for `datagram` among those that [`of`](Self::of) returned.
     #[inline]
     pub(super) fn to(&self, at: usize, datagram: &[u8]) -> Target {
         let Tunnels { first, by_identity } = &self.tunnels[at];

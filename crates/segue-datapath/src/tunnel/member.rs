@@ -1,4 +1,4 @@
-//! One tunnel of those that share an outside port: an interface, and what it takes to put on and take off its headers.
+//! One of the tunnels that share an outside port: its interface, encapsulation and decapsulation.
 
 use std::cell::Cell;
 use std::io;
@@ -21,35 +21,35 @@ use crate::endpoint::{self, Endpoint};
 use crate::ingress::{Ingress, Traffic};
 use crate::tuning::{Remcsum, Settings};
 
-/// How often the interface is asked for its Ethernet address while something comes, in nanoseconds.
+/// Interval at which the interface is asked for its Ethernet address while packets arrive, nanoseconds.
 const ASK_MAC_EVERY: u64 = 1_000_000_000;
 
-/// See the module.
+/// One tunnel; see the module.
 pub(super) struct Member {
     pub(super) inside: Endpoint,
     pub(super) encap: Encapsulator,
     decap: Decapsulator,
     pub(super) remotes: Vec<IpAddr>,
-    /// The number of its first remote among the outside port's peers.
+    /// Index of its first remote among the outside port's peers.
     first_peer: u16,
-    /// Of a tunnel that carries Ethernet: the interface's own address, and when it was asked for.
+    /// For tunnels that carry Ethernet: the interface's own address, and the time at which it was read.
     own: Option<(Option<[u8; 6]>, Nanos)>,
     fdb: Option<Fdb>,
     flood: Vec<u16>,
     gro: Option<Gro<Page>>,
     joins: bool,
     path_mtu: PathMtu,
-    /// The ways outward and inward.
+    /// Ingress stages of the outbound and the inbound direction.
     outward: Ingress,
     inward: Ingress,
     wrapped: Traffic,
     encap_drops: Counts<EncapRefusal>,
     pub(super) split_drops: Counts<gso::Refusal>,
-    /// What it added so far to the common count of summed bytes, and of addresses learned.
+    /// The part of its summed bytes and learned addresses that the common counters already contain.
     told: ([u64; 3], u64),
-    /// It is in the list of those that have something to hand in.
+    /// Whether it is in the list of tunnels that have packets to deliver.
     pub(super) is_due: bool,
-    /// Something happened since its counters were published.
+    /// Whether a counter may have changed since they were published.
     moved: Cell<bool>,
 }
 
@@ -81,7 +81,7 @@ impl Member {
         }
     }
 
-    /// Reads what waits inside, at most `left` packets, which becomes what is left of it, and puts it into the tunnel.
+    /// Reads at most `left` packets from the interface and sends them through the tunnel; `left` goes down by as many.
     pub(super) fn read(&mut self, common: &mut Common, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         let polled = self.inside.poll(&mut common.rx, left)?;
         common.taken += common.rx.packets.len() as u64;
@@ -115,14 +115,14 @@ impl Member {
         Ok(polled)
     }
 
-    /// A packet that does not fit the way and may be fragmented: its outside is.
+    /// Sends a packet that exceeds the path MTU and may be fragmented: the outer packet is.
     fn wrap_in_fragments(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
         self.path_mtu.fragments = true;
         self.wrap(packet, common, now);
         self.path_mtu.fragments = false;
     }
 
-    /// A packet that does not fit the way and must not be fragmented: its sender hears of it.
+    /// Drops a packet that exceeds the path MTU and must not be fragmented, and sends an ICMP error to its sender.
     fn tell_sender(&mut self, packet: Box<Packet<Page>>, mtu: usize, common: &mut Common) {
         common.drops.add(Dropped::PathMtu);
         if let Some(mut page) = common.rx.pages.take()
@@ -136,7 +136,7 @@ impl Member {
         common.rx.pool.put(packet);
     }
 
-    /// Puts a packet into the tunnel, or a frame into those of all remotes that should have it.
+    /// Sends a packet through the tunnel, or a frame to each remote that should get it.
     fn wrap(&mut self, packet: Box<Packet<Page>>, common: &mut Common, now: Nanos) {
         let Some(fdb) = &self.fdb else { return self.send(packet, common) };
         let to = packet.head.bytes().get(ethernet::DST).and_then(|mac| mac.first_chunk());
@@ -184,7 +184,7 @@ impl Member {
         }
     }
 
-    /// Makes a packet of a datagram from `remote`, for GRO or straight for the inside port.
+    /// Decapsulates a datagram from `remote` and hands the packet to GRO, or right to the inside port.
     pub(super) fn take(&mut self, datagram: Page, remote: u16, tos: u8, common: &mut Common, now: Nanos) {
         self.moved.set(true);
         let meta = Received { tos, csum: common.outer_csum, sum: None };
@@ -196,7 +196,7 @@ impl Member {
         if self.encap.config().mode.is_ethernet()
             && let Some(source) = packet.head.bytes().get(ethernet::SRC).and_then(|mac| mac.first_chunk())
         {
-            // As Linux's devices do it: what this end has sent came back, and would be answered to the wrong side.
+            // As Linux's devices do: a frame that this end has sent has come back, and learning from it would be wrong.
             if self.own_mac(now) == Some(*source) {
                 common.decap_drops.add(DecapRefusal::InnerSource);
                 return common.rx.pool.put(packet);
@@ -216,7 +216,7 @@ impl Member {
         }
     }
 
-    /// The interface's Ethernet address, which its owner may change at any time.
+    /// Returns the interface's Ethernet address, which may be changed at any time.
     fn own_mac(&mut self, now: Nanos) -> Option<[u8; 6]> {
         match self.own {
             Some((mac, asked)) if now.0.saturating_sub(asked.0) < ASK_MAC_EVERY => mac,
@@ -235,7 +235,7 @@ impl Member {
         inward.share_seen(&mut common.entered);
     }
 
-    /// Hands in all that is ready, and sends it. Says whether GRO holds something back.
+    /// Delivers all packets that GRO releases. Returns whether it holds others back.
     pub(super) fn hand_in(&mut self, common: &mut Common, now: Nanos) -> io::Result<bool> {
         self.moved.set(true);
         if let Some(gro) = &mut self.gro {
@@ -253,7 +253,7 @@ impl Member {
         Ok(self.deadline().is_some())
     }
 
-    /// Adds to the common counts what came since the last time.
+    /// Adds the increments since the last call to the common counters.
     fn tell(&mut self, common: &mut Common) {
         let fdb = self.fdb.as_ref().map_or([0; 3], Fdb::counts);
         let verified = self.gro.as_ref().map_or(0, |g| g.stats().checksummed_bytes) + self.decap.checksummed_bytes();
@@ -264,17 +264,17 @@ impl Member {
         self.told = (fdb, verified);
     }
 
-    /// When something must be handed in even if nothing comes.
+    /// Returns when a held packet is due even if nothing arrives.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.gro.as_ref().and_then(Gro::deadline)
     }
 
-    /// Whether it has a forwarding table.
+    /// Returns whether the tunnel has a forwarding table.
     pub(super) fn learns(&self) -> bool {
         self.fdb.is_some()
     }
 
-    /// Goes by the settings. What is held becomes ready.
+    /// Applies the settings; GRO releases what it holds.
     pub(super) fn settle(&mut self, settings: &Settings) {
         self.inside.set_egress(settings.egress[0]);
         self.inside.polls.weight = settings.sharing.weights[0] as usize;
@@ -288,7 +288,7 @@ impl Member {
         }
     }
 
-    /// Writes its counters, or leaves them as they are where `count`, the number of them, is known and nothing happened.
+    /// Writes its counters, or skips them where `count`, their number, is known and nothing has changed.
     pub(super) fn collect(&self, count: Option<usize>, sink: &mut Sink<'_>) {
         if !self.moved.replace(false) && count.is_some_and(|count| sink.skip(count)) {
             return;
@@ -306,7 +306,7 @@ impl Member {
     }
 }
 
-/// How many packets `packet` stands for whose checksum is left to the far end.
+/// Returns how many packets `packet` stands for that use remote checksum offload.
 fn remotely(packet: &Packet<Page>) -> u64 {
     match (packet.offload.layers().first().and_then(|layer| layer.remote), packet.offload.unit) {
         (None, _) => 0,

@@ -1,10 +1,10 @@
 //! The pipeline of tunnels: a packet port inside for each, and one datagram port outside for all of them.
 //!
-//! Outward: read trains inside, put the outer headers on, split for the datagram port. Inward: take bursts apart,
-//! decapsulate, join what belongs together, write trains inside. Between the two ends nothing looks at single segments.
+//! Outbound: read trains inside, encapsulate, split for the datagram port. Inbound: take bursts apart, decapsulate,
+//! join with GRO, write trains inside. Between the two ports no stage looks at single segments.
 //!
-//! What a round costs depends on the tunnels that have packets, not on how many there are: who is to be read is the kernel's
-//! to say, whose a datagram is says a table, and counters of those with nothing new are left as they are.
+//! A round costs as much as there are tunnels with packets, however many there are: the kernel says which interfaces
+//! are readable, a hash table which tunnel a datagram belongs to, and counters that have not changed are skipped.
 
 mod common;
 mod lookup;

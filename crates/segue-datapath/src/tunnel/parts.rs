@@ -1,4 +1,4 @@
-//! What tunnels are made of, and their knobs.
+//! The parts that tunnels are made of, and their knobs.
 
 use std::net::IpAddr;
 
@@ -9,17 +9,17 @@ use segue_port::Port;
 use crate::knobs::{Dial, Knobs};
 use crate::tuning::{Remcsum, Settings};
 
-/// The knobs that tunnels between ports of these names have, before they are made; `remcsum` where one of them is made with
-/// remote checksum offload, `budget` as in [`Outside`].
+/// Returns the knobs that tunnels between ports of these names will have; `remcsum` where one of them uses remote
+/// checksum offload, `budget` as in [`Outside`].
 pub fn knobs(insides: &[&str], outside: &str, gro: Option<gro::Config>, remcsum: bool, budget: usize) -> Knobs {
     let remcsum = if remcsum { Remcsum::Can(true) } else { Remcsum::Never };
     let settings = |inside: &&str| Settings::new([*inside, outside].map(str::to_owned), [gro, None], remcsum, budget);
-    // Joining goes by the name of the port at which trains appear, as its counters do.
+    // GRO has the name of the port that receives the trains, as its counters do.
     let mut all: Vec<Settings> = insides.iter().map(settings).collect();
     Knobs::list(|dial| tune(&mut all, dial))
 }
 
-/// The first has all settings, of the others those of their own interface are asked for.
+/// Tunes all settings of the first tunnel, and of the others those of their own interface.
 pub(super) fn tune(settings: &mut [Settings], dial: &mut Dial<'_>) {
     if let Some((first, others)) = settings.split_first_mut() {
         first.tune(dial);
@@ -33,33 +33,33 @@ pub struct Outside {
     pub name: String,
     /// The datagram port. Its peers are the remotes of all tunnels, one tunnel after the other.
     pub port: Box<dyn Port>,
-    /// What the port vouches for on every datagram it delivers that carries a remote checksum option.
+    /// What the port has verified of the checksum of each datagram with a remote checksum option.
     pub csum: OuterCsum,
-    /// Packets or bursts taken from one port in one round: the weight that all begin with.
+    /// Most packets or bursts taken from one port in one round: the initial weight of all.
     pub budget: usize,
     /// Most pages of memory to receive into.
     pub pages: usize,
 }
 
-/// What one tunnel is made of.
+/// The parts that one tunnel is made of.
 pub struct Parts {
     /// Name of the inside port in statistics: the interface.
     pub inside_name: String,
     /// The packet port inside.
     pub inside: Box<dyn Port>,
-    /// Puts headers on.
+    /// Puts outer headers on.
     pub encap: Encapsulator,
-    /// Takes headers off.
+    /// Takes outer headers off.
     pub decap: Decapsulator,
-    /// Whose datagrams are taken. Everything goes to the first, or, where frames are inside and there is a forwarding table,
-    /// where that says.
+    /// Addresses whose datagrams are accepted. Packets are sent to the first one; Ethernet frames go where the
+    /// forwarding table says, if there is one.
     pub remotes: Vec<IpAddr>,
-    /// Which remote has which Ethernet address. Frames for groups and for addresses that nobody knows go to `flood`.
+    /// Ethernet addresses of the remotes. Frames to groups and to unknown addresses go to `flood`.
     pub fdb: Option<Fdb>,
-    /// Which of the remotes have all frames that have no remote of their own.
+    /// Indexes of the remotes that get every frame without a known remote.
     pub flood: Vec<u16>,
-    /// How to join what comes in, which can then be changed and switched off as it runs; `None` leaves packets single for
-    /// good.
+    /// Initial configuration of GRO for inbound packets, which can be changed and switched off later; `None` for a
+    /// tunnel that can never join packets.
     pub gro: Option<gro::Config>,
 }
 

@@ -1,26 +1,27 @@
-//! What the way to the remote takes, as far as the kernel has learned that.
+//! The path MTU to the remotes, as the kernel has learned it.
 
 use std::ops::Range;
 
 use segue::time::Nanos;
 use segue_port::Port;
 
-/// How often the outside port is asked for the MTU of the way, in nanoseconds: more often than any TCP repeats itself.
+/// Interval at which the outside port is asked for the path MTU, nanoseconds: shorter than any TCP retransmission
+/// timeout.
 const ASK_EVERY: u64 = 100_000_000;
 
-/// What is known of the way's MTU.
+/// The path MTU of one tunnel.
 #[derive(Debug, Default)]
 pub(super) struct PathMtu {
     asked: Option<Nanos>,
-    /// Bytes of inner IP that fit. The inside's own MTU may be larger from the start: whoever set it, or a way that became
-    /// narrower before.
+    /// Bytes of inner IP that fit. The interface's own MTU may be larger, by configuration or because the path MTU has
+    /// decreased since.
     pub(super) inside: Option<usize>,
-    /// The packet at hand is to be fragmented outside.
+    /// Whether the outer packet of the packet at hand is to be fragmented.
     pub(super) fragments: bool,
 }
 
 impl PathMtu {
-    /// Asks for the ways to these of the port's peers; the narrowest counts.
+    /// Asks for the path MTU to these peers of the port; the smallest counts.
     pub(super) fn ask(&mut self, port: &dyn Port, peers: Range<u16>, overhead: usize, now: Nanos) {
         if self.asked.is_some_and(|asked| now.0.saturating_sub(asked.0) < ASK_EVERY) {
             return;

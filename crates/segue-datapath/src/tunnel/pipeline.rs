@@ -19,22 +19,22 @@ use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys::Ready;
 use crate::tuning::{Remcsum, Settings};
 
-/// Tunnels; see the module.
+/// Tunnels that share an outside port; see the module.
 pub struct Tunnel {
     common: Common,
     members: Vec<Member>,
     settings: Vec<Settings>,
     lookup: Lookup,
-    /// Those with something to hand in.
+    /// Indexes of the tunnels that have packets to deliver.
     due: Vec<usize>,
-    /// Those whose inside port takes no more.
+    /// Indexes of the tunnels whose inside port is blocked.
     blocked: Vec<usize>,
-    /// Which of several are to be read; without it all of them are.
+    /// Tells which of several inside ports are readable; without it all of them are read.
     ready: Option<Ready>,
     round_robin: RoundRobin,
-    /// The tunnel whose turn it is among those that are to be read.
+    /// Index of the tunnel that is read first in the next round.
     turn: usize,
-    /// One of several that are to be read woke the loop.
+    /// Whether a readable inside port has woken the loop.
     woken: bool,
 }
 
@@ -45,13 +45,15 @@ impl std::fmt::Debug for Tunnel {
 }
 
 impl Tunnel {
-    /// Tunnels with one outside port, whose configurations share it
-    /// ([`Config::shares`](segue::encap::Config::shares)) and have no identity in common where they have a remote in common.
+    /// Creates the pipeline. The configurations of the tunnels must be able to share the outside port
+    /// ([`Config::shares`](segue::encap::Config::shares)), and two tunnels with a common remote must have no identity
+    /// in common.
     ///
     /// # Panics
+    ///
     /// Without any tunnel.
     pub fn new(outside: Outside, mut parts: Vec<Parts>) -> Tunnel {
-        // Refused by what was made without it.
+        // Tunnels that were made without remote checksum offload refuse.
         let can = parts.iter_mut().filter_map(|parts| parts.encap.set_remcsum(true).then_some(())).count() > 0;
         let remcsum = if can { Remcsum::Can(true) } else { Remcsum::Never };
         let settings = parts.iter().map(|parts| {
@@ -93,7 +95,7 @@ impl Tunnel {
             lookup: Lookup::new(config, members.iter().map(|m| (m.encap.config(), &m.remotes[..]))),
             due: Vec::with_capacity(members.len()),
             blocked: Vec::new(),
-            // Where the kernel has no epoll, or a port cannot be waited for, all are read.
+            // Where the kernel has no epoll, or a port cannot be polled, all are read.
             ready: if members.len() > 1 { Ready::new(members.iter().map(|m| m.inside.port.fd())).ok() } else { None },
             settings,
             members,
@@ -105,7 +107,7 @@ impl Tunnel {
         made
     }
 
-    /// From the inside ports to the outside port, at most `left` packets, which becomes what is left of it.
+    /// Moves packets from the inside ports to the outside port, at most `left`, which goes down by as many.
     fn outward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         let Tunnel { common, members, ready, .. } = self;
         if common.outside.blocked {
@@ -120,7 +122,7 @@ impl Tunnel {
         };
         let woken = std::mem::take(&mut self.woken);
         let first = self.turn;
-        // Those before the one whose turn it is come last.
+        // The ports before the first one come last.
         let turns = (0..2 * count).filter_map(|place| {
             let at = ready.as_ref().map_or(place % count, |ready| ready.at(place % count));
             ((at >= first) == (place < count)).then_some(at)
@@ -128,7 +130,7 @@ impl Tunnel {
         for at in turns {
             let Some(member) = members.get_mut(at) else { continue };
             if *left == 0 || common.outside.blocked {
-                // The rest is as ready the next time.
+                // The others stay readable until the next round.
                 (self.turn, more) = (at, true);
                 break;
             }
@@ -141,7 +143,7 @@ impl Tunnel {
         Ok(if more { Polled::More } else { Polled::Idle })
     }
 
-    /// From the outside port to the inside ports, at most `left` bursts, which becomes what is left of it.
+    /// Moves bursts from the outside port to the inside ports, at most `left`, which goes down by as many.
     fn inward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         self.unblock()?;
         if !self.blocked.is_empty() {
@@ -169,7 +171,7 @@ impl Tunnel {
         Ok(polled)
     }
 
-    /// Lets those send whose inside port took no more.
+    /// Transmits on the blocked inside ports again.
     fn unblock(&mut self) -> io::Result<()> {
         let Tunnel { common, members, blocked, .. } = self;
         let mut outcome = Ok(());
@@ -183,7 +185,7 @@ impl Tunnel {
         outcome
     }
 
-    /// Every datagram of a burst goes to its tunnel.
+    /// Hands every datagram of a burst to its tunnel.
     fn take_apart(&mut self, burst: &Burst, now: Nanos) {
         let Some(tunnels) = self.lookup.of(burst.peer.ip()) else {
             return self.common.drops.add_many(Dropped::UnknownPeer, burst.segments() as u64);
@@ -199,7 +201,7 @@ impl Tunnel {
         }
     }
 
-    /// Goes by the settings. What is held leaves first.
+    /// Applies the settings. Packets that GRO holds are released first.
     fn settle(&mut self) {
         self.common.outside.set_egress(self.settings[0].egress[1]);
         self.common.outside.polls.weight = self.settings[0].sharing.weights[1] as usize;
@@ -221,8 +223,8 @@ impl Pipeline for Tunnel {
             _ => self.inward(now, left),
         })?;
         self.round_robin = round_robin;
-        // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
-        // which is at once.
+        // A blocked port has to be waited for even if another one has more; that one is read at the next wake-up, which
+        // is immediate.
         let blocked = !self.blocked.is_empty() || self.common.outside.blocked;
         Ok(if more && !blocked { Round::More } else { Round::Idle })
     }
@@ -243,7 +245,7 @@ impl Pipeline for Tunnel {
         match self.members.get_mut(place) {
             _ if place == insides + self.blocked.len() => self.common.outside.woken(0),
             _ if place >= insides => {}
-            // Which of them it was shows when they are read.
+            // Which port it was is found when they are read.
             _ if self.ready.is_some() => self.woken = true,
             Some(member) => member.inside.woken(0),
             None => {}
@@ -264,7 +266,7 @@ impl Pipeline for Tunnel {
 
     fn close(&mut self) -> bool {
         self.common.outside.polls.closed = true;
-        // Whose interface has something is no longer asked.
+        // Readability of the interfaces is no longer of interest.
         self.ready = None;
         self.members.iter_mut().for_each(|member| member.inside.polls.closed = true);
         self.settle();
@@ -292,7 +294,7 @@ impl Pipeline for Tunnel {
         for member in &self.members {
             let before = sink.place();
             member.collect(count, sink);
-            // All of one kind have the same.
+            // All tunnels of one kind have the same number of counters.
             count.get_or_insert(sink.place() - before);
         }
         let outside = common.outside.name.as_str();
