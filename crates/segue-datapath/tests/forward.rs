@@ -1,4 +1,4 @@
-//! The forwarding step: groups, lookups, and what is done to packets.
+//! Tests of the forwarding step: groups, lookups, and the rewritten packets.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -52,7 +52,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Sixteen routes of 198.18.0.0/15 and of 2001:db8:1::/48 by sixteen routers, and some that go nowhere.
+/// Returns sixteen routes of 198.18.0.0/15 and of 2001:db8:1::/48 by sixteen routers, and some without a next hop.
 fn forwarder(reads: Reads, link: Link) -> Forwarder {
     let (mut routes, mut neighbours) = (Routes::new(1000), Neighbours::new(1000));
     for net in 0..16 {
@@ -136,7 +136,7 @@ fn looking_up_for_groups_and_for_each_packet_comes_to_the_same() {
                 assert!((sent > 0) <= !used.is_empty());
                 let all = |packets: &[Boxed]| packets.iter().map(|packet| bytes(packet)).collect::<Vec<_>>();
                 assert_eq!(all(&one), all(&other));
-                // What leaves is good, has one hop less, and the right link header.
+                // A packet that leaves is valid, has a hop limit one lower, and the right link header.
                 for ((packet, verdict), seed) in one.iter().zip(&verdicts).zip(&seeds) {
                     let before = make(*seed);
                     if !matches!(verdict, Verdict::Send { .. }) {
@@ -201,7 +201,7 @@ fn the_mtu_is_compared_with_segments_and_a_train_passes_whole() {
             let mut packets = [train(v4([3, 3]), size, df)];
             let verdict = run(&mut forwarder, &mut packets)[0];
             if !passes && !df {
-                // It is cut in front of the port, and its packets are fragmented there.
+                // The train is split in front of the port, and its packets are fragmented there.
                 assert_eq!(verdict, Verdict::Send { port: 0, mtu: 1500 });
                 continue;
             }
@@ -218,7 +218,7 @@ fn the_mtu_is_compared_with_segments_and_a_train_passes_whole() {
             }
         }
     }
-    // A single packet without DF is fragmented behind this; with it, or IPv6, it is too big.
+    // A single packet without DF is fragmented after this step; with DF, or of IPv6, it is too big.
     let long = |df| packet(Ip::V4(V4 { df, dst: [198, 18, 3, 3], ..V4::new(0, 1, 2) }), udp(), 1600);
     let mut packets = [long(false), long(true), packet(v6(5), udp(), 1240), packet(v6(5), udp(), 1232)];
     let verdicts = run(&mut forwarder, &mut packets);
@@ -317,14 +317,14 @@ fn senders_hear_of_what_was_dropped() {
             report.levels[0].dst,
             if is_v4 { packet.head.bytes()[12..16].to_vec() } else { packet.head.bytes()[8..24].to_vec() }
         );
-        // What is quoted is a packet as it would have been on the wire.
+        // The quoted packet is one as it would have been on the wire.
         let mut frames = Frames::new();
         split_linear(&packet, &Limits::NONE, &mut frames).unwrap();
         let first = frames.bytes(&frames.frames()[0]);
         let quoted = &reply[icmp + 8..];
         assert_eq!(quoted, &first[..quoted.len()]);
     }
-    // Nobody hears of these.
+    // No error is sent about these.
     let icmp_error = |ip: Ip, kind| packet(ip, L4::Icmp(kind, 0, [0; 4]), 60);
     let later = Ip::V4(V4 { fragment: Some((8, true)), df: false, ..V4::new(0, 1, 2) });
     let to_many = Ip::V4(V4 { dst: [239, 0, 0, 1], ..V4::new(0, 1, 2) });
@@ -352,7 +352,7 @@ fn senders_hear_of_what_was_dropped() {
         );
     }
     assert_eq!(ask(&part_v6(0, L4::Raw(58), 0), DropReason::HopLimit, "2001:db8::9"), None, "it may be one");
-    // But of these.
+    // Errors are sent about these.
     for (reason, expected) in [(DropReason::TooBig, [2, 0]), (DropReason::HopLimit, [3, 0])] {
         for part in
             [part_v6(0, udp(), 1440), part_v6(0, L4::Icmp(128, 0, [0; 4]), 1440), part_v6(1448, L4::Raw(58), 99)]

@@ -1,4 +1,4 @@
-//! A router between two ports that live in memory: whom it sends to, whom it asks, and in which order packets leave.
+//! Tests of a router between two ports in memory: next hops, solicitations, and the order in which packets leave.
 
 mod memory;
 
@@ -22,13 +22,13 @@ use segue_port::PagePool;
 use segue_testkit::build::{Ethernet, Ip, L4, Packet, Tcp, V4};
 
 const SECOND: u64 = 1_000_000_000;
-/// Link addresses: of the router's ports, of the client, of the server at first and later, of everybody.
+/// Link addresses: of the router's ports, of the client, of the server at first and later, and broadcast.
 const OWN: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
 const CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const OLD: [u8; 6] = [2, 0, 0, 0, 2, 2];
 const NEW: [u8; 6] = [2, 0, 0, 0, 2, 0x77];
 const EVERYBODY: [u8; 6] = [0xff; 6];
-/// As many neighbours of one family as are known behind one port.
+/// Most learned neighbours of one family behind one port.
 const MOST_KNOWN: u32 = 8192;
 
 struct Bench {
@@ -51,7 +51,8 @@ fn by_hand(mac: [u8; 6]) -> Neighbour {
 }
 
 impl Bench {
-    /// 198.18.1.0/24 is inside, 198.18.2.0/24 outside, behind a link with this MTU. The client is known.
+    /// Creates a router with 198.18.1.0/24 inside and 198.18.2.0/24 outside, behind a link with this MTU. The client is
+    /// a known neighbour.
     fn new(mtu: u32) -> Bench {
         let [(first, a), (second, b)] = [(); 2].map(|()| Memory::port(Carries::Ethernet, Limits::NONE));
         let side = |name: &str, port| PortConfig {
@@ -66,7 +67,7 @@ impl Bench {
         Bench { router: Router::new(parts), wires: [a, b], sender, mtu }
     }
 
-    /// The kernel's tables are told, with the client and these neighbours.
+    /// Sends the kernel's tables to the router: the client and these neighbours.
     fn tables(&mut self, now: u64, neighbours: &[Neighbour]) {
         let mut routes = Routes::new(10);
         for (port, mtu) in [(0, 1500), (1, self.mtu)] {
@@ -99,24 +100,26 @@ impl Bench {
         self.wires[port].borrow_mut().waiting.extend(frames);
     }
 
-    /// What left since the last look.
+    /// Returns the frames that have left since the last call.
     fn sent(&self, port: usize) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.wires[port].borrow_mut().sent)
     }
 
-    /// To whom frames left outside since the last look: whether they were questions, and their link address.
+    /// Returns the destinations of frames that have left outside since the last call, and whether each was an ARP
+    /// request.
     fn left(&self) -> Vec<(bool, [u8; 6])> {
         self.sent(1).iter().map(|frame| (frame[12..14] == [8, 6], frame[..6].try_into().unwrap())).collect()
     }
 
-    /// One packet from the client to the server, and to whom frames left because of it.
+    /// Sends one packet from the client to the server, and returns the destinations of the frames that left because of
+    /// it.
     fn sends(&mut self, now: u64, ttl: u8) -> Vec<(bool, [u8; 6])> {
         self.give(0, vec![segment(ttl, 1, 100)]);
         self.round(now);
         self.left()
     }
 
-    /// The server answers a question.
+    /// Lets the server answer a request.
     fn answers(&mut self, now: u64, mac: [u8; 6]) {
         let mut frame = [&OWN[1][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
         frame.extend([&mac[..], &[198, 18, 2, 2], &OWN[1], &[198, 18, 2, 1]].concat());
@@ -129,7 +132,7 @@ impl Bench {
     }
 }
 
-/// From the client to the server.
+/// Returns a packet from the client to the server.
 fn segment(ttl: u8, seq: u32, len: usize) -> Vec<u8> {
     let ip = Ip::V4(V4 { src: [198, 18, 1, 2], dst: [198, 18, 2, 2], ttl, ..V4::new(0, 0, 0) });
     let tcp = Tcp { src_port: 7000, dst_port: 9, seq, ack: 1, flags: 0x10, window: 9, urgent: 0, options: vec![] };
@@ -137,13 +140,13 @@ fn segment(ttl: u8, seq: u32, len: usize) -> Vec<u8> {
     Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&packet.bytes())
 }
 
-/// RFC 4861, section 7.3.3: one that has not answered three questions at its link address is looked for with a question to
-/// everybody. That another route has changed is no word about it.
+/// RFC 4861, section 7.3.3: a neighbour that has not answered three unicast solicitations is resolved anew by
+/// broadcast. A change of another route does not count as a confirmation.
 #[test]
 fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
     let mut here = Bench::new(1500);
     here.tables(0, &[server(OLD)]);
-    // It is asked at its first use, and does not answer.
+    // The neighbour is probed at its first use, and does not answer.
     assert_eq!(here.sends(0, 64), [(true, OLD), (false, OLD)]);
     for second in 1..=3 {
         here.round(second * SECOND);
@@ -162,7 +165,7 @@ fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
     here.round(7 * SECOND);
     assert_eq!(here.number("in", Group::Drops, "route_no_neighbour"), 1);
     assert_eq!(here.left(), []);
-    // It answers from elsewhere, and the kernel's old word does not lead back.
+    // The neighbour answers from another address, and the kernel's older report does not override it.
     assert_eq!(here.sends(8 * SECOND, 64), [(true, EVERYBODY)]);
     here.answers(8 * SECOND, NEW);
     here.tables(8 * SECOND, &[server(OLD)]);
@@ -171,7 +174,7 @@ fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
     assert_eq!(here.sends(9 * SECOND, 64), [(false, NEW)]);
 }
 
-/// What the kernel says for the first time, or otherwise than before, does count.
+/// A first report of the kernel, or one that differs from the last, is taken.
 #[test]
 fn one_that_is_asked_for_is_found_where_the_kernel_says_something_new() {
     for changes in [[Some(NEW), None], [None, Some(OLD)]] {
@@ -209,7 +212,8 @@ fn the_pieces_of_a_train_that_is_too_long_leave_where_it_stood() {
     assert_eq!(here.number("in", Group::Drops, "route_too_big"), 3);
 }
 
-/// docs/gateway.md: nothing happens until a packet leaves for the neighbour, and it is forgotten 600 s after the last one.
+/// docs/gateway.md: no probe is sent until a packet leaves for the neighbour, and it is deleted 600 s after the last
+/// one.
 #[test]
 fn packets_that_do_not_leave_keep_nobody_known_and_have_nobody_asked() {
     let mut here = Bench::new(1400);
@@ -227,7 +231,7 @@ fn packets_that_do_not_leave_keep_nobody_known_and_have_nobody_asked() {
     assert_eq!(here.sends(602 * SECOND, 64), [(true, EVERYBODY)]);
     here.answers(602 * SECOND, OLD);
     here.left();
-    // One that leaves among others that do not.
+    // One packet leaves among others that do not.
     here.give(0, vec![segment(1, 1, 100), segment(64, 5000, 100), segment(1, 9000, 100)]);
     here.round(640 * SECOND);
     assert_eq!(here.left(), [(true, OLD), (false, OLD)]);

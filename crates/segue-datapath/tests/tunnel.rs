@@ -1,4 +1,5 @@
-//! The tunnel pipeline between two ports that live in memory: nothing is lost, nothing piles up, every drop has a name.
+//! Tests of the tunnel pipeline between two ports in memory: no packet is lost, no queue grows, every drop has a
+//! reason.
 
 mod memory;
 
@@ -77,7 +78,7 @@ fn segments(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| sender.send(1000, 0).bytes()).collect()
 }
 
-/// The same packets as they leave the tunnel of the other host.
+/// Returns the same packets as they leave the tunnel of the other host.
 fn datagrams(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut there = bench(packets.len());
     there.inside.borrow_mut().waiting.extend(packets.iter().cloned());
@@ -151,7 +152,7 @@ fn datagrams_of_strangers_are_dropped_under_their_name() {
 #[test]
 fn every_refusal_of_the_decapsulator_is_counted() {
     let mut here = bench(64);
-    // A GUE control message, an unknown version, a header that ends too soon.
+    // A GUE control message, an unknown version, a truncated header.
     here.outside.borrow_mut().waiting.extend([vec![0x20, 0, 0, 0], vec![0xc0; 8], vec![0x02, 47, 0, 1]]);
     here.rounds(1);
     for key in ["gue_control", "gue_version", "gue_truncated"] {
@@ -171,7 +172,7 @@ fn a_packet_of_the_wrong_family_is_refused_at_the_entrance() {
     assert_eq!(refused, 1);
 }
 
-/// Tunnels with one port: GRE in GUE to two remotes, `keys` each, in memory.
+/// Creates tunnels with one port in memory: GRE in GUE to two remotes, with these `keys` each.
 struct Many {
     tunnel: Tunnel,
     insides: Vec<Rc<RefCell<Wire>>>,
@@ -204,7 +205,7 @@ fn many_with(keys: u32, gro: gro::Config) -> Many {
     Many { tunnel, insides, outside: wire, configs }
 }
 
-/// What the other end of a tunnel sends for these packets, from UDP on.
+/// Returns what the other end of a tunnel sends for these packets, from the UDP header on.
 fn from_afar(config: &Config, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut encap = Encapsulator::new(*config).unwrap();
     let wrap = |bytes: &Vec<u8>| {
@@ -222,7 +223,7 @@ fn from_afar(config: &Config, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 fn a_thousand_tunnels_on_one_port_get_what_is_theirs_and_nothing_else() {
     let mut here = many(500);
     let packets = segments(3);
-    // The same flow in each of them: nothing may be joined across.
+    // The same flow in each tunnel: no packets may be joined across tunnels.
     for (n, config) in here.configs.iter().enumerate() {
         here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(config.remote, 6080));
         here.outside.borrow_mut().waiting.extend(from_afar(config, &packets[..1 + n % 3]));

@@ -1,4 +1,4 @@
-//! Ports that live in memory.
+//! Ports in memory.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ use segue_datapath::board::{Board, Group};
 use segue_datapath::pipeline::Pipeline;
 use segue_port::{Burst, Counters, OffloadState, Page, Polled, Port, Received, RxBatch, Sent, TxBatch};
 
-/// What a port carries.
+/// Content of the packets that a port carries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carries {
     Ip,
@@ -23,33 +23,33 @@ pub(crate) enum Carries {
     Datagrams,
 }
 
-/// The form in which a port hands over single packets.
+/// Form in which a port hands over single packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Gives {
-    /// Unparsed, as the ports do.
+    /// Unparsed frames, as real ports.
     #[default]
     Frames,
-    /// Parsed.
+    /// Parsed packets.
     Packets,
 }
 
-/// What a port in memory shares with the test.
+/// State that a port in memory shares with the test.
 #[derive(Default)]
 pub(crate) struct Wire {
-    /// Waits to be received: whole packets inside, datagrams outside.
+    /// Packets that wait to be received: whole packets inside, datagrams outside.
     pub(crate) waiting: VecDeque<Vec<u8>>,
-    /// What was sent, headers that the port does not send left out.
+    /// Packets that were sent, without the headers that the port does not send.
     pub(crate) sent: Vec<Vec<u8>>,
-    /// The number of the peer to which each went, where there are peers.
+    /// Number of the peer that each packet went to, where there are peers.
     pub(crate) sent_to: Vec<u16>,
-    /// Units that the port takes before it is blocked; `None` takes all.
+    /// Packets and trains that the port takes before it is blocked; `None` takes all.
     pub(crate) room: Option<usize>,
-    /// Refuse the next batch once and take no trains from there on.
+    /// Whether the next batch is refused, and no trains are taken from then on.
     pub(crate) narrow: bool,
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) receives: usize,
-    /// What is received with more payload than this is a TCP train over IPv4 of such segments, with its checksum owed, as a
-    /// TUN device hands it over.
+    /// A received packet with more payload than this becomes a TCP train over IPv4 of such segments, with a pending
+    /// checksum, as a TUN device delivers it.
     pub(crate) train: Option<u16>,
     /// The form in which what is no train is handed over.
     pub(crate) gives: Gives,
@@ -157,7 +157,7 @@ fn owe(packet: &mut Packet<Page>, size: u16) {
     packet.offload.unit = Unit::Train { csum: TrainCsum::Partial, gso };
 }
 
-/// One counter of a pipeline.
+/// Returns one counter of a pipeline.
 pub(crate) fn counter(pipeline: &dyn Pipeline, port: &str, group: Group, key: &str) -> u64 {
     let board = Board::new(|sink| pipeline.collect(sink));
     board.publish(|sink| pipeline.collect(sink));

@@ -1,4 +1,5 @@
-//! Datagrams in fragments: cut, translated piece by piece, put together by the oracle, and then what one piece would have become.
+//! Tests of fragmented datagrams: fragmented, translated piece by piece, reassembled by the oracle, and compared with
+//! the translated whole.
 
 use segue_testkit::fragment::{fragments, reassemble};
 
@@ -6,7 +7,7 @@ use super::*;
 
 const LONG: usize = 5000;
 
-/// What becomes of pieces, in order of arrival; those that are early are tried again behind the first one.
+/// Translates pieces in order of arrival; those before the first fragment are tried again after it.
 fn through(nat: &mut Nat, pieces: &[Vec<u8>], is_outbound: bool) -> Result<Vec<Vec<u8>>, Refusal> {
     let mut done = Vec::new();
     let mut waiting: Vec<Boxed> = Vec::new();
@@ -34,7 +35,7 @@ fn through(nat: &mut Nat, pieces: &[Vec<u8>], is_outbound: bool) -> Result<Vec<V
     Ok(done)
 }
 
-/// The same packet with another identification.
+/// Returns the same packet with another identification.
 fn numbered(mut packet: build::Packet, id: u16) -> build::Packet {
     if let Ip::V4(ip) = &mut packet.ip {
         ip.id = id;
@@ -50,7 +51,7 @@ fn id_of(packet: &[u8]) -> u16 {
     u16::from_be_bytes([packet[4], packet[5]])
 }
 
-/// One of each kind that has a port or identifier, on its way there and back.
+/// Returns one packet of each kind that has a port or identifier, in both directions.
 fn kinds(from: End, to: End) -> [build::Packet; 4] {
     let mut bare = udp(from, to, LONG);
     bare.l4 = L4::Udp(Udp { src_port: from.1, dst_port: to.1, checksum: false });
@@ -64,7 +65,7 @@ fn a_datagram_arrives_whole_in_any_order_of_its_fragments() {
     let mut rng = Rng::new(5);
     for (kind, mtu) in (0..4).flat_map(|kind| [576, 1500].map(|mtu| (kind, mtu))) {
         for _ in 0..6 {
-            // Other ports outside than inside.
+            // The outside port differs from the inside one.
             let mut nat = nat(|config| config.ports = (40_000, 60_000));
             let whole = &kinds(CLIENT, SERVER)[kind];
             let expected = out(&mut nat, whole, 0).unwrap();
@@ -72,7 +73,7 @@ fn a_datagram_arrives_whole_in_any_order_of_its_fragments() {
             shuffle(&mut pieces, &mut rng);
             let left = reassemble(&through(&mut nat, &pieces, true).unwrap()).unwrap();
             assert!(left == expected, "kind {kind}, MTU {mtu}");
-            // Nothing to be summed remains where there is no checksum.
+            // Without a checksum none is added.
             if kind != 1 {
                 judge(&left);
             }
@@ -105,7 +106,7 @@ fn hosts_that_use_one_identification_do_not_share_it_outside() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), 200);
-    // To another destination it is free.
+    // To another destination the identification is free.
     let other = numbered(udp(([198, 18, 0, 9], 7000), ([198, 19, 0, 2], 80), LONG), 77);
     let left = through(&mut nat, &fragments(&other.bytes(), 1500, 0), true).unwrap();
     assert_eq!(id_of(&left[0]), 77);
@@ -119,7 +120,7 @@ fn what_is_refused_is_refused_to_its_last_fragment() {
         let found = nat.inbound(&mut load(piece), Nanos(0), &mut copy);
         assert_eq!(found, Err(Refusal::NoMapping));
     }
-    // A header in two pieces is no header (RFC 1858, section 3).
+    // A header in two fragments is refused (RFC 1858, section 3).
     for (whole, len) in [(udp(CLIENT, SERVER, 100), 0), (tcp(CLIENT, SERVER, 2, 100), 16)] {
         let Ip::V4(ip) = ip(CLIENT.0, SERVER.0) else { unreachable!() };
         let protocol = whole.bytes()[9];

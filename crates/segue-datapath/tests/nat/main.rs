@@ -1,4 +1,4 @@
-//! Translation, judged by the oracle and by a client and a server that know nothing of it.
+//! Tests of translation, judged by the oracle and by a client and a server that do not know of it.
 
 mod fragments;
 
@@ -46,7 +46,7 @@ fn echo(from: [u8; 4], to: [u8; 4], kind: u8, id: u16) -> build::Packet {
     build::Packet { ip: ip(from, to), l4: L4::Icmp(kind, 0, [a, b, 0, 9]), data: vec![7; 57] }
 }
 
-/// An error about `quoted`, of which as much is quoted as is said.
+/// Returns an error about `quoted`, of which the first bytes are quoted.
 fn error(from: [u8; 4], to: [u8; 4], kind: u8, quoted: &[u8], len: usize) -> build::Packet {
     build::Packet { ip: ip(from, to), l4: L4::Icmp(kind, 1, [0; 4]), data: quoted[..len.min(quoted.len())].to_vec() }
 }
@@ -71,7 +71,7 @@ fn judge(bytes: &[u8]) -> Report {
     verify(bytes, oracle::Start::Ip, &Ports { gue: vec![6080], ..Ports::default() }).unwrap()
 }
 
-/// What leaves for a packet going out.
+/// Returns the packet that leaves for an outbound one.
 fn out(nat: &mut Nat, packet: &build::Packet, now: u64) -> Result<Vec<u8>, Refusal> {
     let mut packet = load(&packet.bytes());
     match nat.outbound(&mut packet, Nanos(now), &mut copy)? {
@@ -138,7 +138,7 @@ fn a_mapping_is_the_same_whoever_is_talked_to_and_no_port_serves_two() {
     assert!(seen[0] == CLIENT.1 && seen[1] != CLIENT.1 && seen[1] >= 1024);
     // TCP has ports of its own.
     assert_eq!(port(&out(&mut nat, &tcp(other, SERVER, 2, 0), 0).unwrap()), CLIENT.1);
-    // And anybody may use the port of a mapping, but no other.
+    // Any host may use the port of a mapping, but no other port.
     let stranger = ([203, 0, 113, 7], 9);
     assert!(into(&mut nat, &udp(stranger, (OUTSIDE, seen[1]), 5), 0).is_ok());
     let unknown = into(&mut nat, &udp(stranger, (OUTSIDE, seen[1] ^ 1), 5), 0);
@@ -148,7 +148,7 @@ fn a_mapping_is_the_same_whoever_is_talked_to_and_no_port_serves_two() {
 #[test]
 fn a_train_is_rewritten_once_and_every_segment_is_good() {
     let mut nat = nat(|_| ());
-    // The port is taken by another, so that it changes.
+    // Another host has the port, so that it changes.
     out(&mut nat, &tcp(([198, 18, 0, 2], CLIENT.1), SERVER, 2, 0), 0).unwrap();
     out(&mut nat, &udp(([198, 18, 0, 2], CLIENT.1), SERVER, 2), 0).unwrap();
     for (whole, kind) in
@@ -184,14 +184,14 @@ fn checksums_in_every_state_are_followed() {
             split_linear(&packet, &Limits::NONE, &mut frames).unwrap();
             judge(frames.bytes(&frames.frames()[0]));
         }
-        // A wrong one stays wrong.
+        // A wrong checksum stays wrong.
         let mut bad = whole.bytes();
         *bad.last_mut().unwrap() ^= 1;
         let mut packet = load(&bad);
         nat.outbound(&mut packet, Nanos(0), &mut copy).unwrap();
         assert!(verify(&bytes(&packet), oracle::Start::Ip, &Ports::default()).is_err());
     }
-    // That of an outer UDP header, too.
+    // So does that of an outer UDP header.
     let udp = Udp { src_port: 50_000, dst_port: 6080, checksum: true };
     let inside = tcp(CLIENT, SERVER, 0x18, 50).bytes();
     let tunnel = Tunnel { ip: ip(CLIENT.0, SERVER.0), udp: Some((udp, Shim::Gue(None))), gre: None, ethernet: None };
@@ -242,13 +242,14 @@ fn errors_are_translated_with_the_packet_that_they_quote() {
     for len in [28, 40, 41, 200] {
         let mut nat = nat(ports);
         for sent in [udp(CLIENT, SERVER, 300), tcp(CLIENT, SERVER, 0x18, 300), echo(CLIENT.0, SERVER.0, 8, 77)] {
-            // A router outside complains of what was sent.
+            // A router outside reports an error about an outbound packet.
             let left = out(&mut nat, &sent, 0).unwrap();
             let came = into(&mut nat, &error(router, OUTSIDE, 11, &left, len), 0).unwrap();
             judge(&came);
             assert_eq!(came, error(router, CLIENT.0, 11, &sent.bytes(), len).bytes());
         }
-        // The host inside complains of what it got; a router inside does, and does not show itself.
+        // The host inside reports an error about a delivered packet; so does a router inside, whose address is not
+        // shown.
         for complains in [CLIENT.0, [198, 18, 77, 1]] {
             let port = judge(&out(&mut nat, &udp(CLIENT, SERVER, 300), 0).unwrap()).transport.unwrap().ports.0;
             let answer = udp(SERVER, (OUTSIDE, port), 200);
@@ -282,7 +283,7 @@ fn hosts_inside_reach_each_other_by_outside_addresses() {
     let mut answer = load(&udp(b, (OUTSIDE, a.1), 50).bytes());
     assert_eq!(nat.outbound(&mut answer, Nanos(0), &mut copy), Ok(Done::Hairpin));
     assert_eq!(bytes(&answer), udp((OUTSIDE, 2000), a, 50).bytes());
-    // One of them complains (RFC 5508, REQ-7), or a router on the way to it does.
+    // One of the two hosts reports an error (RFC 5508, REQ-7), or a router on the path to it.
     for complains in [b.0, [198, 18, 77, 1]] {
         for len in [28, 60] {
             let mut complaint = load(&error(complains, OUTSIDE, 3, &udp((OUTSIDE, a.1), b, 50).bytes(), len).bytes());
@@ -325,7 +326,7 @@ fn mappings_end_after_their_time_and_not_before() {
     assert!(alive(&mut one, &back, 300 * SECOND));
     assert!(alive(&mut one, &back, 600 * SECOND), "it was used");
     assert!(!alive(&mut one, &back, 901 * SECOND));
-    // TCP: being opened, open, being closed.
+    // TCP: opening, open, closing.
     let far = |flags| tcp(SERVER, (OUTSIDE, CLIENT.1), flags, 0);
     let near = |flags| tcp(CLIENT, SERVER, flags, 0);
     let mut two = nat(|_| ());
@@ -351,7 +352,7 @@ fn mappings_end_after_their_time_and_not_before() {
         }
         assert_eq!(alive(&mut closed, &far(0x10), 241 * SECOND), !is_closed, "{flags:x?}");
     }
-    // Sweeping empties the places.
+    // Sweeping frees the slots.
     let mut swept = nat(|_| ());
     for port in 1..2000 {
         out(&mut swept, &udp((CLIENT.0, port), SERVER, 1), 0).unwrap();
@@ -367,7 +368,7 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
     const DATA: u8 = 0x18;
     let other = |number: u16| ([198, 19, 0, 2], 8000 + number);
     let state = |nat: &Nat| nat.mappings(Nanos(0)).next().unwrap().connections.state();
-    // The way, whom with, flags, payload; what the mapping is then.
+    // Each step has direction, peer, flags and payload length, and the state of the mapping after it.
     let run = |steps: &[(bool, End, u8, usize, TcpState)]| {
         let mut nat = nat(|_| ());
         for (number, (is_outbound, with, flags, len, expected)) in steps.iter().enumerate() {
@@ -387,9 +388,9 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
         (false, SERVER, 0x12, 0, TcpState::Opening),
         (true, SERVER, 0x10, 0, TcpState::Open),
     ];
-    // It is older than the translator: there is no SYN.
+    // The connection is older than the translator: there is no SYN.
     run(&[(true, SERVER, DATA, 9, TcpState::Opening), (false, SERVER, 0x10, 0, TcpState::Open)]);
-    // Both open at once.
+    // Both sides open at once.
     run(&[
         (true, SERVER, 2, 0, TcpState::Opening),
         (false, SERVER, 2, 0, TcpState::Opening),
@@ -397,7 +398,7 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
         (false, SERVER, 0x12, 0, TcpState::Opening),
         (true, SERVER, 0x10, 0, TcpState::Open),
     ]);
-    // Another one of the same port is closed, or does not even begin.
+    // Another connection of the same port is closed, or never opened.
     let another = [
         (true, other(0), 2, 0, TcpState::Open),
         (false, other(0), 0x12, 0, TcpState::Open),
@@ -408,13 +409,14 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
         (false, other(1), 0x14, 0, TcpState::Open),
     ];
     run(&[&opened[..], &another].concat());
-    // Strangers change nothing.
+    // Packets of strangers change nothing.
     run(&[&opened[..], &[(false, other(2), 4, 0, TcpState::Open), (false, other(3), 0x11, 0, TcpState::Open)]].concat());
-    // A forged RST, and the connection goes on; a true one, and one side had something on its way.
+    // A forged RST, after which the connection goes on; a real one, with a packet of one side still under way.
     let reset = [(false, SERVER, 4, 0, TcpState::Closing), (true, SERVER, DATA, 9, TcpState::Closing)];
     run(&[&opened[..], &reset, &[(false, SERVER, 0x10, 0, TcpState::Open)]].concat());
     run(&[&opened[..], &reset, &[(false, SERVER, 4, 0, TcpState::Closing)]].concat());
-    // Both close at once and acknowledge that, which is the end; data both ways are not; a SYN begins anew.
+    // Both sides close at once and acknowledge, which ends the connection; data in both directions do not; a SYN begins
+    // a new one.
     let closed = [
         (true, SERVER, 0x11, 0, TcpState::Open),
         (false, SERVER, 0x11, 0, TcpState::Closing),
@@ -425,7 +427,7 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
     let goes_on = [(true, SERVER, DATA, 9, TcpState::Closing), (false, SERVER, DATA, 9, TcpState::Open)];
     run(&[&opened[..], &closed, &goes_on].concat());
     run(&[&opened[..], &closed, &opened].concat());
-    // More of them than are told apart: only time ends the mapping.
+    // With more connections than are tracked, only time ends the mapping.
     let many: Vec<_> = (0..9).map(|number| (true, other(number), 2, 0, TcpState::Open)).collect();
     run(&[&opened[..], &many, &[(true, SERVER, 0x14, 0, TcpState::Open)]].concat());
 }
@@ -444,14 +446,14 @@ fn tables_are_bounded_and_what_is_over_makes_room() {
     assert_eq!(out(&mut nat, &udp(from(9, 1), SERVER, 1), 100 * SECOND), Err(Refusal::Full));
     assert!(out(&mut nat, &udp(from(9, 1), SERVER, 1), 301 * SECOND).is_ok());
     assert_eq!(nat.mappings(Nanos(301 * SECOND)).count(), 7);
-    // No port left.
+    // No port is left.
     let mut few = self::nat(|config| config.ports = (5000, 5002));
     for port in 1..=3 {
         out(&mut few, &udp(from(1, port), SERVER, 1), 0).unwrap();
     }
     assert_eq!(out(&mut few, &udp(from(1, 4), SERVER, 1), 0), Err(Refusal::Ports));
     assert!(out(&mut few, &udp(from(1, 4), SERVER, 1), 301 * SECOND).is_ok());
-    // As many as there are, whoever had the first ones.
+    // All ports are used again, whichever host had them first.
     let mut all = self::nat(|config| (config.ports, config.most_per_host) = ((1024, 65_535), 65_536));
     for number in 0..64_512_u32 {
         let (host, port) = (1 + number / 16_000, 1024 + (number % 16_000) as u16);
@@ -474,12 +476,12 @@ fn what_has_no_port_is_refused_by_name() {
         assert_eq!(out(&mut nat, &packet, 0), Err(reason));
         assert_eq!(packet.bytes(), before);
     }
-    // Nobody has memory for an ICMP message.
+    // No buffer is free for an ICMP message.
     let mut packet = load(&echo(CLIENT.0, SERVER.0, 8, 1).bytes());
     nat = self::nat(|config| config.ports = (500, 600));
     assert_eq!(nat.outbound(&mut packet, Nanos(0), &mut |_| None), Err(Refusal::Memory));
     assert_eq!(bytes(&packet), echo(CLIENT.0, SERVER.0, 8, 1).bytes());
-    // What is not for the outside address is let alone.
+    // A packet that is not for the outside address is unchanged.
     let mut other = load(&udp(SERVER, ([198, 19, 5, 5], 1), 1).bytes());
     assert_eq!(nat.inbound(&mut other, Nanos(0), &mut copy), Ok(Done::Untouched));
 }
