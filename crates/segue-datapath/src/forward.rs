@@ -17,18 +17,18 @@ use crate::route::{Action, Hop, Link, Neighbours, Routes};
 segue::reasons! {
     /// Reason why a packet was not forwarded.
     pub enum DropReason {
-        NotIp = "route_not_ip": "It is no IP packet.",
-        Source = "route_source": "Its source is an address that nobody may send from: loopback, multicast, link-local, none.",
-        Own = "route_own_source": "Its source is an address of this router.",
-        Scope = "route_scope": "Its destination is not to be reached through a router: loopback, multicast, link-local, none.",
-        NoRoute = "route_none": "There is no route to its destination.",
-        Blackhole = "route_blackhole": "A route says to drop it without a word.",
-        Unreachable = "route_unreachable": "A route says that its destination cannot be reached.",
-        Prohibited = "route_prohibited": "A route says that its destination may not be reached.",
-        HopLimit = "route_hop_limit": "Its hop count ran out.",
-        TooBig = "route_too_big": "It, or a segment of it, is longer than the next MTU and not to be fragmented here.",
-        NoNeighbour = "route_no_neighbour": "The link address of its next hop is not known.",
-        NoRoom = "route_no_room": "There is no room for another link header in front.",
+        NotIp = "route_not_ip": "The packet is not IP.",
+        Source = "route_source": "The source is loopback, multicast, link-local, unspecified or reserved.",
+        Own = "route_own_source": "The source is an address of this router.",
+        Scope = "route_scope": "The destination is loopback, multicast, link-local, unspecified or reserved.",
+        NoRoute = "route_none": "There is no route to the destination.",
+        Blackhole = "route_blackhole": "The route is of type blackhole: the packet is dropped silently.",
+        Unreachable = "route_unreachable": "The route is of type unreachable.",
+        Prohibited = "route_prohibited": "The route is of type prohibit.",
+        HopLimit = "route_hop_limit": "The hop limit (TTL) is exceeded.",
+        TooBig = "route_too_big": "The packet, or a segment of the train, exceeds the next-hop MTU and must not be fragmented.",
+        NoNeighbour = "route_no_neighbour": "The link address of the next hop could not be resolved.",
+        NoRoom = "route_no_room": "The buffer has no room for the new link header.",
     }
 }
 

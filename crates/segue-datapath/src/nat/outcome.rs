@@ -3,16 +3,16 @@
 segue::reasons! {
     /// Reason why a packet was not translated and must not be forwarded.
     pub enum Refusal {
-        NotV4 = "nat_not_ipv4": "It is no IPv4 packet.",
-        Malformed = "nat_malformed": "Its headers are cut off.",
-        Fragment = "nat_fragment": "A fragment whose first part did not come, or too many such; or an error about one.",
+        NotV4 = "nat_not_ipv4": "The packet is not IPv4.",
+        Malformed = "nat_malformed": "The headers are truncated.",
+        Fragment = "nat_fragment": "A fragment whose first fragment did not arrive, one too many to keep, or an ICMP error about a fragment.",
         TinyFragment = "nat_tiny_fragment": "A first fragment that ends before its ports and checksum.",
-        Protocol = "nat_protocol": "A protocol, or a kind of ICMP message, that has no port or identifier.",
-        NoMapping = "nat_no_mapping": "It comes from outside to a port that nobody inside uses.",
-        Full = "nat_full": "The table is full.",
-        HostFull = "nat_host_full": "Its sender has as many mappings as one may have.",
+        Protocol = "nat_protocol": "A protocol without ports, or an ICMP type without identifier.",
+        NoMapping = "nat_no_mapping": "An inbound packet to a port without a mapping.",
+        Full = "nat_full": "The table of mappings is full.",
+        HostFull = "nat_host_full": "The sender has as many mappings as one host may have.",
         Ports = "nat_ports": "No outside port is free.",
-        Memory = "nat_memory": "There is no buffer for a rewritten ICMP message or fragment.",
+        Memory = "nat_memory": "No buffer is free for a rewritten ICMP message or fragment.",
     }
 }
 

@@ -11,8 +11,8 @@ segue::reasons! {
     /// Reason why the tunnel pipeline dropped a packet, besides those of encapsulation, decapsulation and ports.
     pub enum Dropped {
         UnknownPeer = "unknown_peer": "A datagram whose source is not a configured remote address.",
-        PathMtu = "path_mtu": "A packet that the way has become too narrow for; its sender was told by ICMP.",
-        NoRemote = "no_remote": "A frame for a group or an unknown address, and no remote that has such.",
+        PathMtu = "path_mtu": "A packet that exceeds the path MTU; its sender was told by ICMP.",
+        NoRemote = "no_remote": "A frame to a group or an unknown address, and no remote gets such frames.",
     }
 }
 

@@ -45,9 +45,9 @@ crate::reasons! {
     /// Reason why a datagram on a Geneve port is dropped.
     pub enum Refusal {
         Truncated = "geneve_truncated": "The datagram ends inside the Geneve header.",
-        Version = "geneve_version": "A Geneve version other than 0.",
-        Control = "geneve_control": "A Geneve control packet.",
-        Options = "geneve_options": "Geneve options whose lengths contradict each other.",
+        Version = "geneve_version": "The Geneve version is not 0.",
+        Control = "geneve_control": "The packet is a Geneve control packet.",
+        Options = "geneve_options": "The lengths of the Geneve options contradict each other.",
     }
 }
 

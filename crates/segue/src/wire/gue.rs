@@ -45,10 +45,10 @@ crate::reasons! {
     /// Reason why a datagram on a GUE port is dropped.
     pub enum Refusal {
         Truncated = "gue_truncated": "The datagram ends inside the GUE header.",
-        Version = "gue_version": "GUE version 2 or 3, or version 1 whose payload is neither IPv4 nor IPv6.",
-        Control = "gue_control": "A GUE control message.",
-        Flags = "gue_flags": "A GUE flag or private flag that is not known.",
-        HeaderLen = "gue_header_len": "A GUE header length too short for what the flags announce.",
+        Version = "gue_version": "The GUE version is 2 or 3, or 1 with a payload that is neither IPv4 nor IPv6.",
+        Control = "gue_control": "The packet is a GUE control message.",
+        Flags = "gue_flags": "A GUE flag or private flag is unknown.",
+        HeaderLen = "gue_header_len": "The GUE header is too short for the options that its flags announce.",
     }
 }
 

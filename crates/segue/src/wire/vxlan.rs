@@ -44,7 +44,7 @@ crate::reasons! {
     pub enum Refusal {
         Truncated = "vxlan_truncated": "The datagram ends inside the VXLAN header.",
         NoVni = "vxlan_no_vni": "The VXLAN header has no valid network identifier.",
-        Flags = "vxlan_flags": "A VXLAN flag that is not known, or a reserved bit.",
+        Flags = "vxlan_flags": "A VXLAN flag is unknown, or a reserved bit is set.",
     }
 }
 
