@@ -9,6 +9,7 @@ mod decap;
 mod gro;
 mod gso;
 mod input;
+mod neighbour;
 mod parse;
 mod vnet;
 
@@ -31,6 +32,7 @@ pub use checksum::checksum;
 pub use decap::decap;
 pub use gro::gro;
 pub use gso::gso;
+pub use neighbour::neighbour;
 pub use parse::parse;
 pub use vnet::vnet;
 
@@ -38,5 +40,12 @@ pub use vnet::vnet;
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its file and its corpus.
-pub const TARGETS: &[(&str, Target)] =
-    &[("checksum", checksum), ("decap", decap), ("gro", gro), ("gso", gso), ("parse", parse), ("vnet", vnet)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("checksum", checksum),
+    ("decap", decap),
+    ("gro", gro),
+    ("gso", gso),
+    ("neighbour", neighbour),
+    ("parse", parse),
+    ("vnet", vnet),
+];

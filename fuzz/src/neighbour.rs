@@ -1,0 +1,25 @@
+use segue::wire::arp::Arp;
+use segue::wire::ndisc::Message;
+use segue::wire::{ethernet, icmp, ipv4, ipv6};
+
+/// The parsers of ARP, neighbour discovery and ICMP on arbitrary bytes: they end, a message that is read can be written, and reads
+/// back the same. A packet that counts as an ICMP error does so at every shorter length that still has its IP header.
+pub fn neighbour(data: &[u8]) {
+    if let Some(arp) = Arp::parse(data) {
+        let frame = arp.frame(ethernet::BROADCAST);
+        assert_eq!(frame[ethernet::LEN..], data[..segue::wire::arp::LEN], "every byte of the packet is in the fields");
+        assert_eq!(Arp::parse(&frame[ethernet::LEN..]), Some(arp));
+    }
+    if let Some(message) = Message::parse(data) {
+        let mut bytes = vec![0; message.packet_len()];
+        assert!(message.emit(&mut bytes).is_some());
+        assert_eq!(Message::parse(&bytes), Some(message));
+        assert!((0..bytes.len()).all(|len| Message::parse(&bytes[..len]).is_none()));
+    }
+    if icmp::is_error_v4(data) {
+        assert!((ipv4::MIN_LEN..data.len()).all(|len| icmp::is_error_v4(&data[..len])));
+    }
+    if icmp::is_error_v6(data) {
+        assert!((ipv6::LEN..data.len()).all(|len| icmp::is_error_v6(&data[..len])));
+    }
+}
