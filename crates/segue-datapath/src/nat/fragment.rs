@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use segue::checksum::Field;
-use segue::packet::{Header, Kind, Packet};
+use segue::packet::{Kind, Packet};
 use segue::time::Nanos;
 use segue::wire::{ipv4, read_u16, read_u32, write_u16};
 
@@ -113,7 +113,7 @@ impl Datagrams {
             None => Ok(Done::FirstMissing),
             Some(Fate::Drop(why)) => Err(why),
             Some(Fate::Pass { source, destination, id, done }) => {
-                let Some(ip) = packet.layout.headers().iter().position(Header::is_ip) else {
+                let Some(ip) = packet.layout.outer_ip_index() else {
                     return Err(Refusal::Malformed);
                 };
                 rewrite::address(packet, ip, Side::Source, source);
@@ -135,7 +135,7 @@ impl Datagrams {
         now: Nanos,
     ) {
         let key = (direction, datagram);
-        let ip = packet.layout.headers().iter().position(Header::is_ip);
+        let ip = packet.layout.outer_ip_index();
         let ends = ip.and_then(|at| rewrite::addresses(packet, at));
         let fate = match (outcome, ip, ends) {
             (Ok(done), Some(ip), Some((source, destination))) => {

@@ -1,7 +1,7 @@
 //! Reading and rewriting of addresses, ports and identifiers in packets.
 
 use segue::checksum::{Field, Sum};
-use segue::packet::{Csum, Frag, Header, Kind, LayerCsum, Packet, Payload, Stop, Unit};
+use segue::packet::{Csum, Frag, Kind, LayerCsum, Packet, Payload, Stop, Unit};
 use segue::wire::icmp::v4::{PARAMETER_PROBLEM, SOURCE_QUENCH, TIME_EXCEEDED, UNREACHABLE};
 use segue::wire::{icmp, ipv4, protocol, read_u16, read_u32, tcp, udp, write_u16, write_u32};
 
@@ -75,7 +75,7 @@ pub(super) fn destination<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<u32> {
 /// Reads the outermost packet.
 pub(super) fn read<B: AsRef<[u8]>>(packet: &Packet<B>) -> Result<Flow, Refusal> {
     let headers = packet.layout.headers();
-    let ip = headers.iter().position(Header::is_ip).filter(|at| headers[*at].kind == Kind::Ipv4);
+    let ip = packet.layout.outer_ip_index().filter(|at| headers[*at].kind == Kind::Ipv4);
     let ip = ip.ok_or(Refusal::NotV4)?;
     let bytes = packet.head.bytes().get(headers[ip].start()..).ok_or(Refusal::Malformed)?;
     let address = |at| read_u32(bytes, at).ok_or(Refusal::Malformed);

@@ -10,42 +10,44 @@ use segue_port::{Page, PagePool};
 /// address, or to a multicast one, and neighbour discovery to one of the port's `own` addresses with hop limit 255,
 /// which shows that no router has forwarded it (RFC 4861, section 7.1).
 pub(super) fn is_between_neighbours(packet: &Packet<Page>, own: &[(Ipv6Addr, u8)]) -> bool {
-    let Some(header) = ip(packet).filter(|_| !is_v4(packet)) else { return false };
-    let Some(destination) = ipv6::destination(header) else { return false };
+    let (Some(ip), Some(Ends::V6(_, destination))) = (packet.layout.outer_ip(), ends(packet)) else { return false };
+    let header = &packet.head.bytes()[ip.start()..ip.end()];
     let is_discovery = header.get(ipv6::NEXT_HEADER) == Some(&protocol::ICMPV6)
         && header.get(ipv6::HOP_LIMIT) == Some(&ndisc::HOP_LIMIT)
         && own.iter().any(|(own, _)| *own == destination);
     is_link_local(header) || is_discovery
 }
 
-/// Whether a packet that begins with this IP header is IPv6 from or to a link-local address, or to a group.
+/// Returns whether a packet that begins with this IP header is IPv6 from or to a link-local or multicast address.
 pub(super) fn is_link_local(header: &[u8]) -> bool {
     let is_local = |address: Ipv6Addr| address.is_multicast() || address.is_unicast_link_local();
     let (Some(source), Some(destination)) = (ipv6::source(header), ipv6::destination(header)) else { return false };
     header[0] >> 4 == 6 && (is_local(destination) || is_local(source))
 }
 
-fn ip(packet: &Packet<Page>) -> Option<&[u8]> {
-    let header = packet.layout.outer_ip()?;
-    packet.head.bytes().get(header.start()..header.end())
+/// Source and destination of the outermost IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ends {
+    V4(Ipv4Addr, Ipv4Addr),
+    V6(Ipv6Addr, Ipv6Addr),
 }
 
-pub(super) fn is_v4(packet: &Packet<Page>) -> bool {
-    packet.layout.outer_ip().is_some_and(|header| header.kind == Kind::Ipv4)
-}
-
-pub(super) fn destination_v4(packet: &Packet<Page>) -> Option<Ipv4Addr> {
-    ip(packet).filter(|_| is_v4(packet)).and_then(ipv4::destination)
-}
-
-pub(super) fn source_v4(packet: &Packet<Page>) -> Option<Ipv4Addr> {
-    ip(packet).filter(|_| is_v4(packet)).and_then(ipv4::source)
+/// Returns source and destination of a packet, or `None` for a frame without IP header.
+pub(super) fn ends(packet: &Packet<Page>) -> Option<Ends> {
+    let ip = packet.layout.outer_ip()?;
+    let header = packet.head.bytes().get(ip.start()..ip.end())?;
+    Some(match ip.kind {
+        Kind::Ipv4 => Ends::V4(ipv4::source(header)?, ipv4::destination(header)?),
+        _ => Ends::V6(ipv6::source(header)?, ipv6::destination(header)?),
+    })
 }
 
 /// Returns the source address of a packet.
 pub(super) fn source(packet: &Packet<Page>) -> Option<IpAddr> {
-    let header = ip(packet)?;
-    if is_v4(packet) { ipv4::source(header).map(IpAddr::V4) } else { ipv6::source(header).map(IpAddr::V6) }
+    Some(match ends(packet)? {
+        Ends::V4(source, _) => source.into(),
+        Ends::V6(source, _) => source.into(),
+    })
 }
 
 /// Returns a page that begins with `bytes`, or `None` where no page is free.

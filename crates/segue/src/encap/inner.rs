@@ -1,7 +1,7 @@
 //! The inner IP header, as far as both directions need it.
 
 use crate::checksum::{Sum, pseudo_v4, pseudo_v6};
-use crate::packet::{Head, Header, Kind, Layout, Packet};
+use crate::packet::{Head, Kind, Layout, Packet};
 use crate::wire::{ethernet, ipv4, ipv6, protocol, read_u16, read_u32};
 
 /// The fields of an inner IP header that matter to a tunnel.
@@ -83,7 +83,7 @@ impl Inner {
     pub(super) fn of_frame<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Inner> {
         let bytes = packet.head.bytes();
         let frame: &[u8; ethernet::LEN] = bytes.first_chunk()?;
-        let at = packet.layout.headers().iter().position(Header::is_ip);
+        let at = packet.layout.outer_ip_index();
         if let Some((at, header)) = at.and_then(|at| Some((at, packet.layout.headers().get(at)?))) {
             let mut inner = Inner::read(bytes.get(header.start()..)?)?;
             inner.ports = ports(packet, at + 1);

@@ -53,8 +53,7 @@ pub fn fit<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize) -> Fit {
 ///
 /// Its source is the packet's own destination, the one address that is known to be beyond the tunnel.
 pub fn too_big<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize, out: &mut [u8]) -> Option<usize> {
-    let index = packet.layout.headers().iter().position(|header| header.is_ip())?;
-    let ip = packet.layout.headers().get(index)?;
+    let ip = packet.layout.outer_ip()?;
     let (head, l3) = (packet.head.bytes(), ip.start());
     let header = head.get(l3..ip.end())?;
     let is_v4 = ip.kind == Kind::Ipv4;

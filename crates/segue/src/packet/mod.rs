@@ -164,7 +164,7 @@ impl<B: AsRef<[u8]>> Packet<B> {
     /// by nothing. Padding behind the IP packet is cut off too. Returns `false`, and touches no header, if there is no
     /// IP header or no room.
     pub fn relink(&mut self, link: Option<&[u8; ethernet::LEN]>) -> bool {
-        let Some(count) = self.layout.headers().iter().position(Header::is_ip) else { return false };
+        let Some(count) = self.layout.outer_ip_index() else { return false };
         let front = self.layout.headers()[count].start();
         if self.layout.is_padded() {
             self.trim();

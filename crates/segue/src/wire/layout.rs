@@ -169,6 +169,12 @@ impl Layout {
         self.headers().iter().find(|header| header.is_ip())
     }
 
+    /// Returns the index of the outermost IP header in [`headers`](Self::headers), or `None` for a frame without one.
+    #[inline]
+    pub fn outer_ip_index(&self) -> Option<usize> {
+        self.headers().iter().position(Header::is_ip)
+    }
+
     /// Returns the innermost IP header.
     #[inline]
     pub fn inner_ip(&self) -> Option<&Header> {
