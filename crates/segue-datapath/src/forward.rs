@@ -26,7 +26,7 @@ segue::reasons! {
         Unreachable = "route_unreachable": "The route is of type unreachable.",
         Prohibited = "route_prohibited": "The route is of type prohibit.",
         HopLimit = "route_hop_limit": "The hop limit (TTL) is exceeded.",
-        TooBig = "route_too_big": "The packet, or a segment of the train, exceeds the next-hop MTU and must not be fragmented.",
+        TooBig = "route_too_big": "The packet, or a segment of it, exceeds the next-hop MTU and must not be fragmented.",
         NoNeighbour = "route_no_neighbour": "The link address of the next hop could not be resolved.",
         NoRoom = "route_no_room": "The buffer has no room for the new link header.",
     }
@@ -260,8 +260,8 @@ fn decide(routes: &Routes, key: &GroupKey) -> Result<(Hop, u32), RouteDecision> 
     }
 }
 
-/// Returns whether a router may forward to the destination (RFC 1812, sections 4.2.2.11 and 5.3.4; RFC 4291, sections 2.5 and
-/// 2.7).
+/// Returns whether a router may forward to the destination (RFC 1812, sections 4.2.2.11 and 5.3.4; RFC 4291, sections
+/// 2.5 and 2.7).
 fn is_reachable(key: &GroupKey) -> bool {
     if key.is_v4 {
         is_forwardable_v4(Ipv4Addr::from_bits(key.destination as u32))

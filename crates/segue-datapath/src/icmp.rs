@@ -75,8 +75,8 @@ fn may_v4(bytes: &[u8]) -> bool {
     is_first && !is_error_v4(bytes) && is_host(ipv4::source(bytes)) && is_host(ipv4::destination(bytes))
 }
 
-/// Returns whether an error may be sent about this IPv6 packet (RFC 4443, section 2.4 (e)). That section allows "packet too big"
-/// about multicast as well; it is not sent here, since no multicast is forwarded.
+/// Returns whether an error may be sent about this IPv6 packet (RFC 4443, section 2.4 (e)). That section allows "packet
+/// too big" about multicast as well; it is not sent here, since no multicast is forwarded.
 fn may_v6(bytes: &[u8]) -> bool {
     let is_host = |address: Option<Ipv6Addr>| address.is_some_and(is_host_v6);
     is_host(ipv6::source(bytes)) && is_host(ipv6::destination(bytes)) && !is_error_v6(bytes)

@@ -34,7 +34,7 @@ pub(super) fn mac(text: &str) -> Result<[u8; 6], Error> {
         .map(|part| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2 && !part.starts_with('+')))
         .collect();
     match bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()) {
-        Some(mac) if mac[0] & 1 == 0 && mac != [0; 6] => Ok(mac),
+        Some(mac) if segue::wire::ethernet::is_station(mac) => Ok(mac),
         _ => {
             let text = format!("`{}` is no address of an adapter", printable(text));
             Err(Error::new(Kind::BadValue, text, "--mac 02:78:00:00:00:01").why("six bytes, and no multicast"))

@@ -126,7 +126,7 @@ fn overlay(parsed: &Parsed, mode: Mode, remote: IpAddr) -> Result<Overlay, Error
             let note = format!("expected an {} unicast address", family(remote));
             return Err(parsed.error_at(Kind::Conflict, message, at, note));
         }
-        if mac[0] & 1 == 1 {
+        if segue::wire::ethernet::is_group(*mac) {
             let message = "a group has no remote of its own".to_owned();
             return Err(parsed.error_at(Kind::Conflict, message, at, "00:00:00:00:00:00 adds one for all groups"));
         }

@@ -5,7 +5,7 @@ segue::reasons! {
     pub enum Refusal {
         NotV4 = "nat_not_ipv4": "The packet is not IPv4.",
         Malformed = "nat_malformed": "The headers are truncated.",
-        Fragment = "nat_fragment": "A fragment whose first fragment did not arrive, one too many to keep, or an ICMP error about a fragment.",
+        Fragment = "nat_fragment": "A fragment without its first one, one too many to keep, or an ICMP error about one.",
         TinyFragment = "nat_tiny_fragment": "A first fragment that ends before its ports and checksum.",
         Protocol = "nat_protocol": "A protocol without ports, or an ICMP type without identifier.",
         NoMapping = "nat_no_mapping": "An inbound packet to a port without a mapping.",

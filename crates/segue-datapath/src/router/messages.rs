@@ -35,8 +35,8 @@ pub(super) struct NeighbourMessage {
     pub(super) target: Option<IpAddr>,
 }
 
-/// Returns the frame that asks for a neighbour's link address: unicast to the known one in `mac` (RFC 1122, section 2.3.2.1; RFC
-/// 4861, section 7.3.3), or else to all.
+/// Returns the frame that asks for a neighbour's link address: unicast to the known one in `mac` (RFC 1122, section
+/// 2.3.2.1; RFC 4861, section 7.3.3), or else to all.
 pub(super) fn solicitation_for(hop: &Hop, port: &InterfaceAddrs, mac: Option<[u8; 6]>) -> Vec<u8> {
     if hop.is_v4 {
         let target_ip = Ipv4Addr::from_bits(hop.address as u32);
@@ -75,8 +75,8 @@ fn neighbour_solicitation(port: &InterfaceAddrs, target: Ipv6Addr, mac: Option<[
     bytes
 }
 
-/// Reads the first bytes of a frame to this port or to a group; `None` for anything but an ARP packet, a neighbour solicitation or
-/// an advertisement.
+/// Reads the first bytes of a frame to this port or to a group; `None` for anything but an ARP packet, a neighbour
+/// solicitation or an advertisement.
 pub(super) fn parse(frame: &[u8]) -> Option<NeighbourMessage> {
     let is_unicast = !ethernet::is_group(*frame.first_chunk()?);
     let rest = frame.get(ethernet::LEN..)?;

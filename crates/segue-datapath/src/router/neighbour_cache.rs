@@ -462,7 +462,7 @@ mod tests {
         assert_eq!((cache.mac(&host), cache.mark_used(&host, at(1))), (Some(A), Some(A)));
         cache.observe(host, &claim(B, false, false), HasPending::No, at(2));
         let silent: Vec<_> = (2..5).map(|second| due(&mut cache, at(second))).collect();
-        assert_eq!(silent[2].1, [host], "others keep nobody alive");
+        assert_eq!(silent[2].1, [host], "unsolicited messages confirm nothing");
         // An answer without a link address confirms the one in the cache.
         find(&mut cache, host, at(10));
         cache.mark_used(&host, at(50));

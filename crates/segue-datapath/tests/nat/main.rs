@@ -295,8 +295,8 @@ fn hosts_inside_reach_each_other_by_outside_addresses() {
     for quoted in [udp(SERVER, b, 50), udp((OUTSIDE, 77), b, 50)] {
         assert_eq!(out(&mut nat, &error(b.0, OUTSIDE, 3, &quoted.bytes(), 60), 0), Err(Refusal::NoMapping));
     }
-    let nobody = out(&mut nat, &udp(a, (OUTSIDE, 2001), 50), 0);
-    assert_eq!(nobody, Err(Refusal::NoMapping));
+    let unmapped = out(&mut nat, &udp(a, (OUTSIDE, 2001), 50), 0);
+    assert_eq!(unmapped, Err(Refusal::NoMapping));
     let router = out(&mut nat, &echo(a.0, OUTSIDE, 8, 5), 0);
     assert_eq!(router, Err(Refusal::NoMapping));
 }

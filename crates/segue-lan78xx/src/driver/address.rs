@@ -20,7 +20,7 @@ pub enum AddressSource {
 pub(super) const NO_UNICAST: &str = "an adapter's address must be unicast and not zero";
 
 pub(super) fn is_unicast(mac: [u8; 6]) -> bool {
-    mac[0] & 1 == 0 && mac != [0; 6]
+    segue::wire::ethernet::is_station(mac)
 }
 
 /// Returns a random, locally administered unicast address.

@@ -100,7 +100,7 @@ impl Usb {
 fn device_tree_mac(node: &Path) -> Option<[u8; 6]> {
     let names = ["mac-address", "local-mac-address", "address"];
     let bytes = names.iter().filter_map(|name| <[u8; 6]>::try_from(fs::read(node.join(name)).ok()?).ok());
-    bytes.into_iter().find(|mac| mac[0] & 1 == 0 && *mac != [0; 6])
+    bytes.into_iter().find(|mac| segue::wire::ethernet::is_station(*mac))
 }
 
 /// The adapter of this machine at `port`, or the only one.

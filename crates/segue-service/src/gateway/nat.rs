@@ -122,9 +122,9 @@ pub(super) fn nat_plan(
     Ok(Some(plan))
 }
 
-/// Whether one host may have an IPv4 address that packets are routed to.
+/// Returns whether `address` may be that of one host to which packets are routed.
 fn is_host(address: Ipv4Addr) -> bool {
-    !matches!(address.octets()[0], 0 | 127 | 224..) && !address.is_link_local()
+    segue::wire::address::is_forwardable_v4(address)
 }
 
 /// The network of one of a port's own addresses.

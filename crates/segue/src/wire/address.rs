@@ -2,16 +2,16 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns whether `address` may be that of one host on a network: not "this network" (0.0.0.0/8), loopback, multicast, or
-/// the reserved range with the limited broadcast address (240.0.0.0/4). See RFC 1122, section 3.2.1.3, and RFC 1812, section
-/// 5.3.7.
+/// Returns whether `address` may be that of one host on a network: not "this network" (0.0.0.0/8), loopback, multicast,
+/// or the reserved range with the limited broadcast address (240.0.0.0/4). See RFC 1122, section 3.2.1.3, and RFC 1812,
+/// section 5.3.7.
 #[inline]
 pub const fn is_host_v4(address: Ipv4Addr) -> bool {
     !matches!(address.to_bits() >> 24, 0 | 127 | 224..)
 }
 
-/// Returns whether `address` may be that of one host on a network: neither unspecified, nor loopback, nor multicast (RFC
-/// 4291, sections 2.5.2, 2.5.3 and 2.7).
+/// Returns whether `address` may be that of one host on a network: neither unspecified, nor loopback, nor multicast
+/// (RFC 4291, sections 2.5.2, 2.5.3 and 2.7).
 #[inline]
 pub const fn is_host_v6(address: Ipv6Addr) -> bool {
     address.to_bits() > 1 && !address.is_multicast()
@@ -26,15 +26,15 @@ pub const fn is_host(address: IpAddr) -> bool {
     }
 }
 
-/// Returns whether a router forwards packets from and to `address`: that of one host, and not link-local (RFC 1812, sections
-/// 5.3.4 and 5.3.7; RFC 3927, section 2.6.2).
+/// Returns whether a router forwards packets from and to `address`: that of one host, and not link-local (RFC 1812,
+/// sections 5.3.4 and 5.3.7; RFC 3927, section 2.6.2).
 #[inline]
 pub const fn is_forwardable_v4(address: Ipv4Addr) -> bool {
     is_host_v4(address) && !address.is_link_local()
 }
 
-/// Returns whether a router forwards packets from and to `address`: that of one host, and not link-local (RFC 4291, section
-/// 2.5.6).
+/// Returns whether a router forwards packets from and to `address`: that of one host, and not link-local (RFC 4291,
+/// section 2.5.6).
 #[inline]
 pub const fn is_forwardable_v6(address: Ipv6Addr) -> bool {
     is_host_v6(address) && !address.is_unicast_link_local()

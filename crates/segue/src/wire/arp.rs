@@ -56,8 +56,8 @@ pub struct Arp {
 }
 
 impl Arp {
-    /// Reads a packet, behind which there may be padding; `None` for other address types or operations, and where `bytes` are
-    /// fewer than [`LEN`].
+    /// Reads a packet, behind which there may be padding; `None` for other address types or operations, and where
+    /// `bytes` are fewer than [`LEN`].
     pub fn parse(bytes: &[u8]) -> Option<Arp> {
         let bytes: &[u8; LEN] = bytes.first_chunk()?;
         let word = |at| read_u16(bytes, at);

@@ -19,8 +19,8 @@ pub const GROUP: u8 = 1;
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 /// EtherType, or the tag protocol identifier of the first tag.
 pub const TYPE: usize = 12;
-/// Bits of the tag control information that are the VLAN's identifier; the others are its priority and the drop eligible
-/// indicator.
+/// Bits of the tag control information that are the VLAN's identifier; the others are its priority and the drop
+/// eligible indicator.
 pub const VLAN_ID: u16 = 0x0fff;
 /// In a tag: the type of what follows, counted from the tag control information.
 pub const VLAN_TYPE: usize = 2;

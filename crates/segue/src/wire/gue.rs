@@ -1,8 +1,8 @@
 //! Generic UDP encapsulation as Linux speaks it: version 0 with the private flags word and the remote checksum option,
 //! and version 1, which is a bare IP packet (`draft-ietf-intarea-gue`, Linux `include/net/gue.h` layout).
 //!
-//! The later drafts put the remote checksum option elsewhere (flag 0x0200, header length 1); Linux drops that form and so
-//! does this parser.
+//! The later drafts put the remote checksum option elsewhere (flag 0x0200, header length 1); Linux drops that form and
+//! so does this parser.
 
 pub use super::Remcsum;
 use super::{Format, Kind, Next, Shim, Unread, protocol, read_u16, read_u32};

@@ -1,8 +1,8 @@
-//! ICMP for IPv4 (RFC 792) and for IPv6 (RFC 4443): the header that all messages share, message types, and which messages are
-//! errors.
+//! ICMP for IPv4 (RFC 792) and for IPv6 (RFC 4443): the header that all messages share, message types, and which
+//! messages are errors.
 //!
-//! Every message begins with 8 bytes: type, code, checksum, and 4 bytes whose meaning depends on the type. In an error message the
-//! packet that it is about follows them.
+//! Every message begins with 8 bytes: type, code, checksum, and 4 bytes whose meaning depends on the type. In an error
+//! message the packet that it is about follows them.
 
 use core::net::Ipv6Addr;
 
@@ -72,11 +72,12 @@ pub mod v4 {
     /// Code of "destination unreachable": filtered by an administrator (RFC 1812, section 5.2.7.1).
     pub const PROHIBITED: u8 = 13;
 
-    /// Returns whether a message of this type counts as an error, about which no error may be sent (RFC 1122, section 3.2.2).
+    /// Returns whether a message of this type counts as an error, about which no error may be sent (RFC 1122, section
+    /// 3.2.2).
     ///
-    /// Errors are unreachable, source quench, redirect, time exceeded and parameter problem. The queries of RFC 1122, router
-    /// discovery (RFC 1256) and extended echo (RFC 8335) are not. Any other type may be an error that is not known here, and
-    /// counts as one, as in Linux (`icmp_send`).
+    /// Errors are unreachable, source quench, redirect, time exceeded and parameter problem. The queries of RFC 1122,
+    /// router discovery (RFC 1256) and extended echo (RFC 8335) are not. Any other type may be an error that is not
+    /// known here, and counts as one, as in Linux (`icmp_send`).
     pub const fn is_error(kind: u8) -> bool {
         !has_identifier(kind)
             && !matches!(kind, ROUTER_ADVERTISEMENT | ROUTER_SOLICITATION | EXTENDED_ECHO | EXTENDED_ECHO_REPLY)
@@ -117,15 +118,15 @@ pub mod v6 {
     /// In a type: the message is informational.
     const INFORMATIONAL: u8 = 0x80;
 
-    /// Returns whether a message of this type counts as an error, about which no error may be sent: the types below 128 (RFC
-    /// 4443, section 2.1), and redirect (section 2.4 (e.2)).
+    /// Returns whether a message of this type counts as an error, about which no error may be sent: the types below 128
+    /// (RFC 4443, section 2.1), and redirect (section 2.4 (e.2)).
     pub const fn is_error(kind: u8) -> bool {
         kind & INFORMATIONAL == 0 || kind == REDIRECT
     }
 }
 
-/// Returns whether the IPv4 packet in `bytes` is an ICMP error ([`v4::is_error`]), or one that ends in front of its type. A
-/// later fragment is judged by its first byte and is to be told apart by the caller.
+/// Returns whether the IPv4 packet in `bytes` is an ICMP error ([`v4::is_error`]), or one that ends in front of its
+/// type. A later fragment is judged by its first byte and is to be told apart by the caller.
 pub fn is_error_v4(bytes: &[u8]) -> bool {
     let Some(&first) = bytes.first() else { return false };
     bytes.get(ipv4::PROTOCOL) == Some(&protocol::ICMP)
@@ -135,11 +136,11 @@ pub fn is_error_v4(bytes: &[u8]) -> bool {
 /// The offset in the fragment header of IPv6 (RFC 8200, section 4.5).
 const FRAGMENT_OFFSET: u16 = 0xfff8;
 
-/// Returns whether the IPv6 packet in `bytes` is an ICMPv6 error ([`v6::is_error`]), or one that cannot be read as far as its
-/// type: it ends before, or has more than [`ipv6::MAX_EXTENSIONS`] extension headers.
+/// Returns whether the IPv6 packet in `bytes` is an ICMPv6 error ([`v6::is_error`]), or one that cannot be read as far
+/// as its type: it ends before, or has more than [`ipv6::MAX_EXTENSIONS`] extension headers.
 ///
-/// The first fragment of an error counts as one. A later fragment does not: errors fit every link (RFC 4443, section 2.4 (c)) and
-/// are not fragmented.
+/// The first fragment of an error counts as one. A later fragment does not: errors fit every link (RFC 4443, section
+/// 2.4 (c)) and are not fragmented.
 pub fn is_error_v6(bytes: &[u8]) -> bool {
     let Some(&first) = bytes.get(ipv6::NEXT_HEADER) else { return true };
     let (mut next, mut at) = (first, ipv6::LEN);
@@ -165,9 +166,9 @@ pub fn is_error_v6(bytes: &[u8]) -> bool {
     true
 }
 
-/// Writes the header of an ICMP message for IPv4 into the first [`LEN`] bytes of `message`, whose other bytes are its data and
-/// are already there, and completes the checksum. `rest` is what follows the checksum. `None`, and nothing is written, where
-/// `message` is shorter than [`LEN`].
+/// Writes the header of an ICMP message for IPv4 into the first [`LEN`] bytes of `message`, whose other bytes are its
+/// data and are already there, and completes the checksum. `rest` is what follows the checksum. `None`, and nothing is
+/// written, where `message` is shorter than [`LEN`].
 pub fn emit_v4(message: &mut [u8], kind: u8, code: u8, rest: u32) -> Option<()> {
     emit(message, kind, code, rest, Sum::ZERO)
 }

@@ -1,5 +1,5 @@
-//! Neighbour discovery for IPv6 over Ethernet (RFC 4861): neighbour solicitations, neighbour advertisements and redirects, with
-//! the options that carry link addresses.
+//! Neighbour discovery for IPv6 over Ethernet (RFC 4861): neighbour solicitations, neighbour advertisements and
+//! redirects, with the options that carry link addresses.
 
 use core::net::Ipv6Addr;
 
@@ -88,11 +88,12 @@ pub struct Message {
 impl Message {
     /// Reads the IPv6 packet in `bytes`, behind which there may be padding.
     ///
-    /// `None` for other messages, with extension headers, and for what RFC 4861 has receivers discard (sections 7.1.1, 7.1.2 and
-    /// 8.1): another hop limit or code, a wrong checksum, an option of length 0, a target that is multicast, a solicitation from
-    /// the unspecified address that has a link address or goes to an address that is not a solicited-node one, a solicited
-    /// advertisement to a multicast address, a redirect from an address that is not link-local. Also `None` where an option with a
-    /// link address has another length than one with an Ethernet address.
+    /// `None` for other messages, with extension headers, and for what RFC 4861 has receivers discard (sections 7.1.1,
+    /// 7.1.2 and 8.1): another hop limit or code, a wrong checksum, an option of length 0, a target that is multicast,
+    /// a solicitation from the unspecified address that has a link address or goes to an address that is not a
+    /// solicited-node one, a solicited advertisement to a multicast address, a redirect from an address that is not
+    /// link-local. Also `None` where an option with a link address has another length than one with an Ethernet
+    /// address.
     pub fn parse(bytes: &[u8]) -> Option<Message> {
         let (header, rest) = bytes.split_first_chunk::<{ ipv6::LEN }>()?;
         let is_discovery = header[0] >> 4 == 6
@@ -189,8 +190,8 @@ impl Message {
     }
 }
 
-/// Returns the Ethernet address in the last option of this type, `Some(None)` where there is no such option, and `None` where an
-/// option is cut off, has length 0, or is of this type and has no Ethernet address.
+/// Returns the Ethernet address in the last option of this type, `Some(None)` where there is no such option, and `None`
+/// where an option is cut off, has length 0, or is of this type and has no Ethernet address.
 fn link_option(mut options: &[u8], wanted: u8) -> Option<Option<[u8; 6]>> {
     let mut found = None;
     while !options.is_empty() {
