@@ -1,4 +1,4 @@
-//! Link types: what stands in front of the network header of a record (`LINKTYPE_` values of tcpdump.org).
+//! Link types (`LINKTYPE_` values of tcpdump.org): the header in front of the network header of a record.
 
 use segue::packet::Start;
 use segue::wire::ethertype;
@@ -7,23 +7,23 @@ use segue::wire::ethertype;
 pub const NULL: u16 = 0;
 /// Ethernet II.
 pub const ETHERNET: u16 = 1;
-/// IPv4 or IPv6, nothing in front.
+/// IPv4 or IPv6 without a link header.
 pub const RAW: u16 = 101;
 /// OpenBSD loopback: the address family in network order.
 pub const LOOP: u16 = 108;
 /// Linux cooked, version 1: 16 bytes, the protocol in the last two.
 pub const COOKED: u16 = 113;
-/// IPv4, nothing in front.
+/// IPv4 without a link header.
 pub const IPV4: u16 = 228;
-/// IPv6, nothing in front.
+/// IPv6 without a link header.
 pub const IPV6: u16 = 229;
 /// Linux cooked, version 2: 20 bytes, the protocol in the first two.
 pub const COOKED2: u16 = 276;
 
-/// Most tags followed behind a cooked header.
+/// Most VLAN tags that are skipped behind a cooked header.
 const MAX_TAGS: usize = 2;
 
-/// A name for people, as Wireshark and tcpdump have it.
+/// The name of a link type for people, as in Wireshark and tcpdump.
 pub fn name(link: u16) -> &'static str {
     match link {
         NULL | LOOP => "loopback",
@@ -37,13 +37,13 @@ pub fn name(link: u16) -> &'static str {
     }
 }
 
-/// Where the part that [`segue::wire::parse()`] understands begins in a record, and how; `None` where it is not IP or the
-/// link is not known. Bytes in front of it are the link's own.
+/// Locates the part of a record that [`segue::wire::parse()`] understands: its offset and how it starts. `None` if the
+/// record is not IP or the link type is unknown.
 pub fn start(link: u16, data: &[u8]) -> Option<(usize, Start)> {
     let word = |at: usize| data.get(at..).and_then(|b| b.first_chunk()).map(|b| u16::from_be_bytes(*b));
     match link {
         ETHERNET => Some((0, Start::Ethernet)),
-        // 12 and 14 are what raw IP is called inside of some systems, and found in files.
+        // 12 and 14 are DLT_RAW of some systems, and occur in files.
         RAW | IPV4 | IPV6 | 12 | 14 => Some((0, Start::Ip)),
         NULL | LOOP => {
             let family: [u8; 4] = *data.first_chunk()?;
@@ -58,7 +58,7 @@ pub fn start(link: u16, data: &[u8]) -> Option<(usize, Start)> {
     .filter(|(at, _)| word(*at).is_some())
 }
 
-/// Behind a cooked header with its protocol at `at` and `len` bytes long.
+/// Locates IP behind a cooked header of `len` bytes with its protocol at offset `at`.
 fn cooked(data: &[u8], at: usize, mut len: usize) -> Option<(usize, Start)> {
     let word = |at: usize| data.get(at..).and_then(|b| b.first_chunk()).map(|b| u16::from_be_bytes(*b));
     let mut protocol = word(at)?;
@@ -72,8 +72,7 @@ fn cooked(data: &[u8], at: usize, mut len: usize) -> Option<(usize, Start)> {
     matches!(protocol, ethertype::IPV4 | ethertype::IPV6).then_some((len, Start::Ip))
 }
 
-/// Writes the EtherType of what follows into the bytes in front of the network header, where the link has a place for
-/// it; `prefix` ends where the network header begins.
+/// Writes an EtherType into `prefix`, the bytes in front of the network header, if the link type has a field for it.
 pub fn set_protocol(link: u16, prefix: &mut [u8], protocol: u16) {
     let at = match link {
         COOKED if prefix.len() == 16 => 14,

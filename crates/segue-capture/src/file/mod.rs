@@ -1,16 +1,17 @@
-//! Capture files, pcap and pcapng: read and written as a stream, whatever their size.
+//! Capture files of the formats pcap and pcapng, read and written as a stream of any size.
 //!
-//! A [`Reader`] takes any `Read` and gives one [`Item`] after the other: packets with what the file says of them, and in
-//! pcapng all other blocks as they stand. It knows the microsecond and nanosecond forms of pcap, both byte orders, and
-//! in pcapng several sections and interfaces, any timestamp resolution, and enhanced, simple and obsolete packet blocks.
-//! A [`Writer`] takes them in either form and converts where the forms differ. [`link`] says where in a record the
-//! network header begins, [`undo_notes`] is the note that a merged packet carries so that it can be taken apart again.
+//! A [`Reader`] takes any `Read` and returns one [`Item`] after the other: packets with their metadata, and in pcapng
+//! all other blocks byte for byte. It supports the microsecond and nanosecond formats of pcap, both byte orders, and in
+//! pcapng several sections and interfaces, any timestamp resolution, and enhanced, simple and obsolete packet blocks.
+//! A [`Writer`] writes items of either format and converts between them. [`link`] locates the network header in a
+//! record; [`undo_notes`] is the note in a merged packet from which its packets are restored.
 //!
-//! Memory is bounded by the largest record, at most [`MAX_RECORD`]. A file that is cut or damaged gives every whole record
-//! in front of the fault, then one [`ReadError`] that says which packet and which byte; nothing in a file makes it panic.
+//! Memory is bounded by the largest record, at most [`MAX_RECORD`]. Of a cut or damaged file the reader returns every
+//! whole record in front of the fault, then one [`ReadError`] with the packet's number and offset. No input makes it
+//! panic.
 //!
-//! Sources: `draft-ietf-opsawg-pcap` and `draft-ietf-opsawg-pcapng`. The crate `pcap-file` would serve for pcap only: its
-//! pcapng half knows neither timestamp resolutions nor options without a registered meaning, and loses both.
+//! Sources: `draft-ietf-opsawg-pcap` and `draft-ietf-opsawg-pcapng`. The crate `pcap-file` would serve for pcap only:
+//! its pcapng half discards timestamp resolutions and options without a registered meaning.
 
 pub mod link;
 pub mod options;
@@ -28,23 +29,23 @@ use std::ops::Range;
 pub use read::Reader;
 pub use write::{DifferentHeader, Outgoing, SecondLinkType, Writer, interface_block, is_unusual_tail, section_block};
 
-/// Longest record or block that is taken; a longer one is damage. libpcap's own limit is 256 KiB for most links.
+/// Largest record or block in bytes; a larger one is reported as damage. libpcap's own limit is 256 KiB for most links.
 pub const MAX_RECORD: usize = 16 << 20;
 
-/// The largest snap length that readers take (libpcap, Wireshark); what a file with trains announces.
+/// Largest snap length that libpcap and Wireshark accept; files with trains state it.
 pub const MAX_SNAPLEN: u32 = 262_144;
 
-/// The two forms of capture file.
+/// The format of a capture file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One link type, one header, one record for each packet.
+    /// The older format: one header with one link type, then one record for each packet.
     Pcap,
-    /// Blocks with options, several interfaces.
+    /// The newer format: blocks with options, and several interfaces.
     Pcapng,
 }
 
 impl Format {
-    /// `pcap` or `pcapng`.
+    /// The name of the format: `pcap` or `pcapng`.
     pub fn name(self) -> &'static str {
         match self {
             Format::Pcap => "pcap",
@@ -63,7 +64,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// The order of this machine.
+    /// The byte order of this machine.
     pub const NATIVE: Order = if cfg!(target_endian = "big") { Order::Big } else { Order::Little };
 
     pub(crate) fn u16(self, bytes: [u8; 2]) -> u16 {
@@ -82,49 +83,49 @@ impl Order {
         if self == Order::Big { value.to_be_bytes() } else { value.to_le_bytes() }
     }
 
-    /// The 32-bit value at `at`; 0 past the end, which callers have ruled out.
+    /// The 32-bit value at offset `at`; 0 past the end, which callers rule out.
     pub(crate) fn read32(self, bytes: &[u8], at: usize) -> u32 {
         bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |chunk| self.u32(*chunk))
     }
 
-    /// The 16-bit value at `at`; 0 past the end, which callers have ruled out.
+    /// The 16-bit value at offset `at`; 0 past the end, which callers rule out.
     pub(crate) fn read16(self, bytes: &[u8], at: usize) -> u16 {
         bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |chunk| self.u16(*chunk))
     }
 }
 
-/// What one tick of a timestamp is (option `if_tsresol`).
+/// The length of one timestamp tick, as the option `if_tsresol` encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution(u8);
 
 impl Resolution {
-    /// A millionth of a second: pcap's usual form, and pcapng's default.
+    /// One microsecond: the usual resolution of pcap, and the default of pcapng.
     pub const MICRO: Resolution = Resolution(6);
-    /// A thousand-millionth of a second.
+    /// One nanosecond.
     pub const NANO: Resolution = Resolution(9);
 
-    /// The option's value: a negative power of 10, or of 2 where the high bit is set.
+    /// Resolution from the value of `if_tsresol`: a negative power of 10, or of 2 if the high bit is set.
     pub const fn from_option(value: u8) -> Resolution {
         Resolution(value)
     }
 
-    /// The option's value.
+    /// The resolution as a value of `if_tsresol`.
     pub const fn option(self) -> u8 {
         self.0
     }
 
-    /// Whether no tick is shorter than a microsecond.
+    /// Whether a tick is at least one microsecond long.
     pub fn is_coarse(self) -> bool {
         self.per_second().is_some_and(|ticks| ticks <= 1_000_000)
     }
 
-    /// Ticks in a second, where that fits 64 bits.
+    /// Ticks per second; `None` if that exceeds 64 bits.
     fn per_second(self) -> Option<u64> {
         let power = u32::from(self.0 & 0x7f);
         if self.0 & 0x80 == 0 { 10_u64.checked_pow(power) } else { 1_u64.checked_shl(power) }
     }
 
-    /// `ticks` in nanoseconds, rounded down; the largest value where they do not fit.
+    /// Converts `ticks` to nanoseconds, rounded down and saturating.
     pub fn nanos(self, ticks: u64) -> u64 {
         match self.per_second() {
             Some(1_000_000_000) => ticks,
@@ -136,7 +137,7 @@ impl Resolution {
         }
     }
 
-    /// `nanos` in ticks, rounded down; the largest value where they do not fit.
+    /// Converts `nanos` to ticks, rounded down and saturating.
     pub fn ticks(self, nanos: u64) -> u64 {
         match self.per_second() {
             Some(1_000_000_000) => nanos,
@@ -148,25 +149,25 @@ impl Resolution {
     }
 }
 
-/// What the file says of the interface that packets were captured on.
+/// The description of an interface that packets were captured on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// The link type (`LINKTYPE_` values): [`link`].
     pub link: u16,
-    /// Bytes of frame check sequence behind each packet, where the file says so; 0 else.
+    /// Bytes of frame check sequence behind each packet; 0 if the file states none.
     pub fcs_len: u8,
-    /// Most bytes kept of a packet; 0 for no limit.
+    /// Snap length: most bytes kept of a packet; 0 for no limit.
     pub snaplen: u32,
-    /// What one tick of its timestamps is.
+    /// Resolution of the timestamps.
     pub resolution: Resolution,
-    /// Seconds to add to its timestamps (option `if_tsoffset`).
+    /// Seconds to add to the timestamps (option `if_tsoffset`).
     pub offset_seconds: i64,
-    /// Its name, where there is one.
+    /// Name of the interface, if the file has one.
     pub name: Option<String>,
 }
 
 impl Interface {
-    /// Nanoseconds since 1970 of a timestamp of this interface.
+    /// Converts a timestamp of this interface to nanoseconds since 1970.
     pub fn nanos(&self, ticks: u64) -> u64 {
         let offset = i128::from(self.offset_seconds) * 1_000_000_000;
         let nanos = i128::from(self.resolution.nanos(ticks)) + offset;
@@ -179,17 +180,17 @@ impl Interface {
 pub struct PcapHeader {
     /// Byte order of the file.
     pub order: Order,
-    /// Nanosecond form.
+    /// Whether timestamps are in nanoseconds; microseconds otherwise.
     pub nanos: bool,
-    /// Most bytes kept of a packet.
+    /// Snap length: most bytes kept of a packet.
     pub snaplen: u32,
     /// Link type in the low 16 bits; the upper ones may announce a frame check sequence.
     pub link: u32,
 }
 
-/// Bytes of a pcap file's header.
+/// Length of the header of a pcap file in bytes.
 pub const PCAP_HEADER_LEN: usize = 24;
-/// Bytes in front of each packet of a pcap file.
+/// Length of the record header in front of each packet of a pcap file, in bytes.
 pub const PCAP_RECORD_HEADER_LEN: usize = 16;
 
 impl PcapHeader {
@@ -207,7 +208,7 @@ impl PcapHeader {
         }
     }
 
-    /// The fields of a header's bytes; `None` where they are none.
+    /// Parses a header; `None` if its magic number is unknown.
     pub fn parse(bytes: &[u8; PCAP_HEADER_LEN]) -> Option<PcapHeader> {
         let (order, nanos) = match bytes.first_chunk().map(|magic| u32::from_be_bytes(*magic))? {
             0xa1b2_c3d4 => (Order::Big, false),
@@ -219,7 +220,7 @@ impl PcapHeader {
         Some(PcapHeader { order, nanos, snaplen: order.read32(bytes, 16), link: order.read32(bytes, 20) })
     }
 
-    /// The header's bytes, version 2.4, without a time zone.
+    /// Serializes the header as version 2.4 with time zone 0.
     pub fn bytes(&self) -> [u8; PCAP_HEADER_LEN] {
         let mut bytes = [0; PCAP_HEADER_LEN];
         let magic: u32 = if self.nanos { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
@@ -232,7 +233,7 @@ impl PcapHeader {
     }
 }
 
-/// How a packet stands in its file.
+/// The kind of record or block that holds a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A record of a pcap file.
@@ -241,36 +242,36 @@ pub enum Form {
     Enhanced,
     /// A simple packet block: no time, no options, first interface.
     Simple,
-    /// A packet block, which enhanced packet blocks have replaced.
+    /// An obsolete packet block, the predecessor of the enhanced one.
     Obsolete,
 }
 
 /// One packet of a capture file.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
-    /// Which packet of the file, from 1.
+    /// Number of the packet in the file, from 1.
     pub number: u64,
-    /// Where its record or block begins, in bytes from the start of the file.
+    /// Offset of its record or block in the file, in bytes.
     pub offset: u64,
-    /// Which interface of its section, from 0.
+    /// Index of the interface in its section, from 0.
     pub interface: u32,
     /// The link type of that interface: [`link`].
     pub link: u16,
-    /// Bytes of frame check sequence behind the packet, where the file says so.
+    /// Bytes of frame check sequence behind the packet; 0 if the file states none.
     pub fcs_len: u8,
-    /// Its timestamp in ticks of its interface; `None` where it has none.
+    /// Timestamp in ticks of the interface; `None` for a simple packet block.
     pub ticks: Option<u64>,
-    /// The same in nanoseconds since 1970.
+    /// Timestamp in nanoseconds since 1970.
     pub nanos: Option<u64>,
-    /// Bytes of the packet when it was captured; more than are here if it was cut.
+    /// Original length of the packet in bytes; more than its data if it was cut.
     pub len: u32,
-    /// How it stands in the file.
+    /// Kind of the record or block.
     pub form: Form,
-    /// The whole record or block.
+    /// Bytes of the whole record or block.
     pub raw: &'a [u8],
-    /// Where in it the packet's bytes are.
+    /// Range of the packet's bytes in `raw`.
     pub data: Range<usize>,
-    /// Where in it the options are, in the section's byte order.
+    /// Range of the options in `raw`; they have the byte order of the section.
     pub options: Range<usize>,
 }
 
@@ -280,7 +281,7 @@ impl<'a> Record<'a> {
         self.raw.get(self.data.clone()).unwrap_or(&[])
     }
 
-    /// Its options, as they stand.
+    /// The packet's options, unparsed.
     pub fn options(&self) -> &'a [u8] {
         self.raw.get(self.options.clone()).unwrap_or(&[])
     }
@@ -291,68 +292,68 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What a block of a pcapng file is, where it is no packet.
+/// The kind of a pcapng block that is not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
-    /// A section header: interfaces are counted anew behind it, and the byte order may be another.
+    /// A section header. Interfaces are numbered from 0 again behind it, and the byte order may change.
     Section,
     /// An interface description.
     Interface,
-    /// Anything else: names, statistics, secrets, comments of somebody.
+    /// Any other block: name resolution, interface statistics, decryption secrets, custom blocks.
     Other,
 }
 
-/// A block of a pcapng file that is no packet.
+/// A pcapng block that is not a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    /// What it is.
+    /// Kind of the block.
     pub kind: BlockKind,
-    /// All of it, as it stands.
+    /// Bytes of the whole block.
     pub raw: &'a [u8],
     /// The byte order of its section.
     pub order: Order,
-    /// What an interface description describes.
+    /// The interface, if the block is an interface description.
     pub interface: Option<&'a Interface>,
 }
 
-/// What a [`Reader`] gives.
+/// One item of a capture file, as a [`Reader`] returns it.
 #[derive(Clone, Debug)]
 pub enum Item<'a> {
     /// A packet.
     Packet(Record<'a>),
-    /// A block that is no packet.
+    /// A block that is not a packet.
     Block(Block<'a>),
 }
 
-/// Why a file cannot be read, or no further.
+/// The reason why a file cannot be read, or not beyond some point.
 #[derive(Debug)]
 pub enum ReadError {
-    /// What the system said.
+    /// The system reported an error.
     Io(io::Error),
-    /// It has no bytes.
+    /// The file is empty.
     Empty,
-    /// It is compressed, with this program.
+    /// The file is compressed, by the named program.
     Compressed(&'static str),
-    /// It is no capture file, or a form of it that is not known.
+    /// The file is not a capture file, or of an unknown format; the text says which.
     Unknown(&'static str),
-    /// It ends in the middle of a record.
+    /// The file ends in the middle of a record.
     Cut {
-        /// The number of the packet that is not whole.
+        /// Number of the incomplete packet.
         number: u64,
-        /// Where its record begins, in bytes from the start.
+        /// Offset of its record in bytes.
         offset: u64,
-        /// Bytes that the record should have, as far as that is known.
+        /// Length that the record states, in bytes; of its header if not even that is complete.
         promised: u64,
-        /// Bytes that are there.
+        /// Bytes of the record that are in the file.
         present: u64,
     },
-    /// A record contradicts itself; nothing behind it can be found.
+    /// A record contradicts itself, so the next one cannot be found.
     Damaged {
-        /// The number of the packet that should have come.
+        /// Number that the packet would have.
         number: u64,
-        /// Where the record begins, in bytes from the start.
+        /// Offset of the record in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// Description of the contradiction.
         what: &'static str,
     },
 }

@@ -2,28 +2,28 @@
 
 use super::Order;
 
-/// End of the list.
+/// `opt_endofopt`: the end of the options.
 pub const END: u16 = 0;
-/// A comment, in UTF-8.
+/// `opt_comment`: a comment in UTF-8.
 pub const COMMENT: u16 = 1;
-/// Of a section: the program that wrote it.
+/// `shb_userappl` of a section: the program that wrote it.
 pub const SHB_USERAPPL: u16 = 4;
-/// Of an interface: its name.
+/// `if_name` of an interface: its name.
 pub const IF_NAME: u16 = 2;
-/// Of an interface: what one tick is.
+/// `if_tsresol` of an interface: the length of a timestamp tick.
 pub const IF_TSRESOL: u16 = 9;
-/// Of an interface: bytes of frame check sequence.
+/// `if_fcslen` of an interface: length of the frame check sequence, in bytes here.
 pub const IF_FCSLEN: u16 = 13;
-/// Of an interface: seconds to add to timestamps.
+/// `if_tsoffset` of an interface: seconds to add to timestamps.
 pub const IF_TSOFFSET: u16 = 14;
-/// Of a packet: direction, kind of reception, frame check sequence, errors.
+/// `epb_flags` of a packet: direction, reception type, length of the frame check sequence, link errors.
 pub const EPB_FLAGS: u16 = 2;
-/// Of a packet: a hash of its bytes.
+/// `epb_hash` of a packet: a hash of its bytes.
 pub const EPB_HASH: u16 = 3;
-/// Of a packet: the queue it came through.
+/// `epb_queue` of a packet: the queue of the interface that received it.
 pub const EPB_QUEUE: u16 = 6;
 
-/// The options in `bytes`: codes and values, up to the end of the list or the first that does not fit.
+/// Iterates over codes and values of the options in `bytes`, up to the end option or the first that does not fit.
 pub fn list(bytes: &[u8], order: Order) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -38,7 +38,7 @@ pub fn list(bytes: &[u8], order: Order) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Appends an option; a value that is too long for one (65535 bytes) is cut.
+/// Appends an option; a value of more than 65,535 bytes is truncated.
 pub fn push(to: &mut Vec<u8>, order: Order, code: u16, value: &[u8]) {
     let value = &value[..value.len().min(usize::from(u16::MAX))];
     to.extend_from_slice(&order.put16(code));
@@ -47,7 +47,7 @@ pub fn push(to: &mut Vec<u8>, order: Order, code: u16, value: &[u8]) {
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
-/// Ends a list that has options.
+/// Appends the end option to a list that is not empty.
 pub fn end(to: &mut Vec<u8>, order: Order) {
     if !to.is_empty() {
         push(to, order, END, &[]);

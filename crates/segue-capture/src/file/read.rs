@@ -1,4 +1,4 @@
-//! Reading.
+//! Reader of capture files.
 
 use std::io::Read;
 
@@ -8,21 +8,21 @@ use super::{
     PcapHeader, ReadError, Record, Resolution, options,
 };
 
-/// Type of a section header block: a palindrome, so that it is read in any byte order.
+/// Type of a section header block: a palindrome, the same in either byte order.
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const OBSOLETE: u32 = 2;
 const SIMPLE: u32 = 3;
 const ENHANCED: u32 = 6;
-/// Most interfaces of one section; far beyond any real one, and a bound on memory.
+/// Most interfaces of one section, which bounds memory; real files have far fewer.
 const MAX_INTERFACES: usize = 65_536;
 
-/// Reads a capture file of either form, one item at a time.
+/// Reads a capture file of either format, one item at a time.
 pub struct Reader<R> {
     source: Source<R>,
     kind: Kind,
     interfaces: Vec<Interface>,
-    /// Bytes of the item given last, still in the buffer.
+    /// Bytes of the item returned last, which are still in the buffer.
     given: usize,
     packets: u64,
     ended: bool,
@@ -39,17 +39,17 @@ impl<R> std::fmt::Debug for Reader<R> {
     }
 }
 
-/// What was found in the buffer: an item's parts as numbers, so that the borrow begins at the end.
+/// An item in the buffer as offsets, so that the buffer is borrowed only when it is returned.
 enum Found {
     Packet { interface: u32, ticks: Option<u64>, len: u32, form: Form, data: (usize, usize), options: (usize, usize) },
     Block(BlockKind),
 }
 
 impl<R: Read> Reader<R> {
-    /// Begins to read, and finds out which form it is.
+    /// Reads the start of `input` and detects its format.
     ///
     /// # Errors
-    /// [`ReadError`]: what is no capture file, is compressed or empty, or what the system says.
+    /// [`ReadError`] if it is not a capture file, is compressed or empty, or cannot be read.
     pub fn new(input: R) -> Result<Reader<R>, ReadError> {
         let mut source = Source::new(input);
         let have = source.fill(PCAP_HEADER_LEN)?;
@@ -91,7 +91,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Which form it is.
+    /// The format of the file.
     pub fn format(&self) -> Format {
         match self.kind {
             Kind::Pcap { .. } => Format::Pcap,
@@ -99,7 +99,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The header of a pcap file: as fields and as it stands.
+    /// The header of a pcap file, parsed and as bytes; `None` for pcapng.
     pub fn pcap_header(&self) -> Option<(&PcapHeader, &[u8; PCAP_HEADER_LEN])> {
         match &self.kind {
             Kind::Pcap { head, raw, .. } => Some((head, raw)),
@@ -107,7 +107,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The byte order of the file, or of the section that the last item was in.
+    /// The byte order of the file, or in pcapng of the section of the last item.
     pub fn order(&self) -> Order {
         match &self.kind {
             Kind::Pcap { head, .. } => head.order,
@@ -115,25 +115,25 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The interfaces of the section so far; one for pcap.
+    /// The interfaces of the section described so far; exactly one for pcap.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// Packets given so far.
+    /// Number of packets returned so far.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// How many bytes of the file have been gone through.
+    /// Offset in the file behind the last item, in bytes.
     pub fn offset(&self) -> u64 {
         self.source.offset() + self.given as u64
     }
 
-    /// The next item, or `None` at the end of the file.
+    /// Returns the next item, or `None` at the end of the file.
     ///
     /// # Errors
-    /// [`ReadError`]; all that comes after a cut or damaged record is `None`.
+    /// [`ReadError`]; every call after an error returns `None`.
     #[expect(clippy::should_implement_trait, reason = "the item borrows the reader")]
     pub fn next(&mut self) -> Result<Option<Item<'_>>, ReadError> {
         self.source.consume(self.given);
@@ -169,7 +169,7 @@ impl<R: Read> Reader<R> {
                 Item::Block(Block { kind, raw, order, interface })
             }
             Found::Packet { interface, ticks, len, form, data, options } => {
-                // Whoever found the packet looked the interface up.
+                // Present: the block was accepted only with its interface.
                 let of = self.interfaces.get(interface as usize);
                 Item::Packet(Record {
                     number: self.packets,
@@ -202,7 +202,7 @@ impl<R: Read> Reader<R> {
         ReadError::Damaged { number: self.packets + 1, offset: self.source.offset(), what }
     }
 
-    /// The next record of a pcap file and its length.
+    /// Finds the next record of a pcap file; returns it with its length in bytes.
     fn record(&mut self) -> Result<Option<(Found, usize)>, ReadError> {
         let have = self.source.fill(PCAP_RECORD_HEADER_LEN)?;
         if have == 0 {
@@ -234,7 +234,7 @@ impl<R: Read> Reader<R> {
         Ok(Some((found, whole)))
     }
 
-    /// The next block of a pcapng file and its length.
+    /// Finds the next block of a pcapng file; returns it with its length in bytes.
     fn block(&mut self) -> Result<Option<(Found, usize)>, ReadError> {
         let have = self.source.fill(12)?;
         if have == 0 {
@@ -326,7 +326,7 @@ impl<R: Read> Reader<R> {
         Ok(Some((found, whole)))
     }
 
-    /// An enhanced or obsolete packet block of `whole` bytes.
+    /// Locates the parts of an enhanced or obsolete packet block of `whole` bytes.
     fn packet(
         &self,
         whole: usize,
@@ -348,7 +348,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// What an interface description block of at least 20 bytes says.
+/// Parses an interface description block of at least 20 bytes.
 fn interface(block: &[u8], order: Order) -> Interface {
     let mut interface = Interface {
         link: order.read16(block, 8),

@@ -1,11 +1,11 @@
-//! Buffered input that knows where it is.
+//! Buffered input that counts its offset.
 
 use std::io::{self, ErrorKind, Read};
 
-/// Bytes asked of the system at a time.
+/// Size of the buffer, and so of a read, in bytes.
 const CHUNK: usize = 256 << 10;
 
-/// Bytes of `input`, as many at once as somebody needs.
+/// Buffered input whose buffer grows to the number of contiguous bytes that a caller asks for.
 #[derive(Debug)]
 pub(super) struct Source<R> {
     input: R,
@@ -21,13 +21,13 @@ impl<R: Read> Source<R> {
         Source { input, buf: vec![0; CHUNK], start: 0, end: 0, offset: 0, ended: false }
     }
 
-    /// Makes `len` bytes available, or all that are left where there are fewer, and says how many there are now.
+    /// Reads until `len` bytes or the whole rest of the input are available, and returns how many are.
     pub(super) fn fill(&mut self, len: usize) -> io::Result<usize> {
         while self.end - self.start < len && !self.ended {
             if self.buf.len() - self.start < len {
                 self.buf.copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.end - self.start);
-                // Grown step by step, so that a promised length costs no memory before its bytes are there.
+                // Grows in steps, so that a stated length costs no memory before its bytes arrive.
                 if self.buf.len() == self.end {
                     self.buf.resize((self.buf.len() * 2).min(len.max(CHUNK)).max(self.end + 1), 0);
                 }
@@ -42,12 +42,12 @@ impl<R: Read> Source<R> {
         Ok(self.end - self.start)
     }
 
-    /// What is available.
+    /// The bytes that are available.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buf[self.start..self.end]
     }
 
-    /// Bytes in front of [`Source::bytes`].
+    /// Offset of [`Source::bytes`] in the input.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -59,7 +59,7 @@ impl<R: Read> Source<R> {
         self.offset += len as u64;
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            // One huge record does not keep its memory.
+            // The memory of one large record is released.
             if self.buf.len() > CHUNK {
                 self.buf = vec![0; CHUNK];
             }

@@ -1,39 +1,41 @@
-//! The note with which merged packets can be taken apart again, exactly.
+//! Notes in merged files from which [`undo`](crate::undo) restores the packets and blocks exactly.
 //!
-//! It stands in a pcapng option with the code [`OPTION`], one of those that the format leaves to local use (the highest
-//! bit is set; no enterprise number is needed). Readers that do not know it skip it. The value is [`MAGIC`], one letter
-//! for what follows, and bytes; what does not fit into one option goes on in further ones with the letter `c`:
+//! A note is a pcapng option with the code [`OPTION`], from the range that the format leaves to local use (the highest
+//! bit is set; no enterprise number is needed). Other readers skip it. The value is [`MAGIC`], one letter for the kind
+//! of note, and bytes; a note too long for one option continues in further ones with the letter `c`:
 //!
 //! - `p`, in a section header: the file was made from a pcap file, whose 24 bytes of header follow.
-//! - `s`, in a section header, and `i`, in an interface description: that block as it stood before the merge.
-//! - `m`, in a packet: the packets that were merged into it ([`encode`] has the form).
+//! - `s`, in a section header, and `i`, in an interface description: that block as it was before the merge.
+//! - `m`, in a packet: the packets that were merged into it ([`encode`] has the format);
+//! - `a`, in an acknowledgment: how many others it stands for, which cannot be restored.
 //!
-//! The note does not depend on how the merge was done: headers are kept as differences, payload is in the merged packet
-//! itself. A file can be undone by any later version.
+//! Notes do not depend on the rules of the merge: headers are kept as differences, payload is in the merged packet
+//! itself. Any later version can undo a file.
 
 use std::ops::Range;
 
 use super::{BlockKind, MAX_SNAPLEN, Order, options};
 
-/// The option's code.
+/// Code of the option that holds a note.
 pub const OPTION: u16 = 0xd347;
-/// What each value begins with: a name, and the version of the form.
+/// First bytes of each note: a name, and the version of the format.
 pub const MAGIC: [u8; 5] = *b"sgue\x01";
-/// Longest header of a packet in a note, link part included.
+/// Longest header of a packet in a note in bytes, link header included.
 const MAX_HEAD: usize = 1024;
-/// Bytes of a note in one option.
+/// Most bytes of a note in one option.
 const CHUNK: usize = 65_000;
 
-/// What a note is about.
+/// The kind of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteKind {
     /// The header of the pcap file that was merged.
     Pcap,
-    /// A section header or interface description as it stood.
+    /// A section header or interface description as it was before the merge.
     Block,
     /// The packets that were merged.
     Members,
-    /// How many acknowledgments this one stands for, which are not in the file (LEB128). It cannot be undone.
+    /// The number of acknowledgments that this one stands for (LEB128). They are not in the file, so it cannot be
+    /// undone.
     Swallowed,
 }
 
@@ -64,7 +66,7 @@ pub fn push(to: &mut Vec<u8>, order: Order, about: NoteKind, is_section: bool, n
     }
 }
 
-/// The note in a list of options, where there is one.
+/// Finds the note in a list of options.
 pub fn find(list: &[u8], order: Order) -> Option<(NoteKind, Vec<u8>)> {
     let mut found: Option<(NoteKind, Vec<u8>)> = None;
     for (code, value) in options::list(list, order) {
@@ -86,7 +88,7 @@ pub fn find(list: &[u8], order: Order) -> Option<(NoteKind, Vec<u8>)> {
     found
 }
 
-/// The options of `list` that `keep` wants, without an end.
+/// Copies the options of `list` whose codes `keep` accepts, without the end option.
 pub fn filtered(list: &[u8], order: Order, keep: impl Fn(u16) -> bool) -> Vec<u8> {
     let mut kept = Vec::new();
     for (code, value) in options::list(list, order).filter(|(code, _)| keep(*code)) {
@@ -95,7 +97,7 @@ pub fn filtered(list: &[u8], order: Order, keep: impl Fn(u16) -> bool) -> Vec<u8
     kept
 }
 
-/// Where the options of a block begin: behind type, length and what is fixed.
+/// Offset of the options in a block, behind type, length and fixed fields; `None` for a block without known options.
 fn options_at(kind: BlockKind) -> Option<usize> {
     match kind {
         BlockKind::Section => Some(24),
@@ -104,8 +106,9 @@ fn options_at(kind: BlockKind) -> Option<usize> {
     }
 }
 
-/// A section header or interface description for a file with merged packets: the section's length is unknown, there is
-/// no snap length below [`MAX_SNAPLEN`], and the block as it stood is noted in it. Other blocks stay as they are.
+/// Converts a section header or interface description for a file with merged packets: the length of the section becomes
+/// unknown, a snap length below [`MAX_SNAPLEN`] becomes 0, and a note holds the original block. Other blocks are
+/// returned unchanged.
 pub fn annotated(kind: BlockKind, raw: &[u8], order: Order) -> Vec<u8> {
     let Some(at) = options_at(kind) else { return raw.to_vec() };
     let Some(list) = raw.get(at..raw.len() - 4) else { return raw.to_vec() };
@@ -121,7 +124,7 @@ pub fn annotated(kind: BlockKind, raw: &[u8], order: Order) -> Vec<u8> {
     super::write::wrap(order, if kind == BlockKind::Section { 0x0a0d_0d0a } else { 1 }, &body)
 }
 
-/// A section header or interface description less its note.
+/// Copies a section header or interface description without its note.
 pub fn unannotated(kind: BlockKind, raw: &[u8], order: Order) -> Vec<u8> {
     let Some((at, list)) = options_at(kind).and_then(|at| Some((at, raw.get(at..raw.len() - 4)?))) else {
         return raw.to_vec();
@@ -133,12 +136,12 @@ pub fn unannotated(kind: BlockKind, raw: &[u8], order: Order) -> Vec<u8> {
     super::write::wrap(order, if kind == BlockKind::Section { 0x0a0d_0d0a } else { 1 }, &body)
 }
 
-/// What a section header or interface description has noted.
+/// Finds the note in a section header or interface description.
 pub fn noted(kind: BlockKind, raw: &[u8], order: Order) -> Option<(NoteKind, Vec<u8>)> {
     find(raw.get(options_at(kind)?..raw.len() - 4)?, order)
 }
 
-/// The note of an acknowledgment that stands for `count` others.
+/// Encodes the note of an acknowledgment that stands for `count` others.
 pub fn swallowed(count: u64) -> Vec<u8> {
     let mut note = Vec::new();
     number(&mut note, count);
@@ -148,32 +151,33 @@ pub fn swallowed(count: u64) -> Vec<u8> {
 /// One packet inside of a merged one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its place in the file, counted in packets and blocks from the first packet of the same train.
+    /// Position in the file, in packets and blocks from the first packet of the same train.
     pub position: u64,
-    /// Its timestamp; `None` for a simple packet block.
+    /// Timestamp in ticks; `None` for a simple packet block.
     pub ticks: Option<u64>,
-    /// Bytes of the packet when it was captured.
+    /// Original length of the packet in bytes.
     pub len: u32,
-    /// Link header and headers.
+    /// Link header and all further headers.
     pub head: Vec<u8>,
-    /// Its payload, as a range of the merged packet's.
+    /// Range of its payload in the merged packet.
     pub payload: Range<usize>,
-    /// What stood behind the payload: padding.
+    /// Bytes behind the payload: padding of the frame.
     pub trailer: Vec<u8>,
-    /// Its options as they stood; `None` where they are those of the merged packet less its note.
+    /// Options of the packet; `None` if they equal those of the merged packet without its note.
     pub options: Option<Vec<u8>>,
-    /// All that stood behind its bytes in its block, padding and options, where that is not what one of ours has there;
-    /// `options` are then `None`.
+    /// Padding and options of its block byte for byte, if a [`Writer`](super::Writer) would write others; `options` is
+    /// then `None`.
     pub tail: Option<Vec<u8>>,
 }
 
-/// The note for a merged packet with headers `head` and timestamp `ticks`.
+/// Encodes the note for a merged packet with headers `head` and timestamp `ticks`.
 ///
-/// Numbers are LEB128, signed ones zigzag. First the number of packets; then for each: a byte of flags (1: no timestamp,
-/// 2: options follow, 4: a trailer follows, 8: a tail follows), the distance of its position from the packet before, the signed difference
-/// of its timestamp, the length of its header, the differences to the header before it (the number of runs, and for each
-/// the bytes to skip, the length and the bytes), the length of its payload, its captured length less what is there, then
-/// options, trailer and tail, each behind its length. The payloads stand one behind the other in the merged packet.
+/// Numbers are LEB128, signed ones zigzag. First the number of packets; then for each: a byte of flags (1: no
+/// timestamp, 2: options follow, 4: a trailer follows, 8: a tail follows), the distance of its position from the
+/// previous packet, the signed difference of its timestamp, the length of its header, the differences to the previous
+/// header (the number of runs, and for each the bytes to skip, the length and the bytes), the length of its payload, its
+/// original length minus the bytes present, then options, trailer and tail, each preceded by its length. The payloads
+/// follow each other in the merged packet.
 pub fn encode(head: &[u8], ticks: u64, members: &[Member]) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 * members.len());
     number(&mut out, members.len() as u64);
@@ -204,12 +208,12 @@ pub fn encode(head: &[u8], ticks: u64, members: &[Member]) -> Vec<u8> {
     out
 }
 
-/// The packets that a note speaks of, for a merged packet with timestamp `ticks` and bytes `frame`, whose payload begins
-/// where the header of the first packet ends. `None` where the note does not fit the packet.
+/// Decodes the note of a merged packet with timestamp `ticks` and bytes `frame`, whose payload begins where the header
+/// of the first packet ends. `None` if the note does not fit the packet.
 pub fn decode(note: &[u8], ticks: u64, frame: &[u8]) -> Option<Vec<Member>> {
     let mut from = NoteReader(note);
     let count = usize::try_from(from.number()?).ok()?;
-    // Each takes at least seven bytes, which bounds what a wrong count can ask for.
+    // Each packet takes at least seven bytes of the note, so a wrong count cannot claim much memory.
     let mut members = Vec::with_capacity(count.min(note.len() / 7));
     let (mut position, mut time, mut payload) = (0_u64, ticks, None);
     let mut before: &[u8] = frame.get(..frame.len().min(MAX_HEAD))?;
@@ -243,7 +247,7 @@ pub fn decode(note: &[u8], ticks: u64, frame: &[u8]) -> Option<Vec<Member>> {
     (payload == Some(frame.len()) && from.0.is_empty()).then_some(members)
 }
 
-/// The runs in which `this` differs from `before`; bytes past the end of `before` count as zero.
+/// Encodes the runs in which `this` differs from `before`; bytes past the end of `before` count as zero.
 fn differences(out: &mut Vec<u8>, before: &[u8], this: &[u8]) {
     let differs = |at: usize| this[at] != before.get(at).copied().unwrap_or(0);
     let mut runs: Vec<Range<usize>> = Vec::new();
@@ -313,7 +317,7 @@ impl<'a> NoteReader<'a> {
         self.take(len)
     }
 
-    /// `before`, brought to `len` bytes and changed by the runs that follow.
+    /// Decodes a header of `len` bytes: `before`, changed by the runs that follow.
     fn patched(&mut self, before: &[u8], len: usize) -> Option<Vec<u8>> {
         let mut head = before[..before.len().min(len)].to_vec();
         head.resize(len, 0);

@@ -1,4 +1,4 @@
-//! Writing.
+//! Writer of capture files.
 
 use std::io::{self, Write};
 
@@ -6,22 +6,22 @@ use super::{
     Block, BlockKind, Form, Format, Interface, Order, PCAP_HEADER_LEN, PcapHeader, Record, Resolution, options,
 };
 
-/// A packet to be written.
+/// A packet for [`Writer::packet`].
 #[derive(Clone, Debug)]
 pub struct Outgoing<'a> {
-    /// Which interface of the section, from 0.
+    /// Index of the interface in the section, from 0.
     pub interface: u32,
-    /// Its timestamp in ticks of that interface; `None` makes a simple packet block of it.
+    /// Timestamp in ticks of that interface; `None` writes a simple packet block.
     pub ticks: Option<u64>,
-    /// Bytes of the packet when it was captured.
+    /// Original length of the packet in bytes.
     pub len: u32,
-    /// Its bytes, in pieces.
+    /// Bytes of the packet, in pieces.
     pub data: &'a [&'a [u8]],
-    /// Options in the section's byte order, without an end.
+    /// Options in the byte order of the section, without the end-of-options option.
     pub options: &'a [u8],
 }
 
-/// Writes a capture file of either form from items of a file of either form.
+/// Writes a capture file of either format from items of either format.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -32,18 +32,18 @@ pub struct Writer<W: Write> {
 
 #[derive(Debug)]
 enum Target {
-    /// A file whose header is written with the first interface.
+    /// A pcap file; its header is written with the first interface.
     Pcap {
         head: Option<(PcapHeader, [u8; PCAP_HEADER_LEN])>,
         interfaces: Vec<Interface>,
         dropped: u64,
         coarsened: bool,
     },
-    /// A file whose section headers come from the input, or are made with the first interface.
+    /// A pcapng file; its section headers come from the input, or are made with the first interface.
     Pcapng { order: Order },
 }
 
-/// A pcap file holds one link type only; this is the second.
+/// Error: the input has a second link type, and a pcap file holds one only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecondLinkType(pub u16);
 
@@ -55,7 +55,7 @@ impl std::fmt::Display for SecondLinkType {
 
 impl std::error::Error for SecondLinkType {}
 
-/// A pcap file has one header only; this would be a second one, and it is another.
+/// Error: the input has a second pcap header that differs from the first, and a pcap file holds one only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DifferentHeader;
 
@@ -68,7 +68,7 @@ impl std::fmt::Display for DifferentHeader {
 impl std::error::Error for DifferentHeader {}
 
 impl<W: Write> Writer<W> {
-    /// Begins a file; nothing is written yet.
+    /// Creates a writer of `format`; nothing is written yet.
     pub fn new(out: W, format: Format) -> Writer<W> {
         let target = match format {
             Format::Pcap => Target::Pcap { head: None, interfaces: Vec::new(), dropped: 0, coarsened: false },
@@ -77,7 +77,7 @@ impl<W: Write> Writer<W> {
         Writer { out, target, packets: 0, block: Vec::new() }
     }
 
-    /// Which form is written.
+    /// The format that is written.
     pub fn format(&self) -> Format {
         match self.target {
             Target::Pcap { .. } => Format::Pcap,
@@ -85,46 +85,46 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Packets written.
+    /// Number of packets written.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Blocks that are no packets and have no place in a pcap file.
+    /// Number of blocks left out of a pcap file, which has no place for them.
     pub fn dropped_blocks(&self) -> u64 {
         if let Target::Pcap { dropped, .. } = self.target { dropped } else { 0 }
     }
 
-    /// Whether timestamps lost digits because a later interface of the input is finer than the first.
+    /// Whether timestamps lost precision because a later interface of the input is finer than the first.
     pub fn is_coarsened(&self) -> bool {
         matches!(self.target, Target::Pcap { coarsened: true, .. })
     }
 
-    /// The file below.
+    /// The underlying output.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
 
-    /// The file below, which is not flushed.
+    /// Returns the underlying output without flushing it.
     pub fn into_inner(self) -> W {
         self.out
     }
 
-    /// The file, after all is written.
+    /// Flushes and returns the underlying output.
     ///
     /// # Errors
-    /// What flushing met.
+    /// Errors of the flush.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)
     }
 
-    /// Begins with what a pcap file says of itself. `raw` is written as it stands where the form stays; its snap length
-    /// and link type are then those of `head`. For pcapng, `section` are options of the section header, without an end. A
-    /// file of the form pcap may begin once more with the same header, which is then not written again.
+    /// Begins the output with the header of a pcap input. Into pcap `raw` is written with the snap length and link type
+    /// of `head`; a repeated call with the same header writes nothing. Into pcapng a section header with the options
+    /// `section` (without the end-of-options option) and an interface description are written.
     ///
     /// # Errors
-    /// What writing met, or [`DifferentHeader`] inside of an [`io::Error`].
+    /// Errors of the output, or [`DifferentHeader`] inside of an [`io::Error`].
     pub fn begin_pcap(&mut self, head: &PcapHeader, raw: &[u8; PCAP_HEADER_LEN], section: &[u8]) -> io::Result<()> {
         match &mut self.target {
             Target::Pcap { head: written, interfaces, .. } => {
@@ -149,10 +149,11 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes a block that is no packet: as it stands into pcapng. A pcap file takes only what the first interface says.
+    /// Writes a block that is not a packet: byte for byte into pcapng. A pcap file takes its header from the first
+    /// interface description and nothing else.
     ///
     /// # Errors
-    /// What writing met, or [`SecondLinkType`] inside of an [`io::Error`].
+    /// Errors of the output, or [`SecondLinkType`] inside of an [`io::Error`].
     pub fn block(&mut self, block: &Block<'_>) -> io::Result<()> {
         let Block { kind, raw, order, interface } = *block;
         match (&mut self.target, kind, interface) {
@@ -196,7 +197,7 @@ impl<W: Write> Writer<W> {
     /// Writes a packet of the input unchanged.
     ///
     /// # Errors
-    /// What writing met.
+    /// Errors of the output.
     pub fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
         let same = match (&self.target, record.form) {
             (Target::Pcap { head, .. }, form) => form == Form::Pcap && head.is_some(),
@@ -218,13 +219,13 @@ impl<W: Write> Writer<W> {
     /// Writes a packet.
     ///
     /// # Errors
-    /// What writing met; a packet without an interface is `InvalidInput`.
+    /// Errors of the output; a packet without an interface is `InvalidInput`.
     pub fn packet(&mut self, packet: &Outgoing<'_>) -> io::Result<()> {
         self.packet_behind(packet, None)
     }
 
-    /// Writes a packet; into pcapng with `tail`, whose length is right for what stands in front of it, instead of padding and
-    /// options.
+    /// Writes a packet; into pcapng with the bytes `tail` in place of padding and options. The length of `tail` pads
+    /// the block to a multiple of four bytes.
     ///
     /// # Errors
     /// As [`Writer::packet`].
@@ -250,7 +251,7 @@ impl<W: Write> Writer<W> {
                     ours.ticks(interface.nanos(ticks))
                 };
                 let per_second = if head.nanos { 1_000_000_000 } else { 1_000_000 };
-                // Past 2106 the field has no value; the last one says so best.
+                // The field ends in 2106; later times saturate.
                 let seconds = u32::try_from(ticks / per_second).unwrap_or(u32::MAX);
                 let words =
                     [seconds, (ticks % per_second) as u32, caplen32, packet.len].map(|word| head.order.put32(word));
@@ -276,7 +277,7 @@ impl<W: Write> Writer<W> {
                         usual_tail(block, order, options);
                     }
                 }
-                // A tail that is wrong in length must not make a damaged file.
+                // A tail of wrong length must not damage the file.
                 block.resize(block.len().next_multiple_of(4), 0);
                 let whole = order.put32((block.len() + 4) as u32);
                 block[4..8].copy_from_slice(&whole);
@@ -287,8 +288,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Appends what stands behind the bytes of a packet in a block of ours: zeros up to a multiple of four, and `options`, which
-/// have no end yet.
+/// Appends padding of zeros and `options`, which have no end-of-options option yet, to the bytes of a packet block.
 fn usual_tail(block: &mut Vec<u8>, order: Order, options: &[u8]) {
     block.resize(block.len().next_multiple_of(4), 0);
     if !options.is_empty() {
@@ -298,17 +298,18 @@ fn usual_tail(block: &mut Vec<u8>, order: Order, options: &[u8]) {
     }
 }
 
-/// Whether a packet's `tail`, all between its bytes and the length at the end of its block, is not what a [`Writer`] makes of
-/// its `options`: it has options without an end or padding that is not zero. `front` is where the tail begins in its block.
+/// Whether the `tail` of a packet block, all between the packet and the block's last length, differs from what a
+/// [`Writer`] writes for `options`: no end-of-options option, or padding that is not zero. `front` is the offset of the
+/// tail in its block.
 pub fn is_unusual_tail(tail: &[u8], front: usize, order: Order, options: &[u8]) -> bool {
-    // Only the place in four bytes counts.
+    // Padding depends on the offset modulo four only.
     let front = front % 4;
     let mut usual = vec![0; front];
     usual_tail(&mut usual, order, options);
     tail != &usual[front..]
 }
 
-/// A section header of version 1.0 and unknown length, with `options` that have no end yet.
+/// Builds a section header block of version 1.0 and unknown length, with `options` that have no end yet.
 pub fn section_block(order: Order, options: &[u8]) -> Vec<u8> {
     let mut body = Vec::with_capacity(64);
     body.extend(order.put32(0x1a2b_3c4d));
@@ -322,7 +323,7 @@ pub fn section_block(order: Order, options: &[u8]) -> Vec<u8> {
     wrap(order, 0x0a0d_0d0a, &body)
 }
 
-/// An interface description.
+/// Builds an interface description block.
 pub fn interface_block(order: Order, interface: &Interface) -> Vec<u8> {
     let mut body = Vec::with_capacity(64);
     body.extend(order.put16(interface.link));
@@ -346,7 +347,7 @@ pub fn interface_block(order: Order, interface: &Interface) -> Vec<u8> {
     wrap(order, 1, &body)
 }
 
-/// A block around `body`, whose length is a multiple of four.
+/// Builds a block around `body`, whose length is a multiple of four.
 pub(super) fn wrap(order: Order, kind: u32, body: &[u8]) -> Vec<u8> {
     let whole = (body.len() + 12) as u32;
     let mut block = Vec::with_capacity(body.len() + 12);
