@@ -6,7 +6,7 @@ use segue::wire::{self, gre, icmp, ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 use crate::frame::Frame;
 
-/// What a packet is worth as a whole, by its lengths and checksums.
+/// The verdict on a whole packet, from its lengths and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketVerdict {
     /// Every checksum is right.
@@ -17,7 +17,7 @@ pub enum PacketVerdict {
     Unfinished,
     /// The innermost header is UDP without a checksum.
     Absent,
-    /// Nothing but the IPv4 header could be judged: a fragment, or a protocol whose checksum is not known here.
+    /// Nothing but the IPv4 header could be judged: a fragment, or a protocol without a known checksum.
     IpOnly,
     /// A length contradicts another one or the bytes that are there, whatever the checksums are.
     Malformed,
@@ -76,18 +76,19 @@ impl Layer {
     }
 }
 
-/// What a checksum is worth.
+/// The verdict on one checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Right.
+    /// The checksum is right.
     Good,
-    /// Wrong.
+    /// The checksum is wrong.
     Bad,
-    /// UDP without one.
+    /// The UDP header has no checksum.
     Absent,
-    /// It holds the sum of the pseudo header (IPv4: zero): captured in front of the card that was to finish it.
+    /// The field holds the sum of the pseudo-header (IPv4 header: zero): the packet was captured before the network card
+    /// completed it.
     Unfinished,
-    /// Unfinished, and meant to be: a remote checksum option leaves it to the far end.
+    /// The field is unfinished because a remote checksum option leaves it to the far end of the tunnel.
     Remote,
 }
 
@@ -107,19 +108,19 @@ impl Verdict {
 /// One checksum of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The header that it belongs to.
+    /// The header that the checksum belongs to.
     pub layer: Layer,
-    /// It belongs to a tunnel.
+    /// Whether the header belongs to a tunnel.
     pub is_outer: bool,
-    /// Which tunnel level, from 0.
+    /// Tunnel level of the header, from 0 outside.
     pub level: usize,
-    /// What it is worth.
+    /// Verdict on the checksum.
     pub verdict: Verdict,
-    /// Where the field is, from the first byte behind the link's own header.
+    /// Offset of the field, from the first byte behind the link header.
     pub at: usize,
-    /// What stands there.
+    /// Value of the field.
     pub field: u16,
-    /// What should.
+    /// Value that would be right.
     pub expected: u16,
 }
 
@@ -130,7 +131,7 @@ impl Frame<'_> {
         Judge::new(self).all(findings);
     }
 
-    /// What the packet as a whole is worth, by all that [`Frame::judge`] found.
+    /// The verdict on the whole packet, from all that [`Frame::judge`] found.
     pub(crate) fn verdict(&self, findings: &[Finding]) -> PacketVerdict {
         let has = |verdict| findings.iter().any(|f| f.verdict == verdict);
         match findings.last() {
@@ -178,7 +179,7 @@ impl<'f, 'a> Judge<'f, 'a> {
         let layout = &self.frame.layout;
         let headers = layout.headers();
         let transport = layout.transport();
-        // A tunnel without IP inside, as of a frame with ARP, is one all the same.
+        // A tunnel without IP inside, such as VXLAN around ARP, counts as a tunnel too.
         let is_tunnel =
             headers.iter().rev().take_while(|header| !header.is_ip()).any(|header| Some(header) != transport);
         let levels = layout.ip_levels() + usize::from(is_tunnel);
@@ -189,7 +190,7 @@ impl<'f, 'a> Judge<'f, 'a> {
             let found = self.icmp(ip, headers.len() - 1);
             findings.extend(found.map(|finding| Finding { level: level.saturating_sub(1), ..finding }));
         }
-        // The innermost one first: what is left open inside is part of what checksums outside cover.
+        // Innermost first: outer checksums cover an inner field that is still unfinished.
         let mut open = None;
         for (index, header) in headers.iter().enumerate().rev() {
             let is_outer = level < levels;
@@ -218,7 +219,7 @@ impl<'f, 'a> Judge<'f, 'a> {
         let mut sum = Sum::of(&bytes[..ipv4::CHECKSUM]);
         sum.add(&bytes[ipv4::CHECKSUM + 2..]);
         if self.frame.is_unsized && header.start() == self.frame.l3() {
-            // Computed when the length was still 0.
+            // The sender computed it while the length was still 0.
             sum.remove(Sum::of(&bytes[ipv4::TOTAL_LEN..ipv4::TOTAL_LEN + 2]));
         }
         let expected = Field::complete(sum).value();
@@ -240,8 +241,8 @@ impl<'f, 'a> Judge<'f, 'a> {
         Some(finding)
     }
 
-    /// A TCP or UDP header; `open` is the index of the outermost unfinished one inside, which whoever filled this field in may have
-    /// counted as finished (local checksum offload).
+    /// Judges a TCP or UDP checksum. `open` is the index of the outermost unfinished header inside, which the sender may
+    /// have counted as finished (local checksum offload).
     fn udp_or_tcp(&self, header: &Header, index: usize, layer: Layer, open: Option<usize>) -> Option<Finding> {
         let (start, end) = (header.start(), self.ends[index]);
         let ip = self.frame.layout.headers().get(index.checked_sub(1)?).filter(|ip| ip.is_ip())?;
@@ -263,7 +264,7 @@ impl<'f, 'a> Judge<'f, 'a> {
         if equal(expected) {
             return Some(finding(Verdict::Good, expected));
         }
-        // Some systems leave the length to the card as well.
+        // Some systems leave the length in the pseudo-header to the card as well.
         let unsized_pseudo = pseudo(self.bytes, ip, number, 0)?;
         if [sized_pseudo, unsized_pseudo].iter().any(|sum| Field::primed(*sum).value() == field) {
             return Some(finding(Verdict::Unfinished, expected));
@@ -319,7 +320,8 @@ impl<'f, 'a> Judge<'f, 'a> {
         Some(Finding { layer, is_outer: false, level: 0, verdict, at, field, expected })
     }
 
-    /// The sum from `start` to `end` without the field at `at`; with `open`, as if the header of that index were finished.
+    /// Sums the bytes from `start` to `end` without the field at `at`; with `open`, as if the checksum of the header with
+    /// that index were finished.
     fn covered(&self, start: usize, end: usize, at: usize, open: Option<usize>) -> Option<Sum> {
         let mut sum = Sum::of(self.bytes.get(start..at)?);
         let Some(open) = open else {
@@ -329,7 +331,7 @@ impl<'f, 'a> Judge<'f, 'a> {
         let (headers, open_end) = (self.frame.layout.headers(), self.ends[open]);
         let (header, ip) = (headers.get(open)?, headers.get(open.checked_sub(1)?)?);
         let number = if header.kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
-        // What a right checksum covers sums to the complement of its pseudo header.
+        // The bytes that a right checksum covers sum to the complement of its pseudo-header.
         let pseudo = pseudo(self.bytes, ip, number, open_end - header.start())?;
         sum.add(self.bytes.get(at + 2..header.start())?);
         sum.add_u16(!pseudo.fold());
@@ -337,13 +339,13 @@ impl<'f, 'a> Judge<'f, 'a> {
     }
 }
 
-/// Whether two checksums are the same number: 0 and 0xffff are.
+/// Whether two checksums are equal in one's complement, where 0 and 0xffff are the same.
 fn is_same(a: u16, b: u16) -> bool {
     a == b || (a.is_multiple_of(0xffff) && b.is_multiple_of(0xffff))
 }
 
-/// The pseudo header of an upper protocol under the IP header `ip`, for `len` bytes: with the addresses that it is made of,
-/// which may be in an option or extension header. `None` where nobody knows which these are.
+/// The sum of the pseudo-header of protocol `number` under the IP header `ip`, for `len` bytes. It uses the final
+/// addresses, which may be in an option or extension header; `None` if those cannot be determined.
 pub(crate) fn pseudo(bytes: &[u8], ip: &Header, number: u8, len: usize) -> Option<Sum> {
     let header = bytes.get(ip.start()..ip.end())?;
     if ip.kind == Kind::Ipv4 {

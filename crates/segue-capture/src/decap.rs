@@ -1,4 +1,4 @@
-//! Decap: one layer of tunnel off.
+//! Decap: removes one layer of tunnel from each packet.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use crate::finish::finish;
 use crate::frame::{Frame, USUAL_MTU};
 use crate::stream::{each_item, section_options};
 
-/// Which tunnels are opened, and what becomes of the rest.
+/// Configuration of [`decap`].
 #[derive(Clone, Debug)]
 pub struct DecapConfig {
     /// UDP ports that carry tunnels.
@@ -30,7 +30,7 @@ impl Default for DecapConfig {
     }
 }
 
-/// What a decap did.
+/// Counters of [`decap`].
 #[derive(Debug, Default)]
 pub struct DecapReport {
     /// Packets read.
@@ -51,7 +51,7 @@ pub struct DecapReport {
     pub fault: Option<ReadError>,
 }
 
-/// Takes the outermost tunnel off each packet.
+/// Removes the outermost tunnel from each packet.
 ///
 /// # Errors
 /// [`CaptureError::Read`] and [`CaptureError::Write`].
@@ -86,7 +86,7 @@ pub fn decap<R: Read, W: Write>(
     Ok(DecapReport { packets_in: reader.packets(), packets_out: writer.packets() - before, fault, ..work.counts })
 }
 
-/// Link types that hold one version of IP only become the one that holds both: a tunnel may carry the other.
+/// Replaces a link type for one version of IP by the one for both, since a tunnel may carry the other version.
 fn widened(number: u16) -> u16 {
     if matches!(number, link::IPV4 | link::IPV6) { link::RAW } else { number }
 }
@@ -99,9 +99,9 @@ struct Decapsulator {
     counts: DecapReport,
 }
 
-/// What is inside of a tunnel.
+/// The packet inside of a tunnel.
 struct InnerPacket {
-    /// Its bytes, from the network header, or from an Ethernet header where one stands there.
+    /// Bytes of the packet, from its Ethernet header if it has one, else from its IP header.
     bytes: Vec<u8>,
     is_ethernet: bool,
     finished: bool,
@@ -112,7 +112,7 @@ impl Decapsulator {
         let Some(interface) = block.interface.filter(|interface| widened(interface.link) != interface.link) else {
             return sink.block(block);
         };
-        // Only the link type changes, which stands in front of everything else.
+        // Only the link type changes, in the first two bytes of the body.
         let mut raw = block.raw.to_vec();
         let number = widened(interface.link);
         raw[8..10].copy_from_slice(&if block.order == Order::Big {
@@ -152,7 +152,7 @@ impl Decapsulator {
             if is_ethernet(record.link) {
                 prefix.clear();
             } else {
-                // Without a place for the inner link header, what it carries is what is left.
+                // The link type of the capture has no place for the inner Ethernet header, so only its payload is kept.
                 let kind = read_u16(bytes, ethernet::TYPE).unwrap_or(0);
                 if !matches!(kind, ethertype::IPV4 | ethertype::IPV6) {
                     *self.counts.kept.entry("inner_ethernet").or_default() += 1;
@@ -165,7 +165,7 @@ impl Decapsulator {
             let version = bytes.first().map_or(0, |byte| byte >> 4);
             let kind = if version == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
             if matches!(record.link, link::NULL | link::LOOP) {
-                // The families of systems differ; the outer packet's says only its own.
+                // Systems number address families differently; the record shows only that of the outer packet.
                 let is_same = data.get(prefix_len).is_some_and(|outer| outer >> 4 == version);
                 if !is_same {
                     *self.counts.kept.entry("loopback_family").or_default() += 1;
@@ -195,10 +195,10 @@ impl Decapsulator {
         sink.record(record)
     }
 
-    /// What is inside, from the header at index `first` on.
+    /// Extracts the inner packet, which begins with the header at index `first`.
     fn open(&mut self, frame: &Frame<'_>, first: usize) -> Result<InnerPacket, &'static str> {
         frame.judge(&mut self.findings);
-        // Nothing is taken out of a packet that is damaged outside; a field that was still to be filled in is not damage.
+        // A packet with a wrong outer checksum stays in its tunnel; an unfinished one is not wrong.
         let outer = |f: &&Finding| f.is_outer && f.level == 0 && f.verdict == Verdict::Bad;
         if let Some(bad) = self.findings.iter().find(outer) {
             return Err(match bad.layer {
@@ -213,7 +213,7 @@ impl Decapsulator {
         let remote = packet.offload.layers().first().and_then(|layer| layer.remote);
         let has_option = (0..first).any(|index| remote::option(&packet.head, &frame.layout, index).is_some());
         if has_option {
-            // Without a right outer checksum nothing protects the packet.
+            // Without a right outer checksum nothing protects the inner packet.
             let udp = self.findings.iter().find(|f| f.is_outer && f.level == 0 && f.layer == Layer::Udp);
             match (remote, udp.map(|f| f.verdict)) {
                 (None, _) => return Err("remcsum_field"),
@@ -250,7 +250,7 @@ fn is_ethernet(number: u16) -> bool {
     number == link::ETHERNET
 }
 
-/// The index of the first header inside of the outermost tunnel, where there is one.
+/// The index of the first header inside of the outermost tunnel; `None` if there is no tunnel.
 fn carried(frame: &Frame<'_>) -> Option<usize> {
     let headers = frame.layout.headers();
     let outer = headers.iter().position(Header::is_ip)?;
@@ -258,7 +258,7 @@ fn carried(frame: &Frame<'_>) -> Option<usize> {
     Some(outer + 1 + first)
 }
 
-/// Where the packet inside ends, by its own length.
+/// Offset of the end of the inner packet, by its own length field.
 fn inner_end(frame: &Frame<'_>, headers: &[Header]) -> Option<usize> {
     if frame.is_unsized || headers.first()?.kind == Kind::Ethernet {
         return Some(frame.total);

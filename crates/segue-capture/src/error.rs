@@ -1,11 +1,11 @@
-//! Why a transformation of a capture failed.
+//! Errors of the transformations.
 
 use std::fmt;
 use std::io;
 
 use crate::file::ReadError;
 
-/// Why a transformation of a capture failed.
+/// The reason why a transformation of a capture failed.
 ///
 /// A file that is cut or damaged is no failure: it is transformed up to the fault, which the report names.
 #[derive(Debug)]
@@ -13,7 +13,8 @@ pub enum CaptureError {
     /// The input could not be read.
     Read(ReadError),
     /// The output could not be written, or pcap has no place for what it would hold:
-    /// [`SecondLinkType`](crate::file::SecondLinkType) and [`DifferentHeader`](crate::file::DifferentHeader) are inside of the error.
+    /// [`SecondLinkType`](crate::file::SecondLinkType) and [`DifferentHeader`](crate::file::DifferentHeader) are inside of
+    /// the error.
     Write(io::Error),
     /// The input has no note of a merge that could be undone.
     NothingToUndo,

@@ -1,4 +1,4 @@
-//! Writes the checksums of a packet that are still to be finished, or wrong.
+//! Completes the unfinished checksums of a packet, and corrects wrong ones.
 
 use segue::checksum::{Field, Sum};
 use segue::packet::Kind;
@@ -7,30 +7,30 @@ use segue::wire::{ipv4, write_u16};
 use crate::checksums::{Finding, Layer, Verdict};
 use crate::frame::Frame;
 
-/// What [`finish`] wrote.
+/// The result of [`finish`].
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// [`Frame::bytes`], whole.
+    /// All bytes of the frame behind its link header.
     pub(crate) bytes: Vec<u8>,
-    /// Checksums written where one was unfinished, or was right for what stood inside of it.
+    /// Number of checksums that were unfinished, or right until an inner one changed.
     pub(crate) finished: u64,
-    /// Checksums written where a wrong one stood.
+    /// Number of wrong checksums that were corrected.
     pub(crate) fixed: u64,
 }
 
-/// Writes the checksums among `findings`, which are all that [`Frame::judge`] found, that are `wanted`, and those that were
-/// right and would not be any more: from the inside out, each over what is then inside of it.
+/// Writes those checksums among `findings` that are `wanted`, and those that the change of an inner one would make
+/// wrong, from the inside out. `findings` are all that [`Frame::judge`] found.
 pub(crate) fn finish(frame: &Frame<'_>, findings: &[Finding], wanted: impl Fn(&Finding) -> bool) -> Finished {
     let mut frame = frame.copied();
     let (mut finished, mut fixed) = (0, 0);
     let (mut now, mut is_old) = (findings.to_vec(), false);
     for (index, before) in findings.iter().enumerate().rev() {
-        // That of an IPv4 header covers nothing inside.
+        // An IPv4 header checksum does not cover inner headers.
         if is_old && before.layer != Layer::Ipv4 {
             frame.judge(&mut now);
             is_old = false;
         }
-        // The headers are the same, and so are the places of their checksums.
+        // The headers have not changed, so the findings have the same order and offsets.
         let Some(found) = now.get(index).filter(|found| found.at == before.at) else { continue };
         let is_spoiled = before.verdict == Verdict::Good && found.verdict == Verdict::Bad;
         if found.field == found.expected || !(wanted(before) || is_spoiled) {
@@ -47,7 +47,7 @@ pub(crate) fn finish(frame: &Frame<'_>, findings: &[Finding], wanted: impl Fn(&F
     if frame.is_unsized
         && let Some(ip) = frame.layout.headers().iter().find(|header| header.kind == Kind::Ipv4)
     {
-        // The length was filled in, and is part of the sum.
+        // The length was filled in, and the checksum covers it.
         write_u16(&mut bytes, ip.start() + ipv4::CHECKSUM, 0);
         let sum = Field::complete(Sum::of(&bytes[ip.start()..ip.end()]));
         write_u16(&mut bytes, ip.start() + ipv4::CHECKSUM, sum.value());

@@ -7,11 +7,11 @@ use segue::reason::Reason;
 use crate::checksums::{Finding, Layer, Verdict};
 use crate::frame::Frame;
 
-/// Appends the fragments of the innermost packet of `data`, a whole record of link type `link`, to `frames`. Checksums must
-/// be as they are to leave.
+/// Appends the fragments of the innermost packet of `data`, a whole record of link type `link`, to `frames`. All
+/// checksums must be complete already.
 ///
 /// # Errors
-/// The name of the reason for which it must stay whole: that it says so, above all.
+/// The name of the reason why the packet must stay whole, such as a "don't fragment" flag.
 pub(crate) fn cut(
     link: u16,
     data: &[u8],
@@ -24,7 +24,7 @@ pub(crate) fn cut(
     frame.judge(findings);
     let mut packet: Packet<&[u8]> = frame.packet();
     for (level, layer) in packet.offload.layers_mut().iter_mut().enumerate() {
-        // Without this a checksum around a fragment, which is made new, could turn a wrong one into a right one.
+        // Outer checksums are computed anew for each fragment, which must not turn a wrong one into a right one.
         let is_good = |of: Layer| {
             let mut all = findings.iter().filter(|f| f.is_outer && f.level == level && f.layer == of);
             all.all(|f| f.verdict == Verdict::Good)

@@ -9,30 +9,30 @@ use segue::wire::{self, ethernet, ethertype, ipv4, ipv6, protocol, read_u16, rea
 
 use crate::file::link;
 
-/// The IP packet of an Ethernet frame is longer than this only where something joined it, or the link is a jumbo one.
+/// Usual MTU in bytes. An IP packet is longer only if it was joined, or the link allows jumbo frames.
 pub const USUAL_MTU: usize = 1500;
 /// IPv6 jumbo payload option (RFC 2675): type and length.
 const JUMBO: [u8; 2] = [0xc2, 4];
 
-/// A record that holds IP.
+/// A parsed record that holds IP.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
-    /// Bytes of the link's own header in front.
+    /// Length of the link header in bytes.
     pub(crate) prefix: usize,
-    /// What follows the prefix. Lengths that said 0 for "too long to say" are filled in as far as they can be, and a jumbo
-    /// payload option is taken out.
+    /// Bytes behind the link header. An IP length of 0 (packet too long for the field) is filled in up to its maximum,
+    /// and a jumbo payload option is removed.
     pub(crate) bytes: Cow<'a, [u8]>,
-    /// Where its headers are.
+    /// Offsets and kinds of the headers.
     pub(crate) layout: Layout,
-    /// Where the outermost IP packet ends in `bytes`; padding follows.
+    /// Offset of the end of the outermost IP packet in `bytes`; padding follows.
     pub(crate) total: usize,
-    /// The length of the IP header was 0, and so is the packet longer than it can say or was never meant for a wire.
+    /// Whether the length field of the outermost IP header was 0.
     pub(crate) is_unsized: bool,
 }
 
 impl<'a> Frame<'a> {
-    /// Opens a record of link type `link`; `None` where it is not IP. A length of 0 means "all that is there" in an IP
-    /// packet of more than `mtu` bytes.
+    /// Parses a record of link type `number`; `None` if it is not IP. In an IP packet of more than `mtu` bytes a length of
+    /// 0 means all bytes of the record.
     pub(crate) fn open(number: u16, data: &'a [u8], tunnels: &Tunnels, mtu: usize) -> Option<Frame<'a>> {
         let (prefix, start) = link::start(number, data)?;
         let bytes = &data[prefix..];
@@ -42,7 +42,7 @@ impl<'a> Frame<'a> {
             let total = if layout.ip_levels() == 0 { bytes.len() } else { layout.end() };
             return Some(Frame { prefix, bytes: Cow::Borrowed(bytes), layout, total, is_unsized: false });
         };
-        // The parser checks lengths, which here say the most that they can.
+        // The parser checks the length field, which holds at most its maximum here.
         let stated = match sized[l3] >> 4 {
             4 => l3 + usize::from(read_u16(&sized, l3 + ipv4::TOTAL_LEN)?),
             _ => l3 + ipv6::LEN + usize::from(read_u16(&sized, l3 + ipv6::PAYLOAD_LEN)?),
@@ -52,27 +52,27 @@ impl<'a> Frame<'a> {
         Some(Frame { prefix, bytes: Cow::Owned(sized), layout, total, is_unsized: true })
     }
 
-    /// Where the outermost IP header is.
+    /// Offset of the outermost IP header.
     pub(crate) fn l3(&self) -> usize {
         self.layout.outer_ip().map_or(0, Header::start)
     }
 
-    /// Bytes of the outermost IP packet.
+    /// Length of the outermost IP packet in bytes.
     pub(crate) fn ip_len(&self) -> usize {
         self.total.saturating_sub(self.l3())
     }
 
-    /// Whether its lengths contradict each other or the bytes present.
+    /// Whether lengths in the headers contradict each other or the bytes present.
     pub(crate) fn is_malformed(&self) -> bool {
         self.layout.stop() == Stop::Malformed
     }
 
-    /// Whether it has an IP header.
+    /// Whether the record has an IP header.
     pub(crate) fn is_ip(&self) -> bool {
         self.layout.ip_levels() > 0
     }
 
-    /// The engine's form of it, padding left out, with nothing known of its checksums.
+    /// The packet for the engine, without padding, its checksums unverified.
     pub(crate) fn packet(&self) -> Packet<&[u8]> {
         let mut packet = Packet::default();
         let header_len = self.layout.header_len();
@@ -83,7 +83,7 @@ impl<'a> Frame<'a> {
         packet
     }
 
-    /// The same frame with other bytes in its headers, none of which says a length or what follows.
+    /// A copy that owns its bytes, so that checksum fields can be changed.
     pub(crate) fn copied(&self) -> Frame<'a> {
         Frame { bytes: Cow::Owned(self.bytes.to_vec()), ..*self }
     }
@@ -100,7 +100,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Where the outermost IP header should be, tags of Ethernet skipped; `None` where the type is another.
+/// Offset where the outermost IP header begins, behind VLAN tags; `None` for another EtherType.
 fn network(bytes: &[u8], start: Start) -> Option<usize> {
     if start == Start::Ip {
         return Some(0);
@@ -116,8 +116,8 @@ fn network(bytes: &[u8], start: Start) -> Option<usize> {
     None
 }
 
-/// A copy with the length filled in, where the outermost IP header says 0 and more than `mtu` bytes are there (Linux does
-/// so above 65535 bytes, other systems for every packet that the card is to cut).
+/// Copies the bytes with the IP length filled in, if it is 0 and more than `mtu` bytes are present. Linux writes 0 above
+/// 65,535 bytes, other systems in every packet that the card is to segment.
 fn with_length(bytes: &[u8], l3: usize, mtu: usize) -> Option<Vec<u8>> {
     let packet = bytes.get(l3..).filter(|packet| packet.len() > mtu)?;
     match packet.first()? >> 4 {
@@ -132,7 +132,7 @@ fn with_length(bytes: &[u8], l3: usize, mtu: usize) -> Option<Vec<u8>> {
             if packet[ipv6::NEXT_HEADER] == protocol::HOP_BY_HOP && option[1] == 0 && option[2..4] == JUMBO {
                 let stated = usize::try_from(read_u32(option, 4)?).ok()?;
                 let next = option[0];
-                // Nothing is made up: a packet that is not all there keeps its faults.
+                // A packet with fewer bytes than its option states keeps its length of 0.
                 sized.get(..l3 + ipv6::LEN + stated)?;
                 sized.truncate(l3 + ipv6::LEN + stated);
                 sized.drain(l3 + ipv6::LEN..l3 + ipv6::LEN + 8);

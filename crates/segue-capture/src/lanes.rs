@@ -1,4 +1,4 @@
-//! GRO over a capture: one table for each interface and link header, time from the timestamps.
+//! GRO over a capture: one GRO table for each interface and link header, with the time from the timestamps.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,14 +11,14 @@ use segue::packet::{Csum, Frag, Packet, Pool, Tunnels, Unit};
 use segue::reason::Reason;
 use segue::time::Nanos;
 
-/// Most tables; the one used longest ago makes room for another. Real captures have one for each interface and direction.
+/// Most GRO tables; the least recently used one is replaced. Real captures need one for each interface and direction.
 const MAX_LANES: usize = 64;
 
-/// A record's bytes, and which record it is.
+/// The bytes of a record from its network header on, with the index of the record.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordBytes {
     pub(crate) raw: Rc<[u8]>,
-    /// Where the network header begins.
+    /// Offset of the network header in `raw`.
     from: usize,
     to: usize,
     pub(crate) index: u64,
@@ -30,30 +30,30 @@ impl AsRef<[u8]> for RecordBytes {
     }
 }
 
-/// The place of a range of a record's bytes, counted from the record's first.
+/// Offset of `part`, a slice of the bytes of `buf`, in its record.
 pub(crate) fn place_of(buf: &RecordBytes, part: &[u8]) -> usize {
     part.as_ptr() as usize - buf.raw.as_ptr() as usize
 }
 
-/// What came out: a packet or train, and the records that it is made of, in order.
+/// A packet or train that GRO released, with the records that it consists of, in order.
 pub(crate) struct Released {
     pub(crate) packet: Box<Packet<RecordBytes>>,
     pub(crate) members: Vec<u64>,
-    /// Records of acknowledgments that this one stands for, in order.
+    /// Records of acknowledgments that this one replaces, in order.
     pub(crate) swallowed: Vec<u64>,
-    /// Reasons it came out, or was not held; what differed from the next packet of the flow is in brackets.
+    /// Reasons why it was released or not held, a mismatch followed by what differed.
     pub(crate) why: Reasons,
 }
 
-/// Reasons that came up while one packet was pushed. More than one where several trains came out for different ones.
+/// Names of the reasons that were counted while one packet was pushed; several if several trains were released.
 pub(crate) type Reasons = Rc<[&'static str]>;
 
-/// Reasons nothing was given to GRO.
+/// The reason why a record was not offered to GRO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bypass {
-    /// No IP.
+    /// The record is not IP.
     NotIp,
-    /// Bytes of it are missing.
+    /// Bytes of the packet are missing.
     Cut,
     /// A frame check sequence behind it would be wrong for a train.
     CheckSequence,
@@ -76,8 +76,8 @@ struct Lane {
     interface: u32,
     prefix: Box<[u8]>,
     gro: Gro<RecordBytes>,
-    /// Packets without payload have no bytes by which to know them: their records, and those of the acknowledgments that they
-    /// have swallowed, by the box that they are in.
+    /// Records of packets without payload and of the acknowledgments that they have swallowed, by the address of their
+    /// box: such packets have no payload bytes that lead back to a record.
     bare: BTreeMap<usize, Bare>,
     used: u64,
 }
@@ -87,12 +87,12 @@ struct Bare {
     swallowed: Vec<u64>,
 }
 
-/// By what a packet is known that has no payload; boxes do not move.
+/// The address of a boxed packet, which identifies one without payload; boxes do not move.
 fn place_in_memory(packet: &Packet<RecordBytes>) -> usize {
     std::ptr::from_ref(packet).addr()
 }
 
-/// The tables.
+/// The GRO tables of a capture.
 pub(crate) struct Lanes {
     config: gro::Config,
     tunnels: Tunnels,
@@ -189,7 +189,11 @@ impl Lanes {
         }
     }
 
-    /// Takes a record with its bytes in `raw`. What comes out goes to `each`, the record itself perhaps among it. `Err` says why it was not taken; whatever was held of its interface came out then.
+    /// Pushes a record with its bytes in `raw`, and passes every released packet to `each`, perhaps the record itself.
+    ///
+    /// # Errors
+    /// The reason why the record was not offered to GRO; unless it is not IP, all packets held of its interface are
+    /// released first.
     pub(crate) fn push(
         &mut self,
         record: &Record<'_>,
@@ -248,8 +252,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// Whether the transport checksum was left to somebody in front of whom the packet was captured. The sum over the
-    /// payload is taken only where the field makes it likely.
+    /// Whether the transport checksum was still to be completed when the packet was captured. The payload is summed only if
+    /// the field holds the sum of the pseudo-header.
     fn is_unfinished(&mut self, record: &Record<'_>, prefix: usize, packet: &Packet<RecordBytes>) -> bool {
         let (Some(header), Some(ip)) = (packet.layout.transport(), packet.layout.inner_ip()) else { return false };
         if packet.offload.unit != Unit::Whole(Csum::Unknown) || !packet.layout.is_exact() {
@@ -269,14 +273,14 @@ impl Lanes {
         self.findings.iter().any(|f| !f.is_outer && is_transport(f.layer) && f.verdict == Verdict::Unfinished)
     }
 
-    /// Everything held comes out.
+    /// Releases all packets that are held.
     pub(crate) fn flush(&mut self, mut each: impl FnMut(Released)) {
         for lane in &mut self.lanes {
             finish(lane, &mut each);
         }
     }
 
-    /// The end of a section: interfaces mean something else behind it.
+    /// Releases all packets and drops the tables, at the end of a section: interfaces are numbered anew behind it.
     pub(crate) fn forget(&mut self, each: impl FnMut(Released)) {
         self.flush(each);
         for lane in self.lanes.drain(..) {
@@ -284,14 +288,14 @@ impl Lanes {
         }
     }
 
-    /// What was counted so far.
+    /// The counters so far, of dropped tables too.
     pub(crate) fn tally(&self) -> GroCounts {
         let mut tally = self.done.clone();
         self.lanes.iter().for_each(|lane| tally.add(lane.gro.stats()));
         tally
     }
 
-    /// Boxes that came out and are no longer needed.
+    /// Returns the box of a released packet to the pool.
     pub(crate) fn give_back(&mut self, packet: Box<Packet<RecordBytes>>) {
         self.pool.put(packet);
     }
@@ -331,22 +335,22 @@ impl Lanes {
     }
 }
 
-/// Everything that is held comes out.
+/// Releases all packets that a table holds.
 fn finish(lane: &mut Lane, each: &mut impl FnMut(Released)) {
     let before = lane.gro.stats().clone();
     lane.gro.flush();
     drain_after(lane, &before, None, each);
 }
 
-/// Hands on what came out since `before`, with the reasons that were counted since; `pushed` is the record of the packet that
-/// was given to the table.
+/// Passes the packets released since the counters `before` to `each`, with the reasons counted since; `pushed` is the
+/// record of the packet that was pushed.
 fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: &mut impl FnMut(Released)) {
     let mut ready = Vec::new();
     while let Some(packet) = lane.gro.pop() {
         let mut members: Vec<u64> = packet.payload.frags().iter().map(|frag| frag.clone().into_inner().index).collect();
         members.dedup();
         let mut swallowed = Vec::new();
-        // What has no payload of its own: an acknowledgment may have padding, a train has none.
+        // Packets without payload: an acknowledgment may have padding, a train never has.
         if (members.is_empty() || packet.layout.is_padded())
             && let Some(bare) = lane.bare.remove(&place_in_memory(&packet))
         {
@@ -360,8 +364,8 @@ fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: 
     }
     let now = lane.gro.stats();
     let (alone, flushes) = (risen(&now.alone, &before.alone), risen(&now.flushes, &before.flushes));
-    // What is pushed and not held comes out last, and nothing else is alone. What closes a train of one is known before it
-    // is held, so that it is counted after what it closes.
+    // A pushed packet that is not held is released last, and only it can have a reason for staying alone. A reason that
+    // ends a train at the packet itself is counted after the reasons that ended earlier trains.
     let is_own = |members: &[u64]| members.len() == 1 && pushed == members.first().copied();
     let (own, others): (Vec<&'static str>, Vec<&'static str>) = match &alone[..] {
         [] if ready.len() > 1 && ready.last().is_some_and(|(_, members, _)| is_own(members)) => {
@@ -384,10 +388,10 @@ fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: 
     }
 }
 
-/// What ends a train at the packet itself.
+/// Reasons that end a train at the pushed packet itself.
 const CLOSING: [&str; 3] = ["psh", "fin", "full"];
 
-/// Reasons of which there are more than there were.
+/// Names of the reasons whose counters are higher than in `before`.
 fn risen<R: Reason>(now: &segue::reason::Counts<R>, before: &segue::reason::Counts<R>) -> Vec<&'static str> {
     now.iter()
         .zip(before.iter())

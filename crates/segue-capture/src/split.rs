@@ -21,7 +21,7 @@ use crate::stream::{each_item, section_options};
 /// Most connections whose SYN is remembered.
 const MOST_FLOWS: usize = 65_536;
 
-/// How trains are cut, and which checksums are written.
+/// Configuration of [`split`].
 #[derive(Clone, Debug)]
 pub struct SplitConfig {
     /// UDP ports that carry tunnels.
@@ -50,7 +50,7 @@ pub enum SegmentSize {
     Learned,
 }
 
-/// What a split did.
+/// Counters of [`split`].
 #[derive(Debug, Default)]
 pub struct SplitReport {
     /// Packets read.
@@ -79,7 +79,7 @@ pub struct SplitReport {
     pub fault: Option<ReadError>,
 }
 
-/// Cuts the trains of a capture, and finishes its checksums.
+/// Cuts the trains of a capture and completes its checksums.
 ///
 /// # Errors
 /// [`CaptureError::Read`] and [`CaptureError::Write`].
@@ -122,7 +122,7 @@ struct Splitter {
     tunnels: Tunnels,
     size: SegmentSize,
     fix_all: bool,
-    /// What the sender of a SYN said it can take.
+    /// MSS option of the SYN of each direction, in bytes.
     syns: HashMap<Direction, usize>,
     findings: Vec<Finding>,
     frames: Frames,
@@ -159,14 +159,14 @@ impl Splitter {
                 Some(size) => (payload > size).then_some(size),
                 None => by_mtu(USUAL_MTU),
             },
-            // One datagram, for all that is known: fragments, in `single`.
+            // It may be one datagram, which `single` fragments.
             (SegmentSize::Mtu(_), _) => None,
             (SegmentSize::Learned, _) => {
                 self.counts.udp_of_unknown_size += u64::from(frame.ip_len() > USUAL_MTU);
                 None
             }
         }?;
-        // What the engine can say of a segment's size has 16 bits.
+        // The engine states segment sizes in 16 bits.
         Some(size.min(usize::from(u16::MAX)))
     }
 
@@ -188,7 +188,7 @@ impl Splitter {
         self.frames.clear();
         if let Err(why) = gso::split_linear(&packet, &Limits::NONE, &mut self.frames) {
             *self.counts.refused.entry(why.name()).or_default() += 1;
-            // Its checksums are finished all the same.
+            // Its checksums are completed nevertheless.
             return self.single(record, frame, sink);
         }
         self.counts.trains += 1;
@@ -200,7 +200,7 @@ impl Splitter {
         self.write(record, frame.prefix, honest, sink)
     }
 
-    /// Writes what one record was cut into; `bad` is what stays wrong in each.
+    /// Writes the packets that one record was cut into; `bad` is the wrong checksum that each of them keeps.
     fn write(
         &mut self,
         record: &Record<'_>,
@@ -241,14 +241,14 @@ impl Splitter {
         let left = self.findings.iter().any(|f| f.verdict == Verdict::Bad) && !self.fix_all;
         self.counts.bad_left += u64::from(left);
         if frame.layout.stop() == Stop::TooDeep {
-            // What is further inside was not looked at.
+            // Headers further inside were not parsed.
             *self.counts.refused.entry("too_deep").or_default() += 1;
         }
-        // A packet too long for its own length field cannot be made whole without being cut.
+        // A packet too long for its length field can only be cut.
         let is_too_long = frame.is_unsized && frame.ip_len() > usize::from(u16::MAX);
         let is_wanted = !is_too_long && (frame.is_unsized || self.findings.iter().any(wanted));
         let finished = is_wanted.then(|| finish(frame, &self.findings, wanted));
-        // What is right as it stands, such as 0xffff for 0, is not written anew.
+        // An equivalent value, such as 0xffff for 0, is not rewritten.
         let finished = finished.filter(|done| frame.is_unsized || done.finished + done.fixed > 0);
         if let Some(done) = &finished {
             self.counts.finished += done.finished;
@@ -274,7 +274,7 @@ impl Splitter {
                 Err(why) => *self.counts.refused.entry(why).or_default() += 1,
             }
         }
-        // What stood behind the packet stays there.
+        // Padding behind the packet is kept.
         let Some(Finished { bytes, .. }) = finished else {
             self.counts.unchanged += 1;
             return sink.record(record);
@@ -302,14 +302,14 @@ impl Splitter {
             return;
         };
         if self.syns.len() >= MOST_FLOWS {
-            // Old connections are the likeliest to be over, but nothing here knows their age.
+            // Nothing here knows which connections are over, so all are forgotten.
             self.syns.clear();
         }
         self.syns.insert(key, usize::from(mss));
     }
 
-    /// Payload bytes of a segment by what both ends said, or the one that is known, less the options of this packet (RFC
-    /// 6691: the MSS counts none).
+    /// Payload bytes of a segment: the smaller MSS that the ends announced, or the only known one, minus the options of
+    /// this packet, which the MSS does not count (RFC 6691).
     fn agreed(&self, frame: &Frame<'_>, header: &Header) -> Option<usize> {
         let there = direction(frame, header, false).and_then(|key| self.syns.get(&key));
         let back = direction(frame, header, true).and_then(|key| self.syns.get(&key));
@@ -353,7 +353,7 @@ fn mss_option(mut options: &[u8]) -> Option<u16> {
     None
 }
 
-/// Gives a segment of a train that had a wrong checksum one that is wrong by as much: cutting it must not make it right.
+/// Makes the checksum of a segment wrong by as much as that of its train was: cutting must not correct it.
 fn spoil(segment: &mut [u8], bad: &Finding) {
     let Some(right) = read_u16(segment, bad.at) else { return };
     let mut sum = Sum::ZERO;

@@ -23,7 +23,7 @@ const MOST_INTERFACES: usize = 1000;
 /// Upper ends of the size classes, in bytes of the frame; the last one has none.
 pub const SIZES: [u32; 8] = [64, 128, 256, 512, 1024, 1514, 9014, u32::MAX];
 
-/// What a survey looks for.
+/// Configuration of [`survey`].
 #[derive(Clone, Debug)]
 pub struct SurveyConfig {
     /// UDP ports that carry tunnels.
@@ -56,7 +56,7 @@ pub struct Flow {
     pub trains: u64,
 }
 
-/// What a capture holds.
+/// Counters of [`survey`].
 #[derive(Debug)]
 pub struct Survey {
     /// The form of the file.
@@ -144,7 +144,7 @@ pub fn survey<R: Read>(reader: &mut Reader<R>, config: &SurveyConfig) -> Result<
     })
 }
 
-/// A merge of which only the number of packets is wanted.
+/// A merge in memory that only counts the packets left.
 struct Trial {
     lanes: Lanes,
     left: u64,
@@ -159,7 +159,7 @@ impl Trial {
     }
 }
 
-/// Whether it is TCP, source and destination.
+/// Identity of a flow: whether it is TCP, its source and destination.
 type FlowKey = (bool, SocketAddr, SocketAddr);
 
 struct Counting {
@@ -253,7 +253,7 @@ impl Counting {
     }
 }
 
-/// The outermost tunnel, in a word.
+/// The name of the outermost tunnel of a packet.
 fn encap(frame: &Frame<'_>) -> &'static str {
     let headers = frame.layout.headers();
     if frame.layout.ip_levels() < 2 {

@@ -1,4 +1,4 @@
-//! Undo: the packets that a merge put together, as they were.
+//! Undo: restores the packets that a merge joined.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -11,10 +11,10 @@ use crate::file::{
 };
 use crate::stream::each_item;
 
-/// Most bytes that wait for their place. A merge of ours keeps less than a tenth of this apart.
+/// Most bytes of packets that wait for their position. Files of [`merge`](crate::merge) need less than a tenth of it.
 const MOST_WAITING: usize = 256 << 20;
 
-/// What an undo did.
+/// Counters of [`undo`].
 #[derive(Debug)]
 pub struct UndoReport {
     /// Packets read.
@@ -67,7 +67,7 @@ pub fn undo<R: Read, W: Write>(reader: &mut Reader<R>, writer: &mut Writer<W>) -
     })
 }
 
-/// A packet of a train whose place has not come.
+/// A packet of a train that waits for its position in the file.
 struct Waiting {
     frame: Rc<[u8]>,
     member: Member,
@@ -78,7 +78,7 @@ struct Waiting {
 struct Undoer<'w, W: Write> {
     sink: &'w mut Writer<W>,
     order: Order,
-    /// The place of the next item; everything in front of it is written.
+    /// Position of the next item; everything in front of it is written.
     next: u64,
     waiting: BTreeMap<u64, Waiting>,
     bytes: usize,
@@ -99,13 +99,13 @@ impl<W: Write> Undoer<'_, W> {
         .map_err(CaptureError::Write)
     }
 
-    /// Writes a packet as it stands.
+    /// Writes a packet without a note unchanged.
     fn unchanged(&mut self, record: &Record<'_>) -> io::Result<()> {
         self.sink.record(record)?;
         self.advance()
     }
 
-    /// Puts the packets that `note` speaks of where they stood.
+    /// Puts the packets in `note` to the positions that they had.
     fn members(&mut self, record: &Record<'_>, note: &[u8]) -> io::Result<()> {
         let order = self.order;
         let ticks = record.ticks.unwrap_or(0);
@@ -119,7 +119,7 @@ impl<W: Write> Undoer<'_, W> {
         let carried: Rc<[u8]> = undo_notes::filtered(record.options(), order, |code| code != undo_notes::OPTION).into();
         let first = self.next;
         for member in members {
-            // Where a place is taken, which no file of ours has, the next free one does.
+            // A position may be taken only in a damaged file; then the next free one is used.
             let mut place = first.saturating_add(member.position);
             while self.waiting.contains_key(&place) {
                 place = place.saturating_add(1);
@@ -161,13 +161,13 @@ impl<W: Write> Undoer<'_, W> {
         self.advance()
     }
 
-    /// One item more stands at its place.
+    /// Counts an item that was written, and writes the packets that waited for the positions behind it.
     fn advance(&mut self) -> io::Result<()> {
         self.next += 1;
         self.due()
     }
 
-    /// Writes what waits for the place that has come.
+    /// Writes the packets that wait for the next position.
     fn due(&mut self) -> io::Result<()> {
         while let Some(waiting) = self.waiting.remove(&self.next) {
             self.write(&waiting)?;
@@ -176,7 +176,7 @@ impl<W: Write> Undoer<'_, W> {
         Ok(())
     }
 
-    /// Writes all that waits, in order: the end, or a file from which packets are missing.
+    /// Writes all packets that wait, in order: at the end, or if packets are missing from the file.
     fn settle(&mut self) -> io::Result<()> {
         while let Some((place, waiting)) = self.waiting.pop_first() {
             self.next = place + 1;

@@ -1,4 +1,4 @@
-//! Verify: every checksum and every length of a capture.
+//! Verify: judges every checksum and length of a capture.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,7 +12,7 @@ use crate::file::{Item, ReadError, Reader, Record};
 use crate::frame::{Frame, USUAL_MTU};
 use crate::stream::each_item;
 
-/// What is checked.
+/// Configuration of [`verify`].
 #[derive(Clone, Debug)]
 pub struct VerifyConfig {
     /// UDP ports that carry tunnels.
@@ -33,9 +33,9 @@ impl Default for VerifyConfig {
 pub struct CheckedPacket<'a> {
     /// The packet as it stands in its file.
     pub record: &'a Record<'a>,
-    /// What it is worth as a whole.
+    /// Verdict on the whole packet.
     pub verdict: PacketVerdict,
-    /// Its checksums, outermost first; none where bytes of it are missing.
+    /// Checksums of the packet, outermost first; none if bytes of it are missing.
     pub findings: &'a [Finding],
     /// Whether its outermost IP packet is longer than [`VerifyConfig::mtu`].
     pub is_above_mtu: bool,
@@ -65,7 +65,7 @@ impl CheckedPacket<'_> {
     }
 }
 
-/// How many packets and checksums there are of each verdict.
+/// Counters of [`verify`]: packets and checksums by verdict.
 #[derive(Debug, Default)]
 pub struct VerifyReport {
     /// Packets read.
