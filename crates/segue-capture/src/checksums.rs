@@ -85,8 +85,8 @@ pub enum Verdict {
     Bad,
     /// The UDP header has no checksum.
     Absent,
-    /// The field holds the sum of the pseudo-header (IPv4 header: zero): the packet was captured before the network card
-    /// completed it.
+    /// The field holds the sum of the pseudo-header (IPv4 header: zero): the packet was captured before the network
+    /// card completed it.
     Unfinished,
     /// The field is unfinished because a remote checksum option leaves it to the far end of the tunnel.
     Remote,
@@ -241,8 +241,8 @@ impl<'f, 'a> Judge<'f, 'a> {
         Some(finding)
     }
 
-    /// Judges a TCP or UDP checksum. `open` is the index of the outermost unfinished header inside, which the sender may
-    /// have counted as finished (local checksum offload).
+    /// Judges a TCP or UDP checksum. `open` is the index of the outermost unfinished header inside, which the sender
+    /// may have counted as finished (local checksum offload).
     fn udp_or_tcp(&self, header: &Header, index: usize, layer: Layer, open: Option<usize>) -> Option<Finding> {
         let (start, end) = (header.start(), self.ends[index]);
         let ip = self.frame.layout.headers().get(index.checked_sub(1)?).filter(|ip| ip.is_ip())?;
@@ -320,8 +320,8 @@ impl<'f, 'a> Judge<'f, 'a> {
         Some(Finding { layer, is_outer: false, level: 0, verdict, at, field, expected })
     }
 
-    /// Sums the bytes from `start` to `end` without the field at `at`; with `open`, as if the checksum of the header with
-    /// that index were finished.
+    /// Sums the bytes from `start` to `end` without the field at `at`; with `open`, as if the checksum of the header
+    /// with that index were finished.
     fn covered(&self, start: usize, end: usize, at: usize, open: Option<usize>) -> Option<Sum> {
         let mut sum = Sum::of(self.bytes.get(start..at)?);
         let Some(open) = open else {

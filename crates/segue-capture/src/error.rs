@@ -13,8 +13,8 @@ pub enum CaptureError {
     /// The input could not be read.
     Read(ReadError),
     /// The output could not be written, or pcap has no place for what it would hold:
-    /// [`SecondLinkType`](crate::file::SecondLinkType) and [`DifferentHeader`](crate::file::DifferentHeader) are inside of
-    /// the error.
+    /// [`SecondLinkType`](crate::file::SecondLinkType) and [`DifferentHeader`](crate::file::DifferentHeader) are
+    /// inside of the error.
     Write(io::Error),
     /// The input has no note of a merge that could be undone.
     NothingToUndo,

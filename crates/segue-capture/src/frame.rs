@@ -31,8 +31,8 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Parses a record of link type `number`; `None` if it is not IP. In an IP packet of more than `mtu` bytes a length of
-    /// 0 means all bytes of the record.
+    /// Parses a record of link type `number`; `None` if it is not IP. In an IP packet of more than `mtu` bytes a
+    /// length of 0 means all bytes of the record.
     pub(crate) fn open(number: u16, data: &'a [u8], tunnels: &Tunnels, mtu: usize) -> Option<Frame<'a>> {
         let (prefix, start) = link::start(number, data)?;
         let bytes = &data[prefix..];
@@ -116,8 +116,8 @@ fn network(bytes: &[u8], start: Start) -> Option<usize> {
     None
 }
 
-/// Copies the bytes with the IP length filled in, if it is 0 and more than `mtu` bytes are present. Linux writes 0 above
-/// 65,535 bytes, other systems in every packet that the card is to segment.
+/// Copies the bytes with the IP length filled in, if it is 0 and more than `mtu` bytes are present. Linux writes 0
+/// above 65,535 bytes, other systems in every packet that the card is to segment.
 fn with_length(bytes: &[u8], l3: usize, mtu: usize) -> Option<Vec<u8>> {
     let packet = bytes.get(l3..).filter(|packet| packet.len() > mtu)?;
     match packet.first()? >> 4 {

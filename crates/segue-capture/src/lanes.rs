@@ -252,8 +252,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// Whether the transport checksum was still to be completed when the packet was captured. The payload is summed only if
-    /// the field holds the sum of the pseudo-header.
+    /// Whether the transport checksum was still to be completed when the packet was captured. The payload is summed
+    /// only if the field holds the sum of the pseudo-header.
     fn is_unfinished(&mut self, record: &Record<'_>, prefix: usize, packet: &Packet<RecordBytes>) -> bool {
         let (Some(header), Some(ip)) = (packet.layout.transport(), packet.layout.inner_ip()) else { return false };
         if packet.offload.unit != Unit::Whole(Csum::Unknown) || !packet.layout.is_exact() {

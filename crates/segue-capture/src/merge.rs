@@ -1,4 +1,4 @@
-//! Merge: what GRO would have made of a capture.
+//! Merge: joins the packets of a capture into trains, as GRO would have.
 //!
 //! A train stands at the place and has the time of its first packet, so that the file stays in order of time and no
 //! acknowledgment comes before what it acknowledges. Packets wait in a window until everything in front of them is
@@ -26,7 +26,7 @@ const WINDOW: usize = 65_536;
 /// Most bytes of records that wait.
 const WINDOW_BYTES: usize = 24 << 20;
 
-/// How a capture is merged.
+/// Configuration of [`merge`].
 #[derive(Clone, Debug)]
 pub struct MergeConfig {
     /// What is joined, and the limits of a train.
@@ -44,7 +44,7 @@ impl Default for MergeConfig {
     }
 }
 
-/// What a merge did.
+/// Counters of [`merge`].
 #[derive(Debug)]
 pub struct MergeReport {
     /// Packets read.
@@ -135,26 +135,26 @@ impl Entry {
     }
 }
 
-/// What waits at one place of the file.
+/// An item of the file that waits to be written.
 enum Slot {
-    /// A packet of which nothing is decided.
+    /// A packet that GRO still holds.
     Waiting(Entry),
-    /// A packet that goes on as it is.
+    /// A packet that is written unchanged.
     Alone(Entry, Remark),
     /// A packet that is part of a train in front.
     Absorbed,
     /// A train, with its first packet.
     Train(Entry, Train),
-    /// A block that is no packet.
+    /// A block that is not a packet.
     Block(BlockKind, Vec<u8>, Order, Option<Interface>),
 }
 
-/// What is to be said of a packet that goes on as it is.
+/// Remarks on a packet that is written unchanged.
 #[derive(Clone, Debug, Default)]
 struct Remark {
-    /// A comment.
+    /// Comment with the reason why it stays alone.
     why: Option<String>,
-    /// How many acknowledgments it stands for.
+    /// Number of acknowledgments that it replaces.
     swallowed: usize,
 }
 
@@ -171,7 +171,7 @@ impl Train {
     }
 }
 
-/// The part of the file that is not decided yet.
+/// The items of the file that are not written yet.
 struct Window {
     slots: VecDeque<Slot>,
     /// Position of the first slot.
@@ -181,7 +181,7 @@ struct Window {
     notes: bool,
     /// Whether packets carry comments.
     explain: bool,
-    /// Trains that could not be written as one packet, and were left as they came.
+    /// Trains that could not be written as one packet and were left as single packets.
     refused: u64,
 }
 
@@ -231,7 +231,7 @@ impl<W: Write> Merger<'_, W> {
         self.emit()
     }
 
-    /// Decides everything, and writes it.
+    /// Ends all trains and writes all items.
     fn flush(&mut self) -> io::Result<()> {
         let mut done = Vec::new();
         self.lanes.flush(|out| done.push(out));
@@ -242,7 +242,7 @@ impl<W: Write> Merger<'_, W> {
         self.emit()
     }
 
-    /// Writes what is decided, up to the first that is not.
+    /// Writes items up to the first packet that GRO still holds.
     fn emit(&mut self) -> io::Result<()> {
         while let Some(slot) = self.window.slots.front() {
             if matches!(slot, Slot::Waiting(..)) {
@@ -276,8 +276,8 @@ impl<W: Write> Merger<'_, W> {
         if is_plain || !self.window.notes || record.form == Form::Obsolete {
             return self.sink.record(&record);
         }
-        // What is put to its options must be taken off again, and the note of an earlier merge must not be taken for this
-        // one's: it is noted as a train of one.
+        // The comment or note added here must be removable, and the note of an earlier merge must not be taken for
+        // one of this merge: so the packet is noted as a train of one.
         let list = filtered(record.options(), self.order, |_| true);
         let data = record.data();
         let head_len = data.len().min(64);
@@ -326,7 +326,7 @@ impl Window {
             Slot::Alone(entry, _) | Slot::Waiting(entry) => entry.raw.len(),
             Slot::Block(_, raw, ..) => raw.len(),
             Slot::Train(_, train) => train.len(),
-            // Its bytes went to the train, or are gone.
+            // Its bytes were moved to the train or dropped.
             Slot::Absorbed => 0,
         };
         Some(slot)
@@ -340,7 +340,7 @@ impl Window {
         }
     }
 
-    /// Takes a packet out of the file.
+    /// Removes a packet from the file.
     fn absorb(&mut self, index: u64) {
         let Some(slot) = self.slots.get_mut((index - self.base) as usize) else { return };
         if let Slot::Waiting(entry) = std::mem::replace(slot, Slot::Absorbed) {
@@ -348,7 +348,7 @@ impl Window {
         }
     }
 
-    /// Puts what came out of GRO into its place; gives the box back.
+    /// Puts a packet or train that GRO released to its position; returns the box.
     fn settle(
         &mut self,
         out: lanes::Released,
@@ -379,7 +379,7 @@ impl Window {
         packet
     }
 
-    /// The one packet that a train becomes, with the note for its undoing. `None` where the engine cannot write it.
+    /// Builds the one packet of a train with its note; `None` if the engine cannot write it.
     fn train(
         &self,
         packet: &mut segue::packet::Packet<RecordBytes>,
@@ -441,7 +441,7 @@ impl Window {
     }
 }
 
-/// What stood behind the bytes of a packet of a pcapng file, where it is not what is written there of its options `own`.
+/// The bytes behind a packet in its pcapng block, if a writer would write others for its options `own`.
 fn unusual_tail(record: &Record<'_>, order: Order, own: &[u8]) -> Option<Vec<u8>> {
     if record.form == Form::Pcap {
         return None;
@@ -450,18 +450,18 @@ fn unusual_tail(record: &Record<'_>, order: Order, own: &[u8]) -> Option<Vec<u8>
     is_unusual_tail(tail, record.data.end, order, own).then(|| tail.to_vec())
 }
 
-/// Why a packet stayed alone, as a comment.
+/// The comment on a packet that stays alone.
 fn alone_because(why: &[&'static str]) -> String {
     format!("segue: alone: {}", spoken(why))
 }
 
-/// Reasons, for people.
+/// Reasons as text for people.
 fn spoken(why: &[&'static str]) -> String {
     why.iter().map(|reason| reason.replace('_', " ")).collect::<Vec<_>>().join(", ")
 }
 
-/// Makes one packet of a train, every checksum in it right where those of its segments were; one that was still to be
-/// finished stays so.
+/// Makes one packet of a train. Its checksums are right if those of its segments were; an unfinished one stays
+/// unfinished.
 fn finish(packet: &mut segue::packet::Packet<RecordBytes>) -> Option<()> {
     let Unit::Train { csum, .. } = packet.offload.unit else { return None };
     // The field holds the sum of the pseudo header over the whole.

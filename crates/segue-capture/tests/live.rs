@@ -1,4 +1,5 @@
-//! A capture of iperf3 between two namespaces, where trains and unfinished checksums pass: split, and merged and undone.
+//! A capture of iperf3 between two namespaces, where trains and unfinished checksums pass: split, and merged and
+//! undone.
 
 mod common;
 

@@ -175,7 +175,7 @@ fn datagrams_longer_than_the_mtu_become_fragments_unless_they_forbid_it() {
                 verify(packet, Start::Ip, &ports()).unwrap();
             }
             assert_eq!(together(&out, tunnelled.len() - whole.len()), whole);
-            // Nobody makes a wrong outer checksum right.
+            // A wrong outer checksum is not corrected.
             let mut bad = tunnelled.clone();
             bad[46] ^= 1;
             let (out, report) = split_packets(std::slice::from_ref(&bad), link::ETHERNET, &small);

@@ -55,7 +55,8 @@ fn plain_on_tunnel_ports() -> Vec<(u16, Vec<u8>)> {
     let reply = [&[0x12, 0x34, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0, 7][..], b"example", &[3], b"com", &[0, 0, 1, 0, 1]];
     let reply = reply.concat();
     let mut all: Vec<(u16, Vec<u8>)> = [4789, 8472, 6080, 6081].map(|port| (port, reply.clone())).into();
-    // Control messages of GUE and Geneve, GUE with ESP, flags that are not known, and what begins as version 1 of GUE does.
+    // Control messages of GUE and Geneve, GUE with ESP, flags that are not known, and what begins as version 1 of GUE
+    // does.
     all.push((6080, [&[0x20, 1, 0, 0][..], b"abcdefghijk"].concat()));
     all.push((6080, [&[0, 50, 0, 0][..], b"abcdefghijk"].concat()));
     all.push((6080, [&[0, 4, 0x7f, 0xff][..], b"abcdefghijk"].concat()));
@@ -88,7 +89,8 @@ fn a_datagram_to_the_port_of_a_tunnel_that_is_none_is_a_datagram() {
 #[test]
 fn packets_of_which_only_the_ip_header_was_judged_are_counted_by_a_name_of_their_own() {
     let tcp = Sender::tcp(v6(), 3, 1, vec![]).send(30, 0).bytes();
-    // SCTP and IGMP; a fragment; GRE of PPTP (RFC 2637) with data and without, GRE with routing; and TCP, which is judged whole.
+    // SCTP and IGMP; a fragment; GRE of PPTP (RFC 2637) with data and without, GRE with routing; and TCP, which is
+    // judged whole.
     let of = |protocol: u8| {
         let mut packet = tcp.clone();
         packet[6] = protocol;
@@ -195,7 +197,7 @@ fn checksums_are_of_the_addresses_in_options_where_these_are_the_ends() {
     // Where the stops are past, the destination is in its field.
     let past = source_routed(&datagram(v4(), 7, vec![5; 33]), 131, 12);
     assert_eq!(verdict(&past), PacketVerdict::Bad);
-    // Which stop a route that makes no sense ends at, nobody knows.
+    // The last stop of an invalid route is unknown.
     let senseless = source_routed(&datagram(v4(), 7, vec![5; 33]), 131, 5);
     assert_eq!(verdict(&senseless), PacketVerdict::IpOnly);
 }

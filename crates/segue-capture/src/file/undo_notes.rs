@@ -175,9 +175,9 @@ pub struct Member {
 /// Numbers are LEB128, signed ones zigzag. First the number of packets; then for each: a byte of flags (1: no
 /// timestamp, 2: options follow, 4: a trailer follows, 8: a tail follows), the distance of its position from the
 /// previous packet, the signed difference of its timestamp, the length of its header, the differences to the previous
-/// header (the number of runs, and for each the bytes to skip, the length and the bytes), the length of its payload, its
-/// original length minus the bytes present, then options, trailer and tail, each preceded by its length. The payloads
-/// follow each other in the merged packet.
+/// header (the number of runs, and for each the bytes to skip, the length and the bytes), the length of its payload,
+/// its original length minus the bytes present, then options, trailer and tail, each preceded by its length. The
+/// payloads follow each other in the merged packet.
 pub fn encode(head: &[u8], ticks: u64, members: &[Member]) -> Vec<u8> {
     let mut out = Vec::with_capacity(32 * members.len());
     number(&mut out, members.len() as u64);

@@ -89,7 +89,8 @@ pub(crate) fn frames_without_ip() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The packet under way to the first of two stops, or to the last: its destination is in the option (RFC 791, section 3.1).
+/// The packet on its way to the first of two stops, or to the last: its destination is in the source route option
+/// (RFC 791, section 3.1).
 pub(crate) fn source_routed(packet: &[u8], kind: u8, pointer: u8) -> Vec<u8> {
     let mut routed = packet.to_vec();
     let last: Vec<u8> = routed.splice(16..20, [198, 18, 7, 7]).collect();
@@ -104,7 +105,7 @@ pub(crate) fn source_routed(packet: &[u8], kind: u8, pointer: u8) -> Vec<u8> {
     routed
 }
 
-/// The packet from away: its source is in the option (RFC 6275, section 6.3).
+/// The packet from a mobile node: its source is in the home address option (RFC 6275, section 6.3).
 pub(crate) fn from_away(packet: &[u8]) -> Vec<u8> {
     let mut away = packet.to_vec();
     let home: Vec<u8> = away.splice(8..24, [0x20; 16]).collect();

@@ -205,7 +205,7 @@ pub(crate) fn capture(shape: &Shape, frames: &[Vec<u8>], rng: &mut Rng) -> Vec<u
         let head = PcapHeader { order, nanos, snaplen: 65_535, link: u32::from(shape.link) };
         let mut writer = Writer::new(Vec::new(), Format::Pcap);
         let mut raw = head.bytes();
-        // A time zone, which nobody uses, and which stays.
+        // A time zone, which is unused and must stay.
         raw[8] = 1;
         writer.begin_pcap(&head, &raw, &[]).unwrap();
         let resolution = if nanos { Resolution::NANO } else { Resolution::MICRO };

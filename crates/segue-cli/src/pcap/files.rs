@@ -1,4 +1,4 @@
-//! Input and output files: pipes, the file beside that is renamed when complete, interrupts, progress.
+//! Input and output files: pipes, the temporary file that is renamed when complete, interrupts, progress.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -20,14 +20,14 @@ use segue_host::sys::{Want, poll};
 use super::args;
 use crate::out::{Out, to_stderr};
 
-/// How often the progress line is drawn.
+/// Time between two updates of the progress line.
 const REDRAW: Duration = Duration::from_millis(200);
-/// How often a named pipe that nobody reads is tried.
+/// Time between two attempts to open a named pipe without a reader.
 const RETRY: Duration = Duration::from_millis(50);
-/// Reads between two looks at the clock and the signals, which cost more than a small read.
+/// Number of reads between two checks of clock and signals, which cost more than a small read.
 const LOOKS: u32 = 4;
 
-/// What the user or the terminal may want while a file is worked on.
+/// Signals and progress line while a file is processed.
 #[derive(Debug)]
 struct Watch {
     signals: Option<Signals>,
@@ -44,11 +44,11 @@ struct Bar {
     drawn: Option<Instant>,
 }
 
-/// Shared between the two ends of the work.
+/// The watch that input and output share.
 type Shared = Rc<RefCell<Watch>>;
 
 impl Watch {
-    /// Looks for Ctrl-C; an error when it came.
+    /// Checks for a signal; an error if one arrived.
     fn look(&mut self) -> io::Result<()> {
         while let Some(signals) = &mut self.signals
             && let Some((action, _)) = signals.next()?
@@ -62,7 +62,7 @@ impl Watch {
         if self.stopped { Err(io::Error::other("interrupted")) } else { Ok(()) }
     }
 
-    /// Opens a named pipe for writing as soon as somebody reads it.
+    /// Opens a named pipe for writing as soon as it has a reader.
     fn open_pipe(&mut self, path: &Path) -> io::Result<File> {
         loop {
             self.look()?;
@@ -129,7 +129,7 @@ impl Bar {
     }
 }
 
-/// The input: a file, or stdin, that notices Ctrl-C.
+/// The input file or stdin; a signal interrupts its reads.
 #[derive(Debug)]
 pub(super) struct Source {
     file: File,
@@ -151,7 +151,7 @@ impl Read for Source {
                 watch.draw();
             }
             match self.file.read(out) {
-                // Another reader of the pipe was faster.
+                // Another reader took the data of the pipe.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(n) => {
                     watch.done += n as u64;
@@ -163,13 +163,13 @@ impl Read for Source {
     }
 }
 
-/// The output: a file that has its name only when complete, or stdout.
+/// The output: stdout, or a file that gets its name only when complete.
 #[derive(Debug)]
 pub(super) struct OutputFile {
     file: File,
     waits: bool,
     watch: Shared,
-    /// The file beside, and the name that it is to have.
+    /// The temporary file and its final name; `None` for stdout, devices and pipes.
     beside: Option<TemporaryFile>,
 }
 
@@ -187,9 +187,9 @@ impl Write for OutputFile {
         }
         loop {
             self.watch.borrow_mut().wait(&self.file, Want::Write)?;
-            // A pipe that has room takes this much without blocking (PIPE_BUF).
+            // A writable pipe accepts this much without blocking (PIPE_BUF).
             match self.file.write(&bytes[..bytes.len().min(4096)]) {
-                // Another writer was faster.
+                // Another writer filled the pipe.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
@@ -210,7 +210,7 @@ impl OutputFile {
             self.file.sync_data()?;
             fs::rename(&beside.temporary, &beside.path)?;
         } else {
-            // A link fails where the name exists, also where it came to be a moment ago; not every file system has links.
+            // Linking fails if the name exists, even since a moment ago; some file systems have no links.
             match fs::hard_link(&beside.temporary, &beside.path) {
                 Ok(()) => fs::remove_file(&beside.temporary)?,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
@@ -230,10 +230,10 @@ impl Drop for OutputFile {
     }
 }
 
-/// What is written to.
+/// The writer of an output file.
 pub(super) type Sink = Writer<BufWriter<OutputFile>>;
 
-/// One command at work: names for messages, the input, and the watch.
+/// One running command: names for its messages, its input, and the watch.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) name: String,
@@ -256,8 +256,8 @@ impl Job {
             let fd = io::stdin().as_fd().try_clone_to_owned();
             File::from(fd.map_err(|error| Error::system("cannot read stdin", &error, "give a file name"))?)
         } else {
-            // A named pipe would be opened when somebody writes to it, and no sooner. What waits for that is the first look at
-            // it, which a signal ends.
+            // Opening a named pipe would block until it has a writer. Opened without blocking, the first read waits
+            // for the writer, and a signal ends the wait.
             let is_fifo = fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo());
             let flags = if is_fifo { libc::O_NONBLOCK } else { 0 };
             OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
@@ -289,14 +289,14 @@ impl Job {
         Ok((job, reader))
     }
 
-    /// Opens the input of a command that has an output. What `-i` cannot replace is not even waited for.
+    /// Opens the input of a command with an output. An input that `-i` cannot replace is refused before it is opened.
     pub(super) fn open_to(
         args: &args::Input,
         output: &args::Output,
         action: &'static str,
         out: &Out,
     ) -> Result<(Job, Reader<Source>), Error> {
-        // The standard streams and what is not there have their own words.
+        // Standard streams and missing files have messages of their own.
         let input = args.input.as_deref().filter(|path| output.in_place && path.as_os_str() != "-");
         if let Some((path, data)) = input.and_then(|path| Some((path, fs::metadata(path).ok()?)))
             && !data.is_file()
@@ -311,7 +311,7 @@ impl Job {
         Job::open(args, action, out)
     }
 
-    /// Makes the output, of the form that its name or `-F` says, else that of the input.
+    /// Creates the output in the format of `-F`, else of its file name, else of the input.
     pub(super) fn create(&self, args: &args::Output, from: Format, out: &Out) -> Result<Sink, Error> {
         let format = |path: Option<&Path>| -> Format {
             let extension = path.and_then(Path::extension).map(|e| e.to_string_lossy().to_ascii_lowercase());
@@ -363,7 +363,7 @@ impl Job {
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
             return Err(Error::new(Kind::BadValue, format!("{} is a directory", path.display()), "name a file in it"));
         }
-        // A device or a pipe is written to; only files can be put beside.
+        // Devices and pipes are written in place; only regular files get a temporary file.
         if let Some(data) = existing.as_ref().filter(|data| !data.is_file()) {
             let file = match data.file_type().is_fifo() {
                 true => self.watch.borrow_mut().open_pipe(&path),
@@ -376,7 +376,7 @@ impl Job {
         if existing.is_some() && !args.force && !args.in_place {
             return Err(exists(&path));
         }
-        // A link stays a link: what it points to is replaced.
+        // A symbolic link is kept, and its target replaced.
         let path = fs::canonicalize(&path).unwrap_or(path);
         let temporary = beside(&path);
         let file = OpenOptions::new()
@@ -385,7 +385,7 @@ impl Job {
             .open(&temporary)
             .map_err(|error| self.cannot_write(&path, &error))?;
         if let Some(data) = &existing {
-            // As far as that is permitted: a file of a group of ours, where its owner is another. It may take bits off the mode.
+            // Owner and group as far as permitted, else the group only; changing the owner may clear bits of the mode.
             let _ =
                 fchown(&file, Some(data.uid()), Some(data.gid())).or_else(|_| fchown(&file, None, Some(data.gid())));
             let _ = file.set_permissions(fs::Permissions::from_mode(data.mode() & 0o7777));
@@ -417,13 +417,13 @@ impl Job {
         Ok(Writer::new(BufWriter::with_capacity(1 << 16, target), format))
     }
 
-    /// Ends the output: it gets its name.
+    /// Completes the output and gives it its name.
     pub(super) fn finish(&self, sink: Sink) -> Result<(), Error> {
         let done = sink.finish().and_then(|buffered| buffered.into_inner().map_err(|error| error.into_error()));
         done.and_then(OutputFile::commit).map_err(|error| self.write_failed(&error))
     }
 
-    /// The failure, for the user, that ended the work.
+    /// The message for an error that ended the command.
     pub(super) fn failed(&self, error: CaptureError) -> Error {
         self.erase();
         match error {
@@ -442,7 +442,7 @@ impl Job {
         }
     }
 
-    /// The failure that a file without notes is for `split --undo`.
+    /// The message of `split --undo` for a file without notes.
     pub(super) fn nothing_to_undo(&self) -> Error {
         Error::new(
             Kind::NotFound,
@@ -452,7 +452,7 @@ impl Job {
         .why("no packet carries the note that segue pcap merge leaves in pcapng files")
     }
 
-    /// The failure that a cut or damaged input is after the work is done, unless it is allowed.
+    /// The result for a cut or damaged input after processing: an error unless `--allow-cut` was given.
     pub(super) fn verdict(&self, fault: Option<&ReadError>, out: &Out) -> Result<(), Error> {
         self.erase();
         let Some(what) = fault else { return Ok(()) };
@@ -495,14 +495,14 @@ impl Job {
         }
     }
 
-    /// A failure of the output.
+    /// The message for an error of the output.
     fn write_failed(&self, error: &io::Error) -> Error {
         if self.watch.borrow().stopped {
             return self.stopped(error);
         }
         self.erase();
         match error.kind() {
-            // The reader has what it wanted.
+            // The reader closed the pipe, as `head` does.
             io::ErrorKind::BrokenPipe => std::process::exit(0),
             io::ErrorKind::AlreadyExists => {
                 Error::new(Kind::InUse, "the output file came to be in the meantime", "-f replaces it")
@@ -541,7 +541,7 @@ fn exists(path: &Path) -> Error {
     Error::new(Kind::Conflict, format!("{} exists", path.display()), "-f replaces it, or choose a new name")
 }
 
-/// The name of the file while it is made.
+/// The name of the temporary file.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

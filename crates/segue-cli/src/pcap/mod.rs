@@ -1,7 +1,7 @@
 //! `segue pcap`: capture files merged, split, stripped of tunnels, checked and described.
 //!
-//! Each command streams: what it holds at a time is bounded, whatever the size of the file. Output appears under its name
-//! when it is complete, or not at all ([`files`]).
+//! Each command streams with bounded memory, whatever the size of the file. An output file gets its name when it is
+//! complete, or never ([`files`]).
 
 pub(crate) mod args;
 mod decap;

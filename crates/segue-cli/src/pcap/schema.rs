@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 
-/// One object of `segue pcap -j`. `schema` says of which command; objects of single packets, which `verify` prints, have none.
+/// One object of `segue pcap -j`. `schema` says of which command; objects of single packets, which `verify` prints,
+/// have none.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum Document {
