@@ -1,18 +1,18 @@
 //! Capabilities of a process (capabilities(7)).
 
-/// A right that segue may need (capabilities(7)).
+/// A capability that segue may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// To make and change interfaces.
+    /// Permission to make and change interfaces.
     NetAdmin = 12,
-    /// To open packet sockets.
+    /// Permission to open packet and raw sockets.
     NetRaw = 13,
-    /// To enter namespaces.
+    /// Permission to enter namespaces.
     SysAdmin = 21,
 }
 
 impl Capability {
-    /// Its name.
+    /// The name, as in capabilities(7).
     pub fn name(self) -> &'static str {
         match self {
             Capability::NetAdmin => "CAP_NET_ADMIN",
@@ -21,13 +21,13 @@ impl Capability {
         }
     }
 
-    /// Whether it is among `capabilities`.
+    /// Whether the capability is in the set `capabilities`.
     pub fn is_in(self, capabilities: u64) -> bool {
         capabilities >> self as u32 & 1 == 1
     }
 }
 
-/// Whether CAP_NET_ADMIN is among `capabilities`.
+/// Whether CAP_NET_ADMIN is in the set `capabilities`.
 pub fn has_net_admin(capabilities: u64) -> bool {
     Capability::NetAdmin.is_in(capabilities)
 }

@@ -1,14 +1,14 @@
 //! Names of network interfaces.
 
-/// Longest name of a network interface, bytes (IFNAMSIZ less the final zero).
+/// Longest name of a network interface, bytes (IFNAMSIZ without the final zero).
 pub const NAME_LEN: usize = 15;
 
-/// A name that an interface can have, or what is wrong with it.
+/// Returns `name` where an interface can have it, or else what is wrong with it.
 pub fn check_name(name: &str) -> Result<&str, &'static str> {
     match name {
         "" | "." | ".." => Err("expected a name for the interface"),
         _ if name.len() > NAME_LEN => Err("a name has at most 15 bytes"),
-        // The kernel's own rule also refuses '/', ':' and white space; '%' would ask it to choose a number.
+        // The kernel refuses '/', ':' and white space; '%' would ask it to choose a number.
         _ if name.chars().any(|c| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control()) => {
             Err("a name has no space, '/', ':' or '%'")
         }

@@ -1,8 +1,8 @@
 //! The Linux host as segue uses it: system calls, rtnetlink and signals, each behind a safe function.
 //!
-//! It promises typed results with the system's own error numbers and changes nothing by itself. It knows nothing of tunnels,
-//! of gateways or of the control socket, prints nothing, and refuses what is only safe in a process of one thread where
-//! others run ([`sys::fork`]).
+//! The crate promises typed results with the error numbers of the system, and changes nothing by itself. It does not
+//! know tunnels, gateways or the control socket, prints nothing, and refuses what is only safe in a process with one
+//! thread where others run ([`sys::fork`]).
 
 pub mod capability;
 pub mod interface;

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-/// An address with the length of its network part.
+/// An IP address with the length of its network part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// The address, host bits kept.
+    /// The address, with its host bits.
     pub address: IpAddr,
-    /// Bits of the network part.
+    /// The length of the network part, bits.
     pub len: u8,
 }
 

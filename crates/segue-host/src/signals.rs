@@ -1,4 +1,4 @@
-//! Signals of a daemon, as events that its loop reads.
+//! Signals of a long-running process as events for its loop.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,23 +9,24 @@ use crate::sys::SignalFd;
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalAction {
-    /// End cleanly.
+    /// End cleanly: the first SIGINT or SIGTERM.
     Stop,
     /// End at once: the second interrupt.
     StopNow,
-    /// Write the counters.
+    /// Print the counters: SIGUSR1.
     Counters,
-    /// A child ended.
+    /// A child has ended: SIGCHLD.
     Child,
-    /// The terminal has gone, or a reload is wanted: passed on, else ignored.
+    /// The terminal has gone, or a reload is requested: SIGHUP. A supervisor passes it on; others ignore it.
     Hangup,
 }
 
-/// Two interrupts this close together are one: the terminal sends SIGINT to every process of the group, and a supervisor
-/// passes its own on.
+/// Two interrupts within this time count as one: the terminal sends SIGINT to every process of its group, and a
+/// supervisor passes its own one on.
 const ONE_INTERRUPT: Duration = Duration::from_millis(250);
 
-/// Reads the signals of a daemon. They are blocked for the thread that makes this and those it starts later.
+/// Reader of the signals of a process. They are blocked for the thread that makes it and for those that it starts
+/// later.
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,
@@ -33,13 +34,13 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals and opens the place to read them.
+    /// Blocks the signals and opens the descriptor that reads them.
     pub fn new() -> io::Result<Signals> {
         let numbers = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGCHLD];
         Ok(Signals { fd: SignalFd::new(&numbers)?, first_stop: None })
     }
 
-    /// The next signal that waits, with its number.
+    /// Returns the next pending signal as an action, with its number.
     pub fn next(&mut self) -> io::Result<Option<(SignalAction, i32)>> {
         while let Some(came) = self.fd.next()? {
             if let Some(action) = self.action(came.signal, Instant::now()) {

@@ -1,4 +1,4 @@
-//! Every system call that the standard library does not offer, each behind a safe function.
+//! System calls that the standard library does not offer, each behind a safe function.
 #![allow(unsafe_code, reason = "the one place of this program that calls the kernel directly")]
 
 use std::ffi::c_int;
@@ -12,17 +12,17 @@ use std::time::Duration;
 /// A process id as the kernel gives it.
 pub type Pid = libc::pid_t;
 
-/// What `fork` gave this process.
+/// The two results of `fork`.
 pub enum Forked {
-    /// The process that called; the child's id.
+    /// The calling process, with the id of the child.
     Parent(Pid),
     /// The new process.
     Child,
 }
 
-/// Splits the process in two.
+/// Forks the process.
 ///
-/// Refuses when the process has more than one thread, since the child could then find locks held for ever.
+/// Returns an error when the process has more than one thread: the child could find a lock that nothing releases.
 pub fn fork() -> io::Result<Forked> {
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
     if threads > 1 {
@@ -36,7 +36,7 @@ pub fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Runs `work` in a child and returns what it gave back. Only while the process has one thread.
+/// Runs `work` in a forked child and returns the bytes that it produced. The process must have one thread.
 pub fn in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Vec<u8>> {
     use std::io::{Read, Write};
     let (mut mine, mut childs) = UnixStream::pair()?;
@@ -44,7 +44,7 @@ pub fn in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Vec<u8>> {
         Forked::Child => {
             drop(mine);
             let sent = childs.write_all(&work());
-            // SAFETY: ends the process without running what belongs to the parent (destructors, output buffers).
+            // SAFETY: ends the process without running destructors or flushing buffers, which belong to the parent.
             unsafe { libc::_exit(i32::from(sent.is_err())) }
         }
         Forked::Parent(pid) => {
@@ -60,13 +60,13 @@ pub fn in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Vec<u8>> {
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// By `exit`, with this status.
+    /// The child called `exit` with this status.
     Exit(i32),
-    /// By this signal.
+    /// This signal killed the child.
     Signal(i32),
 }
 
-/// Waits for child `pid`; with `block` off it returns `None` while the child runs.
+/// Waits for the child `pid`; without `block` it returns `None` while the child runs.
 pub fn wait(pid: Pid, block: bool) -> io::Result<Option<Ended>> {
     let mut status: c_int = 0;
     let flags = if block { 0 } else { libc::WNOHANG };
@@ -93,7 +93,7 @@ pub fn kill(pid: Pid, signal: c_int) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// Lets this process have `count` files open, if it may.
+/// Raises the limit of open files (RLIMIT_NOFILE) to `count`, as far as the hard limit and the capabilities allow.
 pub fn allow_open_files(count: u64) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place for an rlimit.
@@ -109,7 +109,7 @@ pub fn allow_open_files(count: u64) -> io::Result<()> {
 
 /// Closes every descriptor from `first` on.
 ///
-/// Only for a process that uses none of them again and ends without running destructors.
+/// For a process that uses none of them again and that ends without running destructors.
 pub fn close_from(first: c_int) {
     // SAFETY: closing is always allowed; the callers promise not to use the descriptors again.
     if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } == 0 {
@@ -121,16 +121,16 @@ pub fn close_from(first: c_int) {
     }
 }
 
-/// The effective user id.
+/// Returns the effective user id.
 pub fn euid() -> u32 {
     // SAFETY: always succeeds and touches no memory.
     unsafe { libc::geteuid() }
 }
 
-/// Gives up the current user, group and supplementary groups for ever.
+/// Changes to the user `uid` and the group `gid` for good and drops all supplementary groups.
 pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: an empty list is a null pointer with length 0; the other calls take plain numbers. The process has one
-    // thread, so the wrappers' signalling of other threads has nobody to meet.
+    // thread, so that the wrappers, which signal all threads, have no other one to signal.
     unsafe {
         check(libc::setgroups(0, std::ptr::null()))?;
         check(libc::setresgid(gid, gid, gid))?;
@@ -156,7 +156,7 @@ struct CapData {
 
 const CAP_VERSION_3: u32 = 0x2008_0522;
 
-/// The effective capabilities of the calling thread, one bit for each.
+/// Returns the effective capabilities of the calling thread, one bit for each.
 pub fn capabilities() -> io::Result<u64> {
     let mut header = CapHeader { version: CAP_VERSION_3, pid: 0 };
     let mut data = [CapData::default(); 2];
@@ -167,8 +167,8 @@ pub fn capabilities() -> io::Result<u64> {
     Ok(u64::from(data[0].effective) | u64::from(data[1].effective) << 32)
 }
 
-/// Empties the bounding set, so that no program started from here can ever have a capability. Without CAP_SETPCAP the
-/// kernel refuses, and nothing is gained or lost: the caller forbids new privileges as well.
+/// Empties the capability bounding set, so that no program started from here gets a capability. Without CAP_SETPCAP
+/// the kernel refuses; the caller sets no_new_privs as well.
 pub fn drop_bounding_set() {
     for cap in 0..64 as libc::c_ulong {
         // SAFETY: plain numbers.
@@ -190,25 +190,26 @@ pub fn drop_capabilities() -> io::Result<()> {
     Ok(())
 }
 
-/// Says that no program started from here may gain privileges (a condition of seccomp and Landlock without root).
+/// Sets no_new_privs: no program started from here gains privileges. Seccomp and Landlock require it without root.
 pub fn no_new_privs() -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
 }
 
-/// Asks for `signal` when the parent ends; must come after a change of user, which clears it.
+/// Requests `signal` when the parent ends (PR_SET_PDEATHSIG). A change of user clears the request, so that it comes
+/// after.
 pub fn signal_on_parent_death(signal: c_int) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }).map(drop)
 }
 
-/// The parent's process id.
+/// Returns the process id of the parent.
 pub fn parent_pid() -> Pid {
     // SAFETY: always succeeds and touches no memory.
     unsafe { libc::getppid() }
 }
 
-/// The Landlock ABI of the running kernel, `None` without Landlock.
+/// Returns the Landlock ABI of the running kernel, or `None` without Landlock.
 pub fn landlock_abi() -> Option<i32> {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag the kernel wants a null attribute of size 0 and only returns a number.
@@ -219,7 +220,7 @@ pub fn landlock_abi() -> Option<i32> {
     i32::try_from(abi).ok().filter(|&abi| abi > 0)
 }
 
-/// Whether the kernel takes seccomp filters (SECCOMP_GET_ACTION_AVAIL, 4.14).
+/// Returns whether the kernel takes seccomp filters (SECCOMP_GET_ACTION_AVAIL, Linux 4.14).
 pub fn seccomp_filters() -> bool {
     const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
     let action: u32 = libc::SECCOMP_RET_ERRNO;
@@ -227,13 +228,14 @@ pub fn seccomp_filters() -> bool {
     unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0 }
 }
 
-/// Leaves the current namespaces for new ones (`flags` of unshare(2)).
+/// Moves this process into new namespaces (`flags` of unshare(2)).
 pub fn unshare(flags: c_int) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::unshare(flags) }).map(drop)
 }
 
-/// Does `work` in the network namespace behind `namespace`, and comes back. Only the calling thread moves.
+/// Runs `work` in the network namespace of the file `namespace` and returns to the former one. Only the calling
+/// thread moves.
 ///
 /// Sockets and devices that `work` opens stay in that namespace.
 pub fn in_net_namespace<T>(namespace: &File, work: impl FnOnce() -> T) -> io::Result<T> {
@@ -246,19 +248,20 @@ pub fn in_net_namespace<T>(namespace: &File, work: impl FnOnce() -> T) -> io::Re
     Ok(done)
 }
 
-/// Receives blocked signals as readable events (signalfd(2)).
+/// A descriptor from which blocked signals are read (signalfd(2)).
 #[derive(Debug)]
 pub struct SignalFd(File);
 
-/// One signal that came.
+/// One signal that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Came {
-    /// Its number.
+    /// The number of the signal.
     pub signal: c_int,
 }
 
 impl SignalFd {
-    /// Blocks `signals` for this thread (and the threads it starts later) and opens a descriptor that reads them.
+    /// Blocks `signals` for this thread, and for the threads that it starts later, and opens a descriptor that reads
+    /// them.
     pub fn new(signals: &[c_int]) -> io::Result<SignalFd> {
         // SAFETY: an all-zero sigset_t is a valid place for sigemptyset to fill; it outlives the calls.
         let fd = unsafe {
@@ -273,7 +276,7 @@ impl SignalFd {
         Ok(SignalFd(File::from(fd)))
     }
 
-    /// The next signal, or `None` when none waits.
+    /// Returns the next pending signal, or `None`.
     pub fn next(&self) -> io::Result<Option<Came>> {
         use std::io::Read;
         let mut bytes = [0u8; mem::size_of::<libc::signalfd_siginfo>()];
@@ -296,14 +299,15 @@ impl AsFd for SignalFd {
     }
 }
 
-/// Ends the process with status 130 when SIGINT or SIGTERM comes, also where they were blocked: for commands and moments
-/// that have nothing to clean up.
+/// Ends the process with status 130 on SIGINT or SIGTERM, also where they were blocked. For commands and moments
+/// without anything to clean up.
 pub fn exit_130_on_interrupt() {
     extern "C" fn leave(_: c_int) {
         // SAFETY: _exit is async-signal-safe.
         unsafe { libc::_exit(130) }
     }
-    // SAFETY: the structures are zeroed, then filled by libc's own functions and with a handler that only calls _exit.
+    // SAFETY: the structures are zeroed, then filled by libc's own functions and with a handler that only calls
+    // _exit.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = leave as extern "C" fn(c_int) as usize;
@@ -317,18 +321,18 @@ pub fn exit_130_on_interrupt() {
     }
 }
 
-/// Which events to wait for on a descriptor.
+/// The event to wait for on a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Something to read, or the other end closed.
+    /// The descriptor is readable, or the peer has closed.
     Read,
-    /// Room to write.
+    /// The descriptor is writable.
     Write,
-    /// The other end's end.
+    /// The peer has hung up.
     Hangup,
 }
 
-/// Waits until one of `fds` is ready or `timeout` has passed; for each says whether it is ready.
+/// Waits until one of `fds` is ready or `timeout` has passed; returns for each whether it is ready.
 pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec<bool>> {
     let mut polled: Vec<libc::pollfd> = fds
         .iter()
@@ -337,7 +341,7 @@ pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec
             events: match want {
                 Want::Read => libc::POLLIN,
                 Want::Write => libc::POLLOUT,
-                // It is reported unasked.
+                // poll(2) reports POLLHUP without a request.
                 Want::Hangup => 0,
             },
             revents: 0,
@@ -355,7 +359,7 @@ pub fn poll(fds: &[(BorrowedFd<'_>, Want)], timeout: Duration) -> io::Result<Vec
     Ok(polled.iter().map(|entry| entry.revents != 0).collect())
 }
 
-/// The monotonic clock, microseconds.
+/// Returns the time of CLOCK_MONOTONIC, microseconds.
 pub fn monotonic_usec() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.
@@ -363,17 +367,18 @@ pub fn monotonic_usec() -> u64 {
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
-/// Connects to the local socket with this abstract name, without waiting: [`io::ErrorKind::WouldBlock`] where its queue is full.
+/// Connects to the local socket with this abstract name. Returns [`io::ErrorKind::WouldBlock`] where the queue of the
+/// listener is full.
 pub fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
     with_abstract(name, libc::connect)
 }
 
-/// A local socket that has this abstract name and does not listen.
+/// Returns a local socket that is bound to this abstract name and does not listen.
 pub fn bound_abstract(name: &[u8]) -> io::Result<UnixStream> {
     with_abstract(name, libc::bind)
 }
 
-/// A new local socket after one call with this abstract name.
+/// Makes a local socket and applies `call`, which is connect or bind, with this abstract name.
 fn with_abstract(
     name: &[u8],
     call: unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int,
@@ -385,17 +390,17 @@ fn with_abstract(
     let places = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
     places.iter_mut().zip(name).for_each(|(to, from)| *to = *from as libc::c_char);
     let len = (mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len()) as libc::socklen_t;
-    // SAFETY: no pointers.
+    // SAFETY: the call takes plain numbers.
     let fd =
         check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the call above made the descriptor and nobody else has it.
+    // SAFETY: the call above returned the descriptor, and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the address outlives the call and has the length that is said.
+    // SAFETY: the address outlives the call and has the given length.
     check(unsafe { call(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
     Ok(fd.into())
 }
 
-/// The user at the other end of a local socket (SO_PEERCRED), as it was when it connected.
+/// Returns the user at the other end of a local socket at the time of its connect (SO_PEERCRED).
 pub fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
@@ -405,13 +410,13 @@ pub fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     Ok(cred.uid)
 }
 
-/// Takes the exclusive lock of an open file, waiting for it.
+/// Waits for the exclusive lock of an open file and takes it (flock(2)).
 pub fn lock(file: &File) -> io::Result<()> {
     // SAFETY: a plain call on an open descriptor.
     check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }).map(drop)
 }
 
-/// Runs `make` with the file mode creation mask `mask`. Only while the process has one thread.
+/// Runs `make` under the file mode creation mask `mask`. The process must have one thread.
 pub fn with_umask<T>(mask: u32, make: impl FnOnce() -> T) -> T {
     // SAFETY: umask always succeeds.
     let before = unsafe { libc::umask(mask) };
@@ -428,7 +433,7 @@ pub fn set_int_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_in
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
 }
 
-/// Receives one message; returns its length and the UDP_GRO segment length that came with it, if one did.
+/// Receives one message; returns its length and the segment length of UDP_GRO where the kernel gave one.
 pub fn receive_with_gro(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Option<c_int>)> {
     #[repr(align(8))]
     struct Control([u8; 64]);
@@ -456,7 +461,7 @@ pub fn receive_with_gro(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize
     }
 }
 
-/// Opens a socket of any family, only to learn whether the kernel has it.
+/// Opens and closes a socket of any family, to find out whether the kernel has it.
 pub fn probe_socket(family: c_int, kind: c_int) -> io::Result<()> {
     // SAFETY: plain numbers; the descriptor is owned at once.
     let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind | libc::SOCK_CLOEXEC, 0))?) };
@@ -464,7 +469,7 @@ pub fn probe_socket(family: c_int, kind: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// `struct ifreq` with its flags or a pointer in the union.
+/// `struct ifreq` with flags or a pointer in its union.
 #[repr(C)]
 struct IfReq {
     name: [u8; libc::IFNAMSIZ],
@@ -485,20 +490,20 @@ const fn ioc(direction: u64, number: u64, size: u64) -> u64 {
     direction << 30 | size << 16 | (b'T' as u64) << 8 | number
 }
 
-/// Makes an interface or attaches to one (linux/if_tun.h, as the ioctl numbers below).
+/// The ioctl that makes an interface or attaches to one (linux/if_tun.h, as those below).
 pub const TUNSETIFF: u64 = ioc(1, 202, 4);
-/// Reads the flags that the driver takes.
+/// The ioctl that reads the flags that the driver takes.
 pub const TUNGETFEATURES: u64 = ioc(2, 207, 4);
-/// Says which offloads the reader takes.
+/// The ioctl that sets the offloads that the reader takes.
 pub const TUNSETOFFLOAD: u64 = ioc(1, 208, 4);
-/// Reads the name and the flags of the interface.
+/// The ioctl that reads the name and the flags of the interface.
 pub const TUNGETIFF: u64 = ioc(2, 210, 4);
-/// Sets the length of the virtio-net header.
+/// The ioctl that sets the length of the virtio-net header.
 pub const TUNSETVNETHDRSZ: u64 = ioc(1, 216, 4);
-/// Sets the carrier of the interface.
+/// The ioctl that sets the carrier of the interface.
 pub const TUNSETCARRIER: u64 = ioc(1, 226, 4);
 
-/// The flags that a TUN driver takes (TUNGETFEATURES).
+/// Returns the flags that a TUN driver takes (TUNGETFEATURES).
 pub fn tun_features(tun: &File) -> io::Result<u32> {
     let mut features = 0u32;
     // SAFETY: the kernel writes one u32, which outlives the call.
@@ -506,7 +511,8 @@ pub fn tun_features(tun: &File) -> io::Result<u32> {
     Ok(features)
 }
 
-/// Makes or attaches the interface `name` with `flags` (IFF_TUN, ...) and returns the name that it got.
+/// Makes the interface `name`, or attaches to it, with `flags` (IFF_TUN, ...); returns the name that the kernel gave
+/// it.
 pub fn tun_attach(tun: &File, name: &str, flags: c_int) -> io::Result<String> {
     let mut request = ifreq(name)?;
     request.union[0] = usize::from(u16::try_from(flags).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?);
@@ -529,13 +535,13 @@ pub fn tun_set_carrier(tun: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETCARRIER as _, &on) }).map(drop)
 }
 
-/// Says which offloads the reader of a TUN device takes (TUN_F_* bits).
+/// Sets the offloads that the reader of a TUN device takes (TUN_F_* bits).
 pub fn tun_set_offloads(tun: &File, bits: u32) -> io::Result<()> {
     // SAFETY: the argument is a number, not a pointer.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETOFFLOAD as _, libc::c_ulong::from(bits)) }).map(drop)
 }
 
-/// One of ethtool's yes/no features of a link, by its legacy command number (linux/ethtool.h).
+/// Returns one boolean ethtool feature of a link, by its legacy command number (linux/ethtool.h).
 pub fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Result<bool> {
     let mut value = [command, 0u32];
     let mut request = ifreq(link)?;
@@ -545,7 +551,7 @@ pub fn ethtool_flag(socket: BorrowedFd<'_>, link: &str, command: u32) -> io::Res
     Ok(value[1] != 0)
 }
 
-/// Processor time that this process has used, user and system, seconds.
+/// Returns the processor time that this process has used, user and system, seconds.
 pub fn cpu_seconds() -> f64 {
     // SAFETY: an all-zero rusage is a valid place for the kernel to fill; it outlives the call.
     let usage = unsafe {

@@ -1,4 +1,4 @@
-//! Links, addresses and routes, over one synchronous rtnetlink socket.
+//! Links, addresses and routes over one synchronous rtnetlink socket.
 
 pub mod nexthops;
 
@@ -19,34 +19,34 @@ use crate::prefix::Prefix;
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its index.
+    /// The index of the interface.
     pub index: u32,
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
-    /// Largest packet, bytes.
+    /// The MTU, bytes.
     pub mtu: u32,
-    /// Its hardware address, where it has one of that length.
+    /// The hardware address, where it has six bytes.
     pub mac: Option<[u8; 6]>,
-    /// Whether it is up.
+    /// Whether the interface is up (IFF_UP).
     pub up: bool,
-    /// Whether it has a carrier.
+    /// Whether the interface has a carrier.
     pub has_carrier: bool,
-    /// Whether it is a TUN or TAP device.
+    /// Whether the interface is a TUN or TAP device.
     pub tun: bool,
-    /// Whether it carries Ethernet frames, as loopback does.
+    /// Whether the interface carries Ethernet frames, as loopback does.
     pub ethernet: bool,
-    /// Index of the bridge or bond that it is a port of.
+    /// The index of the bridge or bond that the interface is a port of.
     pub master: Option<u32>,
 }
 
-/// The way to an address.
+/// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The local address that the kernel would use.
+    /// The preferred source address.
     pub source: Option<IpAddr>,
-    /// Index of the link.
+    /// The index of the output interface.
     pub link: u32,
-    /// An MTU that belongs to the route itself, bytes.
+    /// The MTU of the route itself, bytes, where it has one.
     pub mtu: Option<u32>,
 }
 
@@ -57,7 +57,7 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens it.
+    /// Opens a socket that is bound and connected to the kernel.
     pub fn open() -> io::Result<Netlink> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -65,7 +65,7 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// How packets from `local` (or any address) to `remote` leave.
+    /// Looks up the route to `remote`, from `local` where that is given.
     pub fn route(&mut self, remote: IpAddr, local: Option<IpAddr>) -> io::Result<Route> {
         let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
         let mut message = RouteMessage::default();
@@ -98,14 +98,14 @@ impl Netlink {
         Ok(route)
     }
 
-    /// The link with this index.
+    /// Returns the link with this index.
     pub fn link(&mut self, index: u32) -> io::Result<Link> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         self.link_of(message)
     }
 
-    /// The link with this name, `None` when there is none.
+    /// Returns the link with this name, or `None` when there is none.
     pub fn link_named(&mut self, name: &str) -> io::Result<Option<Link>> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -139,13 +139,13 @@ impl Netlink {
         Ok(link)
     }
 
-    /// The addresses of the link with this index.
+    /// Returns the addresses of the link with this index.
     pub fn addresses(&mut self, index: u32) -> io::Result<Vec<Prefix>> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let mut found = Vec::new();
         self.exchange(request, NLM_F_DUMP, &mut |message| {
             let RouteNetlinkMessage::NewAddress(message) = message else { return ControlFlow::Continue(()) };
-            // On a link to one peer, the address of IPv4 is the peer's and the local one stands apart.
+            // On a point-to-point link IFA_ADDRESS is the address of the peer and IFA_LOCAL that of this host.
             let local = message.attributes.iter().find_map(|attribute| match attribute {
                 AddressAttribute::Local(address) => Some(*address),
                 _ => None,
@@ -172,12 +172,12 @@ impl Netlink {
         Ok(answer)
     }
 
-    /// Sends a request that changes something and waits for the kernel's word on it.
+    /// Sends a request that changes something and waits for the acknowledgement.
     pub fn tell(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.exchange(request, flags | NLM_F_ACK, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Sends a request and hands every answer to `each`, until that has enough or the kernel says that it was all.
+    /// Sends a request and hands every answer to `each`, until `each` breaks or the kernel ends the dump.
     pub fn exchange(
         &mut self,
         request: RouteNetlinkMessage,
@@ -218,12 +218,13 @@ impl Netlink {
     }
 }
 
-/// Bytes of a message of `most` that there are: each is padded to four, and the last may lack its padding.
+/// Returns the length of a message of which `most` bytes are left: messages are padded to four bytes, and the last
+/// one may lack its padding.
 pub fn padded(header: &NetlinkHeader, most: usize) -> usize {
     (header.length as usize).next_multiple_of(4).clamp(4, most.max(4)).min(most)
 }
 
-/// The address family of `address`.
+/// Returns the address family of `address`.
 pub fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
@@ -248,7 +249,7 @@ mod tests {
         let localhost = Prefix { address: "127.0.0.1".parse().unwrap(), len: 8 };
         assert!(!lo.up || netlink.addresses(lo.index).unwrap().contains(&localhost));
         assert_eq!(netlink.addresses(0x7fff_fff0).unwrap(), []);
-        // The connection is in step after a long answer.
+        // The answers of a long dump leave the connection in step.
         assert_eq!(netlink.link(lo.index).unwrap(), lo);
     }
 

@@ -1,4 +1,4 @@
-//! The kernel's nexthop objects (`ip nexthop`), which routes name by number.
+//! The nexthop objects of the kernel (`ip nexthop`), which routes refer to by number.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,7 +8,7 @@ use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 
 use super::Netlink;
 
-/// What `linux/rtnetlink.h` and `linux/nexthop.h` call so.
+/// Constants of `linux/rtnetlink.h` and `linux/nexthop.h`.
 const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_GETNEXTHOP: u16 = 106;
 const NHA_ID: u16 = 1;
@@ -17,7 +17,7 @@ const NHA_OIF: u16 = 5;
 const NHA_GATEWAY: u16 = 6;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-/// Bytes of `struct nlmsghdr`, `struct nhmsg`, `struct nlattr` and `struct nexthop_grp`.
+/// Lengths of `struct nlmsghdr`, `struct nhmsg`, `struct nlattr` and `struct nexthop_grp`, bytes.
 const HEADER: usize = 16;
 const MESSAGE: usize = 8;
 const ATTRIBUTE: usize = 4;
@@ -26,21 +26,22 @@ const MEMBER: usize = 8;
 /// A nexthop object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nexthop {
-    /// The interface.
+    /// The index of the output interface.
     pub oif: Option<u32>,
-    /// The router there.
+    /// The gateway.
     pub via: Option<IpAddr>,
-    /// Of a group, its members.
+    /// The members of a group, by number.
     group: Vec<u32>,
 }
 
-/// All of them, by number.
+/// Nexthop objects by number.
 pub type Nexthops = HashMap<u32, Nexthop>;
 
-/// The one that a number stands for; of a group the first behind a port, or the first.
+/// Returns the object with the number `id`; for a group its first member whose interface is a port, or else its first
+/// member.
 pub fn hop(all: &Nexthops, id: u32, is_port: impl Fn(u32) -> bool) -> Option<&Nexthop> {
     let found = all.get(&id)?;
-    // Groups have no groups.
+    // A group has no groups as members.
     let mut members = found.group.iter().filter_map(|member| all.get(member));
     if found.group.is_empty() {
         return Some(found);
@@ -48,7 +49,7 @@ pub fn hop(all: &Nexthops, id: u32, is_port: impl Fn(u32) -> bool) -> Option<&Ne
     members.clone().find(|member| member.oif.is_some_and(&is_port)).or_else(|| members.next())
 }
 
-/// Reads all of them. None where the kernel knows of no such thing.
+/// Reads all nexthop objects. The result is empty where the kernel has none or does not know them (before Linux 5.3).
 pub fn read(netlink: &mut Netlink) -> io::Result<Nexthops> {
     netlink.sequence = netlink.sequence.wrapping_add(1);
     let mut request = Vec::with_capacity(HEADER + MESSAGE);
@@ -80,7 +81,7 @@ fn word(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// The first message: its type, its number, what it says, and what is behind it.
+/// Splits off the first message: its type, its sequence number, its body, and the bytes behind it.
 fn message(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
     let len = word(bytes)? as usize;
     let kind = bytes.get(4..6)?.try_into().map(u16::from_ne_bytes).ok()?;
