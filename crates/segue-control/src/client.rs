@@ -1,4 +1,4 @@
-//! The asker's side of the control socket.
+//! The client's side of the control socket.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,19 +18,19 @@ use crate::place;
 use crate::protocol::{ANSWER_LEN, REQUEST_LEN, Request, Response, Topic};
 use crate::suggest::nearest;
 
-/// How long an instance may take to answer.
+/// Longest wait for the answer of an instance.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
 
-/// What was found when all sockets were asked.
+/// The result of asking every instance.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Those that answered, sorted by name.
+    /// The instances that answered, sorted by name.
     pub instances: Vec<Instance>,
-    /// Those that are alive and did not answer.
+    /// The failures of instances that are alive and did not answer.
     pub failed: Vec<Error>,
 }
 
-/// Asks every instance that this user can see. Sockets that nobody serves are not an error.
+/// Asks every instance that this user can see for its state. A socket without a listener is no failure.
 pub fn all() -> Found {
     let mut found = Found::default();
     for (name, path) in sockets() {
@@ -44,18 +44,18 @@ pub fn all() -> Found {
     found
 }
 
-/// The control socket of the instance `name`, where one answers.
+/// Returns the control socket of the instance `name`, where one listens.
 pub fn running(name: &str) -> Option<PathBuf> {
     let paths = sockets().into_iter().filter(|(known, _)| known == name).map(|(_, path)| path);
     paths.into_iter().find(|path| UnixStream::connect(path).is_ok())
 }
 
-/// Asks the instance `name`.
+/// Returns the state of the instance `name`.
 pub fn one(name: &str) -> Result<Instance, Error> {
     request(name, &Request::Get(Topic::Stat), instance)
 }
 
-/// The settings of the instance `name`.
+/// Returns the knobs of the instance `name`.
 pub fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
     request(name, &Request::Get(Topic::Knobs), |answer| match serde_json::from_value(answer)? {
         Response::Knobs(knobs) => Ok(knobs),
@@ -63,7 +63,7 @@ pub fn knobs(name: &str) -> Result<Vec<Knob>, Error> {
     })
 }
 
-/// The mappings of the NAT of the instance `name`; `None` where it has none.
+/// Returns the mappings of the NAT of the instance `name`; `None` where it has no NAT.
 pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
     request(name, &Request::Get(Topic::Nat), |answer| match serde_json::from_value(answer)? {
         Response::Mappings(mappings) => Ok(mappings),
@@ -71,7 +71,7 @@ pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
     })
 }
 
-/// Changes settings of the instance `name`: all of them, or none.
+/// Sets knobs of the instance `name`: all of them, or none.
 pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
     let wanted = Request::Set(assignments.to_vec());
     if wanted.line().len() >= REQUEST_LEN {
@@ -80,7 +80,7 @@ pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, 
     }
     match serde_json::from_value(request(name, &wanted, Ok)?) {
         Ok(Response::Changed(changed)) => Ok(changed),
-        // What could be wrong was found before it was sent, so that this has happened in between.
+        // The caller has checked the assignments, so that a refusal means that something has changed in between.
         Ok(Response::Error(refused)) => {
             Err(Error::new(Kind::Conflict, refused.message, refused.hint).why(refused.why.unwrap_or_default()))
         }
@@ -93,7 +93,7 @@ pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, 
     }
 }
 
-/// Asks the instance `name` for something, or the one that has an interface of this name.
+/// Sends a request to the instance `name`, or to the one that has an interface of this name.
 fn request<T>(name: &str, wanted: &Request, read: impl Fn(Value) -> Result<T, serde_json::Error>) -> Result<T, Error> {
     let sockets = sockets();
     let mut dead = false;
@@ -119,13 +119,13 @@ fn request<T>(name: &str, wanted: &Request, read: impl Fn(Value) -> Result<T, se
     Err(Error::new(Kind::NotFound, format!("no running instance is called `{}`", printable(name)), hint).why(why))
 }
 
-/// The one instance with an interface of this name, where tunnels share a port.
+/// Returns the name of the instance that has an interface of this name, where tunnels share a port.
 fn owner(name: &str) -> Option<String> {
     let has = |instance: &Instance| instance.ports.get(name).is_some_and(|port| port.side == Side::Inside);
     all().instances.into_iter().find(has).map(|instance| instance.name)
 }
 
-/// Name and path of every socket in the places of this user.
+/// Returns the name and the path of every control socket in the directories of this user.
 fn sockets() -> Vec<(String, PathBuf)> {
     let mut sockets: Vec<(String, PathBuf)> = place::to_search()
         .iter()
@@ -145,7 +145,7 @@ fn ask(path: &Path) -> io::Result<Instance> {
     Ok(instance(talk(path, &Request::Get(Topic::Stat))?)?)
 }
 
-/// The instance of an answer.
+/// Reads the instance out of an answer.
 fn instance(answer: Value) -> Result<Instance, serde_json::Error> {
     match serde_json::from_value(answer)? {
         Response::Instance(instance) => Ok(*instance),
@@ -153,7 +153,7 @@ fn instance(answer: Value) -> Result<Instance, serde_json::Error> {
     }
 }
 
-/// The failure of an answer to another question.
+/// The failure of an answer that belongs to another request.
 fn unexpected() -> serde_json::Error {
     serde::de::Error::custom("the answer is to another question")
 }
@@ -171,8 +171,8 @@ fn talk(path: &Path, wanted: &Request) -> io::Result<Value> {
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// What it means that an instance closes without a word: that `uid` is not allowed to ask, which root and the socket's owner
-/// always are, or else that it ended.
+/// Returns the error number for an instance that closes without an answer: EACCES where `uid` may not ask, ECONNRESET
+/// where the instance ended. Root and the owner of the socket always may ask.
 fn silence(path: &Path, uid: u32) -> i32 {
     let is_allowed = uid == 0 || fs::metadata(path).map_or(true, |file| file.uid() == uid);
     if is_allowed { libc::ECONNRESET } else { libc::EACCES }
@@ -207,7 +207,7 @@ mod tests {
     fn who_may_ask_hears_that_an_instance_ended_and_others_that_they_may_not() {
         let path = std::env::temp_dir().join(format!("segue-silence-{}", std::process::id()));
         fs::write(&path, "").unwrap();
-        // Root can give it away.
+        // Root can give the file to another user.
         let _ = std::os::unix::fs::chown(&path, Some(65_534), None);
         let owner = fs::metadata(&path).unwrap().uid();
         let answers = [0, owner, owner - 1].map(|uid| silence(&path, uid));

@@ -1,52 +1,52 @@
-//! The one kind of failure that the program shows: what, why, and what to try.
+//! The error type of the program: what failed, why, and what to try.
 
 use serde_json::{Value, json};
 
-/// What sort of failure it is; the name is the `kind` of the JSON form and stays as it is.
+/// The kind of a failure. Its name is the `kind` of the JSON form and never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A command or a dashed option that does not exist, or is used wrongly.
+    /// A command or an option does not exist, or is used wrongly.
     Usage,
-    /// A word that is not in the grammar.
+    /// A word is not in the grammar.
     UnknownWord,
-    /// A value that the word does not take.
+    /// A word does not take this value.
     BadValue,
     /// A word or a value is missing.
     Missing,
-    /// Words that do not go together.
+    /// Two words contradict each other.
     Conflict,
-    /// A thing that this version cannot do.
+    /// This version lacks a feature.
     NotAvailable,
     /// The user lacks a privilege.
     NoPermission,
-    /// A security module, a sandbox or a container's device list refused.
+    /// A security module, a sandbox or the device list of a container refused.
     Denied,
-    /// /dev/net/tun or its driver is not there.
+    /// /dev/net/tun or its driver is missing.
     NoTun,
-    /// A name, port or address is taken.
+    /// A name, a port or an address is in use.
     InUse,
     /// A named thing does not exist.
     NotFound,
-    /// There is no route to an address, or the address is not of this host.
+    /// There is no route to an address, or the address is not one of this host.
     Unreachable,
-    /// Any other refusal of the system.
+    /// The system refused for any other reason.
     System,
-    /// A running instance reports that it is not well.
+    /// A running instance reports a problem.
     Unhealthy,
-    /// A configuration file says something that cannot be.
+    /// A configuration file is invalid.
     Config,
-    /// A file is cut off, damaged, or not what it should be.
+    /// A file is truncated, damaged, or of another type.
     Damaged,
-    /// What was found has been shown already; only the exit status is left to give.
+    /// The findings have been printed already; only the exit status remains.
     Shown,
-    /// A fault of segue itself.
+    /// segue itself has a fault.
     Internal,
-    /// Stopped by the user.
+    /// The user stopped the command.
     Interrupted,
 }
 
 impl Kind {
-    /// The name in JSON.
+    /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Usage => "usage",
@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// The exit status: 2 used wrongly, 130 interrupted, 1 all else.
+    /// Returns the exit status: 2 for wrong usage, 130 for an interrupt, 1 for all else.
     pub fn exit_code(self) -> u8 {
         match self {
             Kind::Usage | Kind::UnknownWord | Kind::BadValue | Kind::Missing | Kind::Conflict | Kind::NotAvailable => 2,
@@ -81,68 +81,68 @@ impl Kind {
     }
 }
 
-/// Which word of the command is wrong, shown with a caret under it.
+/// A wrong word of a command line, shown with a caret under it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// All words as they were given.
+    /// All words of the command.
     pub words: Vec<String>,
-    /// The index of the wrong one; the number of words when something is missing at the end.
+    /// The index of the wrong word; the number of words where one is missing at the end.
     pub at: usize,
-    /// What to write beside the caret.
+    /// The note beside the caret.
     pub note: String,
-    /// The nearest right word, if there is one.
+    /// The nearest valid word, if there is one.
     pub nearest: Option<String>,
 }
 
-/// Which place of a file is wrong, shown with a caret under it.
+/// A wrong place of a file, shown with a caret under it.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The file as it was named.
+    /// The file, as the user named it.
     pub file: String,
     /// The line, from 1.
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// How many characters are wrong, at least 1.
+    /// The number of wrong characters, at least 1.
     pub width: usize,
-    /// The line itself.
+    /// The text of the line.
     pub text: String,
-    /// What to write beside the caret.
+    /// The note beside the caret.
     pub note: String,
-    /// The nearest right word, if there is one.
+    /// The nearest valid word, if there is one.
     pub nearest: Option<String>,
-    /// What else is wrong in the file.
+    /// The other errors of the file.
     pub more: Vec<Error>,
-    /// How many more are not among these.
+    /// The number of further errors that `more` leaves out.
     pub left_out: usize,
 }
 
-/// A failure that a person can act on.
+/// A failure that a user can act on.
 #[derive(Clone, Debug)]
 pub struct Error {
-    /// Of what sort it is.
+    /// The kind of the failure.
     pub kind: Kind,
     /// What failed, with the system's own text where there is one.
     pub message: String,
-    /// Why, as far as it could be found out.
+    /// The reason, as far as it is known.
     pub why: Option<String>,
-    /// What to do; several lines are possible. Never empty.
+    /// What to do, on one line or several. Never empty.
     pub hint: String,
-    /// The system's error number.
+    /// The error number of the system.
     pub os_error: Option<i32>,
-    /// The wrong word. On the heap, to keep `Result`s small.
+    /// The wrong word. It is on the heap to keep `Result`s small.
     pub place: Option<Box<Place>>,
     /// The wrong place of a file.
     pub source: Option<Box<Source>>,
 }
 
 impl Error {
-    /// A failure with what happened and what to try.
+    /// Makes a failure of what happened and what to try.
     pub fn new(kind: Kind, message: impl Into<String>, hint: impl Into<String>) -> Error {
         Error { kind, message: message.into(), why: None, hint: hint.into(), os_error: None, place: None, source: None }
     }
 
-    /// A refusal of the system: `message`, then its text.
+    /// Makes a failure of a refusal of the system: `message`, then the system's text.
     pub fn system(message: impl std::fmt::Display, error: &std::io::Error, hint: impl Into<String>) -> Error {
         let mut made = Error::new(Kind::System, format!("{message}: {}", os_text(error)), hint);
         made.os_error = error.raw_os_error();
@@ -161,19 +161,19 @@ impl Error {
         self
     }
 
-    /// Says of what sort it is.
+    /// Sets the kind.
     pub fn kind(mut self, kind: Kind) -> Error {
         self.kind = kind;
         self
     }
 
-    /// Points at a word.
+    /// Adds the wrong word.
     pub fn at(mut self, place: Place) -> Error {
         self.place = Some(Box::new(place));
         self
     }
 
-    /// The form for programs: `{"error":{kind, message, why, hint, os_error}}`.
+    /// Returns the JSON form: `{"error":{kind, message, why, hint, os_error}}`.
     pub fn json(&self) -> Value {
         let mut error = json!({
             "kind": self.kind.name(),
@@ -205,10 +205,10 @@ impl Error {
     }
 }
 
-/// Most errors that are shown at once.
+/// Most errors of a file that are shown at once.
 const MOST: usize = 20;
 
-/// All errors as one, in the order of their lines; `None` where there are none.
+/// Merges errors into one, in the order of their lines; returns `None` where there are none.
 pub fn together(errors: Vec<Error>) -> Option<Error> {
     let apart = |mut error: Error| {
         let more = error.source.as_mut().map(|source| std::mem::take(&mut source.more)).unwrap_or_default();
@@ -220,7 +220,7 @@ pub fn together(errors: Vec<Error>) -> Option<Error> {
     errors.truncate(MOST);
     let mut errors = errors.into_iter();
     let mut first = errors.next()?;
-    // What points nowhere stands by itself.
+    // An error without a place in the file stands alone.
     if let Some(source) = &mut first.source {
         source.more = errors.collect();
         source.left_out = left_out;
@@ -228,7 +228,7 @@ pub fn together(errors: Vec<Error>) -> Option<Error> {
     Some(first)
 }
 
-/// The system's text without Rust's "(os error N)".
+/// Returns the text of the system without the suffix "(os error N)" of Rust.
 pub fn os_text(error: &std::io::Error) -> String {
     let text = error.to_string();
     match (error.raw_os_error(), text.find(" (os error")) {
@@ -237,7 +237,7 @@ pub fn os_text(error: &std::io::Error) -> String {
     }
 }
 
-/// A word as it may be shown: nothing in it can move the cursor or break the caret's column.
+/// Returns a word in a form that is safe to show: no character moves the cursor or breaks the column of the caret.
 pub fn printable(word: &str) -> String {
     if word.is_empty() {
         return "\"\"".to_owned();
@@ -245,8 +245,8 @@ pub fn printable(word: &str) -> String {
     word.chars().map(|c| if is_hidden(c) || c.is_whitespace() { '?' } else { c }).collect()
 }
 
-/// Whether a character acts instead of being seen: controls, and what turns the direction of writing or has no width
-/// (Unicode's bidirectional and default-ignorable format characters).
+/// Returns whether a character acts on the terminal instead of being visible: controls, and the bidirectional and
+/// default-ignorable format characters of Unicode.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -1,4 +1,4 @@
-//! `segue.set/1`: settings of a running instance, as they are listed and asked for.
+//! The documents of `segue.set/1`: the knobs of a running instance.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,73 +6,73 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Kind, printable};
 use crate::suggest::{integer, list, nearest};
 
-/// The id of this document's shape.
+/// The schema id of the document.
 pub const SCHEMA: &str = "segue.set/1";
 
-/// What `segue set -j` prints.
+/// The output of `segue set -j`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
     /// Always `segue.set/1`.
     pub schema: String,
-    /// The instance's name.
+    /// The name of the instance.
     pub instance: String,
-    /// Its settings, all of them or those that were named, as they are now.
+    /// The knobs with their present values: all of them, or those that were named.
     pub knobs: Vec<Knob>,
-    /// What was changed, in the order in which it was.
+    /// The changes, in the order in which they were made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<Change>,
-    /// Counters that were named, such as `net.gso.stats`, by the name of the port.
+    /// Counters that were named, such as `net.gso.stats`, by port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stats: Vec<Stats>,
 }
 
-/// One setting.
+/// One knob.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Knob {
-    /// Its name.
+    /// The name of the knob.
     pub name: String,
-    /// What it is now.
+    /// The present value.
     pub value: Setting,
-    /// What it was at the start.
+    /// The value at the start.
     pub default: Setting,
-    /// Smallest number.
+    /// The smallest number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// Largest number.
+    /// The largest number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u64>,
-    /// The names that it takes, where it takes names.
+    /// The named values, where the knob takes names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
     /// The unit of a number; empty for none.
     #[serde(default)]
     pub unit: String,
-    /// One sentence.
+    /// One sentence on what the knob does.
     pub help: String,
-    /// Why it cannot be changed; missing where it can.
+    /// Why the knob cannot be changed; missing where it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed: Option<String>,
-    /// What another one must be for this one to be anything but 0.
+    /// The value that another knob must have for this one to be anything but 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<Needs>,
 }
 
-/// What another setting must be.
+/// A value that another knob must have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Needs {
-    /// Its name.
+    /// The name of the other knob.
     pub name: String,
-    /// Its value.
+    /// The value that it must have.
     pub value: Setting,
 }
 
-/// Whether the knob `name` is one of the port `port`: `net.WHAT.dev.PORT.KEY`.
+/// Returns whether the knob `name` belongs to the port `port`: `net.WHAT.dev.PORT.KEY`.
 pub fn is_of(name: &str, port: &str) -> bool {
     let of = name.split_once(".dev.").and_then(|(_, rest)| rest.rsplit_once('.'));
     of.is_some_and(|(known, _)| known == port)
 }
 
-/// A value: a number, or one of the names.
+/// The value of a knob: a number, or a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Setting {
@@ -83,7 +83,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// Whether it is anything but 0.
+    /// Whether the value is anything but 0.
     fn is_on(&self) -> bool {
         *self != Setting::Number(0)
     }
@@ -98,45 +98,45 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// A setting that was changed.
+/// A change of a knob.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
-    /// Its name.
+    /// The name of the knob.
     pub name: String,
-    /// What it was.
+    /// The value before.
     pub before: Setting,
-    /// What it is now.
+    /// The value after.
     pub value: Setting,
 }
 
-/// Counters that are read under the name of a setting.
+/// Counters that are read by the name of a knob.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
     /// The name that was asked for.
     pub name: String,
-    /// Counters by port, those of groups with the group in front (`flushes.full`).
+    /// Counters by port; a counter of a group has the group in front (`flushes.full`).
     pub ports: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>>,
 }
 
-/// What is wrong with an assignment to a knob.
+/// Why an assignment to a knob is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wrong {
-    /// Whether the name is wrong, or else the value.
+    /// Whether the name is wrong; otherwise the value is.
     pub is_name: bool,
-    /// Of what sort it is.
+    /// The kind of the failure.
     pub kind: Kind,
     /// What is wrong.
     pub message: String,
-    /// What to write beside the caret.
+    /// The note beside the caret.
     pub note: String,
-    /// The nearest right one.
+    /// The nearest valid name or value, if there is one.
     pub nearest: Option<String>,
-    /// What would be right, one or more lines.
+    /// What would be right, on one line or several.
     pub good: String,
 }
 
 impl Knob {
-    /// What it takes, for people.
+    /// Describes the values that the knob takes.
     pub fn takes(&self) -> String {
         if !self.values.is_empty() {
             return list(&self.values.iter().map(String::as_str).collect::<Vec<_>>());
@@ -150,11 +150,11 @@ impl Knob {
         }
     }
 
-    /// The number that stands for `text`. `off` and `on` are 0 and 1.
+    /// Returns the number that `text` stands for. `off` and `on` are 0 and 1.
     fn number(&self, text: &str) -> Option<u64> {
         if !self.values.is_empty() {
             let at = self.values.iter().position(|value| value == text);
-            // `linux` is the version that there is.
+            // `linux` without a version is the version that the knob has.
             let is_version = |value: &String| value.split_once(':').is_some_and(|(name, _)| name == text);
             return at.or_else(|| self.values.iter().position(is_version)).map(|at| at as u64);
         }
@@ -167,7 +167,7 @@ impl Knob {
         (min..=max).contains(&number).then_some(number)
     }
 
-    /// A number in the form in which it is shown.
+    /// Returns a number in the form in which it is shown.
     pub fn setting(&self, number: u64) -> Setting {
         match usize::try_from(number).ok().and_then(|at| self.values.get(at)) {
             Some(name) => Setting::Name(name.clone()),
@@ -176,7 +176,7 @@ impl Knob {
     }
 }
 
-/// The knob `name` and the number for `text`, if it can be set so with `knobs` as they are.
+/// Returns the knob `name` and the number for `text`, if `knobs`, with their present values, let it be set so.
 pub fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob, u64), Wrong> {
     if STATS.iter().any(|stats| stats.0 == name) {
         return Err(Wrong {
@@ -234,7 +234,7 @@ pub fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob,
     Ok((knob, number))
 }
 
-/// Sets a knob of a list, as an instance would.
+/// Sets a knob of a list as an instance would.
 pub fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wrong> {
     let (knob, number) = check(knobs, name, text)?;
     let value = knob.setting(number);
@@ -244,16 +244,16 @@ pub fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The knob `name`, or the list of those that there are.
+/// Returns the knob `name`.
 pub fn find<'a>(knobs: &'a [Knob], name: &str) -> Result<&'a Knob, Wrong> {
     knobs.iter().find(|knob| knob.name == name).ok_or_else(|| unknown(knobs, name))
 }
 
-/// What to say of a name that is none.
+/// Returns the refusal for a name that no knob has.
 pub fn unknown(knobs: &[Knob], name: &str) -> Wrong {
     let names = || knobs.iter().map(|knob| knob.name.as_str()).chain(STATS.iter().map(|stats| stats.0));
     let near = nearest(name, names()).map(str::to_owned);
-    // The names have much in common: whoever writes no more than the end of one means that one.
+    // Names have long common prefixes, so that the last part alone is enough for a suggestion.
     let ends =
         |known: &&str| !name.is_empty() && known.rsplit('.').next() == Some(name.rsplit('.').next().unwrap_or(name));
     let near = near.or_else(|| names().find(ends).map(str::to_owned));
@@ -267,7 +267,7 @@ pub fn unknown(knobs: &[Knob], name: &str) -> Wrong {
     }
 }
 
-/// Counters that can be read as if they were settings, and what they are about.
+/// Names of counters that can be read like knobs, and what each counts.
 pub const STATS: &[(&str, &str)] = &[
     ("net.gso.stats", "trains cut, trains that went whole, drops of GSO"),
     ("net.gro.stats", "packets joined, and why trains ended and packets stayed alone"),

@@ -1,10 +1,12 @@
-//! How a running instance is asked: one request line, one answer line of JSON, over a socket that only its owner can use.
+//! The control protocol of a running instance: one request line and one answer line of JSON, over a socket that only
+//! the owner of the instance and root can use.
 //!
-//! Here are the documents of `segue.stat/1` and `segue.set/1` ([`model`], [`knobs`]), what goes over the socket
-//! ([`protocol`]), the client's side of the socket
-//! ([`client`]), where sockets are ([`place`]), and the one kind of failure that the program shows ([`error`]). It promises
-//! that a key of a document is only ever added. It prints nothing and renders nothing for a terminal, and refuses
-//! directories for sockets that somebody else can write to.
+//! The crate has the documents of `segue.stat/1` and `segue.set/1` ([`model`], [`knobs`]), the requests and responses
+//! ([`protocol`]), the client ([`client`]), the directories of the sockets ([`place`]), and the error type of the
+//! program ([`error`]).
+//!
+//! It promises that keys are only ever added to a document. It prints nothing and renders nothing for a terminal, and
+//! it refuses a directory for sockets that another user can write to.
 
 pub mod client;
 pub mod error;

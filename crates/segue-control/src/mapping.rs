@@ -1,29 +1,29 @@
-//! The mappings of a NAT, as `segue nat` shows them.
+//! The mappings of a NAT.
 
 use std::net::SocketAddrV4;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A mapping, as it goes over the control socket.
+/// A mapping of a NAT, as the control socket carries it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Mapping {
-    /// tcp, udp or icmp.
+    /// `tcp`, `udp` or `icmp`.
     pub protocol: String,
-    /// The host inside and its port, or the identifier of its queries.
+    /// The inside host and its port, or the identifier of its ICMP queries.
     #[schemars(with = "String")]
     pub inside: SocketAddrV4,
     /// The port or identifier outside.
     pub outside: u16,
-    /// static, or of TCP: opening, open or closing; otherwise missing.
+    /// `static`, or for TCP `opening`, `open` or `closing`; missing otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Seconds since the last packet; missing where there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<u64>,
-    /// Packets that left, a train counting one.
+    /// Packets from inside to outside; a train counts as one.
     pub out: u64,
-    /// The same for those that came.
+    /// Packets from outside to inside; a train counts as one.
     #[serde(rename = "in")]
     pub into: u64,
 }

@@ -1,58 +1,58 @@
-//! `segue.stat/1`: the state of running instances. Keys are only ever added.
+//! The document of `segue.stat/1`: the state of running instances. Keys are only ever added.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The id of this document's shape.
+/// The schema id of the document.
 pub const SCHEMA: &str = "segue.stat/1";
 
-/// The drop reason that the kernel counts: a datagram with a wrong outer UDP checksum, or without one where one is needed. All
-/// sockets of the network namespace are counted together.
+/// The drop reason that the kernel counts: a datagram with a wrong outer UDP checksum, or without one where one is
+/// required. The kernel counts all sockets of the network namespace together.
 pub const OUTER_CSUM: &str = "outer_csum";
 
-/// What `segue stat -j` prints.
+/// The output of `segue stat -j`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
     /// Always `segue.stat/1`.
     pub schema: String,
-    /// When it was asked: RFC 3339, UTC.
+    /// The time of the query: RFC 3339, UTC.
     pub t: String,
     /// Every instance that answered, sorted by name.
     pub instances: Vec<Instance>,
 }
 
-/// One running segue.
+/// One running instance.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Instance {
-    /// Its name: the interface's for a tunnel, those of both for a gateway.
+    /// The name: that of the interface for a tunnel, those of both for a gateway.
     pub name: String,
-    /// What it is: `tunnel`, `gateway`.
+    /// What the instance is: `tunnel`, `gateway`.
     pub kind: String,
-    /// The process that moves packets.
+    /// The id of the process that moves packets.
     pub pid: u32,
-    /// Seconds since it was up.
+    /// Seconds since the instance was up.
     pub uptime_s: f64,
-    /// Processor time it has used, user and system, seconds.
+    /// Processor time used, user and system, seconds.
     #[serde(default)]
     pub cpu_s: f64,
-    /// Packets dropped since the start, for every reason and at every port.
+    /// Packets dropped since the start, for all reasons and at all ports.
     #[serde(default)]
     pub drops: u64,
     /// The threads that move packets.
     #[serde(default)]
     pub workers: Vec<Worker>,
-    /// What the kernel does for it, by name (`udp_gro`, `udp_segment`, `tun_tso`, `tun_uso`, ...).
+    /// The offloads of the kernel, by name (`udp_gro`, `udp_segment`, `tun_tso`, `tun_uso`, ...).
     #[serde(default)]
     pub offloads: BTreeMap<String, Offload>,
-    /// What is not well; empty when all is.
+    /// The problems of the instance; empty when there is none.
     #[serde(default)]
     pub health: Vec<Complaint>,
-    /// The places where packets enter and leave, by name.
+    /// The ports of the instance, by name.
     #[serde(default)]
     pub ports: BTreeMap<String, Port>,
-    /// The last seconds; missing in the first one.
+    /// Rates over the last seconds; missing in the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recent: Option<Recent>,
 }
@@ -60,140 +60,140 @@ pub struct Instance {
 /// One thread that moves packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Worker {
-    /// Its number, from 0.
+    /// The number of the thread, from 0.
     pub id: u32,
-    /// Its counters since the start, by name: `polls` (rounds), `full_budgets` that left more, `sleeps`, `wake_ups` from them
-    /// by a port, `deferrals` (by a timer instead), `busy_polls`.
+    /// Counters since the start, by name: `polls` (rounds), `full_budgets` that left more, `sleeps`, `wake_ups` from
+    /// them by a port, `deferrals` (by a timer instead), `busy_polls`.
     #[serde(flatten)]
     pub counters: BTreeMap<String, u64>,
 }
 
-/// Something that the kernel may do for segue.
+/// An offload that the kernel may do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Offload {
-    /// Whether it is used.
+    /// Whether the offload is in use.
     pub on: bool,
-    /// Why not, when it is not.
+    /// Why the offload is not in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Whether it was asked for and the kernel said no.
+    /// Whether segue asked for the offload and the kernel refused.
     #[serde(default)]
     pub refused: bool,
 }
 
-/// Something that is not well.
+/// A problem of an instance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Complaint {
-    /// What, in a few words.
+    /// The problem in a few words.
     pub what: String,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Since when: RFC 3339, UTC.
+    /// When the problem began: RFC 3339, UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
 }
 
-/// Which side of the instance a port is on.
+/// The side of the instance that a port is on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// The interface that this host's programs use.
+    /// The side of the programs of this host.
     #[default]
     Inside,
-    /// Towards the other end.
+    /// The side of the other end.
     Outside,
 }
 
-/// A place where packets enter and leave. Counters are since the start and only rise.
+/// A port, where packets enter and leave. Counters start at 0 and only rise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Port {
-    /// Which side it is on.
+    /// The side that the port is on.
     #[serde(default)]
     pub side: Side,
-    /// Into segue from this port.
+    /// Packets that came in by this port.
     pub receive: Flow,
-    /// Out of segue through this port.
+    /// Packets that left by this port.
     pub transmit: Flow,
-    /// Payload bytes that segue had to sum for packets of this port.
+    /// Payload bytes that segue had to checksum for packets of this port.
     pub checksummed_bytes: u64,
-    /// Pure acknowledgments from this port that gave way to a newer one of their connection: not dropped, but sent on no
-    /// more.
+    /// Pure acknowledgments from this port that a newer one of their connection replaced; they do not count as drops.
     #[serde(default)]
     pub swallowed: u64,
     /// Packets from this port whose padding was cut off.
     #[serde(default)]
     pub trimmed: u64,
-    /// Packets dropped, by reason. `outer_csum`, at a tunnel's UDP port, is what the kernel dropped for a wrong outer checksum,
-    /// or without one where one is needed (IPv6): it counts all sockets of the network namespace together, those of other
-    /// programs too. Those that reached the tunnel's own socket before the kernel summed them, which are the longer ones, are
-    /// under `socket_overflow` besides.
+    /// Packets dropped, by reason. `outer_csum`, at the UDP port of a tunnel, counts what the kernel dropped for a
+    /// wrong outer checksum, or for a missing one where one is required (IPv6), over all sockets of the network
+    /// namespace, those of other programs included. Longer datagrams reach the socket of the tunnel before the kernel
+    /// sums them; `socket_overflow` counts these as well.
     pub drops: BTreeMap<String, u64>,
-    /// Why trains ended, by reason.
+    /// Trains that ended, by reason.
     pub flushes: BTreeMap<String, u64>,
-    /// Why packets stayed alone, by reason.
+    /// Packets that were not joined, by reason.
     pub refusals: BTreeMap<String, u64>,
-    /// What differed when a packet did not fit the train of its flow, by reason.
+    /// The first difference between a packet and the train of its flow that it did not fit, by reason.
     #[serde(default)]
     pub mismatches: BTreeMap<String, u64>,
-    /// What was done in a smaller form because the kernel refused the larger, by reason.
+    /// Operations that segue repeated in a smaller form because the kernel refused the larger one, by reason.
     pub fallbacks: BTreeMap<String, u64>,
-    /// What each stage saw of the packets that came in here (`decap`, `gro`, `entry`, `encap`) or leave here (`gso`): a train
-    /// that goes through whole counts as one unit at each.
+    /// Counters of each stage for the packets that came in here (`decap`, `gro`, `entry`, `encap`) or leave here
+    /// (`gso`); a train that passes whole counts as one unit at each stage.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub stages: BTreeMap<String, Seen>,
-    /// What cutting trains for this port took: `trains_cut` in front of it into `packets_made`, `trains_whole` handed to it,
+    /// Counters of GSO for this port: `trains_cut` in front of it into `packets_made`, `trains_whole` handed to it,
     /// `cut_on_entry` where GSO is off, into `made_on_entry`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gso: BTreeMap<String, u64>,
-    /// Packets whose inner checksum is left to the far end: `sent` by this host to the other, and `received`.
+    /// Packets whose inner checksum is left to the far end: `sent` by this host, and `received`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub remcsum: BTreeMap<String, u64>,
-    /// Its polls: `polls`, `full_budgets` that took as many packets as they might, `overflows`, packets that the port gave
-    /// beyond that and that came first in the next one, and `wake_ups` of a sleeping worker by this port.
+    /// Counters of polling: `polls`, `full_budgets` that took as many packets as they might, `overflows`, packets
+    /// that the port gave beyond that and that came first in the next poll, and `wake_ups` of a sleeping worker by
+    /// this port.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub napi: BTreeMap<String, u64>,
-    /// Other numbers of the port.
+    /// Other numbers of the port, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub numbers: BTreeMap<String, u64>,
 }
 
-/// What a stage on the way saw.
+/// Counters of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Seen {
-    /// Units: a train counts as one, so does a packet of its own.
+    /// Units: a train counts as one, and so does a single packet.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of the units.
     pub bytes: u64,
-    /// Those of the units that were trains.
+    /// The units that were trains.
     pub trains: u64,
-    /// Packets of wire size that all units stand for.
+    /// The packets of wire size that the units stand for.
     pub segments: u64,
 }
 
-/// What went one way through a port.
+/// Counters of a port in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Flow {
-    /// Units that crossed in one piece: a train counts as one, so does a packet of its own.
+    /// Units that crossed in one piece: a train counts as one, and so does a single packet.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of the units.
     pub bytes: u64,
-    /// Those of the units that were trains: more than one segment.
+    /// The units that were trains, of more than one segment.
     pub trains: u64,
-    /// Packets of wire size that all units stand for: what a capture on the link would count.
+    /// The packets of wire size that the units stand for, as a capture on the link would count them.
     pub segments: u64,
-    /// System calls that moved them, or tried to.
+    /// System calls that moved packets, or tried to.
     #[serde(default)]
     pub calls: u64,
 }
 
 impl Flow {
-    /// Packets of wire size: what a capture on the link would count.
+    /// Returns the number of packets of wire size, as a capture on the link would count them.
     pub fn wire_packets(&self) -> u64 {
         self.segments
     }
 
-    /// Mean bytes of a unit.
+    /// Returns the mean size of a unit, bytes.
     pub fn mean_bytes(&self) -> f64 {
         if self.packets == 0 { 0.0 } else { self.bytes as f64 / self.packets as f64 }
     }
@@ -209,34 +209,34 @@ impl Flow {
     }
 }
 
-/// The last seconds of an instance: differences of its counters, and what follows from them.
+/// Rates of an instance over the last seconds, from the differences of its counters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Recent {
-    /// How long, seconds.
+    /// The length of the interval, seconds.
     pub interval_s: f64,
-    /// From the outside, bits a second.
+    /// The rate from the outside, bits a second.
     pub receive_bits_per_s: f64,
-    /// To the outside, bits a second.
+    /// The rate to the outside, bits a second.
     pub transmit_bits_per_s: f64,
-    /// Mean unit from the outside as it was handed to the inside, bytes.
+    /// The mean unit from the outside as it was handed to the inside, bytes.
     pub receive_train_bytes: f64,
-    /// Mean unit that went to the outside, bytes.
+    /// The mean unit that went to the outside, bytes.
     pub transmit_train_bytes: f64,
-    /// Share of one processor, 1 for all of it.
+    /// The share of one processor; 1 is all of it.
     pub cpu_share: f64,
-    /// What the counters of each port rose by.
+    /// The differences of the counters of each port.
     pub ports: BTreeMap<String, Port>,
 }
 
 impl Instance {
-    /// Adds up what the total drops are.
+    /// Sums up the drops of all ports.
     pub fn count_drops(&mut self) {
         self.drops = self.ports.values().flat_map(|port| port.drops.values()).sum();
     }
 
-    /// Adds what the drops of the last seconds say of its health: any packet that was too big for the path, since such a
-    /// flow stands still, any outer checksum, which good hosts and ways do not spoil, and more than one packet in a hundred
-    /// for other reasons.
+    /// Adds the drops of the last seconds to the problems: any packet that was too big for the path, since such a
+    /// flow stands still; any wrong outer checksum, which sound hosts and links do not cause; and more than one
+    /// packet in a hundred for other reasons.
     pub fn judge_drops(&mut self) {
         let Some(recent) = &self.recent else { return };
         let mut drops: BTreeMap<&str, u64> = BTreeMap::new();
@@ -263,7 +263,7 @@ impl Instance {
         self.health.extend(complaints.into_iter().map(complaint));
     }
 
-    /// The change since `before`, which was taken `seconds` earlier.
+    /// Returns the change since `before`, which was taken `seconds` earlier.
     pub fn recent_since(&self, before: &Instance, seconds: f64) -> Recent {
         let none = Port::default();
         let ports: BTreeMap<String, Port> = self

@@ -1,4 +1,4 @@
-//! Where control sockets are.
+//! The directories of control sockets.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 
 use segue_host::sys;
 
-/// Overrides the directory of control sockets.
+/// The environment variable that overrides the directory of control sockets.
 pub const VARIABLE: &str = "SEGUE_RUNTIME_DIR";
 
-/// One directory that may hold sockets.
+/// A directory that may hold control sockets.
 struct Place {
     path: PathBuf,
     mode: u32,
 }
 
-/// The one directory that the user has chosen, if there is one.
+/// Returns the directory that the environment names, if it names one.
 pub fn chosen() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// The directories for this user, the one to use first.
+/// Returns the directories for this user, the preferred one first.
 fn places() -> Vec<Place> {
     if let Some(path) = chosen() {
         return vec![Place { path, mode: 0o755 }];
@@ -37,7 +37,7 @@ fn places() -> Vec<Place> {
     places
 }
 
-/// Makes the directory for a new instance, the first of this user's places that can be written.
+/// Makes the directory for a new instance: the first one of this user that is writable.
 pub fn for_new() -> io::Result<PathBuf> {
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
     for place in places() {
@@ -49,7 +49,7 @@ pub fn for_new() -> io::Result<PathBuf> {
     Err(last)
 }
 
-/// Directories in which this user's instances may be, and root's.
+/// Returns the directories that may hold this user's instances, and root's.
 pub fn to_search() -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = places().into_iter().map(|place| place.path).collect();
     if std::env::var_os(VARIABLE).is_none() {
@@ -71,26 +71,26 @@ fn make(place: &Place) -> io::Result<()> {
     if !data.is_dir() || !trusted(&data) {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    // A directory that exists may still be one that this process cannot write to.
+    // A directory that exists may still be read-only for this process.
     let probe = place.path.join(format!(".{}", std::process::id()));
     DirBuilder::new().mode(0o700).create(&probe)?;
     fs::remove_dir(&probe)
 }
 
-/// A directory in which nobody but root and this user can put anything. /tmp is open to all: a directory or link that
-/// somebody else made there must not be used.
+/// Returns whether only root and this user can write to a directory. Any user can write to /tmp, so that a directory
+/// or a link there may be another user's.
 fn trusted(data: &fs::Metadata) -> bool {
     data.is_dir() && (data.uid() == sys::euid() || data.uid() == 0) && data.mode() & 0o022 == 0
 }
 
-/// This user's id as the outside of a user namespace knows it, so that both sides look in one place.
+/// Returns the id of this user outside of the user namespace, so that both sides use one directory.
 fn outside_uid() -> u32 {
     let uid = sys::euid();
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.lines().find_map(|line| mapped(line, uid)).unwrap_or(uid)
 }
 
-/// One line of uid_map: first id inside, first id outside, how many.
+/// Maps `uid` by one line of uid_map: first id inside, first id outside, count.
 fn mapped(line: &str, uid: u32) -> Option<u32> {
     let mut fields = line.split_whitespace().map(|field| field.parse::<u32>());
     let (inside, outside, len) = (fields.next()?.ok()?, fields.next()?.ok()?, fields.next()?.ok()?);

@@ -1,4 +1,4 @@
-//! What goes over the control socket: one request line, one answer line, each a JSON object with one key.
+//! The messages of the control socket: one request line and one answer line, each a JSON object with one key.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,80 +13,80 @@ pub const REQUEST_LEN: usize = 8192;
 /// Longest answer line, bytes: room for the counters of as many tunnels as one port has at most.
 pub const ANSWER_LEN: usize = 32 << 20;
 
-/// What an instance is asked for.
+/// A request to an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
-    /// To say something: `{"get":"stat"}`.
+    /// Reads something: `{"get":"stat"}`.
     Get(Topic),
-    /// To change settings, all of them or none: `{"set":[["KNOB","VALUE"]]}`.
+    /// Changes knobs, all of them or none: `{"set":[["KNOB","VALUE"]]}`.
     Set(Vec<(String, String)>),
 }
 
-/// What an instance can be asked to say.
+/// What a request reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Topic {
-    /// Its state and its counters.
+    /// The state and the counters.
     Stat,
-    /// Its settings.
+    /// The knobs.
     Knobs,
-    /// The mappings of its NAT.
+    /// The mappings of the NAT.
     Nat,
 }
 
-/// What an instance answers.
+/// The answer of an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Response {
-    /// To [`Topic::Stat`].
+    /// The answer to [`Topic::Stat`].
     Instance(Box<Instance>),
-    /// To [`Topic::Knobs`].
+    /// The answer to [`Topic::Knobs`].
     Knobs(Vec<Knob>),
-    /// To [`Topic::Nat`]; `None` where there is no NAT.
+    /// The answer to [`Topic::Nat`]; `None` where there is no NAT.
     Mappings(Option<Vec<Mapping>>),
-    /// To [`Request::Set`]: what was changed, in that order.
+    /// The answer to [`Request::Set`]: the changes, in the order in which they were made.
     Changed(Vec<Change>),
-    /// The request was refused.
+    /// The refusal of any request.
     Error(Box<Failure>),
 }
 
-/// A refusal, as an [`Error`] goes over the socket.
+/// A refusal: an [`Error`] in the form of the socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The name of its [`Kind`].
+    /// The name of the [`Kind`].
     #[serde(default)]
     pub kind: String,
     /// What failed.
     #[serde(default)]
     pub message: String,
-    /// Why.
+    /// The reason.
     #[serde(default)]
     pub why: Option<String>,
     /// What to do.
     #[serde(default)]
     pub hint: String,
-    /// The system's error number.
+    /// The error number of the system.
     #[serde(default)]
     pub os_error: Option<i32>,
 }
 
 impl Request {
-    /// Reads a request line.
+    /// Parses a request line.
     pub fn parse(line: &[u8]) -> Result<Request, Error> {
         let value: Value = serde_json::from_slice(line).unwrap_or(Value::Null);
         let good = if value.get("set").is_some() { r#"{"set":[["KNOB","VALUE"]]}"# } else { r#"{"get":"stat"}"# };
         serde_json::from_value(value).map_err(|_| Error::new(Kind::Usage, "unknown request", good))
     }
 
-    /// The request on one line, without its end.
+    /// Returns the request as one line, without its end.
     pub fn line(&self) -> String {
         line(self)
     }
 }
 
 impl Response {
-    /// The answer on one line, without its end.
+    /// Returns the answer as one line, without its end.
     pub fn line(&self) -> String {
         line(self)
     }
@@ -100,7 +100,7 @@ impl From<Error> for Response {
 }
 
 fn line(message: &impl Serialize) -> String {
-    // Serialising these cannot fail: all their keys are strings.
+    // Serialising cannot fail: all keys are strings.
     serde_json::to_value(message).unwrap_or_default().to_string()
 }
 

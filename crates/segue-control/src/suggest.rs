@@ -1,6 +1,6 @@
-//! Numbers, lists and near misses of words, as they are read and shown everywhere.
+//! Numbers, lists and suggestions of similar words, for parsers and messages.
 
-/// The nearest candidate, if one is near enough to be meant.
+/// Returns the candidate nearest to `token`, if one is similar enough to be meant.
 pub fn nearest<'a>(token: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let token = token.to_ascii_lowercase();
     let allowed = (token.chars().count() / 3).max(1);
@@ -11,17 +11,17 @@ pub fn nearest<'a>(token: &str, candidates: impl Iterator<Item = &'a str>) -> Op
         .map(|(_, candidate)| candidate)
 }
 
-/// A decimal or hexadecimal number without a sign.
+/// Parses a decimal or hexadecimal number without a sign.
 pub fn integer(token: &str) -> Option<u64> {
     let (digits, radix) = match token.strip_prefix("0x").or_else(|| token.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (token, 10),
     };
-    // from_str_radix takes a sign, which has no place here.
+    // from_str_radix would accept a sign.
     digits.bytes().all(|byte| byte.is_ascii_alphanumeric()).then(|| u64::from_str_radix(digits, radix).ok())?
 }
 
-/// `a, b or c`.
+/// Joins names as `a, b or c`.
 pub fn list(names: &[&str]) -> String {
     match names {
         [] => String::new(),

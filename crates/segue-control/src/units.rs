@@ -1,23 +1,23 @@
-//! Numbers for people: SI units, three figures. JSON never comes through here.
+//! Numbers for people: SI units with three figures. JSON has exact numbers instead.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Bytes as `43 kB`, `18.2 GB`.
+/// Formats bytes as `43 kB`, `18.2 GB`.
 pub fn bytes(n: u64) -> String {
     scaled(n as f64, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
-/// A plain number as `681 k`.
+/// Formats a number as `681 k`.
 pub fn count(n: u64) -> String {
     scaled(n as f64, &["", "k", "M", "G", "T", "P", "E"]).trim_end().to_owned()
 }
 
-/// A short byte length for a narrow column: `43k`, `1.2k`, `980`.
+/// Formats bytes for a narrow column: `43k`, `1.2k`, `980`.
 pub fn short_bytes(n: f64) -> String {
     scaled(n, &["", "k", "M", "G", "T", "P", "E"]).replace(' ', "")
 }
 
-/// A duration as `2h14m`, `9d03h`, `12s`.
+/// Formats a duration as `2h14m`, `9d03h`, `12s`.
 pub fn short_duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
@@ -28,7 +28,7 @@ pub fn short_duration(seconds: u64) -> String {
     }
 }
 
-/// A duration in words as `2 min 14 s`.
+/// Formats a duration as `2 min 14 s`.
 pub fn long_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -39,7 +39,7 @@ pub fn long_duration(duration: Duration) -> String {
     }
 }
 
-/// A time as RFC 3339 in UTC with milliseconds.
+/// Formats a time as RFC 3339 in UTC with milliseconds.
 pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, millis) = (since.as_secs(), since.subsec_millis());
@@ -48,9 +48,9 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Year, month and day of a day counted from 1970-01-01 in the Gregorian calendar.
+/// Returns year, month and day of a day counted from 1970-01-01 in the Gregorian calendar.
 fn civil_date(days: u64) -> (u64, u64, u64) {
-    // Count from 0000-03-01, so that a leap day is the last day of its year; an era has 400 years.
+    // Days are counted from 0000-03-01, so that a leap day is the last day of its year; an era has 400 years.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -61,7 +61,7 @@ fn civil_date(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Three significant figures and the SI prefix that leaves 1 to 999 before it.
+/// Formats a value with three significant figures and the SI prefix that leaves 1 to 999 before it.
 fn scaled(mut value: f64, units: &[&str]) -> String {
     let mut unit = 0;
     // 999.5 would print as 1000 in the smaller unit.
