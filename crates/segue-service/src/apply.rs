@@ -1,4 +1,4 @@
-//! Changes to links, each shown as the command that a person could type.
+//! Changes to links, each reported as the command that a person could type.
 
 use std::io;
 
@@ -11,17 +11,17 @@ use segue_host::prefix::Prefix;
 
 use crate::report::Report;
 
-/// Changes to one link, each shown as the command that a person could type.
+/// Changes to one link, each reported as the command that a person could type.
 pub struct Changes<'a> {
-    /// The connection.
+    /// The connection to the kernel.
     pub netlink: &'a mut Netlink,
-    /// Where changes are shown.
+    /// Where each change is reported.
     pub out: &'a dyn Report,
-    /// The link that is changed.
+    /// The index of the link.
     pub index: u32,
-    /// Its name.
+    /// The name of the link.
     pub name: &'a str,
-    /// How `ip` is called where the link is: with the name of a namespace, or as it is.
+    /// The `ip` command of the namespace of the link: `ip`, or `ip -n NAME`.
     pub ip: &'a str,
 }
 
@@ -33,8 +33,8 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Sets the largest packet that the stack hands to the device in one piece, bytes, at most 65536; up to there Linux
-    /// uses one value for IPv4 and IPv6.
+    /// Sets the largest packet that the stack hands to the device in one piece, bytes, at most 65536. Up to that size
+    /// Linux has one value for IPv4 and IPv6.
     pub fn gso_max_size(&mut self, bytes: u32) -> io::Result<()> {
         let command = format!("{} link set dev {} gso_max_size {bytes}", self.ip, self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_GSO_MAX_SIZE");
@@ -42,7 +42,7 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Keeps the kernel from giving the link an IPv6 address of its own making, for a link that carries no IPv6.
+    /// Keeps the kernel from generating an IPv6 address for the link, for a link that carries no IPv6.
     pub fn no_generated_addresses(&mut self) -> io::Result<()> {
         let command = format!("{} link set dev {} addrgenmode none", self.ip, self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_INET6_ADDR_GEN_MODE");
@@ -51,7 +51,7 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Adds an address. An IPv6 address is usable at once: on a tunnel nobody else can have it.
+    /// Adds an address. An IPv6 address skips duplicate address detection: no other host is on a tunnel.
     pub fn address(&mut self, prefix: Prefix) -> io::Result<()> {
         let nodad = if prefix.address.is_ipv6() { " nodad" } else { "" };
         self.out.change(&format!("{} addr add {prefix} dev {}{nodad}", self.ip, self.name), "RTM_NEWADDR");

@@ -1,7 +1,7 @@
-//! The instance's side of the control socket: a thread of its own, so that no client can hold up packets.
+//! The instance's side of the control socket: a thread of its own, so that no client can delay packets.
 //!
-//! Everything is bounded: clients at a time, bytes of a request, seconds of a conversation. One request, one answer, then
-//! the connection closes.
+//! All resources are bounded: clients at a time, bytes of a request, seconds of a connection. A connection carries
+//! one request and one answer.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -21,61 +21,62 @@ use segue_control::place;
 use segue_control::protocol::{REQUEST_LEN, Request, Response, Topic};
 use segue_host::sys::{self, Want};
 
-/// Clients served at a time; more wait in the socket's queue.
+/// Clients that are served at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 16;
-/// How long a client may take for all of its conversation.
+/// Longest duration of a connection.
 const CLIENT_TIME: Duration = Duration::from_secs(2);
-/// How many visitors of the doorbell are sent away at a time, and the pause: whoever rings without end costs next to nothing.
+/// Connections to the doorbell that are accepted and closed at a time, and the pause after them, so that a flood of
+/// connections costs next to nothing.
 const VISITORS: usize = 16;
 const DOORBELL_PAUSE: Duration = Duration::from_millis(50);
-/// How often the counters are sampled for the recent seconds.
+/// Interval at which the counters are sampled for the recent rates.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// How many samples are kept.
+/// Number of samples that are kept.
 const SAMPLES: usize = 10;
 
-/// The settings of an instance, from its own side.
+/// Access of the control socket to the knobs of an instance.
 pub trait KnobControl {
-    /// All of them, as they are.
+    /// Returns all knobs with their present values.
     fn list(&self) -> Vec<Knob>;
-    /// The mappings of its NAT; `None` where it has none.
+    /// Returns the mappings of the NAT; `None` where there is no NAT.
     fn mappings(&self) -> Option<Vec<Mapping>> {
         None
     }
-    /// Changes all of these, or none.
+    /// Sets all of these knobs, or none.
     fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error>;
 }
 
-/// A socket that is open and has the right mode, before anybody serves it.
+/// A control socket that is open, has its mode, and is not served yet.
 #[derive(Debug)]
 pub struct Bound {
-    /// Before the listener: while that answers, nobody else's socket has this name.
+    /// Before the listener: while that listens, no other socket has this name.
     file: Removed,
     listener: UnixListener,
     owner: u32,
-    /// Ends the service when the first of the two closes. Made early: the sandbox lets nobody make sockets.
+    /// Ends the server when either end closes. It is made early, since the sandbox allows no new socket.
     stop: (UnixStream, UnixStream),
 }
 
-/// The socket's name in the file system.
+/// The file of a control socket.
 #[derive(Clone, Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode: a later instance of the same name may have put its own there.
+    /// Device and inode: a later instance of the same name may have put its own socket there.
     is: (u64, u64),
 }
 
 impl SocketFile {
-    /// The socket at `made`, which stays there or becomes `path`.
+    /// The socket at `made`, which stays there or is renamed to `path`.
     fn new(made: &Path, path: PathBuf) -> io::Result<SocketFile> {
         Ok(SocketFile { path, is: identity(made)? })
     }
 
-    /// The folder that it is in.
+    /// Returns the directory of the socket.
     pub fn folder(&self) -> Option<&Path> {
         self.path.parent()
     }
 
-    /// Takes it away, unless another one's has its name.
+    /// Removes the file, unless it is that of another socket.
     pub fn remove(&self) {
         for path in [self.path.clone(), next(&self.path)] {
             if identity(&path).is_ok_and(|is| is == self.is) {
@@ -85,7 +86,7 @@ impl SocketFile {
     }
 }
 
-/// It goes when the last user of the socket does, as far as this process may.
+/// Removes the file when the last user of the socket ends, where this process may.
 #[derive(Debug)]
 struct Removed(SocketFile);
 
@@ -95,12 +96,13 @@ impl Drop for Removed {
     }
 }
 
-/// What the socket of the next instance of a name is called until it takes the place of `path`.
+/// Returns the path of the socket of the next instance until it replaces `path`.
 fn next(path: &Path) -> PathBuf {
     path.with_extension("next")
 }
 
-/// What to say of a name that is taken: the control socket `path` of an instance answers. `naming` is how another one is given.
+/// Makes the failure for a name in use: the control socket `path` of an instance answers. `naming` is how a command
+/// is given another name.
 pub fn already_running(name: &str, path: &Path, naming: &str) -> Error {
     let hint = format!(
         "segue stat {name}                              shows it\n\
@@ -116,7 +118,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// The directory for a new socket.
+/// Returns the directory for a new socket.
 fn directory() -> Result<PathBuf, Error> {
     place::for_new().map_err(|error| {
         let made = Error::system("cannot make a directory for the control socket", &error, "");
@@ -140,13 +142,14 @@ fn refused(path: &Path, error: &io::Error) -> Error {
         .why("the file system refused")
 }
 
-/// Gives the socket of the next instance `name` ([`Bound::next`]) its name, at once: nobody finds none in between.
+/// Renames the socket of the next instance `name` ([`Bound::next`]) to its final name. The rename is atomic: a client
+/// always finds one of the two.
 pub fn take_name(name: &str) -> Result<(), Error> {
     let path = path_in(&directory()?, name);
     fs::rename(next(&path), &path).map_err(|error| refused(&path, &error))
 }
 
-/// Takes the socket of a next instance away that did not come to it.
+/// Removes the socket of a next instance that did not take over.
 pub fn forget_next(name: &str) {
     if let Ok(directory) = directory() {
         let _ = fs::remove_file(next(&path_in(&directory, name)));
@@ -154,20 +157,21 @@ pub fn forget_next(name: &str) {
 }
 
 impl Bound {
-    /// Opens the socket of instance `name`. A socket that nobody serves any more is replaced; a live one refuses.
+    /// Opens the socket of the instance `name`. A stale socket is replaced; one that answers is a failure.
     ///
-    /// Only while the process has one thread (the file mode mask is changed for a moment).
+    /// The process must have one thread, since the file mode mask is changed for a moment.
     pub fn new(name: &str, naming: &str) -> Result<Bound, Error> {
         Bound::in_directory(&directory()?, name, naming)
     }
 
-    /// Opens the socket of the next instance `name` while another one has its name, which it gets by [`take_name`].
+    /// Opens the socket of the next instance `name` while another one has that name; [`take_name`] gives it the name.
     ///
-    /// As [`Bound::new`].
+    /// The process must have one thread, as for [`Bound::new`].
     pub fn next(name: &str) -> Result<Bound, Error> {
         let path = path_in(&directory()?, name);
         let made = next(&path);
-        // Nobody can be asked by this name, so that it is left from one that never got the other.
+        // Nothing connects to this name, so that an existing file is left from an instance that never got the other
+        // name.
         let cleared = match fs::remove_file(&made) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -178,7 +182,7 @@ impl Bound {
     fn in_directory(directory: &Path, name: &str, naming: &str) -> Result<Bound, Error> {
         let path = path_in(directory, name);
         let failed = |error: &io::Error| refused(&path, error);
-        // Two that start at once must not both find the socket stale; the lock goes with the file's descriptor.
+        // Of two that start at the same time only one may find the socket stale; the lock ends with the descriptor.
         let lock = File::open(directory).map_err(|error| failed(&error))?;
         sys::lock(&lock).map_err(|error| failed(&error))?;
         if fs::symlink_metadata(&path).is_ok() {
@@ -201,13 +205,13 @@ impl Bound {
         Ok(Bound { file, listener, owner: sys::euid(), stop })
     }
 
-    /// Its name.
+    /// Returns the file of the socket.
     pub fn file(&self) -> &SocketFile {
         &self.file.0
     }
 
-    /// Serves the socket until [`Server::stop`]; `snapshot` gives the counters at that moment, `knobs` changes the settings. Whoever
-    /// visits the `doorbell` is taken in and sent away.
+    /// Serves the socket until [`Server::stop`]. `snapshot` returns the present counters, and `knobs` changes the
+    /// settings. Connections to the `doorbell` are accepted and closed.
     pub fn serve(
         self,
         doorbell: Option<UnixListener>,
@@ -233,7 +237,7 @@ impl Bound {
     }
 }
 
-/// A socket that is served.
+/// A control socket that is served.
 #[derive(Debug)]
 pub struct Server {
     thread: JoinHandle<()>,
@@ -241,7 +245,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Ends the service and removes the socket where this process may; the supervisor does it otherwise.
+    /// Ends the thread and removes the socket where this process may; otherwise the supervisor removes it.
     pub fn stop(self) {
         drop(self.stop);
         let _ = self.thread.join();
@@ -252,9 +256,9 @@ struct Service {
     /// Before the listener, as in [`Bound`].
     _file: Removed,
     listener: UnixListener,
-    /// Only there to be found; it never waits.
+    /// A listener whose existence alone matters; it never delays the loop.
     doorbell: Option<UnixListener>,
-    /// Before this nobody is let in by the doorbell.
+    /// The time before which no connection to the doorbell is accepted.
     next_visit: Instant,
     owner: u32,
     stopped: UnixStream,
@@ -284,7 +288,7 @@ impl Service {
             let pause = self.doorbell.as_ref().filter(|_| now < self.next_visit).map(|_| self.next_visit);
             let until = pause.into_iter().fold(self.next_sample, Instant::min);
             let until = self.clients.iter().map(|client| client.until).fold(until, Instant::min);
-            // A millisecond more, so that the wait does not end just before the moment.
+            // One millisecond more, so that the wait does not end just before the deadline.
             let timeout = until.saturating_duration_since(now) + Duration::from_millis(1);
             let full = self.clients.len() >= CLIENTS;
             let mut fds = vec![(self.stopped.as_fd(), Want::Read)];
@@ -347,7 +351,7 @@ impl Service {
         }
     }
 
-    /// Reads or writes what is possible; false when the conversation is over.
+    /// Reads or writes what is possible; returns false at the end of the connection.
     fn step(&self, client: &mut Client) -> bool {
         if client.answer.is_empty() {
             match client.read() {
@@ -379,7 +383,7 @@ impl Service {
                 let mut instance = self.instance();
                 instance.recent = self.samples.front().and_then(|(at, before)| {
                     let seconds = at.elapsed().as_secs_f64();
-                    // Rates over a few milliseconds say nothing.
+                    // Rates over a few milliseconds mean nothing.
                     (seconds >= 0.2).then(|| instance.recent_since(before, seconds))
                 });
                 instance.judge_drops();
@@ -438,7 +442,7 @@ mod tests {
 
     use super::*;
 
-    /// One knob that takes nothing.
+    /// A knob control with one knob, which refuses every value.
     struct None;
 
     impl KnobControl for None {
@@ -490,7 +494,7 @@ mod tests {
     fn an_instance_that_ends_late_leaves_the_socket_of_the_next_one() {
         let directory = Directory::new("late");
         let (late, path) = directory.serve();
-        // As the next one of this name does with a socket that nobody answers.
+        // The next instance of the name does the same with a stale socket.
         fs::remove_file(&path).unwrap();
         let (next, same) = directory.serve();
         assert_eq!(path, same);
@@ -569,7 +573,7 @@ mod tests {
         while start.elapsed() < Duration::from_millis(500) {
             visitors += usize::from(ring());
         }
-        // One more handful may fall into the time at each end.
+        // One more batch may fall into the interval at each end.
         let most = VISITORS * (start.elapsed().as_millis() / DOORBELL_PAUSE.as_millis() + 2) as usize;
         assert!((1..=most).contains(&visitors), "{visitors} of {most}");
         assert!(ask(&path, b"{\"get\":\"stat\"}\n")["instance"].is_object());

@@ -1,4 +1,4 @@
-//! Why a device or a socket could not be opened, told apart as far as this process can see.
+//! Why a device or a socket could not be opened, as far as this process can find out.
 
 use std::fs::File;
 use std::io;
@@ -14,24 +14,24 @@ use segue_port::tun;
 /// The clone device of the TUN driver.
 pub const TUN: &str = "/dev/net/tun";
 
-/// What a device is opened for: the same refusal has another remedy.
+/// The purpose of a device: the same refusal has different remedies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The interface of a tunnel.
     Tunnel,
     /// A TAP: an end of a gateway, an adapter's interface or the end of a model's cable.
     Tap {
-        /// Whether it has the virtio-net header.
+        /// Whether the device has the virtio-net header.
         vnet_hdr: bool,
-        /// Its MTU, bytes.
+        /// The MTU, bytes.
         mtu: u32,
-        /// Whether it is an adapter's interface, which has the adapter's address.
+        /// Whether the TAP is the interface of an adapter, and so has the address of the adapter.
         is_adapter: bool,
     },
 }
 
 impl Purpose {
-    /// The command as root, in its column.
+    /// Returns the command as root, padded to its column.
     fn as_root(self) -> &'static str {
         match self {
             Purpose::Tunnel => "sudo segue tunnel ...",
@@ -39,7 +39,7 @@ impl Purpose {
         }
     }
 
-    /// How the interface gets another name.
+    /// Returns how the interface is given another name.
     fn naming(self) -> &'static str {
         match self {
             Purpose::Tunnel => "segue tunnel dev NAME ...",
@@ -48,7 +48,7 @@ impl Purpose {
         }
     }
 
-    /// What a user without CAP_NET_ADMIN does to have the interface `dev`.
+    /// Returns what a user without CAP_NET_ADMIN can do to have the interface `dev`.
     fn without_rights(self, dev: &str) -> String {
         match self {
             Purpose::Tunnel => format!(
@@ -74,12 +74,12 @@ impl Purpose {
     }
 }
 
-/// What this process knows about its surroundings.
+/// The container engine around this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// None that shows.
+    /// No container is visible.
     No,
-    /// Docker, or something that looks like it.
+    /// Docker, or an engine that leaves the same mark.
     Docker,
     /// Podman.
     Podman,
@@ -87,12 +87,12 @@ pub enum Container {
     Lxc,
     /// systemd-nspawn.
     Nspawn,
-    /// Something else.
+    /// Another engine.
     Other,
 }
 
 impl Container {
-    /// Looks for the marks that container engines leave.
+    /// Finds the engine by the marks that engines leave.
     pub fn find() -> Container {
         if Path::new("/run/.containerenv").exists() {
             return Container::Podman;
@@ -100,7 +100,8 @@ impl Container {
         if Path::new("/.dockerenv").exists() {
             return Container::Docker;
         }
-        // systemd copies the engine's name here; the variable itself is set for the first process and often inherited.
+        // systemd copies the engine's name here; the environment variable itself is set for the first process and
+        // often inherited.
         let name = std::fs::read_to_string("/run/systemd/container")
             .ok()
             .or_else(|| std::env::var("container").ok())
@@ -115,7 +116,7 @@ impl Container {
         }
     }
 
-    /// The name for people.
+    /// Returns the name for people.
     pub fn name(self) -> &'static str {
         match self {
             Container::No => "none",
@@ -127,7 +128,7 @@ impl Container {
         }
     }
 
-    /// How to give a container the TUN device and the right to use it.
+    /// Returns how to give a container the TUN device and the right to use it.
     pub fn remedy(self) -> &'static str {
         match self {
             Container::Docker => "docker run --cap-add NET_ADMIN --device /dev/net/tun ...",
@@ -145,7 +146,7 @@ impl Container {
     }
 }
 
-/// Why /dev/net/tun did not open; `dev` is the interface that was wanted.
+/// Explains why /dev/net/tun did not open; `dev` is the interface that was wanted.
 pub fn tun_open(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
     let container = Container::find();
     let made = Error::system(format!("cannot create {dev}: {TUN}"), error, "");
@@ -187,7 +188,7 @@ fn refused(purpose: Purpose, made: Error, code: i32, container: Container) -> Er
                 purpose.as_root()
             ),
         ),
-        // The devices cgroup answers EPERM, security modules EACCES.
+        // The devices cgroup answers EPERM, security modules answer EACCES.
         (Some(true), _) if code == libc::EPERM => with(
             made.kind(Kind::Denied),
             match container {
@@ -209,11 +210,12 @@ fn refused(purpose: Purpose, made: Error, code: i32, container: Container) -> Er
     }
 }
 
-/// Why the device `dev` could not be made.
+/// Explains why the TUN or TAP device `dev` could not be made.
 pub fn tun_port(purpose: Purpose, dev: &str, error: tun::OpenError) -> Error {
     match error {
         tun::OpenError::Unavailable(error) => tun_open(purpose, dev, &error),
-        // The device file and the interface are refused for different reasons; the file tells which it was.
+        // The device file and the interface are refused for different reasons; the file tells which of the two it
+        // was.
         tun::OpenError::Denied(error) => match File::options().read(true).write(true).open(TUN) {
             Err(error) => tun_open(purpose, dev, &error),
             Ok(_) => tun_attach(purpose, dev, &error),
@@ -224,7 +226,7 @@ pub fn tun_port(purpose: Purpose, dev: &str, error: tun::OpenError) -> Error {
     }
 }
 
-/// Why TUNSETIFF failed for the interface `dev`.
+/// Explains why TUNSETIFF failed for the interface `dev`.
 pub fn tun_attach(purpose: Purpose, dev: &str, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot create {dev}"), error, "");
     match error.raw_os_error() {
@@ -266,7 +268,7 @@ fn attach_refused(purpose: Purpose, made: Error, dev: &str) -> Error {
     with(made.kind(Kind::NoPermission), "this user lacks CAP_NET_ADMIN here".to_owned(), purpose.without_rights(dev))
 }
 
-/// Why the UDP socket could not be bound to `address`.
+/// Explains why the UDP socket could not be bound to `address`.
 pub fn bind(address: SocketAddr, error: &io::Error) -> Error {
     let port = address.port();
     let made = Error::system(format!("cannot listen on UDP {address}"), error, "");
@@ -297,7 +299,7 @@ pub fn bind(address: SocketAddr, error: &io::Error) -> Error {
     }
 }
 
-/// Why a raw socket could not be made.
+/// Explains why a raw socket could not be made.
 pub fn raw_socket(error: &io::Error) -> Error {
     let made = Error::system("cannot open a raw socket", error, "");
     match error.raw_os_error() {
@@ -310,12 +312,12 @@ pub fn raw_socket(error: &io::Error) -> Error {
     }
 }
 
-/// Why a change to the interface `dev` failed; `what` is the change.
+/// Explains why a change to the interface `dev` failed; `what` names the change.
 pub fn change(dev: &str, what: &str, error: &io::Error) -> Error {
     change_for(Purpose::Tunnel, dev, what, error)
 }
 
-/// The same, where the interface is for something else than a tunnel.
+/// Explains the same for an interface with another purpose than a tunnel.
 pub fn change_for(purpose: Purpose, dev: &str, what: &str, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot {what} of {dev}"), error, "");
     match error.raw_os_error() {
@@ -332,7 +334,7 @@ pub fn change_for(purpose: Purpose, dev: &str, what: &str, error: &io::Error) ->
     }
 }
 
-/// Names of the security modules that are active, and of the profile that confines this process.
+/// Returns the active security modules and the profile that confines this process.
 pub fn security_modules() -> Option<String> {
     let list = std::fs::read_to_string("/sys/kernel/security/lsm").ok().filter(|text| !text.trim().is_empty());
     let profile = std::fs::read_to_string("/proc/self/attr/current").ok();
@@ -345,20 +347,20 @@ pub fn security_modules() -> Option<String> {
     }
 }
 
-/// Whether owner, group and mode of the device file let this process write; `None` when it cannot be seen.
+/// Returns whether owner, group and mode of the device file let this process write; `None` when they cannot be read.
 fn permitted_by_mode() -> Option<bool> {
     const CAP_DAC_OVERRIDE: u32 = 1;
     let data = std::fs::metadata(TUN).ok()?;
     if !data.file_type().is_char_device() {
         return None;
     }
-    // In a user namespace the capability is good only for files whose owner has a number there.
+    // In a user namespace the capability only covers files whose owner is mapped.
     let overrides = !is_foreign(data.uid()) && sys::capabilities().is_ok_and(|caps| caps >> CAP_DAC_OVERRIDE & 1 == 1);
     let owner = data.uid() == sys::euid() && data.mode() & 0o600 == 0o600;
     Some(overrides || owner || data.mode() & 0o006 == 0o006 || group_writes(&data))
 }
 
-/// Whether this user namespace has no number for the owner that shows as `uid`.
+/// Returns whether the owner that shows as `uid` is not mapped in this user namespace.
 fn is_foreign(uid: u32) -> bool {
     const OVERFLOW: u32 = 65_534;
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -366,7 +368,7 @@ fn is_foreign(uid: u32) -> bool {
     uid == OVERFLOW && !all
 }
 
-/// Whether this process could ever get CAP_NET_ADMIN: the bounding set, which a container narrows.
+/// Returns whether CAP_NET_ADMIN is in the bounding set, which a container narrows.
 fn bounding_has_net_admin() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let set = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));

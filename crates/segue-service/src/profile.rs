@@ -1,12 +1,12 @@
-//! The word behind `--profile`: whose rules decide what is joined.
+//! The value of `--profile`: whose rules decide which packets are joined.
 
 use segue::gro::{Generation, Profile};
 use serde::Serializer;
 
-/// What `--profile` expects.
+/// The values that `--profile` takes.
 const EXPECTED: &str = "expected strict, linux, linux:VERSION (as linux:6.12) or lro";
 
-/// Reads `strict`, `linux`, `lro`, or `linux:VERSION` for the rules of that kernel.
+/// Parses `strict`, `linux`, `lro`, or `linux:VERSION` for the rules of that kernel.
 pub fn parse(text: &str) -> Result<Profile, String> {
     match text.split_once(':') {
         None if text == "strict" => Ok(Profile::Strict),
@@ -17,7 +17,7 @@ pub fn parse(text: &str) -> Result<Profile, String> {
     }
 }
 
-/// The generation that a kernel of this version, as `6.12`, belongs to.
+/// Returns the generation of a kernel version, such as `6.12`.
 fn generation(version: &str) -> Option<Generation> {
     let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
     let number = |text: &str| text.parse::<u16>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
@@ -28,7 +28,7 @@ fn generation(version: &str) -> Option<Generation> {
     })
 }
 
-/// The word for a profile, a generation by the first long-term kernel that has its rules.
+/// Returns the word for a profile; a generation has the first long-term kernel with its rules.
 pub fn name(profile: Profile) -> &'static str {
     match profile {
         Profile::Strict => "strict",
@@ -39,7 +39,7 @@ pub fn name(profile: Profile) -> &'static str {
     }
 }
 
-/// The word, for JSON.
+/// Serializes a profile as its word.
 pub fn serialize<S: Serializer>(profile: &Profile, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(name(*profile))
 }

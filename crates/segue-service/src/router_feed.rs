@@ -1,5 +1,5 @@
-//! The kernel's routes, addresses and neighbours for a router, read anew whenever it says that something has changed. Changes of
-//! neighbours, which are many, are handed on one by one, and nothing is read for them.
+//! The kernel's routes, addresses and neighbours for a router, read again whenever the kernel reports a change.
+//! Changes of neighbours, which are frequent, are forwarded one by one without reading the tables.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,13 +23,13 @@ use segue_datapath::router::{FeedSender, InterfaceAddrs, Message, Neighbour, Nei
 use segue_host::netlink::nexthops::{self, Nexthops};
 use segue_host::netlink::{Netlink, padded};
 
-/// Most routes that are taken over: twice a full table of the Internet's.
+/// Most routes that are taken over: twice a full table of the Internet.
 const MOST_ROUTES: usize = 2_000_000;
 /// Multicast groups of rtnetlink: link, neigh, IPv4 address and route, IPv6 address and route.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
-/// And nexthop, which kernels before 5.3 do not have.
+/// The multicast group of nexthop objects, which kernels before 5.3 do not have.
 const NEXTHOPS: u32 = 32;
-/// Changes that come one after the other are read together, and tables not more often than this.
+/// Shortest time between two reads of the tables; changes in between are read together.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A table, a prefix and its length.
@@ -39,23 +39,23 @@ type RouteKey = (Table, IpAddr, u8);
 pub struct Follower {
     netlink: Netlink,
     news: Socket,
-    /// Indexes of the router's ports.
+    /// The interface indexes of the router's ports.
     ports: [u32; 2],
 }
 
 impl Follower {
-    /// Opens both connections, for what needs none later.
+    /// Opens both connections, which need no rights later.
     pub fn open(ports: [u32; 2]) -> io::Result<Follower> {
         let mut news = Socket::new(NETLINK_ROUTE)?;
         news.bind(&SocketAddr::new(0, 0))?;
         GROUPS.iter().try_for_each(|group| news.add_membership(*group))?;
         let _ = news.add_membership(NEXTHOPS);
-        // What is lost for want of room is noticed, and everything is read anew.
+        // A message that is lost for lack of room is reported, and all tables are read again.
         let _ = news.set_rx_buf_sz(1 << 20);
         Ok(Follower { netlink: Netlink::open()?, news, ports })
     }
 
-    /// Tells the router what there is now, and from here on after each change, on a thread of its own until the router ends.
+    /// Sends the router the present tables, and then every change, on a thread of its own that ends with the router.
     pub fn start(mut self, sender: FeedSender) -> io::Result<()> {
         let first = self.read()?;
         sender.send(Message::Tables(Box::new(first)));
@@ -65,7 +65,7 @@ impl Follower {
                     Ok(news) => news,
                     Err(error) => return tracing::warn!("routes are no longer followed: {error}"),
                 };
-                // These first: the tables are newer, and do not say what has just changed in them.
+                // Neighbours first: the tables are newer and do not say what has just changed in them.
                 if !news.changes.is_empty() && !sender.send(Message::Neighbours(news.changes)) {
                     return;
                 }
@@ -87,7 +87,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Waits until something changes, and a little for what changes with it.
+    /// Waits for a change, and a little longer for those that come with it.
     fn wait(&mut self) -> io::Result<TableChanges> {
         let mut news = TableChanges::default();
         let mut bytes = Vec::with_capacity(1 << 16);
@@ -96,7 +96,7 @@ impl Follower {
             bytes.clear();
             match self.news.recv(&mut bytes, flags) {
                 Ok(_) => news.add(&bytes, self.ports),
-                // Something was lost.
+                // Messages were lost.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => news.is_more = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(news),
@@ -109,7 +109,7 @@ impl Follower {
         }
     }
 
-    /// All that there is.
+    /// Reads all tables.
     pub fn read(&mut self) -> io::Result<Tables> {
         let ports = [self.addrs(self.ports[0])?, self.addrs(self.ports[1])?];
         let mtus = [ports[0].mtu, ports[1].mtu];
@@ -158,7 +158,7 @@ impl Follower {
 
     fn routes(&mut self, mtus: [u32; 2]) -> io::Result<Routes> {
         let mut routes = Routes::new(MOST_ROUTES);
-        // Where a prefix has several routes in a table, the one of the least metric counts.
+        // Of several routes of a prefix in a table the one with the least metric counts.
         let mut metrics: HashMap<RouteKey, u32> = HashMap::new();
         let mut too_many = 0;
         let ports = self.ports;
@@ -198,17 +198,17 @@ impl Follower {
     }
 }
 
-/// What has changed.
+/// Changes of the tables.
 #[derive(Debug, Default)]
 struct TableChanges {
-    /// These neighbours, in this order.
+    /// Changes of neighbours, in their order.
     changes: Vec<NeighbourEvent>,
-    /// And something for which everything is read anew.
+    /// Whether anything else has changed, so that all tables are read again.
     is_more: bool,
 }
 
 impl TableChanges {
-    /// Adds what one datagram says.
+    /// Adds the messages of one datagram.
     fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
         let mut rest = datagram;
         while !rest.is_empty() {
@@ -245,12 +245,13 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Whether it is no route, but what the kernel has learned about one destination for its own packets: an MTU or a redirect.
+/// Returns whether a message is no route but a route exception: an MTU or a redirect that the kernel has learned for
+/// one destination.
 fn is_exception(message: &RouteMessage) -> bool {
     message.header.flags.contains(RouteFlags::Cloned)
 }
 
-/// The table and prefix of a route, its metric among others of that prefix, and what it says.
+/// Returns the table and prefix of a route, its metric, and its action.
 fn read_route(
     message: &RouteMessage,
     nexthops: &Nexthops,
@@ -293,18 +294,18 @@ fn read_route(
             other => hops(other),
         }
     }
-    // A route for some senders, or for some services, is none that this router knows.
+    // Routes that depend on the source address or on the TOS are not supported.
     if is_exception(message) || message.header.source_prefix_length > 0 || message.header.tos != 0 {
         return None;
     }
-    // As the kernel's rules are where nobody has changed them; IPv6 has none for the table default.
+    // These are the policy rules of an unchanged kernel; IPv6 has none for the table default.
     let table = match table {
         255 => Table::Local,
         254 => Table::Main,
         253 if any.is_ipv4() => Table::Default,
         _ => return None,
     };
-    // With net.ipv4.nexthop_compat_mode=0 the kernel says which nexthop object it is, and no more.
+    // With net.ipv4.nexthop_compat_mode=0 the kernel reports only the number of the nexthop object.
     if let (None, Some(id)) = (oif, nexthop)
         && let Some(found) = nexthops::hop(nexthops, id, |index| port_of(index, ports).is_some())
     {
@@ -316,7 +317,7 @@ fn read_route(
                 let link = mtus[usize::from(port)];
                 Action::Forward { port, via, mtu: mtu.map_or(link, |mtu| mtu.min(link)) }
             }
-            // Behind an interface that is none of the ports.
+            // The route leads through an interface that is none of the ports.
             None => Action::Unreachable,
         },
         RouteType::Local | RouteType::Broadcast | RouteType::Anycast => Action::Local,
@@ -343,7 +344,7 @@ fn read_neighbour(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Neighbo
     Some(Neighbour { hop, mac, is_permanent })
 }
 
-/// Whom a message is about, where it is one behind a port.
+/// Returns the neighbour that a message is about, where it is behind a port.
 fn hop_of(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Hop> {
     let port = port_of(message.header.ifindex, ports)?;
     let address = message.attributes.iter().find_map(|attribute| match attribute {

@@ -1,4 +1,4 @@
-//! TAPs that are made: the side of a gateway, an adapter's interface, or the end of a model's cable.
+//! TAPs that are made here: an end of a gateway, the interface of an adapter, or the end of a model's cable.
 
 use std::fs::File;
 use std::io;
@@ -13,23 +13,23 @@ use crate::apply::Changes;
 use crate::diagnose::{self, Purpose};
 use crate::report::Report;
 
-/// A TAP that is to be made.
+/// A TAP to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tap {
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
-    /// In which network namespace, by name.
+    /// The network namespace, by name.
     pub netns: Option<String>,
-    /// Its MTU, bytes.
+    /// The MTU, bytes.
     pub mtu: u32,
-    /// The offloads that its reader and writer take.
+    /// The offloads that the reader and the writer take.
     pub offloads: TunOffloads,
-    /// Its address, where it is an adapter's interface; it has no carrier then until there is a link.
+    /// The hardware address, for the interface of an adapter, which has no carrier until there is a link.
     pub mac: Option<[u8; 6]>,
 }
 
 impl Tap {
-    /// Reads `tap:NAME[@NETNS]`.
+    /// Parses `tap:NAME[@NETNS]`.
     pub fn parse(text: &str, mtu: u32) -> Result<Tap, Error> {
         let wrong = |why: &str| {
             let text = format!("`{}` is no cable", printable(text));
@@ -49,7 +49,7 @@ impl Tap {
         Ok(Tap { name: name.to_owned(), netns: netns.map(str::to_owned), mtu, offloads: TunOffloads::None, mac: None })
     }
 
-    /// The interface of an adapter.
+    /// Returns the TAP that is the interface of an adapter.
     pub fn interface(name: &str, mtu: u32) -> Result<Tap, Error> {
         if !is_interface(name) {
             let text = format!("`{}` is no name of an interface", printable(name));
@@ -60,7 +60,7 @@ impl Tap {
         Ok(Tap { name: name.to_owned(), netns: None, mtu, offloads: TunOffloads::All, mac: None })
     }
 
-    /// Makes it and brings it up.
+    /// Makes the TAP in its namespace and brings it up.
     pub fn open(&self, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
         let Some(netns) = &self.netns else { return self.make("ip", netlink, out) };
         let path = PathBuf::from("/run/netns").join(netns);
@@ -80,13 +80,14 @@ impl Tap {
         made.map_err(|error| failed(&error))?
     }
 
-    /// For what it is opened.
+    /// Returns the purpose of the device, for diagnosis.
     fn purpose(&self) -> Purpose {
         let vnet_hdr = self.offloads != TunOffloads::None;
         Purpose::Tap { vnet_hdr, mtu: self.mtu, is_adapter: self.mac.is_some() }
     }
 
-    /// Makes it in the namespace that this thread is in, where `ip` would be the command to do so, and brings it up.
+    /// Makes the TAP in the namespace of this thread, in which `ip` would be the command to make it, and brings it
+    /// up.
     pub fn make(&self, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
         let (dev, purpose) = (&self.name, self.purpose());
         let state = |error: &io::Error| diagnose::change_for(purpose, dev, "read the state", error);
@@ -107,7 +108,7 @@ impl Tap {
             .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
             .map_err(|error| state(&error))?;
         let mut changes = Changes { netlink, out, index: link.index, name: dev, ip };
-        // One that was made for this user is as it is to be, and nothing of it can be changed without root.
+        // A TAP that was made for this user beforehand is set up already, and changes to it need root.
         if link.mtu != self.mtu {
             changes
                 .mtu(self.mtu)
@@ -117,7 +118,7 @@ impl Tap {
             if link.mac != Some(mac) {
                 changes.mac(mac).map_err(|error| diagnose::change_for(purpose, dev, "set the address", &error))?;
             }
-            // Before it is up, so that nothing is sent without a link.
+            // The carrier is off before the interface is up, so that nothing is sent without a link.
             sys::tun_set_carrier(segue_port::Port::fd(&port), false)
                 .map_err(|error| diagnose::change_for(purpose, dev, "set the carrier", &error))?;
         }

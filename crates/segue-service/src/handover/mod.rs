@@ -1,10 +1,9 @@
-//! What an instance hands to the one that takes its place: its interfaces and its receiving sockets, open as they are, so
-//! that no packet is lost in between.
+//! Handover between instances: open interfaces and receiving sockets, so that no packet is lost in between.
 //!
-//! `segue run` stands between the two. Each of its instances has a [`Line`] to it, which is the instance's standard input.
-//! Over the line of the one that runs it asks for the ports, and over that of its successor it gives them. When the successor says on
-//! its standard output that it is ready, the other one is ended, and as soon as that has sent what it had, the successor is told
-//! to begin.
+//! `segue run` stands between the two. Each of its instances has a [`Line`] to it, which is the instance's standard
+//! input. It asks the running instance for the ports over its line and passes them to the successor over the
+//! successor's line. When the successor reports on its standard output that it is ready, the running instance is
+//! ended. As soon as that has sent its last packets, the successor is told to begin.
 
 pub mod sys;
 
@@ -16,27 +15,27 @@ use std::time::{Duration, Instant};
 use segue_host::sys::{Want, poll};
 use segue_port::udp::Sockets;
 
-/// Bytes of a record. Each comes whole, with a descriptor or without.
+/// Length of a record, bytes. A record is sent whole, with a descriptor or without.
 const RECORD_LEN: usize = 24;
-/// Longest name of an interface.
+/// Longest name of an interface, bytes.
 const NAME_LEN: usize = 15;
-/// How long the other end may take to make room for a record, or to send the next one.
+/// Longest wait for the peer to make room for a record, or to send the next one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// One thing that is said over a line.
+/// A message of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The instance is asked for its ports.
+    /// A request for the ports of the instance.
     Ask,
-    /// The interface of this name; its descriptor comes along.
+    /// The interface of this name, with its descriptor.
     Interface(String),
-    /// A socket that receives.
+    /// A receiving socket, with its descriptor.
     Receive,
-    /// A socket that sends.
+    /// A sending socket, with its descriptor.
     Send,
-    /// There are no more of them.
+    /// The end of the ports.
     End,
-    /// The GRE sequence number with which the interface's packets go on.
+    /// The next GRE sequence number of the interface's packets.
     Sequence(String, u32),
     /// The successor may begin.
     Go,
@@ -78,12 +77,12 @@ impl Record {
     }
 }
 
-/// One end of the line between an instance and the process that watches over it.
+/// One end of the line between an instance and its supervisor.
 #[derive(Debug)]
 pub struct Line(UnixStream);
 
 impl Line {
-    /// A line: the near end, and the far end for an instance's standard input.
+    /// Makes a line: the near end, and the far end for an instance's standard input.
     pub fn pair() -> io::Result<(Line, OwnedFd)> {
         let (near, far) = UnixStream::pair()?;
         near.set_write_timeout(Some(PATIENCE))?;
@@ -91,18 +90,18 @@ impl Line {
         Ok((Line(near), far.into()))
     }
 
-    /// This process's standard input, which must be one.
+    /// Returns the line that is this process's standard input.
     pub fn of_stdin() -> io::Result<Line> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         Ok(Line(UnixStream::from(fd)))
     }
 
-    /// Says something.
+    /// Sends a record.
     pub fn say(&self, record: &Record, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         sys::send(&self.0, &record.emit(), fd)
     }
 
-    /// What the other end says next, if it does within `patience`.
+    /// Returns the next record of the peer, if it comes within `patience`.
     pub fn hear(&self, patience: Duration) -> io::Result<(Record, Option<OwnedFd>)> {
         let ready = poll(&[(self.0.as_fd(), Want::Read)], patience)?;
         if !ready.first().is_some_and(|ready| *ready) {
@@ -127,14 +126,14 @@ impl AsFd for Line {
 /// The ports of an instance.
 #[derive(Debug, Default)]
 pub struct Ports {
-    /// Its interfaces, by name.
+    /// The interfaces, by name.
     pub interfaces: Vec<(String, OwnedFd)>,
-    /// The sockets of its outside.
+    /// The outside sockets.
     pub sockets: Sockets,
 }
 
 impl Ports {
-    /// Hands them over. They stay open here.
+    /// Sends the ports. They stay open here.
     pub fn give(&self, line: &Line) -> io::Result<()> {
         for (name, fd) in &self.interfaces {
             line.say(&Record::Interface(name.clone()), Some(fd.as_fd()))?;
@@ -148,7 +147,7 @@ impl Ports {
         line.say(&Record::End, None)
     }
 
-    /// Takes what [`Ports::give`] sends.
+    /// Receives what [`Ports::give`] sends.
     pub fn take(line: &Line) -> io::Result<Ports> {
         let mut ports = Ports::default();
         let until = Instant::now() + PATIENCE;
@@ -163,13 +162,13 @@ impl Ports {
         }
     }
 
-    /// The interface `name`, which is then no longer among them.
+    /// Takes the interface `name` out.
     pub fn interface(&mut self, name: &str) -> Option<OwnedFd> {
         let at = self.interfaces.iter().position(|(known, _)| known == name)?;
         Some(self.interfaces.swap_remove(at).1)
     }
 
-    /// The sockets, where there are any.
+    /// Takes the sockets out, where there are any.
     pub fn outside(&mut self) -> Option<Sockets> {
         (!self.sockets.receive.is_empty()).then(|| std::mem::take(&mut self.sockets))
     }

@@ -1,4 +1,4 @@
-//! Descriptors through a socket (unix(7), `SCM_RIGHTS`).
+//! File descriptors over a socket (unix(7), `SCM_RIGHTS`).
 #![allow(unsafe_code, reason = "control messages are structures behind pointers")]
 
 use std::ffi::c_int;
@@ -7,7 +7,7 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Room for one descriptor, aligned for a `cmsghdr`.
+/// Space for one descriptor, aligned for a `cmsghdr`.
 type Room = [u64; 4];
 const FD_LEN: libc::c_uint = size_of::<c_int>() as libc::c_uint;
 
@@ -19,7 +19,7 @@ fn header(bytes: &mut libc::iovec, room: &mut Room) -> libc::msghdr {
     header
 }
 
-/// Sends bytes and a descriptor with them, all at once.
+/// Sends bytes and a descriptor in one message.
 pub fn send(socket: &UnixStream, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut place = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut room = Room::default();
@@ -37,7 +37,7 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io
             libc::CMSG_DATA(at).cast::<c_int>().write_unaligned(fd.as_raw_fd());
         },
     }
-    // SAFETY: the message and all that it points to live through the call, which only reads them.
+    // SAFETY: the message and all that it points to outlive the call, which only reads them.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
     match usize::try_from(sent) {
         Ok(len) if len == bytes.len() => Ok(()),
@@ -46,17 +46,17 @@ pub fn send(socket: &UnixStream, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io
     }
 }
 
-/// Receives what [`send`] sent, without waiting.
+/// Receives a message of [`send`] without waiting.
 pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut place = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut room = Room::default();
     let mut message = header(&mut place, &mut room);
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the message and all that it points to live through the call, and the lengths are theirs.
+    // SAFETY: the message and all that it points to outlive the call, and the lengths are theirs.
     let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel has filled what the header says, and CMSG_* stay inside of it; a descriptor that it put there is
-    // new, and nobody else's.
+    // SAFETY: the kernel has filled what the header says, and CMSG_* stay inside of it; a descriptor that the kernel
+    // put there is new and has no other owner.
     let fd = unsafe {
         let at = libc::CMSG_FIRSTHDR(&raw const message);
         let is_one = !at.is_null()
@@ -68,12 +68,12 @@ pub fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Opti
     Ok((len, fd))
 }
 
-/// Puts `socket` where nothing but the standard streams is below it, and closes everything else.
+/// Moves `socket` to the first descriptor behind the standard streams and closes all others.
 ///
-/// Only for a process that uses none of the others again and ends without running destructors.
+/// For a process that uses none of the others again and that ends without running destructors.
 pub fn keep_only(socket: UnixStream) -> io::Result<UnixStream> {
     const PLACE: c_int = 3;
-    // Not dropped: it may be at that place already.
+    // The descriptor is not dropped: it may be at that place already.
     let fd = std::os::fd::IntoRawFd::into_raw_fd(socket);
     // SAFETY: plain numbers; what was at that place is not used again, as the caller promises.
     if fd != PLACE && unsafe { libc::dup2(fd, PLACE) } < 0 {

@@ -1,4 +1,5 @@
-//! The system calls that remain. A refused call returns EPERM: a library that tries something new is told no, not killed.
+//! The system calls that remain. A refused call returns EPERM, so that a library that tries a new one gets an error
+//! and is not killed.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use seccompiler::{
 };
 use segue_host::sys;
 
-/// Calls of every process, whatever their arguments.
+/// System calls of every process, with any arguments.
 const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -36,11 +37,12 @@ const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_getrandom,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // The other filter answers it with ENOSYS, so that the C library takes clone, whose flags can be seen.
+    // The other filter answers clone3 with ENOSYS, so that the C library takes clone, whose flags the filter can
+    // check.
     libc::SYS_clone3,
 ];
 
-/// Those of a process that moves packets, besides.
+/// Additional system calls of a process that moves packets.
 const ALLOWED: &[libc::c_long] = &[
     // Packets and the control socket.
     libc::SYS_readv,
@@ -54,7 +56,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     libc::SYS_getsockname,
-    // Anew, to look up a route; no socket can be made.
+    // connect on an open socket, to look up a route; no socket can be made.
     libc::SYS_connect,
     libc::SYS_fcntl,
     libc::SYS_lseek,
@@ -80,22 +82,22 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_setaffinity,
     libc::SYS_getcpu,
     libc::SYS_geteuid,
-    // Removing the control socket, where it is the own one; Landlock says which files.
+    // Removal of the control socket by its own process; Landlock limits the files.
     libc::SYS_statx,
     libc::SYS_unlinkat,
 ];
 
-/// Calls of the older machines' tables.
+/// System calls that only the tables of older architectures have.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[libc::c_long] =
     &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_unlink, libc::SYS_time, libc::SYS_newfstatat];
-/// The C library's `fstat` is this call where no older one was.
+/// The call behind `fstat` of the C library where the architecture has no older one.
 #[cfg(target_arch = "aarch64")]
 const ALLOWED_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ALLOWED_HERE: &[libc::c_long] = &[];
 
-/// Those of a process that opens devices for another one, besides; Landlock says which ones.
+/// Additional system calls of a process that opens devices for another one; Landlock limits the devices.
 const OPENING: &[libc::c_long] = &[
     libc::SYS_openat,
     libc::SYS_getdents64,
@@ -117,7 +119,7 @@ const OPENING_HERE: &[libc::c_long] = &[libc::SYS_newfstatat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const OPENING_HERE: &[libc::c_long] = &[];
 
-/// `FIONBIO` and what is asked of a TUN or TAP device while it runs.
+/// `FIONBIO`, and the ioctls of a TUN or TAP device while it runs.
 #[allow(clippy::unnecessary_cast, reason = "the type of these numbers differs between C libraries")]
 const IOCTLS: &[u64] = &[
     libc::FIONBIO as u64,
@@ -128,16 +130,16 @@ const IOCTLS: &[u64] = &[
     sys::TUNSETCARRIER,
 ];
 
-/// What a process is for.
+/// The purpose of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// It moves packets.
+    /// The process moves packets.
     Packets,
-    /// It opens devices for another process.
+    /// The process opens devices for another one.
     Opening,
 }
 
-/// Filters this thread and the ones it starts. `ioctls` are allowed besides the usual ones.
+/// Filters this thread and those that it starts. `ioctls` are allowed besides the usual ones.
 pub(super) fn apply(purpose: Purpose, ioctls: &[u64]) -> Result<(), String> {
     let programs = programs(purpose, ioctls).map_err(|error| error.to_string())?;
     for program in &programs {
@@ -146,7 +148,7 @@ pub(super) fn apply(purpose: Purpose, ioctls: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// First the answer to clone3, which the second filter would forbid to install.
+/// The first filter, with the answer to clone3: the second one would forbid to install it.
 fn programs(purpose: Purpose, more: &[u64]) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let old_clone = SeccompFilter::new(
@@ -231,7 +233,7 @@ mod tests {
             return segue_lab::skip_this_test("this kernel has no seccomp filters");
         }
         let (mut left, mut right) = UnixStream::pair().unwrap();
-        // A filter holds for the thread that asks and those it starts.
+        // A filter applies to the calling thread and those that it starts.
         let outcome = std::thread::spawn(move || {
             sys::no_new_privs().unwrap();
             apply(Purpose::Packets, &[]).unwrap();

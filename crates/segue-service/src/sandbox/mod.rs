@@ -1,8 +1,8 @@
-//! Giving up rights once every device is open.
+//! The sandbox: a process gives up its rights once every device is open.
 //!
-//! As root: a supervisor stays that only waits, passes signals on, removes the control socket and passes the exit status
-//! on; the process that moves packets becomes `nobody`. Where the user cannot change, only capabilities go. Then Landlock
-//! takes the file system away, and seccomp every system call that moving packets does not need.
+//! As root, a supervisor remains that only waits, passes signals on, removes the control socket and passes the exit
+//! status on; the process that moves packets becomes `nobody`. Where the user cannot change, only capabilities are
+//! dropped. Landlock then removes the file system, and seccomp every system call that moving packets does not need.
 
 mod filter;
 mod opening;
@@ -26,10 +26,10 @@ use crate::report::Report;
 
 pub use opening::{Reach, confine};
 
-/// What the sandbox became.
+/// The sandbox of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Sandbox {
-    /// The user that the process became; `None` when it stayed what it was.
+    /// The user that the process became; `None` when the user did not change.
     pub user: Option<String>,
     /// Whether a supervisor waits for this process.
     pub supervised: bool,
@@ -40,7 +40,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// The words after "workers 1, ".
+    /// Returns the text behind "workers 1, ".
     pub fn text(&self) -> String {
         let user = match &self.user {
             Some(user) => format!("as user {user}"),
@@ -56,7 +56,7 @@ impl Sandbox {
     }
 }
 
-/// The user to become.
+/// A user to change to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct User {
     name: String,
@@ -64,9 +64,9 @@ struct User {
     gid: u32,
 }
 
-/// Splits off a supervisor where the user can change, and gives up what the process no longer needs. Returns in the
-/// process that goes on; the supervisor never returns. Only while the process has one thread. `ioctls` are those of its
-/// devices, besides TUN's.
+/// Forks a supervisor where the user can change, and gives up what the process no longer needs. Returns in the
+/// process that goes on; the supervisor never returns. The process must have one thread. `ioctls` are those of its
+/// devices, besides those of TUN.
 pub fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &dyn Report) -> Result<Sandbox, Error> {
     let user = other_user();
     if user.is_some() {
@@ -76,7 +76,7 @@ pub fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &d
         }
     }
     let parent = sys::parent_pid();
-    // A change of user takes the right to do this.
+    // After a change of user the process may no longer do this.
     sys::drop_bounding_set();
     if let Some(user) = &user {
         sys::become_user(user.uid, user.gid).map_err(|error| failed("cannot become another user", &error))?;
@@ -84,7 +84,8 @@ pub fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &d
     sys::drop_capabilities().map_err(|error| failed("cannot drop capabilities", &error))?;
     sys::no_new_privs().map_err(|error| failed("cannot forbid new privileges", &error))?;
     if user.is_some() {
-        // The change of user has cleared an earlier request for the signal; a parent that ended before this one counts as well.
+        // The change of user has cleared an earlier request for the signal; a parent that has ended before now counts
+        // as well.
         sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| failed("cannot follow the supervisor", &error))?;
         if sys::parent_pid() != parent {
             return Err(Error::new(Kind::System, "the supervisor has ended", "start again").why("somebody killed it"));
@@ -106,13 +107,13 @@ pub fn enter(signals: &mut Signals, socket: &SocketFile, ioctls: &[u64], out: &d
     Ok(Sandbox { supervised: user.is_some(), user: user.map(|user| user.name), landlock, seccomp })
 }
 
-/// `nobody`, where this process is root and may become it.
+/// Returns the user `nobody`, where this process is root and may become that user.
 fn other_user() -> Option<User> {
     if sys::euid() != 0 {
         return None;
     }
     let user = nobody(&fs::read_to_string("/etc/passwd").unwrap_or_default());
-    // In a user namespace only ids that are mapped exist, and groups may be given up only where that is allowed.
+    // In a user namespace only mapped ids exist, and groups can be dropped only where that is allowed.
     let maps =
         |file: &str, id: u32| fs::read_to_string(file).is_ok_and(|text| text.lines().any(|line| has_id(line, id)));
     let groups = fs::read_to_string("/proc/self/setgroups").map_or(true, |text| text.trim() == "allow");
@@ -123,27 +124,27 @@ fn other_user() -> Option<User> {
     (may && maps("/proc/self/uid_map", user.uid) && maps("/proc/self/gid_map", user.gid)).then_some(user)
 }
 
-/// The entry `nobody` of a passwd file, with the usual numbers where there is none.
+/// Returns the entry `nobody` of a passwd file, with the usual numbers where there is none.
 fn nobody(passwd: &str) -> User {
     let entry = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         (fields.next()? == "nobody").then_some(())?;
         let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
-        // An entry that would be root is not one to become.
+        // An entry with the numbers of root is not accepted.
         (uid != 0 && gid != 0).then_some((uid, gid))
     });
     let (uid, gid) = entry.unwrap_or((65_534, 65_534));
     User { name: "nobody".to_owned(), uid, gid }
 }
 
-/// Whether a line of uid_map or gid_map (first inside, first outside, how many) has `id` inside.
+/// Returns whether a line of uid_map or gid_map (first inside, first outside, count) has `id` inside.
 fn has_id(line: &str, id: u32) -> bool {
     let fields: Vec<u32> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
     matches!(fields[..], [inside, _, len] if id >= inside && id - inside < len)
 }
 
-/// Takes all of the file system away except what `folders` may still be used for, and TCP, abstract sockets and signals to
-/// the outside where the kernel can, except connections to `tcp_port`. Whether it took effect.
+/// Denies the file system except `folders` with these rights, and, where the kernel can, TCP except connections to
+/// `tcp_port`, abstract sockets and signals to processes outside. Returns whether the kernel enforces it.
 fn restrict(folders: &[(PathBuf, BitFlags<AccessFs>)], tcp_port: Option<u16>) -> bool {
     let abi = ABI::V6;
     let made = Ruleset::default()
@@ -200,7 +201,7 @@ mod tests {
         let keep = directory.join(format!("segue-keep-{}", std::process::id()));
         fs::write(&keep, "x").unwrap();
         let (dir, file) = (directory.clone(), keep.clone());
-        // Landlock holds for the thread that asks and those it starts.
+        // Landlock applies to the calling thread and those that it starts.
         std::thread::spawn(move || {
             assert!(restrict(&[(dir.clone(), AccessFs::RemoveFile.into())], None));
             assert_eq!(fs::read("/etc/passwd").unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);

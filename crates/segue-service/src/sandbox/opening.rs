@@ -11,17 +11,18 @@ use super::{other_user, restrict};
 /// What such a process may still reach.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reach<'a> {
-    /// Folders whose files it may read.
+    /// Directories whose files the process may read.
     pub read: &'a [&'a str],
-    /// Folders whose devices it may open and use. Its user stays what it is then: device files belong to users.
+    /// Directories whose devices the process may open and use. Its user does not change then: device files belong to
+    /// users.
     pub devices: &'a [&'a str],
-    /// What it may ask of them.
+    /// The ioctls that the process may use.
     pub ioctls: &'a [u64],
-    /// The TCP port that it may connect to.
+    /// The TCP port that the process may connect to.
     pub tcp_port: Option<u16>,
 }
 
-/// Gives up everything else. Only while the process has one thread; one that cannot be confined must end.
+/// Gives up everything else. The process must have one thread; where this fails, it must end.
 pub fn confine(reach: &Reach<'_>) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     sys::drop_bounding_set();
@@ -34,7 +35,7 @@ pub fn confine(reach: &Reach<'_>) -> Result<(), String> {
     let uses = reads | AccessFs::WriteFile | AccessFs::IoctlDev;
     let folders: Vec<(PathBuf, BitFlags<AccessFs>)> = (reach.read.iter().map(|path| (path, reads)))
         .chain(reach.devices.iter().map(|path| (path, uses)))
-        // A machine without USB at the moment has no such folders.
+        // A machine without USB devices has no such directories.
         .filter(|(path, _)| Path::new(path).exists())
         .map(|(path, access)| (PathBuf::from(path), access))
         .collect();

@@ -1,4 +1,4 @@
-//! The process that stays root and does nothing but wait.
+//! The process that stays root and only waits.
 
 use std::os::fd::AsFd;
 use std::process;
@@ -10,10 +10,10 @@ use segue_host::sys::{self, Ended, Pid, Want};
 use crate::control_server::SocketFile;
 use crate::report::to_stderr;
 
-/// Waits for `child`, passes signals on to it, then removes the socket and ends with the child's status.
+/// Waits for `child`, passes signals on to it, removes the socket, and ends with the child's status.
 pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile) -> ! {
-    // The devices belong to the child alone: an interface must go when the child does. The old descriptor of `signals`
-    // goes with them; nothing uses it again, since this function never returns.
+    // The devices belong to the child alone: an interface must go when the child ends. This closes the old descriptor
+    // of `signals` as well, which nothing uses again, since this function never returns.
     sys::close_from(3);
     match Signals::new() {
         Ok(again) => std::mem::forget(std::mem::replace(signals, again)),
