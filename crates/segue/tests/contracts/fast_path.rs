@@ -11,7 +11,7 @@ use segue_testkit::sum::{fold, with_pseudo};
 
 use crate::mutations::{family, mutate};
 use crate::paths::disagreement;
-use crate::properties::{Arrival, PortCsum, Setting, check};
+use crate::properties::{Arrival, ByFrames, PortCsum, Setting, check};
 use crate::streams::{self, Around};
 use crate::upheld::setting;
 
@@ -103,7 +103,8 @@ fn the_paths_agree_on_damaged_frames() {
             let what = disagreement(&arrivals, &setting);
             assert!(what.is_none(), "seed {seed}, after {done} frames, {profile:?}: {}", what.unwrap_or_default());
             if known == PortCsum::Nothing && profile == Profile::Strict {
-                joined += check(&mut Gro::new(config), &arrivals, &setting).map_or(0, |run| run.joined());
+                joined +=
+                    check(&mut ByFrames::new(config, &setting), &arrivals, &setting).map_or(0, |run| run.joined());
             }
         }
     }

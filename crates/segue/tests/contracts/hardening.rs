@@ -16,7 +16,7 @@ use segue_testkit::build::{Ethernet, Gre, Ip, L4, Packet, Shim, Tcp, Tunnel, Udp
 use segue_testkit::flow::Sender;
 
 use crate::decap::{decapsulators, pull};
-use crate::properties::{Arrival, Promise, Setting, broken};
+use crate::properties::{Arrival, ByFrames, Promise, Setting, broken};
 use crate::streams;
 
 /// Checks that every contract holds for these frames, in every profile; returns the result of profile `strict`. Linux
@@ -27,8 +27,9 @@ fn holds(frames: &[Vec<u8>], start: Start) -> Stats {
         let config = gro::Config { profile, acks: true, ..gro::Config::default() };
         let setting = Setting { start, ports: streams::ports(), ..Setting::new(config) };
         let arrivals: Vec<_> = frames.iter().cloned().map(Arrival::new).collect();
+        let mut found = broken(&mut ByFrames::new(config, &setting), &arrivals, &setting);
         let mut gro = Gro::new(config);
-        let found = broken(&mut gro, &arrivals, &setting);
+        found.extend(broken(&mut gro, &arrivals, &setting));
         let is_linux = matches!(profile, Profile::Linux(_));
         let real = found.iter().find(|violation| !(is_linux && violation.promise == Promise::Transparency));
         assert!(real.is_none(), "{profile:?}: {real:?}");

@@ -7,6 +7,7 @@ mod hardening;
 mod mutants;
 mod mutations;
 mod paths;
+mod plain;
 mod properties;
 mod streams;
 mod terminating;

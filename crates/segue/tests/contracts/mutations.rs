@@ -13,7 +13,7 @@ use segue_testkit::flow::Sender;
 use segue_testkit::oracle::{self, verify};
 
 use crate::decap::{decapsulators, pull};
-use crate::properties::{Arrival, Promise, Setting, broken, check};
+use crate::properties::{Arrival, ByFrames, Promise, Setting, broken_engine, check};
 use crate::streams;
 
 #[test]
@@ -51,7 +51,11 @@ fn damaged(profile: Profile) {
         }
         done += frames.len();
         let arrivals: Vec<_> = frames.into_iter().map(Arrival::new).collect();
-        let result = check(&mut Gro::new(setting.config), &arrivals, &setting);
+        let result = if rng.chance(500) {
+            check(&mut ByFrames::new(setting.config, &setting), &arrivals, &setting)
+        } else {
+            check(&mut Gro::new(setting.config), &arrivals, &setting)
+        };
         match result {
             Ok(run) => {
                 joined += run.joined();
@@ -59,7 +63,7 @@ fn damaged(profile: Profile) {
                 wrong += run.stats.alone.of(gro::Alone::BadChecksum) + run.stats.flushes.of(gro::Flush::BadChecksum);
             }
             Err(violation) if violation.promise == Promise::Transparency && profile == Profile::linux() => {
-                let found = broken(&mut Gro::new(setting.config), &arrivals, &setting);
+                let found = broken_engine(setting.config, &arrivals, &setting);
                 let other = found.iter().find(|violation| violation.promise != Promise::Transparency);
                 assert!(other.is_none(), "seed {seed}, after {done} frames: {other:?}\n{arrivals:02x?}");
             }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use segue::checksum::Sum;
 use segue::gro::{self, Config, Gro, Profile, Stats};
 use segue::gso::{self, Arena, Frames, Limits, SegmentCsum};
-use segue::packet::{Csum, Frag, Kind, LayerCsum, Offload, Packet, Pool, Start, Stop, Tunnels, Unit};
+use segue::packet::{Csum, Frag, Frame, Kind, LayerCsum, Offload, Packet, Pool, Start, Stop, Tunnels, Unit};
 use segue::time::Nanos;
 use segue_testkit::oracle::{self, Owed, Ports};
 use segue_testkit::sum;
@@ -19,6 +19,11 @@ pub(crate) type Boxed = Box<Packet<Vec<u8>>>;
 
 /// Anything that joins packets.
 pub(crate) trait Merger {
+    /// Takes a packet as it arrives: parsed, unless the merger takes frames.
+    fn receive(&mut self, arrival: &Arrival, setting: &Setting, now: Nanos, pool: &mut Pool<Vec<u8>>) {
+        let packet = load(arrival, setting, &setting.tunnels(), pool);
+        self.push(packet, now, pool);
+    }
     /// As [`Gro::push`].
     fn push(&mut self, packet: Boxed, now: Nanos, pool: &mut Pool<Vec<u8>>);
     /// As [`Gro::pop`].
@@ -61,6 +66,46 @@ impl Merger for Gro<Vec<u8>> {
     }
     fn stats(&self) -> Stats {
         Gro::stats(self).clone()
+    }
+}
+
+/// The engine as ports feed it: each packet is pushed as a frame that nothing has parsed.
+pub(crate) struct ByFrames(pub(crate) Gro<Vec<u8>>);
+
+impl ByFrames {
+    /// An engine with this configuration and the tunnel ports of `setting`.
+    pub(crate) fn new(config: Config, setting: &Setting) -> ByFrames {
+        ByFrames(Gro::new(Config { tunnels: setting.tunnels(), ..config }))
+    }
+}
+
+impl Merger for ByFrames {
+    fn receive(&mut self, arrival: &Arrival, setting: &Setting, now: Nanos, pool: &mut Pool<Vec<u8>>) {
+        self.0.push_frame(frame(arrival, setting), now, pool);
+    }
+    fn push(&mut self, packet: Boxed, now: Nanos, pool: &mut Pool<Vec<u8>>) {
+        self.0.push(packet, now, pool);
+    }
+    fn pop(&mut self) -> Option<Boxed> {
+        self.0.pop()
+    }
+    fn flush(&mut self) {
+        self.0.flush();
+    }
+    fn expire(&mut self, now: Nanos) {
+        self.0.expire(now);
+    }
+    fn deadline(&self) -> Option<Nanos> {
+        self.0.deadline()
+    }
+    fn held(&self) -> usize {
+        self.0.held()
+    }
+    fn held_packets(&self) -> usize {
+        self.0.held_packets()
+    }
+    fn stats(&self) -> Stats {
+        self.0.stats().clone()
     }
 }
 
@@ -201,6 +246,22 @@ pub(crate) fn check(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Se
     }
 }
 
+/// Checks every promise of the engine on a stream, with parsed packets and with frames. Returns the run with packets.
+///
+/// # Errors
+/// The first that is broken.
+pub(crate) fn check_engine(config: Config, arrivals: &[Arrival], setting: &Setting) -> Result<Run, Violation> {
+    check(&mut ByFrames::new(config, setting), arrivals, setting)?;
+    check(&mut Gro::new(config), arrivals, setting)
+}
+
+/// Returns every breach of the engine on a stream, with parsed packets or with frames.
+pub(crate) fn broken_engine(config: Config, arrivals: &[Arrival], setting: &Setting) -> Vec<Violation> {
+    let mut found = broken(&mut Gro::new(config), arrivals, setting);
+    found.extend(broken(&mut ByFrames::new(config, setting), arrivals, setting));
+    found
+}
+
 /// Returns every breach of a merger on a stream.
 pub(crate) fn broken(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Vec<Violation> {
     match run(merger, arrivals, setting) {
@@ -226,7 +287,6 @@ fn violations(run: &Run, arrivals: &[Arrival], setting: &Setting) -> Vec<Violati
 
 /// Loads and pushes the packets, and keeps the deadlines.
 fn run(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Result<Run, Violation> {
-    let tunnels = setting.tunnels();
     let mut pool = Pool::new(64);
     let mut run = Run { released: Vec::new(), stats: Stats::default(), times: Vec::new() };
     let mut now = Nanos(1);
@@ -240,7 +300,7 @@ fn run(merger: &mut impl Merger, arrivals: &[Arrival], setting: &Setting) -> Res
             }
         }
         now = arrives;
-        merger.push(load(arrival, setting, &tunnels, &mut pool), now, &mut pool);
+        merger.receive(arrival, setting, now, &mut pool);
         run.times.push(now);
         drain(merger, now, &mut run);
         if merger.held() > setting.config.max_flows {
@@ -278,21 +338,24 @@ fn drain(merger: &mut impl Merger, at: Nanos, run: &mut Run) {
     }
 }
 
-/// Returns a packet as its port passes it on.
-pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
-    let mut packet = pool.take();
-    packet.load(Frag::all(arrival.bytes.clone()), setting.start, tunnels);
+/// Returns a packet as its port hands it over, not parsed.
+pub(crate) fn frame(arrival: &Arrival, setting: &Setting) -> Frame<Vec<u8>> {
     let csum = match arrival.known {
-        PortCsum::Nothing => return packet,
+        PortCsum::Nothing => Csum::Unknown,
         PortCsum::Verified => Csum::Verified,
         PortCsum::Owed => Csum::Partial,
         PortCsum::Sum => {
-            let from = packet.layout.outer_ip().map_or(0, |ip| ip.start());
+            let layout = segue::wire::parse(&arrival.bytes, setting.start, &setting.tunnels());
+            let from = layout.outer_ip().map_or(0, |ip| ip.start());
             Csum::Complete(Sum::of(&arrival.bytes[from..]))
         }
     };
-    packet.offload.unit = Unit::Whole(csum);
-    packet
+    Frame { bytes: Frag::all(arrival.bytes.clone()), start: setting.start, csum }
+}
+
+/// Returns a packet as its port hands it over, parsed.
+pub(crate) fn load(arrival: &Arrival, setting: &Setting, tunnels: &Tunnels, pool: &mut Pool<Vec<u8>>) -> Boxed {
+    frame(arrival, setting).parse(tunnels, pool)
 }
 
 /// The contents of a packet or train as sent on a wire.

@@ -10,7 +10,7 @@ use segue_testkit::Rng;
 use segue_testkit::build::{Ip, V4, V6};
 use segue_testkit::flow::Sender;
 
-use crate::properties::{Arrival, Setting, check};
+use crate::properties::{Arrival, Setting, check_engine};
 use crate::streams::{self, Around};
 
 fn profile() -> impl Strategy<Value = Profile> {
@@ -60,7 +60,7 @@ pub(crate) fn setting(around: Around) -> impl Strategy<Value = Setting> {
 
 fn holds_on(seed: u64, flows: usize, count: usize, around: Around, setting: &Setting) -> Result<(), TestCaseError> {
     let arrivals = streams::stream(&mut Rng::new(seed), flows, count, around);
-    match check(&mut Gro::new(setting.config), &arrivals, setting) {
+    match check_engine(setting.config, &arrivals, setting) {
         Ok(_) => Ok(()),
         Err(violation) => Err(TestCaseError::fail(format!("{violation:?}"))),
     }
@@ -98,7 +98,7 @@ proptest! {
         let ports = if around == Around::Tunnels { streams::ports() } else { Default::default() };
         let setting = Setting { start, ports, config, ..setting };
         let arrivals = streams::acknowledgments(&mut Rng::new(seed), flows, count, around);
-        if let Err(violation) = check(&mut Gro::new(config), &arrivals, &setting) {
+        if let Err(violation) = check_engine(config, &arrivals, &setting) {
             return Err(TestCaseError::fail(format!("{violation:?}")));
         }
     }
@@ -113,7 +113,7 @@ proptest! {
         let config = Config { profile, acks: true, ..Config::default() };
         let setting = Setting { start, ports: streams::ports(), ..Setting::new(config) };
         let arrivals: Vec<_> = frames.into_iter().map(Arrival::new).collect();
-        if let Err(violation) = check(&mut Gro::new(setting.config), &arrivals, &setting) {
+        if let Err(violation) = check_engine(setting.config, &arrivals, &setting) {
             return Err(TestCaseError::fail(format!("{violation:?}")));
         }
     }
@@ -185,7 +185,7 @@ fn the_streams_are_worth_their_name() {
             ..Setting::new(Config::default())
         };
         let arrivals = streams::stream(&mut Rng::new(5), 16, 4000, around);
-        let run = check(&mut Gro::new(setting.config), &arrivals, &setting).unwrap();
+        let run = check_engine(setting.config, &arrivals, &setting).unwrap();
         let refused = run.stats.alone.total();
         assert!(run.joined() > 800, "{around:?}: {:?}", run.stats);
         assert!(refused > 200, "{around:?}: {refused}");
@@ -199,7 +199,7 @@ fn the_streams_of_acknowledgments_are_worth_their_name() {
         let start = if around == Around::Link { Start::Ethernet } else { Start::Ip };
         let setting = Setting { start, ports: streams::ports(), ..Setting::new(config) };
         let arrivals = streams::acknowledgments(&mut Rng::new(5), 6, 4000, around);
-        let run = check(&mut Gro::new(config), &arrivals, &setting).unwrap();
+        let run = check_engine(config, &arrivals, &setting).unwrap();
         assert!(run.stats.swallowed > 400, "{around:?}: {:?}", run.stats);
         for why in [Alone::AckDuplicate, Alone::AckWindow, Alone::AckOld, Alone::AckOptions, Alone::AckFlags] {
             assert!(run.stats.alone.of(why) > 20, "{around:?}: {:?}", run.stats);
@@ -228,7 +228,7 @@ fn order_holds_for_64_and_for_10000_flows() {
                 Arrival::new(sender.send(len, 0).bytes())
             })
             .collect();
-        let run = check(&mut Gro::new(config), &arrivals, &setting).unwrap();
+        let run = check_engine(config, &arrivals, &setting).unwrap();
         assert!(run.joined() > 100, "{flows} flows: {:?}", run.stats);
     }
 }
