@@ -1,6 +1,6 @@
 //! Settings that can be changed while packets move.
 //!
-//! A pipeline names its settings once, in [`Pipeline::tune`]: the same walk lists them with
+//! A pipeline names its settings once, in [`tune`](crate::pipeline::Pipeline::tune): the same walk lists them with
 //! their present values and, later, takes new ones. Others change [`Knobs`], an array of atomics; the worker looks at one
 //! number a round and walks again when it moved. So a change is in force from the next round on, nothing that moves packets
 //! waits for a lock, and no packet is lost.
@@ -8,8 +8,6 @@
 //! The names follow FreeBSD's GSO of 2014 (`net.gso.dev.IFNAME.max_burst`) and go on in its pattern.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use crate::pipeline::Pipeline;
 
 /// Which values a knob takes. All of them are numbers inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,13 +79,8 @@ pub struct Knobs {
 }
 
 impl Knobs {
-    /// Those of `pipeline`, as they are.
-    pub fn of(pipeline: &mut dyn Pipeline) -> Knobs {
-        Knobs::list(|dial| pipeline.tune(dial))
-    }
-
-    /// Those that `tune` shows.
-    pub(crate) fn list(tune: impl FnOnce(&mut Dial<'_>)) -> Knobs {
+    /// Returns the knobs that `tune` shows, with their values as defaults; for a pipeline that is its `tune`.
+    pub fn of(tune: impl FnOnce(&mut Dial<'_>)) -> Knobs {
         let mut list = Vec::new();
         tune(&mut Dial { to: To::List(&mut list) });
         let values = list.iter().map(|knob: &Knob| AtomicU64::new(knob.default)).collect();
@@ -147,12 +140,13 @@ impl Knobs {
         Ok(())
     }
 
-    /// Hands the values to `pipeline` if one was set since `seen`, which is 0 at the start.
-    pub fn follow(&self, seen: &mut u64, pipeline: &mut dyn Pipeline) {
+    /// Has `tune` take the values over if one was set since the generation `seen`, which is 0 at the start; for a pipeline
+    /// that is its `tune`.
+    pub fn follow(&self, seen: &mut u64, tune: impl FnOnce(&mut Dial<'_>)) {
         let generation = self.generation.load(Ordering::Acquire);
         if generation != *seen {
             *seen = generation;
-            pipeline.tune(&mut Dial { to: To::Values { values: &self.values, next: 0 } });
+            tune(&mut Dial { to: To::Values { values: &self.values, next: 0 } });
         }
     }
 }
@@ -162,7 +156,7 @@ enum To<'a> {
     Values { values: &'a [AtomicU64], next: usize },
 }
 
-/// What [`Pipeline::tune`] shows its settings to: they are listed, or get new values.
+/// What [`tune`](crate::pipeline::Pipeline::tune) shows its settings to: they are listed, or get new values.
 pub struct Dial<'a> {
     to: To<'a>,
 }

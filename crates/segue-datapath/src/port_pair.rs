@@ -53,7 +53,7 @@ pub(crate) fn knobs(
     budget: usize,
     more: impl FnOnce(&mut Dial<'_>),
 ) -> Knobs {
-    Knobs::list(|dial| {
+    Knobs::of(|dial| {
         Settings::new(names.map(str::to_owned), gro, Remcsum::None, budget).tune(dial);
         more(dial);
     })

@@ -61,7 +61,7 @@ pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, kno
     // A loaded worker must still hear the stop signal: look at it now and then without sleeping.
     const LOOK_EVERY: u64 = 64;
     loop {
-        knobs.follow(&mut seen, pipeline);
+        knobs.follow(&mut seen, |dial| pipeline.tune(dial));
         let round = pipeline.round(sys::now())?;
         counts.rounds += 1;
         let mode = match round {

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use memory::{Carries, Memory, Wire, counter};
+use memory::{Carries, Memory, Wire, counter, in_both_forms};
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
@@ -75,7 +75,7 @@ impl Bench {
     }
 
     fn of(mut pipeline: Box<dyn Pipeline>, wires: [Rc<RefCell<Wire>>; 2], head: usize) -> Bench {
-        let knobs = Knobs::of(&mut *pipeline);
+        let knobs = Knobs::of(|dial| pipeline.tune(dial));
         let mut sender = Sender::tcp(Ip::V4(V4::new(1, 1, 2)), 0, 1000, Vec::new());
         sender.ids = Ids::Counting;
         Bench { pipeline, knobs, seen: 0, wires, sender, now: 0, head }
@@ -87,7 +87,7 @@ impl Bench {
 
     /// As the worker does it.
     fn round(&mut self) {
-        self.knobs.follow(&mut self.seen, &mut *self.pipeline);
+        self.knobs.follow(&mut self.seen, |dial| self.pipeline.tune(dial));
         self.pipeline.round(Nanos(self.now)).unwrap();
         self.now += 1;
     }
@@ -118,32 +118,36 @@ impl Bench {
 
 #[test]
 fn with_gso_off_a_train_is_cut_on_entry_and_leaves_as_its_packets_came() {
-    for (knob, value) in [("net.inet.tcp.gso", 0), ("net.gso.dev.out.enable_gso", 0)] {
-        for limits in [trains(), Limits::NONE] {
-            let mut here = Bench::gateway(limits, 0);
-            here.set(knob, value);
-            let (frames, sent) = here.pass(20);
-            assert!(without_checksums(sent) == without_checksums(frames), "{knob}");
-            assert_eq!(here.stage("in", Stage::Ingress), [1, 1, 20]);
-            assert_eq!(here.stage("out", Stage::Gso), [20, 0, 20]);
-            let gso = |key| here.count("out", Group::Gso, key);
-            assert_eq!(["trains_cut", "trains_whole", "cut_on_entry", "made_on_entry"].map(gso), [0, 0, 1, 20]);
+    in_both_forms(|| {
+        for (knob, value) in [("net.inet.tcp.gso", 0), ("net.gso.dev.out.enable_gso", 0)] {
+            for limits in [trains(), Limits::NONE] {
+                let mut here = Bench::gateway(limits, 0);
+                here.set(knob, value);
+                let (frames, sent) = here.pass(20);
+                assert!(without_checksums(sent) == without_checksums(frames), "{knob}");
+                assert_eq!(here.stage("in", Stage::Ingress), [1, 1, 20]);
+                assert_eq!(here.stage("out", Stage::Gso), [20, 0, 20]);
+                let gso = |key| here.count("out", Group::Gso, key);
+                assert_eq!(["trains_cut", "trains_whole", "cut_on_entry", "made_on_entry"].map(gso), [0, 0, 1, 20]);
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn with_gso_on_the_train_survives_up_to_the_port_which_cuts_it_or_takes_it() {
-    let mut here = Bench::gateway(trains(), 0);
-    assert_eq!(here.pass(20).1.len(), 1);
-    assert_eq!(here.stage("out", Stage::Gso), [1, 1, 20]);
-    let gso =
-        |here: &Bench| ["trains_cut", "packets_made", "trains_whole"].map(|key| here.count("out", Group::Gso, key));
-    assert_eq!(gso(&here), [0, 0, 1], "a port that does it itself leaves nothing to count");
-    here.set("net.gso.dev.out.tso", 0);
-    let (frames, sent) = here.pass(20);
-    assert!(without_checksums(sent) == without_checksums(frames));
-    assert_eq!(gso(&here), [1, 20, 1]);
+    in_both_forms(|| {
+        let mut here = Bench::gateway(trains(), 0);
+        assert_eq!(here.pass(20).1.len(), 1);
+        assert_eq!(here.stage("out", Stage::Gso), [1, 1, 20]);
+        let gso =
+            |here: &Bench| ["trains_cut", "packets_made", "trains_whole"].map(|key| here.count("out", Group::Gso, key));
+        assert_eq!(gso(&here), [0, 0, 1], "a port that does it itself leaves nothing to count");
+        here.set("net.gso.dev.out.tso", 0);
+        let (frames, sent) = here.pass(20);
+        assert!(without_checksums(sent) == without_checksums(frames));
+        assert_eq!(gso(&here), [1, 20, 1]);
+    });
 }
 
 /// A port that completes checksums is left to do so.
@@ -154,144 +158,165 @@ fn without_checksums(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 
 #[test]
 fn knobs_of_udp_and_of_the_other_way_leave_tcp_alone() {
-    let mut here = Bench::gateway(trains(), 0);
-    here.set("net.inet.udp.gso", 0);
-    here.set("net.gso.dev.in.enable_gso", 0);
-    here.set("net.inet.udp.gro", 0);
-    assert_eq!(here.pass(20).1.len(), 1);
+    in_both_forms(|| {
+        let mut here = Bench::gateway(trains(), 0);
+        here.set("net.inet.udp.gso", 0);
+        here.set("net.gso.dev.in.enable_gso", 0);
+        here.set("net.inet.udp.gro", 0);
+        assert_eq!(here.pass(20).1.len(), 1);
+    });
 }
 
 #[test]
 fn a_burst_is_cut_into_trains_of_the_largest_size_and_no_more() {
-    let mut here = Bench::gateway(trains(), 0);
-    here.set("net.gso.dev.out.max_burst", 5500);
-    let (frames, sent) = here.pass(20);
-    let lens: Vec<usize> = sent.iter().map(Vec::len).collect();
-    assert_eq!(lens, [5054, 5054, 5054, 5054]);
-    let payload = |all: &[Vec<u8>]| all.iter().flat_map(|frame| frame[54..].to_vec()).collect::<Vec<_>>();
-    assert!(payload(&sent) == payload(&frames));
+    in_both_forms(|| {
+        let mut here = Bench::gateway(trains(), 0);
+        here.set("net.gso.dev.out.max_burst", 5500);
+        let (frames, sent) = here.pass(20);
+        let lens: Vec<usize> = sent.iter().map(Vec::len).collect();
+        assert_eq!(lens, [5054, 5054, 5054, 5054]);
+        let payload = |all: &[Vec<u8>]| all.iter().flat_map(|frame| frame[54..].to_vec()).collect::<Vec<_>>();
+        assert!(payload(&sent) == payload(&frames));
+    });
 }
 
 #[test]
 fn gro_turned_off_and_on_loses_and_reorders_nothing_that_it_holds() {
-    let mut here = Bench::gateway(trains(), 1_000_000_000);
-    let (mut came, mut left) = (Vec::new(), Vec::new());
-    let mut pass = |here: &mut Bench, count| {
-        let (frames, sent) = here.pass(count);
-        came.extend(frames);
-        left.extend(sent.iter().flat_map(|frame| frame[54..].to_vec()));
-        sent.len()
-    };
-    assert_eq!(pass(&mut here, 5), 0, "held");
-    here.set("net.gro.dev.in.enable_gro", 0);
-    assert_eq!(pass(&mut here, 3), 4, "the train that was held, then three frames by themselves");
-    here.set("net.gro.dev.in.enable_gro", 1);
-    assert_eq!(pass(&mut here, 4), 0);
-    here.set("net.gro.dev.in.hold_us", 0);
-    assert_eq!(pass(&mut here, 2), 2);
-    here.set("net.inet.tcp.gro", 0);
-    assert_eq!(pass(&mut here, 2), 2);
-    let came: Vec<u8> = came.iter().flat_map(|frame| frame[54..].to_vec()).collect();
-    assert!(came == left);
+    in_both_forms(|| {
+        let mut here = Bench::gateway(trains(), 1_000_000_000);
+        let (mut came, mut left) = (Vec::new(), Vec::new());
+        let mut pass = |here: &mut Bench, count| {
+            let (frames, sent) = here.pass(count);
+            came.extend(frames);
+            left.extend(sent.iter().flat_map(|frame| frame[54..].to_vec()));
+            sent.len()
+        };
+        assert_eq!(pass(&mut here, 5), 0, "held");
+        here.set("net.gro.dev.in.enable_gro", 0);
+        assert_eq!(pass(&mut here, 3), 4, "the train that was held, then three frames by themselves");
+        here.set("net.gro.dev.in.enable_gro", 1);
+        assert_eq!(pass(&mut here, 4), 0);
+        here.set("net.gro.dev.in.hold_us", 0);
+        assert_eq!(pass(&mut here, 2), 2);
+        here.set("net.inet.tcp.gro", 0);
+        assert_eq!(pass(&mut here, 2), 2);
+        let came: Vec<u8> = came.iter().flat_map(|frame| frame[54..].to_vec()).collect();
+        assert!(came == left);
+    });
 }
 
 #[test]
 fn every_knob_turned_at_random_under_load_loses_and_reorders_nothing() {
-    let mut rng = segue_testkit::Rng::new(7);
-    for limits in [trains(), Limits::NONE] {
-        let mut here = Bench::gateway(limits, 0);
-        let knobs: Vec<(String, Values)> =
-            here.knobs.iter().map(|(knob, _)| (knob.name.clone(), knob.values)).collect();
-        let (mut came, mut left) = (Vec::new(), Vec::new());
-        for turn in 0..2000 {
-            let (name, values) = &knobs[rng.below(knobs.len())];
-            let value = match values {
-                Values::Switch => rng.below(2) as u64,
-                Values::Names(names) => rng.below(names.len()) as u64,
-                Values::Number { min, max } => min + rng.below((max - min) as usize + 1) as u64,
-            };
-            // Some need others first.
-            let _ = here.knobs.set(name, value);
-            let (frames, sent) = here.pass(1 + turn % 30);
-            came.extend(frames.iter().flat_map(|frame| frame[54..].to_vec()));
-            left.extend(sent.iter().flat_map(|frame| frame[54..].to_vec()));
-            here.now += 1_000_000;
+    in_both_forms(|| {
+        let mut rng = segue_testkit::Rng::new(7);
+        for limits in [trains(), Limits::NONE] {
+            let mut here = Bench::gateway(limits, 0);
+            let knobs: Vec<(String, Values)> =
+                here.knobs.iter().map(|(knob, _)| (knob.name.clone(), knob.values)).collect();
+            let (mut came, mut left) = (Vec::new(), Vec::new());
+            for turn in 0..2000 {
+                let (name, values) = &knobs[rng.below(knobs.len())];
+                let value = match values {
+                    Values::Switch => rng.below(2) as u64,
+                    Values::Names(names) => rng.below(names.len()) as u64,
+                    Values::Number { min, max } => min + rng.below((max - min) as usize + 1) as u64,
+                };
+                // Some need others first.
+                let _ = here.knobs.set(name, value);
+                let (frames, sent) = here.pass(1 + turn % 30);
+                came.extend(frames.iter().flat_map(|frame| frame[54..].to_vec()));
+                left.extend(sent.iter().flat_map(|frame| frame[54..].to_vec()));
+                here.now += 1_000_000;
+            }
+            here.now += 2_000_000_000;
+            left.extend(here.pass(0).1.iter().flat_map(|frame| frame[54..].to_vec()));
+            assert!(came == left);
         }
-        here.now += 2_000_000_000;
-        left.extend(here.pass(0).1.iter().flat_map(|frame| frame[54..].to_vec()));
-        assert!(came == left);
-    }
+    });
 }
 
 #[test]
 fn a_tunnel_cuts_before_encapsulation_with_gso_off_and_after_it_with_gso_on_and_the_same_leaves() {
-    let mut left = Vec::new();
-    for (gso, seen, kept) in [(1, [1, 1, 20], [1, 20, 0, 0]), (0, [20, 0, 20], [0, 0, 1, 20])] {
-        let mut here = Bench::tunnel(true);
-        here.set("net.gso.dev.udp.enable_gso", gso);
-        here.wires[0].borrow_mut().train = Some(1000);
-        here.wires[0].borrow_mut().waiting.push_back(here.sender.send(20_000, 0).bytes());
-        here.round();
-        left.push(std::mem::take(&mut here.wires[1].borrow_mut().sent));
-        assert_eq!((here.stage("sg0", Stage::Ingress), here.stage("sg0", Stage::Encap)), ([1, 1, 20], seen));
-        let count = |key| here.count("udp", Group::Gso, key);
-        assert_eq!(["trains_cut", "packets_made", "cut_on_entry", "made_on_entry"].map(count), kept);
-        assert_eq!(here.count("udp", Group::Remcsum, "sent"), 20, "left to the far end in both");
-        assert_eq!(here.count("udp", Group::Port, "checksummed_bytes"), 0);
-    }
-    assert_eq!(left[0].len(), 20);
-    assert!(left[0] == left[1]);
+    in_both_forms(|| {
+        let mut left = Vec::new();
+        for (gso, seen, kept) in [(1, [1, 1, 20], [1, 20, 0, 0]), (0, [20, 0, 20], [0, 0, 1, 20])] {
+            let mut here = Bench::tunnel(true);
+            here.set("net.gso.dev.udp.enable_gso", gso);
+            here.wires[0].borrow_mut().train = Some(1000);
+            here.wires[0].borrow_mut().waiting.push_back(here.sender.send(20_000, 0).bytes());
+            here.round();
+            left.push(std::mem::take(&mut here.wires[1].borrow_mut().sent));
+            assert_eq!((here.stage("sg0", Stage::Ingress), here.stage("sg0", Stage::Encap)), ([1, 1, 20], seen));
+            let count = |key| here.count("udp", Group::Gso, key);
+            assert_eq!(["trains_cut", "packets_made", "cut_on_entry", "made_on_entry"].map(count), kept);
+            assert_eq!(here.count("udp", Group::Remcsum, "sent"), 20, "left to the far end in both");
+            assert_eq!(here.count("udp", Group::Port, "checksummed_bytes"), 0);
+        }
+        assert_eq!(left[0].len(), 20);
+        assert!(left[0] == left[1]);
+    });
 }
 
 #[test]
 fn remote_checksums_can_be_asked_for_only_where_the_tunnel_was_made_for_them() {
-    let name = "net.remcsum.dev.udp.enable_remcsum";
-    let with = Bench::tunnel(true);
-    assert_eq!((with.knobs.get(name).unwrap().1, with.knobs.set(name, 0), with.knobs.set(name, 1)), (1, Ok(1), Ok(0)));
-    let without = Bench::tunnel(false);
-    assert!(matches!(without.knobs.set(name, 1), Err(Refused::Fixed(_))));
-    assert_eq!((without.knobs.get(name).unwrap().1, without.knobs.set(name, 0)), (0, Ok(0)));
+    in_both_forms(|| {
+        let name = "net.remcsum.dev.udp.enable_remcsum";
+        let with = Bench::tunnel(true);
+        assert_eq!(
+            (with.knobs.get(name).unwrap().1, with.knobs.set(name, 0), with.knobs.set(name, 1)),
+            (1, Ok(1), Ok(0))
+        );
+        let without = Bench::tunnel(false);
+        assert!(matches!(without.knobs.set(name, 1), Err(Refused::Fixed(_))));
+        assert_eq!((without.knobs.get(name).unwrap().1, without.knobs.set(name, 0)), (0, Ok(0)));
+    });
 }
 
 #[test]
 fn wrong_names_and_values_change_nothing() {
-    let here = Bench::gateway(trains(), 0);
-    let values = || here.knobs.iter().map(|(_, value)| value).collect::<Vec<_>>();
-    let before = values();
-    assert_eq!(here.knobs.set("net.inet.sctp.gso", 1), Err(Refused::Unknown));
-    assert_eq!(here.knobs.set("net.inet.tcp.gso", 2), Err(Refused::Value));
-    assert_eq!(here.knobs.set("net.gso.dev.out.max_burst", 65_536), Err(Refused::Value));
-    assert_eq!(here.knobs.set("net.gro.dev.in.profile", 3), Err(Refused::Value));
-    let needs = Refused::Needs("net.gro.dev.in.profile".to_owned(), 2);
-    assert_eq!(here.knobs.set("net.ack.dev.in.enable_ack", 1), Err(needs));
-    assert_eq!(values(), before);
-    here.knobs.set("net.gro.dev.in.profile", 2).unwrap();
-    here.knobs.set("net.ack.dev.in.enable_ack", 1).unwrap();
-    let needed = Refused::Needed("net.ack.dev.in.enable_ack".to_owned());
-    assert_eq!(here.knobs.set("net.gro.dev.in.profile", 0), Err(needed));
-    here.knobs.set("net.gro.dev.in.profile", 2).unwrap();
-    here.knobs.set("net.ack.dev.in.enable_ack", 0).unwrap();
-    here.knobs.set("net.gro.dev.in.profile", 0).unwrap();
+    in_both_forms(|| {
+        let here = Bench::gateway(trains(), 0);
+        let values = || here.knobs.iter().map(|(_, value)| value).collect::<Vec<_>>();
+        let before = values();
+        assert_eq!(here.knobs.set("net.inet.sctp.gso", 1), Err(Refused::Unknown));
+        assert_eq!(here.knobs.set("net.inet.tcp.gso", 2), Err(Refused::Value));
+        assert_eq!(here.knobs.set("net.gso.dev.out.max_burst", 65_536), Err(Refused::Value));
+        assert_eq!(here.knobs.set("net.gro.dev.in.profile", 3), Err(Refused::Value));
+        let needs = Refused::Needs("net.gro.dev.in.profile".to_owned(), 2);
+        assert_eq!(here.knobs.set("net.ack.dev.in.enable_ack", 1), Err(needs));
+        assert_eq!(values(), before);
+        here.knobs.set("net.gro.dev.in.profile", 2).unwrap();
+        here.knobs.set("net.ack.dev.in.enable_ack", 1).unwrap();
+        let needed = Refused::Needed("net.ack.dev.in.enable_ack".to_owned());
+        assert_eq!(here.knobs.set("net.gro.dev.in.profile", 0), Err(needed));
+        here.knobs.set("net.gro.dev.in.profile", 2).unwrap();
+        here.knobs.set("net.ack.dev.in.enable_ack", 0).unwrap();
+        here.knobs.set("net.gro.dev.in.profile", 0).unwrap();
+    });
 }
 
 #[test]
 fn what_is_set_before_the_start_is_the_default() {
-    let mut here = Bench::gateway(trains(), 0);
-    here.knobs.preset("net.gro.dev.in.enable_gro", 0).unwrap();
-    let (knob, value) = here.knobs.get("net.gro.dev.in.enable_gro").unwrap();
-    assert_eq!((knob.default, value), (0, 0));
-    assert_eq!(here.pass(5).1.len(), 5);
+    in_both_forms(|| {
+        let mut here = Bench::gateway(trains(), 0);
+        here.knobs.preset("net.gro.dev.in.enable_gro", 0).unwrap();
+        let (knob, value) = here.knobs.get("net.gro.dev.in.enable_gro").unwrap();
+        assert_eq!((knob.default, value), (0, 0));
+        assert_eq!(here.pass(5).1.len(), 5);
+    });
 }
 
 #[test]
 fn the_knobs_of_the_first_gso_have_their_names_and_defaults() {
-    let here = Bench::gateway(trains(), 0);
-    for (name, value) in [
-        ("net.inet.tcp.gso", 1),
-        ("net.inet.udp.gso", 1),
-        ("net.gso.dev.out.enable_gso", 1),
-        ("net.gso.dev.out.max_burst", 65_535),
-    ] {
-        assert_eq!(here.knobs.get(name).map(|(knob, now)| (knob.default, now)), Some((value, value)), "{name}");
-    }
+    in_both_forms(|| {
+        let here = Bench::gateway(trains(), 0);
+        for (name, value) in [
+            ("net.inet.tcp.gso", 1),
+            ("net.inet.udp.gso", 1),
+            ("net.gso.dev.out.enable_gso", 1),
+            ("net.gso.dev.out.max_burst", 65_535),
+        ] {
+            assert_eq!(here.knobs.get(name).map(|(knob, now)| (knob.default, now)), Some((value, value)), "{name}");
+        }
+    });
 }

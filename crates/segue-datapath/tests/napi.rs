@@ -115,11 +115,11 @@ fn read(board: &Board, port: &str, group: Group, key: &str) -> u64 {
 }
 
 fn set(pipeline: &mut Gateway, wishes: &[(&str, u64)]) -> Knobs {
-    let knobs = Knobs::of(pipeline);
+    let knobs = Knobs::of(|dial| pipeline.tune(dial));
     for (name, value) in wishes {
         knobs.set(name, *value).unwrap();
     }
-    knobs.follow(&mut 0, pipeline);
+    knobs.follow(&mut 0, |dial| pipeline.tune(dial));
     knobs
 }
 

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use memory::{Carries, Memory, Wire, counter};
+use memory::{Carries, Memory, Wire, counter, in_both_forms};
 use segue::encap::{Carrier, Config, Decapsulator, Encapsulator, GreOptions, Mode, OuterCsum};
 use segue::gro;
 use segue::gso::Limits;
@@ -90,86 +90,100 @@ fn datagrams(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 #[test]
 fn segments_cross_two_tunnels_and_become_one_train() {
-    let packets = segments(20);
-    let mut here = bench(64);
-    here.outside.borrow_mut().waiting.extend(datagrams(&packets));
-    assert_eq!(here.rounds(1), Round::Idle);
-    let sent = &here.inside.borrow().sent;
-    assert_eq!(sent.len(), 1, "twenty segments in a row are one train");
-    let payload: Vec<u8> = packets.iter().flat_map(|p| p[40..].to_vec()).collect();
-    assert_eq!(sent[0][40..], payload);
+    in_both_forms(|| {
+        let packets = segments(20);
+        let mut here = bench(64);
+        here.outside.borrow_mut().waiting.extend(datagrams(&packets));
+        assert_eq!(here.rounds(1), Round::Idle);
+        let sent = &here.inside.borrow().sent;
+        assert_eq!(sent.len(), 1, "twenty segments in a row are one train");
+        let payload: Vec<u8> = packets.iter().flat_map(|p| p[40..].to_vec()).collect();
+        assert_eq!(sent[0][40..], payload);
+    });
 }
 
 #[test]
 fn a_budget_bounds_what_one_round_takes() {
-    let mut here = bench(8);
-    here.inside.borrow_mut().waiting.extend(segments(20));
-    assert_eq!(here.rounds(1), Round::More);
-    assert_eq!(here.outside.borrow().sent.len(), 8);
-    assert_eq!(here.rounds(2), Round::Idle);
-    assert_eq!(here.outside.borrow().sent.len(), 20);
+    in_both_forms(|| {
+        let mut here = bench(8);
+        here.inside.borrow_mut().waiting.extend(segments(20));
+        assert_eq!(here.rounds(1), Round::More);
+        assert_eq!(here.outside.borrow().sent.len(), 8);
+        assert_eq!(here.rounds(2), Round::Idle);
+        assert_eq!(here.outside.borrow().sent.len(), 20);
+    });
 }
 
 #[test]
 fn a_blocked_port_holds_back_its_source_and_loses_nothing() {
-    let mut here = bench(8);
-    here.inside.borrow_mut().waiting.extend(segments(20));
-    here.outside.borrow_mut().room = Some(3);
-    assert_eq!(here.rounds(1), Round::Idle, "there is nothing to do but wait for the port");
-    assert_eq!(here.outside.borrow().sent.len(), 3);
-    here.rounds(5);
-    assert_eq!(here.inside.borrow().receives, 1, "nothing was read behind the backs of those that wait");
-    let mut write = false;
-    here.tunnel.each_interest(&mut |interest| write |= interest.write);
-    assert!(write, "the loop must wake up when the port takes more");
+    in_both_forms(|| {
+        let mut here = bench(8);
+        here.inside.borrow_mut().waiting.extend(segments(20));
+        here.outside.borrow_mut().room = Some(3);
+        assert_eq!(here.rounds(1), Round::Idle, "there is nothing to do but wait for the port");
+        assert_eq!(here.outside.borrow().sent.len(), 3);
+        here.rounds(5);
+        assert_eq!(here.inside.borrow().receives, 1, "nothing was read behind the backs of those that wait");
+        let mut write = false;
+        here.tunnel.each_interest(&mut |interest| write |= interest.write);
+        assert!(write, "the loop must wake up when the port takes more");
 
-    here.outside.borrow_mut().room = None;
-    here.rounds(4);
-    let sent = here.outside.borrow().sent.clone();
-    assert_eq!(sent, datagrams(&segments(20)));
+        here.outside.borrow_mut().room = None;
+        here.rounds(4);
+        let sent = here.outside.borrow().sent.clone();
+        assert_eq!(sent, datagrams(&segments(20)));
+    });
 }
 
 #[test]
 fn what_a_port_refuses_goes_again_in_smaller_form() {
-    let packets = segments(10);
-    let mut here = bench(64);
-    here.inside.borrow_mut().narrow = true;
-    here.outside.borrow_mut().waiting.extend(datagrams(&packets));
-    here.rounds(1);
-    assert_eq!(here.inside.borrow().sent, packets, "every packet as it was sent, one by one");
+    in_both_forms(|| {
+        let packets = segments(10);
+        let mut here = bench(64);
+        here.inside.borrow_mut().narrow = true;
+        here.outside.borrow_mut().waiting.extend(datagrams(&packets));
+        here.rounds(1);
+        assert_eq!(here.inside.borrow().sent, packets, "every packet as it was sent, one by one");
+    });
 }
 
 #[test]
 fn datagrams_of_strangers_are_dropped_under_their_name() {
-    let mut here = bench(64);
-    here.outside.borrow_mut().peer = Some("198.18.0.77:6080".parse().unwrap());
-    here.outside.borrow_mut().waiting.extend(datagrams(&segments(3)));
-    here.rounds(1);
-    assert!(here.inside.borrow().sent.is_empty());
-    assert_eq!(here.counter("udp", Group::Drops, "unknown_peer"), 3);
+    in_both_forms(|| {
+        let mut here = bench(64);
+        here.outside.borrow_mut().peer = Some("198.18.0.77:6080".parse().unwrap());
+        here.outside.borrow_mut().waiting.extend(datagrams(&segments(3)));
+        here.rounds(1);
+        assert!(here.inside.borrow().sent.is_empty());
+        assert_eq!(here.counter("udp", Group::Drops, "unknown_peer"), 3);
+    });
 }
 
 #[test]
 fn every_refusal_of_the_decapsulator_is_counted() {
-    let mut here = bench(64);
-    // A GUE control message, an unknown version, a truncated header.
-    here.outside.borrow_mut().waiting.extend([vec![0x20, 0, 0, 0], vec![0xc0; 8], vec![0x02, 47, 0, 1]]);
-    here.rounds(1);
-    for key in ["gue_control", "gue_version", "gue_truncated"] {
-        assert_eq!(here.counter("udp", Group::Drops, key), 1, "{key}");
-    }
-    assert!(here.inside.borrow().sent.is_empty());
+    in_both_forms(|| {
+        let mut here = bench(64);
+        // A GUE control message, an unknown version, a truncated header.
+        here.outside.borrow_mut().waiting.extend([vec![0x20, 0, 0, 0], vec![0xc0; 8], vec![0x02, 47, 0, 1]]);
+        here.rounds(1);
+        for key in ["gue_control", "gue_version", "gue_truncated"] {
+            assert_eq!(here.counter("udp", Group::Drops, key), 1, "{key}");
+        }
+        assert!(here.inside.borrow().sent.is_empty());
+    });
 }
 
 #[test]
 fn a_packet_of_the_wrong_family_is_refused_at_the_entrance() {
-    let mut here = bench(64);
-    here.inside.borrow_mut().waiting.push_back(vec![0x10; 40]);
-    here.rounds(1);
-    assert!(here.outside.borrow().sent.is_empty());
-    let refused: u64 =
-        segue::encap::EncapRefusal::ALL.iter().map(|why| here.counter("sg0", Group::Drops, why.name())).sum();
-    assert_eq!(refused, 1);
+    in_both_forms(|| {
+        let mut here = bench(64);
+        here.inside.borrow_mut().waiting.push_back(vec![0x10; 40]);
+        here.rounds(1);
+        assert!(here.outside.borrow().sent.is_empty());
+        let refused: u64 =
+            segue::encap::EncapRefusal::ALL.iter().map(|why| here.counter("sg0", Group::Drops, why.name())).sum();
+        assert_eq!(refused, 1);
+    });
 }
 
 /// Creates tunnels with one port in memory: GRE in GUE to two remotes, with these `keys` each.
@@ -221,108 +235,123 @@ fn from_afar(config: &Config, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_thousand_tunnels_on_one_port_get_what_is_theirs_and_nothing_else() {
-    let mut here = many(500);
-    let packets = segments(3);
-    // The same flow in each tunnel: no packets may be joined across tunnels.
-    for (n, config) in here.configs.iter().enumerate() {
-        here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(config.remote, 6080));
-        here.outside.borrow_mut().waiting.extend(from_afar(config, &packets[..1 + n % 3]));
-        here.tunnel.round(Nanos(n as u64)).unwrap();
-    }
-    for (n, wire) in here.insides.iter().enumerate() {
-        let payload: Vec<u8> = packets[..1 + n % 3].iter().flat_map(|packet| packet[40..].to_vec()).collect();
-        let sent = &wire.borrow().sent;
-        assert_eq!(sent.len(), 1, "one train of each, sg{n}");
-        assert_eq!(sent[0][40..], payload, "sg{n}");
-    }
-    assert_eq!(counter(&here.tunnel, "udp", Group::Stage(Stage::Decap), "packets"), (0..1000).map(|n| 1 + n % 3).sum());
-    let keyless = from_afar(
-        &Config { mode: Mode::Gre(GreOptions { okey: Some(77_777), ..GreOptions::default() }), ..here.configs[0] },
-        &packets,
-    );
-    here.outside.borrow_mut().waiting.extend(keyless);
-    here.tunnel.round(Nanos(2000)).unwrap();
-    assert_eq!(counter(&here.tunnel, "udp", Group::Drops, "gre_mismatch"), 3, "a key that no tunnel has");
+    in_both_forms(|| {
+        let mut here = many(500);
+        let packets = segments(3);
+        // The same flow in each tunnel: no packets may be joined across tunnels.
+        for (n, config) in here.configs.iter().enumerate() {
+            here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(config.remote, 6080));
+            here.outside.borrow_mut().waiting.extend(from_afar(config, &packets[..1 + n % 3]));
+            here.tunnel.round(Nanos(n as u64)).unwrap();
+        }
+        for (n, wire) in here.insides.iter().enumerate() {
+            let payload: Vec<u8> = packets[..1 + n % 3].iter().flat_map(|packet| packet[40..].to_vec()).collect();
+            let sent = &wire.borrow().sent;
+            assert_eq!(sent.len(), 1, "one train of each, sg{n}");
+            assert_eq!(sent[0][40..], payload, "sg{n}");
+        }
+        assert_eq!(
+            counter(&here.tunnel, "udp", Group::Stage(Stage::Decap), "packets"),
+            (0..1000).map(|n| 1 + n % 3).sum()
+        );
+        let keyless = from_afar(
+            &Config { mode: Mode::Gre(GreOptions { okey: Some(77_777), ..GreOptions::default() }), ..here.configs[0] },
+            &packets,
+        );
+        here.outside.borrow_mut().waiting.extend(keyless);
+        here.tunnel.round(Nanos(2000)).unwrap();
+        assert_eq!(counter(&here.tunnel, "udp", Group::Drops, "gre_mismatch"), 3, "a key that no tunnel has");
+    });
 }
 
 #[test]
 fn many_tunnels_send_each_under_its_own_key_to_its_own_remote() {
-    let mut here = many(3);
-    let packets = segments(2);
-    for (n, wire) in here.insides.iter().enumerate() {
-        wire.borrow_mut().waiting.extend(packets[..1 + n % 2].iter().cloned());
-    }
-    here.tunnel.round(Nanos(1)).unwrap();
-    let expected: Vec<Vec<u8>> =
-        here.configs.iter().enumerate().flat_map(|(n, config)| from_afar(config, &packets[..1 + n % 2])).collect();
-    let sent = here.outside.borrow().sent.clone();
-    let peers = here.outside.borrow().sent_to.clone();
-    assert_eq!(sent, expected);
-    assert_eq!(peers, [0, 1, 1, 2, 3, 3, 4, 5, 5], "numbers of the port's peers, one tunnel after the other");
+    in_both_forms(|| {
+        let mut here = many(3);
+        let packets = segments(2);
+        for (n, wire) in here.insides.iter().enumerate() {
+            wire.borrow_mut().waiting.extend(packets[..1 + n % 2].iter().cloned());
+        }
+        here.tunnel.round(Nanos(1)).unwrap();
+        let expected: Vec<Vec<u8>> =
+            here.configs.iter().enumerate().flat_map(|(n, config)| from_afar(config, &packets[..1 + n % 2])).collect();
+        let sent = here.outside.borrow().sent.clone();
+        let peers = here.outside.borrow().sent_to.clone();
+        assert_eq!(sent, expected);
+        assert_eq!(peers, [0, 1, 1, 2, 3, 3, 4, 5, 5], "numbers of the port's peers, one tunnel after the other");
+    });
 }
 
 #[test]
 fn tunnels_that_always_have_more_than_a_round_takes_have_turns() {
-    let mut here = many(2);
-    let knobs = Knobs::of(&mut here.tunnel);
-    knobs.set("net.napi.budget", 3).unwrap();
-    knobs.set("net.napi.dev.sg0.weight", 3).unwrap();
-    knobs.follow(&mut 0, &mut here.tunnel);
-    for wire in &here.insides {
-        wire.borrow_mut().waiting.extend(segments(40));
-    }
-    (0..8).for_each(|now| _ = here.tunnel.round(Nanos(now)).unwrap());
-    let left: Vec<usize> = here.insides.iter().map(|wire| wire.borrow().waiting.len()).collect();
-    assert!(left.iter().all(|left| (1..40).contains(left)), "{left:?}");
+    in_both_forms(|| {
+        let mut here = many(2);
+        let knobs = Knobs::of(|dial| here.tunnel.tune(dial));
+        knobs.set("net.napi.budget", 3).unwrap();
+        knobs.set("net.napi.dev.sg0.weight", 3).unwrap();
+        knobs.follow(&mut 0, |dial| here.tunnel.tune(dial));
+        for wire in &here.insides {
+            wire.borrow_mut().waiting.extend(segments(40));
+        }
+        (0..8).for_each(|now| _ = here.tunnel.round(Nanos(now)).unwrap());
+        let left: Vec<usize> = here.insides.iter().map(|wire| wire.borrow().waiting.len()).collect();
+        assert!(left.iter().all(|left| (1..40).contains(left)), "{left:?}");
+    });
 }
 
 #[test]
 fn counters_of_tunnels_with_nothing_new_stay_what_they_were() {
-    let mut here = many(2);
-    let board = segue_datapath::worker::board(&here.tunnel);
-    let read = |name: &str, board: &segue_datapath::board::Board| {
-        let found =
-            board.read().find(|(n, _)| n.port == name && n.group == Group::Stage(Stage::Gso) && n.key == "packets");
-        found.unwrap().1
-    };
-    for (round, n) in [(1, 3), (2, 0), (3, 3)] {
-        let config = here.configs[n];
-        here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(config.remote, 6080));
-        here.outside.borrow_mut().waiting.extend(from_afar(&config, &segments(1)));
-        here.tunnel.round(Nanos(round)).unwrap();
-        board.publish(|sink| here.tunnel.collect(sink));
-    }
-    assert_eq!(["sg0", "sg1", "sg2", "sg3"].map(|name| read(name, &board)), [1, 0, 0, 2]);
+    in_both_forms(|| {
+        let mut here = many(2);
+        let board = segue_datapath::worker::board(&here.tunnel);
+        let read = |name: &str, board: &segue_datapath::board::Board| {
+            let found =
+                board.read().find(|(n, _)| n.port == name && n.group == Group::Stage(Stage::Gso) && n.key == "packets");
+            found.unwrap().1
+        };
+        for (round, n) in [(1, 3), (2, 0), (3, 3)] {
+            let config = here.configs[n];
+            here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(config.remote, 6080));
+            here.outside.borrow_mut().waiting.extend(from_afar(&config, &segments(1)));
+            here.tunnel.round(Nanos(round)).unwrap();
+            board.publish(|sink| here.tunnel.collect(sink));
+        }
+        assert_eq!(["sg0", "sg1", "sg2", "sg3"].map(|name| read(name, &board)), [1, 0, 0, 2]);
+    });
 }
 
 #[test]
 fn what_is_held_in_one_tunnel_leaves_in_time_though_the_others_are_silent() {
-    let mut here = many_with(2, gro::Config { hold: 1000, ..gro::Config::default() });
-    here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(here.configs[3].remote, 6080));
-    here.outside.borrow_mut().waiting.extend(from_afar(&here.configs[3], &segments(1)));
-    here.tunnel.round(Nanos(5)).unwrap();
-    assert!(here.insides[3].borrow().sent.is_empty());
-    assert_eq!(here.tunnel.deadline(), Some(Nanos(1005)));
-    here.tunnel.round(Nanos(1005)).unwrap();
-    assert_eq!((here.insides[3].borrow().sent.len(), here.tunnel.deadline()), (1, None));
+    in_both_forms(|| {
+        let mut here = many_with(2, gro::Config { hold: 1000, ..gro::Config::default() });
+        here.outside.borrow_mut().peer = Some(std::net::SocketAddr::new(here.configs[3].remote, 6080));
+        here.outside.borrow_mut().waiting.extend(from_afar(&here.configs[3], &segments(1)));
+        here.tunnel.round(Nanos(5)).unwrap();
+        assert!(here.insides[3].borrow().sent.is_empty());
+        assert_eq!(here.tunnel.deadline(), Some(Nanos(1005)));
+        here.tunnel.round(Nanos(1005)).unwrap();
+        assert_eq!((here.insides[3].borrow().sent.len(), here.tunnel.deadline()), (1, None));
+    });
 }
 
 #[test]
 fn an_interface_that_takes_no_more_holds_back_the_port_and_loses_nothing() {
-    let mut here = many(1);
-    let packets = segments(2);
-    here.insides[0].borrow_mut().room = Some(0);
-    here.outside.borrow_mut().waiting.extend(from_afar(&here.configs[0], &packets[..1]));
-    here.tunnel.round(Nanos(1)).unwrap();
-    let receives = here.outside.borrow().receives;
-    here.insides[1].borrow_mut().waiting.extend(packets.iter().cloned());
-    here.tunnel.round(Nanos(2)).unwrap();
-    assert_eq!(here.outside.borrow().receives, receives, "nothing is read that could not be handed in");
-    assert_eq!(here.outside.borrow().sent.len(), 2, "the other way goes on");
-    let mut write = false;
-    here.tunnel.each_interest(&mut |interest| write |= interest.write);
-    assert!(write, "the loop must wake up when the interface takes more");
-    here.insides[0].borrow_mut().room = None;
-    here.tunnel.round(Nanos(3)).unwrap();
-    assert_eq!(here.insides[0].borrow().sent, packets[..1]);
+    in_both_forms(|| {
+        let mut here = many(1);
+        let packets = segments(2);
+        here.insides[0].borrow_mut().room = Some(0);
+        here.outside.borrow_mut().waiting.extend(from_afar(&here.configs[0], &packets[..1]));
+        here.tunnel.round(Nanos(1)).unwrap();
+        let receives = here.outside.borrow().receives;
+        here.insides[1].borrow_mut().waiting.extend(packets.iter().cloned());
+        here.tunnel.round(Nanos(2)).unwrap();
+        assert_eq!(here.outside.borrow().receives, receives, "nothing is read that could not be handed in");
+        assert_eq!(here.outside.borrow().sent.len(), 2, "the other way goes on");
+        let mut write = false;
+        here.tunnel.each_interest(&mut |interest| write |= interest.write);
+        assert!(write, "the loop must wake up when the interface takes more");
+        here.insides[0].borrow_mut().room = None;
+        here.tunnel.round(Nanos(3)).unwrap();
+        assert_eq!(here.insides[0].borrow().sent, packets[..1]);
+    });
 }

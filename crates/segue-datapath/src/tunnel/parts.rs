@@ -16,7 +16,7 @@ pub fn knobs(insides: &[&str], outside: &str, gro: Option<gro::Config>, remcsum:
     let settings = |inside: &&str| Settings::new([*inside, outside].map(str::to_owned), [gro, None], remcsum, budget);
     // GRO has the name of the port that receives the trains, as its counters do.
     let mut all: Vec<Settings> = insides.iter().map(settings).collect();
-    Knobs::list(|dial| tune(&mut all, dial))
+    Knobs::of(|dial| tune(&mut all, dial))
 }
 
 /// Tunes all settings of the first tunnel, and of the others those of their own interface.

@@ -1,7 +1,7 @@
 //! Ports in memory.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, PipeReader};
 use std::net::SocketAddr;
@@ -55,6 +55,19 @@ pub(crate) struct Wire {
     pub(crate) gives: Gives,
 }
 
+thread_local! {
+    static FORM: Cell<Gives> = const { Cell::new(Gives::Frames) };
+}
+
+/// Runs a test twice: with ports that have parsed what they hand over, and with ports that hand over frames, as those of
+/// the product do.
+pub(crate) fn in_both_forms(test: impl Fn()) {
+    for form in [Gives::Packets, Gives::Frames] {
+        FORM.set(form);
+        test();
+    }
+}
+
 pub(crate) struct Memory {
     wire: Rc<RefCell<Wire>>,
     limits: Limits,
@@ -65,7 +78,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn port(carries: Carries, limits: Limits) -> (Box<dyn Port>, Rc<RefCell<Wire>>) {
-        let wire = Rc::new(RefCell::new(Wire::default()));
+        let wire = Rc::new(RefCell::new(Wire { gives: FORM.get(), ..Wire::default() }));
         let (fd, _) = io::pipe().unwrap();
         let port = Memory { wire: Rc::clone(&wire), limits, carries, fd, counters: Counters::default() };
         (Box::new(port), wire)
