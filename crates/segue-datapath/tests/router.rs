@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
-use memory::{Carries, Memory, Wire, counter};
+use memory::{Carries, Memory, Wire, counter, in_both_forms};
 use segue::gro;
 use segue::gso::Limits;
 use segue::hash::Key;
@@ -144,120 +144,134 @@ fn segment(ttl: u8, seq: u32, len: usize) -> Vec<u8> {
 /// broadcast. A change of another route does not count as a confirmation.
 #[test]
 fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
-    let mut here = Bench::new(1500);
-    here.tables(0, &[server(OLD)]);
-    // The neighbour is probed at its first use, and does not answer.
-    assert_eq!(here.sends(0, 64), [(true, OLD), (false, OLD)]);
-    for second in 1..=3 {
-        here.round(second * SECOND);
-        here.tables(second * SECOND + 1, &[server(OLD)]);
-    }
-    assert_eq!(here.left(), [(true, OLD), (true, OLD)]);
-    for second in 4..=6 {
-        here.tables(second * SECOND, &[server(OLD)]);
-        if second == 4 {
-            assert_eq!(here.sends(second * SECOND, 64), [(true, EVERYBODY)]);
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        here.tables(0, &[server(OLD)]);
+        // The neighbour is probed at its first use, and does not answer.
+        assert_eq!(here.sends(0, 64), [(true, OLD), (false, OLD)]);
+        for second in 1..=3 {
+            here.round(second * SECOND);
+            here.tables(second * SECOND + 1, &[server(OLD)]);
         }
-        here.tables(second * SECOND + 1, &[server(OLD)]);
-        here.change(second * SECOND + 2, NeighbourEvent::Set(server(OLD)));
-    }
-    assert_eq!(here.left(), [(true, EVERYBODY), (true, EVERYBODY)]);
-    here.round(7 * SECOND);
-    assert_eq!(here.number("in", Group::Drops, "route_no_neighbour"), 1);
-    assert_eq!(here.left(), []);
-    // The neighbour answers from another address, and the kernel's older report does not override it.
-    assert_eq!(here.sends(8 * SECOND, 64), [(true, EVERYBODY)]);
-    here.answers(8 * SECOND, NEW);
-    here.tables(8 * SECOND, &[server(OLD)]);
-    here.change(8 * SECOND, NeighbourEvent::Set(server(OLD)));
-    assert_eq!(here.left(), [(false, NEW)]);
-    assert_eq!(here.sends(9 * SECOND, 64), [(false, NEW)]);
+        assert_eq!(here.left(), [(true, OLD), (true, OLD)]);
+        for second in 4..=6 {
+            here.tables(second * SECOND, &[server(OLD)]);
+            if second == 4 {
+                assert_eq!(here.sends(second * SECOND, 64), [(true, EVERYBODY)]);
+            }
+            here.tables(second * SECOND + 1, &[server(OLD)]);
+            here.change(second * SECOND + 2, NeighbourEvent::Set(server(OLD)));
+        }
+        assert_eq!(here.left(), [(true, EVERYBODY), (true, EVERYBODY)]);
+        here.round(7 * SECOND);
+        assert_eq!(here.number("in", Group::Drops, "route_no_neighbour"), 1);
+        assert_eq!(here.left(), []);
+        // The neighbour answers from another address, and the kernel's older report does not override it.
+        assert_eq!(here.sends(8 * SECOND, 64), [(true, EVERYBODY)]);
+        here.answers(8 * SECOND, NEW);
+        here.tables(8 * SECOND, &[server(OLD)]);
+        here.change(8 * SECOND, NeighbourEvent::Set(server(OLD)));
+        assert_eq!(here.left(), [(false, NEW)]);
+        assert_eq!(here.sends(9 * SECOND, 64), [(false, NEW)]);
+    });
 }
 
 /// A first report of the kernel, or one that differs from the last, is taken.
 #[test]
 fn one_that_is_asked_for_is_found_where_the_kernel_says_something_new() {
-    for changes in [[Some(NEW), None], [None, Some(OLD)]] {
-        let mut here = Bench::new(1500);
-        here.tables(0, &[server(OLD)]);
-        here.sends(0, 64);
-        (1..=3).for_each(|second| here.round(second * SECOND));
-        here.left();
-        assert_eq!(here.sends(4 * SECOND, 64), [(true, EVERYBODY)]);
-        for change in changes {
-            here.change(
-                4 * SECOND,
-                change.map_or(NeighbourEvent::Removed(hop(1, [2, 2])), |mac| NeighbourEvent::Set(server(mac))),
-            );
+    in_both_forms(|| {
+        for changes in [[Some(NEW), None], [None, Some(OLD)]] {
+            let mut here = Bench::new(1500);
+            here.tables(0, &[server(OLD)]);
+            here.sends(0, 64);
+            (1..=3).for_each(|second| here.round(second * SECOND));
+            here.left();
+            assert_eq!(here.sends(4 * SECOND, 64), [(true, EVERYBODY)]);
+            for change in changes {
+                here.change(
+                    4 * SECOND,
+                    change.map_or(NeighbourEvent::Removed(hop(1, [2, 2])), |mac| NeighbourEvent::Set(server(mac))),
+                );
+            }
+            let mac = changes.iter().flatten().next().unwrap();
+            assert_eq!(here.left().last(), Some(&(false, *mac)));
         }
-        let mac = changes.iter().flatten().next().unwrap();
-        assert_eq!(here.left().last(), Some(&(false, *mac)));
-    }
+    });
 }
 
 #[test]
 fn the_pieces_of_a_train_that_is_too_long_leave_where_it_stood() {
-    let mut here = Bench::new(1400);
-    here.tables(0, &[by_hand(OLD)]);
-    let mut seq = 1;
-    let frames = [1430, 1430, 1430, 200, 100, 100].map(|len| {
-        seq += len;
-        segment(64, seq - len, len as usize)
+    in_both_forms(|| {
+        let mut here = Bench::new(1400);
+        here.tables(0, &[by_hand(OLD)]);
+        let mut seq = 1;
+        let frames = [1430, 1430, 1430, 200, 100, 100].map(|len| {
+            seq += len;
+            segment(64, seq - len, len as usize)
+        });
+        here.give(0, frames.to_vec());
+        here.round(0);
+        let left: Vec<u32> =
+            here.sent(1).iter().map(|frame| u32::from_be_bytes(frame[38..42].try_into().unwrap())).collect();
+        assert_eq!(left, [4291, 4491, 4591]);
+        assert_eq!(here.number("in", Group::Drops, "route_too_big"), 3);
     });
-    here.give(0, frames.to_vec());
-    here.round(0);
-    let left: Vec<u32> =
-        here.sent(1).iter().map(|frame| u32::from_be_bytes(frame[38..42].try_into().unwrap())).collect();
-    assert_eq!(left, [4291, 4491, 4591]);
-    assert_eq!(here.number("in", Group::Drops, "route_too_big"), 3);
 }
 
 /// docs/gateway.md: no probe is sent until a packet leaves for the neighbour, and it is deleted 600 s after the last
 /// one.
 #[test]
 fn packets_that_do_not_leave_keep_nobody_known_and_have_nobody_asked() {
-    let mut here = Bench::new(1400);
-    here.tables(0, &[]);
-    here.sends(0, 64);
-    here.answers(0, OLD);
-    here.left();
-    for second in [31, 300, 590] {
-        assert_eq!(here.sends(second * SECOND, 1), [], "a hop count that runs out");
-        here.give(0, vec![segment(64, 1, 1430)]);
-        here.round(second * SECOND + 1);
-        assert_eq!(here.left(), [], "one that is too long");
-    }
-    here.round(601 * SECOND);
-    assert_eq!(here.sends(602 * SECOND, 64), [(true, EVERYBODY)]);
-    here.answers(602 * SECOND, OLD);
-    here.left();
-    // One packet leaves among others that do not.
-    here.give(0, vec![segment(1, 1, 100), segment(64, 5000, 100), segment(1, 9000, 100)]);
-    here.round(640 * SECOND);
-    assert_eq!(here.left(), [(true, OLD), (false, OLD)]);
+    in_both_forms(|| {
+        let mut here = Bench::new(1400);
+        here.tables(0, &[]);
+        here.sends(0, 64);
+        here.answers(0, OLD);
+        here.left();
+        for second in [31, 300, 590] {
+            assert_eq!(here.sends(second * SECOND, 1), [], "a hop count that runs out");
+            here.give(0, vec![segment(64, 1, 1430)]);
+            here.round(second * SECOND + 1);
+            assert_eq!(here.left(), [], "one that is too long");
+        }
+        here.round(601 * SECOND);
+        assert_eq!(here.sends(602 * SECOND, 64), [(true, EVERYBODY)]);
+        here.answers(602 * SECOND, OLD);
+        here.left();
+        // One packet leaves among others that do not.
+        here.give(0, vec![segment(1, 1, 100), segment(64, 5000, 100), segment(1, 9000, 100)]);
+        here.round(640 * SECOND);
+        assert_eq!(here.left(), [(true, OLD), (false, OLD)]);
+    });
 }
 
 #[test]
 fn one_that_is_no_longer_set_by_hand_is_not_sent_to_where_there_is_no_room() {
-    let mut here = Bench::new(1500);
-    let others =
-        |host: u32| Neighbour { hop: Hop { address: 0xc613_0000 + u128::from(host), ..hop(1, [0, 0]) }, ..server(NEW) };
-    let full: Vec<Neighbour> = (0..MOST_KNOWN).map(others).chain([by_hand(OLD)]).collect();
-    here.tables(0, &full);
-    assert_eq!(here.sends(0, 64), [(false, OLD)]);
-    here.change(0, NeighbourEvent::Set(server(OLD)));
-    assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
-    here.answers(0, NEW);
-    assert_eq!(here.left(), [(false, NEW)]);
+    in_both_forms(|| {
+        let mut here = Bench::new(1500);
+        let others = |host: u32| Neighbour {
+            hop: Hop { address: 0xc613_0000 + u128::from(host), ..hop(1, [0, 0]) },
+            ..server(NEW)
+        };
+        let full: Vec<Neighbour> = (0..MOST_KNOWN).map(others).chain([by_hand(OLD)]).collect();
+        here.tables(0, &full);
+        assert_eq!(here.sends(0, 64), [(false, OLD)]);
+        here.change(0, NeighbourEvent::Set(server(OLD)));
+        assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
+        here.answers(0, NEW);
+        assert_eq!(here.left(), [(false, NEW)]);
+    });
 }
 
 #[test]
 fn one_that_was_set_by_hand_and_gets_an_address_that_is_none_is_asked_for() {
-    for mac in [EVERYBODY, [0; 6]] {
-        let mut here = Bench::new(1500);
-        here.tables(0, &[by_hand(OLD)]);
-        assert_eq!(here.sends(0, 64), [(false, OLD)]);
-        here.change(0, NeighbourEvent::Set(server(mac)));
-        assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
-    }
+    in_both_forms(|| {
+        for mac in [EVERYBODY, [0; 6]] {
+            let mut here = Bench::new(1500);
+            here.tables(0, &[by_hand(OLD)]);
+            assert_eq!(here.sends(0, 64), [(false, OLD)]);
+            here.change(0, NeighbourEvent::Set(server(mac)));
+            assert_eq!(here.sends(0, 64), [(true, EVERYBODY)]);
+        }
+    });
 }
