@@ -1,4 +1,4 @@
-//! What is listened to while packets move: signals, and the process that watches over this one.
+//! The loop that listens to signals and to the supervisor while packets move.
 
 use std::os::fd::AsFd;
 use std::process;
@@ -17,12 +17,12 @@ use crate::control_server::SocketFile;
 use crate::handover::{Line, Ports, Record};
 use crate::report::Report;
 
-/// How often the loop looks whether packets still move.
+/// Interval at which the loop checks whether packets still move.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the loop may take to end by itself.
+/// Longest wait for the packet loop to end by itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is listened to while packets move, and what there is to answer with.
+/// What the loop listens to, and what it needs to answer.
 pub(super) struct ControlLoop<'a> {
     pub(super) signals: &'a mut Signals,
     pub(super) line: Option<&'a Line>,
@@ -32,7 +32,7 @@ pub(super) struct ControlLoop<'a> {
     pub(super) forwarding: Option<Forwarding>,
 }
 
-/// Until a signal asks for the end, or packets have stopped to move.
+/// Waits until a signal requests the end or packets no longer move.
 pub(super) fn wait(
     control: &mut ControlLoop<'_>,
     ended: &AtomicBool,
@@ -58,7 +58,7 @@ pub(super) fn wait(
                 Record::Ask => control.ports.give(line),
                 _ => Ok(()),
             });
-            // Nobody is there any more, whose end is this one's as well: a signal says so.
+            // The peer has gone; its end ends this process as well, by a signal.
             if answered.is_err() {
                 control.line = None;
             }
@@ -77,13 +77,13 @@ pub(super) fn wait(
     }
 }
 
-/// Ends at once; the kernel takes the interface away when its descriptor closes.
+/// Ends the process at once; the kernel removes the interface when its descriptor closes.
 fn leave_now(socket: &SocketFile) -> ! {
     socket.remove();
     process::exit(i32::from(Kind::Interrupted.exit_code()))
 }
 
-/// Gives the loop its time to end, and then ends what it waits for.
+/// Waits for the packet loop to end, and ends what it waits for where it does not.
 pub(super) fn hurry(control: &ControlLoop<'_>, ended: &AtomicBool) {
     let Some(hurry) = &control.hurry else { return };
     let until = Instant::now() + PATIENCE;

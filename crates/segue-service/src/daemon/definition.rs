@@ -1,4 +1,4 @@
-//! What a command that stays has to say and to do.
+//! The interface between a long-running command and the code that runs it.
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -20,74 +20,74 @@ use crate::sandbox::Sandbox;
 /// How tunnels and gateways are given another name.
 pub const NAMING: &str = "segue tunnel dev NAME, segue gateway --name NAME";
 
-/// A command that stays.
+/// A long-running command.
 pub trait Daemon {
-    /// Its name for `segue stat`, and that of its control socket.
+    /// Returns the name for `segue stat`, which is that of the control socket.
     fn name(&self) -> &str;
-    /// What it is, in one word.
+    /// Returns the kind of the instance in one word.
     fn kind(&self) -> &'static str;
-    /// The id of the JSON that it prints, one object for each event.
+    /// Returns the schema id of the JSON that the command prints, one object for each event.
     fn schema(&self) -> &'static str;
-    /// Things to know before it starts.
+    /// Returns notes for the user, shown before the start.
     fn notes(&self) -> Vec<String>;
-    /// How its command is given another name, for when the one that it has is taken.
+    /// Returns how the command is given another name, for when its name is in use.
     fn naming(&self) -> &'static str {
         NAMING
     }
-    /// Its ports as the pipeline names them.
+    /// Returns the ports, named as the pipeline names them.
     fn ports(&self) -> Vec<(String, Side)>;
-    /// Its settings as they are at the start: none where nothing can be changed while it runs.
+    /// Returns the knobs at the start; none where nothing can be changed while the command runs.
     fn knobs(&self) -> Result<Knobs, Error> {
         Ok(Knobs::default())
     }
-    /// The ioctls that its devices need while packets move, besides TUN's.
+    /// Returns the ioctls that the devices need while packets move, besides those of TUN.
     fn ioctls(&self) -> &'static [u64] {
         &[]
     }
-    /// Opens and sets up all that it needs, with all rights. On success everything is ready to go.
+    /// Opens and sets up everything with all rights. On success the instance is ready to move packets.
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error>;
-    /// The lines when it is up.
+    /// Returns the lines for people when the instance is up.
     fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox) -> String;
-    /// What the event has to say when it is up, beside what all have.
+    /// Returns what the up event says beside the keys that all instances have.
     fn up_json(&self) -> Value;
 }
 
-/// What one instance has of another one whose place it takes, and whether one may take its own.
+/// What an instance takes over from another one, and whether it keeps its own ports for a successor.
 #[derive(Debug, Default)]
 pub struct Succession {
     /// Ports that are open and set up.
     pub inherited: Ports,
-    /// Whether its ports are to be kept for another one.
+    /// Whether the ports are kept for a successor.
     pub has_successors: bool,
 }
 
-/// What an instance has to say of its health, besides its offloads.
+/// Returns the problems of an instance beside those of its offloads.
 pub type Complaints = Arc<dyn Fn(&Instance) -> Vec<Complaint> + Send + Sync>;
 
-/// Devices that are open and not yet used.
+/// Devices that are open and not in use yet.
 pub struct Opened {
-    /// What the kernel does for them.
+    /// The offloads of the kernel.
     pub offloads: Offloads,
-    /// How to ask for the mappings of a NAT, where there is one.
+    /// The channel that asks for the mappings of a NAT, where there is one.
     pub sender: Option<FeedSender>,
-    /// What the kernel drops before its sockets, where it says so.
+    /// The counter of datagrams that the kernel drops before its sockets, where the kernel has it.
     pub checksum_drops: Option<ChecksumDrops>,
-    /// Of a router: whether the kernel forwards as well.
+    /// The kernel's forwarding settings, for a router.
     pub forwarding: Option<Forwarding>,
-    /// What no other instance may have at the same time.
+    /// The claim that no other instance may have at the same time.
     pub claim: Option<UnixListener>,
-    /// What it leaves to a successor.
+    /// The ports for a successor.
     pub ports: Ports,
-    /// What is wrong with it, where it can say so.
+    /// The problems of the devices, where they can report any.
     pub complaints: Option<Complaints>,
-    /// Ends what the loop waits for, where it may wait for something else than its descriptors.
+    /// Ends what the loop waits for, where it may wait for anything but its descriptors.
     pub hurry: Option<Box<dyn Fn() + Send>>,
-    /// Puts them together, inside the sandbox.
+    /// Assembles the pipeline, inside of the sandbox.
     pub assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>,
 }
 
 impl Opened {
-    /// What every command has.
+    /// Devices with what every command has.
     pub fn new(offloads: Offloads, assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>) -> Opened {
         Opened {
             offloads,

@@ -1,7 +1,8 @@
-//! What the kernel does beside an instance, as `/proc` shows it.
+//! The kernel's part beside an instance, as `/proc` shows it.
 //!
-//! It drops datagrams of a UDP tunnel before any of its sockets hears of them, whose outer checksum is wrong, or missing where
-//! one is needed; Linux counts them for a whole network namespace only. And it may be told to forward what a router forwards.
+//! The kernel drops datagrams of a UDP tunnel before any of its sockets sees them when their outer checksum is wrong,
+//! or missing where one is required. Linux counts them for a whole network namespace only. The kernel may also be set
+//! to forward what a router forwards.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use segue_control::model::{Complaint, Instance, OUTER_CSUM};
 
-/// Where the kernel's counter of one family stands.
+/// The place of the kernel's counter of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Table {
     /// `/proc/net/snmp`: a line of names, then one of values, each after `Udp:`.
@@ -27,7 +28,7 @@ impl Table {
         }
     }
 
-    /// Received datagrams dropped for their UDP checksum.
+    /// Finds the count of received datagrams that were dropped for their UDP checksum.
     fn find(self, text: &str) -> Option<u64> {
         let value = match self {
             Table::V4 => {
@@ -45,21 +46,21 @@ impl Table {
     }
 }
 
-/// Datagrams of one family that the kernel dropped in this network namespace for their UDP checksum. The file is opened
-/// early and stays readable in the sandbox, also for another user.
+/// Counter of datagrams of one family that the kernel dropped in this network namespace for their UDP checksum. The
+/// file is opened early and stays readable in the sandbox, also for another user.
 #[derive(Clone, Debug)]
 pub struct ChecksumDrops {
     table: Table,
     file: Arc<Mutex<File>>,
-    /// The count when it was opened.
+    /// The count at the time of opening.
     before: u64,
-    /// The port that shows them.
+    /// The port that shows the count.
     port: &'static str,
 }
 
 impl ChecksumDrops {
-    /// Counts from now on in the family of `outer`, an address of the tunnel's own; `port` is to show it. `None` where the
-    /// kernel does not say, as in a container without that part of `/proc`.
+    /// Starts to count in the family of `outer`, an address of the tunnel; `port` shows the count. `None` where the
+    /// kernel has no such counter, as in a container without that part of `/proc`.
     pub fn open(outer: IpAddr, port: &'static str) -> Option<ChecksumDrops> {
         let table = if outer.is_ipv4() { Table::V4 } else { Table::V6 };
         let mut file = File::open(table.path()).ok()?;
@@ -67,14 +68,14 @@ impl ChecksumDrops {
         Some(ChecksumDrops { table, file: Arc::new(Mutex::new(file)), before, port })
     }
 
-    /// How many since it was opened; `None` where the kernel says no more.
+    /// Returns the count since the opening; `None` where it can no longer be read.
     fn count(&self) -> Option<u64> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.table.find(&read(&mut file).ok()?)?;
         Some(now.saturating_sub(self.before))
     }
 
-    /// Shows them as drops of their port.
+    /// Adds the count to the drops of the port.
     pub fn put(&self, instance: &mut Instance) {
         if let (Some(port), Some(count)) = (instance.ports.get_mut(self.port), self.count()) {
             port.drops.insert(OUTER_CSUM.to_owned(), count);
@@ -82,15 +83,15 @@ impl ChecksumDrops {
     }
 }
 
-/// Whether the kernel forwards what comes in by some interfaces. The files are opened early and stay readable in the sandbox.
+/// The kernel's forwarding settings of some interfaces. The files are opened early and stay readable in the sandbox.
 #[derive(Clone, Debug, Default)]
 pub struct Forwarding {
-    /// By the name of the setting.
+    /// The files, each with the name of its setting.
     files: Arc<Mutex<Vec<(String, File)>>>,
 }
 
 impl Forwarding {
-    /// Follows these interfaces, as far as `/proc` has them.
+    /// Opens the settings of these interfaces, as far as `/proc` has them.
     pub fn open(interfaces: [&str; 2]) -> Forwarding {
         let settings = interfaces.into_iter().flat_map(|name| ["ipv4", "ipv6"].map(|family| (family, name)));
         let file = |(family, name)| {
@@ -100,10 +101,10 @@ impl Forwarding {
         Forwarding { files: Arc::new(Mutex::new(settings.filter_map(file).collect())) }
     }
 
-    /// What is wrong, where it forwards now.
+    /// Returns a problem where the kernel forwards.
     pub fn complaint(&self) -> Option<Complaint> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        // A file of an interface that is gone says nothing.
+        // The file of an interface that is gone cannot be read.
         let is_on = |file: &mut File| read(file).is_ok_and(|text| text.trim() != "0");
         let on = files.iter_mut().filter_map(|(name, file)| is_on(file).then_some(&*name));
         let on: Vec<&String> = on.collect();

@@ -1,4 +1,4 @@
-//! The settings of a running instance: from the datapath's form to that of the control socket, and back.
+//! Conversion of knobs between the datapath's form and that of the control socket.
 
 use std::sync::Arc;
 
@@ -11,26 +11,26 @@ use segue_datapath::knobs::{Knobs, Values};
 pub struct SharedKnobs(Arc<Knobs>);
 
 impl SharedKnobs {
-    /// Shares these.
+    /// Makes a handle to these knobs.
     pub fn new(knobs: Arc<Knobs>) -> SharedKnobs {
         SharedKnobs(knobs)
     }
 
-    /// Every knob as it is now.
+    /// Returns every knob with its present value.
     pub fn list(&self) -> Vec<model::Knob> {
         listed(&self.0)
     }
 
-    /// Sets all of them, or none where one of them cannot be.
+    /// Sets all of the knobs, or none where one of them cannot be set.
     pub fn set(&self, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
         set(&self.0, assignments).map_err(|(_, wrong)| failure(&wrong))
     }
 }
 
-/// The knobs of an instance as it is to start: `preset` is what its words say, `assignments` what was asked for beside.
+/// Prepares an instance's knobs: `preset` is what its words say, `assignments` what was requested besides.
 pub fn prepare(mut knobs: Knobs, preset: &[(String, u64)], assignments: &[(String, String)]) -> Result<Knobs, Error> {
     for (name, value) in preset {
-        // Names that this program made itself.
+        // The program made these names itself.
         if knobs.preset(name, *value).is_err() {
             return Err(Error::new(Kind::Internal, format!("{name} cannot be {value}"), "segue --version -v -j")
                 .why("the words of the command and the knobs disagree"));
@@ -40,12 +40,12 @@ pub fn prepare(mut knobs: Knobs, preset: &[(String, u64)], assignments: &[(Strin
     Ok(knobs)
 }
 
-/// As [`prepare`] to the end; which of the assignments is wrong, and why.
+/// Sets knobs as [`prepare`] does; an error has the index of the wrong assignment.
 pub fn set(knobs: &Knobs, assignments: &[(String, String)]) -> Result<Vec<Change>, (usize, model::Wrong)> {
-    // A copy takes the assignments one after the other, since one may be what the next one needs.
+    // The assignments are tried on a copy one after the other, since one may be the condition of the next one.
     let mut shadow = listed(knobs);
     let mut order: Vec<_> = assignments.iter().enumerate().collect();
-    // What needs another one is switched off before that one changes, in whatever order it was said.
+    // A knob that needs another one is switched off before that one changes, in whatever order they are given.
     let is_off = |name: &str, text: &str| {
         let needs = knobs.get(name).is_some_and(|(knob, _)| knob.needs.is_some());
         needs && matches!(text, "0" | "off") && assignments.iter().filter(|(other, _)| other == name).count() == 1
@@ -63,7 +63,7 @@ pub fn set(knobs: &Knobs, assignments: &[(String, String)]) -> Result<Vec<Change
     let mut changed = Vec::new();
     for (name, number, value) in numbers {
         let Some((knob, _)) = knobs.get(name) else { continue };
-        // Only this thread sets them, so that what was checked still holds.
+        // Only this thread sets knobs, so that the checks still hold.
         if let Ok(before) = knobs.set(name, number) {
             changed.push(Change { name: name.clone(), before: setting(knob.values, before), value });
         }
@@ -71,7 +71,7 @@ pub fn set(knobs: &Knobs, assignments: &[(String, String)]) -> Result<Vec<Change
     Ok(changed)
 }
 
-/// Every knob in the form of the control socket.
+/// Returns every knob in the form of the control socket.
 pub fn listed(knobs: &Knobs) -> Vec<model::Knob> {
     let shown = |(knob, value): (&segue_datapath::knobs::Knob, u64)| {
         let (min, max, values) = match knob.values {
@@ -108,13 +108,13 @@ fn setting(values: Values, value: u64) -> Setting {
     }
 }
 
-/// The failure for an assignment that stands by itself.
+/// Makes the failure for an assignment that stands by itself.
 pub fn failure(wrong: &model::Wrong) -> Error {
     let why = if wrong.note.is_empty() { "these are the names that there are" } else { &wrong.note };
     Error::new(wrong.kind, wrong.message.clone(), wrong.good.clone()).why(why)
 }
 
-/// `KNOB=VALUE`.
+/// Parses `KNOB=VALUE`.
 pub fn assignment(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),

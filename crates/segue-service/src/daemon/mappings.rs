@@ -1,4 +1,4 @@
-//! The mappings of a NAT, asked of the thread that moves packets.
+//! The mappings of a NAT, requested from the thread that moves packets.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::mpsc::sync_channel;
@@ -8,10 +8,10 @@ use segue_control::mapping::Mapping;
 use segue_datapath::nat::{self, Protocol, TcpState};
 use segue_datapath::router::{FeedSender, Message};
 
-/// How long the packets' thread may take to answer.
+/// Longest wait for the thread that moves packets.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// `tcp`, `udp` or `icmp`.
+/// Returns `tcp`, `udp` or `icmp`.
 pub fn protocol_name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Tcp => "tcp",
@@ -20,7 +20,7 @@ pub fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-/// Asks the thread that moves packets, from another one.
+/// Requests the mappings of the thread that moves packets, from another thread.
 pub fn ask(sender: &FeedSender) -> Option<Vec<Mapping>> {
     let (reply, answer) = sync_channel(1);
     if !sender.send(Message::Mappings(reply)) {
@@ -32,7 +32,7 @@ pub fn ask(sender: &FeedSender) -> Option<Vec<Mapping>> {
     Some(all)
 }
 
-/// A mapping in the form of the control socket.
+/// Returns a mapping in the form of the control socket.
 fn shown(mapping: &nat::Mapping, now: u64) -> Mapping {
     let state = match (mapping.is_static, mapping.protocol, mapping.connections.state()) {
         (true, ..) => Some("static"),

@@ -1,4 +1,5 @@
-//! The life of a command that stays: it opens what it needs, gives up its rights, moves packets, and ends on a signal.
+//! The life of a long-running command: it opens its devices, gives up its rights, moves packets, and ends on a
+//! signal.
 
 mod control_loop;
 mod definition;
@@ -34,14 +35,14 @@ use crate::handover::{Line, Ports, Record};
 use crate::report::Report;
 use crate::sandbox;
 
-/// The process that watches over this one.
+/// The supervisor of this process.
 #[derive(Debug)]
 pub struct Watched {
     line: Line,
     is_successor: bool,
 }
 
-/// From here on this process ends with the one that watches over it, if there is one.
+/// Makes this process end with its supervisor, if it has one.
 pub fn follow(supervisor: Option<i32>, is_successor: bool) -> Result<Option<Watched>, Error> {
     let Some(pid) = supervisor else { return Ok(None) };
     sys::signal_on_parent_death(libc::SIGTERM).map_err(|error| {
@@ -58,7 +59,7 @@ fn lost(error: &io::Error) -> Error {
     Error::system("cannot hear the process that started this one", error, "start again").why("their line is broken")
 }
 
-/// Waits for the word to begin, and takes what comes before it. `false` where a signal asks for the end.
+/// Waits for the record to begin, and takes those before it. Returns false where a signal requests the end.
 fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bool, Error> {
     loop {
         sys::poll(&[(signals.as_fd(), Want::Read), (line.as_fd(), Want::Read)], Duration::from_secs(60))
@@ -78,7 +79,7 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
     }
 }
 
-/// Opens everything, gives up what is not needed, and stays until a signal.
+/// Opens everything, gives up the rights that are no longer needed, and runs until a signal.
 pub fn up(
     daemon: &impl Daemon,
     netlink: &mut Netlink,
@@ -145,7 +146,7 @@ pub fn up(
     outcome
 }
 
-/// The knobs of an instance that says what was changed.
+/// Knob control of an instance that reports changes.
 struct Announced {
     knobs: SharedKnobs,
     name: String,
@@ -176,7 +177,7 @@ impl KnobControl for Announced {
     }
 }
 
-/// Moves packets on this thread while another one listens to signals, until one of them is done.
+/// Moves packets on this thread while another one listens to signals, until one of them ends.
 fn work(
     running: &mut Running,
     mut stopper: Stopper,
@@ -198,13 +199,13 @@ fn work(
         })?;
         let worked = running.work(name);
         ended.store(true, Ordering::Relaxed);
-        // The waiter only panics where the program itself is broken; there is nothing to add to what it printed.
+        // The waiting thread panics only on a fault of the program, which has been printed then.
         let waited = waiter.join().unwrap_or(Ok(()));
         worked.and(waited)
     })
 }
 
-/// A function that gives the instance's state at any time.
+/// Returns a function that reads the instance's state at any time.
 fn snapshot(
     daemon: &impl Daemon,
     since: Instant,

@@ -1,4 +1,4 @@
-//! A pipeline that is put together: its state for others, and its end.
+//! An assembled pipeline: its state for other threads, and its end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,25 +19,25 @@ use segue_port::{OffloadState, Port as DataPort};
 use super::kernel::{ChecksumDrops, Forwarding};
 use super::knobs::SharedKnobs;
 
-/// Ports from which on an instance shows only those of its counters that are not zero.
+/// Number of ports from which on an instance leaves out counters that are zero.
 const MANY_PORTS: usize = 16;
 
-/// What the kernel does for an instance, and why not what it does not.
+/// The offloads of an instance, and why those that are off are off.
 #[derive(Clone, Debug, Default)]
 pub struct Offloads(BTreeMap<String, State>);
 
-/// One offload.
+/// The state of one offload.
 #[derive(Clone, Debug)]
 enum State {
     On,
-    /// Not asked for; why.
+    /// Not requested, with the reason.
     Off(String),
-    /// Asked for, and the kernel's answer.
+    /// Requested and refused, with the kernel's answer.
     Refused(String),
 }
 
 impl Offloads {
-    /// The form of `segue stat -j`.
+    /// Returns the form of `segue stat -j`.
     pub fn map(&self) -> BTreeMap<String, Offload> {
         let offload = |state: &State| match state {
             State::On => Offload { on: true, why: None, refused: false },
@@ -47,12 +47,12 @@ impl Offloads {
         self.0.iter().map(|(name, state)| (name.clone(), offload(state))).collect()
     }
 
-    /// Whether one of them is in use.
+    /// Returns whether the offload `name` is in use.
     pub fn is_on(&self, name: &str) -> bool {
         matches!(self.0.get(name), Some(State::On))
     }
 
-    /// Adds those of a port, each name with `prefix` in front; `off` says why one was not asked for.
+    /// Adds the offloads of a port, each name with `prefix` in front; `off` says why one was not requested.
     pub fn add(&mut self, prefix: &str, port: &dyn DataPort, off: &str) {
         for (name, state) in port.offloads() {
             let state = match state {
@@ -67,7 +67,7 @@ impl Offloads {
     }
 }
 
-/// Random numbers, which must not be guessable from outside.
+/// Returns random numbers that cannot be predicted from outside.
 pub fn random<const LEN: usize>() -> Result<[u8; LEN], Error> {
     let mut bytes = [0; LEN];
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(|error| {
@@ -76,13 +76,13 @@ pub fn random<const LEN: usize>() -> Result<[u8; LEN], Error> {
     Ok(bytes)
 }
 
-/// A key for the hash of flows.
+/// Returns a key for the hash of flows.
 pub fn flow_key() -> Result<hash::Key, Error> {
     let [a, b] = [random::<8>()?, random::<8>()?].map(u64::from_ne_bytes);
     Ok(hash::Key([a, b]))
 }
 
-/// A pipeline that is put together.
+/// A pipeline that is assembled.
 pub struct Running {
     pipeline: Box<dyn Pipeline>,
     board: Arc<Board>,
@@ -95,15 +95,15 @@ pub struct Running {
 pub struct Stopper(PipeWriter);
 
 impl Stopper {
-    /// Asks for the end; it comes within a round.
+    /// Requests the end, which comes within a round.
     pub fn stop(&mut self) {
-        // The reader is gone only if the work has ended already.
+        // The reader has gone only where the work has ended already.
         let _ = self.0.write_all(b"x");
     }
 }
 
 impl Running {
-    /// Gets a pipeline ready. Nothing moves before [`Running::work`].
+    /// Prepares a pipeline. Nothing moves before [`Running::work`].
     pub fn new(pipeline: Box<dyn Pipeline>, offloads: Offloads, knobs: Knobs) -> Result<(Running, Stopper), Error> {
         let board = worker::board(&*pipeline);
         let (stop, stopper) = io::pipe().map_err(|error| {
@@ -120,22 +120,22 @@ impl Running {
         })
     }
 
-    /// The number of the next packet of each interface whose packets are numbered.
+    /// Returns the next sequence number of each interface whose packets have numbers.
     pub fn sequences(&self) -> Vec<(&str, u32)> {
         self.pipeline.sequences()
     }
 
-    /// Goes on with these numbers.
+    /// Continues with this sequence number.
     pub fn go_on(&mut self, name: &str, next: u32) {
         self.pipeline.go_on(name, next);
     }
 
-    /// Its knobs, for another thread.
+    /// Returns the knobs, for another thread.
     pub fn knobs(&self) -> SharedKnobs {
         SharedKnobs::new(Arc::clone(&self.knobs))
     }
 
-    /// A function that reads ports and workers at any time, from any thread, into an instance.
+    /// Returns a function that reads ports and workers into an instance at any time, from any thread.
     pub fn reader(
         &self,
         ports: Vec<(String, Side)>,
@@ -154,7 +154,7 @@ impl Running {
                 if name.group == Group::Worker {
                     worker.counters.insert(name.key.to_owned(), value);
                 } else if many && value == 0 {
-                    // What never happened at one of very many is left out.
+                    // With very many ports, counters of events that never happened are left out.
                 } else if let Some(port) = instance.ports.get_mut(&name.port) {
                     put(port, name.group, name.key, value);
                 }
@@ -174,7 +174,7 @@ impl Running {
     }
 }
 
-/// The interfaces that are down, of those that are followed.
+/// Returns a problem for each followed interface that is down.
 fn downs(ports: &BTreeMap<String, Port>) -> impl Iterator<Item = Complaint> {
     let down = ports.iter().filter(|(_, port)| port.numbers.get(LINK_DOWN).is_some_and(|&down| down != 0));
     down.map(|(name, _)| Complaint {
@@ -184,7 +184,7 @@ fn downs(ports: &BTreeMap<String, Port>) -> impl Iterator<Item = Complaint> {
     })
 }
 
-/// Fallback counters that say that an offload was in use and was taken back while packets moved.
+/// Fallback counters that mean that the kernel took an offload back while packets moved.
 const TAKEN_BACK: &[(&str, &[&str])] = &[
     ("udp_segment_eio", &["udp_segment"]),
     ("udp_segment_einval", &["udp_segment"]),
@@ -192,7 +192,7 @@ const TAKEN_BACK: &[(&str, &[&str])] = &[
     ("tun_uso_einval", &["tun_uso"]),
 ];
 
-/// Marks what the kernel has refused since the start.
+/// Marks the offloads that the kernel has refused since the start.
 fn take_back(instance: &mut Instance) {
     for (counter, names) in TAKEN_BACK {
         if instance.ports.values().any(|port| port.fallbacks.get(*counter).is_some_and(|&count| count > 0)) {
@@ -204,7 +204,7 @@ fn take_back(instance: &mut Instance) {
     }
 }
 
-/// Sorts one counter into its place. Counters of one name, such as a drop that two stages know, are added.
+/// Puts one counter in its place. Counters of one name, such as a drop that two stages count, are added.
 fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
     let map = match group {
         Group::Receive | Group::Transmit => {

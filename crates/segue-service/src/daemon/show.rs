@@ -1,4 +1,4 @@
-//! A running instance in words, whatever it is: up, counters, down.
+//! The events of any instance, as JSON and as text: up, changed, down.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use super::definition::Daemon;
 use super::running::{Offloads, Running};
 use crate::sandbox::Sandbox;
 
-/// The event when it is up.
+/// Returns the up event.
 pub(super) fn up_json(daemon: &impl Daemon, offloads: &Offloads, sandbox: &Sandbox) -> Value {
     let mut value = json!({
         "schema": daemon.schema(),
@@ -27,18 +27,18 @@ pub(super) fn up_json(daemon: &impl Daemon, offloads: &Offloads, sandbox: &Sandb
     value
 }
 
-/// The event when settings were changed.
+/// Returns the event of changed knobs.
 pub(super) fn set_json(schema: &str, name: &str, changed: &[Change]) -> Value {
     let t = units::rfc3339(SystemTime::now());
     json!({ "schema": schema, "event": "set", "t": t, "name": name, "changed": changed })
 }
 
-/// The line when it is down.
+/// Returns the line when the instance is down.
 pub(super) fn down_text(instance: &Instance, after: Duration) -> String {
     format!("{} is down after {}: {}\n", instance.name, units::long_duration(after), counters_text(instance))
 }
 
-/// The event when all is ready to take another one's place.
+/// Returns the event of a successor that is ready.
 pub(super) fn successor_json(daemon: &impl Daemon) -> Value {
     json!({
         "schema": daemon.schema(),
@@ -48,7 +48,7 @@ pub(super) fn successor_json(daemon: &impl Daemon) -> Value {
     })
 }
 
-/// The event when it is down. Where packets were numbered it says the next number by interface.
+/// Returns the down event. Where packets have sequence numbers it has the next number by interface.
 pub(super) fn down_json(daemon: &impl Daemon, instance: &Instance, running: &Running, after: Duration) -> Value {
     let mut value = json!({
         "schema": daemon.schema(),
@@ -64,7 +64,7 @@ pub(super) fn down_json(daemon: &impl Daemon, instance: &Instance, running: &Run
     value
 }
 
-/// The totals of an instance on one line.
+/// Returns the totals of an instance on one line.
 pub(super) fn counters_text(instance: &Instance) -> String {
     let outside = instance.ports.values().filter(|port| port.side == Side::Outside);
     let (mut rx, mut tx) = (0, 0);

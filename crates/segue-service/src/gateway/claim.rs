@@ -1,8 +1,9 @@
-//! Two interfaces between which a gateway stands, and no second one: each would pass every frame on.
+//! The claim of a gateway to its two interfaces: a second gateway between them would forward every frame again.
 //!
-//! The claim is a local socket with a name that both interfaces give it. Anybody may take such a name, and keep anybody else's
-//! socket busy, so that only the claim counts of who is known and able to run a gateway here. Where somebody has the name who
-//! is not, the claim has a name beside it that nobody can foresee, and whoever comes next asks those as well.
+//! The claim is a local socket whose name is derived from both interfaces. Any user may bind such a name, or keep the
+//! socket of another user busy. So a claim counts only where its owner is known and able to run a gateway between
+//! these interfaces. Where another user has the name, the claim gets a name beside it that cannot be predicted, and
+//! later gateways check those names as well.
 
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -18,15 +19,15 @@ use std::time::Duration;
 use segue_control::error::{Error, Kind};
 use segue_host::sys;
 
-/// How often sockets with a full queue are asked again whose they are, all together, and the pause: a gateway takes its
-/// visitors in, but no faster than [`crate::control_server`] says.
+/// How often the owners of sockets with a full queue are asked for again, all together, and the pause: a gateway
+/// accepts connections, but no faster than [`crate::control_server`] says.
 const QUESTIONS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
-/// Where the kernel describes interfaces.
+/// The directory in which the kernel describes interfaces.
 const INTERFACES: &str = "/sys/class/net";
 
-/// Claims two interfaces, by name and index, in either order; the claim ends with the socket. The name belongs to the network
-/// namespace, as the indexes do.
+/// Claims two interfaces, by name and index, in either order; the claim ends with the socket. The name belongs to the
+/// network namespace, as the indexes do.
 pub(super) fn claim(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Error> {
     let both = format!("{} and {}", ends[0].0, ends[1].0);
     take(ends).map_err(|refused| match refused {
@@ -47,12 +48,12 @@ pub(super) fn claim(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Error
     })
 }
 
-/// Why there is no claim to be had.
+/// Why the claim failed.
 #[derive(Debug)]
 enum Refused {
-    /// A gateway has it.
+    /// A gateway has the claim.
     Gateway,
-    /// This socket took nobody in, and a gateway may have it.
+    /// This socket accepted no connection, and may belong to a gateway.
     Busy(String),
     Socket(io::Error),
 }
@@ -60,7 +61,8 @@ enum Refused {
 /// An interface: its name and index.
 type NamedInterface<'a> = (&'a str, u32);
 
-/// Takes the claim. Of two that do at the same time at least one finds the other: each listens before it looks.
+/// Takes the claim. Of two gateways that start at the same time at least one finds the other: each listens before it
+/// looks.
 fn take(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Refused> {
     let name = name(ends.map(|(_, index)| index));
     let mut patience = QUESTIONS;
@@ -74,7 +76,7 @@ fn take(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Refused> {
         bound => bound,
     };
     let socket = socket.map_err(Refused::Socket)?;
-    // Names are any bytes. Without /proc the name itself is asked.
+    // Names are any bytes. Without /proc only the name itself is checked.
     let text = fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     let mut others = claims(&String::from_utf8_lossy(&text), &name);
     others.insert(name);
@@ -87,7 +89,7 @@ fn name([one, other]: [u32; 2]) -> String {
     format!("segue-gateway-{}-{}", one.min(other), one.max(other))
 }
 
-/// The names of sockets that are `name` or beside it, by `/proc/net/unix`.
+/// Returns the socket names that are `name` or beside it, from `/proc/net/unix`.
 fn claims(text: &str, name: &str) -> BTreeSet<String> {
     let paths = text.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     let is_claim = |path: &&str| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
@@ -100,13 +102,13 @@ fn bind(name: &str) -> io::Result<UnixListener> {
     Ok(socket)
 }
 
-/// Who has a socket.
+/// The owner of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     User(u32),
-    /// It is free again, or no gateway's, which listen.
+    /// The socket is free again, or does not listen as that of a gateway does.
     Nobody,
-    /// Its queue is full.
+    /// The queue of the socket is full.
     Unknown,
 }
 
@@ -124,8 +126,8 @@ fn holder(name: &str, patience: &mut u32) -> Holder {
     }
 }
 
-/// Whether no gateway has the socket `name`. A full queue says nothing: anybody can fill that of a gateway. Then only a pair
-/// that nobody uses has none.
+/// Checks that no gateway has the socket `name`. A full queue proves nothing, since any user can fill that of a
+/// gateway: then the pair is free only where neither interface is in use.
 fn is_free(name: &str, ends: [NamedInterface<'_>; 2], patience: &mut u32) -> Result<(), Refused> {
     let sockets = || fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
     let indexes = ends.map(|(_, index)| index);
@@ -146,8 +148,8 @@ fn is_free(name: &str, ends: [NamedInterface<'_>; 2], patience: &mut u32) -> Res
     }
 }
 
-/// Whether the user, or any, has a packet socket on one of the interfaces, by `/proc/net/packet` (packet(7)): that takes
-/// CAP_NET_RAW.
+/// Returns whether the user, or any user for `None`, has a packet socket on one of the interfaces, by
+/// `/proc/net/packet` (packet(7)). Such a socket requires CAP_NET_RAW.
 fn has_socket(text: &str, uid: Option<u32>, indexes: [u32; 2]) -> bool {
     const INTERFACE: usize = 4;
     const USER: usize = 7;
@@ -159,8 +161,8 @@ fn has_socket(text: &str, uid: Option<u32>, indexes: [u32; 2]) -> bool {
     })
 }
 
-/// The user who may attach to a TAP without further rights, -1 where none is named. `None` for another interface, and where
-/// the folder is that of another network namespace.
+/// Returns the user that may attach to a TAP without further rights, or -1 where it has no owner. `None` for another
+/// interface, and where the directory belongs to another network namespace.
 fn tap_owner(folder: &Path, (name, index): NamedInterface<'_>) -> Option<i64> {
     let number = |file: &str| fs::read_to_string(folder.join(name).join(file)).ok()?.trim().parse::<i64>().ok();
     let owner = number("owner")?;
@@ -173,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// Interfaces that there are not.
+    /// Interfaces that do not exist.
     fn unused(test: u32) -> [NamedInterface<'static>; 3] {
         let first = 0x7000_0000 + (std::process::id() & 0xf_ffff) * 64 + test * 8;
         [("none0", first), ("none1", first + 1), ("none2", first + 2)]
@@ -193,7 +195,7 @@ mod tests {
         take([b, a]).unwrap();
     }
 
-    /// A stream socket: those of other kinds have names of their own.
+    /// Stream sockets: other kinds of sockets have names of their own.
     #[test]
     fn a_name_that_nobody_answers_for_stops_nobody_and_leaves_the_pair_claimed() {
         let [a, b, _] = unused(1);
@@ -219,7 +221,7 @@ mod tests {
             visitors.push(visitor);
         }
         assert_eq!(holder(&name, &mut 1), Holder::Unknown);
-        // Nobody can have a packet socket on these.
+        // No process can have a packet socket on these.
         assert!(is_free(&name, [a, b], &mut 0).is_ok());
         while full.accept().is_ok() {}
         assert_eq!(holder(&name, &mut 1), Holder::User(sys::euid()));

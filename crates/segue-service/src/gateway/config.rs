@@ -1,4 +1,4 @@
-//! What a gateway is asked to be.
+//! The configuration of a gateway.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -9,21 +9,21 @@ use serde::{Serialize, Serializer};
 
 use crate::daemon::mappings::protocol_name;
 
-/// The largest train, bytes, when nothing says another.
+/// Largest train by default, bytes.
 pub const MAX_BYTES: u32 = 65_535;
-/// The most packets of a train, when nothing says another.
+/// Most packets of a train by default.
 pub const MAX_PACKETS: u32 = 1000;
-/// How messages write the options of a gateway.
+/// The spelling of options in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
     /// With two dashes, as on a command line.
     Option,
-    /// Without, as the keys of a file.
+    /// Without dashes, as the keys of a file.
     Key,
 }
 
 impl Spelling {
-    /// The option of this name.
+    /// Returns the option `name` in this spelling.
     pub fn of(self, name: &str) -> String {
         match self {
             Spelling::Option => format!("--{name}"),
@@ -32,48 +32,48 @@ impl Spelling {
     }
 }
 
-/// What a gateway is asked to be, as its command line or its table of a file says it.
+/// The configuration of a gateway, from its command line or from a table of a file.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// IN: an interface, or `tap:NAME[@NETNS]`.
     pub from: String,
     /// OUT, in the same form.
     pub to: String,
-    /// Leave packets as they come.
+    /// Whether received packets are left as they are.
     pub no_lro: bool,
-    /// By whose rules packets are joined, where that is said.
+    /// The rules by which packets are joined, where they are given.
     pub profile: Option<Profile>,
-    /// Whether pure acknowledgments give way to the newest.
+    /// Whether a newer pure acknowledgment replaces older ones.
     pub ack_aggregation: bool,
-    /// How many acknowledgments one may stand for.
+    /// Most acknowledgments that one may stand for.
     pub max_acks: u32,
-    /// KiB of the pages to receive into; `None` for a buffer for each frame.
+    /// Size of the receive pages, KiB; `None` for one buffer for each frame.
     pub page_kib: Option<usize>,
-    /// Longest wait of a packet for the next, microseconds.
+    /// Longest wait of a packet for the next one, microseconds.
     pub hold_us: u64,
     /// Largest train, bytes.
     pub max_bytes: u32,
     /// Most packets of a train.
     pub max_packets: u32,
-    /// MTU of a TAP that is made, bytes; else the other side's.
+    /// MTU of a TAP that is made, bytes; by default that of the other end.
     pub tap_mtu: Option<u32>,
-    /// Fragment what is too long for the other side.
+    /// Whether packets that are too long for the other end are fragmented.
     pub fragment: bool,
-    /// Forward at layer 3, by the kernel's routes.
+    /// Whether the gateway forwards at layer 3 by the kernel's routes.
     pub route: bool,
-    /// The address that IPv4 leaves OUT from.
+    /// The source address of IPv4 that leaves OUT.
     pub nat: Option<Ipv4Addr>,
-    /// Ports of that address that lead inside.
+    /// Ports of that address that are forwarded to the inside.
     pub forward: Vec<PortForward>,
-    /// The name; IN-OUT where none is given.
+    /// The name; IN-OUT by default.
     pub name: Option<String>,
-    /// How messages write these options.
+    /// The spelling of these options in messages.
     pub spelling: Spelling,
-    /// Settings to begin with.
+    /// Knobs to set at the start.
     pub set: Vec<(String, String)>,
 }
 
-/// A port outside that leads to one inside.
+/// A port of the outside address that is forwarded to a host inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortForward {
     /// TCP or UDP.
@@ -96,22 +96,22 @@ impl Serialize for PortForward {
     }
 }
 
-/// How a NAT is asked for.
+/// The configuration of a NAT.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NatPlan {
-    /// The address that those outside see.
+    /// The outside address.
     pub address: Ipv4Addr,
-    /// Ports that are passed on.
+    /// Ports that are forwarded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forwards: Vec<PortForward>,
 }
 
-/// The address of a NAT.
+/// Parses the outside address of a NAT.
 pub fn parse_nat(text: &str) -> Result<Ipv4Addr, String> {
     text.parse().map_err(|_| "expected an IPv4 address, as 198.18.2.9".to_owned())
 }
 
-/// `tcp:8080=198.18.1.2:80`.
+/// Parses a port forward, such as `tcp:8080=198.18.1.2:80`.
 pub fn parse_forward(text: &str) -> Result<PortForward, String> {
     let expected = || "expected PROTOCOL:PORT=ADDRESS:PORT, as tcp:8080=198.18.1.2:80".to_owned();
     let (protocol, rest) = text.split_once(':').ok_or_else(expected)?;

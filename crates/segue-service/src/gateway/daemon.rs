@@ -1,4 +1,4 @@
-//! A gateway as a command that stays.
+//! A gateway as a long-running command.
 
 use segue_control::error::Error;
 use segue_control::model::Side;
@@ -15,11 +15,11 @@ use crate::profile;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
-/// The id of the JSON that `segue gateway -j` prints, one object for each event.
+/// The schema id of the JSON that `segue gateway -j` prints, one object for each event.
 pub const SCHEMA: &str = "segue.gateway/1";
 
 impl Plan {
-    /// The ends on the first line, then one line for each and one for what happens between them.
+    /// Returns the plan as text: both ends on the first line, then one line for each end and for each setting.
     pub fn text(&self) -> String {
         let mut text = format!("{} <-> {}\n", self.from.name, self.to.name);
         for end in [&self.from, &self.to] {

@@ -1,4 +1,4 @@
-//! The ends of a gateway: interfaces that exist, and TAPs that are made.
+//! The ends of a gateway: existing interfaces, and TAPs that it makes.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use serde::Serialize;
 
 use crate::diagnose;
 
-/// Where named network namespaces are.
+/// The directory of named network namespaces.
 const NAMED: &str = "/run/netns";
-/// What marks a TAP that is to be made.
+/// The prefix of a TAP to be made.
 const TAP: &str = "tap:";
-/// What an end is.
+/// The kind of an end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum EndpointKind {
-    /// An interface that exists.
+    /// An existing interface.
     Interface,
-    /// A TAP that is made, here or in a namespace.
+    /// A TAP that is made, in this namespace or another one.
     Tap {
-        /// Where.
+        /// The namespace, where it is another one.
         netns: Option<Netns>,
     },
 }
@@ -31,14 +31,14 @@ pub enum EndpointKind {
 /// A network namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Netns {
-    /// As it was given: a name, or a path.
+    /// The name or the path that the user gave.
     pub name: String,
-    /// The file that stands for it.
+    /// The file of the namespace.
     pub path: PathBuf,
 }
 
 impl Netns {
-    /// How `ip` is called inside.
+    /// Returns the `ip` command for the namespace.
     pub fn ip(&self) -> String {
         match self.name.contains('/') {
             true => format!("nsenter --net={} ip", self.name),
@@ -50,20 +50,20 @@ impl Netns {
 /// One end of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Endpoint {
-    /// Name of the interface.
+    /// The name of the interface.
     pub name: String,
-    /// What it is.
+    /// The kind of the end.
     #[serde(flatten)]
     pub what: EndpointKind,
-    /// Largest packet, bytes.
+    /// The MTU, bytes.
     pub mtu: u32,
-    /// Number of the interface, where there is one.
+    /// The index of the interface, where it exists.
     #[serde(skip)]
     pub index: Option<u32>,
 }
 
 impl Endpoint {
-    /// Where it is, for people.
+    /// Describes the place of the end.
     pub fn place(&self) -> String {
         match &self.what {
             EndpointKind::Interface => "packet socket".to_owned(),
@@ -73,7 +73,7 @@ impl Endpoint {
     }
 }
 
-/// An error about one of the two words.
+/// Makes an error about one of the two words.
 pub(super) fn wrong(
     words: &[String],
     at: usize,
@@ -85,7 +85,7 @@ pub(super) fn wrong(
     Error::new(kind, message, "segue gateway --help").at(place)
 }
 
-/// `NAME` or `tap:NAME[@NETNS]`.
+/// Parses `NAME` or `tap:NAME[@NETNS]`.
 pub(super) fn parse_end(words: &[String], at: usize) -> Result<(String, EndpointKind), Error> {
     let word = &words[at];
     let bad =
@@ -102,7 +102,7 @@ pub(super) fn parse_end(words: &[String], at: usize) -> Result<(String, Endpoint
     Ok((name(tap)?, EndpointKind::Tap { netns: Some(netns) }))
 }
 
-/// An interface that exists and is part of no other.
+/// Returns an existing interface that is no port of a bridge or bond.
 pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
     let read = |error: std::io::Error| diagnose::change(name, "read the state", &error);
     let Some(link) = netlink.link_named(name).map_err(read)? else {
@@ -125,14 +125,14 @@ pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String
     Ok(link)
 }
 
-/// Why an interface without Ethernet frames can be no end.
+/// Makes the error for an interface that carries no Ethernet frames.
 pub(super) fn not_ethernet(name: &str) -> Error {
     let text = format!("{name} carries no Ethernet frames");
     Error::new(Kind::Conflict, text, "another interface; for IP tunnels: segue tunnel")
         .why("a gateway joins two Ethernets")
 }
 
-/// An interface that exists and that this host does not use itself.
+/// Returns an existing interface that has no address of this host.
 pub(super) fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
     let link = existing(name, netlink, notes)?;
     let read = |error: std::io::Error| diagnose::change(name, "read the state", &error);
@@ -158,7 +158,7 @@ fn is_link_local(prefix: &Prefix) -> bool {
     matches!(prefix.address, std::net::IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// Why a namespace cannot be entered.
+/// Explains why a namespace could not be entered.
 pub(super) fn no_namespace(netns: &Netns, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot enter the network namespace {}", netns.name), error, "");
     match error.raw_os_error() {

@@ -1,4 +1,4 @@
-//! What `--route` and `--nat` need of the interfaces of a gateway, and the translation.
+//! Checks of `--route` and `--nat` on the interfaces of a gateway, and the translation.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +12,7 @@ use super::config::{Config, NatPlan, PortForward, Spelling};
 use super::endpoint::existing;
 use crate::diagnose;
 
-/// An interface between which and another one packets may be routed here, and not by the kernel as well.
+/// Returns an interface that can be routed from and to here, and that the kernel does not route from as well.
 pub(super) fn usable(
     name: &str,
     config: &Config,
@@ -43,7 +43,7 @@ pub(super) fn usable(
     Ok(link)
 }
 
-/// The NAT that is asked for, where it can be.
+/// Returns the NAT that the configuration asks for, if it is possible.
 pub(super) fn nat_plan(
     config: &Config,
     [inside, outside]: [&str; 2],
@@ -79,7 +79,7 @@ pub(super) fn nat_plan(
             "{address} is in no network of {outside}: routers there need a route to it by this one's address"
         ));
     }
-    // Loopback is where the kernel's routes to its own addresses lead.
+    // The kernel's routes to its own addresses lead to the loopback interface.
     let own = netlink.route(address.into(), None).and_then(|route| netlink.link(route.link));
     if own.is_ok_and(|link| link.name == "lo") {
         return Err(taken(format!("this host has the address {address} itself"), "an address that no host has"));
@@ -127,7 +127,7 @@ fn is_host(address: Ipv4Addr) -> bool {
     segue::wire::address::is_forwardable_v4(address)
 }
 
-/// The network of one of a port's own addresses.
+/// The network of an address of a port.
 struct Network {
     first: u32,
     len: u8,
@@ -147,7 +147,7 @@ impl Network {
         Some(network)
     }
 
-    /// The bits that tell its hosts apart.
+    /// Returns the mask of the host bits.
     fn hosts(&self) -> u32 {
         u32::MAX.checked_shr(self.len.into()).unwrap_or(0)
     }
@@ -156,7 +156,8 @@ impl Network {
         address.to_bits() & !self.hosts() == self.first
     }
 
-    /// Its first address or its last, where these are no host's (RFC 3021: of two addresses both are).
+    /// Returns whether `address` is the first or the last one of the network, which no host has (in RFC 3021 networks
+    /// of two addresses hosts have both).
     fn is_special(&self, address: Ipv4Addr) -> bool {
         let host = address.to_bits() & self.hosts();
         self.has(address) && self.len < 31 && (host == 0 || host == self.hosts())
@@ -167,7 +168,7 @@ fn taken(message: String, hint: impl Into<String>) -> Error {
     Error::new(Kind::InUse, message, hint).why("the host's own stack would answer what is for the hosts inside")
 }
 
-/// The translation that `plan` asks for; `seed` makes its choice of ports hard to guess.
+/// Makes the translation of `plan`; `seed` makes its choice of ports hard to predict.
 pub(super) fn nat(plan: &NatPlan, spelling: Spelling, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
     let option = spelling.of("forward");
     let mut nat = Nat::new(NatConfig::new(plan.address, seed));

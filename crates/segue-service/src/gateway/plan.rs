@@ -1,4 +1,4 @@
-//! What a gateway is to be: both ends, looked up, and how packets are joined.
+//! The plan of a gateway: both ends, looked up, and how packets are joined.
 
 use segue::gro::Profile;
 use segue_control::error::{Error, Kind, printable};
@@ -10,51 +10,51 @@ use super::endpoint::{Endpoint, EndpointKind, parse_end, usable, wrong};
 use super::nat;
 use crate::profile;
 
-/// The MTU of TAPs when nothing says another.
+/// The MTU of TAPs by default, bytes.
 const TAP_MTU: u32 = 1500;
 
-/// A gateway that can be carried out.
+/// A gateway that can be started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
-    /// Its name.
+    /// The name of the gateway.
     pub name: String,
-    /// IN.
+    /// The end IN.
     #[serde(rename = "in")]
     pub from: Endpoint,
-    /// OUT.
+    /// The end OUT.
     #[serde(rename = "out")]
     pub to: Endpoint,
     /// Whether packets are joined.
     pub lro: bool,
-    /// By whose rules.
+    /// The rules by which packets are joined.
     #[serde(serialize_with = "crate::profile::serialize")]
     pub profile: Profile,
-    /// How many pure acknowledgments one may stand for, where they are joined.
+    /// Most pure acknowledgments that one may stand for, where they are joined.
     pub max_acks: Option<u32>,
-    /// Bytes of the pages that are received into; 0 for a buffer for each frame.
+    /// Size of the receive pages, bytes; 0 for one buffer for each frame.
     pub page_bytes: usize,
-    /// Longest time that a packet waits for the next, microseconds.
+    /// Longest wait of a packet for the next one, microseconds.
     pub hold_us: u64,
     /// Largest train, bytes.
     pub max_bytes: u32,
     /// Most packets of a train.
     pub max_packets: u32,
-    /// Whether packets are fragmented that are too long for the other side.
+    /// Whether packets that are too long for the other end are fragmented.
     pub fragment: bool,
-    /// Whether it forwards at layer 3.
+    /// Whether the gateway forwards at layer 3.
     pub route: bool,
-    /// The address that those outside see, with the ports that are passed on.
+    /// The NAT with its port forwards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nat: Option<NatPlan>,
-    /// Settings to begin with.
+    /// Knobs to set at the start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<(String, String)>,
-    /// What to know before.
+    /// Notes for the user.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
 
-/// Reads the command line and asks the system.
+/// Makes the plan of a configuration, and looks up its interfaces.
 pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     without_effect(config)?;
     let words = [config.from.clone(), config.to.clone()];
@@ -119,7 +119,7 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     })
 }
 
-/// The name that a gateway will have, before anything is asked of the system.
+/// Returns the name that a gateway will have, without a look at the system.
 pub fn name(config: &Config) -> Result<String, Error> {
     let words = [config.from.clone(), config.to.clone()];
     let (from, to) = (parse_end(&words, 0)?.0, parse_end(&words, 1)?.0);
@@ -138,7 +138,7 @@ fn named(config: &Config, from: &str, to: &str) -> Result<String, Error> {
     Ok(name)
 }
 
-/// Refuses options that say how packets are joined where none are.
+/// Refuses options for the joining of packets where no packets are joined.
 fn without_effect(config: &Config) -> Result<(), Error> {
     if !config.no_lro {
         return Ok(());
@@ -157,7 +157,7 @@ fn without_effect(config: &Config) -> Result<(), Error> {
         .why("it says how packets are joined, and none are"))
 }
 
-/// The profile asked for, or the one that ACK aggregation takes.
+/// Returns the profile that was asked for, or the one that ACK aggregation requires.
 fn profile(config: &Config) -> Result<Profile, Error> {
     match (config.profile, config.ack_aggregation) {
         (None | Some(Profile::Lro), true) => Ok(Profile::Lro),

@@ -1,4 +1,4 @@
-//! A gateway that forwards at layer 3: how it is put together.
+//! Assembly of a gateway that forwards at layer 3.
 
 use segue::hash::Key;
 use segue_control::error::Error;
@@ -16,7 +16,7 @@ use crate::daemon::running::{Offloads, flow_key, random};
 use crate::diagnose;
 use crate::router_feed::Follower;
 
-/// Puts the router together. Connections to the kernel are opened now, with all rights.
+/// Prepares the router. The connections to the kernel are opened with all rights.
 pub(super) fn open(
     plan: &Plan,
     ports: [PortConfig; 2],

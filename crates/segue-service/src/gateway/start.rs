@@ -1,4 +1,4 @@
-//! From a plan to ports: packet sockets on interfaces, TAPs that are made, in their namespace.
+//! From a plan to ports: packet sockets on interfaces, and TAPs that are made in their namespace.
 
 use std::fs::File;
 use std::io;
@@ -30,9 +30,9 @@ use crate::diagnose::{self, Purpose};
 use crate::report::Report;
 use crate::tap::Tap;
 
-/// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, and some.
+/// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, with some room.
 const BUDGET: usize = 64;
-/// Bytes of memory for trains on their way, beside the rings; pages are taken as they are needed.
+/// Memory for trains in the pipeline, bytes, beside the rings; pages are allocated when they are needed.
 const MEMORY: usize = 128 << 20;
 
 /// Opens both ends.
@@ -49,7 +49,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
         Ok(port)
     };
     let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
-    // A TAP has only now become an interface, which might be an end of another gateway.
+    // A TAP exists only from here on, and may be an end of another gateway.
     let claim = early.map_or_else(|| claim(plan, netlink), |claim| Ok(Some(claim)))?;
     let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
     let side = |end: &Endpoint, port| {
@@ -71,7 +71,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     Ok(Opened { claim, ..Opened::new(offloads, assemble) })
 }
 
-/// The claim to both interfaces, if both are there and in this namespace.
+/// Claims both interfaces, if both exist in this namespace.
 fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<UnixListener>, Error> {
     let mut index = |end: &Endpoint| match &end.what {
         EndpointKind::Interface => Ok(end.index),
@@ -88,7 +88,7 @@ fn link(end: &Endpoint, netlink: &mut Netlink) -> Result<Option<Link>, Error> {
     netlink.link_named(&end.name).map_err(|error| diagnose::change(&end.name, "read the state", &error))
 }
 
-/// Finds out whether the ends and the name are free, as [`open`] would; changes nothing.
+/// Checks whether the ends and the name are free, as [`open`] would; changes nothing.
 pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     if let Some(file) = client::running(&plan.name) {
         return Err(already_running(&plan.name, &file, NAMING));
@@ -97,7 +97,7 @@ pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     taps(plan, netlink)
 }
 
-/// Finds out whether the TAPs can be made, or attached to; changes nothing.
+/// Checks whether the TAPs can be made or attached to; changes nothing.
 fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     for end in [&plan.from, &plan.to] {
         match &end.what {
@@ -105,7 +105,8 @@ fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
             EndpointKind::Tap { netns: None } => free(end, netlink)?,
             EndpointKind::Tap { netns: Some(netns) } => {
                 let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
-                // Whoever may not enter cannot look; the capability that is missing is in the notes.
+                // Without the right to enter the namespace there is nothing to check; the notes name the capability
+                // that is missing.
                 let looked =
                     sys::in_net_namespace(&file, || Netlink::open().map(|mut netlink| free(end, &mut netlink)));
                 match looked {
@@ -120,11 +121,11 @@ fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a TAP can be made, or attached to.
+/// Checks whether a TAP can be made or attached to.
 fn free(end: &Endpoint, netlink: &mut Netlink) -> Result<(), Error> {
     let code = match link(end, netlink)? {
         Some(link) if !(link.tun && link.ethernet) => libc::EEXIST,
-        // A TAP has a carrier while somebody holds it.
+        // A TAP has a carrier while a process holds it.
         Some(link) if link.has_carrier => libc::EBUSY,
         _ => return Ok(()),
     };
@@ -132,7 +133,7 @@ fn free(end: &Endpoint, netlink: &mut Netlink) -> Result<(), Error> {
     Err(diagnose::tun_attach(purpose, &end.name, &io::Error::from_raw_os_error(code)))
 }
 
-/// The settings at the start, with `assignments` beside what the options say.
+/// Returns the knobs at the start, with `assignments` beside the options.
 pub fn knobs(plan: &Plan, assignments: &[(String, String)]) -> Result<Knobs, Error> {
     let config = Some(gro_config(plan, gro::Config::default().key));
     let names = [plan.from.name.as_str(), plan.to.name.as_str()];
@@ -145,7 +146,7 @@ pub fn knobs(plan: &Plan, assignments: &[(String, String)]) -> Result<Knobs, Err
     prepare(all, &preset, assignments)
 }
 
-/// How packets are joined, where they are.
+/// Returns the configuration of GRO.
 fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     let default = gro::Config::default();
     // With one packet to a train only acknowledgments are joined.
@@ -190,7 +191,7 @@ fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
     }
 }
 
-/// A TAP in a namespace: made there, and set up over a connection of its own.
+/// Makes a TAP in a namespace and sets it up over a connection of its own.
 fn tap_inside(end: &Endpoint, netns: &Netns, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
     let made = sys::in_net_namespace(&file, || {
@@ -202,7 +203,7 @@ fn tap_inside(end: &Endpoint, netns: &Netns, out: &dyn Report) -> Result<Box<dyn
     made.map_err(|error| no_namespace(netns, &error))?
 }
 
-/// A TAP with its MTU, up.
+/// Makes a TAP with its MTU and brings it up.
 fn tap(end: &Endpoint, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     let tap = Tap { name: end.name.clone(), netns: None, mtu: end.mtu, offloads: TunOffloads::All, mac: None };
     let mut port = tap.make(ip, netlink, out)?;

@@ -1,4 +1,4 @@
-//! One instance: a process of its own, which says on its standard output what happens to it.
+//! One instance: a process of its own, which reports events on its standard output.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,24 +16,26 @@ use crate::handover::{Line, Ports, Record};
 
 /// Longest event line that is kept, bytes: room for as many tunnels as one port has at most.
 const LINE_LEN: usize = 32 << 20;
-/// The first pause before an instance that ended by itself is started again, and the longest.
+/// The first and the longest pause before an instance that ended by itself is restarted.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// One that ran for so long is well: the next pause is the first again.
+/// Uptime after which the next pause is the first one again.
 const WELL: Duration = Duration::from_secs(60);
 
-/// An instance and the process in which it runs, if it does.
+/// An instance, and its process while it has one.
 #[derive(Debug)]
 pub(super) struct Instance {
     pub(super) spec: InstanceSpec,
     process: Option<Process>,
-    /// When it is started again.
+    /// The time of the next restart.
     pub(super) again: Option<Instant>,
     pause: Duration,
-    /// It takes another one's place, or another one takes its: its start and its end are nobody's concern.
+    /// Whether the instance takes the place of another one or gives way to one: its start and its end are not
+    /// reported.
     pub(super) is_quiet: bool,
-    /// Somebody waits for it to come up, and says why it did not; else that is told as the end of one that was up is.
+    /// Whether a caller waits for the instance and reports why it did not come up; otherwise that is reported like
+    /// the end of one that was up.
     pub(super) is_awaited: bool,
-    /// Another one is about to take its place, also where it ends before that.
+    /// Whether another instance is about to take its place, also where it ends before that.
     pub(super) is_replaced: bool,
 }
 
@@ -41,50 +43,51 @@ pub(super) struct Instance {
 struct Process {
     child: Child,
     stdout: ChildStdout,
-    /// What it says, up to the end of the line.
+    /// Output of the process up to the end of its line.
     text: Vec<u8>,
-    /// To its standard input.
+    /// The line to its standard input.
     line: Line,
     state: State,
     began: Instant,
-    /// Why it could not go on, in its own words.
+    /// The failure that the process reported.
     failure: Option<Error>,
 }
 
-/// How far a process has come, by what it said.
+/// The progress of a process, by its events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Starts,
-    /// It can take another one's place.
+    /// The process can take the place of another one.
     IsReady,
     IsUp,
-    /// It moves no packets any more; the next GRE sequence number by interface.
+    /// The process moves no packets any more; with the next GRE sequence number by interface.
     IsDown(Vec<(String, u32)>),
 }
 
-/// What an instance had to say.
+/// An event of an instance.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A line of its own: up, down, a setting changed.
+    /// An event line of the process: up, down, knobs changed.
     Said(Value),
-    /// Its process has ended, though nobody asked for it.
+    /// The process has ended without a request.
     Ended(Error),
 }
 
 impl Instance {
-    /// One that does not run yet.
+    /// An instance without a process.
     pub(super) fn new(spec: InstanceSpec) -> Instance {
         let (is_quiet, is_awaited, is_replaced) = (false, true, false);
         Instance { spec, process: None, again: None, pause: PAUSES[0], is_quiet, is_awaited, is_replaced }
     }
 
-    /// Starts its process; where that fails, it is due again after a pause.
+    /// Starts the process; where that fails, it is due again after a pause.
     pub(super) fn start(&mut self, options: &[String]) -> Result<(), Error> {
         let assignments = self.spec.knobs();
         self.spawn(&assignments, None, options)
     }
 
-    /// Starts its process with ports of another one, whose place it will take, and with `assignments` for its knobs.
+    /// Starts the process with the ports of another one, whose place it will take, and with `assignments` for its
+    /// knobs.
     pub(super) fn start_as_successor(
         &mut self,
         ports: &Ports,
@@ -109,7 +112,7 @@ impl Instance {
         made
     }
 
-    /// It is started again after a pause, the next time after a longer one.
+    /// Schedules a restart after a pause, the next time after a longer one.
     fn put_off(&mut self) {
         self.again = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(PAUSES[1]);
@@ -135,27 +138,27 @@ impl Instance {
         }
         command.args(self.spec.words());
         let (line, stdin) = Line::pair().map_err(|error| failed(&error))?;
-        // Signals from the terminal come to this process, which passes on what is meant for all.
+        // Signals from the terminal come to this process, which passes on those that are meant for all.
         command.process_group(0).stdin(Stdio::from(stdin)).stdout(Stdio::piped());
         for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
             command.env_remove(name);
         }
         let mut child = command.spawn().map_err(|error| failed(&error))?;
-        // This process's copy of the far end goes with it: what nobody hears cannot be said.
+        // This process's copy of the far end closes, so that the end of the instance closes the line.
         drop(command);
         let Some(stdout) = child.stdout.take() else {
             return Err(Error::new(Kind::Internal, "a process without standard output", "segue --version -v -j"));
         };
         let (began, state) = (Instant::now(), State::Starts);
-        // One that does not take them says itself why it ends.
+        // An instance that fails to take them reports why it ends.
         let _ = ports.map_or(Ok(()), |ports| ports.give(&line));
         self.process = Some(Process { child, stdout, text: Vec::new(), line, state, began, failure: None });
         Ok(())
     }
 
-    /// Its ports, which it goes on with.
+    /// Returns the ports of the instance, which keeps its own copies.
     pub(super) fn ports(&self) -> Result<Ports, Error> {
-        // Their descriptors pass through this process. Where it may not have as many, taking them says so.
+        // Their descriptors pass through this process. Where it may not have as many, receiving them fails.
         let _ = sys::allow_open_files(self.spec.members() as u64 + 256);
         let asked = |process: &Process| process.line.say(&Record::Ask, None).and_then(|()| Ports::take(&process.line));
         let ports = self.process.as_ref().map_or(Err(io::ErrorKind::NotConnected.into()), asked);
@@ -165,42 +168,42 @@ impl Instance {
         })
     }
 
-    /// Tells one that is ready to begin, with the numbers that its packets go on with.
+    /// Tells a successor that is ready to begin, with the next sequence numbers.
     pub(super) fn go(&self, sequences: &[(String, u32)]) {
         let say = |record: &Record| self.process.as_ref().map(|process| process.line.say(record, None));
-        // One that does not hear it has ended, which its standard output tells.
+        // A process that does not receive it has ended, which its standard output shows.
         sequences.iter().for_each(|(name, next)| drop(say(&Record::Sequence(name.clone(), *next))));
         drop(say(&Record::Go));
     }
 
-    /// Whether packets can pass.
+    /// Returns whether packets can pass.
     pub(super) fn is_up(&self) -> bool {
         self.state() == Some(&State::IsUp)
     }
 
-    /// How far its process has come, if it has one.
+    /// Returns the progress of the process, if there is one.
     pub(super) fn state(&self) -> Option<&State> {
         self.process.as_ref().map(|process| &process.state)
     }
 
-    /// Whether it has a process.
+    /// Returns whether there is a process.
     pub(super) fn runs(&self) -> bool {
         self.process.is_some()
     }
 
-    /// What becomes readable when it says something or ends.
+    /// Returns the descriptor that becomes readable on an event or on the end of the process.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.process.as_ref().map(|process| process.stdout.as_fd())
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the process.
     pub(super) fn signal(&self, number: i32) {
         if let Some(process) = &self.process {
             let _ = sys::kill(process.child.id() as sys::Pid, number);
         }
     }
 
-    /// Reads what it says; [`Instance::fd`] must be readable.
+    /// Reads events; [`Instance::fd`] must be readable.
     pub(super) fn read(&mut self) -> Vec<Event> {
         let Some(process) = &mut self.process else { return Vec::new() };
         let mut events = Vec::new();
@@ -229,7 +232,7 @@ impl Instance {
         if process.text.len() > LINE_LEN {
             process.text.clear();
         }
-        // All of it has closed its standard output: the process has ended, or is about to.
+        // The standard output is closed by all its users: the process has ended, or is about to.
         if len == 0 {
             events.push(Event::Ended(self.ended()));
         }
@@ -253,7 +256,7 @@ impl Instance {
         })
     }
 
-    /// Asks for its end and waits for it; after `patience`, or when `now` says so, without asking.
+    /// Requests the end and waits for it; kills the process after `patience`.
     pub(super) fn stop(&mut self, patience: Duration, each: &mut dyn FnMut(Value)) {
         self.again = None;
         self.signal(libc::SIGTERM);
@@ -289,13 +292,13 @@ impl Drop for Instance {
     }
 }
 
-/// What an end says about the numbers of packets.
+/// Returns the sequence numbers of a down event.
 fn sequences(value: &Value) -> Vec<(String, u32)> {
     let numbers = value["sequences"].as_object().into_iter().flatten();
     numbers.filter_map(|(name, next)| Some((name.clone(), u32::try_from(next.as_u64()?).ok()?))).collect()
 }
 
-/// This program, also after its file was replaced by a newer one.
+/// Returns the path of this program, also after its file was replaced by a newer one.
 fn program() -> PathBuf {
     match std::env::current_exe() {
         Ok(path) if path.exists() => path,
@@ -303,7 +306,7 @@ fn program() -> PathBuf {
     }
 }
 
-/// The failure that an instance reported.
+/// Returns the failure that an instance reported.
 fn failure(name: &str, error: &Value) -> Error {
     let text = |key: &str| error[key].as_str().map(str::to_owned);
     let message = text("message").unwrap_or_else(|| "failed".to_owned());

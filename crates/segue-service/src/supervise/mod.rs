@@ -1,4 +1,4 @@
-//! Several instances as one service, and what its configuration says of each.
+//! Several instances as one service, and the specification of each.
 
 mod child;
 mod notify;

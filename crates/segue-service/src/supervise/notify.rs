@@ -1,4 +1,4 @@
-//! What systemd is told (sd_notify(3)): one datagram a message, to the socket that it names.
+//! Notifications to systemd (sd_notify(3)): one datagram for each message, to the socket that the environment names.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use segue_host::sys;
 
-/// Where to send messages; nobody listens where no service manager has started this process.
+/// Sender of notifications; it does nothing where no service manager has started this process.
 #[derive(Debug)]
 pub(super) struct Notify {
     to: Option<(UnixDatagram, SocketAddr)>,
-    /// How often it wants to hear that all is well.
+    /// Interval at which the service manager expects a message.
     pub(super) watchdog: Option<Duration>,
 }
 
 impl Notify {
-    /// As the environment says.
+    /// Returns the sender that the environment describes.
     pub(super) fn new() -> Notify {
         let address = std::env::var_os("NOTIFY_SOCKET").and_then(|path| {
             let bytes = path.as_encoded_bytes();
@@ -27,34 +27,34 @@ impl Notify {
         });
         let socket = UnixDatagram::unbound().ok();
         let usec = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse::<u64>().ok());
-        // Twice in the time that it waits, as sd_watchdog_enabled(3) asks for.
+        // Half of the time-out, as sd_watchdog_enabled(3) recommends.
         let watchdog = usec.filter(|&usec| usec > 0).map(|usec| Duration::from_micros(usec / 2));
         Notify { to: socket.zip(address), watchdog }
     }
 
-    /// Traffic can pass; one line about it.
+    /// Reports that traffic can pass, with one line of status.
     pub(super) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// The file is read again.
+    /// Reports that the configuration is read again.
     pub(super) fn reloading(&self) {
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", sys::monotonic_usec()));
     }
 
-    /// The end has begun.
+    /// Reports that the end has begun.
     pub(super) fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    /// All is well.
+    /// Reports that the service is alive.
     pub(super) fn alive(&self) {
         self.send("WATCHDOG=1");
     }
 
     fn send(&self, message: &str) {
         if let Some((socket, address)) = &self.to {
-            // A service manager that does not listen is its own concern.
+            // A service manager that does not receive messages is ignored.
             let _ = socket.send_to_addr(message.as_bytes(), address);
         }
     }

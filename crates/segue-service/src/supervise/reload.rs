@@ -1,8 +1,8 @@
-//! Reading the file again: what runs is brought in line with it, and what stays the same loses no packet.
+//! Reload: running instances are brought in line with the configuration, and those that do not change lose no packet.
 //!
-//! An instance whose words are the same is left alone. Tunnels that share a port are one instance: where some of them are
-//! the same, a new process takes their interfaces and the port's sockets over as they are ([`crate::handover`]), first with
-//! those alone, then with the others beside them, so that an interface that changed has gone before it is made anew.
+//! An instance whose words are the same is left alone. Tunnels that share a port are one instance: where some of them
+//! are the same, a new process takes over their interfaces and the port's sockets ([`crate::handover`]), first with
+//! those alone, then with the others beside them, so that an interface that changed is gone before it is made again.
 
 use std::time::{Duration, Instant};
 
@@ -15,14 +15,14 @@ use super::service::{Configuration, START, STOP_EACH, Service, count, end, patie
 use super::spec::InstanceSpec;
 use crate::control_server::{forget_next, take_name};
 
-/// How long is waited for the end of an instance that does not answer any more, beside [`STOP_EACH`]: one whose interface was
+/// Longest wait for the end of an instance that no longer answers, beside [`STOP_EACH`]: one whose interface was
 /// deleted needs half a second.
 const PARTING: Duration = Duration::from_secs(3);
 
-/// Knobs and their values.
+/// Knobs with their values.
 type Assignments = Vec<(String, String)>;
 
-/// What a reload came to.
+/// The result of a reload, by name.
 #[derive(Debug, Default)]
 struct Outcome {
     unchanged: Vec<String>,
@@ -33,22 +33,22 @@ struct Outcome {
     stopped: Vec<String>,
 }
 
-/// What the file says of an instance of which a part goes on.
+/// An instance of which a part goes on in another one.
 #[derive(Debug)]
 struct Handover {
-    /// What the instance is called that runs.
+    /// The name of the running instance.
     of: String,
     spec: InstanceSpec,
-    /// The interfaces of those that go on.
+    /// The interfaces that go on.
     shared: Vec<String>,
 }
 
-/// How the file differs from what runs.
+/// The difference between the configuration and what runs.
 #[derive(Debug, Default)]
 struct Difference {
-    /// Those that go on as they are.
+    /// Instances that go on as they are.
     kept: Vec<InstanceSpec>,
-    /// What is to be set at them.
+    /// The knobs to set at them.
     turns: Vec<(String, Assignments)>,
     handovers: Vec<Handover>,
     fresh: Vec<InstanceSpec>,
@@ -56,7 +56,7 @@ struct Difference {
 }
 
 impl Service {
-    /// Reads the file again, and does what it says or nothing.
+    /// Loads the configuration again, and applies it as a whole or not at all.
     pub(super) fn reload(&mut self) {
         self.notify.reloading();
         match self.follow() {
@@ -95,18 +95,18 @@ impl Service {
         self.notify.ready(&format!("{up} up"));
     }
 
-    /// Brings what runs in line with the file. Nothing is touched before all that can be checked is checked; what cannot,
-    /// and fails, is taken back.
+    /// Brings what runs in line with the configuration. Everything that can be checked is checked before a change;
+    /// what fails later is taken back.
     fn follow(&mut self) -> Result<Outcome, Error> {
         self.configuration.load()?;
-        // What is said to one that is not up yet is lost.
+        // An instance that is not up yet would not receive a request.
         self.settle();
         let Difference { kept, turns, handovers, fresh, mut outcome } = self.difference(self.configuration.specs()?)?;
         let stays = |instance: &Instance| {
             let name = &instance.spec.name;
             kept.iter().any(|spec| spec.name == *name) || handovers.iter().any(|handover| handover.of == *name)
         };
-        // From here on something changes. What is to go ends first: its names and ports may be wanted again.
+        // Changes begin here. Instances that are to go end first: their names and ports may be needed again.
         let (stay, go): (Vec<Instance>, Vec<Instance>) = self.instances.drain(..).partition(stays);
         self.instances = stay;
         let mut gone = Vec::new();
@@ -147,7 +147,7 @@ impl Service {
             }
         }
         for (name, assignments) in turns {
-            // What was checked a moment ago can only fail where the instance has ended meanwhile.
+            // The assignments were checked a moment ago, so that only an instance that has ended can refuse them.
             if let Err(error) = client::set(&name, &assignments) {
                 self.complain(&error);
             }
@@ -155,7 +155,7 @@ impl Service {
         Ok(outcome)
     }
 
-    /// Compares what runs with what the file has, and checks what is new in it.
+    /// Compares what runs with the configuration, and checks what is new in it.
     fn difference(&mut self, specs: Vec<InstanceSpec>) -> Result<Difference, Error> {
         let mut difference = Difference::default();
         let mut errors = Vec::new();
@@ -166,12 +166,12 @@ impl Service {
             let same = |old: &&Instance| {
                 let is_same =
                     old.spec.name == spec.name && old.spec.kind == spec.kind && old.spec.words() == spec.words();
-                // One that neither comes up nor ends was started with settings that nobody can change.
+                // An instance that neither comes up nor ends was started with knobs that cannot be changed any more.
                 is_same && (!old.runs() || old.is_up() || old.spec.knobs() == spec.knobs())
             };
             if let Some(at) = left.iter().position(same) {
                 let old = left.remove(at);
-                // One that does not run starts again with what the file says.
+                // An instance without a process is restarted with the configuration.
                 if !old.runs() {
                     let is_set = old.spec.knobs() != spec.knobs();
                     if is_set { &mut outcome.knobs } else { &mut outcome.unchanged }.push(spec.name.clone());
@@ -207,7 +207,7 @@ impl Service {
         outcome.stopped = left.iter().map(|old| old.spec.name.clone()).collect();
         outcome.stopped.retain(|name| !outcome.restarted.contains(name) && !outcome.handed_over.contains(name));
         let new: Vec<&InstanceSpec> = handovers.iter().map(|handover| &handover.spec).chain(&*fresh).collect();
-        // One that is about to end starts again with what the file says.
+        // An instance that is about to end is restarted with the configuration.
         for (name, error) in silent {
             if self.ends(&name) {
                 outcome.knobs.push(name);
@@ -219,13 +219,14 @@ impl Service {
         together(errors).map_or(Ok(difference), Err)
     }
 
-    /// Lets each of these take its place: first with what it shares alone, then all of it. What moves from one to another
-    /// has left the one before it comes to the other. The names of those that had nothing to take over and started anew.
+    /// Hands every instance over to its successor: first with the shared tunnels alone, then with all of them. A
+    /// tunnel that moves between instances has left the one before it joins the other. Returns the names of those
+    /// that had nothing to take over and started anew.
     fn hand_over(&mut self, handovers: &[Handover]) -> Result<Vec<String>, Error> {
         let mut names: Vec<String> = Vec::new();
         let mut anew = Vec::new();
         for Handover { of, spec, shared } in handovers {
-            // Where some of them had their turn already, it runs under the name of what it became.
+            // After the first step the instance runs under the name of its successor.
             let is = |name: &str| self.instances.iter().any(|instance| instance.spec.name == name);
             let Some(name) = [of, &spec.name].into_iter().chain(shared).find(|name| is(name)).cloned() else {
                 names.push(of.clone());
@@ -251,7 +252,8 @@ impl Service {
         Ok(anew)
     }
 
-    /// Whether the instance, which was to be replaced, ends by itself within a moment, or has; else it goes on.
+    /// Returns whether the instance that was to be replaced ends by itself within a moment, or has; otherwise it goes
+    /// on.
     fn ends_instead(&mut self, at: usize) -> bool {
         let name = self.instances[at].spec.name.clone();
         let ends = self.ends(&name);
@@ -259,7 +261,7 @@ impl Service {
         ends
     }
 
-    /// Whether the instance ends by itself within a moment, or has.
+    /// Returns whether the instance ends by itself within a moment, or has.
     fn ends(&mut self, name: &str) -> bool {
         let members = self.instances.iter().find(|instance| instance.spec.name == name).map_or(0, |i| i.spec.members());
         let until = Instant::now() + PARTING + STOP_EACH * u32::try_from(members).unwrap_or(u32::MAX);
@@ -273,7 +275,8 @@ impl Service {
         }
     }
 
-    /// Starts `spec` in the place of the instance `at`, which has ended by itself; where it fails, that one starts again in its time.
+    /// Starts `spec` in the place of the instance `at`, which has ended by itself; where that fails, the old one is
+    /// restarted after its pause.
     fn start_instead(&mut self, at: usize, spec: &InstanceSpec) -> Result<(), Error> {
         let mut ended = self.instances.remove(at);
         let outcome = self.start_all(vec![Instance::new(spec.clone())]);
@@ -285,8 +288,9 @@ impl Service {
         outcome
     }
 
-    /// Lets a process for `spec` take the place of that of the instance `name`, which goes on until the other one is ready, and
-    /// for good where that fails. Where it ends by itself meanwhile, the other one starts without its ports: `false`.
+    /// Replaces the instance `name` by a process for `spec`. The old one goes on until the new one is ready, and for
+    /// good where that fails. Where the old one ends by itself meanwhile, the new one starts without its ports, and
+    /// the result is `false`.
     fn succeed(&mut self, name: &str, spec: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
         let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else {
             return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));
@@ -312,10 +316,10 @@ impl Service {
         if let Err(error) = self.reach(last, &State::IsReady).and_then(|()| take_name(&spec.name)) {
             self.instances.drain(last..).for_each(|successor| end(successor, &*self.out));
             forget_next(&spec.name);
-            // What it took over may have been about to go.
+            // The instance that was taken over may have been about to end.
             return if self.ends_instead(at) { self.start_instead(at, spec).map(|()| false) } else { Err(error) };
         }
-        // Both are there; the first one sends what it has, and then the other one begins.
+        // Both processes exist; the old one sends its last packets, and then the new one begins.
         self.instances[at].is_quiet = true;
         self.instances[at].signal(libc::SIGTERM);
         let until = Instant::now() + patience(&self.instances[at]);
@@ -342,7 +346,7 @@ impl Service {
         outcome.map(|()| true)
     }
 
-    /// Waits until the instance `at` has come so far.
+    /// Waits until the instance `at` has reached a state.
     fn reach(&mut self, at: usize, state: &State) -> Result<(), Error> {
         let until = Instant::now() + START;
         loop {
@@ -367,8 +371,8 @@ impl Service {
     }
 }
 
-/// The knobs to set at the running instance `old` so that it is as `new`: those of the file, and those that the file no
-/// longer has as they were at the start.
+/// Returns the knobs to set so that the running instance `old` becomes `new`: those of the configuration, and the
+/// values of the start for those that the configuration no longer has.
 fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuration) -> Result<Assignments, Error> {
     let (before, assignments) = (old.knobs(), new.knobs());
     if before == assignments {
@@ -382,7 +386,7 @@ fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuratio
         .collect();
     let mut shadow = known;
     for (name, value) in &all {
-        // It was like that once.
+        // The value of the start is always valid.
         let _: Result<(), knobs::Wrong> = knobs::set(&mut shadow, name, value);
     }
     configuration.check_knobs(new, shadow)?;
@@ -390,8 +394,8 @@ fn turn(old: &InstanceSpec, new: &InstanceSpec, configuration: &dyn Configuratio
     Ok(all)
 }
 
-/// The knobs that `new` begins with where it goes on with interfaces of `old`: those of the file, but what somebody has set
-/// since stays, as in [`turn`], where the file says no more of it than before.
+/// Returns the knobs that `new` begins with where it takes over interfaces of `old`: those of the configuration, and
+/// those that were set at run time and that the configuration has not changed since.
 fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Assignments, Error> {
     let (before, mut assignments) = (old.knobs(), new.knobs());
     let said = |assignments: &Assignments, name: &str| {
@@ -401,7 +405,7 @@ fn carried(old: &InstanceSpec, new: &InstanceSpec) -> Result<Assignments, Error>
     let gone = |name: &str| had.iter().any(|dev| knobs::is_of(name, dev) && !has.contains(dev));
     let mut set: Vec<knobs::Knob> = client::knobs(&old.name)?;
     set.retain(|knob| knob.fixed.is_none() && !gone(&knob.name));
-    // What needs another one comes behind it.
+    // A knob that needs another one comes behind it.
     set.sort_by_key(|knob| knob.needs.is_some());
     for knob in set {
         let was = said(&before, &knob.name);

@@ -1,5 +1,5 @@
-//! A service: the process that watches over instances, one process for each, each with a sandbox of its own. No packet passes
-//! through it.
+//! A service: the process that supervises instances, one process for each, each with a sandbox of its own. No packet
+//! passes through it.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -18,47 +18,49 @@ use super::notify::Notify;
 use super::spec::InstanceSpec;
 use crate::report::Report;
 
-/// The id of the JSON that `segue run -j` prints, one object for each event; those of instances have their own.
+/// The schema id of the JSON that `segue run -j` prints, one object for each event; instances have schemas of their
+/// own.
 pub const SCHEMA: &str = "segue.run/1";
-/// How long an instance may take to come up.
+/// Longest start of an instance.
 pub(super) const START: Duration = Duration::from_secs(30);
-/// How long it may take to end before it is made to.
+/// Longest end of an instance before it is killed.
 const STOP: Duration = Duration::from_secs(10);
-/// And so much more for each interface: the kernel takes them away one by one.
+/// Additional time for each interface: the kernel removes them one by one.
 pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
-/// The same after the second interrupt.
+/// Longest end after the second interrupt.
 const STOP_NOW: Duration = Duration::from_secs(2);
-/// What says which instances there are to be, such as a file.
+/// The configuration of a service, such as a file.
 pub trait Configuration {
-    /// Its name for people.
+    /// Returns the name for people.
     fn name(&self) -> String;
-    /// Loads it again, as it is at this moment.
+    /// Loads the present content.
     fn load(&mut self) -> Result<(), Error>;
-    /// The instances that it has, as it was loaded last. All is found here that is wrong and needs no question to the system.
+    /// Returns the instances of the content that was loaded last, or all errors that need no look at the system.
     fn specs(&self) -> Result<Vec<InstanceSpec>, Error>;
-    /// What would stop `specs` on this host beside `others`, which run: all of it. Changes nothing.
+    /// Checks whether `specs` can run on this host beside `others`, which run. Returns all errors, and changes
+    /// nothing.
     fn check(&self, specs: &[&InstanceSpec], others: &[InstanceSpec], netlink: &mut Netlink) -> Result<(), Error>;
-    /// Whether the knobs of `spec` can be set where `known` are the knobs, as they are before.
+    /// Checks whether the knobs of `spec` can be set where `known` are the knobs with their values before.
     fn check_knobs(&self, spec: &InstanceSpec, known: Vec<Knob>) -> Result<(), Error>;
 }
 
-/// How long an instance may take to end.
+/// Returns how long an instance may take to end.
 pub(super) fn patience(instance: &Instance) -> Duration {
     STOP + STOP_EACH * u32::try_from(instance.spec.members()).unwrap_or(u32::MAX)
 }
 
-/// Ends an instance, and waits until all that was its is gone.
+/// Ends an instance, and waits until all of its resources are released.
 pub(super) fn end(mut instance: Instance, out: &dyn Report) {
     let (name, is_quiet) = (instance.spec.name.clone(), instance.is_quiet);
     instance.stop(patience(&instance), &mut |value| said(out, &name, is_quiet, value));
 }
 
-/// `1 instance`, `2 instances`.
+/// Formats a number of instances: `1 instance`, `2 instances`.
 pub fn count(n: usize) -> String {
     if n == 1 { "1 instance".to_owned() } else { format!("{n} instances") }
 }
 
-/// The instances of a configuration, and the process that watches over them.
+/// The instances of a configuration, and their supervisor.
 pub struct Service {
     pub(super) configuration: Box<dyn Configuration>,
     pub(super) instances: Vec<Instance>,
@@ -66,17 +68,17 @@ pub struct Service {
     signals: Signals,
     pub(super) notify: Notify,
     pub(super) out: Arc<dyn Report>,
-    /// Options that each instance gets as well.
+    /// Options that each instance gets besides.
     pub(super) options: Vec<String>,
-    /// What the signals asked for that was not done yet.
+    /// Requests of signals that are not fulfilled yet.
     reload: bool,
     pub(super) stop: bool,
-    /// When the service manager is told again that all is well.
+    /// Time of the last watchdog message to the service manager.
     alive: Instant,
 }
 
 impl Service {
-    /// Follows `configuration` and says by `out` what happens; each instance gets `options` as well.
+    /// Makes a service that follows `configuration` and reports to `out`; each instance gets `options` besides.
     pub fn new(
         configuration: Box<dyn Configuration>,
         netlink: Netlink,
@@ -102,7 +104,7 @@ impl Service {
         })
     }
 
-    /// From the start to the end.
+    /// Runs the service from its start to its end.
     pub fn life(&mut self, specs: Vec<InstanceSpec>) -> Result<(), Error> {
         let outcome = self.start_all(specs.into_iter().map(Instance::new).collect());
         if let Err(error) = outcome {
@@ -134,7 +136,7 @@ impl Service {
         self.instances.iter().map(|instance| instance.spec.name.as_str()).collect()
     }
 
-    /// A line for people, or an event for programs.
+    /// Reports a line for people, or an event for programs.
     pub(super) fn say(&self, text: &str, event: Value) {
         if !self.out.is_json() {
             return self.out.note(text);
@@ -146,18 +148,18 @@ impl Service {
         self.out.value(&whole);
     }
 
-    /// An error that is not the end.
+    /// Reports an error that does not end the service.
     pub(super) fn complain(&self, error: &Error) {
         self.out.error(error);
     }
 
-    /// Says why an instance ended by itself, and when it starts again.
+    /// Reports why an instance ended by itself, and when it is restarted.
     pub(super) fn tell_end(&self, instance: &Instance, error: &Error) {
         self.complain(error);
         self.tell_pause(instance);
     }
 
-    /// Says when an instance that does not run starts again.
+    /// Reports when an instance without a process is restarted.
     pub(super) fn tell_pause(&self, instance: &Instance) {
         let name = &instance.spec.name;
         let due = instance.again.filter(|_| !instance.is_replaced);
@@ -169,7 +171,7 @@ impl Service {
         self.say(&text, json!({ "event": "ended", "instance_name": name, "again_s": pause.as_secs_f64() }));
     }
 
-    /// Starts instances and waits until all of them are up. Where one of them does not come up, the others are ended again.
+    /// Starts instances and waits until all of them are up. Where one does not come up, the others are ended again.
     pub(super) fn start_all(&mut self, mut fresh: Vec<Instance>) -> Result<(), Error> {
         let first = self.instances.len();
         for instance in &mut fresh {
@@ -195,7 +197,7 @@ impl Service {
         Ok(())
     }
 
-    /// Waits for signals and for what instances say, at most so long. Which of them ended, and why.
+    /// Waits for signals and events, at most `longest`. Returns the instances that ended, with the reasons.
     pub(super) fn wait(&mut self, longest: Duration) -> Vec<(usize, Error)> {
         let longest = self.notify.watchdog.map_or(longest, |often| longest.min(often));
         let mut fds = vec![(self.signals.as_fd(), Want::Read)];
@@ -206,7 +208,7 @@ impl Service {
                 whose.push(at);
             }
         }
-        // A refusal to wait would be a refusal for good; the loop must not turn hot on it.
+        // A failure of poll would repeat at once; the pause keeps the loop from spinning.
         let ready = sys::poll(&fds, longest).unwrap_or_else(|_| {
             std::thread::sleep(Duration::from_millis(100));
             Vec::new()
@@ -247,7 +249,7 @@ impl Service {
             match action {
                 SignalAction::Stop => self.stop = true,
                 SignalAction::StopNow => {
-                    // The first one has asked them to end; to each of them this is the second, too.
+                    // The first signal has asked them to end; for each of them this is the second one, too.
                     self.instances.iter().for_each(|instance| instance.signal(libc::SIGINT));
                     self.instances.iter_mut().for_each(|instance| instance.stop(STOP_NOW, &mut |_| ()));
                     std::process::exit(i32::from(Kind::Interrupted.exit_code()));
@@ -259,14 +261,14 @@ impl Service {
         }
     }
 
-    /// Until something is due.
+    /// Returns the time until something is due.
     fn pause(&self) -> Duration {
         let now = Instant::now();
         let due = self.instances.iter().filter_map(|instance| instance.again).min();
         due.map_or(Duration::from_secs(60), |due| due.saturating_duration_since(now) + Duration::from_millis(1))
     }
 
-    /// Starts again what ended by itself, once its pause is over.
+    /// Restarts instances that ended by themselves, once their pause is over.
     fn restart(&mut self) {
         let now = Instant::now();
         let mut failed = Vec::new();
@@ -279,10 +281,11 @@ impl Service {
         failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));
     }
 
-    /// Starts again what ran before, each by itself: one that does not come up is told, and starts again in its time.
+    /// Restarts what ran before, each by itself: one that does not come up is reported, and is restarted after its
+    /// pause.
     pub(super) fn put_back(&mut self, gone: Vec<Instance>) {
         for mut instance in gone {
-            // What had ended by itself goes on waiting.
+            // An instance that had ended by itself keeps its pause.
             if instance.again.is_none() {
                 instance.again = Some(Instant::now());
             }
@@ -292,7 +295,7 @@ impl Service {
         self.settle();
     }
 
-    /// Waits for those that are about to come up.
+    /// Waits for instances that are coming up.
     pub(super) fn settle(&mut self) {
         let until = Instant::now() + START;
         while self.instances.iter().any(|instance| instance.runs() && !instance.is_up()) && !self.stop {
@@ -310,13 +313,13 @@ impl Service {
         while self.instances.iter().any(Instance::runs) && Instant::now() < until {
             self.wait(until.saturating_duration_since(Instant::now()));
         }
-        // Whoever did not listen is made to.
+        // Instances that did not end are killed.
         self.instances.iter_mut().for_each(|instance| instance.stop(Duration::ZERO, &mut |_| ()));
         self.instances.clear();
     }
 }
 
-/// What an instance said, passed on.
+/// Passes an event of an instance on.
 fn said(out: &dyn Report, name: &str, is_quiet: bool, mut value: Value) {
     if out.is_json() {
         value["instance_name"] = json!(name);

@@ -1,4 +1,4 @@
-//! What an instance of a service is asked to be.
+//! The specification of an instance of a service.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +12,10 @@ use crate::tunnel::engine;
 use crate::tunnel::plan::Plan;
 use crate::tunnel::resolve;
 
-/// Stands between the words of several tunnels of one port.
+/// The word between the tunnels of one port.
 pub const ALSO: &str = "also";
 
-/// What an instance is.
+/// The kind of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One tunnel, or several with one port.
@@ -25,7 +25,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The command that makes it.
+    /// Returns the command of the kind.
     pub fn command(self) -> &'static str {
         match self {
             Kind::Tunnel => "tunnel",
@@ -34,25 +34,25 @@ impl Kind {
     }
 }
 
-/// A word of a command line, and where in the file it is from.
+/// A word of a command line, and its place in the file.
 #[derive(Clone, Debug)]
 pub struct Token {
     /// The word.
     pub text: String,
-    /// Its bytes in the file.
+    /// The range of the word in the file, bytes.
     pub span: Range<usize>,
 }
 
-/// A knob with its value, and where both are.
+/// A knob with its value, and the places of both.
 #[derive(Clone, Debug)]
 pub struct KnobAssignment {
-    /// The name.
+    /// The name of the knob.
     pub name: Token,
-    /// The value.
+    /// The value of the knob.
     pub value: Token,
 }
 
-/// What the words of an instance stand for; they are parsed once.
+/// The parsed words of an instance.
 #[derive(Clone, Debug)]
 pub enum InstancePlan {
     /// One tunnel, or several with one port.
@@ -61,36 +61,36 @@ pub enum InstancePlan {
     Gateway(Box<Config>),
 }
 
-/// One instance of the file.
+/// One instance of the configuration.
 #[derive(Clone, Debug)]
 pub struct InstanceSpec {
-    /// What it is.
+    /// The kind of the instance.
     pub kind: Kind,
-    /// The name by which it is asked for.
+    /// The name of the instance.
     pub name: String,
-    /// The words behind the command.
+    /// The words behind the command, without knobs.
     pub tokens: Vec<Token>,
-    /// The knobs that it sets.
+    /// The knobs to set.
     pub assignments: Vec<KnobAssignment>,
-    /// Its heading.
+    /// The place of the heading in the file, bytes.
     pub header: Range<usize>,
-    /// What its words stand for.
+    /// The parsed words.
     pub plan: InstancePlan,
 }
 
 impl InstanceSpec {
-    /// The words behind the command, knobs left out: two instances are the same where these are.
+    /// Returns the words behind the command, without knobs: instances with the same words are the same.
     pub fn words(&self) -> Vec<String> {
         self.tokens.iter().map(|token| token.text.clone()).collect()
     }
 
-    /// How many tunnels or gateways it is.
+    /// Returns the number of tunnels, or 1 for a gateway.
     pub fn members(&self) -> usize {
         1 + self.tokens.iter().filter(|token| token.text == ALSO).count()
     }
 
-    /// Those of its tunnels, by their interfaces, that `old` has as well, just as they are, on the same port; it could go on
-    /// with them. A trace is of the process, so that with one there are none.
+    /// Returns the interfaces of the tunnels that `old` has as well, with the same words and on the same socket, so
+    /// that this instance can take them over. A capture belongs to its process, so that with one there are none.
     pub fn shared(&self, old: &InstanceSpec) -> Vec<String> {
         fn members(spec: &InstanceSpec) -> Vec<(&Plan, Vec<String>)> {
             let each = spec.tokens.split(|token| token.text == ALSO);
@@ -101,7 +101,7 @@ impl InstanceSpec {
             }
         }
         let old = members(old);
-        // The same words have the same interface.
+        // Tunnels with the same words have the same interface.
         let old: HashMap<&str, &(&Plan, Vec<String>)> =
             old.iter().map(|member| (member.0.dev.as_str(), member)).collect();
         let same = |(plan, words): &(&Plan, Vec<String>)| {
@@ -115,7 +115,7 @@ impl InstanceSpec {
         members(self).into_iter().filter(same).map(|(plan, _)| plan.dev.clone()).collect()
     }
 
-    /// The interfaces of its tunnels.
+    /// Returns the interfaces of the tunnels.
     pub fn devs(&self) -> Vec<String> {
         match &self.plan {
             InstancePlan::Tunnels(plans) => plans.iter().map(|plan| plan.dev.clone()).collect(),
@@ -123,7 +123,7 @@ impl InstanceSpec {
         }
     }
 
-    /// The tunnels of these interfaces alone, with the knobs that are theirs.
+    /// Returns the specification of the tunnels with these interfaces alone, with their knobs.
     pub fn only(&self, devs: &[String]) -> Option<InstanceSpec> {
         let InstancePlan::Tunnels(plans) = &self.plan else { return None };
         let gone: Vec<&str> = plans.iter().map(|plan| plan.dev.as_str()).filter(|dev| !has(devs, dev)).collect();
@@ -138,7 +138,7 @@ impl InstanceSpec {
         Some(spec)
     }
 
-    /// The knobs that it sets, each with its value.
+    /// Returns the knobs to set, with their values.
     pub fn knobs(&self) -> Vec<(String, String)> {
         self.assignments
             .iter()
@@ -146,17 +146,17 @@ impl InstanceSpec {
             .collect()
     }
 
-    /// Where it listens, as far as it can be told.
+    /// Returns the address and port that the instance listens on, as far as it is known.
     pub fn listens(&self, netlink: &mut Netlink) -> Option<SocketAddr> {
         let InstancePlan::Tunnels(plans) = &self.plan else { return None };
         let first = plans.first().filter(|plan| plan.has_udp())?;
         resolve::resolve(first.clone(), netlink).ok().map(|ready| ready.listens())
     }
 
-    /// Makes `other` a tunnel of the same process.
+    /// Adds the tunnels of `other` to this instance.
     pub fn append(&mut self, other: InstanceSpec) {
         let also = Token { text: ALSO.to_owned(), span: other.header.clone() };
-        // Options are of the process: those of the first, in front.
+        // Options belong to the process: they are those of the first one, in front.
         self.tokens.push(also);
         self.tokens.extend(other.tokens);
         self.assignments.extend(other.assignments);
@@ -171,19 +171,19 @@ fn has(devs: &[String], dev: &str) -> bool {
     devs.iter().any(|known| known == dev)
 }
 
-/// The socket that a tunnel receives with.
+/// The identity of the socket that a tunnel receives with.
 #[derive(PartialEq, Eq, Hash)]
 pub struct Socket {
     local: Option<IpAddr>,
     is_ipv4: bool,
-    /// UDP's, where there is that.
+    /// The UDP port, where there is UDP.
     port: Option<u16>,
-    /// Those of IP, where there is no UDP.
+    /// The IP protocols, where there is no UDP.
     protocols: &'static [u8],
 }
 
 impl Socket {
-    /// That of a tunnel.
+    /// Returns the socket of a tunnel.
     pub fn of(plan: &Plan) -> Socket {
         let (port, protocols) = match plan.has_udp() {
             true => (Some(plan.port), &[][..]),
