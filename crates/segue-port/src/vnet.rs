@@ -23,7 +23,7 @@ const MAX_FRONT: usize = 1024;
 
 /// What a header says about its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum HeaderState {
     /// A packet or train in one of our states.
     Unit(Unit),
     /// A single packet that owes a checksum in a place that is not its innermost transport header's, for instance that
@@ -88,11 +88,11 @@ fn deliver_parsed(
     }
     let len = packet.len();
     let segments = match check(header, &packet) {
-        Ok(Claim::Unit(unit)) => {
+        Ok(HeaderState::Unit(unit)) => {
             packet.offload.unit = unit;
             segments(&packet)
         }
-        Ok(Claim::Foreign { start: from, field }) => {
+        Ok(HeaderState::Foreign { start: from, field }) => {
             let Some(mut piece) = into.fields.take() else {
                 counters.drops.add(Drop::NoPage);
                 return into.pool.put(packet);
@@ -169,11 +169,11 @@ fn segments(packet: &Packet<Page>) -> usize {
 /// `hdr_len` is not looked at: Linux puts 0, the right value or the length of the whole packet there. A train must be
 /// one plain TCP or UDP packet whose owed checksum is that of its transport header (virtio 1.2, section 5.1.6.4;
 /// the checks are those of Linux `virtio_net_hdr_to_skb`, made strict).
-pub(crate) fn check(header: &VirtioNet, packet: &Packet<Page>) -> Result<Claim, Drop> {
+pub(crate) fn check(header: &VirtioNet, packet: &Packet<Page>) -> Result<HeaderState, Drop> {
     if header.gso_type == virtio::GSO_NONE { check_single(header, packet) } else { check_train(header, packet) }
 }
 
-fn check_single(header: &VirtioNet, packet: &Packet<Page>) -> Result<Claim, Drop> {
+fn check_single(header: &VirtioNet, packet: &Packet<Page>) -> Result<HeaderState, Drop> {
     let received = packet.offload.unit;
     if header.flags & virtio::NEEDS_CSUM != 0 {
         let start = usize::from(header.csum_start);
@@ -182,9 +182,9 @@ fn check_single(header: &VirtioNet, packet: &Packet<Page>) -> Result<Claim, Drop
             return Err(Drop::ChecksumBounds);
         }
         return Ok(if packet.layout.is_exact() && transport_place(packet) == Some((start, field)) {
-            Claim::Unit(Unit::Whole(Csum::Partial))
+            HeaderState::Unit(Unit::Whole(Csum::Partial))
         } else {
-            Claim::Foreign { start, field }
+            HeaderState::Foreign { start, field }
         });
     }
     // The mark speaks of the outermost checksum only, so under a tunnel it says nothing of the innermost.
@@ -192,10 +192,10 @@ fn check_single(header: &VirtioNet, packet: &Packet<Page>) -> Result<Claim, Drop
         && received == Unit::Whole(Csum::Unknown)
         && packet.layout.ip_levels() == 1
         && packet.layout.transport().is_some();
-    Ok(Claim::Unit(if verified { Unit::Whole(Csum::Verified) } else { received }))
+    Ok(HeaderState::Unit(if verified { Unit::Whole(Csum::Verified) } else { received }))
 }
 
-fn check_train(header: &VirtioNet, packet: &Packet<Page>) -> Result<Claim, Drop> {
+fn check_train(header: &VirtioNet, packet: &Packet<Page>) -> Result<HeaderState, Drop> {
     let layout = &packet.layout;
     let (Some(transport), Some(ip)) = (layout.transport(), layout.inner_ip()) else { return Err(Drop::GsoHeaders) };
     if layout.ip_levels() != 1 || !layout.is_exact() {
@@ -221,9 +221,9 @@ fn check_train(header: &VirtioNet, packet: &Packet<Page>) -> Result<Claim, Drop>
     }
     let gso = Gso { kind, size: header.gso_size, fixed_ids: 0 };
     match gso.segs(packet.payload.len()) {
-        1 => Ok(Claim::Unit(Unit::Whole(Csum::Partial))),
+        1 => Ok(HeaderState::Unit(Unit::Whole(Csum::Partial))),
         segs if kind == GsoKind::Udp && segs > MAX_UDP_SEGMENTS => Err(Drop::GsoSegments),
-        _ => Ok(Claim::Unit(Unit::Train { csum: TrainCsum::Partial, gso })),
+        _ => Ok(HeaderState::Unit(Unit::Train { csum: TrainCsum::Partial, gso })),
     }
 }
 
@@ -318,16 +318,16 @@ mod tests {
         }
     }
 
-    fn judge(header: VirtioNet, packet: &[u8]) -> Result<Claim, Drop> {
+    fn judge(header: VirtioNet, packet: &[u8]) -> Result<HeaderState, Drop> {
         let mut pages = PagePool::new(1);
         check(&header, &testing::load(&mut pages, packet))
     }
 
-    fn train(kind: GsoKind, size: u16) -> Result<Claim, Drop> {
-        Ok(Claim::Unit(Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind, size, fixed_ids: 0 } }))
+    fn train(kind: GsoKind, size: u16) -> Result<HeaderState, Drop> {
+        Ok(HeaderState::Unit(Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind, size, fixed_ids: 0 } }))
     }
 
-    const PARTIAL: Result<Claim, Drop> = Ok(Claim::Unit(Unit::Whole(Csum::Partial)));
+    const PARTIAL: Result<HeaderState, Drop> = Ok(HeaderState::Unit(Unit::Whole(Csum::Partial)));
 
     #[test]
     fn trains_of_each_kind_are_taken_whatever_the_header_length_says() {
@@ -415,7 +415,7 @@ mod tests {
     fn an_owed_checksum_is_ours_only_in_the_transport_header() {
         let udp = udp_packet(false, 100);
         assert_eq!(judge(owed(40, 6, 0, 0), &udp), PARTIAL);
-        let foreign = |start, field| Ok(Claim::Foreign { start, field });
+        let foreign = |start, field| Ok(HeaderState::Foreign { start, field });
         assert_eq!(judge(owed(48, 10, 0, 0), &udp), foreign(48, 58));
         assert_eq!(judge(owed(0, 146, 0, 0), &udp), foreign(0, 146), "the last two bytes");
         for (start, offset) in [(0, 147), (147, 0), (65_535, 65_535), (148, 0)] {
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn only_the_outermost_checksum_can_be_marked_as_verified() {
         let header = VirtioNet { flags: DATA_VALID, ..VirtioNet::default() };
-        let whole = |csum| Ok(Claim::Unit(Unit::Whole(csum)));
+        let whole = |csum| Ok(HeaderState::Unit(Unit::Whole(csum)));
         let udp = udp_packet(true, 100);
         assert_eq!(judge(header, &udp), whole(Csum::Verified));
         assert_eq!(judge(VirtioNet::default(), &udp), whole(Csum::Unknown));

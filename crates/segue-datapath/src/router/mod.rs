@@ -1,13 +1,13 @@
 //! The pipeline of a router between two packet ports: `segue gateway --route`.
 //!
-//! Frames to a port's own link address are joined, translated where they are for the outside address, routed in batches
-//! ([`forward`](crate::forward)), translated where they leave by the outside port, and cut in front of the port. A
-//! train is one packet all the way. What is for the host itself is left to the host's stack, which has its own copy of
-//! every frame.
+//! Packets of frames to a port's own link address are joined by GRO, translated if they are for the outside address,
+//! routed in batches ([`forward`](crate::forward)), translated if they leave by the outside port, and split in front of
+//! the egress port. A train stays one packet in between. Packets for the host itself are ignored: the host's stack has
+//! its own copy of every frame.
 //!
-//! Routes, addresses and neighbours come from the kernel, through a [`Feed`]. A neighbour that it does not know is
-//! asked for here, by ARP or a neighbour solicitation, while a bounded number of packets wait; one that is used is
-//! asked again from time to time.
+//! Routes, addresses and neighbours come from the kernel, through a [`Feed`]. The router resolves other neighbours
+//! itself, by ARP or neighbour discovery, while a bounded number of packets wait, and probes those in use from time to
+//! time (RFC 4861, section 7.3).
 
 mod fields;
 mod fragment_queue;

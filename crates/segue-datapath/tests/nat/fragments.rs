@@ -52,7 +52,7 @@ fn id_of(packet: &[u8]) -> u16 {
 }
 
 /// Returns one packet of each kind that has a port or identifier, in both directions.
-fn kinds(from: End, to: End) -> [build::Packet; 4] {
+fn kinds(from: Endpoint, to: Endpoint) -> [build::Packet; 4] {
     let mut bare = udp(from, to, LONG);
     bare.l4 = L4::Udp(Udp { src_port: from.1, dst_port: to.1, checksum: false });
     let mut ping = echo(from.0, to.0, 8, from.1.max(to.1));

@@ -17,7 +17,7 @@ const OUTSIDE: [u8; 4] = [198, 19, 9, 9];
 const SERVER: ([u8; 4], u16) = ([198, 19, 0, 1], 80);
 const CLIENT: ([u8; 4], u16) = ([198, 18, 0, 1], 5555);
 
-type End = ([u8; 4], u16);
+type Endpoint = ([u8; 4], u16);
 type Boxed = Box<Packet<Vec<u8>>>;
 
 fn nat(change: impl FnOnce(&mut Config)) -> Nat {
@@ -30,12 +30,12 @@ fn ip(from: [u8; 4], to: [u8; 4]) -> Ip {
     Ip::V4(V4 { src: from, dst: to, id: 5, df: false, ..V4::new(0, 1, 2) })
 }
 
-fn udp(from: End, to: End, len: usize) -> build::Packet {
+fn udp(from: Endpoint, to: Endpoint, len: usize) -> build::Packet {
     let l4 = L4::Udp(Udp { src_port: from.1, dst_port: to.1, checksum: true });
     build::Packet { ip: ip(from.0, to.0), l4, data: Rng::new(len as u64).bytes(len) }
 }
 
-fn tcp(from: End, to: End, flags: u8, len: usize) -> build::Packet {
+fn tcp(from: Endpoint, to: Endpoint, flags: u8, len: usize) -> build::Packet {
     let (src_port, dst_port) = (from.1, to.1);
     let l4 = L4::Tcp(build::Tcp { src_port, dst_port, seq: 7, ack: 1, flags, window: 9, urgent: 0, options: vec![] });
     build::Packet { ip: ip(from.0, to.0), l4, data: Rng::new(len as u64).bytes(len) }
@@ -369,7 +369,7 @@ fn a_tcp_mapping_lives_as_long_as_the_most_alive_of_its_connections() {
     let other = |number: u16| ([198, 19, 0, 2], 8000 + number);
     let state = |nat: &Nat| nat.mappings(Nanos(0)).next().unwrap().connections.state();
     // Each step has direction, peer, flags and payload length, and the state of the mapping after it.
-    let run = |steps: &[(bool, End, u8, usize, TcpState)]| {
+    let run = |steps: &[(bool, Endpoint, u8, usize, TcpState)]| {
         let mut nat = nat(|_| ());
         for (number, (is_outbound, with, flags, len, expected)) in steps.iter().enumerate() {
             let done = match is_outbound {
