@@ -315,8 +315,8 @@ fn a_device_that_is_unplugged_at_any_time_is_noticed_and_goes_on_when_it_is_back
 #[test]
 fn a_device_that_goes_away_during_set_up_is_an_error() {
     /// The number of control requests after which the device leaves.
-    struct Leaving(u32);
-    impl Meddler for Leaving {
+    struct GoesAway(u32);
+    impl Meddler for GoesAway {
         fn before(&mut self, model: &mut Model, _setup: usb::Setup) -> Result<(), usb::Error> {
             self.0 = self.0.saturating_sub(1);
             if self.0 == 0 {
@@ -326,7 +326,7 @@ fn a_device_that_goes_away_during_set_up_is_an_error() {
         }
     }
     for control in 0..400 {
-        let usb = Meddled::new(local(chip(Speed::Super)), Leaving(control + 1));
+        let usb = Meddled::new(local(chip(Speed::Super)), GoesAway(control + 1));
         let opened = Driver::open(usb, Config::napi(Speed::Super)).and_then(|mut driver| driver.up());
         assert!(matches!(opened, Err(Error::Usb(usb::Error::Gone)) | Ok(())), "{control}: {opened:?}");
         assert!(control > 150 || opened.is_err(), "{control}");

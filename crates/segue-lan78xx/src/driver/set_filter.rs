@@ -10,7 +10,7 @@ impl<T: Transport> Driver<T> {
     /// Sets the receive filter.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// See [`Error`](super::Error).
     pub fn set_filter(&mut self, filter: Filter) -> Result<()> {
         self.filter = filter;
         self.apply_filter()
