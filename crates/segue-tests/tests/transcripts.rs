@@ -1,20 +1,21 @@
 //! The documents as tests: every transcript is typed into a shell between two hosts, and what comes out is compared.
 //!
-//! A fenced block with the language `console` is a transcript. Prompts are `$ ` and `# ` (host a), or `a# `, `b# `, `c# `. What
-//! stands below a command is its output, stdout and stderr together. Words and names are compared exactly, figures only by
-//! their place ([`masked`]); lines with a caret are compared column by column; a line `...` stands for any lines, and `...` at
-//! the end of a line for the rest of it. A comment before a block, `<!-- transcript: WORD; WORD -->`, says:
+//! A fenced block with the language `console` is a transcript. Prompts are `$ ` and `# ` (host a), or `a# `, `b# `,
+//! `c# `. What stands below a command is its output, stdout and stderr together. Words and names are compared
+//! exactly, figures only by their place ([`masked`]); lines with a caret are compared column by column; a line `...`
+//! stands for any lines, and `...` at the end of a line for the rest of it. A comment before a block, `<!--
+//! transcript: WORD; WORD -->`, says:
 //!
 //! - `stays`: the commands of the block go on running until the document ends;
 //! - `capture`: a capture of 69 packets in a tunnel is there as `big.pcap`;
 //! - `router`: host a has `eth1` to host c (198.18.1.2, route by 198.18.1.1) and `eth2` to a host 198.18.2.2;
 //! - `file NAME`: the block, of any language, is the contents of that file.
 //!
-//! A document begins with two fresh hosts, 198.18.0.1 and 198.18.0.2 on `eth0`, and an empty directory; its blocks are typed one
-//! after the other. `segue lab` and `segue bench` are typed with one short run of a part of their rows (all rows with `SEGUE_FULL`),
-//! and `make demo` is what the Makefile makes of it. `make install` installs below the directory, and what follows it is typed with
-//! the installed program.
-//! `SEGUE_BLESS=1` writes what the program printed into the documents instead of failing.
+//! A document begins with two fresh hosts, 198.18.0.1 and 198.18.0.2 on `eth0`, and an empty directory; its blocks
+//! are typed one after the other. `segue lab` and `segue bench` are typed with one short run of a part of their rows
+//! (all rows with `SEGUE_FULL`), and `make demo` is what the Makefile makes of it. `make install` installs below the
+//! directory, and what follows it is typed with the installed program. `SEGUE_BLESS=1` writes what the program
+//! printed into the documents instead of failing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -155,9 +156,9 @@ fn commands(block: &Block) -> Vec<Typed> {
     found
 }
 
-/// A line as it is compared: each figure is `#`, and space between words is one blank. A figure is a word that begins with a
-/// digit, behind signs and brackets, and is no address: `6.03-6.68` and `61.8k` are, `198.18.0.1` is not, but its port is. Lines with
-/// a caret stay as they are.
+/// A line as it is compared: each figure is `#`, and space between words is one blank. A figure is a word that begins
+/// with a digit, behind signs and brackets, and is no address: `6.03-6.68` and `61.8k` are, `198.18.0.1` is not, but
+/// its port is. Lines with a caret stay as they are.
 fn masked(line: &str) -> String {
     if line.contains("^^") {
         return line.trim_end().into();
@@ -199,8 +200,8 @@ fn stands_for(expected: &str, actual: &str) -> bool {
     }
 }
 
-/// The lines with what describes a machine taken apart, an item a line and what is different elsewhere masked: it begins with
-/// its processor, and is wrapped wherever that leaves it.
+/// The lines with what describes a machine taken apart, an item a line and what is different elsewhere masked: it
+/// begins with its processor, and is wrapped wherever that leaves it.
 fn unwrapped(lines: &[String]) -> Vec<String> {
     let begin = lines.iter().position(|line| line.contains(" cpus, Linux ")).unwrap_or(lines.len());
     let (front, machine) = lines.split_at(begin);
@@ -230,8 +231,8 @@ fn follows(expected: &[String], actual: &[String]) -> bool {
     }
 }
 
-/// Headings and rows of a table of measurements, until the first empty line. Of a row only its label stays: what stands before its
-/// first column of figures. A heading stays as it is, figures included.
+/// Headings and rows of a table of measurements, until the first empty line. Of a row only its label stays: what
+/// stands before its first column of figures. A heading stays as it is, figures included.
 fn table(lines: &[String]) -> Vec<String> {
     let is_head = |line: &String| ["ROW ", "CASE ", "NAPI TO STANDARD"].iter().any(|head| line.starts_with(head));
     let (mut is_lab, mut found) = (false, Vec::new());
@@ -316,7 +317,8 @@ impl Session {
         let is_table = measures(line);
         let line = short(line);
         let mut command = if is_table { Command::new("sh") } else { self.host(host).command("sh") };
-        // Without a shell in between a signal reaches the program itself. iperf3 writes each line at once to a terminal only.
+        // Without a shell in between a signal reaches the program itself. iperf3 writes each line at once to a
+        // terminal only.
         let exec = match line.contains(['|', '&', ';', '>', '<', '\n']) {
             true => "",
             false if line.starts_with("iperf3") => "exec stdbuf -oL ",
@@ -368,7 +370,8 @@ impl Session {
         }
     }
 
-    /// Types a command; its output, and whether that is what the document says. A reading of counters is repeated until then.
+    /// Types a command; its output, and whether that is what the document says. A reading of counters is repeated
+    /// until then.
     fn run(&mut self, typed: &Typed, stays: bool) -> (Vec<String>, bool) {
         let is_table = measures(&typed.line);
         let begin = Instant::now();
