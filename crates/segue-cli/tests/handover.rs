@@ -107,7 +107,7 @@ fn tunnels_of_a_port_lose_nothing_while_others_of_it_come_change_and_go() {
         assert_eq!(index(&pair, "sg1"), made, "the same interface");
         assert_eq!(pair.knob("sg1", "net.gro.dev.sg1.max_burst"), "40000", "what somebody has set stays");
     }
-    // Each that ended on the way was nobody's concern.
+    // Each that ended on the way gave no event.
     let said = pair.events();
     let loud = said.iter().filter(|event| event["handover"].is_null()).filter_map(|event| event["event"].as_str());
     assert_eq!(loud.filter(|event| ["up", "down"].contains(event)).count(), 1, "sg1 came up once: {said:?}");

@@ -100,7 +100,7 @@ fn a_wrong_file_is_refused_on_reload_and_what_runs_goes_on_as_it_is() {
         stream.pass(100);
         assert_eq!(pair.stat(), before, "{file}");
     }
-    // What can only be found out by trying is taken back: a port that somebody else has.
+    // What can only be found out by trying is taken back: a port that another process has.
     let _taken = pair.near.enter(|| std::net::UdpSocket::bind(("0.0.0.0", 6083))).unwrap().unwrap();
     let refused = pair.reload(&(base.clone() + &tunnel(Peer::A, 3, "")));
     assert_eq!(refused["event"], "reload_refused", "{refused}");

@@ -14,8 +14,8 @@ pub const DEVICE: &str = "eth0";
 keywords! {
     /// The offloads of a veth pair.
     LinkForm {
-        /// Like a network card without offloads: `tso off gso off tx off gro on`, so that whoever sends has to segment
-        /// and checksum, and whoever receives has to aggregate.
+        /// Like a network card without offloads: `tso off gso off tx off gro on`, so that the sender has to segment
+        /// and checksum, and the receiver has to aggregate.
         Nic = "nic",
         /// Like a card with checksum offload and no other: `tso off gso off tx on gro on`.
         NicCsum = "nic-csum",

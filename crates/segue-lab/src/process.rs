@@ -288,7 +288,7 @@ mod tests {
     }
 
     fn is_gone(pid: &str) -> bool {
-        // A killed process that nobody has collected yet is gone too.
+        // A killed process that was not collected yet is gone too.
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
     }

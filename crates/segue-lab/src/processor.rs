@@ -21,7 +21,7 @@ pub fn cores() -> Vec<usize> {
 }
 
 /// A watched processor. A thread of the lowest priority reads the clock on it all the time: the time between two
-/// readings that follow each other at once was idle, all else was used by somebody, interrupts included, which no
+/// readings that follow each other at once was idle, all else was used, interrupts included, which no
 /// control group and (where the kernel counts by ticks) not even `/proc/stat` counts when they hit an idle processor.
 ///
 /// The thread also keeps the processor from sleeping, whose costs in a virtual machine would be noise.

@@ -178,7 +178,7 @@ pub(crate) fn own_cores() -> io::Result<Vec<usize>> {
     Ok((0..8 * mem::size_of_val(&set)).filter(|core| unsafe { libc::CPU_ISSET(*core, &set) }).collect())
 }
 
-/// Lets the calling thread run only when nobody else on its processor wants to (`SCHED_IDLE`).
+/// Lets the calling thread run only when no other thread on its processor wants to (`SCHED_IDLE`).
 pub(crate) fn run_when_idle() -> io::Result<()> {
     let lowest = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to `lowest`; 0 is the calling thread.
@@ -232,7 +232,7 @@ impl Poller {
     pub(crate) fn new() -> io::Result<Poller> {
         // SAFETY: epoll_create1 takes no pointers.
         let raw = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the descriptor was just opened and belongs to nobody else.
+        // SAFETY: the descriptor was just opened and has no other owner.
         Ok(Poller(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 
@@ -333,7 +333,7 @@ impl PacketSocket {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket takes no pointers.
         let raw = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor was just opened and belongs to nobody else.
+        // SAFETY: the descriptor was just opened and has no other owner.
         let socket = PacketSocket { fd: unsafe { OwnedFd::from_raw_fd(raw) } };
         socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
         // The forced size needs CAP_NET_ADMIN over the machine; without it the largest permitted size has to do.

@@ -53,7 +53,7 @@ fn a_host_sees_only_its_own_devices_and_control_directory() {
     assert_eq!(a.devices(), ["lo", DEVICE]);
     let listed = a.run("ls", &["/sys/class/net"]).unwrap();
     assert_eq!(listed.split_whitespace().collect::<Vec<_>>(), [DEVICE, "lo"]);
-    // A program that keeps sockets there may insist that nobody else can write.
+    // A program that keeps sockets there may insist that only its owner can write.
     assert_eq!(a.run("stat", &["-c", "%a %u", "/run/segue"]).unwrap(), "755 0\n");
     a.run("touch", &["/run/segue/sg0.sock"]).unwrap();
     assert_eq!(a.run("ls", &["/run/segue"]).unwrap(), "sg0.sock\n");

@@ -45,7 +45,7 @@ fn cross(faults: Faults, family: Family) -> (Vec<u32>, Counts) {
     };
     for number in 0..COUNT {
         sender.send(&payload(number)).unwrap();
-        // The receiver's socket buffer is the bottleneck, and a loss there would be nobody's fault.
+        // The receiver's socket buffer is the bottleneck, and a loss there would be no fault of the relay.
         if number % 32 == 31 {
             std::thread::sleep(Duration::from_millis(1));
             take(false);

@@ -56,7 +56,7 @@ pub fn send_packet(packet: &[u8], to: IpAddr) -> io::Result<()> {
     // SAFETY: socket takes no pointers.
     let raw = unsafe { libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_RAW) };
     check(raw)?;
-    // SAFETY: the descriptor was just made and nobody else has it.
+    // SAFETY: the descriptor was just made and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: an all-zero sockaddr_in6 is valid.
     let mut name: libc::sockaddr_in6 = unsafe { mem::zeroed() };

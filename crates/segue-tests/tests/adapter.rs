@@ -26,7 +26,7 @@ const CHIPS: &str = "rx_dropped_frames";
 /// What found the cable of the model in the same process down.
 const CABLE_LOST: &str = "cable_lost";
 
-/// Whether nobody but the chip dropped anything.
+/// Returns whether only the chip dropped frames.
 fn only_the_chips(stat: &Stat) -> bool {
     stat.drops().keys().all(|reason| reason == CHIPS)
 }

@@ -97,7 +97,7 @@ fn mtu_address_promiscuous_mode_and_down_reach_the_chip() {
     }
     adapter.pings(&[56]);
 
-    // Frames to somebody else arrive only where they are wanted.
+    // Frames to another host arrive only where they are wanted.
     ip(&adapter.ground.a, "neigh replace 198.19.0.9 lladdr 02:99:99:99:99:99 dev cable0");
     let reaches = |adapter: &Adapter| {
         let received = |stat: Stat| stat.count("adapter", "receive", "packets");
@@ -262,7 +262,7 @@ fn a_signal_ends_a_set_up_that_waits_for_its_server() {
             a.run("kill", &[signal, pid]).unwrap();
         }
     };
-    // The kernel takes the connection, and nobody answers.
+    // The kernel takes the connection, and no process answers.
     kill("-STOP", &model);
     for signal in ["-TERM", "-INT"] {
         let (mut driver, _stdin) =
@@ -338,7 +338,7 @@ fn a_tap_made_beforehand_serves_a_user_without_rights() {
         let said = driver.stderr();
         assert!(said.contains("mode tap vnet_hdr user") && !said.contains("tunnel"), "{said}");
     }
-    // One of somebody else is not made once more.
+    // Another user's TAP is not made once more.
     ip(b, "link del lan0");
     ip(b, "tuntap add dev lan0 mode tap vnet_hdr user 1");
     let mut driver = start(&["--mac", &mac]);

@@ -161,7 +161,7 @@ fn a_user_without_the_right_gets_one_clear_line_and_exit_1() {
     let Some(ground) = ground(test_name!(), &["ls", "setpriv"]) else { return };
     let before = state(&ground.a);
     let directory = Directory::new();
-    // The program where everybody may run it, and a runtime directory, which a user without a login lacks.
+    // The program where every user may run it, and a runtime directory, which a user without a login lacks.
     let (program, runtime) = (directory.file("segue"), directory.file("run"));
     fs::copy(&ground.program, &program).unwrap();
     fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();

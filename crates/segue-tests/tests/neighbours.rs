@@ -88,7 +88,7 @@ fn a_neighbour_with_another_link_address_is_followed_when_it_says_so() {
     let ways: [(usize, &str); 8] = [
         (0, "say arp 1 ff:ff:ff:ff:ff:ff 198.18.2.2 198.18.2.2 MAC"),
         (0, "say arp 2 ff:ff:ff:ff:ff:ff 198.18.2.2 198.18.2.2 MAC"),
-        // A question for somebody else, which everybody hears.
+        // A broadcast request for another host.
         (0, "say arp 1 ff:ff:ff:ff:ff:ff 198.18.2.2 198.18.2.77 MAC"),
         (0, "ping 198.18.2.9"),
         (0, "ping 198.18.2.1"),
@@ -141,7 +141,7 @@ fn nobody_is_made_known_or_moved_by_who_may_not_say_so() {
         (server, format!("arp 2 {EVERYBODY} 198.18.2.2 198.18.2.2 00:00:00:00:00:00")),
         (server, format!("arp 2 {EVERYBODY} 198.18.2.2 198.18.2.2 {EVERYBODY}")),
         (server, "na ff02::1 2001:db8:2::2 2001:db8:2::2 20 33:33:00:00:00:01".to_owned()),
-        // A solicitation for somebody else, an answer to everybody, and one that does not override.
+        // A solicitation for another host, an advertisement to all nodes, and one that does not override.
         (server, format!("ns ff02::1:ff00:33 2001:db8:2::2 2001:db8:2::33 0 {bad}")),
         (server, format!("na ff02::1 2001:db8:2::2 2001:db8:2::2 60 {bad}")),
         (server, format!("na ff02::1 2001:db8:2::2 2001:db8:2::2 0 {bad}")),
@@ -183,7 +183,7 @@ fn one_that_is_not_where_it_is_said_to_be_is_found_again() {
     say(server, &format!("arp 1 {EVERYBODY} 198.18.2.2 198.18.2.2 02:00:00:00:00:bb"));
     say(server, "na ff02::1 2001:db8:2::2 2001:db8:2::2 20 02:00:00:00:00:bb");
     assert!(clients.iter().all(|client| !client.reaches(Duration::from_millis(300))));
-    // Three questions to the wrong place, a second apart, then one to everybody.
+    // Three questions to the wrong place, a second apart, then a broadcast.
     assert!(clients.iter().all(|client| client.reaches(PATIENCE)));
     let asked = routed.stat().count("out", "numbers", "neighbour_questions") - asked;
     assert!((8..=12).contains(&asked), "{asked} questions");

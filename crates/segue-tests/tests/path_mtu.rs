@@ -74,7 +74,7 @@ fn sent(ground: &Ground, family: Family) -> Duration {
     took
 }
 
-/// How a case differs from a single tunnel that starts while nobody knows of the narrow link.
+/// How a case differs from a single tunnel that starts before any host knows of the narrow link.
 #[derive(Clone, Copy, Default)]
 struct Case {
     /// Another tunnel, to an address of the same network, has the same port.

@@ -76,7 +76,7 @@ fn only_the_undamaged_arrives(relay: &Relay, pair: &Pair<'_>, family: segue_lab:
         });
         for number in 0..COUNT {
             near.send(&content(number)).expect("a datagram is sent");
-            // What overflows a socket would be nobody's fault.
+            // What overflows a socket would be no fault of the relay.
             if number % 16 == 15 {
                 thread::sleep(Duration::from_millis(1));
             }

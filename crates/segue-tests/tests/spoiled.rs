@@ -51,7 +51,7 @@ fn inner(from: &str, to: &str, tos: u8, primed: bool) -> Primed {
     wire::udp_packet((from.parse().unwrap(), 4000), (to.parse().unwrap(), 9), b"no more than this, of it", tos, primed)
 }
 
-/// A good datagram of the tunnel, whose port inside nobody reads.
+/// A good datagram of the tunnel, whose inner port no socket reads.
 fn good() -> Vec<u8> {
     wire::gue([0, 47, 0, 0], &[], &gre(KEY, 0x0800, 0, &inner("198.19.1.1", "198.19.1.2", 0, false).packet))
 }

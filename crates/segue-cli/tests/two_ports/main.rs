@@ -178,7 +178,7 @@ impl Bench {
         assert_eq!(self.given, self.arrived + dropped + refused, "{dropped} dropped, {refused} refused");
         assert!(dropped > self.given / 4, "it was no overload: {dropped} of {}", self.given);
         assert_eq!(self.took.len(), self.sent.len());
-        // What the chip dropped is seen by whoever asks segue.
+        // What the chip dropped is in segue's counters.
         let seen = self.number("flooded", "rx_dropped_frames");
         assert_eq!(seen, u64::from(flooded.0[stat::RX_DROPPED]));
     }

@@ -215,7 +215,7 @@ impl<'a> Walk<'a> {
     fn geneve(&mut self, at: usize, end: usize) -> Result<(), String> {
         let (first, second) = (self.u8(at)?, self.u8(at + 1)?);
         let inside = at + 8 + usize::from(first & 0x3f) * 4;
-        // Critical options concern the tunnel's ends (RFC 8926, section 3.5), and reserved bits nobody.
+        // Critical options concern the tunnel's ends (RFC 8926, section 3.5), and reserved bits are ignored.
         if first >> 6 != 0 || second & 0x80 != 0 || inside > end {
             return Err(format!("Geneve begins with {first:02x}{second:02x}"));
         }

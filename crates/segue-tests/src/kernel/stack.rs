@@ -45,7 +45,7 @@ impl Stack {
             lines += &format!("link add {pair}0 mtu 65535 type veth peer name {pair}1 mtu 65535\n");
             lines += &format!("link set {pair}0 up\nlink set {pair}1 up\n");
         }
-        // What comes out of the second pair is for nobody.
+        // What comes out of the second pair is addressed to no host.
         lines += "link set s1 address 02:00:00:00:00:01\n";
         batch("ip", &lines)?;
         run(&["ethtool", "-K", "t0", "tx", "off"])?;

@@ -51,7 +51,7 @@ impl Socket {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: socket takes no pointers. Protocol 0 hears nothing before it is bound.
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor was just made and nobody else has it.
+        // SAFETY: the descriptor was just made and has no other owner.
         let socket = Socket { fd: unsafe { OwnedFd::from_raw_fd(fd) }, role };
         socket.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, (role != Role::ReceivesBare).into())?;
         socket.set(libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;

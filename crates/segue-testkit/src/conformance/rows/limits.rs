@@ -42,7 +42,7 @@ pub(super) const ROWS: &[Row] = &[
         }
     }),
     row("capacity/7_flows", On::Any, gives("0+7 1+8 2+9 3+10 4+11 5+12 6+13"), |s| flows(s, 7)),
-    // Linux holds 8 of a bucket; those of a veth pair are all in one, since nobody has hashed them.
+    // Linux holds 8 of a bucket; those of a veth pair are all in one, since no hash was computed for them.
     row(
         "capacity/16_flows",
         On::Any,

@@ -83,7 +83,7 @@ pub(super) fn load(program: &[Insn]) -> io::Result<OwnedFd> {
     };
     // SAFETY: the pointers are to as many instructions as it says and to a NUL-terminated text, which outlive the call.
     let fd = unsafe { bpf(BPF_PROG_LOAD, &load) }?;
-    // SAFETY: the descriptor was just made and nobody else has it.
+    // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -93,7 +93,7 @@ pub(super) fn attach(index: u32, program: &OwnedFd) -> io::Result<OwnedFd> {
     let create = Create { prog_fd, target_ifindex: index, attach_type: BPF_TCX_EGRESS, ..Create::default() };
     // SAFETY: BPF_LINK_CREATE reads this and no pointer.
     let link = unsafe { bpf(BPF_LINK_CREATE, &create) }?;
-    // SAFETY: the descriptor was just made and nobody else has it.
+    // SAFETY: the descriptor was just made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
