@@ -1,4 +1,4 @@
-//! What an adapter complains about.
+//! The problems that an adapter reports.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -14,7 +14,8 @@ use crate::daemon::Complaints;
 /// Name of the adapter in statistics.
 pub(super) const ADAPTER: &str = "adapter";
 
-/// What is wrong with an adapter: `opener` hangs up when nobody can open it again.
+/// Returns the function that reports the problems of an adapter. `opener` hangs up when the process that opens it
+/// again has ended.
 pub(super) fn complaints(opener: Option<UnixStream>) -> Complaints {
     Arc::new(move |instance: &Instance| {
         let hung_up = |line: &UnixStream| {
@@ -47,7 +48,7 @@ fn judge(instance: &Instance, nobody_opens: bool) -> Vec<Complaint> {
     found.into_iter().map(|(what, why)| Complaint { what, why: Some(why), since: None }).collect()
 }
 
-/// What is to be said of another device in the adapter's place.
+/// Describes another device in the adapter's place.
 fn in_its_place(vendor: u16, product: u16) -> String {
     match Chip::of(vendor, product) {
         Some(chip) => format!("a {} came back in its place, which segue started again takes", chip.name()),

@@ -1,11 +1,11 @@
-//! What the host sets on the adapter's interface: a thread hears of it by rtnetlink and hands each new state to the driver.
+//! Settings of the adapter's interface: a thread receives them by rtnetlink and hands each new state to the driver.
 //!
-//! The kernel tells of most changes. That a macvlan or a VLAN with an address of its own wants all frames is told to nobody,
-//! so that the thread asks once a second besides. It is not the poll loop that asks: the kernel answers while it holds its lock
-//! of all interfaces, for which one may have to wait.
+//! The kernel reports most changes. It does not report that a macvlan or a VLAN with an address of its own needs all
+//! frames, so that the thread also asks once a second. The poll loop does not ask by itself, since the kernel answers
+//! under the lock of all interfaces, which may be held for long.
 //!
-//! An interface that is moved into another network namespace is taken down there and is out of sight from here, so that nobody
-//! says when it is up again. The adapter is up then, and set as the interface was last.
+//! An interface that moves to another network namespace is taken down there and is out of sight from here, so that
+//! its later state is unknown. The adapter is up then, with the last settings of the interface.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,18 +21,18 @@ use netlink_sys::{Socket, SocketAddr};
 use segue_host::sys::{self, Want};
 use segue_lan78xx::driver::{Host, Interface};
 
-/// How often the kernel is asked.
+/// Interval at which the kernel is asked.
 const ASK: Duration = Duration::from_secs(1);
-/// The group of messages about interfaces (rtnetlink(7)).
+/// The multicast group of messages about interfaces (rtnetlink(7)).
 const RTNLGRP_LINK: u32 = 1;
-/// Room for a message: one about an interface with all its attributes has some kilobytes.
+/// Size of the receive buffer, bytes: a message about an interface with all its attributes has some kilobytes.
 const ROOM: usize = 64 << 10;
 
 /// The driver's end.
 #[derive(Debug)]
 pub(super) struct InterfaceStates {
     states: Receiver<Interface>,
-    /// One byte for each state, written before it is sent.
+    /// One byte for each state, written before the state is sent.
     bell: PipeReader,
 }
 
@@ -43,13 +43,13 @@ impl Host for InterfaceStates {
 
     fn next_change(&mut self) -> Option<Interface> {
         let state = self.states.try_recv().ok()?;
-        // It is there already, so that this does not wait; nothing can be done about a pipe that fails.
+        // The byte is there already, so that this does not block; a failure of the pipe has no remedy.
         let _ = self.bell.read(&mut [0]);
         Some(state)
     }
 }
 
-/// What the thread has: everything is opened before rights are given up.
+/// The thread's part: everything is opened before rights are given up.
 pub(super) struct Watcher {
     socket: Socket,
     view: View,
@@ -57,7 +57,7 @@ pub(super) struct Watcher {
     bell: PipeWriter,
 }
 
-/// Gets ready to watch the interface with this index and name, which is that of `tap`.
+/// Prepares to watch the interface with this index and name, which is that of `tap`.
 pub(super) fn watch(index: u32, name: &str, tap: OwnedFd) -> io::Result<(InterfaceStates, Watcher)> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -83,7 +83,7 @@ impl Watcher {
         loop {
             let now = Instant::now();
             if now >= ask_at {
-                // What the kernel cannot answer now it can a second later.
+                // A question that fails is asked again a second later.
                 let _ = self.ask();
                 ask_at = now + ASK;
             }
@@ -120,15 +120,15 @@ impl Watcher {
     }
 }
 
-/// The interface as it is seen from here.
+/// The last known state of the interface.
 #[derive(Debug)]
 struct View {
     index: u32,
     name: String,
-    /// Its descriptor, which knows whether it still is, wherever that may be.
+    /// The descriptor of the interface, which shows whether the interface still exists in any namespace.
     tap: OwnedFd,
     last: Option<Interface>,
-    /// It is not in this network namespace.
+    /// Whether the interface is in another network namespace.
     away: bool,
 }
 
@@ -137,20 +137,20 @@ impl View {
         View { index, name: name.to_owned(), tap, last: None, away: false }
     }
 
-    /// What the kernel says in a datagram: how the adapter is to be set, where that is new.
+    /// Reads a datagram of the kernel. Returns the settings where they are new.
     fn hear(&mut self, datagram: &[u8]) -> Option<Interface> {
         let mut rest = datagram;
         let before = self.last;
         while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest) {
             match &message.payload {
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => self.see(link),
-                // A bridge says the same of a port that leaves it, as its own family.
+                // A bridge sends the same message for a port that leaves it, with its own family.
                 NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link))
                     if link.header.index == self.index && link.header.interface_family == AddressFamily::Unspec =>
                 {
                     self.miss();
                 }
-                // The answer to what is asked.
+                // The answer to a question.
                 NetlinkPayload::Error(error) if error.raw_code() == -libc::ENODEV => self.miss(),
                 _ => {}
             }
@@ -167,7 +167,7 @@ impl View {
             LinkAttribute::IfName(name) => Some(name),
             _ => None,
         });
-        // It may come back with another index, and another one may have its index meanwhile.
+        // The interface may come back with another index, and another interface may have its index meanwhile.
         let is_it = match self.last.filter(|_| self.away) {
             Some(last) => last.mac == state.mac && name.is_some_and(|name| *name == self.name),
             None => link.header.index == self.index,
@@ -178,7 +178,7 @@ impl View {
         }
     }
 
-    /// Nobody here says any more how it is set: it may be used elsewhere, unless it was deleted.
+    /// Handles the loss of the interface: it may be in use elsewhere, unless it was deleted.
     fn miss(&mut self) {
         let is_deleted = self.is_deleted();
         let Some(last) = &mut self.last else { return };
@@ -193,8 +193,8 @@ impl View {
         }
     }
 
-    /// A TAP whose interface was deleted reports an error to whoever polls it (Linux, tun_chr_poll), and the kernel takes the
-    /// interface from it before it says that it is gone.
+    /// A TAP whose interface was deleted reports an error to poll(2) (Linux, tun_chr_poll). The kernel detaches the
+    /// interface before it reports the deletion.
     fn is_deleted(&self) -> bool {
         sys::poll(&[(self.tap.as_fd(), Want::Hangup)], Duration::ZERO).is_ok_and(|ready| ready == [true])
     }
@@ -206,7 +206,7 @@ fn state_of(link: &LinkMessage) -> Option<Interface> {
         match attribute {
             LinkAttribute::Mtu(bytes) => mtu = Some(*bytes as usize),
             LinkAttribute::Address(address) => mac = <[u8; 6]>::try_from(&address[..]).ok(),
-            // The flag shows only what a user set by hand, this also what bridges and captures want.
+            // The flag shows only what a user has set by hand; the counter includes bridges and captures.
             LinkAttribute::Promiscuity(count) => promiscuous |= *count > 0,
             _ => {}
         }
@@ -218,7 +218,7 @@ fn state_of(link: &LinkMessage) -> Option<Interface> {
 mod tests {
     use super::*;
 
-    /// What has nothing to report, as the TAP of an interface that is there.
+    /// A descriptor without events, as the TAP of an existing interface.
     fn tap() -> OwnedFd {
         std::fs::File::open("/dev/null").unwrap().into()
     }
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(hear(&named(7, true, "lan0", 7)), Some((true, 1400)));
         assert_eq!(hear(&named(7, false, "eth7", 7)), Some((false, 1400)), "it has another name now");
         assert_eq!(hear(&gone(AddressFamily::Bridge)), None, "it leaves a bridge");
-        // It was taken down for the move.
+        // The interface was taken down for the move.
         assert_eq!(hear(&gone(AddressFamily::Unspec)), Some((true, 1400)));
         assert_eq!(hear(&gone(AddressFamily::Unspec)), None, "said once");
         for (name, mac) in [("eth7", 8), ("lan0", 7)] {
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn an_interface_that_was_deleted_is_not_taken_for_one_that_left() {
-        // A pipe that nobody reads any more reports an error as well.
+        // A pipe without a reader reports an error as well.
         let (reader, writer) = io::pipe().unwrap();
         let mut view = View::new(7, "lan0", writer.into());
         assert_eq!(view.hear(&told(vec![link(7, false, 1400, 0)])).map(|is| is.up), Some(false));

@@ -1,4 +1,4 @@
-//! The model of an adapter behind USB/IP, its cable a TAP.
+//! The model of an adapter behind USB/IP, with a TAP as its cable.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,25 +30,25 @@ use crate::report::Report;
 use crate::sandbox::Sandbox;
 use crate::tap::Tap;
 
-/// The bus id under which the model is found.
+/// The bus id of the model.
 const BUS_ID: &str = "1-1";
 /// Name of the USB side in statistics.
 const USB: &str = "usb";
 
-/// The command that attaches the model on this host.
+/// Returns the command that attaches the model on this host.
 fn attach(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    // The port stands in front of the command.
+    // The option of the port stands in front of the subcommand.
     let port = if address.port() == PORT { String::new() } else { format!(" --tcp-port {}", address.port()) };
     let others = if address.ip().is_unspecified() { " (elsewhere: an address of this host)" } else { "" };
     format!("usbip{port} attach -r {ip} -b {BUS_ID}{others}")
 }
 
-/// A model that answers at an address.
+/// A model that serves an address.
 pub struct Plan {
     name: String,
     address: SocketAddr,
@@ -56,12 +56,13 @@ pub struct Plan {
     tap: Option<Tap>,
     commands: bool,
     out: Arc<dyn Report>,
-    /// Where it answers, once it does: with the port that the kernel chose.
+    /// The address that is served, with the port that the kernel chose.
     bound: OnceCell<SocketAddr>,
 }
 
 impl Plan {
-    /// A model of this name with a cable to `tap`; with `commands` it obeys its standard input, and answers by `report`.
+    /// Makes a model of this name with a cable to `tap`. With `commands` it reads commands from its standard input,
+    /// and answers to `report`.
     pub fn new(
         name: String,
         address: SocketAddr,
@@ -152,18 +153,19 @@ impl Daemon for Plan {
     }
 }
 
-/// What is read from stdin, a line at a time.
+/// Reader of command lines from the standard input.
 #[derive(Default)]
 struct Commands {
     line: Vec<u8>,
     ended: bool,
 }
 
-/// Longest command.
+/// Longest command, bytes.
 const MAX_LINE: usize = 256;
 
 impl Commands {
-    /// Takes what was read, nothing at the end; the lines that are whole. The last one needs no end of line.
+    /// Takes bytes, or none at the end of the input, and returns the complete lines. The last line needs no line
+    /// feed.
     fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         self.ended = bytes.is_empty();
         let mut lines = Vec::new();
@@ -178,7 +180,7 @@ impl Commands {
     }
 }
 
-/// A line as it may be shown.
+/// Returns a line in a form that is safe to show.
 fn shown(line: &str) -> String {
     line.split_ascii_whitespace().map(printable).collect::<Vec<_>>().join(" ")
 }
@@ -191,7 +193,7 @@ struct Served {
 }
 
 impl Served {
-    /// Obeys what stdin says.
+    /// Executes the commands of the standard input.
     fn obey(&mut self) -> io::Result<()> {
         while let Some(commands) = self.commands.as_mut().filter(|commands| !commands.ended) {
             let stdin = io::stdin();
@@ -257,7 +259,8 @@ impl Served {
     }
 }
 
-/// What drivers touched, without order: a driver writes some registers as often as it likes.
+/// Returns the registers that drivers accessed, without their order: a driver writes some registers any number of
+/// times.
 fn trace(accesses: Vec<Access>) -> schema::Trace {
     let (mut written, mut read) = (BTreeMap::new(), BTreeSet::new());
     let name = |register: u16| format!("{register:#06x}");
@@ -276,7 +279,7 @@ fn trace(accesses: Vec<Access>) -> schema::Trace {
     schema::Trace { schema, event, written, read: read.into_iter().collect() }
 }
 
-/// The model's own counters by name.
+/// Returns the model's own counters by name.
 fn notes(notes: &Notes) -> impl Iterator<Item = (&'static str, u64)> {
     [
         ("controls", notes.controls),
@@ -370,14 +373,14 @@ impl Pipeline for Served {
             let (counters, lost) = (wire.counters(), wire.lost());
             flows(sink, name, &counters.rx, &counters.tx);
             sink.reasons(name, Group::Drops, &counters.drops);
-            // Names that the port has too: they are added.
+            // Names that the port has as well are added.
             sink.put(name, Group::Drops, "queue_full", lost.queue_full);
             sink.put(name, Group::Drops, "refused", lost.refused);
         }
     }
 }
 
-/// What went each way through one side.
+/// Adds the counters of one side in both directions.
 fn flows(sink: &mut Sink<'_>, side: &str, received: &Direction, sent: &Direction) {
     for (group, direction) in [(Group::Receive, received), (Group::Transmit, sent)] {
         sink.put(side, group, "packets", direction.packets);
@@ -392,7 +395,7 @@ fn flows(sink: &mut Sink<'_>, side: &str, received: &Direction, sent: &Direction
 mod tests {
     use super::*;
 
-    /// Says nothing.
+    /// A report without output.
     struct Silent;
 
     impl Report for Silent {
@@ -421,7 +424,7 @@ mod tests {
         for _ in 0..5 {
             model.receive(vec![0; 60]);
         }
-        // There is no link yet.
+        // The link is down.
         model.submit(1, 2, TransferRequest::Out([&Command::plain(60).emit()[..], &[0; 60]].concat(), false));
         model.advance(Nanos(1));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

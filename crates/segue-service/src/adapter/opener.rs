@@ -1,6 +1,6 @@
-//! A device that comes back: the process that moves packets can open nothing any more, so another one, which sees no packet,
-//! opens the device again when it is asked to, and hands the descriptor over. It is started before anything else is open,
-//! and reaches only what this one device needs.
+//! Reopening of an unplugged device. The process that moves packets can open nothing, so that another one, which sees
+//! no packet, opens the device again on request and hands over the descriptor. That process starts before anything
+//! else is open, and reaches only what this one device needs.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -19,24 +19,24 @@ use crate::handover::sys;
 use crate::report::to_stderr;
 use crate::sandbox::{Reach, confine};
 
-/// Where a device is to be found again.
+/// The place where a device is found again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// At this port of this machine.
+    /// This port of this machine.
     Here(String),
-    /// At one of the addresses of a USB/IP server, under this bus id.
+    /// One of the addresses of a USB/IP server, with this bus id.
     Usbip { server: Vec<SocketAddr>, bus_id: String },
 }
 
-/// The words between the two processes: the product id of a chip asks for it, and an answer of `ANSWER_LEN` bytes begins with
-/// one of these.
+/// The messages between the two processes: a request is the product id of a chip, and an answer of `ANSWER_LEN` bytes
+/// begins with one of these.
 const NOTHING: u8 = 0;
 const HERE: u8 = 1;
 const IMPORTED: u8 = 2;
 const OTHER: u8 = 3;
 const ANSWER_LEN: usize = 1 + RECORD_LEN;
 
-/// The near end of the process that opens devices.
+/// The near end of the line to the process that opens devices.
 #[derive(Debug)]
 pub(super) struct Opener {
     socket: UnixStream,
@@ -45,7 +45,7 @@ pub(super) struct Opener {
 }
 
 impl Opener {
-    /// Starts the process. Only while this one has one thread.
+    /// Starts the process. This process must have one thread.
     pub(super) fn start(source: Source) -> Result<Opener, Error> {
         let failed = |error: io::Error| {
             Error::system("cannot start the process that opens an adapter again", &error, "segue doctor")
@@ -67,12 +67,13 @@ impl Opener {
         }
     }
 
-    /// What hangs up when the process has ended.
+    /// Returns a descriptor that hangs up when the process has ended.
     pub(super) fn line(&self) -> io::Result<UnixStream> {
         self.socket.try_clone()
     }
 
-    /// The device, once it is back and has this chip. Never waits: what one call asks for, a later one has.
+    /// Returns the device, once it is back with this chip. Does not wait: a later call has the answer to an earlier
+    /// one.
     pub(super) fn look(&mut self, chip: Chip) -> LookupResult<Box<dyn Transport>> {
         let mut answer = [0; ANSWER_LEN];
         let mut found = LookupResult::Unknown;
@@ -93,7 +94,7 @@ impl Opener {
                 self.lose();
             }
         }
-        // What was there once nobody sees any more.
+        // Without the process the device is never found again.
         if self.lost { LookupResult::Nothing } else { found }
     }
 
@@ -149,8 +150,8 @@ impl Source {
         })
     }
 
-    /// The device, if it is there and has this chip, and what is to be known of it. What has another one is not taken from
-    /// whoever uses it, not even for a moment.
+    /// Opens the device, if it is there with this chip; returns it with its identity. A device with another chip is
+    /// not taken from its user, not even for a moment.
     fn open(&self, chip: Chip) -> Option<(Vec<u8>, Option<OwnedFd>)> {
         let is_it = |(vendor, product)| Chip::of(vendor, product) == Some(chip);
         match self {
@@ -177,7 +178,7 @@ impl Source {
                         record.emit(&mut words);
                         Some((words, Some(stream.into())))
                     }
-                    // It was put there since the list.
+                    // The device was attached after the list was read.
                     Err(ImportError::Other(identity)) => Some((with_identity(OTHER, identity), None)),
                     Err(_) => None,
                 }
@@ -191,10 +192,10 @@ fn with_identity(word: u8, (vendor, product): (u16, u16)) -> Vec<u8> {
     vec![word, v0, v1, p0, p1]
 }
 
-/// Opens the device as often as it is asked for, until the other process has ended.
+/// Opens the device on each request, until the other process has ended.
 fn serve(socket: UnixStream, source: &Source) -> io::Result<()> {
     match answer(socket, source) {
-        // It ended with an answer unread, or while there was none yet.
+        // The other process ended with an answer unread, or before the answer.
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => Ok(()),
         done => done,
     }
@@ -227,8 +228,8 @@ mod tests {
 
     use super::*;
 
-    /// What a source that is asked for a LAN7800 says of a server with this chip, and whether the device was taken meanwhile, or
-    /// asked anything.
+    /// Returns the answer of a source that is asked for a LAN7800, where the server has this chip, and whether the
+    /// device was taken meanwhile, or received any request.
     fn looked(chip: Chip, bus_id: &str) -> (LookupResult<Box<dyn Transport>>, bool, u64) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let source = Source::Usbip { server: vec![listener.local_addr().unwrap()], bus_id: bus_id.to_owned() };
@@ -243,14 +244,14 @@ mod tests {
             assert!(Instant::now() < until, "nothing was said");
             server.round(Duration::from_millis(1)).unwrap();
             was_taken |= server.is_attached();
-            // The server is looked at between its rounds, each of which could take and release at once.
+            // The server is checked between its rounds, each of which could take and release the device.
             match opener.look(Chip::Lan7800) {
                 LookupResult::Unknown => {}
                 found => break found,
             }
         };
         let asked = server.model.notes().controls;
-        // The next look may be under way.
+        // The next request may be under way.
         drop(opener);
         drop(server);
         serving.join().unwrap().unwrap();
@@ -281,7 +282,7 @@ mod tests {
 
     #[test]
     fn an_end_that_leaves_an_answer_unread_or_takes_none_is_an_end_like_any_other() {
-        // Nobody answers there any more.
+        // The port is closed.
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let source = Source::Usbip { server: vec![closed], bus_id: "1-1".to_owned() };
         for waits in [true, false] {
@@ -290,7 +291,7 @@ mod tests {
             let source = source.clone();
             if waits {
                 let serving = thread::spawn(move || serve(far, &source));
-                // The first byte of the answer: the rest stays.
+                // The first byte of the answer is read; the rest stays.
                 near.read_exact(&mut [0]).unwrap();
                 drop(near);
                 serving.join().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! What an adapter's interface is asked to be.
+//! The plan of an adapter's interface.
 
 use segue_control::error::{Error, Kind};
 use segue_lan78xx::driver::{self, AddressSource};
@@ -8,10 +8,10 @@ use segue_lan78xx::usb::Speed;
 use super::usb::Usb;
 use crate::tap::Tap;
 
-/// Packets taken from one side in one round by the older form, whose driver has no budget.
+/// Packets taken from one side in one round by the standard form, whose driver has no budget.
 const BUDGET: usize = 256;
 
-/// What was found out when the adapter was opened.
+/// What the set-up found out about the adapter.
 pub(super) struct Found {
     pub(super) chip: &'static str,
     pub(super) speed: Speed,
@@ -19,35 +19,35 @@ pub(super) struct Found {
     pub(super) source: AddressSource,
 }
 
-/// An adapter and its interface as they were asked for.
+/// An adapter and its interface, as they were asked for.
 pub struct Plan {
-    /// Where the adapter is.
+    /// The place of the adapter.
     pub usb: Usb,
     /// The interface.
     pub tap: Tap,
-    /// Whether the driver has its older form, which has no budget of its own.
+    /// Whether the driver has its standard form, which has no budget of its own.
     pub standard: bool,
-    /// Leave received packets as they come.
+    /// Whether received packets are left as they are.
     pub no_gro: bool,
-    /// Cut trains in software, not in the chip.
+    /// Whether trains are cut in software instead of in the chip.
     pub no_lso: bool,
-    /// Bulk-in transfers at a time; the form says it where none is given.
+    /// Number of bulk-in transfers; the form of the driver sets the default.
     pub rx_transfers: Option<u16>,
-    /// Bulk-out transfers at a time; the form says it where none is given.
+    /// Number of bulk-out transfers; the form of the driver sets the default.
     pub tx_transfers: Option<u16>,
-    /// Most packets of one poll; the form says it where none is given.
+    /// Most packets of one poll; the form of the driver sets the default.
     pub budget: Option<u32>,
-    /// The adapter's address, where it is not to be that which it has.
+    /// The hardware address to use instead of that of the adapter.
     pub mac: Option<[u8; 6]>,
-    /// Offer pause frames.
+    /// Whether pause frames are offered.
     pub pause: bool,
-    /// Offer energy efficient Ethernet.
+    /// Whether energy efficient Ethernet is offered.
     pub eee: bool,
     pub(super) found: std::cell::OnceCell<Found>,
 }
 
 impl Plan {
-    /// A plan with the usual settings of the driver.
+    /// Makes a plan with the default settings of the driver.
     pub fn new(usb: Usb, tap: Tap) -> Plan {
         Plan {
             usb,
@@ -65,13 +65,13 @@ impl Plan {
         }
     }
 
-    /// The driver's settings on a bus of this speed.
+    /// Returns the driver's settings on a bus of this speed.
     pub fn config(&self, speed: Speed) -> driver::Config {
         let base = if self.standard { driver::Config::standard(speed) } else { driver::Config::napi(speed) };
         driver::Config {
             rx_transfers: self.rx_transfers.map_or(base.rx_transfers, usize::from),
             tx_transfers: self.tx_transfers.map_or(base.tx_transfers, usize::from),
-            // The poll loop has it, as the weight of both sides.
+            // The poll loop has the budget, as the weight of both sides.
             budget: None,
             lso: base.lso.filter(|_| !self.no_lso),
             gro: base.gro && !self.no_gro,
@@ -83,13 +83,13 @@ impl Plan {
         }
     }
 
-    /// Packets of one poll.
+    /// Returns the packets of one poll.
     pub(super) fn weight(&self) -> usize {
         let usual = if self.standard { None } else { driver::Config::napi(Speed::Super).budget };
         self.budget.map(|budget| budget as usize).or(usual).unwrap_or(BUDGET)
     }
 
-    /// Refuses an MTU that Linux's driver refuses on such a bus, before the adapter is asked.
+    /// Refuses an MTU that Linux's driver refuses on such a bus, before the adapter is set up.
     pub fn check_mtu(&self, speed: Speed) -> Result<(), Error> {
         let mtu = self.tap.mtu;
         if !is_awkward_mtu(mtu as usize, speed.max_packet()) {

@@ -1,18 +1,18 @@
-//! What adapters and their models say as JSON. Keys are only ever added.
+//! The JSON events of adapters and of their models. Keys are only ever added.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The id of what `up` and `model` print, one object for each event.
+/// The schema id of what `up` and `model` print, one object for each event.
 pub const EVENTS: &str = "segue.lan78xx/1";
-/// Of `segue lan78xx up`.
+/// The plan of `segue lan78xx up`.
 #[derive(Serialize, JsonSchema)]
 pub struct Adapter {
-    /// The interface.
+    /// The name of the interface.
     pub name: String,
-    /// Where the adapter is: a port, a `usbip://` address, `auto` or `model`.
+    /// The place of the adapter: a port, a `usbip://` address, `auto` or `model`.
     pub usb: String,
     /// `napi` or `standard`.
     pub mode: String,
@@ -20,28 +20,28 @@ pub struct Adapter {
     pub chip: Option<String>,
     /// `full`, `high` or `super`.
     pub speed: Option<String>,
-    /// Its address.
+    /// The hardware address.
     pub mac: Option<String>,
-    /// Where that was found.
+    /// The source of the hardware address.
     pub mac_from: Option<String>,
-    /// Largest packet.
+    /// The MTU, bytes.
     pub mtu: u32,
 }
 
-/// Of `segue lan78xx model`.
+/// The plan of `segue lan78xx model`.
 #[derive(Serialize, JsonSchema)]
 pub struct Model {
-    /// Its name for `segue stat`.
+    /// The name for `segue stat`.
     pub name: String,
-    /// Where it answers.
+    /// The address and port that are served.
     pub usbip: String,
-    /// Its bus id there.
+    /// The bus id of the device.
     pub bus_id: String,
     /// The chip.
     pub chip: String,
     /// `full`, `high` or `super`.
     pub speed: String,
-    /// The TAP at the other end of its cable.
+    /// The TAP at the other end of the cable.
     pub wire: Option<String>,
 }
 
@@ -52,11 +52,11 @@ pub struct Notes {
     pub schema: String,
     /// Always `notes`.
     pub event: String,
-    /// Whether somebody has the device.
+    /// Whether a client has the device.
     pub attached: bool,
-    /// The link in Mbit/s, once it is up.
+    /// The speed of the link, Mbit/s, once the link is up.
     pub link_mbit: Option<u32>,
-    /// What happened so far, by name.
+    /// Counters of the model, by name.
     pub notes: BTreeMap<String, u64>,
 }
 
@@ -67,8 +67,8 @@ pub struct Trace {
     pub schema: String,
     /// Always `trace`.
     pub event: String,
-    /// Every register that was written since the last `trace`, by address (hexadecimal), and its last value.
+    /// Every register that was written since the last `trace`, by address (hexadecimal), with its last value.
     pub written: BTreeMap<String, u32>,
-    /// Every register that was read.
+    /// Every register that was read since the last `trace`.
     pub read: Vec<String>,
 }

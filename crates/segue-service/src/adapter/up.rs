@@ -1,5 +1,5 @@
-//! An adapter as a network interface. The adapter's driver is one port and a TAP the other; between them
-//! is the gateway's pipeline, which joins what is received.
+//! An adapter as a network interface. One port is the adapter's driver and the other one a TAP; between them is the
+//! pipeline of the gateway, which joins received packets.
 
 use std::fs;
 use std::io;
@@ -33,15 +33,15 @@ use crate::report::Report;
 use crate::sandbox::Sandbox;
 use crate::tap::Tap;
 
-/// Longest time for the set-up as a whole: over a network it takes some hundred round trips.
+/// Longest set-up as a whole: over a network it takes some hundred round trips.
 const SET_UP: Duration = Duration::from_secs(60);
-/// Pages of memory for packets on their way: at most 128 MiB.
+/// Pages of memory for packets in the pipeline: at most 128 MiB.
 const PAGES: usize = 1024;
 
 type AnyDriver = Driver<Box<dyn Transport>>;
 
 impl Plan {
-    /// Lets the driver follow the interface.
+    /// Makes the driver follow the settings of the interface.
     fn watch(&self, netlink: &mut Netlink, driver: &mut AnyDriver, tap: OwnedFd) -> Result<interface::Watcher, Error> {
         let watched = netlink.link_named(&self.tap.name).and_then(|link| {
             let (states, watcher) = interface::watch(link.ok_or(io::ErrorKind::NotFound)?.index, &self.tap.name, tap)?;
@@ -56,9 +56,9 @@ impl Plan {
 
     /// Opens and sets up everything, under a guard.
     fn set_up(&self, guard: &Arc<Guard>, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
-        // As long as this process has no device open.
+        // Before this process has any device open.
         let opener = self.usb.source()?.map(Opener::start).transpose()?;
-        // The kernel's driver need not be the one that has it.
+        // The kernel's driver need not be bound to the device.
         let platform_mac = self.usb.platform_mac();
         let mut usb = self.usb.transport(guard, netlink, out)?;
         usb.guard(Some(Arc::clone(guard)));
@@ -70,7 +70,7 @@ impl Plan {
         }
         let config = driver::Config { platform_mac, ..self.config(speed) };
         let mut driver: AnyDriver = Driver::open(usb, config).map_err(driver_error)?;
-        // The host's own list of multicasts is told to nobody.
+        // The host's own list of multicast addresses is not visible to a TAP.
         driver.set_filter(Filter { all_multicast: true, ..Filter::default() }).map_err(driver_error)?;
         let mac = driver.mac();
         let found = Found { chip: driver.kind().name(), speed, mac, source: driver.address_source() };
@@ -89,7 +89,7 @@ impl Plan {
             let lifeline = lifeline.clone();
             driver.on_gone(Box::new(move |chip| {
                 let found = opener.look(chip);
-                // What is back has that chip: the other process has looked.
+                // The process that opens devices has checked the chip.
                 if let (LookupResult::Back(device), Some(lifeline)) = (&found, &lifeline) {
                     lifeline.take(&**device);
                 }
@@ -135,15 +135,15 @@ fn driver_error(error: driver::Error) -> Error {
         .why("it does not answer as a LAN78xx does")
 }
 
-/// Says whose the TAP is, where it is there already and this user has no right to it.
+/// Adds the owner of the TAP, where it exists and this user has no right to it.
 fn somebody_elses(error: Error, dev: &str) -> Error {
     let of = |what: &str| fs::read_to_string(format!("/sys/class/net/{dev}/{what}")).ok()?.trim().parse::<i64>().ok();
     let is_ours = of("owner").is_none_or(|owner| owner == i64::from(sys::euid()));
     let whose = match (of("owner"), of("group")) {
-        // What this user may have and not change is another matter.
+        // A TAP that this user may open and not change has another cause.
         _ if error.kind != Kind::NoPermission || !error.message.starts_with("cannot create") => return error,
         (Some(owner @ 0..), _) if !is_ours => format!("the user {owner}"),
-        // Members of the group may use it; who was refused is none.
+        // Members of the group may open it, so that this user is none.
         (Some(-1), Some(group @ 0..)) => format!("the group {group}"),
         _ => return error,
     };
@@ -153,33 +153,33 @@ fn somebody_elses(error: Error, dev: &str) -> Error {
     error.why(format!("{dev} is there already and belongs to {whose}")).hint(hint)
 }
 
-/// Ends a set-up when a signal asks for the end, which is left for the loop to read, or when it takes longer than this.
+/// Returns a guard that ends a set-up on a signal, which stays pending for the loop, or after `longest`.
 fn guard(longest: Duration) -> io::Result<Arc<Guard>> {
     let signals = SignalFd::new(&[libc::SIGINT, libc::SIGTERM])?;
     Ok(Arc::new(Guard::new(signals.as_fd().try_clone_to_owned()?, longest)))
 }
 
-/// The connection to a USB/IP server, for one who has to end what waits for it.
+/// The connection to a USB/IP server, for ending what waits for it.
 #[derive(Clone, Default)]
 struct Lifeline(Arc<Mutex<Option<OwnedFd>>>);
 
 impl Lifeline {
-    /// This is the connection from here on.
+    /// Replaces the connection.
     fn take(&self, usb: &dyn Transport) {
         let fd = usb.fd().and_then(|fd| fd.try_clone_to_owned().ok());
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = fd;
     }
 
-    /// Ends it: every request fails at once.
+    /// Closes the connection: every request fails at once.
     fn cut(&self) {
         if let Some(fd) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // One that is closed already cannot be closed.
+            // The connection may be closed already.
             let _ = TcpStream::from(fd).shutdown(Shutdown::Both);
         }
     }
 }
 
-/// Sets the carrier of the TAP, as the link is.
+/// Returns a listener that sets the carrier of the TAP as the link is.
 fn carrier(tap: OwnedFd, name: String) -> driver::Listener {
     Box::new(move |link: &LinkState| {
         if let Err(error) = sys::tun_set_carrier(tap.as_fd(), link.up) {
@@ -295,7 +295,7 @@ fn source_text(source: AddressSource) -> &'static str {
     }
 }
 
-/// The form `02:00:00:00:00:01`.
+/// Formats a hardware address as `02:00:00:00:00:01`.
 pub fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }

@@ -1,4 +1,4 @@
-//! Where an adapter is, and how it is opened there.
+//! The place of an adapter, and how it is opened there.
 
 use std::fs;
 use std::net::ToSocketAddrs;
@@ -19,29 +19,29 @@ use super::opener::Source;
 use crate::report::Report;
 use crate::tap::Tap;
 
-/// Where the adapter is.
+/// The place of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Usb {
-    /// At this machine, by its port; the only one where none is given.
+    /// A port of this machine; without one, the only adapter.
     Here(Option<String>),
-    /// At a USB/IP server.
+    /// A USB/IP server.
     Usbip {
-        /// The server, with its port.
+        /// The address of the server, with its port.
         server: String,
-        /// The device's bus id there.
+        /// The bus id of the device.
         bus_id: String,
     },
     /// A model in this process.
     Model {
         /// The TAP at the other end of its cable.
         wire: Option<Tap>,
-        /// What it is.
+        /// The settings of the model.
         config: ModelConfig,
     },
 }
 
 impl Usb {
-    /// The form of the command line.
+    /// Returns the form of the command line.
     pub(super) fn text(&self) -> String {
         match self {
             Usb::Here(port) => port.clone().unwrap_or_else(|| "auto".to_owned()),
@@ -50,10 +50,10 @@ impl Usb {
         }
     }
 
-    /// Where the device is to be found again when it was unplugged; a model in this process never is.
+    /// Returns the place where the device is found again when it was unplugged; a model in this process never is.
     pub(super) fn source(&self) -> Result<Option<Source>, Error> {
         match self {
-            // The only one of the start is the one that is meant later.
+            // The only adapter at the start is the one that is meant later.
             Usb::Here(port) => Ok(Some(Source::Here(chosen(port.as_deref())?.port))),
             Usb::Usbip { server, bus_id } => {
                 let addresses =
@@ -64,7 +64,7 @@ impl Usb {
         }
     }
 
-    /// What the platform says of the adapter's address.
+    /// Returns the adapter's address from the device tree.
     pub(super) fn platform_mac(&self) -> Option<[u8; 6]> {
         let Usb::Here(port) = self else { return None };
         let port = chosen(port.as_deref()).ok()?.port;
@@ -95,15 +95,15 @@ impl Usb {
     }
 }
 
-/// The address that a node of the device tree has for its network device: the properties in the order in which Linux looks at
-/// them (Devicetree specification 4.1.3, and Linux's ethernet-controller binding).
+/// Returns the hardware address of a device tree node. The properties are tried in the order of Linux (Devicetree
+/// specification 4.1.3, and the ethernet-controller binding of Linux).
 fn device_tree_mac(node: &Path) -> Option<[u8; 6]> {
     let names = ["mac-address", "local-mac-address", "address"];
     let bytes = names.iter().filter_map(|name| <[u8; 6]>::try_from(fs::read(node.join(name)).ok()?).ok());
     bytes.into_iter().find(|mac| segue::wire::ethernet::is_station(*mac))
 }
 
-/// The adapter of this machine at `port`, or the only one.
+/// Returns the adapter of this machine at `port`, or the only one.
 fn chosen(port: Option<&str>) -> Result<usbfs::Adapter, Error> {
     let adapters = usbfs::list().map_err(|error| {
         Error::system("cannot look for adapters", &error, "segue doctor").why("/sys/bus/usb/devices could not be read")
@@ -149,7 +149,7 @@ fn here(port: Option<&str>, out: &dyn Report) -> Result<Box<dyn Transport>, Erro
     Ok(Box::new(usb))
 }
 
-/// Why a USB/IP server gave nothing.
+/// Explains why a USB/IP server did not give the device.
 pub fn import_error(server: &str, error: &ImportError) -> Error {
     let server = printable(server);
     match error {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(device_tree_mac(&node), Some([2, 0, 0, 0, 0, 3]));
         put("local-mac-address", &[2, 0, 0, 0, 0, 2]);
         assert_eq!(device_tree_mac(&node), Some([2, 0, 0, 0, 0, 2]));
-        // A boot loader that filled nothing in leaves zeros.
+        // A boot loader without an address leaves zeros.
         for bad in [&[0; 6][..], &[1, 0, 0, 0, 0, 1], &[2, 0, 0, 0, 0], &[]] {
             put("mac-address", bad);
             assert_eq!(device_tree_mac(&node), Some([2, 0, 0, 0, 0, 2]));

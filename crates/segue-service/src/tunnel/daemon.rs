@@ -1,4 +1,4 @@
-//! Tunnels of one port as a command that stays.
+//! Tunnels of one port as a long-running command.
 
 use segue_control::error::Error;
 use segue_control::model::Side;
@@ -16,7 +16,7 @@ use crate::diagnose::{self, Purpose};
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
-/// An interface of this name may exist only if it is a TUN device that was made for segue beforehand.
+/// Checks that no other interface has this name. A TUN device that was made for segue beforehand may have it.
 pub fn free(dev: &str, netlink: &mut Netlink) -> Result<(), Error> {
     let taken = netlink.link_named(dev).map_err(|error| diagnose::change(dev, "read the state", &error))?;
     match taken {
@@ -76,7 +76,8 @@ impl Daemon for Group {
     }
 }
 
-/// MTU, addresses, up: in this order, so that nothing goes out with the wrong size.
+/// Sets the MTU and the addresses and brings the interface up, in this order, so that no packet leaves with the wrong
+/// size.
 fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(), Error> {
     let dev = &ready.plan.dev;
     let link = netlink
@@ -85,18 +86,18 @@ fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(
         .map_err(|error| diagnose::change(dev, "read the state", &error))?;
     let mut changes = Changes { netlink, out, index: link.index, name: dev, ip: "ip" };
     changes.mtu(ready.mtu).map_err(|error| diagnose::change(dev, &format!("set the MTU {}", ready.mtu), &error))?;
-    // Older kernels do not take the IPv4 part; trains are then cut by segue.
+    // Older kernels do not take the attribute for IPv4; segue then cuts the trains.
     if ready.plan.gso && changes.gso_max_size(ready.gso_max_size()).is_err() {
         out.note("note: the kernel keeps its own gso_max_size; some trains are cut into two sends");
     }
-    // A kernel without IPv6 refuses, and then makes none either. With it, what it would send on its own would count as
-    // drops of a tunnel that carries IPv4 only.
+    // A kernel without IPv6 refuses this and generates no addresses either. With IPv6, the kernel's own packets would
+    // count as drops of a tunnel that carries IPv4 only.
     if ready.plan.mode == plan::Mode::Ipip {
         let _ = changes.no_generated_addresses();
     }
     for &prefix in &ready.plan.addr {
         match changes.address(prefix) {
-            // An interface that was made beforehand may have it from an earlier run.
+            // An interface that was made beforehand may have the address from an earlier run.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
             Err(error) => return Err(diagnose::change(dev, &format!("set the address {prefix}"), &error)),
             Ok(()) => {}

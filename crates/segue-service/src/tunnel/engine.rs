@@ -1,4 +1,4 @@
-//! The engine's form of a plan.
+//! Conversion of a plan to the engine's configuration.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,8 @@ use super::kinds::{Choice, Df as PlanDf, Encap, Mode, Neighbour, Profile};
 use super::plan::Plan;
 use super::resolve::Ready;
 
-/// Whether datagrams without checksum are taken over IPv6: in VXLAN and Geneve each direction has its own word.
+/// Returns whether datagrams without checksum are accepted over IPv6; VXLAN and Geneve have a word for each
+/// direction.
 pub(super) fn takes_zero_csum6(plan: &Plan) -> bool {
     if plan.mode.is_overlay() { plan.overlay.udp6zerocsumrx } else { !plan.encap_csum }
 }
@@ -47,12 +48,12 @@ pub(super) fn engine_carrier(plan: &Plan) -> Carrier {
     }
 }
 
-/// What tells its packets from those of others on the same port.
+/// Returns the configuration that tells a tunnel's packets from those of others on the same port.
 pub fn identity(plan: &Plan) -> encap::Config {
     encap::Config::new(engine_mode(plan), engine_carrier(plan), plan.remote, plan.remote)
 }
 
-/// The engine's form of a plan.
+/// Returns the engine's configuration of a plan.
 pub(super) fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
     let plan = &ready.plan;
     let (mode, carrier) = (engine_mode(plan), engine_carrier(plan));
@@ -61,8 +62,8 @@ pub(super) fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap:
         (true, PlanDf::Set, _) | (false, _, true) => Df::Set,
         (true, PlanDf::Inherit, _) | (false, _, false) => Df::Inherit,
     };
-    // Raw sockets show what this host's kernel joined or left unfinished, and so do UDP sockets with what its own VXLAN
-    // and Geneve devices send to them.
+    // Raw sockets receive what this host's kernel has joined or left unfinished, and so do UDP sockets from its own
+    // VXLAN and Geneve devices.
     let is_shown = carrier == Carrier::Bare || plan.mode.is_overlay();
     let unfinished = is_shown.then(|| u16::try_from(ready.mtu).unwrap_or(u16::MAX));
     encap::Config {
@@ -83,12 +84,12 @@ pub(super) fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap:
     }
 }
 
-/// Tunnels of one port from which on each has room for fewer flows at a time.
+/// Number of tunnels of one port from which on each has room for fewer flows.
 const MANY: usize = 16;
-/// That room.
+/// Flows of each tunnel where there are many.
 const FEW_FLOWS: usize = 32;
 
-/// How received packets are joined, where they are.
+/// Returns the configuration of GRO.
 pub(super) fn gro_config(plan: &Plan, members: usize, key: hash::Key) -> gro::Config {
     let profile = match plan.profile {
         Profile::Strict => gro::Profile::Strict,
@@ -99,8 +100,8 @@ pub(super) fn gro_config(plan: &Plan, members: usize, key: hash::Key) -> gro::Co
     gro::Config { profile, key, max_flows, ..usual }
 }
 
-/// The forwarding table, where there is more than one remote to choose from, and the remotes that get what has none: the
-/// first, and those with an entry for zero.
+/// Returns the forwarding table, where there are several remotes, and the remotes that get frames without an entry:
+/// the first one, and those with an entry for the zero address.
 pub(super) fn forwarding(plan: &Plan, remotes: &[IpAddr], key: hash::Key) -> (Option<Fdb>, Vec<u16>) {
     if remotes.len() < 2 {
         return (None, Vec::new());

@@ -14,28 +14,28 @@ use super::resolve::{self, Ready};
 /// Most tunnels of one port.
 const MOST: usize = 4096;
 
-/// One tunnel or more, with one port outside.
+/// One or more tunnels with one port outside.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// At least one.
+    /// The tunnels, at least one.
     pub members: Vec<Ready>,
 }
 
 /// Why tunnels cannot share a port.
 #[derive(Debug)]
 pub struct Clash {
-    /// The one that does not go with those before it.
+    /// The index of the tunnel that does not go with those before it.
     pub at: usize,
-    /// The word that it is about.
+    /// The word that differs.
     pub word: &'static str,
     /// What is wrong.
     pub message: String,
-    /// What to do about it.
+    /// The note beside the word.
     pub note: String,
 }
 
 impl Group {
-    /// Asks the system. The plans must not [`clash`].
+    /// Resolves plans on this system. They must not [`clash`].
     pub fn resolve(plans: Vec<Plan>, netlink: &mut Netlink) -> Result<Group, Error> {
         let members: Result<Vec<Ready>, Error> =
             plans.into_iter().map(|plan| resolve::resolve(plan, netlink)).collect();
@@ -50,24 +50,24 @@ impl Group {
         Ok(group)
     }
 
-    /// The one that the group is called by.
+    /// Returns the tunnel that gives the group its name.
     pub fn first(&self) -> &Ready {
         &self.members[0]
     }
 
-    /// What was asked for, one by one.
+    /// Returns the plans of the tunnels.
     pub fn plans(&self) -> impl Iterator<Item = &Plan> + Clone {
         self.members.iter().map(|ready| &ready.plan)
     }
 
-    /// What its user should know, each thing once.
+    /// Returns the notes for the user, each one once.
     pub fn notes(&self) -> Vec<String> {
         let mut seen = HashSet::new();
         self.members.iter().flat_map(Ready::notes).filter(|note| seen.insert(note.clone())).collect()
     }
 }
 
-/// What must be the same in all, by the word that says it.
+/// Returns the settings that all tunnels of a port must share, each with its word.
 fn of_the_port(plan: &Plan) -> [(&'static str, String); 9] {
     let overlay = plan.mode.is_overlay().then_some(plan.mode);
     [
@@ -83,7 +83,7 @@ fn of_the_port(plan: &Plan) -> [(&'static str, String); 9] {
     ]
 }
 
-/// The first of `plans` that cannot share a port with those before it.
+/// Finds the first of `plans` that cannot share a port with those before it.
 pub fn clash(plans: &[Plan]) -> Option<Clash> {
     let first = plans.first()?;
     let port = of_the_port(first);

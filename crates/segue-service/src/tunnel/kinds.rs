@@ -1,10 +1,10 @@
-//! What the words of a tunnel stand for.
+//! The values of the words of a tunnel.
 
 use std::net::IpAddr;
 
 use serde::{Serialize, Serializer};
 
-/// What the tunnel carries. iproute2's `ip6gre` is [`Mode::Gre`] over IPv6.
+/// The mode: what the tunnel carries. iproute2's `ip6gre` is [`Mode::Gre`] over IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -25,7 +25,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The word.
+    /// Returns the word.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Ipip => "ipip",
@@ -38,7 +38,7 @@ impl Mode {
         }
     }
 
-    /// The word of iproute2 for it towards `remote`, whose family it often names.
+    /// Returns iproute2's word for the mode towards `remote`, which often names the family.
     pub fn name_to(self, remote: IpAddr) -> &'static str {
         match (self, remote.is_ipv6()) {
             (Mode::Ipip, true) => "ipip6",
@@ -49,17 +49,17 @@ impl Mode {
         }
     }
 
-    /// Whether Ethernet frames are inside.
+    /// Returns whether the tunnel carries Ethernet frames.
     pub fn is_ethernet(self) -> bool {
         matches!(self, Mode::Gretap | Mode::Vxlan | Mode::Geneve)
     }
 
-    /// Whether it has a UDP header and a network identifier of its own.
+    /// Returns whether the mode has a UDP header and a network identifier of its own.
     pub fn is_overlay(self) -> bool {
         matches!(self, Mode::Vxlan | Mode::Geneve)
     }
 
-    /// Whether packets of this kind may be inside.
+    /// Returns whether the tunnel can carry packets of the family of `address`.
     pub fn carries(self, address: IpAddr) -> bool {
         match self {
             Mode::Ipip => address.is_ipv4(),
@@ -69,20 +69,20 @@ impl Mode {
     }
 }
 
-/// What stands between the outer IP header and the mode's own.
+/// The encapsulation between the outer IP header and the mode's own header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Encap {
-    /// Generic UDP Encapsulation, Linux's layout.
+    /// Generic UDP Encapsulation in Linux's layout.
     Gue,
-    /// UDP, and the inner protocol at once.
+    /// Foo over UDP: the inner protocol follows the UDP header.
     Fou,
-    /// Nothing.
+    /// No encapsulation.
     None,
 }
 
 impl Encap {
-    /// The word.
+    /// Returns the word.
     pub fn name(self) -> &'static str {
         match self {
             Encap::Gue => "gue",
@@ -92,19 +92,19 @@ impl Encap {
     }
 }
 
-/// A number, or the name that stands for "not a fixed one".
+/// A number, or a word for a number that is not fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<T> {
     /// `auto`: segue chooses.
     Auto,
-    /// `inherit`: from the inner packet.
+    /// `inherit`: as in the inner packet.
     Inherit,
-    /// This.
+    /// A fixed number.
     Fixed(T),
 }
 
 impl<T: Copy> Choice<T> {
-    /// The number, if it is fixed.
+    /// Returns the number, if it is fixed.
     pub fn fixed(self) -> Option<T> {
         match self {
             Choice::Fixed(number) => Some(number),
@@ -123,51 +123,51 @@ impl<T: Serialize> Serialize for Choice<T> {
     }
 }
 
-/// Which packets may form a train.
+/// The packets that may form a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// Those that can be taken apart again byte for byte.
+    /// Packets that can be restored byte for byte.
     Strict,
-    /// Those that Linux would join.
+    /// Packets that Linux would join.
     Linux,
 }
 
-/// GRE's options, for each direction.
+/// The options of GRE, for each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Gre {
     /// The key that a received packet must have.
     pub ikey: Option<u32>,
-    /// The key that is sent.
+    /// The key of sent packets.
     pub okey: Option<u32>,
-    /// A received packet must have a checksum.
+    /// Whether a received packet must have a checksum.
     pub icsum: bool,
-    /// A checksum is sent.
+    /// Whether packets are sent with a checksum.
     pub ocsum: bool,
-    /// A received packet must have a sequence number.
+    /// Whether a received packet must have a sequence number.
     pub iseq: bool,
-    /// Sequence numbers are sent.
+    /// Whether packets are sent with a sequence number.
     pub oseq: bool,
 }
 
-/// Don't Fragment outside, of VXLAN and Geneve.
+/// The Don't Fragment flag of the outer packet, for VXLAN and Geneve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Df {
-    /// Never.
+    /// The flag is never set.
     Unset,
-    /// Always.
+    /// The flag is always set.
     Set,
-    /// As inside.
+    /// The flag is that of the inner packet.
     Inherit,
 }
 
-/// An Ethernet address and who has it.
+/// A static entry of the forwarding table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The address; zero stands for groups and whatever is unknown.
+    /// The Ethernet address; zero stands for groups and for unknown addresses.
     pub mac: [u8; 6],
-    /// The remote.
+    /// The remote that has the address.
     pub remote: IpAddr,
 }
 
@@ -178,33 +178,33 @@ impl Serialize for Neighbour {
     }
 }
 
-/// What only VXLAN and Geneve have.
+/// The settings that only VXLAN and Geneve have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Overlay {
-    /// Network identifier; `None` in other modes.
+    /// The network identifier; `None` in other modes.
     pub id: Option<u32>,
-    /// No UDP checksums over IPv6 are sent.
+    /// Whether datagrams are sent without UDP checksum over IPv6.
     pub udp6zerocsumtx: bool,
-    /// None are asked for over IPv6.
+    /// Whether datagrams without UDP checksum are accepted over IPv6.
     pub udp6zerocsumrx: bool,
-    /// Remote checksum offload when sending.
+    /// Whether remote checksum offload is used when sending.
     pub remcsumtx: bool,
-    /// And when receiving.
+    /// Whether remote checksum offload is accepted.
     pub remcsumrx: bool,
-    /// Addresses are learned.
+    /// Whether addresses are learned from received frames.
     pub learning: bool,
-    /// For so many seconds.
+    /// Lifetime of a learned address, seconds.
     pub ageing: u32,
-    /// So many at least.
+    /// Smallest number of addresses that the table has room for.
     pub maxaddress: u32,
-    /// Addresses that are set.
+    /// Static entries of the forwarding table.
     pub fdb: Vec<Neighbour>,
-    /// Don't Fragment.
+    /// The Don't Fragment flag.
     pub df: Df,
 }
 
 impl Overlay {
-    /// Every remote but `first`, each once.
+    /// Returns every remote but `first`, each one once.
     pub fn others(&self, first: IpAddr) -> Vec<IpAddr> {
         let mut others: Vec<IpAddr> = Vec::new();
         for entry in &self.fdb {

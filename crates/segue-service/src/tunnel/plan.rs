@@ -1,4 +1,4 @@
-//! A tunnel as it was asked for.
+//! The plan of a tunnel.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -8,67 +8,67 @@ use serde::{Serialize, Serializer};
 pub use super::kinds::{Choice, Df, Encap, Gre, Mode, Neighbour, Overlay, Profile};
 use segue_host::prefix::Prefix;
 
-/// The port that Linux takes for VXLAN where none is said; the registered one is 4789.
+/// Linux's default port of VXLAN; the registered one is 4789.
 pub const LINUX_VXLAN_PORT: u16 = 8472;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
 pub const IPV6_MIN_MTU: u32 = 1280;
 
-/// A tunnel as it was asked for: everything is checked that needs no question to the system.
+/// A tunnel as it was asked for. Everything is checked that needs no look at the system.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// Name of the interface.
+    /// The name of the interface.
     pub dev: String,
-    /// What is inside.
+    /// What the tunnel carries.
     pub mode: Mode,
-    /// The other end; its family is the family outside.
+    /// The address of the other end; its family is the outer family.
     pub remote: IpAddr,
-    /// This end; `None` is what the route prefers.
+    /// The address of this end; `None` for the one that the route prefers.
     pub local: Option<IpAddr>,
-    /// What carries it.
+    /// The encapsulation.
     pub encap: Encap,
-    /// UDP port of the other end.
+    /// The UDP port of the other end.
     #[serde(rename = "encap_dport")]
     pub dport: u16,
-    /// UDP source port; never [`Choice::Inherit`].
+    /// The UDP source port; never [`Choice::Inherit`].
     #[serde(rename = "encap_sport")]
     pub sport: Choice<u16>,
-    /// First and last of the UDP source ports, where they are to be out of a range.
+    /// The first and the last UDP source port, where a range is given.
     pub srcport: Option<(u16, u16)>,
-    /// UDP port to listen on.
+    /// The UDP port to listen on.
     pub port: u16,
-    /// UDP checksums outside.
+    /// Whether outer UDP checksums are sent.
     pub encap_csum: bool,
-    /// Remote checksum offload when sending.
+    /// Whether remote checksum offload is used when sending.
     pub encap_remcsum: bool,
-    /// Addresses for the interface.
+    /// The addresses of the interface.
     #[serde(serialize_with = "prefixes")]
     pub addr: Vec<Prefix>,
-    /// MTU of the interface, bytes; never [`Choice::Inherit`].
+    /// The MTU of the interface, bytes; never [`Choice::Inherit`].
     pub mtu: Choice<u32>,
-    /// TTL or hop limit outside; never [`Choice::Auto`].
+    /// The outer TTL or hop limit; never [`Choice::Auto`].
     pub ttl: Choice<u8>,
-    /// What option outside limits nesting: always `none`.
+    /// The outer tunnel encapsulation limit option: always `none`.
     pub encaplimit: &'static str,
-    /// TOS or traffic class outside, ECN bits included; never [`Choice::Auto`].
+    /// The outer TOS or traffic class with the ECN bits; never [`Choice::Auto`].
     pub tos: Choice<u8>,
-    /// Outer packets forbid fragmentation.
+    /// Whether outer packets forbid fragmentation.
     pub pmtudisc: bool,
-    /// GRE's options; `None` in other modes.
+    /// The options of GRE; `None` in other modes.
     pub gre: Option<Gre>,
-    /// What only VXLAN and Geneve have.
+    /// The settings that only VXLAN and Geneve have.
     #[serde(flatten)]
     pub overlay: Overlay,
-    /// Received packets are joined.
+    /// Whether received packets are joined.
     pub gro: bool,
-    /// Trains are sent.
+    /// Whether trains are sent.
     pub gso: bool,
-    /// Which packets form trains.
+    /// The packets that may form trains.
     pub profile: Profile,
-    /// Threads that move packets.
+    /// The number of threads that move packets.
     pub workers: u16,
-    /// Where to write what crosses the outside.
+    /// The capture file for packets of the outside.
     pub trace: Option<PathBuf>,
-    /// Settings to begin with.
+    /// Knobs to set at the start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub set: Vec<(String, String)>,
 }
@@ -77,20 +77,20 @@ fn prefixes<S: Serializer>(prefixes: &[Prefix], to: S) -> Result<S::Ok, S::Error
     to.collect_seq(prefixes.iter().map(ToString::to_string))
 }
 
-/// One header that the tunnel adds, and its length in bytes.
+/// A header that the tunnel adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Overhead {
-    /// The header's name, as in `IPv4`.
+    /// The name of the header, such as `IPv4`.
     pub header: &'static str,
-    /// Its length.
+    /// The length of the header, bytes.
     pub bytes: u32,
 }
 
 impl Plan {
-    /// The headers that the tunnel adds, from the outside in.
+    /// Returns the headers that the tunnel adds, the outermost first.
     ///
-    /// The eight bytes of remote checksum offload count always when it is on, as Linux counts them, though packets
-    /// without a pending checksum go without.
+    /// The eight bytes of remote checksum offload count always when it is on, as in Linux, though packets without a
+    /// pending checksum have none.
     pub fn overhead(&self) -> Vec<Overhead> {
         let outer = if self.remote.is_ipv4() { ("IPv4", 20) } else { ("IPv6", 40) };
         let mut parts = vec![outer];
@@ -113,17 +113,17 @@ impl Plan {
         parts.into_iter().map(|(header, bytes)| Overhead { header, bytes }).collect()
     }
 
-    /// Whether it is carried in UDP.
+    /// Returns whether the tunnel has an outer UDP header.
     pub fn has_udp(&self) -> bool {
         self.encap != Encap::None || self.mode.is_overlay()
     }
 
-    /// Whether inner checksums are left to the remote end.
+    /// Returns whether inner checksums are left to the remote end.
     pub fn leaves_checksums(&self) -> bool {
         self.encap_remcsum || self.overlay.remcsumtx
     }
 
-    /// Notes about this plan that its user should read, whatever happens.
+    /// Returns notes on the plan for the user.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.mode == Mode::Vxlan && self.dport == LINUX_VXLAN_PORT {

@@ -1,4 +1,4 @@
-//! What the system says about a plan: source address, link and MTU.
+//! Resolution of a plan on this system: source address, link and MTU.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,58 +13,60 @@ use super::plan::{Choice, IPV6_MIN_MTU, Overhead, Plan};
 const MAX_PACKET: u32 = 65_535;
 /// Most segments of one send before Linux 6.9.
 const MAX_SEGMENTS: u32 = 64;
-/// What Linux's TCP keeps free for headers when it sizes a train (MAX_TCP_HEADER, 320 on common machines), with some room.
+/// Bytes that Linux's TCP reserves for headers when it sizes a train (MAX_TCP_HEADER, 320 on common machines), with
+/// some room.
 const TCP_RESERVE: u32 = 400;
 /// Smallest MTU that IPv4 works with (RFC 791), bytes.
 const IPV4_MIN_MTU: u32 = 68;
 
-/// A plan that can be carried out.
+/// A plan that can be started.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ready {
-    /// What was asked for.
+    /// The plan.
     pub plan: Plan,
-    /// This end's address.
+    /// The address of this end.
     pub local: IpAddr,
     /// The link towards the remote.
     pub link: String,
-    /// The largest packet on the way, bytes.
+    /// The path MTU towards the remote, bytes.
     pub link_mtu: u32,
-    /// Whether the route says so, which the kernel may have learned, and the link itself takes more.
+    /// Whether the route has a smaller MTU than its link, which the kernel may have learned.
     pub route_is_narrower: bool,
     /// The headers that the tunnel adds.
     pub overhead: Vec<Overhead>,
-    /// The interface's MTU, bytes.
+    /// The MTU of the interface, bytes.
     pub mtu: u32,
 }
 
 impl Ready {
-    /// The address and port that it listens on, where it has UDP outside.
+    /// Returns the address and port to listen on, where there is UDP outside.
     pub fn listens(&self) -> SocketAddr {
         SocketAddr::new(self.local, self.plan.port)
     }
 
-    /// The interface.
+    /// Returns the name of the interface.
     pub fn dev(&self) -> &str {
         &self.plan.dev
     }
 
-    /// What has the MTU [`link_mtu`](Self::link_mtu).
+    /// Describes the link or route that has the MTU [`link_mtu`](Self::link_mtu).
     pub fn path_name(&self) -> String {
         if self.route_is_narrower { format!("the route through {}", self.link) } else { self.link.clone() }
     }
 
-    /// Bytes of all headers together.
+    /// Returns the length of all added headers, bytes.
     pub fn overhead_bytes(&self) -> u32 {
         self.overhead.iter().map(|part| part.bytes).sum()
     }
 
-    /// The largest train that the interface should hand over, as `gso_max_size` has it, bytes: what fits one send of the
-    /// socket. A longer one would be cut into a long and a short send.
+    /// Returns the largest train that the interface should hand over, as `gso_max_size`, bytes: what fits one send of
+    /// the socket. A longer one would be cut into a long and a short send.
     ///
-    /// Linux takes [`TCP_RESERVE`] off the value and then as many whole segments as fit, so the sum of whole segments and that reserve gives exactly them.
+    /// Linux subtracts [`TCP_RESERVE`] from the value and takes as many whole segments as fit, so that the sum of
+    /// whole segments and that reserve gives exactly these segments.
     pub fn gso_max_size(&self) -> u32 {
         if !self.plan.has_udp() {
-            // Packets leave one by one, however many a train has.
+            // Without UDP packets leave one by one, however long the train is.
             return MAX_PACKET;
         }
         let inside_udp: u32 = self.overhead.iter().skip(2).map(|part| part.bytes).sum();
@@ -74,7 +76,7 @@ impl Ready {
         (segments * self.mtu.saturating_sub(40) + TCP_RESERVE).max(self.mtu + TCP_RESERVE).min(MAX_PACKET)
     }
 
-    /// Notes about this plan on this system.
+    /// Returns the notes on the plan on this system.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.plan.notes();
         let fits = self.link_mtu.saturating_sub(self.overhead_bytes());
@@ -89,7 +91,7 @@ impl Ready {
     }
 }
 
-/// Asks the system.
+/// Resolves a plan on this system.
 pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
     let remote = plan.remote;
     let route = netlink.route(remote, plan.local).map_err(|error| no_route(&plan, &error))?;
@@ -111,7 +113,7 @@ pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
     ready(plan, local, &link, route.mtu)
 }
 
-/// A plan with the address `local` over `link`, where the route may have an MTU of its own.
+/// Returns the plan with the address `local` over `link`, where the route may have an MTU of its own.
 pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> Result<Ready, Error> {
     let link_mtu = route_mtu.unwrap_or(link.mtu).min(link.mtu).min(MAX_PACKET);
     let overhead = plan.overhead();
@@ -134,7 +136,8 @@ pub fn ready(plan: Plan, local: IpAddr, link: &Link, route_mtu: Option<u32>) -> 
 
 fn no_route(plan: &Plan, error: &std::io::Error) -> Error {
     let remote = plan.remote;
-    // To a source address that is not its own the kernel answers as if there were no route, or EINVAL: so it is asked.
+    // For a source address that is not local the kernel answers as if there were no route, or EINVAL, so that a bind
+    // has to tell.
     let foreign =
         plan.local.filter(|local| UdpSocket::bind((*local, 0)).is_err_and(|e| e.kind() == ErrorKind::AddrNotAvailable));
     match foreign {

@@ -1,4 +1,4 @@
-//! A tunnel in words: before and while it runs.
+//! The text and the JSON of tunnels, before and while they run.
 
 use serde_json::{Value, json};
 
@@ -8,13 +8,13 @@ use super::resolve::Ready;
 use crate::daemon::running::Offloads;
 use crate::sandbox::Sandbox;
 
-/// The id of the JSON that `segue tunnel -j` prints, one object for each event.
+/// The schema id of the JSON that `segue tunnel -j` prints, one object for each event.
 pub const SCHEMA: &str = "segue.tunnel/1";
 
-/// Tunnels of one port that are shown one by one; more are counted.
+/// Most tunnels of one port that are listed; the others are counted.
 const LISTED: usize = 12;
 
-/// What the tunnels would be, for people.
+/// Returns what the tunnels would be, as text.
 pub fn plan_text(group: &Group) -> String {
     let ready = group.first();
     if group.members.len() == 1 {
@@ -24,7 +24,7 @@ pub fn plan_text(group: &Group) -> String {
     format!("{} tunnels can be, with one socket:\n{}{listen}", group.members.len(), list(group))
 }
 
-/// Where packets of the far end come in.
+/// Returns the address and the port that receive packets of the far end.
 fn listen(ready: &Ready) -> String {
     match ready.plan.has_udp() {
         true => format!("{}, UDP {}", ready.local, ready.plan.port),
@@ -32,7 +32,7 @@ fn listen(ready: &Ready) -> String {
     }
 }
 
-/// The tunnels of a group, a line each.
+/// Returns one line for each tunnel of a group.
 fn list(group: &Group) -> String {
     let line = |ready: &Ready| format!("  {:<9} {}, mtu {}\n", ready.dev(), subject(ready), ready.mtu);
     let mut text: String = group.members.iter().take(LISTED).map(line).collect();
@@ -69,14 +69,14 @@ fn one_text(ready: &Ready) -> String {
     text
 }
 
-/// What `--check -j` prints.
+/// Returns the JSON of `--check`.
 pub fn plan_json(group: &Group, notes: &[String]) -> Value {
     let mut value = json!({ "schema": SCHEMA, "event": "check", "notes": notes });
     merge(&mut value, group);
     value
 }
 
-/// The lines when the interfaces are up.
+/// Returns the lines when the interfaces are up.
 pub fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String {
     let ready = group.first();
     let plan = &ready.plan;
@@ -98,7 +98,8 @@ pub fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String 
     )
 }
 
-/// Who checks what comes in: the kernel the outer checksum, and segue the inner one before it joins packets.
+/// Returns which side checks received packets: the kernel the outer checksum, and segue the inner one before it joins
+/// packets.
 fn received_checksum(ready: &Ready) -> &'static str {
     match (ready.plan.gro, ready.plan.encap) {
         (true, Encap::Gue) => "remote, else verified here",
@@ -108,14 +109,14 @@ fn received_checksum(ready: &Ready) -> &'static str {
     }
 }
 
-/// What the event says of the tunnels when the interfaces are up.
+/// Returns the tunnels as the up event has them.
 pub fn up_json(group: &Group) -> Value {
     let mut value = json!({});
     merge(&mut value, group);
     value
 }
 
-/// `ipip in GUE, 198.18.0.1 -> 198.18.0.2:6080`.
+/// Returns a tunnel in short, such as `ipip in GUE, 198.18.0.1 -> 198.18.0.2:6080`.
 fn subject(ready: &Ready) -> String {
     let plan = &ready.plan;
     let to = match plan.has_udp() {
@@ -149,7 +150,7 @@ fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// One tunnel is the value itself; several are a list in it.
+/// Adds the tunnels to a JSON object: one tunnel as its keys, several ones as a list.
 fn merge(value: &mut Value, group: &Group) {
     let from = match &group.members[..] {
         [one] => serde_json::to_value(one),

@@ -1,7 +1,7 @@
-//! The one place that knows devices, sockets and the datapath: from a ready plan to moving packets.
+//! From a resolved plan to moving packets: devices, sockets and the datapath of tunnels.
 //!
-//! [`open`] runs with all rights, what it leaves to be assembled inside the sandbox. Between the two the process may have
-//! become another one.
+//! [`open`] runs with all rights; the assembly that it returns runs inside of the sandbox, possibly in another
+//! process.
 
 use std::fs::File;
 use std::io;
@@ -31,25 +31,26 @@ use crate::daemon::{Opened, Succession};
 use crate::diagnose::{self, Purpose};
 use crate::handover::Ports;
 
-/// Reads that one port may do in one round: enough to fill a batch, few enough to stay in the cache.
+/// Reads of one port in one round: enough to fill a batch, few enough to stay in the cache.
 const BUDGET: usize = 16;
-/// Pages of memory for packets on their way: 16 MiB.
+/// Pages of memory for packets in the pipeline: 16 MiB.
 const PAGES: usize = 128;
 
-/// Name of the outside port in statistics.
+/// Returns the name of the outside port in statistics.
 pub fn outside_name(plan: &Plan) -> &'static str {
     if plan.has_udp() { "udp" } else { "raw" }
 }
 
-/// Opens the interfaces, the sockets and the capture file, but for those that are inherited. New interfaces are not up yet.
+/// Opens the interfaces, the sockets and the capture file, except those that are inherited. New interfaces are not up
+/// yet.
 pub fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error> {
     let plan = &group.first().plan;
-    // Two for each interface where a successor may ask for them, and those that any instance has.
+    // Two descriptors for each interface, one of them for a successor, and those that any instance has.
     sys::allow_open_files(2 * group.members.len() as u64 + 128).map_err(|error| {
         Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
     })?;
-    // Before the sockets: what is dropped from the first moment on counts.
+    // Before the sockets, so that drops count from the first moment.
     let checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
     let unkept = |error: io::Error| {
         Error::system("cannot keep the ports open for a change of the configuration", &error, "ulimit -Hn 65536")
@@ -98,13 +99,13 @@ fn open_tun(plan: &Plan, inherited: Option<OwnedFd>) -> Result<TunPort, Error> {
     opened.map_err(|error| diagnose::tun_port(Purpose::Tunnel, &plan.dev, error))
 }
 
-/// The outside port, and how many slots it has.
+/// The outside port, and the number of its source port slots.
 struct Outside {
     port: Box<dyn DataPort>,
     slots: u16,
 }
 
-/// The outside, over what is inherited if anything is, and its sockets for a successor.
+/// Opens the outside port, over inherited sockets if there are any, and returns its sockets for a successor.
 fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<(Outside, io::Result<Sockets>), Error> {
     let ready = group.first();
     let plan = &ready.plan;
@@ -112,7 +113,7 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<(Outside, i
         let peers = |plan: &Plan| -> Vec<SocketAddr> {
             remotes(plan).into_iter().map(|remote| SocketAddr::new(remote, plan.dport)).collect()
         };
-        // The first is that of the configuration.
+        // The first one is that of the configuration.
         let others: Vec<SocketAddr> = group.plans().flat_map(peers).skip(1).collect();
         let udp = match inherited {
             Some(sockets) => UdpPort::adopt(udp_config(ready), &others, sockets),
@@ -141,7 +142,7 @@ fn open_outside(group: &Group, inherited: Option<Sockets>) -> Result<(Outside, i
     Ok((Outside { port: Box::new(raw), slots: 1 }, sockets))
 }
 
-/// Every remote, that of the plan first.
+/// Returns every remote, that of the plan first.
 fn remotes(plan: &Plan) -> Vec<IpAddr> {
     [vec![plan.remote], plan.overlay.others(plan.remote)].concat()
 }
@@ -190,7 +191,7 @@ fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
     }
 }
 
-/// The settings at the start, with `assignments` beside what the words say.
+/// Returns the knobs at the start, with `assignments` beside the words.
 pub fn knobs<'a>(
     plans: impl Iterator<Item = &'a Plan> + Clone,
     assignments: &[(String, String)],
@@ -205,7 +206,7 @@ pub fn knobs<'a>(
     prepare(knobs, &preset, assignments)
 }
 
-/// Puts the tunnels together.
+/// Assembles the tunnels.
 fn assemble(
     group: &Group,
     tuns: Vec<TunPort>,
@@ -231,7 +232,7 @@ fn assemble(
     let outside = tunnel::Outside {
         name: outside_name(&group.first().plan).to_owned(),
         port,
-        // The socket verifies what has a checksum, and its filter lets no remote checksum in that has none.
+        // The socket verifies checksums that are present, and its filter drops remote checksum offload without one.
         csum: OuterCsum::Verified,
         budget: BUDGET,
         pages: PAGES,
@@ -239,7 +240,7 @@ fn assemble(
     Ok(Box::new(Tunnel::new(outside, parts?)))
 }
 
-/// One of `count` tunnels.
+/// Assembles one of `count` tunnels.
 fn parts(ready: &Ready, tun: TunPort, config: encap::Config, count: usize, flows: hash::Key) -> Result<Parts, Error> {
     let plan = &ready.plan;
     let refused = |error: encap::ConfigError| {
