@@ -1,4 +1,4 @@
-//! Commands and dashed options. The words of `segue tunnel` are not here but in [`crate::grammar`].
+//! Commands and options. The keywords of `segue tunnel` are in [`crate::grammar`].
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use segue::gro::Profile;
 use segue_service::gateway::config::PortForward;
 
-/// What the command line said.
+/// The command line.
 #[derive(Debug, Parser)]
 #[command(
     name = "segue",
@@ -330,7 +330,7 @@ pub(crate) struct Help {
 }
 
 impl Command {
-    /// The command's name.
+    /// Returns the name of the command.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Command::Tunnel(_) => "tunnel",

@@ -1,4 +1,4 @@
-//! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP that is made for it.
+//! `segue gateway`: the command line of a gateway.
 
 use segue_control::error::Error;
 use segue_host::capability::Capability;
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
     if args.check { check(&plan, &mut netlink, out) } else { daemon::up(&plan, &mut netlink, watched, &out.staying()) }
 }
 
-/// `--check`: what would stop the gateway, and what it would be. Changes nothing.
+/// Runs `--check`: reports what would stop the gateway, or what it would be. Changes nothing.
 fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     start::knobs(plan, &plan.set)?;
     start::check(plan, netlink)?;
@@ -53,10 +53,11 @@ fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-/// The gateway that the command line asks for, or a table of a file, whose keys messages write in their own way.
+/// Returns the configuration of a command line, or of a table of a file, with the spelling of its options in
+/// messages.
 pub(crate) fn config(args: &Gateway, spelling: Spelling) -> Config {
     Config {
-        // Both ends are there unless help was asked for, which is answered elsewhere.
+        // Both ends are present unless help was requested, which is answered elsewhere.
         from: args.from.clone().unwrap_or_default(),
         to: args.to.clone().unwrap_or_default(),
         no_lro: args.no_lro,

@@ -1,4 +1,5 @@
-//! Help: a screen with `-h`, all of it with `--help` and `help`; both from clap's tree and the table of words.
+//! Help: one screen with `-h`, all of it with `--help` and `help`. Both come from clap's tree and the table of
+//! keywords.
 
 use clap::CommandFactory;
 use segue_control::error::{Error, Kind};
@@ -8,7 +9,7 @@ use crate::args::Cli;
 use crate::grammar::help::entry;
 use crate::grammar::{help as grammar_help, tunnel};
 
-/// What is written by hand about a command.
+/// The hand-written part of the help of a command.
 pub(crate) struct Page {
     pub(crate) name: &'static str,
     pub(crate) usage: &'static str,
@@ -278,7 +279,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
 /// Commands that the overview leaves to `segue help`.
 const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat"];
 
-/// The overview of `segue` alone.
+/// Returns the overview that `segue` without a command prints.
 pub(crate) fn overview() -> String {
     let mut text = String::from("segue: packet offloads in user space\n\n");
     for command in Cli::command().get_subcommands().filter(|command| !LESS_USED.contains(&command.get_name())) {
@@ -295,7 +296,7 @@ pub(crate) fn overview() -> String {
     text
 }
 
-/// The help of all of segue: one screen, or with examples and every option.
+/// Returns the help of the program: one screen, or with examples and every option.
 pub(crate) fn whole(long: bool) -> String {
     if !long {
         return format!("{}\nOptions: -j JSON, -p indented, -q quiet, -v verbose, -V version, --help\n", overview());
@@ -318,7 +319,7 @@ pub(crate) fn whole(long: bool) -> String {
     text
 }
 
-/// The help of one command.
+/// Returns the help of one command.
 pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
     let mut tree = Cli::command();
     tree.build();
@@ -337,7 +338,7 @@ pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
     Ok(if long { complete(page, command, &about) } else { screen(page, command, &about) })
 }
 
-/// A screen of help: at most 24 lines.
+/// Returns a screen of help: at most 24 lines.
 pub(crate) fn screen(page: &Page, command: &clap::Command, about: &str) -> String {
     let mut text = format!("segue {}: {about}\n\nUsage: {}\n\n", page.name, page.usage);
     if page.name == "tunnel" {
@@ -366,13 +367,13 @@ pub(crate) fn complete(page: &Page, command: &clap::Command, about: &str) -> Str
     text
 }
 
-/// The dashed options of a command: its own, and with `common` those of every command.
+/// Returns the options of a command: its own, and with `common` those of every command.
 fn options(command: &clap::Command, common: bool) -> String {
     let mut text = String::new();
     let shared: Vec<String> =
         Cli::command().get_arguments().filter(|arg| arg.is_global_set()).map(|arg| arg.get_id().to_string()).collect();
     let own = |arg: &&clap::Arg| !shared.contains(&arg.get_id().to_string()) && !arg.is_hide_set();
-    // What hardly anybody changes is on the long page only.
+    // Options that are rarely changed are on the long page only.
     for arg in command.get_arguments().filter(own).filter(|arg| common || !arg.is_hide_short_help_set()) {
         text.push_str(&option(arg));
     }
@@ -410,7 +411,7 @@ fn takes_value(arg: &clap::Arg) -> bool {
     arg.is_positional() || arg.get_action().takes_values()
 }
 
-/// The help of a command's own command, such as `pcap merge`, of which `pages` are all.
+/// Returns the help of a subcommand, such as `pcap merge`; `pages` are those of all subcommands.
 pub(crate) fn of_action(pages: &[Page], command: &str, action: &str, long: bool) -> Result<String, Error> {
     let mut tree = Cli::command();
     tree.build();
@@ -424,7 +425,8 @@ pub(crate) fn of_action(pages: &[Page], command: &str, action: &str, long: bool)
     Ok(if long { complete(page, found, &about) } else { screen(page, found, &about) })
 }
 
-/// Panics unless `pages` are those of all the commands of `command`, with examples, on screens of 24 lines of 80 columns.
+/// Panics unless `pages` are those of all subcommands of `command`, with examples, on screens of 24 lines of 80
+/// columns.
 #[cfg(test)]
 pub(crate) fn check_actions(pages: &[Page], command: &str) {
     let tree = Cli::command();

@@ -95,7 +95,7 @@ fn options(args: &Lab) -> Result<Options, LabError> {
     Ok(options)
 }
 
-/// The lab's errors in the form of all others.
+/// Converts the lab's errors to those of the program.
 pub(crate) fn failure(error: LabError) -> Error {
     let kind = match &error {
         LabError::Usage(_) => Kind::Usage,

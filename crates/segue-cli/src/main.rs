@@ -1,9 +1,8 @@
 //! The program `segue`: tunnels, gateways, statistics, doctor and lab.
 //!
-//! clap owns commands and dashed options, [`grammar`] the keyword grammar of `segue tunnel`. A command returns one kind of
-//! failure ([`segue_control::error::Error`]), which this file shows and turns into the exit status: 0 done, 1 failed, 2 used wrongly,
-//! 130 interrupted. Ports and the datapath are known to [`segue_service::daemon`], which
-//! is the life of a command that stays, and to the `start` of each such command.
+//! clap parses commands and options, and [`grammar`] the keywords of `segue tunnel`. Every command fails with a
+//! [`segue_control::error::Error`], which this file shows and turns into the exit status: 0 success, 1 failure, 2
+//! wrong usage, 130 interrupted. Long-running commands hand a plan to [`segue_service::daemon`].
 
 mod args;
 mod bench;
@@ -48,7 +47,7 @@ fn main() -> ExitCode {
             Error::new(Kind::Internal, format!("segue has a fault{place}"), "report it with: segue --version -v -j");
         to_stderr(&error.why(what).text());
     }));
-    // The hook has said what there is to say; what is left is an exit status that means "failed".
+    // The hook has printed the fault; the exit status that means "failed" is left.
     panic::catch_unwind(start).unwrap_or(ExitCode::from(1))
 }
 
@@ -67,9 +66,9 @@ fn start() -> ExitCode {
     match version::choose_simd().and_then(|()| run(&cli, &out)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Doctor's JSON is complete in itself.
+            // The JSON of doctor is complete in itself.
             let complete = out.json && matches!(cli.command, Some(Command::Doctor));
-            // Whoever pressed Ctrl-C knows what happened.
+            // A user who pressed Ctrl-C needs no message.
             let known = error.kind == Kind::Shown || !out.json && error.kind == Kind::Interrupted;
             if !complete && !known {
                 out.error(&error);
@@ -79,7 +78,7 @@ fn start() -> ExitCode {
     }
 }
 
-/// The common options of a command line that could not be parsed, so that its error has the form that was asked for.
+/// Finds the common options of a command line that could not be parsed, so that its error has the requested form.
 fn common_of(words: &[String]) -> args::Common {
     let short = |letter| words.iter().any(|word| is_short_options(word) && word.contains(letter));
     let long = |name| words.iter().any(|word| word == name);
@@ -103,7 +102,7 @@ fn common_of(words: &[String]) -> args::Common {
     }
 }
 
-/// `-jq` and the like: one dash and letters.
+/// Returns whether a word is a group of short options, such as `-jq`.
 fn is_short_options(word: &str) -> bool {
     word.strip_prefix('-').is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphabetic()))
 }
@@ -151,7 +150,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
     }
 }
 
-/// `segue` alone: what runs, one line each, then what can be done.
+/// Runs `segue` without a command: lists what runs, one line each, and then the commands.
 fn overview(out: &Out) -> Result<(), Error> {
     if out.json {
         return stat::run(

@@ -1,4 +1,4 @@
-//! `segue nat`: who talks through a NAT.
+//! `segue nat`: the mappings of NATs.
 
 use schemars::JsonSchema;
 use segue_control::client;
@@ -10,24 +10,24 @@ use serde_json::json;
 use crate::args;
 use crate::out::Out;
 
-/// The id of the JSON that `segue nat -j` prints.
+/// The schema id of the JSON that `segue nat -j` prints.
 const SCHEMA: &str = "segue.nat/1";
 
-/// What `segue nat -j` prints.
+/// The output of `segue nat -j`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Document {
     /// Always `segue.nat/1`.
     schema: &'static str,
-    /// Gateways that translate, by name.
+    /// Gateways with a NAT, by name.
     instances: Vec<Translating>,
 }
 
-/// A gateway that translates.
+/// A gateway with a NAT.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Translating {
-    /// Its name.
+    /// The name of the gateway.
     name: String,
-    /// Its mappings, by inside address, protocol and port.
+    /// The mappings, by inside address, protocol and port.
     mappings: Vec<Mapping>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &args::Nat, out: &Out) -> Result<(), Error> {
 }
 
 impl Translating {
-    /// A line for each mapping, below the name.
+    /// Returns the name and a line for each mapping.
     fn text(&self) -> String {
         let (count, plural) = (self.mappings.len(), if self.mappings.len() == 1 { "" } else { "s" });
         let mut text = format!("{}: {count} mapping{plural}\n", self.name);

@@ -1,4 +1,4 @@
-//! Where text goes: data to stdout, all else to stderr, colour only where it is wanted. segue's own text is ASCII.
+//! Output: data to stdout, all else to stderr, with colour only where it is wanted. segue's own text is ASCII.
 
 use std::io::{self, Write};
 use std::process;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::args::{Color, Common};
 use crate::render::Rendered;
 
-/// How one command writes.
+/// The output settings of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
     /// JSON on stdout.
@@ -22,26 +22,26 @@ pub(crate) struct Out {
     pub(crate) pretty: bool,
     /// Only data and errors.
     pub(crate) quiet: bool,
-    /// Each change to the system is shown.
+    /// Whether each change to the system is shown.
     pub(crate) verbose: bool,
-    /// What happens when nobody reads stdout any more.
+    /// What to do when the reader of stdout has gone.
     pub(crate) on_closed: OnClosed,
 }
 
 /// What to do when the reader of stdout has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnClosed {
-    /// End quietly: the reader has what it wanted (`| head`).
+    /// End without an error: the reader has what it wanted (`| head`).
     Exit,
-    /// Go on: a daemon does not depend on a reader.
+    /// Continue: a long-running command does not depend on a reader.
     Ignore,
 }
 
-/// Set once stdout is known to be closed, for [`OnClosed::Ignore`].
+/// Whether stdout is known to be closed, for [`OnClosed::Ignore`].
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 impl Out {
-    /// Applies the common options; `--color` overrides the environment, in which NO_COLOR overrides CLICOLOR_FORCE.
+    /// Applies the common options. `--color` overrides the environment, in which NO_COLOR overrides CLICOLOR_FORCE.
     pub(crate) fn new(common: &Common) -> Out {
         match common.color {
             Color::Auto => ColorChoice::Auto,
@@ -58,7 +58,8 @@ impl Out {
         }
     }
 
-    /// The same for a command that stays: it does not depend on a reader, and its ports log to stderr unless it is quiet.
+    /// Returns the report of a long-running command, which does not depend on a reader, and logs the messages of
+    /// ports to stderr unless the command is quiet.
     pub(crate) fn staying(&self) -> Arc<dyn Report> {
         if !self.quiet {
             log_to_stderr();
@@ -66,7 +67,7 @@ impl Out {
         self.unattended()
     }
 
-    /// The same, which does not depend on a reader.
+    /// Returns a report that does not depend on a reader.
     pub(crate) fn unattended(&self) -> Arc<dyn Report> {
         Arc::new(Out { on_closed: OnClosed::Ignore, ..*self })
     }
@@ -79,33 +80,33 @@ impl Out {
         }
     }
 
-    /// Writes one JSON value and a line end.
+    /// Writes one JSON value and a line feed.
     pub(crate) fn value(&self, value: &Value) {
         // Serialising a Value cannot fail: its keys are strings.
         let text = if self.pretty { format!("{value:#}") } else { value.to_string() };
         self.data(&(text + "\n"));
     }
 
-    /// A line for people on stderr, left out when quiet.
+    /// Writes a line for people to stderr, unless the command is quiet.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             to_stderr(&format!("{text}\n"));
         }
     }
 
-    /// A line on stderr that quiet does not remove.
+    /// Writes a line to stderr, also where the command is quiet.
     pub(crate) fn warn(&self, text: &str) {
         to_stderr(&format!("{text}\n"));
     }
 
-    /// A change to the system, as the command that a person could type; `call` names what is really done.
+    /// Shows a change to the system as the command that a person could type; `call` names the system call or message.
     pub(crate) fn change(&self, command: &str, call: &str) {
         if self.verbose {
             to_stderr(&format!("{command}    # {call}\n"));
         }
     }
 
-    /// Shows a failure: as JSON on stdout with `-j`, else as text on stderr.
+    /// Shows a failure: as JSON on stdout with `-j`, otherwise as text on stderr.
     pub(crate) fn error(&self, error: &Error) {
         if self.json {
             self.value(&error.json());
@@ -156,15 +157,15 @@ impl Report for Out {
     }
 }
 
-/// Writes to stderr; a stderr that is closed is nobody's concern.
+/// Writes to stderr; a closed stderr is ignored.
 pub(crate) fn to_stderr(text: &str) {
     let mut stderr = AutoStream::auto(io::stderr());
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-/// Logs to stderr what ports have to say while they run, such as an offload that the kernel took back: one line each, once.
+/// Logs the messages of ports to stderr, such as an offload that the kernel took back: one line each, once.
 fn log_to_stderr() {
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
-    // A second subscriber is refused, which only a test that starts two of them in one process would see.
+    // A second subscriber is refused, which happens only in a test that starts two of them in one process.
     let _ = log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).try_init();
 }

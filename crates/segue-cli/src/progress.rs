@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use crate::out::to_stderr;
 
-/// How progress is shown.
+/// The form of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// One line that is written over.
+    /// One line that is overwritten.
     Line,
-    /// One line for each step that is done.
+    /// One line for each finished step.
     Lines,
     /// One JSON object for each step.
     Json,
@@ -23,12 +23,12 @@ enum How {
 /// Shows steps on stderr.
 pub(crate) struct Shown {
     how: How,
-    /// Columns of the line that stands on the terminal.
+    /// Columns of the line on the terminal.
     standing: usize,
 }
 
 impl Shown {
-    /// `auto`, `never` or `json`.
+    /// Parses `auto`, `never` or `json`.
     pub(crate) fn new(how: &str, quiet: bool) -> Shown {
         let how = match how {
             "json" => How::Json,
@@ -40,7 +40,7 @@ impl Shown {
         Shown { how, standing: 0 }
     }
 
-    /// Takes the line from the terminal.
+    /// Clears the line on the terminal.
     pub(crate) fn clear(&mut self) {
         if self.standing > 0 {
             to_stderr(&format!("\r{}\r", " ".repeat(self.standing)));

@@ -1,11 +1,11 @@
-//! Failures on the terminal: what, why, and what to try.
+//! Failures as text for a terminal: what failed, why, and what to try.
 
 use anstyle::{AnsiColor, Style};
 use segue_control::error::{Error, Place, Source, is_hidden, printable};
 
-/// What can be shown to people on a terminal.
+/// A value with a text form for a terminal.
 pub(crate) trait Rendered {
-    /// The form for people: `error:`, the words with a caret or `why:`, and `try:`.
+    /// Returns the text: `error:`, the words with a caret or `why:`, and `try:`.
     fn text(&self) -> String;
 }
 
@@ -27,7 +27,7 @@ impl Rendered for Error {
                 )
             }
         };
-        // Beside `why:` the text stands in one column; under a caret there is only `try:`.
+        // Beside `why:` the texts are aligned; under a caret there is only `try:`.
         let gap = if self.place.is_some() && self.why.is_none() { " " } else { "  " };
         if let Some(place) = &self.place {
             let (line, caret) = excerpt(place);
@@ -44,7 +44,7 @@ impl Rendered for Error {
         let mut hints = vec![self.hint.as_str()];
         for error in self.source.iter().flat_map(|source| &source.more) {
             let one = error.text();
-            // What to try stands at the end, each thing once.
+            // The hints come at the end, each one once.
             text.push_str(one.split(&format!("{BOLD}try:")).next().unwrap_or_default());
             if !hints.contains(&error.hint.as_str()) {
                 hints.push(&error.hint);
@@ -66,10 +66,10 @@ impl Rendered for Error {
     }
 }
 
-/// Widest excerpt of a command line, in characters.
+/// Widest excerpt of a command line, characters.
 const EXCERPT: usize = 72;
 
-/// The words on one line and the caret line under it, cut to a window around the wrong word when long.
+/// Returns the words on one line and the caret line under it; a long line is cut to a window around the wrong word.
 fn excerpt(place: &Place) -> (String, String) {
     let shown: Vec<String> = place.words.iter().map(|word| printable(word)).collect();
     let start: usize = shown.iter().take(place.at).map(|word| word.chars().count() + 1).sum();
@@ -88,7 +88,7 @@ fn excerpt(place: &Place) -> (String, String) {
     (format!("{before}{text}{after}"), caret(start - from + before.len(), width))
 }
 
-/// A line as it may be shown: nothing in it can move the cursor, and every character has one column.
+/// Returns a line in a form that is safe to show: no character moves the cursor, and each one has one column.
 fn shown(line: &str) -> String {
     line.chars()
         .map(|c| {

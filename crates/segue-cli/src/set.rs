@@ -1,4 +1,4 @@
-//! `segue set`: settings of a running instance, read and changed while packets move.
+//! `segue set`: knobs of a running instance, read and changed while packets move.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ fn missing_instance() -> Error {
     Error::new(Kind::Missing, "`set` needs the name of an instance", hint).why("segue stat lists those that run")
 }
 
-/// One knob, or counters under the name of one.
+/// Shows one knob, or the counters of one name.
 fn read(name: &str, words: &[String], known: Vec<Knob>, document: &mut Document) -> Result<(), Error> {
     if STATS.iter().any(|stats| stats.0 == name) {
         let instance = client::one(&document.instance)?;
@@ -64,10 +64,10 @@ fn read(name: &str, words: &[String], known: Vec<Knob>, document: &mut Document)
     Ok(())
 }
 
-/// A knob with its value, and the place of its name among the words.
+/// A knob with its value, and the index of its name among the words.
 type PlacedAssignment = (usize, (String, String));
 
-/// `KNOB VALUE` and `KNOB=VALUE`, as often as one likes.
+/// Parses `KNOB VALUE` and `KNOB=VALUE`, any number of them.
 fn assignments(words: &[String]) -> Result<Vec<PlacedAssignment>, Error> {
     let mut assignments = Vec::new();
     let mut at = 1;
@@ -105,7 +105,7 @@ fn failure(wrong: Wrong, words: &[String], at: usize) -> Error {
     Error::new(wrong.kind, wrong.message, wrong.good).at(place)
 }
 
-/// The counters under one name, those that are 0 included, by port.
+/// Returns the counters of one name by port, those that are 0 included.
 fn counters(name: &str, instance: &Instance) -> BTreeMap<String, BTreeMap<String, u64>> {
     let of = |port: &Port| {
         let mut counters = BTreeMap::new();

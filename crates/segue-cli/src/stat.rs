@@ -15,11 +15,11 @@ use crate::args::Stat;
 use crate::grammar::help::wrapped;
 use crate::out::Out;
 
-/// Widest table, unless a wider one is asked for.
+/// Widest table by default, columns.
 const WIDTH: usize = 80;
-/// Stages at the port where packets come in, in their order on the way.
+/// Stages at the port of entry, in the order of the path.
 const STAGES: &[&str] = &["decap", "gro", "entry", "nat_in", "route", "nat_out", "encap"];
-/// How many reasons of a list are shown.
+/// Most reasons that are shown of a list.
 const REASONS: usize = 8;
 
 /// Runs the command.
@@ -57,7 +57,7 @@ fn ask(args: &Stat, out: &Out) -> Result<Document, Error> {
 
 fn show(document: &Document, args: &Stat, out: &Out) {
     if out.json {
-        // A live view is one object a line, whatever else is asked for.
+        // A live view is one object a line, whatever else is requested.
         let out = Out { pretty: out.pretty && args.watch.is_none(), ..*out };
         out.value(&json!(document));
         return;
@@ -80,7 +80,7 @@ fn show(document: &Document, args: &Stat, out: &Out) {
     }
 }
 
-/// What to say where one of several tunnels of an instance was asked for, whose figures are of all together.
+/// Returns the note for one of several tunnels of an instance, whose figures are those of all together.
 fn of_several(name: &str, instance: &Instance) -> Option<String> {
     let is_one = *name != instance.name && instance.ports.contains_key(name);
     is_one.then(|| {
@@ -127,11 +127,11 @@ fn things(n: usize) -> String {
     if n == 1 { "1 thing is".to_owned() } else { format!("{n} things are") }
 }
 
-/// A column of the table: its head, whether numbers are in it, and how soon it goes when the table is too wide.
+/// A column of the table: its head, whether it has numbers, and how early it is left out where the table is too wide.
 struct Column {
     head: &'static str,
     number: bool,
-    /// The highest goes first; 0 never.
+    /// The highest number is left out first; 0 never.
     spare: u8,
     cell: fn(&Instance) -> String,
 }
@@ -158,7 +158,7 @@ const RAW: &[Column] = &[
     Column { head: "HEALTH", number: false, spare: 0, cell: healthy },
 ];
 
-/// Bytes at the outside.
+/// Returns the bytes at the outside.
 fn bytes(instance: &Instance, of: fn(&Port) -> u64) -> u64 {
     instance.ports.values().filter(|port| port.side == Side::Outside).map(of).sum()
 }
@@ -185,17 +185,17 @@ fn healthy(instance: &Instance) -> String {
     }
 }
 
-/// Text of an instance as it may be shown on one line.
+/// Returns text of an instance in a form that is safe to show on one line.
 fn printable_line(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
 }
 
-/// The table without anything special.
+/// Returns the table without emphasis.
 pub(crate) fn lines(instances: &[Instance]) -> String {
     table(instances, false, false)
 }
 
-/// The table; columns that can be spared go until it fits.
+/// Returns the table; columns are left out until it fits.
 fn table(instances: &[Instance], raw: bool, wide: bool) -> String {
     let mut columns: Vec<&Column> = if raw { RAW } else { COLUMNS }.iter().collect();
     loop {
@@ -218,7 +218,7 @@ fn render(columns: &[&Column], instances: &[Instance]) -> String {
     plain_table(heads, rows, &numbers)
 }
 
-/// Columns without lines between them; those of `numbers` are right-aligned.
+/// Returns columns without rules between them; those of `numbers` are right-aligned.
 pub(crate) fn plain_table(heads: Vec<String>, rows: impl Iterator<Item = Vec<String>>, numbers: &[bool]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(heads).add_rows(rows);
@@ -233,7 +233,7 @@ pub(crate) fn plain_table(heads: Vec<String>, rows: impl Iterator<Item = Vec<Str
     text
 }
 
-/// Why trains ended and packets stayed alone.
+/// Returns why trains ended and packets stayed alone.
 fn why(instance: &Instance, raw: bool) -> String {
     let since_start = BTreeMap::new();
     let (ports, span) = match &instance.recent {
@@ -245,7 +245,7 @@ fn why(instance: &Instance, raw: bool) -> String {
     let outside = side(ports, Side::Outside);
     let inside = side(ports, Side::Inside);
     let (packets, units_in) = (outside.receive.wire_packets(), inside.transmit.packets);
-    // Of what was handed on: what came in may have been dropped.
+    // The base is what was handed on: received packets may have been dropped.
     let mean = if units_in > 0 { inside.transmit.wire_packets() as f64 / units_in as f64 } else { 0.0 };
     let trains = format!("{} packets in -> {} units (mean {mean:.1} segments)", count(packets), count(units_in));
     text.push_str(&format!(": {trains}\n"));
@@ -303,7 +303,7 @@ fn why(instance: &Instance, raw: bool) -> String {
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// The ports, or where several tunnels share one, all their interfaces as one.
+/// Returns the ports, or where several tunnels share one, all their interfaces as one.
 fn gathered(ports: &BTreeMap<String, Port>) -> BTreeMap<String, Port> {
     let inside = ports.values().filter(|port| port.side == Side::Inside).count();
     if ports.len() <= 2 || inside < 2 {
@@ -323,7 +323,8 @@ fn gathered(ports: &BTreeMap<String, Port>) -> BTreeMap<String, Port> {
     gathered
 }
 
-/// What each stage on each way saw: where trains are made, how far they come, where they are cut.
+/// Returns the counters of each stage in each direction: where trains are made, how far they come, where they are
+/// cut.
 fn stages(ports: &BTreeMap<String, Port>, raw: bool) -> String {
     let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
     let row = |place: &str, what: &str, [units, trains, segments]: [u64; 3]| {
@@ -342,7 +343,7 @@ fn stages(ports: &BTreeMap<String, Port>, raw: bool) -> String {
                 rows.push(row("", stage, [seen.packets, seen.trains, seen.segments]));
             }
         }
-        // What came in at one of two ports leaves at the other.
+        // A packet that comes in at one of two ports leaves at the other.
         for (name, to) in ports.iter().filter(|(other, _)| *other != name) {
             if let Some(seen) = to.stages.get("gso") {
                 rows.push(row(&printable(name), "gso", [seen.packets, seen.trains, seen.segments]));
@@ -378,7 +379,8 @@ fn merged(ports: &BTreeMap<String, Port>, of: fn(&Port) -> &BTreeMap<String, u64
     sum
 }
 
-/// Reasons with their share of the whole, or their count, the largest first; those that did not occur are left out.
+/// Returns reasons with their share of the whole, or their count, the largest first; those that did not occur are
+/// left out.
 fn shares(reasons: &BTreeMap<String, u64>, raw: bool) -> Vec<(String, String)> {
     let total: u64 = reasons.values().sum();
     let share = |n: u64| if raw { n.to_string() } else { format!("{:.1} %", n as f64 * 100.0 / total as f64) };
@@ -400,7 +402,7 @@ fn sorted(reasons: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
     list
 }
 
-/// What a person could do about what the counters show.
+/// Returns hints on what the counters suggest.
 fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeMap<String, u64>) -> Vec<String> {
     let mut hints = Vec::new();
     let share = |reasons: &BTreeMap<String, u64>, word: &str| {

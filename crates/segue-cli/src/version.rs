@@ -1,4 +1,4 @@
-//! `segue --version`, one line, and with `-v` all that a bug report needs.
+//! `segue --version`: one line, and with `-v` all that a bug report needs.
 
 use segue::checksum::{self, Implementation};
 use segue_control::error::{Error, Kind, printable};
@@ -10,7 +10,7 @@ use crate::out::Out;
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Prints it.
+/// Prints the version.
 pub(crate) fn run(out: &Out) {
     let value = value();
     if out.json {
@@ -22,7 +22,8 @@ pub(crate) fn run(out: &Out) {
     }
 }
 
-/// Names the checksum implementation to use instead of the fastest one: for measurements.
+/// The environment variable that names the checksum implementation to use instead of the fastest one, for
+/// measurements.
 const SIMD: &str = "SEGUE_SIMD";
 
 /// Chooses the checksum implementation that the environment names.
@@ -37,7 +38,7 @@ pub(crate) fn choose_simd() -> Result<(), Error> {
     Err(Error::new(Kind::Usage, what, format!("unset {SIMD}")).why(format!("it has {}", known.join(", "))))
 }
 
-/// The instruction set that checksums use on this machine.
+/// Returns the instruction set that checksums use on this machine.
 pub(crate) fn simd() -> String {
     checksum::implementation().to_owned()
 }

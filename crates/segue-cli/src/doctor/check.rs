@@ -1,19 +1,19 @@
-//! One thing that `segue doctor` looks at, and how it is.
+//! A check of `segue doctor`, and its result.
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-/// How one thing is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Status {
-    /// There, and it works.
+    /// Present and working.
     Ok,
-    /// Not there; a tunnel runs slower or with less protection.
+    /// Missing; a tunnel runs slower or with less protection.
     Missing,
-    /// Not there, and without it no tunnel runs.
+    /// Missing, and required by every tunnel.
     Needed,
-    /// It could not be found out.
+    /// Unknown.
     Unknown,
 }
 
@@ -37,15 +37,15 @@ impl Status {
     }
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Check {
-    /// Its name, stable.
+    /// The name, which never changes.
     pub(super) name: &'static str,
     pub(super) status: Status,
     /// What was found.
     pub(super) found: String,
-    /// What is lost, or why it is so.
+    /// What is lost, or the cause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) why: Option<String>,
     /// A command that helps.

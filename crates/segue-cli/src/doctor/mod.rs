@@ -1,4 +1,4 @@
-//! `segue doctor`: what this host can do, why not the rest, and what would fix it.
+//! `segue doctor`: what this host can do, the causes of what it cannot, and remedies.
 
 mod check;
 mod probe;
@@ -10,7 +10,7 @@ use self::check::{Check, Status};
 use crate::grammar::help::WIDTH;
 use crate::out::Out;
 
-/// The id of the JSON's shape.
+/// The schema id of the JSON.
 const SCHEMA: &str = "segue.doctor/1";
 
 /// Runs the command.
@@ -46,7 +46,7 @@ fn table(checks: &[Check]) -> String {
         text.push_str(&folded(&check.found, &indent));
         let more = [("why: ", &check.why), ("fix: ", &check.fix)];
         for (label, part) in more.into_iter().filter_map(|(label, part)| part.as_ref().map(|part| (label, part))) {
-            // A command is not folded: it is there to be copied.
+            // A command is not folded, so that it can be copied.
             let line =
                 if label == "fix: " { format!("{label}{part}\n") } else { folded(&format!("{label}{part}"), &indent) };
             text.push_str(&format!("{indent}{line}"));
@@ -55,7 +55,7 @@ fn table(checks: &[Check]) -> String {
     text
 }
 
-/// Text in lines of at most [`WIDTH`] columns, of which `indent` is before all but the first.
+/// Folds text to lines of at most [`WIDTH`] columns; `indent` stands before all lines but the first.
 fn folded(text: &str, indent: &str) -> String {
     let room = WIDTH.saturating_sub(indent.len());
     let mut lines = vec![String::new()];

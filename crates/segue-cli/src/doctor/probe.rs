@@ -1,4 +1,4 @@
-//! The looking. Devices are tried in a child with a network namespace of its own, so that the host sees none of it.
+//! The probes. Devices are tried in a child with a network namespace of its own, so that the host sees nothing of it.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::UdpSocket;
@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{Check, Status};
 
-/// Everything, in the order of the table.
+/// Runs all probes, in the order of the table.
 pub(super) fn all() -> Vec<Check> {
-    // The children come first: a fork wants a process with one thread.
+    // The children come first: a fork requires a process with one thread.
     let tun = sys::in_child(|| serde_json::to_vec(&tun_in_namespace()).unwrap_or_default())
         .ok()
         .and_then(|bytes| serde_json::from_slice::<Tun>(&bytes).ok());
@@ -39,20 +39,20 @@ pub(super) fn all() -> Vec<Check> {
     checks
 }
 
-/// What the child found out about TUN devices.
+/// The child's findings on TUN devices.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Tun {
-    /// Whether a new network namespace could be made, and whether it took a user namespace.
+    /// Whether a new network namespace could be made, and whether that required a user namespace.
     namespace: Option<bool>,
     /// The error of opening the clone device.
     open: Option<i32>,
     /// The error of making an interface.
     attach: Option<i32>,
-    /// Flags of the driver.
+    /// The flags of the driver.
     features: u32,
-    /// Header lengths that are taken, bytes.
+    /// Header lengths that the driver accepts, bytes.
     headers: Vec<i32>,
-    /// Sets of offloads that are taken.
+    /// Sets of offloads that the driver accepts.
     offloads: Vec<u32>,
 }
 
@@ -79,7 +79,7 @@ fn tun_in_namespace() -> Tun {
     };
     found.features = sys::tun_features(&tun).unwrap_or(0);
     if found.namespace.is_none() {
-        // An interface would appear on the host.
+        // Without a namespace an interface would appear on the host.
         return found;
     }
     if let Err(error) = sys::tun_attach(&tun, "segue%d", libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) {
@@ -162,7 +162,7 @@ fn tun_checks(found: Option<&Tun>) -> Vec<Check> {
     checks
 }
 
-/// Sends a real train over loopback and receives it.
+/// Sends a train over loopback and receives it.
 fn udp() -> Vec<Check> {
     const SEGMENT: i32 = 100;
     let lost = "each datagram costs a system call";
@@ -279,7 +279,7 @@ fn lsm() -> Check {
     Check::ok("security modules", diagnose::security_modules().unwrap_or_else(|| "none that shows".to_owned()))
 }
 
-/// Socket buffers: trains come in bursts of several hundred kilobytes.
+/// Checks socket buffers: trains come in bursts of several hundred kilobytes.
 fn buffers() -> Vec<Check> {
     const WANTED: u64 = 4 << 20;
     [("rmem_max", "received"), ("wmem_max", "sent")]
@@ -316,7 +316,7 @@ fn af_xdp() -> Check {
     }
 }
 
-/// The links towards the outside, and what switching their offloads on would gain.
+/// Checks the links towards the outside, and what their offloads would gain.
 fn links() -> Vec<Check> {
     const GTXCSUM: u32 = 0x16;
     const GGSO: u32 = 0x23;
@@ -353,11 +353,11 @@ fn links() -> Vec<Check> {
     checks
 }
 
-/// Links that a default route uses.
+/// Returns the links of the default routes.
 fn outside_links() -> Option<Vec<String>> {
     let mut netlink = Netlink::open().ok()?;
     let mut names = Vec::new();
-    // Addresses for documentation: no host has them, so their route is the default route.
+    // Addresses for documentation: no host has them, so that their route is the default route.
     for address in ["192.0.2.1", "2001:db8::1"] {
         let route = address.parse().ok().and_then(|address| netlink.route(address, None).ok());
         if let Some(link) = route.and_then(|route| netlink.link(route.link).ok())

@@ -1,11 +1,11 @@
-//! The part of help that comes from a table of words.
+//! The part of help that comes from a table of keywords.
 
 use super::{Takes, Word};
 
-/// Widest line of help.
+/// Widest line of help, columns.
 pub(crate) const WIDTH: usize = 80;
 
-/// One word as it is written in a synopsis.
+/// Returns a word as it is written in a synopsis.
 pub(crate) fn spelling(word: &Word) -> String {
     match word.takes {
         Takes::Switch => format!("[no]{}", word.name),
@@ -13,7 +13,7 @@ pub(crate) fn spelling(word: &Word) -> String {
     }
 }
 
-/// Every word with its sentence, default and unit.
+/// Returns every word with its sentence, default and unit.
 pub(crate) fn complete(table: &[Word]) -> String {
     let mut text = String::new();
     for word in table {
@@ -22,7 +22,7 @@ pub(crate) fn complete(table: &[Word]) -> String {
     text
 }
 
-/// Every word in a few lines: what must be given first, then the rest in brackets.
+/// Returns every word in a few lines: required words first, the others in brackets.
 pub(crate) fn synopsis(table: &[Word]) -> String {
     let shown = |word: &Word| match (word.required, word.repeats) {
         (true, _) => spelling(word),
@@ -36,7 +36,7 @@ pub(crate) fn synopsis(table: &[Word]) -> String {
     wrapped(&parts, "  ", "    ")
 }
 
-/// One entry of a list: `name`, then its text in a column of its own, wrapped.
+/// Returns an entry of a list: `name`, then its text in a column of its own, wrapped.
 pub(crate) fn entry(name: &str, text: &str) -> String {
     const COLUMN: usize = 24;
     let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
@@ -61,7 +61,7 @@ fn sentence(word: &Word) -> String {
     text
 }
 
-/// Parts in lines of at most [`WIDTH`] columns; the first line begins with `first`, the others with `next`.
+/// Wraps parts to lines of at most [`WIDTH`] columns; the first line begins with `first`, the others with `next`.
 pub(crate) fn wrapped(parts: &[String], first: &str, next: &str) -> String {
     let mut text = String::new();
     let mut line = first.to_owned();

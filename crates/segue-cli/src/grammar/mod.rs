@@ -1,16 +1,16 @@
 //! The keyword grammar of iproute2: `word value word value`, in any order, without dashes.
 //!
-//! One table describes every word. The parser, the help, the suggestions and the names in JSON come from it, so they
-//! cannot disagree. Only full words are taken: a script must not change its meaning when a word is added.
+//! One table describes every keyword. The parser, the help, the suggestions and the names in JSON come from it, so
+//! that they agree. Only full keywords are accepted: a script must not change its meaning when a keyword is added.
 
 pub(crate) mod help;
 pub(crate) mod parse;
 pub(crate) mod tunnel;
 
-/// What follows a word.
+/// The value that follows a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
-    /// Nothing; `no` before the word switches it off.
+    /// No value; `no` before the word switches it off.
     Switch,
     /// A number in this range, or one of the names.
     Number {
@@ -21,7 +21,7 @@ pub(crate) enum Takes {
         /// Names that stand for a number.
         or: &'static [&'static str],
     },
-    /// A hexadecimal number of at most this, `0x` or not before it, or one of the names: iproute2's `tos`.
+    /// A hexadecimal number of at most `max`, with or without `0x`, or one of the names: iproute2's `tos`.
     Hex {
         /// Largest number.
         max: u64,
@@ -36,16 +36,16 @@ pub(crate) enum Takes {
     Address,
     /// An address with a prefix length.
     Prefix,
-    /// One of these.
+    /// One of these names.
     OneOf(&'static [&'static str]),
-    /// An Ethernet address, a comma, and the address of who has it.
+    /// An Ethernet address, a comma, and the IP address of the remote that has it.
     Neighbour,
     /// The name of a network interface.
     Device,
 }
 
 impl Takes {
-    /// How many tokens follow the word.
+    /// Returns the number of tokens that follow the word.
     pub(crate) fn tokens(self) -> usize {
         match self {
             Takes::Switch => 0,
@@ -55,35 +55,35 @@ impl Takes {
     }
 }
 
-/// One word of the grammar.
+/// One keyword of the grammar.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Word {
-    /// The word.
+    /// The keyword.
     pub(crate) name: &'static str,
-    /// Other spellings, for people who know them from iproute2.
+    /// Other spellings, for users of iproute2.
     pub(crate) aliases: &'static [&'static str],
-    /// What follows.
+    /// The value that follows.
     pub(crate) takes: Takes,
-    /// What stands for the value in help.
+    /// The placeholder of the value in help.
     pub(crate) metavar: &'static str,
-    /// The value when the word is not given, as it would be written; empty when there is none.
+    /// The default, as it would be written; empty when there is none.
     pub(crate) default: &'static str,
     /// The unit of a number; empty for none.
     pub(crate) unit: &'static str,
-    /// One sentence.
+    /// One sentence on the keyword.
     pub(crate) help: &'static str,
-    /// Other words that must have one of these values for this word to mean anything.
+    /// Other keywords that must have one of these values.
     pub(crate) needs: &'static [(&'static str, &'static [&'static str])],
-    /// Other words that cannot stand beside it.
+    /// Other keywords that this one contradicts.
     pub(crate) conflicts: &'static [&'static str],
-    /// Whether it must be given.
+    /// Whether the keyword is required.
     pub(crate) required: bool,
-    /// Whether it may be given more than once.
+    /// Whether the keyword may be repeated.
     pub(crate) repeats: bool,
 }
 
 impl Word {
-    /// A word with nothing special about it, to be varied by the tables.
+    /// A keyword with default settings, to be varied by the tables.
     pub(crate) const PLAIN: Word = Word {
         name: "",
         aliases: &[],
@@ -98,7 +98,7 @@ impl Word {
         repeats: false,
     };
 
-    /// Every spelling with its meaning for a switch: `csum` is on, `nocsum` off.
+    /// Returns every spelling, and whether it switches on: `csum` is on, `nocsum` off.
     pub(crate) fn spellings(&self) -> impl Iterator<Item = (String, bool)> + '_ {
         let names = std::iter::once(self.name).chain(self.aliases.iter().copied());
         names.flat_map(|name| {

@@ -1,4 +1,4 @@
-//! Words into values, with errors that point at the wrong one.
+//! The parser of keywords, with errors that point at the wrong one.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use segue_service::supervise::spec::ALSO;
 
 use super::{Takes, Word};
 
-/// The value that a word was given.
+/// The value of a keyword.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     /// A switch, on or off.
@@ -21,40 +21,40 @@ pub(crate) enum Value {
     Number(u64),
     /// The first and the last port of a range.
     Range(u16, u16),
-    /// A name from the table, of a choice or in the place of a number.
+    /// A name from the table: one of a choice, or in the place of a number.
     Name(&'static str),
     /// An address.
     Address(IpAddr),
     /// An address with a prefix length.
     Prefix(Prefix),
-    /// An Ethernet address, and who has it.
+    /// An Ethernet address, and the remote that has it.
     Neighbour([u8; 6], IpAddr),
     /// The name of an interface.
     Device(String),
 }
 
-/// One word that was given.
+/// A keyword that was given.
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
     word: &'static Word,
     value: Value,
-    /// The index of the word itself.
+    /// The index of the keyword.
     at: usize,
 }
 
-/// All words of one thing, checked against the table.
+/// The keywords of one tunnel, checked against the table.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     command: &'static str,
     /// The words of the whole command.
     tokens: Arc<[String]>,
-    /// Those that are its own.
+    /// The range of the words of this tunnel.
     own: Range<usize>,
     given: Vec<Given>,
 }
 
-/// Parses `tokens` by `table`, where they may be the words of several things with [`ALSO`] between them; `command` is what
-/// `try:` names.
+/// Parses `tokens` by `table`; they may be the words of several tunnels with [`ALSO`] between them. `command` is the
+/// command of the hint.
 pub(crate) fn parse_each(
     command: &'static str,
     table: &'static [Word],
@@ -70,7 +70,7 @@ pub(crate) fn parse_each(
     Ok(each)
 }
 
-/// Parses `tokens` by `table`; `command` is what `try:` names.
+/// Parses `tokens` by `table`; `command` is the command of the hint.
 #[cfg(test)]
 pub(crate) fn parse(command: &'static str, table: &'static [Word], tokens: &[String]) -> Result<Parsed, Error> {
     parse_range(command, table, &tokens.into(), 0..tokens.len())
@@ -116,28 +116,28 @@ fn parse_range(
 }
 
 impl Parsed {
-    /// The value of a word that was given.
+    /// Returns the value of a keyword, if it was given.
     pub(crate) fn value_of(&self, name: &str) -> Option<&Value> {
         self.given.iter().find(|given| given.word.name == name).map(|given| &given.value)
     }
 
-    /// All values of a word that repeats, with the index of the value.
+    /// Returns all values of a keyword that repeats, with their indexes.
     pub(crate) fn values_of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a Value, usize)> + 'a {
         self.given.iter().filter(move |given| given.word.name == name).map(|given| (&given.value, given.at + 1))
     }
 
-    /// The index of a word that was given.
+    /// Returns the index of a keyword, if it was given.
     pub(crate) fn place_of(&self, name: &str) -> Option<usize> {
         self.given.iter().find(|given| given.word.name == name).map(|given| given.at)
     }
 
-    /// An error that points at token `at`; [`end`](Self::end) is the place behind the last.
+    /// Makes an error that points at token `at`; [`end`](Self::end) is the place behind the last one.
     pub(crate) fn error_at(&self, kind: Kind, message: impl Into<String>, at: usize, note: impl Into<String>) -> Error {
         let place = Place { words: self.tokens.to_vec(), at, note: note.into(), nearest: None };
         Error::new(kind, message, format!("{} --help", self.command)).at(place)
     }
 
-    /// The place of something that is missing.
+    /// Returns the place of something that is missing.
     pub(crate) fn end(&self) -> usize {
         self.own.end
     }
@@ -196,8 +196,8 @@ impl Parsed {
         Ok(())
     }
 
-    /// A word that is switched off needs nothing. A word that another one needs is compared by what was given for it
-    /// or by its default; where there is neither, that word's own rules decide.
+    /// Checks required values of other keywords. A keyword that is switched off requires nothing. Another keyword
+    /// counts with its value or its default; where it has neither, its own rules decide.
     fn check_needs(&self, table: &[Word]) -> Result<(), Error> {
         for given in self.given.iter().filter(|given| given.value != Value::Switch(false)) {
             for (name, allowed) in given.word.needs {
@@ -217,12 +217,12 @@ impl Parsed {
     }
 }
 
-/// The word of a spelling, and whether it is the positive one.
+/// Returns the keyword of a spelling, and whether the spelling switches on.
 fn find(table: &'static [Word], token: &str) -> Option<(&'static Word, bool)> {
     table.iter().find_map(|word| word.spellings().find(|(spelling, _)| spelling == token).map(|(_, on)| (word, on)))
 }
 
-/// What is wrong with a value, and what was perhaps meant.
+/// What is wrong with a value, and the nearest valid one.
 pub(crate) type Wrong = (String, Option<String>);
 
 pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
@@ -232,7 +232,7 @@ pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {
         Takes::OneOf(names) => name(names, token).map(Value::Name),
         Takes::Number { min, max, or } => number(min, max, or, token),
         Takes::Hex { max, or } => hex(max, or, token),
-        // One end of it; whoever reads the word puts both together.
+        // One end of the range; the caller joins both.
         Takes::Ports => match integer(token).and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0) {
             Some(port) => Ok(Value::Range(port, port)),
             None => Err(expected("1 to 65535")),
@@ -266,7 +266,7 @@ fn hex(max: u64, or: &'static [&'static str], token: &str) -> Result<Value, Wron
         return Ok(Value::Name(name));
     }
     let digits = token.strip_prefix("0x").or(token.strip_prefix("0X")).unwrap_or(token);
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` would accept a sign.
     let number = u64::from_str_radix(digits, 16).ok().filter(|_| digits.starts_with(|c: char| c.is_ascii_hexdigit()));
     match number {
         Some(number) if number <= max => Ok(Value::Number(number)),

@@ -1,4 +1,4 @@
-//! The words of `segue tunnel`.
+//! The keywords of `segue tunnel`.
 
 use super::{Takes, Word};
 
@@ -7,7 +7,7 @@ const BRIDGE: &[(&str, &[&str])] = &[("mode", &["vxlan", "geneve"])];
 const VXLAN: &[(&str, &[&str])] = &[("mode", &["vxlan"])];
 const PORT: Takes = Takes::Number { min: 1, max: 65_535, or: &[] };
 
-/// Every word, in the order in which help shows them.
+/// Every keyword, in the order in which help shows them.
 pub(crate) const WORDS: &[Word] = &[
     Word {
         name: "dev",

@@ -22,7 +22,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// The name.
+    /// Returns the name of the subcommand.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Action::List(_) => "list",

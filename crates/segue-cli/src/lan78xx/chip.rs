@@ -1,4 +1,4 @@
-//! The model of an adapter, and addresses, as the command line gives them.
+//! Models of an adapter, and hardware addresses, from the command line.
 
 use segue_control::error::{Error, Kind, printable};
 use segue_lan78xx::model::Config;
@@ -7,7 +7,7 @@ use segue_lan78xx::usb::Speed;
 
 use super::args;
 
-/// The model that the command line describes.
+/// Returns the model that the command line describes.
 pub(super) fn config(args: &args::Chip) -> Result<Config, Error> {
     let chip = match args.chip.as_str() {
         "lan7801" => Chip::Lan7801,
@@ -26,7 +26,7 @@ pub(super) fn config(args: &args::Chip) -> Result<Config, Error> {
     Ok(Config { chip, speed, mac: mac(&args.mac)?, paced: args.paced, ..Config::default() })
 }
 
-/// Reads a unicast MAC address.
+/// Parses a unicast MAC address.
 pub(super) fn mac(text: &str) -> Result<[u8; 6], Error> {
     let parts: Vec<&str> = text.split(':').collect();
     let bytes: Option<Vec<u8>> = parts

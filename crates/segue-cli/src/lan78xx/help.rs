@@ -1,10 +1,10 @@
-//! The help of each command of `segue lan78xx`.
+//! The help of each subcommand of `segue lan78xx`.
 
 use segue_control::error::Error;
 
 use crate::help::{Page, of_action};
 
-/// The pages, in the order of the commands.
+/// The pages, in the order of the subcommands.
 const PAGES: &[Page] = &[
     Page {
         name: "lan78xx list",
@@ -53,7 +53,7 @@ docs/lan78xx.md says what the model does, and what it was never compared with.
     },
 ];
 
-/// The help of one of the commands.
+/// Returns the help of one subcommand.
 pub(crate) fn of(action: &str, long: bool) -> Result<String, Error> {
     of_action(PAGES, "lan78xx", action, long)
 }

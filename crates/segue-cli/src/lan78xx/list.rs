@@ -1,4 +1,4 @@
-//! `segue lan78xx list`: the adapters of this machine, and those that a USB/IP server has.
+//! `segue lan78xx list`: the adapters of this machine and of a USB/IP server.
 
 use std::net::SocketAddrV6;
 
@@ -59,7 +59,7 @@ pub(super) fn run(args: &args::List, out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-/// `HOST` or `HOST:PORT` with the port filled in; an IPv6 address stands in brackets.
+/// Adds the port to `HOST`, where `HOST:PORT` has none; an IPv6 address stands in brackets.
 pub(super) fn server_address(text: &str) -> Result<String, Error> {
     let wrong = |why: &str| {
         let text = format!("`{}` is no host", printable(text));
@@ -68,7 +68,7 @@ pub(super) fn server_address(text: &str) -> Result<String, Error> {
     const FORM: &str = "it has the form HOST[:PORT], IPv6 in brackets";
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let Some((ip, behind)) = rest.split_once(']') else { return wrong("the bracket is not closed") };
-        // Behind one of a link there may be the number of an interface.
+        // A link-local address may have a scope id.
         if format!("[{ip}]:{PORT}").parse::<SocketAddrV6>().is_err() {
             return wrong("what stands in brackets is an IPv6 address");
         }

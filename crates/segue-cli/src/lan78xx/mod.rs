@@ -13,7 +13,7 @@ use segue_control::error::{Error, Kind};
 use self::args::{Action, Lan78xx};
 use crate::out::Out;
 
-/// Runs one of the commands.
+/// Runs a subcommand.
 pub(crate) fn run(args: &Lan78xx, out: &Out) -> Result<(), Error> {
     match &args.action {
         None => {

@@ -1,4 +1,4 @@
-//! `segue lan78xx model`: the model of an adapter behind USB/IP, its cable a TAP.
+//! `segue lan78xx model`: the model of an adapter behind USB/IP, with a TAP as its cable.
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &args::Model, out: &Out) -> Result<(), Error> {
     daemon::up(&plan, &mut netlink, None, &report)
 }
 
-/// Reads where to answer: `ADDR:PORT`, or one of the two alone, where the other is that of the default.
+/// Parses the address to serve: `ADDR:PORT`, or one of the two with the default of the other.
 fn address(text: &str) -> Result<SocketAddr, Error> {
     if let Ok(address) = text.parse() {
         return Ok(address);

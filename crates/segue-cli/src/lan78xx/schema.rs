@@ -1,4 +1,4 @@
-//! What `segue lan78xx -j` prints, for `segue schema lan78xx` and for the commands themselves. Keys are only ever added.
+//! The JSON of `segue lan78xx -j`, for `segue schema lan78xx` and for the commands. Keys are only ever added.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use segue_service::adapter::schema::{Adapter, Model, Notes, Trace};
 use segue_service::sandbox::Sandbox;
 use serde::Serialize;
 
-/// The id of what `list` prints.
+/// The schema id of what `list` prints.
 pub(super) const LIST: &str = "segue.lan78xx.list/1";
 
 /// One object of `segue lan78xx -j`; `schema` and `event` say which.

@@ -14,7 +14,7 @@ use super::chip::{config, mac};
 use super::list::server_address;
 use crate::out::Out;
 
-/// Where the adapter is that the command line names.
+/// Returns the place of the adapter that the command line names.
 fn usb(args: &args::Up) -> Result<Usb, Error> {
     let (text, wire) = (&args.usb[..], args.wire.as_deref());
     let wrong = |why: &str| {
@@ -53,17 +53,17 @@ fn usb(args: &args::Up) -> Result<Usb, Error> {
     Ok(Usb::Usbip { server: server_address(host)?, bus_id: bus_id.to_owned() })
 }
 
-/// What a model in this process is.
+/// Returns the settings of a model in this process.
 fn model(args: &args::Up) -> Result<ModelConfig, Error> {
     let chip = args.chip.clone().unwrap_or_else(|| "lan7800".to_owned());
-    // That chip knows no other one.
+    // That chip has no other speed.
     let usual = if chip == "lan7850" { "high" } else { "super" };
     let speed = args.speed.clone().unwrap_or_else(|| usual.to_owned());
     let mac = mac_text(ModelConfig::default().mac);
     config(&args::Chip { chip, speed, mac, paced: args.paced })
 }
 
-/// The interface's name: `--dev NAME` or `dev NAME`.
+/// Returns the name of the interface: `--dev NAME` or `dev NAME`.
 fn name(args: &args::Up) -> Result<&str, Error> {
     let hint = "segue lan78xx up dev lan0";
     match (&args.words[..], &args.dev) {
@@ -84,7 +84,7 @@ fn name(args: &args::Up) -> Result<&str, Error> {
     }
 }
 
-/// What the command line asks for.
+/// Returns the plan of the command line.
 fn plan(args: &args::Up) -> Result<Plan, Error> {
     let usb = usb(args)?;
     let tap = Tap::interface(name(args)?, args.mtu)?;

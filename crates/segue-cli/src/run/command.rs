@@ -15,7 +15,7 @@ use crate::grammar::tunnel::WORDS;
 use crate::tunnel::plan::plan;
 use crate::usage::{self, Origin};
 
-/// An error about the words, which may point at one of them.
+/// Points an error about words at their place in the file.
 pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, error: Error) -> Error {
     let placed = error.place.as_ref().and_then(|place| {
         let wrong = place.words.get(place.at);
@@ -23,7 +23,7 @@ pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, erro
         let token = if same { tokens.get(place.at) } else { None };
         token.or_else(|| tokens.iter().rfind(|token| Some(&token.text) == wrong))
     });
-    // What points at no word may name the value that it is about.
+    // An error that points at no word may name the value that it is about.
     let named = |token: &&Token| {
         let text = printable(&token.text);
         !token.text.starts_with('-') && error.message.split([' ', ',', ':']).any(|word| word.trim_matches('`') == text)
@@ -33,7 +33,7 @@ pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, erro
     text.at(&span.clone(), error)
 }
 
-/// The command line that it stands for, read as the program reads it.
+/// Parses the command line as the program does.
 pub(super) fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error> {
     let words: Vec<String> = tokens.iter().map(|token| token.text.clone()).collect();
     let line = ["segue", kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());

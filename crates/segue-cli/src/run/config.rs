@@ -1,5 +1,5 @@
-//! The file of `segue run`: a `[[tunnel]]` or `[[gateway]]` for each instance. A key is a word or an option of the command,
-//! so that there is one table of what they take; `net.` begins a knob.
+//! The file of `segue run`: a `[[tunnel]]` or `[[gateway]]` for each instance. A key is a keyword or an option of the
+//! command, so that one table describes their values; `net.` begins a knob.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,7 +24,7 @@ use super::command::located;
 use super::keys;
 use super::source::Text;
 
-/// An error about knob `at`.
+/// Makes an error about the knob `at`.
 fn wrong_knob(spec: &InstanceSpec, text: &Text, at: usize, wrong: &Wrong) -> Error {
     let span = spec
         .assignments
@@ -38,7 +38,7 @@ fn wrong_knob(spec: &InstanceSpec, text: &Text, at: usize, wrong: &Wrong) -> Err
     error
 }
 
-/// What would stop it on this host, or what it would be. Changes nothing.
+/// Checks whether an instance can run on this host, and describes it. Changes nothing.
 pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> Result<Checked, Error> {
     let at_words = |error| located(&spec.tokens, &spec.header, text, error);
     let mut listens = None;
@@ -59,7 +59,7 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
     Ok(Checked { words, listens })
 }
 
-/// Whether its knobs can be set where `known` are the knobs, as they are before.
+/// Checks whether the knobs can be set where `known` are the knobs with their values before.
 pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>) -> Result<(), Error> {
     let mut errors = Vec::new();
     for (at, assignment) in spec.assignments.iter().enumerate() {
@@ -71,23 +71,23 @@ pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>
     together(errors).map_or(Ok(()), Err)
 }
 
-/// What an instance would be.
+/// The result of a check.
 #[derive(Debug)]
 pub(super) struct Checked {
-    /// For people.
+    /// The description for people.
     pub(super) words: String,
-    /// The address and the UDP port that it would have for itself.
+    /// The address and UDP port to listen on.
     pub(super) listens: Option<SocketAddr>,
 }
 
-/// Reads a configuration; what can be found wrong without asking the system is found here, all of it.
+/// Reads a configuration. Returns all errors that need no look at the system.
 pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
     let (document, broken) = DeTable::parse_recoverable(&text.text);
     let end = text.text.len()..text.text.len();
     let mut errors: Vec<Error> =
         broken.iter().map(|error| text.error(&error.span().unwrap_or(end.clone()), error.message(), "")).collect();
     let mut specs: Vec<InstanceSpec> = Vec::new();
-    // What follows a fault in the form would be about the fault.
+    // Errors after a syntax error would be caused by it.
     if errors.is_empty() {
         for (key, value) in document.get_ref() {
             let kind = match key.get_ref().as_ref() {
@@ -135,7 +135,7 @@ pub(super) fn read(text: &Text) -> Result<Vec<InstanceSpec>, Error> {
     }
 }
 
-/// Two gateways between the same interfaces would pass on each packet twice.
+/// Refuses two gateways between the same interfaces, which would forward each packet twice.
 fn crossed(specs: &[InstanceSpec], text: &Text, errors: &mut Vec<Error>) {
     let mut seen: HashMap<[String; 2], &InstanceSpec> = HashMap::new();
     for spec in specs {
@@ -154,14 +154,14 @@ fn crossed(specs: &[InstanceSpec], text: &Text, errors: &mut Vec<Error>) {
     }
 }
 
-/// Tunnels with one address and port become one instance, with the name of the first.
+/// Joins tunnels with one address and port to one instance, with the name of the first one.
 fn joined(specs: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec<InstanceSpec> {
     let mut made: Vec<(InstanceSpec, Vec<Plan>, Vec<Range<usize>>)> = Vec::new();
     let mut places: HashMap<Socket, usize> = HashMap::new();
     for spec in specs {
         let header = spec.header.clone();
         let plan = match &spec.plan {
-            // Without a port it must be sure that the address is one.
+            // Without a port the address must be known.
             InstancePlan::Tunnels(plans) => plans.last().filter(|plan| plan.has_udp() || plan.local.is_some()).cloned(),
             InstancePlan::Gateway(_) => None,
         };
@@ -193,7 +193,7 @@ fn joined(specs: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec
     made.into_iter().map(|(spec, ..)| spec).collect()
 }
 
-/// The word that gives an instance its name, or else its heading.
+/// Returns the place of the word that gives an instance its name, or else of its heading.
 fn name_span(spec: &InstanceSpec) -> Range<usize> {
     let named = |token: &&Token| token.text == spec.name;
     spec.tokens.iter().find(named).map_or(spec.header.clone(), |token| token.span.clone())
@@ -212,7 +212,7 @@ mod tests {
         read(&file(text)).unwrap_or_else(|error| panic!("{}", error.text()))
     }
 
-    /// Line, column, message and note of every error.
+    /// Returns line, column, message and note of every error.
     fn errors(text: &str) -> Vec<(usize, usize, String, String)> {
         let first = read(&file(text)).expect_err(text);
         let more = first.source.as_ref().map(|source| source.more.clone()).unwrap_or_default();
@@ -397,7 +397,7 @@ hold = 3
             assert!(!errors(text).is_empty(), "{text}");
         }
         assert!(specs("").is_empty() && specs("# nothing\n").is_empty());
-        // Every prefix of a file that is right is right or is refused in good order.
+        // Every prefix of a valid file is valid or is refused without a panic.
         let text = "[[tunnel]]\ndev = \"sgé\"\nremote = \"::1\"\nencap = \"gue\"\ntos = 0x10\n[tunnel.net.inet]\ntcp.gso = 0\n";
         for at in (0..text.len()).filter(|at| text.is_char_boundary(*at)) {
             let _ = read(&file(&text[..at])).map_err(|error| error.text());

@@ -1,4 +1,4 @@
-//! One table of the file: keys into the words and options of a command.
+//! A table of the file: its keys as keywords and options of a command.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::grammar::parse;
 use crate::grammar::{Takes, Word, tunnel::WORDS};
 use crate::usage::{self, Origin};
 
-/// Options that make no sense in a file.
+/// Options that a file cannot have.
 const NOT_HERE: &[&str] = &["check", "set"];
 
 pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[String]) -> Error {
@@ -31,7 +31,7 @@ pub(super) fn unknown(text: &Text, span: &Range<usize>, key: &str, known: &[Stri
     error
 }
 
-/// One table of the file.
+/// Reads one table of the file.
 pub(super) fn instance(
     text: &Text,
     kind: Kind,
@@ -99,11 +99,11 @@ fn spells(word: &Word, name: &str) -> bool {
     word.name == name || word.aliases.contains(&name)
 }
 
-/// An option of a command that may stand in a file.
+/// An option of a command that a file may have.
 struct CommandOption {
     name: String,
     takes_value: bool,
-    /// Whether it may be given several times.
+    /// Whether the option may be repeated.
     repeats: bool,
 }
 
@@ -121,7 +121,7 @@ fn options(kind: Kind) -> Vec<CommandOption> {
     named.filter(|option| !NOT_HERE.contains(&option.name.as_str())).collect()
 }
 
-/// Every key of a table.
+/// Returns every key of a table.
 pub(super) fn known(kind: Kind) -> Vec<String> {
     let mut known: Vec<String> = match kind {
         Kind::Tunnel => WORDS.iter().map(|word| word.name.to_owned()).collect(),
@@ -131,7 +131,7 @@ pub(super) fn known(kind: Kind) -> Vec<String> {
     known
 }
 
-/// `net.inet.tcp.gso = 0` in any of the forms that TOML has for it.
+/// Reads knobs such as `net.inet.tcp.gso = 0`, in all forms that TOML has for it.
 fn knob_assignments(
     text: &Text,
     name: &str,
@@ -157,7 +157,7 @@ fn knob_assignments(
     }
 }
 
-/// A key that is a word of the command.
+/// Reads a key that is a keyword of the command.
 fn word_tokens(
     text: &Text,
     word: &Word,
@@ -193,7 +193,7 @@ fn word_tokens(
     Ok(vec![token(name.to_owned()), word_value(text, word, name, value)?])
 }
 
-/// A value that the word takes.
+/// Reads a value that the keyword accepts.
 fn word_value(text: &Text, word: &Word, name: &str, value: &toml::Spanned<DeValue<'_>>) -> Result<Token, Error> {
     let token = scalar(text, value, word.takes)?;
     match parse::value(word.takes, &token.text) {
@@ -209,7 +209,7 @@ fn word_value(text: &Text, word: &Word, name: &str, value: &toml::Spanned<DeValu
     }
 }
 
-/// A key that is an option of the command.
+/// Reads a key that is an option of the command.
 fn option_tokens(
     text: &Text,
     option: &CommandOption,
@@ -233,7 +233,7 @@ fn option_tokens(
     }
 }
 
-/// Whether the command takes these values of an option, each by itself, whatever else is in the table.
+/// Checks the values of an option, each by itself, whatever else is in the table.
 fn option_value(text: &Text, kind: Kind, option: &CommandOption, tokens: &[Token]) -> Result<(), Error> {
     if !option.takes_value {
         return Ok(());
@@ -250,13 +250,13 @@ fn option_value(text: &Text, kind: Kind, option: &CommandOption, tokens: &[Token
     Ok(())
 }
 
-/// A value as it would stand on a command line.
+/// Returns a value as it would stand on a command line.
 fn scalar(text: &Text, value: &toml::Spanned<DeValue<'_>>, takes: Takes) -> Result<Token, Error> {
     let hex = matches!(takes, Takes::Hex { .. });
     let written = match value.get_ref() {
         DeValue::String(text) => text.to_string(),
         DeValue::Boolean(on) => (if *on { "on" } else { "off" }).to_owned(),
-        // The number itself, however it is written: 0x10 and 16 are the same in TOML.
+        // The number in decimal form, however it is written: 0x10 and 16 are the same in TOML.
         DeValue::Integer(number) => match i128::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) if hex => format!("{number:x}"),
             Ok(number) => number.to_string(),
@@ -267,7 +267,7 @@ fn scalar(text: &Text, value: &toml::Spanned<DeValue<'_>>, takes: Takes) -> Resu
             return Err(text.error(&value.span(), "this is no value of a key", note));
         }
     };
-    // What begins with a dash would be an option, and nothing that a key takes does.
+    // A value with a leading dash would be an option, and no key has such a value.
     if written.starts_with('-') {
         let message = format!("`{}` is not a value of this key", printable(&written));
         return Err(text.error(&value.span(), message, "no value begins with a dash"));

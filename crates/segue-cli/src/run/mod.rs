@@ -30,7 +30,7 @@ use crate::out::Out;
 /// Largest file that is read, bytes.
 const FILE_LEN: u64 = 4 << 20;
 
-/// How long a file that is a pipe may take, and how often one is looked at into which nobody writes.
+/// Longest wait for a file that is a pipe, and the interval at which a pipe without a writer is checked.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -78,14 +78,14 @@ fn open(path: &Path) -> Result<Text, Error> {
     }
 }
 
-/// Reads a file, whatever it is: some have no end, and into some nobody writes.
+/// Reads a file of any type: some have no end, and a pipe may have no writer.
 fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<usize> {
     let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let until = Instant::now() + PATIENCE;
     while bytes.len() as u64 <= FILE_LEN {
         let mut part = [0; 65_536];
         match file.read(&mut part) {
-            // A pipe has an end only after somebody has written into it.
+            // A pipe has an end only after a process has written to it.
             Ok(0) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => std::thread::sleep(LOOK),
             Ok(0) => break,
             Ok(len) => bytes.extend_from_slice(&part[..len]),
@@ -103,7 +103,8 @@ fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<usize> {
     Ok(bytes.len())
 }
 
-/// What would stop these on this host beside `others`, which run, all of it, or what each would be.
+/// Checks whether `specs` can run on this host beside `others`, which run. Returns all errors, or a description of
+/// each.
 fn check(
     specs: &[&InstanceSpec],
     others: &[InstanceSpec],
@@ -128,7 +129,7 @@ fn check(
         plans.push(words);
         let Some(place) = listens else { continue };
         let known = ports.entry(place.port()).or_default();
-        // Who has no address of its own has all of them.
+        // The unspecified address covers all addresses.
         let same = |ip: IpAddr| {
             ip == place.ip() || ip.is_ipv4() == place.is_ipv4() && (ip.is_unspecified() || place.ip().is_unspecified())
         };
@@ -143,7 +144,7 @@ fn check(
     together(errors).map_or(Ok(plans), Err)
 }
 
-/// `--check`: what would run.
+/// Shows what would run, for `--check`.
 fn show(text: &Text, specs: &[InstanceSpec], plans: &[String], out: &Out) {
     if out.json {
         let specs: Vec<Value> = specs
@@ -160,7 +161,7 @@ fn show(text: &Text, specs: &[InstanceSpec], plans: &[String], out: &Out) {
     out.data(&format!("{}: {}; nothing was changed\n", text.file, count(specs.len())));
 }
 
-/// Options that each instance gets as this command did.
+/// Returns the options that each instance gets from this command.
 fn options(out: &Out) -> Vec<String> {
     let given = [("-v", out.verbose), ("-q", out.quiet)];
     given.into_iter().filter(|(_, is_given)| *is_given).map(|(option, _)| option.to_owned()).collect()
@@ -169,7 +170,7 @@ fn options(out: &Out) -> Vec<String> {
 /// The file that a service follows.
 struct ConfigFile {
     path: PathBuf,
-    /// What it said when it was loaded last.
+    /// The content that was loaded last.
     text: Text,
 }
 

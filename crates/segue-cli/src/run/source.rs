@@ -7,20 +7,20 @@ use segue_control::error::{Error, Kind, Source};
 /// A file that was read.
 #[derive(Clone, Debug)]
 pub(super) struct Text {
-    /// Its name as it was given.
+    /// The name of the file, as the user gave it.
     pub(super) file: String,
     pub(super) text: String,
 }
 
 impl Text {
-    /// An error at bytes `span`.
+    /// Makes an error at the bytes `span`.
     pub(super) fn error(&self, span: &Range<usize>, message: impl Into<String>, note: impl Into<String>) -> Error {
         let mut error = Error::new(Kind::Config, message, "segue help run");
         error.source = Some(Box::new(self.place(span, note.into(), None)));
         error
     }
 
-    /// Makes `error` one that points at `span`; what it pointed at before goes.
+    /// Points `error` at `span` instead of its former place.
     pub(super) fn at(&self, span: &Range<usize>, mut error: Error) -> Error {
         let (note, nearest) = error.place.take().map_or_else(Default::default, |place| (place.note, place.nearest));
         error.source = Some(Box::new(self.place(span, note, nearest)));
@@ -28,7 +28,7 @@ impl Text {
         error
     }
 
-    /// The line of a byte, from 1.
+    /// Returns the line of a byte, from 1.
     pub(super) fn line(&self, at: usize) -> usize {
         1 + self.text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count()
     }

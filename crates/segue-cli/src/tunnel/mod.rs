@@ -1,4 +1,4 @@
-//! `segue tunnel`: from words to a tunnel, and back to nothing.
+//! `segue tunnel`: the command line of tunnels.
 
 pub(crate) mod plan;
 #[cfg(test)]
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     daemon::up(&group, &mut netlink, watched, &out.staying())
 }
 
-/// `--check`: what would stop the tunnels, and what they would be. Changes nothing.
+/// Runs `--check`: reports what would stop the tunnels, or what they would be. Changes nothing.
 fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let ready = group.first();
     let dev = &ready.plan.dev;

@@ -1,4 +1,4 @@
-//! From words to a plan: everything that can be wrong without asking the system is found here.
+//! Plans of keywords. All errors that need no look at the system are found here.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use segue_service::tunnel::plan::{IPV6_MIN_MTU, LINUX_VXLAN_PORT, Plan};
 
 use crate::grammar::parse::{Parsed, Value};
 
-/// GUE's registered UDP port.
+/// The registered UDP port of GUE.
 const GUE_PORT: u16 = 6080;
-/// Geneve's registered UDP port.
+/// The registered UDP port of Geneve.
 const GENEVE_PORT: u16 = 6081;
-/// Time to live of VXLAN and Geneve where none is said, as Linux has it.
+/// The default TTL of VXLAN and Geneve, as in Linux.
 const USUAL_TTL: u8 = 64;
 
-/// Turns words into a plan.
+/// Makes a plan of parsed keywords.
 pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
     let Some(remote) = address(parsed, "remote") else {
-        // The table has `remote` as required; the parser has refused a line without it.
+        // The table requires `remote`, so that the parser has refused a line without it.
         return Err(parsed.error_at(Kind::Missing, "`remote` is missing", parsed.end(), "add `remote ADDR`"));
     };
     let mode = mode(parsed, remote)?;
@@ -320,7 +320,7 @@ fn switch(parsed: &Parsed, name: &str, default: bool) -> bool {
     }
 }
 
-/// A number that the table bounds to 16 bits.
+/// Returns a number that the table bounds to 16 bits.
 fn small(parsed: &Parsed, name: &str) -> Option<u16> {
     match parsed.value_of(name) {
         Some(Value::Number(number)) => u16::try_from(*number).ok(),
@@ -328,7 +328,8 @@ fn small(parsed: &Parsed, name: &str) -> Option<u16> {
     }
 }
 
-/// As iproute2: 0 stands for what a mode does by itself, which over IPv4 is to inherit; `ip6tnl` and `ip6gre` start at 64 instead.
+/// Returns the TTL as iproute2 has it: 0 is the default of the mode, which is to inherit over IPv4; `ip6tnl` and
+/// `ip6gre` have 64 instead.
 fn ttl(parsed: &Parsed, mode: Mode, remote: IpAddr) -> Choice<u8> {
     let usual = if mode.is_overlay() || remote.is_ipv6() { Choice::Fixed(USUAL_TTL) } else { Choice::Inherit };
     match octet(parsed, "ttl", usual) {

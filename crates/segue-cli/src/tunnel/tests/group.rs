@@ -1,4 +1,4 @@
-//! Which tunnels share a port.
+//! Tests of which tunnels share a port.
 
 use segue_service::tunnel::group::clash;
 use segue_service::tunnel::plan::Plan;

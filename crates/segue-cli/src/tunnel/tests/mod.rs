@@ -1,4 +1,4 @@
-//! Words through the grammar to plans, and what the service makes of them.
+//! Tests from keywords through plans to what the service makes of them.
 
 mod group;
 mod plan;

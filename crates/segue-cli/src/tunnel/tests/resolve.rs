@@ -1,4 +1,4 @@
-//! What a plan comes to on a link.
+//! Tests of plans on a link.
 
 use segue_control::error::Error;
 use segue_host::netlink::Link;
