@@ -1,15 +1,15 @@
-//! Counters that other threads may read: one writer, relaxed atomics, a fixed list of names.
+//! Counters that other threads may read, with one writer, relaxed atomics and a fixed list of names.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use segue::reason::{Counts, Reason};
 
-/// What a counter counts within its port.
+/// The group of counters that a counter belongs to, within its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
-    /// Into segue from the port.
+    /// Packets received from the port.
     Receive,
-    /// Out of segue through the port.
+    /// Packets sent through the port.
     Transmit,
     /// Numbers of the port itself.
     Port,
@@ -19,13 +19,13 @@ pub enum Group {
     Flushes,
     /// Why packets stayed alone, by reason.
     Alone,
-    /// What differed when a packet did not fit a train, by reason.
+    /// Differences between a packet and the train that it did not fit, by reason.
     Mismatches,
-    /// What was done in a smaller form because the kernel refused, by reason.
+    /// Units that were sent in smaller form because the kernel refused them, by reason.
     Fallbacks,
-    /// What one stage on the way saw.
+    /// Traffic of one stage of the pipeline.
     Stage(Stage),
-    /// What cutting trains for the port took.
+    /// Trains that were cut for the port.
     Gso,
     /// Remote checksum offload.
     Remcsum,
@@ -35,35 +35,35 @@ pub enum Group {
     Worker,
 }
 
-/// A stage on the way through a pipeline. All but the last are counted at the port where packets came in.
+/// A stage of a pipeline. All but the last are counted at the port that received the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// Outer headers are taken off: what came out.
+    /// Decapsulation; its output is counted.
     Decap,
-    /// Packets are joined: what went in.
+    /// GRO; its input is counted.
     Gro,
-    /// The way to the port out begins: what came there, before trains are cut where GSO is off.
+    /// Ingress of the path to the egress port; its input is counted, before trains are cut where GSO is off.
     Ingress,
-    /// Packets for the outside address are translated: what went in.
+    /// Address translation of packets for the outside address; its input is counted.
     NatIn,
-    /// The way of packets is looked up: what went in.
+    /// Route lookup; its input is counted.
     Route,
-    /// Packets for the outside are translated: what went in.
+    /// Address translation of packets for the outside; its input is counted.
     NatOut,
-    /// Outer headers are put on: what went in.
+    /// Encapsulation; its input is counted.
     Encap,
-    /// Trains are cut for the port out, at which this is counted: what went in.
+    /// GSO for the egress port, under which it is counted; its input is counted.
     Gso,
 }
 
-/// The place of one counter.
+/// The name of one counter.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// Name of the port, empty for the worker.
     pub port: String,
-    /// What it counts.
+    /// Group of the counter.
     pub group: Group,
-    /// Field or reason.
+    /// Key of the counter: a field or a reason.
     pub key: &'static str,
 }
 
@@ -72,7 +72,7 @@ enum To<'a> {
     Board { values: &'a [AtomicU64], next: usize },
 }
 
-/// Where [`Pipeline::collect`](crate::pipeline::Pipeline::collect) writes its counters.
+/// The destination to which [`Pipeline::collect`](crate::pipeline::Pipeline::collect) writes its counters.
 pub struct Sink<'a> {
     to: To<'a>,
 }
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Sink<'_> {
 }
 
 impl Sink<'_> {
-    /// One counter.
+    /// Writes one counter.
     pub fn put(&mut self, port: &str, group: Group, key: &'static str, value: u64) {
         match &mut self.to {
             To::Names(names) => names.push(Name { port: port.to_owned(), group, key }),
@@ -97,7 +97,7 @@ impl Sink<'_> {
         }
     }
 
-    /// Leaves `count` counters as they are; `false` while names are listed, of which none may be missing.
+    /// Leaves `count` counters as they are. Returns `false` while names are listed, of which none may be missing.
     pub fn skip(&mut self, count: usize) -> bool {
         match &mut self.to {
             To::Names(_) => false,
@@ -108,7 +108,7 @@ impl Sink<'_> {
         }
     }
 
-    /// How many counters were written or left so far.
+    /// Returns the number of counters that were written or left so far.
     pub fn place(&self) -> usize {
         match &self.to {
             To::Names(names) => names.len(),
@@ -116,7 +116,7 @@ impl Sink<'_> {
         }
     }
 
-    /// All counters of one enum of reasons.
+    /// Writes all counters of one enum of reasons.
     pub fn reasons<R: Reason>(&mut self, port: &str, group: Group, counts: &Counts<R>) {
         for (reason, count) in counts.iter() {
             self.put(port, group, reason.name(), count);
@@ -132,7 +132,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// A board for what `collect` writes.
+    /// Returns a board for the counters that `collect` writes.
     pub fn new(collect: impl FnOnce(&mut Sink<'_>)) -> Board {
         let mut names = Vec::new();
         collect(&mut Sink { to: To::Names(&mut names) });
@@ -140,12 +140,12 @@ impl Board {
         Board { names, values }
     }
 
-    /// Writes all values anew.
+    /// Writes all values again.
     pub fn publish(&self, collect: impl FnOnce(&mut Sink<'_>)) {
         collect(&mut Sink { to: To::Board { values: &self.values, next: 0 } });
     }
 
-    /// Every counter with its value. Values of one round are not read at one instant: sums may be off by a round.
+    /// Returns every counter with its value. Values are not read at one instant: sums may be off by a round.
     pub fn read(&self) -> impl Iterator<Item = (&Name, u64)> {
         self.names.iter().zip(self.values.iter().map(|v| v.load(Ordering::Relaxed)))
     }

@@ -1,4 +1,5 @@
-//! What every pipeline does at each of its ports: send what waits, split again what is refused, and show the counters.
+//! The transmit side that every pipeline has at each of its ports: sending the batch, splitting refused trains again,
+//! and the port's counters.
 
 use std::io;
 
@@ -14,37 +15,38 @@ use crate::napi::Polls;
 use crate::pipeline::Interest;
 use crate::tuning::{EgressSettings, without_trains};
 
-/// A port with what waits to leave through it.
+/// A port with the packets that wait to leave through it.
 pub(crate) struct Endpoint {
     pub(crate) name: String,
     pub(crate) port: Box<dyn Port>,
     tx: TxBatch,
-    /// The port took no more; what is left waits in `tx`.
+    /// Whether the port's queue was full at the last transmission; the rest waits in `tx`.
     pub(crate) blocked: bool,
-    /// Payload bytes summed to complete checksums for this port.
+    /// Payload bytes that were summed to complete checksums for this port.
     completed: u64,
-    /// Trains are handed on whole only if whoever cuts them gives back the packets that they were made of. A virtio-net
-    /// header cannot say that an IPv4 identification stands still: a kernel counts it up.
+    /// Whether trains are handed on whole only if the kernel that cuts them restores the packets that they were made
+    /// of. A virtio-net header cannot say that an IPv4 identification is constant: a kernel increments it.
     pub(crate) exact: bool,
     egress: EgressSettings,
-    /// Longest IP packet, and what happens to longer ones, where that is decided here.
+    /// Length of the longest IP packet in bytes, and the treatment of longer ones, where that is decided here.
     mtu: Option<(usize, gso::Fragment)>,
     seen: Traffic,
     pub(crate) polls: Polls,
-    /// Trains that were cut for the port, the packets and smaller trains that they became, and trains that went whole.
+    /// Numbers of trains that were cut for the port, of the packets and smaller trains that they became, and of trains
+    /// that were sent whole.
     cut: u64,
     made: u64,
     whole: u64,
-    /// Where trains are cut that cannot leave as one.
+    /// Memory for cutting trains whose segments do not all fit.
     arena: Arena,
-    /// There may be something to hear of the interface.
+    /// Whether the interface's state may have changed.
     told: bool,
-    /// What was heard, where that is the end.
+    /// The error of an interface that is gone.
     gone: Option<io::Error>,
 }
 
 impl Endpoint {
-    /// An end through which nothing has gone yet.
+    /// Returns an endpoint with an empty batch.
     pub(crate) fn new(name: String, port: Box<dyn Port>) -> Endpoint {
         Endpoint {
             name,
@@ -66,36 +68,36 @@ impl Endpoint {
         }
     }
 
-    /// From here on packets leave so.
+    /// Sets how packets leave from now on.
     pub(crate) fn set_egress(&mut self, egress: EgressSettings) {
         self.egress = egress;
         self.port.limit_burst(egress.burst());
     }
 
-    /// What the port may be handed.
+    /// Returns the limits of what the port may be handed.
     fn limits(&self) -> Limits {
         let limits = self.egress.narrow(*self.port.limits());
         match self.mtu {
-            // The interface's own, where the port follows it: it may have changed since.
+            // A port that follows its interface has the interface's MTU, which may have changed since.
             Some((mtu, fragment)) if limits.mtu == usize::MAX => Limits { mtu, fragment, ..limits },
             Some((_, fragment)) => Limits { fragment, ..limits },
             None => limits,
         }
     }
 
-    /// From here on packets longer than `mtu`, in bytes of IP, are cut so; where the port follows its interface, longer than
-    /// that says.
+    /// Sets how packets longer than `mtu`, in bytes of IP, are fragmented; where the port follows its interface, the
+    /// interface's MTU applies instead.
     pub(crate) fn fragment_to(&mut self, mtu: usize, how: gso::Fragment) {
         self.mtu = Some((mtu, how));
     }
 
-    /// How fragments are numbered; the key should be random.
+    /// Sets the key by which fragments are numbered; it should be random.
     pub(crate) fn number_fragments(&mut self, key: segue::hash::Key) {
         self.tx.number_fragments(key);
     }
 
-    /// Hears what has become of the interface, where there may be something to hear, or `looks` says so. Its end is what
-    /// [`poll`](Self::poll) and [`transmit`](Self::transmit) fail with.
+    /// Reads the interface's state, if it may have changed or `looks` is set. Once the interface is gone,
+    /// [`poll`](Self::poll) and [`transmit`](Self::transmit) fail.
     pub(crate) fn listen(&mut self, looks: bool) {
         if (self.told || looks)
             && let Err(error) = self.port.listen()
@@ -105,13 +107,13 @@ impl Endpoint {
         self.told = false;
     }
 
-    /// Takes what the port has, at most its weight and at most `left`, which becomes what is left of it.
+    /// Receives at most the port's weight and at most `left` packets, and reduces `left` by as many.
     pub(crate) fn poll(&mut self, rx: &mut RxBatch, left: &mut usize) -> io::Result<Polled> {
         self.gone.take().map_or(Ok(()), Err)?;
         self.polls.poll(&mut *self.port, rx, left)
     }
 
-    /// Hands the batch to the port; what it refuses in its present form is split again and goes at once.
+    /// Hands the batch to the port. Trains that it refuses are split again and sent at once.
     pub(crate) fn transmit(&mut self, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) -> io::Result<()> {
         self.gone.take().map_or(Ok(()), Err)?;
         if self.tx.is_empty() {
@@ -123,7 +125,7 @@ impl Endpoint {
                 Sent::Blocked => self.blocked = true,
                 Sent::Narrowed => {
                     let limits = self.limits();
-                    // This happens once or twice in the life of a port, and not all of the batch are such trains.
+                    // Rare: once or twice in the life of a port. Not every train of the batch needs it.
                     let limits = if self.exact { without_trains(limits) } else { limits };
                     self.tx.resplit(&limits, |packet, why| {
                         drops.add_many(why, packets(&packet));
@@ -139,12 +141,12 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Splits a packet for the port and puts it into the batch.
+    /// Splits a packet for the port and appends it to the batch.
     pub(crate) fn push(&mut self, packet: Box<Packet<Page>>, rx: &mut RxBatch, drops: &mut Counts<gso::Refusal>) {
         self.push_within(packet, usize::MAX, rx, drops);
     }
 
-    /// As [`push`](Self::push), where the way may be narrower than the link.
+    /// As [`push`](Self::push), with a path MTU that may be below the link's.
     pub(crate) fn push_within(
         &mut self,
         packet: Box<Packet<Page>>,
@@ -177,8 +179,8 @@ impl Endpoint {
         }
     }
 
-    /// Puts the packets of a train into the batch whose segments are longer than the MTU: each is fragmented or refused for
-    /// itself, as it would have been had it come alone, and a last one that is short enough passes.
+    /// Cuts a train whose segments are longer than the MTU and appends its packets to the batch one by one: each is
+    /// fragmented or refused by itself, as if it had been received alone, and a shorter last one passes.
     fn push_apart(&mut self, train: Box<Packet<Page>>, limits: &Limits, rx: &mut RxBatch, drops: &mut Counts<Refusal>) {
         let Endpoint { tx, arena, cut, made, .. } = self;
         let done = gso::cut(&train, arena, &mut rx.pool, |packet, pool| match tx.push(packet, limits) {
@@ -196,7 +198,8 @@ impl Endpoint {
         rx.pool.put(train);
     }
 
-    /// Writes the port's counters; `verified` are payload bytes that others summed for it.
+    /// Writes the port's counters; `verified` is the number of payload bytes that GRO and cutting on entry summed for
+    /// it.
     pub(crate) fn collect(&self, verified: u64, sink: &mut Sink<'_>) {
         let (name, counters) = (self.name.as_str(), self.port.counters());
         for (group, direction) in [(Group::Receive, &counters.rx), (Group::Transmit, &counters.tx)] {
@@ -228,14 +231,14 @@ impl Endpoint {
         });
     }
 
-    /// One of its wishes woke the loop, the first one being to read.
-    pub(crate) fn woken(&mut self, wish: usize) {
-        self.polls.wake_ups += u64::from(wish == 0);
-        self.told |= wish == LINK_WISH;
+    /// Takes note that one of its interests woke the loop; 0 is the interest in reading.
+    pub(crate) fn woken(&mut self, interest: usize) {
+        self.polls.wake_ups += u64::from(interest == 0);
+        self.told |= interest == LINK_INTEREST;
     }
 
-    /// What to wait for here, three wishes: nothing to read while the way out is blocked, so that a slow port holds back its
-    /// source, and what becomes of the interface.
+    /// Tells `wait` the endpoint's three interests: reading, unless the egress port is blocked, so that a slow port
+    /// holds back its source; writing while blocked; and the interface's state.
     pub(crate) fn interests(&self, other_blocked: bool, wait: &mut dyn FnMut(Interest<'_>)) {
         self.wait_to_read(other_blocked, wait);
         self.wait_to_write(wait);
@@ -252,7 +255,7 @@ impl Endpoint {
     }
 }
 
-/// Writes what joining packets for the port `name` has counted.
+/// Writes the counters of GRO under the port `name`.
 pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
     sink.put(name, Group::Port, "swallowed", stats.swallowed);
     sink.put(name, Group::Port, "trimmed", stats.trimmed);
@@ -261,15 +264,15 @@ pub(crate) fn collect_gro(name: &str, stats: &gro::Stats, sink: &mut Sink<'_>) {
     sink.reasons(name, Group::Mismatches, &stats.mismatches);
 }
 
-/// What [`Endpoint::interests`] tells of an end: to read, to write, to hear of the interface.
-pub(crate) const WISHES: usize = 3;
-const LINK_WISH: usize = 2;
-/// The counter that is 1 while the interface of a port is down.
+/// Number of interests that [`Endpoint::interests`] tells: reading, writing, the interface's state.
+pub(crate) const INTERESTS: usize = 3;
+const LINK_INTEREST: usize = 2;
+/// Key of the counter that is 1 while the interface of a port is down.
 pub const LINK_DOWN: &str = "link_down";
 
-/// One of the wishes of these ends, in their order, woke the loop.
+/// Takes note that one of the interests of these endpoints, in their order, woke the loop.
 pub(crate) fn woken(ends: &mut [Endpoint; 2], place: usize) {
     for (at, end) in ends.iter_mut().enumerate() {
-        end.woken(place.wrapping_sub(at * WISHES));
+        end.woken(place.wrapping_sub(at * INTERESTS));
     }
 }

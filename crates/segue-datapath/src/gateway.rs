@@ -1,8 +1,11 @@
 //! The pipeline of a gateway: a bump in the wire between two packet ports.
 //!
-//! Each direction is the same: read frames, join what belongs together, hand trains whole to a port that takes them and split for
-//! one that does not. What joins with nothing leaves as it came, byte for byte, and so does what profile strict joins once
-//! it has been cut again, by whomever.
+//! Both directions do the same: receive frames, join those of a flow, hand trains whole to a port that takes them, and
+//! split them for one that does not. A frame that joins with no other leaves unchanged, byte for byte, and so do the
+//! frames that profile strict joins, once their train has been cut again, here or by a kernel.
+//!
+//! Frames are not parsed on the way to GRO ([`Received`](segue_port::Received)): GRO recognises most of them by a few
+//! bytes. With GRO off they are parsed here, once.
 
 use std::io;
 
@@ -19,18 +22,18 @@ use crate::pipeline::{Interest, Pipeline, Round};
 use crate::port_pair::{self, Crossing, GroStage, PortPair};
 pub use crate::port_pair::{Fragments, PortConfig};
 
-/// The knobs that a gateway between ports of these names has, before it is made; `budget` as in [`Parts`].
+/// Returns the knobs of a gateway between ports of these names, before it is made; `budget` as in [`Parts`].
 pub fn knobs(names: [&str; 2], gro: [Option<gro::Config>; 2], budget: usize) -> Knobs {
     port_pair::knobs(names, gro, budget, |_| ())
 }
 
-/// What a gateway is made of.
+/// The parts that a gateway is made of.
 pub struct Parts {
     /// Both ports.
     pub ports: [PortConfig; 2],
-    /// Frames taken from one port in one round: the weight that both begin with.
+    /// Initial weight of both ports: most frames received from one port in one round.
     pub budget: usize,
-    /// Memory to receive into.
+    /// Pages to receive into.
     pub pages: PagePool,
 }
 
@@ -41,7 +44,7 @@ impl std::fmt::Debug for Parts {
     }
 }
 
-/// A gateway; see the module.
+/// A gateway; see the [module](self).
 pub struct Gateway {
     pair: PortPair,
 }
@@ -54,12 +57,12 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// A gateway between two ports.
+    /// Returns a gateway between two ports.
     pub fn new(parts: Parts) -> Gateway {
         Gateway { pair: PortPair::new(parts.ports, parts.budget, parts.pages, Crossing::Other) }
     }
 
-    /// From one end to the other, at most `left` packets, which becomes what is left of it.
+    /// Forwards at most `left` packets from the port `from` to the other one, and reduces `left` by as many.
     fn forward(&mut self, from: usize, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         let PortPair { ends: [first, second], stages, ingress, split_drops: [first_drops, second_drops], rx, .. } =
             &mut self.pair;
@@ -73,7 +76,7 @@ impl Gateway {
                 return Ok(Polled::Idle);
             }
         }
-        // What a change of settings let go.
+        // Packets that a change of settings has released.
         while let Some(packet) = stage.as_mut().and_then(|stage| stage.gro.pop_from(&mut rx.pool)) {
             ingress.each(packet, rx, drops, |packet, rx, drops| to.push(packet, rx, drops));
         }
@@ -107,8 +110,8 @@ impl Pipeline for Gateway {
         let (mut round_robin, budget) = self.pair.begin_round();
         let more = round_robin.round(budget, |from, left| self.forward(from, now, left))?;
         self.pair.end_round(round_robin);
-        // A blocked port has to be waited for even if the other one has more; that one is then read on the next wake-up,
-        // which is at once.
+        // The loop has to wait for a blocked port even if the other one has more: the next wake-up, for that one, comes
+        // at once.
         let blocked = self.pair.is_blocked();
         Ok(if more && !blocked { Round::More } else { Round::Idle })
     }
@@ -134,7 +137,7 @@ impl Pipeline for Gateway {
     fn deadline(&self) -> Option<Nanos> {
         let [first, second] = &self.pair.ends;
         let directions = [(&self.pair.stages[0], second), (&self.pair.stages[1], first)];
-        // What is held for a blocked port has to wait for that port anyway.
+        // Packets held for a blocked port wait for that port anyway.
         let due = |(stage, to): (&Option<GroStage>, &Endpoint)| stage.as_ref().filter(|_| !to.blocked)?.gro.deadline();
         directions.into_iter().filter_map(due).min()
     }

@@ -1,4 +1,4 @@
-//! Where packets enter the path to a port: what was seen there, and the cut for those that are to have no trains further on.
+//! The start of the path to a port: packets are counted there, and trains are cut if GSO is off for that port.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use segue_port::{Page, Received, RxBatch};
 use crate::board::{Group, Sink, Stage};
 use crate::tuning::Cuts;
 
-/// How many packets `packet` stands for: the segments of a train.
+/// Returns the number of packets that `packet` stands for: the segments of a train.
 #[inline]
 pub(crate) fn packets(packet: &Packet<Page>) -> u64 {
     match packet.offload.unit {
@@ -19,7 +19,7 @@ pub(crate) fn packets(packet: &Packet<Page>) -> u64 {
     }
 }
 
-/// What a stage saw.
+/// Numbers of packets, bytes, trains and segments that passed a stage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     packets: u64,
@@ -37,7 +37,7 @@ impl Traffic {
         self.segments += packets(packet);
     }
 
-    /// Counts what a port received.
+    /// Counts a packet as a port received it.
     #[inline]
     pub(crate) fn add_received(&mut self, received: &Received) {
         match received {
@@ -58,25 +58,25 @@ impl Traffic {
     }
 }
 
-/// What was cut at an entry.
+/// Counters of the trains that were cut at an ingress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CutCounts {
-    /// Trains, and the packets that they became.
+    /// Number of trains, and of the packets that they became.
     cut: u64,
     made: u64,
-    /// Payload bytes that were summed for it.
+    /// Payload bytes that were summed for cutting.
     pub(crate) checksummed: u64,
 }
 
 impl CutCounts {
-    /// Writes it under the port `to` for which it was.
+    /// Writes the counters under the port `to` for which trains were cut.
     pub(crate) fn collect(&self, to: &str, sink: &mut Sink<'_>) {
         sink.put(to, Group::Gso, "cut_on_entry", self.cut);
         sink.put(to, Group::Gso, "made_on_entry", self.made);
     }
 }
 
-/// The entry to the path that leads to one port.
+/// The ingress of the path to one port.
 #[derive(Debug, Default)]
 pub(crate) struct Ingress {
     pub(crate) cuts: Cuts,
@@ -87,7 +87,7 @@ pub(crate) struct Ingress {
 }
 
 impl Ingress {
-    /// Hands `packet` to `each`, or the packets that it is cut into.
+    /// Hands `packet` to `each`, or the packets that it is cut into, one after the other.
     #[inline]
     pub(crate) fn each(
         &mut self,
@@ -103,7 +103,8 @@ impl Ingress {
         }
     }
 
-    /// Hands to `each` the packets of a train, cut whatever the settings say, because they may fare differently.
+    /// Cuts a train whatever the settings say, and hands its packets to `each`: for packets that may be treated
+    /// differently.
     pub(crate) fn apart(
         &mut self,
         train: Box<Packet<Page>>,
@@ -118,7 +119,7 @@ impl Ingress {
         rx.pool.put(train);
     }
 
-    /// `packet`, or the first of those that it is cut into; [`more`](Self::more) has the others.
+    /// Returns `packet`, or the first of the packets that it is cut into; [`more`](Self::more) returns the others.
     #[inline]
     pub(crate) fn enter(
         &mut self,
@@ -143,39 +144,39 @@ impl Ingress {
         self.more()
     }
 
-    /// The next of the packets that the one that entered last was cut into.
+    /// Returns the next packet of the train that was cut last.
     #[inline]
     pub(crate) fn more(&mut self) -> Option<Box<Packet<Page>>> {
         self.pieces.pop_front()
     }
 
-    /// Payload bytes that were summed here.
+    /// Returns the payload bytes that were summed for cutting.
     pub(crate) fn checksummed(&self) -> u64 {
         self.done.checksummed
     }
 
-    /// Takes what others saw at such an entry for its own, or gives it back: for entries that are counted as one.
+    /// Exchanges the traffic counters with `seen`: for several ingresses that are counted as one.
     pub(crate) fn share_seen(&mut self, seen: &mut Traffic) {
         std::mem::swap(&mut self.seen, seen);
     }
 
-    /// The same for what was cut.
+    /// Exchanges the counters of cutting with `cuts`, as [`share_seen`](Self::share_seen).
     pub(crate) fn share_cuts(&mut self, cuts: &mut CutCounts) {
         std::mem::swap(&mut self.done, cuts);
     }
 
-    /// Writes what was seen, under the port `from` at which it came in, and what was cut, under the port `to` for which.
+    /// Writes the traffic under the port `from` that received it, and the counters of cutting under the port `to`.
     pub(crate) fn collect(&self, from: &str, to: &str, sink: &mut Sink<'_>) {
         self.collect_seen(from, sink);
         self.collect_cuts(to, sink);
     }
 
-    /// Writes what was seen, under the port `from` at which it came in.
+    /// Writes the traffic under the port `from` that received it.
     pub(crate) fn collect_seen(&self, from: &str, sink: &mut Sink<'_>) {
         self.seen.collect(from, Stage::Ingress, sink);
     }
 
-    /// Writes what was cut, under the port `to` for which.
+    /// Writes the counters of cutting under the port `to` for which trains were cut.
     pub(crate) fn collect_cuts(&self, to: &str, sink: &mut Sink<'_>) {
         self.done.collect(to, sink);
     }

@@ -1,15 +1,15 @@
 //! Settings that can be changed while packets move.
 //!
 //! A pipeline names its settings once, in [`tune`](crate::pipeline::Pipeline::tune): the same walk lists them with
-//! their present values and, later, takes new ones. Others change [`Knobs`], an array of atomics; the worker looks at one
-//! number a round and walks again when it moved. So a change is in force from the next round on, nothing that moves packets
-//! waits for a lock, and no packet is lost.
+//! their present values and, later, takes new ones. Other threads set [`Knobs`], an array of atomics; the worker reads
+//! one generation number a round and walks again when it has changed. So a change is in force from the next round on,
+//! no packet waits for a lock, and none is lost.
 //!
 //! The names follow FreeBSD's GSO of 2014 (`net.gso.dev.IFNAME.max_burst`) and go on in its pattern.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which values a knob takes. All of them are numbers inside.
+/// The values that a knob takes. Each is stored as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// 0 or 1.
@@ -35,46 +35,46 @@ impl Values {
     }
 }
 
-/// One setting.
+/// One setting, without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Knob {
-    /// Its name.
+    /// Name of the knob.
     pub name: String,
-    /// What it takes.
+    /// The values that it takes.
     pub values: Values,
-    /// The unit of a number; empty for none.
+    /// Unit of a number; empty for none.
     pub unit: &'static str,
-    /// One sentence.
+    /// Description, one sentence.
     pub help: &'static str,
-    /// Why it cannot be changed, where it cannot.
+    /// Reason for which it cannot be changed, if there is one.
     pub fixed: Option<&'static str>,
-    /// Another knob, and the value that it must have for this one to be anything but 0.
+    /// Another knob and the value that it must have as long as this one is not 0.
     pub needs: Option<(String, u64)>,
-    /// Its value at the start.
+    /// Value at the start.
     pub default: u64,
 }
 
-/// Why a knob was not set.
+/// Reason for which a knob was not set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// No knob has this name.
     Unknown,
-    /// It does not take this value.
+    /// The knob does not take this value.
     Value,
-    /// It cannot be changed; why.
+    /// The knob cannot be changed, for this reason.
     Fixed(&'static str),
-    /// Another knob must have this value first.
+    /// Another knob must have this value.
     Needs(String, u64),
-    /// Another knob is on and needs the value that this one has.
+    /// Another knob is on and needs this knob's present value.
     Needed(String),
 }
 
-/// The knobs of one pipeline, shared with whoever turns them.
+/// The knobs of one pipeline, shared with the threads that set them.
 #[derive(Debug, Default)]
 pub struct Knobs {
     list: Vec<Knob>,
     values: Box<[AtomicU64]>,
-    /// Rises with every change.
+    /// Number that rises with every change.
     generation: AtomicU64,
 }
 
@@ -87,20 +87,20 @@ impl Knobs {
         Knobs { list, values, generation: AtomicU64::new(0) }
     }
 
-    /// Every knob with its value.
+    /// Returns every knob with its value.
     pub fn iter(&self) -> impl Iterator<Item = (&Knob, u64)> {
         self.list.iter().zip(self.values.iter().map(|value| value.load(Ordering::Relaxed)))
     }
 
-    /// The knob `name` with its value.
+    /// Returns the knob `name` with its value.
     pub fn get(&self, name: &str) -> Option<(&Knob, u64)> {
         self.iter().find(|(knob, _)| knob.name == name)
     }
 
-    /// Sets a knob; the worker follows at its next round. Returns what it was.
+    /// Sets a knob; the worker takes the value over at its next round. Returns the value before.
     ///
     /// # Errors
-    /// Why not; nothing was changed then.
+    /// The reason, if the knob was not set; nothing was changed then.
     pub fn set(&self, name: &str, value: u64) -> Result<u64, Refused> {
         let at = self.list.iter().position(|knob| knob.name == name).ok_or(Refused::Unknown)?;
         let knob = &self.list[at];
@@ -123,15 +123,15 @@ impl Knobs {
             return Err(Refused::Needed(other.name.clone()));
         }
         self.values[at].store(value, Ordering::Relaxed);
-        // Whoever sees the new generation sees the value.
+        // A thread that reads the new generation reads the new value.
         self.generation.fetch_add(1, Ordering::Release);
         Ok(before)
     }
 
-    /// As [`Knobs::set`], before the start: the value is then the knob's default.
+    /// As [`Knobs::set`], before the start: the value becomes the knob's default.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Knobs::set`].
     pub fn preset(&mut self, name: &str, value: u64) -> Result<(), Refused> {
         self.set(name, value)?;
         if let Some(knob) = self.list.iter_mut().find(|knob| knob.name == name) {
@@ -140,8 +140,8 @@ impl Knobs {
         Ok(())
     }
 
-    /// Has `tune` take the values over if one was set since the generation `seen`, which is 0 at the start; for a pipeline
-    /// that is its `tune`.
+    /// Has `tune` take the values over if one was set since the generation `seen`, which is 0 at the start; for a
+    /// pipeline that is its `tune`.
     pub fn follow(&self, seen: &mut u64, tune: impl FnOnce(&mut Dial<'_>)) {
         let generation = self.generation.load(Ordering::Acquire);
         if generation != *seen {
@@ -156,7 +156,7 @@ enum To<'a> {
     Values { values: &'a [AtomicU64], next: usize },
 }
 
-/// What [`tune`](crate::pipeline::Pipeline::tune) shows its settings to: they are listed, or get new values.
+/// The visitor of a walk over settings, which lists them or gives them new values.
 pub struct Dial<'a> {
     to: To<'a>,
 }
@@ -168,7 +168,7 @@ impl std::fmt::Debug for Dial<'_> {
 }
 
 impl Dial<'_> {
-    /// A setting; `value` is what it is, and what it becomes.
+    /// Visits a number; `value` is its present value, and becomes its new one.
     pub fn number(&mut self, make: impl FnOnce() -> Knob, value: &mut u64) {
         match &mut self.to {
             To::List(list) => list.push(Knob { default: *value, ..make() }),
@@ -181,7 +181,7 @@ impl Dial<'_> {
         }
     }
 
-    /// A setting that is on or off.
+    /// Visits a switch, as [`number`](Self::number).
     pub fn switch(&mut self, make: impl FnOnce() -> Knob, on: &mut bool) {
         let mut value = u64::from(*on);
         self.number(make, &mut value);
@@ -190,18 +190,18 @@ impl Dial<'_> {
 }
 
 impl Knob {
-    /// Whether it can only be 0 once the knob `other` has this value.
+    /// Whether it must be 0 once the knob `other` has this value.
     fn breaks(&self, other: &str, value: u64) -> bool {
         self.needs.as_ref().is_some_and(|(name, needed)| name == other && *needed != value)
     }
 
-    /// A switch with nothing special about it.
+    /// Returns a switch that can be changed and needs no other knob.
     pub(crate) fn switch(name: impl Into<String>, help: &'static str) -> Knob {
         let name = name.into();
         Knob { name, values: Values::Switch, unit: "", help, fixed: None, needs: None, default: 0 }
     }
 
-    /// A number with nothing special about it.
+    /// Returns a number that can be changed and needs no other knob.
     pub(crate) fn number(name: String, (min, max): (u64, u64), unit: &'static str, help: &'static str) -> Knob {
         Knob { values: Values::Number { min, max }, unit, ..Knob::switch(name, help) }
     }

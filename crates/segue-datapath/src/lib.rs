@@ -1,11 +1,12 @@
-//! Moves packets: the poll loop, the pipelines of a tunnel and of a gateway, and the counters that others may read meanwhile.
+//! The data path: the poll loop, the pipelines of tunnels, gateways and routers, and counters that other threads read
+//! meanwhile.
 //!
 //! A [`worker`](worker::run) owns everything it touches: ports, page pool, GRO table, counters. Workers share nothing;
-//! what others see of them is a [`board::Board`] of relaxed atomics that the worker alone writes, once a round. A round
-//! takes at most a weight from each port and a budget from all, serves what was left over first, flushes what GRO holds,
-//! and rests ([`napi`]) only when no port has more.
+//! other threads read a [`board::Board`] of relaxed atomics that the worker alone writes, once a round. A round
+//! receives at most a weight from each port and a budget from all, sends what was left over first, flushes GRO, and
+//! sleeps ([`napi`]) only when no port has more.
 //!
-//! The crate names no concrete port: the program wires them.
+//! The crate names no concrete port: the program chooses them.
 
 pub mod board;
 mod endpoint;

@@ -1,10 +1,10 @@
-//! How the poll loop shares its time: weights of ports, the budget of a round, and when it sleeps.
+//! Weights of ports, the budget of a round, and the sleep of the poll loop.
 //!
-//! As Linux's NAPI does it: each port gives at most its weight in packets to a poll, all of them together at most the budget
-//! to a round, and what a port gave beyond that waits here and is first at the next poll. A loop with nothing left to do
-//! waits for its ports' descriptors, which is what interrupts are to a kernel; it may first go on asking for a while (busy
-//! polling), or come back by a timer a few times before it waits for a descriptor again (deferral), so that packets gather
-//! meanwhile and are joined.
+//! As in Linux's NAPI, one poll takes at most a port's weight in packets, and one round at most the budget from all
+//! ports together. Packets that a port gave beyond its weight wait here and are first at the next poll. A loop with
+//! nothing left to do waits for its ports' descriptors, as a kernel waits for interrupts. It may poll on for a while
+//! before it sleeps (busy polling), or wake up by a timer a few times before it waits for a descriptor again
+//! (deferral), so that packets gather meanwhile and are joined.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,28 +15,28 @@ use segue_port::{Polled, Port, Received, RxBatch};
 use crate::board::{Group, Sink};
 use crate::knobs::{Dial, Knob};
 
-/// Most packets of a round. Weights of usual ports are far below; with a knob it is what bounds a round.
+/// Default for the most packets of a round; usual weights are far below it.
 const BUDGET: u64 = 1024;
-/// Largest weight and budget.
+/// Largest value of a weight and of the budget, packets.
 const MOST: u64 = 65_535;
-/// Longest time of one timer or of busy polling, microseconds.
+/// Largest value of the deferral timer and of the busy polling time, microseconds.
 const LONGEST_US: u64 = 1_000_000;
-/// Most timers in a row.
+/// Largest number of timers in a row.
 const MOST_TIMERS: u64 = 1000;
 
-/// What a loop does before it waits for descriptors.
+/// The loop's behaviour before it waits for descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollPolicy {
-    /// Nanoseconds after the last packet for which it goes on asking without sleeping.
+    /// Time after the last packet for which the loop polls without sleeping, nanoseconds.
     pub busy_poll: u64,
-    /// Times in a row that it comes back by a timer with nothing having come, before a descriptor may wake it again.
+    /// Number of timers in a row without a packet before a descriptor may wake the loop again.
     pub deferrals: u64,
-    /// Nanoseconds of that timer.
+    /// Length of such a timer, nanoseconds.
     pub flush_timeout: u64,
 }
 
 impl PollPolicy {
-    /// Whether the loop comes back by timers.
+    /// Whether the loop sleeps by timers.
     pub(crate) fn defers(&self) -> bool {
         self.deferrals > 0 && self.flush_timeout > 0
     }
@@ -45,7 +45,7 @@ impl PollPolicy {
 /// The settings of a pipeline's loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
-    /// Most packets that one poll of each port gives.
+    /// Most packets of one poll, for each port.
     pub(crate) weights: [u64; 2],
     /// Most packets of a round.
     pub(crate) budget: u64,
@@ -85,7 +85,7 @@ impl Sharing {
         );
     }
 
-    /// As [`tune`](Self::tune) for the weight of the first port; the rest is as in `others`.
+    /// As [`tune`](Self::tune) for the weight of the first port; the other settings are copied from `others`.
     pub(crate) fn tune_first(&mut self, dial: &mut Dial<'_>, name: &str, others: &Sharing) {
         *self = Sharing { weights: [self.weights[0], others.weights[1]], ..*others };
         tune_weight(dial, name, &mut self.weights[0]);
@@ -99,7 +99,8 @@ impl Sharing {
         }
     }
 
-    /// Longest time that a packet waits for the next where nothing else is set: deferral lets trains grow.
+    /// Returns the hold time of GRO in nanoseconds: `hold`, or with 0 the length of a deferral timer, so that trains
+    /// grow meanwhile.
     pub(crate) fn hold(&self, hold: u64) -> u64 {
         let policy = self.poll_policy();
         if hold == 0 && policy.defers() { policy.flush_timeout } else { hold }
@@ -111,14 +112,14 @@ fn tune_weight(dial: &mut Dial<'_>, name: &str, weight: &mut u64) {
     dial.number(|| Knob::number(format!("net.napi.dev.{name}.weight"), (1, MOST), "packets", help), weight);
 }
 
-/// The polls of one port.
+/// The polls of one port, and the packets that exceeded its weight.
 #[derive(Debug, Default)]
 pub(crate) struct Polls {
-    /// Packets of one poll.
+    /// Most packets of one poll.
     pub(crate) weight: usize,
-    /// Nothing more is taken from the port.
+    /// Whether nothing more is received from the port.
     pub(crate) closed: bool,
-    /// Given by the port beyond that.
+    /// Packets that the port gave beyond its weight.
     overflow: VecDeque<Received>,
     polls: u64,
     full: u64,
@@ -128,7 +129,8 @@ pub(crate) struct Polls {
 }
 
 impl Polls {
-    /// Takes at most the weight, and at most `left`, which becomes what is left of it. `rx` has no packets before.
+    /// Receives at most the weight and at most `left` packets into `rx`, which must be empty, and reduces `left` by as
+    /// many.
     pub(crate) fn poll(&mut self, port: &mut dyn Port, rx: &mut RxBatch, left: &mut usize) -> io::Result<Polled> {
         let weight = self.weight.min(*left).max(1);
         self.polls += 1;
@@ -162,15 +164,15 @@ impl Polls {
     }
 }
 
-/// Whose turn it is in a round of two ends.
+/// The order of two ports within a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundRobin {
-    /// The end that is first: the one that got nothing of the last round's budget.
+    /// The port that is first: the one that got nothing of the last round's budget.
     first: usize,
 }
 
 impl RoundRobin {
-    /// Lets both ends forward within `budget` packets; whether one of them has more.
+    /// Calls `forward` for both ports within `budget` packets. Returns whether one of them has more.
     pub(crate) fn round(
         &mut self,
         budget: u64,
@@ -188,28 +190,29 @@ impl RoundRobin {
     }
 }
 
-/// The loop's rest: what it does when a round left nothing.
+/// Decides how the loop sleeps after a round that left nothing to do.
 #[derive(Debug, Default)]
 pub(crate) struct IdlePolicy {
-    /// Packets that the pipeline had taken at the last look, and when there were new ones.
+    /// Number of packets that the pipeline had received at the last decision, and the time of the last new one.
     taken: u64,
     last: Nanos,
     timers: u64,
 }
 
-/// How to rest.
+/// The way in which the loop sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SleepMode {
-    /// Ask again at once.
+    /// It polls again at once.
     Spin,
-    /// Until the timer; ports do not wake it.
+    /// It sleeps for so many nanoseconds; ports do not wake it.
     Timer(u64),
-    /// Until a port has something.
+    /// It sleeps until a port has something.
     Ports,
 }
 
 impl IdlePolicy {
-    /// How to rest after a round at `now` that left nothing; `taken` are packets taken so far.
+    /// Returns how to sleep after a round at `now` that left nothing to do. `taken` is the number of packets received
+    /// so far.
     pub(crate) fn sleep_mode(&mut self, policy: &PollPolicy, taken: u64, now: Nanos) -> SleepMode {
         if self.taken != taken {
             (self.taken, self.last, self.timers) = (taken, now, policy.deferrals);

@@ -1,4 +1,4 @@
-//! What every pipeline gives the worker.
+//! The interface between a pipeline and the worker that runs it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,65 +9,66 @@ use crate::board::Sink;
 use crate::knobs::Dial;
 use crate::napi::PollPolicy;
 
-/// What the worker is to wait for on a port.
+/// Events of a descriptor that the worker waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Interest<'a> {
-    /// The port's descriptor.
+    /// The descriptor of a port or of its interface's state.
     pub fd: BorrowedFd<'a>,
-    /// Wake when it has something to read. Off while the way out is blocked, so that a slow port holds back its source
-    /// and nothing piles up here.
+    /// Wake when it is readable. Off while the egress port is blocked, so that a slow port holds back its source and no
+    /// queue builds up here.
     pub read: bool,
-    /// Wake when it can take more.
+    /// Wake when it is writable.
     pub write: bool,
 }
 
-/// What one round left.
+/// Result of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// Every port was emptied; sleep until one has something.
+    /// Every port was emptied: the loop may sleep.
     Idle,
-    /// A budget was used up: go on at once.
+    /// A budget was used up: the next round follows at once.
     More,
 }
 
-/// A set of ports with a way through them.
+/// A set of ports, and the forwarding between them.
 pub trait Pipeline {
-    /// One bounded round; `now` is read once for it.
+    /// Runs one bounded round; `now` is the time at its beginning.
     ///
     /// # Errors
     /// Only where a port has become useless.
     fn round(&mut self, now: Nanos) -> io::Result<Round>;
-    /// Tells `wait` what to wait for when the round was idle.
+    /// Tells `wait` every interest, always the same number in the same order, for when a round was idle.
     fn each_interest(&self, wait: &mut dyn FnMut(Interest<'_>));
-    /// Hears that what it told [`each_interest`](Self::each_interest) in this place, counted from 0, woke the loop.
+    /// Takes note that the interest with this place in [`each_interest`](Self::each_interest), counted from 0, woke the
+    /// loop.
     fn woken(&mut self, place: usize) {
         let _ = place;
     }
-    /// When a round is due even if nothing arrives.
+    /// Returns when a round is due even if nothing arrives.
     fn deadline(&self) -> Option<Nanos>;
-    /// What the loop does before it waits for a port.
+    /// Returns the loop's behaviour before it waits for a port.
     fn poll_policy(&self) -> PollPolicy {
         PollPolicy::default()
     }
-    /// Packets and bursts taken from ports so far.
+    /// Returns the number of packets and bursts received from ports so far.
     fn taken(&self) -> u64 {
         0
     }
-    /// Takes nothing more from its ports, and holds nothing back: the rounds that follow send what there is. `false` where it
+    /// Stops receiving and holding packets: the following rounds send what there is. Returns `false` where the pipeline
     /// never holds anything, and no rounds need to follow.
     fn close(&mut self) -> bool {
         false
     }
-    /// The number of the next packet of each interface whose packets are numbered (GRE sequence numbers).
+    /// Returns the number of the next packet of each interface whose packets have GRE sequence numbers.
     fn sequences(&self) -> Vec<(&str, u32)> {
         Vec::new()
     }
-    /// Numbers packets of the interface `name` from `next` on: it goes on where another process has stopped.
+    /// Numbers packets of the interface `name` from `next` on, where the process before this one stopped.
     fn go_on(&mut self, name: &str, next: u32) {
         let _ = (name, next);
     }
-    /// Shows every setting that can change while packets move to `dial`, always the same ones in the same order, and goes by
-    /// what they are afterwards. No packet is lost by it.
+    /// Shows every setting that can change while packets move to `dial`, always the same ones in the same order, and
+    /// applies the values that they have afterwards. No packet is lost by it.
     fn tune(&mut self, dial: &mut Dial<'_>) {
         let _ = dial;
     }

@@ -1,4 +1,4 @@
-//! Two ports and what is done at each of them, whatever stands between: a gateway's bump in the wire, or a router.
+//! A pair of ports with GRO, ingress and settings of each, which the gateway and the router share.
 
 use segue::gro::{self, Gro};
 use segue::gso;
@@ -15,38 +15,38 @@ use crate::knobs::{Dial, Knobs};
 use crate::napi::{PollPolicy, RoundRobin, Sharing};
 use crate::tuning::{GroSettings, Protocols, Remcsum, Settings};
 
-/// Longest time that a train stays open while its port has more to read and no hold time is set, in nanoseconds: the reads
-/// of one round need not hold all of a train, and a port that always has more must not keep a packet of another flow.
+/// Longest time in nanoseconds that a train stays open while its port has more to read and no hold time is set: a train
+/// may be longer than one round reads, and a port that always has more must not delay a packet of another flow.
 const BUSY_HOLD: u64 = 50_000;
 
-/// Rounds after which is looked what has become of the ports' interfaces, where nothing has woken the loop for it.
+/// Number of rounds after which the state of the ports' interfaces is read even if nothing woke the loop for it.
 const LISTEN_EVERY: u64 = 64;
 
-/// One port of a gateway.
+/// One port of a gateway or a router, as it is given to it.
 pub struct PortConfig {
-    /// Name of the port in statistics: the interface.
+    /// Name of the port in statistics: that of the interface.
     pub name: String,
     /// The packet port.
     pub port: Box<dyn Port>,
-    /// How to join what comes in here, which can then be changed and switched off as it runs; `None` leaves packets as they
-    /// are for good. A hold time of 0 ends every train as soon as nothing
-    /// more waits.
+    /// GRO for packets received here, which knobs can change and switch off later; with `None` packets are never
+    /// joined. A hold time of 0 ends every train as soon as nothing more waits to be read.
     pub gro: Option<gro::Config>,
-    /// Longer packets that leave here are fragmented, as their sender would; `None` leaves that to the port, which refuses them,
-    /// or to a router, which knows its MTU otherwise.
+    /// Fragmentation of longer packets that leave here, as their sender would do it. With `None` the port refuses them,
+    /// or a router fragments them by the MTU that it knows.
     pub fragments: Option<Fragments>,
 }
 
-/// How long packets are fragmented that their sender left whole.
+/// Fragmentation on behalf of the sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Fragments {
-    /// Longest IP packet, bytes.
+    /// Length of the longest IP packet, bytes.
     pub mtu: usize,
-    /// How fragments are numbered: random.
+    /// Key by which fragments are numbered; it should be random.
     pub key: Key,
 }
 
-/// The knobs that two ports of these names have, before they are made; `budget` as in [`PortPair::new`], `more` adds its own.
+/// Returns the knobs of a pair of ports of these names, before it is made; `budget` as in [`PortPair::new`]. `more`
+/// adds knobs of its own.
 pub(crate) fn knobs(
     names: [&str; 2],
     gro: [Option<gro::Config>; 2],
@@ -59,15 +59,15 @@ pub(crate) fn knobs(
     })
 }
 
-/// Two ports at work.
+/// A pair of ports at work. Arrays are indexed by port.
 pub(crate) struct PortPair {
     pub(crate) ends: [Endpoint; 2],
-    /// What joins the packets that come in at the end of the same index.
+    /// GRO for the packets that each port receives.
     pub(crate) stages: [Option<GroStage>; 2],
-    /// The way to the end of the same index.
+    /// The ingress of the path to each port.
     pub(crate) ingress: [Ingress; 2],
     pub(crate) settings: Settings,
-    /// Packets that could not be split for the end of the same index.
+    /// Packets that could not be split for each port, by reason.
     pub(crate) split_drops: [Counts<gso::Refusal>; 2],
     pub(crate) rx: RxBatch,
     round_robin: RoundRobin,
@@ -75,20 +75,20 @@ pub(crate) struct PortPair {
     rounds: u64,
 }
 
-/// Where what comes in at one end may leave.
+/// The ports through which a packet may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crossing {
-    /// At the other one.
+    /// The port that did not receive it.
     Other,
-    /// At both.
+    /// Both ports.
     Both,
 }
 
-/// What joins packets that come in at one end.
+/// GRO for the packets that one port receives.
 pub(crate) struct GroStage {
     pub(crate) gro: Gro<Page>,
     pub(crate) on: bool,
-    /// Whether what is held waits for its time even when nothing more waits to be read.
+    /// Whether packets are held for the hold time even when nothing more waits to be read.
     holds: bool,
     pub(crate) seen: Traffic,
 }
@@ -100,14 +100,14 @@ impl GroStage {
         GroStage { gro, on: true, holds: config.hold > 0, seen: Traffic::default() }
     }
 
-    /// Goes by these settings from here on. What is held leaves first.
+    /// Takes other settings over. Packets that are held become ready first.
     fn retune(&mut self, gro: &GroSettings, protocols: &Protocols, sharing: &Sharing) {
         let hold = sharing.hold(gro.hold());
         (self.on, self.holds) = (gro.on, hold > 0);
         self.gro.reconfigure(gro.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
     }
 
-    /// Takes what a port received. A frame goes to GRO as it is: most of them are never parsed.
+    /// Pushes a packet as the port received it. Frames go to GRO unparsed, and most of them are never parsed.
     #[inline]
     pub(crate) fn push(&mut self, received: Received, now: Nanos, pool: &mut Pool<Page>) {
         self.seen.add_received(&received);
@@ -117,26 +117,26 @@ impl GroStage {
         }
     }
 
-    /// Ends the trains that have to end after a poll like this.
+    /// Ends the trains that have to end after a poll with this result.
     pub(crate) fn settle(&mut self, polled: Polled, now: Nanos) {
         match polled {
             Polled::Idle if !self.holds => self.gro.flush(),
             Polled::Idle | Polled::More => self.gro.expire(now),
-            // What is held holds the memory that is missing.
+            // The packets that are held occupy the pages that are missing.
             Polled::Starved => self.gro.flush(),
         }
     }
 }
 
 impl PortPair {
-    /// Both ports, by their settings at the start; `budget` is the weight that both begin with.
+    /// Returns a pair of ports with their initial settings; `budget` is the initial weight of both.
     pub(crate) fn new(ports: [PortConfig; 2], budget: usize, pages: PagePool, crossing: Crossing) -> PortPair {
         let configs = ports.each_ref().map(|port| port.gro);
         let names = ports.each_ref().map(|port| port.name.clone());
         let end = |config: PortConfig| {
             let mut end = Endpoint::new(config.name, config.port);
             if let Some(Fragments { mtu, key }) = config.fragments {
-                // Linux marks what it sends whole with DF; nothing else was ever on a path that could be discovered.
+                // Linux sets DF on packets that it sends whole, and path MTU discovery concerns no others.
                 end.fragment_to(mtu, gso::Fragment::Sender { clears_df: true });
                 end.number_fragments(key);
             }
@@ -157,7 +157,7 @@ impl PortPair {
         made
     }
 
-    /// Goes by the settings.
+    /// Applies the settings to both ports.
     fn settle(&mut self) {
         let Settings { protocols, egress, gro, sharing, .. } = &self.settings;
         for at in 0..2 {
@@ -183,10 +183,10 @@ impl PortPair {
         self.settle();
     }
 
-    /// Whose turn it is in this round, and the budget of it; [`PortPair::end_round`] has what became of the turns.
+    /// Begins a round: returns the order of the ports and the budget. [`PortPair::end_round`] takes the order back.
     pub(crate) fn begin_round(&mut self) -> (RoundRobin, u64) {
         self.rounds = self.rounds.wrapping_add(1);
-        // A loop that never sleeps is not woken either.
+        // A loop that never sleeps is never woken for it.
         let looks = self.rounds.is_multiple_of(LISTEN_EVERY);
         self.ends.iter_mut().for_each(|end| end.listen(looks));
         (self.round_robin, self.settings.sharing.budget)
@@ -196,7 +196,7 @@ impl PortPair {
         self.round_robin = round_robin;
     }
 
-    /// One of the ends' wishes, in their order, woke the loop.
+    /// Takes note that one of the ports' interests, in their order, woke the loop.
     pub(crate) fn woken(&mut self, place: usize) {
         endpoint::woken(&mut self.ends, place);
     }
@@ -205,17 +205,17 @@ impl PortPair {
         self.settings.sharing.poll_policy()
     }
 
-    /// Packets taken from both ports so far.
+    /// Returns the number of packets received from both ports so far.
     pub(crate) fn taken(&self) -> u64 {
         self.ends.iter().map(|end| end.polls.taken).sum()
     }
 
-    /// Whether a port takes no more.
+    /// Whether a port's queue is full.
     pub(crate) fn is_blocked(&self) -> bool {
         self.ends.iter().any(|end| end.blocked)
     }
 
-    /// Writes the counters of the end `at`.
+    /// Writes the counters of the port with index `at`.
     pub(crate) fn collect(&self, at: usize, sink: &mut Sink<'_>) {
         let (end, join) = (&self.ends[at], &self.stages[at]);
         self.ingress[1 - at].collect(&end.name, &self.ends[1 - at].name, sink);

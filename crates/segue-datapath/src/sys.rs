@@ -9,23 +9,23 @@ use segue::time::Nanos;
 
 use crate::pipeline::Interest;
 
-/// Descriptors to wait for, kept between rounds so that nothing is allocated.
+/// The descriptors to wait for, kept between rounds so that nothing is allocated.
 #[derive(Debug, Default)]
 pub(crate) struct PollSet {
     fds: Vec<libc::pollfd>,
-    /// The place of each among all that were added, those without a wish included.
+    /// Place of each descriptor among all that were added, those without an event included.
     places: Vec<usize>,
     added: usize,
 }
 
-/// What ended a wait.
+/// Reason for the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// The descriptor that was added first.
+    /// The descriptor that was added first is ready.
     Stop,
-    /// Others.
+    /// Other descriptors are ready.
     Ports,
-    /// The time, or a signal.
+    /// The time is over, or a signal arrived.
     Time,
 }
 
@@ -46,7 +46,7 @@ impl PollSet {
         self.added += 1;
     }
 
-    /// The places of those that are ready, counted from the second that was added.
+    /// Returns the places of the descriptors that are ready, counted from the second that was added.
     pub(crate) fn ready(&self) -> impl Iterator<Item = usize> + '_ {
         let ready = self.fds.iter().zip(&self.places).filter(|(fd, _)| fd.revents != 0);
         ready.filter_map(|(_, place)| place.checked_sub(1))
@@ -56,7 +56,7 @@ impl PollSet {
         self.add(&Interest { fd, read: true, write: false });
     }
 
-    /// Waits until something is ready or the time is over.
+    /// Waits until a descriptor is ready or the time is over.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Woken> {
         let spec = timeout.map(|t| libc::timespec {
             tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -81,19 +81,19 @@ impl PollSet {
     }
 }
 
-/// Descriptors to be read that one call looks up among many.
+/// An epoll set that finds the readable ones among many descriptors with one call.
 pub(crate) struct Ready {
     epoll: OwnedFd,
     events: [libc::epoll_event; Ready::MOST],
 }
 
 impl Ready {
-    /// Most that are found at once; the kernel shows the others first the next time.
+    /// Most descriptors found by one call; the kernel reports the others first at the next call.
     const MOST: usize = 64;
 
-    /// Of these, which must stay open as long as this lives.
+    /// Returns a set of these descriptors, which must stay open as long as it lives.
     pub(crate) fn new<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>) -> io::Result<Ready> {
-        // SAFETY: takes no pointers; a descriptor that it returns is nobody else's.
+        // SAFETY: takes no pointers; a descriptor that it returns has no other owner.
         let epoll = unsafe {
             let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
             if fd < 0 {
@@ -113,7 +113,7 @@ impl Ready {
         Ok(Ready { epoll, events: [libc::epoll_event { events: 0, u64: 0 }; Ready::MOST] })
     }
 
-    /// Looks which have something to read: how many were found, and whether there may be more.
+    /// Looks for readable descriptors. Returns how many were found, and whether there may be more.
     pub(crate) fn poll(&mut self) -> io::Result<(usize, bool)> {
         let most = Ready::MOST as libc::c_int;
         // SAFETY: the array has room for `most` events.
@@ -127,18 +127,18 @@ impl Ready {
         }
     }
 
-    /// The number of the one that was found as `at`th.
+    /// Returns the number of the `at`th descriptor that was found.
     pub(crate) fn at(&self, at: usize) -> usize {
         self.events.get(at).map_or(usize::MAX, |event| event.u64 as usize)
     }
 
-    /// Becomes readable when one of them does.
+    /// Returns the descriptor of the set, which is readable when one of its descriptors is.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-/// The monotonic clock.
+/// Returns the time of the monotonic clock.
 pub(crate) fn now() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for a timespec; CLOCK_MONOTONIC exists on every Linux.

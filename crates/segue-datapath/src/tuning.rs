@@ -1,4 +1,4 @@
-//! The settings of GSO, GRO and acknowledgments, and what follows from them.
+//! The settings of GSO, GRO and acknowledgment aggregation, and the limits and rules that follow from them.
 
 use segue::gro::{self, Generation, Profile};
 use segue::gso::Limits;
@@ -7,38 +7,38 @@ use segue::packet::{GsoKind, Unit};
 use crate::knobs::{Dial, Knob, Values};
 use crate::napi::Sharing;
 
-/// With this many bytes or more a burst is limited by the port alone.
+/// A burst setting of this many bytes or more leaves the limit to the port.
 const WHOLE_BURST: u64 = 65_535;
 
-/// All settings of a pipeline between two ports.
+/// The settings of a pipeline between two ports.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The ports' names.
+    /// Names of the ports.
     pub(crate) names: [String; 2],
     pub(crate) protocols: Protocols,
-    /// How packets leave through the ports.
+    /// Settings of GSO, for each port.
     pub(crate) egress: [EgressSettings; 2],
-    /// How packets are joined, under the name of the port at which that is counted.
+    /// Settings of GRO, under the name of the port at which joining is counted.
     pub(crate) gro: [Option<GroSettings>; 2],
-    /// For tunnels: whether inner checksums are left to the far end.
+    /// For tunnels: remote checksum offload.
     pub(crate) remcsum: Remcsum,
-    /// How the loop shares its time.
+    /// Weights, budget and sleep of the loop.
     pub(crate) sharing: Sharing,
 }
 
-/// Whether inner checksums are left to the far end.
+/// Remote checksum offload: whether inner checksums are left to the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remcsum {
-    /// There is no far end.
+    /// The pipeline is no tunnel.
     None,
     /// The tunnel was not made for it.
     Never,
-    /// As it is asked for.
+    /// It can be switched; whether it is on.
     Can(bool),
 }
 
 impl Settings {
-    /// `weight`: packets of one poll of each port.
+    /// Returns the initial settings; `weight` is the number of packets of one poll of each port.
     pub(crate) fn new(names: [String; 2], gro: [Option<gro::Config>; 2], remcsum: Remcsum, weight: usize) -> Settings {
         let (protocols, egress) = (Protocols::default(), [EgressSettings::default(); 2]);
         let (gro, sharing) = (gro.map(|config| config.map(GroSettings::new)), Sharing::new(weight));
@@ -71,7 +71,7 @@ impl Settings {
         self.sharing.tune(dial, &self.names);
     }
 
-    /// As [`tune`](Self::tune) for what is only about the first port; the rest is as in `others`.
+    /// As [`tune`](Self::tune) for the settings of the first port alone; the other settings are copied from `others`.
     pub(crate) fn tune_inside(&mut self, dial: &mut Dial<'_>, others: &Settings) {
         (self.protocols, self.egress[1], self.remcsum) = (others.protocols, others.egress[1], others.remcsum);
         self.egress[0].tune(dial, &self.names[0]);
@@ -81,13 +81,13 @@ impl Settings {
         self.sharing.tune_first(dial, &self.names[0], &others.sharing);
     }
 
-    /// Which trains are cut on the way to the port `to`.
+    /// Returns which trains are cut on entry to the path to the port `to`.
     pub(crate) fn cuts(&self, to: usize) -> Cuts {
         Cuts::new(&self.protocols, &self.egress[to])
     }
 }
 
-/// What holds for all ports, by transport.
+/// Switches for all ports, by transport protocol.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protocols {
     pub(crate) tcp_gso: bool,
@@ -124,14 +124,14 @@ impl Protocols {
     }
 }
 
-/// How packets leave through one port.
+/// Settings of GSO for one port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EgressSettings {
-    /// Trains may come as far as the port; otherwise they are cut on entry.
+    /// Whether trains are cut in front of the port; otherwise they are cut on entry.
     pub(crate) gso: bool,
-    /// Largest train handed to the port, bytes.
+    /// Length of the largest train handed to the port, bytes.
     max_burst: u64,
-    /// The port may be handed trains at all.
+    /// Whether the port is handed trains at all.
     tso: bool,
 }
 
@@ -159,7 +159,7 @@ impl EgressSettings {
         );
     }
 
-    /// Bytes that may be handed over in one call; 0 for one packet.
+    /// Returns the most bytes that are handed over in one call; 0 stands for one packet.
     pub(crate) fn burst(&self) -> usize {
         match (self.tso, self.max_burst) {
             (false, _) => 0,
@@ -168,7 +168,7 @@ impl EgressSettings {
         }
     }
 
-    /// What is left of a port's abilities.
+    /// Returns a port's limits, narrowed by the settings.
     pub(crate) fn narrow(&self, limits: Limits) -> Limits {
         match self.burst() {
             usize::MAX => limits,
@@ -178,12 +178,12 @@ impl EgressSettings {
     }
 }
 
-/// The same port, were it to take single packets only.
+/// Returns the limits of a port that takes single packets only.
 pub(crate) fn without_trains(limits: Limits) -> Limits {
     Limits { tso4: false, tso6: false, uso: false, ..limits }
 }
 
-/// Which trains are cut on entry, on the way to one port.
+/// The kinds of trains that are cut on entry to the path to one port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cuts {
     tcp: bool,
@@ -206,7 +206,7 @@ impl Cuts {
     }
 }
 
-/// The names of the profiles, as on the command line, where Linux is of this generation.
+/// Returns the names of the profiles as on the command line, with this generation of Linux.
 const fn profiles(linux: Generation) -> &'static [&'static str] {
     match linux {
         Generation::V6_12 => &["strict", "linux:6.12", "lro"],
@@ -216,10 +216,10 @@ const fn profiles(linux: Generation) -> &'static [&'static str] {
 }
 const LRO: u64 = 2;
 
-/// How packets that come in at one port are joined.
+/// Settings of GRO for the packets that one port receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroSettings {
-    /// What it began with.
+    /// The configuration at the start.
     config: gro::Config,
     pub(crate) on: bool,
     profile: u64,
@@ -276,7 +276,8 @@ impl GroSettings {
         dial.number(burst, &mut self.max_acks);
     }
 
-    /// The generation of Linux that profile linux is: the one that it began with, or else the default.
+    /// Returns the generation of Linux that profile linux stands for: that of the configuration at the start, or the
+    /// default.
     fn linux(&self) -> Generation {
         match self.config.profile {
             Profile::Linux(generation) => generation,
@@ -284,18 +285,18 @@ impl GroSettings {
         }
     }
 
-    /// Whether only that is joined which can be restored byte for byte.
+    /// Whether the profile is strict: only packets that can be restored byte for byte are joined.
     pub(crate) fn is_strict(&self) -> bool {
         self.profile == 0
     }
 
-    /// Longest time that a packet waits for the next, nanoseconds.
+    /// Returns the longest time that a packet waits for the next, nanoseconds.
     pub(crate) fn hold(&self) -> u64 {
         // A hold time from the command line may be no whole number of microseconds.
         if self.config.hold / 1000 == self.hold_us { self.config.hold } else { self.hold_us * 1000 }
     }
 
-    /// The engine's form; `hold` in nanoseconds.
+    /// Returns the engine's configuration for these settings; `hold` in nanoseconds.
     pub(crate) fn config(&self, protocols: &Protocols, hold: u64) -> gro::Config {
         let profile = match self.profile {
             0 => Profile::Strict,

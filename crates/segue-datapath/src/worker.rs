@@ -1,4 +1,4 @@
-//! The poll loop.
+//! The poll loop of a worker thread.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use crate::napi::{IdlePolicy, SleepMode};
 use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys::{self, PollSet, Woken};
 
-/// What the loop itself counts.
+/// Counters of the loop itself.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     rounds: u64,
@@ -45,14 +45,17 @@ pub fn board(pipeline: &dyn Pipeline) -> Arc<Board> {
     }))
 }
 
-/// How long what is on its way may take to leave at the end, nanoseconds: a port that takes nothing must not hold it up.
+/// Longest time at the end for packets that were taken but not sent, nanoseconds: a port that takes nothing must not
+/// delay the end.
 const PARTING: u64 = 200_000_000;
 
-/// Runs `pipeline` until `stop` becomes readable, and then sends what it has taken from its ports. Counters are published to `board` after every round, before the loop
-/// sleeps, so that what an idle worker shows is exact. What `knobs` were set to is in force from the next round on.
+/// Runs `pipeline` until `stop` becomes readable, and then sends the packets that it has taken from its ports. Counters
+/// are published to `board` after every round, before the loop sleeps, so that those of an idle worker are exact.
+/// Values of `knobs` are in force from the round after they were set.
 ///
 /// # Errors
-/// Where waiting fails, or a port has become useless (its device is gone); what single packets did wrong is counted.
+/// Where waiting fails, or a port has become useless (its device is gone). Faults of single packets are counted
+/// instead.
 pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, knobs: &Knobs) -> io::Result<()> {
     let mut counts = Counts::default();
     let mut idle = IdlePolicy::default();
@@ -91,7 +94,7 @@ pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, kno
         };
         set.clear();
         set.add_read(stop);
-        // A port that takes more again is heard in any case.
+        // A port that is writable again wakes the loop in any case.
         let reads = !matches!(mode, SleepMode::Timer(_));
         pipeline.each_interest(&mut |interest| set.add(&Interest { read: interest.read && reads, ..interest }));
         match set.wait(timeout.map(Duration::from_nanos))? {
@@ -113,7 +116,7 @@ pub fn run(pipeline: &mut dyn Pipeline, stop: BorrowedFd<'_>, board: &Board, kno
     }
 }
 
-/// Sends what the pipeline still has.
+/// Sends the packets that the pipeline still holds, for a limited time.
 fn part(pipeline: &mut dyn Pipeline) -> io::Result<()> {
     let until = sys::now().0.saturating_add(PARTING);
     let mut set = PollSet::default();
