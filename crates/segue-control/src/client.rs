@@ -1,4 +1,4 @@
-//! The client's side of the control socket.
+//! The client of the control socket: it finds the sockets of this user, sends one request and reads the answer.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -71,7 +71,8 @@ pub fn mappings(name: &str) -> Result<Option<Vec<Mapping>>, Error> {
     })
 }
 
-/// Sets knobs of the instance `name`: all of them, or none.
+/// Sets knobs of the instance `name`, all of them or none, and returns the changes in the order in which they were
+/// made.
 pub fn set(name: &str, assignments: &[(String, String)]) -> Result<Vec<Change>, Error> {
     let wanted = Request::Set(assignments.to_vec());
     if wanted.line().len() >= REQUEST_LEN {
@@ -141,11 +142,12 @@ fn sockets() -> Vec<(String, PathBuf)> {
     sockets
 }
 
+/// Requests the state of the instance behind the socket `path`.
 fn ask(path: &Path) -> io::Result<Instance> {
     Ok(instance(talk(path, &Request::Get(Topic::Stat))?)?)
 }
 
-/// Reads the instance out of an answer.
+/// Extracts the state of the instance from an answer.
 fn instance(answer: Value) -> Result<Instance, serde_json::Error> {
     match serde_json::from_value(answer)? {
         Response::Instance(instance) => Ok(*instance),
@@ -153,11 +155,12 @@ fn instance(answer: Value) -> Result<Instance, serde_json::Error> {
     }
 }
 
-/// The failure of an answer that belongs to another request.
+/// Returns the failure for an answer that belongs to another request.
 fn unexpected() -> serde_json::Error {
     serde::de::Error::custom("the answer is to another question")
 }
 
+/// Sends a request to the socket `path` and returns the answer. Each read and write waits at most [`ANSWER_TIME`].
 fn talk(path: &Path, wanted: &Request) -> io::Result<Value> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER_TIME))?;
@@ -178,10 +181,12 @@ fn silence(path: &Path, uid: u32) -> i32 {
     if is_allowed { libc::ECONNRESET } else { libc::EACCES }
 }
 
+/// Returns whether an error means that no process listens at the socket.
 fn is_dead(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::ENOENT | libc::ENOTSOCK))
 }
 
+/// Explains why the instance `name` did not answer at `path`.
 fn failure(name: &str, path: &Path, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot ask {}", printable(name)), error, "segue stat");
     match error.raw_os_error() {
@@ -204,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_ask_hears_that_an_instance_ended_and_others_that_they_may_not() {
+    fn users_with_access_learn_that_an_instance_ended_and_others_are_refused() {
         let path = std::env::temp_dir().join(format!("segue-silence-{}", std::process::id()));
         fs::write(&path, "").unwrap();
         // Root can give the file to another user.

@@ -1,4 +1,4 @@
-//! The error type of the program: what failed, why, and what to try.
+//! The error type of segue's programs: what failed, why, and what to try.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 pub enum Kind {
     /// A command or an option does not exist, or is used wrongly.
     Usage,
-    /// A word is not in the grammar.
+    /// A word is not part of the grammar.
     UnknownWord,
     /// A word does not take this value.
     BadValue,
@@ -137,12 +137,12 @@ pub struct Error {
 }
 
 impl Error {
-    /// Makes a failure of what happened and what to try.
+    /// Creates a failure from its kind, what failed, and what to try.
     pub fn new(kind: Kind, message: impl Into<String>, hint: impl Into<String>) -> Error {
         Error { kind, message: message.into(), why: None, hint: hint.into(), os_error: None, place: None, source: None }
     }
 
-    /// Makes a failure of a refusal of the system: `message`, then the system's text.
+    /// Creates a failure from an error of the system; its message is `message` with the system's text behind it.
     pub fn system(message: impl std::fmt::Display, error: &std::io::Error, hint: impl Into<String>) -> Error {
         let mut made = Error::new(Kind::System, format!("{message}: {}", os_text(error)), hint);
         made.os_error = error.raw_os_error();
@@ -205,10 +205,10 @@ impl Error {
     }
 }
 
-/// Most errors of a file that are shown at once.
+/// Largest number of errors of a file that are shown at once.
 const MOST: usize = 20;
 
-/// Merges errors into one, in the order of their lines; returns `None` where there are none.
+/// Merges the errors of a file into one, in the order of their lines; returns `None` for an empty list.
 pub fn together(errors: Vec<Error>) -> Option<Error> {
     let apart = |mut error: Error| {
         let more = error.source.as_mut().map(|source| std::mem::take(&mut source.more)).unwrap_or_default();
@@ -237,7 +237,7 @@ pub fn os_text(error: &std::io::Error) -> String {
     }
 }
 
-/// Returns a word in a form that is safe to show: no character moves the cursor or breaks the column of the caret.
+/// Returns a word in a form that is safe to print: no character moves the cursor or shifts the caret's column.
 pub fn printable(word: &str) -> String {
     if word.is_empty() {
         return "\"\"".to_owned();

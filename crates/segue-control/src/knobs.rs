@@ -83,7 +83,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// Whether the value is anything but 0.
+    /// Returns whether the value is anything but 0.
     fn is_on(&self) -> bool {
         *self != Setting::Number(0)
     }
@@ -118,7 +118,7 @@ pub struct Stats {
     pub ports: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>>,
 }
 
-/// Why an assignment to a knob is refused.
+/// The refusal of an assignment to a knob, with its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wrong {
     /// Whether the name is wrong; otherwise the value is.
@@ -154,7 +154,7 @@ impl Knob {
     fn number(&self, text: &str) -> Option<u64> {
         if !self.values.is_empty() {
             let at = self.values.iter().position(|value| value == text);
-            // `linux` without a version is the version that the knob has.
+            // `linux` without a version selects the value that has one, such as `linux:6.12`.
             let is_version = |value: &String| value.split_once(':').is_some_and(|(name, _)| name == text);
             return at.or_else(|| self.values.iter().position(is_version)).map(|at| at as u64);
         }
@@ -176,7 +176,8 @@ impl Knob {
     }
 }
 
-/// Returns the knob `name` and the number for `text`, if `knobs`, with their present values, let it be set so.
+/// Checks an assignment against `knobs`, which have their present values. Returns the knob `name` and the number that
+/// `text` stands for.
 pub fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob, u64), Wrong> {
     if STATS.iter().any(|stats| stats.0 == name) {
         return Err(Wrong {
@@ -234,7 +235,7 @@ pub fn check<'a>(knobs: &'a [Knob], name: &str, text: &str) -> Result<(&'a Knob,
     Ok((knob, number))
 }
 
-/// Sets a knob of a list as an instance would.
+/// Sets a knob in a list of knobs, by the same rules as a running instance.
 pub fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wrong> {
     let (knob, number) = check(knobs, name, text)?;
     let value = knob.setting(number);
@@ -244,7 +245,7 @@ pub fn set(knobs: &mut [Knob], name: &str, text: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Returns the knob `name`.
+/// Finds the knob `name`; the refusal for an unknown name suggests a similar one.
 pub fn find<'a>(knobs: &'a [Knob], name: &str) -> Result<&'a Knob, Wrong> {
     knobs.iter().find(|knob| knob.name == name).ok_or_else(|| unknown(knobs, name))
 }

@@ -1,12 +1,41 @@
 //! The control protocol of a running instance: one request line and one answer line of JSON, over a socket that only
 //! the owner of the instance and root can use.
 //!
-//! The crate has the documents of `segue.stat/1` and `segue.set/1` ([`model`], [`knobs`]), the requests and responses
-//! ([`protocol`]), the client ([`client`]), the directories of the sockets ([`place`]), and the error type of the
-//! program ([`error`]).
+//! Both sides use this crate, the instances that answer and the commands that ask:
 //!
-//! It promises that keys are only ever added to a document. It prints nothing and renders nothing for a terminal, and
-//! it refuses a directory for sockets that another user can write to.
+//! - [`model`] and [`knobs`] are the documents of `segue.stat/1` and `segue.set/1`, [`mapping`] is a mapping of a NAT;
+//! - [`protocol`] has the requests and the responses;
+//! - [`client`] finds the sockets of this user, sends a request and reads the answer;
+//! - [`place`] names the directories of the sockets;
+//! - [`error`] is the error type of the programs: what failed, why, and what to try;
+//! - [`suggest`] and [`units`] format suggestions and numbers for messages.
+//!
+//! # Lifecycle
+//! A connection carries one request and one answer. [`client::one`] asks one instance for its state and its counters,
+//! [`client::all`] all of them, and [`client::set`] changes knobs. Rates come from two states of the same instance:
+//! [`model::Instance::recent_since`].
+//!
+//! ```
+//! use segue_control::protocol::{Request, Response, Topic};
+//!
+//! let request = Request::parse(br#"{"get":"stat"}"#).unwrap();
+//! assert_eq!(request, Request::Get(Topic::Stat));
+//!
+//! let refusal = Request::parse(br#"{"get":"everything"}"#).unwrap_err();
+//! assert_eq!(refusal.hint, r#"{"get":"stat"}"#);
+//! assert!(Response::from(refusal).line().starts_with(r#"{"error":"#));
+//! ```
+//!
+//! # Promises
+//! - Keys are only ever added to a document, and a client reads the answer of an instance that lacks later keys.
+//! - The knobs of a request are set together, or none of them.
+//! - A request has at most [`protocol::REQUEST_LEN`] bytes and an answer [`protocol::ANSWER_LEN`], and a client waits
+//!   at most three seconds for an instance that sends nothing.
+//!
+//! # Limits
+//! It prints nothing and renders nothing for a terminal. It refuses a directory for sockets that a user other than
+//! root and this one can write to, since a socket in it could be of another program. The server is not here: it
+//! belongs to the process that moves packets.
 
 pub mod client;
 pub mod error;

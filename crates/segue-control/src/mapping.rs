@@ -1,11 +1,11 @@
-//! The mappings of a NAT.
+//! The form of a NAT mapping on the control socket.
 
 use std::net::SocketAddrV4;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A mapping of a NAT, as the control socket carries it.
+/// One mapping of a NAT, with its counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Mapping {
     /// `tcp`, `udp` or `icmp`.

@@ -32,7 +32,7 @@ pub struct Instance {
     pub kind: String,
     /// The id of the process that moves packets.
     pub pid: u32,
-    /// Seconds since the instance was up.
+    /// Seconds since the instance came up.
     pub uptime_s: f64,
     /// Processor time used, user and system, seconds.
     #[serde(default)]
@@ -94,7 +94,7 @@ pub struct Complaint {
     pub since: Option<String>,
 }
 
-/// The side of the instance that a port is on.
+/// A side of an instance, on which it has ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(judged(&[("outer_csum", 1)], 1_000_000), ["outer_csum"]);
         assert_eq!(judged(&[("outer_csum", 0), ("gre_mismatch", 17), ("ecn", 3)], 0), ["drops"]);
         assert_eq!(judged(&[("unknown_peer", 20)], 1_000_000), [""; 0]);
-        assert_eq!(judged(&[("gre_mismatch", 3)], 0), [""; 0], "a few are no news");
+        assert_eq!(judged(&[("gre_mismatch", 3)], 0), [""; 0], "a few are no problem");
     }
 
     #[test]

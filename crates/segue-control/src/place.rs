@@ -37,7 +37,7 @@ fn places() -> Vec<Place> {
     places
 }
 
-/// Makes the directory for a new instance: the first one of this user that is writable.
+/// Creates the directory for a new instance, the first one of this user that is writable, and returns its path.
 pub fn for_new() -> io::Result<PathBuf> {
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
     for place in places() {
@@ -61,6 +61,7 @@ pub fn to_search() -> Vec<PathBuf> {
     paths
 }
 
+/// Creates a directory where it is missing, and checks that this process can write to it and other users cannot.
 fn make(place: &Place) -> io::Result<()> {
     match DirBuilder::new().mode(place.mode).create(&place.path) {
         Ok(()) => {}
@@ -77,13 +78,14 @@ fn make(place: &Place) -> io::Result<()> {
     fs::remove_dir(&probe)
 }
 
-/// Returns whether only root and this user can write to a directory. Any user can write to /tmp, so that a directory
-/// or a link there may be another user's.
+/// Returns whether only root and this user can write to a directory. Any user can write to /tmp, so a directory or a
+/// link there may belong to another user.
 fn trusted(data: &fs::Metadata) -> bool {
     data.is_dir() && (data.uid() == sys::euid() || data.uid() == 0) && data.mode() & 0o022 == 0
 }
 
-/// Returns the id of this user outside of the user namespace, so that both sides use one directory.
+/// Returns the id of this user outside of its user namespace, so that processes inside and outside of the namespace
+/// use the same directory.
 fn outside_uid() -> u32 {
     let uid = sys::euid();
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

@@ -10,20 +10,20 @@ use crate::model::Instance;
 
 /// Longest request line, bytes.
 pub const REQUEST_LEN: usize = 8192;
-/// Longest answer line, bytes: room for the counters of as many tunnels as one port has at most.
+/// Longest answer line, bytes: room for the counters of the largest number of tunnels that can share a port.
 pub const ANSWER_LEN: usize = 32 << 20;
 
 /// A request to an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
-    /// Reads something: `{"get":"stat"}`.
+    /// Reads a part of the state: `{"get":"stat"}`.
     Get(Topic),
     /// Changes knobs, all of them or none: `{"set":[["KNOB","VALUE"]]}`.
     Set(Vec<(String, String)>),
 }
 
-/// What a request reads.
+/// The part of an instance's state that a request reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Topic {
@@ -99,8 +99,9 @@ impl From<Error> for Response {
     }
 }
 
+/// Serializes a message without line feeds.
 fn line(message: &impl Serialize) -> String {
-    // Serialising cannot fail: all keys are strings.
+    // Serialization cannot fail: all keys are strings.
     serde_json::to_value(message).unwrap_or_default().to_string()
 }
 

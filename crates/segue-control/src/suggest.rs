@@ -1,4 +1,4 @@
-//! Numbers, lists and suggestions of similar words, for parsers and messages.
+//! Helpers of parsers and messages: the nearest valid word, integers, and lists in words.
 
 /// Returns the candidate nearest to `token`, if one is similar enough to be meant.
 pub fn nearest<'a>(token: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {

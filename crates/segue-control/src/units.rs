@@ -1,4 +1,4 @@
-//! Numbers for people: SI units with three figures. JSON has exact numbers instead.
+//! Formatting of numbers for people, in SI units with three significant figures. JSON has exact numbers instead.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,7 +48,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Returns year, month and day of a day counted from 1970-01-01 in the Gregorian calendar.
+/// Returns the year, month and day of a day that is counted from 1970-01-01, in the Gregorian calendar.
 fn civil_date(days: u64) -> (u64, u64, u64) {
     // Days are counted from 0000-03-01, so that a leap day is the last day of its year; an era has 400 years.
     let days = days + 719_468;

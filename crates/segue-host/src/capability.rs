@@ -3,7 +3,7 @@
 /// A capability that segue may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Permission to make and change interfaces.
+    /// Permission to create and change network interfaces.
     NetAdmin = 12,
     /// Permission to open packet and raw sockets.
     NetRaw = 13,
@@ -12,7 +12,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// The name, as in capabilities(7).
+    /// Returns the name in the spelling of capabilities(7).
     pub fn name(self) -> &'static str {
         match self {
             Capability::NetAdmin => "CAP_NET_ADMIN",
@@ -21,13 +21,13 @@ impl Capability {
         }
     }
 
-    /// Whether the capability is in the set `capabilities`.
+    /// Returns whether the capability is in the set `capabilities`, one bit for each.
     pub fn is_in(self, capabilities: u64) -> bool {
         capabilities >> self as u32 & 1 == 1
     }
 }
 
-/// Whether CAP_NET_ADMIN is in the set `capabilities`.
+/// Returns whether CAP_NET_ADMIN is in the set `capabilities`.
 pub fn has_net_admin(capabilities: u64) -> bool {
     Capability::NetAdmin.is_in(capabilities)
 }

@@ -3,7 +3,7 @@
 /// Longest name of a network interface, bytes (IFNAMSIZ without the final zero).
 pub const NAME_LEN: usize = 15;
 
-/// Returns `name` where an interface can have it, or else what is wrong with it.
+/// Checks that the kernel accepts `name` for an interface; the error says what is wrong with the name.
 pub fn check_name(name: &str) -> Result<&str, &'static str> {
     match name {
         "" | "." | ".." => Err("expected a name for the interface"),

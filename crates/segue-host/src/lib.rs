@@ -1,8 +1,33 @@
 //! The Linux host as segue uses it: system calls, rtnetlink and signals, each behind a safe function.
 //!
-//! The crate promises typed results with the error numbers of the system, and changes nothing by itself. It does not
-//! know tunnels, gateways or the control socket, prints nothing, and refuses what is only safe in a process with one
-//! thread where others run ([`sys::fork`]).
+//! - [`sys`] has the system calls that the standard library lacks: fork and wait, capabilities, namespaces, signalfd,
+//!   poll, abstract sockets, and the ioctls of TUN devices;
+//! - [`netlink`] reads links, addresses, routes and nexthop objects, and changes them on request;
+//! - [`signals`] turns the signals of a long-running process into events of its loop;
+//! - [`capability`], [`interface`] and [`prefix`] are the small types for these.
+//!
+//! # Lifecycle
+//! [`netlink::Netlink::open`] and [`signals::Signals::new`] open one descriptor each, which is closed when the value is
+//! dropped. All else are single calls. A `Signals` is created before the process starts threads, so that the signals
+//! are blocked in every one of them.
+//!
+//! ```no_run
+//! use segue_host::netlink::Netlink;
+//!
+//! let mut netlink = Netlink::open()?;
+//! let lo = netlink.link_named("lo")?.expect("every network namespace has a loopback interface");
+//! assert!(netlink.addresses(lo.index)?.iter().all(|prefix| prefix.address.is_loopback()));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! # Promises
+//! - A failure is an [`std::io::Error`] with the error number of the system, where the system has given one.
+//! - Every descriptor that it opens has the close-on-exec flag and one owner.
+//! - Nothing of the system is changed except by the call that is named after the change.
+//!
+//! # Limits
+//! It does not know tunnels, gateways or the control socket, and prints nothing. It refuses to fork a process with
+//! several threads ([`sys::fork`]), since the child could wait for a lock for ever.
 
 pub mod capability;
 pub mod interface;

@@ -1,4 +1,4 @@
-//! Addresses with a prefix length.
+//! IP addresses with a prefix length, such as `198.18.0.1/24`.
 
 use std::net::IpAddr;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::sys::SignalFd;
 
-/// What a signal asks for.
+/// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignalAction {
     /// End cleanly: the first SIGINT or SIGTERM.
@@ -17,16 +17,17 @@ pub enum SignalAction {
     Counters,
     /// A child has ended: SIGCHLD.
     Child,
-    /// The terminal has gone, or a reload is requested: SIGHUP. A supervisor passes it on; others ignore it.
+    /// Reload the configuration, or notice that the terminal has gone: SIGHUP. A supervisor acts on it or passes it on;
+    /// other processes ignore it.
     Hangup,
 }
 
-/// Two interrupts within this time count as one: the terminal sends SIGINT to every process of its group, and a
-/// supervisor passes its own one on.
+/// Time within which two interrupts count as one: the terminal sends SIGINT to every process of its group, and a
+/// supervisor passes on the one that it received.
 const ONE_INTERRUPT: Duration = Duration::from_millis(250);
 
-/// Reader of the signals of a process. They are blocked for the thread that makes it and for those that it starts
-/// later.
+/// Reader of the signals of a process. They are blocked in the thread that creates it and in the threads that this one
+/// starts later.
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,
@@ -50,6 +51,7 @@ impl Signals {
         Ok(None)
     }
 
+    /// Returns the action for `signal` at the time `now`; `None` for the repetition of an interrupt.
     fn action(&mut self, signal: i32, now: Instant) -> Option<SignalAction> {
         match signal {
             libc::SIGINT | libc::SIGTERM => match self.first_stop {

@@ -57,7 +57,7 @@ pub fn in_child(work: impl FnOnce() -> Vec<u8>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// How a child ended.
+/// The way in which a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The child called `exit` with this status.
@@ -107,9 +107,8 @@ pub fn allow_open_files(count: u64) -> io::Result<()> {
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(drop)
 }
 
-/// Closes every descriptor from `first` on.
-///
-/// For a process that uses none of them again and that ends without running destructors.
+/// Closes every descriptor from `first` on. Only for a process that uses none of them again and that ends without
+/// running destructors.
 pub fn close_from(first: c_int) {
     // SAFETY: closing is always allowed; the callers promise not to use the descriptors again.
     if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) } == 0 {
@@ -127,7 +126,7 @@ pub fn euid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Changes to the user `uid` and the group `gid` for good and drops all supplementary groups.
+/// Changes permanently to the user `uid` and the group `gid`, and drops all supplementary groups.
 pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     // SAFETY: an empty list is a null pointer with length 0; the other calls take plain numbers. The process has one
     // thread, so that the wrappers, which signal all threads, have no other one to signal.
@@ -196,8 +195,8 @@ pub fn no_new_privs() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
 }
 
-/// Requests `signal` when the parent ends (PR_SET_PDEATHSIG). A change of user clears the request, so that it comes
-/// after.
+/// Requests `signal` for the time when the parent ends (PR_SET_PDEATHSIG). A change of user clears the request, so it
+/// must be made after that.
 pub fn signal_on_parent_death(signal: c_int) -> io::Result<()> {
     // SAFETY: plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) }).map(drop)
@@ -220,7 +219,7 @@ pub fn landlock_abi() -> Option<i32> {
     i32::try_from(abi).ok().filter(|&abi| abi > 0)
 }
 
-/// Returns whether the kernel takes seccomp filters (SECCOMP_GET_ACTION_AVAIL, Linux 4.14).
+/// Returns whether the kernel accepts seccomp filters (SECCOMP_GET_ACTION_AVAIL, Linux 4.14).
 pub fn seccomp_filters() -> bool {
     const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
     let action: u32 = libc::SECCOMP_RET_ERRNO;
@@ -234,10 +233,8 @@ pub fn unshare(flags: c_int) -> io::Result<()> {
     check(unsafe { libc::unshare(flags) }).map(drop)
 }
 
-/// Runs `work` in the network namespace of the file `namespace` and returns to the former one. Only the calling
-/// thread moves.
-///
-/// Sockets and devices that `work` opens stay in that namespace.
+/// Runs `work` in the network namespace of the file `namespace`, and returns to the former one. Only the calling thread
+/// changes its namespace; sockets and devices that `work` opens stay in the other one.
 pub fn in_net_namespace<T>(namespace: &File, work: impl FnOnce() -> T) -> io::Result<T> {
     let home = File::open("/proc/thread-self/ns/net")?;
     // SAFETY: plain numbers.
@@ -252,7 +249,7 @@ pub fn in_net_namespace<T>(namespace: &File, work: impl FnOnce() -> T) -> io::Re
 #[derive(Debug)]
 pub struct SignalFd(File);
 
-/// One signal that was read.
+/// A signal that a [`SignalFd`] received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Came {
     /// The number of the signal.
@@ -299,8 +296,8 @@ impl AsFd for SignalFd {
     }
 }
 
-/// Ends the process with status 130 on SIGINT or SIGTERM, also where they were blocked. For commands and moments
-/// without anything to clean up.
+/// Installs a handler that ends the process with status 130 on SIGINT and SIGTERM, and unblocks both. For commands
+/// that have nothing to clean up.
 pub fn exit_130_on_interrupt() {
     extern "C" fn leave(_: c_int) {
         // SAFETY: _exit is async-signal-safe.
@@ -321,7 +318,7 @@ pub fn exit_130_on_interrupt() {
     }
 }
 
-/// The event to wait for on a descriptor.
+/// An event of a descriptor that [`poll`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// The descriptor is readable, or the peer has closed.
@@ -373,12 +370,12 @@ pub fn connect_abstract(name: &[u8]) -> io::Result<UnixStream> {
     with_abstract(name, libc::connect)
 }
 
-/// Returns a local socket that is bound to this abstract name and does not listen.
+/// Opens a local socket that is bound to this abstract name and does not listen.
 pub fn bound_abstract(name: &[u8]) -> io::Result<UnixStream> {
     with_abstract(name, libc::bind)
 }
 
-/// Makes a local socket and applies `call`, which is connect or bind, with this abstract name.
+/// Opens a local socket and applies `call`, connect or bind, to it with this abstract name.
 fn with_abstract(
     name: &[u8],
     call: unsafe extern "C" fn(libc::c_int, *const libc::sockaddr, libc::socklen_t) -> libc::c_int,
@@ -400,7 +397,7 @@ fn with_abstract(
     Ok(fd.into())
 }
 
-/// Returns the user at the other end of a local socket at the time of its connect (SO_PEERCRED).
+/// Returns the user id of the process at the other end of a local socket at the time of its connect (SO_PEERCRED).
 pub fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = mem::size_of::<libc::ucred>() as libc::socklen_t;
@@ -461,7 +458,7 @@ pub fn receive_with_gro(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize
     }
 }
 
-/// Opens and closes a socket of any family, to find out whether the kernel has it.
+/// Opens and closes a socket of this family and type, to find out whether the kernel supports it.
 pub fn probe_socket(family: c_int, kind: c_int) -> io::Result<()> {
     // SAFETY: plain numbers; the descriptor is owned at once.
     let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(family, kind | libc::SOCK_CLOEXEC, 0))?) };
@@ -490,11 +487,11 @@ const fn ioc(direction: u64, number: u64, size: u64) -> u64 {
     direction << 30 | size << 16 | (b'T' as u64) << 8 | number
 }
 
-/// The ioctl that makes an interface or attaches to one (linux/if_tun.h, as those below).
+/// The ioctl that creates an interface or attaches to one (linux/if_tun.h, like the other ones here).
 pub const TUNSETIFF: u64 = ioc(1, 202, 4);
-/// The ioctl that reads the flags that the driver takes.
+/// The ioctl that reads the flags that the driver supports.
 pub const TUNGETFEATURES: u64 = ioc(2, 207, 4);
-/// The ioctl that sets the offloads that the reader takes.
+/// The ioctl that sets the offloads that the reader of the device handles.
 pub const TUNSETOFFLOAD: u64 = ioc(1, 208, 4);
 /// The ioctl that reads the name and the flags of the interface.
 pub const TUNGETIFF: u64 = ioc(2, 210, 4);
@@ -503,7 +500,7 @@ pub const TUNSETVNETHDRSZ: u64 = ioc(1, 216, 4);
 /// The ioctl that sets the carrier of the interface.
 pub const TUNSETCARRIER: u64 = ioc(1, 226, 4);
 
-/// Returns the flags that a TUN driver takes (TUNGETFEATURES).
+/// Returns the flags that the TUN driver supports (TUNGETFEATURES).
 pub fn tun_features(tun: &File) -> io::Result<u32> {
     let mut features = 0u32;
     // SAFETY: the kernel writes one u32, which outlives the call.
@@ -511,8 +508,8 @@ pub fn tun_features(tun: &File) -> io::Result<u32> {
     Ok(features)
 }
 
-/// Makes the interface `name`, or attaches to it, with `flags` (IFF_TUN, ...); returns the name that the kernel gave
-/// it.
+/// Creates the interface `name`, or attaches to it, with `flags` (IFF_TUN, ...). Returns the name that the kernel gave
+/// the interface.
 pub fn tun_attach(tun: &File, name: &str, flags: c_int) -> io::Result<String> {
     let mut request = ifreq(name)?;
     request.union[0] = usize::from(u16::try_from(flags).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?);
@@ -535,7 +532,7 @@ pub fn tun_set_carrier(tun: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETCARRIER as _, &on) }).map(drop)
 }
 
-/// Sets the offloads that the reader of a TUN device takes (TUN_F_* bits).
+/// Sets the offloads that the reader of a TUN device handles (TUN_F_* bits).
 pub fn tun_set_offloads(tun: &File, bits: u32) -> io::Result<()> {
     // SAFETY: the argument is a number, not a pointer.
     check(unsafe { libc::ioctl(tun.as_raw_fd(), TUNSETOFFLOAD as _, libc::c_ulong::from(bits)) }).map(drop)

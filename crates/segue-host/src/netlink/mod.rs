@@ -33,7 +33,7 @@ pub struct Link {
     pub has_carrier: bool,
     /// Whether the interface is a TUN or TAP device.
     pub tun: bool,
-    /// Whether the interface carries Ethernet frames, as loopback does.
+    /// Whether the interface carries Ethernet frames; true for loopback as well.
     pub ethernet: bool,
     /// The index of the bridge or bond that the interface is a port of.
     pub master: Option<u32>,
@@ -50,7 +50,7 @@ pub struct Route {
     pub mtu: Option<u32>,
 }
 
-/// A connection to the kernel's routing tables.
+/// A synchronous rtnetlink connection to the kernel, for links, addresses and routes.
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
@@ -249,7 +249,7 @@ mod tests {
         let localhost = Prefix { address: "127.0.0.1".parse().unwrap(), len: 8 };
         assert!(!lo.up || netlink.addresses(lo.index).unwrap().contains(&localhost));
         assert_eq!(netlink.addresses(0x7fff_fff0).unwrap(), []);
-        // The answers of a long dump leave the connection in step.
+        // After a long dump the next answer still belongs to the next request.
         assert_eq!(netlink.link(lo.index).unwrap(), lo);
     }
 

@@ -37,8 +37,8 @@ pub struct Nexthop {
 /// Nexthop objects by number.
 pub type Nexthops = HashMap<u32, Nexthop>;
 
-/// Returns the object with the number `id`; for a group its first member whose interface is a port, or else its first
-/// member.
+/// Returns the nexthop object with the number `id`. For a group this is its first member whose interface `is_port`
+/// accepts, or else its first member.
 pub fn hop(all: &Nexthops, id: u32, is_port: impl Fn(u32) -> bool) -> Option<&Nexthop> {
     let found = all.get(&id)?;
     // A group has no groups as members.
