@@ -176,8 +176,8 @@ impl Places {
         }
     }
 
-    /// Hashes by a folded product, as wyhash and foldhash do. An attacker who guesses the seed only lengthens the
-    /// searches of one batch.
+    /// Hashes by a folded product, as wyhash and foldhash do. Input that is crafted for a known
+    /// seed only lengthens the searches of one batch.
     #[inline]
     pub(crate) fn hash(&self, address: u128, rest: u64) -> u64 {
         let fold = |a: u64, b: u64| {

@@ -268,7 +268,7 @@ fn too_long() -> Vec<Vec<u8>> {
 #[test]
 fn trains_of_packets_that_are_too_long_fare_as_the_packets_do_alone() {
     in_both_forms(|| {
-        // The port knows its MTU, or only who made the gateway does; the port takes trains, or none.
+        // The MTU is known to the port, or only to the configuration of the gateway; the port accepts trains, or none.
         for (takes, fragments) in [(trains(), true), (Limits::NONE, true), (trains(), false), (Limits::NONE, false)] {
             let known = Limits { mtu: 900, ..takes };
             let key = Key([3, 4]);

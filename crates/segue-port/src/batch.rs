@@ -17,9 +17,9 @@ pub struct Burst {
     pub page: Page,
     /// Bytes of each datagram; the last one may be shorter. Equal to the page's length where there is one only, never 0.
     pub segment_len: usize,
-    /// Who sent it.
+    /// The address of the sender.
     pub peer: SocketAddr,
-    /// The address it was sent to, where the port listens on more than one.
+    /// The destination address, where the port listens on more than one.
     pub local: Option<IpAddr>,
     /// DSCP and ECN, the same for all of them.
     pub tos: u8,

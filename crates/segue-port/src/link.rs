@@ -15,10 +15,10 @@ const INFO_LEN: usize = 16;
 const ATTRIBUTE_LEN: usize = 4;
 /// Room for one read. A longer message, that of a card with many virtual functions, is cut off behind the MTU.
 const BUFFER_LEN: usize = 1 << 14;
-/// Reads in one go: whoever changes interfaces without end must not keep packets waiting.
+/// Largest number of reads in a row: a process that keeps changing interfaces must not delay packets.
 const MOST_READS: usize = 64;
-/// The sequence number of the first question. An answer has that of its question; an announcement has that of whoever changed
-/// something, or 0.
+/// The sequence number of the first request. An answer has that of its request; a notification has that of the request
+/// that changed the interface, of any process, or 0.
 const FIRST_QUESTION: u32 = 0x7365_6775;
 
 /// What an interface is now.

@@ -123,7 +123,7 @@ impl AsRef<[u8]> for Page {
     }
 }
 
-/// A whole page that nobody else refers to.
+/// A whole page with one owner and no other references.
 #[derive(Debug)]
 pub struct PageMut {
     handle: Handle,
@@ -220,7 +220,7 @@ impl PagePool {
         self.page_len
     }
 
-    /// Pages that somebody holds.
+    /// Returns the number of pages that are in use.
     pub fn in_use(&self) -> usize {
         self.home.made.get() - self.home.free.borrow().len()
     }
@@ -231,12 +231,12 @@ impl PagePool {
     }
 }
 
-/// The slots of a receive ring, as pages. A page that is freed goes back to the kernel at once, in any order; the kernel
-/// fills them in order and stops at one that is still ours.
+/// The slots of a receive ring, as pages. A freed page goes back to the kernel at once, in any order; the kernel fills
+/// the slots in order and stops at one that is still in use.
 #[derive(Debug)]
 pub(crate) struct RingPages {
     home: Rc<Home>,
-    /// Those that nobody refers to: the kernel's, whether filled or not.
+    /// The pages without references, filled or not: they belong to the kernel.
     slots: Box<[Option<Rc<Slab>>]>,
     next: usize,
 }

@@ -235,7 +235,7 @@ impl Direction {
     }
 }
 
-/// What a port counts. One writer, plain numbers: whoever publishes them copies them.
+/// The counters of a port: plain numbers with one writer, copied for publication.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// What came in.

@@ -1,7 +1,7 @@
 //! The TCP connections of one mapping, as far as they decide how long it lives (RFC 5382, section 5).
 //!
 //! An inside port may have several connections, and the mapping lives as long as the one in the most alive state. Only
-//! outbound packets create a connection here: a stranger who knows the outside port cannot. Sequence numbers are not
+//! outbound packets create a connection here: an outside host that knows the port cannot. Sequence numbers are not
 //! tracked, so a forged segment may close a live connection here; it is open again as soon as both sides have sent
 //! more.
 

@@ -17,7 +17,7 @@ fn ends((from, to): (&str, &str)) -> (IpAddr, IpAddr) {
     (from.parse().unwrap(), to.parse().unwrap())
 }
 
-/// Two ends of a cable in a namespace of its own, that nobody else sends on.
+/// Creates a veth pair in a namespace of its own, on which no other process sends.
 fn cable(test: &str, nic: bool) -> Option<()> {
     testing::namespace(test)?;
     testing::ip("link add v0 type veth peer name v1");
