@@ -42,10 +42,10 @@ impl Signals {
     }
 
     /// Returns the next pending signal as an action, with its number.
-    pub fn next(&mut self) -> io::Result<Option<(SignalAction, i32)>> {
-        while let Some(came) = self.fd.next()? {
-            if let Some(action) = self.action(came.signal, Instant::now()) {
-                return Ok(Some((action, came.signal)));
+    pub fn receive(&mut self) -> io::Result<Option<(SignalAction, i32)>> {
+        while let Some(number) = self.fd.receive()? {
+            if let Some(action) = self.action(number, Instant::now()) {
+                return Ok(Some((action, number)));
             }
         }
         Ok(None)

@@ -249,13 +249,6 @@ pub fn in_net_namespace<T>(namespace: &File, work: impl FnOnce() -> T) -> io::Re
 #[derive(Debug)]
 pub struct SignalFd(File);
 
-/// A signal that a [`SignalFd`] received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Came {
-    /// The number of the signal.
-    pub signal: c_int,
-}
-
 impl SignalFd {
     /// Blocks `signals` for this thread, and for the threads that it starts later, and opens a descriptor that reads
     /// them.
@@ -273,15 +266,15 @@ impl SignalFd {
         Ok(SignalFd(File::from(fd)))
     }
 
-    /// Returns the next pending signal, or `None`.
-    pub fn next(&self) -> io::Result<Option<Came>> {
+    /// Returns the number of the next pending signal, or `None`.
+    pub fn receive(&self) -> io::Result<Option<c_int>> {
         use std::io::Read;
         let mut bytes = [0u8; mem::size_of::<libc::signalfd_siginfo>()];
         match (&self.0).read(&mut bytes) {
             Ok(len) if len == bytes.len() => {
                 // `ssi_signo` is the first field of signalfd_siginfo, a u32.
                 let number = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                Ok(Some(Came { signal: c_int::try_from(number).unwrap_or(0) }))
+                Ok(Some(c_int::try_from(number).unwrap_or(0)))
             }
             Ok(_) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),

@@ -147,7 +147,6 @@ fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
 
 /// Makes a VXLAN device with outer UDP checksums over another one that has the addresses of net 0. Returns why it
 /// cannot be
-
 /// made, if the kernel has no VXLAN.
 pub(crate) fn kernel_vxlan(
     host: &Host,

@@ -51,7 +51,7 @@ impl Watch {
     /// Checks for a signal; an error if one arrived.
     fn look(&mut self) -> io::Result<()> {
         while let Some(signals) = &mut self.signals
-            && let Some((action, _)) = signals.next()?
+            && let Some((action, _)) = signals.receive()?
         {
             match action {
                 SignalAction::Stop | SignalAction::StopNow | SignalAction::Hangup => self.stopped = true,

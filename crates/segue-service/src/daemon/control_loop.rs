@@ -63,7 +63,7 @@ pub(super) fn wait(
                 control.line = None;
             }
         }
-        while let Ok(Some((action, _))) = control.signals.next() {
+        while let Ok(Some((action, _))) = control.signals.receive() {
             match action {
                 SignalAction::Stop => return Ok(()),
                 SignalAction::StopNow => leave_now(control.socket),

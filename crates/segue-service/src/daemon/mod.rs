@@ -64,7 +64,7 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
     loop {
         sys::poll(&[(signals.as_fd(), Want::Read), (line.as_fd(), Want::Read)], Duration::from_secs(60))
             .map_err(|error| lost(&error))?;
-        while let Ok(Some((action, _))) = signals.next() {
+        while let Ok(Some((action, _))) = signals.receive() {
             if matches!(action, SignalAction::Stop | SignalAction::StopNow) {
                 return Ok(false);
             }

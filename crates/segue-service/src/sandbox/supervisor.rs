@@ -29,7 +29,7 @@ pub(super) fn run(child: Pid, signals: &mut Signals, socket: &SocketFile) -> ! {
             Err(_) => finish(Ended::Exit(1), socket),
         }
         let _ = sys::poll(&[(signals.as_fd(), Want::Read)], Duration::from_secs(60));
-        while let Ok(Some((action, number))) = signals.next() {
+        while let Ok(Some((action, number))) = signals.receive() {
             match action {
                 SignalAction::Child => {}
                 SignalAction::StopNow => {

@@ -245,7 +245,7 @@ impl Service {
     }
 
     fn hear(&mut self) {
-        while let Ok(Some((action, number))) = self.signals.next() {
+        while let Ok(Some((action, number))) = self.signals.receive() {
             match action {
                 SignalAction::Stop => self.stop = true,
                 SignalAction::StopNow => {

@@ -28,7 +28,6 @@ pub struct Vector {
 }
 
 /// Returns all vectors: transport, IP version, options and extension headers, VLAN tags, flags, even and odd sizes,
-
 /// remainders, and
 /// numbers that wrap.
 pub fn vectors() -> Vec<Vector> {

@@ -53,7 +53,6 @@ const INSIDE: Ethernet = Ethernet { dst: [2, 0, 0, 0, 1, 1], src: [2, 0, 0, 0, 1
 
 /// Returns all trains in tunnels, by tunnel: tunnel form, outer and inner IP versions, options and extension headers,
 /// VLAN
-
 /// tags,
 /// transport, sizes even and odd, and numbers that wrap.
 ///

@@ -156,7 +156,7 @@ impl Decapsulator {
         let Contents { layout, packet, trailer, option, primed, unfinished, .. } = contents;
         match option {
             // The outer checksum covers it, if it holds the zero with which the far end computed the sum.
-            Some(Remote::Gre) if field % 0xffff == 0 => return Ok(sum),
+            Some(Remote::Gre) if field.is_multiple_of(0xffff) => return Ok(sum),
             Some(Remote::Gre) => return Err(DecapRefusal::RemcsumPrimed),
             // The kernel that joined packets has verified them, and left the field of the first.
             _ if *unfinished == Some(true) => return Ok(sum),
