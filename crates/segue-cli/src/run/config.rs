@@ -45,16 +45,16 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
     let (knobs, words) = match spec.plan.clone() {
         InstancePlan::Tunnels(plans) => {
             let knobs = start::knobs(plans.iter(), &[]);
-            let group = Group::resolve(plans, netlink).map_err(|error| at_words(error))?;
+            let group = Group::resolve(plans, netlink).map_err(at_words)?;
             listens = Some(group.first()).filter(|ready| ready.plan.has_udp()).map(Ready::listens);
             (knobs, show::plan_text(&group))
         }
         InstancePlan::Gateway(config) => {
-            let plan = gateway_plan::plan(&config, netlink).map_err(|error| at_words(error))?;
+            let plan = gateway_plan::plan(&config, netlink).map_err(at_words)?;
             (gateway_start::knobs(&plan, &[]), format!("{} can be: {}", plan.name, plan.text()))
         }
     };
-    let knobs = knobs.map_err(|error| at_words(error))?;
+    let knobs = knobs.map_err(at_words)?;
     check_knobs(spec, text, daemon_knobs::listed(&knobs))?;
     Ok(Checked { words, listens })
 }

@@ -42,8 +42,7 @@ fn a_senders_long_datagrams_are_fragmented_in_front_of_the_other_port_and_the_ke
         let (near, far) = ((&bump.receiver, Peer::B), (&bump.sender, Peer::A));
         for family in Family::ALL {
             let open = |(host, end): (&Host, Peer)| {
-                let socket = host.enter(|| UdpSocket::bind((end.address(0, *family), 0))).unwrap().unwrap();
-                socket
+                host.enter(|| UdpSocket::bind((end.address(0, *family), 0))).unwrap().unwrap()
             };
             let (from, to) = (open(near), open(far));
             let (peer, mut got) = (to.local_addr().unwrap(), vec![0; 9000]);
