@@ -1,4 +1,4 @@
-//! Commands and options. The keywords of `segue tunnel` are in [`crate::grammar`].
+//! The commands of segue and their dashed options. The keywords of `segue tunnel` are in [`crate::grammar`].
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use segue::gro::Profile;
 use segue_service::gateway::config::PortForward;
 
-/// The command line.
+/// The parsed command line.
 #[derive(Debug, Parser)]
 #[command(
     name = "segue",
@@ -27,7 +27,7 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
-/// Options that every command takes.
+/// The options that every command takes.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Common {
     /// JSON on stdout
@@ -53,7 +53,7 @@ pub(crate) struct Common {
     pub(crate) long_help: bool,
 }
 
-/// When to use colour.
+/// The values of `--color`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     Auto,
@@ -61,7 +61,7 @@ pub(crate) enum Color {
     Never,
 }
 
-/// What to do.
+/// The command to run, with its options.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// make a tunnel and keep it until Ctrl-C
@@ -92,7 +92,7 @@ pub(crate) enum Command {
     Help(Help),
 }
 
-/// `segue tunnel`
+/// The arguments of `segue tunnel`.
 #[derive(Args, Debug)]
 pub(crate) struct Tunnel {
     /// Print the plan and change nothing
@@ -115,7 +115,7 @@ pub(crate) struct Tunnel {
     pub(crate) words: Vec<String>,
 }
 
-/// `segue gateway`
+/// The arguments of `segue gateway`.
 #[derive(Args, Debug)]
 pub(crate) struct Gateway {
     /// An interface, or tap:NAME[@NETNS] for a TAP to be made
@@ -177,7 +177,7 @@ pub(crate) struct Gateway {
     pub(crate) supervised: Option<i32>,
 }
 
-/// `segue stat`
+/// The arguments of `segue stat`.
 #[derive(Args, Debug)]
 pub(crate) struct Stat {
     /// Which instance; all when not given
@@ -201,7 +201,7 @@ pub(crate) struct Stat {
     pub(crate) details: bool,
 }
 
-/// `segue nat`
+/// The arguments of `segue nat`.
 #[derive(Args, Debug)]
 pub(crate) struct Nat {
     /// Which instance; all when not given
@@ -209,7 +209,7 @@ pub(crate) struct Nat {
     pub(crate) name: Option<String>,
 }
 
-/// `segue run`
+/// The arguments of `segue run`.
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// The file: a [[tunnel]] or [[gateway]] for each; keys are the words and options of the command
@@ -220,7 +220,7 @@ pub(crate) struct Run {
     pub(crate) check: bool,
 }
 
-/// `segue set`
+/// The arguments of `segue set`.
 #[derive(Args, Debug)]
 pub(crate) struct Set {
     /// Which instance
@@ -234,7 +234,7 @@ pub(crate) struct Set {
     pub(crate) check: bool,
 }
 
-/// `segue lab`
+/// The arguments of `segue lab`.
 #[derive(Args, Debug)]
 pub(crate) struct Lab {
     /// The link: nic segments and aggregates like a plain network card, veth passes trains whole
@@ -275,7 +275,7 @@ pub(crate) struct Lab {
     pub(crate) progress: String,
 }
 
-/// `segue bench`
+/// The arguments of `segue bench`.
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
     /// Which one
@@ -313,7 +313,7 @@ pub(crate) struct Bench {
     pub(crate) end: Option<String>,
 }
 
-/// `segue schema`
+/// The arguments of `segue schema`.
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
     /// Of which command
@@ -321,7 +321,7 @@ pub(crate) struct Schema {
     pub(crate) of: Option<String>,
 }
 
-/// `segue help`
+/// The arguments of `segue help`.
 #[derive(Args, Debug)]
 pub(crate) struct Help {
     /// The command; the overview when not given
@@ -330,7 +330,7 @@ pub(crate) struct Help {
 }
 
 impl Command {
-    /// Returns the name of the command.
+    /// Returns the command's name as it is typed.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Command::Tunnel(_) => "tunnel",

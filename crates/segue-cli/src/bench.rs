@@ -11,7 +11,7 @@ use crate::out::Out;
 use crate::progress::Shown;
 use crate::{simulation, version};
 
-/// Runs the command.
+/// Runs `segue bench`.
 pub(crate) fn run(args: &Bench, out: &Out) -> Result<(), Error> {
     if let Some(words) = args.end.as_deref().and_then(|end| end.strip_prefix("target ")) {
         let wrong = || Error::new(Kind::BadValue, format!("no such case: `{words}`"), "segue bench napi");

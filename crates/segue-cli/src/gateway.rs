@@ -1,4 +1,4 @@
-//! `segue gateway`: the command line of a gateway.
+//! `segue gateway`: a bump in the wire between two interfaces, one of which may be a TAP created for it.
 
 use segue_control::error::Error;
 use segue_host::capability::Capability;
@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::args::Gateway;
 use crate::out::Out;
 
-/// Runs the command.
+/// Runs `segue gateway`.
 pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
     let watched = daemon::follow(args.supervised, false)?;
     let mut netlink = Netlink::open().map_err(|error| {
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Gateway, out: &Out) -> Result<(), Error> {
     if args.check { check(&plan, &mut netlink, out) } else { daemon::up(&plan, &mut netlink, watched, &out.staying()) }
 }
 
-/// Runs `--check`: reports what would stop the gateway, or what it would be. Changes nothing.
+/// Prints the plan of the gateway for `--check`, or returns what would keep it from starting. Changes nothing.
 fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     start::knobs(plan, &plan.set)?;
     start::check(plan, netlink)?;
@@ -53,11 +53,11 @@ fn check(plan: &Plan, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the configuration of a command line, or of a table of a file, with the spelling of its options in
-/// messages.
+/// Returns the configuration of the gateway that a command line or a table of a file describes; `spelling` is how
+/// messages write the options of either.
 pub(crate) fn config(args: &Gateway, spelling: Spelling) -> Config {
     Config {
-        // Both ends are present unless help was requested, which is answered elsewhere.
+        // clap requires both interfaces unless help was asked for, and help never gets here.
         from: args.from.clone().unwrap_or_default(),
         to: args.to.clone().unwrap_or_default(),
         no_lro: args.no_lro,

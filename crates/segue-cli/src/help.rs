@@ -1,5 +1,5 @@
-//! Help: one screen with `-h`, all of it with `--help` and `help`. Both come from clap's tree and the table of
-//! keywords.
+//! Help texts: one screen for `-h`, the complete text for `--help` and `help`, both made from clap's tree and the
+//! table of keywords.
 
 use clap::CommandFactory;
 use segue_control::error::{Error, Kind};
@@ -9,7 +9,7 @@ use crate::args::Cli;
 use crate::grammar::help::entry;
 use crate::grammar::{help as grammar_help, tunnel};
 
-/// The hand-written part of the help of a command.
+/// The hand-written part of a command's help: usage line, examples and closing text.
 pub(crate) struct Page {
     pub(crate) name: &'static str,
     pub(crate) usage: &'static str,
@@ -276,10 +276,10 @@ or the file is cut, 2 used wrongly, 130 interrupted.
     },
 ];
 
-/// Commands that the overview leaves to `segue help`.
+/// Commands that the overview leaves out; `segue help` lists them.
 const LESS_USED: &[&str] = &["schema", "help", "lan78xx", "nat"];
 
-/// Returns the overview that `segue` without a command prints.
+/// Returns the overview that `segue` prints without a command.
 pub(crate) fn overview() -> String {
     let mut text = String::from("segue: packet offloads in user space\n\n");
     for command in Cli::command().get_subcommands().filter(|command| !LESS_USED.contains(&command.get_name())) {
@@ -296,7 +296,7 @@ pub(crate) fn overview() -> String {
     text
 }
 
-/// Returns the help of the program: one screen, or with examples and every option.
+/// Returns the help of the whole program: one screen, or with examples and every option if `long`.
 pub(crate) fn whole(long: bool) -> String {
     if !long {
         return format!("{}\nOptions: -j JSON, -p indented, -q quiet, -v verbose, -V version, --help\n", overview());
@@ -319,7 +319,7 @@ pub(crate) fn whole(long: bool) -> String {
     text
 }
 
-/// Returns the help of one command.
+/// Returns the help of the command `name`, or an error for an unknown name.
 pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
     let mut tree = Cli::command();
     tree.build();
@@ -338,7 +338,7 @@ pub(crate) fn of(name: &str, long: bool) -> Result<String, Error> {
     Ok(if long { complete(page, command, &about) } else { screen(page, command, &about) })
 }
 
-/// Returns a screen of help: at most 24 lines.
+/// Returns the help of a command for `-h`: at most 24 lines.
 pub(crate) fn screen(page: &Page, command: &clap::Command, about: &str) -> String {
     let mut text = format!("segue {}: {about}\n\nUsage: {}\n\n", page.name, page.usage);
     if page.name == "tunnel" {
@@ -367,7 +367,7 @@ pub(crate) fn complete(page: &Page, command: &clap::Command, about: &str) -> Str
     text
 }
 
-/// Returns the options of a command: its own, and with `common` those of every command.
+/// Returns the list of a command's dashed options: its own, and with `common` those of every command too.
 fn options(command: &clap::Command, common: bool) -> String {
     let mut text = String::new();
     let shared: Vec<String> =
@@ -411,7 +411,7 @@ fn takes_value(arg: &clap::Arg) -> bool {
     arg.is_positional() || arg.get_action().takes_values()
 }
 
-/// Returns the help of a subcommand, such as `pcap merge`; `pages` are those of all subcommands.
+/// Returns the help of a subcommand such as `pcap merge`; `pages` are those of all subcommands of `command`.
 pub(crate) fn of_action(pages: &[Page], command: &str, action: &str, long: bool) -> Result<String, Error> {
     let mut tree = Cli::command();
     tree.build();
@@ -425,7 +425,7 @@ pub(crate) fn of_action(pages: &[Page], command: &str, action: &str, long: bool)
     Ok(if long { complete(page, found, &about) } else { screen(page, found, &about) })
 }
 
-/// Panics unless `pages` are those of all subcommands of `command`, with examples, on screens of 24 lines of 80
+/// Panics unless `pages` cover all subcommands of `command`, each with examples and a screen of at most 24 lines of 80
 /// columns.
 #[cfg(test)]
 pub(crate) fn check_actions(pages: &[Page], command: &str) {

@@ -11,7 +11,7 @@ use crate::out::Out;
 use crate::progress::Shown;
 use crate::version;
 
-/// Runs the command.
+/// Runs `segue lab`.
 pub(crate) fn run(args: &Lab, out: &Out) -> Result<(), Error> {
     let options = options(args).map_err(failure)?;
     interrupt::catch().map_err(|error| {
@@ -95,7 +95,7 @@ fn options(args: &Lab) -> Result<Options, LabError> {
     Ok(options)
 }
 
-/// Converts the lab's errors to those of the program.
+/// Converts an error of the lab into the error type of the program.
 pub(crate) fn failure(error: LabError) -> Error {
     let kind = match &error {
         LabError::Usage(_) => Kind::Usage,
@@ -105,7 +105,7 @@ pub(crate) fn failure(error: LabError) -> Error {
         _ => Kind::System,
     };
     let text = error.to_string();
-    // The hint has a field of its own.
+    // The hint is shown from its own field, so it is cut off the text here.
     let text = text.split_once("\ntry:").map_or(text.as_str(), |(text, _)| text);
     let (message, rest) = text.split_once('\n').unwrap_or((text, ""));
     let hint = error.hint().unwrap_or_else(|| match kind {

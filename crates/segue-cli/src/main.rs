@@ -1,8 +1,9 @@
 //! The program `segue`: tunnels, gateways, statistics, doctor and lab.
 //!
-//! clap parses commands and options, and [`grammar`] the keywords of `segue tunnel`. Every command fails with a
-//! [`segue_control::error::Error`], which this file shows and turns into the exit status: 0 success, 1 failure, 2
-//! wrong usage, 130 interrupted. Long-running commands hand a plan to [`segue_service::daemon`].
+//! clap parses commands and dashed options, [`grammar`] the keyword grammar of `segue tunnel`. Every command fails
+//! with a [`segue_control::error::Error`], which this file shows and turns into the exit status: 0 done, 1 failed, 2
+//! used wrongly, 130 interrupted. Ports and the datapath are set up by [`segue_service::daemon`], which runs every
+//! command that stays until it is stopped.
 
 mod args;
 mod bench;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
             Error::new(Kind::Internal, format!("segue has a fault{place}"), "report it with: segue --version -v -j");
         to_stderr(&error.why(what).text());
     }));
-    // The hook has printed the fault; the exit status that means "failed" is left.
+    // The panic hook has printed the message; only the exit status for "failed" remains.
     panic::catch_unwind(start).unwrap_or(ExitCode::from(1))
 }
 
@@ -66,9 +67,9 @@ fn start() -> ExitCode {
     match version::choose_simd().and_then(|()| run(&cli, &out)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The JSON of doctor is complete in itself.
+            // The JSON of `doctor` already contains its failures.
             let complete = out.json && matches!(cli.command, Some(Command::Doctor));
-            // A user who pressed Ctrl-C needs no message.
+            // The user pressed Ctrl-C and needs no message about it.
             let known = error.kind == Kind::Shown || !out.json && error.kind == Kind::Interrupted;
             if !complete && !known {
                 out.error(&error);
@@ -78,7 +79,8 @@ fn start() -> ExitCode {
     }
 }
 
-/// Finds the common options of a command line that could not be parsed, so that its error has the requested form.
+/// Returns the common options of a command line that could not be parsed, so that its error is printed in the
+/// requested form.
 fn common_of(words: &[String]) -> args::Common {
     let short = |letter| words.iter().any(|word| is_short_options(word) && word.contains(letter));
     let long = |name| words.iter().any(|word| word == name);
@@ -102,7 +104,7 @@ fn common_of(words: &[String]) -> args::Common {
     }
 }
 
-/// Returns whether a word is a group of short options, such as `-jq`.
+/// Returns whether `word` is a group of short options such as `-jq`: one dash and letters.
 fn is_short_options(word: &str) -> bool {
     word.strip_prefix('-').is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_alphabetic()))
 }
@@ -150,7 +152,7 @@ fn run(cli: &Cli, out: &Out) -> Result<(), Error> {
     }
 }
 
-/// Runs `segue` without a command: lists what runs, one line each, and then the commands.
+/// Prints what `segue` without a command shows: a line for each running instance, then the commands.
 fn overview(out: &Out) -> Result<(), Error> {
     if out.json {
         return stat::run(

@@ -1,4 +1,4 @@
-//! `segue nat`: the mappings of NATs.
+//! `segue nat`: the mappings of gateways that translate addresses.
 
 use schemars::JsonSchema;
 use segue_control::client;
@@ -13,25 +13,25 @@ use crate::out::Out;
 /// The schema id of the JSON that `segue nat -j` prints.
 const SCHEMA: &str = "segue.nat/1";
 
-/// The output of `segue nat -j`.
+/// The document that `segue nat -j` prints.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Document {
     /// Always `segue.nat/1`.
     schema: &'static str,
-    /// Gateways with a NAT, by name.
+    /// Gateways that translate addresses, sorted by name.
     instances: Vec<Translating>,
 }
 
-/// A gateway with a NAT.
+/// One gateway that translates addresses.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Translating {
-    /// The name of the gateway.
+    /// Name of the instance.
     name: String,
-    /// The mappings, by inside address, protocol and port.
+    /// Mappings of the gateway, sorted by inside address, protocol and port.
     mappings: Vec<Mapping>,
 }
 
-/// Runs the command.
+/// Runs `segue nat`.
 pub(crate) fn run(args: &args::Nat, out: &Out) -> Result<(), Error> {
     let names = match &args.name {
         Some(name) => vec![name.clone()],
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &args::Nat, out: &Out) -> Result<(), Error> {
 }
 
 impl Translating {
-    /// Returns the name and a line for each mapping.
+    /// Returns the text form: a line for each mapping below the name of its gateway.
     fn text(&self) -> String {
         let (count, plural) = (self.mappings.len(), if self.mappings.len() == 1 { "" } else { "s" });
         let mut text = format!("{}: {count} mapping{plural}\n", self.name);

@@ -1,4 +1,5 @@
-//! Output: data to stdout, all else to stderr, with colour only where it is wanted. segue's own text is ASCII.
+//! Output of the program: data to stdout, everything else to stderr, colour only where it is wanted. segue's own text
+//! is ASCII.
 
 use std::io::{self, Write};
 use std::process;
@@ -13,27 +14,27 @@ use serde_json::Value;
 use crate::args::{Color, Common};
 use crate::render::Rendered;
 
-/// The output settings of a command.
+/// The output settings of one command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Out {
-    /// JSON on stdout.
+    /// Whether data is printed as JSON.
     pub(crate) json: bool,
-    /// JSON with indentation.
+    /// Whether JSON is indented.
     pub(crate) pretty: bool,
-    /// Only data and errors.
+    /// Whether only data and errors are printed.
     pub(crate) quiet: bool,
     /// Whether each change to the system is shown.
     pub(crate) verbose: bool,
-    /// What to do when the reader of stdout has gone.
+    /// What happens when the reader of stdout has closed it.
     pub(crate) on_closed: OnClosed,
 }
 
-/// What to do when the reader of stdout has gone.
+/// The reaction to a stdout whose reader has closed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnClosed {
-    /// End without an error: the reader has what it wanted (`| head`).
+    /// Exit with status 0 and no message: the reader has what it wanted (`| head`).
     Exit,
-    /// Continue: a long-running command does not depend on a reader.
+    /// Continue without output: a daemon does not depend on a reader.
     Ignore,
 }
 
@@ -41,7 +42,8 @@ pub(crate) enum OnClosed {
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 impl Out {
-    /// Applies the common options. `--color` overrides the environment, in which NO_COLOR overrides CLICOLOR_FORCE.
+    /// Returns the settings that the common options ask for; `--color` overrides the environment, in which NO_COLOR
+    /// overrides CLICOLOR_FORCE.
     pub(crate) fn new(common: &Common) -> Out {
         match common.color {
             Color::Auto => ColorChoice::Auto,
@@ -58,8 +60,8 @@ impl Out {
         }
     }
 
-    /// Returns the report of a long-running command, which does not depend on a reader, and logs the messages of
-    /// ports to stderr unless the command is quiet.
+    /// Returns these settings for a long-running command: it continues when stdout is closed, and its ports log to
+    /// stderr unless it is quiet.
     pub(crate) fn staying(&self) -> Arc<dyn Report> {
         if !self.quiet {
             log_to_stderr();
@@ -67,7 +69,7 @@ impl Out {
         self.unattended()
     }
 
-    /// Returns a report that does not depend on a reader.
+    /// Returns these settings for a command that continues when stdout is closed.
     pub(crate) fn unattended(&self) -> Arc<dyn Report> {
         Arc::new(Out { on_closed: OnClosed::Ignore, ..*self })
     }
@@ -87,19 +89,20 @@ impl Out {
         self.data(&(text + "\n"));
     }
 
-    /// Writes a line for people to stderr, unless the command is quiet.
+    /// Writes a line for the user to stderr, unless quiet.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             to_stderr(&format!("{text}\n"));
         }
     }
 
-    /// Writes a line to stderr, also where the command is quiet.
+    /// Writes a line to stderr, even when quiet.
     pub(crate) fn warn(&self, text: &str) {
         to_stderr(&format!("{text}\n"));
     }
 
-    /// Shows a change to the system as the command that a person could type; `call` names the system call or message.
+    /// Shows a change to the system as the command that a user could type; `call` names the system call or request
+    /// that is made instead.
     pub(crate) fn change(&self, command: &str, call: &str) {
         if self.verbose {
             to_stderr(&format!("{command}    # {call}\n"));
@@ -157,15 +160,16 @@ impl Report for Out {
     }
 }
 
-/// Writes to stderr; a closed stderr is ignored.
+/// Writes to stderr, ignoring errors such as a closed stderr.
 pub(crate) fn to_stderr(text: &str) {
     let mut stderr = AutoStream::auto(io::stderr());
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-/// Logs the messages of ports to stderr, such as an offload that the kernel took back: one line each, once.
+/// Starts logging the events of running ports to stderr, one line each, such as an offload that the kernel no longer
+/// offers.
 fn log_to_stderr() {
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false);
-    // A second subscriber is refused, which happens only in a test that starts two of them in one process.
+    // A second subscriber in one process is refused; this happens only in tests.
     let _ = log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).try_init();
 }

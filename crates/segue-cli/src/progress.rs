@@ -8,27 +8,27 @@ use serde_json::{Value, json};
 
 use crate::out::to_stderr;
 
-/// The form of progress.
+/// The form in which progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// One line that is overwritten.
+    /// One line on a terminal, overwritten by the next step.
     Line,
-    /// One line for each finished step.
+    /// One line for each completed step.
     Lines,
     /// One JSON object for each step.
     Json,
     Never,
 }
 
-/// Shows steps on stderr.
+/// The progress display of a lab or bench on stderr.
 pub(crate) struct Shown {
     how: How,
-    /// Columns of the line on the terminal.
+    /// Length in columns of the line that is on the terminal; 0 for none.
     standing: usize,
 }
 
 impl Shown {
-    /// Parses `auto`, `never` or `json`.
+    /// Returns the display for `--progress`: `auto`, `never` or `json`.
     pub(crate) fn new(how: &str, quiet: bool) -> Shown {
         let how = match how {
             "json" => How::Json,
@@ -40,7 +40,7 @@ impl Shown {
         Shown { how, standing: 0 }
     }
 
-    /// Clears the line on the terminal.
+    /// Clears the progress line from the terminal.
     pub(crate) fn clear(&mut self) {
         if self.standing > 0 {
             to_stderr(&format!("\r{}\r", " ".repeat(self.standing)));

@@ -1,11 +1,11 @@
-//! Failures as text for a terminal: what failed, why, and what to try.
+//! Errors as text for a terminal: what failed, why, and what to try.
 
 use anstyle::{AnsiColor, Style};
 use segue_control::error::{Error, Place, Source, is_hidden, printable};
 
-/// A value with a text form for a terminal.
+/// Errors that have a text form for a terminal.
 pub(crate) trait Rendered {
-    /// Returns the text: `error:`, the words with a caret or `why:`, and `try:`.
+    /// Returns the text of the error: `error:`, the words with a caret or `why:`, and `try:`.
     fn text(&self) -> String;
 }
 
@@ -27,7 +27,7 @@ impl Rendered for Error {
                 )
             }
         };
-        // Beside `why:` the texts are aligned; under a caret there is only `try:`.
+        // With `why:` the texts are aligned in one column; under a caret there is only `try:`.
         let gap = if self.place.is_some() && self.why.is_none() { " " } else { "  " };
         if let Some(place) = &self.place {
             let (line, caret) = excerpt(place);
@@ -44,7 +44,7 @@ impl Rendered for Error {
         let mut hints = vec![self.hint.as_str()];
         for error in self.source.iter().flat_map(|source| &source.more) {
             let one = error.text();
-            // The hints come at the end, each one once.
+            // All hints are collected at the end, each printed once.
             text.push_str(one.split(&format!("{BOLD}try:")).next().unwrap_or_default());
             if !hints.contains(&error.hint.as_str()) {
                 hints.push(&error.hint);
@@ -66,10 +66,10 @@ impl Rendered for Error {
     }
 }
 
-/// Widest excerpt of a command line, characters.
+/// Maximum width of an excerpt of a command line, in characters.
 const EXCERPT: usize = 72;
 
-/// Returns the words on one line and the caret line under it; a long line is cut to a window around the wrong word.
+/// Returns the words on one line and the caret line under it, cut to a window around the wrong word when long.
 fn excerpt(place: &Place) -> (String, String) {
     let shown: Vec<String> = place.words.iter().map(|word| printable(word)).collect();
     let start: usize = shown.iter().take(place.at).map(|word| word.chars().count() + 1).sum();
@@ -88,7 +88,7 @@ fn excerpt(place: &Place) -> (String, String) {
     (format!("{before}{text}{after}"), caret(start - from + before.len(), width))
 }
 
-/// Returns a line in a form that is safe to show: no character moves the cursor, and each one has one column.
+/// Returns a line that is safe to print: control characters are replaced, and every character takes one column.
 fn shown(line: &str) -> String {
     line.chars()
         .map(|c| {

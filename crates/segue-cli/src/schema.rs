@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::args::Schema;
 use crate::out::Out;
 
-/// Prints it.
+/// Runs `segue schema`.
 pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
     let schema = match args.of.as_deref() {
         Some("lab" | "bench") => schema_for!(Bench),
@@ -36,11 +36,11 @@ pub(crate) fn run(args: &Schema, out: &Out) -> Result<(), Error> {
 struct Bench {
     /// Always `segue.bench/1`.
     schema: String,
-    /// Which bench: `lab`, `lro`, `ack`, `gso`, `rco`, `tunnel`, `napi`.
+    /// Name of the bench: `lab`, `lro`, `ack`, `gso`, `rco`, `tunnel`, `napi`.
     bench: String,
-    /// The machine, and how its numbers were taken.
+    /// Description of the machine, and how the figures were measured.
     machine: BTreeMap<String, Value>,
-    /// One row for each case.
+    /// Results, one row for each case.
     rows: Vec<Row>,
     /// Cases that cannot run on this machine; missing when all ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -50,20 +50,21 @@ struct Bench {
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 struct Skipped {
-    /// The case.
+    /// Name of the case.
     name: String,
-    /// Why it did not run.
+    /// Reason why it did not run.
     reason: String,
 }
 
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 struct Row {
-    /// What was measured: labels and their values.
+    /// Case that was measured: labels and their values.
     case: BTreeMap<String, Value>,
     /// Results by name; the name carries the unit.
     metrics: BTreeMap<String, Metric>,
-    /// What was published for this row under the same names: a number, or two for a range; missing when nothing was.
+    /// Published figures for this row under the names of the metrics: a number, or two for a range; missing when there
+    /// are none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     seed: BTreeMap<String, Value>,
 }
@@ -71,12 +72,12 @@ struct Row {
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 struct Metric {
-    /// The smallest sample.
+    /// Smallest sample.
     min: f64,
-    /// The middle one.
+    /// Median of the samples.
     median: f64,
-    /// The largest.
+    /// Largest sample.
     max: f64,
-    /// Every sample in the order in which it was taken.
+    /// All samples in the order in which they were taken.
     samples: Vec<f64>,
 }

@@ -12,7 +12,7 @@ use crate::args::Set;
 use crate::out::Out;
 use crate::stat::plain_table;
 
-/// Runs the command.
+/// Runs `segue set`.
 pub(crate) fn run(args: &Set, out: &Out) -> Result<(), Error> {
     let Some(name) = &args.instance else { return Err(missing_instance()) };
     let words: Vec<String> = std::iter::once(name).chain(&args.words).cloned().collect();
@@ -50,7 +50,7 @@ fn missing_instance() -> Error {
     Error::new(Kind::Missing, "`set` needs the name of an instance", hint).why("segue stat lists those that run")
 }
 
-/// Shows one knob, or the counters of one name.
+/// Adds to `document` the knob `name`, or the counters if `name` is that of a group such as `net.gso.stats`.
 fn read(name: &str, words: &[String], known: Vec<Knob>, document: &mut Document) -> Result<(), Error> {
     if STATS.iter().any(|stats| stats.0 == name) {
         let instance = client::one(&document.instance)?;
@@ -64,10 +64,10 @@ fn read(name: &str, words: &[String], known: Vec<Knob>, document: &mut Document)
     Ok(())
 }
 
-/// A knob with its value, and the index of its name among the words.
+/// An assignment (name and value of a knob) with the index of its name among the words.
 type PlacedAssignment = (usize, (String, String));
 
-/// Parses `KNOB VALUE` and `KNOB=VALUE`, any number of them.
+/// Parses assignments of the forms `KNOB VALUE` and `KNOB=VALUE`, any number of them.
 fn assignments(words: &[String]) -> Result<Vec<PlacedAssignment>, Error> {
     let mut assignments = Vec::new();
     let mut at = 1;
@@ -105,7 +105,7 @@ fn failure(wrong: Wrong, words: &[String], at: usize) -> Error {
     Error::new(wrong.kind, wrong.message, wrong.good).at(place)
 }
 
-/// Returns the counters of one name by port, those that are 0 included.
+/// Returns the counters of the group `name` by port, including those that are 0.
 fn counters(name: &str, instance: &Instance) -> BTreeMap<String, BTreeMap<String, u64>> {
     let of = |port: &Port| {
         let mut counters = BTreeMap::new();

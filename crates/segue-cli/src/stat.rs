@@ -1,4 +1,4 @@
-//! `segue stat`: running instances as a table, with reasons, or as JSON.
+//! `segue stat`: running instances as a table, as an explanation of their counters (`--why`), or as JSON.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -15,14 +15,14 @@ use crate::args::Stat;
 use crate::grammar::help::wrapped;
 use crate::out::Out;
 
-/// Widest table by default, columns.
+/// Maximum width of the table in columns without `--details`.
 const WIDTH: usize = 80;
-/// Stages at the port of entry, in the order of the path.
+/// Stages that a packet passes after it was received on a port, in that order.
 const STAGES: &[&str] = &["decap", "gro", "entry", "nat_in", "route", "nat_out", "encap"];
-/// Most reasons that are shown of a list.
+/// Maximum number of reasons that a list shows.
 const REASONS: usize = 8;
 
-/// Runs the command.
+/// Runs `segue stat`.
 pub(crate) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
     sys::exit_130_on_interrupt();
     loop {
@@ -57,7 +57,7 @@ fn ask(args: &Stat, out: &Out) -> Result<Document, Error> {
 
 fn show(document: &Document, args: &Stat, out: &Out) {
     if out.json {
-        // A live view is one object a line, whatever else is requested.
+        // With `--watch` each object is one line, even with `--pretty`.
         let out = Out { pretty: out.pretty && args.watch.is_none(), ..*out };
         out.value(&json!(document));
         return;
@@ -80,7 +80,7 @@ fn show(document: &Document, args: &Stat, out: &Out) {
     }
 }
 
-/// Returns the note for one of several tunnels of an instance, whose figures are those of all together.
+/// Returns a note if `name` is one of several tunnels of an instance, whose figures are summed over all of them.
 fn of_several(name: &str, instance: &Instance) -> Option<String> {
     let is_one = *name != instance.name && instance.ports.contains_key(name);
     is_one.then(|| {
@@ -127,11 +127,12 @@ fn things(n: usize) -> String {
     if n == 1 { "1 thing is".to_owned() } else { format!("{n} things are") }
 }
 
-/// A column of the table: its head, whether it has numbers, and how early it is left out where the table is too wide.
+/// A column of the table: its heading, whether it holds numbers, and how early it is dropped from a table that is too
+/// wide.
 struct Column {
     head: &'static str,
     number: bool,
-    /// The highest number is left out first; 0 never.
+    /// Rank for dropping the column: the highest is dropped first, 0 never.
     spare: u8,
     cell: fn(&Instance) -> String,
 }
@@ -158,7 +159,7 @@ const RAW: &[Column] = &[
     Column { head: "HEALTH", number: false, spare: 0, cell: healthy },
 ];
 
-/// Returns the bytes at the outside.
+/// Returns the sum of a byte counter over the outside ports of an instance.
 fn bytes(instance: &Instance, of: fn(&Port) -> u64) -> u64 {
     instance.ports.values().filter(|port| port.side == Side::Outside).map(of).sum()
 }
@@ -185,17 +186,17 @@ fn healthy(instance: &Instance) -> String {
     }
 }
 
-/// Returns text of an instance in a form that is safe to show on one line.
+/// Returns text from an instance on one line that is safe to print: control characters become `?`.
 fn printable_line(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
 }
 
-/// Returns the table without emphasis.
+/// Returns the table with units, in at most [`WIDTH`] columns if possible.
 pub(crate) fn lines(instances: &[Instance]) -> String {
     table(instances, false, false)
 }
 
-/// Returns the table; columns are left out until it fits.
+/// Returns the table; unless `wide`, columns are dropped by rank until it fits into [`WIDTH`].
 fn table(instances: &[Instance], raw: bool, wide: bool) -> String {
     let mut columns: Vec<&Column> = if raw { RAW } else { COLUMNS }.iter().collect();
     loop {
@@ -218,7 +219,7 @@ fn render(columns: &[&Column], instances: &[Instance]) -> String {
     plain_table(heads, rows, &numbers)
 }
 
-/// Returns columns without rules between them; those of `numbers` are right-aligned.
+/// Returns a table without borders; columns that `numbers` marks are right-aligned.
 pub(crate) fn plain_table(heads: Vec<String>, rows: impl Iterator<Item = Vec<String>>, numbers: &[bool]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(heads).add_rows(rows);
@@ -233,7 +234,7 @@ pub(crate) fn plain_table(heads: Vec<String>, rows: impl Iterator<Item = Vec<Str
     text
 }
 
-/// Returns why trains ended and packets stayed alone.
+/// Returns the text of `--why` for one instance: why trains ended and packets stayed alone, drops, offloads and hints.
 fn why(instance: &Instance, raw: bool) -> String {
     let since_start = BTreeMap::new();
     let (ports, span) = match &instance.recent {
@@ -245,7 +246,7 @@ fn why(instance: &Instance, raw: bool) -> String {
     let outside = side(ports, Side::Outside);
     let inside = side(ports, Side::Inside);
     let (packets, units_in) = (outside.receive.wire_packets(), inside.transmit.packets);
-    // The base is what was handed on: received packets may have been dropped.
+    // The mean is that of transmitted units: received packets may have been dropped.
     let mean = if units_in > 0 { inside.transmit.wire_packets() as f64 / units_in as f64 } else { 0.0 };
     let trains = format!("{} packets in -> {} units (mean {mean:.1} segments)", count(packets), count(units_in));
     text.push_str(&format!(": {trains}\n"));
@@ -303,7 +304,7 @@ fn why(instance: &Instance, raw: bool) -> String {
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// Returns the ports, or where several tunnels share one, all their interfaces as one.
+/// Returns the ports; if several tunnels share one port, their interfaces are summed into one entry.
 fn gathered(ports: &BTreeMap<String, Port>) -> BTreeMap<String, Port> {
     let inside = ports.values().filter(|port| port.side == Side::Inside).count();
     if ports.len() <= 2 || inside < 2 {
@@ -323,7 +324,7 @@ fn gathered(ports: &BTreeMap<String, Port>) -> BTreeMap<String, Port> {
     gathered
 }
 
-/// Returns the counters of each stage in each direction: where trains are made, how far they come, where they are
+/// Returns a table of what each stage of each direction saw: where trains are made, how far they get, where they are
 /// cut.
 fn stages(ports: &BTreeMap<String, Port>, raw: bool) -> String {
     let count = |n: u64| if raw { n.to_string() } else { units::count(n) };
@@ -343,7 +344,7 @@ fn stages(ports: &BTreeMap<String, Port>, raw: bool) -> String {
                 rows.push(row("", stage, [seen.packets, seen.trains, seen.segments]));
             }
         }
-        // A packet that comes in at one of two ports leaves at the other.
+        // Packets received on one of two ports are transmitted on the other.
         for (name, to) in ports.iter().filter(|(other, _)| *other != name) {
             if let Some(seen) = to.stages.get("gso") {
                 rows.push(row(&printable(name), "gso", [seen.packets, seen.trains, seen.segments]));
@@ -379,8 +380,8 @@ fn merged(ports: &BTreeMap<String, Port>, of: fn(&Port) -> &BTreeMap<String, u64
     sum
 }
 
-/// Returns reasons with their share of the whole, or their count, the largest first; those that did not occur are
-/// left out.
+/// Returns the reasons with their share of the total, or with their count if `raw`, largest first, without those that
+/// are 0.
 fn shares(reasons: &BTreeMap<String, u64>, raw: bool) -> Vec<(String, String)> {
     let total: u64 = reasons.values().sum();
     let share = |n: u64| if raw { n.to_string() } else { format!("{:.1} %", n as f64 * 100.0 / total as f64) };
@@ -402,7 +403,7 @@ fn sorted(reasons: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
     list
 }
 
-/// Returns hints on what the counters suggest.
+/// Returns hints for the user on what the counters show.
 fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeMap<String, u64>) -> Vec<String> {
     let mut hints = Vec::new();
     let share = |reasons: &BTreeMap<String, u64>, word: &str| {

@@ -1,4 +1,4 @@
-//! Conversion of clap's errors to those of the program.
+//! Converts clap's errors into the error type of the program.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
@@ -7,17 +7,17 @@ use segue_control::suggest::nearest;
 
 use crate::args::Cli;
 
-/// The source of the words of a command.
+/// The source of a command's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The command line.
     CommandLine,
-    /// A table of a file for this command; its keys are options without dashes.
+    /// A table for this command in a configuration file, whose keys are options without their dashes.
     File(&'static str),
 }
 
 impl Origin {
-    /// Returns an option as the source spells it.
+    /// Returns an option as it is written in this source.
     fn written(self, option: &str) -> &str {
         match self {
             Origin::CommandLine => option,
@@ -26,7 +26,7 @@ impl Origin {
     }
 }
 
-/// Converts clap's error; `args` are the words behind the program's name.
+/// Converts an error of clap; `args` are the words after the program's name.
 pub(crate) fn error(found: &clap::Error, args: &[String], origin: Origin) -> Error {
     let invalid = text(found, ContextKind::InvalidSubcommand).or_else(|| text(found, ContextKind::InvalidArg));
     let path = commands(args);
@@ -91,7 +91,7 @@ pub(crate) fn error(found: &clap::Error, args: &[String], origin: Origin) -> Err
             point(Kind::Conflict, message, &option, String::new(), None)
         }
         (ErrorKind::MissingRequiredArgument, Some(needed)) => {
-            // clap does not name the option that needs it.
+            // clap does not say which option requires it.
             let needed = needed.split(' ').next().unwrap_or_default();
             let message = match needed.starts_with('-') {
                 true => format!("`{}` is missing, which another option needs", origin.written(needed)),
@@ -108,7 +108,7 @@ pub(crate) fn error(found: &clap::Error, args: &[String], origin: Origin) -> Err
     }
 }
 
-/// Returns the command of a command line, and its subcommand where it has one.
+/// Returns the names of the command of a command line and of its subcommand, if any.
 fn commands(args: &[String]) -> Vec<String> {
     let mut path = Vec::new();
     for word in args {
@@ -119,7 +119,7 @@ fn commands(args: &[String]) -> Vec<String> {
     path
 }
 
-/// Returns the command at the end of a path.
+/// Returns the clap command at the end of a path.
 fn at(path: &[String]) -> clap::Command {
     let mut tree = Cli::command();
     tree.build();
@@ -140,12 +140,12 @@ fn nearest_option(word: &str, path: &[String]) -> Option<String> {
     nearest(word, names.iter().map(String::as_str)).map(str::to_owned)
 }
 
-/// Describes the values of `option` of the command at `path`.
+/// Returns which values `option` of the command at `path` accepts.
 fn allowed(found: &clap::Error, option: &str, path: &[String]) -> String {
     match found.get(ContextKind::ValidValue) {
         Some(ContextValue::Strings(values)) if !values.is_empty() => format!("expected {}", values.join(", ")),
-        // clap gives the range only in its text, behind the second colon: "0 is not in 1..=86400". The parsers of
-        // this program give what they expect there.
+        // clap gives the range only in its text, after the second colon: "0 is not in 1..=86400". segue's own value
+        // parsers write there what they expect.
         _ => {
             let text = found.to_string();
             let line = text.lines().next().unwrap_or_default();
@@ -162,8 +162,8 @@ fn range(line: &str) -> Option<String> {
     Some(format!("expected {min} to {max}"))
 }
 
-/// Describes the values of an option: its range, which clap gives for a number far out of any, or the name of its
-/// value.
+/// Returns what an option accepts: its range, as clap reports it for a number outside of every range, or else the name
+/// of its value.
 fn named(option: &str, path: &[String]) -> Option<String> {
     const FAR_OUT: &str = "999999999999999999";
     let words = [&["segue"], &path.iter().map(String::as_str).collect::<Vec<_>>()[..], &[option, FAR_OUT]].concat();

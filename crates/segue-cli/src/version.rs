@@ -1,4 +1,4 @@
-//! `segue --version`: one line, and with `-v` all that a bug report needs.
+//! `segue --version`: one line, or with `-v` everything that a bug report needs.
 
 use segue::checksum::{self, Implementation};
 use segue_control::error::{Error, Kind, printable};
@@ -10,7 +10,7 @@ use crate::out::Out;
 /// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Prints the version.
+/// Runs `segue --version`.
 pub(crate) fn run(out: &Out) {
     let value = value();
     if out.json {
@@ -22,11 +22,10 @@ pub(crate) fn run(out: &Out) {
     }
 }
 
-/// The environment variable that names the checksum implementation to use instead of the fastest one, for
-/// measurements.
+/// Environment variable that names the checksum implementation to use instead of the fastest one, for measurements.
 const SIMD: &str = "SEGUE_SIMD";
 
-/// Chooses the checksum implementation that the environment names.
+/// Selects the checksum implementation named by the environment; an unknown name is an error.
 pub(crate) fn choose_simd() -> Result<(), Error> {
     let Some(wanted) = std::env::var_os(SIMD).filter(|wanted| !wanted.is_empty()) else { return Ok(()) };
     if let Some(found) = checksum::implementations().find(|known| wanted == known.name()) {

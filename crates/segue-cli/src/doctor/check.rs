@@ -1,19 +1,19 @@
-//! A check of `segue doctor`, and its result.
+//! The result of one check of `segue doctor`.
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-/// The result of a check.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Status {
-    /// Present and working.
+    /// The feature is present and works.
     Ok,
-    /// Missing; a tunnel runs slower or with less protection.
+    /// The feature is missing; a tunnel runs slower or with less protection.
     Missing,
-    /// Missing, and required by every tunnel.
+    /// The feature is missing, and no tunnel runs without it.
     Needed,
-    /// Unknown.
+    /// The state could not be determined.
     Unknown,
 }
 
@@ -37,18 +37,18 @@ impl Status {
     }
 }
 
-/// One check.
+/// One feature of the host that was checked.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Check {
-    /// The name, which never changes.
+    /// Name of the check, which does not change between versions.
     pub(super) name: &'static str,
     pub(super) status: Status,
-    /// What was found.
+    /// State that was found.
     pub(super) found: String,
-    /// What is lost, or the cause.
+    /// Consequence or cause of the state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) why: Option<String>,
-    /// A command that helps.
+    /// Command that fixes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fix: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `segue doctor`: what this host can do, the causes of what it cannot, and remedies.
+//! `segue doctor`: which features this host has, why others are missing, and what would fix them.
 
 mod check;
 mod probe;
@@ -10,17 +10,17 @@ use self::check::{Check, Status};
 use crate::grammar::help::WIDTH;
 use crate::out::Out;
 
-/// The schema id of the JSON.
+/// The id of the JSON that `segue doctor -j` prints.
 const SCHEMA: &str = "segue.doctor/1";
 
-/// Runs the command.
+/// Runs `segue doctor`.
 pub(crate) fn run(out: &Out) -> Result<(), Error> {
     let checks = probe::all();
     let needed: Vec<&str> =
         checks.iter().filter(|check| check.status == Status::Needed).map(|check| check.name).collect();
     if out.json {
         out.value(&json!({ "schema": SCHEMA, "tunnel_can_run": needed.is_empty(), "checks": checks }));
-        // The answer is complete; an error object beside it would make two values of one.
+        // The document contains the failures; an error object after it would be a second JSON value on stdout.
         return if needed.is_empty() { Ok(()) } else { Err(cannot(&needed)) };
     }
     out.data(&table(&checks));
@@ -46,7 +46,7 @@ fn table(checks: &[Check]) -> String {
         text.push_str(&folded(&check.found, &indent));
         let more = [("why: ", &check.why), ("fix: ", &check.fix)];
         for (label, part) in more.into_iter().filter_map(|(label, part)| part.as_ref().map(|part| (label, part))) {
-            // A command is not folded, so that it can be copied.
+            // A command is not wrapped, so that it can be copied.
             let line =
                 if label == "fix: " { format!("{label}{part}\n") } else { folded(&format!("{label}{part}"), &indent) };
             text.push_str(&format!("{indent}{line}"));
@@ -55,7 +55,7 @@ fn table(checks: &[Check]) -> String {
     text
 }
 
-/// Folds text to lines of at most [`WIDTH`] columns; `indent` stands before all lines but the first.
+/// Returns `text` wrapped to at most [`WIDTH`] columns, with `indent` before every line but the first.
 fn folded(text: &str, indent: &str) -> String {
     let room = WIDTH.saturating_sub(indent.len());
     let mut lines = vec![String::new()];

@@ -1,4 +1,5 @@
-//! The probes. Devices are tried in a child with a network namespace of its own, so that the host sees nothing of it.
+//! The checks of `segue doctor`. Devices are tried in a child process with a network namespace of its own, so that the
+//! host is not changed.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::UdpSocket;
@@ -14,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{Check, Status};
 
-/// Runs all probes, in the order of the table.
+/// Runs all checks and returns their results in the order of the table.
 pub(super) fn all() -> Vec<Check> {
-    // The children come first: a fork requires a process with one thread.
+    // The child processes come first: fork is safe only while the process has one thread.
     let tun = sys::in_child(|| serde_json::to_vec(&tun_in_namespace()).unwrap_or_default())
         .ok()
         .and_then(|bytes| serde_json::from_slice::<Tun>(&bytes).ok());
@@ -39,20 +40,21 @@ pub(super) fn all() -> Vec<Check> {
     checks
 }
 
-/// The child's findings on TUN devices.
+/// The results of the child process that tries TUN devices.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Tun {
-    /// Whether a new network namespace could be made, and whether that required a user namespace.
+    /// Whether the child is in a new network namespace: `None` if it could not be created, else whether that needed a
+    /// user namespace.
     namespace: Option<bool>,
-    /// The error of opening the clone device.
+    /// Error number of opening `/dev/net/tun`; `None` on success.
     open: Option<i32>,
-    /// The error of making an interface.
+    /// Error number of creating an interface; `None` on success.
     attach: Option<i32>,
-    /// The flags of the driver.
+    /// Feature flags of the driver (TUNGETFEATURES).
     features: u32,
-    /// Header lengths that the driver accepts, bytes.
+    /// Lengths of the virtio-net header that the driver accepts, in bytes.
     headers: Vec<i32>,
-    /// Sets of offloads that the driver accepts.
+    /// Sets of offload flags that the driver accepts.
     offloads: Vec<u32>,
 }
 
@@ -79,7 +81,7 @@ fn tun_in_namespace() -> Tun {
     };
     found.features = sys::tun_features(&tun).unwrap_or(0);
     if found.namespace.is_none() {
-        // Without a namespace an interface would appear on the host.
+        // Without a namespace of its own the interface would appear on the host.
         return found;
     }
     if let Err(error) = sys::tun_attach(&tun, "segue%d", libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) {
@@ -162,7 +164,7 @@ fn tun_checks(found: Option<&Tun>) -> Vec<Check> {
     checks
 }
 
-/// Sends a train over loopback and receives it.
+/// Sends a batch of datagrams over loopback with UDP GSO and receives it with UDP GRO.
 fn udp() -> Vec<Check> {
     const SEGMENT: i32 = 100;
     let lost = "each datagram costs a system call";
@@ -279,7 +281,7 @@ fn lsm() -> Check {
     Check::ok("security modules", diagnose::security_modules().unwrap_or_else(|| "none that shows".to_owned()))
 }
 
-/// Checks socket buffers: trains come in bursts of several hundred kilobytes.
+/// Checks the limits of socket buffers: trains arrive in bursts of several hundred kilobytes.
 fn buffers() -> Vec<Check> {
     const WANTED: u64 = 4 << 20;
     [("rmem_max", "received"), ("wmem_max", "sent")]
@@ -316,7 +318,7 @@ fn af_xdp() -> Check {
     }
 }
 
-/// Checks the links towards the outside, and what their offloads would gain.
+/// Checks the offloads of the links towards the outside, and what enabling them would gain.
 fn links() -> Vec<Check> {
     const GTXCSUM: u32 = 0x16;
     const GGSO: u32 = 0x23;
@@ -353,11 +355,11 @@ fn links() -> Vec<Check> {
     checks
 }
 
-/// Returns the links of the default routes.
+/// Returns the names of the links that default routes use, or `None` if the kernel could not be asked.
 fn outside_links() -> Option<Vec<String>> {
     let mut netlink = Netlink::open().ok()?;
     let mut names = Vec::new();
-    // Addresses for documentation: no host has them, so that their route is the default route.
+    // Addresses for documentation (RFC 5737, RFC 3849): no host has them, so their route is the default route.
     for address in ["192.0.2.1", "2001:db8::1"] {
         let route = address.parse().ok().and_then(|address| netlink.route(address, None).ok());
         if let Some(link) = route.and_then(|route| netlink.link(route.link).ok())
