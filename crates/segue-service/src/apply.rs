@@ -1,4 +1,4 @@
-//! Changes to links, each reported as the command that a person could type.
+//! Configuration of network interfaces by rtnetlink, with a report of each change.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use crate::report::Report;
 pub struct Changes<'a> {
     /// The connection to the kernel.
     pub netlink: &'a mut Netlink,
-    /// Where each change is reported.
+    /// The receiver of the reports.
     pub out: &'a dyn Report,
     /// The index of the link.
     pub index: u32,
@@ -33,8 +33,8 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Sets the largest packet that the stack hands to the device in one piece, bytes, at most 65536. Up to that size
-    /// Linux has one value for IPv4 and IPv6.
+    /// Sets the largest packet that the stack passes to the device in one piece (`gso_max_size`), bytes, at most 65536.
+    /// Up to that size Linux uses one value for IPv4 and IPv6.
     pub fn gso_max_size(&mut self, bytes: u32) -> io::Result<()> {
         let command = format!("{} link set dev {} gso_max_size {bytes}", self.ip, self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_GSO_MAX_SIZE");
@@ -42,7 +42,7 @@ impl Changes<'_> {
         self.netlink.tell(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Keeps the kernel from generating an IPv6 address for the link, for a link that carries no IPv6.
+    /// Keeps the kernel from generating IPv6 addresses for a link that carries no IPv6 (`addrgenmode none`).
     pub fn no_generated_addresses(&mut self) -> io::Result<()> {
         let command = format!("{} link set dev {} addrgenmode none", self.ip, self.name);
         self.out.change(&command, "RTM_NEWLINK IFLA_INET6_ADDR_GEN_MODE");

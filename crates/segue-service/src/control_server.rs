@@ -1,4 +1,4 @@
-//! The instance's side of the control socket: a thread of its own, so that no client can delay packets.
+//! The server of the control socket. It runs in a thread of its own, so that no client can delay packets.
 //!
 //! All resources are bounded: clients at a time, bytes of a request, seconds of a connection. A connection carries
 //! one request and one answer.
@@ -21,12 +21,12 @@ use segue_control::place;
 use segue_control::protocol::{REQUEST_LEN, Request, Response, Topic};
 use segue_host::sys::{self, Want};
 
-/// Clients that are served at a time; further ones wait in the queue of the socket.
+/// Largest number of clients that are served at a time; further ones wait in the queue of the socket.
 const CLIENTS: usize = 16;
 /// Longest duration of a connection.
 const CLIENT_TIME: Duration = Duration::from_secs(2);
-/// Connections to the doorbell that are accepted and closed at a time, and the pause after them, so that a flood of
-/// connections costs next to nothing.
+/// Largest number of connections to the doorbell that are accepted and closed at a time. Together with the pause after
+/// them it keeps the cost of a flood of connections negligible.
 const VISITORS: usize = 16;
 const DOORBELL_PAUSE: Duration = Duration::from_millis(50);
 /// Interval at which the counters are sampled for the recent rates.
@@ -49,11 +49,13 @@ pub trait KnobControl {
 /// A control socket that is open, has its mode, and is not served yet.
 #[derive(Debug)]
 pub struct Bound {
-    /// Before the listener: while that listens, no other socket has this name.
+    /// Removes the file of the socket. It is dropped before the listener: while that listens, no other socket has this
+    /// name.
     file: Removed,
     listener: UnixListener,
     owner: u32,
-    /// Ends the server when either end closes. It is made early, since the sandbox allows no new socket.
+    /// A socket pair that ends the server when either end closes. It is created early, since the sandbox allows no new
+    /// socket.
     stop: (UnixStream, UnixStream),
 }
 
@@ -61,12 +63,12 @@ pub struct Bound {
 #[derive(Clone, Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode: a later instance of the same name may have put its own socket there.
+    /// The device and the inode of the file: a later instance may have replaced it with a socket of the same name.
     is: (u64, u64),
 }
 
 impl SocketFile {
-    /// The socket at `made`, which stays there or is renamed to `path`.
+    /// Identifies the socket at `made`, which stays there or is renamed to `path`.
     fn new(made: &Path, path: PathBuf) -> io::Result<SocketFile> {
         Ok(SocketFile { path, is: identity(made)? })
     }
@@ -76,7 +78,7 @@ impl SocketFile {
         self.path.parent()
     }
 
-    /// Removes the file, unless it is that of another socket.
+    /// Removes the file, unless another socket has replaced it.
     pub fn remove(&self) {
         for path in [self.path.clone(), next(&self.path)] {
             if identity(&path).is_ok_and(|is| is == self.is) {
@@ -86,7 +88,7 @@ impl SocketFile {
     }
 }
 
-/// Removes the file when the last user of the socket ends, where this process may.
+/// A guard that removes the file of the socket when it is dropped, as far as this process has the right to.
 #[derive(Debug)]
 struct Removed(SocketFile);
 
@@ -96,13 +98,13 @@ impl Drop for Removed {
     }
 }
 
-/// Returns the path of the socket of the next instance until it replaces `path`.
+/// Returns the path that the socket of a successor has until it replaces `path`.
 fn next(path: &Path) -> PathBuf {
     path.with_extension("next")
 }
 
-/// Makes the failure for a name in use: the control socket `path` of an instance answers. `naming` is how a command
-/// is given another name.
+/// Returns the failure for a name in use: the control socket `path` of an instance answers. `naming` is the usage of
+/// the command with another name.
 pub fn already_running(name: &str, path: &Path, naming: &str) -> Error {
     let hint = format!(
         "segue stat {name}                              shows it\n\
@@ -118,7 +120,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Returns the directory for a new socket.
+/// Returns the directory for a new socket and creates it where it is missing.
 fn directory() -> Result<PathBuf, Error> {
     place::for_new().map_err(|error| {
         let made = Error::system("cannot make a directory for the control socket", &error, "");
@@ -142,14 +144,14 @@ fn refused(path: &Path, error: &io::Error) -> Error {
         .why("the file system refused")
 }
 
-/// Renames the socket of the next instance `name` ([`Bound::next`]) to its final name. The rename is atomic: a client
-/// always finds one of the two.
+/// Renames the socket of the successor `name` ([`Bound::next`]) to its final name. The rename is atomic: a client
+/// always finds the old instance or the successor.
 pub fn take_name(name: &str) -> Result<(), Error> {
     let path = path_in(&directory()?, name);
     fs::rename(next(&path), &path).map_err(|error| refused(&path, &error))
 }
 
-/// Removes the socket of a next instance that did not take over.
+/// Removes the socket of a successor that did not take over.
 pub fn forget_next(name: &str) {
     if let Ok(directory) = directory() {
         let _ = fs::remove_file(next(&path_in(&directory, name)));
@@ -164,14 +166,13 @@ impl Bound {
         Bound::in_directory(&directory()?, name, naming)
     }
 
-    /// Opens the socket of the next instance `name` while another one has that name; [`take_name`] gives it the name.
+    /// Opens the socket of the successor `name` while another instance has that name; [`take_name`] renames it.
     ///
     /// The process must have one thread, as for [`Bound::new`].
     pub fn next(name: &str) -> Result<Bound, Error> {
         let path = path_in(&directory()?, name);
         let made = next(&path);
-        // Nothing connects to this name, so that an existing file is left from an instance that never got the other
-        // name.
+        // No client connects to this path, so an existing file is left from a successor that never took over.
         let cleared = match fs::remove_file(&made) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -182,7 +183,8 @@ impl Bound {
     fn in_directory(directory: &Path, name: &str, naming: &str) -> Result<Bound, Error> {
         let path = path_in(directory, name);
         let failed = |error: &io::Error| refused(&path, error);
-        // Of two that start at the same time only one may find the socket stale; the lock ends with the descriptor.
+        // Of two instances that start at the same time only one may find the socket stale. The lock ends with the
+        // descriptor.
         let lock = File::open(directory).map_err(|error| failed(&error))?;
         sys::lock(&lock).map_err(|error| failed(&error))?;
         if fs::symlink_metadata(&path).is_ok() {
@@ -237,7 +239,7 @@ impl Bound {
     }
 }
 
-/// A control socket that is served.
+/// The handle of a running server.
 #[derive(Debug)]
 pub struct Server {
     thread: JoinHandle<()>,
@@ -253,10 +255,10 @@ impl Server {
 }
 
 struct Service {
-    /// Before the listener, as in [`Bound`].
+    /// Removes the file of the socket; dropped before the listener, as in [`Bound`].
     _file: Removed,
     listener: UnixListener,
-    /// A listener whose existence alone matters; it never delays the loop.
+    /// A listener whose connections are closed at once: a gateway's claim, of which only the existence matters.
     doorbell: Option<UnixListener>,
     /// The time before which no connection to the doorbell is accepted.
     next_visit: Instant,
@@ -288,7 +290,7 @@ impl Service {
             let pause = self.doorbell.as_ref().filter(|_| now < self.next_visit).map(|_| self.next_visit);
             let until = pause.into_iter().fold(self.next_sample, Instant::min);
             let until = self.clients.iter().map(|client| client.until).fold(until, Instant::min);
-            // One millisecond more, so that the wait does not end just before the deadline.
+            // One additional millisecond, so that the wait does not end just before the deadline.
             let timeout = until.saturating_duration_since(now) + Duration::from_millis(1);
             let full = self.clients.len() >= CLIENTS;
             let mut fds = vec![(self.stopped.as_fd(), Want::Read)];
@@ -442,7 +444,7 @@ mod tests {
 
     use super::*;
 
-    /// A knob control with one knob, which refuses every value.
+    /// Knob control whose only knob refuses every value.
     struct None;
 
     impl KnobControl for None {
@@ -556,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doorbell_that_is_rung_without_end_lets_in_few_and_holds_up_nobody() {
+    fn a_flood_of_connections_to_the_doorbell_is_limited_and_delays_no_client() {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::net::SocketAddr;
         let directory = Directory::new("doorbell");

@@ -1,4 +1,5 @@
-//! Why a device or a socket could not be opened, as far as this process can find out.
+//! Diagnosis of devices and sockets that could not be opened: the cause, as far as this process can find out, and what
+//! to try.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +15,7 @@ use segue_port::tun;
 /// The clone device of the TUN driver.
 pub const TUN: &str = "/dev/net/tun";
 
-/// The purpose of a device: the same refusal has different remedies.
+/// The purpose of a device, which decides what to try after a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The interface of a tunnel.
@@ -31,7 +32,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the command as root, padded to its column.
+    /// Returns the command to run as root, padded to the column of its explanation.
     fn as_root(self) -> &'static str {
         match self {
             Purpose::Tunnel => "sudo segue tunnel ...",
@@ -39,7 +40,7 @@ impl Purpose {
         }
     }
 
-    /// Returns how the interface is given another name.
+    /// Returns the usage of the command with another interface name.
     fn naming(self) -> &'static str {
         match self {
             Purpose::Tunnel => "segue tunnel dev NAME ...",
@@ -92,7 +93,7 @@ pub enum Container {
 }
 
 impl Container {
-    /// Finds the engine by the marks that engines leave.
+    /// Detects the container engine by the marks that it leaves: files and the variable `container`.
     pub fn find() -> Container {
         if Path::new("/run/.containerenv").exists() {
             return Container::Podman;
@@ -257,7 +258,7 @@ fn attach_refused(purpose: Purpose, made: Error, dev: &str) -> Error {
             "sudo dmesg | grep -i denied",
         );
     }
-    // In a container whose root has the capability it is the user that lacks it, not the container.
+    // Where the bounding set has the capability, the user lacks it, and not the container.
     if container != Container::No && !bounding_has_net_admin() {
         return with(
             made.kind(Kind::NoPermission),
@@ -317,7 +318,7 @@ pub fn change(dev: &str, what: &str, error: &io::Error) -> Error {
     change_for(Purpose::Tunnel, dev, what, error)
 }
 
-/// Explains the same for an interface with another purpose than a tunnel.
+/// Explains, like [`change`], why a change to the interface `dev` failed, for any purpose of the interface.
 pub fn change_for(purpose: Purpose, dev: &str, what: &str, error: &io::Error) -> Error {
     let made = Error::system(format!("cannot {what} of {dev}"), error, "");
     match error.raw_os_error() {

@@ -1,15 +1,34 @@
 //! Long-running instances of segue: tunnels, gateways and LAN78xx adapters, each in a process that gives up its rights.
 //!
-//! A caller describes an instance by a plan ([`tunnel`], [`gateway`], [`adapter`]) and runs it with [`daemon::up`]:
-//! devices are opened with all rights, then the process drops them ([`sandbox`]), serves its control socket
-//! ([`control_server`]) and moves packets until a signal ends it. [`supervise`] keeps several such processes, follows
-//! a configuration, and hands interfaces from one process to the next ([`handover`]).
+//! A caller describes an instance by a plan ([`tunnel`], [`gateway`], [`adapter`]) and runs it with [`daemon::up`].
+//! [`supervise`] runs several instances as child processes, follows a configuration, and restarts those that end.
 //!
-//! The crate promises that nothing of the system is changed before all that can be checked is checked, that each
-//! change is reported as the command that a person could type, and that an instance takes its interfaces, sockets and
-//! files with it when it ends. It refuses a second instance of a name, a second gateway between two interfaces, and a
-//! start where the sandbox cannot be made. It reads no command line and no configuration file and prints nothing by
-//! itself: its output goes to a [`report::Report`].
+//! # Lifecycle
+//! 1. The plan is checked against the system: interfaces, routes, MTUs. Nothing is changed yet, and `--check` ends
+//!    here.
+//! 2. With all rights, the process opens its control socket, its devices and its sockets, and configures the
+//!    interfaces ([`daemon::Daemon::open`]). A successor receives open ports from the supervisor instead
+//!    ([`handover`]).
+//! 3. The process gives up its rights ([`sandbox`]): it changes its user, drops its capabilities, and restricts itself
+//!    by Landlock and seccomp.
+//! 4. Inside of the sandbox it assembles the pipeline of `segue-datapath`, serves the control socket
+//!    ([`control_server`]), and reports that it is up.
+//! 5. The main thread moves packets. Threads of their own serve the control socket, wait for signals and for requests
+//!    of the supervisor, and read the routes of a router ([`router_feed`]).
+//! 6. SIGINT or SIGTERM ends the instance within a round of the packet loop; a second one ends it at once. The final
+//!    counters are part of the down event.
+//!
+//! # Promises
+//! - Nothing of the system is changed before all that can be checked is checked.
+//! - Each change is reported as the command that a person could type ([`apply`]).
+//! - An instance that ends leaves no interface, socket or file of its own behind.
+//! - A client of the control socket cannot delay packets, and all its resources are bounded.
+//! - A failure says what failed, why as far as this process can find out ([`diagnose`]), and what to try.
+//!
+//! # Limits
+//! It refuses a second instance of a name, a second gateway between the same two interfaces, and a start where rights
+//! cannot be given up. It reads no command line and no configuration file, and prints nothing by itself: its output
+//! goes to a [`report::Report`].
 
 pub mod adapter;
 pub mod apply;

@@ -1,4 +1,4 @@
-//! The value of `--profile`: whose rules decide which packets are joined.
+//! The value of `--profile`: the rules that decide which packets are joined.
 
 use segue::gro::{Generation, Profile};
 use serde::Serializer;
@@ -28,7 +28,8 @@ fn generation(version: &str) -> Option<Generation> {
     })
 }
 
-/// Returns the word for a profile; a generation has the first long-term kernel with its rules.
+/// Returns the word for a profile. The rules of a Linux generation are named after the first long-term kernel that has
+/// them.
 pub fn name(profile: Profile) -> &'static str {
     match profile {
         Profile::Strict => "strict",

@@ -1,12 +1,12 @@
-//! The output of a service, for people or for programs.
+//! The interface for the output of a service, for people or for programs.
 
 use std::io::{self, Write};
 
 use segue_control::error::Error;
 use serde_json::Value;
 
-/// Output of a service, which a program implements. Every method may be called from any thread and never fails: a
-/// reader that has gone does not end a service.
+/// The output of a service, implemented by the program. Every method may be called from any thread and never fails: a
+/// closed output does not end a service.
 pub trait Report: Send + Sync {
     /// Returns whether events are written as JSON; lines for people are then left out.
     fn is_json(&self) -> bool;
@@ -23,7 +23,7 @@ pub trait Report: Send + Sync {
     fn error(&self, error: &Error);
 }
 
-/// Writes to stderr; a closed stderr is ignored.
+/// Writes `text` to stderr and ignores a closed stderr.
 pub(crate) fn to_stderr(text: &str) {
     let mut stderr = io::stderr();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());

@@ -23,7 +23,7 @@ use segue_datapath::router::{FeedSender, InterfaceAddrs, Message, Neighbour, Nei
 use segue_host::netlink::nexthops::{self, Nexthops};
 use segue_host::netlink::{Netlink, padded};
 
-/// Most routes that are taken over: twice a full table of the Internet.
+/// Largest number of routes that are copied: twice a full table of the Internet.
 const MOST_ROUTES: usize = 2_000_000;
 /// Multicast groups of rtnetlink: link, neigh, IPv4 address and route, IPv6 address and route.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
@@ -32,10 +32,10 @@ const NEXTHOPS: u32 = 32;
 /// Shortest time between two reads of the tables; changes in between are read together.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A table, a prefix and its length.
+/// The key of a route: its table, its prefix, and the length of the prefix.
 type RouteKey = (Table, IpAddr, u8);
 
-/// Follows the kernel's tables.
+/// Reader of the kernel's tables and of their changes.
 pub struct Follower {
     netlink: Netlink,
     news: Socket,
@@ -44,7 +44,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Opens both connections, which need no rights later.
+    /// Opens the connections for changes and for reading the tables; neither needs any rights later.
     pub fn open(ports: [u32; 2]) -> io::Result<Follower> {
         let mut news = Socket::new(NETLINK_ROUTE)?;
         news.bind(&SocketAddr::new(0, 0))?;
@@ -96,7 +96,7 @@ impl Follower {
             bytes.clear();
             match self.news.recv(&mut bytes, flags) {
                 Ok(_) => news.add(&bytes, self.ports),
-                // Messages were lost.
+                // The receive buffer overflowed and messages were lost.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => news.is_more = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(news),
@@ -109,7 +109,7 @@ impl Follower {
         }
     }
 
-    /// Reads all tables.
+    /// Reads the links, addresses, neighbours and routes of the kernel.
     pub fn read(&mut self) -> io::Result<Tables> {
         let ports = [self.addrs(self.ports[0])?, self.addrs(self.ports[1])?];
         let mtus = [ports[0].mtu, ports[1].mtu];
@@ -198,17 +198,17 @@ impl Follower {
     }
 }
 
-/// Changes of the tables.
+/// The changes of the kernel's tables since the last read.
 #[derive(Debug, Default)]
 struct TableChanges {
-    /// Changes of neighbours, in their order.
+    /// Changes of neighbours, in the order of the messages.
     changes: Vec<NeighbourEvent>,
     /// Whether anything else has changed, so that all tables are read again.
     is_more: bool,
 }
 
 impl TableChanges {
-    /// Adds the messages of one datagram.
+    /// Adds the changes of one netlink datagram.
     fn add(&mut self, datagram: &[u8], ports: [u32; 2]) {
         let mut rest = datagram;
         while !rest.is_empty() {
@@ -245,8 +245,8 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// Returns whether a message is no route but a route exception: an MTU or a redirect that the kernel has learned for
-/// one destination.
+/// Returns whether a message describes a route exception: an MTU or a redirect that the kernel has learned for one
+/// destination.
 fn is_exception(message: &RouteMessage) -> bool {
     message.header.flags.contains(RouteFlags::Cloned)
 }
@@ -317,7 +317,7 @@ fn read_route(
                 let link = mtus[usize::from(port)];
                 Action::Forward { port, via, mtu: mtu.map_or(link, |mtu| mtu.min(link)) }
             }
-            // The route leads through an interface that is none of the ports.
+            // The output interface of the route is not a port of the router.
             None => Action::Unreachable,
         },
         RouteType::Local | RouteType::Broadcast | RouteType::Anycast => Action::Local,
@@ -344,7 +344,7 @@ fn read_neighbour(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Neighbo
     Some(Neighbour { hop, mac, is_permanent })
 }
 
-/// Returns the neighbour that a message is about, where it is behind a port.
+/// Returns the next hop that a neighbour message describes, where it is behind one of the ports.
 fn hop_of(message: &NeighbourMessage, ports: [u32; 2]) -> Option<Hop> {
     let port = port_of(message.header.ifindex, ports)?;
     let address = message.attributes.iter().find_map(|attribute| match attribute {

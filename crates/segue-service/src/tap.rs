@@ -1,4 +1,4 @@
-//! TAPs that are made here: an end of a gateway, the interface of an adapter, or the end of a model's cable.
+//! Creation of TAP devices: an end of a gateway, the interface of an adapter, or the end of a model's cable.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use crate::apply::Changes;
 use crate::diagnose::{self, Purpose};
 use crate::report::Report;
 
-/// A TAP to be made.
+/// A TAP device to be created, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tap {
     /// The name of the interface.
@@ -22,9 +22,9 @@ pub struct Tap {
     pub netns: Option<String>,
     /// The MTU, bytes.
     pub mtu: u32,
-    /// The offloads that the reader and the writer take.
+    /// The offloads of the device in both directions.
     pub offloads: TunOffloads,
-    /// The hardware address, for the interface of an adapter, which has no carrier until there is a link.
+    /// The hardware address; only for the interface of an adapter, which has no carrier before there is a link.
     pub mac: Option<[u8; 6]>,
 }
 
@@ -60,7 +60,7 @@ impl Tap {
         Ok(Tap { name: name.to_owned(), netns: None, mtu, offloads: TunOffloads::All, mac: None })
     }
 
-    /// Makes the TAP in its namespace and brings it up.
+    /// Creates the TAP in its namespace and brings it up.
     pub fn open(&self, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
         let Some(netns) = &self.netns else { return self.make("ip", netlink, out) };
         let path = PathBuf::from("/run/netns").join(netns);
@@ -86,8 +86,8 @@ impl Tap {
         Purpose::Tap { vnet_hdr, mtu: self.mtu, is_adapter: self.mac.is_some() }
     }
 
-    /// Makes the TAP in the namespace of this thread, in which `ip` would be the command to make it, and brings it
-    /// up.
+    /// Creates the TAP in the namespace of this thread and brings it up; `ip` is the `ip` command of that namespace,
+    /// for the reports.
     pub fn make(&self, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<TunPort, Error> {
         let (dev, purpose) = (&self.name, self.purpose());
         let state = |error: &io::Error| diagnose::change_for(purpose, dev, "read the state", error);
@@ -108,7 +108,7 @@ impl Tap {
             .and_then(|link| link.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV)))
             .map_err(|error| state(&error))?;
         let mut changes = Changes { netlink, out, index: link.index, name: dev, ip };
-        // A TAP that was made for this user beforehand is set up already, and changes to it need root.
+        // A TAP that was created for this user beforehand may be set up already, and changing it needs root.
         if link.mtu != self.mtu {
             changes
                 .mtu(self.mtu)

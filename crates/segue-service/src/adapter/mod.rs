@@ -1,4 +1,4 @@
-//! USB adapters of the LAN78xx family as network interfaces, and models of them.
+//! USB adapters of the LAN78xx family as network interfaces, and software models of such adapters.
 
 mod health;
 mod interface;

@@ -33,7 +33,7 @@ use crate::report::Report;
 use crate::sandbox::Sandbox;
 use crate::tap::Tap;
 
-/// Longest set-up as a whole: over a network it takes some hundred round trips.
+/// Longest duration of the whole set-up: over a network it takes some hundred round trips.
 const SET_UP: Duration = Duration::from_secs(60);
 /// Pages of memory for packets in the pipeline: at most 128 MiB.
 const PAGES: usize = 1024;
@@ -56,7 +56,7 @@ impl Plan {
 
     /// Opens and sets up everything, under a guard.
     fn set_up(&self, guard: &Arc<Guard>, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
-        // Before this process has any device open.
+        // The opener is forked before this process has any device open.
         let opener = self.usb.source()?.map(Opener::start).transpose()?;
         // The kernel's driver need not be bound to the device.
         let platform_mac = self.usb.platform_mac();
@@ -76,7 +76,7 @@ impl Plan {
         let found = Found { chip: driver.kind().name(), speed, mac, source: driver.address_source() };
         let _ = self.found.set(found);
         let tap = Tap { mac: Some(mac), ..self.tap.clone() };
-        let tap = tap.open(netlink, out).map_err(|error| somebody_elses(error, &self.tap.name))?;
+        let tap = tap.open(netlink, out).map_err(|error| with_owner(error, &self.tap.name))?;
         let failed = |error: io::Error| {
             Error::system("cannot follow the link", &error, "segue doctor").why("a descriptor could not be copied")
         };
@@ -135,8 +135,8 @@ fn driver_error(error: driver::Error) -> Error {
         .why("it does not answer as a LAN78xx does")
 }
 
-/// Adds the owner of the TAP, where it exists and this user has no right to it.
-fn somebody_elses(error: Error, dev: &str) -> Error {
+/// Adds the owner of the TAP to an error, where the TAP exists and this user may not attach to it.
+fn with_owner(error: Error, dev: &str) -> Error {
     let of = |what: &str| fs::read_to_string(format!("/sys/class/net/{dev}/{what}")).ok()?.trim().parse::<i64>().ok();
     let is_ours = of("owner").is_none_or(|owner| owner == i64::from(sys::euid()));
     let whose = match (of("owner"), of("group")) {
@@ -159,7 +159,7 @@ fn guard(longest: Duration) -> io::Result<Arc<Guard>> {
     Ok(Arc::new(Guard::new(signals.as_fd().try_clone_to_owned()?, longest)))
 }
 
-/// The connection to a USB/IP server, for ending what waits for it.
+/// The connection to a USB/IP server, to be closed from another thread when a request does not end.
 #[derive(Clone, Default)]
 struct Lifeline(Arc<Mutex<Option<OwnedFd>>>);
 
@@ -179,7 +179,7 @@ impl Lifeline {
     }
 }
 
-/// Returns a listener that sets the carrier of the TAP as the link is.
+/// Returns a listener that sets the carrier of the TAP to the state of the link.
 fn carrier(tap: OwnedFd, name: String) -> driver::Listener {
     Box::new(move |link: &LinkState| {
         if let Err(error) = sys::tun_set_carrier(tap.as_fd(), link.up) {

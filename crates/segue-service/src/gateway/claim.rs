@@ -19,8 +19,8 @@ use std::time::Duration;
 use segue_control::error::{Error, Kind};
 use segue_host::sys;
 
-/// How often the owners of sockets with a full queue are asked for again, all together, and the pause: a gateway
-/// accepts connections, but no faster than [`crate::control_server`] says.
+/// Largest number of repeated connections to sockets with a full queue, over all of them. Each follows a pause, since a
+/// gateway accepts connections at a limited rate ([`crate::control_server`]).
 const QUESTIONS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The directory in which the kernel describes interfaces.
@@ -48,7 +48,7 @@ pub(super) fn claim(ends: [NamedInterface<'_>; 2]) -> Result<UnixListener, Error
     })
 }
 
-/// Why the claim failed.
+/// The reason for which a claim failed.
 #[derive(Debug)]
 enum Refused {
     /// A gateway has the claim.
@@ -102,12 +102,12 @@ fn bind(name: &str) -> io::Result<UnixListener> {
     Ok(socket)
 }
 
-/// The owner of a socket.
+/// The process behind a socket name, as far as it can be found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     User(u32),
-    /// The socket is free again, or does not listen as that of a gateway does.
-    Nobody,
+    /// The socket has closed meanwhile, or is not a listening socket like a gateway's.
+    Free,
     /// The queue of the socket is full.
     Unknown,
 }
@@ -121,7 +121,7 @@ fn holder(name: &str, patience: &mut u32) -> Holder {
                 thread::sleep(PAUSE);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Holder::Unknown,
-            Err(_) => return Holder::Nobody,
+            Err(_) => return Holder::Free,
         }
     }
 }
@@ -139,7 +139,7 @@ fn is_free(name: &str, ends: [NamedInterface<'_>; 2], patience: &mut u32) -> Res
         Holder::User(uid) if ends.iter().any(|end| tap_owner(folder, *end) == Some(uid.into())) => {
             Err(Refused::Gateway)
         }
-        Holder::User(_) | Holder::Nobody => Ok(()),
+        Holder::User(_) | Holder::Free => Ok(()),
         Holder::Unknown => {
             let is_used =
                 has_socket(&sockets(), None, indexes) || ends.iter().any(|end| tap_owner(folder, *end).is_some());
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// Interfaces that do not exist.
+    /// Returns the names and the indexes of interfaces that do not exist.
     fn unused(test: u32) -> [NamedInterface<'static>; 3] {
         let first = 0x7000_0000 + (std::process::id() & 0xf_ffff) * 64 + test * 8;
         [("none0", first), ("none1", first + 1), ("none2", first + 2)]
@@ -195,14 +195,14 @@ mod tests {
         take([b, a]).unwrap();
     }
 
-    /// Stream sockets: other kinds of sockets have names of their own.
+    /// A stream socket that does not listen holds the name; other types of sockets have separate names.
     #[test]
-    fn a_name_that_nobody_answers_for_stops_nobody_and_leaves_the_pair_claimed() {
+    fn a_name_without_a_listener_refuses_no_gateway_and_leaves_the_pair_claimed() {
         let [a, b, _] = unused(1);
         let name = name([a.1, b.1]);
         let silent = sys::bound_abstract(name.as_bytes()).unwrap();
         assert_eq!(bind(&name).unwrap_err().kind(), ErrorKind::AddrInUse);
-        assert_eq!(holder(&name, &mut QUESTIONS.clone()), Holder::Nobody);
+        assert_eq!(holder(&name, &mut QUESTIONS.clone()), Holder::Free);
         let first = take([a, b]).unwrap();
         assert!(is_gateway(take([a, b])), "beside the name");
         drop(silent);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_nobodys_only_between_interfaces_that_nobody_uses() {
+    fn a_full_queue_is_ignored_only_between_unused_interfaces() {
         let [a, b, _] = unused(2);
         let name = name([a.1, b.1]);
         let full = bind(&name).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_can_run_a_gateway_stops_another_one() {
+    fn only_a_user_able_to_run_a_gateway_blocks_another_one() {
         let text = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
                     ffff8b3a4c5d6000 3      3    0003   7     1 0      1000   41\n\
                     ffff8b3a4c5d7000 3      3    88cc   0     1 0      65534  42\n";

@@ -1,4 +1,4 @@
-//! The configuration of a gateway.
+//! The configuration of a gateway, as the user gave it, and its parsers.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -11,9 +11,9 @@ use crate::daemon::mappings::protocol_name;
 
 /// Largest train by default, bytes.
 pub const MAX_BYTES: u32 = 65_535;
-/// Most packets of a train by default.
+/// Largest number of packets in a train by default.
 pub const MAX_PACKETS: u32 = 1000;
-/// The spelling of options in messages.
+/// The way in which messages spell options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spelling {
     /// With two dashes, as on a command line.
@@ -35,17 +35,17 @@ impl Spelling {
 /// The configuration of a gateway, from its command line or from a table of a file.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// IN: an interface, or `tap:NAME[@NETNS]`.
+    /// The end IN: an interface, or `tap:NAME[@NETNS]`.
     pub from: String,
-    /// OUT, in the same form.
+    /// The end OUT, in the same form.
     pub to: String,
-    /// Whether received packets are left as they are.
+    /// Whether received packets are forwarded without being joined.
     pub no_lro: bool,
     /// The rules by which packets are joined, where they are given.
     pub profile: Option<Profile>,
     /// Whether a newer pure acknowledgment replaces older ones.
     pub ack_aggregation: bool,
-    /// Most acknowledgments that one may stand for.
+    /// Largest number of acknowledgments that one may replace.
     pub max_acks: u32,
     /// Size of the receive pages, KiB; `None` for one buffer for each frame.
     pub page_kib: Option<usize>,
@@ -53,19 +53,19 @@ pub struct Config {
     pub hold_us: u64,
     /// Largest train, bytes.
     pub max_bytes: u32,
-    /// Most packets of a train.
+    /// Largest number of packets in a train.
     pub max_packets: u32,
-    /// MTU of a TAP that is made, bytes; by default that of the other end.
+    /// MTU of a TAP that the gateway creates, bytes; by default the MTU of the other end.
     pub tap_mtu: Option<u32>,
     /// Whether packets that are too long for the other end are fragmented.
     pub fragment: bool,
     /// Whether the gateway forwards at layer 3 by the kernel's routes.
     pub route: bool,
-    /// The source address of IPv4 that leaves OUT.
+    /// The source address of IPv4 packets that leave by OUT.
     pub nat: Option<Ipv4Addr>,
-    /// Ports of that address that are forwarded to the inside.
+    /// Ports of the address `nat` that are forwarded to inside hosts.
     pub forward: Vec<PortForward>,
-    /// The name; IN-OUT by default.
+    /// The name of the gateway; IN-OUT by default.
     pub name: Option<String>,
     /// The spelling of these options in messages.
     pub spelling: Spelling,

@@ -1,4 +1,4 @@
-//! The ends of a gateway: existing interfaces, and TAPs that it makes.
+//! The ends of a gateway: existing interfaces, and TAPs that it creates.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::diagnose;
 
 /// The directory of named network namespaces.
 const NAMED: &str = "/run/netns";
-/// The prefix of a TAP to be made.
+/// The prefix of the word for a TAP.
 const TAP: &str = "tap:";
 /// The kind of an end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,9 +21,9 @@ const TAP: &str = "tap:";
 pub enum EndpointKind {
     /// An existing interface.
     Interface,
-    /// A TAP that is made, in this namespace or another one.
+    /// A TAP that the gateway creates, in this namespace or in another one.
     Tap {
-        /// The namespace, where it is another one.
+        /// The network namespace of the TAP; `None` for that of this process.
         netns: Option<Netns>,
     },
 }
@@ -63,7 +63,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Describes the place of the end.
+    /// Describes the end in a few words: its kind and its namespace.
     pub fn place(&self) -> String {
         match &self.what {
             EndpointKind::Interface => "packet socket".to_owned(),
@@ -73,7 +73,7 @@ impl Endpoint {
     }
 }
 
-/// Makes an error about one of the two words.
+/// Returns the error about one of the two words IN and OUT.
 pub(super) fn wrong(
     words: &[String],
     at: usize,
@@ -102,7 +102,7 @@ pub(super) fn parse_end(words: &[String], at: usize) -> Result<(String, Endpoint
     Ok((name(tap)?, EndpointKind::Tap { netns: Some(netns) }))
 }
 
-/// Returns an existing interface that is no port of a bridge or bond.
+/// Looks up an existing interface; refuses one that is a port of a bridge or bond.
 pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
     let read = |error: std::io::Error| diagnose::change(name, "read the state", &error);
     let Some(link) = netlink.link_named(name).map_err(read)? else {
@@ -125,14 +125,14 @@ pub(super) fn existing(name: &str, netlink: &mut Netlink, notes: &mut Vec<String
     Ok(link)
 }
 
-/// Makes the error for an interface that carries no Ethernet frames.
+/// Returns the error for an interface that carries no Ethernet frames.
 pub(super) fn not_ethernet(name: &str) -> Error {
     let text = format!("{name} carries no Ethernet frames");
     Error::new(Kind::Conflict, text, "another interface; for IP tunnels: segue tunnel")
         .why("a gateway joins two Ethernets")
 }
 
-/// Returns an existing interface that has no address of this host.
+/// Looks up an existing interface for a bump in the wire; refuses one that has an address of this host.
 pub(super) fn usable(name: &str, netlink: &mut Netlink, notes: &mut Vec<String>) -> Result<Link, Error> {
     let link = existing(name, netlink, notes)?;
     let read = |error: std::io::Error| diagnose::change(name, "read the state", &error);

@@ -1,4 +1,4 @@
-//! Gateways: a bump in the wire between two interfaces, or a router.
+//! Gateways between two interfaces: a bump in the wire, or a router with `--route`.
 
 mod claim;
 pub mod config;

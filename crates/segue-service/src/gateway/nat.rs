@@ -1,4 +1,4 @@
-//! Checks of `--route` and `--nat` on the interfaces of a gateway, and the translation.
+//! Checks of `--route` and `--nat` against the interfaces of a gateway, and the configuration of the NAT.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +12,7 @@ use super::config::{Config, NatPlan, PortForward, Spelling};
 use super::endpoint::existing;
 use crate::diagnose;
 
-/// Returns an interface that can be routed from and to here, and that the kernel does not route from as well.
+/// Looks up an interface for a router; refuses one that cannot be routed, or from which the kernel forwards as well.
 pub(super) fn usable(
     name: &str,
     config: &Config,
@@ -43,7 +43,7 @@ pub(super) fn usable(
     Ok(link)
 }
 
-/// Returns the NAT that the configuration asks for, if it is possible.
+/// Returns the NAT of the configuration, or the error for an address or a forward that is not possible.
 pub(super) fn nat_plan(
     config: &Config,
     [inside, outside]: [&str; 2],
@@ -79,7 +79,7 @@ pub(super) fn nat_plan(
             "{address} is in no network of {outside}: routers there need a route to it by this one's address"
         ));
     }
-    // The kernel's routes to its own addresses lead to the loopback interface.
+    // The kernel's routes to addresses of this host lead to the loopback interface.
     let own = netlink.route(address.into(), None).and_then(|route| netlink.link(route.link));
     if own.is_ok_and(|link| link.name == "lo") {
         return Err(taken(format!("this host has the address {address} itself"), "an address that no host has"));
@@ -122,12 +122,12 @@ pub(super) fn nat_plan(
     Ok(Some(plan))
 }
 
-/// Returns whether `address` may be that of one host to which packets are routed.
+/// Returns whether `address` can be the unicast address of a host.
 fn is_host(address: Ipv4Addr) -> bool {
     segue::wire::address::is_forwardable_v4(address)
 }
 
-/// The network of an address of a port.
+/// The IPv4 network of an address of a port.
 struct Network {
     first: u32,
     len: u8,
@@ -156,8 +156,8 @@ impl Network {
         address.to_bits() & !self.hosts() == self.first
     }
 
-    /// Returns whether `address` is the first or the last one of the network, which no host has (in RFC 3021 networks
-    /// of two addresses hosts have both).
+    /// Returns whether `address` is the first or the last one of the network, which no host may have. In networks of
+    /// two addresses (RFC 3021) hosts have both.
     fn is_special(&self, address: Ipv4Addr) -> bool {
         let host = address.to_bits() & self.hosts();
         self.has(address) && self.len < 31 && (host == 0 || host == self.hosts())
@@ -168,7 +168,7 @@ fn taken(message: String, hint: impl Into<String>) -> Error {
     Error::new(Kind::InUse, message, hint).why("the host's own stack would answer what is for the hosts inside")
 }
 
-/// Makes the translation of `plan`; `seed` makes its choice of ports hard to predict.
+/// Creates the NAT of `plan`; `seed` makes its choice of ports hard to predict.
 pub(super) fn nat(plan: &NatPlan, spelling: Spelling, seed: u64) -> Result<(Nat, Ipv4Addr), Error> {
     let option = spelling.of("forward");
     let mut nat = Nat::new(NatConfig::new(plan.address, seed));

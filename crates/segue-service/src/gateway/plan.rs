@@ -1,4 +1,4 @@
-//! The plan of a gateway: both ends, looked up, and how packets are joined.
+//! The plan of a gateway: both ends, as found on this system, and the settings of the datapath.
 
 use segue::gro::Profile;
 use segue_control::error::{Error, Kind, printable};
@@ -18,10 +18,10 @@ const TAP_MTU: u32 = 1500;
 pub struct Plan {
     /// The name of the gateway.
     pub name: String,
-    /// The end IN.
+    /// The endpoint IN.
     #[serde(rename = "in")]
     pub from: Endpoint,
-    /// The end OUT.
+    /// The endpoint OUT.
     #[serde(rename = "out")]
     pub to: Endpoint,
     /// Whether packets are joined.
@@ -29,7 +29,7 @@ pub struct Plan {
     /// The rules by which packets are joined.
     #[serde(serialize_with = "crate::profile::serialize")]
     pub profile: Profile,
-    /// Most pure acknowledgments that one may stand for, where they are joined.
+    /// Largest number of pure acknowledgments that one may replace; `None` where none is replaced.
     pub max_acks: Option<u32>,
     /// Size of the receive pages, bytes; 0 for one buffer for each frame.
     pub page_bytes: usize,
@@ -37,7 +37,7 @@ pub struct Plan {
     pub hold_us: u64,
     /// Largest train, bytes.
     pub max_bytes: u32,
-    /// Most packets of a train.
+    /// Largest number of packets in a train.
     pub max_packets: u32,
     /// Whether packets that are too long for the other end are fragmented.
     pub fragment: bool,
@@ -54,7 +54,7 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
-/// Makes the plan of a configuration, and looks up its interfaces.
+/// Creates the plan of a configuration and looks up its interfaces. Changes nothing.
 pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     without_effect(config)?;
     let words = [config.from.clone(), config.to.clone()];
@@ -119,7 +119,7 @@ pub fn plan(config: &Config, netlink: &mut Netlink) -> Result<Plan, Error> {
     })
 }
 
-/// Returns the name that a gateway will have, without a look at the system.
+/// Returns the name that the gateway of a configuration has, without a query to the system.
 pub fn name(config: &Config) -> Result<String, Error> {
     let words = [config.from.clone(), config.to.clone()];
     let (from, to) = (parse_end(&words, 0)?.0, parse_end(&words, 1)?.0);
@@ -138,7 +138,7 @@ fn named(config: &Config, from: &str, to: &str) -> Result<String, Error> {
     Ok(name)
 }
 
-/// Refuses options for the joining of packets where no packets are joined.
+/// Refuses options of GRO where no packets are joined.
 fn without_effect(config: &Config) -> Result<(), Error> {
     if !config.no_lro {
         return Ok(());
@@ -157,7 +157,7 @@ fn without_effect(config: &Config) -> Result<(), Error> {
         .why("it says how packets are joined, and none are"))
 }
 
-/// Returns the profile that was asked for, or the one that ACK aggregation requires.
+/// Returns the requested profile, or the one that ACK aggregation requires.
 fn profile(config: &Config) -> Result<Profile, Error> {
     match (config.profile, config.ack_aggregation) {
         (None | Some(Profile::Lro), true) => Ok(Profile::Lro),

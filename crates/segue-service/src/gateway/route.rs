@@ -16,7 +16,7 @@ use crate::daemon::running::{Offloads, flow_key, random};
 use crate::diagnose;
 use crate::router_feed::Follower;
 
-/// Prepares the router. The connections to the kernel are opened with all rights.
+/// Prepares the router, and opens the connections to the kernel while the process has all rights.
 pub(super) fn open(
     plan: &Plan,
     ports: [PortConfig; 2],

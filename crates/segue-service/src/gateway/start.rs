@@ -1,4 +1,4 @@
-//! From a plan to ports: packet sockets on interfaces, and TAPs that are made in their namespace.
+//! Start of a gateway: packet sockets on interfaces, and TAPs that are created in their namespaces.
 
 use std::fs::File;
 use std::io;
@@ -30,12 +30,12 @@ use crate::diagnose::{self, Purpose};
 use crate::report::Report;
 use crate::tap::Tap;
 
-/// Frames taken from one port in one round: a train of 64 kB in packets of 1500 bytes, with some room.
+/// Largest number of frames from one port in one round: a train of 64 kB in packets of 1500 bytes, with some room.
 const BUDGET: usize = 64;
 /// Memory for trains in the pipeline, bytes, beside the rings; pages are allocated when they are needed.
 const MEMORY: usize = 128 << 20;
 
-/// Opens both ends.
+/// Claims and opens both ends, and prepares the assembly of the pipeline.
 pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Result<Opened, Error> {
     let early = claim(plan, netlink)?;
     let mut offloads = Offloads::default();
@@ -49,7 +49,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
         Ok(port)
     };
     let (from, to) = (open_end(&plan.from)?, open_end(&plan.to)?);
-    // A TAP exists only from here on, and may be an end of another gateway.
+    // A TAP exists only after it was opened, and may be an end of another gateway.
     let claim = early.map_or_else(|| claim(plan, netlink), |claim| Ok(Some(claim)))?;
     let (gro, key) = (Some(gro_config(plan, flow_key()?)), flow_key()?);
     let side = |end: &Endpoint, port| {
@@ -71,7 +71,7 @@ pub(super) fn open(plan: &Plan, netlink: &mut Netlink, out: &dyn Report) -> Resu
     Ok(Opened { claim, ..Opened::new(offloads, assemble) })
 }
 
-/// Claims both interfaces, if both exist in this namespace.
+/// Claims both interfaces; `None` where one of them does not exist in this namespace.
 fn claim(plan: &Plan, netlink: &mut Netlink) -> Result<Option<UnixListener>, Error> {
     let mut index = |end: &Endpoint| match &end.what {
         EndpointKind::Interface => Ok(end.index),
@@ -88,7 +88,7 @@ fn link(end: &Endpoint, netlink: &mut Netlink) -> Result<Option<Link>, Error> {
     netlink.link_named(&end.name).map_err(|error| diagnose::change(&end.name, "read the state", &error))
 }
 
-/// Checks whether the ends and the name are free, as [`open`] would; changes nothing.
+/// Checks, like [`open`], that the ends and the name are free, without changing anything.
 pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     if let Some(file) = client::running(&plan.name) {
         return Err(already_running(&plan.name, &file, NAMING));
@@ -97,7 +97,7 @@ pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     taps(plan, netlink)
 }
 
-/// Checks whether the TAPs can be made or attached to; changes nothing.
+/// Checks that the TAPs can be created or attached to, without changing anything.
 fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     for end in [&plan.from, &plan.to] {
         match &end.what {
@@ -121,7 +121,7 @@ fn taps(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks whether a TAP can be made or attached to.
+/// Checks that one TAP can be created or attached to.
 fn free(end: &Endpoint, netlink: &mut Netlink) -> Result<(), Error> {
     let code = match link(end, netlink)? {
         Some(link) if !(link.tun && link.ethernet) => libc::EEXIST,
@@ -133,7 +133,7 @@ fn free(end: &Endpoint, netlink: &mut Netlink) -> Result<(), Error> {
     Err(diagnose::tun_attach(purpose, &end.name, &io::Error::from_raw_os_error(code)))
 }
 
-/// Returns the knobs at the start, with `assignments` beside the options.
+/// Returns the knobs at the start: the values of the options, then `assignments`.
 pub fn knobs(plan: &Plan, assignments: &[(String, String)]) -> Result<Knobs, Error> {
     let config = Some(gro_config(plan, gro::Config::default().key));
     let names = [plan.from.name.as_str(), plan.to.name.as_str()];
@@ -149,7 +149,7 @@ pub fn knobs(plan: &Plan, assignments: &[(String, String)]) -> Result<Knobs, Err
 /// Returns the configuration of GRO.
 fn gro_config(plan: &Plan, key: hash::Key) -> gro::Config {
     let default = gro::Config::default();
-    // With one packet to a train only acknowledgments are joined.
+    // With trains of one packet only acknowledgments are joined.
     let most = if plan.lro || plan.max_acks.is_none() { plan.max_packets as usize } else { 1 };
     gro::Config {
         profile: plan.profile,
@@ -191,7 +191,7 @@ fn packet_error(name: &str, error: packet_socket::OpenError) -> Error {
     }
 }
 
-/// Makes a TAP in a namespace and sets it up over a connection of its own.
+/// Creates a TAP in another namespace and configures it over an rtnetlink connection of that namespace.
 fn tap_inside(end: &Endpoint, netns: &Netns, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     let file = File::open(&netns.path).map_err(|error| no_namespace(netns, &error))?;
     let made = sys::in_net_namespace(&file, || {
@@ -203,7 +203,7 @@ fn tap_inside(end: &Endpoint, netns: &Netns, out: &dyn Report) -> Result<Box<dyn
     made.map_err(|error| no_namespace(netns, &error))?
 }
 
-/// Makes a TAP with its MTU and brings it up.
+/// Creates a TAP in the namespace of this thread, sets its MTU and brings it up.
 fn tap(end: &Endpoint, ip: &str, netlink: &mut Netlink, out: &dyn Report) -> Result<Box<dyn Port>, Error> {
     let tap = Tap { name: end.name.clone(), netns: None, mtu: end.mtu, offloads: TunOffloads::All, mac: None };
     let mut port = tap.make(ip, netlink, out)?;
