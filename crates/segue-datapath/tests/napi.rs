@@ -65,22 +65,22 @@ impl Port for Greedy {
     }
 }
 
-/// What a test has of a port.
-struct End {
+/// The far end of a port under test, with what the port was asked and what it sent.
+struct FarEnd {
     far: UnixDatagram,
     asked: Rc<RefCell<Vec<usize>>>,
     sent: Rc<RefCell<VecDeque<Vec<u8>>>>,
 }
 
-fn port() -> (Box<dyn Port>, End) {
+fn port() -> (Box<dyn Port>, FarEnd) {
     let (socket, far) = UnixDatagram::pair().unwrap();
     socket.set_nonblocking(true).unwrap();
     let (asked, sent) = (Rc::default(), Rc::default());
-    let end = End { far, asked: Rc::clone(&asked), sent: Rc::clone(&sent) };
+    let end = FarEnd { far, asked: Rc::clone(&asked), sent: Rc::clone(&sent) };
     (Box::new(Greedy { socket, counters: Counters::default(), asked, sent }), end)
 }
 
-fn gateway(weight: usize) -> (Gateway, [End; 2]) {
+fn gateway(weight: usize) -> (Gateway, [FarEnd; 2]) {
     let (ports, ends): (Vec<_>, Vec<_>) = [port(), port()].into_iter().unzip();
     let mut names = ["in", "out"].into_iter();
     let ports: Vec<PortConfig> = ports
@@ -99,7 +99,7 @@ fn frame(number: u8) -> Vec<u8> {
     frame
 }
 
-fn numbers(end: &End) -> Vec<u8> {
+fn numbers(end: &FarEnd) -> Vec<u8> {
     end.sent.borrow().iter().map(|frame| frame[0]).collect()
 }
 

@@ -63,7 +63,7 @@ pub fn file(from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
     file_seen_from(from.address, from, to, len, seed)
 }
 
-/// Sends a file as [`file`] does, where the receiver must see `seen` as the sender's address, behind a NAT.
+/// Sends a file as [`file()`] does, where the receiver must see `seen` as the sender's address, behind a NAT.
 #[track_caller]
 pub fn file_seen_from(seen: IpAddr, from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
     let what = format!("{len} bytes by TCP from {} to {}", from.address, to.address);

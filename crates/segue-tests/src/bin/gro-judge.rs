@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use segue_testkit::conformance::{self, Case, Feature, Rules, Vector};
-use segue_tests::kernel::{self, Gro, Pace};
+use segue_tests::kernel::{self, Gro, PollInterval};
 
 fn main() -> ExitCode {
     match judge() {
@@ -42,7 +42,7 @@ fn judge() -> Result<(), String> {
     let rules = Rules::of_kernel(&release).ok_or_else(|| format!("no rules are known for kernel {release}"))?;
     println!("rules {rules:?}");
     let number = |name, default| env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    let pace = Pace(Duration::from_millis(number("GRO_JUDGE_PACE_MS", 4)));
+    let pace = PollInterval(Duration::from_millis(number("GRO_JUDGE_PACE_MS", 4)));
     let gro = Gro::new(number("GRO_JUDGE_PAIRS", 8) as usize, pace)?;
     let words: Vec<String> = env::args().skip(1).collect();
     let cases = conformance::cases();

@@ -48,7 +48,7 @@ const CANARY: [u8; 6] = [2, 0, 0, 0, 0, 0xca];
 
 /// Time between two polls of the receiving end.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace(pub Duration);
+pub struct PollInterval(pub Duration);
 
 /// A set of veth pairs with GRO, each followed by a pair without any offload, which sends what GRO made.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Gro {
     ///
     /// # Errors
     /// What could not be made, and why.
-    pub fn new(count: usize, pace: Pace) -> Result<Gro, String> {
+    pub fn new(count: usize, pace: PollInterval) -> Result<Gro, String> {
         // What no test asked for is not to be sent.
         let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         let (mut links, mut filters) = (String::new(), String::new());
