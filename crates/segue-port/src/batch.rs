@@ -1,4 +1,4 @@
-//! What one call to a port moves.
+//! Batches: the packets that one call to a port receives or sends.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -10,12 +10,13 @@ use segue::packet::{Frame, Gso, Kind, Layout, Outer, Packet, Pieces, Pool, Tunne
 
 use crate::page::{FIELD_LEN, Page, PagePool};
 
-/// What a datagram port received in one go: one datagram, or several of equal length from one sender.
+/// Datagrams that a datagram port received in one piece: one, or several of equal length from one sender.
 #[derive(Clone, Debug)]
 pub struct Burst {
-    /// The UDP payload of all datagrams, one behind the other. Never empty.
+    /// The UDP payloads of all datagrams, one behind the other. Never empty.
     pub page: Page,
-    /// Bytes of each datagram; the last one may be shorter. Equal to the page's length where there is one only, never 0.
+    /// Length of each datagram in bytes; the last one may be shorter. Equal to the page's length for one datagram,
+    /// never 0.
     pub segment_len: usize,
     /// The address of the sender.
     pub peer: SocketAddr,
@@ -23,34 +24,34 @@ pub struct Burst {
     pub local: Option<IpAddr>,
     /// DSCP and ECN, the same for all of them.
     pub tos: u8,
-    /// Time to live or hop limit, where the port was asked for it.
+    /// Time to live or hop limit, where the port was opened to read it.
     pub ttl: Option<u8>,
 }
 
 impl Burst {
-    /// How many datagrams.
+    /// Returns the number of datagrams.
     pub fn segments(&self) -> usize {
         self.page.len().div_ceil(self.segment_len.max(1))
     }
 
-    /// The datagrams, in order.
+    /// Returns the datagrams, in order.
     pub fn datagrams(&self) -> impl Iterator<Item = Page> + '_ {
         let len = self.segment_len.max(1);
         (0..self.page.len()).step_by(len).map(move |at| self.page.slice(at..at + len))
     }
 }
 
-/// What a packet port received: one packet, or one train.
+/// One packet or train, as a packet port received it.
 #[derive(Debug)]
 pub enum Received {
     /// A packet in one range of memory, not parsed.
     Frame(Frame<Page>),
-    /// A train, a packet that owes a checksum, or one that lies in several ranges; the port had to parse it.
+    /// A train, a packet that owes a checksum, or a packet in several ranges, which the port has parsed.
     Packet(Box<Packet<Page>>),
 }
 
 impl Received {
-    /// Bytes in all, padding included.
+    /// Returns the length in bytes, padding included.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -59,12 +60,12 @@ impl Received {
         }
     }
 
-    /// Whether there is nothing at all.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is known and owed, if the port parsed it.
+    /// Returns the offload state, if the port has parsed the packet.
     #[inline]
     pub fn unit(&self) -> Option<Unit> {
         match self {
@@ -73,7 +74,7 @@ impl Received {
         }
     }
 
-    /// The packet, parsed if the port has not done so. UDP is taken for a transport whatever its port.
+    /// Returns the parsed packet. UDP is taken for a transport whatever its port.
     #[inline]
     pub fn parse(self, pool: &mut Pool<Page>) -> Box<Packet<Page>> {
         match self {
@@ -82,7 +83,7 @@ impl Received {
         }
     }
 
-    /// Its bytes, in order.
+    /// Returns the bytes, in order.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let (front, rest) = match self {
             Received::Frame(frame) => (frame.bytes.bytes(), None),
@@ -92,31 +93,31 @@ impl Received {
     }
 }
 
-/// What a poll of a port fills, and the memory it fills it with.
+/// The packets and bursts that a poll receives, and the memory for them.
 #[derive(Debug)]
 pub struct RxBatch {
-    /// From packet ports.
+    /// Packets and trains of packet ports, in the order of their arrival.
     pub packets: VecDeque<Received>,
-    /// From datagram ports.
+    /// Bursts of datagram ports, in the order of their arrival.
     pub bursts: VecDeque<Burst>,
-    /// Boxes for packets.
+    /// Boxes for parsed packets.
     pub pool: Pool<Page>,
-    /// Memory to read into.
+    /// Pages to read into.
     pub pages: PagePool,
-    /// Checksum fields that a packet port has finished.
+    /// Memory for checksum fields that a packet port completes.
     pub(crate) fields: PagePool,
 }
 
-/// Most packets in existence at a time with a checksum field that a port has finished.
+/// Most packets at a time whose checksum field a port has completed.
 const MAX_FIELDS: usize = 1 << 14;
 
 impl RxBatch {
-    /// An empty batch over at most `pages` pages.
+    /// Returns an empty batch over at most `pages` pages.
     pub fn new(pages: usize) -> RxBatch {
         RxBatch::over(PagePool::new(pages))
     }
 
-    /// An empty batch over these pages.
+    /// Returns an empty batch over these pages.
     pub fn over(pages: PagePool) -> RxBatch {
         RxBatch {
             packets: VecDeque::new(),
@@ -127,7 +128,7 @@ impl RxBatch {
         }
     }
 
-    /// Takes the oldest packet out of the batch, parsed.
+    /// Removes the oldest packet from the batch and returns it parsed.
     #[inline]
     pub fn pop_packet(&mut self) -> Option<Box<Packet<Page>>> {
         let received = self.packets.pop_front()?;
@@ -138,16 +139,16 @@ impl RxBatch {
 #[derive(Debug)]
 struct Entry {
     packet: Box<Packet<Page>>,
-    /// As it was when the packet was split: its fragments must be numbered the same when it is split again.
+    /// Numbering of fragments at the time of the split: a second split must number them the same.
     ids: FragmentIds,
     first: u32,
     next: u32,
     end: u32,
-    /// The MTU that it was split for: the way of one packet may be narrower than that of the next.
+    /// The MTU that the packet was split for: path MTUs of packets differ.
     mtu: usize,
 }
 
-/// Packets on their way out of one port, already split for it.
+/// Packets that wait to be sent through one port, split for it.
 #[derive(Debug, Default)]
 pub struct TxBatch {
     entries: Vec<Entry>,
@@ -157,20 +158,20 @@ pub struct TxBatch {
 }
 
 impl TxBatch {
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn new() -> TxBatch {
         TxBatch::default()
     }
 
-    /// How fragments are numbered from here on; the key should be random (RFC 7739, section 3).
+    /// Sets the key by which fragments are numbered; it should be random (RFC 7739, section 3).
     pub fn number_fragments(&mut self, key: Key) {
         self.arena.ids = FragmentIds::new(key);
     }
 
-    /// Splits `packet` for a port with `limits` and appends it. Returns the number of units it became.
+    /// Splits `packet` for a port with `limits` and appends it. Returns the number of units that it became.
     ///
     /// # Errors
-    /// The packet back, with the reason for which it cannot be split.
+    /// The packet, with the reason for which it cannot be split.
     pub fn push(
         &mut self,
         packet: Box<Packet<Page>>,
@@ -188,7 +189,7 @@ impl TxBatch {
         Ok(units)
     }
 
-    /// Units that wait to be sent.
+    /// Returns the number of units that wait to be sent.
     pub fn len(&self) -> usize {
         self.waiting
     }
@@ -198,7 +199,7 @@ impl TxBatch {
         self.waiting == 0
     }
 
-    /// The units that wait, in the order of their packets.
+    /// Returns the units that wait, in the order of their packets.
     pub fn units(&self) -> impl Iterator<Item = TxUnit<'_>> + '_ {
         (0..self.entries.len()).flat_map(|entry| self.units_of(entry))
     }
@@ -216,7 +217,7 @@ impl TxBatch {
         }
     }
 
-    /// Gives packets back all of whose units are done.
+    /// Returns packets to `pool` all of whose units are done.
     pub fn recycle(&mut self, pool: &mut Pool<Page>) {
         if self.waiting == 0 {
             self.entries.drain(..).for_each(|entry| pool.put(entry.packet));
@@ -226,10 +227,10 @@ impl TxBatch {
         }
     }
 
-    /// Splits what waits again, for narrower `limits`, each packet for the MTU that it was split for before; what was sent of a
-    /// packet is not sent twice.
+    /// Splits the waiting packets again, for narrower `limits`, each for the MTU that it was split for before. The part
+    /// of a packet that was sent is not sent twice.
     ///
-    /// Packets that cannot be split for them are given to `refused`.
+    /// Packets that cannot be split for the new limits are handed to `refused`.
     pub fn resplit(&mut self, limits: &Limits, mut refused: impl FnMut(Box<Packet<Page>>, gso::Refusal)) {
         let mut before = std::mem::take(&mut self.arena);
         self.checksummed += before.take_checksummed();
@@ -263,33 +264,33 @@ impl TxBatch {
         self.arena.ids = ids;
     }
 
-    /// Payload bytes over which splitting computed transport checksums, since the last call.
+    /// Returns the payload bytes over which splitting computed transport checksums since the last call.
     pub fn take_checksummed(&mut self) -> u64 {
         std::mem::take(&mut self.checksummed) + self.arena.take_checksummed()
     }
 
-    /// Packets in the batch, those already sent but not yet recycled included.
+    /// Returns the number of packets in the batch, those sent but not yet recycled included.
     pub(crate) fn entries(&self) -> usize {
         self.entries.len()
     }
 
-    /// The packet of an entry.
+    /// Returns the packet with this index.
     pub(crate) fn packet(&self, entry: usize) -> &Packet<Page> {
         &self.entries[entry].packet
     }
 
-    /// The waiting units of one packet.
+    /// Returns the waiting units of one packet.
     pub(crate) fn units_of(&self, entry: usize) -> impl Iterator<Item = TxUnit<'_>> + '_ {
         let entry = &self.entries[entry];
         self.range(entry, entry.next..entry.end)
     }
 
-    /// Where the first waiting unit of a packet is, counted over the whole batch.
+    /// Returns the position of a packet's first waiting unit, counted over the whole batch.
     pub(crate) fn position(&self, entry: usize) -> u32 {
         self.entries[entry].next
     }
 
-    /// The units of one packet from `position` on that are done.
+    /// Returns the units of one packet from `position` on that are done.
     pub(crate) fn done_since(&self, entry: usize, position: u32) -> impl Iterator<Item = TxUnit<'_>> + '_ {
         let entry = &self.entries[entry];
         self.range(entry, position..entry.next)
@@ -303,7 +304,7 @@ impl TxBatch {
         self.waiting -= done;
     }
 
-    /// A waiting unit by its position.
+    /// Returns a waiting unit by its position.
     pub(crate) fn unit_at(&self, entry: usize, position: u32) -> TxUnit<'_> {
         let segment = &self.arena.segments()[position as usize];
         TxUnit { packet: &self.entries[entry].packet, segment, head: self.arena.head(segment) }
@@ -324,12 +325,12 @@ pub struct TxUnit<'a> {
 }
 
 impl<'a> TxUnit<'a> {
-    /// All headers, outer ones included.
+    /// Returns all headers, outer ones included.
     pub fn head(&self) -> &'a [u8] {
         self.head
     }
 
-    /// The payload behind them.
+    /// Returns the payload behind the headers.
     pub fn pieces(&self) -> Pieces<'a, Page> {
         self.packet.payload.pieces(self.segment.payload.start as usize..self.segment.payload.end as usize)
     }
@@ -339,52 +340,52 @@ impl<'a> TxUnit<'a> {
         self.packet.payload.frags().len() <= 1
     }
 
-    /// Bytes of payload.
+    /// Returns the length of the payload in bytes.
     pub fn payload_len(&self) -> usize {
         (self.segment.payload.end - self.segment.payload.start) as usize
     }
 
-    /// Bytes in all.
+    /// Returns the length of headers and payload in bytes.
     pub fn len(&self) -> usize {
         self.head.len() + self.payload_len()
     }
 
-    /// Whether there is nothing to send.
+    /// Whether headers and payload are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is known and owed of the innermost transport checksum.
+    /// Returns the state of the innermost transport checksum.
     pub fn csum(&self) -> SegmentCsum {
         self.segment.csum
     }
 
-    /// How the receiver is to cut it, where it is a train.
+    /// Returns the segmentation of a train; `None` for a single packet.
     pub fn gso(&self) -> Option<Gso> {
         self.segment.gso
     }
 
-    /// Packets on the wire that it stands for.
+    /// Returns the number of packets on the wire that the unit stands for.
     pub fn segments(&self) -> usize {
         self.segment.gso.map_or(1, |gso| gso.segs(self.payload_len()))
     }
 
-    /// What a datagram port needs of the outer headers.
+    /// Returns the outer header fields that a datagram port needs.
     pub fn outer(&self) -> Option<Outer> {
         self.packet.outer
     }
 
-    /// The layout of [`TxUnit::head`].
+    /// Returns the layout of [`TxUnit::head`].
     pub fn layout(&self) -> &'a Layout {
         &self.packet.layout
     }
 
-    /// The kind of the innermost IP header.
+    /// Returns the kind of the innermost IP header.
     pub(crate) fn network(&self) -> Option<Kind> {
         self.packet.layout.inner_ip().map(|ip| ip.kind)
     }
 
-    /// Where the innermost transport header starts and where in it the checksum is, in bytes.
+    /// Returns the start of the innermost transport header and the offset of the checksum in it, in bytes.
     pub fn checksum_place(&self) -> Option<(usize, usize)> {
         let header = self.packet.layout.transport()?;
         Some((header.start(), field_offset(header.kind)?))

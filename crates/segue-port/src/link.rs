@@ -1,19 +1,19 @@
-//! What becomes of an interface while it is in use: whether it is up, its MTU, and its end, as rtnetlink announces them.
+//! The state of an interface while it is in use, as rtnetlink announces it: whether it is up, its MTU, its deletion.
 //!
-//! A packet socket hears only that its interface went down, once; what happens to the interface afterwards, its deletion
-//! included, it does not tell.
+//! A packet socket reports only once that its interface went down, and no later change, its deletion included.
 
 mod sys;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of a message's header (`struct nlmsghdr`) and of what follows in one about an interface (`struct ifinfomsg`).
+/// Bytes of a message's header (`struct nlmsghdr`), and of the structure behind it in a message about an interface
+/// (`struct ifinfomsg`).
 const HEADER_LEN: usize = 16;
 const INFO_LEN: usize = 16;
 /// Bytes of an attribute's header.
 const ATTRIBUTE_LEN: usize = 4;
-/// Room for one read. A longer message, that of a card with many virtual functions, is cut off behind the MTU.
+/// Bytes of room for one read. A longer message, that of a card with many virtual functions, is cut off behind the MTU.
 const BUFFER_LEN: usize = 1 << 14;
 /// Largest number of reads in a row: a process that keeps changing interfaces must not delay packets.
 const MOST_READS: usize = 64;
@@ -21,36 +21,36 @@ const MOST_READS: usize = 64;
 /// that changed the interface, of any process, or 0.
 const FIRST_QUESTION: u32 = 0x7365_6775;
 
-/// What an interface is now.
+/// State of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
-    /// Whether it is set up.
+    /// Whether the interface is set up.
     pub is_up: bool,
-    /// Its MTU, bytes; `usize::MAX` as long as nothing was heard of it.
+    /// MTU in bytes; `usize::MAX` as long as none was announced.
     pub mtu: usize,
-    /// Whether it is deleted, or in another network namespace.
+    /// Whether the interface is deleted, or in another network namespace.
     pub is_gone: bool,
 }
 
-/// Follows one interface of the network namespace in which it was opened.
+/// A socket that follows one interface of the network namespace in which it was opened.
 #[derive(Debug)]
 pub(crate) struct LinkWatch {
     fd: OwnedFd,
     index: u32,
     state: LinkState,
-    /// Announcements were lost, and what is so was not heard since.
+    /// Whether announcements were lost and the state was not answered since.
     is_unsure: bool,
-    /// The sequence number of questions that are asked now. Each loss makes a new one: the kernel tells of a loss before what
-    /// it queued in front of it, an answer to an older question included, which knows nothing of what was lost.
+    /// Sequence number of present requests. Each loss makes a new one: the kernel reports a loss before the messages
+    /// that it queued earlier, an answer to an older request included, which does not reflect the lost changes.
     question: u32,
     buffer: Box<[u8]>,
 }
 
 impl LinkWatch {
-    /// Follows the interface with this index; [`LinkWatch::listen`] has what it is.
+    /// Follows the interface with this index; [`LinkWatch::listen`] reads its state.
     ///
     /// # Errors
-    /// Where there is no rtnetlink socket to be had.
+    /// Where no rtnetlink socket can be opened.
     pub(crate) fn open(index: u32) -> io::Result<LinkWatch> {
         let fd = sys::link_socket()?;
         sys::send(fd.as_fd(), &request(index, FIRST_QUESTION))?;
@@ -59,20 +59,20 @@ impl LinkWatch {
         Ok(LinkWatch { fd, index, state, is_unsure: false, question: FIRST_QUESTION, buffer })
     }
 
-    /// Becomes readable when there is something to hear.
+    /// Returns the descriptor that becomes readable when there are messages.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// What was heard last.
+    /// Returns the state that was read last.
     pub(crate) fn state(&self) -> LinkState {
         self.state
     }
 
-    /// Hears what there is to hear. Never waits.
+    /// Reads the waiting messages and returns the state. Never waits.
     ///
     /// # Errors
-    /// Where the socket is of no use any more.
+    /// Where the socket has become useless.
     pub(crate) fn listen(&mut self) -> io::Result<LinkState> {
         for _ in 0..MOST_READS {
             match sys::receive(self.fd.as_fd(), &mut self.buffer) {
@@ -83,8 +83,9 @@ impl LinkWatch {
                 // Not from the kernel.
                 Ok(None) => {}
                 Err(error) => match error.raw_os_error() {
-                    // As long as the queue is not empty, the kernel drops an answer as it does announcements. After each
-                    // question there is something to read, its answer or that it was lost, now or in the next go.
+                    // As long as the queue is not empty, the kernel drops an answer as it does announcements. After
+                    // each request there is something to read, its answer or the report of a loss, now or at the next
+                    // call.
                     Some(libc::EAGAIN) if self.is_unsure => {
                         sys::send(self.fd.as_fd(), &request(self.index, self.question))?;
                     }
@@ -103,7 +104,7 @@ impl LinkWatch {
     }
 }
 
-/// `RTM_GETLINK` for one interface.
+/// Returns an `RTM_GETLINK` request for one interface.
 fn request(index: u32, question: u32) -> [u8; HEADER_LEN + INFO_LEN] {
     let mut bytes = [0; HEADER_LEN + INFO_LEN];
     bytes[0..4].copy_from_slice(&((HEADER_LEN + INFO_LEN) as u32).to_ne_bytes());
@@ -122,7 +123,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// Reads the messages in `bytes` that are about the interface `index`, and says whether the answer to `question` is among them.
+/// Reads the messages in `bytes` that are about the interface `index`. Returns whether the answer to `question` is
+/// among them.
 fn read(mut bytes: &[u8], index: u32, question: u32, state: &mut LinkState) -> bool {
     let mut is_answered = false;
     while let (Some(len), Some(kind)) = (word(bytes, 0), half(bytes, 4)) {
@@ -146,9 +148,9 @@ fn read(mut bytes: &[u8], index: u32, question: u32, state: &mut LinkState) -> b
 }
 
 fn read_link(kind: u16, body: &[u8], index: u32, state: &mut LinkState) {
-    // Others speak of the interface's place in a bridge, and of what IPv6 has there.
+    // Other families report the interface's place in a bridge, and its IPv6 settings.
     let is_ours = body.first() == Some(&(libc::AF_UNSPEC as u8)) && word(body, 4) == Some(index);
-    // An index may be given anew.
+    // An index may be used again by another interface.
     let (true, false, Some(flags)) = (is_ours, state.is_gone, word(body, 8)) else { return };
     if kind == libc::RTM_DELLINK {
         state.is_gone = true;
@@ -164,7 +166,7 @@ fn read_link(kind: u16, body: &[u8], index: u32, state: &mut LinkState) {
         if kind == libc::IFLA_MTU
             && let Some(mtu) = word(rest, ATTRIBUTE_LEN)
         {
-            // 0 is what an interface without a limit says.
+            // 0 stands for no limit.
             state.mtu = if mtu == 0 { usize::MAX } else { mtu as usize };
         }
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);

@@ -6,8 +6,8 @@
 //!
 //! The slots of a receive ring are pages too ([`RingPages`]): freeing one gives it back to the kernel.
 //!
-//! Pages may be as small as a kernel's. Reads of unknown length then go on in the next page where one ends ([`Scatter`]), and
-//! a packet that crosses pages is one of several ranges; nothing is copied for that.
+//! Pages may be as small as a kernel's. Reads of unknown length then go on in the next page where one ends
+//! ([`Scatter`]), and a packet that crosses pages is one of several ranges; nothing is copied for that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,19 +21,19 @@ use segue::packet::Frag;
 use crate::mmap::Slot;
 use crate::sys;
 
-/// Bytes that one read needs: the largest IP packet, the largest virtio-net header (24) and rounding to cache lines.
+/// Bytes of room for one read: the largest IP packet, the largest virtio-net header (24) and rounding to cache lines.
 pub const WINDOW: usize = 65_600;
 /// Bytes of a page: two reads of any size fit, and behind a page's first small reads there is always room for one more.
 pub const PAGE_LEN: usize = 2 * WINDOW;
 /// Reads into one page start at multiples of this.
 const ALIGN: usize = 64;
-/// The smallest page.
+/// Length of the smallest page, bytes.
 pub const MIN_PAGE_LEN: usize = 4096;
-/// Bytes of a read that are always in one page: a virtio-net header, room for a VLAN tag, the addresses.
+/// Bytes at the start of a read that always lie in one page: a virtio-net header, room for a VLAN tag, the addresses.
 pub(crate) const FRONT: usize = 128;
 /// Bytes of a checksum field.
 pub(crate) const FIELD_LEN: usize = 2;
-/// Most pages that one read goes to.
+/// Most pages of one read.
 const MAX_PIECES: usize = WINDOW.div_ceil(MIN_PAGE_LEN) + 1;
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct Slab {
 #[derive(Debug)]
 enum Memory {
     Own(Box<[u8]>),
-    /// Of the ring, and its index there.
+    /// A slot of a ring, and its index there.
     Slot(Slot, usize),
 }
 
@@ -71,7 +71,7 @@ impl Memory {
     }
 }
 
-/// One reference to a slab; the last one to go takes the slab home.
+/// One reference to a slab; dropping the last one returns the slab.
 #[derive(Clone, Debug)]
 struct Handle(Rc<Slab>);
 
@@ -79,7 +79,7 @@ impl std::ops::Drop for Handle {
     fn drop(&mut self) {
         let Some(slab) = Rc::get_mut(&mut self.0) else { return };
         if let Memory::Slot(slot, _) = &mut slab.memory {
-            // At once: a poll finds the ring readable for as long as its newest frame is ours.
+            // At once: poll(2) reports the ring readable as long as its newest frame is not returned.
             slot.release();
         }
         if let Some(home) = slab.home.upgrade() {
@@ -97,7 +97,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// The part `range` of this slice, cut to what there is; the same memory.
+    /// Returns the part `range` of this slice, cut to its length, in the same memory.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Page {
         let have = self.len as usize;
@@ -106,7 +106,7 @@ impl Page {
         Page { handle: self.handle.clone(), start: self.start + start as u32, len: len as u32 }
     }
 
-    /// Bytes of the slice.
+    /// Returns the length of the slice in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
@@ -130,7 +130,7 @@ pub struct PageMut {
 }
 
 impl PageMut {
-    /// All of its bytes; what they hold is left over from earlier.
+    /// Returns all bytes of the page, with the content of its last use.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // The only way to a second reference is `freeze`, which consumes the page; no weak references are made.
         Rc::get_mut(&mut self.handle.0)
@@ -138,7 +138,7 @@ impl PageMut {
             .expect("a page being written has one reference")
     }
 
-    /// The first `len` bytes, cut to the page, from here on shared and read-only.
+    /// Returns the first `len` bytes, cut to the page, shared and read-only.
     pub fn freeze(self, len: usize) -> Page {
         let len = len.min(self.handle.0.memory.bytes().len());
         Page { handle: self.handle, start: 0, len: len as u32 }
@@ -156,33 +156,33 @@ pub struct PagePool {
     exhausted: u64,
 }
 
-/// How many reads go into one page of a [`PagePool`].
+/// Number of reads that share one page of a [`PagePool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// As many as fit.
+    /// As many reads as fit.
     Many,
-    /// One.
+    /// One read.
     One,
 }
 
 impl PagePool {
-    /// A pool of at most `limit` pages of [`PAGE_LEN`] bytes.
+    /// Returns a pool of at most `limit` pages of [`PAGE_LEN`] bytes.
     pub fn new(limit: usize) -> PagePool {
         PagePool::with_page_len(limit, PAGE_LEN)
     }
 
-    /// A pool of at most `limit` pages of `page_len` bytes, at least [`MIN_PAGE_LEN`] and below 2 GiB. UDP ports need pages of
-    /// at least [`WINDOW`]; reads of packet ports cross smaller ones.
+    /// Returns a pool of at most `limit` pages of `page_len` bytes, at least [`MIN_PAGE_LEN`] and below 2 GiB. UDP
+    /// ports need pages of at least [`WINDOW`]; reads of packet ports cross smaller ones.
     pub fn with_page_len(limit: usize, page_len: usize) -> PagePool {
         PagePool::of(limit, page_len.clamp(MIN_PAGE_LEN, i32::MAX as usize), Sharing::Many)
     }
 
-    /// A pool of at most `limit` buffers, each for one packet of any size.
+    /// Returns a pool of at most `limit` buffers, each for one packet of any size.
     pub fn of_frames(limit: usize) -> PagePool {
         PagePool::of(limit, WINDOW, Sharing::One)
     }
 
-    /// Pieces of `len` bytes that packet ports put finished checksum fields into.
+    /// Returns a pool of pieces of `len` bytes, for checksum fields that packet ports complete.
     pub(crate) fn of_pieces(limit: usize, len: usize) -> PagePool {
         PagePool::of(limit, len, Sharing::One)
     }
@@ -192,12 +192,12 @@ impl PagePool {
         PagePool { home: Rc::new(home), page_len, sharing, limit, exhausted: 0 }
     }
 
-    /// How many reads go into one page.
+    /// Returns the number of reads that share one page.
     pub fn sharing(&self) -> Sharing {
         self.sharing
     }
 
-    /// A page of one's own, the one freed last if there is one; `None`, counted, where all are in use.
+    /// Returns a free page, the one freed last if there is one. `None`, which is counted, where all are in use.
     pub fn take(&mut self) -> Option<PageMut> {
         let free = self.home.free.borrow_mut().pop();
         let slab = match free {
@@ -215,7 +215,7 @@ impl PagePool {
         Some(PageMut { handle: Handle(slab) })
     }
 
-    /// Bytes of each page.
+    /// Returns the length of each page in bytes.
     pub fn page_len(&self) -> usize {
         self.page_len
     }
@@ -225,7 +225,7 @@ impl PagePool {
         self.home.made.get() - self.home.free.borrow().len()
     }
 
-    /// How often [`PagePool::take`] found no page.
+    /// Returns the number of times that [`PagePool::take`] found no page.
     pub fn exhausted(&self) -> u64 {
         self.exhausted
     }
@@ -242,19 +242,19 @@ pub(crate) struct RingPages {
 }
 
 impl RingPages {
-    /// All slots of a ring, in the kernel's order.
+    /// Returns all slots of a ring, in the kernel's order.
     pub(crate) fn new(slots: Vec<Slot>) -> RingPages {
         let home = Rc::new(Home { free: RefCell::new(Vec::with_capacity(slots.len())), made: Cell::new(slots.len()) });
         let slab = |(index, slot)| Rc::new(Slab { memory: Memory::Slot(slot, index), home: Rc::downgrade(&home) });
         RingPages { slots: slots.into_iter().enumerate().map(slab).map(Some).collect(), home, next: 0 }
     }
 
-    /// Slots in all.
+    /// Returns the number of slots.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// The next slot that the kernel has filled.
+    /// Returns the next slot that the kernel has filled.
     pub(crate) fn claim(&mut self) -> Option<PageMut> {
         self.reclaim();
         let place = self.slots.get_mut(self.next)?;
@@ -276,7 +276,7 @@ impl RingPages {
     }
 }
 
-/// Carves one page into reads. What was read is remembered with a note and handed out when the page is frozen.
+/// Divides one page into reads. Each read is kept with a note and handed out when the page is frozen.
 #[derive(Debug)]
 pub(crate) struct Carver<T> {
     page: Option<PageMut>,
@@ -291,7 +291,7 @@ impl<T> Default for Carver<T> {
 }
 
 impl<T> Carver<T> {
-    /// The place for the next read, [`WINDOW`] bytes or more; `None` where a new page is needed.
+    /// Returns the room for the next read, [`WINDOW`] bytes or more; `None` where a new page is needed.
     pub(crate) fn window(&mut self) -> Option<&mut [u8]> {
         let rest = self.page.as_mut()?.bytes_mut().get_mut(self.cursor..)?;
         if rest.len() >= WINDOW { Some(rest) } else { None }
@@ -309,7 +309,7 @@ impl<T> Carver<T> {
         self.page.is_some()
     }
 
-    /// Remembers that `range` of the window was filled and moves past it.
+    /// Takes note that `range` of the room was filled, and moves past it.
     pub(crate) fn commit(&mut self, range: Range<usize>, note: T) {
         let at = self.cursor;
         self.reads.push((at + range.start..at + range.end, note));
@@ -330,13 +330,13 @@ impl<T> Carver<T> {
     }
 }
 
-/// Reads of unknown length into pages of any size: one that does not fit the rest of a page goes on in the next. Where a page
-/// holds any read, none is cut.
+/// Reads of unknown length into pages of any size: a read that does not fit the rest of a page continues in the next
+/// one. Where a page has room for every read, none is divided.
 #[derive(Debug, Default)]
 pub(crate) struct Scatter {
     pages: VecDeque<PageMut>,
     page_len: usize,
-    /// Where the next read begins, counted over the pages.
+    /// Start of the next read, counted over the pages.
     cursor: usize,
     frozen: Vec<Page>,
 }
@@ -345,7 +345,7 @@ impl Scatter {
     /// Makes room for a read of [`WINDOW`] bytes. `false` where no page is free.
     pub(crate) fn make_room(&mut self, pool: &mut PagePool) -> bool {
         if self.page_len != pool.page_len() {
-            // Another pool: what was kept for the next read goes back to its own.
+            // Another pool: pages kept for the next read are returned to their own.
             debug_assert!(self.cursor == 0);
             self.pages.clear();
             self.page_len = pool.page_len();
@@ -364,7 +364,7 @@ impl Scatter {
         true
     }
 
-    /// Where the next read goes, piece by piece; the first [`FRONT`] bytes are in the first one.
+    /// Returns the room for the next read, piece by piece; the first [`FRONT`] bytes are in the first piece.
     pub(crate) fn pieces(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let (page_len, cursor) = (self.page_len.max(1), self.cursor);
         let last = cursor + WINDOW;
@@ -375,12 +375,12 @@ impl Scatter {
         })
     }
 
-    /// The first piece, for what has to be in one.
+    /// Returns the first piece, for headers that have to be in one.
     pub(crate) fn front(&mut self) -> &mut [u8] {
         self.pieces().next().unwrap_or(&mut [])
     }
 
-    /// Reads one packet from `fd` to behind the first `skip` bytes of the pieces. Returns its length.
+    /// Reads one packet from `fd` into the pieces, behind their first `skip` bytes. Returns its length.
     pub(crate) fn read(&mut self, fd: BorrowedFd<'_>, skip: usize) -> io::Result<usize> {
         let mut slices: [IoSliceMut<'_>; MAX_PIECES] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
         let mut count = 0;
@@ -399,14 +399,14 @@ impl Scatter {
         at + range.start..at + range.end
     }
 
-    /// Freezes the pages that something was read into.
+    /// Freezes the pages that hold reads.
     pub(crate) fn freeze(&mut self) {
         let used = self.cursor.div_ceil(self.page_len.max(1));
         self.frozen.extend(self.pages.drain(..used.min(self.pages.len())).map(|page| page.freeze(self.page_len)));
         self.cursor = 0;
     }
 
-    /// The pieces of what was read to `range`.
+    /// Returns the pieces of the read in `range`.
     pub(crate) fn frags(&self, range: Range<usize>) -> impl Iterator<Item = Frag<Page>> + Clone + '_ {
         let page_len = self.page_len.max(1);
         let indexes = range.start / page_len..range.end.div_ceil(page_len);
@@ -417,7 +417,7 @@ impl Scatter {
         })
     }
 
-    /// Gives up what was frozen; packets hold what they need of it.
+    /// Drops the frozen pages; packets hold references to those that they need.
     pub(crate) fn release(&mut self) {
         self.frozen.clear();
     }

@@ -1,4 +1,4 @@
-//! What a port is, and what it counts.
+//! The trait of all ports, and their counters.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,50 +10,53 @@ use segue::reason::Counts;
 use crate::batch::{RxBatch, TxBatch};
 use crate::link::LinkState;
 
-/// One way for packets in and out. Owned by one worker; never blocks.
+/// A place where packets enter and leave. Owned by one worker; no method blocks.
 pub trait Port {
-    /// What [`TxBatch::push`] has to split for. It narrows when the kernel refuses what it once took, never widens, except for
-    /// the MTU, which follows the interface ([`Port::listen`]).
+    /// Returns the limits that [`TxBatch::push`] has to split for. They narrow when the kernel refuses a train of a
+    /// kind that it once took, and never widen, except for the MTU, which follows the interface ([`Port::listen`]).
     fn limits(&self) -> &Limits;
 
-    /// Every offload by its name in statistics, and whether it is in use.
+    /// Returns every offload by its name in statistics, and whether it is in use.
     fn offloads(&self) -> Vec<(&'static str, OffloadState)>;
 
-    /// The descriptor that becomes readable when [`Port::receive`] has work.
+    /// Returns the descriptor that becomes readable when [`Port::receive`] has work.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// The descriptor to wait on, for writing, after [`Sent::Blocked`].
+    /// Returns the descriptor to wait on, for writing, after [`Sent::Blocked`].
     fn blocked_fd(&self) -> BorrowedFd<'_> {
         self.fd()
     }
 
-    /// Reads what waits, up to `budget` reads, and appends it to `into`.
+    /// Receives waiting packets, up to `budget` reads, and appends them to `into`. A packet that is no train and owes
+    /// no checksum is appended unparsed ([`Received::Frame`](crate::Received::Frame)).
     ///
     /// # Errors
-    /// Only what makes the port useless, such as a device that is gone. What one packet did wrong is counted.
+    /// Only for an event that makes the port useless, such as the loss of its device. Faults of single packets are
+    /// counted.
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled>;
 
-    /// Sends what waits in `batch`, in order within a slot, and marks it sent. What it did not take stays.
+    /// Sends the waiting units of `batch`, in order within a slot, and marks them sent. Units that were not taken stay.
     ///
     /// A unit that the kernel refuses for good is dropped and counted under a [`Drop`] reason.
     ///
     /// # Errors
-    /// Only what makes the port useless.
+    /// Only for an event that makes the port useless.
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent>;
 
-    /// Joins packets of their own into one call only up to so many bytes from here on; 0 joins none. For ports that do so,
-    /// as datagram ports do: what others are handed in one piece is their caller's to limit.
+    /// Limits the bytes that a port joins into one call by itself, as datagram ports do; 0 joins nothing. Trains that
+    /// other ports are handed are limited by their caller.
     fn limit_burst(&mut self, bytes: usize) {
         let _ = bytes;
     }
 
-    /// For ports that follow their interface: the descriptor that becomes readable when [`Port::listen`] has something to hear.
+    /// Returns the descriptor that becomes readable when [`Port::listen`] has work; `None` for ports that do not follow
+    /// their interface.
     fn link_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// For ports that follow their interface: hears what has become of it, its MTU above all, which [`Port::limits`] has from
-    /// then on. Never waits.
+    /// Reads the state of the interface, for ports that follow it; [`Port::limits`] has its MTU from then on. Never
+    /// waits.
     ///
     /// # Errors
     /// Where the interface is gone for good.
@@ -61,32 +64,31 @@ pub trait Port {
         Ok(())
     }
 
-    /// What was heard last of the interface; `None` for ports that do not follow one.
+    /// Returns the state of the interface that was read last; `None` for ports that do not follow one.
     fn link(&self) -> Option<LinkState> {
         None
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     fn counters(&self) -> &Counters;
 
-    /// For datagram ports: the largest IP packet that the way to peer `to` takes, in bytes, as far as the kernel has learned
-    /// that.
+    /// Returns the path MTU to peer `to` in bytes, for datagram ports, as far as the kernel has learned it.
     fn path_mtu(&self, to: u16) -> Option<usize> {
         let _ = to;
         None
     }
 
-    /// For interfaces that carry Ethernet: the address that the interface has now.
+    /// Returns the present address of an Ethernet interface.
     fn mac(&self) -> Option<[u8; 6]> {
         None
     }
 
-    /// Gives every counter that only this kind of port has to `put`, always the same ones in the same order.
+    /// Writes every counter that only this kind of port has to `put`, always the same ones in the same order.
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         let _ = put;
     }
 
-    /// For datagram ports: the addresses of what goes from `slot` to peer `to`.
+    /// Returns the addresses of datagrams from `slot` to peer `to`, for datagram ports.
     fn path(&self, slot: u16, to: u16) -> Option<Path> {
         let _ = (slot, to);
         None
@@ -155,34 +157,34 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
 }
 
-/// What a poll found.
+/// Result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Polled {
     /// Nothing more waits.
     Idle,
     /// The budget is used up; more may wait.
     More,
-    /// No page is free; what waits stays in the kernel. Poll again when packets have left.
+    /// No page is free, and waiting packets stay in the kernel. Poll again when packets have left.
     Starved,
 }
 
-/// How a batch fared.
+/// Result of sending a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// The batch is empty.
     All,
     /// The kernel's queue is full. Wait for [`Port::blocked_fd`], or a moment, and call again.
     Blocked,
-    /// The port takes less than it did: [`TxBatch::resplit`] for the new limits and call again.
+    /// The port's limits have narrowed. Call [`TxBatch::resplit`] with them and send again.
     Narrowed,
 }
 
-/// What a counter of [`Port::extras`] counts.
+/// Kind of a counter of [`Port::extras`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// Something lost, by reason.
+    /// Lost packets, by reason.
     Drop,
-    /// Anything else.
+    /// Any other number.
     Number,
 }
 
@@ -200,17 +202,17 @@ pub enum OffloadState {
 /// The addresses of a datagram port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// Where a slot sends from.
+    /// Source address of the slot.
     pub source: SocketAddr,
-    /// Where it sends to.
+    /// Address of the peer.
     pub peer: SocketAddr,
-    /// Where the port receives.
+    /// Address at which the port receives.
     pub listen: SocketAddr,
     /// The IP protocol number: UDP's, or of a raw socket, whose addresses then have port 0.
     pub protocol: u8,
 }
 
-/// What went one way.
+/// Traffic in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Direction {
     /// Units that crossed the port: a packet or datagram by itself counts one, and so does a train.
@@ -238,22 +240,22 @@ impl Direction {
 /// The counters of a port: plain numbers with one writer, copied for publication.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// What came in.
+    /// Received traffic.
     pub rx: Direction,
-    /// What went out.
+    /// Sent traffic.
     pub tx: Direction,
     /// Bytes over which this port computed a transport checksum in software.
     pub checksummed_bytes: u64,
-    /// How often a full kernel queue stopped a batch.
+    /// Number of times that a full kernel queue stopped a batch.
     pub blocked: u64,
-    /// What was lost here.
+    /// Packets dropped by this port, by reason.
     pub drops: Counts<Drop>,
-    /// Where a cheap way was refused and a dearer one taken; nothing was lost.
+    /// Cases in which the kernel refused a cheap operation and a more expensive one was used. Nothing was lost.
     pub fallbacks: Counts<Fallback>,
 }
 
 segue::reasons! {
-    /// Why a port dropped something.
+    /// Reason for which a port dropped a packet.
     pub enum Drop {
         QueueFull = "queue_full": "Dropped by the interface's transmit queue because it was full.",
         VnetShort = "vnet_short": "A read from the device was shorter than its header, or empty behind it.",
@@ -278,7 +280,7 @@ segue::reasons! {
 }
 
 segue::reasons! {
-    /// Why a port took a dearer way.
+    /// Reason for which a port used a more expensive operation.
     pub enum Fallback {
         UdpSegmentIo = "udp_segment_eio": "UDP_SEGMENT failed with EIO where plain sends worked; it is off from there on.",
         UdpSegmentInvalid = "udp_segment_einval": "UDP_SEGMENT failed with EINVAL where plain sends worked; it is off from there on.",

@@ -1,8 +1,8 @@
-//! Trains inside of a tunnel, as a packet socket gets them from a sender on the same machine.
+//! Trains inside of a tunnel, as a packet socket receives them from a sender on the same machine.
 //!
-//! A kernel hands a train in VXLAN, Geneve or GRE to an interface that could cut it whole, and says of it in a virtio-net
-//! header only what it says of a plain one: inner type, inner size, the place of the inner checksum. Where the inner packet
-//! starts follows from that place: its IP header ends there, and its length reaches to the last byte.
+//! A kernel hands a train in VXLAN, Geneve or GRE whole to an interface that could cut it. The virtio-net header has
+//! the same fields as for a plain train: inner type, inner size, the place of the inner checksum. The start of the
+//! inner packet follows from that place: its IP header ends there, and its length reaches to the last byte.
 
 use segue::packet::{Csum, Gso, GsoKind, Kind, Layer, LayerCsum, Layout, Offload, Packet, Stop, TrainCsum, Unit};
 use segue::wire::virtio::{self, VirtioNet};
@@ -10,8 +10,9 @@ use segue::wire::{ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 use crate::page::Page;
 
-/// Takes `packet`, which begins with the bytes `front` and whose outer headers were found, for the tunnelled train that
-/// `header` speaks of, and returns what it is. `None`, and the packet is as it was, where the two do not fit.
+/// Makes `packet`, which begins with the bytes `front` and whose outer headers were parsed, the tunnelled train that
+/// `header` describes. Returns its offload state, or `None` with the packet unchanged where the two contradict each
+/// other.
 pub(crate) fn load(header: &VirtioNet, front: &[u8], packet: &mut Packet<Page>) -> Option<Unit> {
     let all = packet.len();
     let kind = match header.gso_type & !virtio::GSO_ECN {
@@ -33,7 +34,7 @@ pub(crate) fn load(header: &VirtioNet, front: &[u8], packet: &mut Packet<Page>) 
             let layout = behind_udp((front, all), &packet.layout, start, kind)?;
             let mut layers = Offload::UNKNOWN;
             let none = read_u16(front, found.start() + udp::CHECKSUM) == Some(0);
-            // What stands there is the sum of the pseudo header.
+            // The field holds the sum of the pseudo header.
             let udp = if none { LayerCsum::Absent } else { LayerCsum::Owed };
             layers.push_outer(Layer { udp, ..Layer::NONE });
             (layout, layers)
@@ -59,9 +60,9 @@ pub(crate) fn load(header: &VirtioNet, front: &[u8], packet: &mut Packet<Page>) 
     Some(unit)
 }
 
-/// The layout of a packet whose innermost transport header, of this kind, is at `start`, somewhere behind the UDP header that
-/// `outer` ends with. What lies between that and the inner IP header is listed as one GUE header: segmentation repeats its
-/// bytes as they are, which is right for all of them.
+/// Returns the layout of a packet whose innermost transport header, of this kind, is at `start`, behind the UDP header
+/// that `outer` ends with. The bytes between that and the inner IP header are listed as one GUE header: segmentation
+/// repeats them unchanged, which is right for every tunnel format.
 fn behind_udp((bytes, all): (&[u8], usize), outer: &Layout, start: usize, kind: Kind) -> Option<Layout> {
     let (ip, at) = inner_ip((bytes, all), outer.header_len(), start, kind)?;
     let len = match kind {
@@ -77,8 +78,8 @@ fn behind_udp((bytes, all): (&[u8], usize), outer: &Layout, start: usize, kind: 
     (fits && pushed).then_some(layout)
 }
 
-/// The kind and the place of an IP header in `bytes[from..]` that ends at `end`, carries `kind` and reaches to the last of
-/// the `all` bytes.
+/// Returns the kind and the place of an IP header in `bytes[from..]` that ends at `end`, carries `kind`, and whose
+/// packet ends with the last of the `all` bytes.
 fn inner_ip((bytes, all): (&[u8], usize), from: usize, end: usize, kind: Kind) -> Option<(Kind, usize)> {
     let number = if kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
     let fits_v4 = |at: usize, header: &[u8]| {

@@ -1,5 +1,5 @@
-//! The virtio-net header on both ways: what a kernel claims about a packet, checked against its bytes, and what we
-//! claim of ours.
+//! The virtio-net header in both directions: claims of a kernel about a received packet, checked against its bytes, and
+//! the header for a unit to be sent.
 
 use std::ops::Range;
 
@@ -15,24 +15,24 @@ use crate::page::{FIELD_LEN, Page};
 use crate::port::{Counters, Drop, Fallback};
 use crate::tunnelled;
 
-/// Most datagrams of a UDP train that a kernel writes to us: 128 since Linux 6.9.
+/// Most datagrams of a UDP train that a kernel hands over: 128 since Linux 6.9.
 const MAX_UDP_SEGMENTS: usize = 128;
 
-/// Bytes in which the headers of a tunnelled train that crosses pages have to be.
+/// Bytes at the start of a tunnelled train across pages that must contain all of its headers.
 const MAX_FRONT: usize = 1024;
 
-/// What a header says about its packet.
+/// The claim of a virtio-net header about its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderState {
-    /// A packet or train in one of our states.
+    /// A packet or train with this offload state.
     Unit(Unit),
-    /// A single packet that owes a checksum in a place that is not its innermost transport header's, for instance that
-    /// of a header inside a tunnel the parser was not told of. It is owed from `start` to the end, at `field`.
+    /// A single packet that owes a checksum at another place than its innermost transport header's, for instance inside
+    /// a tunnel that the parser does not know. It covers the bytes from `start` to the end and belongs at `field`.
     Foreign { start: usize, field: usize },
 }
 
-/// Puts the packet in `ranges`, which came with `header`, into `into`. A packet in one range that is no train and owes no
-/// checksum is not parsed. What contradicts itself is counted and dropped.
+/// Appends the packet in `ranges`, received with `header`, to `into`. A packet in one range that is no train and owes
+/// no checksum is not parsed. A packet that contradicts its header is counted and dropped.
 #[inline]
 pub(crate) fn deliver(
     header: &VirtioNet,
@@ -48,7 +48,7 @@ pub(crate) fn deliver(
     }
 }
 
-/// Puts the packet in `bytes`, which came with `header`, into `into`, as [`deliver`] does.
+/// Appends the packet in `bytes`, received with `header`, to `into`, as [`deliver`] does.
 #[inline]
 pub(crate) fn deliver_frame(
     header: &VirtioNet,
@@ -59,7 +59,8 @@ pub(crate) fn deliver_frame(
 ) {
     if header.gso_type == virtio::GSO_NONE && header.flags & virtio::NEEDS_CSUM == 0 {
         let mut frame = Frame { bytes, start, csum: Csum::Unknown };
-        // The mark speaks of the outermost checksum only. Where that is not surely the innermost as well, the parser is asked.
+        // DATA_VALID concerns the outermost checksum only. Unless that is certainly the innermost as well, the packet
+        // is parsed.
         let is_marked = header.flags & virtio::DATA_VALID != 0;
         if !is_marked || frame.plain_ip().is_some() {
             frame.csum = if is_marked { Csum::Verified } else { Csum::Unknown };
@@ -71,7 +72,7 @@ pub(crate) fn deliver_frame(
     deliver_parsed(header, std::iter::once(bytes), start, into, counters);
 }
 
-/// As [`deliver`], for a packet that has to be parsed.
+/// Parses a packet, checks it against its header and appends it, as [`deliver`] does.
 #[inline(never)]
 fn deliver_parsed(
     header: &VirtioNet,
@@ -97,7 +98,7 @@ fn deliver_parsed(
                 counters.drops.add(Drop::NoPage);
                 return into.pool.put(packet);
             };
-            // What was received is shared and stays as it is: the field alone is written elsewhere.
+            // Received memory is shared and never written: the field alone is written elsewhere.
             let sum = cut(ranges.clone(), from..len).fold(Sum::ZERO, |mut sum, part| {
                 sum.add(part.bytes());
                 sum
@@ -123,7 +124,7 @@ fn deliver_parsed(
     into.packets.push_back(Received::Packet(packet));
 }
 
-/// The part `range` of what `ranges` are together.
+/// Returns the part `range` of the bytes in `ranges`.
 fn cut(ranges: impl Iterator<Item = Frag<Page>>, range: Range<usize>) -> impl Iterator<Item = Frag<Page>> {
     let mut at = 0;
     ranges.filter_map(move |frag| {
@@ -134,7 +135,7 @@ fn cut(ranges: impl Iterator<Item = Frag<Page>>, range: Range<usize>) -> impl It
     })
 }
 
-/// Whether the train is one inside of a tunnel, which `packet` becomes.
+/// Makes `packet` the tunnelled train that `header` describes. Returns whether it is one.
 fn load_tunnelled(
     header: &VirtioNet,
     mut ranges: impl Iterator<Item = Frag<Page>> + Clone,
@@ -166,7 +167,7 @@ fn segments(packet: &Packet<Page>) -> usize {
 
 /// Checks a header against the parsed packet that came with it.
 ///
-/// `hdr_len` is not looked at: Linux puts 0, the right value or the length of the whole packet there. A train must be
+/// `hdr_len` is ignored: Linux sets it to 0, to the right value or to the length of the whole packet. A train must be
 /// one plain TCP or UDP packet whose owed checksum is that of its transport header (virtio 1.2, section 5.1.6.4;
 /// the checks are those of Linux `virtio_net_hdr_to_skb`, made strict).
 pub(crate) fn check(header: &VirtioNet, packet: &Packet<Page>) -> Result<HeaderState, Drop> {
@@ -187,7 +188,7 @@ fn check_single(header: &VirtioNet, packet: &Packet<Page>) -> Result<HeaderState
             HeaderState::Foreign { start, field }
         });
     }
-    // The mark speaks of the outermost checksum only, so under a tunnel it says nothing of the innermost.
+    // DATA_VALID concerns the outermost checksum only, so that under a tunnel the innermost remains unknown.
     let verified = header.flags & virtio::DATA_VALID != 0
         && received == Unit::Whole(Csum::Unknown)
         && packet.layout.ip_levels() == 1
@@ -227,13 +228,13 @@ fn check_train(header: &VirtioNet, packet: &Packet<Page>) -> Result<HeaderState,
     }
 }
 
-/// Start of the innermost transport header and the place of its checksum field.
+/// Returns the start of the innermost transport header and the place of its checksum field.
 fn transport_place(packet: &Packet<Page>) -> Option<(usize, usize)> {
     let header = packet.layout.transport()?;
     Some((header.start(), header.start() + field_offset(header.kind)?))
 }
 
-/// An owed checksum from the sum over all that it covers, its primed field included.
+/// Returns an owed checksum from the sum over the bytes that it covers, its primed field included.
 ///
 /// A computed zero is written as all ones, as Linux does for every such field (`skb_checksum_help`): both mean the same
 /// except for UDP, where zero would mean that there is none (RFC 768).
@@ -241,13 +242,13 @@ fn complete(sum: Sum) -> u16 {
     Field::complete_udp(sum).value()
 }
 
-/// The header for a unit of ours.
+/// Returns the virtio-net header for a unit to be sent.
 pub(crate) fn header_of(unit: &TxUnit<'_>) -> Option<VirtioNet> {
     describe(unit.csum(), unit.gso(), unit.head(), unit.network(), unit.checksum_place())
 }
 
-/// `network` is the kind of the innermost IP header, `place` is where the transport header starts and where in it the
-/// checksum is.
+/// Returns the virtio-net header for a unit with these headers. `network` is the kind of the innermost IP header,
+/// `place` is the start of the transport header and the offset of the checksum in it.
 fn describe(
     csum: SegmentCsum,
     gso: Option<Gso>,

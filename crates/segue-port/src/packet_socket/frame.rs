@@ -1,4 +1,4 @@
-//! What the kernel writes in front of each frame of a receive ring (`struct tpacket2_hdr`), and VLAN tags put back.
+//! The header in front of each frame of a receive ring (`struct tpacket2_hdr`), and restoring VLAN tags.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ pub(super) mod status {
     pub(crate) const COPY: u32 = 1 << 1;
     /// Frames were dropped since the statistics were last read.
     pub(crate) const LOSING: u32 = 1 << 2;
-    /// There was a VLAN tag.
+    /// The frame had a VLAN tag.
     pub(crate) const VLAN_VALID: u32 = 1 << 4;
-    /// Its protocol identifier is known.
+    /// The tag's protocol identifier is known.
     pub(crate) const VLAN_TPID_VALID: u32 = 1 << 6;
     /// The transport checksum was verified.
     pub(crate) const CSUM_VALID: u32 = 1 << 7;
@@ -24,15 +24,15 @@ pub(super) mod status {
 /// Bytes of the ring's own header.
 const HEADER_LEN: usize = 32;
 
-/// The fields that are used of a ring's header.
+/// The fields of a ring's header that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) status: u32,
-    /// Bytes of the frame.
+    /// Length of the frame, bytes.
     pub(super) len: usize,
-    /// Bytes of it that are in the ring.
+    /// Bytes of the frame that are in the ring.
     snap_len: usize,
-    /// Where it begins in the slot.
+    /// Start of the frame in the slot.
     at: usize,
     vlan_tci: u16,
     vlan_tpid: u16,
@@ -56,12 +56,12 @@ impl Header {
         fits.then_some(header)
     }
 
-    /// Where the frame is in its slot; `None` where the slot holds only a part of it.
+    /// Returns the place of the frame in its slot; `None` where the slot holds only a part of it.
     pub(super) fn frame(&self) -> Option<Range<usize>> {
         (self.snap_len == self.len).then_some(self.at..self.at + self.len)
     }
 
-    /// The tag that the kernel took out of the frame, as its four bytes. A tag of zero is a tag.
+    /// Returns the four bytes of the tag that the kernel took out of the frame. A tag of zero is a tag.
     fn tag(&self) -> Option<[u8; ethernet::VLAN_LEN]> {
         let (valid, known) = (self.status & status::VLAN_VALID != 0, self.status & status::VLAN_TPID_VALID != 0);
         let [a, b] = if known { self.vlan_tpid } else { ethertype::VLAN }.to_be_bytes();
@@ -69,8 +69,8 @@ impl Header {
         valid.then_some([a, b, c, d])
     }
 
-    /// Makes the frame in `bytes[frame]` what was on the wire: the tag goes back behind the addresses, which move forward
-    /// over the virtio header in front of them. Returns that header, adapted, and where the frame is.
+    /// Restores the frame in `bytes[frame]` as it was on the wire: the tag is put back behind the addresses, which move
+    /// to the front over the virtio header. Returns that header, adapted, and the place of the frame.
     pub(super) fn restore(&self, bytes: &mut [u8], frame: Range<usize>) -> Option<(VirtioNet, Range<usize>)> {
         let front = frame.start.checked_sub(VNET_LEN)?;
         let mut vnet = parse_native(bytes.get(front..frame.start)?)?;
@@ -81,20 +81,20 @@ impl Header {
         let start = frame.start - ethernet::VLAN_LEN;
         bytes.copy_within(frame.start..frame.start + ethernet::TYPE, start);
         bytes[start + ethernet::TYPE..frame.start + ethernet::TYPE].copy_from_slice(&tag);
-        // All others count from the checksum's start, and the header length is not believed anyway.
+        // Other fields count from the checksum's start, and the header length is not used.
         vnet.csum_start = vnet.csum_start.saturating_add(ethernet::VLAN_LEN as u16);
         Some((vnet, start..frame.end))
     }
 }
 
-/// Packet sockets have the header in the machine's byte order, and no option to change that.
+/// Reads a virtio-net header in the machine's byte order, which packet sockets use; no option changes that.
 fn parse_native(bytes: &[u8]) -> Option<VirtioNet> {
     let mut header: [u8; VNET_LEN] = bytes.try_into().ok()?;
     swap_words(&mut header);
     VirtioNet::parse(&header, Form::Basic)
 }
 
-/// The bytes of a header for a packet socket.
+/// Returns the bytes of a virtio-net header for a packet socket.
 pub(super) fn emit_native(header: &VirtioNet) -> [u8; VNET_LEN] {
     let all = header.emit(Form::Basic);
     let mut bytes = [0; VNET_LEN];

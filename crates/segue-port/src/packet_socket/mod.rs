@@ -1,24 +1,26 @@
-//! Packet sockets (AF_PACKET): whole Ethernet frames of one interface, trains among them where the kernel has some.
+//! Packet sockets (AF_PACKET), which carry whole Ethernet frames of one interface, and trains where the kernel has
+//! some.
 //!
-//! Frames are received into a ring that the kernel fills (`TPACKET_V2`) and stay there: a packet refers to its slot, which
-//! goes back to the kernel when the packet is done with. A slot has room for a frame of the interface's MTU; longer ones, which
-//! are trains of this host or of the kernel's GRO, are read from the socket's queue. Blocks of variable length
-//! (`TPACKET_V3`) would take trains in one place, but a block is handed over only when it is full or a timer of at least one
-//! millisecond has run out, too late for something in the middle of a wire.
+//! Frames are received into a ring that the kernel fills (`TPACKET_V2`) and stay there: a packet refers to its slot,
+//! which goes back to the kernel when the packet is done with. A slot has room for a frame of the interface's MTU;
+//! longer ones, which are trains of this host or of the kernel's GRO, are read from the socket's queue. Blocks of
+//! variable length (`TPACKET_V3`) would take trains in one place, but a block is handed over only when it is full or a
+//! timer of at least one millisecond has run out, too late for something in the middle of a wire.
 //!
-//! That copy into the ring is the only one, and the kernel's. A ring was chosen over `recvmmsg` into pages of ours because the
-//! receiving thread makes no system call for a frame and copies nothing itself; `docs/bench.md` has what the whole costs.
-//! `PACKET_QDISC_BYPASS` would pass by the shaping that an operator has set up, so it is not used.
+//! The kernel's copy into the ring is the only one. A ring was chosen over `recvmmsg` into pages because the receiving
+//! thread makes no system call for a frame and copies nothing itself; `docs/bench.md` has the figures.
+//! `PACKET_QDISC_BYPASS` would bypass the traffic shaping of an operator, so it is not used.
 //!
-//! The ring's blocks are the *pages* of [`Buffers::Pages`]: as many frames lie in one as fit, and each is counted and given
-//! back by itself. The kernel puts no frame across two blocks, so that a frame that a page does not hold comes through the
-//! queue, from which it is read into as many pages as it needs. With [`Buffers::Frames`] a block holds one frame.
+//! The ring's blocks are the *pages* of [`Buffers::Pages`]: as many frames lie in one as fit, and each is counted and
+//! given back by itself. The kernel puts no frame across two blocks, so that a frame that a page does not hold comes
+//! through the queue, from which it is read into as many pages as it needs. With [`Buffers::Frames`] a block holds one
+//! frame.
 //!
-//! Every frame has a virtio-net header, on both ways. VLAN tags, which the kernel takes out of the frame, are put back.
-//! The socket is promiscuous and does not see what this host sends.
+//! Every frame has a virtio-net header in both directions. VLAN tags, which the kernel takes out of the frame, are put
+//! back. The socket is promiscuous and does not receive frames that this host sends.
 //!
-//! **It is a tap**: the host's own stack gets every frame as well. An interface between two ports of a gateway must have
-//! no addresses, or the host answers too.
+//! **It is a tap**: the host's own stack receives every frame as well. An interface of a gateway must have no addresses,
+//! or the host answers too.
 
 mod frame;
 pub(crate) mod sys;
@@ -52,32 +54,32 @@ use crate::vnet;
 const SLOT_OVERHEAD: usize = 80;
 /// Slots begin at multiples of this (`TPACKET_ALIGNMENT`), so that as many as possible fit.
 const SLOT_ALIGN: usize = 16;
-/// Pages of the ring when nothing else is asked for.
+/// Default length of the ring's pages, bytes.
 const DEFAULT_PAGE_LEN: usize = 1 << 15;
 /// Bytes of a slot where a page holds no frame of the interface's MTU: enough for one of 1500.
 const SHORT_SLOT_LEN: usize = 2048;
-/// Bytes that the socket may have on their way out, and in its queue: several trains.
+/// Bytes of the socket's send and receive queues: room for several trains.
 const SOCKET_BYTES: i32 = 8 << 20;
-/// Polls in a row that find nothing before the socket is asked whether its interface is still there: a poll of the
-/// descriptor returns at once for as long as an error waits.
+/// Number of empty polls in a row before the socket is asked whether its interface still exists: poll(2) returns at
+/// once as long as an error waits.
 const ASK_AFTER: u32 = 16;
 
-/// How to open a packet port.
+/// Configuration of a packet port to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketConfig {
     /// Name of the interface.
     pub interface: String,
-    /// Bytes of the receive ring, which the kernel keeps in memory. A ring of the default 8 MiB takes 5000 frames of 1500
-    /// bytes: 6 ms at 10 Gbit/s.
+    /// Bytes of the receive ring, which the kernel keeps in memory. A ring of the default 8 MiB takes 5000 frames of
+    /// 1500 bytes: 6 ms at 10 Gbit/s.
     pub ring_bytes: usize,
-    /// How frames lie in the ring.
+    /// Placement of frames in the ring.
     pub buffers: Buffers,
-    /// Which trains it may be given to send.
+    /// Trains that the port may be handed for sending.
     pub trains: Trains,
 }
 
 impl PacketConfig {
-    /// The defaults for an interface.
+    /// Returns the defaults for an interface.
     pub fn new(interface: impl Into<String>) -> PacketConfig {
         PacketConfig {
             interface: interface.into(),
@@ -88,37 +90,38 @@ impl PacketConfig {
     }
 }
 
-/// How received frames lie in memory.
+/// Placement of received frames in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
-    /// In pages of this many bytes, many to a page, and across pages where one holds none: a power of two, 4096 to 65536.
-    /// Frames do not cross the pages of the ring; one that is longer than a page comes through the socket's queue.
+    /// In pages of this many bytes, many to a page, and across pages where one holds none: a power of two, 4096 to
+    /// 65536. Frames do not cross the pages of the ring; one that is longer than a page comes through the socket's
+    /// queue.
     Pages(usize),
-    /// Each in a buffer of its own.
+    /// Each frame in a buffer of its own.
     Frames,
 }
 
-/// Which trains a packet port is given to send.
+/// Trains that a packet port is handed for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trains {
-    /// TCP and UDP; the kernel cuts them where the interface cannot.
+    /// TCP and UDP trains; the kernel cuts them where the interface cannot.
     All,
-    /// TCP only, for kernels before 6.2.
+    /// TCP trains only, for kernels before 6.2.
     NoUdp,
-    /// None: everything is cut here.
+    /// No trains: all are cut here.
     None,
 }
 
-/// Why a port could not be opened.
+/// Reason for which a port could not be opened.
 #[derive(Debug)]
 pub enum OpenError {
-    /// There is no interface of this name.
+    /// No interface has this name.
     NoInterface(String),
     /// The interface carries no Ethernet frames.
     NotEthernet(String),
     /// Not allowed: the process lacks CAP_NET_RAW.
     Denied(io::Error),
-    /// Some other call failed.
+    /// Another system call failed.
     Call(&'static str, io::Error),
 }
 
@@ -135,7 +138,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// An interface, through a packet socket.
+/// A port for an interface, through a packet socket.
 #[derive(Debug)]
 pub struct PacketPort {
     fd: OwnedFd,
@@ -149,7 +152,7 @@ pub struct PacketPort {
     scratch: SendScratch,
     headers: Vec<[u8; VNET_LEN]>,
     watch: LinkWatch,
-    /// Polls in a row that found nothing.
+    /// Number of empty polls in a row.
     empty: u32,
     #[cfg(test)]
     refuse_trains: Option<i32>,
@@ -158,9 +161,9 @@ pub struct PacketPort {
 /// A frame of the current poll.
 #[derive(Debug)]
 struct Frame {
-    /// Its slot; `None` for one from the queue.
+    /// Slot of the frame; `None` for a frame from the queue.
     slot: Option<Page>,
-    /// Where it is, in the slot or in the pages that the queue was read into.
+    /// Place of the frame, in the slot or in the pages that the queue was read into.
     range: Range<usize>,
     vnet: VirtioNet,
 }
@@ -208,9 +211,9 @@ impl PacketPort {
             max_segs: 65_535 / 8,
             max_udp_segs: MAX_UDP_SEGMENTS_OUT,
             max_pieces: MAX_IOV - 2,
-            // What the kernel asks of a single packet (`packet_extra_vlan_len_allowed`): it spares one tag, of 802.1Q, on what
-            // is Ethernet, which the loopback interface is not. Of the packets of a train it does not ask it, and devices
-            // lose what is longer.
+            // The kernel's rule for a single packet (`packet_extra_vlan_len_allowed`): one 802.1Q tag does not count on
+            // Ethernet, which the loopback interface is not. It does not check the packets of a train, and devices lose
+            // longer ones.
             free_tags: if interface.hardware == libc::ARPHRD_ETHER { FreeTags::First } else { FreeTags::None },
             ..Limits::NONE
         };
@@ -232,17 +235,17 @@ impl PacketPort {
         })
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Frames of the interface's MTU that the ring holds.
+    /// Returns the number of frames of the interface's MTU that the ring holds.
     pub fn ring_frames(&self) -> usize {
         self.ring.len()
     }
 
-    /// Takes one frame from the ring, where there is one. `None` where it is empty.
+    /// Takes one frame from the ring. `None` where the ring is empty.
     fn take(&mut self) -> Option<()> {
         let mut page = self.ring.claim()?;
         let bytes = page.bytes_mut();
@@ -264,19 +267,19 @@ impl PacketPort {
                 None => self.counters.drops.add(Drop::VnetShort),
             }
         } else {
-            // It did not fit the slot, and the queue was full.
+            // The frame did not fit the slot, and the queue was full.
             self.counters.drops.add(Drop::SocketOverflow);
         }
         Some(())
     }
 
-    /// Reads the frame that belongs to a slot which was too small for it.
+    /// Reads the frame of a slot that was too small for it from the queue.
     fn take_from_queue(&mut self, header: &Header) {
         self.counters.rx.calls += 1;
         // Room for a tag in front.
         let got = match self.scatter.read(self.fd.as_fd(), ethernet::VLAN_LEN) {
             Ok(got) if got == header.len + VNET_LEN => got,
-            // Not the frame that the ring told of, or one that is longer than any packet can be.
+            // Another frame than the ring announced, or one that is longer than any packet can be.
             _ => return self.counters.drops.add(Drop::Truncated),
         };
         let start = ethernet::VLAN_LEN + VNET_LEN;
@@ -290,7 +293,7 @@ impl PacketPort {
         }
     }
 
-    /// Turns what was taken into packets, in order.
+    /// Appends the frames that were taken to the batch, in order.
     fn deliver(&mut self, into: &mut RxBatch) {
         let PacketPort { frames, counters, scatter, .. } = self;
         scatter.freeze();
@@ -312,8 +315,8 @@ impl PacketPort {
         }
     }
 
-    /// After a poll that found nothing: what the kernel counts, and an error that would keep the descriptor readable. One that
-    /// tells of an interface that is down is waited out, one that is gone is the end.
+    /// Reads the kernel's counters after an empty poll, and an error that would keep the descriptor readable. The error
+    /// of an interface that is down is ignored, that of a deleted one is returned.
     fn look(&mut self) -> io::Result<()> {
         self.empty += 1;
         if self.empty == 1 {
@@ -328,7 +331,7 @@ impl PacketPort {
         Ok(())
     }
 
-    /// Sends as many units as one call takes. Returns how many the kernel took, of how many, or its word on the first.
+    /// Sends as many units as one call takes. Returns the number that the kernel took, or its error for the first.
     fn send(&mut self, batch: &TxBatch) -> io::Result<usize> {
         let PacketPort { headers, scratch, fd, .. } = self;
         headers.clear();
@@ -359,7 +362,7 @@ impl PacketPort {
         out.send(fd.as_fd(), None, 0)
     }
 
-    /// Stops taking trains of `kind`.
+    /// Takes no more trains of `kind`.
     fn narrow(&mut self, kind: GsoKind) {
         let fallback = match kind {
             GsoKind::Tcp => {
@@ -376,10 +379,10 @@ impl PacketPort {
     }
 }
 
-/// A receive ring for frames of an interface with this MTU.
+/// Returns a receive ring for frames of an interface with this MTU.
 fn ring(fd: BorrowedFd<'_>, mtu: usize, config: &PacketConfig) -> io::Result<RingPages> {
     let frame = SLOT_OVERHEAD + (mtu + ethernet::LEN + 2 * ethernet::VLAN_LEN).min(MAX_FRAME);
-    // A block is a multiple of the kernel's page, whatever is asked for.
+    // A block is a multiple of the kernel's page.
     let (slot_len, block_len) = match config.buffers {
         Buffers::Pages(len) => {
             let block_len = len.clamp(MIN_PAGE_LEN, 1 << 16).next_multiple_of(page_len());
@@ -461,7 +464,7 @@ impl Port for PacketPort {
                     return Ok(Sent::Blocked);
                 }
                 Some(libc::EINTR) => continue,
-                // The kernel has taken the frame and its queue has dropped it, as it does with those of every other sender.
+                // The kernel took the frame and its queue dropped it, as it does with those of every other sender.
                 Some(libc::ENOBUFS) => Drop::QueueFull,
                 Some(libc::EMSGSIZE) => Drop::TooBig,
                 Some(libc::ENETDOWN) => Drop::DeviceDown,

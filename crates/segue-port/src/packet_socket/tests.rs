@@ -501,7 +501,8 @@ fn a_connection_of_two_kernels_is_seen_whole_with_states_that_hold() {
     }
 }
 
-/// Watches until a stream of `len` bytes to port 5001 was seen; its parts by their place. Every packet's claim is checked.
+/// Watches until a stream of `len` bytes to port 5001 was seen; its parts by their place. Every packet's claim is
+/// checked.
 fn watch(port: &mut PacketPort, len: usize) -> BTreeMap<usize, Vec<u8>> {
     let mut into = RxBatch::new(32);
     let (mut seen, mut first, mut have) = (BTreeMap::new(), None, 0);

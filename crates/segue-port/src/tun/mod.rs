@@ -1,6 +1,6 @@
-//! TUN and TAP devices: whole packets, one a system call, trains among them where the kernel and we agreed on offloads.
+//! TUN and TAP devices, which carry one packet or train a system call; trains where the kernel granted the offloads.
 //!
-//! The two differ in one thing, [`Layer`]: a TUN device carries IP packets, a TAP device Ethernet frames.
+//! They differ in [`Layer`]: a TUN device carries IP packets, a TAP device Ethernet frames.
 
 #[cfg(test)]
 mod fragments;
@@ -29,9 +29,9 @@ use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
 use crate::sys::MAX_IOV;
 use crate::vnet;
 
-/// Most datagrams of a UDP train that we write: every kernel with USO takes as many.
+/// Most datagrams of a UDP train that is written: every kernel with USO takes as many.
 pub(crate) const MAX_UDP_SEGMENTS_OUT: usize = 64;
-/// Bytes of the largest frame: the largest IP packet behind an Ethernet header with two tags.
+/// Length of the largest frame in bytes: the largest IP packet behind an Ethernet header with two tags.
 pub(crate) const MAX_FRAME: usize = 65_535 + ethernet::LEN + 2 * ethernet::VLAN_LEN;
 
 /// `TUN_F_` bits of `linux/if_tun.h`.
@@ -44,8 +44,8 @@ mod feature {
     pub(super) const USO6: u32 = 0x40;
 }
 
-/// Every set of offloads worth asking for, the widest first. The kernel refuses a set with a bit that it does not know,
-/// and takes the two USO bits only together and only with checksums.
+/// The sets of offloads to ask for, the widest first. The kernel refuses a set with a bit that it does not know, and
+/// takes the two USO bits only together and only with checksums.
 const OFFLOAD_SETS: [u32; 4] = [
     feature::CSUM | feature::TSO4 | feature::TSO6 | feature::TSO_ECN | feature::USO4 | feature::USO6,
     feature::CSUM | feature::TSO4 | feature::TSO6 | feature::TSO_ECN,
@@ -53,20 +53,20 @@ const OFFLOAD_SETS: [u32; 4] = [
     feature::CSUM,
 ];
 
-/// How to open a device.
+/// Configuration of a device to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunConfig {
-    /// Its name, at most 15 bytes; a `%d` in it becomes the first free number.
+    /// Name of the device, at most 15 bytes; a `%d` in it becomes the first free number.
     pub name: String,
-    /// What it carries.
+    /// The layer that the device carries.
     pub layer: Layer,
     /// Whether the device may exist already.
     pub existing: Existing,
-    /// Which offloads to use.
+    /// Offloads to use.
     pub offloads: TunOffloads,
 }
 
-/// What a device carries.
+/// The layer that a device carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// IP packets: a TUN device.
@@ -91,7 +91,7 @@ impl Layer {
     }
 }
 
-/// What to do about a device that is already there.
+/// Treatment of a device that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     /// Refuse with [`OpenError::Busy`].
@@ -100,20 +100,20 @@ pub enum Existing {
     Attach,
 }
 
-/// Which offloads a device is to use.
+/// Offloads that a device is to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunOffloads {
-    /// All that the kernel has.
+    /// All offloads that the kernel has.
     All,
     /// Checksums and TCP trains, no UDP trains.
     NoUdp,
-    /// Trains may be written, but what is read comes as single packets with complete checksums.
+    /// Offloads for writing only: packets that are read are single and have complete checksums.
     WriteOnly,
-    /// None, and no virtio-net header: one packet a system call, checksums complete.
+    /// No offloads and no virtio-net header: one packet a system call, checksums complete.
     None,
 }
 
-/// Why a device could not be opened.
+/// Reason for which a device could not be opened.
 #[derive(Debug)]
 pub enum OpenError {
     /// The kernel has no TUN driver, or `/dev/net/tun` is missing.
@@ -124,7 +124,7 @@ pub enum OpenError {
     Busy(String),
     /// The name is empty, too long, or that of a device of another kind.
     Name(String),
-    /// Some other call failed.
+    /// Another system call failed.
     Call(&'static str, io::Error),
 }
 
@@ -155,7 +155,7 @@ pub struct TunPort {
     limits: Limits,
     counters: Counters,
     scatter: Scatter,
-    /// Where the reads of the current poll are.
+    /// Places of the current poll's reads.
     reads: Vec<Range<usize>>,
     scratch: SendScratch,
     watch: Option<LinkWatch>,
@@ -193,7 +193,7 @@ impl TunPort {
     /// Takes over a descriptor that is already attached to a TUN or TAP device without packet information.
     ///
     /// # Errors
-    /// [`OpenError::Name`] where the descriptor is something else, or what setting the offloads ran into.
+    /// [`OpenError::Name`] where the descriptor is of another kind, or the error of setting the offloads.
     pub fn from_fd(fd: OwnedFd, offloads: TunOffloads) -> Result<TunPort, OpenError> {
         let (name, flags) = sys::attached(fd.as_fd()).map_err(|error| OpenError::Call("TUNGETIFF", error))?;
         if flags & sys::IFF_NO_PI == 0 || flags & (sys::IFF_TUN | sys::IFF_TAP) == 0 {
@@ -209,7 +209,8 @@ impl TunPort {
         let mut refused = [None; 2];
         let mut granted = 0;
         if with_header {
-            // A persistent device keeps what its last user set, so everything is set, the header's length included.
+            // A persistent device keeps the settings of its last user, so that all are set, the header's length
+            // included.
             let len = sys::set_header_len(file.as_fd(), Form::Basic.len() as i32);
             match len {
                 Ok(len) if len == Form::Basic.len() as i32 => {}
@@ -224,7 +225,7 @@ impl TunPort {
             let uso = feature::USO4 | feature::USO6;
             for bits in OFFLOAD_SETS {
                 let wanted = match offloads {
-                    // For writing, what the kernel knows is found out and taken back below.
+                    // For writing, the offloads that the kernel knows are found out, and withdrawn below.
                     TunOffloads::All | TunOffloads::WriteOnly => true,
                     TunOffloads::NoUdp => bits & uso == 0,
                     TunOffloads::None => false,
@@ -255,7 +256,7 @@ impl TunPort {
             outer_csum: false,
             tso4: granted & feature::TSO4 != 0,
             tso6: granted & feature::TSO6 != 0,
-            // A kernel that does not know the USO bits refuses USO trains from us as well.
+            // A kernel that does not know the USO bits refuses to take USO trains as well.
             uso: granted & feature::USO4 != 0,
             max_bytes: if layer == Layer::Ip { 65_535 } else { MAX_FRAME },
             max_segs: 65_535 / 8,
@@ -282,17 +283,17 @@ impl TunPort {
         })
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it carries.
+    /// Returns the layer that the device carries.
     pub fn layer(&self) -> Layer {
         self.layer
     }
 
-    /// The descriptor, for another process that goes on with the device.
+    /// Returns a copy of the descriptor, for another process that takes the device over.
     ///
     /// # Errors
     /// Where this process may open no more files.
@@ -300,22 +301,22 @@ impl TunPort {
         self.file.as_fd().try_clone_to_owned()
     }
 
-    /// Takes no packets from here on that are longer than the interface's MTU, though the kernel would: for where the device
-    /// stands for a link that others send by. `index` is the interface's in the network namespace of this thread.
+    /// Refuses packets longer than the interface's MTU from now on, though the kernel would take them: for a device
+    /// that stands for a link. `index` is the interface's in the network namespace of this thread.
     ///
     /// # Errors
-    /// Where there is no rtnetlink socket to be had.
+    /// Where no rtnetlink socket can be opened.
     pub fn follow_link(&mut self, index: u32) -> io::Result<()> {
         self.watch = Some(LinkWatch::open(index)?);
         Ok(())
     }
 
-    /// Gives the descriptor up.
+    /// Returns the descriptor and drops the rest of the port.
     pub fn into_fd(self) -> OwnedFd {
         self.file.into()
     }
 
-    /// Turns what was read into packets.
+    /// Appends the packets that were read to the batch.
     fn deliver(&mut self, into: &mut RxBatch) {
         let TunPort { scatter, reads, counters, header: form, layer, .. } = self;
         let skip = form.map_or(0, Form::len);
@@ -336,7 +337,7 @@ impl TunPort {
         scatter.release();
     }
 
-    /// Writes one unit. The error is the kernel's.
+    /// Writes one unit. Returns the kernel's error.
     fn write(&mut self, batch: &TxBatch, entry: usize) -> io::Result<()> {
         let unit = batch.unit_at(entry, batch.position(entry));
         #[cfg(test)]
@@ -362,7 +363,7 @@ impl TunPort {
         out.write(self.file.as_fd()).map(drop)
     }
 
-    /// Stops taking trains of `kind`.
+    /// Takes no more trains of `kind`.
     fn narrow(&mut self, kind: GsoKind) {
         let fallback = match kind {
             GsoKind::Tcp => {
@@ -486,8 +487,8 @@ impl Port for TunPort {
         self.watch.as_ref().map(LinkWatch::fd)
     }
 
-    /// As the trait says, but for the end of a device, which the device itself tells: one that was moved to another namespace
-    /// goes on there, and is followed no more.
+    /// As the trait says, except for the end of a device, which reads from it report: a device that was moved to
+    /// another network namespace works on there, and is no longer followed.
     fn listen(&mut self) -> io::Result<()> {
         let Some(watch) = &mut self.watch else { return Ok(()) };
         let state = watch.listen()?;

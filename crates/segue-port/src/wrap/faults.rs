@@ -1,4 +1,4 @@
-//! Seeded loss, duplication, reordering and corruption of what a port receives.
+//! Seeded loss, duplication, reordering and corruption of received packets.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,39 +10,39 @@ use crate::batch::{Burst, Received, RxBatch, TxBatch};
 use crate::page::{Page, PagePool};
 use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 
-/// How often each fault happens: once in so many datagrams or packets on average; 0 means never.
+/// Odds of each fault: once in so many datagrams or packets on average; 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Odds {
-    /// It is lost.
+    /// The packet is lost.
     pub loss: u32,
-    /// It comes twice.
+    /// The packet is received twice.
     pub duplicate: u32,
-    /// It comes after the one that follows it.
+    /// The packet is received after the one that follows it.
     pub reorder: u32,
-    /// One bit of its payload is flipped.
+    /// One bit of the packet's payload is flipped.
     pub corrupt: u32,
 }
 
-/// What was done.
+/// Numbers of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Datagrams or packets looked at.
+    /// Datagrams or packets that were received.
     pub seen: u64,
-    /// Lost.
+    /// Lost packets.
     pub lost: u64,
-    /// Doubled.
+    /// Doubled packets.
     pub duplicated: u64,
-    /// Put behind the next one.
+    /// Packets put behind the next one.
     pub reordered: u64,
-    /// Changed.
+    /// Packets with a flipped bit.
     pub corrupted: u64,
 }
 
-/// A port whose receive side misbehaves as told, the same way for the same seed and traffic.
+/// A port with faults on its receive side, which are the same for the same seed and traffic.
 ///
-/// Bursts are taken apart, so that faults hit single datagrams; trains of a packet port are hit as a whole. A corrupt
-/// packet loses the mark that its checksum was verified. What a kernel verified of a datagram was verified before the
-/// damage: damage done here lies outside the outer checksum.
+/// Bursts are divided, so that faults hit single datagrams; trains of a packet port are hit as a whole. A corrupt
+/// packet is no longer marked as verified. Checksums that a kernel verified were verified before the damage: damage
+/// done here is not covered by the outer checksum.
 #[derive(Debug)]
 pub struct Faults<P> {
     inner: P,
@@ -52,7 +52,7 @@ pub struct Faults<P> {
     fresh: RxBatchParts,
 }
 
-/// What the inner port delivered in one call, taken out of the caller's batch.
+/// Packets and bursts that the inner port delivered in one call, taken out of the caller's batch.
 #[derive(Debug, Default)]
 struct RxBatchParts {
     packets: std::collections::VecDeque<Received>,
@@ -73,17 +73,18 @@ impl<P: Port> Faults<P> {
         Faults { inner, odds, state: seed, counts: FaultCounts::default(), fresh: RxBatchParts::default() }
     }
 
-    /// What was done so far.
+    /// Returns the numbers of faults so far.
     pub fn counts(&self) -> FaultCounts {
         self.counts
     }
 
-    /// The port inside.
+    /// Returns the inner port.
     pub fn into_inner(self) -> P {
         self.inner
     }
 
-    /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+    /// Returns the next number of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators",
+    /// 2014).
     fn random(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -113,7 +114,8 @@ impl<P: Port> Faults<P> {
         fate
     }
 
-    /// A copy of `bytes` with one bit flipped, in a page of its own; `None` where no page is free or there is nothing.
+    /// Returns a copy of `pieces` with one bit flipped, in a page of its own; `None` where no page is free or `len` is
+    /// 0.
     fn damaged<'a>(
         &mut self,
         len: usize,
@@ -188,7 +190,7 @@ impl<P: Port> Faults<P> {
                 continue;
             }
             if fate.corrupt {
-                // Damage is done to payload, and where that starts only the parser knows.
+                // Only payload is damaged, and the parser knows where it starts.
                 let mut packet = received.parse(&mut into.pool);
                 let len = packet.payload.len();
                 if let Some(page) = self.damaged(len, packet.payload.pieces(0..len), &mut into.pages) {
@@ -256,7 +258,7 @@ impl<P: Port> Port for Faults<P> {
     }
 
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
-        // What the caller still has in the batch went through here before.
+        // Packets that are in the caller's batch already have passed here before.
         let (packets, bursts) = (std::mem::take(&mut into.packets), std::mem::take(&mut into.bursts));
         let polled = self.inner.receive(into, budget);
         self.fresh.packets = std::mem::replace(&mut into.packets, packets);

@@ -1,5 +1,5 @@
-//! Ports around ports: a trace of everything that crosses, and seeded faults. For tests and for finding faults; nothing
-//! else pays for them.
+//! Ports around other ports: a trace of all packets, and seeded faults. For tests and for finding faults; other ports
+//! are not slowed down by them.
 
 mod faults;
 mod trace;
