@@ -3,14 +3,14 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
-/// `segue lan78xx`
+/// The arguments of `segue lan78xx`.
 #[derive(Args, Debug)]
 pub(crate) struct Lan78xx {
     #[command(subcommand)]
     pub(crate) action: Option<Action>,
 }
 
-/// What to do.
+/// The subcommand to run, with its options.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// adapters that can be had
@@ -32,7 +32,7 @@ impl Action {
     }
 }
 
-/// What a model is, wherever it runs.
+/// The options that describe a model, in `up` as well as in `model`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Chip {
     /// The chip
@@ -49,7 +49,7 @@ pub(crate) struct Chip {
     pub(crate) paced: bool,
 }
 
-/// `segue lan78xx model`
+/// The arguments of `segue lan78xx model`.
 #[derive(Args, Debug)]
 pub(crate) struct Model {
     /// Where to answer
@@ -71,7 +71,7 @@ pub(crate) struct Model {
     pub(crate) name: String,
 }
 
-/// `segue lan78xx list`
+/// The arguments of `segue lan78xx list`.
 #[derive(Args, Debug)]
 pub(crate) struct List {
     /// Ask a USB/IP server too
@@ -79,7 +79,7 @@ pub(crate) struct List {
     pub(crate) usbip: Option<String>,
 }
 
-/// `segue lan78xx up`
+/// The arguments of `segue lan78xx up`.
 #[derive(Args, Debug)]
 pub(crate) struct Up {
     /// The adapter: auto, its port, usbip://HOST/BUSID, or model

@@ -13,7 +13,7 @@ use super::args;
 use super::schema::{LIST, List, Listed};
 use crate::out::Out;
 
-/// Runs the command.
+/// Runs `segue lan78xx list`.
 pub(super) fn run(args: &args::List, out: &Out) -> Result<(), Error> {
     let mut adapters = Vec::new();
     let here = usbfs::list().map_err(|error| {

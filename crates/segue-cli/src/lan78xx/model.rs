@@ -14,7 +14,7 @@ use super::args;
 use super::chip::config;
 use crate::out::Out;
 
-/// Runs the command.
+/// Runs `segue lan78xx model`.
 pub(super) fn run(args: &args::Model, out: &Out) -> Result<(), Error> {
     let config = config(&args.chip)?;
     let tap = args.wire.as_ref().map(|wire| Tap::parse(wire, args.wire_mtu)).transpose()?;

@@ -16,19 +16,19 @@ pub(super) const LIST: &str = "segue.lan78xx.list/1";
 #[serde(untagged)]
 #[allow(dead_code, reason = "only its schema is used")]
 pub(crate) enum Document {
-    /// `up` or `model` is ready
+    /// `up` or `model` is ready.
     Up(Up),
-    /// it has ended
+    /// `up` or `model` has ended.
     Down(Down),
-    /// a model was asked for its notes
+    /// The notes of a model, on request.
     Notes(Notes),
-    /// a model was asked for the registers that were touched
+    /// The register accesses of a model, on request.
     Trace(Trace),
-    /// `list`
+    /// The adapters that `list` found.
     List(List),
 }
 
-/// `segue.lan78xx/1`, `up`
+/// The `up` event of `segue.lan78xx/1`.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 pub(crate) struct Up {
@@ -36,15 +36,15 @@ pub(crate) struct Up {
     schema: String,
     /// Always `up`.
     event: String,
-    /// When: RFC 3339, UTC.
+    /// Time of the event: RFC 3339, UTC.
     t: String,
-    /// What the kernel and the chip do, by name.
+    /// Offloads of the kernel and the chip, by name.
     offloads: BTreeMap<String, Offload>,
-    /// What the process has given up.
+    /// Rights that the process has given up.
     sandbox: Sandbox,
-    /// Things to know.
+    /// Notes for the user.
     notes: Vec<String>,
-    /// What there is now.
+    /// Settings of the adapter or model.
     plan: Plan,
 }
 
@@ -56,7 +56,7 @@ enum Plan {
     Model(Model),
 }
 
-/// `segue.lan78xx/1`, `down`
+/// The `down` event of `segue.lan78xx/1`.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 pub(crate) struct Down {
@@ -64,32 +64,32 @@ pub(crate) struct Down {
     schema: String,
     /// Always `down`.
     event: String,
-    /// When: RFC 3339, UTC.
+    /// Time of the event: RFC 3339, UTC.
     t: String,
-    /// Seconds that it was up.
+    /// Seconds between `up` and `down`.
     after_s: f64,
-    /// Its last state, as in `segue.stat/1`.
+    /// Last state of the instance, as in `segue.stat/1`.
     instance: Instance,
 }
 
-/// `segue.lan78xx.list/1`
+/// The document `segue.lan78xx.list/1`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct List {
     /// Always `segue.lan78xx.list/1`.
     pub(super) schema: String,
-    /// What was found.
+    /// Adapters that were found.
     pub(super) adapters: Vec<Listed>,
 }
 
-/// One adapter.
+/// One adapter that `list` found.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Listed {
-    /// What `up --usb` takes for it.
+    /// Value of `up --usb` that selects the adapter.
     pub(super) usb: String,
-    /// The chip.
+    /// Name of the chip.
     pub(super) chip: String,
-    /// `full`, `high` or `super`; null where the server says another one.
+    /// USB speed: `full`, `high` or `super`; null if the server reports another one.
     pub(super) speed: Option<String>,
-    /// The kernel's driver that has it.
+    /// Kernel driver that is bound to the adapter; null for none.
     pub(super) driver: Option<String>,
 }

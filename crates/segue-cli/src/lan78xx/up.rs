@@ -14,7 +14,7 @@ use super::chip::{config, mac};
 use super::list::server_address;
 use crate::out::Out;
 
-/// Returns the place of the adapter that the command line names.
+/// Returns which adapter the command line names: one of this machine, one of a USB/IP server, or a model.
 fn usb(args: &args::Up) -> Result<Usb, Error> {
     let (text, wire) = (&args.usb[..], args.wire.as_deref());
     let wrong = |why: &str| {
@@ -101,7 +101,7 @@ fn plan(args: &args::Up) -> Result<Plan, Error> {
     Ok(plan)
 }
 
-/// Runs the command.
+/// Runs `segue lan78xx up`.
 pub(super) fn run(args: &args::Up, out: &Out) -> Result<(), Error> {
     let plan = plan(args)?;
     let mut netlink = Netlink::open().map_err(|error| {

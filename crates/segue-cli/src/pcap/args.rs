@@ -8,14 +8,14 @@ use segue::gro::Profile;
 use segue::wire::{Kind, Tunnels, geneve, gue, protocol, vxlan};
 use segue_capture::merge::MergeRules;
 
-/// `segue pcap`
+/// The arguments of `segue pcap`.
 #[derive(Args, Debug)]
 pub(crate) struct Pcap {
     #[command(subcommand)]
     pub(crate) action: Option<Action>,
 }
 
-/// What to do with a capture file.
+/// The subcommand to run, with its options.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
     /// join packets of a flow into trains, as GRO does
@@ -31,7 +31,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// The name.
+    /// Returns the name of the subcommand.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Action::Merge(_) => "merge",
@@ -43,7 +43,7 @@ impl Action {
     }
 }
 
-/// What is read, and how.
+/// Options for the input file.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Input {
     /// The capture file, - for stdin
@@ -57,7 +57,7 @@ pub(crate) struct Input {
     pub(crate) progress: String,
 }
 
-/// Where it goes.
+/// Options for the output file.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Output {
     /// The new file, - for stdout
@@ -74,7 +74,7 @@ pub(crate) struct Output {
     pub(crate) format: Option<String>,
 }
 
-/// Which UDP ports carry tunnels.
+/// Options for the UDP ports that carry tunnels.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Ports {
     /// A UDP port with GUE; 6080 when not given, 0 for none
@@ -92,13 +92,13 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
-    /// As the parser takes them.
+    /// Returns the ports as the packet parser takes them, with the default ports of each format that was not given.
     pub(crate) fn tunnels(&self) -> Tunnels {
-        // What was asked for comes first: it wins over a usual port.
+        // Ports that were given come first, because they take precedence over default ports.
         let fou = self.fou.iter().fold(Tunnels::NONE, |tunnels, (port, protocol)| tunnels.with_fou(*port, *protocol));
         let formats = [
             (Kind::Gue, &self.gue, &[gue::PORT][..]),
-            // Linux has another port than IANA.
+            // IANA assigned 4789 to VXLAN; the default of Linux is 8472.
             (Kind::Vxlan, &self.vxlan, &[vxlan::PORT, 8472]),
             (Kind::Geneve, &self.geneve, &[geneve::PORT]),
         ];
@@ -125,7 +125,7 @@ fn fou(text: &str) -> Result<(u16, u8), String> {
     Ok((port, number))
 }
 
-/// Limits and rules of merging.
+/// Options for the limits and rules of merging.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Rules {
     /// strict: what can be restored; linux or linux:VERSION: as that kernel; lro: pure ACKs too
@@ -143,7 +143,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// The rules as the library takes them.
+    /// Returns the rules as the library takes them.
     pub(crate) fn merge_rules(&self) -> MergeRules {
         MergeRules {
             profile: self.profile,
@@ -167,7 +167,7 @@ fn hold(text: &str) -> Result<u32, String> {
     }
 }
 
-/// `segue pcap merge`
+/// The arguments of `segue pcap merge`.
 #[derive(Args, Debug)]
 pub(crate) struct Merge {
     #[command(flatten)]
@@ -183,7 +183,7 @@ pub(crate) struct Merge {
     pub(crate) ports: Ports,
 }
 
-/// `segue pcap split`
+/// The arguments of `segue pcap split`.
 #[derive(Args, Debug)]
 pub(crate) struct Split {
     #[command(flatten)]
@@ -206,7 +206,7 @@ pub(crate) struct Split {
     pub(crate) ports: Ports,
 }
 
-/// `segue pcap decap`
+/// The arguments of `segue pcap decap`.
 #[derive(Args, Debug)]
 pub(crate) struct Decap {
     #[command(flatten)]
@@ -220,7 +220,7 @@ pub(crate) struct Decap {
     pub(crate) ports: Ports,
 }
 
-/// `segue pcap verify`
+/// The arguments of `segue pcap verify`.
 #[derive(Args, Debug)]
 pub(crate) struct Verify {
     #[command(flatten)]
@@ -232,7 +232,7 @@ pub(crate) struct Verify {
     pub(crate) ports: Ports,
 }
 
-/// `segue pcap stat`
+/// The arguments of `segue pcap stat`.
 #[derive(Args, Debug)]
 pub(crate) struct Stat {
     #[command(flatten)]

@@ -9,7 +9,7 @@ use super::files::Job;
 use super::summary::{packets, show_json};
 use crate::out::Out;
 
-/// Runs the command.
+/// Runs `segue pcap decap`.
 pub(super) fn run(args: &Decap, out: &Out) -> Result<(), Error> {
     let config = DecapConfig { tunnels: args.ports.tunnels(), only_tunnelled: args.only_tunnelled };
     let (job, mut reader) = Job::open_to(&args.input, &args.output, "decap", out)?;

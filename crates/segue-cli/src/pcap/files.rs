@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_millis(50);
 /// Number of reads between two checks of clock and signals, which cost more than a small read.
 const LOOKS: u32 = 4;
 
-/// Signals and progress line while a file is processed.
+/// The signals and the progress line while a file is processed.
 #[derive(Debug)]
 struct Watch {
     signals: Option<Signals>,
@@ -48,7 +48,7 @@ struct Bar {
 type Shared = Rc<RefCell<Watch>>;
 
 impl Watch {
-    /// Checks for a signal; an error if one arrived.
+    /// Handles signals that arrived; returns an error if one of them ends the command.
     fn look(&mut self) -> io::Result<()> {
         while let Some(signals) = &mut self.signals
             && let Some((action, _)) = signals.receive()?
@@ -202,7 +202,7 @@ impl Write for OutputFile {
 }
 
 impl OutputFile {
-    /// Gives the file its name.
+    /// Gives the complete file its final name.
     fn commit(mut self) -> io::Result<()> {
         self.watch.borrow_mut().look()?;
         let Some(beside) = &self.beside else { return Ok(()) };
@@ -233,7 +233,7 @@ impl Drop for OutputFile {
 /// The writer of an output file.
 pub(super) type Sink = Writer<BufWriter<OutputFile>>;
 
-/// One running command: names for its messages, its input, and the watch.
+/// A running command: the names in its messages, its input, and the watch.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) name: String,
@@ -244,7 +244,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Opens the input.
+    /// Opens the input of a command and reads its file header.
     pub(super) fn open(args: &args::Input, action: &'static str, out: &Out) -> Result<(Job, Reader<Source>), Error> {
         let Some(path) = &args.input else {
             let hint = format!("segue pcap {action} --help");
@@ -417,13 +417,13 @@ impl Job {
         Ok(Writer::new(BufWriter::with_capacity(1 << 16, target), format))
     }
 
-    /// Completes the output and gives it its name.
+    /// Writes the rest of the output and gives the file its final name.
     pub(super) fn finish(&self, sink: Sink) -> Result<(), Error> {
         let done = sink.finish().and_then(|buffered| buffered.into_inner().map_err(|error| error.into_error()));
         done.and_then(OutputFile::commit).map_err(|error| self.write_failed(&error))
     }
 
-    /// The message for an error that ended the command.
+    /// Returns the message for an error that ended the command.
     pub(super) fn failed(&self, error: CaptureError) -> Error {
         self.erase();
         match error {
@@ -442,7 +442,7 @@ impl Job {
         }
     }
 
-    /// The message of `split --undo` for a file without notes.
+    /// Returns the message of `split --undo` for a file without notes.
     pub(super) fn nothing_to_undo(&self) -> Error {
         Error::new(
             Kind::NotFound,
@@ -452,7 +452,7 @@ impl Job {
         .why("no packet carries the note that segue pcap merge leaves in pcapng files")
     }
 
-    /// The result for a cut or damaged input after processing: an error unless `--allow-cut` was given.
+    /// Returns the result for a cut or damaged input after processing: an error unless `--allow-cut` was given.
     pub(super) fn verdict(&self, fault: Option<&ReadError>, out: &Out) -> Result<(), Error> {
         self.erase();
         let Some(what) = fault else { return Ok(()) };
@@ -495,7 +495,7 @@ impl Job {
         }
     }
 
-    /// The message for an error of the output.
+    /// Returns the message for an error of the output.
     fn write_failed(&self, error: &io::Error) -> Error {
         if self.watch.borrow().stopped {
             return self.stopped(error);
@@ -541,7 +541,7 @@ fn exists(path: &Path) -> Error {
     Error::new(Kind::Conflict, format!("{} exists", path.display()), "-f replaces it, or choose a new name")
 }
 
-/// The name of the temporary file.
+/// Returns the path of the temporary file, in the directory of the output.
 fn beside(path: &Path) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

@@ -1,10 +1,10 @@
-//! The help of `segue pcap` and each of its commands.
+//! The help of each subcommand of `segue pcap`.
 
 use segue_control::error::Error;
 
 use crate::help::{Page, of_action};
 
-/// The pages, in the order of the commands.
+/// The pages, in the order of the subcommands.
 const PAGES: &[Page] = &[
     Page {
         name: "pcap merge",
@@ -71,7 +71,7 @@ checksums are not bad: the network card was to finish them.
     },
 ];
 
-/// The help of one of the commands.
+/// Returns the help of one subcommand.
 pub(crate) fn of(action: &str, long: bool) -> Result<String, Error> {
     of_action(PAGES, "pcap", action, long)
 }

@@ -10,7 +10,7 @@ use super::files::Job;
 use super::summary::{packets, reasons, show_json};
 use crate::out::Out;
 
-/// Runs the command.
+/// Runs `segue pcap merge`.
 pub(super) fn run(args: &Merge, out: &Out) -> Result<(), Error> {
     let rules = args.rules.merge_rules();
     let config = MergeConfig { rules, tunnels: args.ports.tunnels(), explain: args.explain };

@@ -1,33 +1,33 @@
-//! What `segue pcap -j` prints, for `segue schema pcap`. Keys are only ever added.
+//! The JSON of `segue pcap -j`, for `segue schema pcap`. Keys are only ever added.
 #![allow(dead_code, reason = "only the schema of these is used")]
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 
-/// One object of `segue pcap -j`. `schema` says of which command; objects of single packets, which `verify` prints,
-/// have none.
+/// One object of `segue pcap -j`. `schema` names the command; the objects of single packets that `verify` prints have
+/// none.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum Document {
-    /// `segue pcap merge`
+    /// The summary of `segue pcap merge`.
     Merge(Merge),
-    /// `segue pcap split`, with `--undo` or without
+    /// The summary of `segue pcap split`, with `--undo` or without.
     Split(Split),
-    /// `segue pcap decap`
+    /// The summary of `segue pcap decap`.
     Decap(Decap),
-    /// `segue pcap verify`, at the end
+    /// The summary of `segue pcap verify`, the last object.
     Verify(Verify),
-    /// `segue pcap verify`, one line for each packet
+    /// One packet of `segue pcap verify`, on a line of its own.
     Packet(Packet),
-    /// `segue pcap stat`
+    /// The survey of `segue pcap stat`.
     Stat(Stat),
 }
 
-/// Counts by reason.
+/// Counts by the name of a reason.
 type Reasons = BTreeMap<String, u64>;
 
-/// `segue.pcap.merge/1`
+/// The document `segue.pcap.merge/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Merge {
     /// Always `segue.pcap.merge/1`.
@@ -38,70 +38,70 @@ pub(crate) struct Merge {
     packets_out: u64,
     /// Trains of at least two packets.
     trains: u64,
-    /// Packets inside of them.
+    /// Packets inside trains.
     segments: u64,
-    /// Packets of a train on average; 0 without trains.
+    /// Mean number of packets in a train; 0 without trains.
     mean_segments: f64,
-    /// Packets read for each one written.
+    /// Number of packets read for each one written.
     ratio: f64,
     /// Whether `split --undo` gives the input back: the file is pcapng and nothing was swallowed.
     undo: bool,
-    /// Whose rules decided.
+    /// Profile whose rules decided what was merged.
     profile: String,
-    /// Pure ACKs that gave way to a newer one and are not in the file; only with profile `lro`.
+    /// Pure ACKs that a newer one replaced and that are not in the file; only with profile `lro`.
     swallowed: u64,
-    /// Packets whose padding is not in their train.
+    /// Packets whose Ethernet padding was cut off when they joined a train.
     trimmed: u64,
-    /// Trains, and packets that stayed single, by what ended them.
+    /// Trains and single packets, by what ended them.
     why_trains_ended: Reasons,
-    /// Packets that were passed on at once, by reason.
+    /// Packets that were passed on at once without joining a train, by reason.
     why_alone: Reasons,
-    /// What differed from the train of the flow.
+    /// Packets that did not join the train of their flow, by the field that differed.
     why_refused: Reasons,
-    /// Where and how the input is damaged; null where it is not.
+    /// Position and kind of the damage of the input; null if it is intact.
     cut: Option<String>,
-    /// The same as an error.
+    /// Damage of the input as an error object.
     error: Option<serde_json::Value>,
 }
 
-/// `segue.pcap.split/1`
+/// The document `segue.pcap.split/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Split {
     /// Always `segue.pcap.split/1`.
     schema: String,
-    /// Whether it was `--undo`.
+    /// Whether `--undo` was given.
     undo: bool,
     /// Packets read.
     packets_in: u64,
     /// Packets written.
     packets_out: u64,
-    /// Trains taken apart.
+    /// Trains that were cut into packets.
     trains_cut: u64,
-    /// Notes that did not fit their packet; with `--undo`.
+    /// Notes that do not fit their packet; only with `--undo`.
     notes_unreadable: Option<u64>,
-    /// Unfinished checksums that were finished. This and all below: without `--undo`.
+    /// Unfinished checksums that were finished. This counter and all below exist only without `--undo`.
     checksums_finished: Option<u64>,
-    /// Wrong checksums that were made right.
+    /// Wrong checksums that were corrected.
     checksums_fixed: Option<u64>,
     /// IP lengths of zero that were filled in.
     lengths_filled_in: Option<u64>,
-    /// Packets with a wrong checksum, left so.
+    /// Packets whose wrong checksum was left wrong.
     bad_left: Option<u64>,
-    /// Packets that went through as they were.
+    /// Packets that were written unchanged.
     unchanged: Option<u64>,
     /// Packets longer than `--mtu` that became IP fragments.
     packets_fragmented: Option<u64>,
     /// Long UDP packets left whole because the size of their datagrams is not known.
     udp_of_unknown_size: Option<u64>,
-    /// What could not be cut, by reason.
+    /// Trains that could not be cut, by reason.
     left_as_they_are: Option<Reasons>,
-    /// Where and how the input is damaged; null where it is not.
+    /// Position and kind of the damage of the input; null if it is intact.
     cut: Option<String>,
-    /// The same as an error.
+    /// Damage of the input as an error object.
     error: Option<serde_json::Value>,
 }
 
-/// `segue.pcap.decap/1`
+/// The document `segue.pcap.decap/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Decap {
     /// Always `segue.pcap.decap/1`.
@@ -114,186 +114,186 @@ pub(crate) struct Decap {
     decapsulated: u64,
     /// Remote checksums that were finished.
     checksums_finished: u64,
-    /// Packets in no tunnel that were passed on.
+    /// Packets without a tunnel that were written unchanged.
     passed: u64,
-    /// Packets in no tunnel that were left out.
+    /// Packets without a tunnel that were left out.
     dropped: u64,
     /// Packets left in their tunnel, by reason.
     left_in_their_tunnel: Reasons,
-    /// Where and how the input is damaged; null where it is not.
+    /// Position and kind of the damage of the input; null if it is intact.
     cut: Option<String>,
-    /// The same as an error.
+    /// Damage of the input as an error object.
     error: Option<serde_json::Value>,
 }
 
-/// `segue.pcap.verify/1`
+/// The document `segue.pcap.verify/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Verify {
     /// Always `segue.pcap.verify/1`.
     schema: String,
     /// Packets read.
     packets: u64,
-    /// Packets of which all checksums are right.
+    /// Packets whose checksums are all correct.
     good: u64,
-    /// Packets with a wrong one.
+    /// Packets with a wrong checksum.
     bad: u64,
-    /// Packets with one that was still to be finished.
+    /// Packets with an unfinished checksum, which the network card was to complete.
     unfinished: u64,
-    /// Packets without one.
+    /// Packets without a checksum.
     absent: u64,
-    /// Packets of which nothing but the IP headers was judged: fragments, and protocols whose checksums are not known.
+    /// Packets of which only the IP headers were checked: fragments, and protocols whose checksums are not known.
     ip_only: u64,
     /// Packets whose lengths contradict each other.
     malformed: u64,
-    /// Packets of which bytes are missing.
+    /// Packets that were cut when captured, so that bytes are missing.
     cut: u64,
-    /// Packets that are no IP.
+    /// Packets without an IP header.
     not_ip: u64,
     /// IP packets longer than `--mtu`.
     above_mtu: u64,
-    /// Verdicts by layer.
+    /// Counts of verdicts by layer.
     layers: BTreeMap<String, Reasons>,
-    /// Where and how the input is damaged, or that packets are bad.
+    /// Error object for a damaged input or bad packets; null otherwise.
     error: Option<serde_json::Value>,
 }
 
 /// One packet of `segue pcap verify -j`.
 #[derive(JsonSchema)]
 pub(crate) struct Packet {
-    /// Its number, from 1.
+    /// Number of the packet in the file, from 1.
     packet: u64,
-    /// Where it is in the file, bytes.
+    /// Position of the packet in the file, in bytes.
     offset: u64,
-    /// `good`, `bad`, `unfinished`, `absent`, `ip_only`, `malformed`, `cut`, `not_ip`.
+    /// Verdict on the packet: `good`, `bad`, `unfinished`, `absent`, `ip_only`, `malformed`, `cut`, `not_ip`.
     verdict: String,
-    /// The interface's number.
+    /// Number of the interface in the capture.
     interface: u32,
-    /// Bytes of the packet.
+    /// Length of the packet in bytes.
     len: u32,
-    /// Bytes of it that are in the file.
+    /// Number of bytes of the packet that are in the file.
     captured_len: u64,
-    /// Bytes of the outermost IP packet; null where there is none.
+    /// Length of the outermost IP packet in bytes; null for a packet without IP.
     ip_len: Option<u64>,
-    /// Whether that is more than `--mtu`.
+    /// Whether `ip_len` is more than `--mtu`.
     above_mtu: bool,
-    /// Each checksum.
+    /// Checksums of the packet.
     checksums: Vec<Checksum>,
 }
 
-/// One checksum.
+/// One checksum of a packet.
 #[derive(JsonSchema)]
 pub(crate) struct Checksum {
-    /// Of which header.
+    /// Header that has the checksum.
     layer: String,
-    /// How deep, from 0 outside.
+    /// Depth of the header in tunnels, 0 for the outermost.
     level: u64,
-    /// `good`, `bad`, `absent`, `unfinished`, `remote`.
+    /// Verdict on the checksum: `good`, `bad`, `absent`, `unfinished`, `remote`.
     verdict: String,
-    /// What stands in the field.
+    /// Value in the checksum field.
     field: Option<u16>,
-    /// What should.
+    /// Value that the field should have.
     expected: Option<u16>,
 }
 
-/// `segue.pcap.stat/1`
+/// The document `segue.pcap.stat/1`.
 #[derive(JsonSchema)]
 pub(crate) struct Stat {
     /// Always `segue.pcap.stat/1`.
     schema: String,
-    /// `pcap` or `pcapng`.
+    /// Format of the file: `pcap` or `pcapng`.
     format: String,
     /// Packets read.
     packets: u64,
-    /// Their bytes when they were captured.
+    /// Sum of the original lengths of the packets, in bytes.
     bytes: u64,
-    /// From the first timestamp to the last.
+    /// Time from the first timestamp to the last, in nanoseconds.
     duration_ns: u64,
-    /// Where they were captured.
+    /// Interfaces on which the packets were captured.
     interfaces: Vec<Interface>,
-    /// How many packets of which size.
+    /// Numbers of packets by size.
     sizes: Vec<Size>,
-    /// Packets that are no IP.
+    /// Packets without an IP header.
     not_ip: u64,
     /// IP fragments.
     fragments: u64,
-    /// Packets of which bytes are missing.
+    /// Packets that were cut when captured, so that bytes are missing.
     cut_packets: u64,
     /// Packets longer than an MTU of 1500.
     trains: u64,
-    /// Packets by the verdict on their checksums, or `malformed`; those that were cut when captured are left out.
+    /// Packets by the verdict on their checksums, or `malformed`, without those that were cut when captured.
     checksums: Reasons,
     /// Packets by their outermost tunnel.
     encap: Reasons,
-    /// Packets with the remote checksum option.
+    /// Packets with a remote checksum offload option.
     remote_checksums: u64,
-    /// Flows, as far as they were told apart.
+    /// Number of flows that were counted separately.
     flow_count: u64,
-    /// Packets of flows beyond those.
+    /// Packets of flows beyond that number.
     packets_of_further_flows: u64,
     /// The hundred largest flows.
     flows: Vec<Flow>,
-    /// What merging would do.
+    /// Estimate of what merging would do.
     would_merge: WouldMerge,
-    /// Where and how the input is damaged; null where it is not.
+    /// Position and kind of the damage of the input; null if it is intact.
     cut: Option<String>,
-    /// The same as an error.
+    /// Damage of the input as an error object.
     error: Option<serde_json::Value>,
 }
 
-/// An interface of a capture.
+/// An interface of the capture.
 #[derive(JsonSchema)]
 pub(crate) struct Interface {
-    /// Its name; empty where none is known.
+    /// Name of the interface; empty if the file has none.
     name: String,
-    /// `LINKTYPE_` value.
+    /// Link type of the interface, a `LINKTYPE_` value.
     link_type: u16,
-    /// Its name.
+    /// Name of the link type.
     link: String,
 }
 
-/// Packets of a size.
+/// The packets in one range of sizes.
 #[derive(JsonSchema)]
 pub(crate) struct Size {
-    /// The largest of them; null for no limit.
+    /// Upper limit of the range in bytes; null for no limit.
     up_to_bytes: Option<u32>,
-    /// How many.
+    /// Number of packets in the range.
     packets: u64,
 }
 
-/// One flow.
+/// One of the largest flows.
 #[derive(JsonSchema)]
 pub(crate) struct Flow {
-    /// Addresses, ports and protocol.
+    /// Addresses, ports and protocol of the flow.
     flow: String,
-    /// Packets.
+    /// Number of packets of the flow.
     packets: u64,
-    /// Bytes.
+    /// Number of bytes of the flow.
     bytes: u64,
     /// Packets longer than an MTU of 1500.
     trains: u64,
 }
 
-/// What merging would do.
+/// Estimate of what merging would do.
 #[derive(JsonSchema)]
 pub(crate) struct WouldMerge {
-    /// The profile that was asked for, of which the counts below are.
+    /// Profile of `--profile`, to which the counts below apply.
     profile: String,
-    /// Packets that would be left with profile `strict`.
+    /// Packets that would remain with profile `strict`.
     packets_strict: u64,
-    /// With `linux`.
+    /// Packets that would remain with profile `linux`.
     packets_linux: u64,
-    /// With `lro`, where that was asked for.
+    /// Packets that would remain with profile `lro`; only if it was asked for.
     packets_lro: Option<u64>,
-    /// Trains.
+    /// Trains that merging would make.
     trains: u64,
-    /// Packets inside of them.
+    /// Packets inside trains.
     segments: u64,
-    /// Pure ACKs that would give way to a newer one.
+    /// Pure ACKs that a newer one would replace.
     swallowed: u64,
-    /// Trains by what ended them.
+    /// Trains, by what would end them.
     why_trains_ended: Reasons,
-    /// Packets passed on at once, by reason.
+    /// Packets that were passed on at once without joining a train, by reason.
     why_alone: Reasons,
-    /// What differed from the train of the flow.
+    /// Packets that did not join the train of their flow, by the field that differed.
     why_refused: Reasons,
 }

@@ -11,7 +11,7 @@ use super::files::Job;
 use super::summary::{packets, show_json};
 use crate::out::Out;
 
-/// Runs the command.
+/// Runs `segue pcap split`.
 pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
     if args.undo {
         return run_undo(args, out);
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
 fn run_undo(args: &Split, out: &Out) -> Result<(), Error> {
     let (job, mut reader) = Job::open_to(&args.input, &args.output, "split", out)?;
     if reader.format() == Format::Pcap {
-        // Before the output is created, and complained of.
+        // This is checked before the output is created, whose errors would come first.
         return Err(job.nothing_to_undo());
     }
     let mut sink = job.create(&args.output, reader.format(), out)?;

@@ -1,4 +1,5 @@
-//! `segue pcap stat`: what a capture holds, what of it would merge, and why the rest would not, as text and JSON.
+//! `segue pcap stat`: the contents of a capture, how much of it would merge, and why the rest would not, as text and
+//! JSON.
 
 use std::mem::discriminant;
 
@@ -16,12 +17,12 @@ use super::files::Job;
 use super::summary::{packets, reasons, show_json};
 use crate::out::Out;
 
-/// Flows shown to people.
+/// Maximum number of flows in the text output.
 const SHOWN: usize = 5;
-/// Flows given to programs.
+/// Maximum number of flows in the JSON output.
 const LISTED: usize = 100;
 
-/// Runs the command.
+/// Runs `segue pcap stat`.
 pub(super) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
     let config = SurveyConfig { tunnels: args.ports.tunnels(), rules: args.rules.merge_rules() };
     let (job, mut reader) = Job::open(&args.input, "stat", out)?;
@@ -35,7 +36,7 @@ pub(super) fn run(args: &Stat, out: &Out) -> Result<(), Error> {
     job.verdict(found.fault.as_ref(), out)
 }
 
-/// The flows with most bytes, the largest first, with their names.
+/// Returns the flows with most bytes and their names, largest first.
 fn top(found: &Survey, most: usize) -> Vec<(String, &Flow)> {
     let name = |flow: &Flow| {
         let protocol = if flow.is_tcp { "TCP" } else { "UDP" };
@@ -47,7 +48,7 @@ fn top(found: &Survey, most: usize) -> Vec<(String, &Flow)> {
     flows
 }
 
-/// The whole survey, for programs.
+/// Returns the survey as JSON.
 fn json(found: &Survey) -> Value {
     let left = |wanted: Profile| {
         let mut all = found.would_leave.iter();
@@ -103,7 +104,7 @@ fn json(found: &Survey) -> Value {
     })
 }
 
-/// A screen, for people.
+/// Returns the survey as text of one screen.
 fn text(found: &Survey, name: &str, summary: &Value) -> String {
     let format = found.format.name();
     let seconds = found.duration_ns as f64 / 1e9;

@@ -1,4 +1,4 @@
-//! What the summaries of the commands share.
+//! Helpers that the summaries of the pcap commands share.
 
 use segue_capture::file::ReadError;
 use segue_control::error::{Error, Kind};
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::files::Job;
 use crate::out::Out;
 
-/// Shows the one object of a command with `-j`; a cut input adds its error to it.
+/// Prints the summary of a command as JSON, with an `error` if the input is cut.
 pub(super) fn show_json(out: &Out, mut summary: Value, job: &Job, fault: Option<&ReadError>) -> Result<(), Error> {
     let verdict = job.verdict(fault, out);
     if let Err(error) = &verdict {
@@ -17,7 +17,7 @@ pub(super) fn show_json(out: &Out, mut summary: Value, job: &Job, fault: Option<
     verdict.map_err(|error| Error { kind: Kind::Shown, ..error })
 }
 
-/// Reasons and their counts on one line, the largest first.
+/// Returns reasons and their counts on one line, largest first.
 pub(super) fn reasons(counts: &Value) -> String {
     let mut list: Vec<(&str, u64)> = counts
         .as_object()
@@ -31,7 +31,7 @@ pub(super) fn reasons(counts: &Value) -> String {
     parts.join(", ")
 }
 
-/// `1 packet`, `2 packets`.
+/// Returns a number of packets in words: `1 packet`, `2 packets`.
 pub(super) fn packets(n: u64) -> String {
     format!("{n} packet{}", if n == 1 { "" } else { "s" })
 }

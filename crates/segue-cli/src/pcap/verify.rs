@@ -1,4 +1,5 @@
-//! `segue pcap verify`: a line for each thing that is not as on a wire, and the totals, as text and JSON.
+//! `segue pcap verify`: a line for each packet or checksum that would be wrong on a wire, and the totals, as text and
+//! JSON.
 
 use segue::packet::Kind;
 use segue_capture::verify::{CheckedPacket, VerifyConfig, VerifyReport, verify};
@@ -10,10 +11,10 @@ use super::args::Verify;
 use super::files::Job;
 use crate::out::Out;
 
-/// Lines are gathered up to this many bytes.
+/// Number of bytes of output that are collected before they are written.
 const BATCH: usize = 64 << 10;
 
-/// Runs the command.
+/// Runs `segue pcap verify`.
 pub(super) fn run(args: &Verify, out: &Out) -> Result<(), Error> {
     let config = VerifyConfig { tunnels: args.ports.tunnels(), mtu: args.mtu.map(|mtu| mtu as usize) };
     let (job, mut reader) = Job::open(&args.input, "verify", out)?;
@@ -51,14 +52,14 @@ pub(super) fn run(args: &Verify, out: &Out) -> Result<(), Error> {
         out.data(&text);
         out.note(&totals(&report));
     }
-    // A cut file has had its line.
+    // The message about a cut file is printed above.
     match verdict {
         Ok(()) if report.is_good() => Ok(()),
         _ => Err(Error::new(ErrorKind::Shown, "bad packets were found", "segue pcap verify")),
     }
 }
 
-/// The totals, for people.
+/// Returns the totals as text.
 fn totals(report: &VerifyReport) -> String {
     let VerifyReport { good, bad, unfinished, cut, .. } = report;
     let mut parts = vec![format!("{good} good, {bad} bad, {unfinished} unfinished, {cut} cut")];
@@ -81,7 +82,7 @@ fn totals(report: &VerifyReport) -> String {
     text
 }
 
-/// The totals, for programs.
+/// Returns the totals as JSON.
 fn summary(report: &VerifyReport) -> Value {
     json!({
         "schema": "segue.pcap.verify/1",
@@ -99,7 +100,7 @@ fn summary(report: &VerifyReport) -> Value {
     })
 }
 
-/// One packet, for programs.
+/// Returns the result for one packet as JSON.
 fn object(packet: &CheckedPacket<'_>) -> Value {
     let checksums: Vec<Value> = packet
         .findings
@@ -128,7 +129,7 @@ fn object(packet: &CheckedPacket<'_>) -> Value {
     })
 }
 
-/// Appends one line for each thing that is not as it would be on a wire.
+/// Appends a line for each finding on a packet that would be wrong on a wire.
 fn lines(text: &mut String, packet: &CheckedPacket<'_>, mtu: Option<u32>) {
     let record = packet.record;
     let number = record.number;
@@ -169,7 +170,7 @@ fn lines(text: &mut String, packet: &CheckedPacket<'_>, mtu: Option<u32>) {
     }
 }
 
-/// The name of a header, for people.
+/// Returns the name of a header in messages.
 fn title(layer: Layer, is_outer: bool) -> &'static str {
     match (layer, is_outer) {
         (Layer::Ipv4, false) => "IPv4 header",
@@ -183,7 +184,8 @@ fn title(layer: Layer, is_outer: bool) -> &'static str {
     }
 }
 
-/// The outermost addresses of a packet and the headers behind them; empty where there is no IP header.
+/// Returns the outermost addresses of a packet and the names of the headers after the outermost IP header; empty for a
+/// packet without IP.
 fn describe(packet: &CheckedPacket<'_>) -> String {
     let Some((source, destination)) = packet.addresses() else { return String::new() };
     let kinds: Vec<&str> = packet

@@ -24,7 +24,7 @@ use super::command::located;
 use super::keys;
 use super::source::Text;
 
-/// Makes an error about the knob `at`.
+/// Returns an error that points at the name or value of the assignment with index `at`.
 fn wrong_knob(spec: &InstanceSpec, text: &Text, at: usize, wrong: &Wrong) -> Error {
     let span = spec
         .assignments
@@ -59,7 +59,7 @@ pub(super) fn check(spec: &InstanceSpec, text: &Text, netlink: &mut Netlink) -> 
     Ok(Checked { words, listens })
 }
 
-/// Checks whether the knobs can be set where `known` are the knobs with their values before.
+/// Checks whether the knobs of an instance can be set, starting from the knobs and values in `known`.
 pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>) -> Result<(), Error> {
     let mut errors = Vec::new();
     for (at, assignment) in spec.assignments.iter().enumerate() {
@@ -71,12 +71,12 @@ pub(super) fn check_knobs(spec: &InstanceSpec, text: &Text, mut known: Vec<Knob>
     together(errors).map_or(Ok(()), Err)
 }
 
-/// The result of a check.
+/// The result of checking one instance.
 #[derive(Debug)]
 pub(super) struct Checked {
-    /// The description for people.
+    /// Plan of the instance as text.
     pub(super) words: String,
-    /// The address and UDP port to listen on.
+    /// Address and UDP port that the instance listens on; `None` without UDP.
     pub(super) listens: Option<SocketAddr>,
 }
 

@@ -34,7 +34,7 @@ const FILE_LEN: u64 = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Runs the command.
+/// Runs `segue run`.
 pub(crate) fn run(args: &Run, out: &Out) -> Result<(), Error> {
     let Some(path) = args.config.as_deref() else {
         return Err(Error::new(Kind::Missing, "`run` needs a file", "segue run -c segue.toml")
@@ -170,7 +170,7 @@ fn options(out: &Out) -> Vec<String> {
 /// The file that a service follows.
 struct ConfigFile {
     path: PathBuf,
-    /// The content that was loaded last.
+    /// Content of the file when it was last loaded.
     text: Text,
 }
 

@@ -21,7 +21,7 @@ use crate::args::Tunnel;
 use crate::grammar::{parse, tunnel};
 use crate::out::Out;
 
-/// Runs the command.
+/// Runs `segue tunnel`.
 pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     let watched = daemon::follow(args.supervised, args.successor)?;
     let parsed = parse::parse_each("segue tunnel", tunnel::WORDS, &args.words)?;
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Tunnel, out: &Out) -> Result<(), Error> {
     daemon::up(&group, &mut netlink, watched, &out.staying())
 }
 
-/// Runs `--check`: reports what would stop the tunnels, or what they would be. Changes nothing.
+/// Prints the plan of the tunnels for `--check`, or returns what would keep them from starting. Changes nothing.
 fn check(group: &Group, netlink: &mut Netlink, out: &Out) -> Result<(), Error> {
     let ready = group.first();
     let dev = &ready.plan.dev;

@@ -1,4 +1,5 @@
-//! Plans of keywords. All errors that need no look at the system are found here.
+//! Conversion of parsed keywords into the plan of a tunnel. All errors that can be found without asking the system are
+//! found here.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ const GENEVE_PORT: u16 = 6081;
 /// The default TTL of VXLAN and Geneve, as in Linux.
 const USUAL_TTL: u8 = 64;
 
-/// Makes a plan of parsed keywords.
+/// Converts the parsed keywords of one tunnel into its plan.
 pub(crate) fn plan(parsed: &Parsed, trace: Option<PathBuf>, set: &[(String, String)]) -> Result<Plan, Error> {
     let Some(remote) = address(parsed, "remote") else {
         // The table requires `remote`, so that the parser has refused a line without it.
