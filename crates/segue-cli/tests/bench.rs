@@ -6,7 +6,7 @@ mod common;
 use common::{segue, shell};
 use serde_json::Value;
 
-/// Why benches cannot run here.
+/// Returns why benches cannot run here, or `None` if they can.
 fn impossible() -> Option<&'static str> {
     let has = |line: &str| shell(line).code == Some(0);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -18,7 +18,7 @@ fn impossible() -> Option<&'static str> {
     }
 }
 
-/// Runs a bench quickly and checks what every document of one has.
+/// Runs a bench with `--quick` and checks the parts that every bench's document has.
 #[track_caller]
 fn quick(name: &str) -> Option<Vec<Value>> {
     if let Some(why) = impossible() {

@@ -73,10 +73,10 @@ impl Path {
         sender.run("ip", &["addr", "add", &Peer::A.prefix(0, Family::V4), "dev", TAP]).unwrap();
         for host in [&sender, &receiver] {
             host.set_sysctl("ipv4/tcp_sack", if sack { "1" } else { "0" }).unwrap();
-            // What one transfer has learned the next must not know.
+            // The next transfer must not use metrics that the kernel cached during this one.
             host.set_sysctl("ipv4/tcp_no_metrics_save", "1").unwrap();
         }
-        // A small window, so that a loss has few duplicates behind it, and each of them counts.
+        // A small window, so that a loss causes few duplicate ACKs, and each of them counts.
         receiver.set_sysctl("ipv4/tcp_rmem", "4096 65536 65536").unwrap();
         Path { sender, gateway, receiver, relay, _segue: segue }
     }

@@ -1,4 +1,4 @@
-//! Reloads of `segue run` that change some of the tunnels on a port: the others lose no packet of either way.
+//! Reloads of `segue run` that change some of the tunnels on a port: the others lose no packet in either direction.
 
 mod common;
 #[path = "common/numbered.rs"]
@@ -73,21 +73,21 @@ fn tunnels_of_a_port_lose_nothing_while_others_of_it_come_change_and_go() {
     let mut pass = || streams.iter_mut().for_each(|stream| stream.pass(300));
     pass();
     let made = index(&pair, "sg1");
-    // With a hold time something is always on its way through.
+    // With a hold time there are always packets inside the instance.
     for (knob, value) in [("max_burst", "40000"), ("hold_us", "5000")] {
         pair.near.run(common::SEGUE, &["set", "sg1", &format!("net.gro.dev.sg1.{knob}"), value]).unwrap();
     }
     let mut before = pair.stat();
     for (tunnels, name) in [
-        // Others come, one of them in front of it.
+        // Tunnels are added, one of them before sg1 in the file.
         (&[(1, ""), (2, "")][..], "sg1"),
         (&[(3, ""), (1, ""), (2, "")], "sg3"),
-        // Others change, the one in front with them.
+        // The other tunnels change, including the first one.
         (&[(3, "ttl = 9"), (1, ""), (2, "tos = 8"), (4, "")], "sg3"),
-        // The one in front goes, then another one.
+        // The first tunnel is removed, then another one.
         (&[(1, ""), (2, "tos = 8"), (4, "")], "sg1"),
         (&[(2, "tos = 8"), (1, "")], "sg2"),
-        // It is alone again.
+        // Only sg1 is left.
         (&[(1, "")], "sg1"),
     ] {
         let kept = interfaces(&pair);
@@ -107,7 +107,7 @@ fn tunnels_of_a_port_lose_nothing_while_others_of_it_come_change_and_go() {
         assert_eq!(index(&pair, "sg1"), made, "the same interface");
         assert_eq!(pair.knob("sg1", "net.gro.dev.sg1.max_burst"), "40000", "what somebody has set stays");
     }
-    // Each that ended on the way gave no event.
+    // The processes that were replaced reported no event.
     let said = pair.events();
     let loud = said.iter().filter(|event| event["handover"].is_null()).filter_map(|event| event["event"].as_str());
     assert_eq!(loud.filter(|event| ["up", "down"].contains(event)).count(), 1, "sg1 came up once: {said:?}");
@@ -140,12 +140,12 @@ fn a_reload_while_an_instance_ends_by_itself_starts_what_the_file_has() {
         for others in ["unchanged", "handed_over", "started", "stopped"] {
             assert!(list(&done[others]).is_empty(), "{delay}: {done}");
         }
-        // Nothing comes back later with what was in the file before: the time is longer than a restart takes.
+        // The removed tunnel does not come back: the pause is longer than a restart takes.
         std::thread::sleep(Duration::from_millis(if delay == 100 { 2500 } else { 0 }));
         assert_eq!(interfaces(&pair), ["sg1", "sg3"]);
         assert_eq!(pair.reload(&file(&[1, 2, 3], ""))["event"], "reloaded");
     }
-    // A setting alone: it starts again with that.
+    // If only a setting changes, the instance restarts with the new value.
     pair.near.run("ip", &["link", "del", "sg2"]).unwrap();
     let done = pair.reload(&file(&[1, 2, 3], "net.gro.dev.sg2.hold_us = 70"));
     assert_eq!(done["event"], "reloaded", "{done}");
@@ -163,7 +163,7 @@ fn a_reload_while_an_instance_ends_by_itself_starts_what_the_file_has() {
 
 #[test]
 fn a_setting_that_comes_while_an_instance_starts_is_not_lost() {
-    // Many, so that starting takes a while.
+    // Many tunnels, so that the start takes a while.
     let file =
         |more: &str| -> String { (1..=120).map(|net| keyed(Peer::A, net, if net == 1 { more } else { "" })).collect() };
     let Some(pair) = Pair::with(&file(""), &keyed(Peer::B, 1, ""), &[]) else { return };
@@ -178,7 +178,7 @@ fn a_setting_that_comes_while_an_instance_starts_is_not_lost() {
     let done = pair.reload(&file("net.gro.dev.sg1.hold_us = 70"));
     assert_eq!(done["event"], "reloaded", "{done} {:?}", pair.events());
     assert_eq!(list(&done["knobs"]), ["sg1"], "{done}");
-    // Where interfaces of the old process were in the way, it ended once more, and comes later.
+    // If interfaces of the old process still existed, the new process failed too and is started later.
     while pair.stat().is_empty() {
         assert!(begin.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(50));
@@ -204,7 +204,7 @@ fn every_kind_of_port_is_handed_over() {
         let tunnel =
             |end: Peer, net: u8, more: &str| with(end, net, &(words.replace("NET", &net.to_string()) + "\n" + more));
         let first = tunnel(Peer::A, 1, "");
-        // Without a key two are told apart by the remote.
+        // Tunnels without a key are told apart by the remote.
         let second = match words.contains("NET") {
             true => tunnel(Peer::A, 2, ""),
             false => tunnel(Peer::A, 2, "").replace(&Peer::B.address(0, Family::V6).to_string(), "2001:db8::99"),
@@ -233,7 +233,7 @@ fn what_cannot_be_made_leaves_the_port_as_it_was() {
     pass();
     let made = index(&pair, "sg1");
     pair.near.run("ip", &["link", "add", "sg3", "type", "veth", "peer", "name", "taken"]).unwrap();
-    // One more, and one more beside a change: an interface that is something else has the name.
+    // A tunnel is added, alone and together with a change, whose name an interface of another kind has.
     for more in ["ttl = 9", "ttl = 10"] {
         let refused = pair.reload(&(keyed(Peer::A, 1, "") + &keyed(Peer::A, 2, more) + &keyed(Peer::A, 3, "")));
         assert_eq!(refused["event"], "reload_refused", "{refused}");

@@ -1,10 +1,10 @@
-//! The demonstration's command line: its document, its progress, and that nothing stays behind.
+//! `segue lab`: its document, its progress, and that it leaves nothing behind.
 
 mod common;
 
 use common::{cannot_unshare, segue, shell};
 
-/// Whether the lab can run here; where it cannot, the test is noted as skipped.
+/// Returns whether the lab can run here; if not, the test is noted as skipped.
 #[track_caller]
 fn possible() -> bool {
     let programs = shell("command -v iperf3 && command -v ethtool").code == Some(0);
@@ -26,7 +26,7 @@ fn the_document_is_complete_and_progress_is_on_stderr() {
     for key in ["min", "median", "max"] {
         assert!(row["metrics"]["gbps"][key].as_f64().is_some_and(|gbps| gbps > 0.0), "{row}");
     }
-    // What the published schema demands is there.
+    // The document has every key that the published schema requires.
     let schema = segue("schema lab").json();
     let demands = |of: &serde_json::Value| -> Vec<String> {
         of["required"].as_array().into_iter().flatten().filter_map(|key| key.as_str().map(str::to_owned)).collect()

@@ -129,7 +129,7 @@ fn a_reader_that_leaves_ends_the_program_quietly() {
         let ran = shell(&format!("{{ $SEGUE {command}; echo \"status $?\" >&2; }} | head -c 1 >/dev/null"));
         assert!(ran.stderr == "status 0\n", "segue {command}: {ran:?}");
     }
-    // A reader that is gone before the first byte; should it be slow to leave, the status is the same.
+    // The reader closes the pipe before the first byte; if it is slow to exit, the status is the same.
     let ran = shell("{ sleep 0.2; $SEGUE help tunnel; echo \"status $?\" >&2; } | true");
     assert_eq!(ran.stderr, "status 0\n");
 }

@@ -21,14 +21,14 @@ use shapes::{file, shapes};
 const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/pcap");
 
-/// A place with a capture in it, in.pcap (bulk TCP on Ethernet).
+/// Creates a directory with the capture in.pcap (bulk TCP on Ethernet).
 fn place() -> Place {
     let place = Place::new();
     fs::write(place.path().join("in.pcap"), file(&shapes(1)[0])).unwrap();
     place
 }
 
-/// Runs a shell script there, in which `pcap` is `segue pcap`.
+/// Runs a shell script in that directory, in which `pcap` is `segue pcap`.
 fn shell(place: &Place, script: &str) -> Output {
     let script = format!("pcap() {{ \"$SEGUE\" pcap \"$@\"; }}\n{script}");
     common::command("bash", place).args(["-c", &script]).current_dir(place.path()).output().unwrap()
@@ -93,7 +93,7 @@ fn only_a_file_is_replaced_in_place_and_nothing_else_is_waited_for() {
     let place = place();
     for (input, what) in [("pipe", "a named pipe"), ("link", "a named pipe"), ("/dev/zero", "no regular file")] {
         for action in ["merge", "split", "split --undo", "decap"] {
-            // Nobody writes to the pipe.
+            // The pipe has no writer.
             let script = format!(
                 "[ -p pipe ] || {{ mkfifo pipe; ln -s pipe link; }}; timeout 20 \"$SEGUE\" pcap {action} -i {input}"
             );
@@ -195,7 +195,7 @@ fn a_cut_file_is_used_up_to_the_cut_and_said_to_be_cut() {
     for value in &values[1..] {
         assert_eq!(value["error"]["kind"], "damaged", "{value}");
     }
-    // What was merged before the cut is undone like any other.
+    // Trains merged before the cut can be undone like any other.
     let (code, _, stderr) = text(&shell(&place, "pcap split --undo m.pcapng u.pcap && cmp u.pcap out.pcap"));
     assert_eq!(code, Some(0), "{stderr}");
 }
@@ -289,7 +289,7 @@ fn a_named_pipe_without_another_end_is_waited_for_until_a_signal() {
             "merge fifo out.pcapng",
             "verify fifo",
         ] {
-            // Its signals are blocked when it listens to them; what does not end is killed.
+            // The program handles its signals once it has blocked them; a process that does not end is killed.
             let script = format!(
                 "set -m; mkfifo fifo; \"$SEGUE\" pcap {args} & work=$!; (sleep 8; kill -KILL $work) & guard=$!
                  until grep -q '^SigBlk:.*[1-9a-f]' /proc/$work/status; do kill -0 $work || break; sleep 0.02; done; sleep 0.1
@@ -336,7 +336,7 @@ fn progress_is_shown_on_a_terminal_only() {
         println!("skipped: script(1) is not installed");
         return;
     }
-    // The line is drawn when more comes after a while.
+    // The progress line is drawn when more data arrives after a pause.
     let script = "mkfifo fifo; (head -c 100000 in.pcap; sleep 1; tail -c +100001 in.pcap) > fifo &
         script -qec '\"$SEGUE\" pcap split fifo tty.pcap' /dev/null < /dev/null; cmp tty.pcap out.pcap";
     let (code, stdout, _) = text(&shell(&place, script));
@@ -344,7 +344,7 @@ fn progress_is_shown_on_a_terminal_only() {
     assert!(stdout.contains("kB/s") && stdout.contains("\r\x1b[K"), "{stdout:?}");
 }
 
-/// Transcripts that people see, kept as files. `SEGUE_GOLDEN=write` writes them anew.
+/// Compares the text output with transcripts that are kept as files. `SEGUE_GOLDEN=write` rewrites them.
 #[test]
 fn what_is_shown_of_the_captures_is_as_it_was_reviewed() {
     let place = Place::new();
@@ -363,15 +363,16 @@ fn what_is_shown_of_the_captures_is_as_it_was_reviewed() {
     }
 }
 
-/// Bulk TCP of several flows, written until the file has `size` bytes.
+/// Writes bulk TCP of several flows until the file has `size` bytes.
 fn large(path: &Path, size: u64) {
     let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, fs::File::create(path).unwrap()), Format::Pcap);
     let head = PcapHeader { order: segue_capture::file::Order::Little, nanos: true, snaplen: 262_144, link: 101 };
     writer.begin_pcap(&head, &head.bytes(), &[]).unwrap();
     let mut senders: Vec<Sender> =
         (0..40).map(|n| Sender::tcp(Ip::V4(V4::new(1, n, 200)), u16::from(n), 1, vec![])).collect();
-    // One round of each flow is generated and then repeated with new numbers: a generator is slower than a disk.
-    // Flows take turns, so that many trains are held at a time.
+    // One round of each flow is generated and then repeated with new sequence numbers: the generator is slower than a
+    // disk.
+    // The flows alternate, so that many trains are held at a time.
     let round: Vec<Vec<u8>> = (0..20)
         .flat_map(|_| senders.iter_mut().map(|sender| sender.send(1448, 0).bytes()).collect::<Vec<_>>())
         .collect();
@@ -394,7 +395,7 @@ fn large(path: &Path, size: u64) {
     writer.finish().unwrap().flush().unwrap();
 }
 
-/// Runs segue and returns the most memory that it had, in bytes.
+/// Runs segue and returns its peak memory use in bytes.
 fn peak(place: &Place, args: &[&str]) -> u64 {
     let mut child = common::command(SEGUE, place)
         .arg("pcap")

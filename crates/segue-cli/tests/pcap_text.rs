@@ -1,4 +1,4 @@
-//! What `segue pcap` says: the lines of verify and stat, refusals, and the keys of its JSON.
+//! The output of `segue pcap`: the lines of verify and stat, refusals, and the keys of its JSON.
 
 mod common;
 #[path = "../../segue-capture/tests/common/packets.rs"]
@@ -18,7 +18,7 @@ use segue_testkit::flow::{Sender, acknowledging};
 use serde_json::{Value, json};
 use shapes::{Shape, capture, framed};
 
-/// Exit status, stdout and stderr.
+/// Returns exit status, stdout and stderr of a run.
 fn pcap(place: &Place, line: &str) -> (Option<i32>, String, String) {
     let args = line.split_whitespace();
     let output = common::command(SEGUE, place).arg("pcap").args(args).current_dir(place.path()).output().unwrap();

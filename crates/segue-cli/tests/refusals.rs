@@ -97,7 +97,7 @@ fn a_sandbox_that_denies_is_told_from_a_missing_right() {
         "ip link set lo up; ip addr add 198.18.0.1/24 dev lo; {SEGUE} {LINE}; echo \"status $?\"; {SEGUE} {LINE} -j"
     );
     command.args(["--net", "timeout", "20", "sh", "-c", &script]);
-    // Landlock holds for the thread that asks and for what it starts: everything may be used but /dev/net.
+    // Landlock applies to the calling thread and its child processes: they may use everything but /dev/net.
     let output = std::thread::spawn(move || {
         let all = AccessFs::from_all(ABI::V1);
         let rules = Ruleset::default().handle_access(all).and_then(Ruleset::create);
@@ -171,7 +171,7 @@ fn a_tunnel_works_in_a_user_namespace_without_root() {
 $SEGUE tunnel dev sg0 remote 198.18.0.2 encap gue addr 198.19.0.1/30 & pid=$!
 for n in $(seq 400); do $SEGUE stat sg0 >/dev/null 2>&1 && break; sleep 0.05; done
 ip -br addr show dev sg0; kill -INT $pid; wait $pid; echo \"status $?\"; ls -A $SEGUE_RUNTIME_DIR";
-    // A user that has nothing, with the device file at its usual mode.
+    // A user without capabilities, with the device file in its usual mode.
     let script = format!(
         "mount -t tmpfs none /dev/net; mknod -m 666 /dev/net/tun c 10 200; chown 65534:65534 $SEGUE_RUNTIME_DIR
 mkdir /dev/net/bin; cp $SEGUE /dev/net/bin/segue; chmod -R 755 /dev/net/bin; export SEGUE=/dev/net/bin/segue

@@ -1,11 +1,11 @@
-//! What `segue gateway --route` and `segue nat` say before anything moves: plans, and what cannot be.
+//! The plans and refusals of `segue gateway --route` and `segue nat`, without traffic.
 
 mod common;
 
 use common::in_namespace;
 use serde_json::Value;
 
-/// Begin of a script: a second interface with an address, and a kernel that forwards nothing.
+/// Begin of a script: a second interface with an address, and forwarding disabled in the kernel.
 const TWO: &str = "ip addr flush dev peer0; ip addr add 198.18.5.1/24 dev peer0
 sysctl -qw net.ipv4.conf.all.forwarding=0 net.ipv6.conf.all.forwarding=0
 try() { $SEGUE \"$@\"; echo \"status $?\"; echo --- >&2; }

@@ -1,4 +1,4 @@
-//! `segue run`: several instances of a file, and a reload that touches only what differs.
+//! `segue run`: several instances of a file, and a reload that touches only instances that differ.
 
 mod common;
 #[path = "common/numbered.rs"]
@@ -17,7 +17,7 @@ use segue_lab::{Family, Host, LinkForm, Peer, Process};
 use serde_json::Value;
 use service::{PATIENCE, Pair};
 
-/// A tunnel of network `net`.
+/// Returns the configuration of a tunnel of network `net`.
 fn tunnel(end: Peer, net: u8, more: &str) -> String {
     let (local, remote) = (end.address(0, Family::V4), end.other().address(0, Family::V4));
     format!(
@@ -43,11 +43,11 @@ fn a_reload_under_load_loses_no_packet_of_what_stays_the_same() {
     let first = pair.stat();
     assert_eq!(first.len(), 2);
 
-    // Nothing differs.
+    // The file is unchanged.
     let same = pair.reload(&(base.clone() + &tunnel(Peer::A, 2, "")));
     assert_eq!((&same["event"], same["unchanged"].as_array().map(Vec::len)), (&"reloaded".into(), Some(2)), "{same}");
     stream.pass(500);
-    // One changes, one is new, and a knob of the one under load is turned.
+    // sg2 changes, sg3 is new, and a knob of sg1, which is under load, is set.
     let knob = base.clone() + "net.inet.udp.gso = 0\n";
     let done = pair.reload(&(knob.clone() + &tunnel(Peer::A, 2, "ttl = 9") + &tunnel(Peer::A, 3, "")));
     assert_eq!(
@@ -60,7 +60,7 @@ fn a_reload_under_load_loses_no_packet_of_what_stays_the_same() {
     assert_eq!(pid(&second, "sg1"), pid(&first, "sg1"), "the same process goes on");
     assert_ne!(pid(&second, "sg2"), pid(&first, "sg2"));
     assert!(pid(&second, "sg3").is_some());
-    // Both go, and the knob is as it was.
+    // sg2 and sg3 are removed, and the knob gets its default back.
     let done = pair.reload(&base);
     assert_eq!((&done["stopped"], &done["knobs"]), (&["sg2", "sg3"].into(), &["sg1"].into()), "{done}");
     assert_eq!(pair.knob("sg1", "net.inet.udp.gso"), "1");
@@ -100,7 +100,7 @@ fn a_wrong_file_is_refused_on_reload_and_what_runs_goes_on_as_it_is() {
         stream.pass(100);
         assert_eq!(pair.stat(), before, "{file}");
     }
-    // What can only be found out by trying is taken back: a port that another process has.
+    // A failure that shows only on start is rolled back: another process has the port.
     let _taken = pair.near.enter(|| std::net::UdpSocket::bind(("0.0.0.0", 6083))).unwrap().unwrap();
     let refused = pair.reload(&(base.clone() + &tunnel(Peer::A, 3, "")));
     assert_eq!(refused["event"], "reload_refused", "{refused}");
@@ -116,7 +116,7 @@ fn what_ends_by_itself_is_started_again_and_the_others_do_not_notice() {
     let mut stream = pair.numbered();
     stream.pass(200);
     let before = pair.stat();
-    // Its interface goes, and with it all that it is for.
+    // The instance loses its interface and can no longer move packets.
     pair.near.run("ip", &["link", "del", "dev", "sg2"]).unwrap();
     let begin = Instant::now();
     while !pair.stat().iter().any(|(name, pid)| name == "sg2" && *pid != before[1].1) {
@@ -141,7 +141,7 @@ fn a_refused_reload_takes_nothing_with_it_and_a_start_that_fails_is_told() {
     let begin = Instant::now();
     let names = || pair.stat().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     let patient = || assert!(begin.elapsed() < 3 * PATIENCE, "{}", pair.service.stdout());
-    // Somebody else takes the name.
+    // Another interface takes the name.
     pair.near.run("ip", &["link", "del", "dev", "sg2"]).unwrap();
     while pair.near.run("ip", &["link", "add", "sg2", "type", "veth", "peer", "name", "peer2"]).is_err() {
         patient();
@@ -154,7 +154,7 @@ fn a_refused_reload_takes_nothing_with_it_and_a_start_that_fails_is_told() {
         patient();
         thread::sleep(Duration::from_millis(20));
     }
-    // One of the two cannot start with the new file, nor with the old one.
+    // sg2 can start neither with the new file nor with the old one.
     assert_eq!(pair.reload(&both("ttl = 9"))["event"], "reload_refused");
     assert_eq!(names(), ["sg1"], "what ran runs");
     pair.near.run("ip", &["link", "del", "dev", "sg2"]).unwrap();
@@ -174,7 +174,8 @@ fn an_instance_that_could_not_be_made_for_a_while_is_made_again() {
     segue_lab::connect(&host, &far, LinkForm::Veth).unwrap();
     let place = Place::new();
     let [program, file] = ["segue", "segue.toml"].map(|name| place.path().join(name));
-    // By another process: a file that is open for writing, in a child of another test too, cannot be run.
+    // Another process copies the file: a file that is open for writing, even in a child of another test, cannot be
+    // executed.
     host.run("cp", &[SEGUE, &program.display().to_string()]).unwrap();
     let may_run = |mode: u32| fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
     may_run(0o755);
@@ -185,7 +186,7 @@ fn an_instance_that_could_not_be_made_for_a_while_is_made_again() {
     service.wait_for_line("\"event\":\"ready\"", PATIENCE).unwrap();
     let ups = || service.stdout().lines().filter(|line| line.contains("\"event\":\"up\"")).count();
     assert_eq!(ups(), 1);
-    // As while a package is replaced.
+    // As during the upgrade of a package, the program cannot be executed.
     may_run(0o644);
     host.run("ip", &["link", "del", "dev", "sg1"]).unwrap();
     let begin = Instant::now();
@@ -213,7 +214,7 @@ fn the_service_manager_hears_of_readiness_reloads_and_the_end() {
         let len = socket.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..len]).into_owned()
     };
-    // Both services say so.
+    // Both services report it.
     assert_eq!([next(), next()], ["READY=1\nSTATUS=1 instance up", "READY=1\nSTATUS=1 instance up"]);
     pair.reload(&file);
     let reloading = next();
@@ -288,8 +289,8 @@ fn nothing_stays_behind_whoever_ends() {
     let up = "$SEGUE run -c segue.toml & pid=$!; for n in $(seq 200); do test $($SEGUE stat -j | grep -o '\"kind\"' | wc -l) = 2 && break; sleep 0.05; done; $SEGUE stat -j | grep -o '\"kind\"' | wc -l";
     let gone = "for n in $(seq 100); do running >/dev/null || break; sleep 0.05; done; ip -o link | grep -c ' sg'; running | wc -l";
     let script = format!(
-        // Nothing here waits for orphans that have ended. The pause in the last case has the second signal come in the
-        // middle of the end.
+        // No process here reaps orphans, so zombies are not counted. The pause in the last case lets the second signal
+        // arrive during the shutdown.
         "cd {}; running() {{ ps -e -o stat=,comm= | grep -v ^Z | grep segue; }}
 {up}; kill -TERM $pid; wait $pid; echo \"status $?\"; {gone}
 {up}; kill -KILL $pid; wait $pid 2>/dev/null; {gone}
@@ -304,7 +305,7 @@ fn nothing_stays_behind_whoever_ends() {
 fn the_example_of_the_documentation_is_one_that_segue_takes() {
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/segue.toml");
     let text = std::fs::read_to_string(docs).unwrap();
-    // Every key is in it, given or as a comment: the names at the beginning of the lines of help.
+    // The file has every key, given or as a comment. The names are those at the beginning of the lines of help.
     for (command, options) in [("tunnel", &["--trace"][..]), ("gateway", &["--no-lro", "--profile", "--hold-us"])] {
         let help = segue(&format!("{command} --help")).stdout;
         let (words, rest) = help.split_once("\nOptions:\n").unwrap();

@@ -21,7 +21,7 @@ const TAP: &str = "lro0";
 /// Name of the gateway's instance.
 const NAME: &str = "gw0";
 
-/// A sender, and a gateway with a TAP in a third host.
+/// A sender, and a gateway whose TAP is in a third host.
 struct Bump {
     sender: Host,
     gateway: Host,
@@ -163,7 +163,7 @@ fn bad_names_and_values_get_the_good_ones_and_change_nothing() {
         assert!(code == Some(2) && stderr.contains(message), "{words}: {stderr}");
     }
     assert_eq!(bump.values(), before);
-    // Off first, in whatever order that is said.
+    // The profile can change only after ACK aggregation is off; the order within one command does not matter.
     bump.set(&["net.gro.dev.lro0.profile", "lro", "net.ack.dev.lro0.enable_ack", "1"]);
     let (code, _, stderr) = bump.run("set gw0 net.gro.dev.lro0.profile linux");
     assert!(code == Some(2) && stderr.contains("first net.ack.dev.lro0.enable_ack 0"), "{stderr}");
@@ -201,7 +201,7 @@ fn every_knob_flipped_under_load_loses_no_datagram_and_keeps_their_order() {
                 _ if value == 0 => "1".to_owned(),
                 _ => "0".to_owned(),
             };
-            // One of them needs another one to be set so.
+            // This may be refused: one knob requires a value of another one.
             bump.run(&format!("set gw0 {name} {other}"));
             stream.pass(200);
             let back = value.as_str().map_or(value.to_string(), str::to_owned);

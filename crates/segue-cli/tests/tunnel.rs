@@ -1,4 +1,4 @@
-//! A tunnel's life in a namespace: planned, up, asked, down, and nothing left.
+//! The life of a tunnel in a namespace: plan, start, queries, end, and that nothing is left behind.
 
 mod common;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 const LINE: &str =
     "tunnel dev sg0 mode ipip local 198.18.0.1 remote 198.18.0.2 encap gue encap-remcsum addr 198.19.0.1/30";
 
-/// Shell command that succeeds while a process of segue runs; one that has ended without being waited for does not.
+/// Shell command that succeeds while a process of segue runs; zombies do not count.
 const RUNS: &str = "ps -e -o stat=,comm= | grep -v '^Z' | grep -q segue";
 
 /// Starts `$SEGUE LINE` in the background and waits until its interface is up.
@@ -80,7 +80,7 @@ ip link show dev sg0 2>&1; ls -A $SEGUE_RUNTIME_DIR; echo end",
 
 #[test]
 fn the_commands_that_verbose_shows_can_be_typed() {
-    // Each is carried out by hand on a device of the same kind; one that ip(8) refuses would end the script.
+    // Each printed command is run on a device of the same kind; one that ip(8) refuses would end the script.
     let script = format!(
         "{}kill -INT $pid; wait $pid
 grep '^ip ' log | grep -v tuntap > commands; cat commands >&2
@@ -135,7 +135,7 @@ ip link show dev sg0 >/dev/null 2>&1 || echo gone; over && echo ended";
     let script = format!("{}{worker}\nkill -KILL $pid; wait $pid\n{gone}", up(LINE));
     let Some(ran) = in_namespace(&script) else { return };
     assert_eq!(ran.stdout, "gone\nended\n", "{ran:?}");
-    // The worker is killed: the supervisor says so, removes the socket and fails.
+    // The worker is killed: the supervisor reports it, removes the socket and fails.
     let script = format!(
         "{}{worker}\nkill -ABRT $worker; wait $pid; echo \"status $?\"\n{gone}; ls -A $SEGUE_RUNTIME_DIR",
         up(LINE)
@@ -183,7 +183,7 @@ kill -INT $pid; wait $pid; echo \"status $?\"; cat said >&2",
 
 #[test]
 fn one_interrupt_for_the_whole_group_is_a_clean_end() {
-    // As a terminal does it: every process of the group gets the signal.
+    // As from a terminal, every process of the group gets the signal.
     let script = format!(
         "setsid sh -c '$SEGUE {LINE}; echo \"status $?\"' & leader=$!
 for n in $(seq 400); do $SEGUE stat sg0 >/dev/null 2>&1 && break; sleep 0.05; done

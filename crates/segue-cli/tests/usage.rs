@@ -4,7 +4,7 @@ mod common;
 
 use common::{segue, shell};
 
-/// Command lines and the exit status that each has, for every command.
+/// Command lines and the exit status of each, for every command.
 const STATUS: &[(&str, i32)] = &[
     ("", 0),
     ("-h", 0),

@@ -155,7 +155,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // An error cannot be reported from a destructor.
         let _ = self.end();
     }
 }

@@ -59,9 +59,9 @@ impl Capture {
     #[track_caller]
     pub fn start(host: &Host, path: PathBuf) -> Capture {
         let mut command = host.command("tcpdump");
-        // A large buffer that is read at once (else the last second is lost at the end), with many places, hence none
-        // of them longer than a frame of this link; `frames` refuses a cut one. No change of user, who could not write
-        // the file.
+        // A large buffer in immediate mode (else the last second is lost at the end) has room for many frames, as the
+        // snap length is that of this link's frames; `frames` refuses a cut one. tcpdump stays root, as another user
+        // could not write the file.
         command.args(["-i", DEVICE, "-Q", "out", "-s", "2048", "-B", "65536", "--immediate-mode", "-n", "-U"]);
         command.args(["-Z", "root", "-w"]).arg(&path);
         let mut process = Process::spawn(command, b"").expect("tcpdump starts");

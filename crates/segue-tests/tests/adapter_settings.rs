@@ -239,7 +239,7 @@ fn an_interface_that_is_moved_into_another_namespace_goes_on_there() {
     assert_eq!((number(&adapter.stat(), "mtu"), adapter.health()), (2000, (true, String::new())));
     let received = || adapter.stat().count("adapter", "receive", "packets");
     let before = received();
-    // Nobody answers for that address, which is asked for on the cable.
+    // No host has that address, so its ARP requests are sent on the cable.
     let _ = a.run("ping", &["-c", "3", "-i", "0.2", "-W", "1", "198.19.0.77"]);
     adapter.until("packets", |_| received() >= before + 3);
     // Back home it is followed as before.

@@ -249,8 +249,8 @@ fn fixes_other(case: &Case, train: &Train) -> bool {
     !is_inner_v6(case) && is_fixed(case, train, Level::Inner) != is_fixed(case, train, Level::Outer)
 }
 
-/// Rows that no kernel behind a veth pair can be shown: a poll takes 64 frames, and the flows of the pair, which nobody
-/// has hashed, are all in one bucket of 8. The engine is compared with the table's own merge alone.
+/// Rows that cannot be replayed to a kernel behind a veth pair: a poll takes 64 frames, and the pair's flows have no
+/// receive hash, so that all are in one bucket of 8. The engine is compared only with the table's own merge.
 const NOT_IN_KERNELS: [&str; 2] = ["capacity/16_flows", "capacity/udp_64"];
 
 /// Whether a kernel joins anything in it.

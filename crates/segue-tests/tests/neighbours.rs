@@ -126,7 +126,7 @@ fn nobody_is_made_known_or_moved_by_who_may_not_say_so() {
     assert!(clients.iter().all(|client| client.reaches(PATIENCE)));
     let bad = "02:00:00:00:00:bb";
     for (host, words) in [
-        // Who was never asked for.
+        // Neighbours that were never asked for.
         (server, format!("arp 1 {EVERYBODY} 198.18.2.77 198.18.2.77 {bad}")),
         (server, format!("arp 1 {EVERYBODY} 198.18.2.77 198.18.2.9 {bad}")),
         (server, format!("na ff02::1 2001:db8:2::77 2001:db8:2::77 20 {bad}")),
@@ -154,7 +154,7 @@ fn nobody_is_made_known_or_moved_by_who_may_not_say_so() {
         }
     }
     assert_eq!(routed.stat().count("out", "numbers", "neighbours_moved"), 0);
-    // Who has been made known would be sent to without a word.
+    // A neighbour that had been learned would be sent to without a query.
     for (family, place) in [(V4, 0), (V6, 1)] {
         clients[place].0.send_to(b"?", (address(family, 2, 77), 9)).unwrap();
     }

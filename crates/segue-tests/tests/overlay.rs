@@ -1,5 +1,5 @@
-//! VXLAN with several remotes: segue at hosts A and B, the kernel's own VXLAN at C, on one link. Who is where is
-//! learned.
+//! VXLAN with several remotes: segue at hosts A and B, the kernel's own VXLAN at C, on one link. The remote of each
+//! station is learned.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
@@ -138,7 +138,7 @@ fn three_ends(name: &str, outer: Family) {
     let stat = Stat::read(&ground.a, &ground.program, DEVICE);
     assert!(counter(&stat, "fdb_moved") >= 1, "{}", stat.json()["ports"]["udp"]);
 
-    // The trace says to whom each went.
+    // The trace shows the remote of each frame.
     at_a.process.stop(PATIENCE).expect("it ends");
     let field = if outer == Family::V4 { "ip.dst" } else { "ipv6.dst" };
     let read = [

@@ -20,7 +20,7 @@ const SHAPE: Shape = Shape::new(Inside::GreKeyCsum, Carrier::GueRemcsum, V4);
 /// Congestion experienced (RFC 3168).
 const CE: u8 = 3;
 
-/// Who says it to B's port, all from A's host.
+/// The sender of a datagram to B's port, always on A's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Voice {
     /// The remote that B knows.
@@ -305,7 +305,7 @@ fn throughput_under_malformed_encapsulations_is_that_under_small_packets() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
     let _pair = Pair::start(&ground, SHAPE, NET);
     let voices = Voices::new(&ground);
-    // Whoever the small packets are for is there, or its host would answer each.
+    // The destination port of the small packets is open, or its host would answer each with an ICMP error.
     let _sink = traffic::inside(&ground.b, || UdpSocket::bind((Peer::B.address(NET, V4), 9))).unwrap();
     let small = vec![Kind { voice: Voice::Peer, reason: "", bytes: good() }];
     let loads = [("small packets", small), ("malformed", kinds())];

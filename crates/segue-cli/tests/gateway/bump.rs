@@ -17,7 +17,7 @@ pub(crate) const TAP: &str = "lro0";
 /// TCP port of the hosts' connections.
 pub(crate) const PORT: u16 = 5001;
 
-/// A sender, and a gateway with a TAP in a third host.
+/// A sender, and a gateway whose TAP is in a third host.
 pub(crate) struct Bump {
     pub(crate) sender: Host,
     pub(crate) gateway: Host,
@@ -67,8 +67,8 @@ impl Bump {
         ports
     }
 
-    /// Waits until every segment received by one port was sent by the other or swallowed: hosts talk to
-    /// their neighbours at any time, and what is held may be joined by more.
+    /// Waits until every segment received by one port was sent by the other or swallowed: hosts may send neighbour
+    /// discovery at any time, and held packets may be joined by later ones.
     pub(crate) fn assert_all_cross(&self) {
         let since = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! The command line: what a gateway plans, refuses, prints and leaves behind.
+//! The command line of gateways: plans, refusals, output, and that nothing is left behind.
 
 use serde_json::Value;
 
@@ -177,11 +177,11 @@ try b0 tap:q1 --check; kill -TERM $pid; wait $pid; try a0 tap:q0 --check",
     }
 }
 
-/// Exit status of a script that may not make a device node.
+/// Exit status of a script that is not permitted to create a device node.
 const NO_NODE: i32 = 77;
 
-/// The other user's gateway has no packet socket, and no right but that to its TAPs. The device node that it opens is
-/// the script's own, so that the mode of the machine's node does not matter.
+/// Tests a gateway of another user, which has no packet socket and may open only its TAPs. The script creates the
+/// device node that it opens, so that the mode of the machine's node does not matter.
 #[test]
 fn a_gateway_of_another_user_between_its_taps_has_them_for_itself() {
     let script = format!(

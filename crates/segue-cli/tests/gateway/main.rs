@@ -1,5 +1,5 @@
-//! A gateway between hosts: what crosses it arrives, trains arrive whole, and a kernel that cuts them again gives back
-//! what was sent, byte for byte.
+//! A gateway between hosts: traffic through it arrives, trains arrive whole, and a kernel that cuts them again
+//! restores the sent frames, byte for byte.
 
 #[path = "../common/mod.rs"]
 mod common;

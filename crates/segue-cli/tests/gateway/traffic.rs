@@ -1,4 +1,4 @@
-//! Streams and datagrams of two kernels through the gateway, and what it counts.
+//! Streams and datagrams of two kernels through the gateway, and its counters.
 
 use std::net::UdpSocket;
 use std::thread;
@@ -49,7 +49,7 @@ fn a_senders_long_datagrams_are_fragmented_in_front_of_the_other_port_and_the_ke
             for len in [100, 1472, 1473, 2953, 8000, 8952] {
                 let data = bytes(len, len as u64);
                 from.send_to(&data, peer).unwrap();
-                // A datagram that may be refused is waited for no longer than one takes.
+                // A datagram that may be dropped is waited for only as long as one usually takes.
                 let may_fail = link.is_empty() && len > 1452;
                 to.set_read_timeout(Some(if may_fail { Duration::from_millis(200) } else { PATIENCE })).unwrap();
                 match to.recv_from(&mut got) {
@@ -71,7 +71,7 @@ fn a_senders_long_datagrams_are_fragmented_in_front_of_the_other_port_and_the_ke
 fn bursts_of_packets_that_are_too_long_are_fragmented_or_counted_one_by_one() {
     const COUNT: usize = 300;
     for options in [&["--fragment"][..], &[]] {
-        // The wait sees to it that all of a burst is joined.
+        // With this hold time all datagrams of a burst are joined.
         let options = [&["--tap-mtu", "1400", "--hold-us", "20000"], options].concat();
         let Some(bump) = Bump::new(LinkForm::Nic, &options) else { return };
         address(&bump.receiver, TAP, Peer::B);
@@ -81,11 +81,11 @@ fn bursts_of_packets_that_are_too_long_are_fragmented_or_counted_one_by_one() {
             let to = bump.receiver.enter(|| UdpSocket::bind((Peer::B.address(0, *family), 0))).unwrap().unwrap();
             to.set_read_timeout(Some(PATIENCE)).unwrap();
             let peer = to.local_addr().unwrap();
-            // Neighbours find each other first.
+            // The first datagram resolves the neighbours' addresses.
             from.send_to(b"x", peer).unwrap();
             assert_eq!(to.recv_from(&mut [0; 9]).unwrap().0, 1);
             if !fragments {
-                // Nothing is to arrive.
+                // No datagram must arrive.
                 to.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
             }
             let data = bytes(if *family == Family::V4 { 1472 } else { 1452 }, 7);
@@ -130,7 +130,7 @@ fn a_larger_mtu_is_followed_while_packets_move() {
 #[test]
 fn without_lro_frames_stay_alone() {
     let Some(bump) = Bump::new(LinkForm::Nic, &["--no-lro"]) else { return };
-    // What the kernel gathers in front of the gateway is not the gateway's.
+    // Packets that the kernel merges before the gateway must not count as merged by the gateway.
     bump.gateway.run("ethtool", &["-K", DEVICE, "gro", "off"]).unwrap();
     address(&bump.receiver, TAP, Peer::B);
     stream(&bump.sender, (&bump.receiver, Peer::B), Family::V4, &bytes(500_000, 1));

@@ -1,4 +1,4 @@
-//! The frames of both wires compared: a kernel that cuts the gateway's trains gives back what was sent.
+//! Comparison of the frames on both wires: a kernel that cuts the gateway's trains restores the sent frames.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,8 +15,8 @@ use segue_testkit::flow;
 
 use crate::bump::{Bump, PATIENCE, PORT, TAP, address, bytes, stream};
 
-/// A fourth host behind the third: what comes out of the TAP goes there through an interface that cannot cut trains, so
-/// that the kernel does, and back.
+/// A fourth host behind the third: packets from the TAP reach it through an interface without segmentation offload, so
+/// that the kernel cuts the trains; the way back is the same.
 struct Wire {
     bump: Bump,
     end: Host,
@@ -164,7 +164,7 @@ fn traffic(count: usize) -> Vec<Vec<u8>> {
                 let last = frame.len() - 1;
                 frame[last] ^= 4;
             }
-            // What a card adds to a short frame, and what none should.
+            // Padding of short frames: zeros, as a network card adds them, or other bytes, which no card should add.
             2..20 if frame.len() < 60 => frame.resize(60, if sent.flow % 2 == 0 { 0 } else { 0xaa }),
             1 => {
                 let mut other =
@@ -220,7 +220,7 @@ fn the_kernels_own_segmentation_gives_back_every_frame_that_was_sent() {
         (tap.join().unwrap(), end.join().unwrap())
     });
     wire.bump.assert_no_drops();
-    // At the TAP: trains, whole. That a virtio header of each fits its bytes is checked by the port that received them.
+    // At the TAP the trains are whole. The port that received them checks that each virtio header fits its frame.
     let trains = tap.iter().filter_map(|(unit, frame)| match unit {
         Unit::Train { gso, .. } => Some((gso.size, frame.len())),
         Unit::Whole(_) => None,
@@ -228,7 +228,7 @@ fn the_kernels_own_segmentation_gives_back_every_frame_that_was_sent() {
     let (count, longest) = trains.fold((0, 0), |(count, longest), (_, len)| (count + 1, longest.max(len)));
     assert!(count > 200 && longest > 10_000, "{count} trains, the longest has {longest} bytes");
     assert!(tap.len() * 4 < frames.len() * 3, "{} units of {} frames", tap.len(), frames.len());
-    // At the end: what was sent.
+    // At the fourth host the frames equal those that were sent.
     assert!(end.iter().all(|(unit, _)| matches!(unit, Unit::Whole(_))));
     let sent = by_flow(frames.into_iter());
     let got = by_flow(end.into_iter().map(|(_, frame)| frame));
@@ -279,7 +279,8 @@ fn a_live_connection_has_the_same_frames_on_both_wires() {
             assert!(trains > 10, "{family}: {trains} trains at the TAP");
         }
         let what = format!("{family} {}", if up { "upwards" } else { "downwards" });
-        // Two processors send frames of one connection, and what is captured first of two at once is chance.
+        // Two processors send frames of one connection, so the order of two simultaneous frames in the capture is
+        // random.
         let sorted = |frames, to_port| {
             let mut frames = connection(frames, to_port);
             frames.sort();

@@ -1,6 +1,6 @@
-//! Two adapters with the gateway between them, one flooded with small frames: the way back, the timers of both and the
-//! loop go on, what is too much is counted, and memory stays within the pools. Everything is measured in rounds and
-//! counts.
+//! Two adapters with the gateway between them, one flooded with small frames: the other direction, the timers of both
+//! and the loop continue, excess frames are counted, and memory stays within the pools. Everything is measured in
+//! rounds and counts.
 
 #[path = "../../../segue-lan78xx/tests/support/mod.rs"]
 mod support;
@@ -66,7 +66,7 @@ impl Bench {
         let gro = hold.map(|hold| gro::Config { hold, ..gro::Config::default() });
         let mut models = Vec::new();
         let ports = NAMES.map(|name| {
-            // Nobody can make the partner of the flooded one wait.
+            // The link partner of the flooded adapter ignores pause frames.
             let partner = Some(Partner { speed: LinkSpeed::M1000, pause: name == "quiet" });
             let usb = Meddled::new(local(model::Config { partner, ..chip(Speed::Super) }), ());
             models.push(usb.local.clone());
@@ -190,7 +190,7 @@ impl Pipeline for Bench {
         if let Some((_, mut writer)) = self.stop.take_if(|(round, _)| *round == self.round) {
             writer.write_all(b"x")?;
         }
-        // As a flood is: there is always more.
+        // The flood never ends: each round adds more frames.
         Ok(Round::More)
     }
 
@@ -224,7 +224,7 @@ fn a_flood_holds_up_neither_the_other_way_nor_timers_and_what_is_too_much_is_cou
         bench.flap("quiet", QUIET, LinkSpeed::M100);
         bench.settle();
         bench.flood = true;
-        // What is sent to it while its link is down is lost.
+        // Frames sent to it while its link is down are lost.
         bench.in_order = false;
         bench.flap("flooded", FLOODED, LinkSpeed::M1000);
     }
@@ -275,7 +275,8 @@ fn memory_stays_where_it_is_while_the_flood_goes_on() {
         bench.steps(600);
         let after = ALLOCATOR.most();
         assert!(after <= before + before / 100, "{mode}: {before}, then {after} bytes");
-        // Pages, transfers of two adapters each way and what waits in them, and the models with their partners.
+        // The sum of pages, the transfers of two adapters in both directions with their contents, and the models with
+        // their partners.
         let pages = PAGES * PagePool::new(1).page_len();
         let transfers =
             2 * 2 * (config.rx_transfers * config.rx_transfer_len + config.tx_transfers * config.tx_transfer_len);

@@ -23,7 +23,8 @@ pub(super) const ROWS: &[Row] = &[
             s.send(1, 0);
         }
     }),
-    // Nobody cuts a train from outside into so little (Linux raises a `gso_size` below 8), so it could not be restored.
+    // Linux cuts no received train into segments this small (it raises a `gso_size` below 8), so it could not be
+    // restored.
     row("tcp/data_1byte_remote", On::RemoteChecksum, gives("1 1 1 1 1"), |s| {
         for _ in 0..5 {
             s.send(1, 0);
