@@ -1,6 +1,6 @@
 //! Capture files, and what offload engines do to the packets in them.
 //!
-//! [`file`] reads and writes pcap and pcapng as a stream. Each other module is one function over a
+//! [`mod@file`] reads and writes pcap and pcapng as a stream. Each other module is one function over a
 //! [`Reader`](file::Reader) and, where it writes, a [`Writer`](file::Writer):
 //!
 //! - [`merge`](merge::merge) joins packets into trains, as GRO does;

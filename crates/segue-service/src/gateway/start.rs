@@ -88,7 +88,7 @@ fn link(end: &Endpoint, netlink: &mut Netlink) -> Result<Option<Link>, Error> {
     netlink.link_named(&end.name).map_err(|error| diagnose::change(&end.name, "read the state", &error))
 }
 
-/// Checks, like [`open`], that the ends and the name are free, without changing anything.
+/// Checks, like `open`, that the ends and the name are free, without changing anything.
 pub fn check(plan: &Plan, netlink: &mut Netlink) -> Result<(), Error> {
     if let Some(file) = client::running(&plan.name) {
         return Err(already_running(&plan.name, &file, NAMING));

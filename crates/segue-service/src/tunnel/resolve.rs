@@ -62,7 +62,7 @@ impl Ready {
     /// Returns the largest train that the interface should hand over, as `gso_max_size`, bytes: what fits one send of
     /// the socket. A longer one would be cut into a long and a short send.
     ///
-    /// Linux subtracts [`TCP_RESERVE`] from the value and takes as many whole segments as fit, so that the sum of
+    /// Linux subtracts `TCP_RESERVE` from the value and takes as many whole segments as fit, so that the sum of
     /// whole segments and that reserve gives exactly these segments.
     pub fn gso_max_size(&self) -> u32 {
         if !self.plan.has_udp() {
