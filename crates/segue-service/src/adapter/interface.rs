@@ -21,18 +21,18 @@ use netlink_sys::{Socket, SocketAddr};
 use segue_host::sys::{self, Want};
 use segue_lan78xx::driver::{Host, Interface};
 
-/// Interval at which the kernel is asked.
+/// Interval at which the thread requests the state of the interface.
 const ASK: Duration = Duration::from_secs(1);
 /// The multicast group of messages about interfaces (rtnetlink(7)).
 const RTNLGRP_LINK: u32 = 1;
 /// Size of the receive buffer, bytes: a message about an interface with all its attributes has some kilobytes.
 const ROOM: usize = 64 << 10;
 
-/// The driver's end.
+/// The driver's end of the channel from the watching thread: it yields the states of the interface.
 #[derive(Debug)]
 pub(super) struct InterfaceStates {
     states: Receiver<Interface>,
-    /// One byte for each state, written before the state is sent.
+    /// A pipe with one byte for each state, written before the state is sent.
     bell: PipeReader,
 }
 
@@ -49,7 +49,7 @@ impl Host for InterfaceStates {
     }
 }
 
-/// The thread's part: everything is opened before rights are given up.
+/// The watching thread's end: it is opened before the process gives up its rights.
 pub(super) struct Watcher {
     socket: Socket,
     view: View,
@@ -83,7 +83,7 @@ impl Watcher {
         loop {
             let now = Instant::now();
             if now >= ask_at {
-                // A question that fails is asked again a second later.
+                // A request that fails is repeated a second later.
                 let _ = self.ask();
                 ask_at = now + ASK;
             }
@@ -150,7 +150,7 @@ impl View {
                 {
                     self.miss();
                 }
-                // The answer to a question.
+                // The answer to a request.
                 NetlinkPayload::Error(error) if error.raw_code() == -libc::ENODEV => self.miss(),
                 _ => {}
             }
@@ -193,8 +193,8 @@ impl View {
         }
     }
 
-    /// A TAP whose interface was deleted reports an error to poll(2) (Linux, tun_chr_poll). The kernel detaches the
-    /// interface before it reports the deletion.
+    /// Returns whether the interface was deleted: poll(2) then reports an error for its TAP (Linux, tun_chr_poll). The
+    /// kernel detaches the interface before it reports the deletion.
     fn is_deleted(&self) -> bool {
         sys::poll(&[(self.tap.as_fd(), Want::Hangup)], Duration::ZERO).is_ok_and(|ready| ready == [true])
     }

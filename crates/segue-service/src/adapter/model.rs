@@ -48,7 +48,7 @@ fn attach(address: SocketAddr) -> String {
     format!("usbip{port} attach -r {ip} -b {BUS_ID}{others}")
 }
 
-/// A model that serves an address.
+/// The plan of a model that serves a USB/IP address.
 pub struct Plan {
     name: String,
     address: SocketAddr,
@@ -61,8 +61,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makes a model of this name with a cable to `tap`. With `commands` it reads commands from its standard input,
-    /// and answers to `report`.
+    /// Creates a model of this name with a cable to `tap`. With `commands` it reads commands from its standard input
+    /// and writes the answers to `report`.
     pub fn new(
         name: String,
         address: SocketAddr,
@@ -164,7 +164,7 @@ struct Commands {
 const MAX_LINE: usize = 256;
 
 impl Commands {
-    /// Takes bytes, or none at the end of the input, and returns the complete lines. The last line needs no line
+    /// Adds bytes, none at the end of the input, and returns the lines that are complete. The last line needs no line
     /// feed.
     fn take(&mut self, bytes: &[u8]) -> Vec<String> {
         self.ended = bytes.is_empty();

@@ -36,7 +36,7 @@ const IMPORTED: u8 = 2;
 const OTHER: u8 = 3;
 const ANSWER_LEN: usize = 1 + RECORD_LEN;
 
-/// The near end of the line to the process that opens devices.
+/// The client's end of the connection to the process that opens devices.
 #[derive(Debug)]
 pub(super) struct Opener {
     socket: UnixStream,
@@ -72,8 +72,8 @@ impl Opener {
         self.socket.try_clone()
     }
 
-    /// Returns the device, once it is back with this chip. Does not wait: a later call has the answer to an earlier
-    /// one.
+    /// Returns the device, once it is back with this chip. The call does not wait: a later one returns the answer to an
+    /// earlier one.
     pub(super) fn look(&mut self, chip: Chip) -> LookupResult<Box<dyn Transport>> {
         let mut answer = [0; ANSWER_LEN];
         let mut found = LookupResult::Unknown;

@@ -1,4 +1,4 @@
-//! The plan of an adapter's interface.
+//! The plan of an adapter and its interface.
 
 use segue_control::error::{Error, Kind};
 use segue_lan78xx::driver::{self, AddressSource};
@@ -8,10 +8,10 @@ use segue_lan78xx::usb::Speed;
 use super::usb::Usb;
 use crate::tap::Tap;
 
-/// Packets taken from one side in one round by the standard form, whose driver has no budget.
+/// Largest number of packets from one side in one round in standard mode, whose driver has no budget.
 const BUDGET: usize = 256;
 
-/// What the set-up found out about the adapter.
+/// The properties of the adapter that the set-up has found out.
 pub(super) struct Found {
     pub(super) chip: &'static str,
     pub(super) speed: Speed,
@@ -19,35 +19,35 @@ pub(super) struct Found {
     pub(super) source: AddressSource,
 }
 
-/// An adapter and its interface, as they were asked for.
+/// The requested settings of an adapter and its interface.
 pub struct Plan {
     /// The place of the adapter.
     pub usb: Usb,
     /// The interface.
     pub tap: Tap,
-    /// Whether the driver has its standard form, which has no budget of its own.
+    /// Whether the driver runs in standard mode, which has no budget of its own.
     pub standard: bool,
-    /// Whether received packets are left as they are.
+    /// Whether received packets are forwarded without being joined.
     pub no_gro: bool,
-    /// Whether trains are cut in software instead of in the chip.
+    /// Whether trains are segmented in software instead of by the chip.
     pub no_lso: bool,
-    /// Number of bulk-in transfers; the form of the driver sets the default.
+    /// Number of bulk-in transfers; the default depends on the mode of the driver.
     pub rx_transfers: Option<u16>,
-    /// Number of bulk-out transfers; the form of the driver sets the default.
+    /// Number of bulk-out transfers; the default depends on the mode of the driver.
     pub tx_transfers: Option<u16>,
-    /// Most packets of one poll; the form of the driver sets the default.
+    /// Largest number of packets of one poll; the default depends on the mode of the driver.
     pub budget: Option<u32>,
     /// The hardware address to use instead of that of the adapter.
     pub mac: Option<[u8; 6]>,
-    /// Whether pause frames are offered.
+    /// Whether autonegotiation offers pause frames.
     pub pause: bool,
-    /// Whether energy efficient Ethernet is offered.
+    /// Whether autonegotiation offers Energy Efficient Ethernet.
     pub eee: bool,
     pub(super) found: std::cell::OnceCell<Found>,
 }
 
 impl Plan {
-    /// Makes a plan with the default settings of the driver.
+    /// Creates a plan with the default settings of the driver.
     pub fn new(usb: Usb, tap: Tap) -> Plan {
         Plan {
             usb,
@@ -65,7 +65,7 @@ impl Plan {
         }
     }
 
-    /// Returns the driver's settings on a bus of this speed.
+    /// Returns the driver's configuration for a bus of this speed.
     pub fn config(&self, speed: Speed) -> driver::Config {
         let base = if self.standard { driver::Config::standard(speed) } else { driver::Config::napi(speed) };
         driver::Config {
@@ -83,7 +83,7 @@ impl Plan {
         }
     }
 
-    /// Returns the packets of one poll.
+    /// Returns the largest number of packets of one poll.
     pub(super) fn weight(&self) -> usize {
         let usual = if self.standard { None } else { driver::Config::napi(Speed::Super).budget };
         self.budget.map(|budget| budget as usize).or(usual).unwrap_or(BUDGET)

@@ -1,4 +1,4 @@
-//! The place of an adapter, and how it is opened there.
+//! The place of an adapter, and the opening of the device there.
 
 use std::fs;
 use std::net::ToSocketAddrs;
@@ -41,7 +41,7 @@ pub enum Usb {
 }
 
 impl Usb {
-    /// Returns the form of the command line.
+    /// Returns the place in the form of the command line.
     pub(super) fn text(&self) -> String {
         match self {
             Usb::Here(port) => port.clone().unwrap_or_else(|| "auto".to_owned()),
@@ -53,7 +53,7 @@ impl Usb {
     /// Returns the place where the device is found again when it was unplugged; a model in this process never is.
     pub(super) fn source(&self) -> Result<Option<Source>, Error> {
         match self {
-            // The only adapter at the start is the one that is meant later.
+            // The only adapter at the start is the one to look for later.
             Usb::Here(port) => Ok(Some(Source::Here(chosen(port.as_deref())?.port))),
             Usb::Usbip { server, bus_id } => {
                 let addresses =
@@ -149,7 +149,7 @@ fn here(port: Option<&str>, out: &dyn Report) -> Result<Box<dyn Transport>, Erro
     Ok(Box::new(usb))
 }
 
-/// Explains why a USB/IP server did not give the device.
+/// Explains why a USB/IP server did not export the device.
 pub fn import_error(server: &str, error: &ImportError) -> Error {
     let server = printable(server);
     match error {

@@ -1,4 +1,4 @@
-//! Tunnels of one port as a long-running command.
+//! The tunnels of one port as a long-running instance ([`Daemon`]).
 
 use segue_control::error::Error;
 use segue_control::model::Side;
@@ -16,7 +16,7 @@ use crate::diagnose::{self, Purpose};
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
-/// Checks that no other interface has this name. A TUN device that was made for segue beforehand may have it.
+/// Checks that no interface has the name `dev`, except a TUN device that was created for segue beforehand.
 pub fn free(dev: &str, netlink: &mut Netlink) -> Result<(), Error> {
     let taken = netlink.link_named(dev).map_err(|error| diagnose::change(dev, "read the state", &error))?;
     match taken {
@@ -76,7 +76,7 @@ impl Daemon for Group {
     }
 }
 
-/// Sets the MTU and the addresses and brings the interface up, in this order, so that no packet leaves with the wrong
+/// Configures the interface of a tunnel: MTU, addresses, then up, in this order, so that no packet leaves with a wrong
 /// size.
 fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(), Error> {
     let dev = &ready.plan.dev;
@@ -97,7 +97,7 @@ fn configure(ready: &Ready, netlink: &mut Netlink, out: &dyn Report) -> Result<(
     }
     for &prefix in &ready.plan.addr {
         match changes.address(prefix) {
-            // An interface that was made beforehand may have the address from an earlier run.
+            // An interface that was created beforehand may have the address from an earlier run.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
             Err(error) => return Err(diagnose::change(dev, &format!("set the address {prefix}"), &error)),
             Ok(()) => {}

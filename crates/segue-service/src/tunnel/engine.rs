@@ -9,8 +9,8 @@ use super::kinds::{Choice, Df as PlanDf, Encap, Mode, Neighbour, Profile};
 use super::plan::Plan;
 use super::resolve::Ready;
 
-/// Returns whether datagrams without checksum are accepted over IPv6; VXLAN and Geneve have a word for each
-/// direction.
+/// Returns whether the tunnel accepts datagrams without UDP checksum over IPv6; VXLAN and Geneve have a separate word
+/// for each direction.
 pub(super) fn takes_zero_csum6(plan: &Plan) -> bool {
     if plan.mode.is_overlay() { plan.overlay.udp6zerocsumrx } else { !plan.encap_csum }
 }
@@ -48,12 +48,13 @@ pub(super) fn engine_carrier(plan: &Plan) -> Carrier {
     }
 }
 
-/// Returns the configuration that tells a tunnel's packets from those of others on the same port.
+/// Returns the part of the engine's configuration by which a tunnel recognises its packets among those of other
+/// tunnels on the same port.
 pub fn identity(plan: &Plan) -> encap::Config {
     encap::Config::new(engine_mode(plan), engine_carrier(plan), plan.remote, plan.remote)
 }
 
-/// Returns the engine's configuration of a plan.
+/// Returns the engine's configuration of a resolved plan.
 pub(super) fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap::Config {
     let plan = &ready.plan;
     let (mode, carrier) = (engine_mode(plan), engine_carrier(plan));
@@ -84,12 +85,12 @@ pub(super) fn engine_config(ready: &Ready, slots: u16, seed: [u8; 16]) -> encap:
     }
 }
 
-/// Number of tunnels of one port from which on each has room for fewer flows.
+/// Number of tunnels on one port from which on each of them has room for fewer flows.
 const MANY: usize = 16;
-/// Flows of each tunnel where there are many.
+/// Number of flows for which each of many tunnels has room.
 const FEW_FLOWS: usize = 32;
 
-/// Returns the configuration of GRO.
+/// Returns the configuration of GRO for one of `members` tunnels.
 pub(super) fn gro_config(plan: &Plan, members: usize, key: hash::Key) -> gro::Config {
     let profile = match plan.profile {
         Profile::Strict => gro::Profile::Strict,

@@ -1,4 +1,4 @@
-//! Tunnels that share one port: one socket and one process for all of them.
+//! Groups of tunnels that share one UDP port, and so one socket and one process.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -11,20 +11,20 @@ use super::engine::identity;
 use super::plan::Plan;
 use super::resolve::{self, Ready};
 
-/// Most tunnels of one port.
+/// Largest number of tunnels on one port.
 const MOST: usize = 4096;
 
-/// One or more tunnels with one port outside.
+/// One or more tunnels with the same outside port.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// The tunnels, at least one.
     pub members: Vec<Ready>,
 }
 
-/// Why tunnels cannot share a port.
+/// The reason for which tunnels cannot share a port.
 #[derive(Debug)]
 pub struct Clash {
-    /// The index of the tunnel that does not go with those before it.
+    /// The index of the tunnel that conflicts with those before it.
     pub at: usize,
     /// The word that differs.
     pub word: &'static str,
@@ -35,7 +35,7 @@ pub struct Clash {
 }
 
 impl Group {
-    /// Resolves plans on this system. They must not [`clash`].
+    /// Resolves the plans of a group on this system. They must have passed [`clash`].
     pub fn resolve(plans: Vec<Plan>, netlink: &mut Netlink) -> Result<Group, Error> {
         let members: Result<Vec<Ready>, Error> =
             plans.into_iter().map(|plan| resolve::resolve(plan, netlink)).collect();

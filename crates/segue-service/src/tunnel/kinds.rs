@@ -1,26 +1,27 @@
-//! The values of the words of a tunnel.
+//! The types of a tunnel's settings: mode, encapsulation, GRE options, forwarding entries.
 
 use std::net::IpAddr;
 
 use serde::{Serialize, Serializer};
 
-/// The mode: what the tunnel carries. iproute2's `ip6gre` is [`Mode::Gre`] over IPv6.
+/// The mode of a tunnel: the packets that it carries and its own header. iproute2's `ip6gre` is [`Mode::Gre`] over
+/// IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// IPv4.
+    /// IPv4 packets.
     Ipip,
-    /// IPv6.
+    /// IPv6 packets.
     Sit,
-    /// IPv4 and IPv6 behind a GRE header.
+    /// IPv4 and IPv6 packets behind a GRE header.
     Gre,
-    /// IPv4 and IPv6, told apart by the protocol number or, over FOU, the first nibble.
+    /// IPv4 and IPv6 packets, distinguished by the protocol number or, over FOU, the first nibble.
     Ip6tnl,
-    /// Ethernet behind a GRE header.
+    /// Ethernet frames behind a GRE header.
     Gretap,
-    /// Ethernet behind UDP and a VXLAN header.
+    /// Ethernet frames behind UDP and a VXLAN header.
     Vxlan,
-    /// Ethernet behind UDP and a Geneve header.
+    /// Ethernet frames behind UDP and a Geneve header.
     Geneve,
 }
 
@@ -97,7 +98,7 @@ impl Encap {
 pub enum Choice<T> {
     /// `auto`: segue chooses.
     Auto,
-    /// `inherit`: as in the inner packet.
+    /// `inherit`: the value of the inner packet.
     Inherit,
     /// A fixed number.
     Fixed(T),
@@ -133,7 +134,7 @@ pub enum Profile {
     Linux,
 }
 
-/// The options of GRE, for each direction.
+/// The GRE options of each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Gre {
     /// The key that a received packet must have.

@@ -1,4 +1,4 @@
-//! Tunnels: from a plan to interfaces, sockets and the datapath.
+//! Tunnels: their plans, the resolution on this system, and the start of interfaces, sockets and the datapath.
 
 pub mod daemon;
 pub mod engine;

@@ -1,4 +1,4 @@
-//! The plan of a tunnel.
+//! The plan of a tunnel: the settings that the user requested, checked as far as that needs no query to the system.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ pub const LINUX_VXLAN_PORT: u16 = 8472;
 /// Smallest MTU that IPv6 works with (RFC 8200, section 5).
 pub const IPV6_MIN_MTU: u32 = 1280;
 
-/// A tunnel as it was asked for. Everything is checked that needs no look at the system.
+/// The requested settings of one tunnel, in which everything is checked that needs no query to the system.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// The name of the interface.
     pub dev: String,
-    /// What the tunnel carries.
+    /// The mode: the packets that the tunnel carries.
     pub mode: Mode,
     /// The address of the other end; its family is the outer family.
     pub remote: IpAddr,
@@ -89,8 +89,8 @@ pub struct Overhead {
 impl Plan {
     /// Returns the headers that the tunnel adds, the outermost first.
     ///
-    /// The eight bytes of remote checksum offload count always when it is on, as in Linux, though packets without a
-    /// pending checksum have none.
+    /// As in Linux, the eight bytes of remote checksum offload always count where it is on, although packets without a
+    /// pending checksum do not have them.
     pub fn overhead(&self) -> Vec<Overhead> {
         let outer = if self.remote.is_ipv4() { ("IPv4", 20) } else { ("IPv6", 40) };
         let mut parts = vec![outer];

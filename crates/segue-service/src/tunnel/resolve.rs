@@ -1,4 +1,4 @@
-//! Resolution of a plan on this system: source address, link and MTU.
+//! Resolution of a tunnel's plan on this system: source address, link and MTU.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -11,7 +11,7 @@ use super::plan::{Choice, IPV6_MIN_MTU, Overhead, Plan};
 
 /// Largest IP packet, bytes.
 const MAX_PACKET: u32 = 65_535;
-/// Most segments of one send before Linux 6.9.
+/// Largest number of segments of one send (UDP_MAX_SEGMENTS before Linux 6.9).
 const MAX_SEGMENTS: u32 = 64;
 /// Bytes that Linux's TCP reserves for headers when it sizes a train (MAX_TCP_HEADER, 320 on common machines), with
 /// some room.
@@ -19,7 +19,7 @@ const TCP_RESERVE: u32 = 400;
 /// Smallest MTU that IPv4 works with (RFC 791), bytes.
 const IPV4_MIN_MTU: u32 = 68;
 
-/// A plan that can be started.
+/// A resolved plan, which can be started.
 #[derive(Clone, Debug, Serialize)]
 pub struct Ready {
     /// The plan.
@@ -59,11 +59,11 @@ impl Ready {
         self.overhead.iter().map(|part| part.bytes).sum()
     }
 
-    /// Returns the largest train that the interface should hand over, as `gso_max_size`, bytes: what fits one send of
-    /// the socket. A longer one would be cut into a long and a short send.
+    /// Returns the `gso_max_size` of the interface, bytes: the largest train that fits one send of the socket. A longer
+    /// one would be segmented into a long and a short send.
     ///
-    /// Linux subtracts `TCP_RESERVE` from the value and takes as many whole segments as fit, so that the sum of
-    /// whole segments and that reserve gives exactly these segments.
+    /// Linux subtracts `TCP_RESERVE` from the value and fills the rest with whole segments, so the value is the sum
+    /// of the segments and that reserve.
     pub fn gso_max_size(&self) -> u32 {
         if !self.plan.has_udp() {
             // Without UDP packets leave one by one, however long the train is.
@@ -76,7 +76,7 @@ impl Ready {
         (segments * self.mtu.saturating_sub(40) + TCP_RESERVE).max(self.mtu + TCP_RESERVE).min(MAX_PACKET)
     }
 
-    /// Returns the notes on the plan on this system.
+    /// Returns notes for the user on the plan and on what the system makes of it.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.plan.notes();
         let fits = self.link_mtu.saturating_sub(self.overhead_bytes());
@@ -91,7 +91,7 @@ impl Ready {
     }
 }
 
-/// Resolves a plan on this system.
+/// Resolves a plan on this system: asks the kernel for the route, its link and its MTU.
 pub fn resolve(plan: Plan, netlink: &mut Netlink) -> Result<Ready, Error> {
     let remote = plan.remote;
     let route = netlink.route(remote, plan.local).map_err(|error| no_route(&plan, &error))?;

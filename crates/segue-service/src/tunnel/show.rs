@@ -14,7 +14,7 @@ pub const SCHEMA: &str = "segue.tunnel/1";
 /// Most tunnels of one port that are listed; the others are counted.
 const LISTED: usize = 12;
 
-/// Returns what the tunnels would be, as text.
+/// Returns the text of `--check`: the plan of each tunnel.
 pub fn plan_text(group: &Group) -> String {
     let ready = group.first();
     if group.members.len() == 1 {
@@ -76,7 +76,7 @@ pub fn plan_json(group: &Group, notes: &[String]) -> Value {
     value
 }
 
-/// Returns the lines when the interfaces are up.
+/// Returns the lines that report that the interfaces are up.
 pub fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String {
     let ready = group.first();
     let plan = &ready.plan;
@@ -98,8 +98,8 @@ pub fn up_text(group: &Group, offloads: &Offloads, sandbox: &Sandbox) -> String 
     )
 }
 
-/// Returns which side checks received packets: the kernel the outer checksum, and segue the inner one before it joins
-/// packets.
+/// Describes the verification of received packets: the kernel verifies the outer checksum, and segue the inner one
+/// before it joins packets.
 fn received_checksum(ready: &Ready) -> &'static str {
     match (ready.plan.gro, ready.plan.encap) {
         (true, Encap::Gue) => "remote, else verified here",
@@ -109,14 +109,14 @@ fn received_checksum(ready: &Ready) -> &'static str {
     }
 }
 
-/// Returns the tunnels as the up event has them.
+/// Returns the tunnels in the form of the up event.
 pub fn up_json(group: &Group) -> Value {
     let mut value = json!({});
     merge(&mut value, group);
     value
 }
 
-/// Returns a tunnel in short, such as `ipip in GUE, 198.18.0.1 -> 198.18.0.2:6080`.
+/// Returns a summary of a tunnel, such as `ipip in GUE, 198.18.0.1 -> 198.18.0.2:6080`.
 fn subject(ready: &Ready) -> String {
     let plan = &ready.plan;
     let to = match plan.has_udp() {

@@ -1,4 +1,4 @@
-//! From a resolved plan to moving packets: devices, sockets and the datapath of tunnels.
+//! Start of tunnels: opens devices and sockets of a resolved plan, and assembles the datapath.
 //!
 //! [`open`] runs with all rights; the assembly that it returns runs inside of the sandbox, possibly in another
 //! process.
@@ -31,9 +31,9 @@ use crate::daemon::{Opened, Succession};
 use crate::diagnose::{self, Purpose};
 use crate::handover::Ports;
 
-/// Reads of one port in one round: enough to fill a batch, few enough to stay in the cache.
+/// Largest number of reads from one port in one round: enough to fill a batch, few enough to stay in the cache.
 const BUDGET: usize = 16;
-/// Pages of memory for packets in the pipeline: 16 MiB.
+/// Number of memory pages for packets in the pipeline: 16 MiB.
 const PAGES: usize = 128;
 
 /// Returns the name of the outside port in statistics.
@@ -50,7 +50,7 @@ pub fn open(group: &Group, succession: &mut Succession) -> Result<Opened, Error>
         Error::system(format!("cannot open {} interfaces", group.members.len()), &error, "ulimit -Hn 65536")
             .why("each takes one of the files that a process may have open")
     })?;
-    // Before the sockets, so that drops count from the first moment.
+    // The counter opens before the sockets, so that it includes their first drops.
     let checksum_drops = plan.has_udp().then(|| ChecksumDrops::open(plan.remote, outside_name(plan))).flatten();
     let unkept = |error: io::Error| {
         Error::system("cannot keep the ports open for a change of the configuration", &error, "ulimit -Hn 65536")
@@ -191,7 +191,7 @@ fn udp_error(ready: &Ready, error: udp::OpenError) -> Error {
     }
 }
 
-/// Returns the knobs at the start, with `assignments` beside the words.
+/// Returns the knobs at the start: the values of the words, then `assignments`.
 pub fn knobs<'a>(
     plans: impl Iterator<Item = &'a Plan> + Clone,
     assignments: &[(String, String)],
@@ -206,7 +206,7 @@ pub fn knobs<'a>(
     prepare(knobs, &preset, assignments)
 }
 
-/// Assembles the tunnels.
+/// Assembles the pipeline of the tunnels.
 fn assemble(
     group: &Group,
     tuns: Vec<TunPort>,
@@ -240,7 +240,7 @@ fn assemble(
     Ok(Box::new(Tunnel::new(outside, parts?)))
 }
 
-/// Assembles one of `count` tunnels.
+/// Assembles the stages of one of `count` tunnels.
 fn parts(ready: &Ready, tun: TunPort, config: encap::Config, count: usize, flows: hash::Key) -> Result<Parts, Error> {
     let plan = &ready.plan;
     let refused = |error: encap::ConfigError| {
