@@ -331,6 +331,36 @@ mod tests {
     const PARTIAL: Result<HeaderState, Drop> = Ok(HeaderState::Unit(Unit::Whole(Csum::Partial)));
 
     #[test]
+    fn a_frame_that_is_not_parsed_has_the_state_that_the_check_gives_a_parsed_one() {
+        let udp = udp_packet(true, 100);
+        let (mut no_checksum, mut fragment) = (udp.clone(), udp.clone());
+        no_checksum[26..28].fill(0);
+        fragment[6] |= 0x20;
+        let inside = testing::ip_packet(ends(true), 4, 0, &udp, Fill::Primed);
+        let padded = [&tcp_packet(true, 0x10, 0)[..], &[0; 6]].concat();
+        let short = tcp_packet(false, 0x10, 10)[..50].to_vec();
+        let plain = [tcp_packet(true, 0x10, 100), tcp_packet(false, 0x10, 100), udp, udp_packet(false, 9)];
+        let others = [no_checksum, fragment, inside, padded, short, vec![0x45], vec![7; 60]];
+        for (at, packet) in plain.iter().chain(&others).enumerate() {
+            for flags in [0, DATA_VALID] {
+                let (mut into, mut counters) = (RxBatch::new(0), Counters::default());
+                let header = VirtioNet { flags, ..VirtioNet::default() };
+                let ranges = testing::ranges(&mut PagePool::new(1), packet, usize::MAX);
+                deliver(&header, ranges.into_iter(), Start::Ip, &mut into, &mut counters);
+                let is_frame = matches!(into.packets.front(), Some(Received::Frame(_)));
+                assert_eq!(is_frame, flags == 0 || at < plain.len(), "packet {at}, flags {flags}");
+                let got = into.pop_packet().expect("nothing is dropped");
+                assert_eq!(
+                    Ok(HeaderState::Unit(got.offload.unit)),
+                    judge(header, packet),
+                    "packet {at}, flags {flags}"
+                );
+                assert_eq!((testing::flat(&got), counters.rx.bytes), (packet.clone(), packet.len() as u64));
+            }
+        }
+    }
+
+    #[test]
     fn trains_of_each_kind_are_taken_whatever_the_header_length_says() {
         for hdr_len in [0, 40, 60, 5000, 65_535] {
             let with = |header: VirtioNet| VirtioNet { hdr_len, ..header };
