@@ -1,4 +1,5 @@
-//! The gateway pipeline between two ports that live in memory: trains go on whole, all else as it came, nothing is lost.
+//! Tests of the gateway between two ports in memory: trains are forwarded whole, other packets unchanged, and none is
+//! lost.
 
 mod memory;
 
@@ -246,7 +247,7 @@ fn what_a_port_refuses_goes_again_in_smaller_form() {
     });
 }
 
-/// Runs of segments that are longer than 900 bytes, but for the last of each, and a frame of no IP.
+/// Returns runs of segments longer than 900 bytes, except for the last of each, and a frame without IP.
 fn too_long() -> Vec<Vec<u8>> {
     let df = |df| {
         let mut sender = sender(Ids::Counting);

@@ -1,4 +1,4 @@
-//! Settings that change while packets move: what they do to packets and counters, and that nothing is lost by it.
+//! Tests of settings that change while packets move: their effect on packets and counters, and that no packet is lost.
 
 mod memory;
 
@@ -25,7 +25,7 @@ fn trains() -> Limits {
     Limits { csum: true, tso4: true, tso6: true, uso: true, ..count }
 }
 
-/// A pipeline with its knobs, its ports, and frames that go in at the first.
+/// A pipeline with its knobs, its ports, and the frames that its first port receives.
 struct Bench {
     pipeline: Box<dyn Pipeline>,
     knobs: Knobs,
@@ -33,7 +33,7 @@ struct Bench {
     wires: [Rc<RefCell<Wire>>; 2],
     sender: Sender,
     now: u64,
-    /// Bytes of headers in front of a frame's payload.
+    /// Length of the headers in front of a frame's payload, bytes.
     head: usize,
 }
 
@@ -85,7 +85,7 @@ impl Bench {
         self.knobs.set(name, value).unwrap_or_else(|why| panic!("{name}: {why:?}"));
     }
 
-    /// As the worker does it.
+    /// Runs one round as the worker does, which applies the knobs first.
     fn round(&mut self) {
         self.knobs.follow(&mut self.seen, |dial| self.pipeline.tune(dial));
         self.pipeline.round(Nanos(self.now)).unwrap();
@@ -98,7 +98,7 @@ impl Bench {
         packets.map(|packet| if self.head == 54 { ethernet.wrap(&packet) } else { packet }).collect()
     }
 
-    /// One round with so many frames; what left.
+    /// Runs one round with so many frames. Returns the units that were sent.
     fn pass(&mut self, count: usize) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let frames = self.frames(count);
         self.wires[0].borrow_mut().waiting.extend(frames.iter().cloned());
@@ -150,7 +150,7 @@ fn with_gso_on_the_train_survives_up_to_the_port_which_cuts_it_or_takes_it() {
     });
 }
 
-/// A port that completes checksums is left to do so.
+/// Returns the frames with their checksums cleared: those that a port completes are not compared.
 fn without_checksums(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     frames.iter_mut().for_each(|frame| frame[50..52].fill(0));
     frames

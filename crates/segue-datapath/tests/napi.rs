@@ -1,4 +1,4 @@
-//! The poll loop: weights, the budget of a round, what comes beyond them, and how the loop rests.
+//! Tests of the poll loop: weights, the budget of a round, packets beyond them, and the loop's sleep.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use segue_datapath::pipeline::{Pipeline, Round};
 use segue_datapath::worker;
 use segue_port::{Counters, OffloadState, PagePool, Polled, Port, Received, RxBatch, Sent, TxBatch};
 
-/// A port over a socket that hands over all that waits, whatever it was asked for, as a device with large transfers does.
+/// A port over a socket that hands over all waiting frames whatever its budget, as a device with large transfers does.
 struct Greedy {
     socket: UnixDatagram,
     counters: Counters,
@@ -92,7 +92,7 @@ fn gateway(weight: usize) -> (Gateway, [FarEnd; 2]) {
     (made, ends.try_into().unwrap_or_else(|_| panic!("two ends")))
 }
 
-/// A frame that is nothing to GRO, with a number.
+/// Returns a frame with a number that GRO does not join.
 fn frame(number: u8) -> Vec<u8> {
     let mut frame = vec![number; 60];
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
@@ -175,7 +175,8 @@ fn a_flood_at_one_port_leaves_the_other_its_turn_whatever_the_budget() {
     }
 }
 
-/// Runs a loop in this thread while another one sends frames, each after the one before was taken. The loop's counters.
+/// Runs a loop in this thread while another one sends frames, each after the one before was received. Returns the
+/// loop's counters.
 fn run(wishes: &[(&str, u64)]) -> [u64; 4] {
     const FRAMES: u64 = 10;
     let (mut gateway, [inside, outside]) = gateway(64);

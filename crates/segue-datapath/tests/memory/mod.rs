@@ -59,8 +59,8 @@ thread_local! {
     static FORM: Cell<Gives> = const { Cell::new(Gives::Frames) };
 }
 
-/// Runs a test twice: with ports that have parsed what they hand over, and with ports that hand over frames, as those of
-/// the product do.
+/// Runs a test twice: with ports that have parsed what they hand over, and with ports that hand over frames, as those
+/// of the product do.
 pub(crate) fn in_both_forms(test: impl Fn()) {
     for form in [Gives::Packets, Gives::Frames] {
         FORM.set(form);

@@ -12,19 +12,19 @@ pub struct Frame<B> {
     pub bytes: Frag<B>,
     /// The header that it begins with.
     pub start: Start,
-    /// What the port knows of the innermost transport checksum. With [`Csum::Unknown`] the headers say whether there is one,
-    /// or whether it is owed.
+    /// State of the innermost transport checksum as the port knows it. With [`Csum::Unknown`] the headers say whether
+    /// there is one, or whether it is owed.
     pub csum: Csum,
 }
 
 impl<B: AsRef<[u8]>> Frame<B> {
-    /// Bytes in all, padding included.
+    /// Returns the length in bytes, padding included.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there is nothing at all.
+    /// Whether the length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -40,10 +40,10 @@ impl<B: AsRef<[u8]>> Frame<B> {
         packet
     }
 
-    /// Returns where the IP header starts, in bytes from the start of the frame, if the frame is unfragmented TCP, or UDP with
-    /// a checksum, over one IP header without options or extension headers, behind at most two VLAN tags, and the length
-    /// fields say exactly what is there. Such a frame has one transport checksum, which is the outermost and the innermost.
-    /// `None` for every other frame, however harmless: the parser has to be asked.
+    /// Returns where the IP header starts, in bytes from the start of the frame, if the frame is unfragmented TCP, or
+    /// UDP with a checksum, over one IP header without options or extension headers, behind at most two VLAN tags, and
+    /// its length fields are exact. Such a frame has one transport checksum, which is the outermost and the innermost.
+    /// `None` stands for any other frame, of which only the parser knows the layout.
     ///
     /// UDP is taken for a transport whatever its port: a tunnel behind UDP is not looked for.
     #[inline]
