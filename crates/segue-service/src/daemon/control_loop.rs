@@ -1,4 +1,4 @@
-//! The loop that listens to signals and to the supervisor while packets move.
+//! The control loop: it handles signals and requests of the supervisor while another thread moves packets.
 
 use std::os::fd::AsFd;
 use std::process;
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Longest wait for the packet loop to end by itself.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the loop listens to, and what it needs to answer.
+/// The sources of events of the control loop, and what it answers them with.
 pub(super) struct ControlLoop<'a> {
     pub(super) signals: &'a mut Signals,
     pub(super) line: Option<&'a Line>,
@@ -32,7 +32,7 @@ pub(super) struct ControlLoop<'a> {
     pub(super) forwarding: Option<Forwarding>,
 }
 
-/// Waits until a signal requests the end or packets no longer move.
+/// Handles events until a signal requests the end or the packet loop has ended.
 pub(super) fn wait(
     control: &mut ControlLoop<'_>,
     ended: &AtomicBool,
@@ -58,7 +58,7 @@ pub(super) fn wait(
                 Record::Ask => control.ports.give(line),
                 _ => Ok(()),
             });
-            // The peer has gone; its end ends this process as well, by a signal.
+            // The supervisor has ended, which ends this process as well, by a signal.
             if answered.is_err() {
                 control.line = None;
             }
@@ -83,7 +83,7 @@ fn leave_now(socket: &SocketFile) -> ! {
     process::exit(i32::from(Kind::Interrupted.exit_code()))
 }
 
-/// Waits for the packet loop to end, and ends what it waits for where it does not.
+/// Waits for the packet loop to end; after a while, interrupts what the loop still waits for.
 pub(super) fn hurry(control: &ControlLoop<'_>, ended: &AtomicBool) {
     let Some(hurry) = &control.hurry else { return };
     let until = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! The interface between a long-running command and the code that runs it.
+//! The interface between the kinds of instances and the code that runs them.
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::handover::Ports;
 use crate::report::Report;
 use crate::sandbox::Sandbox;
 
-/// How tunnels and gateways are given another name.
+/// The usage of tunnels and gateways with another name, for messages.
 pub const NAMING: &str = "segue tunnel dev NAME, segue gateway --name NAME";
 
-/// A long-running command.
+/// A kind of long-running instance: tunnels, a gateway, an adapter or a model.
 pub trait Daemon {
     /// Returns the name for `segue stat`, which is that of the control socket.
     fn name(&self) -> &str;
@@ -30,13 +30,13 @@ pub trait Daemon {
     fn schema(&self) -> &'static str;
     /// Returns notes for the user, shown before the start.
     fn notes(&self) -> Vec<String>;
-    /// Returns how the command is given another name, for when its name is in use.
+    /// Returns the usage of the command with another name, for messages when the name is in use.
     fn naming(&self) -> &'static str {
         NAMING
     }
-    /// Returns the ports, named as the pipeline names them.
+    /// Returns the ports, with the names that they have in the pipeline.
     fn ports(&self) -> Vec<(String, Side)>;
-    /// Returns the knobs at the start; none where nothing can be changed while the command runs.
+    /// Returns the knobs at the start; empty where nothing can be changed at run time.
     fn knobs(&self) -> Result<Knobs, Error> {
         Ok(Knobs::default())
     }
@@ -46,13 +46,13 @@ pub trait Daemon {
     }
     /// Opens and sets up everything with all rights. On success the instance is ready to move packets.
     fn open(&self, netlink: &mut Netlink, succession: &mut Succession, out: &dyn Report) -> Result<Opened, Error>;
-    /// Returns the lines for people when the instance is up.
+    /// Returns the lines for people that report that the instance is up.
     fn up_text(&self, offloads: &Offloads, sandbox: &Sandbox) -> String;
-    /// Returns what the up event says beside the keys that all instances have.
+    /// Returns the keys of the up event beside those that all instances have.
     fn up_json(&self) -> Value;
 }
 
-/// What an instance takes over from another one, and whether it keeps its own ports for a successor.
+/// The role of an instance in a handover: the ports that it takes over, and whether it keeps its own for a successor.
 #[derive(Debug, Default)]
 pub struct Succession {
     /// Ports that are open and set up.
@@ -61,7 +61,7 @@ pub struct Succession {
     pub has_successors: bool,
 }
 
-/// Returns the problems of an instance beside those of its offloads.
+/// A function that returns the problems of an instance beside those of its offloads.
 pub type Complaints = Arc<dyn Fn(&Instance) -> Vec<Complaint> + Send + Sync>;
 
 /// Devices that are open and not in use yet.
@@ -74,20 +74,20 @@ pub struct Opened {
     pub checksum_drops: Option<ChecksumDrops>,
     /// The kernel's forwarding settings, for a router.
     pub forwarding: Option<Forwarding>,
-    /// The claim that no other instance may have at the same time.
+    /// The claim of a gateway to its interfaces, which no other instance may have at the same time.
     pub claim: Option<UnixListener>,
     /// The ports for a successor.
     pub ports: Ports,
     /// The problems of the devices, where they can report any.
     pub complaints: Option<Complaints>,
-    /// Ends what the loop waits for, where it may wait for anything but its descriptors.
+    /// Interrupts a wait of the packet loop, where it may wait for anything but its descriptors.
     pub hurry: Option<Box<dyn Fn() + Send>>,
     /// Assembles the pipeline, inside of the sandbox.
     pub assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>,
 }
 
 impl Opened {
-    /// Devices with what every command has.
+    /// Creates a value with the parts that every instance has.
     pub fn new(offloads: Offloads, assemble: Box<dyn FnOnce() -> Result<Box<dyn Pipeline>, Error>>) -> Opened {
         Opened {
             offloads,

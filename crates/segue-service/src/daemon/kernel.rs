@@ -1,4 +1,4 @@
-//! The kernel's part beside an instance, as `/proc` shows it.
+//! State of the kernel that concerns an instance, read from `/proc`: UDP checksum errors, and forwarding settings.
 //!
 //! The kernel drops datagrams of a UDP tunnel before any of its sockets sees them when their outer checksum is wrong,
 //! or missing where one is required. Linux counts them for a whole network namespace only. The kernel may also be set
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use segue_control::model::{Complaint, Instance, OUTER_CSUM};
 
-/// The place of the kernel's counter of one family.
+/// The file in `/proc` with the kernel's counter of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Table {
-    /// `/proc/net/snmp`: a line of names, then one of values, each after `Udp:`.
+    /// The format of `/proc/net/snmp`: a line of names, then one of values, each after `Udp:`.
     V4,
-    /// `/proc/net/snmp6`: a name and a value in each line.
+    /// The format of `/proc/net/snmp6`: a name and a value in each line.
     V6,
 }
 
@@ -28,7 +28,7 @@ impl Table {
         }
     }
 
-    /// Finds the count of received datagrams that were dropped for their UDP checksum.
+    /// Finds the number of received datagrams that were dropped for their UDP checksum.
     fn find(self, text: &str) -> Option<u64> {
         let value = match self {
             Table::V4 => {
@@ -101,7 +101,7 @@ impl Forwarding {
         Forwarding { files: Arc::new(Mutex::new(settings.filter_map(file).collect())) }
     }
 
-    /// Returns a problem where the kernel forwards.
+    /// Returns a problem where the kernel forwards packets of these interfaces.
     pub fn complaint(&self) -> Option<Complaint> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         // The file of an interface that is gone cannot be read.

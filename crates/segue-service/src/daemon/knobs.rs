@@ -11,7 +11,7 @@ use segue_datapath::knobs::{Knobs, Values};
 pub struct SharedKnobs(Arc<Knobs>);
 
 impl SharedKnobs {
-    /// Makes a handle to these knobs.
+    /// Creates a handle to these knobs.
     pub fn new(knobs: Arc<Knobs>) -> SharedKnobs {
         SharedKnobs(knobs)
     }
@@ -27,10 +27,11 @@ impl SharedKnobs {
     }
 }
 
-/// Prepares an instance's knobs: `preset` is what its words say, `assignments` what was requested besides.
+/// Prepares the knobs of an instance: `preset` has the values of its words, `assignments` the knobs
+/// to set at the start.
 pub fn prepare(mut knobs: Knobs, preset: &[(String, u64)], assignments: &[(String, String)]) -> Result<Knobs, Error> {
     for (name, value) in preset {
-        // The program made these names itself.
+        // The names and values are those of the program itself.
         if knobs.preset(name, *value).is_err() {
             return Err(Error::new(Kind::Internal, format!("{name} cannot be {value}"), "segue --version -v -j")
                 .why("the words of the command and the knobs disagree"));
@@ -108,7 +109,7 @@ fn setting(values: Values, value: u64) -> Setting {
     }
 }
 
-/// Makes the failure for an assignment that stands by itself.
+/// Converts a refusal into a failure, for an assignment without a place in a command line or a file.
 pub fn failure(wrong: &model::Wrong) -> Error {
     let why = if wrong.note.is_empty() { "these are the names that there are" } else { &wrong.note };
     Error::new(wrong.kind, wrong.message.clone(), wrong.good.clone()).why(why)

@@ -1,4 +1,4 @@
-//! The mappings of a NAT, requested from the thread that moves packets.
+//! Queries of a NAT's mappings, which belong to the thread that moves packets.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::mpsc::sync_channel;

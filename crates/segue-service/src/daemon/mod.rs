@@ -1,5 +1,4 @@
-//! The life of a long-running command: it opens its devices, gives up its rights, moves packets, and ends on a
-//! signal.
+//! The lifecycle of an instance: it opens its devices, gives up its rights, moves packets, and ends on a signal.
 
 mod control_loop;
 mod definition;
@@ -35,7 +34,7 @@ use crate::handover::{Line, Ports, Record};
 use crate::report::Report;
 use crate::sandbox;
 
-/// The supervisor of this process.
+/// The connection of this process to its supervisor.
 #[derive(Debug)]
 pub struct Watched {
     line: Line,
@@ -59,7 +58,7 @@ fn lost(error: &io::Error) -> Error {
     Error::system("cannot hear the process that started this one", error, "start again").why("their line is broken")
 }
 
-/// Waits for the record to begin, and takes those before it. Returns false where a signal requests the end.
+/// Waits for [`Record::Go`] and applies the records in front of it. Returns false where a signal requests the end.
 fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bool, Error> {
     loop {
         sys::poll(&[(signals.as_fd(), Want::Read), (line.as_fd(), Want::Read)], Duration::from_secs(60))
@@ -79,7 +78,8 @@ fn begin(line: &Line, signals: &mut Signals, running: &mut Running) -> Result<bo
     }
 }
 
-/// Opens everything, gives up the rights that are no longer needed, and runs until a signal.
+/// Runs an instance from its start to its end: opens everything, gives up the rights that are no longer needed, and
+/// moves packets until a signal.
 pub fn up(
     daemon: &impl Daemon,
     netlink: &mut Netlink,
@@ -146,7 +146,7 @@ pub fn up(
     outcome
 }
 
-/// Knob control of an instance that reports changes.
+/// Knob control of an instance, which reports every change.
 struct Announced {
     knobs: SharedKnobs,
     name: String,
@@ -205,7 +205,7 @@ fn work(
     })
 }
 
-/// Returns a function that reads the instance's state at any time.
+/// Returns a function that reads the state of the instance, callable at any time and from any thread.
 fn snapshot(
     daemon: &impl Daemon,
     since: Instant,

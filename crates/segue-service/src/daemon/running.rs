@@ -1,4 +1,4 @@
-//! An assembled pipeline: its state for other threads, and its end.
+//! An assembled pipeline, access to its state from other threads, and its end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,7 @@ use super::knobs::SharedKnobs;
 /// Number of ports from which on an instance leaves out counters that are zero.
 const MANY_PORTS: usize = 16;
 
-/// The offloads of an instance, and why those that are off are off.
+/// The offloads of an instance, with the reason for each that is not in use.
 #[derive(Clone, Debug, Default)]
 pub struct Offloads(BTreeMap<String, State>);
 
@@ -37,7 +37,7 @@ enum State {
 }
 
 impl Offloads {
-    /// Returns the form of `segue stat -j`.
+    /// Returns the offloads in the form of `segue stat -j`.
     pub fn map(&self) -> BTreeMap<String, Offload> {
         let offload = |state: &State| match state {
             State::On => Offload { on: true, why: None, refused: false },
@@ -82,7 +82,7 @@ pub fn flow_key() -> Result<hash::Key, Error> {
     Ok(hash::Key([a, b]))
 }
 
-/// A pipeline that is assembled.
+/// An assembled pipeline with its knobs and offloads.
 pub struct Running {
     pipeline: Box<dyn Pipeline>,
     board: Arc<Board>,
@@ -91,7 +91,7 @@ pub struct Running {
     stop: PipeReader,
 }
 
-/// Ends [`Running::work`] from another thread.
+/// A handle that ends [`Running::work`] from another thread.
 pub struct Stopper(PipeWriter);
 
 impl Stopper {
@@ -112,7 +112,7 @@ impl Running {
         Ok((Running { pipeline, board, knobs: Arc::new(knobs), offloads, stop }, Stopper(stopper)))
     }
 
-    /// Moves packets until it is stopped.
+    /// Moves packets until the [`Stopper`] ends it.
     pub fn work(&mut self, name: &str) -> Result<(), Error> {
         worker::run(&mut *self.pipeline, self.stop.as_fd(), &self.board, &self.knobs).map_err(|error| {
             Error::system(format!("{name} can no longer move packets"), &error, "start it again")
@@ -125,12 +125,12 @@ impl Running {
         self.pipeline.sequences()
     }
 
-    /// Continues with this sequence number.
+    /// Makes `next` the next sequence number of the interface `name`.
     pub fn go_on(&mut self, name: &str, next: u32) {
         self.pipeline.go_on(name, next);
     }
 
-    /// Returns the knobs, for another thread.
+    /// Returns a handle to the knobs, for other threads.
     pub fn knobs(&self) -> SharedKnobs {
         SharedKnobs::new(Arc::clone(&self.knobs))
     }
@@ -204,7 +204,7 @@ fn take_back(instance: &mut Instance) {
     }
 }
 
-/// Puts one counter in its place. Counters of one name, such as a drop that two stages count, are added.
+/// Adds a counter to its group. Counters of the same name, such as a drop that two stages count, are summed.
 fn put(port: &mut Port, group: Group, key: &'static str, value: u64) {
     let map = match group {
         Group::Receive | Group::Transmit => {

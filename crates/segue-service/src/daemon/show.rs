@@ -1,4 +1,4 @@
-//! The events of any instance, as JSON and as text: up, changed, down.
+//! The events that all instances have, as JSON and as text: up, changed, down.
 
 use std::time::{Duration, SystemTime};
 
@@ -33,7 +33,7 @@ pub(super) fn set_json(schema: &str, name: &str, changed: &[Change]) -> Value {
     json!({ "schema": schema, "event": "set", "t": t, "name": name, "changed": changed })
 }
 
-/// Returns the line when the instance is down.
+/// Returns the line that reports that the instance is down.
 pub(super) fn down_text(instance: &Instance, after: Duration) -> String {
     format!("{} is down after {}: {}\n", instance.name, units::long_duration(after), counters_text(instance))
 }

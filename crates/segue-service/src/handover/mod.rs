@@ -1,4 +1,4 @@
-//! Handover between instances: open interfaces and receiving sockets, so that no packet is lost in between.
+//! Handover of open interfaces and sockets from an instance to its successor, so that no packet is lost in between.
 //!
 //! `segue run` stands between the two. Each of its instances has a [`Line`] to it, which is the instance's standard
 //! input. It asks the running instance for the ports over its line and passes them to the successor over the
@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use segue_host::sys::{Want, poll};
 use segue_port::udp::Sockets;
 
-/// Length of a record, bytes. A record is sent whole, with a descriptor or without.
+/// Length of a record, bytes. A record is always sent whole, with at most one descriptor.
 const RECORD_LEN: usize = 24;
 /// Longest name of an interface, bytes.
 const NAME_LEN: usize = 15;
 /// Longest wait for the peer to make room for a record, or to send the next one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A message of a line.
+/// A message on a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A request for the ports of the instance.
@@ -82,7 +82,7 @@ impl Record {
 pub struct Line(UnixStream);
 
 impl Line {
-    /// Makes a line: the near end, and the far end for an instance's standard input.
+    /// Creates a line: returns the near end, and the far end for the standard input of an instance.
     pub fn pair() -> io::Result<(Line, OwnedFd)> {
         let (near, far) = UnixStream::pair()?;
         near.set_write_timeout(Some(PATIENCE))?;
@@ -133,7 +133,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Sends the ports. They stay open here.
+    /// Sends the ports over a line. This process keeps its own copies.
     pub fn give(&self, line: &Line) -> io::Result<()> {
         for (name, fd) in &self.interfaces {
             line.say(&Record::Interface(name.clone()), Some(fd.as_fd()))?;

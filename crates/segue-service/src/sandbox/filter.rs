@@ -1,5 +1,5 @@
-//! The system calls that remain. A refused call returns EPERM, so that a library that tries a new one gets an error
-//! and is not killed.
+//! The seccomp filter: the system calls that remain allowed. A refused call returns EPERM, so that a library that tries
+//! a new one gets an error and is not killed.
 
 use std::collections::BTreeMap;
 
@@ -148,7 +148,8 @@ pub(super) fn apply(purpose: Purpose, ioctls: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// The first filter, with the answer to clone3: the second one would forbid to install it.
+/// Compiles both filters, in the order of their installation. The one that answers clone3 comes first, since the other
+/// one forbids the installation of filters.
 fn programs(purpose: Purpose, more: &[u64]) -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let old_clone = SeccompFilter::new(
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ioctls_of_usb_devices_are_allowed_to_whom_they_were_granted_and_to_nobody_else() {
+    fn ioctls_of_usb_devices_are_allowed_only_to_processes_that_were_granted_them() {
         use segue_lan78xx::usb::usbfs;
         let compares = |program: &BpfProgram, number: u64| program.iter().any(|step| u64::from(step.k) == number);
         for (purpose, granted) in [

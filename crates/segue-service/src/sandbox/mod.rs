@@ -26,7 +26,7 @@ use crate::report::Report;
 
 pub use opening::{Reach, confine};
 
-/// The sandbox of a process.
+/// The state of a sandbox: the measures that are in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Sandbox {
     /// The user that the process became; `None` when the user did not change.
@@ -40,7 +40,7 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Returns the text behind "workers 1, ".
+    /// Describes the sandbox, for the line that begins with "workers 1, ".
     pub fn text(&self) -> String {
         let user = match &self.user {
             Some(user) => format!("as user {user}"),
@@ -56,7 +56,7 @@ impl Sandbox {
     }
 }
 
-/// A user to change to.
+/// The user and the group that the process changes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct User {
     name: String,

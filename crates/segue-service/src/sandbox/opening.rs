@@ -8,7 +8,7 @@ use segue_host::sys;
 use super::filter::{self, Purpose};
 use super::{other_user, restrict};
 
-/// What such a process may still reach.
+/// The files, ioctls and ports that such a process may still use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reach<'a> {
     /// Directories whose files the process may read.
@@ -22,7 +22,7 @@ pub struct Reach<'a> {
     pub tcp_port: Option<u16>,
 }
 
-/// Gives up everything else. The process must have one thread; where this fails, it must end.
+/// Confines this process to `reach`. The process must have one thread; where this fails, it must end.
 pub fn confine(reach: &Reach<'_>) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     sys::drop_bounding_set();

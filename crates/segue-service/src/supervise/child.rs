@@ -1,4 +1,4 @@
-//! One instance: a process of its own, which reports events on its standard output.
+//! One supervised instance: a child process that reports events on its standard output.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,7 +21,7 @@ const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// Uptime after which the next pause is the first one again.
 const WELL: Duration = Duration::from_secs(60);
 
-/// An instance, and its process while it has one.
+/// A supervised instance, with its process while one runs.
 #[derive(Debug)]
 pub(super) struct Instance {
     pub(super) spec: InstanceSpec,
@@ -29,13 +29,12 @@ pub(super) struct Instance {
     /// The time of the next restart.
     pub(super) again: Option<Instant>,
     pause: Duration,
-    /// Whether the instance takes the place of another one or gives way to one: its start and its end are not
-    /// reported.
+    /// Whether the instance is one side of a handover, so that its start and its end are not reported.
     pub(super) is_quiet: bool,
-    /// Whether a caller waits for the instance and reports why it did not come up; otherwise that is reported like
-    /// the end of one that was up.
+    /// Whether a caller waits for the instance and reports a failed start; otherwise a failed start is reported like
+    /// the end of an instance that was up.
     pub(super) is_awaited: bool,
-    /// Whether another instance is about to take its place, also where it ends before that.
+    /// Whether another instance is about to replace this one, also where this one ends before that.
     pub(super) is_replaced: bool,
 }
 
@@ -74,19 +73,19 @@ pub(super) enum Event {
 }
 
 impl Instance {
-    /// An instance without a process.
+    /// Creates an instance without a process.
     pub(super) fn new(spec: InstanceSpec) -> Instance {
         let (is_quiet, is_awaited, is_replaced) = (false, true, false);
         Instance { spec, process: None, again: None, pause: PAUSES[0], is_quiet, is_awaited, is_replaced }
     }
 
-    /// Starts the process; where that fails, it is due again after a pause.
+    /// Starts the process; after a failure the next attempt is due after a pause.
     pub(super) fn start(&mut self, options: &[String]) -> Result<(), Error> {
         let assignments = self.spec.knobs();
         self.spawn(&assignments, None, options)
     }
 
-    /// Starts the process with the ports of another one, whose place it will take, and with `assignments` for its
+    /// Starts the process as the successor of another one, with that one's ports and with `assignments` for its
     /// knobs.
     pub(super) fn start_as_successor(
         &mut self,
@@ -176,7 +175,7 @@ impl Instance {
         drop(say(&Record::Go));
     }
 
-    /// Returns whether packets can pass.
+    /// Returns whether the instance is up, so that packets can pass.
     pub(super) fn is_up(&self) -> bool {
         self.state() == Some(&State::IsUp)
     }
@@ -186,7 +185,7 @@ impl Instance {
         self.process.as_ref().map(|process| &process.state)
     }
 
-    /// Returns whether there is a process.
+    /// Returns whether the instance has a process.
     pub(super) fn runs(&self) -> bool {
         self.process.is_some()
     }

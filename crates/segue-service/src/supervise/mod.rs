@@ -1,4 +1,4 @@
-//! Several instances as one service, and the specification of each.
+//! Supervision: several instances as one service, their restart, and the reload of their configuration.
 
 mod child;
 mod notify;

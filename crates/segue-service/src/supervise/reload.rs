@@ -33,22 +33,22 @@ struct Outcome {
     stopped: Vec<String>,
 }
 
-/// An instance of which a part goes on in another one.
+/// An instance whose tunnels continue, in part, in another instance.
 #[derive(Debug)]
 struct Handover {
     /// The name of the running instance.
     of: String,
     spec: InstanceSpec,
-    /// The interfaces that go on.
+    /// The interfaces that continue in the successor.
     shared: Vec<String>,
 }
 
-/// The difference between the configuration and what runs.
+/// The difference between the configuration and the running instances.
 #[derive(Debug, Default)]
 struct Difference {
-    /// Instances that go on as they are.
+    /// Instances that continue unchanged.
     kept: Vec<InstanceSpec>,
-    /// The knobs to set at them.
+    /// The knobs to set at instances that continue, by name.
     turns: Vec<(String, Assignments)>,
     handovers: Vec<Handover>,
     fresh: Vec<InstanceSpec>,
@@ -95,8 +95,8 @@ impl Service {
         self.notify.ready(&format!("{up} up"));
     }
 
-    /// Brings what runs in line with the configuration. Everything that can be checked is checked before a change;
-    /// what fails later is taken back.
+    /// Changes the running instances to match the configuration. Everything that can be checked is checked before the
+    /// first change; a change that fails later is reverted.
     fn follow(&mut self) -> Result<Outcome, Error> {
         self.configuration.load()?;
         // An instance that is not up yet would not receive a request.
@@ -155,7 +155,7 @@ impl Service {
         Ok(outcome)
     }
 
-    /// Compares what runs with the configuration, and checks what is new in it.
+    /// Compares the running instances with the configuration, and checks the new parts of the configuration.
     fn difference(&mut self, specs: Vec<InstanceSpec>) -> Result<Difference, Error> {
         let mut difference = Difference::default();
         let mut errors = Vec::new();
@@ -252,8 +252,8 @@ impl Service {
         Ok(anew)
     }
 
-    /// Returns whether the instance that was to be replaced ends by itself within a moment, or has; otherwise it goes
-    /// on.
+    /// Returns whether the instance that was to be replaced has ended by itself or does so within a moment; otherwise
+    /// it continues.
     fn ends_instead(&mut self, at: usize) -> bool {
         let name = self.instances[at].spec.name.clone();
         let ends = self.ends(&name);
@@ -261,7 +261,7 @@ impl Service {
         ends
     }
 
-    /// Returns whether the instance ends by itself within a moment, or has.
+    /// Returns whether the instance has ended by itself or does so within a moment.
     fn ends(&mut self, name: &str) -> bool {
         let members = self.instances.iter().find(|instance| instance.spec.name == name).map_or(0, |i| i.spec.members());
         let until = Instant::now() + PARTING + STOP_EACH * u32::try_from(members).unwrap_or(u32::MAX);
@@ -275,7 +275,7 @@ impl Service {
         }
     }
 
-    /// Starts `spec` in the place of the instance `at`, which has ended by itself; where that fails, the old one is
+    /// Starts `spec` instead of the instance `at`, which has ended by itself; where that fails, the old one is
     /// restarted after its pause.
     fn start_instead(&mut self, at: usize, spec: &InstanceSpec) -> Result<(), Error> {
         let mut ended = self.instances.remove(at);
@@ -288,9 +288,9 @@ impl Service {
         outcome
     }
 
-    /// Replaces the instance `name` by a process for `spec`. The old one goes on until the new one is ready, and for
-    /// good where that fails. Where the old one ends by itself meanwhile, the new one starts without its ports, and
-    /// the result is `false`.
+    /// Replaces the instance `name` by a process for `spec`. The old one continues until the new one is ready, and
+    /// keeps running where that fails. Where the old one ends by itself meanwhile, the new one starts without its
+    /// ports, and the result is `false`.
     fn succeed(&mut self, name: &str, spec: &InstanceSpec, shared: &[String]) -> Result<bool, Error> {
         let Some(at) = self.instances.iter().position(|instance| instance.spec.name == name) else {
             return Err(Error::new(Kind::NotFound, format!("{name} does not run"), "segue stat"));

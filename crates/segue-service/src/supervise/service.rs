@@ -1,5 +1,5 @@
-//! A service: the process that supervises instances, one process for each, each with a sandbox of its own. No packet
-//! passes through it.
+//! The service: a process that supervises instances, each a process with a sandbox of its own. No packet passes through
+//! the service itself.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::report::Report;
 /// The schema id of the JSON that `segue run -j` prints, one object for each event; instances have schemas of their
 /// own.
 pub const SCHEMA: &str = "segue.run/1";
-/// Longest start of an instance.
+/// Longest time in which an instance must come up.
 pub(super) const START: Duration = Duration::from_secs(30);
-/// Longest end of an instance before it is killed.
+/// Longest time in which an instance must end before it is killed.
 const STOP: Duration = Duration::from_secs(10);
-/// Additional time for each interface: the kernel removes them one by one.
+/// Additional time to end for each interface: the kernel removes them one by one.
 pub(super) const STOP_EACH: Duration = Duration::from_millis(60);
-/// Longest end after the second interrupt.
+/// Longest time in which an instance must end after the second interrupt.
 const STOP_NOW: Duration = Duration::from_secs(2);
 /// The configuration of a service, such as a file.
 pub trait Configuration {
@@ -35,7 +35,8 @@ pub trait Configuration {
     fn name(&self) -> String;
     /// Loads the present content.
     fn load(&mut self) -> Result<(), Error>;
-    /// Returns the instances of the content that was loaded last, or all errors that need no look at the system.
+    /// Returns the instances of the content that was loaded last, or all errors that can be found without a query to
+    /// the system.
     fn specs(&self) -> Result<Vec<InstanceSpec>, Error>;
     /// Checks whether `specs` can run on this host beside `others`, which run. Returns all errors, and changes
     /// nothing.
@@ -68,17 +69,18 @@ pub struct Service {
     signals: Signals,
     pub(super) notify: Notify,
     pub(super) out: Arc<dyn Report>,
-    /// Options that each instance gets besides.
+    /// Additional options of every instance.
     pub(super) options: Vec<String>,
-    /// Requests of signals that are not fulfilled yet.
+    /// Whether a signal has requested a reload that is not made yet.
     reload: bool,
+    /// Whether a signal has requested the end of the service.
     pub(super) stop: bool,
     /// Time of the last watchdog message to the service manager.
     alive: Instant,
 }
 
 impl Service {
-    /// Makes a service that follows `configuration` and reports to `out`; each instance gets `options` besides.
+    /// Creates a service that follows `configuration` and reports to `out`; each instance also gets `options`.
     pub fn new(
         configuration: Box<dyn Configuration>,
         netlink: Netlink,
@@ -261,7 +263,7 @@ impl Service {
         }
     }
 
-    /// Returns the time until something is due.
+    /// Returns the time until the next restart is due, or a minute where none is.
     fn pause(&self) -> Duration {
         let now = Instant::now();
         let due = self.instances.iter().filter_map(|instance| instance.again).min();
@@ -281,8 +283,8 @@ impl Service {
         failed.iter().for_each(|(at, error)| self.tell_end(&self.instances[*at], error));
     }
 
-    /// Restarts what ran before, each by itself: one that does not come up is reported, and is restarted after its
-    /// pause.
+    /// Restarts instances that ran before, each by itself: one that does not come up is reported, and is restarted
+    /// after its pause.
     pub(super) fn put_back(&mut self, gone: Vec<Instance>) {
         for mut instance in gone {
             // An instance that had ended by itself keeps its pause.
@@ -295,7 +297,7 @@ impl Service {
         self.settle();
     }
 
-    /// Waits for instances that are coming up.
+    /// Waits until no instance is starting any more, for [`START`] at most.
     pub(super) fn settle(&mut self) {
         let until = Instant::now() + START;
         while self.instances.iter().any(|instance| instance.runs() && !instance.is_up()) && !self.stop {
@@ -319,7 +321,7 @@ impl Service {
     }
 }
 
-/// Passes an event of an instance on.
+/// Forwards an event of an instance to the output of the service.
 fn said(out: &dyn Report, name: &str, is_quiet: bool, mut value: Value) {
     if out.is_json() {
         value["instance_name"] = json!(name);

@@ -61,7 +61,7 @@ pub enum InstancePlan {
     Gateway(Box<Config>),
 }
 
-/// One instance of the configuration.
+/// The specification of one instance, from the configuration.
 #[derive(Clone, Debug)]
 pub struct InstanceSpec {
     /// The kind of the instance.
