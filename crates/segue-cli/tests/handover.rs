@@ -132,13 +132,13 @@ fn a_reload_while_an_instance_ends_by_itself_starts_what_the_file_has() {
         // The delays are the cases: before the end is noticed, in its middle, and after it.
         std::thread::sleep(Duration::from_millis(delay));
         let done = pair.reload(&file(&[1, 3], ""));
-        assert_eq!(
-            (done["event"].as_str(), list(&done["restarted"])),
-            (Some("reloaded"), vec!["sg1"]),
-            "{delay}: {done}"
-        );
-        for others in ["unchanged", "handed_over", "started", "stopped"] {
-            assert!(list(&done[others]).is_empty(), "{delay}: {done}");
+        assert_eq!(done["event"], "reloaded", "{delay}: {done}");
+        // Without a delay the reload may come before the instance has noticed the end; it is then handed over.
+        let handed_over = delay == 0 && !list(&done["handed_over"]).is_empty();
+        let expected = if handed_over { "handed_over" } else { "restarted" };
+        for how in ["restarted", "unchanged", "handed_over", "started", "stopped"] {
+            let names = if how == expected { vec!["sg1"] } else { vec![] };
+            assert_eq!(list(&done[how]), names, "{delay}: {how} in {done}");
         }
         // The removed tunnel does not come back: the pause is longer than a restart takes.
         std::thread::sleep(Duration::from_millis(if delay == 100 { 2500 } else { 0 }));
