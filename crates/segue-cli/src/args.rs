@@ -39,10 +39,10 @@ pub(crate) struct Common {
     /// Only data and errors
     #[arg(short = 'q', long, global = true)]
     pub(crate) quiet: bool,
-    /// Show each change to the system as a command that a person could type
+    /// Show each change to the system as a shell command
     #[arg(short = 'v', long, global = true)]
     pub(crate) verbose: bool,
-    /// Colour; auto means on a terminal, as NO_COLOR and CLICOLOR_FORCE say
+    /// Colour; auto: on a terminal, subject to NO_COLOR and CLICOLOR_FORCE
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub(crate) color: Color,
     /// A short help
@@ -68,11 +68,11 @@ pub(crate) enum Command {
     Tunnel(Tunnel),
     /// a bump in the wire that gathers packets into trains
     Gateway(Gateway),
-    /// counters and reasons of what runs
+    /// counters of running instances, and the reasons behind them
     Stat(Stat),
-    /// who talks through a NAT: its mappings
+    /// the NAT mappings of running gateways
     Nat(Nat),
-    /// settings of what runs, read and changed while packets move
+    /// read and change settings while packets move
     Set(Set),
     /// tunnels and gateways of a file, as one service
     Run(Run),
@@ -98,19 +98,19 @@ pub(crate) struct Tunnel {
     /// Print the plan and change nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,
-    /// Write what crosses the outside to a capture file
+    /// Write the outer packets to a capture file
     #[arg(long, value_name = "FILE.pcap")]
     pub(crate) trace: Option<PathBuf>,
-    /// A setting to begin with, as segue set knows it; may be given several times
+    /// Initial value of a knob of segue set; may be given several times
     #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::assignment)]
     pub(crate) set: Vec<(String, String)>,
-    /// The process that watches over this one, and with which it ends
+    /// Process id of the supervisor, with which this process ends
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) supervised: Option<i32>,
-    /// It takes the place of another one, whose ports that process hands it on standard input
+    /// Take over the ports of another process, which that process sends on standard input
     #[arg(long = "heir", hide = true, requires = "supervised")]
     pub(crate) successor: bool,
-    /// Words and values
+    /// Keywords and values
     #[arg(value_name = "WORD", hide = true)]
     pub(crate) words: Vec<String>,
 }
@@ -118,49 +118,49 @@ pub(crate) struct Tunnel {
 /// The arguments of `segue gateway`.
 #[derive(Args, Debug)]
 pub(crate) struct Gateway {
-    /// An interface, or tap:NAME[@NETNS] for a TAP to be made
+    /// An interface, or tap:NAME[@NETNS] for a new TAP
     #[arg(value_name = "IN", required_unless_present_any = ["short_help", "long_help"])]
     pub(crate) from: Option<String>,
-    /// The other one
+    /// The other side, likewise
     #[arg(value_name = "OUT", required_unless_present_any = ["short_help", "long_help"])]
     pub(crate) to: Option<String>,
     /// Print the plan and change nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,
-    /// Leave packets as they come
+    /// Do not merge packets into trains
     #[arg(long)]
     pub(crate) no_lro: bool,
-    /// Whose rules: strict, linux, linux:VERSION or lro
+    /// Merge rules: strict, linux, linux:VERSION or lro
     #[arg(long, value_name = "NAME", value_parser = segue_service::profile::parse)]
     pub(crate) profile: Option<Profile>,
-    /// Let pure ACKs collapse to the newest (profile lro)
+    /// Merge pure ACKs into the newest one (profile lro)
     #[arg(long)]
     pub(crate) ack_aggregation: bool,
-    /// Most ACKs that one may stand for
+    /// Maximum number of ACKs that are merged into one
     #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, default_value_t = 32, requires = "ack_aggregation", value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_acks: u32,
-    /// Pages to receive into, or a buffer for each frame
+    /// Size of receive pages, or one buffer for each frame
     #[arg(long, value_name = "SIZE", default_value = "32k", value_parser = PossibleValuesParser::new(["4k", "8k", "16k", "32k", "frame"]))]
     pub(crate) page: String,
-    /// Longest wait of a packet for the next, microseconds
+    /// Maximum wait for the next packet, microseconds
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub(crate) hold_us: u64,
     /// Largest train, bytes
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = segue_service::gateway::config::MAX_BYTES, value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(crate) max_bytes: u32,
-    /// Most packets of a train; 64 datagrams at most
+    /// Most packets in a train; of datagrams at most 64
     #[arg(long, hide_short_help = true, value_name = "N", allow_negative_numbers = true, default_value_t = segue_service::gateway::config::MAX_PACKETS, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_packets: u32,
-    /// MTU of a TAP that is made; else the other side's
+    /// MTU of a new TAP; default: the other side's
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(68..=65_521))]
     pub(crate) tap_mtu: Option<u32>,
-    /// Fragment for the side with the smaller MTU what is longer
+    /// Fragment packets that exceed the smaller MTU
     #[arg(long, conflicts_with = "route")]
     pub(crate) fragment: bool,
     /// Forward at layer 3, by the kernel's routes
     #[arg(long)]
     pub(crate) route: bool,
-    /// With --route: IPv4 leaves OUT from this address
+    /// With --route: IPv4 source address of what leaves OUT
     #[arg(long, value_name = "ADDRESS", requires = "route", value_parser = segue_service::gateway::config::parse_nat)]
     pub(crate) nat: Option<Ipv4Addr>,
     /// With --nat: tcp:PORT=ADDRESS:PORT or udp:, inwards
@@ -169,10 +169,10 @@ pub(crate) struct Gateway {
     /// The name for segue stat; IN-OUT when not given
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// A setting to begin with, as segue set knows it
+    /// Initial value of a knob of segue set
     #[arg(long, value_name = "KNOB=VALUE", value_parser = segue_service::daemon::knobs::assignment)]
     pub(crate) set: Vec<(String, String)>,
-    /// The process that watches over this one, and with which it ends
+    /// Process id of the supervisor, with which this process ends
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) supervised: Option<i32>,
 }
@@ -180,17 +180,17 @@ pub(crate) struct Gateway {
 /// The arguments of `segue stat`.
 #[derive(Args, Debug)]
 pub(crate) struct Stat {
-    /// Which instance; all when not given
+    /// Name of the instance; default: all
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Why trains ended, why packets stayed alone, and hints
     #[arg(long)]
     pub(crate) why: bool,
-    /// Again every SECS seconds, 1 when not given
+    /// Repeat every SECS seconds; default: 1
     #[arg(long, value_name = "SECS", allow_negative_numbers = true, num_args = 0..=1, default_missing_value = "1", require_equals = false,
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(crate) watch: Option<u32>,
-    /// Exit 1 and a line for each thing that is not well; nothing when all is
+    /// Exit 1 and print a line for each problem; print nothing when all is well
     #[arg(long)]
     pub(crate) health: bool,
     /// Exact numbers without units
@@ -204,7 +204,7 @@ pub(crate) struct Stat {
 /// The arguments of `segue nat`.
 #[derive(Args, Debug)]
 pub(crate) struct Nat {
-    /// Which instance; all when not given
+    /// Name of the instance; default: all
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
 }
@@ -223,13 +223,13 @@ pub(crate) struct Run {
 /// The arguments of `segue set`.
 #[derive(Args, Debug)]
 pub(crate) struct Set {
-    /// Which instance
+    /// Name of the instance
     #[arg(value_name = "INSTANCE")]
     pub(crate) instance: Option<String>,
-    /// Nothing lists all; KNOB reads one; KNOB VALUE or KNOB=VALUE sets it, several at once all or none
+    /// Without KNOB, list all; KNOB reads one; KNOB VALUE or KNOB=VALUE sets it; of several, all or none are set
     #[arg(value_name = "KNOB", allow_negative_numbers = true)]
     pub(crate) words: Vec<String>,
-    /// Say whether it could be set, and change nothing
+    /// Check whether the values can be set; change nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,
 }
@@ -240,19 +240,19 @@ pub(crate) struct Lab {
     /// The link: nic segments and aggregates like a plain network card, veth passes trains whole
     #[arg(long, value_name = "FORM", default_value = "nic", value_parser = PossibleValuesParser::new(["nic", "nic-csum", "veth"]))]
     pub(crate) link: String,
-    /// What is inside of the tunnel
+    /// Tunnel mode
     #[arg(long, value_name = "MODE", default_value = "gre", value_parser = PossibleValuesParser::new(["gre", "ipip", "sit"]))]
     pub(crate) mode: String,
-    /// What carries it
+    /// Encapsulation of the tunnel
     #[arg(long, value_name = "KIND", default_value = "gue", value_parser = PossibleValuesParser::new(["gue", "fou"]))]
     pub(crate) encap: String,
     /// Measure only this family inside; both when not given
     #[arg(long, value_name = "4|6", value_parser = PossibleValuesParser::new(["4", "6"]))]
     pub(crate) family: Option<String>,
-    /// The family outside
+    /// Address family of the outer packets
     #[arg(long, value_name = "4|6", default_value = "4", value_parser = PossibleValuesParser::new(["4", "6"]))]
     pub(crate) outer: String,
-    /// The load
+    /// Protocol of the load
     #[arg(long, value_name = "PROTO", default_value = "tcp", value_parser = PossibleValuesParser::new(["tcp", "udp"]))]
     pub(crate) proto: String,
     /// Seconds of one measurement
@@ -267,7 +267,7 @@ pub(crate) struct Lab {
     /// Leave the two hosts running and print how to enter them
     #[arg(long)]
     pub(crate) keep: bool,
-    /// A row more, measured beside the others
+    /// Measure this program as well
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(["fastd", "wireguard-go"]))]
     pub(crate) with: Vec<String>,
     /// How progress is shown on stderr
@@ -278,13 +278,13 @@ pub(crate) struct Lab {
 /// The arguments of `segue bench`.
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
-    /// Which one
+    /// The bench to run
     #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(segue_lab::bench::NAMES))]
     pub(crate) name: Option<String>,
     /// Every row
     #[arg(long, conflicts_with = "quick")]
     pub(crate) all: bool,
-    /// A few rows, one run of one second each: whether it works
+    /// A few rows, one run of one second each: a quick test
     #[arg(long)]
     pub(crate) quick: bool,
     /// Only rows that have all these words, as "lro 4k"; several times: any of them
@@ -302,13 +302,13 @@ pub(crate) struct Bench {
     /// Per cent of its processor that the host under test may use
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) quota: Option<u32>,
-    /// Say how many rows there are, how long they take and their words
+    /// Print the number of rows, the time they take and their words
     #[arg(long)]
     pub(crate) list: bool,
     /// How progress is shown on stderr
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "never", "json"]))]
     pub(crate) progress: String,
-    /// One end of a load: what a bench starts in its hosts
+    /// Run one end of a load, as a bench does in its hosts
     #[arg(long, hide = true, conflicts_with = "name")]
     pub(crate) end: Option<String>,
 }
@@ -316,7 +316,7 @@ pub(crate) struct Bench {
 /// The arguments of `segue schema`.
 #[derive(Args, Debug)]
 pub(crate) struct Schema {
-    /// Of which command
+    /// The command whose output the schema describes
     #[arg(value_name = "COMMAND", value_parser = PossibleValuesParser::new(["stat", "set", "nat", "lab", "bench", "pcap", "lan78xx"]))]
     pub(crate) of: Option<String>,
 }

@@ -36,9 +36,9 @@ const PAGES: &[Page] = &[
             ),
         ],
         more: "\
-Words have no dashes and come in any order. encap-csum is on by default, other
-than in iproute2: without the outer checksum the kernel neither cuts nor gathers
-trains of datagrams, and every packet costs a system call.
+Words have no dashes and come in any order. encap-csum is on by default, unlike
+in iproute2: without the outer checksum the kernel neither segments nor merges
+datagrams, and every packet costs a system call.
 
 `also` begins another tunnel on the same port, with one socket for all of them:
   segue tunnel dev a remote 198.18.0.2 encap gue key 1 \\
@@ -65,29 +65,29 @@ $XDG_RUNTIME_DIR/segue or /tmp/segue-UID; SEGUE_RUNTIME_DIR overrides.
             ("segue gateway eth1 eth2 --ack-aggregation", "fewer pure ACKs for the sender's host"),
         ],
         more: "\
-Both ways, frames that belong together are joined, trains are handed on whole to
-a port that takes them and cut for one that does not. What is not joined leaves
-as it came, byte for byte.
+In both directions, frames of one flow are merged into trains. Trains go whole
+to a port that accepts them and are cut for one that does not. Frames that are
+not merged leave unchanged, byte for byte.
 
 The host's own stack sees the frames of an interface too, and would answer for
-its addresses. So IN and OUT may have none, and be no port of a bridge or bond:
+its addresses. So IN and OUT must have none, and be no port of a bridge or bond:
   ip link set dev eth0 addrgenmode none && ip addr flush dev eth0
-An address for this host belongs on a TAP. The TAP goes when the gateway ends.
+Put an address for this host on a TAP. The TAP is deleted when the gateway ends.
 With --hold-us the gateway may not sleep while it waits for the next packet.
 
-Profiles: strict joins what can be cut into the same packets again, linux what
-Linux joins (its rules changed in linux:6.18 and linux:7.0), lro what a receiver
-with LRO does: it keeps the stream, not the packets. ACK aggregation is part of
-lro; with --no-lro it is all that happens. Duplicate ACKs, window updates, SACK
-and ECN are never swallowed; segue stat counts what was.
+Profiles: strict merges what can be cut into the same packets again, linux what
+Linux merges (its rules changed in linux:6.18 and linux:7.0), lro what a
+receiver with LRO does: it keeps the stream, not the packets. ACK aggregation is
+part of lro; with --no-lro only ACKs are merged. Duplicate ACKs, window updates,
+SACK and ECN are never swallowed; segue stat counts the ACKs that were.
 
-Received frames lie where the kernel puts them (one copy, its own) and are not
-copied again: in pages of the size that --page says, many to a page, or each in
-a buffer of its own (frame). Frames longer than a page cross pages.
+Received frames stay where the kernel put them (one copy, its own) and are not
+copied again: in pages of the size of --page, many to a page, or each in a
+buffer of its own (frame). Frames longer than a page span several pages.
 
 With --route, IN and OUT are interfaces with addresses, the kernel must not
-forward between them, and it is the kernel's routes that packets follow. The
-address of --nat is one that no host has. docs/gateway.md has the rest.
+forward between them, and packets follow the kernel's routes. The address of
+--nat must belong to no host. More in docs/gateway.md.
 
 Signals, exit status and control socket: as with segue tunnel.
 ",
@@ -103,8 +103,8 @@ Signals, exit status and control socket: as with segue tunnel.
         more: "\
 With --watch, -j prints one object a line. With --health, exit 1 when anything
 is not well or nothing runs. Units are SI: kB is 1000 bytes.
-The drops outer_csum are the kernel's: datagrams with a wrong outer checksum, or
-none where one is needed, for any socket of the tunnel's network namespace.
+The kernel counts the drops outer_csum: datagrams with a wrong outer checksum,
+or none where one is needed, for any socket of the tunnel's network namespace.
 ",
     },
     Page {
@@ -112,10 +112,10 @@ none where one is needed, for any socket of the tunnel's network namespace.
         usage: "segue nat [NAME] [OPTION]...",
         examples: &[("segue nat gw0", "the mappings of gw0"), ("segue nat -j", "those of all gateways")],
         more: "\
-A mapping is an inside port and the outside port that stands for it. Static ones
-are of --forward. idle s is the time since its last packet: UDP is forgotten
-after 300 s, ICMP after 60, TCP after 7440 s when open, 240 otherwise.
-Counts are packets, a train counting one.
+A mapping is an inside port and the outside port that replaces it. Static ones
+come from --forward. idle s is the time since the last packet: UDP mappings
+expire after 300 s, ICMP after 60 s, TCP after 7440 s when open, else 240 s.
+Counts are packets; a train counts as one.
 ",
     },
     Page {
@@ -127,29 +127,29 @@ Counts are packets, a train counting one.
             ("segue set gw0 net.gso.stats", "what GSO did so far, by port"),
         ],
         more: "\
-A change is in force from the next packet on, and no packet is lost by it. Where
-several are given, all are set or none. A port's name stands for IFNAME:
+A change applies from the next packet on and loses no packet. Of several, all or
+none are set. IFNAME is the name of a port:
 
   net.inet.tcp.gso, net.inet.udp.gso   0 cuts trains of that transport on entry
   net.gso.dev.IFNAME.enable_gso        0 cuts those bound for IFNAME there;
                                        1 in front of it, where it takes none
   net.gso.dev.IFNAME.max_burst         largest train handed to IFNAME, bytes
-  net.gso.dev.IFNAME.tso               0 hands it none, though it takes them
-  net.inet.tcp.gro, net.inet.udp.gro   0 joins nothing of that transport
-  net.gro.dev.IFNAME.enable_gro        0 joins nothing that comes in there
+  net.gso.dev.IFNAME.tso               0 sends it none even if it takes them
+  net.inet.tcp.gro, net.inet.udp.gro   0 merges nothing of that transport
+  net.gro.dev.IFNAME.enable_gro        0 merges nothing received there
   net.gro.dev.IFNAME.profile, .max_burst, .max_packets, .hold_us
-  net.inet.tcp.ack                     0 lets no acknowledgments collapse
-  net.ack.dev.IFNAME.enable_ack        1 collapses those that come in there; the
-                                       profile must be lro. Most: .max_burst
+  net.inet.tcp.ack                     0 aggregates no ACKs
+  net.ack.dev.IFNAME.enable_ack        1 aggregates ACKs received there; needs
+                                       profile lro; limit: .max_burst
   net.remcsum.dev.IFNAME.enable_remcsum  leave checksums to the far end
-  net.route.groups                     0 looks each packet's route up by itself
+  net.route.groups                     0 looks up the route of every packet
   net.napi.dev.IFNAME.weight           most packets of one poll of IFNAME
   net.napi.budget, .busy_poll_us, .defer_wakeups, .flush_timeout_us
                                        the poll loop: docs/run.md
   net.gso.stats, and as well for gro, ack, remcsum, napi   read only
 
 A tunnel joins under the name of its interface and sends under the name udp.
-The same names stand in the file of segue run, and behind --set at the start.
+The file of segue run and the option --set take the same names.
 ",
     },
     Page {
@@ -175,15 +175,15 @@ The file is TOML:
   out = \"tap:lro0\"
   hold-us = 50
 
-Each has a process of its own. With SIGHUP the file is read again: what is the
-same goes on untouched, knobs are turned, the rest is stopped or started; of
-tunnels on one port those that are the same lose no packet either. A file
-that is wrong, or of which something does not start, leaves what runs as it is.
-An instance that ends by itself is started again. All of it: docs/run.md.
+Each instance has a process of its own. SIGHUP reads the file again: unchanged
+instances continue, changed knobs are set, the rest is stopped or started;
+unchanged tunnels that share a port lose no packets. If the file is wrong or an
+instance does not start, what runs stays as it is. An instance that ends by
+itself is started again. More in docs/run.md.
 
-Signals: SIGINT and SIGTERM end all, SIGUSR1 writes all counters. systemd hears
-of readiness and reloads (Type=notify). Exit status: 0 done, 1 failed, 2 used
-wrongly.
+Signals: SIGINT and SIGTERM end all, SIGUSR1 writes all counters. systemd is
+told of readiness and reloads (Type=notify). Exit status: 0 done, 1 failed, 2
+used wrongly.
 ",
     },
     Page {
@@ -208,9 +208,9 @@ their own where the kernel allows one. Exit 1 when a tunnel cannot run here.
         ],
         more: "\
 Two network namespaces and a link of 1500 bytes between them; rows are measured
-in turn. It needs iperf3, and root or a user namespace. Nothing stays behind;
-what a lab leaves that is killed with SIGKILL (a control group, and what still
-runs in it), the next one takes away.
+in turn. It needs iperf3, and root or a user namespace. Nothing is left behind;
+if a lab is killed with SIGKILL, the next one removes what is left: a control
+group and the processes in it.
 ",
     },
     Page {
@@ -239,7 +239,7 @@ figures mean is in docs/bench.md.
         name: "pcap",
         usage: "segue pcap merge|split|decap|verify|stat IN [OUT] [OPTION]...",
         examples: &[
-            ("segue pcap stat in.pcap", "what it holds, and what of it would merge"),
+            ("segue pcap stat in.pcap", "what it contains, and how much would merge"),
             ("segue pcap split big.pcap wire.pcap", "what was on the wire, for replay and analysis"),
             ("segue pcap merge in.pcap out.pcapng", "trains, as GRO makes them"),
         ],
@@ -253,7 +253,7 @@ or the file is cut, 2 used wrongly, 130 interrupted.
         name: "lan78xx",
         usage: "segue lan78xx list|up|model [OPTION]...",
         examples: &[
-            ("segue lan78xx model --wire tap:cable0", "an adapter for anybody's driver, by USB/IP"),
+            ("segue lan78xx model --wire tap:cable0", "an adapter for any driver, over USB/IP"),
             ("segue lan78xx up --usb usbip://127.0.0.1/1-1", "an adapter as the interface lan0"),
         ],
         more: "Each command has its own help. More in docs/lan78xx.md.\n",

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &args::Nat, out: &Out) -> Result<(), Error> {
         return Ok(());
     }
     if all.is_empty() {
-        out.note("no NAT runs here; one does so with: segue gateway IN OUT --route --nat ADDRESS");
+        out.note("no NAT runs here; to start one: segue gateway IN OUT --route --nat ADDRESS");
     }
     all.iter().for_each(|one| out.data(&one.text()));
     Ok(())

@@ -85,7 +85,7 @@ fn of_several(name: &str, instance: &Instance) -> Option<String> {
     let is_one = *name != instance.name && instance.ports.contains_key(name);
     is_one.then(|| {
         format!(
-            "note: {name} shares its port with {}: the figures are of all that do; its own are in `segue stat {name} -j` under ports.{name}",
+            "note: {name} shares its port with {}: the figures are sums over all of them; its own are in `segue stat {name} -j` under ports.{name}",
             instance.name
         )
     })
@@ -113,12 +113,12 @@ fn health(document: &Document, out: &Out) -> Result<(), Error> {
         }
         (false, false) if out.json => {
             let hint = "segue stat --why";
-            Err(Error::new(Kind::Unhealthy, sick.join("; "), hint).why("an instance says so of itself"))
+            Err(Error::new(Kind::Unhealthy, sick.join("; "), hint).why("the instance reports it"))
         }
         (false, false) => {
             out.data(&(sick.join("\n") + "\n"));
             Err(Error::new(Kind::Unhealthy, format!("{} not well", things(sick.len())), "segue stat --why")
-                .why("an instance says so of itself"))
+                .why("the instance reports it"))
         }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) const WORDS: &[Word] = &[
         name: "dev",
         takes: Takes::Device,
         metavar: "NAME",
-        help: "the interface to make; it goes when segue ends",
+        help: "the interface to create; deleted when segue ends",
         required: true,
         ..Word::PLAIN
     },
@@ -49,7 +49,7 @@ pub(crate) const WORDS: &[Word] = &[
         name: "local",
         takes: Takes::Address,
         metavar: "ADDR",
-        help: "this end; without it the address that the route to the remote prefers",
+        help: "local address; default: the one that the route to the remote prefers",
         ..Word::PLAIN
     },
     Word {
@@ -57,7 +57,7 @@ pub(crate) const WORDS: &[Word] = &[
         takes: Takes::OneOf(&["none", "gue", "fou"]),
         metavar: "KIND",
         default: "none",
-        help: "what carries it: gue or fou, both in UDP, or none: IP itself; vxlan and geneve bring their own",
+        help: "encapsulation: gue or fou in UDP, or none (directly in IP); vxlan and geneve bring their own",
         ..Word::PLAIN
     },
     Word {
@@ -80,7 +80,7 @@ pub(crate) const WORDS: &[Word] = &[
         name: "srcport",
         takes: Takes::Ports,
         metavar: "MIN MAX",
-        help: "source ports of vxlan out of these, both included",
+        help: "range of source ports of vxlan, inclusive",
         needs: VXLAN,
         ..Word::PLAIN
     },
@@ -95,7 +95,7 @@ pub(crate) const WORDS: &[Word] = &[
         name: "encap-csum",
         aliases: &["encap-csum6", "udpcsum"],
         default: "encap-csum",
-        help: "UDP checksum outside (iproute2 has it off: trains need it)",
+        help: "outer UDP checksum (off in iproute2; trains need it)",
         ..Word::PLAIN
     },
     Word {
@@ -117,14 +117,14 @@ pub(crate) const WORDS: &[Word] = &[
     Word {
         name: "udp6zerocsumtx",
         default: "noudp6zerocsumtx",
-        help: "no UDP checksum outside over IPv6",
+        help: "send no outer UDP checksum over IPv6",
         needs: BRIDGE,
         ..Word::PLAIN
     },
     Word {
         name: "udp6zerocsumrx",
         default: "noudp6zerocsumrx",
-        help: "take datagrams without UDP checksum over IPv6",
+        help: "accept datagrams without UDP checksum over IPv6",
         needs: BRIDGE,
         ..Word::PLAIN
     },
@@ -138,14 +138,14 @@ pub(crate) const WORDS: &[Word] = &[
     Word {
         name: "remcsumrx",
         default: "noremcsumrx",
-        help: "take packets whose inner checksum was left to this end",
+        help: "accept packets whose inner checksum was left to this end",
         needs: VXLAN,
         ..Word::PLAIN
     },
     Word {
         name: "learning",
         default: "learning",
-        help: "learn which remote has which Ethernet address",
+        help: "learn the remote of each Ethernet address from received frames",
         needs: VXLAN,
         ..Word::PLAIN
     },
@@ -155,7 +155,7 @@ pub(crate) const WORDS: &[Word] = &[
         metavar: "N",
         default: "300",
         unit: "seconds",
-        help: "a learned address that is silent for so long is forgotten; 0: never",
+        help: "time after which a silent learned address is forgotten; 0: never",
         needs: VXLAN,
         ..Word::PLAIN
     },
@@ -164,7 +164,7 @@ pub(crate) const WORDS: &[Word] = &[
         takes: Takes::Number { min: 1, max: 1 << 20, or: &[] },
         metavar: "N",
         default: "4096",
-        help: "learned addresses to have room for",
+        help: "maximum number of learned addresses",
         needs: VXLAN,
         ..Word::PLAIN
     },
@@ -172,7 +172,7 @@ pub(crate) const WORDS: &[Word] = &[
         name: "fdb",
         takes: Takes::Neighbour,
         metavar: "MAC,ADDR",
-        help: "the remote that has this Ethernet address; with 00:00:00:00:00:00 another one for groups and unknown addresses",
+        help: "the remote of this Ethernet address; 00:00:00:00:00:00 adds a remote for groups and unknown addresses",
         needs: VXLAN,
         repeats: true,
         ..Word::PLAIN
@@ -182,7 +182,7 @@ pub(crate) const WORDS: &[Word] = &[
         takes: Takes::OneOf(&["unset", "set", "inherit"]),
         metavar: "HOW",
         default: "unset",
-        help: "forbid fragmenting outside: no, yes, or as inside (vxlan and geneve)",
+        help: "DF bit of outer IPv4 headers: unset, set, or as inside (vxlan and geneve)",
         needs: BRIDGE,
         ..Word::PLAIN
     },
@@ -201,7 +201,7 @@ pub(crate) const WORDS: &[Word] = &[
         metavar: "auto|N",
         default: "auto",
         unit: "bytes",
-        help: "the interface's MTU; auto is the link's less the headers",
+        help: "the interface's MTU; auto is the link's minus the headers",
         ..Word::PLAIN
     },
     Word {
@@ -218,7 +218,7 @@ pub(crate) const WORDS: &[Word] = &[
         takes: Takes::OneOf(&["none"]),
         metavar: "none",
         default: "none",
-        help: "no option outside that limits nesting (iproute2 sends 4 with ip6 modes); received ones are read over",
+        help: "send no encapsulation limit option (iproute2 sends 4 with ip6 modes); received ones are ignored",
         ..Word::PLAIN
     },
     Word {
@@ -233,46 +233,65 @@ pub(crate) const WORDS: &[Word] = &[
     Word {
         name: "pmtudisc",
         default: "pmtudisc",
-        help: "forbid fragmenting outside; inner DF is obeyed always",
+        help: "set DF on outer packets; inner DF is always obeyed",
         ..Word::PLAIN
     },
     Word {
         name: "key",
         takes: Takes::Key,
         metavar: "K",
-        help: "GRE key both ways, a number or a dotted quad",
+        help: "GRE key in both directions, a number or a dotted quad",
         needs: GRE,
         conflicts: &["ikey", "okey"],
         ..Word::PLAIN
     },
-    Word { name: "ikey", takes: Takes::Key, metavar: "K", help: "GRE key expected in", needs: GRE, ..Word::PLAIN },
-    Word { name: "okey", takes: Takes::Key, metavar: "K", help: "GRE key sent out", needs: GRE, ..Word::PLAIN },
+    Word {
+        name: "ikey",
+        takes: Takes::Key,
+        metavar: "K",
+        help: "GRE key of received packets",
+        needs: GRE,
+        ..Word::PLAIN
+    },
+    Word { name: "okey", takes: Takes::Key, metavar: "K", help: "GRE key of sent packets", needs: GRE, ..Word::PLAIN },
     Word {
         name: "csum",
         default: "nocsum",
-        help: "GRE checksum both ways",
+        help: "GRE checksum in both directions",
         needs: GRE,
         conflicts: &["icsum", "ocsum"],
         ..Word::PLAIN
     },
-    Word { name: "icsum", default: "noicsum", help: "GRE checksum demanded in", needs: GRE, ..Word::PLAIN },
-    Word { name: "ocsum", default: "noocsum", help: "GRE checksum sent out", needs: GRE, ..Word::PLAIN },
+    Word {
+        name: "icsum",
+        default: "noicsum",
+        help: "require a GRE checksum in received packets",
+        needs: GRE,
+        ..Word::PLAIN
+    },
+    Word { name: "ocsum", default: "noocsum", help: "send a GRE checksum", needs: GRE, ..Word::PLAIN },
     Word {
         name: "seq",
         default: "noseq",
-        help: "GRE sequence numbers both ways",
+        help: "GRE sequence numbers in both directions",
         needs: GRE,
         conflicts: &["iseq", "oseq"],
         ..Word::PLAIN
     },
-    Word { name: "iseq", default: "noiseq", help: "GRE sequence numbers demanded in", needs: GRE, ..Word::PLAIN },
-    Word { name: "oseq", default: "nooseq", help: "GRE sequence numbers sent out", needs: GRE, ..Word::PLAIN },
+    Word {
+        name: "iseq",
+        default: "noiseq",
+        help: "require GRE sequence numbers in received packets",
+        needs: GRE,
+        ..Word::PLAIN
+    },
+    Word { name: "oseq", default: "nooseq", help: "send GRE sequence numbers", needs: GRE, ..Word::PLAIN },
     Word {
         name: "gro",
         takes: Takes::OneOf(&["on", "off"]),
         metavar: "on|off",
         default: "on",
-        help: "gather received packets into trains",
+        help: "merge received packets into trains",
         ..Word::PLAIN
     },
     Word {
@@ -280,7 +299,7 @@ pub(crate) const WORDS: &[Word] = &[
         takes: Takes::OneOf(&["on", "off"]),
         metavar: "on|off",
         default: "on",
-        help: "take trains to send; off cuts them at the interface",
+        help: "accept trains to send; off cuts them at the interface",
         ..Word::PLAIN
     },
     Word {

@@ -13,11 +13,11 @@ pub(crate) struct Lan78xx {
 /// The subcommand to run, with its options.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Action {
-    /// adapters that can be had
+    /// available adapters
     List(List),
-    /// make an adapter a network interface and keep it until Ctrl-C
+    /// run an adapter as a network interface until Ctrl-C
     Up(Up),
-    /// serve a model of the adapter by USB/IP
+    /// serve a model of the adapter over USB/IP
     Model(Model),
 }
 
@@ -35,16 +35,16 @@ impl Action {
 /// The options that describe a model, in `up` as well as in `model`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Chip {
-    /// The chip
+    /// Chip of the model
     #[arg(long, value_name = "NAME", default_value = "lan7800", value_parser = PossibleValuesParser::new(["lan7800", "lan7801", "lan7850"]))]
     pub(crate) chip: String,
-    /// The bus
+    /// USB speed of the model
     #[arg(long, value_name = "NAME", default_value = "super", value_parser = PossibleValuesParser::new(["super", "high", "full"]))]
     pub(crate) speed: String,
-    /// Its address
+    /// MAC address of the model
     #[arg(long, value_name = "MAC", default_value = "02:78:00:00:00:01")]
     pub(crate) mac: String,
-    /// Frames take their time on the cable, as the link's speed says
+    /// Limit the cable to the link's speed
     #[arg(long)]
     pub(crate) paced: bool,
 }
@@ -52,10 +52,10 @@ pub(crate) struct Chip {
 /// The arguments of `segue lan78xx model`.
 #[derive(Args, Debug)]
 pub(crate) struct Model {
-    /// Where to answer
+    /// Address and port to serve
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:3240")]
     pub(crate) usbip: String,
-    /// The cable: tap:NAME[@NETNS], a TAP to be made
+    /// The cable: tap:NAME[@NETNS], a new TAP
     #[arg(long, value_name = "tap:NAME")]
     pub(crate) wire: Option<String>,
     /// MTU of the TAP
@@ -74,7 +74,7 @@ pub(crate) struct Model {
 /// The arguments of `segue lan78xx list`.
 #[derive(Args, Debug)]
 pub(crate) struct List {
-    /// Ask a USB/IP server too
+    /// List the adapters of a USB/IP server too
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) usbip: Option<String>,
 }
@@ -88,49 +88,49 @@ pub(crate) struct Up {
     /// The form of the driver
     #[arg(long, value_name = "NAME", default_value = "napi", value_parser = PossibleValuesParser::new(["napi", "standard"]))]
     pub(crate) mode: String,
-    /// The interface; lan0 when not given
+    /// Name of the interface; default: lan0
     #[arg(long, value_name = "NAME")]
     pub(crate) dev: Option<String>,
     /// The same: dev NAME
     #[arg(value_name = "dev NAME", hide = true)]
     pub(crate) words: Vec<String>,
-    /// The adapter's address, not that which it has
+    /// Override the adapter's MAC address
     #[arg(long, value_name = "MAC")]
     pub(crate) mac: Option<String>,
-    /// Largest packet
+    /// MTU of the interface
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u32).range(68..=9000))]
     pub(crate) mtu: u32,
-    /// Leave received packets as they come; the mode says it when not given
+    /// Do not merge received packets; default: by mode
     #[arg(long)]
     pub(crate) no_gro: bool,
-    /// Cut trains in software, not in the chip
+    /// Segment trains in software instead of in the chip
     #[arg(long)]
     pub(crate) no_lso: bool,
-    /// Bulk-in transfers at a time; the mode says it when not given
+    /// Bulk-in transfers in flight; default: by mode
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) rx_transfers: Option<u16>,
-    /// Bulk-out transfers at a time
+    /// Bulk-out transfers in flight
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) tx_transfers: Option<u16>,
-    /// Most packets of one poll; the mode says it when not given
+    /// Most packets per poll; default: by mode
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) budget: Option<u32>,
-    /// Offer no pause frames
+    /// Do not negotiate pause frames
     #[arg(long)]
     pub(crate) no_pause: bool,
-    /// Offer energy efficient Ethernet
+    /// Negotiate energy efficient Ethernet
     #[arg(long)]
     pub(crate) eee: bool,
-    /// The cable of a model: tap:NAME[@NETNS], a TAP to be made
+    /// The cable of a model: tap:NAME[@NETNS], a new TAP
     #[arg(long, value_name = "tap:NAME")]
     pub(crate) wire: Option<String>,
-    /// The chip of a model, lan7800 when not given
+    /// Chip of a model; default: lan7800
     #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = PossibleValuesParser::new(["lan7800", "lan7801", "lan7850"]))]
     pub(crate) chip: Option<String>,
-    /// The bus of a model, super when not given
+    /// USB speed of a model; default: super
     #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = PossibleValuesParser::new(["super", "high", "full"]))]
     pub(crate) speed: Option<String>,
-    /// Frames take their time on a model's cable, as the link's speed says
+    /// Limit a model's cable to the link's speed
     #[arg(long, hide_short_help = true)]
     pub(crate) paced: bool,
 }

@@ -26,25 +26,25 @@ const PAGES: &[Page] = &[
         more: "\
 The interface is a TAP with the adapter's address; its carrier is the link's,
 and what is set on it (MTU, address, promiscuous, down) is set in the chip.
-It goes when the command ends. docs/lan78xx.md has all of it, and says what was
-never tried on silicon.
+It is deleted when the command ends. More in docs/lan78xx.md, also on what was
+never tested on hardware.
 ",
     },
     Page {
         name: "lan78xx model",
         usage: "segue lan78xx model [--usbip ADDR:PORT] [--wire tap:NAME] [OPTION]...",
         examples: &[
-            ("segue lan78xx model --wire tap:cable0", "an adapter whose cable ends in cable0"),
-            ("usbip attach -r 127.0.0.1 -b 1-1", "this or another host gets it, as root"),
+            ("segue lan78xx model --wire tap:cable0", "an adapter whose cable is the TAP cable0"),
+            ("usbip attach -r 127.0.0.1 -b 1-1", "attach it on this or another host, as root"),
         ],
         more: "\
-USB/IP has no protection: whoever reaches the port has the device. With
---commands, lines on stdin are obeyed:
+USB/IP has no protection: any host that reaches the port can use the device.
+With --commands, each line on stdin is a command:
   unplug, plug              off the bus, and on again
   link down, link up [10|100|1000]
-  lie checksum|header|none  a chip that is wrong
+  lie checksum|header|none  give the chip a defect, or none
   fault stall-in|stall-out|stall-control|empty|fcs
-                            once, at the next occasion
+                            one fault, at the next opportunity
   notes                     what happened so far, one JSON object on stdout
   trace                     the registers touched since the last trace; the
                             first one only starts it

@@ -62,7 +62,7 @@ pub(super) fn run(args: &args::List, out: &Out) -> Result<(), Error> {
 /// Adds the port to `HOST`, where `HOST:PORT` has none; an IPv6 address stands in brackets.
 pub(super) fn server_address(text: &str) -> Result<String, Error> {
     let wrong = |why: &str| {
-        let text = format!("`{}` is no host", printable(text));
+        let text = format!("`{}` is not a host", printable(text));
         Err(Error::new(Kind::BadValue, text, "HOST, HOST:PORT or [2001:db8::1]:PORT").why(why))
     };
     const FORM: &str = "it has the form HOST[:PORT], IPv6 in brackets";

@@ -37,7 +37,7 @@ fn address(text: &str) -> Result<SocketAddr, Error> {
         return Ok(SocketAddr::new(ip, PORT));
     }
     let wrong = |why: &str| {
-        let text = format!("`{}` is no place to answer", printable(text));
+        let text = format!("`{}` is not an address to serve", printable(text));
         Error::new(Kind::BadValue, text, "--usbip 127.0.0.1:3240\n--usbip [::1]:3240").why(why)
     };
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -18,7 +18,7 @@ use crate::out::Out;
 fn usb(args: &args::Up) -> Result<Usb, Error> {
     let (text, wire) = (&args.usb[..], args.wire.as_deref());
     let wrong = |why: &str| {
-        let text = format!("`{}` is no adapter", printable(text));
+        let text = format!("`{}` is not an adapter", printable(text));
         Err(Error::new(Kind::BadValue, text, "--usb usbip://HOST/BUSID, --usb model").why(why))
     };
     if text == "model" {

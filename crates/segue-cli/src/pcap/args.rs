@@ -22,7 +22,7 @@ pub(crate) enum Action {
     Merge(Merge),
     /// cut trains and finish checksums: what was on the wire
     Split(Split),
-    /// take one layer of tunnel off
+    /// remove one layer of tunnel
     Decap(Decap),
     /// check every checksum
     Verify(Verify),
@@ -49,7 +49,7 @@ pub(crate) struct Input {
     /// The capture file, - for stdin
     #[arg(value_name = "IN")]
     pub(crate) input: Option<PathBuf>,
-    /// A cut or damaged file is no failure (exit 0)
+    /// Accept a cut or damaged file (exit 0)
     #[arg(long)]
     pub(crate) allow_cut: bool,
     /// How progress is shown on stderr
@@ -69,7 +69,7 @@ pub(crate) struct Output {
     /// Replace OUT where it exists
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
-    /// Form of OUT; else as its name says, else as IN
+    /// Format of OUT; default: by its name, else that of IN
     #[arg(short = 'F', long, value_name = "FORM", value_parser = PossibleValuesParser::new(["pcap", "pcapng"]))]
     pub(crate) format: Option<String>,
 }
@@ -77,16 +77,16 @@ pub(crate) struct Output {
 /// Options for the UDP ports that carry tunnels.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Ports {
-    /// A UDP port with GUE; 6080 when not given, 0 for none
+    /// UDP port of GUE; default: 6080; 0 for none
     #[arg(long, value_name = "PORT")]
     pub(crate) gue: Vec<u16>,
-    /// A UDP port with VXLAN; else 4789 and 8472, 0 for none
+    /// UDP port of VXLAN; default: 4789, 8472; 0 for none
     #[arg(long, value_name = "PORT")]
     pub(crate) vxlan: Vec<u16>,
-    /// A UDP port with Geneve; 6081 when not given, 0 for none
+    /// UDP port of Geneve; default: 6081; 0 for none
     #[arg(long, value_name = "PORT")]
     pub(crate) geneve: Vec<u16>,
-    /// A UDP port with FOU: ipip, sit, gre, eth or a number
+    /// UDP port of FOU with ipip, sit, gre, eth or a number
     #[arg(long, value_name = "PORT:PROTO", value_parser = fou)]
     pub(crate) fou: Vec<(u16, u8)>,
 }
@@ -128,7 +128,7 @@ fn fou(text: &str) -> Result<(u16, u8), String> {
 /// Options for the limits and rules of merging.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Rules {
-    /// strict: what can be restored; linux or linux:VERSION: as that kernel; lro: pure ACKs too
+    /// strict: can be undone; linux or linux:VERSION: as that kernel; lro: pure ACKs too
     #[arg(long, value_name = "NAME", default_value = "strict", value_parser = segue_service::profile::parse)]
     pub(crate) profile: Profile,
     /// Largest train, from its IP header
@@ -137,7 +137,7 @@ pub(crate) struct Rules {
     /// Most packets of a train
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=65_535))]
     pub(crate) max_packets: u32,
-    /// Longest time that a packet waits, microseconds
+    /// Maximum wait of a packet, microseconds
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = hold)]
     pub(crate) hold_us: u32,
 }
@@ -176,7 +176,7 @@ pub(crate) struct Merge {
     pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) rules: Rules,
-    /// Write into each packet's comment why it is as it is
+    /// Explain in each packet's comment why it merged or not
     #[arg(long)]
     pub(crate) explain: bool,
     #[command(flatten)]
@@ -190,10 +190,10 @@ pub(crate) struct Split {
     pub(crate) input: Input,
     #[command(flatten)]
     pub(crate) output: Output,
-    /// Take apart what segue pcap merge put together, exactly
+    /// Restore the packets that segue pcap merge joined
     #[arg(long, conflicts_with_all = ["mtu", "mss"])]
     pub(crate) undo: bool,
-    /// Largest IP packet; else by the flow's SYN, else 1500
+    /// Largest IP packet; default: the flow's SYN, or 1500
     #[arg(long, value_name = "N", conflicts_with = "mss", value_parser = clap::value_parser!(u32).range(68..=65_535))]
     pub(crate) mtu: Option<u32>,
     /// Payload bytes of a segment, of UDP trains as well
@@ -213,7 +213,7 @@ pub(crate) struct Decap {
     pub(crate) input: Input,
     #[command(flatten)]
     pub(crate) output: Output,
-    /// Leave out what is not in a tunnel
+    /// Leave out packets without a tunnel
     #[arg(long)]
     pub(crate) only_tunnelled: bool,
     #[command(flatten)]
@@ -225,7 +225,7 @@ pub(crate) struct Decap {
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) input: Input,
-    /// Name IP packets longer than N bytes too
+    /// Report IP packets longer than N bytes too
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(68..=65_535))]
     pub(crate) mtu: Option<u32>,
     #[command(flatten)]

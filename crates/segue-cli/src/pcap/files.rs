@@ -505,7 +505,7 @@ impl Job {
             // The reader closed the pipe, as `head` does.
             io::ErrorKind::BrokenPipe => std::process::exit(0),
             io::ErrorKind::AlreadyExists => {
-                Error::new(Kind::InUse, "the output file came to be in the meantime", "-f replaces it")
+                Error::new(Kind::InUse, "the output file was created in the meantime", "-f replaces it")
             }
             io::ErrorKind::Other => {
                 Error::new(Kind::BadValue, format!("cannot write: {error}"), "write pcapng: -F pcapng")

@@ -10,14 +10,14 @@ const PAGES: &[Page] = &[
         name: "pcap merge",
         usage: "segue pcap merge IN OUT [OPTION]...",
         examples: &[
-            ("segue pcap merge in.pcap out.pcapng", "trains, with what it takes to undo them"),
+            ("segue pcap merge in.pcap out.pcapng", "trains, with notes to undo them"),
             ("tcpdump -w - | segue pcap merge - - | tshark -r -", "in a pipe"),
             ("segue pcap merge in.pcap out.pcap --profile linux --max-packets 44", "as Linux would, at most 44"),
         ],
         more: "\
-Time is that of the timestamps. A train stands at the place of its first packet.
-Into pcapng each train carries a note, with which segue pcap split --undo gives
-back the packets exactly; pcap has no place for it. docs/pcap.md has its form.
+Time is taken from the timestamps. A train takes the place of its first packet.
+In pcapng each train carries a note from which segue pcap split --undo restores
+the packets exactly; pcap has no place for it. Its format is in docs/pcap.md.
 ",
     },
     Page {
@@ -31,8 +31,8 @@ back the packets exactly; pcap has no place for it. docs/pcap.md has its form.
         more: "\
 Unfinished checksums, which hold only the pseudo header's sum, are finished.
 Wrong ones stay wrong, in every piece too, unless --fix-checksums all.
-A UDP train does not say how long its datagrams were; --mss says it. With --mtu
-what is longer and no TCP becomes IP fragments, unless its header forbids it.
+A UDP train does not tell the size of its datagrams; --mss does. With --mtu,
+longer packets other than TCP become IP fragments unless DF forbids it.
 ",
     },
     Page {
@@ -45,19 +45,19 @@ what is longer and no TCP becomes IP fragments, unless its header forbids it.
         more: "\
 One layer is taken off; run it again for the next. The packet inside stays as it
 was in the tunnel, its checksum finished where a remote checksum option asks for
-it. What is damaged outside stays in its tunnel and is counted.
+it. Packets with damaged outer headers stay in their tunnel and are counted.
 ",
     },
     Page {
         name: "pcap verify",
         usage: "segue pcap verify IN [OPTION]...",
         examples: &[
-            ("segue pcap verify in.pcap", "a line for each packet that is not as on a wire"),
+            ("segue pcap verify in.pcap", "a line for each packet that would be wrong on a wire"),
             ("segue pcap verify in.pcap -j | jq -c 'select(.verdict==\"bad\")'", "an object a line for each packet"),
         ],
         more: "\
 Exit status: 0 nothing bad, 1 something bad or the file is cut. Unfinished
-checksums are not bad: the network card was to finish them.
+checksums are not bad: the network card would have finished them.
 ",
     },
     Page {

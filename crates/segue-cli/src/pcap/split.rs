@@ -50,7 +50,7 @@ pub(super) fn run(args: &Split, out: &Out) -> Result<(), Error> {
         return show_json(out, summary, &job, report.fault.as_ref());
     }
     out.note(&format!(
-        "{} packets -> {} packets ({} trains cut, {} fragmented, {} checksums finished, {} fixed, {} changed else)",
+        "{} packets -> {} packets ({} trains cut, {} fragmented, {} checksums finished, {} fixed, {} IP lengths filled in)",
         report.packets_in,
         report.packets_out,
         report.trains,

@@ -186,7 +186,7 @@ fn joined(specs: Vec<InstanceSpec>, text: &Text, errors: &mut Vec<Error>) -> Vec
             errors.push(text.error(&headers[clash.at], clash.message, note));
         }
         if let Some(at) = plans.iter().skip(1).position(|plan| plan.trace.is_some()) {
-            let message = format!("`trace` of `{}` is that of all who share its port", plans[at + 1].dev);
+            let message = format!("`trace` of `{}` applies to all tunnels on its port", plans[at + 1].dev);
             errors.push(text.error(&headers[at + 1], message, format!("give it to `{}`, the first", plans[0].dev)));
         }
     }
