@@ -146,7 +146,7 @@ impl Endpoint {
         self.push_within(packet, usize::MAX, rx, drops);
     }
 
-    /// As [`push`](Self::push), with a path MTU that may be below the link's.
+    /// Queues a packet like [`push`](Self::push), with a path MTU that may be below the link's.
     pub(crate) fn push_within(
         &mut self,
         packet: Box<Packet<Page>>,

@@ -32,7 +32,7 @@ segue::reasons! {
     }
 }
 
-/// What becomes of a packet.
+/// The result of the decision on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The packet leaves by this port unchanged, or in fragments where it is longer than the MTU

@@ -10,9 +10,9 @@ use segue::wire::{ipv4, ipv6};
 /// Fields that a route policy reads besides ingress port and destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// Whether it reads the source address.
+    /// Whether the policy reads the source address.
     pub source: bool,
-    /// Whether it reads DSCP and ECN.
+    /// Whether the policy reads DSCP and ECN.
     pub tos: bool,
 }
 

@@ -12,9 +12,9 @@ use segue::wire::{ipv4, ipv6, protocol, read_u16, write_u16};
 
 use crate::forward::DropReason;
 
-/// Most bytes of an ICMP error packet, whatever the path MTU is (RFC 1812, section 4.3.2.3).
+/// Largest size of an ICMP error packet, bytes, whatever the path MTU is (RFC 1812, section 4.3.2.3).
 const MOST_V4: usize = 576;
-/// Most bytes of an ICMPv6 error packet (RFC 4443, section 3.1).
+/// Largest size of an ICMPv6 error packet, bytes (RFC 4443, section 3.1).
 const MOST_V6: usize = 1280;
 /// Returns type and code of the error for a reason, or `None` where none is sent.
 fn number(reason: DropReason, is_v4: bool) -> Option<(u8, u8)> {

@@ -128,7 +128,7 @@ impl Knobs {
         Ok(before)
     }
 
-    /// As [`Knobs::set`], before the start: the value becomes the knob's default.
+    /// Sets a knob before the start, like [`Knobs::set`]: the value becomes the knob's default.
     ///
     /// # Errors
     /// As for [`Knobs::set`].
@@ -190,7 +190,7 @@ impl Dial<'_> {
 }
 
 impl Knob {
-    /// Whether it must be 0 once the knob `other` has this value.
+    /// Returns whether this knob must be 0 once the knob `other` has this value.
     fn breaks(&self, other: &str, value: u64) -> bool {
         self.needs.as_ref().is_some_and(|(name, needed)| name == other && *needed != value)
     }

@@ -45,9 +45,9 @@ impl PollPolicy {
 /// The settings of a pipeline's loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sharing {
-    /// Most packets of one poll, for each port.
+    /// Largest number of packets of one poll, for each port.
     pub(crate) weights: [u64; 2],
-    /// Most packets of a round.
+    /// Largest number of packets of a round.
     pub(crate) budget: u64,
     busy_poll_us: u64,
     deferrals: u64,
@@ -85,7 +85,7 @@ impl Sharing {
         );
     }
 
-    /// As [`tune`](Self::tune) for the weight of the first port; the other settings are copied from `others`.
+    /// Applies the weight of the first port, like [`tune`](Self::tune), and copies the other settings from `others`.
     pub(crate) fn tune_first(&mut self, dial: &mut Dial<'_>, name: &str, others: &Sharing) {
         *self = Sharing { weights: [self.weights[0], others.weights[1]], ..*others };
         tune_weight(dial, name, &mut self.weights[0]);
@@ -115,7 +115,7 @@ fn tune_weight(dial: &mut Dial<'_>, name: &str, weight: &mut u64) {
 /// The polls of one port, and the packets that exceeded its weight.
 #[derive(Debug, Default)]
 pub(crate) struct Polls {
-    /// Most packets of one poll.
+    /// Largest number of packets of one poll.
     pub(crate) weight: usize,
     /// Whether nothing more is received from the port.
     pub(crate) closed: bool,
@@ -202,11 +202,11 @@ pub(crate) struct IdlePolicy {
 /// The way in which the loop sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SleepMode {
-    /// It polls again at once.
+    /// The worker polls again at once.
     Spin,
-    /// It sleeps for so many nanoseconds; ports do not wake it.
+    /// The worker sleeps for this many nanoseconds; ports do not wake it.
     Timer(u64),
-    /// It sleeps until a port has something.
+    /// The worker sleeps until a port is ready.
     Ports,
 }
 

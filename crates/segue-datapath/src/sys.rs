@@ -88,7 +88,7 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    /// Most descriptors found by one call; the kernel reports the others first at the next call.
+    /// Largest number of descriptors found by one call; the kernel reports the others first at the next call.
     const MOST: usize = 64;
 
     /// Returns a set of these descriptors, which must stay open as long as it lives.

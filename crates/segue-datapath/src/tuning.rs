@@ -33,7 +33,7 @@ pub(crate) enum Remcsum {
     None,
     /// The tunnel was not made for it.
     Never,
-    /// It can be switched; whether it is on.
+    /// The feature can be switched; the value says whether it is on.
     Can(bool),
 }
 
@@ -71,7 +71,7 @@ impl Settings {
         self.sharing.tune(dial, &self.names);
     }
 
-    /// As [`tune`](Self::tune) for the settings of the first port alone; the other settings are copied from `others`.
+    /// Applies the settings of the first port, like [`tune`](Self::tune), and copies the others from `others`.
     pub(crate) fn tune_inside(&mut self, dial: &mut Dial<'_>, others: &Settings) {
         (self.protocols, self.egress[1], self.remcsum) = (others.protocols, others.egress[1], others.remcsum);
         self.egress[0].tune(dial, &self.names[0]);

@@ -108,7 +108,7 @@ pub struct RxBatch {
     pub(crate) fields: PagePool,
 }
 
-/// Most packets at a time whose checksum field a port has completed.
+/// Largest number of packets at a time whose checksum field a port has completed.
 const MAX_FIELDS: usize = 1 << 14;
 
 impl RxBatch {

@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// What 4000 changes of another interface leave no room for is asked for again, wherever among them it stood.
+    /// A change lost among 4000 changes of another interface is found by a new request, whatever its place among them.
     #[test]
     fn a_change_that_was_announced_to_a_full_queue_is_found_out() {
         let Some(()) = testing::namespace("a_change_that_was_announced_to_a_full_queue_is_found_out") else { return };

@@ -33,7 +33,7 @@ pub const MIN_PAGE_LEN: usize = 4096;
 pub(crate) const FRONT: usize = 128;
 /// Bytes of a checksum field.
 pub(crate) const FIELD_LEN: usize = 2;
-/// Most pages of one read.
+/// Largest number of pages of one read.
 const MAX_PIECES: usize = WINDOW.div_ceil(MIN_PAGE_LEN) + 1;
 
 #[derive(Debug)]
@@ -159,7 +159,7 @@ pub struct PagePool {
 /// Number of reads that share one page of a [`PagePool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// As many reads as fit.
+    /// A page takes as many reads as fit.
     Many,
     /// One read.
     One,

@@ -191,9 +191,9 @@ pub enum Extra {
 /// Whether an offload is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadState {
-    /// In use.
+    /// The offload is in use.
     On,
-    /// Not asked for.
+    /// The offload was not requested.
     Off,
     /// The kernel refused it, with this error number.
     Refused(i32),

@@ -7,9 +7,9 @@ use std::mem::{size_of, size_of_val, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Most scatter entries of one message or write (`UIO_MAXIOV`).
+/// Largest number of scatter entries of one message or write (`UIO_MAXIOV`).
 pub(crate) const MAX_IOV: usize = 1024;
-/// Most messages of one `sendmmsg` or `recvmmsg` call.
+/// Largest number of messages of one `sendmmsg` or `recvmmsg` call.
 pub(crate) const MAX_MESSAGES: usize = 64;
 
 /// Socket options of `linux/udp.h`, which the libc crate has for some targets only.

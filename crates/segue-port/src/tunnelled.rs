@@ -122,14 +122,14 @@ mod tests {
     /// A train in a UDP tunnel.
     #[derive(Clone, Copy)]
     struct Case {
-        /// Whether it is IPv4, outside and inside.
+        /// Whether the outer and the inner packet are IPv4.
         v4: [bool; 2],
         tcp: bool,
         /// Whether there is an outer checksum.
         checksum: bool,
     }
 
-    /// Its frame, with this shim, and its header.
+    /// Returns the frame of a case, with this shim, and its virtio-net header.
     fn tunnelled(Case { v4: [outer, inner], tcp, checksum }: Case, shim: &[u8]) -> (Vec<u8>, VirtioNet) {
         let data = bytes(5_000, 3);
         let packet = if tcp {

@@ -15,7 +15,7 @@ use crate::page::{FIELD_LEN, Page};
 use crate::port::{Counters, Drop, Fallback};
 use crate::tunnelled;
 
-/// Most datagrams of a UDP train that a kernel hands over: 128 since Linux 6.9.
+/// Largest number of datagrams of a UDP train that a kernel hands over: 128 since Linux 6.9.
 const MAX_UDP_SEGMENTS: usize = 128;
 
 /// Bytes at the start of a tunnelled train across pages that must contain all of its headers.

@@ -41,9 +41,9 @@ pub struct Config {
     pub address: Ipv4Addr,
     /// First and last outside port or identifier that is allocated.
     pub ports: (u16, u16),
-    /// Most mappings altogether.
+    /// Largest number of mappings altogether.
     pub most: usize,
-    /// Most mappings of one inside host.
+    /// Largest number of mappings of one inside host.
     pub most_per_host: usize,
     /// Times after which mappings end.
     pub timeouts: Timeouts,

@@ -7,13 +7,13 @@
 
 use segue::wire::tcp::{FIN, RST, SYN};
 
-/// Most connections of a mapping that are tracked.
+/// Largest number of connections of a mapping that are tracked.
 const MOST: usize = 4;
 
 /// State of a TCP mapping: that of its most alive connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpState {
-    /// Only one side has sent.
+    /// The state in which only one side has sent.
     Opening,
     /// Both sides have sent.
     Open,

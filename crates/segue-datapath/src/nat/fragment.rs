@@ -16,7 +16,7 @@ use super::outcome::{Done, Refusal};
 use super::random::random;
 use super::rewrite::{self, Side};
 
-/// Most datagrams that are remembered.
+/// Largest number of datagrams that are remembered.
 const MOST: usize = 4096;
 /// Time for which a datagram is remembered, nanoseconds.
 const LIFE: u64 = 15_000_000_000;
@@ -35,7 +35,7 @@ pub struct Datagram {
 pub struct Part {
     /// The datagram that it belongs to.
     pub datagram: Datagram,
-    /// Whether it is the first fragment, which has the ports.
+    /// Whether the fragment is the first one, which has the ports.
     pub is_first: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum Direction {
     Inbound,
 }
 
-/// What was done with the first fragment, and is done with the others.
+/// The treatment of a datagram: decided for the first fragment, repeated for the others.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Pass { source: u32, destination: u32, id: u16, done: Done },

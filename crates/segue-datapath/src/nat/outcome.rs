@@ -16,7 +16,7 @@ segue::reasons! {
     }
 }
 
-/// What a translation did.
+/// The result of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// The packet was translated.

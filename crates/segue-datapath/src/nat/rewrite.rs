@@ -63,7 +63,7 @@ impl Flow {
     }
 }
 
-/// Most bytes of an ICMP message that are read: its header, a quoted IP header and a quoted TCP header.
+/// Largest number of bytes of an ICMP message that are read: its header, a quoted IP header and a quoted TCP header.
 const MOST: usize = icmp::LEN + ipv4::MAX_LEN + tcp::MIN_LEN;
 
 /// Returns the destination of the outermost packet, or `None` where it is not IPv4.

@@ -9,7 +9,7 @@ use segue_port::Page;
 
 use crate::nat::Datagram;
 
-/// Most waiting fragments altogether, and of one datagram: one of 64 KiB in packets of 1500 bytes has 45.
+/// Largest number of waiting fragments altogether, and of one datagram: one of 64 KiB in packets of 1500 bytes has 45.
 const MAX_FRAGMENTS: usize = 256;
 const MAX_PER_DATAGRAM: usize = 48;
 /// Time that a fragment waits, nanoseconds (RFC 6146, section 3.4: at least 2 seconds).

@@ -13,23 +13,24 @@ use crate::route::Hop;
 /// Bytes at the start of a frame that [`parse`] needs: an advertisement with several options.
 pub(super) const MAX_LEN: usize = 128;
 
-/// What a neighbour says about its own link address.
+/// The link address that a neighbour states for itself, with the flags of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertisement {
     /// IP address of the neighbour; unspecified where the sender has none yet.
     pub(super) address: IpAddr,
     /// Link address of the neighbour, that of one station. An answer by neighbour discovery may leave it out.
     pub(super) mac: Option<[u8; 6]>,
-    /// Whether it answers a solicitation of this router, which proves that the neighbour is reachable both ways.
+    /// Whether the message answers a solicitation of this router, which proves that the neighbour is reachable both
+    /// ways.
     pub(super) is_solicited: bool,
-    /// Whether it replaces another link address that is known.
+    /// Whether the message overrides a link address that is already known.
     pub(super) is_override: bool,
 }
 
 /// A neighbour message that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourMessage {
-    /// What the sender says about itself.
+    /// The statement of the sender about its own link address.
     pub(super) advertisement: Advertisement,
     /// Address whose link address the sender asks for.
     pub(super) target: Option<IpAddr>,

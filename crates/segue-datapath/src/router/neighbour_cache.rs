@@ -19,11 +19,11 @@ const REACHABLE_TIME: u64 = 30 * SECOND;
 const UNUSED_TIME: u64 = 600 * SECOND;
 /// Uses closer together than this count as one, nanoseconds.
 const USE_GRANULARITY: u64 = 1_000_000;
-/// Most learned entries of one family behind one port; permanent ones are not counted.
+/// Largest number of learned entries of one family behind one port; permanent ones are not counted.
 pub(super) const MAX_LEARNED: usize = 8192;
-/// Most permanent entries.
+/// Largest number of permanent entries.
 const MAX_PERMANENT: usize = 4 * MAX_LEARNED;
-/// Most entries altogether.
+/// Largest number of entries altogether.
 pub(super) const MAX_LINKS: usize = 4 * MAX_LEARNED + MAX_PERMANENT;
 
 /// Whether a kernel entry was just reported as a change, or is part of a full listing.

@@ -12,8 +12,8 @@ use super::neighbour_cache::{self, Freshness, HasPending, MAX_SOLICITS, Neighbou
 use super::tables::Neighbour;
 use crate::route::Hop;
 
-/// Most neighbours of one family in resolution, most packets that wait for one neighbour, and most packets that wait
-/// for all of a family.
+/// Largest number of neighbours of one family in resolution, most packets that wait for one neighbour, and most packets
+/// that wait for all of a family.
 const MAX_HOPS: usize = 256;
 const MAX_PACKETS: usize = 32;
 const MAX_HELD: usize = 256;

@@ -33,7 +33,7 @@ const ERRORS: (u32, u32) = (1000, 100);
 pub struct Parts {
     /// The two ports; the second one is the outside of a NAT.
     pub ports: [PortConfig; 2],
-    /// Most frames taken from one port in one round: the initial weight of both.
+    /// Largest number of frames taken from one port in one round: the initial weight of both.
     pub budget: usize,
     /// Pages to receive into.
     pub pages: PagePool,

@@ -11,7 +11,7 @@ use segue::time::Nanos;
 use crate::nat::Mapping;
 use crate::route::{Hop, Routes};
 
-/// Most messages that may wait for the router.
+/// Largest number of messages that may wait for the router.
 const WAITING: usize = 16;
 
 /// Addresses and MTU of a port's interface, as the kernel has them.
@@ -60,7 +60,7 @@ pub struct Neighbour {
     pub hop: Hop,
     /// Link address of the neighbour.
     pub mac: [u8; 6],
-    /// Whether it is permanent (NUD_PERMANENT), and never probed.
+    /// Whether the neighbour is permanent (NUD_PERMANENT) and so never probed.
     pub is_permanent: bool,
 }
 

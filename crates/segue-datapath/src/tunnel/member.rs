@@ -47,7 +47,7 @@ pub(super) struct Member {
     pub(super) split_drops: Counts<gso::Refusal>,
     /// The part of its summed bytes and learned addresses that the common counters already contain.
     told: ([u64; 3], u64),
-    /// Whether it is in the list of tunnels that have packets to deliver.
+    /// Whether the tunnel is in the list of those that have packets to deliver.
     pub(super) is_due: bool,
     /// Whether a counter may have changed since they were published.
     moved: Cell<bool>,

@@ -33,11 +33,11 @@ pub struct Outside {
     pub name: String,
     /// The datagram port. Its peers are the remotes of all tunnels, one tunnel after the other.
     pub port: Box<dyn Port>,
-    /// What the port has verified of the checksum of each datagram with a remote checksum option.
+    /// The state of the outer checksum of datagrams with a remote checksum option, as verified by the port.
     pub csum: OuterCsum,
-    /// Most packets or bursts taken from one port in one round: the initial weight of all.
+    /// Largest number of packets or bursts taken from one port in one round: the initial weight of all.
     pub budget: usize,
-    /// Most pages of memory to receive into.
+    /// Largest number of pages of memory to receive into.
     pub pages: usize,
 }
 

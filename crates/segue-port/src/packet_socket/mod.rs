@@ -19,8 +19,8 @@
 //! Every frame has a virtio-net header in both directions. VLAN tags, which the kernel takes out of the frame, are put
 //! back. The socket is promiscuous and does not receive frames that this host sends.
 //!
-//! **It is a tap**: the host's own stack receives every frame as well. An interface of a gateway must have no addresses,
-//! or the host answers too.
+//! **The socket is a tap**: the host's own stack receives every frame as well. An interface of a gateway must have no
+//! addresses, or the host answers too.
 
 mod frame;
 pub(crate) mod sys;
@@ -119,7 +119,7 @@ pub enum OpenError {
     NoInterface(String),
     /// The interface carries no Ethernet frames.
     NotEthernet(String),
-    /// Not allowed: the process lacks CAP_NET_RAW.
+    /// The process lacks CAP_NET_RAW.
     Denied(io::Error),
     /// Another system call failed.
     Call(&'static str, io::Error),

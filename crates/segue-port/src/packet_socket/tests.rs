@@ -85,7 +85,7 @@ fn uso(size: u16) -> Unit {
     Unit::Train { csum: TrainCsum::Partial, gso: Gso { kind: GsoKind::Udp, size, fixed_ids: 0 } }
 }
 
-/// What may be said of a good checksum: nothing, or, by a kernel whose GRO has looked, that it is good.
+/// Returns whether the state of a good checksum is a permitted one: unknown, or verified by the kernel's GRO.
 fn is_honest(unit: Unit) -> bool {
     matches!(unit, Unit::Whole(Csum::Unknown | Csum::Verified))
 }
@@ -354,7 +354,7 @@ fn a_frame_above_the_mtu_is_counted_as_too_big() {
     assert_eq!((from.counters().drops.of(Drop::TooBig), from.counters().drops.total()), (1, 1));
 }
 
-/// Of an outer tag of 802.1ad nothing is spared (`packet_extra_vlan_len_allowed`).
+/// An outer 802.1ad tag counts towards the MTU (`packet_extra_vlan_len_allowed`).
 #[test]
 fn tags_count_of_a_train_as_the_kernel_counts_them_of_a_single_frame() {
     let Some(()) = cable("tags_count_of_a_train_as_the_kernel_counts_them_of_a_single_frame", false) else { return };

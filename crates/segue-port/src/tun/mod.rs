@@ -29,7 +29,7 @@ use crate::port::{Counters, Drop, Fallback, OffloadState, Polled, Port, Sent};
 use crate::sys::MAX_IOV;
 use crate::vnet;
 
-/// Most datagrams of a UDP train that is written: every kernel with USO takes as many.
+/// Largest number of datagrams of a UDP train that is written: every kernel with USO takes as many.
 pub(crate) const MAX_UDP_SEGMENTS_OUT: usize = 64;
 /// Length of the largest frame in bytes: the largest IP packet behind an Ethernet header with two tags.
 pub(crate) const MAX_FRAME: usize = 65_535 + ethernet::LEN + 2 * ethernet::VLAN_LEN;
@@ -118,7 +118,7 @@ pub enum TunOffloads {
 pub enum OpenError {
     /// The kernel has no TUN driver, or `/dev/net/tun` is missing.
     Unavailable(io::Error),
-    /// Not allowed: the process lacks CAP_NET_ADMIN and does not own the device.
+    /// The process lacks CAP_NET_ADMIN and does not own the device.
     Denied(io::Error),
     /// Another process has the device, or it exists and [`Existing::Refuse`] was asked for.
     Busy(String),
@@ -487,7 +487,7 @@ impl Port for TunPort {
         self.watch.as_ref().map(LinkWatch::fd)
     }
 
-    /// As the trait says, except for the end of a device, which reads from it report: a device that was moved to
+    /// Reads the state of the interface, except its end, which reads of the device report: a device that was moved to
     /// another network namespace works on there, and is no longer followed.
     fn listen(&mut self) -> io::Result<()> {
         let Some(watch) = &mut self.watch else { return Ok(()) };

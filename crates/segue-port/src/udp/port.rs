@@ -45,7 +45,7 @@ pub struct UdpPort {
     pub(super) segment: OffloadState,
     pub(super) gro: OffloadState,
     pub(super) max_segments: usize,
-    /// Most bytes of one message that the kernel cuts into datagrams.
+    /// Largest number of bytes of one message that the kernel cuts into datagrams.
     pub(super) max_burst: usize,
     pub(super) counters: Counters,
     pub(super) scratch: SendScratch,

@@ -90,7 +90,7 @@ fn udp_packet(pages: &mut PagePool, seed: usize) -> Box<Packet<Page>> {
     packet
 }
 
-/// The same as a port hands it over: every other one is not parsed.
+/// Returns a packet in the form in which a port hands it over: every other one is not parsed.
 fn received(pages: &mut PagePool, seed: usize) -> Received {
     let packet = udp_packet(pages, seed);
     if seed % 2 == 1 {

@@ -21,8 +21,9 @@ const UDP_LEN: usize = 8;
 /// A port that writes what crosses it to a capture file of raw IP packets (link type 101).
 ///
 /// What a packet port carries is written as it is: trains whole, and owed checksums still owed. What a datagram port
-/// carries gets outer IP and, but for a raw socket, UDP headers, made up from its addresses, with a computed UDP checksum; so
-/// a trace of a port with zero checksums looks as if it had them. Units that the inner port dropped are in the trace too.
+/// carries gets outer IP and, but for a raw socket, UDP headers, made up from its addresses, with a computed UDP
+/// checksum; so a trace of a port with zero checksums looks as if it had them. Units that the inner port dropped are in
+/// the trace too.
 #[derive(Debug)]
 pub struct Trace<P, W: Write> {
     inner: P,
@@ -179,7 +180,7 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         self.inner.blocked_fd()
     }
 
-    /// As the inner port; errors of the file come out here as well.
+    /// Receives from the inner port; errors of the file are returned here as well.
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled> {
         let (packets, bursts) = (into.packets.len(), into.bursts.len());
         let polled = self.inner.receive(into, budget)?;
@@ -196,7 +197,7 @@ impl<P: Port, W: Write> Port for Trace<P, W> {
         Ok(polled)
     }
 
-    /// As the inner port; errors of the file come out here as well.
+    /// Transmits by the inner port; errors of the file are returned here as well.
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent> {
         let mut before = std::mem::take(&mut self.before);
         before.clear();

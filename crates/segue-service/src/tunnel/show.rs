@@ -11,7 +11,7 @@ use crate::sandbox::Sandbox;
 /// The schema id of the JSON that `segue tunnel -j` prints, one object for each event.
 pub const SCHEMA: &str = "segue.tunnel/1";
 
-/// Most tunnels of one port that are listed; the others are counted.
+/// Largest number of tunnels of one port that are listed; the others are counted.
 const LISTED: usize = 12;
 
 /// Returns the text of `--check`: the plan of each tunnel.
