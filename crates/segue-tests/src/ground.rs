@@ -1,4 +1,4 @@
-//! The program and the hosts that a test needs, or the reason why it is skipped.
+//! The program and the hosts that a test needs, or the reason for skipping the test.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Finds the program and makes two hosts joined by a link of this form. `None` where the test cannot run here,
+    /// Finds the program and creates two hosts joined by a link of this form. `None` where the test cannot run here,
     /// which is noted under `name`; `tools` are the programs that it needs besides `ip` and `ethtool`.
     pub fn new(name: &str, form: LinkForm, tools: &[&str]) -> Option<Ground> {
         let ground = Ground::apart(name, tools)?;
@@ -25,7 +25,7 @@ impl Ground {
         Some(ground)
     }
 
-    /// Finds the program and makes two hosts without a link, else as [`Ground::new`].
+    /// Finds the program and creates two hosts without a link; otherwise the same as [`Ground::new`].
     pub fn apart(name: &str, tools: &[&str]) -> Option<Ground> {
         let Some(program) = find_program() else {
             skip(name, "the program is not built (cargo build --release -p segue-cli)");
@@ -46,7 +46,7 @@ impl Ground {
     }
 }
 
-/// Returns the path in `$SEGUE_BIN`, which must exist if set, else the program in this workspace's target directory.
+/// Returns the path in `$SEGUE_BIN`, which must exist if set, or else the program in this workspace's target directory.
 pub fn find_program() -> Option<PathBuf> {
     if let Some(path) = env::var_os("SEGUE_BIN").map(PathBuf::from) {
         return Some(path.canonicalize().unwrap_or_else(|error| panic!("SEGUE_BIN={}: {error}", path.display())));

@@ -1,9 +1,9 @@
-//! Locates the guest with another kernel.
+//! Locates the guest that runs another kernel.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Returns the directory of the guest that `lab/vm-build` made, and the script that boots it.
+/// Returns the directory of the guest that `lab/vm-build` built, and the script that boots it.
 ///
 /// # Errors
 /// Returns the reason for a test to skip: what is missing.

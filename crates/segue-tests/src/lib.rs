@@ -1,4 +1,4 @@
-//! Tests of the built program `segue` as its users have it: a black box between real network stacks.
+//! Tests of the built program `segue` as users run it: a black box between real network stacks.
 //!
 //! Nothing here uses a crate of the engine. The hosts, links and the faulty relay are [`segue_lab`]'s; the judges are
 //! this crate's own naive parser, the kernel's stacks at both ends, tshark, and a guest with another kernel.
@@ -32,7 +32,7 @@ pub use segue_lab::skip;
 pub use stat::Stat;
 pub use tunnel::{Carrier, Inside, Pair, Shape, Tunnel};
 
-/// The path of the test function that it stands in, for [`Ground::new`] and [`skip`].
+/// Expands to the path of the enclosing test function, for [`Ground::new`] and [`skip`].
 #[macro_export]
 macro_rules! test_name {
     () => {{

@@ -78,12 +78,12 @@ impl Routed {
         Some(Routed { process, ground, router })
     }
 
-    /// Returns the client and its address.
+    /// Returns the client's host and its address.
     pub fn client(&self, family: Family) -> Place<'_> {
         Place { host: &self.ground.a, address: address(family, 1, 2) }
     }
 
-    /// Returns the server and its address.
+    /// Returns the server's host and its address.
     pub fn server(&self, family: Family) -> Place<'_> {
         Place { host: &self.ground.b, address: address(family, 2, 2) }
     }
@@ -95,7 +95,7 @@ impl Routed {
     }
 
     /// Adds routes to the router's kernel, each given as the words behind `ip route add`, and waits until the router
-    /// has read them, and with them everything that was changed in the kernel's tables before.
+    /// has read them and every earlier change of the kernel's tables.
     #[track_caller]
     pub fn add_routes(&self, lines: &[&str]) {
         let routes = |stat: &Stat| stat.json()["workers"][0]["routes"].as_u64().expect("a number of routes");
@@ -116,7 +116,7 @@ impl Routed {
         assert!(done(&stat), "the router has not read {lines:?}: {}", stat.json());
     }
 
-    /// Runs another command of the program in the router's host.
+    /// Runs another command of `segue` in the router's host.
     pub fn segue(&self, words: &[&str]) -> Output {
         self.router.command(&self.ground.program).args(words).output().expect("segue starts")
     }
@@ -125,7 +125,7 @@ impl Routed {
 /// A UDP echo server in a host, stopped on drop.
 #[derive(Debug)]
 pub struct Echo {
-    /// UDP port that it listens on.
+    /// UDP port on which the echo server listens.
     pub port: u16,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<io::Result<()>>>,

@@ -1,4 +1,4 @@
-//! Counters of a running instance, as `segue stat -j` gives them.
+//! Counters of a running instance, as `segue stat -j` prints them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ impl Stat {
         Stat(found.unwrap_or_else(|| panic!("no instance {name} in {text}")).clone())
     }
 
-    /// Returns drops by reason, summed over all ports, without those that are zero.
+    /// Returns the drop counters by reason, summed over all ports, without zeros.
     pub fn drops(&self) -> BTreeMap<String, u64> {
         let mut sums = BTreeMap::new();
         for (reason, count) in self.ports().filter_map(|port| port["drops"].as_object()).flatten() {
@@ -49,14 +49,15 @@ impl Stat {
         counts.iter().sum()
     }
 
-    /// Returns a counter of a port, such as `sg1`, `receive`, `trains`.
+    /// Returns a counter of a port, by names such as `sg1`, `receive`, `trains`.
     #[track_caller]
     pub fn count(&self, port: &str, way: &str, key: &str) -> u64 {
         let value = self.0["ports"][port][way][key].as_u64();
         value.unwrap_or_else(|| panic!("no {port}.{way}.{key} in {}", self.0))
     }
 
-    /// Reads the counters until `done`, for at most `longest`, and returns the last reading either way.
+    /// Reads the counters until `done` accepts them, for at most `longest`, and returns the last reading in either
+    /// case.
     pub fn until(host: &Host, program: &Path, name: &str, longest: Duration, done: impl Fn(&Stat) -> bool) -> Stat {
         let begin = Instant::now();
         loop {
@@ -68,7 +69,7 @@ impl Stat {
         }
     }
 
-    /// Returns the JSON object.
+    /// Returns the counters as a JSON object.
     pub fn json(&self) -> &Value {
         &self.0
     }

@@ -13,7 +13,7 @@ pub fn set_udp_segment(socket: &UdpSocket, size: u16) -> io::Result<()> {
 
 /// Has the socket send without UDP checksums.
 pub fn send_without_checksum(socket: &UdpSocket) -> io::Result<()> {
-    /// Linux `UDP_NO_CHECK6_TX`, include/uapi/linux/udp.h.
+    /// The socket option `UDP_NO_CHECK6_TX`, include/uapi/linux/udp.h.
     const UDP_NO_CHECK6_TX: libc::c_int = 101;
     if socket.local_addr()?.is_ipv4() {
         set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
@@ -50,7 +50,7 @@ pub fn forbid_fragments(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-/// Sends a complete IP packet unchanged, its transport checksum included (raw(7), `IPPROTO_RAW`).
+/// Sends a complete IP packet unchanged, including its transport checksum (raw(7), `IPPROTO_RAW`).
 pub fn send_packet(packet: &[u8], to: IpAddr) -> io::Result<()> {
     let domain = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: socket takes no pointers.
@@ -83,7 +83,7 @@ pub fn send_packet(packet: &[u8], to: IpAddr) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends a signal to a child that has not been waited for, so that its id cannot have been given to another process.
+/// Sends a signal to a child that has not been waited for, so that its process id cannot have been reused.
 pub fn signal(child: u32, signal: libc::c_int) -> io::Result<()> {
     let pid = libc::pid_t::try_from(child).map_err(io::Error::other)?;
     // SAFETY: kill takes no pointers.

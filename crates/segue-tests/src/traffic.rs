@@ -33,13 +33,13 @@ pub struct Place<'a> {
 /// A file's length and SHA-256.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digested {
-    /// Length in bytes.
+    /// Length of the file, bytes.
     pub len: u64,
-    /// SHA-256 in hexadecimal.
+    /// SHA-256 digest of the file, hexadecimal.
     pub sha256: String,
 }
 
-/// Length of a file in a test of another subject: 4 MiB.
+/// Length of the file in tests that are not about throughput: 4 MiB.
 pub const SHORT: u64 = 4 << 20;
 
 /// Returns the length of a file in the tests of transfers: 16 MiB, 64 MiB if `SEGUE_FULL=1`, 1 GiB if `SEGUE_SOAK=1`.
@@ -51,19 +51,19 @@ pub fn long() -> u64 {
     }
 }
 
-/// Sizes of datagrams: the smallest, around the MTUs inside and outside, and far above them.
+/// Payload lengths of the test datagrams, bytes: the smallest, around the inner and outer MTUs, and far above them.
 pub const DATAGRAM_SIZES: &[usize] = &[1, 2, 63, 64, 501, 1300, 1472, 1473, 2600, 9000, 64_000];
-/// Sizes of pings.
+/// Payload lengths of the test pings, bytes.
 pub const PING_SIZES: &[usize] = &[56, 777, 2500];
 
-/// Sends a file of random content from one place to the other by TCP; its SHA-256 must be the same there. Gives the
-/// time it took.
+/// Sends a file of random content from one place to the other by TCP and compares the SHA-256 digests. Gives the time
+/// it took.
 #[track_caller]
 pub fn file(from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
     file_seen_from(from.address, from, to, len, seed)
 }
 
-/// Sends a file as [`file()`] does, where the receiver must see `seen` as the sender's address, behind a NAT.
+/// Sends a file like [`file()`], where the receiver behind a NAT must see `seen` as the sender's address.
 #[track_caller]
 pub fn file_seen_from(seen: IpAddr, from: Place<'_>, to: Place<'_>, len: u64, seed: u64) -> Duration {
     let what = format!("{len} bytes by TCP from {} to {}", from.address, to.address);
@@ -93,13 +93,13 @@ fn in_step(step: &'static str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{step}: {error}"))
 }
 
-/// Sends `len` random bytes, ends the stream, and waits until the other side has ended it too.
+/// Sends `len` random bytes, shuts the stream down, and waits until the peer has closed it too.
 pub fn send_file(stream: TcpStream, len: u64, seed: u64) -> io::Result<Digested> {
     let (digest, rest) = send_file_and_read(stream, len, seed)?;
     if rest.is_empty() { Ok(digest) } else { Err(io::Error::other("the receiver sent something back")) }
 }
 
-/// Sends random bytes as [`send_file`] does, and returns what the receiver answers.
+/// Sends random bytes like [`send_file`], and returns the receiver's answer.
 pub fn send_file_and_read(mut stream: TcpStream, len: u64, seed: u64) -> io::Result<(Digested, Vec<u8>)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -119,7 +119,7 @@ pub fn send_file_and_read(mut stream: TcpStream, len: u64, seed: u64) -> io::Res
     Ok((Digested { len, sha256: hex(hash) }, answer))
 }
 
-/// Reads a stream to its end, and returns its length and hash.
+/// Reads a stream until its end, and returns its length and SHA-256 digest.
 pub fn receive_file(mut stream: TcpStream) -> io::Result<Digested> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let (mut hash, mut len) = (Sha256::new(), 0);
@@ -146,7 +146,8 @@ fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Sends one datagram of each size there and back again, each compared whole at both places. None may be lost.
+/// Sends one datagram of each size to the other place, which echoes it; both places compare every byte. None may be
+/// lost.
 #[track_caller]
 pub fn datagrams(from: Place<'_>, to: Place<'_>, sizes: &[usize], seed: u64) {
     let [near, far] = [from, to].map(|place| socket(place));
@@ -189,7 +190,7 @@ pub fn socket(place: Place<'_>) -> UdpSocket {
     socket_on(place, 0)
 }
 
-/// Opens a UDP socket at a place with this port, else as [`socket`].
+/// Opens a UDP socket at a place with this port; otherwise the same as [`socket`].
 #[track_caller]
 pub fn socket_on(place: Place<'_>, port: u16) -> UdpSocket {
     let socket = inside(place.host, || UdpSocket::bind((place.address, port)));
@@ -198,9 +199,9 @@ pub fn socket_on(place: Place<'_>, port: u16) -> UdpSocket {
     socket
 }
 
-/// Sends datagrams of these sizes that the peer of the connected `socket` echoes, byte for byte. UDP promises nothing,
-/// and a guest that starts a program for each datagram is slow: one that is not echoed in time is sent again, a few
-/// times.
+/// Sends datagrams of these sizes on the connected `socket`, and checks that the peer echoes them byte for byte. UDP
+/// promises nothing, and a guest that starts a program for each datagram is slow: one that is not echoed in time is
+/// sent again, a few times.
 #[track_caller]
 pub fn echoes(socket: &UdpSocket, sizes: &[usize], random: &mut Random) {
     const TRIES: usize = 6;
@@ -230,7 +231,7 @@ pub fn echoes(socket: &UdpSocket, sizes: &[usize], random: &mut Random) {
     }
 }
 
-/// Sends a ping of each size; every reply must arrive with the same data.
+/// Sends a ping of each size and checks that every reply carries the same data.
 #[track_caller]
 pub fn pings(from: Place<'_>, to: Place<'_>, sizes: &[usize]) {
     for size in sizes {

@@ -12,12 +12,12 @@ use crate::{Ground, Stat};
 /// Time within which a tunnel must carry datagrams.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The mode of a tunnel: what its packets carry.
+/// The mode of a tunnel, which determines the inner protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inside {
-    /// IPv4 packets (ipip).
+    /// The mode `ipip`: inner IPv4 packets.
     Ipip,
-    /// IPv6 packets (sit).
+    /// The mode `sit`: inner IPv6 packets.
     Sit,
     /// GRE with packets of both IP versions.
     Gre,
@@ -27,13 +27,13 @@ pub enum Inside {
     Ip6tnl,
     /// GRE with Ethernet frames (gretap).
     Gretap,
-    /// VXLAN.
+    /// VXLAN with UDP checksums.
     Vxlan,
     /// VXLAN with remote checksum offload in both directions.
     VxlanRemcsum,
-    /// VXLAN without UDP checksum.
+    /// VXLAN without UDP checksums.
     VxlanZero,
-    /// Geneve.
+    /// Geneve with UDP checksums.
     Geneve,
 }
 
@@ -53,7 +53,7 @@ pub enum Carrier {
 /// A kind of tunnel: its mode, encapsulation, outer family and more options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// The mode of a tunnel: what its packets carry.
+    /// The mode of the tunnel, which determines the inner protocol.
     pub inside: Inside,
     /// The UDP encapsulation of a tunnel.
     pub carrier: Carrier,
@@ -68,7 +68,7 @@ pub struct Shape {
 pub struct Tunnel {
     /// Name of the device and of the instance.
     pub device: String,
-    /// Path of the program.
+    /// The process of this tunnel end.
     pub process: Process,
 }
 
@@ -94,12 +94,12 @@ impl Inside {
         }
     }
 
-    /// Returns whether the mode has a UDP header of its own.
+    /// Returns whether the mode includes a UDP header, so that it takes no `encap`.
     pub fn brings_udp(self) -> bool {
         matches!(self, Inside::Vxlan | Inside::VxlanRemcsum | Inside::VxlanZero | Inside::Geneve)
     }
 
-    /// Returns its words on the command line.
+    /// Returns the mode's words on the command line.
     pub fn words(self) -> &'static [&'static str] {
         match self {
             Inside::Ipip => &["mode", "ipip"],
@@ -117,7 +117,7 @@ impl Inside {
 }
 
 impl Carrier {
-    /// Returns its words on the command line.
+    /// Returns the encapsulation's words on the command line.
     pub fn words(self) -> &'static [&'static str] {
         match self {
             Carrier::Gue => &["encap", "gue"],
@@ -164,7 +164,7 @@ impl fmt::Display for Shape {
 }
 
 impl Tunnel {
-    /// Starts `segue tunnel` with these words in `host` and waits until its device is there.
+    /// Starts `segue tunnel` with these words in `host` and waits until its interface exists.
     #[track_caller]
     pub fn start(host: &Host, program: &Path, words: &[String]) -> Tunnel {
         let mut command = host.command(program);
@@ -200,7 +200,8 @@ impl Drop for Tunnel {
 }
 
 impl<'a> Pair<'a> {
-    /// Starts both ends of tunnel number `net` (1 or more) and waits until datagrams pass in every family it carries.
+    /// Starts both ends of tunnel number `net` (1 or more) and waits until datagrams of every family that it carries
+    /// get through.
     #[track_caller]
     pub fn start(ground: &'a Ground, shape: Shape, net: u8) -> Pair<'a> {
         let at_a = Tunnel::start(&ground.a, &ground.program, &shape.words(Peer::A, net));
@@ -244,7 +245,7 @@ impl<'a> Pair<'a> {
         format!("drops at A {:?}, at B {:?}", a.drops(), b.drops())
     }
 
-    /// Fails if an end dropped anything that it should have carried. The kernel itself sends IPv6 (router
+    /// Fails if an end has dropped a packet that it should have carried. The kernel itself sends IPv6 (router
     /// solicitations, multicast reports) into every interface, which a tunnel of IPv4 refuses under `inner_version`.
     #[track_caller]
     pub fn assert_nothing_dropped(&self) {
@@ -257,7 +258,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Path of the program.
+    /// Returns the path of the program `segue`.
     pub fn program(&self) -> PathBuf {
         self.ground.program.clone()
     }

@@ -1,5 +1,5 @@
-//! A parser and builder of tunnelled frames, written from the formats alone: the judge of what `segue` sends, and
-//! the builder of what it must refuse.
+//! A parser and builder of tunnelled frames, written from the protocol specifications alone: it judges the frames that
+//! `segue` sends, and builds those that `segue` must refuse.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,28 +11,28 @@ const GRE: u8 = 47;
 /// The outer packet of a tunnelled frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outer<'a> {
-    /// Length in bytes, as its IP header has it.
+    /// Length of the packet in bytes, from its IP header.
     pub ip_len: usize,
     /// Whether the packet is a fragment.
     pub fragment: bool,
-    /// Source address.
+    /// Source address of the packet.
     pub source: IpAddr,
-    /// Destination address.
+    /// Destination address of the packet.
     pub destination: IpAddr,
-    /// The UDP datagram that it carries, if any.
+    /// The UDP datagram in the packet, if there is one.
     pub udp: Option<Udp<'a>>,
 }
 
-/// The outer UDP datagram.
+/// The outer UDP datagram of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Udp<'a> {
-    /// Source port.
+    /// Source UDP port.
     pub source: u16,
-    /// Destination port.
+    /// Destination UDP port.
     pub destination: u16,
     /// Whether the checksum is present and right.
     pub checksum_good: bool,
-    /// Payload.
+    /// Payload of the datagram.
     pub payload: &'a [u8],
 }
 
@@ -101,9 +101,8 @@ pub fn outer(frame: &[u8]) -> Result<Option<Outer<'_>>, String> {
     Ok(Some(outer))
 }
 
-/// Judges the payload of a GUE datagram whose sender does remote checksum offload: the header is Linux's, a TCP segment
-/// and a whole UDP datagram inside have the option with the right places and the primed value, everything else has no
-/// option and checksums that are complete.
+/// Judges the payload of a GUE datagram whose sender uses remote checksum offload: the header is Linux's, and an inner
+/// TCP segment or unfragmented UDP datagram has the option with the right offsets and the primed checksum.
 pub fn judge_remcsum(gue: &[u8]) -> Result<Kind, String> {
     let base = gue.get(..4).ok_or("no GUE header")?;
     let (first, protocol, flags) = (base[0], base[1], be16(base, 2));
@@ -172,7 +171,7 @@ fn gre_len(payload: &[u8]) -> Result<usize, String> {
     if payload.len() < len { Err("GRE header longer than the datagram".into()) } else { Ok(len) }
 }
 
-/// An IP header, parsed, with its payload.
+/// A parsed IP header and its payload.
 struct Ip<'a> {
     version: u8,
     total_len: usize,
@@ -258,14 +257,15 @@ fn be16(bytes: &[u8], at: usize) -> usize {
     usize::from(bytes[at]) << 8 | usize::from(bytes[at + 1])
 }
 
-/// A UDP datagram in an IP packet whose checksum field has the pseudo-header sum only, as for remote checksum offload.
+/// An IP packet with a UDP datagram whose checksum field has only the pseudo-header sum, as for remote checksum
+/// offload.
 #[derive(Debug, Clone)]
 pub struct Primed {
-    /// The IP packet.
+    /// Bytes of the IP packet.
     pub packet: Vec<u8>,
     /// Offset of the UDP header in bytes.
     pub start: u16,
-    /// Offset of its checksum in bytes.
+    /// Offset of the checksum field, bytes.
     pub offset: u16,
 }
 
@@ -299,7 +299,7 @@ pub fn udp_packet(from: (IpAddr, u16), to: (IpAddr, u16), payload: &[u8], tos: u
     Primed { packet, start: start as u16, offset: start as u16 + 6 }
 }
 
-/// Builds a GUE header of version 0 from these first bytes and words, in front of a payload.
+/// Builds a GUE header of version 0 from these first bytes and option words, followed by a payload.
 pub fn gue(first: [u8; 4], words: &[u32], payload: &[u8]) -> Vec<u8> {
     let words = words.iter().flat_map(|word| word.to_be_bytes());
     first.into_iter().chain(words).chain(payload.iter().copied()).collect()

@@ -1,5 +1,5 @@
-//! `segue lan78xx up` on `segue lan78xx model`: segue's own driver, in both forms, over USB/IP and in one process,
-//! between two hosts of this machine's kernel.
+//! Tests of `segue lan78xx up` on `segue lan78xx model`: both forms of segue's own driver, over USB/IP and in one
+//! process, between two hosts of this machine's kernel.
 
 #[path = "common/adapter.rs"]
 mod common;
@@ -21,9 +21,9 @@ fn address(host: &Host, device: &str, v4: &str, v6: &str) {
     host.run("ip", &["addr", "add", v6, "dev", device, "nodad"]).unwrap();
 }
 
-/// What a chip whose cable is faster than it is taken from has no room for.
+/// Drop reason of frames that the chip's FIFO has no room for, because the cable is faster than the host reads.
 const CHIPS: &str = "rx_dropped_frames";
-/// What found the cable of the model in the same process down.
+/// Drop reason of frames lost while the cable of an in-process model was down.
 const CABLE_LOST: &str = "cable_lost";
 
 /// Returns whether only the chip dropped frames.
@@ -31,7 +31,7 @@ fn only_the_chips(stat: &Stat) -> bool {
     stat.drops().keys().all(|reason| reason == CHIPS)
 }
 
-/// Everything that one form of the driver has to carry, between `lan0` in B and the cable in A or wherever it is.
+/// Sends all kinds of traffic through one form of the driver, between `lan0` in B and the cable's host.
 fn carry(near: (&Host, &str), far: (&Host, &str)) {
     address(near.0, near.1, "198.19.0.2/24", "2001:db8:9::2/64");
     address(far.0, far.1, "198.19.0.1/24", "2001:db8:9::1/64");
@@ -100,7 +100,7 @@ fn both_forms_of_the_driver_carry_everything_over_usbip_at_super_and_high_speed(
     }
 }
 
-/// The processes that a running command consists of, besides the one that was started: what each may still do.
+/// Returns the child processes of a running command, with the privileges that each of them has left.
 fn helpers(driver: &Process) -> Vec<BTreeMap<String, String>> {
     let pid = driver.id();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -176,7 +176,7 @@ fn an_adapter_that_goes_away_under_load_comes_back_by_itself_and_connections_go_
     }
 }
 
-/// Whether the event that says that it is up has all that the published schema demands.
+/// Returns whether the event that reports the interface as up matches the published schema.
 fn is_as_published(schema: &str, events: &str) {
     let schema: Value = serde_json::from_str(schema).unwrap();
     let event: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();

@@ -1,4 +1,5 @@
-//! `segue lan78xx up`: what is set on its interface reaches the chip, and what goes wrong is said and ends soon.
+//! Tests of settings of `segue lan78xx up`: changes on the interface reach the chip, and errors are reported and end
+//! the command soon.
 
 #[path = "common/adapter.rs"]
 mod common;
@@ -20,7 +21,7 @@ fn ip(host: &Host, words: &str) {
     host.run("ip", &words.split(' ').collect::<Vec<_>>()).unwrap();
 }
 
-/// A model in A, its cable `cable0` there, and the driver with `lan0` in B.
+/// A model in A with its cable `cable0`, and the driver with `lan0` in B.
 struct Adapter {
     ground: Ground,
     driver: Process,
@@ -64,7 +65,7 @@ impl Adapter {
         traffic::pings(there, here, sizes);
     }
 
-    /// What `segue stat --health` says, and whether that it is well.
+    /// Returns the output of `segue stat --health`, and whether it reports good health.
     fn health(&self) -> (bool, String) {
         let mut command = self.ground.b.command(&self.ground.program);
         let output = command.args(["stat", "lan0", "--health"]).output().unwrap();
@@ -192,7 +193,7 @@ fn a_server_behind_a_cut_cable_is_given_up_and_a_signal_ends_it_soon() {
     }
 }
 
-/// Processor time that a process has used, in hundredths of a second (proc(5)).
+/// Returns the processor time that a process has used, in hundredths of a second (proc(5)).
 fn cpu(process: &Process) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
     let behind: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
@@ -296,7 +297,7 @@ fn a_model_whose_cable_is_deleted_ends_its_driver_with_an_error() {
 /// (bound over the machine's, whatever mode that has), the program, and a directory for control sockets.
 const UNPRIVILEGED: &str = "/run/segue/unprivileged";
 
-/// Fills [`UNPRIVILEGED`] in `host`. Fails where no device node can be made.
+/// Creates [`UNPRIVILEGED`] in `host`. Fails where no device node can be made.
 fn furnish(host: &Host, program: &Path) -> Result<(), LabError> {
     let script = format!(
         "set -e

@@ -1,4 +1,4 @@
-//! The conformance list of GRO and GSO (`segue_testkit::conformance`) through kernels: this machine's, and the guest's.
+//! Runs the conformance list of GRO and GSO (`segue_testkit::conformance`) on kernels: this machine's and the guest's.
 //!
 //! `crates/segue/tests/conformance` has segue's profiles make the same trains, byte for byte, so that what is equal
 //! here is equal to the profile `linux` of the kernel's generation. Where a kernel does something else, [`DIFFERENCES`]
@@ -17,14 +17,14 @@ use segue_lab::{Host, Process, unavailable, which};
 use segue_testkit::conformance::{self, Case, Feature, Rules, Train};
 use segue_tests::{guest, skip, test_name};
 
-/// What a kernel does that segue does not.
+/// A known difference between a kernel's GRO and segue's.
 struct Listed {
     rows: &'static [&'static str],
-    /// In which carriers, and under whose rules.
+    /// Returns whether the difference applies to a carrier under a set of rules.
     holds: fn(&str, Rules) -> bool,
-    /// What comes, in the notation of the table.
+    /// The kernel's output, in the notation of the table.
     came: &'static str,
-    /// What segue does instead, and why.
+    /// Segue's behaviour in this case, with the reason.
     why: &'static str,
 }
 
@@ -136,14 +136,14 @@ const DIFFERENCES: &[Listed] = &[
     Listed { rows: &["tcp/data_1byte_remote"], holds: joins, came: "5", why: TINY },
 ];
 
-/// What a kernel does not restore when it cuts again what it joined. segue restores what the train tells: all but an
-/// urgent pointer that is not meant and, before 6.18, outer identifications.
+/// A header field that a kernel does not restore when it segments a train that it has joined. segue restores what the
+/// train tells: all but an urgent pointer that is not meant and, before 6.18, outer identifications.
 struct Lost {
     /// In which cases, with the trains that the kernel made.
     holds: fn(&Case, Rules, &[Train]) -> bool,
-    /// The fields that differ from what the train tells.
+    /// The fields that differ from those that the train's metadata describe.
     fields: &'static [&'static str],
-    /// How that comes.
+    /// The reason for the difference.
     why: &'static str,
 }
 
@@ -202,7 +202,7 @@ const LOST: &[Lost] = &[
     },
 ];
 
-/// An IP header with another around it, or the one around.
+/// The position of an IP header in an encapsulated packet: inner or outer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Inner,
@@ -221,7 +221,7 @@ fn is_gre_in_udp(case: &Case) -> bool {
     ["fou/gre", "gue/gre", "gue-rco/gre"].iter().any(|gre| case.carrier.name.contains(gre))
 }
 
-/// Whether there is a tunnel header between the IP headers.
+/// Returns whether the carrier has a tunnel header between two IP headers.
 fn is_encapsulated(case: &Case) -> bool {
     !matches!(case.carrier.feature, Feature::Plain | Feature::Ipip) && case.carrier.name.contains('/')
 }
@@ -235,7 +235,7 @@ fn ends_short(case: &Case, train: &Train) -> bool {
     train.frames.len() > 1 && len(train.frames[train.frames.len() - 1]) < len(train.frames[0])
 }
 
-/// Whether the identification stays the same in a train.
+/// Returns whether the identification is the same in the packets of a train.
 fn is_fixed(case: &Case, train: &Train, level: Level) -> bool {
     let id = |at: usize| {
         let frame = &case.frames[train.frames[at]];
@@ -244,7 +244,8 @@ fn is_fixed(case: &Case, train: &Train, level: Level) -> bool {
     train.frames.len() > 1 && id(0).is_some() && id(0) == id(1)
 }
 
-/// Whether the inner identification goes on in another way than the outer one, which counts where there is none.
+/// Returns whether the inner identification progresses differently from the outer one; without an outer header that
+/// counts as a difference if the inner one is fixed.
 fn fixes_other(case: &Case, train: &Train) -> bool {
     !is_inner_v6(case) && is_fixed(case, train, Level::Inner) != is_fixed(case, train, Level::Outer)
 }
@@ -253,12 +254,13 @@ fn fixes_other(case: &Case, train: &Train) -> bool {
 /// receive hash, so that all are in one bucket of 8. The engine is compared only with the table's own merge.
 const NOT_IN_KERNELS: [&str; 2] = ["capacity/16_flows", "capacity/udp_64"];
 
-/// Whether a kernel joins anything in it.
+/// Returns whether a kernel joins any frames of the case.
 fn joins(carrier: &str, _: Rules) -> bool {
     !["gre-seq", "fou/gre-csum", "gue/gre-csum"].iter().any(|none| carrier.contains(none))
 }
 
-/// Whether there is an IPv4 header whose identification is looked at: before 6.18 that outside a tunnel is not.
+/// Returns whether the carrier has an IPv4 header whose identification GRO compares: Linux before 6.18 does not compare
+/// that of an outer header.
 fn shows_ids(carrier: &str, rules: Rules) -> bool {
     let mut parts = carrier.split('/');
     let inner = parts.next_back();
@@ -269,7 +271,7 @@ fn has_outer_checksum(carrier: &str) -> bool {
     ["vxlan/", "vxlan-rco/", "geneve/", "fou/", "gue/", "gue1/", "gue-rco/"].iter().any(|udp| carrier.contains(udp))
 }
 
-/// Whether it has a key behind a GRE checksum, and IPv4 inside.
+/// Returns whether the carrier has a GRE key behind a GRE checksum, and IPv4 inside.
 fn is_keyed(carrier: &str) -> bool {
     carrier.ends_with("/gre-key-csum/4")
 }
@@ -325,20 +327,20 @@ fn what_no_kernel_is_shown_is_listed() {
     assert_eq!(rows, NOT_IN_KERNELS);
 }
 
-/// Why the kernel's part cannot run here.
+/// Returns the reason why the kernel's part cannot run here, or `None`.
 fn missing(tools: &[&str]) -> Option<String> {
     let tools: Vec<&str> = tools.iter().filter(|tool| which(tool).is_none()).copied().collect();
     if tools.is_empty() { unavailable() } else { Some(format!("not installed: {}", tools.join(", "))) }
 }
 
-/// What a program is linked with, the loader included: the guest may have others.
+/// Returns the shared libraries of a program, including the loader: the guest may have other versions.
 fn libraries(program: &str) -> Vec<String> {
     let output = Command::new("ldd").arg(program).output().expect("ldd runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.split_whitespace().filter(|word| word.starts_with('/')).map(String::from).collect()
 }
 
-/// Compares what the judge said with what is listed.
+/// Compares the judge's output with the listed differences.
 fn judge(said: &str, needed: &[Feature]) {
     let mut lacks = BTreeSet::new();
     let mut differs: BTreeMap<(String, String), [String; 3]> = BTreeMap::new();

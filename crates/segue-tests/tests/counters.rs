@@ -1,4 +1,5 @@
-//! Datagrams that a tunnel must refuse: none is delivered, each is counted under its reason, and the tunnel goes on.
+//! Tests with datagrams that a tunnel must refuse: none is delivered, each is counted under its reason, and the tunnel
+//! continues to work.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -16,7 +17,8 @@ const PAYLOAD: &[u8] = b"a payload of an odd length, 39 bytes in";
 /// ECN: congestion experienced (RFC 3168).
 const CE: u8 = 3;
 
-/// A tunnel between A and B, a socket at A that speaks to the outer port of B, and one at B that hears what comes out.
+/// A tunnel between A and B, a socket at A that sends to the outer port of B, and one at B that receives the
+/// decapsulated datagrams.
 struct Bench<'a> {
     ground: &'a Ground,
     pair: Pair<'a>,
@@ -35,13 +37,13 @@ impl<'a> Bench<'a> {
         Bench { ground, pair, speaker, hearer, source }
     }
 
-    /// An inner packet that the hearer would get.
+    /// Builds an inner packet to the receiving socket.
     fn inner(&self, primed: bool) -> Primed {
         let (from, to) = ((self.source.ip(), self.source.port()), self.hearer.local_addr().unwrap());
         wire::udp_packet(from, (to.ip(), to.port()), PAYLOAD, 0, primed)
     }
 
-    /// Its number as an IP protocol.
+    /// Returns the IP protocol number of the inner packet.
     fn protocol(&self) -> u8 {
         if self.source.is_ipv4() { 4 } else { 41 }
     }
@@ -94,7 +96,7 @@ fn speaker(ground: &Ground, from: IpAddr, shape: Shape) -> UdpSocket {
     socket
 }
 
-/// GUE with the remote checksum option of a packet.
+/// Builds a GUE datagram with the remote checksum option for a packet.
 fn remcsum(protocol: u8, inner: &Primed) -> Vec<u8> {
     wire::gue_remcsum(protocol, inner.start, inner.offset, &inner.packet)
 }

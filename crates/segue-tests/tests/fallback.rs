@@ -1,4 +1,4 @@
-//! Tunnels without what makes them fast, and links that do more than a plain network card: the same bytes arrive.
+//! Tests of tunnels without offloads, and on links that offload more than a plain network card: the same bytes arrive.
 
 use segue_lab::Family::{V4, V6};
 use segue_lab::{LinkForm, Peer};

@@ -1,5 +1,5 @@
-//! segue against a real kernel's tunnels: a guest with Debian's Linux, at whose other end `segue tunnel` runs, in every
-//! mode, one boot for all. The guest's tap carries finished frames only, so its own stack segments and checksums.
+//! Tests of segue against a real kernel's tunnels: a guest with Debian's Linux, opposite `segue tunnel`, in every mode,
+//! all in one boot. The guest's tap carries finished frames only, so its own stack segments and checksums.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ const FILE_LEN: u64 = 4 << 20;
 const BOOT: Duration = Duration::from_secs(90);
 const TURN: Duration = Duration::from_secs(150);
 
-/// Number, outer family, inner families, words of the tunnel at the host: what guest.sh has at its side.
+/// Number, outer family, inner families and words of each tunnel at the host; guest.sh has the matching ends.
 const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     (1, V4, &[V4], "mode ipip encap gue encap-dport 6080"),
     (2, V4, &[V4], "mode ipip encap gue encap-dport 6080 encap-remcsum"),
@@ -58,11 +58,12 @@ const TUNNELS: &[(u8, Family, &[Family], &str)] = &[
     (33, V6, &[V4], "mode ip6tnl encap fou encap-dport 5604"),
 ];
 
-/// Tunnels without UDP in one process, on one raw socket: all between the same two addresses, told apart by keys.
+/// Tunnels without UDP in one process, on one raw socket: all between the same two addresses and distinguished by GRE
+/// keys.
 const TOGETHER: RangeInclusive<u8> = 41..=48;
 const TOGETHER_OUTER: u8 = 40;
 
-/// `segue run` with all of [`TOGETHER`]: GRE and Ethernet in GRE in turn.
+/// Returns a configuration of `segue run` with all of [`TOGETHER`]: GRE and Ethernet in GRE in turn.
 fn together(host: &Host, program: &Path, directory: &capture::Directory) -> Process {
     let (local, remote) = (outer(TOGETHER_OUTER, V4, 1), outer(TOGETHER_OUTER, V4, 2));
     host.run("ip", &["addr", "add", &format!("{local}/24"), "dev", "tap0"]).unwrap();
@@ -124,7 +125,7 @@ impl Guest {
         Guest(Process::spawn(command, b"").unwrap())
     }
 
-    /// The lines that it said so far, without their mark.
+    /// Returns the lines that the guest has printed so far, without their prefix.
     fn lines(&self) -> Vec<String> {
         let text = self.0.stdout();
         text.lines().filter_map(|line| line.trim_end().strip_prefix("@ ")).map(String::from).collect()
@@ -135,7 +136,7 @@ impl Guest {
         assert!(self.says(line, longest), "no `{line}` from the guest: {}", self.all());
     }
 
-    /// Whether it says so in time.
+    /// Waits until the guest prints `line`; returns `false` on timeout or when the guest has ended.
     fn says(&mut self, line: &str, longest: Duration) -> bool {
         let begin = Instant::now();
         while !self.lines().iter().any(|said| said == line) {
@@ -147,12 +148,12 @@ impl Guest {
         true
     }
 
-    /// Whether its own interface answers, no tunnel in between.
+    /// Returns whether the guest's own network interface answers pings, without a tunnel.
     fn answers(host: &Host) -> bool {
         host.run("ping", &["-c", "3", "-i", "0.3", "-W", "2", "198.18.0.2"]).is_ok()
     }
 
-    /// What follows a word at the beginning of a line.
+    /// Returns the rest of each of the guest's lines that begin with a word.
     fn said(&self, word: &str) -> Vec<String> {
         let rest = |line: String| line.strip_prefix(word).map(|rest| rest.trim().to_string());
         self.lines().into_iter().filter_map(rest).collect()
@@ -176,7 +177,7 @@ fn a_guest_with_a_real_kernel_exchanges_everything_with_segue_in_every_mode() {
     }
 }
 
-/// Runs a guest once; `false` where its network card stood still, and no more is known.
+/// Runs a guest once; returns `false` if its network card stopped working, in which case nothing was tested.
 fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     let tools = ["bash", "cpio", "qemu-system-x86_64", "ping"];
     let Some(ground) = Ground::apart(name, &tools) else { return true };
@@ -253,7 +254,7 @@ fn is_exchanged(name: &'static str, cache: &Path, run: &Path) -> bool {
     true
 }
 
-/// The host's turn: a file that the guest hashes, datagrams that it echoes, pings that it answers.
+/// Runs the host's half of the exchange: a file that the guest hashes, datagrams that it echoes, pings that it answers.
 fn from_the_host(host: &Host, near: IpAddr, far: IpAddr, seed: u64) {
     let stream = traffic::inside(host, || TcpStream::connect_timeout(&(far, 5001).into(), Duration::from_secs(20)));
     let sent = stream.and_then(|stream| traffic::send_file_and_read(stream, FILE_LEN, seed));
@@ -268,8 +269,8 @@ fn from_the_host(host: &Host, near: IpAddr, far: IpAddr, seed: u64) {
     traffic::pings(place, traffic::Place { host, address: far }, traffic::PING_SIZES);
 }
 
-/// The guest's turn: it pings the host and sends its file once over each flow; where the files came from, and what they
-/// were. None where its network card stood still.
+/// Runs the guest's half of the exchange: it pings the host and sends its file once over each flow; returns the sources
+/// of the files, and their digests. None where its network card stood still.
 fn from_the_guest(host: &Host, mut guest: Guest, flows: usize) -> Option<(Vec<(IpAddr, Digested)>, Guest)> {
     let listener = traffic::inside(host, || TcpListener::bind("[::]:5010")).unwrap();
     let (tell, hear) = mpsc::channel();

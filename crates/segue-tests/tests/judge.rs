@@ -1,4 +1,5 @@
-//! The judge of the wire tests, judged: it accepts what a Linux kernel sent, and nothing that differs from it.
+//! Tests of the parser that judges the wire tests: it accepts what a Linux kernel sent, and rejects every deviation
+//! from it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ fn captures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../captures")
 }
 
-/// The GUE datagrams of a capture.
+/// Returns the GUE datagrams of a capture.
 fn datagrams(name: &str, port: u16) -> Vec<Vec<u8>> {
     let file = fs::read(captures().join(name)).unwrap();
     let outers = frames(&file).unwrap().into_iter().filter_map(|frame| outer(frame).unwrap());

@@ -21,17 +21,17 @@ fn is_soak() -> bool {
     segue_testkit::is_set("SEGUE_SOAK")
 }
 
-/// Seconds for all of it.
+/// Returns the time limit for the whole test, seconds.
 fn all() -> u64 {
     if is_soak() { 1800 } else { 450 }
 }
 
-/// Bytes of each file.
+/// Returns the length of each file, bytes.
 fn file_len() -> u64 {
     if is_soak() { 32 << 20 } else { 4 << 20 }
 }
 
-/// Number, speed, what is wrong with it.
+/// Number, chip, USB speed and injected defect of each model.
 const MODELS: &[(u8, &str, &str, Option<&str>)] = &[
     (0, "lan7800", "super", None),
     (1, "lan7850", "high", None),
@@ -40,7 +40,7 @@ const MODELS: &[(u8, &str, &str, Option<&str>)] = &[
     (9, "lan7800", "super", Some("lie header")),
 ];
 
-/// A model that is served, and its stdin.
+/// A running model process, with its stdin.
 struct Model {
     process: Process,
     commands: PipeWriter,
@@ -77,7 +77,7 @@ impl Model {
     }
 }
 
-/// The MTU of a model's cable and of what it ends in.
+/// Sets the MTU of a model's cable and of the interface at its other end.
 fn set_mtu(host: &Host, number: u8, mtu: &str) {
     for device in [&format!("cable{number}"), "br0"] {
         host.run("ip", &["link", "set", device, "mtu", mtu]).unwrap();
@@ -95,7 +95,7 @@ fn datagrams(host: &Host, far: IpAddr, seed: u64) {
     traffic::echoes(&socket, &[1, 18, 22, 23, 64, 501, 1300, 1472, 1473, 2600, 9000], &mut Random::new(seed));
 }
 
-/// Datagrams to a group that the guest has joined, and to one that it has not.
+/// Sends datagrams to a group that the guest has joined, and to one that it has not.
 fn multicast(host: &Host, number: u8) {
     let socket = traffic::inside(host, || UdpSocket::bind(SocketAddr::from(([198, 18, 100 + number, 1], 0)))).unwrap();
     for _ in 0..20 {
@@ -106,22 +106,23 @@ fn multicast(host: &Host, number: u8) {
     }
 }
 
-/// What a model saw of its driver, in the order in which it was asked.
+/// Returns the accesses of the driver to a model's registers, in order.
 fn traces(model: &Model) -> Vec<Value> {
     let events = model.process.stdout();
     let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     events.filter(|event| event["event"] == "trace").collect()
 }
 
-/// Registers that one of the two drivers writes and the other does not, and why.
+/// Registers that only one of the two drivers writes, each with the reason.
 const ONLY_ONE: &[(u16, &str)] = &[
     (0x0040, "E2P_CMD: the kernel looks into the EEPROM even where the chip has its address already"),
     (0x0118, "RX_ADDRH: segue writes the address back that it has read"),
     (0x011c, "RX_ADDRL"),
 ];
-/// The perfect filters behind the chip's own: the kernel's hold its groups, segue takes all multicasts.
+/// Register addresses of the perfect filters behind the chip's own: the kernel stores its multicast groups there, segue
+/// receives all multicast frames.
 const GROUPS: std::ops::Range<u16> = 0x0408..0x0510;
-/// Registers whose last value must be the same.
+/// Registers to which both drivers must write the same last value, with their names.
 const SAME: &[(u16, &str)] = &[
     (0x0080, "USB_CFG0"),
     (0x0090, "BURST_CAP"),
@@ -133,7 +134,7 @@ const SAME: &[(u16, &str)] = &[
     (0x010c, "FLOW"),
 ];
 
-/// Both drivers touch the same registers and leave the same set-up.
+/// Checks that both drivers access the same registers and leave the same configuration.
 fn compare(kernel: &Value, own: &Value) {
     let written = |trace: &Value| -> BTreeMap<u16, u64> {
         let address = |text: &String| u16::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();

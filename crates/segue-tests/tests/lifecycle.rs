@@ -1,5 +1,5 @@
-//! Beginning and end of `segue tunnel`: what it leaves behind is nothing, what it refuses it says, and its exit status
-//! is one of three.
+//! Tests of the start and the end of `segue tunnel`: it leaves nothing behind, reports what it refuses, and exits with
+//! one of three statuses.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -21,7 +21,7 @@ fn shape() -> Shape {
     Shape::new(Gre, GueRemcsum, V4)
 }
 
-/// Two hosts whose link has all that the kernel gives it by and by.
+/// Creates two hosts on whose link the kernel has already assigned all automatic addresses and routes.
 fn ground(name: &str, tools: &[&str]) -> Option<Ground> {
     let ground = Ground::new(name, LinkForm::Nic, tools)?;
     let begin = Instant::now();
@@ -35,7 +35,7 @@ fn ground(name: &str, tools: &[&str]) -> Option<Ground> {
     }
 }
 
-/// Everything of a host that a tunnel could leave something in.
+/// Returns all of a host's state in which a tunnel could leave something behind.
 fn state(host: &Host) -> String {
     let ask = |program: &str, words: &[&str]| host.run(program, words).unwrap();
     [
@@ -49,7 +49,7 @@ fn state(host: &Host) -> String {
     .join("\n")
 }
 
-/// UDP sockets, of which a host without programs has none.
+/// Returns the UDP sockets of a host, of which an idle host has none.
 fn sockets(host: &Host) -> String {
     let read = || {
         fs::read_to_string("/proc/thread-self/net/udp").unwrap()
@@ -58,7 +58,7 @@ fn sockets(host: &Host) -> String {
     host.enter(read).unwrap().lines().filter(|line| !line.contains("local_address")).collect()
 }
 
-/// Runs `segue` to its end; exit status, stdout and stderr.
+/// Runs `segue` until it exits; returns exit status, stdout and stderr.
 fn run(ground: &Ground, words: &[&str]) -> (i32, String, String) {
     let mut command = ground.a.command(&ground.program);
     command.args(words);

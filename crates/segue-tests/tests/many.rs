@@ -1,5 +1,5 @@
-//! A thousand tunnels on one socket, told apart by GRE keys: each gets what is its own and answers under its own key.
-//! (Some without UDP on one raw socket, with a kernel's tunnels at the other end: guest.rs.)
+//! Tests of a thousand tunnels on one socket, distinguished by GRE keys: each receives its own packets and replies
+//! under its own key. (Some without UDP on one raw socket, with a kernel's tunnels at the other end: guest.rs.)
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,12 +13,12 @@ use serde_json::Value;
 const TUNNELS: u16 = 1000;
 /// Time for all interfaces to come up.
 const START: Duration = Duration::from_secs(60);
-/// Time for all answers.
+/// Longest wait for all answers.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ECHO: u8 = 8;
 const REPLY: u8 = 0;
 
-/// Both ends of tunnel `n` inside, in a /30 of its own.
+/// Returns the inner addresses of both ends of tunnel `n`, in a /30 of its own.
 fn inner(n: u16) -> [Ipv4Addr; 2] {
     [1, 2].map(|host| Ipv4Addr::new(198, 19, (n >> 6) as u8, (n & 63) as u8 * 4 + host))
 }
@@ -36,7 +36,7 @@ fn configuration() -> String {
     text
 }
 
-/// GUE and GRE with key `n` around an echo request, or what is expected back.
+/// Builds GUE and GRE with key `n` around an echo request, or the expected reply.
 fn echo(n: u16, kind: u8) -> Vec<u8> {
     let [near, far] = inner(n);
     let (source, destination) = if kind == ECHO { (far, near) } else { (near, far) };
@@ -54,7 +54,7 @@ fn echo(n: u16, kind: u8) -> Vec<u8> {
     wire::gue([0, 47, 0, 0], &[], &[gre, ip, icmp].concat())
 }
 
-/// The tunnel that sent this, where it is an answer as it should be.
+/// Returns the number of the tunnel that sent a datagram, if it is a correct echo reply.
 fn answered(datagram: &[u8]) -> Option<u16> {
     let key = u32::from_be_bytes(datagram.get(8..12)?.try_into().ok()?);
     let n = u16::try_from(key).ok()?;
@@ -64,7 +64,7 @@ fn answered(datagram: &[u8]) -> Option<u16> {
     same.then_some(n)
 }
 
-/// `segue run` at A with this file, all of it up.
+/// Starts `segue run` at A with this file and waits until all its instances are up.
 fn running(ground: &Ground, directory: &capture::Directory, configuration: &str) -> Process {
     let file = directory.file("many.toml");
     std::fs::write(&file, configuration).unwrap();

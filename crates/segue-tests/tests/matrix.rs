@@ -1,4 +1,4 @@
-//! Every combination of what is inside, what carries it and what is outside moves everything that a host sends, on a
+//! Tests of every combination of inner family, encapsulation and outer family, with all kinds of a host's traffic, on a
 //! link that segments and aggregates like a plain network card. Files have 16 MiB; with `SEGUE_FULL=1` 64 MiB, with
 //! `SEGUE_SOAK=1` 1 GiB.
 

@@ -1,4 +1,4 @@
-//! A router whose neighbours move, lie, or are more than it can know.
+//! Tests of a router with neighbours that move, send false announcements, or exceed the neighbour cache.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;
@@ -11,9 +11,9 @@ use segue_tests::{Stat, test_name, traffic};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
-/// As many neighbours of one family as are known behind one port.
+/// Largest number of learned neighbours of one family behind one port.
 const MOST_KNOWN: u32 = 8192;
-/// 198.19.0.0.
+/// The network 198.19.0.0, whose addresses are scanned.
 const SCANNED: u32 = 0xc613_0000;
 
 /// Sends one frame from eth0: `arp OPERATION TO SENDER TARGET MAC` to a link address, `na TO SOURCE TARGET FLAGS MAC`
@@ -46,7 +46,7 @@ link.send(frame)
 
 const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
 
-/// The host sends what the words say; see [`SAY`].
+/// Has the host send the message that the words describe; see [`SAY`].
 #[track_caller]
 fn say(host: &Host, words: &str) {
     host.run("python3", &[&["-c", SAY], &words.split(' ').collect::<Vec<_>>()[..]].concat()).unwrap();
@@ -63,7 +63,7 @@ impl Client {
         Client(socket)
     }
 
-    /// Whether one of some datagrams comes back within a time.
+    /// Returns whether one of some datagrams is echoed within a time.
     fn reaches(&self, within: Duration) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < within {
@@ -189,7 +189,7 @@ fn one_that_is_not_where_it_is_said_to_be_is_found_again() {
     assert!((8..=12).contains(&asked), "{asked} questions");
 }
 
-/// The kernel is told where a neighbour is now, and of a route with it.
+/// Tests that a change of a neighbour's link address in the kernel is applied together with a new route.
 #[test]
 fn a_neighbour_that_changes_together_with_a_route_is_followed() {
     let Some(routed) = Routed::new(test_name!(), &[], NAT) else { return };
@@ -209,7 +209,8 @@ fn a_neighbour_that_changes_together_with_a_route_is_followed() {
     assert!(client.reaches(Duration::from_secs(2)));
 }
 
-/// Routes change all the time, and each time the kernel tells of its old neighbours again.
+/// Tests that repeated reports of an old neighbour entry, which the kernel sends with each change of routes, do not
+/// override a new link address.
 #[test]
 fn one_that_has_moved_is_found_and_one_that_is_gone_is_reported_while_routes_change() {
     let Some(routed) = Routed::new(test_name!(), &["python3", "ping"], NAT) else { return };

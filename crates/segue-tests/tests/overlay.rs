@@ -16,7 +16,7 @@ fn run(host: &Host, program: &str, line: &str) -> String {
     host.run(program, &line.split_whitespace().collect::<Vec<_>>()).unwrap()
 }
 
-/// The address of host 1, 2 or 3 on the link (net 0) or inside (net 1).
+/// Returns the address of host 1, 2 or 3 on the link (net 0) or inside (net 1).
 fn address(family: Family, net: u8, host: u8) -> String {
     match family {
         Family::V4 => format!("198.{}.0.{host}", 18 + net),
@@ -44,7 +44,7 @@ fn joined(hosts: &[&Host], middle: &Host) {
     }
 }
 
-/// `segue` at host `number`, which sends what it does not know to both others.
+/// Starts `segue` at host `number`; it floods frames to unknown destinations to both other hosts.
 fn segue(ground: &Ground, host: &Host, outer: Family, number: u8, trace: Option<&PathBuf>) -> Tunnel {
     let [first, second] = [1, 2, 3].into_iter().filter(|other| *other != number).collect::<Vec<u8>>()[..] else {
         unreachable!("three less one");
@@ -62,7 +62,7 @@ fn segue(ground: &Ground, host: &Host, outer: Family, number: u8, trace: Option<
     Tunnel::start(host, &ground.program, &line.split_whitespace().map(String::from).collect::<Vec<_>>())
 }
 
-/// The kernel's VXLAN at host 3.
+/// Creates the kernel's VXLAN device at host 3.
 fn kernel(host: &Host, outer: Family) {
     let line =
         format!("link add {DEVICE} type vxlan id 42 dstport 4789 dev eth0 local {} udpcsum", address(outer, 0, 3));
@@ -172,7 +172,7 @@ fn three_ends_over_ipv6_learn_who_is_where() {
     three_ends(test_name!(), Family::V6);
 }
 
-/// The interface's Ethernet address.
+/// Returns the Ethernet address of an interface.
 fn mac(host: &Host) -> [u8; 6] {
     let text = run(host, "ip", &format!("-o link show dev {DEVICE}"));
     let mut words = text.split_whitespace().skip_while(|word| *word != "link/ether").skip(1);

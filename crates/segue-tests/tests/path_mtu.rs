@@ -1,5 +1,5 @@
-//! A way that is narrower than it looks: host A, a router whose link onwards takes 1400 bytes, host B. What A's tunnel
-//! sends does not fit; its senders hear of it and go on.
+//! Tests of a path whose MTU is smaller than that of the first link: host A, a router whose next link has an MTU of
+//! 1400 bytes, host B. What A's tunnel sends does not fit; its senders hear of it and go on.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -32,7 +32,7 @@ fn run(host: &Host, line: &str) {
     host.run("ip", &line.split(' ').collect::<Vec<_>>()).unwrap();
 }
 
-/// A and B with a router between them.
+/// Creates A and B with a router between them.
 fn joined(ground: &Ground, router: &Host) {
     for (host, net, device) in [(&ground.a, 1, "a0"), (&ground.b, 2, "b0")] {
         run(host, &format!("link add eth0 type veth peer name {device} netns {}", router.net_path()));
@@ -52,7 +52,7 @@ fn joined(ground: &Ground, router: &Host) {
     run(router, &format!("link set b0 mtu {NARROW}"));
 }
 
-/// Sends a file from A to B inside the tunnel; how long it took until the first byte of it had come and until all had.
+/// Sends a file from A to B inside the tunnel; returns the time until the first and until the last byte arrived.
 fn sent(ground: &Ground, family: Family) -> Duration {
     let listener = traffic::inside(&ground.b, || TcpListener::bind((inner(family, 2), 0))).unwrap();
     let to = listener.local_addr().unwrap();
@@ -77,11 +77,11 @@ fn sent(ground: &Ground, family: Family) -> Duration {
 /// How a case differs from a single tunnel that starts before any host knows of the narrow link.
 #[derive(Clone, Copy, Default)]
 struct Case {
-    /// Another tunnel, to an address of the same network, has the same port.
+    /// Whether another tunnel, to an address of the same network, shares the port.
     shares: bool,
-    /// The tunnels were there before, and the kernel still knows.
+    /// Whether the tunnels existed before, so that the kernel has cached the path MTU.
     again: bool,
-    /// Nothing outside may have been fragmented: only what must not be was too large.
+    /// Whether outer packets must not be fragmented, since only packets with DF exceed the path MTU.
     whole: bool,
 }
 
@@ -98,7 +98,7 @@ fn tunnels(ground: &Ground, outside: Family, words: &str, shares: bool) -> Vec<T
     tunnels
 }
 
-/// Fragments that a host has made of what it sent, over both families.
+/// Returns the number of fragments that a host has made of its own packets, over both families.
 fn fragments(host: &Host) -> u64 {
     let value = |file: &str, name: &str| {
         let text = host.run("cat", &[file]).unwrap();

@@ -1,5 +1,5 @@
-//! Tunnels over a wire that drops, duplicates, reorders and damages: files arrive as they were sent, and nothing that
-//! was damaged is ever delivered.
+//! Tests of tunnels over a link that drops, duplicates, reorders and corrupts frames: files arrive unchanged, and no
+//! corrupted datagram is ever delivered.
 
 use std::collections::HashMap;
 use std::thread;
@@ -55,7 +55,7 @@ fn survives(name: &str, shape: Shape) {
     relay.stop().expect("the relay passed frames to its end");
 }
 
-/// Datagrams that say what they must be, over a wire that damages a tenth of them.
+/// Sends self-describing datagrams over a link that corrupts a tenth of them, and checks that only intact ones arrive.
 fn only_the_undamaged_arrives(relay: &Relay, pair: &Pair<'_>, family: segue_lab::Family) {
     let [from, to] = [Peer::A, Peer::B].map(|end| pair.place(end, family));
     let [near, far] = [from, to].map(traffic::socket);
@@ -98,7 +98,7 @@ fn only_the_undamaged_arrives(relay: &Relay, pair: &Pair<'_>, family: segue_lab:
     );
 }
 
-/// Between 8 and 1200 bytes, so that the tunnel's headers fit: one frame each.
+/// Returns the content of a datagram: 8 to 1200 bytes, so that it fits one frame with the tunnel's headers.
 fn content(number: u64) -> Vec<u8> {
     let mut random = Random::new(number ^ 0x5eed);
     let len = random.below(1193) as usize;

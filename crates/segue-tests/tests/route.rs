@@ -1,5 +1,5 @@
-//! A router with NAT for IPv4 and none for IPv6, as the hosts around it see it: what people do with a network, and what
-//! they see of the router when something does not go.
+//! Tests of a router with NAT for IPv4 and without for IPv6, from the hosts around it: everyday traffic of a network,
+//! and the router's errors when something fails.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -31,13 +31,13 @@ fn serve(host: &Host, words: &[&str], ready: &str) -> Process {
     process
 }
 
-/// Runs a program that may fail; what it says.
+/// Runs a program that may fail; returns its output.
 fn says(host: &Host, words: &[&str]) -> String {
     let output = host.command(words[0]).args(&words[1..]).output().unwrap();
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
-/// A file server at a place, and the URL of a file there.
+/// Starts a file server at a place, and returns the URL of a file there.
 fn web(at: Place<'_>, port: &str, directory: &Path) -> Process {
     let (bind, directory) = (at.address.to_string(), directory.to_str().unwrap());
     let words = ["python3", "-u", "-m", "http.server", port, "--bind", &bind, "--directory", directory];
@@ -127,7 +127,7 @@ fn datagrams_of_all_sizes_come_back() {
     assert_eq!(routed.stat().drops().into_iter().collect::<Vec<_>>(), []);
 }
 
-/// Sends a datagram in fragments, the last one first; without the first one where `skip` is 1.
+/// Script that sends a datagram in fragments, the last one first; without the first one if `skip` is 1.
 const REVERSED: &str = "
 import sys
 from scapy.all import IP, UDP, Raw, fragment, send, conf

@@ -1,5 +1,5 @@
-//! A router where things are not as they should be: errors about fragments and between hosts inside, forged sources,
-//! scans, and what else the kernel's tables may hold.
+//! Tests of a router under faults: ICMP errors about fragments and between inside hosts, forged sources, scans, and
+//! unusual entries in the kernel's tables.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -15,13 +15,13 @@ use segue_tests::{Stat, skip, test_name};
 const PATIENCE: Duration = Duration::from_secs(10);
 const NAT: &[&str] = &["--nat", "198.18.2.9"];
 
-/// Runs a program that may fail; what it says.
+/// Runs a program that may fail; returns its stdout and stderr.
 fn says(host: &Host, words: &[&str]) -> String {
     let output = host.command(words[0]).args(&words[1..]).output().unwrap();
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
-/// Tries again until something holds.
+/// Repeats a check until it succeeds, or fails the test after [`PATIENCE`].
 #[track_caller]
 fn soon(what: &str, mut is: impl FnMut() -> Result<(), String>) {
     let begin = Instant::now();
@@ -31,14 +31,14 @@ fn soon(what: &str, mut is: impl FnMut() -> Result<(), String>) {
     }
 }
 
-/// One ping, whose answer or error must hold these words.
+/// Sends one ping and checks that its reply or error contains these words.
 fn pings(host: &Host, options: &str, to: &str, words: &str) -> Result<(), String> {
     let fixed = ["ping", "-n", "-c", "1", "-W", "1"];
     let text = says(host, &[&fixed[..], &options.split_whitespace().collect::<Vec<_>>(), &[to]].concat());
     if text.contains(words) { Ok(()) } else { Err(text) }
 }
 
-/// What a line of scapy says, `send` and `show` being there; `None` where it is not installed.
+/// Runs a line of scapy, with `send` and `show` defined, and returns its output; `None` if scapy is not installed.
 fn scapy(name: &str, host: &Host, line: &str) -> Option<String> {
     if !Path::new("/usr/lib/python3/dist-packages/scapy").exists() {
         skip(name, "not installed: python3-scapy");
@@ -226,7 +226,7 @@ fn resets(host: &Host) -> u64 {
     values.nth(at).unwrap().parse().unwrap()
 }
 
-/// Three packets that are too long for the way on and a short last one, joined to one train.
+/// Tests a train of three packets that exceed the egress MTU and a short last one: each packet is treated by itself.
 #[test]
 fn the_packets_of_a_train_that_is_too_long_fare_as_they_do_alone() {
     let Some(routed) = Routed::new(test_name!(), &["ping"], NAT) else { return };

@@ -1,4 +1,4 @@
-//! How often a router looks into its tables: once for each destination that one poll has, and once for each next hop,
+//! Tests of the number of table lookups of a router: one for each destination in a poll and one for each next hop,
 //! however flows are interleaved.
 
 use std::net::{Ipv4Addr, UdpSocket};
@@ -9,13 +9,13 @@ use segue_tests::routed::{Routed, address, ip};
 use segue_tests::traffic::Place;
 use segue_tests::{Stat, sys, test_name, traffic};
 
-/// Flows: from each of these ports to each of these destinations.
+/// Number of source ports, each of which sends to every destination.
 const SENDERS: usize = 16;
 const DESTINATIONS: u8 = 32;
 const FLOWS: u64 = SENDERS as u64 * DESTINATIONS as u64;
-/// Next hops, each for several destinations.
+/// Number of next hops, each used for several destinations.
 const HOPS: u8 = 16;
-/// Packets that one poll takes at most.
+/// Most packets that one poll receives.
 const BUDGET: u64 = 64;
 const PORT: u16 = 7000;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ fn destination(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 19, number, 1)
 }
 
-/// The router's tables have been read, and each next hop has answered.
+/// Waits until the router has read its tables and resolved each next hop.
 fn prepare(routed: &Routed) {
     for number in 0..DESTINATIONS {
         let hop = 100 + number % HOPS;
@@ -73,7 +73,7 @@ fn prepare(routed: &Routed) {
     assert!(known(&stat), "{}", stat.json());
 }
 
-/// One datagram of each flow, each to another destination than the one before.
+/// Sends one datagram of each flow, in an order in which the destination changes with every datagram.
 fn send(from: &[UdpSocket]) {
     for socket in from {
         for number in 0..DESTINATIONS {
@@ -82,7 +82,7 @@ fn send(from: &[UdpSocket]) {
     }
 }
 
-/// The router's counters when nothing is under way.
+/// Returns the router's counters once no packet is under way.
 fn quiet(routed: &Routed) -> Stat {
     let mut last = routed.stat();
     for _ in 0..100 {
@@ -96,7 +96,7 @@ fn quiet(routed: &Routed) -> Stat {
     panic!("the router is never quiet: {}", last.json());
 }
 
-/// What one datagram of each flow costs, all of them waiting in the ring when the router comes to read.
+/// Returns the lookups for one datagram of each flow, all of which are in the ring when the router polls.
 fn looks(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> Looks {
     let before = quiet(routed);
     let pid = u32::try_from(before.json()["pid"].as_u64().unwrap()).unwrap();
@@ -114,8 +114,8 @@ fn looks(routed: &Routed, flows: &[UdpSocket], sinks: &[UdpSocket]) -> Looks {
     Looks::of(&after).since(before)
 }
 
-/// CPU time of the router for each packet, nanoseconds, over many datagrams of each flow. Only printed: it depends on
-/// what else this machine does. `SEGUE_SOAK=1` takes enough of them for a figure.
+/// Returns the router's CPU time for each packet, nanoseconds, over many datagrams of each flow. Only printed: it
+/// depends on what else this machine does. `SEGUE_SOAK=1` takes enough of them for a figure.
 fn cost(routed: &Routed, flows: &[UdpSocket]) -> f64 {
     let rounds = if segue_testkit::is_set("SEGUE_SOAK") { 1000 } else { 10 };
     let cpu = |stat: &Stat| stat.json()["cpu_s"].as_f64().expect("CPU time");

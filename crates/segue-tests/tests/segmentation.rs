@@ -1,5 +1,5 @@
-//! Trains in tunnels and datagrams longer than an MTU (`segue_testkit::conformance`) through this machine's kernel, and
-//! through tshark. `conformance.rs` has the guest's kernel do the same.
+//! Tests of trains in tunnels and of datagrams longer than an MTU (`segue_testkit::conformance`), against this
+//! machine's kernel and tshark. `conformance.rs` has the guest's kernel do the same.
 //!
 //! `crates/segue/tests/conformance` has segue cut the same, byte for byte. [`common::DIFFERENCES`] says what a kernel
 //! does otherwise.

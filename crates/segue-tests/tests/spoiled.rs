@@ -1,5 +1,6 @@
-//! A hundred kinds of malformed encapsulations beside a tunnel's own traffic: all are counted under their reasons, and
-//! what is good goes on unchanged. With `SEGUE_SOAK=1` also how fast it goes on, at 100 000 of them in a second.
+//! Tests with a hundred kinds of malformed encapsulations beside a tunnel's own traffic: all are counted under their
+//! reasons, and valid packets are still delivered unchanged. With `SEGUE_SOAK=1` also how fast it goes on, at 100 000
+//! of them in a second.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -17,7 +18,7 @@ use serde_json::Value;
 const NET: u8 = 1;
 const KEY: u32 = 3_735_928_559;
 const SHAPE: Shape = Shape::new(Inside::GreKeyCsum, Carrier::GueRemcsum, V4);
-/// Congestion experienced (RFC 3168).
+/// ECN codepoint CE, congestion experienced (RFC 3168).
 const CE: u8 = 3;
 
 /// The sender of a datagram to B's port, always on A's host.
@@ -25,9 +26,9 @@ const CE: u8 = 3;
 enum Voice {
     /// The remote that B knows.
     Peer,
-    /// The same without UDP checksum.
+    /// The same datagram without UDP checksum.
     Bare,
-    /// The same, marked on its way.
+    /// The same datagram, marked CE on its path.
     Marked,
     /// An address that B does not know.
     Stranger,
@@ -39,7 +40,7 @@ struct Kind {
     bytes: Vec<u8>,
 }
 
-/// GRE with key and checksum around `inner`, the checksum off by `damage`.
+/// Builds a GRE packet with key and checksum around `inner`, its checksum wrong by `damage`.
 fn gre(key: u32, ethertype: u16, damage: u16, inner: &[u8]) -> Vec<u8> {
     let mut bytes = [&[0xa0, 0][..], &ethertype.to_be_bytes(), &[0; 4], &key.to_be_bytes(), inner].concat();
     let checksum = !wire::sum(&bytes) ^ damage;
@@ -51,7 +52,7 @@ fn inner(from: &str, to: &str, tos: u8, primed: bool) -> Primed {
     wire::udp_packet((from.parse().unwrap(), 4000), (to.parse().unwrap(), 9), b"no more than this, of it", tos, primed)
 }
 
-/// A good datagram of the tunnel, whose inner port no socket reads.
+/// Builds a valid datagram of the tunnel to an inner port that has no socket.
 fn good() -> Vec<u8> {
     wire::gue([0, 47, 0, 0], &[], &gre(KEY, 0x0800, 0, &inner("198.19.1.1", "198.19.1.2", 0, false).packet))
 }
@@ -177,8 +178,8 @@ fn each_kind_ends_under_its_own_reason() {
     }
 }
 
-/// What the kernel refuses by itself: a long and a short datagram with a wrong checksum, which it finds at different
-/// places, and over IPv6 one without.
+/// Sends datagrams that the kernel itself drops: a long and a short one with a wrong checksum, which it detects at
+/// different places, and over IPv6 one without checksum.
 fn spoil_outer_checksums(ground: &Ground, family: Family) -> u64 {
     let [from, to] = [Peer::A, Peer::B].map(|end| end.address(0, family));
     let port = Shape::port(NET);
@@ -259,7 +260,7 @@ fn traffic_goes_on_unchanged_while_malformed_encapsulations_arrive() {
     traffic::everything(a, b, traffic::SHORT, 99);
 }
 
-/// Bytes of TCP from A to B in so long a time.
+/// Returns the bytes that TCP moves from A to B in a time.
 fn moved(ground: &Ground, length: Duration) -> u64 {
     let to = traffic::inside(&ground.b, || TcpListener::bind((Peer::B.address(NET, V4), 0))).unwrap();
     let at = to.local_addr().unwrap();
@@ -280,7 +281,7 @@ fn moved(ground: &Ground, length: Duration) -> u64 {
     reader.join().unwrap()
 }
 
-/// Says `kinds` in turn, `rate` a second, until `stop`; how many.
+/// Sends `kinds` in turn at `rate` datagrams a second until `stop` is set; returns their number.
 fn speak(voices: &Voices, kinds: &[Kind], rate: u64, stop: &AtomicBool) -> u64 {
     let (begin, mut said) = (Instant::now(), 0);
     while !stop.load(Ordering::Relaxed) {
@@ -294,7 +295,8 @@ fn speak(voices: &Voices, kinds: &[Kind], rate: u64, stop: &AtomicBool) -> u64 {
     said
 }
 
-/// Issue 5, 6: with `cargo test --release -p segue-tests --test spoiled -- --nocapture` and `SEGUE_SOAK=1`.
+/// Compares the throughput under malformed encapsulations with that under small valid packets: `cargo test --release -p
+/// segue-tests --test spoiled -- --nocapture` with `SEGUE_SOAK=1`.
 #[test]
 fn throughput_under_malformed_encapsulations_is_that_under_small_packets() {
     const RATE: u64 = 100_000;

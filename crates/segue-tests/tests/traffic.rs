@@ -1,5 +1,4 @@
-//! The traffic that the other tests judge by, judged on paths without segue: what comes through whole is accepted, what
-//! was changed or lost is found out.
+//! Tests of the traffic generators on paths without segue: intact data is accepted, changed or lost data is detected.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

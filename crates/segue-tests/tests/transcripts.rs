@@ -1,4 +1,4 @@
-//! The documents as tests: every transcript is typed into a shell between two hosts, and what comes out is compared.
+//! Tests of the documents: every transcript is typed into a shell between two hosts, and its output is compared.
 //!
 //! A fenced block with the language `console` is a transcript. Prompts are `$ ` and `# ` (host a), or `a# `, `b# `,
 //! `c# `. What stands below a command is its output, stdout and stderr together. Words and names are compared
@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 use segue_lab::{Host, LinkForm, Process};
 use segue_tests::{Ground, test_name};
 
-/// How long a command may take, or the output of one that stays.
+/// Longest time for a command to end, or for a running one to print its output.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a table of measurements may take.
 const TABLE_PATIENCE: Duration = Duration::from_secs(400);
-/// The documents whose transcripts are typed, each by one test below.
+/// The documents whose transcripts are run, each by one test below.
 const TYPED: &[&str] = &[
     "README.md",
     "docs/bench.md",
@@ -58,7 +58,7 @@ struct Block {
 /// A command of a transcript.
 #[derive(Debug, PartialEq, Eq)]
 struct Typed {
-    /// The host's letter.
+    /// The letter of the host that runs the command.
     host: char,
     line: String,
     /// Lines of the document that hold the expected output, from 0.
@@ -90,7 +90,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(top().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The documents of the repository, by path.
+/// Returns the documents of the repository, by path.
 fn documents() -> Vec<String> {
     let list = |folder: &str| {
         let entries = fs::read_dir(top().join(folder)).unwrap();
@@ -103,7 +103,7 @@ fn documents() -> Vec<String> {
     all
 }
 
-/// The fenced blocks of a document.
+/// Returns the fenced code blocks of a document.
 fn blocks(text: &str) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     let (mut open, mut needs) = (false, Vec::new());
@@ -124,14 +124,14 @@ fn blocks(text: &str) -> Vec<Block> {
     found
 }
 
-/// The host's letter and the command, where the line begins with a prompt.
+/// Returns the host's letter and the command, if the line begins with a prompt.
 fn prompt(line: &str) -> Option<(char, &str)> {
     let named = |letter: char| Some((letter, line.strip_prefix(letter)?.strip_prefix("# ")?));
     let plain = ["$ ", "# "].iter().find_map(|prompt| line.strip_prefix(prompt)).map(|line| ('a', line));
     plain.or_else(|| ['a', 'b', 'c'].into_iter().find_map(named))
 }
 
-/// The commands of a transcript, with their output.
+/// Returns the commands of a transcript with their output.
 fn commands(block: &Block) -> Vec<Typed> {
     let mut found: Vec<Typed> = Vec::new();
     let mut continues = false;
@@ -156,9 +156,9 @@ fn commands(block: &Block) -> Vec<Typed> {
     found
 }
 
-/// A line as it is compared: each figure is `#`, and space between words is one blank. A figure is a word that begins
-/// with a digit, behind signs and brackets, and is no address: `6.03-6.68` and `61.8k` are, `198.18.0.1` is not, but
-/// its port is. Lines with a caret stay as they are.
+/// Returns a line in the form in which it is compared: each number becomes `#`, and white space between words becomes
+/// one blank. A figure is a word that begins with a digit, behind signs and brackets, and is no address: `6.03-6.68`
+/// and `61.8k` are, `198.18.0.1` is not, but its port is. Lines with a caret stay as they are.
 fn masked(line: &str) -> String {
     if line.contains("^^") {
         return line.trim_end().into();
@@ -192,7 +192,7 @@ fn masked(line: &str) -> String {
     kept.join(" ")
 }
 
-/// Whether a line of the document stands for this line of the program.
+/// Returns whether a line of the document matches this line of the program's output.
 fn stands_for(expected: &str, actual: &str) -> bool {
     match expected.strip_suffix("...") {
         Some(start) => masked(actual).starts_with(&masked(start)),
@@ -200,8 +200,8 @@ fn stands_for(expected: &str, actual: &str) -> bool {
     }
 }
 
-/// The lines with what describes a machine taken apart, an item a line and what is different elsewhere masked: it
-/// begins with its processor, and is wrapped wherever that leaves it.
+/// Splits the wrapped lines that describe the machine into one item a line and masks what depends on the machine: they
+/// begin with the processor's name.
 fn unwrapped(lines: &[String]) -> Vec<String> {
     let begin = lines.iter().position(|line| line.contains(" cpus, Linux ")).unwrap_or(lines.len());
     let (front, machine) = lines.split_at(begin);
@@ -214,7 +214,7 @@ fn unwrapped(lines: &[String]) -> Vec<String> {
     front.iter().cloned().chain(items).chain(rest.iter().cloned()).collect()
 }
 
-/// Whether the output is what the document says.
+/// Returns whether the output matches that in the document.
 fn agrees(expected: &[String], actual: &[String]) -> bool {
     follows(&unwrapped(expected), &unwrapped(actual))
 }
@@ -250,7 +250,7 @@ fn table(lines: &[String]) -> Vec<String> {
     found
 }
 
-/// Whether a table of a few rows has headings and rows of the one in the document, in its order.
+/// Returns whether a table of a few rows has headings and rows of the document's table, in the same order.
 fn has_table(expected: &[String], actual: &[String]) -> bool {
     let mut all = table(expected).into_iter();
     // A document may show only the second of two tables.
@@ -260,14 +260,15 @@ fn has_table(expected: &[String], actual: &[String]) -> bool {
     shown.len() > 1 && shown.iter().all(|line| all.any(|other| other == *line))
 }
 
-/// Whether the command measures a table.
+/// Returns whether the command prints a table of measurements.
 fn measures(line: &str) -> bool {
     line == "make demo"
         || line.starts_with("segue lab")
         || (line.starts_with("segue bench") && !line.contains("--list"))
 }
 
-/// What is typed for a command: tables of measurements with one short run, and `make demo` as the Makefile has it.
+/// Returns the form of a command that the test runs: tables of measurements with one short run, and `make demo` with
+/// its command from the Makefile.
 fn short(line: &str) -> String {
     let line = if line == "make demo" { "segue lab" } else { line }.to_owned();
     let words: Vec<_> = line.split(' ').collect();
@@ -312,7 +313,7 @@ impl Session {
         }
     }
 
-    /// A shell that types `line` at a host; on this machine where the command makes hosts of its own.
+    /// Returns a shell that runs `line` at a host, or on this machine if the command creates hosts itself.
     fn shell(&self, host: char, line: &str) -> Command {
         let is_table = measures(line);
         let line = short(line);
@@ -370,7 +371,7 @@ impl Session {
         }
     }
 
-    /// Types a command; its output, and whether that is what the document says. A reading of counters is repeated
+    /// Runs a command; returns its output, and whether that matches the document. A reading of counters is repeated
     /// until then.
     fn run(&mut self, typed: &Typed, stays: bool) -> (Vec<String>, bool) {
         let is_table = measures(&typed.line);
@@ -392,7 +393,7 @@ impl Session {
         }
     }
 
-    /// Waits until a command that stays has said what the document says, and keeps it running.
+    /// Waits until a command that keeps running has printed the output in the document, and leaves it running.
     fn wait_for(&mut self, mut process: Process, typed: &Typed) -> (Vec<String>, bool) {
         let begin = Instant::now();
         loop {

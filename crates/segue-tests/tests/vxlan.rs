@@ -1,5 +1,5 @@
-//! segue against this kernel's own VXLAN: with outer checksums, without, and with remote checksums in each direction by
-//! itself and in both, over IPv4 and IPv6. The kernel counts no wrong checksum.
+//! Tests of segue against this kernel's own VXLAN: with outer checksums, without, and with remote checksums in either
+//! direction and in both, over IPv4 and IPv6. The kernel counts no wrong checksum.
 //!
 //! With remote checksums the link is one that segments and aggregates like a network card: on a bare veth pair bulk TCP
 //! of the kernel's own VXLAN stalls under `remcsumtx`, between two kernels too, because the state of its packets
@@ -53,7 +53,7 @@ fn add_segue(ground: &Ground, outer: Family, words: &str) -> Tunnel {
     Tunnel::start(&ground.a, &ground.program, &line.split_whitespace().map(String::from).collect::<Vec<_>>())
 }
 
-/// Every counter of a wrong checksum or a broken packet that is not zero.
+/// Returns every nonzero counter of wrong checksums and malformed packets.
 fn errors(host: &Host) -> Vec<String> {
     let mut wrong = Vec::new();
     let snmp = host.run("cat", &["/proc/net/snmp"]).unwrap();
@@ -118,7 +118,7 @@ against_the_kernel! {
     remcsum_from_the_kernel_over_ipv6: FROM_KERNEL on Nic over V6;
 }
 
-/// How many bytes of TCP pass between two kernels within a few seconds, of these.
+/// Returns how many of `wanted` bytes TCP moves between two kernels within a few seconds.
 fn passed_between_kernels(name: &str, form: LinkForm, wanted: usize) -> Option<usize> {
     let ground = Ground::new(name, form, &[])?;
     for (host, end) in [(&ground.a, Peer::A), (&ground.b, Peer::B)] {

@@ -1,6 +1,5 @@
-//! What a tunnel with remote checksum offload puts on the wire: captured on its way out at both ends of a link that
-//! neither segments nor checksums after the capture, and judged by tshark and by a parser that shares no code with
-//! segue.
+//! Tests of the packets that a tunnel with remote checksum offload sends, captured on egress at both ends of a link
+//! that neither segments nor checksums after the capture, and judged by tshark and by a parser of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,7 +46,7 @@ fn is_right_on_the_wire(name: &str, shape: Shape) {
     }
 }
 
-/// The number of the tunnel's datagrams.
+/// Judges the tunnel's datagrams in a capture; returns their number.
 fn judge(file: &[u8], shape: &Shape) -> usize {
     let mut kinds: BTreeMap<Kind, usize> = BTreeMap::new();
     for (number, frame) in (1..).zip(frames(file).unwrap()) {

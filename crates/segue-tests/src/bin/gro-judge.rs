@@ -1,4 +1,5 @@
-//! Sends the conformance list of GRO through the kernel that it runs on, and says where that differs from the table.
+//! Sends the frames of the GRO conformance list through the running kernel and prints where its output differs from the
+//! table.
 //!
 //! ```text
 //! gro-judge [PART OF A CASE'S NAME]...
@@ -102,7 +103,7 @@ fn judge() -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the kernel joins the plainest case of a feature.
+/// Returns whether the kernel joins the simplest case of a feature.
 fn joins(gro: &Gro, cases: &[&Case], rules: Rules) -> Result<bool, String> {
     let Some(plainest) = cases.iter().find(|case| case.row.name == "tcp/data_same") else { return Ok(false) };
     let outs = gro.run(&[plainest]).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Has the kernel that it runs on cut the trains and datagrams of the conformance list, and says where that differs
+//! Has the running kernel segment the trains and datagrams of the conformance list and prints where its output differs
 //! from the table.
 //!
 //! ```text
@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use segue_testkit::conformance::{self, Datagram, Odd, Rules, Under, Vector, Wrapping};
 use segue_tests::kernel::{Gso, Stack, Underlay, what_differs};
 
-/// What is said of frames that differ in the way that the conformance list knows of Linux.
+/// Label printed for frames that differ in the way that the conformance list records for Linux.
 const LISTED: &str = "Linux's way";
 
 fn main() -> ExitCode {
@@ -65,7 +65,7 @@ fn judge() -> Result<(), String> {
     forward(&stack, &datagrams)
 }
 
-/// Counts what is the same, and tells of all else.
+/// Counts equal results, and prints every difference.
 struct Comparison {
     name: &'static str,
     same: usize,

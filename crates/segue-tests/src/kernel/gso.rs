@@ -10,7 +10,7 @@ use super::command::{batch, run};
 use super::frame::{PRIMER, tagged};
 use super::sys::{Role, Socket, VNET_LEN, index_of};
 
-/// Time after which a frame is taken to be missing.
+/// Time after which a frame counts as missing.
 const LONGEST: Duration = Duration::from_millis(500);
 
 /// A veth pair without any offload at the sending end.
@@ -23,7 +23,7 @@ pub struct Gso {
 }
 
 impl Gso {
-    /// Makes the pair `NAME0`, `NAME1` in this network namespace.
+    /// Creates the veth pair `NAME0`, `NAME1` in this network namespace.
     ///
     /// # Errors
     /// Returns what could not be made, and why.
@@ -43,8 +43,8 @@ impl Gso {
         Ok(Gso { device, near, far, around: None })
     }
 
-    /// Has the kernel segment a train on transmission; returns what arrives, or `None` if it does not accept such a
-    /// train.
+    /// Has the kernel segment a train on transmission; returns the frames that arrive, or `None` if the kernel does not
+    /// accept such a train.
     ///
     /// # Errors
     /// Returns errors of the sockets.
@@ -52,7 +52,7 @@ impl Gso {
         cut(&self.near, &self.far, (vnet_of(vector), &vector.frame), vector.segments.len())
     }
 
-    /// Has the kernel segment the train with a complete transport checksum, else as [`Gso::cut`].
+    /// Has the kernel segment a train whose transport checksum is complete; otherwise the same as [`Gso::cut`].
     ///
     /// # Errors
     /// Returns errors of the sockets.
@@ -78,7 +78,7 @@ impl Gso {
         Ok(())
     }
 
-    /// Has the kernel segment a train that an eBPF program has encapsulated, else as [`Gso::cut`].
+    /// Has the kernel segment a train that an eBPF program has encapsulated; otherwise the same as [`Gso::cut`].
     ///
     /// # Errors
     /// Returns errors of the sockets and of bpf(2).
@@ -88,7 +88,7 @@ impl Gso {
         cut(&self.near, &self.far, inner, wrapped.segments.len())
     }
 
-    /// Has the kernel fragment a datagram on transmission, as for a guest whose device does that (UFO).
+    /// Has the kernel fragment a datagram on transmission, as for a guest whose device offers UFO.
     ///
     /// # Errors
     /// Returns errors of the sockets.
@@ -100,8 +100,8 @@ impl Gso {
     }
 }
 
-/// Sends a frame with a virtio-net header into `near` and returns what arrives at `far`: at least `count` frames, if
-/// they arrive. `None` if the kernel refuses the header, no frames if it drops the train.
+/// Sends a frame with a virtio-net header into `near` and returns the frames that arrive at `far`: at least `count`
+/// unless some are missing. `None` if the kernel refuses the header, no frames if it drops the train.
 pub(super) fn cut(
     near: &Socket,
     far: &Socket,
@@ -129,7 +129,7 @@ pub(super) fn vnet_of(vector: &Vector) -> [u8; VNET_LEN] {
     vnet(kind | cwr, [vector.header_len, vector.gso.size, vector.csum_start, vector.csum_offset])
 }
 
-/// Returns a virtio-net header with a checksum that is owed: GSO type, then lengths.
+/// Returns a virtio-net header with a partial checksum: GSO type, then lengths.
 fn vnet(kind: u8, lengths: [usize; 4]) -> [u8; VNET_LEN] {
     let mut vnet = [0; VNET_LEN];
     // VIRTIO_NET_HDR_F_NEEDS_CSUM.
@@ -140,7 +140,7 @@ fn vnet(kind: u8, lengths: [usize; 4]) -> [u8; VNET_LEN] {
     vnet
 }
 
-/// Waits until a new pair passes frames: a device takes none before the kernel has noticed its carrier.
+/// Waits until a new pair passes frames: a device drops them until the kernel has noticed its carrier.
 pub(super) fn carries(near: &Socket, far: &Socket) -> io::Result<()> {
     for _ in 0..200 {
         match near.send([0; VNET_LEN], &PRIMER) {
@@ -154,7 +154,7 @@ pub(super) fn carries(near: &Socket, far: &Socket) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, "no carrier"))
 }
 
-/// Receives at least `count` frames to the address of the tests, if they arrive.
+/// Receives frames to the address of the tests: at least `count` unless some are missing.
 pub(super) fn gather(far: &Socket, count: usize) -> io::Result<Vec<Vec<u8>>> {
     let mut frames = Vec::new();
     while frames.len() < count && far.wait(LONGEST)? {
@@ -168,7 +168,7 @@ pub(super) fn gather(far: &Socket, count: usize) -> io::Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// Describes where frames differ from the expected ones.
+/// Describes how frames differ from the expected ones.
 pub fn what_differs(came: &[Vec<u8>], expected: &[Vec<u8>]) -> String {
     if came.len() != expected.len() {
         return format!("{} frames, not {}", came.len(), expected.len());

@@ -1,5 +1,5 @@
-//! A kernel's own GRO, GSO and IP fragments, to be compared with: those of the kernel that this process runs on, here
-//! or in the guest.
+//! The GRO, GSO and IP fragmentation of the running kernel, on this machine or in the guest, as the reference for
+//! comparisons.
 //!
 //! A [`Gro`] is a number of veth pairs in the network namespace of the process. Frames go into one end by a packet
 //! socket, and what the other end's GRO makes of them is read by another. The receiving end polls once, some
@@ -37,9 +37,9 @@ pub use gso::{Gso, what_differs};
 pub use stack::Stack;
 pub use underlay::{Entry, Underlay};
 
-/// Most times that a burst is sent which was not received in one poll.
+/// Most times that a burst is sent again because it was not received in one poll.
 const TRIES: usize = 50;
-/// Most times that a burst is sent of which some frames did not leave again.
+/// Most times that a burst is sent again because some of its frames did not leave.
 const LOSSES: usize = 2;
 /// Time without a frame after which no more are expected.
 const QUIET: Duration = Duration::from_millis(10);
@@ -50,14 +50,15 @@ const CANARY: [u8; 6] = [2, 0, 0, 0, 0, 0xca];
 #[derive(Clone, Copy, Debug)]
 pub struct PollInterval(pub Duration);
 
-/// A set of veth pairs with GRO, each followed by a pair without any offload, which sends what GRO made.
+/// A set of veth pairs with GRO, each followed by a pair without any offload, which sends the output of GRO.
 #[derive(Debug)]
 pub struct Gro {
     lanes: Vec<Lane>,
     pace: Duration,
 }
 
-/// `g` sends to `h`, whose GRO joins; what `h` receives goes out of `k`, which segments, to `l`.
+/// A path through two veth pairs: `g` sends to `h`, whose GRO joins; frames received by `h` leave by `k`, which
+/// segments, to `l`.
 #[derive(Debug)]
 struct Lane {
     near: Socket,
@@ -72,11 +73,11 @@ struct Lane {
 pub struct Made {
     /// Packets and trains that GRO has made.
     pub trains: Vec<Out>,
-    /// Frames that GSO has made of those.
+    /// Frames into which GSO has split those packets.
     pub frames: Vec<Vec<u8>>,
 }
 
-/// A receiver of all frames that a device receives.
+/// A packet socket that receives all frames that a device receives.
 ///
 /// Linux before 6.2 has no word for a UDP train in a virtio-net header, and refuses to hand it out with one, so there
 /// is a second socket for the bytes.
@@ -109,7 +110,7 @@ impl FrameReceiver {
 }
 
 impl Gro {
-    /// Makes `count` pairs in this network namespace, which must be fresh.
+    /// Creates `count` pairs in this network namespace, which must be fresh.
     ///
     /// # Errors
     /// What could not be made, and why.
@@ -225,7 +226,7 @@ impl Gro {
         Ok(outcomes)
     }
 
-    /// Collects the output for a case, if it was received in one poll.
+    /// Collects the output for a case, if the case was received in one poll.
     fn gather(&self, lane: &Lane, case: &Case) -> io::Result<Option<Made>> {
         let deadline = Instant::now() + self.pace * 4 + Duration::from_secs(1);
         let (mut made, mut canaries) = (Made::default(), Vec::new());
@@ -260,7 +261,7 @@ impl Gro {
     }
 }
 
-/// Has the device behind the first pair segment a train, as [`Gso::cut`] does.
+/// Has the device behind the first pair segment a train, in the same way as [`Gso::cut`].
 ///
 /// # Errors
 /// From the sockets.
@@ -286,7 +287,7 @@ fn burst(near: &Socket, case: &Case) -> io::Result<()> {
     near.send([0; 10], &last)
 }
 
-/// Converts a received frame to the form of the conformance list: with its tag, and the fields of the virtio-net
+/// Converts a received frame to the form of the conformance list, with its VLAN tag and the fields of the virtio-net
 /// header.
 fn out(received: Received) -> Out {
     let vnet = received.vnet;

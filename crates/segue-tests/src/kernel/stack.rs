@@ -1,4 +1,4 @@
-//! A kernel's IP: what it makes of datagrams that are longer than an MTU, and of fragments.
+//! The IP layer of a kernel: how it fragments datagrams longer than an MTU, and reassembles fragments.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 /// The addresses of [`Datagram`]s, destination first.
 const ADDRESSES: [[&str; 2]; 2] = [["198.18.1.2", "2001:db8:1::2"], ["198.18.1.1", "2001:db8:1::1"]];
 
-/// Two veth pairs: what is sent into the first one reaches the stack by `s1`, and what the stack sends leaves by `t0`.
+/// Two veth pairs: frames sent into the first one reach the stack by `s1`, and the stack's own frames leave by `t0`.
 #[derive(Debug)]
 pub struct Stack {
     near: Socket,
@@ -25,7 +25,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Makes the pairs in this network namespace.
+    /// Creates the pairs in this network namespace.
     ///
     /// # Errors
     /// What could not be made, and why.
@@ -59,7 +59,7 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Makes the stack the one that datagrams are for.
+    /// Gives the stack the destination addresses of the datagrams.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -68,7 +68,8 @@ impl Stack {
         batch("ip", &addresses.concat().replace("::2", "::2/128 nodad"))
     }
 
-    /// Makes the stack the one that datagrams are from, or after that the router between, with this MTU on the way out.
+    /// Gives the stack the source addresses of the datagrams, or else makes it the router between the hosts, with this
+    /// MTU on the egress device.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -87,8 +88,8 @@ impl Stack {
         batch("ip", &lines)
     }
 
-    /// Sends frames to the stack and gives the payload that comes out of a socket of it, in which they have to be one
-    /// datagram.
+    /// Sends frames to the stack and returns the payload received by one of its sockets; the frames must be fragments
+    /// of one datagram.
     ///
     /// # Errors
     /// From the sockets.
@@ -112,7 +113,7 @@ impl Stack {
         }
     }
 
-    /// A socket that datagrams arrive at, after [`Stack::receives`].
+    /// Opens a socket that receives the datagrams, after [`Stack::receives`].
     ///
     /// # Errors
     /// From the socket.
@@ -133,7 +134,7 @@ impl Stack {
         Err(io::Error::new(io::ErrorKind::TimedOut, "nothing arrives"))
     }
 
-    /// A socket that datagrams leave from, after [`Stack::sends`].
+    /// Opens a socket that sends the datagrams, after [`Stack::sends`].
     ///
     /// # Errors
     /// From the socket.
@@ -144,7 +145,7 @@ impl Stack {
         Ok(socket)
     }
 
-    /// The frames that leave for a payload: at least `count`, if they come.
+    /// Sends a payload and returns the frames that leave for it: at least `count` unless some are missing.
     ///
     /// # Errors
     /// From the sockets.
@@ -154,7 +155,8 @@ impl Stack {
         self.heard(datagram, count)
     }
 
-    /// The frames that leave for packets that are to be forwarded: at least `count`, if they come.
+    /// Sends packets for the stack to forward and returns the frames that leave for them: at least `count` unless some
+    /// are missing.
     ///
     /// # Errors
     /// From the sockets.

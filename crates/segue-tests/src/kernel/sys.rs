@@ -1,4 +1,4 @@
-//! Packet sockets (packet(7)).
+//! Packet sockets, packet(7).
 #![allow(unsafe_code, reason = "packet sockets exist only as libc calls")]
 
 use std::ffi::CString;
@@ -7,32 +7,32 @@ use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// `struct virtio_net_hdr`, as the kernel puts it in front of a frame.
+/// Length of `struct virtio_net_hdr`, which the kernel puts in front of a frame, bytes.
 pub(super) const VNET_LEN: usize = 10;
-/// `PACKET_IGNORE_OUTGOING`, include/uapi/linux/if_packet.h.
+/// The socket option `PACKET_IGNORE_OUTGOING`, include/uapi/linux/if_packet.h.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-/// Longest frame with its headers.
+/// Length of the longest frame with its headers, bytes.
 const LONGEST: usize = (1 << 16) + 64;
 
-/// What a socket received.
+/// A frame received by a packet socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Received {
-    /// The virtio-net header, where the socket has one.
+    /// The virtio-net header, if the socket was opened with one.
     pub(super) vnet: Option<[u8; VNET_LEN]>,
-    /// The frame, without a tag that the kernel took out of it.
+    /// The bytes of the frame, without a VLAN tag that the kernel has stripped.
     pub(super) frame: Vec<u8>,
     /// That tag: protocol identifier and control information.
     pub(super) tag: Option<(u16, u16)>,
 }
 
-/// What a socket is for.
+/// The use of a packet socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Sends frames behind a virtio-net header.
+    /// The socket sends frames behind a virtio-net header.
     Sends,
-    /// Takes what the device receives, with a virtio-net header.
+    /// The socket receives the frames of the device, with a virtio-net header.
     Receives,
-    /// Takes it without.
+    /// The socket receives the frames of the device, without a virtio-net header.
     ReceivesBare,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Opens one.
+    /// Opens a packet socket on a device.
     pub(super) fn open(device: &str, role: Role) -> io::Result<Socket> {
         let index = index_of(device)?;
         let protocol = if role == Role::Sends { 0 } else { (libc::ETH_P_ALL as u16).to_be() };
@@ -74,7 +74,7 @@ impl Socket {
         check(unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
     }
 
-    /// Sends a frame behind a virtio-net header.
+    /// Sends a frame with a virtio-net header in front.
     pub(super) fn send(&self, vnet: [u8; VNET_LEN], frame: &[u8]) -> io::Result<()> {
         let bytes = [&vnet[..], frame].concat();
         // SAFETY: the pointer and length describe `bytes`.
@@ -82,7 +82,7 @@ impl Socket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits until there is something to receive; whether there is.
+    /// Waits until a frame can be received; returns `false` on timeout.
     pub(super) fn wait(&self, longest: Duration) -> io::Result<bool> {
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let millis = i32::try_from(longest.as_millis()).unwrap_or(i32::MAX);
@@ -90,7 +90,7 @@ impl Socket {
         Ok(check(unsafe { libc::poll(&raw mut poll, 1, millis) })? > 0)
     }
 
-    /// The next frame, or `None` where none is waiting.
+    /// Returns the next frame, or `None` if none is waiting.
     pub(super) fn receive(&self) -> io::Result<Option<Received>> {
         let mut vnet = [0; VNET_LEN];
         let mut frame = vec![0; LONGEST];
@@ -138,7 +138,7 @@ impl Socket {
     }
 }
 
-/// The number of a device.
+/// Returns the index of a network interface.
 pub(super) fn index_of(device: &str) -> io::Result<u32> {
     let name = CString::new(device)?;
     // SAFETY: the name is NUL-terminated and outlives the call.

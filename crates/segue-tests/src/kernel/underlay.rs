@@ -1,4 +1,4 @@
-//! A kernel's own tunnel devices, and what they send.
+//! The kernel's own tunnel devices, and the packets that they send.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ pub struct Underlay {
     far: Socket,
 }
 
-/// A tunnel device on it, which goes when this value goes.
+/// A tunnel device over the underlay, deleted when this value is dropped.
 #[derive(Debug)]
 pub struct Entry<'a> {
     near: Socket,
@@ -26,7 +26,7 @@ pub struct Entry<'a> {
 }
 
 impl Underlay {
-    /// Makes the pair in this network namespace.
+    /// Creates the veth pair in this network namespace.
     ///
     /// # Errors
     /// What could not be made, and why.
@@ -54,7 +54,7 @@ impl Underlay {
         Ok(underlay)
     }
 
-    /// Makes a device on it.
+    /// Creates a tunnel device over the underlay.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -75,7 +75,8 @@ impl Underlay {
 }
 
 impl Entry<'_> {
-    /// Has the kernel send a train through the device; gives what leaves. `None` where it does not take such a train.
+    /// Has the kernel send a train through the tunnel device; returns the packets that leave. `None` where it does not
+    /// take such a train.
     ///
     /// # Errors
     /// From the sockets.
@@ -89,7 +90,8 @@ impl Entry<'_> {
         cut(&self.near, &self.underlay.far, (vnet_of(&vector), &vector.frame), vector.segments.len())
     }
 
-    /// Has a socket send a train of IPv4 datagrams through the device (`UDP_SEGMENT`); gives what leaves.
+    /// Has a socket send a train of IPv4 datagrams through the tunnel device (`UDP_SEGMENT`); returns the packets that
+    /// leave.
     ///
     /// # Errors
     /// From the sockets.
@@ -98,7 +100,8 @@ impl Entry<'_> {
         self.send_as(Some(size), &train.frame[train.header_len..], train.segments.len())
     }
 
-    /// Has a socket send one IPv4 datagram through the device, which is longer than its MTU; gives what leaves.
+    /// Has a socket send one IPv4 datagram, longer than the device's MTU, through the tunnel device; returns the
+    /// packets that leave.
     ///
     /// # Errors
     /// From the sockets.
@@ -125,7 +128,7 @@ impl Drop for Entry<'_> {
     }
 }
 
-/// Removes the tunnel devices, of which some may not be there.
+/// Removes the tunnel devices; missing ones are ignored.
 fn remove() {
     for device in [ENTRY, "o0"] {
         if index_of(device).is_ok() {

@@ -1,4 +1,4 @@
-//! Starting `segue lan78xx` on a host, and waiting for what it does.
+//! Helpers that start `segue lan78xx` on a host and wait for its events.
 
 use std::io::PipeWriter;
 use std::path::Path;

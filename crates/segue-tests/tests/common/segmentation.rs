@@ -1,4 +1,4 @@
-//! Judges what `gso-judge` says of a kernel.
+//! Compares the output of `gso-judge` with the listed differences of kernels.
 //!
 //! Where a kernel does something else than segue, [`DIFFERENCES`] says what and why; a difference that is not listed is
 //! a fault, and so is one that is listed and is none. One more is not seen here but in
@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 use segue_testkit::conformance::{self, Datagram, Device, Rules};
 
-/// What a kernel does that segue does not.
+/// A known difference between a kernel's segmentation and segue's.
 pub(crate) struct Listed {
     group: &'static str,
-    /// With which datagrams.
+    /// Returns whether the difference applies to a datagram.
     holds: fn(&Datagram) -> bool,
-    /// What segue does instead, and why.
+    /// Segue's behaviour in this case, with the reason.
     why: &'static str,
 }
 
@@ -39,13 +39,13 @@ pub(crate) const DIFFERENCES: &[Listed] = &[
     },
 ];
 
-/// What is different of TCP trains whose segments are smaller than 8 bytes, in kernels before a fix that all maintained
+/// The difference in TCP trains whose segments are smaller than 8 bytes, in kernels without a fix that all maintained
 /// ones got: 6.1.192 has it, 6.18.44 has not.
 const UNRAISED: &str = "segue makes segments of a train from outside no smaller than 8 bytes, so that 64 KiB cannot become 65,536 \
                         packets, as Linux does with that fix; without it Linux takes any size in a virtio-net header";
 
-/// Compares what was said with what is listed. Gives what the kernel lacks: `wrapped` or `device NAME`, with the
-/// reason.
+/// Compares the judge's output with the listed differences. Gives what the kernel lacks: `wrapped` or `device NAME`,
+/// with the reason.
 pub(crate) fn judge(said: &str) -> Vec<String> {
     let (mut same, mut differs, mut faults) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     let (mut rules, mut lacks, mut refused, mut refused_odd) = (None, Vec::new(), 0, 0);

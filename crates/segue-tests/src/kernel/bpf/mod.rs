@@ -33,7 +33,7 @@ const ADD_IMM: u8 = 0x07;
 const JUMP_NE_IMM: u8 = 0x55;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// The frame pointer.
+/// BPF register 10, the frame pointer.
 const FP: u8 = 10;
 
 const fn insn(code: u8, dst: u8, src: u8, offset: i16, imm: i32) -> Insn {
@@ -42,8 +42,8 @@ const fn insn(code: u8, dst: u8, src: u8, offset: i16, imm: i32) -> Insn {
     Insn { code, registers, offset, imm }
 }
 
-/// The program: room behind the Ethernet header, the tunnel's bytes there, then the tags from the innermost to the
-/// outermost.
+/// Builds the program: it makes room behind the Ethernet header, writes the tunnel's bytes there, then pushes the tags
+/// from the innermost to the outermost.
 fn program(wrapping: &Wrapping) -> Vec<Insn> {
     let is_v4 = wrapping.bytes[0] >> 4 == 4;
     let len = wrapping.bytes.len();
@@ -96,19 +96,20 @@ fn program(wrapping: &Wrapping) -> Vec<Insn> {
     all
 }
 
-/// A program on its way out of a device (tcx, Linux 6.6 and later), which goes when this value goes.
+/// An eBPF program attached to the egress of a device (tcx, Linux 6.6 and later), and detached when this value is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Encapsulation {
     link: OwnedFd,
 }
 
 impl Encapsulation {
-    /// Puts it on the device with this number.
+    /// Attaches the program to the device with this interface index.
     pub(super) fn attach(index: u32, wrapping: &Wrapping) -> io::Result<Encapsulation> {
         Ok(Encapsulation { link: sys::attach(index, &sys::load(&program(wrapping))?)? })
     }
 
-    /// Replaces the program.
+    /// Replaces the attached program.
     pub(super) fn change(&self, wrapping: &Wrapping) -> io::Result<()> {
         sys::replace(&self.link, &sys::load(&program(wrapping))?)
     }

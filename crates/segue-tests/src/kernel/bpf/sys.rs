@@ -1,4 +1,4 @@
-//! bpf(2).
+//! The bpf(2) system call.
 #![allow(unsafe_code, reason = "bpf exists only as a system call")]
 
 use std::io;
@@ -12,7 +12,7 @@ const BPF_LINK_UPDATE: libc::c_long = 29;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_TCX_EGRESS: u32 = 47;
 
-/// `struct bpf_insn`.
+/// One eBPF instruction, `struct bpf_insn`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Insn {
@@ -23,7 +23,7 @@ pub(super) struct Insn {
     pub(super) imm: i32,
 }
 
-/// `union bpf_attr` for the commands used here, as far as they go.
+/// The leading fields of `union bpf_attr` for the commands used here.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Load {
@@ -60,7 +60,7 @@ struct Update {
     old_prog_fd: u32,
 }
 
-/// Calls bpf(2).
+/// Calls bpf(2) with this command and these attributes.
 ///
 /// # Safety
 /// `T` is what the command reads, and the pointers in it are valid for that.
@@ -71,7 +71,7 @@ unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
-/// Loads a program for what leaves a device.
+/// Loads a program for the egress of a device.
 pub(super) fn load(program: &[Insn]) -> io::Result<OwnedFd> {
     let load = Load {
         prog_type: BPF_PROG_TYPE_SCHED_CLS,
@@ -87,7 +87,7 @@ pub(super) fn load(program: &[Insn]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts a program on the device with this number, until the link that this gives is closed.
+/// Attaches a program to the device with this interface index, until the returned link is closed.
 pub(super) fn attach(index: u32, program: &OwnedFd) -> io::Result<OwnedFd> {
     let prog_fd = program.as_raw_fd() as u32;
     let create = Create { prog_fd, target_ifindex: index, attach_type: BPF_TCX_EGRESS, ..Create::default() };
