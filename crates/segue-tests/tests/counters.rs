@@ -123,7 +123,8 @@ fn a_remote_checksum_without_an_outer_one_is_dropped_and_counted_over_ipv4() {
 #[test]
 fn a_remote_checksum_without_an_outer_one_is_dropped_over_ipv6() {
     let Some(ground) = Ground::new(test_name!(), LinkForm::Nic, &[]) else { return };
-    // The kernel itself discards zero checksums over IPv6 for sockets that did not ask for them (RFC 8200, section 8.1).
+    // The kernel itself discards zero checksums over IPv6 for sockets that did not ask for them (RFC 8200, section
+    // 8.1).
     let bench = Bench::new(&ground, Shape::new(Ipip, GueRemcsum, V6));
     let datagram = remcsum(4, &bench.inner(true));
     bench.delivered("with an outer checksum", &datagram);

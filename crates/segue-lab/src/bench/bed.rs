@@ -166,8 +166,8 @@ pub(super) fn wait_when_full(host: &Host, device: &str) -> Result<(), LabError> 
 /// `off` it completes the checksums, and the far card has nothing to say about them.
 ///
 /// Frames are handed on as copies of their descriptors and the originals freed here, as a card frees what it has sent.
-/// Else the receiver would free the sender's frames, and Linux lets the processor that frees a frame send the next ones (TCP small
-/// queues): the sender's work would be in the receiver's figures.
+/// Else the receiver would free the sender's frames, and Linux lets the processor that frees a frame send the next ones
+/// (TCP small queues): the sender's work would be in the receiver's figures.
 pub(super) fn wire(name: &str, cpu: &Arc<Cpu>, mtu: u32, sums: &str, ends: [&Card<'_>; 2]) -> Result<Host, LabError> {
     let host = host(name, cpu)?;
     let core = cpu.core().unwrap_or_default();
