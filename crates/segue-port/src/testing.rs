@@ -2,8 +2,9 @@
 //! hand with an arithmetic that is not the engine's.
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use segue::packet::{Csum, Frag, Kind, Packet, Start, Tunnels, Unit};
 
@@ -43,6 +44,17 @@ pub(crate) fn ip(arguments: &str) {
 /// Runs `ip` with `arguments`; returns whether it succeeded.
 pub(crate) fn try_ip(arguments: &str) -> bool {
     Command::new("ip").args(arguments.split(' ')).output().is_ok_and(|output| output.status.success())
+}
+
+/// Waits until packets to `address` are taken as this host's own. The kernel adds the local route of an IPv6 address from a
+/// work queue after the interface is up, with `nodad` too, and drops what comes before (`Ip6InAddrErrors`).
+pub(crate) fn wait_for_local(address: Ipv6Addr) {
+    let route = format!("{:032x} 80 ", u128::from(address));
+    let begin = Instant::now();
+    while !std::fs::read_to_string("/proc/thread-self/net/ipv6_route").expect("a list of routes").contains(&route) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "no local route to {address}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Returns the folded ones-complement sum of big-endian words: the naive oracle.

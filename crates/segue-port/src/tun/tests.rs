@@ -32,6 +32,7 @@ pub(super) fn device(test: &str, offloads: TunOffloads) -> Option<TunPort> {
     testing::ip("addr add 198.18.0.1/24 dev sg0");
     testing::ip("addr add 2001:db8::1/64 dev sg0 nodad");
     testing::ip("link set sg0 up mtu 1500");
+    testing::wait_for_local("2001:db8::1".parse().unwrap());
     Some(port)
 }
 
@@ -519,6 +520,7 @@ fn tap(test: &str, offloads: TunOffloads) -> Option<TunPort> {
     testing::ip("addr add 198.18.0.1/24 dev tp0");
     testing::ip("addr add 2001:db8::1/64 dev tp0 nodad");
     testing::ip("link set tp0 up mtu 1500");
+    testing::wait_for_local("2001:db8::1".parse().unwrap());
     for address in ["198.18.0.2", "2001:db8::2"] {
         testing::ip(&format!("neigh add {address} lladdr 02:00:00:00:00:01 dev tp0"));
     }
