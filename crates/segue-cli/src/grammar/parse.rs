@@ -70,7 +70,7 @@ pub(crate) fn parse_each(
     Ok(each)
 }
 
-/// Parses `tokens` by `table`; `command` is the command of the hint.
+/// Parses `tokens` by `table`; `command` is the command that the hint of an error names.
 #[cfg(test)]
 pub(crate) fn parse(command: &'static str, table: &'static [Word], tokens: &[String]) -> Result<Parsed, Error> {
     parse_range(command, table, &tokens.into(), 0..tokens.len())
@@ -131,7 +131,7 @@ impl Parsed {
         self.given.iter().find(|given| given.word.name == name).map(|given| given.at)
     }
 
-    /// Makes an error that points at token `at`; [`end`](Self::end) is the place behind the last one.
+    /// Returns an error that points at token `at`; [`end`](Self::end) is the place after the last one.
     pub(crate) fn error_at(&self, kind: Kind, message: impl Into<String>, at: usize, note: impl Into<String>) -> Error {
         let place = Place { words: self.tokens.to_vec(), at, note: note.into(), nearest: None };
         Error::new(kind, message, format!("{} --help", self.command)).at(place)

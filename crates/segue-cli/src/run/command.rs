@@ -33,7 +33,7 @@ pub(super) fn located(tokens: &[Token], header: &Range<usize>, text: &Text, erro
     text.at(&span.clone(), error)
 }
 
-/// Parses the command line as the program does.
+/// Parses the command line of a table, as the program parses its own.
 pub(super) fn parsed(kind: Kind, tokens: &[Token]) -> Result<InstancePlan, Error> {
     let words: Vec<String> = tokens.iter().map(|token| token.text.clone()).collect();
     let line = ["segue", kind.command()].into_iter().map(str::to_owned).chain(words.iter().cloned());

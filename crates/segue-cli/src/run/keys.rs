@@ -38,7 +38,7 @@ pub(super) fn instance(
     keys: &DeTable<'_>,
     header: Range<usize>,
 ) -> Result<InstanceSpec, Vec<Error>> {
-    // The heading alone, without the keys below it.
+    // Errors point at the heading alone, without the keys below it.
     let line_end = text.text[header.start..].find('\n').map_or(text.text.len(), |at| header.start + at);
     let header = header.start..header.end.min(line_end);
     let (mut tokens, mut assignments) = (Vec::new(), Vec::new());
@@ -145,7 +145,7 @@ fn knob_assignments(
         entries.sort_by_key(|(key, _)| key.span().start);
         for (key, value) in entries {
             let span = span.start.min(key.span().start)..key.span().end;
-            // A heading of its own stands elsewhere.
+            // The parent key may be in a heading on another line; the span is then that of the inner key.
             let span = if text.text[span.clone()].contains('\n') { key.span() } else { span };
             knob_assignments(text, &format!("{name}.{}", key.get_ref()), &span, value, found, errors);
         }

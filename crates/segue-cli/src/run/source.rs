@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use segue_control::error::{Error, Kind, Source};
 
-/// A file that was read.
+/// The name and text of a configuration file.
 #[derive(Clone, Debug)]
 pub(super) struct Text {
-    /// The name of the file, as the user gave it.
+    /// Name of the file, as the user gave it.
     pub(super) file: String,
     pub(super) text: String,
 }
 
 impl Text {
-    /// Makes an error at the bytes `span`.
+    /// Returns an error that points at the bytes `span`.
     pub(super) fn error(&self, span: &Range<usize>, message: impl Into<String>, note: impl Into<String>) -> Error {
         let mut error = Error::new(Kind::Config, message, "segue help run");
         error.source = Some(Box::new(self.place(span, note.into(), None)));
@@ -28,7 +28,7 @@ impl Text {
         error
     }
 
-    /// Returns the line of a byte, from 1.
+    /// Returns the line number of a byte, from 1.
     pub(super) fn line(&self, at: usize) -> usize {
         1 + self.text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count()
     }
