@@ -15,7 +15,7 @@ keywords! {
 }
 
 impl Family {
-    /// Returns 4 or 6.
+    /// Returns the version number, 4 or 6.
     pub const fn number(self) -> u8 {
         match self {
             Family::V4 => 4,
@@ -27,9 +27,9 @@ impl Family {
 /// One of the two hosts. The load goes from A to B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// The sender.
+    /// Host A, the sender.
     A,
-    /// The receiver.
+    /// Host B, the receiver.
     B,
 }
 

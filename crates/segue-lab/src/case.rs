@@ -10,7 +10,7 @@ use crate::lane::{Ground, Lane, Prepared, StatSource};
 use crate::process::checked_output;
 use crate::{Encap, Family, Host, LabError, Mode, Options, Peer, Process, interrupt, link, reach, which, wireguard};
 
-/// A row to measure: a name, and the set-up of its path between the hosts.
+/// A row to measure: its name, and the set-up of the path between the hosts.
 pub struct Case {
     name: String,
     setup: Box<Setup>,
@@ -145,9 +145,8 @@ fn vxlan(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     Ok(Prepared::Ready(Lane::plain(ground.net)))
 }
 
-/// Makes a VXLAN device with outer UDP checksums over another one that has the addresses of net 0. Returns why it
-/// cannot be
-/// made, if the kernel has no VXLAN.
+/// Creates a VXLAN device with outer UDP checksums over another device, which has the addresses of net 0. Returns why
+/// it cannot be made, if the kernel has no VXLAN.
 pub(crate) fn kernel_vxlan(
     host: &Host,
     (name, over): (&str, &str),

@@ -1,4 +1,4 @@
-//! CPU seconds used by everything that the lab has started.
+//! CPU seconds used by all processes of the lab.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::processor::Core;
 use crate::{LabError, sys};
 
-/// A counter of CPU time: what the children of the accounted hosts used, the kernel's work in their context included,
-/// plus ksoftirqd, which does the network's work when there is too much of it for that.
+/// A counter of CPU time: it includes the children of the accounted hosts, the kernel's work in their context, and
+/// ksoftirqd, which handles received packets under high load.
 ///
 /// A control group where one can be made (v1 cpuacct, else v2), else the whole machine's busy time. ksoftirqd also
 /// works for others, so a machine that does something else counts too much.
@@ -36,13 +36,13 @@ struct ControlGroup {
 }
 
 const PREFIX: &str = "segue-lab-";
-/// Version number that stands for a group of v1's cpu controller, which limits and does not count.
+/// Stands in place of a version number for a group of v1's cpu controller, which limits CPU time and does not count it.
 const LIMIT_ONLY: u8 = 0;
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Cpu {
-    /// Makes the best counter that works here. Also ends what labs that were killed left behind in their control
-    /// groups.
+    /// Creates the best counter available on this machine. Also ends what labs that were killed left behind in their
+    /// control groups.
     pub fn new() -> Cpu {
         let group = v1_parent().and_then(|parent| ControlGroup::make(&parent, 1)).or_else(|| {
             let parent = v2_parent()?;
@@ -51,7 +51,7 @@ impl Cpu {
         Cpu { group, softirq: ksoftirqd(""), core: None, quota: None }
     }
 
-    /// Makes a counter for hosts whose children run on processor `core` only and, with `quota`, for at most that per
+    /// Creates a counter for hosts whose children run on processor `core` only and, with `quota`, for at most that per
     /// cent of the time. Interrupts are outside of the quota: their work is charged to no task.
     pub fn on_core(core: usize, quota: Option<u32>) -> Result<Cpu, LabError> {
         let everybody = mount(|kind, options| kind == "cgroup" && has(options, "cpuacct"));
@@ -91,7 +91,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Returns how the time is taken, in words, for `machine.cpu_method`.
+    /// Returns the source of CPU times in words, for `machine.cpu_method`.
     pub fn method(&self) -> &'static str {
         if let Some(core) = &self.core {
             return match self.group.is_some() && core.knows_tasks() {
@@ -130,7 +130,7 @@ impl Cpu {
         sys::Place { groups, core: self.core(), ..Default::default() }
     }
 
-    /// Adds an existing thread by its id, such as one of the kernel's, as if it had been started in a host.
+    /// Adds an existing thread by its id, such as a kernel thread, to the counted ones.
     pub fn adopt(&self, thread: u32) -> io::Result<()> {
         for group in self.group.iter().chain(&self.quota) {
             fs::write(group.dir.join("cgroup.procs"), thread.to_string())?;
@@ -212,7 +212,7 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Removes the group, again and again for a moment: a child that was just collected leaves it a little later.
+/// Removes the group, with retries for a moment: a child that was just collected leaves it a little later.
 fn remove(dir: &Path) {
     for _ in 0..100 {
         match fs::remove_dir(dir) {
@@ -222,7 +222,7 @@ fn remove(dir: &Path) {
     }
 }
 
-/// Removes the groups of labs that were killed, and what still runs in them: those whose lock is free.
+/// Removes the groups of killed labs, recognised by their free lock, and kills the processes in them.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let dir = entry.path();
@@ -289,8 +289,8 @@ fn usage_usec(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("usage_usec ")).map(str::trim)
 }
 
-/// Returns the `schedstat` files of all ksoftirqd threads, or of that of one processor; none in a PID namespace without
-/// them.
+/// Returns the `schedstat` files of all ksoftirqd threads, or of one processor's thread; empty in a PID namespace
+/// without them.
 fn ksoftirqd(core: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
     let ours = |path: &PathBuf| {
@@ -307,8 +307,8 @@ fn on_cpu(path: &Path) -> io::Result<f64> {
     first.map(|nanos| nanos as f64 * 1e-9).ok_or_else(|| io::Error::other("schedstat has no number"))
 }
 
-/// user, nice, system, irq and softirq of all processors. /proc/stat counts in USER_HZ, which is 100 on every
-/// architecture that Rust's standard library runs on except alpha.
+/// Returns the sum of user, nice, system, irq and softirq time of all processors. /proc/stat counts in USER_HZ, which
+/// is 100 on every architecture that Rust's standard library runs on except alpha.
 fn busy(stat: &str) -> Option<f64> {
     let fields: Vec<u64> = stat
         .lines()

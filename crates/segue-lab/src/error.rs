@@ -1,4 +1,4 @@
-//! Errors of a lab, with a hint at what to do next.
+//! Errors of a lab, with hints for the user.
 
 use std::fmt;
 use std::io;
@@ -10,32 +10,32 @@ pub enum LabError {
     MissingPrograms(Vec<(String, String)>),
     /// A system call was refused. `what` says what the lab wanted to do.
     System {
-        /// What was being done, as the object of "cannot".
+        /// The failed action, as the object of "cannot".
         what: String,
-        /// The operating system's reason.
+        /// The operating system's error.
         source: io::Error,
-        /// What would help, empty when nothing is known.
+        /// Hint for the user, empty if there is none.
         hint: String,
     },
     /// A program ended with a failure status.
     Command {
-        /// The command line as a person would type it.
+        /// The command line as typed in a shell.
         command: String,
-        /// Its exit status in words.
+        /// Exit status of the command, in words.
         status: String,
-        /// What it wrote to stderr (or stdout, when stderr is empty), trimmed.
+        /// Output of the command on stderr (or stdout, if stderr is empty), trimmed.
         output: String,
     },
     /// A tunnel did not come up.
     NotReady {
-        /// The case's name.
+        /// Name of the case.
         case: String,
-        /// What is missing.
+        /// The missing program or feature.
         why: String,
         /// The last output of the tunnel's processes, trimmed.
         output: String,
     },
-    /// iperf3 failed or its report could not be read.
+    /// iperf3 failed, or its report could not be read.
     Load(String),
     /// The options contradict each other.
     Usage(String),
@@ -74,7 +74,7 @@ impl LabError {
         }
     }
 
-    /// Returns what to try, if the lab knows.
+    /// Returns a hint for the user, if the lab has one for this error.
     pub fn hint(&self) -> Option<String> {
         match self {
             LabError::MissingPrograms(list) => {

@@ -29,9 +29,9 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes a host with its loopback up. `name` is only for messages. IPv6 addresses are usable at once (no duplicate
-    /// address detection), router solicitation is off, and TCP does not remember a peer from one connection to the
-    /// next, so that a measurement does not depend on the one before it.
+    /// Creates a host whose loopback interface is up. `name` is only for messages. IPv6 addresses are usable at once
+    /// (no duplicate address detection), router solicitation is off, and TCP does not remember a peer from one
+    /// connection to the next, so that a measurement does not depend on the one before it.
     pub fn new(name: &str) -> Result<Host, LabError> {
         let made = thread::scope(|scope| scope.spawn(make_namespaces).join());
         let namespaces = match made {
@@ -59,12 +59,12 @@ impl Host {
         Ok(host)
     }
 
-    /// Has `cpu` count the children started from here on.
+    /// Makes `cpu` count the children that this host starts from this call on.
     pub fn account(&mut self, cpu: &Arc<Cpu>) {
         self.cpu = Some(Arc::clone(cpu));
     }
 
-    /// Returns the name given to [`Host::new`].
+    /// Returns the host's name, as given to [`Host::new`].
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -85,16 +85,16 @@ impl Host {
         command
     }
 
-    /// Runs a short program to its end and returns its stdout; a failure carries its stderr.
+    /// Runs a short program until it exits and returns its stdout; an error carries its stderr.
     pub fn run(&self, program: &str, args: &[&str]) -> Result<String, LabError> {
         let mut command = self.command(program);
         command.args(args);
         checked_output(&mut command)
     }
 
-    /// Runs `work` on a thread that is inside of this host and returns what it returns. Sockets and devices opened
-    /// there belong to this host for good and can be used from any thread. Files under `/proc/sys/net` are this host's
-    /// too. Do not start processes in `work`: they would die with its thread.
+    /// Runs `work` on a thread in this host's namespaces and returns its result. Sockets and devices opened there
+    /// belong to this host for good and can be used from any thread. Files under `/proc/sys/net` are this host's too.
+    /// Do not start processes in `work`: they would die with its thread.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let entered = thread::scope(|scope| {
             let inside = || sys::enter_net(self.namespaces.net.as_fd()).map(|()| work());
@@ -106,13 +106,13 @@ impl Host {
         }
     }
 
-    /// Writes `/proc/sys/net/KEY` of this host; `key` has slashes.
+    /// Writes the sysctl `/proc/sys/net/KEY` of this host; `key` has slashes.
     pub fn set_sysctl(&self, key: &str, value: &str) -> Result<(), LabError> {
         let path = format!("/proc/sys/net/{key}");
         self.enter(|| fs::write(&path, value))?.map_err(|source| LabError::system(format!("write {path}"), source))
     }
 
-    /// Returns whether this host has the network device.
+    /// Returns whether this host has the network device of this name.
     pub fn has_device(&self, device: &str) -> bool {
         self.devices().iter().any(|name| name == device)
     }
@@ -175,13 +175,13 @@ fn refused(what: &str, source: io::Error) -> LabError {
     LabError::System { what: what.into(), source, hint }
 }
 
-/// Returns why hosts cannot be made here, or `None` when they can: the reason for a test to skip.
+/// Returns the reason why hosts cannot be created here, with which a test is skipped, or `None` when they can.
 pub fn unavailable() -> Option<String> {
     Host::new("probe").err().map(|error| error.to_string().replace('\n', "; "))
 }
 
-/// Gives a process that may not make namespaces a user namespace in which it is root and may. Returns whether it did;
-/// a process with `CAP_SYS_ADMIN` is left as it is.
+/// Moves a process that may not create namespaces into a user namespace in which it is root. Returns whether it did; a
+/// process with `CAP_SYS_ADMIN` is left as it is.
 ///
 /// Has to be called while the process has one thread (the kernel answers EINVAL otherwise), before any [`Host`] is
 /// made. The process stays in the user namespace. Only the caller's own user and group exist in it, both shown as 0.
@@ -234,8 +234,8 @@ fn user_namespace_hint(source: &io::Error) -> String {
     format!("run it as root (sudo); {key}")
 }
 
-/// Sends small datagrams from `from` to `to` until one comes back, for at most `longest`: the path works both ways. The
-/// addresses belong to the respective hosts. Returns the time it took.
+/// Sends small datagrams from `from` to `to` until one is echoed, for at most `longest`, which shows that the path
+/// works both ways. The addresses belong to the respective hosts. Returns the time it took.
 pub fn reach(from: (&Host, IpAddr), to: (&Host, IpAddr), longest: Duration) -> Result<Duration, LabError> {
     let begin = Instant::now();
     let tick = Duration::from_millis(20);

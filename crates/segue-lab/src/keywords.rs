@@ -1,4 +1,4 @@
-//! The macro that makes an enum of words, as they stand on the command line and in JSON.
+//! The macro that defines an enum of words of the command line and of JSON.
 
 macro_rules! keywords {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
@@ -7,7 +7,7 @@ macro_rules! keywords {
         pub enum $name { $($(#[$vdoc])* $variant),+ }
 
         impl $name {
-            /// Every value, in the order in which help should list them.
+            /// Every value, in the order of the help.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
             /// The word on the command line and in JSON.

@@ -28,12 +28,12 @@ pub struct Lab {
     options: Options,
 }
 
-/// How to enter a host of a lab that is left running.
+/// Instructions to enter a host of a lab that is left running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entrance {
     /// The host's name, `a` or `b`.
     pub host: String,
-    /// A command that opens a shell in it, to be run by the same user.
+    /// A command that opens a shell in the host, for the same user.
     pub command: String,
     /// The host's address on the link and in each tunnel, for people: (case, address).
     pub addresses: Vec<(String, String)>,
@@ -44,7 +44,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Table, LabE
     Lab::new(options, progress)?.measure(progress)
 }
 
-/// Runs the demonstration as [`run`] does, with these cases in place of `options.cases`.
+/// Runs the demonstration like [`run`], with these cases in place of `options.cases`.
 pub fn run_cases(options: &Options, cases: Vec<Case>, progress: &mut dyn Progress) -> Result<Table, LabError> {
     Lab::with_cases(options, cases, progress)?.measure(progress)
 }
@@ -56,7 +56,7 @@ impl Lab {
         Lab::with_cases(options, cases, progress)
     }
 
-    /// Builds the lab with other cases.
+    /// Builds the lab with these cases in place of those of the options.
     pub fn with_cases(options: &Options, cases: Vec<Case>, progress: &mut dyn Progress) -> Result<Lab, LabError> {
         let families = options.checked_families()?;
         if cases.is_empty() || cases.len() > 200 {
@@ -136,7 +136,7 @@ impl Lab {
         Ok(table)
     }
 
-    /// Measures one lane once: what iperf3 reports, and the mean train at the receiver in bytes.
+    /// Measures one lane once; returns iperf3's report, and the mean length of the trains at the receiver in bytes.
     fn sample(&mut self, lane_idx: usize, family: Family) -> Result<(Outcome, Option<f64>), LabError> {
         let (name, lane) = &mut self.lanes[lane_idx];
         for process in &mut lane.processes {

@@ -12,22 +12,22 @@ use crate::{Family, Host, LabError, Options, Peer, Process, interrupt, link};
 /// The surroundings in which a case is set up.
 #[derive(Clone, Copy)]
 pub struct Ground<'a> {
-    /// The sender.
+    /// The sending host.
     pub a: &'a Host,
-    /// The receiver.
+    /// The receiving host.
     pub b: &'a Host,
     /// Number of the case's own network, 1 or more, for [`Peer::address`].
     pub net: u8,
-    /// Families to measure.
+    /// Address families to measure.
     pub families: &'a [Family],
-    /// Options of the run.
+    /// Options of the demonstration.
     pub options: &'a Options,
 }
 
 /// The outcome of a case's set-up.
 #[derive(Debug)]
 pub enum Prepared {
-    /// The path is set up; all of it ends when the lane is dropped or the hosts go away.
+    /// The path is set up, until the lane or the hosts are dropped.
     Ready(Lane),
     /// The case cannot exist here, with the reason.
     Skipped(String),
@@ -40,7 +40,7 @@ pub struct Lane {
     pub net: u8,
     /// Processes that keep the path up, stopped on drop.
     pub processes: Vec<Process>,
-    /// Source of train sizes, if there is one.
+    /// Source of the train sizes, if the path has one.
     pub stat: Option<StatSource>,
     /// Time within which datagrams must pass.
     pub patience: Duration,
@@ -49,7 +49,7 @@ pub struct Lane {
 /// A running `segue` at the receiver whose counters can be read.
 #[derive(Debug, Clone)]
 pub struct StatSource {
-    /// Path of the program.
+    /// Path of the program `segue`.
     pub program: PathBuf,
     /// Name of the tunnel device, the instance and the port.
     pub device: String,
@@ -63,7 +63,7 @@ pub(crate) struct Sent {
 }
 
 impl Lane {
-    /// Makes a lane of the bare link, or of another path that exists in the hosts already.
+    /// Creates a lane over the bare link, or over another path that exists in the hosts already.
     pub fn plain(net: u8) -> Lane {
         Lane { net, processes: Vec::new(), stat: None, patience: Duration::from_secs(5) }
     }
@@ -83,7 +83,7 @@ impl Ground<'_> {
         end.address(0, self.options.outer).to_string()
     }
 
-    /// Waits until a process has made its device.
+    /// Waits until a process has created its device.
     pub fn wait_for_device(&self, end: Peer, device: &str, process: &mut Process) -> Result<(), LabError> {
         let begin = Instant::now();
         while !self.host(end).has_device(device) {
@@ -104,7 +104,7 @@ impl Ground<'_> {
 }
 
 impl StatSource {
-    /// Reads the counters in `host`, or `None` if there are none.
+    /// Reads the counters in `host`, or returns `None` if they cannot be read.
     pub(crate) fn read(&self, host: &Host) -> Option<Sent> {
         let mut command = host.command(&self.program);
         let text = checked_output(command.args(["stat", "-j"])).ok()?;

@@ -1,4 +1,4 @@
-//! Two hosts on one machine, a link between them, load through it, and what that load cost.
+//! Two hosts on one machine, a link between them, load through it, and the CPU time of that load.
 //!
 //! The crate serves the demonstration (`segue lab`), the benches and the whole-program tests. Its roles:
 //!

@@ -14,19 +14,19 @@ pub const DEVICE: &str = "eth0";
 keywords! {
     /// The offloads of a veth pair.
     LinkForm {
-        /// Like a network card without offloads: `tso off gso off tx off gro on`, so that the sender has to segment
-        /// and checksum, and the receiver has to aggregate.
+        /// A link like that of a network card without offloads: `tso off gso off tx off gro on`, so that the sender has
+        /// to segment and checksum, and the receiver has to aggregate.
         Nic = "nic",
-        /// Like a card with checksum offload and no other: `tso off gso off tx on gro on`.
+        /// A link like that of a card with checksum offload only: `tso off gso off tx on gro on`.
         NicCsum = "nic-csum",
-        /// As the kernel makes it: trains pass whole and nothing is ever checksummed. Flatters everything that makes
-        /// trains.
+        /// A link with the kernel's default features: trains pass whole and checksums are never computed. Flatters
+        /// everything that makes trains.
         Veth = "veth",
     }
 }
 
 impl LinkForm {
-    /// Returns the features as `ethtool -K` takes them; none where the pair is left as the kernel makes it.
+    /// Returns the features as `ethtool -K` takes them; none for a pair with the kernel's defaults.
     pub(crate) const fn features(self) -> &'static [&'static str] {
         match self {
             LinkForm::Nic => &["tso", "off", "gso", "off", "tx", "off", "gro", "on"],
@@ -37,7 +37,7 @@ impl LinkForm {
 }
 
 /// Joins two hosts by a veth pair of MTU 1500, [`DEVICE`] at both ends, with the addresses [`Peer::address`] of net 0:
-/// `a` gets 198.18.0.1/24 and 2001:db8::1/64, `b` the other ones. All are usable when this returns.
+/// 198.18.0.1/24 and 2001:db8::1/64 for `a`, the other ones for `b`. All are usable when this returns.
 pub fn connect(a: &Host, b: &Host, form: LinkForm) -> Result<(), LabError> {
     wire((a, DEVICE), (b, DEVICE))?;
     for (host, end) in [(a, Peer::A), (b, Peer::B)] {
@@ -50,8 +50,8 @@ pub fn connect(a: &Host, b: &Host, form: LinkForm) -> Result<(), LabError> {
     wait_until_up(&[(a, DEVICE), (b, DEVICE)])
 }
 
-/// Waits until the devices have a carrier, which the kernel notices a little late: what is sent before is lost, and an
-/// ARP or neighbour solicitation is repeated only after a second.
+/// Waits until the devices have a carrier, which the kernel notices with a delay: earlier frames are lost, and an ARP
+/// request or neighbour solicitation is repeated only after a second.
 pub(crate) fn wait_until_up(ends: &[(&Host, &str)]) -> Result<(), LabError> {
     let begin = Instant::now();
     for (host, device) in ends {

@@ -19,9 +19,9 @@ const OVERHEAD: Duration = Duration::from_secs(15);
 /// A load from `client`, the sender, to `server`, the receiver.
 #[derive(Debug, Clone, Copy)]
 pub struct Load<'a> {
-    /// Host of the sender.
+    /// Host of the iperf3 client, the sender.
     pub client: &'a Host,
-    /// Host of the receiver.
+    /// Host of the iperf3 server, the receiver.
     pub server: &'a Host,
     /// The receiver's address, which chooses the path and the family.
     pub to: IpAddr,
@@ -31,14 +31,14 @@ pub struct Load<'a> {
     pub seconds: u32,
     /// Number of parallel streams.
     pub parallel: u32,
-    /// How the sender sends.
+    /// Method by which the sender sends.
     pub style: Style,
 }
 
 /// How the sender of a load sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style {
-    /// Whether it sends from a file by `sendfile(2)`, without copying the bytes into the kernel.
+    /// Whether the sender uses `sendfile(2)` on a file, without copying the bytes into the kernel.
     pub sendfile: bool,
 }
 
@@ -47,16 +47,16 @@ pub struct Style {
 pub struct Outcome {
     /// Payload bytes received.
     pub bytes: u64,
-    /// Seconds in which they were received, by the receiver's clock.
+    /// Duration of reception in seconds, by the receiver's clock.
     pub seconds: f64,
-    /// TCP segments retransmitted; `None` for UDP, or where the kernel does not count them.
+    /// Number of TCP segments retransmitted; `None` for UDP, or if the kernel does not count them.
     pub retransmits: Option<u64>,
     /// UDP datagrams that did not arrive, per cent; `None` for TCP.
     pub lost_percent: Option<f64>,
     /// CPU seconds of the client host's [`Cpu`] from before the sender started until both ends had ended; `None` when
     /// the host is not accounted.
     pub cpu_s: Option<f64>,
-    /// CPU seconds of the server host, where they are counted apart from the client's.
+    /// CPU seconds of the server host, if counted separately from the client's.
     pub server_cpu_s: Option<f64>,
     /// Seconds between the two readings of CPU time.
     pub wall_s: f64,
@@ -74,7 +74,7 @@ impl Outcome {
     }
 }
 
-/// Runs a server for one connection, the client against it, and waits for both.
+/// Runs a server for one connection and a client that sends to it, and waits for both.
 pub fn run(load: &Load<'_>) -> Result<Outcome, LabError> {
     let mut server = load.server.command("iperf3");
     server.args(["-s", "-1", "--forceflush"]).env("TMPDIR", BUFFER_DIR);

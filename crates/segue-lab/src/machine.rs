@@ -13,7 +13,7 @@ use crate::named::Named;
 pub struct Machine {
     /// Model name of the processor.
     pub cpu: String,
-    /// Processors that this process may run on.
+    /// Processors on which this process may run.
     pub cpus: usize,
     /// Kernel release.
     pub kernel: String,
@@ -27,7 +27,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Describes this machine at this moment.
+    /// Describes this machine at the time of the call.
     pub fn here(cpu: &Cpu) -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Machine {

@@ -1,4 +1,4 @@
-//! What the demonstration measures, in types that a command line is parsed into.
+//! Options of the demonstration, in types into which a command line is parsed.
 
 use std::path::PathBuf;
 
@@ -13,15 +13,15 @@ pub struct Options {
     pub segue: PathBuf,
     /// Form of the link between the hosts.
     pub link: LinkForm,
-    /// Mode of the tunnel.
+    /// Mode of the tunnel, as in iproute2.
     pub mode: Mode,
     /// UDP encapsulation of the tunnel.
     pub encap: Encap,
-    /// Families to measure inside of the tunnel, in this order. Mode ipip carries only IPv4, sit only IPv6.
+    /// Address families to measure inside the tunnel, in this order. Mode ipip carries only IPv4, sit only IPv6.
     pub families: Vec<Family>,
     /// Family of the tunnel's outer addresses.
     pub outer: Family,
-    /// Protocol of the load.
+    /// Transport protocol of the load.
     pub proto: Proto,
     /// Length of one measurement in seconds, 1..=3600.
     pub seconds: u32,
@@ -55,7 +55,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns the chosen families that the mode can carry; an error when none is left or a number is out of its range.
+    /// Returns the chosen families that the mode can carry; an error when none remains or a number is out of range.
     pub fn checked_families(&self) -> Result<Vec<Family>, LabError> {
         let limits = [("seconds", self.seconds, 3600), ("parallel", self.parallel, 128), ("runs", self.runs, 1000)];
         if let Some((name, value, most)) = limits.iter().find(|(_, value, most)| !(1..=*most).contains(value)) {
@@ -78,9 +78,9 @@ keywords! {
     Mode {
         /// GRE: IPv4 and IPv6 inside.
         Gre = "gre",
-        /// IPv4 inside.
+        /// `ipip`: IPv4 inside.
         Ipip = "ipip",
-        /// IPv6 inside.
+        /// `sit`: IPv6 inside.
         Sit = "sit",
     }
 }
@@ -96,11 +96,11 @@ keywords! {
 }
 
 keywords! {
-    /// The load's protocol.
+    /// The transport protocol of the load.
     Proto {
-        /// TCP as fast as it goes.
+        /// One TCP stream at full speed.
         Tcp = "tcp",
-        /// UDP datagrams of 1400 bytes as fast as they go.
+        /// UDP datagrams of 1400 bytes at full speed.
         Udp = "udp",
     }
 }

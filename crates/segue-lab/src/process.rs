@@ -18,8 +18,9 @@ const GRACE: Duration = Duration::from_millis(1500);
 const KEPT_LEN: usize = 64 << 20;
 const POLL: Duration = Duration::from_millis(5);
 
-/// A child process. Its output is read all the time and kept; dropping it sends SIGTERM, then SIGKILL if it does not
-/// end. Once it has ended, processes that it left behind in its process group are killed.
+/// A child process that is killed and collected when the value is dropped. Its output is read all the time and kept;
+/// dropping it sends SIGTERM, then SIGKILL if it does not end. Once it has ended, processes that it left behind in its
+/// process group are killed.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -72,7 +73,7 @@ impl Process {
         self.status
     }
 
-    /// Waits for the child to end; an error when it takes longer than `longest` or the user interrupts.
+    /// Waits until the child exits; an error when that takes longer than `longest` or the user interrupts.
     pub fn wait(&mut self, longest: Duration) -> Result<ExitStatus, LabError> {
         let status = self.until(longest, |process| process.ended())?;
         self.stdout.finish();
@@ -131,14 +132,15 @@ impl Process {
         self.status
     }
 
-    /// Sends SIGTERM without waiting, so that several children can end at the same time.
+    /// Sends SIGTERM without waiting, so that several children can exit at the same time.
     pub fn terminate(&mut self) {
         if self.ended().is_none() {
             sys::terminate(self.child.id());
         }
     }
 
-    /// Kills the rest of the process group while the child's id is still taken, then collects the child.
+    /// Kills the rest of the process group before the child is collected and its id becomes free, then collects the
+    /// child.
     fn collect(&mut self) {
         sys::kill_group(self.child.id());
         sys::forget_group(self.child.id());
@@ -208,7 +210,7 @@ impl Stream {
     }
 }
 
-/// Locks the output; a reader that panicked while it held the lock left whole bytes behind.
+/// Locks the captured output; a reader that panicked while it held the lock has left whole bytes.
 fn lock(bytes: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
     bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -223,7 +225,7 @@ pub(crate) fn search_path() -> OsString {
     path
 }
 
-/// Finds a program in the search path that commands in a host use; a name with a slash is taken as a path.
+/// Finds a program in the search path of commands in a host; a name with a slash is used as a path.
 pub fn which(program: impl AsRef<Path>) -> Option<PathBuf> {
     let program = program.as_ref();
     let runs =
@@ -250,7 +252,7 @@ fn package(program: &str) -> &str {
     }
 }
 
-/// Runs a command to its end; returns its stdout, or an error with its stderr.
+/// Runs a command until it exits; returns its stdout, or an error with its stderr.
 pub(crate) fn checked_output(command: &mut Command) -> Result<String, LabError> {
     let output = command.output().map_err(|source| not_started(command, source))?;
     if output.status.success() {
@@ -268,7 +270,7 @@ fn not_started(command: &Command, source: io::Error) -> LabError {
     LabError::system(format!("start {program}"), source)
 }
 
-/// Returns the command line as a person would type it.
+/// Returns the command line as typed in a shell.
 pub(crate) fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! A processor that a host has to itself, and the time for which it was idle.
+//! A processor reserved for one host, and its idle time.
 
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// Longest gap between two readings of the clock that counts as idle: nothing else can have run in it.
+/// Longest gap between two readings of the clock that counts as idle: no other task can have run in it.
 const UNDISTURBED: Duration = Duration::from_nanos(400);
 /// Interval at which the watching thread publishes its own running time.
 const TELL: Duration = Duration::from_millis(1);
@@ -20,9 +20,10 @@ pub fn cores() -> Vec<usize> {
     sys::own_cores().unwrap_or_default()
 }
 
-/// A watched processor. A thread of the lowest priority reads the clock on it all the time: the time between two
-/// readings that follow each other at once was idle, all else was used, interrupts included, which no
-/// control group and (where the kernel counts by ticks) not even `/proc/stat` counts when they hit an idle processor.
+/// A processor whose idle time a thread measures. A thread of the lowest priority reads the clock on it all the time:
+/// the time between two readings that follow each other at once was idle, all else was used, interrupts included, which
+/// no control group and (where the kernel counts by ticks) not even `/proc/stat` counts when they hit an idle
+/// processor.
 ///
 /// The thread also keeps the processor from sleeping, whose costs in a virtual machine would be noise.
 #[derive(Debug)]
@@ -58,13 +59,13 @@ impl Core {
         Ok(core)
     }
 
-    /// Returns the seconds for which the processor was used by anything but the watching thread.
+    /// Returns the seconds for which anything but the watching thread used the processor.
     pub(crate) fn busy(&self) -> f64 {
         self.begin.elapsed().as_secs_f64() - self.watch.idle.load(Ordering::Relaxed) as f64 * 1e-9
     }
 
-    /// Returns the seconds for which tasks other than the watching thread ran on it; `None` where the kernel does not
-    /// count.
+    /// Returns the seconds for which tasks other than the watching thread ran on the processor; `None` if the kernel
+    /// does not count them.
     pub(crate) fn tasks(&self) -> Option<f64> {
         let text = fs::read_to_string(self.everybody.as_ref()?).ok()?;
         let nanos: u64 = text.split_whitespace().nth(self.number)?.parse().ok()?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{Family, Proto};
 
-/// A receiver of steps as they happen. Implemented by `()`, which ignores them, and by every `FnMut(&Step)`.
+/// A receiver of progress reports. Implemented by `()`, which ignores them, and by every `FnMut(&Step)`.
 pub trait Progress {
     /// Takes a step that has just happened.
     fn step(&mut self, step: &Step);
@@ -21,24 +21,25 @@ impl<F: FnMut(&Step)> Progress for F {
     }
 }
 
-/// A step. `Display` gives one line without a newline, at most 80 columns for the names that the crate itself uses.
+/// One step of a run, as reported to [`Progress`]. `Display` gives one line without a newline, at most 80 columns for
+/// the names that the crate itself uses.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Step {
-    /// Something is being set up.
+    /// A part of the run is being set up, named in the text.
     Preparing(String),
-    /// A case cannot run here.
+    /// A case is skipped because it cannot run here.
     Skipped {
-        /// The case's name.
+        /// Name of the case.
         case: String,
-        /// The reason.
+        /// Reason why it cannot run.
         reason: String,
     },
     /// A measurement begins.
     Measuring(Measurement),
-    /// A measurement is done.
+    /// A measurement has ended.
     Measured {
-        /// The measurement.
+        /// The measurement that has ended.
         measurement: Measurement,
         /// Received payload, 1e9 bits a second.
         gbps: f64,
@@ -47,50 +48,50 @@ pub enum Step {
     Sampling(SampleAt),
     /// A measurement of a bench is done.
     Sampled {
-        /// The measurement.
+        /// The measurement and its position in the run.
         at: SampleAt,
-        /// Received payload, 1e9 bits a second, where that is measured.
+        /// Throughput of received payload in Gbit/s, if measured.
         gbps: Option<f64>,
     },
 }
 
-/// One measurement of a bench and its place in the whole.
+/// One measurement of a bench and its position in the run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleAt {
-    /// The bench's name.
+    /// Name of the bench.
     pub bench: &'static str,
-    /// The row's labels.
+    /// Labels of the row.
     pub case: String,
     /// Number of the round, from 1.
     pub run: u32,
     /// Number of rounds.
     pub runs: u32,
-    /// Measurements finished, of all rows; this one included once it is [`Step::Sampled`].
+    /// Number of finished measurements of all rows, including this one once it is [`Step::Sampled`].
     pub done: usize,
-    /// Measurements in all.
+    /// Total number of measurements.
     pub total: usize,
-    /// Estimated time for the rest.
+    /// Estimated time until the end of the run.
     pub left: Duration,
 }
 
-/// One measurement and its place in the whole.
+/// One measurement and its position in the run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measurement {
-    /// The case's name.
+    /// Name of the case.
     pub case: String,
-    /// Family of the load.
+    /// Address family of the load.
     pub family: Family,
-    /// Protocol of the load.
+    /// Transport protocol of the load.
     pub proto: Proto,
     /// Number of the round, from 1.
     pub run: u32,
     /// Number of rounds.
     pub runs: u32,
-    /// Measurements finished, of all cases; this one included once it is [`Step::Measured`].
+    /// Number of finished measurements of all cases, including this one once it is [`Step::Measured`].
     pub done: usize,
-    /// Measurements in all.
+    /// Total number of measurements.
     pub total: usize,
-    /// Estimated time for the rest.
+    /// Estimated time until the end of the run.
     pub left: Duration,
 }
 

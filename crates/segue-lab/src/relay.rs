@@ -10,35 +10,35 @@ use std::time::{Duration, Instant};
 use crate::sys::{self, PacketSocket};
 use crate::{Family, Host, LabError, Peer, link};
 
-/// Rates of faults, each per 1000 frames; a frame meets at most one. Only unicast IP meets faults: ARP, IPv6 neighbour
-/// discovery and frames to Ethernet group addresses pass untouched, since they would only cost a test seconds of
-/// waiting.
+/// Rates of faults, each per 1000 frames; a frame suffers at most one. Only unicast IP meets faults: ARP, IPv6
+/// neighbour discovery and frames to Ethernet group addresses pass untouched, since they would only cost a test seconds
+/// of waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Faults {
-    /// Frames dropped.
+    /// Rate of frames dropped.
     pub drop: u16,
-    /// Frames sent twice.
+    /// Rate of frames sent twice.
     pub duplicate: u16,
-    /// Frames held back until one to four later frames of their direction were sent, or for at most 10 ms.
+    /// Rate of frames held back until one to four later frames of their direction were sent, or for at most 10 ms.
     pub reorder: u16,
     /// Frames sent with exactly one bit flipped.
     pub damage: u16,
     /// Area in which that bit may be.
     pub area: DamageArea,
-    /// Seed of the random sequence: two relays with the same seed do the same to the same frames in the same order.
+    /// Seed of the random sequence: two relays with the same seed apply the same faults to the same frames.
     pub seed: u64,
 }
 
 /// The area of a frame in which a bit may be flipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DamageArea {
-    /// Bytes in which the receiver is sure to notice: those that the IPv4 header checksum or that of the outermost UDP,
-    /// TCP, ICMP or ICMPv6 header covers. Left out: fields that say how much is covered (IPv4 version and header
-    /// length, UDP length), the uncovered parts of an IPv6 header, Ethernet padding, a UDP checksum that would become
-    /// zero (RFC 768: none), and the payload of a fragment. A frame without such a place passes untouched.
+    /// Damages bytes in which the receiver is sure to detect errors: those that the IPv4 header checksum or the
+    /// outermost UDP, TCP, ICMP or ICMPv6 checksum covers. Left out: fields that say how much is covered (IPv4 version
+    /// and header length, UDP length), the uncovered parts of an IPv6 header, Ethernet padding, a UDP checksum that
+    /// would become zero (RFC 768: none), and the payload of a fragment. A frame without such a place passes untouched.
     #[default]
     Covered,
-    /// All bytes behind the Ethernet header.
+    /// Damages any bytes behind the Ethernet header.
     Anywhere,
 }
 
@@ -46,13 +46,13 @@ pub enum DamageArea {
 /// After [`Relay::stop`]: `sent + failed == received - dropped + duplicated`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Frames received.
+    /// Number of frames received.
     pub received: u64,
-    /// Frames sent.
+    /// Number of frames sent.
     pub sent: u64,
-    /// Frames dropped.
+    /// Number of frames dropped.
     pub dropped: u64,
-    /// Frames sent twice.
+    /// Number of frames sent twice.
     pub duplicated: u64,
     /// Frames that at least one later frame has overtaken.
     pub reordered: u64,
@@ -60,11 +60,11 @@ pub struct Counts {
     pub damaged: u64,
     /// Frames the kernel refused to send.
     pub failed: u64,
-    /// Frames lost before the relay saw them, for want of buffer space.
+    /// Number of frames lost in front of the relay for lack of buffer space.
     pub overruns: u64,
 }
 
-/// A third host between two others that passes raw Ethernet frames, with [`Faults`]. All offloads are off on both
+/// A third host between two others that forwards raw Ethernet frames, with [`Faults`]. All offloads are off on both
 /// wires, so what it sees is what a real wire would carry. Stops on drop.
 #[derive(Debug)]
 pub struct Relay {
@@ -86,7 +86,7 @@ struct Shared {
 struct Tally([AtomicU64; 8]);
 
 const SIDES: [&str; 2] = ["left", "right"];
-/// Frames longer than this cannot come from wires of MTU 1500 without offloads.
+/// Length that no frame from a link of MTU 1500 without offloads exceeds, bytes.
 const FRAME_LEN: usize = 1 << 16;
 const HOLD: Duration = Duration::from_millis(10);
 const ETHERNET_LEN: usize = 14;
@@ -119,8 +119,8 @@ impl Relay {
         Ok(Relay { shared, thread: Some(thread), _host: host })
     }
 
-    /// Changes the faults from the next frame on and restarts their random sequence from the seed.
-    /// Panics when the rates add up to more than 1000.
+    /// Changes the faults for the following frames and restarts their random sequence from the seed. Panics when the
+    /// rates add up to more than 1000.
     pub fn set_faults(&self, faults: Faults) {
         let sum = [faults.drop, faults.duplicate, faults.reorder, faults.damage]
             .iter()
@@ -246,7 +246,8 @@ fn pass(sockets: &[PacketSocket; 2], shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns `None` for a link that has gone down, as when the host of its other end is dropped first.
+/// Returns `None` for an error caused by a link that is down, for instance because the host at its other end was
+/// dropped first.
 fn lenient(got: io::Result<Option<usize>>) -> io::Result<Option<usize>> {
     match got {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV)) => Ok(None),
@@ -266,7 +267,7 @@ struct Direction {
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
-    /// Number of frames that still have to overtake this one.
+    /// Number of later frames that must still be sent before this one.
     wait: u64,
     overtaken: bool,
     until: Instant,
@@ -354,7 +355,7 @@ fn ether_type(frame: &[u8]) -> Option<u16> {
     frame.get(12..ETHERNET_LEN).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-/// Flips one bit; returns false when the area has no byte for it.
+/// Flips one bit; returns `false` if the frame has no byte in the chosen area.
 fn flip(frame: &mut [u8], area: DamageArea, random: &mut Random) -> bool {
     let places = match area {
         DamageArea::Anywhere => (ETHERNET_LEN..frame.len()).collect(),
@@ -447,7 +448,7 @@ fn clears_udp_checksum(frame: &[u8], place: usize, mask: u8) -> bool {
     udp_checksum(frame, ip.payload.start) == Some(mask)
 }
 
-/// A SplitMix64 generator, which gives the same numbers on every machine.
+/// A SplitMix64 generator, which produces the same numbers on every machine.
 #[derive(Debug, Clone, Default)]
 struct Random(u64);
 

@@ -1,4 +1,4 @@
-//! How a test says that it cannot run here.
+//! Functions by which a test reports that it cannot run here.
 
 use std::env;
 use std::fs::OpenOptions;

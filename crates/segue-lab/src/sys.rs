@@ -1,4 +1,4 @@
-//! The system calls that the standard library does not have, each behind a safe function.
+//! System calls missing from the standard library, each behind a safe function.
 #![allow(unsafe_code, reason = "namespaces, signals and packet sockets exist only as libc calls")]
 
 use std::ffi::{CStr, CString};
@@ -36,7 +36,7 @@ pub(crate) fn enter_net(net: BorrowedFd<'_>) -> io::Result<()> {
     check(unsafe { libc::setns(net.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// Keeps later changes to this thread's mount namespace from travelling to the one it was copied from.
+/// Detaches this thread's mount namespace, so that later changes do not propagate to the namespace it was copied from.
 pub(crate) fn detach_mounts() -> io::Result<()> {
     mount(c"/", None, libc::MS_REC | libc::MS_SLAVE, c"")
 }
@@ -58,7 +58,7 @@ pub(crate) fn ids() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Sends SIGTERM to a child that was not collected, so that its id cannot belong to another process.
+/// Sends SIGTERM to a child that was not collected, so that its process id cannot have been reused.
 pub(crate) fn terminate(child: u32) {
     if let Ok(pid) = libc::pid_t::try_from(child) {
         // SAFETY: kill takes no pointers; a failure means that the child is gone, which is what was wanted.
@@ -66,7 +66,8 @@ pub(crate) fn terminate(child: u32) {
     }
 }
 
-/// Sends SIGKILL to the process group that a child leads, for what it has started itself. The child was not collected.
+/// Sends SIGKILL to the process group that a child leads, which includes the child's own children. The child was not
+/// collected.
 pub(crate) fn kill_group(child: u32) {
     if let Ok(pid) = libc::pid_t::try_from(child) {
         // SAFETY: kill takes no pointers. A child that leads no group makes it fail, since its id is then no group's.
@@ -82,8 +83,8 @@ pub(crate) fn kill_member(pid: libc::pid_t) {
     }
 }
 
-/// Takes an exclusive lock on an open file without waiting; false when another holder has it. It ends with the
-/// descriptor, so it tells whether the holder lives.
+/// Takes an exclusive lock on an open file without waiting; returns `false` when another holder has it. It ends with
+/// the descriptor, so it tells whether the holder lives.
 pub(crate) fn try_lock(file: &File) -> bool {
     // SAFETY: flock takes no pointers.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
@@ -110,7 +111,7 @@ pub(crate) struct Place {
     pub(crate) core: Option<usize>,
 }
 
-/// Makes the child die with the thread that starts it, and start in `place`.
+/// Makes the child start in `place`, and die with the thread that starts it.
 pub(crate) fn prepare_child(command: &mut Command, place: Place) {
     let parent = std::process::id();
     let in_child = move || {
@@ -178,14 +179,14 @@ pub(crate) fn own_cores() -> io::Result<Vec<usize>> {
     Ok((0..8 * mem::size_of_val(&set)).filter(|core| unsafe { libc::CPU_ISSET(*core, &set) }).collect())
 }
 
-/// Lets the calling thread run only when no other thread on its processor wants to (`SCHED_IDLE`).
+/// Makes the calling thread run only when no other thread on its processor is runnable (`SCHED_IDLE`).
 pub(crate) fn run_when_idle() -> io::Result<()> {
     let lowest = libc::sched_param { sched_priority: 0 };
     // SAFETY: the pointer is to `lowest`; 0 is the calling thread.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const lowest) }).map(drop)
 }
 
-/// Lets a thread run as soon as it can, before all ordinary ones and those of the lowest real-time priority.
+/// Gives a thread precedence over all ordinary ones and those of the lowest real-time priority.
 pub(crate) fn run_at_once(thread: u32) -> io::Result<()> {
     let thread = libc::pid_t::try_from(thread).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let second = libc::sched_param { sched_priority: 2 };
@@ -205,7 +206,7 @@ pub(crate) fn set_option(
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) }).map(drop)
 }
 
-/// Sends `len` bytes of a file from `at` on, or as many as there are or the socket took before something happened.
+/// Sends at most `len` bytes of a file from offset `at` on; returns the number of bytes that the socket accepted.
 pub(crate) fn send_file(to: BorrowedFd<'_>, file: BorrowedFd<'_>, at: usize, len: usize) -> io::Result<usize> {
     let mut at = libc::off_t::try_from(at).map_err(io::Error::other)?;
     // SAFETY: the pointer is to `at`.
@@ -236,7 +237,7 @@ impl Poller {
         Ok(Poller(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 
-    /// Watches a descriptor until it is closed, under the caller's number `name`.
+    /// Watches a descriptor, identified by the caller's number `name`, until it is closed.
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, name: usize) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: name as u64 };
         // SAFETY: the pointer is to `event`.
@@ -244,7 +245,8 @@ impl Poller {
             .map(drop)
     }
 
-    /// Waits for at most `longest` until a descriptor can be read or has ended; fills `names` with those that can.
+    /// Waits for at most `longest` until a descriptor is readable or closed by its peer; fills `names` with those that
+    /// are.
     pub(crate) fn wait(&self, longest: Duration, names: &mut Vec<usize>) -> io::Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; Self::MOST];
         let millis = i32::try_from(longest.as_millis()).unwrap_or(i32::MAX);
@@ -362,8 +364,8 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Opens a socket that counts the frames of a device longer than `bytes`, those that it sends included;
-    /// no frame is to be received from it.
+    /// Opens a socket that counts frames longer than `bytes` on a device, including sent ones; no frame is received
+    /// from it.
     pub(crate) fn count_longer_than(device: &str, bytes: u32) -> io::Result<Self> {
         let socket = PacketSocket::open(device)?;
         socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &0)?;

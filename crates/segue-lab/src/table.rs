@@ -13,11 +13,11 @@ use crate::named::Named;
 /// skipped.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
-    /// Always `segue.bench/1`.
+    /// Name of the schema, always `segue.bench/1`.
     pub schema: &'static str,
     /// Name of the bench; `lab` for the demonstration.
     pub bench: String,
-    /// The machine that it was measured on.
+    /// The machine on which the table was measured.
     pub machine: Machine,
     /// The rows, one per case and family.
     pub rows: Vec<Row>,
@@ -26,24 +26,24 @@ pub struct Table {
     pub skipped: Vec<Skipped>,
 }
 
-/// A row: labels that tell it from the others, and metrics. A metric that does not exist for a row is left out.
+/// A row: its distinguishing labels and its metrics. A metric that does not exist for a row is left out.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// Labels, in order.
+    /// Labels of the row, in order.
     pub case: Named<Value>,
     /// Metrics by name; the name carries the unit.
     pub metrics: Named<Metric>,
-    /// What the authors of the result that this row repeats published, under the same names: a number or `[from, to]`.
+    /// Published results that this row repeats, under the same names: a number or `[from, to]`.
     #[serde(skip_serializing_if = "Named::is_empty")]
     pub seed: Named<Value>,
 }
 
-/// A case that was asked for and could not run.
+/// A requested case that could not run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Skipped {
-    /// The case's name.
+    /// Name of the case.
     pub name: String,
-    /// The reason.
+    /// Reason why the case could not run.
     pub reason: String,
 }
 
@@ -55,7 +55,7 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// Makes a metric of the finite samples; `None` if there are none.
+    /// Creates a metric from the finite samples; `None` if there are none.
     pub fn new(samples: &[f64]) -> Option<Metric> {
         let samples: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
         let mut sorted = samples.clone();
@@ -79,7 +79,7 @@ impl Metric {
         f64::midpoint(self.sorted[(len - 1) / 2], self.sorted[len / 2])
     }
 
-    /// Returns all samples in the order in which they were taken.
+    /// Returns all samples in chronological order.
     pub fn samples(&self) -> &[f64] {
         &self.samples
     }
@@ -106,12 +106,12 @@ fn number(value: f64) -> Value {
 }
 
 impl Table {
-    /// Makes an empty table of this machine.
+    /// Creates an empty table of this machine.
     pub fn new(bench: &str, machine: Machine) -> Table {
         Table { schema: "segue.bench/1", bench: bench.into(), machine, rows: Vec::new(), skipped: Vec::new() }
     }
 
-    /// Returns the row of a case by its name and family.
+    /// Returns the row with this case name and family.
     pub fn row(&self, name: &str, family: u8) -> Option<&Row> {
         self.rows.iter().find(|row| {
             row.case.find("name").is_some_and(|value| value == name)
@@ -151,7 +151,7 @@ impl Table {
     }
 
     /// Returns the table as text: at most 80 columns, ASCII, medians with their range, and the ratio to `segue-plain`
-    /// of the same family where that was measured. Ends with a newline.
+    /// of the same family if that was measured. Ends with a newline.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         let loss = self.rows.iter().any(|row| row.metrics.find("lost_percent").is_some());

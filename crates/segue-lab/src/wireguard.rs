@@ -1,4 +1,4 @@
-//! The case of wireguard-go, the best known tunnel in user space. It encrypts; segue does not.
+//! The case of wireguard-go, a widely used tunnel in user space. It encrypts; segue does not.
 
 use std::env;
 use std::fs;
@@ -15,19 +15,20 @@ use crate::{Family, Ground, LabError, Lane, Peer, Prepared, Process, interrupt, 
 /// Go module of the program. Versions from 2023 on use TUN and UDP offloads.
 const MODULE: &str = "golang.zx2c4.com/wireguard";
 const VERSION: &str = "v0.0.0-20250521234502-f333402bd9cb";
-/// Path of `go` where the Go installation puts it.
+/// Path of the program `go` in a default Go installation.
 const GO: &str = "/usr/local/go/bin/go";
 const BUILD: Duration = Duration::from_secs(180);
 const PATIENCE: Duration = Duration::from_secs(5);
 const PORT: u16 = 51_820;
-/// Private keys for this laboratory: a byte that X25519 leaves as it is, 32 times. The public ones that belong to them.
+/// Private keys for this laboratory: 32 times a byte that X25519's clamping does not change. The public ones that
+/// belong to them.
 const SECRETS: [u8; 2] = [0x40, 0x48];
 const PUBLICS: [&str; 2] = [
     "d7b5e81d336e578b13b8d706e82d061e3038c96bce66cdcf50d566b96ddbba10",
     "9177b23278cbf0f3d17c36f2acc9b55e9c85f87b220a5386ec370d663e20e337",
 ];
 
-/// Sets up both ends, building the program where Go is installed; else returns the reason why not.
+/// Sets up both ends, and builds the program if Go is installed; otherwise returns the reason why not.
 pub(crate) fn prepare(ground: &Ground<'_>) -> Result<Prepared, LabError> {
     let program = match program()? {
         Ok(program) => program,
@@ -85,7 +86,8 @@ fn configure(device: &str, process: &mut Process, settings: &str) -> Result<(), 
     if answer == "errno=0" { Ok(()) } else { Err(process.failure(&format!("it refused its settings: {answer}"))) }
 }
 
-/// Returns the program, which is built at first use and kept in the user's cache; or why there is none.
+/// Returns the path of the program, built at first use and kept in the user's cache, or the reason why it cannot be
+/// built.
 fn program() -> Result<Result<PathBuf, String>, LabError> {
     let home = env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let Some(cache) = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home) else {

@@ -1,4 +1,4 @@
-//! Hosts and links, as a test of the whole program would use them. Needs the right to make namespaces.
+//! Tests of hosts and links, used as in a test of the whole program. Needs the right to make namespaces.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream, UdpSocket};

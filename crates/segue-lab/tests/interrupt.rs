@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The part that is interrupted: a measurement of a minute.
+/// Runs a measurement of a minute, which the test interrupts.
 fn measure() -> ExitCode {
     interrupt::catch().unwrap();
     let options =
@@ -95,7 +95,7 @@ fn runs(pid: &str) -> bool {
     stat(pid).is_some_and(|fields| !fields.starts_with(['Z', 'X']))
 }
 
-/// The fields of proc/PID/stat after the name, which may itself contain anything.
+/// Returns the fields of `/proc/PID/stat` behind the process name, which may contain any characters.
 fn stat(pid: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ").map(|(_, fields)| fields.to_string())

@@ -1,4 +1,4 @@
-//! The relay between two real hosts: every fault type seen by the datagrams that cross it.
+//! Tests of the relay between two real hosts: datagrams that cross it show every fault type.
 
 use std::net::UdpSocket;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A user without privileges: hosts and a link in a user namespace, made by a process of one thread (hence no test
-//! harness).
+//! Test of a user without privileges: hosts and a link in a user namespace, created by a process of one thread (hence
+//! no test harness).
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
@@ -53,8 +53,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The test itself, in a process of a user without rights. Returns why it cannot run, or `None` where it ran: the user
-/// may not write to the file of skips, so the parent does.
+/// Runs the test itself, in a process of a user without privileges. Returns why it cannot run, or `None` where it ran:
+/// the user may not write to the file of skips, so the parent does.
 fn as_user() -> Option<String> {
     match enter_user_namespace() {
         Ok(made) => assert!(made, "the user was privileged"),

@@ -1,4 +1,4 @@
-//! `ack`: what aggregating received acknowledgements is worth to the sender (LRO of pure ACKs, 2007).
+//! `ack`: the gain of the sender from aggregated received acknowledgments (LRO of pure ACKs, 2007).
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::{bed, ends};
 use crate::{Family, LabError, Named, Row};
 
 const MTU: u32 = 1500;
-/// Bytes of a KB in netperf's figures, and so in the published ones.
+/// Bytes of a KB in netperf's output, and therefore in the published figures.
 const KB: f64 = 1024.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

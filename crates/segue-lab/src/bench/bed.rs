@@ -19,13 +19,13 @@ pub(super) struct Card<'a> {
     pub(super) host: &'a Host,
     pub(super) name: &'a str,
     pub(super) mtu: u32,
-    /// Features to set, as ethtool names them.
+    /// Features of the card to set, as ethtool names them.
     pub(super) features: &'a [&'a str],
-    /// Processor that handles the frames it receives.
+    /// Processor that handles the frames received by the card.
     pub(super) core: usize,
 }
 
-/// Returns the absolute path of the program, so that it is found in every host.
+/// Returns the absolute path of the program, which is valid in every host.
 pub(super) fn program(given: &Path) -> Result<PathBuf, LabError> {
     let found = which(given).ok_or_else(|| LabError::System {
         what: format!("run {}", given.display()),
@@ -35,7 +35,7 @@ pub(super) fn program(given: &Path) -> Result<PathBuf, LabError> {
     Ok(fs::canonicalize(&found).unwrap_or(found))
 }
 
-/// Makes a host whose children run on, and are counted by, `cpu`. It has IPv4 only, so that nothing but the load
+/// Creates a host whose children run on `cpu` and are counted there. It has IPv4 only, so that nothing but the load
 /// passes.
 pub(super) fn host(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabError> {
     let host = host_with_ipv6(name, cpu)?;
@@ -56,14 +56,14 @@ pub(super) fn host_with_ipv6(name: &str, cpu: &Arc<Cpu>) -> Result<Host, LabErro
     Ok(host)
 }
 
-/// Makes [`CONGESTION`] the default. A connection that begins with one that paces, as BBR, and is switched afterwards,
-/// as iperf3 does it, goes on pacing: with a timer for each train, whose interrupts cost more than the train in a
-/// virtual machine.
+/// Makes [`CONGESTION`], which does not pace, the default of a host. A connection that begins with one that paces, as
+/// BBR, and is switched afterwards, as iperf3 does it, goes on pacing: with a timer for each train, whose interrupts
+/// cost more than the train in a virtual machine.
 pub(super) fn without_pacing(host: &Host) -> Result<(), LabError> {
     host.set_sysctl("ipv4/tcp_congestion_control", CONGESTION)
 }
 
-/// Joins two cards and sets them up. Frames that one sends are received on the other's processor.
+/// Joins two cards by a cable and configures them. Frames that one sends are received on the other's processor.
 pub(super) fn cable(near: &Card<'_>, far: &Card<'_>) -> Result<(), LabError> {
     let netns = far.host.net_path();
     let (near_mtu, far_mtu) = (near.mtu.to_string(), far.mtu.to_string());
@@ -80,7 +80,7 @@ pub(super) fn cable(near: &Card<'_>, far: &Card<'_>) -> Result<(), LabError> {
 /// Receive buffer of TCP whose window is less than 256 frames of 1500 bytes.
 const RING_MEMORY: &str = "4096 131072 400000";
 
-/// Sets receive packet steering: frames that the card receives are handled by this processor.
+/// Sets receive packet steering, so that this processor handles the frames that the card receives.
 fn steer(host: &Host, device: &str, core: usize) -> Result<(), LabError> {
     // Words of 32 processors, the highest first, separated by commas.
     let mut mask = format!("{:x}", 1u32 << (core % 32));
@@ -147,7 +147,7 @@ pub(super) fn unique_name() -> String {
     format!("n{:04x}", number & 0xffff)
 }
 
-/// Limits what the card sends, `10gbit` for instance.
+/// Limits the transmit rate of the card, for instance to `10gbit`.
 pub(super) fn shape(host: &Host, device: &str, rate: &str) -> Result<(), LabError> {
     // A large quantum unit keeps htb from complaining about fast classes; the burst is a few trains.
     host.run("tc", &["qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "1", "r2q", "10000"])?;
@@ -155,15 +155,15 @@ pub(super) fn shape(host: &Host, device: &str, rate: &str) -> Result<(), LabErro
     host.run("tc", &[&class[..], &["burst", "256k", "cburst", "256k"]].concat()).map(drop)
 }
 
-/// Adds a queue in which frames wait while the other end of the veth pair has no room, as a card's driver does; without
-/// it they are dropped. Kernels before 6.16 drop them all the same.
+/// Adds a queue in which frames wait while the other end of the veth pair has no room, as in a card's driver; without
+/// the queue they are dropped. Kernels before 6.16 drop them all the same.
 pub(super) fn wait_when_full(host: &Host, device: &str) -> Result<(), LabError> {
     host.run("tc", &["qdisc", "add", "dev", device, "root", "pfifo", "limit", "10000"]).map(drop)
 }
 
-/// Makes a third host between two cards, on the load's processor, which stands for the wire. It hands on what it gets,
-/// cut to frames of `mtu` on the way to `far`: the near card has segmentation offload, and this is it. With `sums`
-/// `off` it completes the checksums, and the far card has nothing to say about them.
+/// Creates a third host between two cards, on the load's processor, which stands for the wire. It hands on what it
+/// gets, cut to frames of `mtu` on the way to `far`: the near card has segmentation offload, and this is it. With
+/// `sums` `off` it completes the checksums, and the far card has nothing to say about them.
 ///
 /// Frames are handed on as copies of their descriptors and the originals freed here, as a card frees what it has sent.
 /// Else the receiver would free the sender's frames, and Linux lets the processor that frees a frame send the next ones
@@ -183,9 +183,9 @@ pub(super) fn wire(name: &str, cpu: &Arc<Cpu>, mtu: u32, sums: &str, ends: [&Car
     Ok(host)
 }
 
-/// Has the wire take frames from the near card as a network card would: they are fetched by the wire's own processor,
-/// which looks at least each 20 us while there are some, and is not woken for each one. In a virtual machine such a
-/// wake-up costs the sender more than the frame. Only frames of cards that cut trains come this way (`tso off`).
+/// Makes the wire fetch frames from the near card as a network card would: its own processor polls at least every 20 us
+/// while there are frames, and is not woken for each one. In a virtual machine such a wake-up costs the sender more
+/// than the frame. Only frames of cards that cut trains come this way (`tso off`).
 pub(super) fn fetch_by_wire(wire: &Host) -> Result<Option<String>, LabError> {
     const SETTINGS: [(&str, &str); 2] = [("napi_defer_hard_irqs", "2"), ("gro_flush_timeout", "20000")];
     // Not what is asked for, but what makes a veth end fetch; nothing is joined below two frames.
@@ -229,7 +229,7 @@ pub(super) fn gateway(
     Ok(process)
 }
 
-/// Returns the seconds used of each host's processor so far.
+/// Returns the seconds for which each host's processor has been used so far.
 pub(super) fn cpu_seconds(hosts: [&Host; 2]) -> Result<[f64; 2], LabError> {
     let read = |host: &Host| host.cpu().map_or(Ok(0.0), |cpu| cpu.seconds());
     let both = read(hosts[0]).and_then(|first| Ok([first, read(hosts[1])?]));

@@ -1,4 +1,4 @@
-//! A bench as data: its points, its layout, and the choice among the points.
+//! The definition of a bench as data: its points, its layout, and the selection of points.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use super::point::{Part, Point};
 use super::settings::{Select, Settings};
 use crate::LabError;
 
-/// A bench: what it measures and how its table looks.
+/// A bench: its measurements and the layout of its table.
 #[derive(Debug)]
 pub struct Bench {
     /// Name on the command line and in JSON.
     pub name: &'static str,
-    /// Title: what the bench shows, in one line.
+    /// Title of the bench, one line.
     pub title: &'static str,
-    /// The points that it can measure.
+    /// All points that the bench can measure.
     pub(super) points: Vec<Point>,
     /// The link whose rows are measured if no rows are chosen.
     pub(super) link: Option<&'static str>,
@@ -74,7 +74,7 @@ impl Bench {
         words
     }
 
-    /// Returns the number of chosen rows, and about how long measuring them takes.
+    /// Returns the number of chosen rows, and the approximate time to measure them.
     pub fn size(&self, settings: &Settings) -> Result<(usize, Duration), LabError> {
         let rows = self.chosen(settings)?.len();
         Ok((rows, self.each(settings) * settings.runs * u32::try_from(rows).unwrap_or(u32::MAX)))

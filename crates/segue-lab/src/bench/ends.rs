@@ -1,4 +1,4 @@
-//! Sender and receiver of a load, for what iperf3 cannot do.
+//! Sender and receiver of loads that iperf3 does not offer.
 //!
 //! [`Taker::Sink`] acknowledges by a rule, and not when its processor finds time. A Linux receiver that is busy
 //! reading puts together what comes meanwhile and acknowledges it at once, so that with one processor there is an
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Bytes that [`Taker::Drain`] asks of one `read(2)`.
 const BUFFER: usize = 256 << 10;
 
-/// Runs one end of a load in a process of its own, with the words that the bench gives it. Returns the line to print.
+/// Runs one end of a load in a process of its own, with the arguments that the bench passes. Returns the line to print.
 pub fn end(words: &str) -> io::Result<String> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
     let words: Vec<&str> = words.split(' ').collect();
@@ -60,14 +60,14 @@ pub(super) struct Came {
 /// The receiver of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taker {
-    /// A receiver that acknowledges each unit, and copies nothing.
+    /// A receiver that acknowledges each unit and does not copy the payload.
     Sink,
-    /// A receiver that reads into memory as soon as there is data, as most programs do.
+    /// A receiver that reads into memory as soon as there is data, like most programs.
     Drain,
 }
 
-/// Sends from one host to the address of another one, from a file of so many bytes, over and over. `begin` is called
-/// when all is ready.
+/// Sends a file of this many bytes repeatedly from one host to the address of another one. `begin` is called when all
+/// is ready.
 pub(super) fn run<T>(
     program: &Path,
     from: &Host,
@@ -104,8 +104,8 @@ fn came(value: &Value) -> Result<Came, LabError> {
     Ok(Came { bytes, seconds })
 }
 
-/// Runs an end in each host, `far` first, and returns what `near` and `far` said. `begin` is called when both are
-/// ready; the load starts [`LEAD`](super::ready::LEAD) later.
+/// Runs an end in each host, `far` first, and returns the output of `near` and of `far`. `begin` is called when both
+/// are ready; the load starts [`LEAD`](super::ready::LEAD) later.
 pub(super) fn both<T>(
     program: &Path,
     near: (&Host, String),
@@ -190,7 +190,7 @@ fn drain(address: &str, flows: u32) -> io::Result<Value> {
     Ok(json!({ "bytes": ended.iter().map(|end| end.2).sum::<u64>(), "seconds": seconds }))
 }
 
-/// Runs `work` for each item in a thread of its own.
+/// Runs `work` for each item, in a thread for each.
 fn each<T: Send, R: Send>(all: Vec<T>, work: impl Fn(T) -> io::Result<R> + Sync) -> io::Result<Vec<R>> {
     let work = &work;
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! `gso`: what late segmentation is worth to the sender (GSO for FreeBSD, 2014).
+//! `gso`: the gain of the sender from late segmentation (GSO for FreeBSD, 2014).
 
 use serde_json::Value;
 

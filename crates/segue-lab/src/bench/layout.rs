@@ -9,17 +9,17 @@ use crate::{Row, Skipped, Table};
 /// Columns and sections of a table. Every line has at most 80 columns of ASCII.
 #[derive(Debug)]
 pub struct Layout {
-    /// Name of a row's section; rows of a section stand together under it.
+    /// Name of a row's section, the heading above all rows of the section.
     pub(super) section: fn(&Row) -> String,
-    /// Name of a row within its section: the first column, 16 wide and to the left.
+    /// Name of a row within its section: the first column, 16 characters wide and left-aligned.
     pub(super) name: fn(&Row) -> String,
     /// Further columns of a row. Rows with different columns have headings of their own.
     pub(super) columns: fn(&Row) -> &'static [Column],
-    /// Notes below the table.
+    /// Notes printed below the table.
     pub(super) notes: &'static [&'static str],
 }
 
-/// One column of numbers.
+/// One column of numbers in a table.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) heading: &'static str,
@@ -114,7 +114,7 @@ pub(super) fn flows(row: &Row) -> String {
     }
 }
 
-/// Returns the published figure with `digits` digits behind the point: `8.8`, or `8.8-9.4`.
+/// Returns the published figure with `digits` digits behind the decimal point: `8.8`, or `8.8-9.4`.
 pub(super) fn seed(row: &Row, metric: &str, digits: usize) -> Option<String> {
     let show = |value: &Value| value.as_f64().map(|number| format!("{number:.digits$}"));
     match row.seed.find(metric)? {

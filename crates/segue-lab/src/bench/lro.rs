@@ -1,4 +1,4 @@
-//! `lro`: what aggregating received frames is worth to the receiver (Generic Large Receive Offload, 2007).
+//! `lro`: the gain of the receiver from aggregated received frames (Generic Large Receive Offload, 2007).
 
 use serde_json::{Value, json};
 
@@ -14,11 +14,11 @@ use crate::{Family, LabError, Named, Proto, Row, Table};
 /// The receive path of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// `segue gateway`.
+    /// The gateway with LRO: `segue gateway`.
     Lro,
     /// `segue gateway` with the limit that the original had: 65535 / MTU packets.
     LroCounted,
-    /// `segue gateway --no-lro`.
+    /// The gateway without LRO: `segue gateway --no-lro`.
     NoLro,
     /// The kernel's GRO, without a gateway.
     KernelGro,

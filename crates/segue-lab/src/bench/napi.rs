@@ -1,4 +1,4 @@
-//! `napi`: what the NAPI form of the LAN78xx driver is worth on computers slower than this one (Linux 5.17, 2021).
+//! `napi`: the gain from the NAPI form of the LAN78xx driver on computers slower than this one (Linux 5.17, 2021).
 //!
 //! The program runs each row by itself, in a time of its own (`segue bench --end "target ..."`): driver, chip and
 //! joining are the real ones, the computers around them are prices. Nothing depends on this machine.
@@ -18,11 +18,11 @@ use crate::{LabError, Named, Row, Table};
 const TRAFFIC: [(&str, &str); 4] =
     [("tcp-rx", "TCP received"), ("tcp-tx", "TCP sent"), ("udp-rx", "UDP received"), ("udp-tx", "UDP sent")];
 const TARGETS: [&str; 4] = ["rpi4", "nitrogen8m", "compaq", "dell"];
-/// Driver forms: the steps of the patch set one upon the other, and NAPI without the others.
+/// Driver forms: the steps of the patch in sequence, and NAPI without the others.
 const FORMS: [&str; 6] = ["standard", "tx-pool", "rx-pool", "gro", "napi", "napi-alone"];
 /// Prices of a transfer for the sweep in microseconds.
 const SWEEP: [u32; 7] = [0, 2, 5, 10, 20, 40, 80];
-/// Computers whose cores the sweep has: the fast and the slow of those with four.
+/// Computers whose core speeds the sweep covers: the fast and the slow ones of those with four cores.
 const SWEPT: [&str; 2] = ["dell", "nitrogen8m"];
 
 /// A published cell: Mbit/s, per cent of datagrams lost, idle per cent.
@@ -246,7 +246,7 @@ const NOTES: &[&str] = &[
     "worse than standard; missing: published as unusable.",
 ];
 
-/// Returns the published effects beside those of the table, as far as its rows go.
+/// Returns the published effects beside those of the table, for the rows that the table has.
 pub(super) fn effects(table: &Table) -> String {
     let mut text = String::new();
     for (at, (traffic, title)) in TRAFFIC.iter().enumerate() {

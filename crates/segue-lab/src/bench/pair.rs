@@ -30,9 +30,9 @@ pub(super) struct Form {
     pub(super) rate: Option<&'static str>,
     /// Whether the receiver's card has verified the checksums.
     pub(super) verified: bool,
-    /// Family of the load.
+    /// Address family of the load.
     pub(super) family: Family,
-    /// More features of the tested card, as ethtool names them.
+    /// Additional features of the tested card, as ethtool names them.
     pub(super) card: &'static [&'static str],
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Form {
 pub(super) struct Pair {
     pub(super) sender: Host,
     pub(super) receiver: Host,
-    /// Host of the tested machine's card, if that is not the host of its stack.
+    /// Host of the tested machine's card, if the machine's stack is in another host behind a gateway.
     gateway: Option<Host>,
     /// The cards of the sender and the receiver.
     pub(super) cards: [String; 2],
@@ -96,8 +96,8 @@ impl Pair {
         }
     }
 
-    /// Starts the gateway if there is one, sets addresses, and waits until datagrams pass. The returned process is the
-    /// gateway's.
+    /// Starts the gateway if the case has one, sets addresses, and waits until datagrams pass. The returned process is
+    /// the gateway's.
     pub(super) fn join(&self, site: &Site, flags: &[String]) -> Result<Option<Process>, LabError> {
         let stack = self.tested_stack().0;
         let gateway = match &self.gateway {
@@ -112,7 +112,7 @@ impl Pair {
         Ok(gateway)
     }
 
-    /// Returns the seconds used of the sender's and of the receiver's processor so far.
+    /// Returns the seconds for which the sender's and the receiver's processor have been used so far.
     pub(super) fn cpu_seconds(&self) -> Result<[f64; 2], LabError> {
         bed::cpu_seconds([&self.sender, &self.receiver])
     }

@@ -1,4 +1,4 @@
-//! One row of a bench: its labels, and how it is measured.
+//! One row of a bench: its labels and its measurement.
 
 use std::fmt;
 
@@ -26,14 +26,14 @@ pub(super) enum Part {
     Quick,
     /// The point belongs to all selections but the quick one.
     Usual,
-    /// The point belongs only to the selection of all points.
+    /// The point is measured only if all points are selected.
     Rest,
 }
 
 /// The result of one measurement.
 #[derive(Debug)]
 pub(super) enum Sample {
-    /// The metrics by name.
+    /// The measured metrics by name.
     Values(Named<f64>),
     /// The measurement is not possible here, with the reason.
     Skipped(String),

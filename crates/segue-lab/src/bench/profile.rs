@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use crate::process::{checked_output, search_path};
 use crate::{LabError, Process, sys, which};
 
-/// Samples a second. An odd number does not run in step with a timer.
+/// Sampling rate of `perf`, samples a second. An odd number does not run in step with a timer.
 const RATE: &str = "499";
-/// Names of the kernel's routines that read payload to sum it.
+/// Names of the kernel's routines that read payload to compute a checksum.
 const KERNEL: &[&str] = &[
     "csum_partial",
     "do_csum",
@@ -33,7 +33,7 @@ const OURS: &[&str] = &["sum_avx", "copy_avx", "scalar::sum", "6scalar3sum", "sc
 /// Length to which the kernel cuts a task's name.
 const NAME_LEN: usize = 15;
 
-/// A running profile.
+/// A running `perf` profile.
 pub(super) struct Profile {
     /// The name that the kernel shows for segue's tasks.
     program: String,
@@ -43,7 +43,7 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    /// Starts sampling these processors; `None` where that is not possible.
+    /// Starts sampling these processors; `None` if `perf` cannot.
     pub(super) fn start(program: &Path, cores: &[usize]) -> Result<Option<Profile>, LabError> {
         if which("perf").is_none() {
             return Ok(None);
@@ -64,7 +64,8 @@ impl Profile {
         Ok(Some(Profile { program: name.chars().take(NAME_LEN).collect(), perf, path, cores: cores.to_vec() }))
     }
 
-    /// Stops sampling. Returns for each processor the share of the load's time in checksum routines in per cent.
+    /// Stops sampling and returns the shares of checksum routines. Returns for each processor the share of the load's
+    /// time in checksum routines in per cent.
     pub(super) fn shares(mut self) -> Result<Option<Vec<f64>>, LabError> {
         self.perf.stop(Duration::from_secs(3));
         let text = checked_output(perf().args(["script", "-F", "comm,cpu,ip,sym", "-i"]).arg(&self.path))?;
@@ -86,7 +87,7 @@ fn perf() -> Command {
     command
 }
 
-/// Returns the share of checksum routines in the load's samples on `core` in per cent; `None` if there are none.
+/// Returns the share of checksum routines in the load's samples on `core` in per cent; `None` without samples.
 fn share(text: &str, program: &str, core: usize) -> Option<f64> {
     let (mut all, mut summing) = (0_u32, 0_u32);
     for (name, symbol) in text.lines().filter_map(|line| sample(line, program, core)) {

@@ -1,4 +1,4 @@
-//! `rco`: what leaving inner checksums to the far end is worth (remote checksum offload, 2014).
+//! `rco`: the gain from leaving inner checksums to the far end (remote checksum offload, 2014).
 
 use std::fs;
 use std::process::Command;
@@ -25,7 +25,7 @@ enum Kind {
     Ipip,
     Sit,
     Vxlan,
-    /// VXLAN of the kernel.
+    /// The kernel's VXLAN.
     Kernel,
 }
 
@@ -44,9 +44,9 @@ impl Kind {
 /// The load of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Traffic {
-    /// One TCP stream from a buffer that stays in the caches.
+    /// One TCP stream from a buffer that fits the processor caches.
     Stream,
-    /// One TCP stream from a file that does not fit them.
+    /// One TCP stream from a file larger than the processor caches.
     Cold,
     /// Requests and responses of one byte.
     Requests,
@@ -70,7 +70,7 @@ struct Case {
     traffic: Traffic,
     /// Checksum implementation by name, if not the fastest.
     simd: Option<&'static str>,
-    /// Whether there is an outer checksum that the receiver can verify.
+    /// Whether the tunnel has an outer checksum that the receiver can verify.
     outer: bool,
 }
 
@@ -279,7 +279,7 @@ fn per_gigabyte(used: [f64; 2], bytes: u64, values: &mut Named<f64>) {
     }
 }
 
-/// Returns the size of a file that no cache holds, if there is memory for it.
+/// Returns the size of a file larger than every cache, if there is memory for it.
 fn beyond_caches() -> Option<usize> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").into_iter().flatten().flatten();
     let kilobytes = |text: &str| text.trim().strip_suffix('K')?.parse::<usize>().ok();

@@ -1,4 +1,4 @@
-//! The line by which a sender says that its load is about to start.
+//! The line by which a sender reports that its load is about to start.
 
 use std::thread;
 use std::time::Duration;

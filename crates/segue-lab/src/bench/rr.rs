@@ -98,7 +98,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)
 }
 
-/// Returns the smallest value that `percent` of the sorted values do not exceed; 0 if there are none.
+/// Returns the smallest value that `percent` of the sorted values do not exceed; 0 without values.
 fn quantile(sorted: &[u32], percent: usize) -> u32 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()

@@ -24,13 +24,13 @@ const LONGEST: u32 = MTU + 14;
 const WATCHED: Duration = Duration::from_millis(100);
 /// Time between setting the filters and the check.
 const SETTLED: Duration = Duration::from_millis(10);
-/// Most checks, if there are no frames.
+/// Most checks of frame lengths if no frames arrive.
 const MOST_WATCHES: u32 = 5;
 /// Name of the router's interface towards the sender.
 const INSIDE: &str = "in0";
 /// Number of the network between router and sender.
 const INSIDE_NET: u8 = 1;
-/// Address of the sender as the receiver sees it, behind the NAT.
+/// The sender's address behind the NAT, as seen by the receiver.
 const OUTSIDE: &str = "198.18.0.9";
 
 /// The load of a row.
@@ -62,15 +62,15 @@ impl Load {
 /// The place where trains are segmented, or datagrams fragmented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
-    /// The card segments (TSO).
+    /// The card segments trains (TSO).
     Tso,
     /// The kernel segments in front of the card, without a gateway.
     Kernel,
-    /// The kernel segments: segue hands it whole trains for a card without TSO, as it does by default.
+    /// The kernel segments: segue passes whole trains to a card without TSO, as it does by default.
     Handed,
-    /// Segue segments in front of the card, behind NAT; live rows are switched to this.
+    /// Segue segments on egress, behind NAT; live rows are switched to this.
     Gso,
-    /// Segue segments on entry, in front of NAT; live rows are switched to this.
+    /// Segue segments on ingress, in front of NAT; live rows are switched to this.
     Entry,
     /// The sending stack segments: its TCP makes single segments.
     Nowhere,
@@ -284,8 +284,8 @@ fn datagrams(site: &Site, pair: &Pair, flows: u32, family: Family) -> Result<(u6
     Ok((came.bytes, came.seconds))
 }
 
-/// Checks the length of every frame to the receiver for a moment in the middle of the load, and longer until there is
-/// one. Returns the number of frames.
+/// Checks the length of every frame to the receiver for a moment in the middle of the load, and continues until there
+/// is a frame. Returns the number of frames.
 fn watch(site: &Site, wire: &Host) -> Result<u64, LabError> {
     thread::sleep(Duration::from_millis(300 + u64::from(site.seconds) * 500));
     let seen = wire.enter(|| {
@@ -353,7 +353,7 @@ impl Stage {
     }
 }
 
-/// Measures a load in whose middle `enable_gso` is switched.
+/// Measures a load and switches `enable_gso` in its middle.
 fn live(site: &Site, case: &Case, pair: &Pair) -> Result<Named<f64>, LabError> {
     let (host, card) = pair.tested_card();
     let knob = format!("net.gso.dev.{card}.enable_gso");

@@ -13,11 +13,12 @@ pub struct Settings {
     pub seconds: u32,
     /// Selection of points if `rows` is empty.
     pub select: Select,
-    /// Filters: a point is measured if its labels have every word of one of them. Empty: those that `select` chooses.
+    /// Filters of rows: a point is measured if its labels contain every word of one of them. Empty: those that `select`
+    /// chooses.
     pub rows: Vec<String>,
-    /// Only rows of this link, by the word that is their label.
+    /// Link whose rows alone are measured, by the word that is their label.
     pub link: Option<String>,
-    /// Per cent of a processor that the host under test may use; all of it when `None`.
+    /// Share of a processor that the host under test may use, per cent; the whole processor when `None`.
     pub quota: Option<u32>,
     /// The caller's word on the SIMD path that segue uses, for the table's machine part.
     pub simd: Option<String>,
@@ -28,7 +29,7 @@ pub struct Settings {
 pub enum Select {
     /// The points of the table in the documentation.
     Usual,
-    /// All points.
+    /// All points of the bench.
     All,
     /// A few points that show that the bench works.
     Quick,

@@ -18,13 +18,13 @@ const DEVICE: &str = "sg0";
 /// Number of the network inside of the tunnel.
 const INSIDE: u8 = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What TCP may keep so that its window is less than 256 datagrams: a veth end with GRO drops what is more.
+/// TCP receive memory that keeps the window below 256 datagrams: a veth end with GRO drops frames beyond that.
 const RING_MEMORY: &str = "4096 131072 340000";
 
 /// The implementation of the tunnel.
 #[derive(Debug, Clone)]
 pub(super) enum Tunnel {
-    /// `segue tunnel` with these words, and a checksum implementation by name if not the fastest.
+    /// `segue tunnel` with these words, and a checksum implementation by name if it is not the fastest.
     Segue { words: Vec<&'static str>, simd: Option<&'static str> },
     /// The kernel's VXLAN with outer checksums.
     Kernel,
@@ -141,7 +141,7 @@ impl<'a> Span<'a> {
         [&self.sender, &self.receiver]
     }
 
-    /// Returns the payload bytes whose checksum segue's engine computed, at each end.
+    /// Returns the payload bytes that segue's engine has summed, at each end.
     fn summed(&self) -> Result<[u64; 2], LabError> {
         let mut summed = [0; 2];
         for (host, summed) in self.hosts().into_iter().zip(&mut summed).filter(|_| self.is_segue) {

@@ -1,4 +1,4 @@
-//! `tunnel`: one TCP flow through segue, the kernel's VXLAN, other tunnels in user space, and none.
+//! `tunnel`: one TCP flow through segue, the kernel's VXLAN, other tunnels in user space, and without a tunnel.
 
 use std::sync::Arc;
 
