@@ -1,4 +1,4 @@
-//! See [`segue_fuzz::parse`].
+//! Fuzz target for the packet parser; see [`segue_fuzz::parse`].
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| segue_fuzz::parse(data));

@@ -6,8 +6,8 @@ use crate::paths::disagreement;
 use crate::properties::{Arrival, Promise, Setting, broken};
 use crate::streams;
 
-/// Runs GRO on a sequence of arbitrary frames: every contract of the engine is kept, and the fast path gives what the
-/// slow path does.
+/// Runs GRO on a sequence of arbitrary frames: every contract of the engine is kept, and the fast path gives the same
+/// output as the slow path.
 ///
 /// The first byte says where frames begin (bit 0: with IP), which profile is used (bit 1: Linux; with bit 5 LRO, or
 /// older and newer kernels), and how small the limits are (bits 2 to 4). Then each frame has two bytes of length before

@@ -20,7 +20,7 @@ impl<'a> Input<'a> {
         u16::from_be_bytes([self.u8(), self.u8()])
     }
 
-    /// Returns the next `len` bytes, or what is left.
+    /// Returns the next `len` bytes, or fewer at the end of the input.
     pub(crate) fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(len.min(self.rest.len()));
         self.rest = rest;

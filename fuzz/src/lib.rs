@@ -39,7 +39,7 @@ pub use vnet::vnet;
 /// The function of a target.
 pub type Target = fn(&[u8]);
 
-/// Every target, by the name of its file and its corpus.
+/// All targets, each by the name of its source file and corpus.
 pub const TARGETS: &[(&str, Target)] = &[
     ("checksum", checksum),
     ("decap", decap),

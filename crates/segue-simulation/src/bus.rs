@@ -16,7 +16,7 @@ pub(super) const MODERATION: u64 = 40_000;
 pub(super) const PIPE: u64 = 400;
 /// Time of a byte on a wire of 1 Gbit/s, nanoseconds.
 pub(super) const BYTE_TIME: u64 = 8;
-/// Bytes that a frame takes on the wire besides its own: FCS, preamble and interframe gap.
+/// Overhead of a frame on the wire in bytes: FCS, preamble and interframe gap.
 pub(super) const WIRE_OVERHEAD: usize = 24;
 /// Capacity of the chip's transmit FIFO, as time on the wire, nanoseconds.
 const FIFO: u64 = 12_288 * BYTE_TIME;
@@ -24,11 +24,11 @@ const FIFO: u64 = 12_288 * BYTE_TIME;
 /// The contents of an outgoing transfer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
-    /// Packets as the stack handed them over, a train counted as one.
+    /// Number of packets as passed by the stack, a train counted as one.
     packets: u64,
-    /// Frames that they become on the wire.
+    /// Number of frames on the wire.
     frames: u64,
-    /// Bytes of the transfer.
+    /// Length of the transfer, bytes.
     bytes: u64,
     /// Bytes of wire time, preambles, FCS and gaps included.
     wire: u64,
@@ -58,7 +58,7 @@ pub(super) struct Counts {
     /// Bytes of outgoing transfers, counted at submission.
     pub(super) bytes_out: u64,
     pub(super) packets_out: u64,
-    /// Packets of outgoing transfers whose completion the host has seen.
+    /// Number of packets in outgoing transfers whose completion the host has seen.
     pub(super) packets_done: u64,
     pub(super) bytes_done: u64,
     pub(super) completed: u64,
@@ -79,9 +79,9 @@ pub(super) struct Bus {
     /// Outgoing transfers that wait for the pipe.
     out: VecDeque<(u64, u32, Vec<u8>, bool)>,
     out_free: u64,
-    /// Time at which the wire will have sent everything that the chip was given.
+    /// Time at which the wire will have sent all frames queued in the chip.
     wire_free: u64,
-    /// Completed transfers that the host has not seen: the controller has not interrupted it yet.
+    /// Completed transfers that the host has not seen because the controller has not interrupted it yet.
     events: VecDeque<(u64, Transfer<Done>, Load)>,
     last_interrupt: u64,
     reapable: VecDeque<Transfer<Done>>,

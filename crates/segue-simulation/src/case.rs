@@ -20,7 +20,7 @@ impl Traffic {
     /// All traffic patterns.
     pub const ALL: [Traffic; 4] = [Traffic::TcpRx, Traffic::TcpTx, Traffic::UdpRx, Traffic::UdpTx];
 
-    /// The pattern's name, one word.
+    /// Returns the pattern's name, one word.
     pub const fn name(self) -> &'static str {
         match self {
             Traffic::TcpRx => "tcp-rx",
@@ -40,7 +40,7 @@ pub struct Case {
     pub form: Form,
     /// The traffic pattern.
     pub traffic: Traffic,
-    /// Seed of the random durations of wake-ups: each seed gives another course of events.
+    /// Seed of the random durations of wake-ups; each seed gives another sequence of events.
     pub seed: u64,
     /// Measured time in milliseconds, after 50 ms to settle.
     pub millis: u64,

@@ -7,15 +7,15 @@
 /// simulation is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// Entry and exit of an interrupt with its deferred work.
+    /// Cost of the entry and exit of an interrupt with its deferred work.
     pub interrupt: f64,
     /// Wake-up of a sleeping thread.
     pub wake: f64,
     /// Entry and exit of a system call.
     pub syscall: f64,
-    /// Copy of one byte.
+    /// Cost of copying one byte.
     pub byte: f64,
-    /// Allocation of a packet.
+    /// Cost of allocating a packet.
     pub packet: f64,
     /// Allocation of memory for one USB transfer.
     pub transfer: f64,
@@ -31,7 +31,7 @@ pub struct Costs {
     pub tcp_rx: f64,
     /// IP, UDP and socket processing of a received datagram.
     pub udp_rx: f64,
-    /// Sending of an acknowledgment.
+    /// Cost of sending an acknowledgment.
     pub ack_tx: f64,
     /// Processing of a received acknowledgment.
     pub ack_rx: f64,
@@ -39,7 +39,7 @@ pub struct Costs {
     pub tcp_tx: f64,
     /// Sending of a datagram, from the socket to the driver.
     pub udp_tx: f64,
-    /// Reading of a datagram: socket, and the wait for it.
+    /// Cost of reading a datagram from its socket, including the wait for it.
     pub udp_read: f64,
 }
 

@@ -4,7 +4,7 @@ use segue_lan78xx::driver::Error;
 
 use crate::{Case, Form, Target, Traffic, run};
 
-/// A computer with the published result that it was fitted to: TCP sent by the standard form.
+/// A computer with the published result to which its costs were fitted: TCP sent by the standard form.
 #[derive(Clone, Copy, Debug)]
 pub struct Fitted {
     /// The computer, with the fitted cost of a transfer.
@@ -54,8 +54,8 @@ pub fn cell(target: Target, courses: u64, millis: u64) -> Result<(f64, f64), Err
     Ok((mbps / courses as f64, idle / courses as f64))
 }
 
-/// Returns the cost of a transfer, in nanoseconds rounded to tens, that reproduces the published throughput where it is
-/// below the wire's, else the published idle time. 0 if even that leaves too little idle time.
+/// Returns the cost of a transfer, in nanoseconds rounded to tens, that reproduces the published throughput if that is
+/// below the wire's, or else the published idle time. 0 if even that leaves too little idle time.
 ///
 /// # Errors
 /// See [`run`].

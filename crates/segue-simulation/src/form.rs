@@ -24,7 +24,7 @@ impl Form {
     /// All forms, in the order of the patch set.
     pub const ALL: [Form; 6] = [Form::Standard, Form::TxPool, Form::RxPool, Form::Gro, Form::Napi, Form::NapiAlone];
 
-    /// The form's name, one word.
+    /// Returns the form's name, one word.
     pub const fn name(self) -> &'static str {
         match self {
             Form::Standard => "standard",

@@ -6,11 +6,11 @@ use segue::wire::write_u16;
 const ETHERNET: usize = 14;
 const IP: usize = 20;
 const TRANSPORT: usize = ETHERNET + IP;
-/// Bytes of all headers of a TCP segment.
+/// Length of all headers of a TCP segment, bytes.
 pub(super) const TCP_HEAD: usize = TRANSPORT + 32;
-/// Bytes of all headers of a UDP datagram.
+/// Length of all headers of a UDP datagram, bytes.
 pub(super) const UDP_HEAD: usize = TRANSPORT + 8;
-/// Bytes of payload of a full segment, and of a datagram of iperf3, which derives its size from the MSS.
+/// Payload length of a full segment, bytes, and of a datagram of iperf3, which derives its size from the MSS.
 pub(super) const MSS: usize = 1448;
 
 pub(super) const HOST: [u8; 6] = [0x02, 0x78, 0, 0, 0, 1];
@@ -21,7 +21,7 @@ const PEER: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
 pub(super) enum Sender {
     /// The peer: the checksum is complete.
     Peer,
-    /// The host: the checksum is left to the chip.
+    /// The host, which leaves the checksum to the chip.
     Host,
 }
 

@@ -339,7 +339,7 @@ impl Host {
         self.stack.pushed.saturating_sub(done)
     }
 
-    /// Passes on to the driver what the TCP windows allow; returns the unscaled cost.
+    /// Passes packets to the driver as far as the TCP windows allow; returns the unscaled cost.
     fn push_tcp(&mut self) -> f64 {
         if self.case.traffic != Traffic::TcpTx {
             return 0.0;
@@ -354,7 +354,7 @@ impl Host {
         }
     }
 
-    /// Returns whether the driver would send what it is given now; otherwise it waits for transfers under way or has no
+    /// Returns whether the driver would send a packet immediately; otherwise it waits for transfers under way or has no
     /// transfer left.
     fn can_send(&mut self) -> bool {
         let lent = self.driver.usb().lent_out();

@@ -1,4 +1,4 @@
-//! The peer: a host that is never the bottleneck, behind a wire of 1 Gbit/s and a switch.
+//! The peer: a host that is never the bottleneck, connected by a wire of 1 Gbit/s and a switch.
 
 use segue_lan78xx::model::Model;
 
@@ -6,7 +6,7 @@ use crate::Traffic;
 use crate::bus::{BYTE_TIME, WIRE_OVERHEAD};
 use crate::frames::{self, MSS, Segment, Sender, TCP_HEAD, UDP_HEAD};
 
-/// Most bytes that TCP has in flight: the largest window that Linux's default socket memory allows.
+/// Largest number of TCP bytes in flight: the largest window that Linux's default socket memory allows.
 pub(super) const WINDOW: u64 = 3 << 20;
 /// Time for which the peer's network card coalesces frames before they are received and acknowledged, nanoseconds.
 pub(super) const GATHER: u64 = 50_000;
@@ -33,7 +33,7 @@ pub(super) struct Peer {
     progress: u64,
     expected: u64,
     ack_at: Option<u64>,
-    /// Datagrams or segments sent.
+    /// Number of datagrams or segments sent.
     pub(super) sent: u64,
     /// Bytes of payload received in order.
     pub(super) received: u64,

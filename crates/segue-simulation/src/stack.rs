@@ -4,13 +4,13 @@ use crate::Traffic;
 use crate::frames::MSS;
 use crate::peer::WINDOW;
 
-/// Most packets in the queue between a driver without NAPI and the stack (Linux: `netdev_max_backlog`).
+/// Largest queue length in packets between a driver without NAPI and the stack (Linux: `netdev_max_backlog`).
 pub(super) const BACKLOG: usize = 1000;
 /// Memory of a UDP socket for each direction (Linux: `rmem_default`, `wmem_default`), bytes.
 const UDP_MEMORY: usize = 212_992;
-/// Socket memory that a datagram takes if it was copied into memory of its own, or is to be sent, bytes.
+/// Socket memory charged for a datagram that was copied into its own memory, or is to be sent, bytes.
 const COPIED: usize = 2304;
-/// Socket memory that a received datagram takes if it shares a transfer's memory, bytes: the old form accounts for less
+/// Socket memory charged for a received datagram that shares a transfer's memory, bytes: the old form accounts for less
 /// than it uses.
 const SHARED: usize = 1514 + 232;
 /// Memory for TCP data to be sent (Linux: the maximum of `tcp_wmem`), bytes.
@@ -89,8 +89,8 @@ impl Stack {
         }
     }
 
-    /// Returns the sequence number of a train of `full` bytes if one may be sent now, else `None`; `below` is the
-    /// number of bytes that the driver still has.
+    /// Returns the sequence number of a train of `full` bytes if TCP may send one, else `None`; `below` is the number
+    /// of bytes still in the driver.
     pub(super) fn train(&mut self, full: u64, below: u64) -> Option<u32> {
         let fits = self.next - self.acknowledged + full <= WINDOW && self.next + full <= self.written;
         if !fits || below >= SMALL_QUEUE {
@@ -102,8 +102,8 @@ impl Stack {
         Some(seq)
     }
 
-    /// Returns whether the program can run; `asleep` says that it sleeps, `waiting` is the number of datagrams that the
-    /// driver still has.
+    /// Returns whether the program can run; `asleep` tells whether it sleeps, `waiting` is the number of datagrams
+    /// still in the driver.
     pub(super) fn ready(&self, asleep: bool, waiting: u64) -> bool {
         match self.traffic {
             Traffic::TcpRx | Traffic::UdpRx => self.unread > 0,
@@ -119,7 +119,7 @@ impl Stack {
         }
     }
 
-    /// Reads what the socket has for the program, at most a chunk; returns the number of bytes.
+    /// Reads at most a chunk from the socket for the program; returns the number of bytes.
     pub(super) fn read_stream(&mut self) -> u64 {
         let len = self.unread.min(CHUNK);
         (self.unread, self.read) = (self.unread - len, self.read + len);

@@ -2,7 +2,7 @@
 
 use crate::sum::{fold, pseudo, with_pseudo};
 
-/// IPv4 header.
+/// Fields of an IPv4 header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct V4 {
     /// Source address.
@@ -23,7 +23,7 @@ pub struct V4 {
     pub fragment: Option<(u16, bool)>,
 }
 
-/// IPv6 header.
+/// Fields of an IPv6 header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct V6 {
     /// Source address.
@@ -36,8 +36,8 @@ pub struct V6 {
     pub label: u32,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Extension headers: type, and what follows the length byte, padded with zeros to a multiple of 8 with the first
-    /// two.
+    /// Extension headers: type, and the bytes behind the length byte, padded with zeros to a multiple of 8 including
+    /// the first two.
     pub extensions: Vec<(u8, Vec<u8>)>,
     /// Identification, offset in bytes and whether more fragments follow.
     pub fragment: Option<(u32, u16, bool)>,
@@ -46,13 +46,13 @@ pub struct V6 {
 /// An IP header of either version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ip {
-    /// Version 4.
+    /// An IPv4 header.
     V4(V4),
-    /// Version 6.
+    /// An IPv6 header.
     V6(V6),
 }
 
-/// TCP header.
+/// Fields of a TCP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tcp {
     /// Source port.
@@ -73,23 +73,23 @@ pub struct Tcp {
     pub options: Vec<u8>,
 }
 
-/// UDP header.
+/// Fields of a UDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Udp {
     /// Source port.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Whether there is a checksum.
+    /// Whether the header has a checksum.
     pub checksum: bool,
 }
 
 /// The transport header of an IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum L4 {
-    /// TCP.
+    /// A TCP header.
     Tcp(Tcp),
-    /// UDP.
+    /// A UDP header.
     Udp(Udp),
     /// ICMP or ICMPv6 by the IP version: type, code, and the four bytes after the checksum.
     Icmp(u8, u8, [u8; 4]),
@@ -111,7 +111,7 @@ pub struct Packet {
 /// The checksum that a GUE header has the far end complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remcsum {
-    /// The checksum of the inner TCP or UDP header; no option is written where there is none.
+    /// The checksum of the inner TCP or UDP header; without one, no option is written.
     Transport,
     /// The checksum of the GRE header.
     Gre,
@@ -120,37 +120,37 @@ pub enum Remcsum {
 /// The header between the outer UDP header and the inner packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shim {
-    /// No header: FOU.
+    /// No shim header: FOU.
     Fou,
     /// GUE version 0, perhaps with a remote checksum option (Linux layout).
     Gue(Option<Remcsum>),
     /// GUE version 1: no header, for inner IP only.
     GueBare,
-    /// VXLAN with this network identifier, perhaps with a remote checksum; it wants an Ethernet header inside.
+    /// VXLAN with this network identifier, optionally with remote checksum offload; requires an inner Ethernet header.
     Vxlan(u32, bool),
-    /// Geneve with this network identifier, and that many 4-byte words of options.
+    /// Geneve with this network identifier, and this many 4-byte words of options.
     Geneve(u32, u8),
 }
 
-/// GRE header.
+/// Fields of a GRE header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gre {
-    /// Whether there is a checksum.
+    /// Whether the header has a checksum.
     pub checksum: bool,
-    /// Key, if present.
+    /// GRE key, if present.
     pub key: Option<u32>,
-    /// Sequence number.
+    /// GRE sequence number, if present.
     pub seq: Option<u32>,
 }
 
 /// The headers of one tunnel level around an inner packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Outer IP header.
+    /// The outer IP header.
     pub ip: Ip,
-    /// Outer UDP header and what follows it; `None` for the inner protocol directly in IP.
+    /// The outer UDP header and the shim behind it; `None` for the inner protocol directly in IP.
     pub udp: Option<(Udp, Shim)>,
-    /// GRE header.
+    /// The GRE header, if present.
     pub gre: Option<Gre>,
     /// Ethernet header between GRE and the inner packet.
     pub ethernet: Option<Ethernet>,
@@ -159,9 +159,9 @@ pub struct Tunnel {
 /// Ethernet header with VLAN tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ethernet {
-    /// Destination address.
+    /// Destination Ethernet address.
     pub dst: [u8; 6],
-    /// Source address.
+    /// Source Ethernet address.
     pub src: [u8; 6],
     /// Tag protocol identifier and tag control information, outermost first.
     pub tags: Vec<(u16, u16)>,
@@ -266,7 +266,7 @@ impl Ip {
         }
     }
 
-    /// Returns the IP protocol number of this version inside another packet: 4 or 41.
+    /// Returns the protocol number of this IP version inside another packet: 4 or 41.
     pub fn protocol(&self) -> u8 {
         match self {
             Ip::V4(_) => 4,
@@ -479,8 +479,8 @@ impl Ethernet {
     }
 }
 
-/// Returns the offsets of the TCP or UDP header of an IP packet and of its checksum, and the sum that primes it;
-/// `None` for all other packets, fragments and UDP without a checksum included.
+/// Returns the offsets of the TCP or UDP header of an IP packet and of its checksum, and the primed checksum; `None`
+/// for all other packets, including fragments and UDP without a checksum.
 pub fn primed(packet: &[u8]) -> Option<(usize, usize, u16)> {
     let (start, protocol, addresses) = if packet[0] >> 4 == 4 {
         if u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff != 0 {
@@ -507,8 +507,8 @@ pub fn primed(packet: &[u8]) -> Option<(usize, usize, u16)> {
     Some((start, offset, fold(&pseudo(src, dst, protocol, packet.len() - start))))
 }
 
-/// Replaces the checksum of an inner TCP or UDP header by its primed value, as a kernel hands a packet to a device.
-/// Returns `None` for a packet without such a checksum.
+/// Replaces the checksum of an inner TCP or UDP header by the pseudo-header sum, as in a packet that a kernel passes to
+/// a device. Returns `None` for a packet without such a checksum.
 pub fn prime(packet: &[u8]) -> Option<Vec<u8>> {
     let (_, offset, value) = primed(packet)?;
     let mut bytes = packet.to_vec();

@@ -10,16 +10,16 @@ pub enum What {
     InOrder,
     /// The packet arrives after packets of its flow that were sent later.
     Late,
-    /// The packet is a second copy of one that has arrived.
+    /// The packet is a duplicate of one that has arrived.
     Duplicate,
     /// One bit that the transport checksum covers is flipped.
     Corrupt,
 }
 
-/// A packet of a flow as it arrives.
+/// A packet of a flow in the order of arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Number of the flow.
+    /// Number of the packet's flow.
     pub flow: usize,
     /// Position among the packets that the flow has sent, from 0.
     pub number: usize,
@@ -34,9 +34,9 @@ pub struct Sent {
 pub enum Ids {
     /// The identification rises by one with each packet.
     Counting,
-    /// The identification is constant.
+    /// The IPv4 identification is constant.
     Fixed,
-    /// The identification is random.
+    /// The IPv4 identification is random.
     Random,
 }
 
@@ -45,7 +45,7 @@ pub enum Ids {
 pub struct Sender {
     /// Template of the next packet, without payload and flags.
     pub next: Packet,
-    /// How the identification changes.
+    /// Progression of the IPv4 identification.
     pub ids: Ids,
     /// Source of random payload bytes.
     pub rng: Rng,
@@ -280,9 +280,9 @@ fn acknowledgment(rng: &mut Rng, sender: &mut Sender) -> Packet {
 /// Rates of a network's faults, each per 1000 packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Packets lost.
+    /// Rate of packets lost.
     pub loss: usize,
-    /// Packets delivered twice.
+    /// Rate of packets delivered twice.
     pub duplicate: usize,
     /// Packets delivered up to four positions later.
     pub reorder: usize,
@@ -290,7 +290,7 @@ pub struct Faults {
     pub corrupt: usize,
 }
 
-/// Applies `faults` to `packets` and returns what arrives, in order of arrival.
+/// Applies `faults` to `packets` and returns the packets in order of arrival.
 pub fn disturb(rng: &mut Rng, packets: Vec<Sent>, faults: Faults) -> Vec<Sent> {
     // Each packet gets a place twice its number; a late one an odd place further back.
     let mut arrivals: Vec<(usize, Sent)> = Vec::new();
@@ -327,7 +327,8 @@ fn mark_late(packets: &mut [Sent]) {
     }
 }
 
-/// Flips one bit that the transport checksum covers, outside of its field. Returns `false` where nothing is covered.
+/// Flips one bit that the transport checksum covers, outside the checksum field. Returns `false` where nothing is
+/// covered.
 pub fn corrupt(rng: &mut Rng, packet: &mut [u8]) -> bool {
     let Some((start, field, _)) = crate::build::primed(packet) else { return false };
     let len = packet.len() - start;

@@ -1,5 +1,5 @@
-//! What the tests of segue measure it by: packet builders, an oracle and traffic generators, written naively and
-//! without any code of the engine, so that the two cannot share a mistake.
+//! Test support of segue: packet builders, an oracle and traffic generators, written naively and without any code of
+//! the engine, so that the two cannot share an error.
 //!
 //! - [`build`]: plain structures to bytes, with right lengths and checksums, tunnels of every supported form included.
 //! - [`oracle`]: walks a frame and checks every length and checksum in it.

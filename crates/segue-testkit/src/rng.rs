@@ -1,4 +1,4 @@
-//! Small deterministic random numbers.
+//! A small generator of reproducible random numbers.
 
 /// A seeded generator (splitmix64). The same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]

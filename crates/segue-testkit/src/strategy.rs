@@ -1,4 +1,4 @@
-//! Inputs for property tests.
+//! Input generators for property tests.
 
 use proptest::prelude::*;
 
@@ -14,8 +14,8 @@ pub const VXLAN_PORT: u16 = 4789;
 /// The Geneve port of [`tunnel`].
 pub const GENEVE_PORT: u16 = 6081;
 
-/// Generates an IPv4 or IPv6 header between two hosts of network `net`, without options; sometimes about to wrap its
-/// identification.
+/// Generates an IPv4 or IPv6 header between two hosts of network `net`, without options; the identification is
+/// sometimes close to wrapping.
 pub fn ip(net: u8) -> impl Strategy<Value = Ip> {
     let id = prop_oneof![any::<u16>(), 0xfff0_u16..];
     (any::<bool>(), any::<u8>(), id, any::<bool>(), 2_u8.., 0_u32..1 << 20).prop_map(
@@ -64,12 +64,12 @@ pub fn packet(max: usize) -> impl Strategy<Value = Packet> {
         .prop_map(|(ip, l4, data)| Packet { ip, l4, data })
 }
 
-/// The ports of all strategies, as the oracle takes them.
+/// Returns the ports of all strategies for the oracle.
 pub fn ports() -> Ports {
     Ports { gue: vec![GUE_PORT], fou: FOU_PORTS.to_vec(), vxlan: vec![VXLAN_PORT], geneve: vec![GENEVE_PORT] }
 }
 
-/// Returns the UDP port, among those above, that carries `shim` around such a packet.
+/// Returns the UDP port, among those above, for `shim` around such a packet.
 pub fn port_of(shim: Shim, gre: bool, ethernet: bool, inner_is_v4: bool) -> u16 {
     match shim {
         Shim::Fou if gre => FOU_PORTS[2].0,
@@ -81,9 +81,9 @@ pub fn port_of(shim: Shim, gre: bool, ethernet: bool, inner_is_v4: bool) -> u16 
     }
 }
 
-/// Generates a tunnel over UDP for inner IPv4 (`is_v4`) or IPv6: GUE of every form or FOU, perhaps with GRE, VXLAN or
-/// Geneve, on the ports above, with an Ethernet header inside where there may be one. A remote checksum comes with an
-/// outer checksum only, and in the form that points at the transport.
+/// Generates a tunnel over UDP for inner IPv4 (`is_v4`) or IPv6: GUE of every form or FOU, optionally with GRE, VXLAN
+/// or Geneve, on the ports above, with an inner Ethernet header if the tunnel allows one. A remote checksum comes with
+/// an outer checksum only, and in the form that points at the transport.
 pub fn tunnel(is_v4: bool) -> impl Strategy<Value = Tunnel> {
     let gre = (any::<bool>(), any::<Option<u32>>(), any::<Option<u32>>()).prop_map(|(checksum, key, seq)| Gre {
         checksum,

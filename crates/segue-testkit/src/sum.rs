@@ -25,7 +25,7 @@ pub fn pseudo(src: &[u8], dst: &[u8], protocol: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the sum of the pseudo header and of `bytes`, the segment that it describes.
+/// Returns the sum of the pseudo header and of the segment `bytes`.
 pub fn with_pseudo(src: &[u8], dst: &[u8], protocol: u8, bytes: &[u8]) -> u16 {
     fold(&[&pseudo(src, dst, protocol, bytes.len())[..], bytes].concat())
 }

@@ -54,7 +54,7 @@ fn frames(flows: usize, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|index| link.wrap(&senders[index % flows].send(SIZE, 0).bytes())).collect()
 }
 
-/// A contestant: does the work once and returns the ticks that it took.
+/// A contestant: a function that does the work once and returns its duration in ticks.
 type Contestant<'a> = (&'static str, Box<dyn FnMut() -> u64 + 'a>);
 
 fn gro(clock: &Clock, burst: usize, flow_counts: &[usize], rounds: usize) {

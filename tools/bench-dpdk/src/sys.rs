@@ -56,7 +56,7 @@ impl Packets {
         unsafe { shim_renew(self.all, first as u16, count as u16) }
     }
 
-    /// Merges the frames and returns how many are left.
+    /// Merges the frames and returns the number of resulting packets.
     #[inline]
     pub fn gro(&mut self, first: usize, count: usize) -> usize {
         assert!(first + count <= self.count && count <= 128);
@@ -69,7 +69,7 @@ impl Packets {
 pub struct Train(*mut c_void);
 
 impl Train {
-    /// Copies a train.
+    /// Copies a train into DPDK's buffers.
     pub fn new(frame: &[u8], l4_len: usize, size: usize) -> Train {
         // SAFETY: the frame lives through the call, which copies it.
         let all = unsafe { shim_train(frame.as_ptr(), frame.len() as u32, l4_len as u16, size as u16) };

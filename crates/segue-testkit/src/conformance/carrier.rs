@@ -3,15 +3,15 @@
 use super::{On, Rules};
 use crate::build::{Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6};
 
-/// The GUE port.
+/// UDP port of GUE in the list.
 pub const GUE_PORT: u16 = 6080;
-/// The FOU ports over IPv4, each with its IP protocol.
+/// FOU ports over IPv4, each with its IP protocol.
 pub const FOU_PORTS: [(u16, u8); 3] = [(5554, 4), (5541, 41), (5547, 47)];
 /// The FOU ports over IPv6.
 pub const FOU6_PORTS: [(u16, u8); 1] = [(5564, 4)];
 /// The VXLAN port (RFC 7348, section 8).
 pub const VXLAN_PORT: u16 = 4789;
-/// A VXLAN port whose receiver takes remote checksums.
+/// UDP port of VXLAN whose receiver accepts remote checksums.
 pub const VXLAN_REMOTE_PORT: u16 = 4790;
 /// The Geneve port (RFC 8926, section 7).
 pub const GENEVE_PORT: u16 = 6081;
@@ -19,11 +19,11 @@ pub const GENEVE_PORT: u16 = 6081;
 /// A kernel feature that is needed to join the packets of a carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Feature {
-    /// GRO alone.
+    /// GRO of packets without tunnels and tags.
     Plain,
     /// IP in IP, in all four combinations of versions.
     Ipip,
-    /// GRE directly in IP.
+    /// GRE directly over IP.
     Gre,
     /// VXLAN, by a network device.
     Vxlan,
@@ -83,7 +83,7 @@ impl Joins {
     }
 }
 
-/// Returns the distance from the GRE checksum to the inner IP packet in bytes, if there is such a checksum.
+/// Returns the distance from the GRE checksum to the inner IP packet in bytes, or `None` without a GRE checksum.
 pub(super) fn behind_gre_checksum(around: &Tunnel) -> Option<usize> {
     let gre = around.gre.filter(|gre| gre.checksum)?;
     let inside = around.ethernet.as_ref().map_or(0, |ethernet| 14 + 4 * ethernet.tags.len());

@@ -13,7 +13,7 @@ pub struct Case {
     pub row: Row,
     /// The carrier that the packets travel in.
     pub carrier: Carrier,
-    /// The frames, in order.
+    /// Frames of the case, in order.
     pub frames: Vec<Frame>,
 }
 

@@ -8,7 +8,7 @@ use crate::sum::fold;
 /// A datagram, and an MTU that it exceeds.
 #[derive(Clone, Debug)]
 pub struct Datagram {
-    /// Name, for messages.
+    /// Name of the datagram, for messages.
     pub name: String,
     /// The IP packet with complete checksums.
     pub packet: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// Returns the unfragmented frame; with `is_primed` its UDP checksum is still owed.
+    /// Returns the unfragmented frame; with `is_primed` its UDP checksum is the pseudo-header sum only.
     pub fn frame(&self, is_primed: bool) -> Vec<u8> {
         match prime(&self.packet).filter(|_| is_primed) {
             Some(packet) => self.link.wrap(&packet),
@@ -38,7 +38,7 @@ impl Datagram {
         fragments(&self.packet, self.mtu, id).iter().map(|packet| self.link.wrap(packet)).collect()
     }
 
-    /// Returns the frames that Linux makes in place of a device (UFO): all headers are in each of them. Where the
+    /// Returns the fragments that Linux makes in place of a device (UFO), with all headers in each of them. Where the
     /// extension headers before a fragment header end is Linux's own choice, and those behind count in the offset.
     /// `first` is one of its frames, with the identification that it chose.
     pub fn by_device_of_linux(&self, first: &[u8]) -> Vec<Vec<u8>> {
@@ -73,8 +73,8 @@ impl Datagram {
         all
     }
 
-    /// Returns the fragments in which Linux sends a datagram of its own: over IPv6 the last one too holds a multiple of
-    /// 8 at most.
+    /// Returns the fragments in which Linux sends a datagram of its own: over IPv6 the payload of the last one too is a
+    /// multiple of 8 bytes.
     pub fn by_linux(&self, id: u32) -> Vec<Vec<u8>> {
         let rest = if self.is_v4() { 0 } else { (self.mtu - self.front) % 8 };
         Datagram { mtu: self.mtu - rest, ..self.clone() }.fragments(id)
@@ -85,7 +85,7 @@ impl Datagram {
         self.packet[0] >> 4 == 4
     }
 
-    /// Returns the identification in a fragment, given from the Ethernet header on; 0 if that is too short.
+    /// Returns the identification of a fragment, given from the Ethernet header on; 0 if the fragment is too short.
     pub fn id_of(&self, frame: &[u8]) -> u32 {
         let packet = frame.get(14 + 4 * self.link.tags.len()..).unwrap_or(&[]);
         let number = |range: std::ops::Range<usize>| {
@@ -127,15 +127,15 @@ impl Datagram {
         self
     }
 
-    /// Returns whether the fragments before the last fill the MTU, as those of a device must: all of its have the size
-    /// that it is told.
+    /// Returns whether the fragments before the last fill the MTU, as those of a UFO device must: it cuts to the size
+    /// that it is given.
     pub fn fills(&self) -> bool {
         (self.mtu - self.front).is_multiple_of(8)
     }
 }
 
-/// Returns the length of the headers that Linux puts before a fragment header: all but destination options behind
-/// routing.
+/// Returns the length of the headers that Linux puts before a fragment header: all but destination options behind a
+/// routing header.
 fn unfragmentable_of_linux(head: &[u8]) -> usize {
     let (mut next, mut at, mut is_routed) = (head[6], 40, false);
     while matches!(next, 0 | 43 | 60) && !(next == 60 && is_routed) {

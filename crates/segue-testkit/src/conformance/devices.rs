@@ -1,4 +1,4 @@
-//! Trains that a kernel's own tunnel devices wrap, up to two of them, and the packets that must leave for them.
+//! Trains that a kernel's own tunnel devices encapsulate, up to two of them, and the expected packets.
 
 use super::carrier::{FOU_PORTS, Feature, GENEVE_PORT, GUE_PORT, VXLAN_PORT, VXLAN_REMOTE_PORT};
 use super::vectors::{Vector, tcp, vector};
@@ -17,7 +17,7 @@ const ENTRY_MTU: usize = 1500;
 const MARKER: [u8; 28] =
     [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 1, 1, 198, 18, 1, 2, 3, 232, 7, 208, 0, 8, 1, 1];
 
-/// A tunnel device, or one on top of another.
+/// A tunnel device, or two stacked ones.
 #[derive(Clone, Debug)]
 pub struct Device {
     /// Name, from the outermost header inwards.
@@ -26,16 +26,16 @@ pub struct Device {
     pub feature: Feature,
     /// Commands that make the device, as lines for `ip -batch`.
     pub lines: String,
-    /// The tunnels, outermost first.
+    /// Tunnels of the device, outermost first.
     pub tunnels: Vec<Tunnel>,
 }
 
 /// A train that enters a device.
 #[derive(Clone, Debug)]
 pub struct Entering {
-    /// Name, for messages.
+    /// Name of the device, for messages.
     pub name: String,
-    /// The train from the Ethernet header inside the tunnel on, whether or not the device takes such headers.
+    /// The train from the inner Ethernet header on, even if the device does not carry Ethernet.
     pub inner: Vector,
 }
 
@@ -108,8 +108,8 @@ impl Device {
         self.name.ends_with('4') || self.name.ends_with("any")
     }
 
-    /// Returns a socket's train of IPv4 datagrams of `size` bytes, `total` bytes in all, with the identification that
-    /// `first` shows, a frame that left the device.
+    /// Returns a socket's train of IPv4 datagrams of `size` bytes, `total` bytes in all, with the identification in
+    /// `first`, a frame that has left the device.
     pub fn datagrams(&self, size: usize, total: usize, first: &[u8]) -> Entering {
         let at = wrap(&self.tunnels, &MARKER).len() - MARKER.len() + 4;
         let id = first.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
@@ -119,9 +119,9 @@ impl Device {
         Entering { inner: vector(name.clone(), &INSIDE, &ip, &udp, size, total), name }
     }
 
-    /// Returns the packets for a socket's IPv4 datagram of `size` bytes: fragments inside, each in a packet of its
-    /// own, none with a remote checksum. Identifications and ports are those of `frames`, which a kernel has sent and
-    /// of which there are as many as are needed.
+    /// Returns the packets for a socket's IPv4 datagram of `size` bytes: inner fragments, each encapsulated by itself
+    /// and without a remote checksum. Identifications and ports are those of `frames`, which a kernel has sent and of
+    /// which there are as many as are needed.
     pub fn fragments(&self, size: usize, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut device = self.clone();
         for tunnel in &mut device.tunnels {
@@ -138,8 +138,8 @@ impl Device {
         parts.iter().enumerate().map(|(number, part)| wrap(&device.tunnels_of(frame(number)), part)).collect()
     }
 
-    /// Returns the tunnels with the values that a kernel chose, read from `first`, a frame it sent: identifications,
-    /// flow labels, DSCP and ECN, and UDP source ports.
+    /// Returns the tunnels with the values that a kernel chose, read from its frame `first`: identifications, flow
+    /// labels, DSCP and ECN, and UDP source ports.
     pub fn tunnels_of(&self, first: &[u8]) -> Vec<Tunnel> {
         let mut tunnels = self.tunnels.clone();
         let number = |at: usize| first.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
@@ -170,7 +170,7 @@ fn wrap(tunnels: &[Tunnel], packet: &[u8]) -> Vec<u8> {
     OUTSIDE.wrap(&tunnels.iter().rev().fold(packet.to_vec(), |packet, tunnel| tunnel.wrap(&packet)))
 }
 
-/// Returns all devices. Names end in the inner IP version, or in `any`.
+/// Returns all tunnel devices of the list. Names end in the inner IP version, or in `any`.
 pub fn devices() -> Vec<Device> {
     let out4 = || Ip::V4(V4::new(0, 1, 2));
     let out6 = || Ip::V6(V6::new(0, 1, 2));

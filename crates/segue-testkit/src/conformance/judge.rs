@@ -24,7 +24,7 @@ pub struct Difference {
     pub expected: String,
     /// The trains that were put out.
     pub came: String,
-    /// What is wrong with the bytes of a train; empty if its frames make exactly these bytes.
+    /// Errors in the bytes of a train; empty if segmentation restores its frames exactly.
     pub bytes: String,
 }
 
@@ -63,12 +63,12 @@ impl Case {
         Err(Difference { expected: Written(&expected).to_string(), came: Written(&came).to_string(), bytes })
     }
 
-    /// Returns whether each frame of the case, or one that may stand for it, is in the output.
+    /// Returns whether each frame of the case, or an acknowledgment that replaces it, is in the output.
     pub fn is_complete(&self, outs: &[Out]) -> bool {
         self.decode(outs).is_ok()
     }
 
-    /// Compares the frames made by splitting `trains` with the frames that these restore. Order does not count: a wrong
+    /// Compares the frames that segmentation of `trains` produced with the expected ones. Order does not count: a wrong
     /// order is reported by [`Case::judge`].
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Case {
         if fields.is_empty() { Ok(()) } else { Err(fields.into_iter().collect::<Vec<_>>().join(", ")) }
     }
 
-    /// Returns the fields in which `came` differs from frame `frame`.
+    /// Returns the fields in which `came` differs from the case's frame `frame`.
     fn differing(&self, frame: usize, expected: &[u8], came: &[u8]) -> Vec<String> {
         if came.len() != expected.len() {
             return vec![format!("{} bytes instead of {}", came.len(), expected.len())];
@@ -124,7 +124,8 @@ impl Case {
         self.decode(outs).ok()
     }
 
-    /// Returns the frames that each of `outs` is made of; else the reason why not, and those that were determined.
+    /// Returns the frames that make up each of `outs`; otherwise the reason why that is impossible, and the frames
+    /// determined so far.
     fn decode(&self, outs: &[Out]) -> Result<Vec<Train>, (Vec<Train>, String)> {
         let mut free: Vec<usize> = (0..self.frames.len()).collect();
         let mut trains = Vec::new();
@@ -158,7 +159,7 @@ impl Case {
         if wrong.is_empty() { Ok(trains) } else { Err((trains, wrong)) }
     }
 
-    /// Returns the frames that `out` is made of, among those that are `free`.
+    /// Returns the frames that make up `out`, among those that are `free`.
     fn find(&self, out: &Out, free: &[usize]) -> Option<Vec<usize>> {
         let is_frame = |frame: &Frame| {
             let unpadded = &frame.bytes[..frame.bytes.len() - frame.padding];

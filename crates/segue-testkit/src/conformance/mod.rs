@@ -1,4 +1,4 @@
-//! The conformance list of GRO and GSO: what goes in, and what has to come out.
+//! The conformance list of GRO and GSO: input frames and expected output.
 //!
 //! A [`Row`] is a rule: a name, the packets that show it, and the trains that each set of [`Rules`] makes of them. A
 //! [`Carrier`] is what the packets travel in: nothing, a VLAN, or one of the tunnels. [`cases`] crosses the two. A
@@ -47,7 +47,7 @@ pub fn rows() -> Vec<Row> {
     rows::all()
 }
 
-/// Returns every row in every carrier in which it makes sense.
+/// Returns every row in every carrier to which it applies.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for carrier in carriers() {

@@ -13,10 +13,10 @@ pub struct Row {
     pub on: On,
     /// Function that writes the packets.
     pub make: fn(&mut Script),
-    /// The expected trains.
+    /// The expected trains of the row.
     pub gives: Gives,
-    /// Whether the row can be shown to a kernel behind a veth pair: not if it takes longer than one poll, or more
-    /// frames.
+    /// Whether the row can be replayed to a kernel behind a veth pair; rows that take longer than one poll, or more
+    /// frames than one poll receives, cannot.
     pub in_kernels: bool,
     /// Feature that a kernel needs besides that of the carrier.
     pub needs: Option<Feature>,

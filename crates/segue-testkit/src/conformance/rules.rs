@@ -1,9 +1,9 @@
-//! The sets of rules, and what a row says about each of them.
+//! The sets of rules, and the expected output of a row under each of them.
 
 /// A set of rules by which packets are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rules {
-    /// Packets join only if they can be restored byte for byte.
+    /// Packets join only if segmentation restores them byte for byte.
     Strict,
     /// The GRO of Linux up to 6.17.
     V6_12,
@@ -16,7 +16,7 @@ pub enum Rules {
 }
 
 impl Rules {
-    /// All sets of rules.
+    /// All sets of rules, in the order of the list.
     pub const ALL: [Rules; 5] = [Rules::Strict, Rules::V6_12, Rules::V6_18, Rules::V7, Rules::Lro];
 
     /// Returns the rules of the kernel with this release, such as `6.1.0-56-amd64`.
@@ -63,8 +63,8 @@ pub enum On {
     Vni,
 }
 
-/// The trains that a row gives, in the notation of [`Train`](super::Train): one text for all rules, and others where
-/// they differ.
+/// The trains expected of a row, in the notation of [`Train`](super::Train): one text for all rules, and separate ones
+/// for rules that differ.
 #[derive(Clone, Copy, Debug)]
 pub struct Gives {
     all: &'static str,
@@ -75,37 +75,37 @@ pub struct Gives {
     lro: Option<&'static str>,
 }
 
-/// Makes an outcome that is the same under all rules.
+/// Creates an outcome for all rules.
 pub const fn gives(all: &'static str) -> Gives {
     Gives { all, strict: None, v6_12: None, v6_18: None, v7: None, lro: None }
 }
 
 impl Gives {
-    /// Sets another outcome for [`Rules::Strict`].
+    /// Sets a separate outcome for [`Rules::Strict`].
     #[must_use]
     pub const fn strict(self, text: &'static str) -> Gives {
         Gives { strict: Some(text), ..self }
     }
 
-    /// Sets another outcome for [`Rules::V6_12`].
+    /// Sets a separate outcome for [`Rules::V6_12`].
     #[must_use]
     pub const fn v6_12(self, text: &'static str) -> Gives {
         Gives { v6_12: Some(text), ..self }
     }
 
-    /// Sets another outcome for [`Rules::V6_18`].
+    /// Sets a separate outcome for [`Rules::V6_18`].
     #[must_use]
     pub const fn v6_18(self, text: &'static str) -> Gives {
         Gives { v6_18: Some(text), ..self }
     }
 
-    /// Sets another outcome for [`Rules::V7`].
+    /// Sets a separate outcome for [`Rules::V7`].
     #[must_use]
     pub const fn v7(self, text: &'static str) -> Gives {
         Gives { v7: Some(text), ..self }
     }
 
-    /// Sets another outcome for [`Rules::Lro`].
+    /// Sets a separate outcome for [`Rules::Lro`].
     #[must_use]
     pub const fn lro(self, text: &'static str) -> Gives {
         Gives { lro: Some(text), ..self }

@@ -20,9 +20,9 @@ pub struct Frame {
     pub padding: usize,
     pub(super) outer_at: usize,
     pub(super) inner_at: usize,
-    /// Offset of the outer UDP checksum, if there is one.
+    /// Offset of the outer UDP checksum in bytes, or `None` without one.
     pub(super) udp_checksum: Option<usize>,
-    /// Offset of the GRE checksum, if there is one.
+    /// Offset of the GRE checksum in bytes, or `None` without one.
     pub(super) gre_checksum: Option<usize>,
     /// Whether the far end completes the transport checksum.
     pub(super) is_remote: bool,
@@ -34,7 +34,7 @@ impl Frame {
         self.id(self.inner_at)
     }
 
-    /// Returns the identification of the outermost IP header if there is a tunnel and that header is IPv4.
+    /// Returns the identification of the outermost IP header if the frame is tunnelled and that header is IPv4.
     pub fn outer_id(&self) -> Option<u16> {
         if self.outer_at == self.inner_at { None } else { self.id(self.outer_at) }
     }
@@ -84,19 +84,19 @@ impl Script {
         self.senders[self.flow].get_or_insert_with(sender)
     }
 
-    /// Makes flows that begin from here on UDP.
+    /// Makes UDP flows of all flows that begin after this call.
     pub fn udp(&mut self) {
         self.is_udp = true;
     }
 
-    /// Selects another flow, of at most 64. Each has outer headers of its own.
+    /// Selects the current flow, one of at most 64. Each has outer headers of its own.
     pub fn flow(&mut self, flow: usize) {
         std::mem::swap(&mut self.carrier.around, &mut self.others[self.flow]);
         std::mem::swap(&mut self.carrier.around, &mut self.others[flow]);
         self.flow = flow;
     }
 
-    /// Lets this many nanoseconds pass.
+    /// Advances the time by this many nanoseconds.
     pub fn wait(&mut self, nanoseconds: u64) {
         self.at += nanoseconds;
     }
@@ -116,7 +116,7 @@ impl Script {
         self.tunnel().ethernet.as_mut().expect("the row is for Ethernet in tunnels")
     }
 
-    /// Returns the tunnel around the frames of this flow that follow.
+    /// Returns the tunnel around this flow's following frames.
     pub fn tunnel(&mut self) -> &mut Tunnel {
         self.carrier.around.as_mut().expect("the row is for tunnels")
     }
@@ -154,8 +154,8 @@ impl Script {
         edit(&mut frame.bytes[frame.outer_at..]);
     }
 
-    /// Sends `len` bytes in sequence; `edit` changes what is behind the outer UDP header, and its checksum is made
-    /// anew.
+    /// Sends `len` bytes in sequence; `edit` changes the bytes behind the outer UDP header, whose checksum is then
+    /// recomputed.
     pub fn shim_bytes(&mut self, len: usize, edit: impl FnOnce(&mut [u8])) {
         self.outer_bytes(len, |bytes| {
             let (at, addresses) = if bytes[0] >> 4 == 4 { (20, 12..20) } else { (40, 8..40) };
@@ -201,7 +201,7 @@ impl Script {
         65_535 - (frame.bytes.len() - 1 - frame.outer_at)
     }
 
-    /// Repeats frame `index`.
+    /// Sends frame `index` of the case again.
     pub fn again(&mut self, index: usize) {
         let frame = Frame { at: self.at, ..self.frames[index].clone() };
         self.frames.push(frame);

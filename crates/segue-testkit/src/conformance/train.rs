@@ -1,4 +1,4 @@
-//! Joins frames to a train, and restores them, by the simplest possible code.
+//! Joins frames to a train, and segments trains, by the simplest possible code.
 
 use super::Rules;
 use super::script::Frame;
@@ -11,9 +11,9 @@ pub enum GsoKind {
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
-    /// UDP.
+    /// UDP datagrams.
     Udp,
-    /// A kind that the kernel cannot express in a virtio-net header (Linux before 6.2: UDP), nor its size.
+    /// A train whose kind and segment size the kernel cannot express in a virtio-net header (Linux before 6.2: UDP).
     Untold,
 }
 
@@ -24,12 +24,12 @@ pub struct Gso {
     pub kind: GsoKind,
     /// Payload of each segment but the last, in bytes.
     pub size: usize,
-    /// Whether CWR is set.
+    /// Whether the CWR flag is set in a segment.
     pub has_cwr: bool,
 }
 
-/// Joins `frames`, at least two, to a train: its bytes, and how it is to be segmented. Checksums that [`mask`] clears
-/// are zero.
+/// Joins `frames`, at least two, to a train; returns its bytes and its segmentation metadata. Checksums that [`mask`]
+/// clears are zero.
 pub(super) fn merge(frames: &[&Frame], rules: Rules) -> (Vec<u8>, Gso) {
     let first = frames[0];
     let header_len = header_len(first);
@@ -76,7 +76,7 @@ pub(super) fn merge(frames: &[&Frame], rules: Rules) -> (Vec<u8>, Gso) {
     (bytes, Gso { kind: if is_v4 { GsoKind::Tcp4 } else { GsoKind::Tcp6 }, size, has_cwr })
 }
 
-/// Returns what segmentation makes of the train of `frames`: the headers of the first with the fields written anew.
+/// Returns the segments of the train of `frames`: copies of the first one's headers with the varying fields recomputed.
 /// Fields that are not compared are those of the first.
 pub(super) fn split(frames: &[&Frame]) -> Vec<Vec<u8>> {
     let first = frames[0];
@@ -132,7 +132,7 @@ pub(super) fn split(frames: &[&Frame]) -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns the checksum of the TCP or UDP header at `upper` under the IP header at `ip`, or the sum that primes it.
+/// Returns the checksum of the TCP or UDP header at `upper` under the IP header at `ip`, or its pseudo-header sum.
 fn checksum_of(bytes: &[u8], ip: usize, upper: usize, protocol: u8, is_whole: bool) -> u16 {
     let addresses = if bytes[ip] >> 4 == 4 { ip + 12..ip + 20 } else { ip + 8..ip + 40 };
     let (src, dst) = bytes[addresses.clone()].split_at(addresses.len() / 2);
@@ -199,7 +199,7 @@ pub(super) fn upper(bytes: &[u8], at: usize) -> (u8, usize) {
     (next, upper)
 }
 
-/// Converts a length to its field; one that does not fit is written as zero.
+/// Writes a length into its field; zero if it does not fit.
 fn put(bytes: &mut [u8], at: usize, value: usize) {
     bytes[at..at + 2].copy_from_slice(&u16::try_from(value).unwrap_or(0).to_be_bytes());
 }

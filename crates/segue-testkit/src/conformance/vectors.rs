@@ -1,4 +1,4 @@
-//! Trains as a stack hands them to a device, each with the packets that GSO must make of it.
+//! Trains as a stack passes them to a device, each with the packets expected of GSO.
 //!
 //! Each is a frame with a primed checksum and the fields of a virtio-net header, so that a kernel can be made to
 //! segment it too.
@@ -8,7 +8,7 @@ use crate::Rng;
 use crate::build::{Ethernet, Ip, L4, Packet, Tcp, Udp, V4, V6, primed};
 use crate::sum::fold;
 
-/// A train, and the packets that GSO must make of it.
+/// A train, and the packets expected of GSO.
 #[derive(Clone, Debug)]
 pub struct Vector {
     /// Name of the vector, for messages.
@@ -155,8 +155,8 @@ pub fn odd_vectors() -> Vec<Odd> {
 }
 
 impl Vector {
-    /// Whether a kernel accepts the train with a complete checksum: it wants those of UDP trains owed, and without one
-    /// that is owed it finds no header behind tags.
+    /// Returns whether a kernel accepts the train with a complete checksum: UDP trains must have a partial one, and
+    /// without a partial one the kernel finds no header behind tags.
     pub fn can_be_complete(&self) -> bool {
         self.gso.kind != GsoKind::Udp && matches!(self.frame[12..14], [0x08, 0x00] | [0x86, 0xdd])
     }

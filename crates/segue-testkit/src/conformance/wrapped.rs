@@ -1,4 +1,4 @@
-//! Trains inside tunnels, each with the packets that GSO must make of it.
+//! Trains inside tunnels, each with the packets expected of GSO.
 //!
 //! Each is a train without a tunnel, which a kernel takes from a virtio-net header, and the bytes that are put around
 //! it, so that a kernel can be made to make the same train of the two and to cut it.
@@ -10,7 +10,7 @@ use crate::build::{Ethernet, Gre, Ip, L4, Packet, Shim, Tcp, Tunnel, Udp, V4, V6
 /// The header behind the outer IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Under {
-    /// An IP header.
+    /// An inner IP header.
     Ip,
     /// A GRE header.
     Gre,
@@ -21,23 +21,23 @@ pub enum Under {
 /// A tunnel around a train, and VLAN tags around that.
 #[derive(Clone, Debug)]
 pub struct Wrapping {
-    /// Name, for messages.
+    /// Name of the tunnel, for messages.
     pub name: String,
     /// The header that the outer IP header carries.
     pub under: Under,
     /// The bytes from the outer IP header up to the inner one. Lengths and header checksums are those of an empty
     /// packet.
     pub bytes: Vec<u8>,
-    /// Length of the Ethernet header at the end of `bytes`, 0 if there is none.
+    /// Length of the inner Ethernet header at the end of `bytes`, 0 without one.
     pub inner_ethernet: usize,
     /// Tag protocol identifier and tag control information, outermost first.
     pub tags: Vec<(u16, u16)>,
 }
 
-/// A train in a tunnel, and the packets that GSO must make of it.
+/// A train in a tunnel, and the packets expected of GSO.
 #[derive(Clone, Debug)]
 pub struct Wrapped {
-    /// Name, for messages.
+    /// Name of the train, for messages.
     pub name: String,
     /// The tunnel around the train.
     pub wrapping: Wrapping,

@@ -20,7 +20,8 @@ pub fn verify(bytes: &[u8], start: Start, ports: &Ports) -> Result<Report, Strin
     verify_owed(bytes, start, ports, Owed::default())
 }
 
-/// Checks a frame whose port still has to complete checksums; the rest must be right once that is done. See [`verify`].
+/// Checks a frame whose pending checksums the port still completes; all other fields must be correct after that. See
+/// [`verify`].
 ///
 /// # Errors
 /// What is wrong, in words; also where something is owed that is in place already.

@@ -1,35 +1,35 @@
-//! What the oracle is told about a frame, and what it reports.
+//! The oracle's input about a frame, and its report.
 
 use std::ops::Range;
 
-/// Where a frame begins.
+/// The first header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With an Ethernet header. Padding behind the IP packet is allowed, as it is in frames inside of tunnels.
+    /// An Ethernet header comes first. Padding behind the IP packet is allowed, as it is in frames inside of tunnels.
     Ethernet,
-    /// With an IP header.
+    /// An IP header comes first.
     Ip,
 }
 
 /// UDP destination ports that carry tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
-    /// Ports of GUE.
+    /// UDP ports of GUE.
     pub gue: Vec<u16>,
-    /// Ports of FOU, each with the IP protocol that it carries.
+    /// UDP ports of FOU, each with the IP protocol that it carries.
     pub fou: Vec<(u16, u8)>,
-    /// Ports of VXLAN.
+    /// UDP ports of VXLAN.
     pub vxlan: Vec<u16>,
-    /// Ports of Geneve.
+    /// UDP ports of Geneve.
     pub geneve: Vec<u16>,
 }
 
 /// Checksums that the port still has to complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owed {
-    /// Whether the innermost transport checksum is owed; it must be primed.
+    /// Whether the port still completes the innermost transport checksum, which must be primed.
     pub inner: bool,
-    /// Whether the outermost UDP checksum is owed; it must be primed.
+    /// Whether the port still completes the outermost UDP checksum, which must be primed.
     pub outer: bool,
 }
 
@@ -38,27 +38,27 @@ pub struct Owed {
 pub struct Level {
     /// IP version, 4 or 6.
     pub version: u8,
-    /// DSCP and ECN.
+    /// DSCP and ECN byte.
     pub tos: u8,
     /// Time to live or hop limit.
     pub ttl: u8,
     /// IPv4 identification.
     pub id: Option<u16>,
-    /// IPv4 don't fragment.
+    /// The IPv4 don't-fragment flag.
     pub df: bool,
-    /// Source address.
+    /// Source IP address.
     pub src: Vec<u8>,
-    /// Destination address.
+    /// Destination IP address.
     pub dst: Vec<u8>,
-    /// Bytes from this header to the end of its packet.
+    /// Length of the packet from this header on, bytes.
     pub len: usize,
     /// Ports of a UDP header that carries a tunnel.
     pub udp: Option<(u16, u16)>,
     /// Whether that header has a checksum (which is then right).
     pub has_udp_checksum: bool,
-    /// GUE version, where there is GUE.
+    /// GUE version, for levels with GUE.
     pub gue: Option<u8>,
-    /// Network identifier, where there is VXLAN or Geneve.
+    /// Network identifier, for levels with VXLAN or Geneve.
     pub vni: Option<u32>,
     /// Start and offset of a remote checksum option.
     pub remcsum: Option<(u16, u16)>,
@@ -71,13 +71,13 @@ pub struct Level {
 /// The state of the innermost transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Csum {
-    /// The checksum is right.
+    /// The checksum is correct.
     Good,
     /// The field is zero: UDP without a checksum (RFC 768).
     Absent,
-    /// The field is primed, and a remote checksum option has the far end complete it to a right one.
+    /// The checksum field is primed, and a remote checksum option makes the far end complete it correctly.
     Remote,
-    /// The field is primed, and the port completes it.
+    /// The checksum field is primed, and the port completes it.
     Owed,
 }
 
@@ -88,25 +88,25 @@ pub struct Transport {
     pub protocol: u8,
     /// First byte of the header.
     pub at: usize,
-    /// Ports; zero for ICMP.
+    /// Source and destination port; zero for ICMP.
     pub ports: (u16, u16),
     /// TCP sequence number.
     pub seq: u32,
     /// TCP flags.
     pub flags: u8,
-    /// The checksum.
+    /// Verdict on the checksum.
     pub csum: Csum,
 }
 
-/// The headers of a frame as the oracle has read them.
+/// The headers of a frame as parsed by the oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// IP levels, outermost first.
+    /// IP headers with their tunnel headers, outermost first.
     pub levels: Vec<Level>,
-    /// The transport; `None` for other protocols and for fragments.
+    /// The transport header; `None` for other protocols and for fragments.
     pub transport: Option<Transport>,
-    /// Range of the bytes behind the innermost header that was understood.
+    /// Range of the bytes behind the innermost header that was parsed.
     pub payload: Range<usize>,
-    /// Bytes of Ethernet padding.
+    /// Length of the Ethernet padding, bytes.
     pub padding: usize,
 }

@@ -1,4 +1,4 @@
-//! The oracle accepts what the builders make, and nothing that was damaged.
+//! Tests of the oracle: it accepts the builders' packets, and rejects all damaged ones.
 
 use super::*;
 use crate::Rng;

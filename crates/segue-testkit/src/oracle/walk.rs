@@ -258,7 +258,7 @@ impl<'a> Walk<'a> {
         self.protocol(protocol, inside, end)
     }
 
-    /// Carries out a remote checksum option on the copy of the frame, as its receiver would.
+    /// Executes a remote checksum option on the copy of the frame, as the receiver would.
     fn remcsum(&mut self, (start, offset): (u16, u16), base: usize, end: usize) -> Result<(), String> {
         if let Some(level) = self.report.levels.last_mut() {
             level.remcsum = Some((start, offset));

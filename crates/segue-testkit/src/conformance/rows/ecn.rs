@@ -1,4 +1,4 @@
-//! Rows on ECN (RFC 3168, section 5.3): no mark is lost, whichever codepoint follows another, inside and outside of
+//! Rows on ECN (RFC 3168, section 5.3): no CE mark is lost, for every sequence of codepoints, inside and outside of
 //! tunnels.
 
 use super::shared::{row, set_tos};

@@ -1,4 +1,4 @@
-//! Rows on order: a packet that may not join does not overtake its flow, and the next one starts a new train.
+//! Rows on order: a packet that may not join does not overtake its flow, and the next packet starts a new train.
 
 use super::shared::{PSH, row, tcp, v4};
 use crate::build::L4;

@@ -8,7 +8,7 @@ pub(super) const fn row(name: &'static str, on: On, gives: Gives, make: fn(&mut 
 }
 
 impl Row {
-    /// Marks a row that cannot be shown to a kernel behind a veth pair.
+    /// Marks a row that cannot be replayed to a kernel behind a veth pair.
     pub(super) const fn not_in_kernels(self) -> Row {
         Row { in_kernels: false, ..self }
     }

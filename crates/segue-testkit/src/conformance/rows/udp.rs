@@ -1,4 +1,4 @@
-//! Rows on UDP datagrams, which join where their sizes are equal.
+//! Rows on UDP datagrams, which join if their sizes are equal.
 
 use super::shared::{row, set_tos, set_ttl};
 use crate::build::L4;
