@@ -4,7 +4,8 @@
 CARGO ?= cargo
 # Where cargo builds; all other results go there too.
 OUT := $(or $(CARGO_TARGET_DIR),target)
-SEGUE := $(OUT)/release/segue
+# The released program; what `make install` installs.
+SEGUE ?= $(OUT)/release/segue
 VM := $(OUT)/vm
 
 .DEFAULT_GOAL := help
@@ -41,11 +42,11 @@ quick: ## format, lints of what changed, the engine's tests and all unit tests: 
 
 test: ## every kind of test, those against a real Linux kernel in a guest included
 	@tools/need test
-	$(CARGO) build --release --locked -p segue-cli
+	$(CARGO) build --locked -p segue-cli
 	lab/vm-build '$(VM)' || echo 'make test: no guest; the tests that need one are skipped' >&2
 	tools/run-tests $(if $(ARGS),-- $(ARGS))
 
-test-full: ## what is too long for every test: all sizes, other machines under emulation
+test-full: ## what is too long for every test: all sizes with the released program, emulated machines
 	@tools/need test-full
 	$(CARGO) build --release --locked -p segue-cli
 	lab/vm-build '$(VM)' || echo 'make test-full: no guest; the tests that need one are skipped' >&2

@@ -28,7 +28,7 @@ impl Ground {
     /// Finds the program and creates two hosts without a link; otherwise the same as [`Ground::new`].
     pub fn apart(name: &str, tools: &[&str]) -> Option<Ground> {
         let Some(program) = find_program() else {
-            skip(name, "the program is not built (cargo build --release -p segue-cli)");
+            skip(name, "the program is not built (cargo build -p segue-cli)");
             return None;
         };
         let tools = ["ip", "ethtool"].iter().chain(tools).filter(|tool| which(tool).is_none());

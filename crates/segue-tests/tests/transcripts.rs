@@ -326,16 +326,12 @@ impl Session {
             false => "exec ",
         };
         command.arg("-c").arg(format!("exec 2>&1; {exec}{line}")).current_dir(&self.directory);
-        let (release, root) = (self.ground.program.parent().expect("a folder"), self.directory.join("root"));
+        let (folder, root) = (self.ground.program.parent().expect("a folder"), self.directory.join("root"));
         let path = std::env::var("PATH").unwrap_or_default();
-        let path = format!("{}/usr/local/bin:{}:{path}:/usr/sbin:/sbin", root.display(), release.display());
+        let path = format!("{}/usr/local/bin:{}:{path}:/usr/sbin:/sbin", root.display(), folder.display());
         if line == "make install" {
-            // The program that there is already is installed, and nothing is built.
-            assert!(release.ends_with("release"), "{}: not a release program", self.ground.program.display());
-            command
-                .current_dir(top())
-                .env("DESTDIR", root)
-                .env("CARGO_TARGET_DIR", release.parent().expect("a folder"));
+            // The program under test is installed, and nothing is built.
+            command.current_dir(top()).env("DESTDIR", root).env("SEGUE", &self.ground.program);
         }
         command.env("PATH", path).env("LC_ALL", "C").env("COLUMNS", "80").env_remove("SEGUE_SIMD");
         command
