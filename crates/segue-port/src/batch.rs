@@ -13,18 +13,18 @@ use crate::page::{FIELD_LEN, Page, PagePool};
 /// Datagrams that a datagram port received in one piece: one, or several of equal length from one sender.
 #[derive(Clone, Debug)]
 pub struct Burst {
-    /// The UDP payloads of all datagrams, one behind the other. Never empty.
+    /// The UDP payloads of all datagrams, in sequence. Never empty.
     pub page: Page,
     /// Length of each datagram in bytes; the last one may be shorter. Equal to the page's length for one datagram,
     /// never 0.
     pub segment_len: usize,
     /// The address of the sender.
     pub peer: SocketAddr,
-    /// The destination address, where the port listens on more than one.
+    /// The local destination address, for ports that listen on more than one.
     pub local: Option<IpAddr>,
-    /// DSCP and ECN, the same for all of them.
+    /// DSCP and ECN byte, the same for all datagrams of the burst.
     pub tos: u8,
-    /// Time to live or hop limit, where the port was opened to read it.
+    /// Time to live or hop limit, for ports opened to read it.
     pub ttl: Option<u8>,
 }
 
@@ -60,7 +60,7 @@ impl Received {
         }
     }
 
-    /// Whether the length is 0.
+    /// Returns whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -139,7 +139,7 @@ impl RxBatch {
 #[derive(Debug)]
 struct Entry {
     packet: Box<Packet<Page>>,
-    /// Numbering of fragments at the time of the split: a second split must number them the same.
+    /// Numbering of fragments at the time of the split, which a second split must reproduce.
     ids: FragmentIds,
     first: u32,
     next: u32,
@@ -194,7 +194,7 @@ impl TxBatch {
         self.waiting
     }
 
-    /// Whether no unit waits. Sent packets may still have to be recycled.
+    /// Returns whether no unit waits. Sent packets may still have to be recycled.
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
@@ -217,7 +217,7 @@ impl TxBatch {
         }
     }
 
-    /// Returns packets to `pool` all of whose units are done.
+    /// Returns packets to `pool` once all of their units are done.
     pub fn recycle(&mut self, pool: &mut Pool<Page>) {
         if self.waiting == 0 {
             self.entries.drain(..).for_each(|entry| pool.put(entry.packet));
@@ -227,8 +227,8 @@ impl TxBatch {
         }
     }
 
-    /// Splits the waiting packets again, for narrower `limits`, each for the MTU that it was split for before. The part
-    /// of a packet that was sent is not sent twice.
+    /// Splits the waiting packets again, for narrower `limits`, each for the MTU of its first split. The part of a
+    /// packet that was sent is not sent twice.
     ///
     /// Packets that cannot be split for the new limits are handed to `refused`.
     pub fn resplit(&mut self, limits: &Limits, mut refused: impl FnMut(Box<Packet<Page>>, gso::Refusal)) {
@@ -316,7 +316,7 @@ impl TxBatch {
     }
 }
 
-/// One packet or train as the port is to send it.
+/// One packet or train in the form in which the port sends it.
 #[derive(Clone, Copy, Debug)]
 pub struct TxUnit<'a> {
     packet: &'a Packet<Page>,
@@ -330,12 +330,12 @@ impl<'a> TxUnit<'a> {
         self.head
     }
 
-    /// Returns the payload behind the headers.
+    /// Returns the payload behind the headers, as pieces of memory.
     pub fn pieces(&self) -> Pieces<'a, Page> {
         self.packet.payload.pieces(self.segment.payload.start as usize..self.segment.payload.end as usize)
     }
 
-    /// Whether the packet's payload is one range.
+    /// Returns whether the packet's payload is one range.
     pub(crate) fn is_in_one_piece(&self) -> bool {
         self.packet.payload.frags().len() <= 1
     }
@@ -350,7 +350,7 @@ impl<'a> TxUnit<'a> {
         self.head.len() + self.payload_len()
     }
 
-    /// Whether headers and payload are empty.
+    /// Returns whether headers and payload are empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -365,7 +365,7 @@ impl<'a> TxUnit<'a> {
         self.segment.gso
     }
 
-    /// Returns the number of packets on the wire that the unit stands for.
+    /// Returns the number of packets on the wire that the unit represents.
     pub fn segments(&self) -> usize {
         self.segment.gso.map_or(1, |gso| gso.segs(self.payload_len()))
     }

@@ -1,4 +1,4 @@
-//! The state of an interface while it is in use, as rtnetlink announces it: whether it is up, its MTU, its deletion.
+//! The state of an interface in use, as announced by rtnetlink: whether it is up, its MTU, its deletion.
 //!
 //! A packet socket reports only once that its interface went down, and no later change, its deletion included.
 
@@ -28,7 +28,7 @@ pub struct LinkState {
     pub is_up: bool,
     /// MTU in bytes; `usize::MAX` as long as none was announced.
     pub mtu: usize,
-    /// Whether the interface is deleted, or in another network namespace.
+    /// Whether the interface was deleted or moved to another network namespace.
     pub is_gone: bool,
 }
 
@@ -258,7 +258,7 @@ mod tests {
         assert!(change("link del dev v0\n").is_gone);
     }
 
-    /// The kernel tells of the loss first, and then gives out the answer from before it.
+    /// Tests that an answer queued before a loss, which the kernel reports first, does not override newer state.
     #[test]
     fn an_older_answer_in_the_queue_does_not_stand_for_what_was_lost_behind_it() {
         let Some(()) = testing::namespace("an_older_answer_in_the_queue_does_not_stand_for_what_was_lost_behind_it")

@@ -1,4 +1,4 @@
-//! Memory that the kernel and this process write in turn: the slots of a packet socket's receive ring.
+//! The slots of a packet socket's receive ring, memory that the kernel and this process write in turn.
 #![allow(unsafe_code, reason = "mapped memory has no safe form in the standard library")]
 
 use std::io;
@@ -13,7 +13,7 @@ const KERNELS: u32 = 0;
 /// Status bit of a slot that belongs to this process (`TP_STATUS_USER`).
 const OURS: u32 = 1;
 
-/// A mapping shared by many slots, and unmapped with the last of them.
+/// A mapping shared by many slots and unmapped when the last of them is dropped.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,

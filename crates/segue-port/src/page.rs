@@ -23,9 +23,10 @@ use crate::sys;
 
 /// Bytes of room for one read: the largest IP packet, the largest virtio-net header (24) and rounding to cache lines.
 pub const WINDOW: usize = 65_600;
-/// Bytes of a page: two reads of any size fit, and behind a page's first small reads there is always room for one more.
+/// Length of a page in bytes: two reads of any size fit, and after a page's first small reads there is always room for
+/// another one.
 pub const PAGE_LEN: usize = 2 * WINDOW;
-/// Reads into one page start at multiples of this.
+/// Alignment of the reads in a page, bytes.
 const ALIGN: usize = 64;
 /// Length of the smallest page, bytes.
 pub const MIN_PAGE_LEN: usize = 4096;
@@ -51,7 +52,7 @@ struct Slab {
 #[derive(Debug)]
 enum Memory {
     Own(Box<[u8]>),
-    /// A slot of a ring, and its index there.
+    /// A slot of a receive ring, with its index.
     Slot(Slot, usize),
 }
 
@@ -111,7 +112,7 @@ impl Page {
         self.len as usize
     }
 
-    /// Whether the slice is empty.
+    /// Returns whether the slice is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -123,7 +124,7 @@ impl AsRef<[u8]> for Page {
     }
 }
 
-/// A whole page with one owner and no other references.
+/// A whole page with one owner and no references.
 #[derive(Debug)]
 pub struct PageMut {
     handle: Handle,
@@ -145,8 +146,8 @@ impl PageMut {
     }
 }
 
-/// The pages of one worker: at most `limit` of `page_len` bytes, made when first needed and never given back to the
-/// system while the pool lives.
+/// The pages of one worker: at most `limit` of `page_len` bytes, allocated when first needed and freed only with the
+/// pool.
 #[derive(Debug)]
 pub struct PagePool {
     home: Rc<Home>,
@@ -161,7 +162,7 @@ pub struct PagePool {
 pub enum Sharing {
     /// A page takes as many reads as fit.
     Many,
-    /// One read.
+    /// The page holds one read.
     One,
 }
 
@@ -197,7 +198,7 @@ impl PagePool {
         self.sharing
     }
 
-    /// Returns a free page, the one freed last if there is one. `None`, which is counted, where all are in use.
+    /// Returns a free page, preferably the one freed last. `None`, which is counted, where all are in use.
     pub fn take(&mut self) -> Option<PageMut> {
         let free = self.home.free.borrow_mut().pop();
         let slab = match free {
@@ -236,7 +237,7 @@ impl PagePool {
 #[derive(Debug)]
 pub(crate) struct RingPages {
     home: Rc<Home>,
-    /// The pages without references, filled or not: they belong to the kernel.
+    /// Slots without references, filled or not, which belong to the kernel.
     slots: Box<[Option<Rc<Slab>>]>,
     next: usize,
 }
@@ -291,7 +292,7 @@ impl<T> Default for Carver<T> {
 }
 
 impl<T> Carver<T> {
-    /// Returns the room for the next read, [`WINDOW`] bytes or more; `None` where a new page is needed.
+    /// Returns the room for the next read, at least [`WINDOW`] bytes; `None` if a new page is needed.
     pub(crate) fn window(&mut self) -> Option<&mut [u8]> {
         let rest = self.page.as_mut()?.bytes_mut().get_mut(self.cursor..)?;
         if rest.len() >= WINDOW { Some(rest) } else { None }
@@ -309,14 +310,14 @@ impl<T> Carver<T> {
         self.page.is_some()
     }
 
-    /// Takes note that `range` of the room was filled, and moves past it.
+    /// Records that `range` of the room was filled, and moves the cursor behind it.
     pub(crate) fn commit(&mut self, range: Range<usize>, note: T) {
         let at = self.cursor;
         self.reads.push((at + range.start..at + range.end, note));
         self.cursor = (at + range.end).next_multiple_of(ALIGN);
     }
 
-    /// Freezes the page and gives every read to `each`. A page without reads is kept for the next call.
+    /// Freezes the page and passes every read to `each`. A page without reads is kept for the next call.
     pub(crate) fn flush(&mut self, mut each: impl FnMut(&Page, Range<usize>, T)) {
         if self.reads.is_empty() {
             return;
@@ -330,13 +331,13 @@ impl<T> Carver<T> {
     }
 }
 
-/// Reads of unknown length into pages of any size: a read that does not fit the rest of a page continues in the next
-/// one. Where a page has room for every read, none is divided.
+/// A reader of packets of unknown length into pages of any size: a read that exceeds the rest of a page continues in
+/// the next one. Where a page has room for every read, none is divided.
 #[derive(Debug, Default)]
 pub(crate) struct Scatter {
     pages: VecDeque<PageMut>,
     page_len: usize,
-    /// Start of the next read, counted over the pages.
+    /// Offset of the next read, counted over all pages.
     cursor: usize,
     frozen: Vec<Page>,
 }
@@ -392,7 +393,7 @@ impl Scatter {
         sys::read_pieces(fd, &mut slices[..count])
     }
 
-    /// Takes note that `range` of the pieces was filled, and returns it as [`Scatter::frags`] takes it.
+    /// Records that `range` of the pieces was filled, and returns it in the form that [`Scatter::frags`] takes.
     pub(crate) fn commit(&mut self, range: Range<usize>) -> Range<usize> {
         let at = self.cursor;
         self.cursor = (at + range.end).next_multiple_of(ALIGN);

@@ -10,7 +10,7 @@ use segue::reason::Counts;
 use crate::batch::{RxBatch, TxBatch};
 use crate::link::LinkState;
 
-/// A place where packets enter and leave. Owned by one worker; no method blocks.
+/// An interface or socket where packets enter and leave. Owned by one worker; no method blocks.
 pub trait Port {
     /// Returns the limits that [`TxBatch::push`] has to split for. They narrow when the kernel refuses a train of a
     /// kind that it once took, and never widen, except for the MTU, which follows the interface ([`Port::listen`]).
@@ -35,7 +35,8 @@ pub trait Port {
     /// counted.
     fn receive(&mut self, into: &mut RxBatch, budget: usize) -> io::Result<Polled>;
 
-    /// Sends the waiting units of `batch`, in order within a slot, and marks them sent. Units that were not taken stay.
+    /// Sends the waiting units of `batch`, in order within a slot, and marks them as sent. Units that were not taken
+    /// stay.
     ///
     /// A unit that the kernel refuses for good is dropped and counted under a [`Drop`] reason.
     ///
@@ -43,8 +44,8 @@ pub trait Port {
     /// Only for an event that makes the port useless.
     fn transmit(&mut self, batch: &mut TxBatch) -> io::Result<Sent>;
 
-    /// Limits the bytes that a port joins into one call by itself, as datagram ports do; 0 joins nothing. Trains that
-    /// other ports are handed are limited by their caller.
+    /// Limits the bytes that a datagram port joins into one call; 0 disables joining. Trains that other ports are
+    /// handed are limited by their caller.
     fn limit_burst(&mut self, bytes: usize) {
         let _ = bytes;
     }
@@ -55,7 +56,7 @@ pub trait Port {
         None
     }
 
-    /// Reads the state of the interface, for ports that follow it; [`Port::limits`] has its MTU from then on. Never
+    /// Reads the state of the interface, for ports that follow it; [`Port::limits`] returns its MTU afterwards. Never
     /// waits.
     ///
     /// # Errors
@@ -72,7 +73,7 @@ pub trait Port {
     /// Returns the counters.
     fn counters(&self) -> &Counters;
 
-    /// Returns the path MTU to peer `to` in bytes, for datagram ports, as far as the kernel has learned it.
+    /// Returns the path MTU to peer `to` in bytes, for datagram ports, if the kernel has learned it.
     fn path_mtu(&self, to: u16) -> Option<usize> {
         let _ = to;
         None
@@ -83,7 +84,7 @@ pub trait Port {
         None
     }
 
-    /// Writes every counter that only this kind of port has to `put`, always the same ones in the same order.
+    /// Writes every counter specific to this kind of port to `put`, always the same ones in the same order.
     fn extras(&self, put: &mut dyn FnMut(Extra, &'static str, u64)) {
         let _ = put;
     }
@@ -160,7 +161,7 @@ impl<P: Port + ?Sized> Port for Box<P> {
 /// Result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Polled {
-    /// Nothing more waits.
+    /// No more packets wait.
     Idle,
     /// The budget is used up; more may wait.
     More,
@@ -182,7 +183,7 @@ pub enum Sent {
 /// Kind of a counter of [`Port::extras`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// Lost packets, by reason.
+    /// Number of lost packets, by reason.
     Drop,
     /// Any other number.
     Number,
@@ -195,7 +196,7 @@ pub enum OffloadState {
     On,
     /// The offload was not requested.
     Off,
-    /// The kernel refused it, with this error number.
+    /// The kernel refused the offload, with this error number.
     Refused(i32),
 }
 
@@ -208,23 +209,22 @@ pub struct Path {
     pub peer: SocketAddr,
     /// Address at which the port receives.
     pub listen: SocketAddr,
-    /// The IP protocol number: UDP's, or of a raw socket, whose addresses then have port 0.
+    /// The IP protocol number: UDP, or that of a raw socket, whose addresses have port 0.
     pub protocol: u8,
 }
 
-/// Traffic in one direction.
+/// Counters of the traffic in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Direction {
-    /// Units that crossed the port: a packet or datagram by itself counts one, and so does a train.
+    /// Number of units that crossed the port; a single packet or datagram counts one, and so does a train.
     pub packets: u64,
-    /// Bytes of all units, as one system call carried them: whole packets on packet ports, UDP payload on datagram
-    /// ports.
+    /// Bytes of all units: whole packets on packet ports, UDP payload on datagram ports.
     pub bytes: u64,
     /// Units that stood for more than one packet.
     pub trains: u64,
     /// Packets that the units stand for on a wire.
     pub segments: u64,
-    /// System calls that moved or tried to move something.
+    /// Number of system calls that moved or tried to move packets.
     pub calls: u64,
 }
 
@@ -240,9 +240,9 @@ impl Direction {
 /// The counters of a port: plain numbers with one writer, copied for publication.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Received traffic.
+    /// Counters of received traffic.
     pub rx: Direction,
-    /// Sent traffic.
+    /// Counters of sent traffic.
     pub tx: Direction,
     /// Bytes over which this port computed a transport checksum in software.
     pub checksummed_bytes: u64,

@@ -1,5 +1,5 @@
-//! Helpers for tests: a network namespace for the calling thread, the record of a skipped test, and packets built by
-//! hand with an arithmetic that is not the engine's.
+//! Helpers for tests: a network namespace for the calling thread, the record of a skipped test, and packets built with
+//! arithmetic independent of the engine's.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
@@ -82,9 +82,9 @@ fn pseudo(source: IpAddr, target: IpAddr, protocol: u8, len: usize) -> Vec<u8> {
 /// The value of the checksum field of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fill {
-    /// The correct checksum.
+    /// The checksum is correct.
     Good,
-    /// The pseudo-header sum, as of a checksum that is still owed.
+    /// The field has the pseudo-header sum, as a partial checksum.
     Primed,
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn tcp(ports: (u16, u16), seq: u32, ack: u32, flags: u8, payload: &[u
     segment
 }
 
-/// Builds an Ethernet frame around an IP packet, between two invented stations; each tag is a type and its control
+/// Builds an Ethernet frame around an IP packet, between two made-up stations; each tag is a type and its control
 /// information.
 pub(crate) fn ethernet(tags: &[(u16, u16)], packet: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
@@ -179,7 +179,7 @@ fn load_from(pages: &mut PagePool, bytes: &[u8], start: Start) -> Box<Packet<Pag
     packet
 }
 
-/// Returns `bytes` in one page, as ranges of at most `len` bytes.
+/// Returns `bytes` stored in one page, as ranges of at most `len` bytes.
 pub(crate) fn ranges(pages: &mut PagePool, bytes: &[u8], len: usize) -> Vec<Frag<Page>> {
     let mut page = pages.take().expect("a page");
     page.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
@@ -187,7 +187,7 @@ pub(crate) fn ranges(pages: &mut PagePool, bytes: &[u8], len: usize) -> Vec<Frag
     (0..bytes.len()).step_by(len).map(|at| Frag::new(page.clone(), at..at.saturating_add(len))).collect()
 }
 
-/// Returns whether the packet's checksum is right, once an owed one is completed by the oracle's arithmetic.
+/// Returns whether the packet's checksum is correct, after a partial one is completed by the oracle's arithmetic.
 pub(crate) fn is_good_once_complete(packet: &Packet<Page>) -> bool {
     let mut bytes = flat(packet);
     let (Some(header), Some(ip)) = (packet.layout.transport(), packet.layout.inner_ip()) else { return false };

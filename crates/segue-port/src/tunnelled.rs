@@ -1,4 +1,4 @@
-//! Trains inside of a tunnel, as a packet socket receives them from a sender on the same machine.
+//! Trains inside a tunnel, as a packet socket receives them from a sender on the same machine.
 //!
 //! A kernel hands a train in VXLAN, Geneve or GRE whole to an interface that could cut it. The virtio-net header has
 //! the same fields as for a plain train: inner type, inner size, the place of the inner checksum. The start of the
@@ -10,9 +10,9 @@ use segue::wire::{ipv4, ipv6, protocol, read_u16, tcp, udp};
 
 use crate::page::Page;
 
-/// Makes `packet`, which begins with the bytes `front` and whose outer headers were parsed, the tunnelled train that
-/// `header` describes. Returns its offload state, or `None` with the packet unchanged where the two contradict each
-/// other.
+/// Converts `packet`, which begins with the bytes `front` and whose outer headers were parsed, to the tunnelled train
+/// that `header` describes. Returns its offload state, or `None` with the packet unchanged where the two contradict
+/// each other.
 pub(crate) fn load(header: &VirtioNet, front: &[u8], packet: &mut Packet<Page>) -> Option<Unit> {
     let all = packet.len();
     let kind = match header.gso_type & !virtio::GSO_ECN {
@@ -61,7 +61,7 @@ pub(crate) fn load(header: &VirtioNet, front: &[u8], packet: &mut Packet<Page>) 
 }
 
 /// Returns the layout of a packet whose innermost transport header, of this kind, is at `start`, behind the UDP header
-/// that `outer` ends with. The bytes between that and the inner IP header are listed as one GUE header: segmentation
+/// at the end of `outer`. The bytes between that and the inner IP header are listed as one GUE header: segmentation
 /// repeats them unchanged, which is right for every tunnel format.
 fn behind_udp((bytes, all): (&[u8], usize), outer: &Layout, start: usize, kind: Kind) -> Option<Layout> {
     let (ip, at) = inner_ip((bytes, all), outer.header_len(), start, kind)?;
@@ -78,7 +78,7 @@ fn behind_udp((bytes, all): (&[u8], usize), outer: &Layout, start: usize, kind: 
     (fits && pushed).then_some(layout)
 }
 
-/// Returns the kind and the place of an IP header in `bytes[from..]` that ends at `end`, carries `kind`, and whose
+/// Returns the kind and the offset of an IP header in `bytes[from..]` that ends at `end`, carries `kind`, and whose
 /// packet ends with the last of the `all` bytes.
 fn inner_ip((bytes, all): (&[u8], usize), from: usize, end: usize, kind: Kind) -> Option<(Kind, usize)> {
     let number = if kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
@@ -125,7 +125,7 @@ mod tests {
         /// Whether the outer and the inner packet are IPv4.
         v4: [bool; 2],
         tcp: bool,
-        /// Whether there is an outer checksum.
+        /// Whether the outer UDP header has a checksum.
         checksum: bool,
     }
 
@@ -181,7 +181,8 @@ mod tests {
         is_taken.then_some(packet)
     }
 
-    /// VXLAN, and Geneve with an option, both with an Ethernet header inside; and nothing at all.
+    /// Returns the tunnel headers to test: VXLAN, and Geneve with an option, both with an inner Ethernet header; and an
+    /// empty one.
     fn shims() -> [Vec<u8>; 3] {
         let ethernet = |inner: [u8; 2]| [&[2; 12][..], &inner].concat();
         [

@@ -1,5 +1,5 @@
-//! The virtio-net header in both directions: claims of a kernel about a received packet, checked against its bytes, and
-//! the header for a unit to be sent.
+//! The virtio-net header in both directions: the kernel's metadata about a received packet, checked against its bytes,
+//! and the header for a unit to be sent.
 
 use std::ops::Range;
 
@@ -21,13 +21,13 @@ const MAX_UDP_SEGMENTS: usize = 128;
 /// Bytes at the start of a tunnelled train across pages that must contain all of its headers.
 const MAX_FRONT: usize = 1024;
 
-/// The claim of a virtio-net header about its packet.
+/// The metadata of a virtio-net header about its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderState {
     /// A packet or train with this offload state.
     Unit(Unit),
-    /// A single packet that owes a checksum at another place than its innermost transport header's, for instance inside
-    /// a tunnel that the parser does not know. It covers the bytes from `start` to the end and belongs at `field`.
+    /// A single packet with a partial checksum outside its innermost transport header, for instance inside a tunnel
+    /// that the parser does not know. It covers the bytes from `start` to the end and belongs at `field`.
     Foreign { start: usize, field: usize },
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn deliver_frame(
     deliver_parsed(header, std::iter::once(bytes), start, into, counters);
 }
 
-/// Parses a packet, checks it against its header and appends it, as [`deliver`] does.
+/// Parses a packet, checks it against its header and appends it, like [`deliver`].
 #[inline(never)]
 fn deliver_parsed(
     header: &VirtioNet,
@@ -165,7 +165,7 @@ fn segments(packet: &Packet<Page>) -> usize {
     }
 }
 
-/// Checks a header against the parsed packet that came with it.
+/// Checks a header against the parsed packet behind it.
 ///
 /// `hdr_len` is ignored: Linux sets it to 0, to the right value or to the length of the whole packet. A train must be
 /// one plain TCP or UDP packet whose owed checksum is that of its transport header (virtio 1.2, section 5.1.6.4;
@@ -234,7 +234,7 @@ fn transport_place(packet: &Packet<Page>) -> Option<(usize, usize)> {
     Some((header.start(), header.start() + field_offset(header.kind)?))
 }
 
-/// Returns an owed checksum from the sum over the bytes that it covers, its primed field included.
+/// Returns the complete checksum for a partial one from the sum over the covered bytes, including the primed field.
 ///
 /// A computed zero is written as all ones, as Linux does for every such field (`skb_checksum_help`): both mean the same
 /// except for UDP, where zero would mean that there is none (RFC 768).
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!(judge(header, &tunnelled), whole(Csum::Unknown));
     }
 
-    /// An IPv4 packet of a protocol that the parser does not know, around one that owes its checksum.
+    /// Builds an IPv4 packet of a protocol that the parser does not know, around one with a partial checksum.
     fn foreign(v4: bool, len: usize) -> (VirtioNet, Vec<u8>, usize) {
         let inner = udp_packet(v4, len);
         let mut around = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 200, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];

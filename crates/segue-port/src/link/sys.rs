@@ -34,7 +34,7 @@ pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads messages, truncated to `into`; `None` for messages of another sender than the kernel.
+/// Receives messages, truncated to `into`; `None` for a message whose sender is not the kernel.
 pub(crate) fn receive(fd: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<Option<usize>> {
     // SAFETY: sockaddr_nl is plain old data, for which all zeros is a value.
     let mut name: libc::sockaddr_nl = unsafe { zeroed() };

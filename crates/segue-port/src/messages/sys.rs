@@ -22,7 +22,7 @@ struct Control<const WORDS: usize> {
     len: usize,
 }
 
-/// Words for the control messages of a send, three at most: segment size, TOS, TTL.
+/// Words of the control messages of a send, three at most: segment size, TOS, TTL.
 const SEND_WORDS: usize = 12;
 /// Words for the control messages of a receive.
 const RECEIVE_WORDS: usize = 32;
@@ -86,7 +86,7 @@ pub(crate) struct Outgoing<'s, 'a> {
 }
 
 impl<'a> Outgoing<'_, 'a> {
-    /// Begins the next message, to which the following pieces and control messages belong.
+    /// Begins the next message, which consists of the pieces and control messages added after this call.
     pub(crate) fn message(&mut self) {
         self.scratch.messages.push(Message { first_piece: self.scratch.pieces.len(), pieces: 0 });
         self.scratch.controls.push(Control::NONE);
@@ -179,7 +179,7 @@ pub(crate) struct Received {
     pub(crate) local: Option<IpAddr>,
     pub(crate) tos: u8,
     pub(crate) ttl: Option<u8>,
-    /// Length of each merged datagram, where the kernel merged some.
+    /// Length of each merged datagram, or `None` if the kernel merged none.
     pub(crate) segment_len: Option<usize>,
     /// Datagrams that the kernel has dropped on this socket since its creation.
     pub(crate) overflows: Option<u32>,
@@ -220,7 +220,7 @@ impl RecvScratch {
     }
 }
 
-/// Reads a value from `len` bytes of control data; `None` if they are too few.
+/// Reads a value from `len` bytes of control data; `None` if these are too few.
 fn read_control<T: Copy>(data: *const u8, len: usize) -> Option<T> {
     if len < size_of::<T>() {
         return None;

@@ -7,9 +7,9 @@ use segue::wire::{ethernet, ethertype};
 
 use super::sys::VNET_LEN;
 
-/// `TP_STATUS_` bits.
+/// The `TP_STATUS_` bits of a slot.
 pub(super) mod status {
-    /// The ring holds only the beginning; all of it waits in the socket's queue.
+    /// The ring holds only the beginning of the frame; the whole frame waits in the socket's queue.
     pub(crate) const COPY: u32 = 1 << 1;
     /// Frames were dropped since the statistics were last read.
     pub(crate) const LOSING: u32 = 1 << 2;
@@ -39,7 +39,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads the header of a slot; `None` where it does not fit the slot.
+    /// Reads the header of a slot; `None` if its fields exceed the slot.
     pub(super) fn parse(slot: &[u8]) -> Option<Header> {
         let bytes = slot.get(..HEADER_LEN)?;
         let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
@@ -56,7 +56,7 @@ impl Header {
         fits.then_some(header)
     }
 
-    /// Returns the place of the frame in its slot; `None` where the slot holds only a part of it.
+    /// Returns the range of the frame in its slot; `None` if the slot holds only a part of the frame.
     pub(super) fn frame(&self) -> Option<Range<usize>> {
         (self.snap_len == self.len).then_some(self.at..self.at + self.len)
     }
@@ -69,8 +69,8 @@ impl Header {
         valid.then_some([a, b, c, d])
     }
 
-    /// Restores the frame in `bytes[frame]` as it was on the wire: the tag is put back behind the addresses, which move
-    /// to the front over the virtio header. Returns that header, adapted, and the place of the frame.
+    /// Restores the frame in `bytes[frame]` to its form on the wire: the tag is reinserted behind the addresses, which
+    /// move to the front over the virtio header. Returns that header, adapted, and the place of the frame.
     pub(super) fn restore(&self, bytes: &mut [u8], frame: Range<usize>) -> Option<(VirtioNet, Range<usize>)> {
         let front = frame.start.checked_sub(VNET_LEN)?;
         let mut vnet = parse_native(bytes.get(front..frame.start)?)?;
@@ -113,7 +113,7 @@ fn swap_words(header: &mut [u8; VNET_LEN]) {
 mod tests {
     use super::*;
 
-    /// A slot with a frame of `len` bytes at 76, its first bytes being addresses and a type.
+    /// Builds a slot with a frame of `len` bytes at offset 76, which begins with addresses and an EtherType.
     fn slot(status: u32, tci: u16, tpid: u16, len: usize) -> Vec<u8> {
         let mut slot = vec![0; 76];
         slot.extend((0..len).map(|at| at as u8));

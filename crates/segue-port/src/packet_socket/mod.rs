@@ -52,16 +52,16 @@ use crate::vnet;
 
 /// Bytes in front of a frame in its slot: the ring's header, an address, the virtio header, and rounding.
 const SLOT_OVERHEAD: usize = 80;
-/// Slots begin at multiples of this (`TPACKET_ALIGNMENT`), so that as many as possible fit.
+/// Alignment of slots (`TPACKET_ALIGNMENT`), bytes.
 const SLOT_ALIGN: usize = 16;
 /// Default length of the ring's pages, bytes.
 const DEFAULT_PAGE_LEN: usize = 1 << 15;
-/// Bytes of a slot where a page holds no frame of the interface's MTU: enough for one of 1500.
+/// Length of a slot in bytes if a page cannot hold a frame of the interface's MTU: enough for a frame of 1500.
 const SHORT_SLOT_LEN: usize = 2048;
 /// Bytes of the socket's send and receive queues: room for several trains.
 const SOCKET_BYTES: i32 = 8 << 20;
-/// Number of empty polls in a row before the socket is asked whether its interface still exists: poll(2) returns at
-/// once as long as an error waits.
+/// Number of consecutive empty polls after which the port checks whether its interface still exists: poll(2) returns at
+/// once as long as an error is pending.
 const ASK_AFTER: u32 = 16;
 
 /// Configuration of a packet port to be opened.
@@ -93,8 +93,8 @@ impl PacketConfig {
 /// Placement of received frames in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
-    /// In pages of this many bytes, many to a page, and across pages where one holds none: a power of two, 4096 to
-    /// 65536. Frames do not cross the pages of the ring; one that is longer than a page comes through the socket's
+    /// Slots in pages of this length in bytes, a power of two from 4096 to 65536; a frame longer than a page spans
+    /// several. Frames do not cross the pages of the ring; one that is longer than a page comes through the socket's
     /// queue.
     Pages(usize),
     /// Each frame in a buffer of its own.
@@ -104,11 +104,11 @@ pub enum Buffers {
 /// Trains that a packet port is handed for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trains {
-    /// TCP and UDP trains; the kernel cuts them where the interface cannot.
+    /// TCP and UDP trains; the kernel segments them if the interface cannot.
     All,
     /// TCP trains only, for kernels before 6.2.
     NoUdp,
-    /// No trains: all are cut here.
+    /// No trains: the port segments all of them.
     None,
 }
 
@@ -273,7 +273,7 @@ impl PacketPort {
         Some(())
     }
 
-    /// Reads the frame of a slot that was too small for it from the queue.
+    /// Reads a frame that exceeded its slot from the socket's queue.
     fn take_from_queue(&mut self, header: &Header) {
         self.counters.rx.calls += 1;
         // Room for a tag in front.
@@ -293,7 +293,7 @@ impl PacketPort {
         }
     }
 
-    /// Appends the frames that were taken to the batch, in order.
+    /// Appends the received frames to the batch, in order.
     fn deliver(&mut self, into: &mut RxBatch) {
         let PacketPort { frames, counters, scatter, .. } = self;
         scatter.freeze();

@@ -22,7 +22,7 @@ pub(crate) struct Interface {
     pub(crate) hardware: u16,
 }
 
-/// Creates a raw packet socket, which receives nothing until it is bound.
+/// Creates a raw packet socket, which receives no frames until it is bound.
 pub(crate) fn socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
@@ -92,7 +92,7 @@ pub(crate) fn promiscuous(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     set_value(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Binds the socket to one interface and all protocols: from here on frames are received.
+/// Binds the socket to one interface and all protocols, from which time on it receives frames.
 pub(crate) fn bind(fd: BorrowedFd<'_>, index: c_int) -> io::Result<()> {
     // SAFETY: sockaddr_ll is plain old data, for which all zeros is a value.
     let mut name: libc::sockaddr_ll = unsafe { zeroed() };

@@ -54,7 +54,7 @@ fn transmit(port: &mut PacketPort, packets: impl IntoIterator<Item = Box<Packet<
     batch.recycle(&mut Pool::new(0));
 }
 
-/// The next `count` packets, as their state and bytes.
+/// Returns the offload state and the bytes of the next `count` packets.
 fn receive(port: &mut PacketPort, count: usize) -> Vec<(Unit, Vec<u8>)> {
     let mut into = RxBatch::new(16);
     let (mut got, end) = (Vec::new(), Instant::now() + PATIENCE);
@@ -191,7 +191,7 @@ fn frames_of_the_ring_and_of_the_queue_come_in_the_order_of_the_wire() {
     assert_eq!(to.counters().rx.calls, 20, "only the long ones cost a call");
 }
 
-/// Every way in which frames may lie in memory, the ring's and the queue's.
+/// Returns every arrangement of frames in memory, in the ring and in the queue.
 fn memories() -> Vec<(Buffers, PagePool)> {
     let pages = [4, 8, 16, 32].map(|kilo| kilo << 10);
     let mut all: Vec<_> =
@@ -450,7 +450,7 @@ fn after_warm_up_nothing_is_allocated() {
     assert_eq!(testing::allocations() - before, 0);
 }
 
-/// Two hosts with a link.
+/// Creates two hosts with a link.
 fn hosts(test: &str, form: LinkForm) -> Option<[Host; 2]> {
     if let Some(reason) = segue_lab::unavailable() {
         testing::skip(test, &reason);
@@ -501,8 +501,8 @@ fn a_connection_of_two_kernels_is_seen_whole_with_states_that_hold() {
     }
 }
 
-/// Watches until a stream of `len` bytes to port 5001 was seen; its parts by their place. Every packet's claim is
-/// checked.
+/// Captures a stream of `len` bytes to port 5001 until it is complete; returns its segments by offset. Every packet's
+/// claim is checked.
 fn watch(port: &mut PacketPort, len: usize) -> BTreeMap<usize, Vec<u8>> {
     let mut into = RxBatch::new(32);
     let (mut seen, mut first, mut have) = (BTreeMap::new(), None, 0);

@@ -1,4 +1,5 @@
-//! TUN and TAP devices, which carry one packet or train a system call; trains where the kernel granted the offloads.
+//! TUN and TAP devices, which carry one packet or train per system call; trains only with offloads that the kernel
+//! granted.
 //!
 //! They differ in [`Layer`]: a TUN device carries IP packets, a TAP device Ethernet frames.
 
@@ -34,7 +35,7 @@ pub(crate) const MAX_UDP_SEGMENTS_OUT: usize = 64;
 /// Length of the largest frame in bytes: the largest IP packet behind an Ethernet header with two tags.
 pub(crate) const MAX_FRAME: usize = 65_535 + ethernet::LEN + 2 * ethernet::VLAN_LEN;
 
-/// `TUN_F_` bits of `linux/if_tun.h`.
+/// The `TUN_F_` bits of `linux/if_tun.h`.
 mod feature {
     pub(super) const CSUM: u32 = 0x01;
     pub(super) const TSO4: u32 = 0x02;
@@ -71,7 +72,7 @@ pub struct TunConfig {
 pub enum Layer {
     /// IP packets: a TUN device.
     Ip,
-    /// Ethernet frames, VLAN tags in them: a TAP device.
+    /// Ethernet frames, including VLAN tags: a TAP device.
     Ethernet,
 }
 
@@ -94,9 +95,9 @@ impl Layer {
 /// Treatment of a device that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Refuse with [`OpenError::Busy`].
+    /// Fail with [`OpenError::Busy`].
     Refuse,
-    /// Attach to it, as is right for a device prepared by an administrator.
+    /// Attach to the existing device, for devices prepared by an administrator.
     Attach,
 }
 
@@ -120,7 +121,7 @@ pub enum OpenError {
     Unavailable(io::Error),
     /// The process lacks CAP_NET_ADMIN and does not own the device.
     Denied(io::Error),
-    /// Another process has the device, or it exists and [`Existing::Refuse`] was asked for.
+    /// Another process has the device open, or it exists and [`Existing::Refuse`] was given.
     Busy(String),
     /// The name is empty, too long, or that of a device of another kind.
     Name(String),
@@ -293,7 +294,7 @@ impl TunPort {
         self.layer
     }
 
-    /// Returns a copy of the descriptor, for another process that takes the device over.
+    /// Returns a duplicate of the descriptor, for another process that takes the device over.
     ///
     /// # Errors
     /// Where this process may open no more files.
@@ -301,8 +302,8 @@ impl TunPort {
         self.file.as_fd().try_clone_to_owned()
     }
 
-    /// Refuses packets longer than the interface's MTU from now on, though the kernel would take them: for a device
-    /// that stands for a link. `index` is the interface's in the network namespace of this thread.
+    /// Makes the port refuse packets longer than the interface's MTU, though the kernel would accept them, for a device
+    /// that represents a link. `index` is the interface's in the network namespace of this thread.
     ///
     /// # Errors
     /// Where no rtnetlink socket can be opened.

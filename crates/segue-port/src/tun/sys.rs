@@ -55,7 +55,7 @@ fn name_of(request: &libc::ifreq) -> String {
     request.ifr_name.iter().take_while(|c| **c != 0).map(|c| char::from(*c as u8)).collect()
 }
 
-/// Sets the offloads that the device may use towards its reader, `TUN_F_` bits.
+/// Sets the offloads that the device may use towards its reader, as `TUN_F_` bits.
 pub(crate) fn set_offload(fd: BorrowedFd<'_>, bits: u32) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, libc::c_ulong::from(bits)) }).map(drop)

@@ -11,7 +11,7 @@ use crate::page::{Page, PagePool};
 use crate::sys::UDP_SEGMENT;
 use crate::testing::{self, Fill, bytes};
 
-/// The kernel's addresses on the device, and ours behind it.
+/// The kernel's addresses on the device, and the test's addresses behind it.
 pub(super) const ENDS: [(&str, &str); 2] = [("198.18.0.1", "198.18.0.2"), ("2001:db8::1", "2001:db8::2")];
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -19,7 +19,7 @@ fn config(name: &str, offloads: TunOffloads) -> TunConfig {
     TunConfig { name: name.to_owned(), layer: Layer::Ip, existing: Existing::Refuse, offloads }
 }
 
-/// A device in a namespace of its own, up and with addresses of both families.
+/// Creates a device in a new namespace, up and with addresses of both families.
 pub(super) fn device(test: &str, offloads: TunOffloads) -> Option<TunPort> {
     testing::namespace(test)?;
     let port = match TunPort::open(&config("sg0", offloads)) {
@@ -36,7 +36,7 @@ pub(super) fn device(test: &str, offloads: TunOffloads) -> Option<TunPort> {
     Some(port)
 }
 
-/// Receives until `wanted` finds a packet that it likes; others, such as router solicitations, are let go.
+/// Receives until `wanted` accepts a packet; others, such as router solicitations, are dropped.
 fn receive<T>(port: &mut TunPort, into: &mut RxBatch, mut wanted: impl FnMut(&Packet<Page>) -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -77,8 +77,8 @@ pub(super) fn addresses(ends: (&str, &str)) -> (IpAddr, IpAddr) {
     (ends.0.parse().unwrap(), ends.1.parse().unwrap())
 }
 
-/// The checksum place that the header's claim was checked against holds the pseudo-header sum: completing it with the
-/// oracle's arithmetic makes the packet good.
+/// Checks that the checksum field described by the header holds the pseudo-header sum: completing it with the oracle's
+/// arithmetic makes the packet's checksum correct.
 fn completes_to_good(packet: &Packet<Page>) -> bool {
     let mut bytes = testing::flat(packet);
     let header = packet.layout.transport().unwrap();
@@ -142,7 +142,7 @@ fn a_segmented_send_of_the_kernel_comes_as_one_train() {
     assert_eq!((rx.trains, rx.segments - rx.packets), (2, 2 * 15));
 }
 
-/// A TCP end point of our own behind the device, for one connection that the kernel opens.
+/// The test's TCP end point behind the device, for one connection that the kernel opens.
 struct Far<'a> {
     port: &'a mut TunPort,
     into: RxBatch,
@@ -164,7 +164,7 @@ impl Far<'_> {
         transmit(self.port, [packet]);
     }
 
-    /// The next segment of the connection: sequence number, flags, unit, payload.
+    /// Returns the next segment of the connection: sequence number, flags, unit, payload.
     fn receive(&mut self) -> (u32, u8, Unit, Vec<u8>) {
         let ports = self.ports;
         receive(self.port, &mut self.into, |packet| {
@@ -180,7 +180,7 @@ impl Far<'_> {
     }
 }
 
-/// A connection from the kernel to a port behind the device, up to and including the handshake.
+/// Opens a connection from the kernel to a port behind the device, including the handshake.
 fn connect<'a>(port: &'a mut TunPort, ends: (&str, &str)) -> (TcpStream, Far<'a>) {
     let (here, there) = addresses(ends);
     let client = std::thread::spawn({
@@ -269,7 +269,7 @@ fn tcp_trains_cross_in_both_directions_with_their_bytes() {
     }
 }
 
-/// A UDP train from behind the device to the kernel's `target`.
+/// Builds a UDP train from behind the device to the kernel's `target`.
 fn udp_train(pages: &mut PagePool, ends: (&str, &str), target: u16, data: &[u8], size: u16) -> Box<Packet<Page>> {
     let (here, there) = addresses(ends);
     let bytes = testing::ip_packet((there, here), 17, 6, &testing::udp(9, target, data), Fill::Primed);
@@ -506,7 +506,7 @@ fn after_warm_up_nothing_is_allocated() {
     assert_eq!(testing::allocations() - before, 0);
 }
 
-/// A TAP with an address of each family, and a station behind it that is known by name.
+/// Creates a TAP with an address of each family, and a station behind it with a permanent neighbour entry.
 fn tap(test: &str, offloads: TunOffloads) -> Option<TunPort> {
     testing::namespace(test)?;
     let port = match TunPort::open(&TunConfig { layer: Layer::Ethernet, ..config("tp0", offloads) }) {

@@ -72,9 +72,10 @@ pub enum Source {
 /// The outer UDP checksums of sent datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Checksums are computed by the kernel or its device.
+    /// The kernel or its device computes UDP checksums.
     Full,
-    /// Checksums are zero: none. The kernel then takes no runs, so that each datagram is a message of its own.
+    /// UDP checksums are zero, which means absent. The kernel then takes no runs, so that each datagram is a message of
+    /// its own.
     Zero,
 }
 

@@ -6,8 +6,8 @@
 use libc::sock_filter;
 use segue::wire::{gue, udp, vxlan};
 
-/// Bytes of payload left of a datagram that is filtered out. The length identifies such a datagram, because one that
-/// really has this length is cut to no payload.
+/// Bytes of payload that remain of a filtered datagram. The length identifies such a datagram, because one that really
+/// has this length is cut to no payload.
 pub(super) const MARKER_LEN: usize = 1;
 
 const fn statement(code: u32, k: u32) -> sock_filter {
@@ -63,7 +63,7 @@ pub(super) const NO_UNCOVERED_REMCSUM: [sock_filter; 14] = [
 /// The remote checksum flag in the first word of a VXLAN header.
 const VXLAN_REMCSUM: u32 = 0x0020_0000;
 
-/// The filter of a VXLAN socket, which does the same as [`NO_UNCOVERED_REMCSUM`].
+/// The filter of a VXLAN socket, equivalent to [`NO_UNCOVERED_REMCSUM`].
 pub(super) const NO_UNCOVERED_VXLAN_REMCSUM: [sock_filter; 10] = [
     LENGTH,
     jump(libc::BPF_JEQ, MARKED, 7, 0),
@@ -77,5 +77,5 @@ pub(super) const NO_UNCOVERED_VXLAN_REMCSUM: [sock_filter; 10] = [
     keep(udp::LEN as u32),
 ];
 
-/// The filter of a socket that only sends: keeps nothing, so that no datagram waits there unread.
+/// The filter of a send-only socket: it drops every datagram, so that none waits there unread.
 pub(super) const NOTHING: [sock_filter; 1] = [keep(0)];

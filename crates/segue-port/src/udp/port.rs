@@ -33,10 +33,10 @@ pub struct UdpPort {
     pub(super) config: UdpConfig,
     /// All peers, the configuration's first.
     pub(super) peers: Vec<SocketAddr>,
-    /// For each peer's address, a connected socket that sends nothing and is queried for the path MTU.
+    /// For each peer's address, a connected socket that sends no data and is queried for the path MTU.
     pub(super) mtu_sockets: HashMap<IpAddr, OwnedFd>,
     pub(super) rx: OwnedFd,
-    /// Whether received packets begin with an IPv4 header that is to be removed: those of a raw port.
+    /// Whether received packets begin with an IPv4 header that must be removed, as on a raw port.
     pub(super) strips: bool,
     pub(super) listen: SocketAddr,
     pub(super) slots: Vec<Slot>,

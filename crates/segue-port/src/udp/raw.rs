@@ -51,7 +51,7 @@ pub struct RawPort {
     port: UdpPort,
     /// Protocol numbers, at least one; each has a socket.
     protocols: &'static [u8],
-    /// The second receiving socket, and its count of lost packets.
+    /// The second receiving socket, with its count of lost packets.
     other: Option<(OwnedFd, u32)>,
     /// An epoll descriptor that is readable when one of both sockets is.
     either: Option<OwnedFd>,

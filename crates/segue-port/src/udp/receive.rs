@@ -16,9 +16,9 @@ use crate::sys::MAX_MESSAGES;
 
 /// Bytes below which a receive is small: several are then requested at once.
 const SMALL: usize = 2048;
-/// Bytes from which on a receive is large: one at a time is then requested.
+/// Bytes from which on a receive counts as large: such receives are requested one at a time.
 const LARGE: usize = 8192;
-/// Number of receives requested at once while they are small. Each needs room for a large one.
+/// Number of receives requested in one call while they are small. Each needs room for a large one.
 const AT_ONCE: usize = 8;
 
 const _: () = assert!(AT_ONCE <= MAX_MESSAGES);
@@ -119,7 +119,7 @@ impl UdpPort {
         Ok(Some(if got == count { wanted } else { got }))
     }
 
-    /// Counts a receive; returns whether it is to be delivered.
+    /// Counts a receive; returns whether it must be delivered.
     fn accept(&mut self, received: &Received) -> bool {
         match received.len {
             0..SMALL => self.receiver.small = self.receiver.small.saturating_add(1),

@@ -1,4 +1,4 @@
-//! The order in which waiting units are sent, and the runs that they form.
+//! The order in which waiting units are sent, and the runs that they form for UDP_SEGMENT.
 
 /// The send that a test may let fail: see `UdpPort::inject`.
 #[cfg(test)]
@@ -39,6 +39,6 @@ pub(super) struct Schedule {
     pub(super) units: Vec<(u32, u32)>,
     pub(super) runs: Vec<Run>,
     /// The length from which on datagrams were too long for UDP_SEGMENT but not for a plain send, and the number of
-    /// runs for which it is not tried again.
+    /// runs for which UDP_SEGMENT is not retried.
     pub(super) oversize: Option<(usize, u32)>,
 }

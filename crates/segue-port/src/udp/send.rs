@@ -245,7 +245,7 @@ impl UdpPort {
         Ok(result)
     }
 
-    /// Remembers the refusal of a run whose datagrams could be sent one by one.
+    /// Records the refusal of a run whose datagrams could be sent one by one.
     fn note_refusal(&mut self, schedule: &mut Schedule, run: Run, error: &io::Error) {
         let (errno, fallback) = match error.raw_os_error() {
             Some(errno @ libc::EIO) => (errno, Fallback::UdpSegmentIo),
@@ -348,7 +348,7 @@ fn is_pending(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the number of pieces of a unit's payload, counted only where there may be several.
+/// Returns the number of pieces of a unit's payload, counted only if there may be several.
 fn count_pieces(unit: &TxUnit<'_>) -> usize {
     if unit.is_in_one_piece() { 1 } else { unit.pieces().count() }
 }

@@ -10,14 +10,14 @@ use super::config::{AUTO_SLOTS, Carries, Checksum, OpenError, UdpConfig};
 use super::filter;
 use crate::sys;
 
-/// A sending socket.
+/// A sending socket of the port.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) fd: OwnedFd,
     pub(super) source: SocketAddr,
     /// Whether the socket is not connected, so that every message names its destination.
     pub(super) names_peer: bool,
-    /// The socket's DF setting, where it is known.
+    /// The socket's DF setting, if it is known.
     pub(super) df: Option<bool>,
 }
 
@@ -31,7 +31,7 @@ pub struct Sockets {
     pub send: Vec<OwnedFd>,
 }
 
-/// Returns the configuration's peer and the others; fails unless all have the family of the local address.
+/// Returns the configuration's peer and the other ones; an error unless all have the family of the local address.
 pub(super) fn all_peers(config: &UdpConfig, others: &[SocketAddr]) -> Result<Vec<SocketAddr>, OpenError> {
     let peers: Vec<SocketAddr> = [&[config.peer], others].concat();
     if peers.iter().any(|peer| config.local.is_ipv4() != peer.is_ipv4()) {
@@ -167,7 +167,7 @@ pub(super) fn sending_socket(config: &UdpConfig, port: u16, connected: bool) -> 
     slot(config, fd, source, !connected)
 }
 
-/// Returns the address that a path MTU socket connects to; nothing is sent, so that any port will do.
+/// Returns the address to which a path MTU socket connects; it sends no data, so that any port is suitable.
 pub(super) const fn mtu_address(peer: IpAddr) -> SocketAddr {
     SocketAddr::new(peer, 9)
 }

@@ -39,7 +39,7 @@ fn outer(slot: u16, tos: u8) -> Outer {
     Outer { slot, to: 0, tos, ttl: 64, df: true, skip: SKIP as u16 }
 }
 
-/// Makes a packet whose datagram is `head` and `payload`.
+/// Builds a packet whose datagram is `head` and `payload`.
 fn packet(pages: &mut PagePool, head: &[u8], payload: &[u8], outer: Outer) -> Box<Packet<Page>> {
     let mut packet = Box::new(Packet::default());
     packet.head.set(&[&[0xee; SKIP], head].concat());
@@ -76,8 +76,8 @@ fn collect(port: &mut UdpPort, into: &mut RxBatch, count: usize) -> VecDeque<(Ve
     seen
 }
 
-/// Returns the runs that datagrams of these lengths form, by the rule of UDP_SEGMENT: equal lengths, of which the last
-/// may be shorter.
+/// Returns the runs that datagrams of these lengths form by the rule of UDP_SEGMENT: equal lengths, except that the
+/// last may be shorter.
 fn expected_runs(lens: &[usize], most: usize, bytes: usize) -> usize {
     let (mut runs, mut at) = (0, 0);
     while at < lens.len() {

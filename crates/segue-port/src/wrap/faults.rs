@@ -10,7 +10,7 @@ use crate::batch::{Burst, Received, RxBatch, TxBatch};
 use crate::page::{Page, PagePool};
 use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 
-/// Odds of each fault: once in so many datagrams or packets on average; 0 means never.
+/// Odds of each fault: once in this many datagrams or packets on average; 0 means never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Odds {
     /// The packet is lost.
@@ -23,22 +23,22 @@ pub struct Odds {
     pub corrupt: u32,
 }
 
-/// Numbers of faults.
+/// Numbers of injected faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Datagrams or packets that were received.
     pub seen: u64,
-    /// Lost packets.
+    /// Number of lost packets.
     pub lost: u64,
-    /// Doubled packets.
+    /// Number of duplicated packets.
     pub duplicated: u64,
-    /// Packets put behind the next one.
+    /// Number of packets put behind the next one.
     pub reordered: u64,
     /// Packets with a flipped bit.
     pub corrupted: u64,
 }
 
-/// A port with faults on its receive side, which are the same for the same seed and traffic.
+/// A port with injected faults on its receive side, reproducible for equal seed and traffic.
 ///
 /// Bursts are divided, so that faults hit single datagrams; trains of a packet port are hit as a whole. A corrupt
 /// packet is no longer marked as verified. Checksums that a kernel verified were verified before the damage: damage
@@ -52,7 +52,7 @@ pub struct Faults<P> {
     fresh: RxBatchParts,
 }
 
-/// Packets and bursts that the inner port delivered in one call, taken out of the caller's batch.
+/// Packets and bursts that the inner port delivered in one call, removed from the caller's batch.
 #[derive(Debug, Default)]
 struct RxBatchParts {
     packets: std::collections::VecDeque<Received>,
@@ -68,7 +68,7 @@ struct Fate {
 }
 
 impl<P: Port> Faults<P> {
-    /// Wraps `inner`.
+    /// Wraps `inner` in a port with these faults.
     pub fn new(inner: P, odds: Odds, seed: u64) -> Faults<P> {
         Faults { inner, odds, state: seed, counts: FaultCounts::default(), fresh: RxBatchParts::default() }
     }

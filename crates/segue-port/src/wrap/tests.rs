@@ -17,7 +17,7 @@ use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 use crate::testing::{self, Fill, bytes};
 use crate::udp::{Source, UdpConfig, UdpPort};
 
-/// A port that delivers what it was given and takes everything.
+/// A port that delivers scripted packets and accepts all sent ones.
 struct Scripted {
     packets: VecDeque<Received>,
     bursts: VecDeque<Burst>,

@@ -1,4 +1,4 @@
-//! A trace of everything that crosses a port, as a capture file.
+//! A trace of all packets that cross a port, as a capture file.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -55,7 +55,7 @@ impl<P: Port, W: Write> Trace<P, W> {
         Ok(Trace { inner, writer, record: Vec::new(), before: Vec::new() })
     }
 
-    /// The port and the file.
+    /// Returns the inner port and the file.
     pub fn into_inner(self) -> (P, W) {
         (self.inner, self.writer.into_inner())
     }
@@ -107,7 +107,7 @@ impl<P: Port, W: Write> Trace<P, W> {
     }
 }
 
-/// Makes `record` an IP packet of `pieces`, in a UDP datagram where the protocol is that.
+/// Writes an IP packet of `pieces` into `record`, in a UDP datagram if the protocol is UDP.
 fn wrap<'a>(record: &mut Vec<u8>, outside: Outside, pieces: impl Iterator<Item = &'a [u8]>) {
     let ip_len = if outside.source.is_ipv4() { 20 } else { 40 };
     let udp_len = if outside.protocol == protocol::UDP { UDP_LEN } else { 0 };
@@ -147,7 +147,7 @@ fn wrap<'a>(record: &mut Vec<u8>, outside: Outside, pieces: impl Iterator<Item =
     }
 }
 
-/// The UDP header at the start of `udp`.
+/// Fills in the UDP header at the start of `udp`.
 fn finish_udp(udp: &mut [u8], outside: &Outside, pseudo: Sum) {
     udp[0..2].copy_from_slice(&outside.source.port().to_be_bytes());
     udp[2..4].copy_from_slice(&outside.target.port().to_be_bytes());
@@ -158,7 +158,7 @@ fn finish_udp(udp: &mut [u8], outside: &Outside, pseudo: Sum) {
     udp[6..8].copy_from_slice(&Field::complete_udp(sum).value().to_be_bytes());
 }
 
-/// A datagram that a socket sent or received has a length that fits.
+/// Returns the length of a datagram as 16 bits, which fits because a socket sent or received the datagram.
 fn length(len: usize) -> [u8; 2] {
     u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
 }
