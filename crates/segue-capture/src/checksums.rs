@@ -1,4 +1,4 @@
-//! Every checksum of a packet: which header it belongs to, what it is worth, and what it should be.
+//! Every checksum of a packet: its header, its verdict, and its correct value.
 
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use segue::packet::{Header, Kind, Offload, Packet, Remote, Stop};
@@ -9,7 +9,7 @@ use crate::frame::Frame;
 /// The verdict on a whole packet, from its lengths and checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketVerdict {
-    /// Every checksum is right.
+    /// Every checksum is correct.
     Good,
     /// At least one checksum is wrong.
     Bad,
@@ -17,18 +17,18 @@ pub enum PacketVerdict {
     Unfinished,
     /// The innermost header is UDP without a checksum.
     Absent,
-    /// Nothing but the IPv4 header could be judged: a fragment, or a protocol without a known checksum.
+    /// Only the IPv4 header checksum could be verified: a fragment, or a protocol without a known checksum.
     IpOnly,
-    /// A length contradicts another one or the bytes that are there, whatever the checksums are.
+    /// A length contradicts another one or the bytes present, whatever the checksums are.
     Malformed,
-    /// Bytes of the packet are missing from the capture, so nothing was judged.
+    /// Bytes of the packet are missing from the capture, so that no checksum was verified.
     Cut,
     /// The record holds no IP packet.
     NotIp,
 }
 
 impl PacketVerdict {
-    /// The name in JSON and counters.
+    /// Returns the verdict's name in JSON and counters.
     pub fn name(self) -> &'static str {
         match self {
             PacketVerdict::Good => "good",
@@ -46,22 +46,22 @@ impl PacketVerdict {
 /// The header that a checksum belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
-    /// An IPv4 header.
+    /// The IPv4 header checksum.
     Ipv4,
-    /// UDP.
+    /// The UDP checksum.
     Udp,
-    /// GRE (RFC 2784).
+    /// The GRE checksum (RFC 2784).
     Gre,
-    /// TCP.
+    /// The TCP checksum.
     Tcp,
-    /// ICMP.
+    /// The ICMP checksum.
     Icmp,
-    /// ICMPv6.
+    /// The ICMPv6 checksum.
     Icmpv6,
 }
 
 impl Layer {
-    /// The name in JSON.
+    /// Returns the protocol's name in JSON.
     pub fn name(self, is_outer: bool) -> &'static str {
         match (self, is_outer) {
             (Layer::Ipv4, false) => "ipv4",
@@ -79,7 +79,7 @@ impl Layer {
 /// The verdict on one checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// The checksum is right.
+    /// The checksum is correct.
     Good,
     /// The checksum is wrong.
     Bad,
@@ -93,7 +93,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The name in JSON.
+    /// Returns the verdict's name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Good => "good",
@@ -116,9 +116,9 @@ pub struct Finding {
     pub level: usize,
     /// Verdict on the checksum.
     pub verdict: Verdict,
-    /// Offset of the field, from the first byte behind the link header.
+    /// Offset of the checksum field, from the first byte behind the link header.
     pub at: usize,
-    /// Value of the field.
+    /// Value of the checksum field.
     pub field: u16,
     /// Value that would be right.
     pub expected: u16,
@@ -131,7 +131,7 @@ impl Frame<'_> {
         Judge::new(self).all(findings);
     }
 
-    /// The verdict on the whole packet, from all that [`Frame::judge`] found.
+    /// Returns the verdict on the whole packet, from all findings of [`Frame::judge`].
     pub(crate) fn verdict(&self, findings: &[Finding]) -> PacketVerdict {
         let has = |verdict| findings.iter().any(|f| f.verdict == verdict);
         match findings.last() {
@@ -339,13 +339,13 @@ impl<'f, 'a> Judge<'f, 'a> {
     }
 }
 
-/// Whether two checksums are equal in one's complement, where 0 and 0xffff are the same.
+/// Returns whether two checksums are equal in ones' complement, in which 0 and 0xffff are the same.
 fn is_same(a: u16, b: u16) -> bool {
     a == b || (a.is_multiple_of(0xffff) && b.is_multiple_of(0xffff))
 }
 
-/// The sum of the pseudo-header of protocol `number` under the IP header `ip`, for `len` bytes. It uses the final
-/// addresses, which may be in an option or extension header; `None` if those cannot be determined.
+/// Returns the sum of the pseudo-header of protocol `number` under the IP header `ip`, for `len` bytes. It uses the
+/// final addresses, which may be in an option or extension header; `None` if those cannot be determined.
 pub(crate) fn pseudo(bytes: &[u8], ip: &Header, number: u8, len: usize) -> Option<Sum> {
     let header = bytes.get(ip.start()..ip.end())?;
     if ip.kind == Kind::Ipv4 {

@@ -19,12 +19,12 @@ use crate::stream::{each_item, section_options};
 pub struct DecapConfig {
     /// UDP ports that carry tunnels.
     pub tunnels: Tunnels,
-    /// Whether packets that are not taken out of a tunnel are left out of the output.
+    /// Whether packets without a recognised tunnel are left out of the output.
     pub only_tunnelled: bool,
 }
 
 impl Default for DecapConfig {
-    /// No tunnel on a UDP port, and all packets are written.
+    /// Returns the default: no tunnel on a UDP port, and all packets are written.
     fn default() -> DecapConfig {
         DecapConfig { tunnels: Tunnels::NONE, only_tunnelled: false }
     }
@@ -37,17 +37,17 @@ pub struct DecapReport {
     pub packets_in: u64,
     /// Packets written.
     pub packets_out: u64,
-    /// Packets that were taken out of a tunnel.
+    /// Number of packets that were decapsulated.
     pub decapsulated: u64,
     /// Remote checksums that were finished.
     pub finished: u64,
-    /// Packets that were written as they were.
+    /// Number of packets written unchanged.
     pub passed: u64,
-    /// Packets that were left out of the output.
+    /// Number of packets left out of the output.
     pub dropped: u64,
-    /// Packets that were left in their tunnel, by reason; they are among those passed or dropped.
+    /// Number of packets that were not decapsulated, by reason; they are among those passed or dropped.
     pub kept: BTreeMap<&'static str, u64>,
-    /// Where the input is cut or damaged; everything in front of that place was decapsulated.
+    /// The place where the input is cut or damaged; all packets in front of it were decapsulated.
     pub fault: Option<ReadError>,
 }
 
@@ -86,7 +86,8 @@ pub fn decap<R: Read, W: Write>(
     Ok(DecapReport { packets_in: reader.packets(), packets_out: writer.packets() - before, fault, ..work.counts })
 }
 
-/// Replaces a link type for one version of IP by the one for both, since a tunnel may carry the other version.
+/// Returns the link type for both versions of IP in place of one for a single version, since a tunnel may carry the
+/// other version.
 fn widened(number: u16) -> u16 {
     if matches!(number, link::IPV4 | link::IPV6) { link::RAW } else { number }
 }
@@ -101,7 +102,7 @@ struct Decapsulator {
 
 /// The packet inside of a tunnel.
 struct InnerPacket {
-    /// Bytes of the packet, from its Ethernet header if it has one, else from its IP header.
+    /// Bytes of the packet, from its Ethernet header or else its IP header.
     bytes: Vec<u8>,
     is_ethernet: bool,
     finished: bool,
@@ -250,7 +251,7 @@ fn is_ethernet(number: u16) -> bool {
     number == link::ETHERNET
 }
 
-/// The index of the first header inside of the outermost tunnel; `None` if there is no tunnel.
+/// Returns the index of the first header inside the outermost tunnel; `None` without a tunnel.
 fn carried(frame: &Frame<'_>) -> Option<usize> {
     let headers = frame.layout.headers();
     let outer = headers.iter().position(Header::is_ip)?;
@@ -258,7 +259,7 @@ fn carried(frame: &Frame<'_>) -> Option<usize> {
     Some(outer + 1 + first)
 }
 
-/// Offset of the end of the inner packet, by its own length field.
+/// Returns the offset of the end of the inner packet, from its own length field.
 fn inner_end(frame: &Frame<'_>, headers: &[Header]) -> Option<usize> {
     if frame.is_unsized || headers.first()?.kind == Kind::Ethernet {
         return Some(frame.total);

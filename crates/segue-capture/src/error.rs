@@ -1,4 +1,4 @@
-//! Errors of the transformations.
+//! Errors of the capture transformations.
 
 use std::fmt;
 use std::io;
@@ -12,18 +12,18 @@ use crate::file::ReadError;
 pub enum CaptureError {
     /// The input could not be read.
     Read(ReadError),
-    /// The output could not be written, or pcap has no place for what it would hold:
-    /// [`SecondLinkType`](crate::file::SecondLinkType) and [`DifferentHeader`](crate::file::DifferentHeader) are
-    /// inside of the error.
+    /// The output could not be written, or pcap cannot represent it: then
+    /// [`SecondLinkType`](crate::file::SecondLinkType) or [`DifferentHeader`](crate::file::DifferentHeader) is inside
+    /// the error.
     Write(io::Error),
     /// The input has no note of a merge that could be undone.
     NothingToUndo,
-    /// The merge left acknowledgments out, so it cannot be undone.
+    /// The merge dropped acknowledgments, so that it cannot be undone.
     Swallowed {
-        /// The number of the first packet that stands for others.
+        /// Index of the first packet that stands for others.
         packet: u64,
     },
-    /// Comments were asked for in a pcap file, which has no place for them.
+    /// Comments were requested for a pcap file, which cannot hold them.
     NoComments,
 }
 

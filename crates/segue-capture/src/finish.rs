@@ -10,7 +10,7 @@ use crate::frame::Frame;
 /// The result of [`finish`].
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// All bytes of the frame behind its link header.
+    /// All bytes of the frame behind the link header.
     pub(crate) bytes: Vec<u8>,
     /// Number of checksums that were unfinished, or right until an inner one changed.
     pub(crate) finished: u64,
@@ -18,8 +18,8 @@ pub(crate) struct Finished {
     pub(crate) fixed: u64,
 }
 
-/// Writes those checksums among `findings` that are `wanted`, and those that the change of an inner one would make
-/// wrong, from the inside out. `findings` are all that [`Frame::judge`] found.
+/// Writes the `wanted` checksums among `findings`, and outer ones that a change of an inner one would make wrong, from
+/// the inside out. `findings` are all that [`Frame::judge`] found.
 pub(crate) fn finish(frame: &Frame<'_>, findings: &[Finding], wanted: impl Fn(&Finding) -> bool) -> Finished {
     let mut frame = frame.copied();
     let (mut finished, mut fixed) = (0, 0);

@@ -1,4 +1,4 @@
-//! Cuts a packet of a capture that is longer than the MTU into the IP fragments that its sender would have sent.
+//! Splits a packet of a capture that exceeds the MTU into the IP fragments that its sender would have sent.
 
 use segue::gso::{self, Fragment, Frames, Limits};
 use segue::packet::{LayerCsum, Packet, Tunnels};

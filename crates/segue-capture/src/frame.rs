@@ -1,4 +1,4 @@
-//! One record of a capture, parsed: where its headers are, and how long its outermost IP packet is.
+//! One parsed record of a capture: the offsets of its headers, and the length of its outermost IP packet.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -52,27 +52,27 @@ impl<'a> Frame<'a> {
         Some(Frame { prefix, bytes: Cow::Owned(sized), layout, total, is_unsized: true })
     }
 
-    /// Offset of the outermost IP header.
+    /// Returns the offset of the outermost IP header.
     pub(crate) fn l3(&self) -> usize {
         self.layout.outer_ip().map_or(0, Header::start)
     }
 
-    /// Length of the outermost IP packet in bytes.
+    /// Returns the length of the outermost IP packet in bytes.
     pub(crate) fn ip_len(&self) -> usize {
         self.total.saturating_sub(self.l3())
     }
 
-    /// Whether lengths in the headers contradict each other or the bytes present.
+    /// Returns whether lengths in the headers contradict each other or the bytes present.
     pub(crate) fn is_malformed(&self) -> bool {
         self.layout.stop() == Stop::Malformed
     }
 
-    /// Whether the record has an IP header.
+    /// Returns whether the record has an IP header.
     pub(crate) fn is_ip(&self) -> bool {
         self.layout.ip_levels() > 0
     }
 
-    /// The packet for the engine, without padding, its checksums unverified.
+    /// Returns the packet for the engine, without padding and with unverified checksums.
     pub(crate) fn packet(&self) -> Packet<&[u8]> {
         let mut packet = Packet::default();
         let header_len = self.layout.header_len();
@@ -83,12 +83,12 @@ impl<'a> Frame<'a> {
         packet
     }
 
-    /// A copy that owns its bytes, so that checksum fields can be changed.
+    /// Returns a copy that owns its bytes, so that checksum fields can be changed.
     pub(crate) fn copied(&self) -> Frame<'a> {
         Frame { bytes: Cow::Owned(self.bytes.to_vec()), ..*self }
     }
 
-    /// Source and destination address of the IP header `ip`; `None` where its bytes are missing.
+    /// Returns source and destination address of the IP header `ip`; `None` if its bytes are missing.
     pub(crate) fn addresses(&self, ip: &Header) -> Option<(IpAddr, IpAddr)> {
         let part = |range: Range<usize>| self.bytes.get(ip.start() + range.start..ip.start() + range.end);
         if ip.kind == Kind::Ipv4 {
@@ -100,7 +100,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Offset where the outermost IP header begins, behind VLAN tags; `None` for another EtherType.
+/// Returns the offset of the outermost IP header, behind VLAN tags; `None` for another EtherType.
 fn network(bytes: &[u8], start: Start) -> Option<usize> {
     if start == Start::Ip {
         return Some(0);

@@ -30,7 +30,7 @@ impl AsRef<[u8]> for RecordBytes {
     }
 }
 
-/// Offset of `part`, a slice of the bytes of `buf`, in its record.
+/// Returns the offset of `part`, a slice of the bytes of `buf`, in its record.
 pub(crate) fn place_of(buf: &RecordBytes, part: &[u8]) -> usize {
     part.as_ptr() as usize - buf.raw.as_ptr() as usize
 }
@@ -39,9 +39,9 @@ pub(crate) fn place_of(buf: &RecordBytes, part: &[u8]) -> usize {
 pub(crate) struct Released {
     pub(crate) packet: Box<Packet<RecordBytes>>,
     pub(crate) members: Vec<u64>,
-    /// Records of acknowledgments that this one replaces, in order.
+    /// Records of the acknowledgments that this packet replaces, in order.
     pub(crate) swallowed: Vec<u64>,
-    /// Reasons why it was released or not held, a mismatch followed by what differed.
+    /// Reasons why the packet was released or not held, a mismatch followed by the fields that differ.
     pub(crate) why: Reasons,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum Bypass {
     NotIp,
     /// Bytes of the packet are missing.
     Cut,
-    /// A frame check sequence behind it would be wrong for a train.
+    /// A frame check sequence follows the packet, which would be wrong for a train.
     CheckSequence,
     /// An obsolete form of record, which has no place for a note.
     Obsolete,
@@ -76,8 +76,8 @@ struct Lane {
     interface: u32,
     prefix: Box<[u8]>,
     gro: Gro<RecordBytes>,
-    /// Records of packets without payload and of the acknowledgments that they have swallowed, by the address of their
-    /// box: such packets have no payload bytes that lead back to a record.
+    /// Records of packets without payload and of the acknowledgments merged into them, by the address of their box:
+    /// such packets have no payload bytes that lead back to a record.
     bare: BTreeMap<usize, Bare>,
     used: u64,
 }
@@ -87,7 +87,7 @@ struct Bare {
     swallowed: Vec<u64>,
 }
 
-/// The address of a boxed packet, which identifies one without payload; boxes do not move.
+/// Returns the address of a boxed packet, which identifies one without payload; boxes do not move.
 fn place_in_memory(packet: &Packet<RecordBytes>) -> usize {
     std::ptr::from_ref(packet).addr()
 }
@@ -104,22 +104,22 @@ pub(crate) struct Lanes {
     findings: Vec<Finding>,
 }
 
-/// What GRO counted over all its tables. Reasons are keyed by their names in the statistics of the engine.
+/// Counters of GRO over all its tables. Reasons are keyed by their names in the statistics of the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroCounts {
     /// Trains of at least two packets.
     pub trains: u64,
-    /// Pure acknowledgments that gave way to a newer one (profile `lro` only).
+    /// Number of pure acknowledgments replaced by a newer one (profile `lro` only).
     pub swallowed: u64,
-    /// Packets whose padding is not in their train.
+    /// Number of packets whose padding is not in their train.
     pub trimmed: u64,
-    /// Packets inside of trains.
+    /// Number of packets inside trains.
     pub segments: u64,
     /// Packets that were passed on at once, by reason.
     pub alone: BTreeMap<&'static str, u64>,
-    /// Trains, and packets that stayed single, by what ended them.
+    /// Numbers of trains and unmerged packets, by the event that ended them.
     pub flushes: BTreeMap<&'static str, u64>,
-    /// What differed from the train of the flow, by reason.
+    /// Numbers of mismatches with the flow's train, by reason.
     pub mismatches: BTreeMap<&'static str, u64>,
 }
 
@@ -143,25 +143,26 @@ impl GroCounts {
 /// The rules and limits by which packets are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeRules {
-    /// Whose rules decide what is joined. Pure acknowledgments are joined with [`gro::Profile::Lro`] only.
+    /// The profile, which decides which packets are joined. Pure acknowledgments are joined with [`gro::Profile::Lro`]
+    /// only.
     pub profile: gro::Profile,
-    /// Most bytes of a train, from its IP header.
+    /// Largest train in bytes, from its IP header.
     pub max_bytes: usize,
-    /// Most packets of a train; the engine's own limit for UDP holds besides.
+    /// Most packets of a train; the engine's limit for UDP applies too.
     pub max_packets: usize,
     /// Longest time that a packet waits for the next one of its flow, in microseconds.
     pub hold_us: u32,
 }
 
 impl Default for MergeRules {
-    /// Profile strict, 65,535 bytes, 1000 packets, 1000 microseconds.
+    /// Returns the default: profile strict, 65,535 bytes, 1000 packets, 1000 microseconds.
     fn default() -> MergeRules {
         MergeRules { profile: gro::Profile::Strict, max_bytes: 65_535, max_packets: 1000, hold_us: 1000 }
     }
 }
 
 impl MergeRules {
-    /// The engine's form of the rules.
+    /// Returns the rules as a configuration of the engine.
     pub(crate) fn gro(&self) -> gro::Config {
         gro::Config {
             profile: self.profile,
@@ -189,7 +190,7 @@ impl Lanes {
         }
     }
 
-    /// Pushes a record with its bytes in `raw`, and passes every released packet to `each`, perhaps the record itself.
+    /// Pushes a record with its bytes in `raw`, and passes every released packet to `each`, possibly the record itself.
     ///
     /// # Errors
     /// The reason why the record was not offered to GRO; unless it is not IP, all packets held of its interface are
@@ -252,7 +253,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Whether the transport checksum was still to be completed when the packet was captured. The payload is summed
+    /// Returns whether the transport checksum was still partial when the packet was captured. The payload is summed
     /// only if the field holds the sum of the pseudo-header.
     fn is_unfinished(&mut self, record: &Record<'_>, prefix: usize, packet: &Packet<RecordBytes>) -> bool {
         let (Some(header), Some(ip)) = (packet.layout.transport(), packet.layout.inner_ip()) else { return false };
@@ -280,7 +281,7 @@ impl Lanes {
         }
     }
 
-    /// Releases all packets and drops the tables, at the end of a section: interfaces are numbered anew behind it.
+    /// Releases all packets and drops the tables at the end of a section, after which interfaces are renumbered.
     pub(crate) fn forget(&mut self, each: impl FnMut(Released)) {
         self.flush(each);
         for lane in self.lanes.drain(..) {
@@ -288,7 +289,7 @@ impl Lanes {
         }
     }
 
-    /// The counters so far, of dropped tables too.
+    /// Returns the counters so far, including those of dropped tables.
     pub(crate) fn tally(&self) -> GroCounts {
         let mut tally = self.done.clone();
         self.lanes.iter().for_each(|lane| tally.add(lane.gro.stats()));
@@ -391,7 +392,7 @@ fn drain_after(lane: &mut Lane, before: &gro::Stats, pushed: Option<u64>, each: 
 /// Reasons that end a train at the pushed packet itself.
 const CLOSING: [&str; 3] = ["psh", "fin", "full"];
 
-/// Names of the reasons whose counters are higher than in `before`.
+/// Returns the names of the reasons whose counters are higher than in `before`.
 fn risen<R: Reason>(now: &segue::reason::Counts<R>, before: &segue::reason::Counts<R>) -> Vec<&'static str> {
     now.iter()
         .zip(before.iter())

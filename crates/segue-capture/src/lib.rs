@@ -1,4 +1,4 @@
-//! Capture files, and what offload engines do to the packets in them.
+//! Capture files, and the transformations that offload engines apply to their packets.
 //!
 //! [`mod@file`] reads and writes pcap and pcapng as a stream. Each other module is one function over a
 //! [`Reader`](file::Reader) and, where it writes, a [`Writer`](file::Writer):

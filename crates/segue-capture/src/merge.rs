@@ -21,24 +21,24 @@ use crate::lanes::{self, Lanes, RecordBytes, place_of};
 pub use crate::lanes::{GroCounts, MergeRules};
 use crate::stream::{each_item, section_options};
 
-/// Most records that wait.
+/// Most records that wait to be written.
 const WINDOW: usize = 65_536;
-/// Most bytes of records that wait.
+/// Most bytes of records that wait to be written.
 const WINDOW_BYTES: usize = 24 << 20;
 
 /// Configuration of [`merge`].
 #[derive(Clone, Debug)]
 pub struct MergeConfig {
-    /// What is joined, and the limits of a train.
+    /// Rules of joining, and the limits of a train.
     pub rules: MergeRules,
     /// UDP ports that carry tunnels.
     pub tunnels: Tunnels,
-    /// Whether each packet gets a comment that says why it is as it is; into pcapng only.
+    /// Whether each packet gets a comment with the reason for its form; pcapng only.
     pub explain: bool,
 }
 
 impl Default for MergeConfig {
-    /// Default rules, no tunnel on a UDP port, no comments.
+    /// Returns the default: default rules, no tunnel on a UDP port, no comments.
     fn default() -> MergeConfig {
         MergeConfig { rules: MergeRules::default(), tunnels: Tunnels::NONE, explain: false }
     }
@@ -51,13 +51,13 @@ pub struct MergeReport {
     pub packets_in: u64,
     /// Packets written, a train counting as one.
     pub packets_out: u64,
-    /// What GRO counted. Packets that were not offered to it are in [`GroCounts::alone`] too.
+    /// Counters of GRO. Packets that were not offered to it are in [`GroCounts::alone`] too.
     pub gro: GroCounts,
-    /// Trains among them that could not be written as one packet, and were left as single packets.
+    /// Number of trains that could not be written as one packet and were left as single packets.
     pub unwritten: u64,
-    /// Whether [`undo`](crate::undo::undo) gives the input back: the output is pcapng and nothing was swallowed.
+    /// Whether [`undo`](crate::undo::undo) restores the input: the output is pcapng and no acknowledgment was replaced.
     pub can_undo: bool,
-    /// Where the input is cut or damaged; everything in front of that place was merged.
+    /// The place where the input is cut or damaged; all packets in front of it were merged.
     pub fault: Option<ReadError>,
 }
 
@@ -116,7 +116,7 @@ pub fn merge<R: Read, W: Write>(
     })
 }
 
-/// A record that waits, with its bytes.
+/// A record that waits to be written, with its bytes.
 #[derive(Clone, Debug)]
 struct Entry {
     record: Record<'static>,
@@ -143,7 +143,7 @@ enum Slot {
     Alone(Entry, Remark),
     /// A packet that is part of a train in front.
     Absorbed,
-    /// A train, with its first packet.
+    /// A train, stored at its first packet.
     Train(Entry, Train),
     /// A block that is not a packet.
     Block(BlockKind, Vec<u8>, Order, Option<Interface>),
@@ -152,9 +152,9 @@ enum Slot {
 /// Remarks on a packet that is written unchanged.
 #[derive(Clone, Debug, Default)]
 struct Remark {
-    /// Comment with the reason why it stays alone.
+    /// Comment with the reason why the packet is not merged.
     why: Option<String>,
-    /// Number of acknowledgments that it replaces.
+    /// Number of acknowledgments that the packet replaces.
     swallowed: usize,
 }
 
@@ -177,11 +177,11 @@ struct Window {
     /// Position of the first slot.
     base: u64,
     bytes: usize,
-    /// Whether trains carry notes.
+    /// Whether trains get undo notes.
     notes: bool,
-    /// Whether packets carry comments.
+    /// Whether packets get comments.
     explain: bool,
-    /// Trains that could not be written as one packet and were left as single packets.
+    /// Number of trains that could not be written as one packet and were left as single packets.
     refused: u64,
 }
 
@@ -348,7 +348,7 @@ impl Window {
         }
     }
 
-    /// Puts a packet or train that GRO released to its position; returns the box.
+    /// Stores a packet or train that GRO released at its position; returns the box.
     fn settle(
         &mut self,
         out: lanes::Released,
@@ -379,7 +379,7 @@ impl Window {
         packet
     }
 
-    /// Builds the one packet of a train with its note; `None` if the engine cannot write it.
+    /// Builds the single packet of a train with its note; `None` if the engine cannot write it.
     fn train(
         &self,
         packet: &mut segue::packet::Packet<RecordBytes>,
@@ -441,7 +441,7 @@ impl Window {
     }
 }
 
-/// The bytes behind a packet in its pcapng block, if a writer would write others for its options `own`.
+/// Returns the bytes behind a packet in its pcapng block, if a writer would write others for its options `own`.
 fn unusual_tail(record: &Record<'_>, order: Order, own: &[u8]) -> Option<Vec<u8>> {
     if record.form == Form::Pcap {
         return None;
@@ -450,7 +450,7 @@ fn unusual_tail(record: &Record<'_>, order: Order, own: &[u8]) -> Option<Vec<u8>
     is_unusual_tail(tail, record.data.end, order, own).then(|| tail.to_vec())
 }
 
-/// The comment on a packet that stays alone.
+/// Returns the comment on a packet that is not merged.
 fn alone_because(why: &[&'static str]) -> String {
     format!("segue: alone: {}", spoken(why))
 }

@@ -1,4 +1,4 @@
-//! Split: what was on the wire, from a capture taken where trains and unfinished checksums pass.
+//! Split: reconstructs the packets on the wire from a capture with trains and partial checksums.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ use crate::fragment;
 use crate::frame::{Frame, USUAL_MTU};
 use crate::stream::{each_item, section_options};
 
-/// Most connections whose SYN is remembered.
+/// Most connections whose SYN options are stored.
 const MOST_FLOWS: usize = 65_536;
 
 /// Configuration of [`split`].
@@ -33,7 +33,7 @@ pub struct SplitConfig {
 }
 
 impl Default for SplitConfig {
-    /// No tunnel on a UDP port, sizes as learned, wrong checksums left wrong.
+    /// Returns the default: no tunnel on a UDP port, segment sizes as learned, wrong checksums left unchanged.
     fn default() -> SplitConfig {
         SplitConfig { tunnels: Tunnels::NONE, size: SegmentSize::Learned, fix_all: false }
     }
@@ -46,7 +46,7 @@ pub enum SegmentSize {
     Mss(usize),
     /// Bytes of the IP packet. What is longer and not TCP becomes IP fragments, unless its header forbids it.
     Mtu(usize),
-    /// As the ends of the connection agreed in their SYNs, else an IP packet of 1500 bytes; UDP stays whole.
+    /// The MSS negotiated in the connection's SYNs, or else IP packets of 1500 bytes; UDP is not split.
     Learned,
 }
 
@@ -57,7 +57,7 @@ pub struct SplitReport {
     pub packets_in: u64,
     /// Packets written.
     pub packets_out: u64,
-    /// Trains that were cut.
+    /// Number of trains that were split.
     pub trains: u64,
     /// Packets that became IP fragments.
     pub fragmented: u64,
@@ -67,19 +67,19 @@ pub struct SplitReport {
     pub fixed: u64,
     /// IP lengths of zero that were filled in.
     pub lengths: u64,
-    /// Packets with a wrong checksum that were left so.
+    /// Number of packets whose wrong checksum was left unchanged.
     pub bad_left: u64,
-    /// Packets that went through as they were.
+    /// Number of packets written unchanged.
     pub unchanged: u64,
     /// UDP packets longer than 1500 bytes that stayed whole, since the size of their datagrams is not in the file.
     pub udp_of_unknown_size: u64,
-    /// What could not be cut, by reason.
+    /// Numbers of trains that could not be split, by reason.
     pub refused: BTreeMap<&'static str, u64>,
-    /// Where the input is cut or damaged; everything in front of that place was split.
+    /// The place where the input is cut or damaged; all packets in front of it were split.
     pub fault: Option<ReadError>,
 }
 
-/// Cuts the trains of a capture and completes its checksums.
+/// Splits the trains of a capture and completes its checksums.
 ///
 /// # Errors
 /// [`CaptureError::Read`] and [`CaptureError::Write`].
@@ -146,7 +146,7 @@ impl Splitter {
         self.single(record, &frame, sink)
     }
 
-    /// Payload bytes of the segments of a train; `None` where it is a single packet.
+    /// Returns the payload bytes of the segments of a train; `None` for a single packet.
     fn segment_size(&mut self, frame: &Frame<'_>) -> Option<usize> {
         let transport = *frame.layout.transport()?;
         let payload = frame.total.checked_sub(frame.layout.header_len())?;
@@ -200,7 +200,7 @@ impl Splitter {
         self.write(record, frame.prefix, honest, sink)
     }
 
-    /// Writes the packets that one record was cut into; `bad` is the wrong checksum that each of them keeps.
+    /// Writes the packets into which one record was split; `bad` is the wrong checksum that each of them keeps.
     fn write(
         &mut self,
         record: &Record<'_>,
@@ -308,8 +308,8 @@ impl Splitter {
         self.syns.insert(key, usize::from(mss));
     }
 
-    /// Payload bytes of a segment: the smaller MSS that the ends announced, or the only known one, minus the options of
-    /// this packet, which the MSS does not count (RFC 6691).
+    /// Returns the payload bytes of a segment: the smaller MSS that the ends announced, or the only known one, minus
+    /// the options of this packet, which the MSS does not include (RFC 6691).
     fn agreed(&self, frame: &Frame<'_>, header: &Header) -> Option<usize> {
         let there = direction(frame, header, false).and_then(|key| self.syns.get(&key));
         let back = direction(frame, header, true).and_then(|key| self.syns.get(&key));
@@ -321,7 +321,7 @@ impl Splitter {
     }
 }
 
-/// The direction that a packet travels in, or with `back` the opposite one.
+/// Returns the direction of a packet, or with `back` the opposite one.
 fn direction(frame: &Frame<'_>, transport: &Header, back: bool) -> Option<Direction> {
     let ip = frame.layout.inner_ip()?;
     let bytes = &frame.bytes;
@@ -339,7 +339,7 @@ fn direction(frame: &Frame<'_>, transport: &Header, back: bool) -> Option<Direct
     Some((addresses, ports))
 }
 
-/// The maximum segment size in a list of TCP options (RFC 9293, section 3.7.1).
+/// Returns the maximum segment size in a list of TCP options (RFC 9293, section 3.7.1).
 fn mss_option(mut options: &[u8]) -> Option<u16> {
     while let Some((&kind, rest)) = options.split_first() {
         match (kind, rest) {
@@ -353,7 +353,7 @@ fn mss_option(mut options: &[u8]) -> Option<u16> {
     None
 }
 
-/// Makes the checksum of a segment wrong by as much as that of its train was: cutting must not correct it.
+/// Makes the checksum of a segment wrong by the same amount as that of its train, since splitting must not correct it.
 fn spoil(segment: &mut [u8], bad: &Finding) {
     let Some(right) = read_u16(segment, bad.at) else { return };
     let mut sum = Sum::ZERO;

@@ -8,7 +8,7 @@ use crate::file::{Item, Order, ReadError, Reader, options};
 /// The program's name and version, as section headers of new files state it.
 const USERAPPL: &str = concat!("segue ", env!("CARGO_PKG_VERSION"));
 
-/// Gives every item of `reader` to `take`, and returns where the file is cut or damaged, if it is.
+/// Passes every item of `reader` to `take`, and returns the place where the file is cut or damaged, if any.
 ///
 /// # Errors
 /// [`CaptureError::Read`] for every other failure of the reader, and what `take` returns.
@@ -26,7 +26,7 @@ pub(crate) fn each_item<R: Read>(
     }
 }
 
-/// The options of the section header of a pcapng file that is made from a pcap file.
+/// Returns the options of the section header of a pcapng file that is made from a pcap file.
 pub(crate) fn section_options() -> Vec<u8> {
     let mut list = Vec::new();
     options::push(&mut list, Order::NATIVE, options::SHB_USERAPPL, USERAPPL.as_bytes());

@@ -1,4 +1,4 @@
-//! Survey: what a capture holds, what of it would merge, and why the rest would not.
+//! Survey: the content of a capture, the packets that would merge, and the reasons for the others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -16,9 +16,9 @@ use crate::frame::{Frame, USUAL_MTU};
 use crate::lanes::{GroCounts, Lanes, MergeRules};
 use crate::stream::each_item;
 
-/// Most flows told apart; the packets of all further ones are counted together.
+/// Most flows counted separately; the packets of all further ones are counted together.
 const MOST_FLOWS: usize = 100_000;
-/// Most interfaces kept.
+/// Most interfaces kept in the survey.
 const MOST_INTERFACES: usize = 1000;
 /// Upper ends of the size classes, in bytes of the frame; the last one has none.
 pub const SIZES: [u32; 8] = [64, 128, 256, 512, 1024, 1514, 9014, u32::MAX];
@@ -28,12 +28,12 @@ pub const SIZES: [u32; 8] = [64, 128, 256, 512, 1024, 1514, 9014, u32::MAX];
 pub struct SurveyConfig {
     /// UDP ports that carry tunnels.
     pub tunnels: Tunnels,
-    /// The rules by which it counts what would merge.
+    /// The rules by which mergeable packets are counted.
     pub rules: MergeRules,
 }
 
 impl Default for SurveyConfig {
-    /// No tunnel on a UDP port, and default rules.
+    /// Returns the default: no tunnel on a UDP port, and default rules.
     fn default() -> SurveyConfig {
         SurveyConfig { tunnels: Tunnels::NONE, rules: MergeRules::default() }
     }
@@ -42,15 +42,15 @@ impl Default for SurveyConfig {
 /// One direction of a TCP or UDP connection, by its innermost addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Whether it is TCP; UDP else.
+    /// Whether the flow is TCP; otherwise it is UDP.
     pub is_tcp: bool,
     /// Source address and port.
     pub source: SocketAddr,
     /// Destination address and port.
     pub destination: SocketAddr,
-    /// Packets.
+    /// Number of packets of the flow.
     pub packets: u64,
-    /// Bytes of these when they were captured.
+    /// Original length of the flow's packets in bytes.
     pub bytes: u64,
     /// Packets of more than 1500 bytes of IP.
     pub trains: u64,
@@ -61,9 +61,9 @@ pub struct Flow {
 pub struct Survey {
     /// The form of the file.
     pub format: Format,
-    /// Packets read.
+    /// Number of packets read.
     pub packets: u64,
-    /// Their bytes when they were captured.
+    /// Original length of all packets in bytes.
     pub bytes: u64,
     /// Nanoseconds between the earliest and the latest timestamp.
     pub duration_ns: u64,
@@ -71,33 +71,34 @@ pub struct Survey {
     pub cut: u64,
     /// Records that hold no IP packet.
     pub not_ip: u64,
-    /// IP fragments.
+    /// Number of IP fragments.
     pub fragments: u64,
     /// TCP and UDP packets of more than 1500 bytes of IP.
     pub trains: u64,
     /// Packets by size class: [`SIZES`].
     pub sizes: [u64; SIZES.len()],
-    /// Packets by the name of their verdict; those that were cut when captured are left out.
+    /// Numbers of packets by the name of their verdict, without packets truncated in the capture.
     pub checksums: BTreeMap<&'static str, u64>,
     /// Packets by their outermost tunnel.
     pub encap: BTreeMap<&'static str, u64>,
     /// Packets with a checksum that a remote checksum option leaves to the far end.
     pub remote_checksums: u64,
-    /// Flows, in no order.
+    /// Flows, in arbitrary order.
     pub flows: Vec<Flow>,
-    /// Packets of flows beyond the 100,000 that are told apart.
+    /// Number of packets of flows beyond the first 100,000.
     pub packets_of_further_flows: u64,
     /// Link type and name of each interface, the first 1000 of them; the name is empty where none is known.
     pub interfaces: Vec<(u16, String)>,
-    /// Packets that would be left by profile: the one of [`SurveyConfig::rules`] first, then strict and linux.
+    /// Numbers of packets that would remain by profile: the one of [`SurveyConfig::rules`] first, then strict and
+    /// linux.
     pub would_leave: Vec<(Profile, u64)>,
-    /// What GRO would count with the first of these profiles.
+    /// Counters of GRO with the first of these profiles.
     pub gro: GroCounts,
-    /// Where the input is cut or damaged; everything in front of that place was counted.
+    /// The place where the input is cut or damaged; all packets in front of it were counted.
     pub fault: Option<ReadError>,
 }
 
-/// Counts what a capture holds, and merges it in memory by several profiles to count what would be left.
+/// Counts the packets of a capture, and merges them in memory by several profiles to count the remaining ones.
 ///
 /// # Errors
 /// [`CaptureError::Read`].
@@ -144,7 +145,7 @@ pub fn survey<R: Read>(reader: &mut Reader<R>, config: &SurveyConfig) -> Result<
     })
 }
 
-/// A merge in memory that only counts the packets left.
+/// A merge in memory that only counts the remaining packets.
 struct Trial {
     lanes: Lanes,
     left: u64,
@@ -253,7 +254,7 @@ impl Counting {
     }
 }
 
-/// The name of the outermost tunnel of a packet.
+/// Returns the name of the outermost tunnel of a packet.
 fn encap(frame: &Frame<'_>) -> &'static str {
     let headers = frame.layout.headers();
     if frame.layout.ip_levels() < 2 {

@@ -21,15 +21,15 @@ pub struct UndoReport {
     pub packets_in: u64,
     /// Packets written.
     pub packets_out: u64,
-    /// Trains that were taken apart.
+    /// Number of trains that were split again.
     pub trains: u64,
-    /// Packets whose note did not fit them, which were left as they were.
+    /// Number of packets left unchanged because their note did not match them.
     pub unreadable: u64,
-    /// Where the input is cut or damaged; everything in front of that place was undone.
+    /// The place where the input is cut or damaged; all packets in front of it were restored.
     pub fault: Option<ReadError>,
 }
 
-/// Takes apart what [`merge`](crate::merge::merge) put together, by the notes that it left in a pcapng file.
+/// Restores the packets that [`merge`](crate::merge::merge) joined, by its notes in a pcapng file.
 ///
 /// # Errors
 /// [`CaptureError::NothingToUndo`] for a pcap file, before anything is written, and for a file without notes;
@@ -78,7 +78,7 @@ struct Waiting {
 struct Undoer<'w, W: Write> {
     sink: &'w mut Writer<W>,
     order: Order,
-    /// Position of the next item; everything in front of it is written.
+    /// Position of the next item; all items in front of it are written.
     next: u64,
     waiting: BTreeMap<u64, Waiting>,
     bytes: usize,
@@ -105,7 +105,7 @@ impl<W: Write> Undoer<'_, W> {
         self.advance()
     }
 
-    /// Puts the packets in `note` to the positions that they had.
+    /// Restores the packets in `note` to their original positions.
     fn members(&mut self, record: &Record<'_>, note: &[u8]) -> io::Result<()> {
         let order = self.order;
         let ticks = record.ticks.unwrap_or(0);
@@ -161,13 +161,13 @@ impl<W: Write> Undoer<'_, W> {
         self.advance()
     }
 
-    /// Counts an item that was written, and writes the packets that waited for the positions behind it.
+    /// Counts a written item, and writes the packets that waited for the positions behind it.
     fn advance(&mut self) -> io::Result<()> {
         self.next += 1;
         self.due()
     }
 
-    /// Writes the packets that wait for the next position.
+    /// Writes the packets whose position is the next one.
     fn due(&mut self) -> io::Result<()> {
         while let Some(waiting) = self.waiting.remove(&self.next) {
             self.write(&waiting)?;

@@ -17,12 +17,12 @@ use crate::stream::each_item;
 pub struct VerifyConfig {
     /// UDP ports that carry tunnels.
     pub tunnels: Tunnels,
-    /// Most bytes of an IP packet, beyond which it is counted; `None` for no limit.
+    /// Largest IP packet in bytes; longer ones are counted; `None` for no limit.
     pub mtu: Option<usize>,
 }
 
 impl Default for VerifyConfig {
-    /// No tunnel on a UDP port, no limit of length.
+    /// Returns the default: no tunnel on a UDP port, no limit of length.
     fn default() -> VerifyConfig {
         VerifyConfig { tunnels: Tunnels::NONE, mtu: None }
     }
@@ -31,34 +31,34 @@ impl Default for VerifyConfig {
 /// One packet of a capture, judged.
 #[derive(Debug)]
 pub struct CheckedPacket<'a> {
-    /// The packet as it stands in its file.
+    /// The packet as stored in its file.
     pub record: &'a Record<'a>,
     /// Verdict on the whole packet.
     pub verdict: PacketVerdict,
-    /// Checksums of the packet, outermost first; none if bytes of it are missing.
+    /// Checksums of the packet, outermost first; empty if bytes of the packet are missing.
     pub findings: &'a [Finding],
-    /// Whether its outermost IP packet is longer than [`VerifyConfig::mtu`].
+    /// Whether the outermost IP packet is longer than [`VerifyConfig::mtu`].
     pub is_above_mtu: bool,
     frame: Option<&'a Frame<'a>>,
 }
 
 impl CheckedPacket<'_> {
-    /// Bytes of the outermost IP packet; `None` where the record holds none.
+    /// Returns the length of the outermost IP packet in bytes; `None` for other records.
     pub fn ip_len(&self) -> Option<usize> {
         self.frame.map(Frame::ip_len)
     }
 
-    /// Whether lengths contradict each other. Where bytes are missing too, the verdict says that.
+    /// Returns whether lengths contradict each other. Where bytes are missing too, the verdict says that.
     pub fn is_malformed(&self) -> bool {
         self.frame.is_some_and(Frame::is_malformed)
     }
 
-    /// The headers that could be read, outermost first.
+    /// Returns the parsed headers, outermost first.
     pub fn headers(&self) -> &[Header] {
         self.frame.map_or(&[], |frame| frame.layout.headers())
     }
 
-    /// Source and destination address of the outermost IP header; `None` where there is none.
+    /// Returns source and destination address of the outermost IP header; `None` without one.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         let frame = self.frame?;
         frame.addresses(frame.layout.outer_ip()?)
@@ -82,7 +82,7 @@ pub struct VerifyReport {
     pub ip_only: u64,
     /// Packets whose lengths contradict each other.
     pub malformed: u64,
-    /// Packets of which bytes are missing; the place where the file is cut or damaged counts as one.
+    /// Number of packets with missing bytes; the place where the file is cut or damaged counts as one.
     pub cut: u64,
     /// Records that hold no IP packet.
     pub not_ip: u64,
@@ -90,12 +90,12 @@ pub struct VerifyReport {
     pub above_mtu: u64,
     /// Checksums by the names of their header and verdict.
     pub layers: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
-    /// Where the input is cut or damaged; everything in front of that place was judged.
+    /// The place where the input is cut or damaged; all packets in front of it were verified.
     pub fault: Option<ReadError>,
 }
 
 impl VerifyReport {
-    /// Whether no packet has a wrong checksum or a length that contradicts another.
+    /// Returns whether no packet has a wrong checksum or a length that contradicts another.
     pub fn is_good(&self) -> bool {
         self.bad == 0 && self.malformed == 0
     }
@@ -118,7 +118,7 @@ impl VerifyReport {
     }
 }
 
-/// Judges every packet of a capture, and gives each to `each` in the order of the file.
+/// Verifies every packet of a capture, and passes each to `each` in the order of the file.
 ///
 /// # Errors
 /// [`CaptureError::Read`].

@@ -1,4 +1,4 @@
-//! What decap takes out of tunnels of which everything is known.
+//! Tests of decap on tunnels with known contents.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn every_tunnel_comes_off_and_leaves_the_packet_that_was_put_in() {
     }
 }
 
-/// Flips a bit of the outer IPv4 header that its checksum covers; `false` for IPv6.
+/// Flips a bit that the outer IPv4 header checksum covers; returns `false` for IPv6.
 fn corrupt_outer(rng: &mut Rng, packet: &mut [u8]) -> bool {
     if packet[0] >> 4 != 4 {
         return false;

@@ -1,4 +1,4 @@
-//! A capture of iperf3 between two namespaces, where trains and unfinished checksums pass: split, and merged and
+//! Test with a capture of iperf3 between two namespaces, with trains and partial checksums: it is split, and merged and
 //! undone.
 
 mod common;
@@ -13,7 +13,8 @@ use segue_capture::file::{Format, Item, Reader, link};
 use segue_capture::merge::MergeRules;
 use segue_capture::split::SegmentSize;
 
-/// Two hosts with a link of 1500 bytes, whose ends segment and check nothing themselves, and a capture on the sender's.
+/// Script with two hosts and a link of 1500 bytes without segmentation and checksums, and a capture on the sender's
+/// end.
 const SCRIPT: &str = "set -eu
 mount -t tmpfs none /run
 ip link set lo up
@@ -48,14 +49,14 @@ fn has(program: &str) -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// Whether a network namespace can be made here.
+/// Returns whether a network namespace can be created here.
 fn can_unshare() -> bool {
     let made =
         Command::new("unshare").args(["--net", "--mount", "--pid", "--fork", "true"]).stderr(Stdio::null()).status();
     made.is_ok_and(|status| status.success())
 }
 
-/// A directory of this test, gone afterwards.
+/// A temporary directory of this test, deleted when dropped.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -72,7 +73,7 @@ impl Drop for Directory {
     }
 }
 
-/// Time and bytes of each frame of a file.
+/// Returns time and bytes of each frame of a file.
 fn frames(file: &[u8]) -> Vec<(Option<u64>, Vec<u8>)> {
     let mut reader = Reader::new(file).unwrap();
     let mut frames = Vec::new();
@@ -85,7 +86,7 @@ fn frames(file: &[u8]) -> Vec<(Option<u64>, Vec<u8>)> {
     frames
 }
 
-/// The TCP payload of each connection and direction, by sequence number, as a plain reading of the frames gives it.
+/// Returns the TCP payload of each connection and direction, by sequence number, from a plain parse of the frames.
 fn streams(
     frames: &[(Option<u64>, Vec<u8>)],
 ) -> std::collections::BTreeMap<Vec<u8>, std::collections::BTreeMap<u32, u8>> {

@@ -1,4 +1,4 @@
-//! What merge makes of pure acknowledgments, and how it explains itself.
+//! Tests of merge on pure acknowledgments, and of its comments.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn with(profile: Profile, hold_us: u32) -> MergeRules {
     MergeRules { profile, hold_us, ..MergeRules::default() }
 }
 
-/// A pure acknowledgment of `number` with this window.
+/// Builds a pure acknowledgment of `number` with this window.
 fn ack(sender: &mut Sender, number: u32, window: u16) -> Vec<u8> {
     if let L4::Tcp(tcp) = &mut sender.next.l4 {
         (tcp.ack, tcp.window) = (number, window);

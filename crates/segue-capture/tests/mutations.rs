@@ -1,4 +1,4 @@
-//! 200,000 damaged frames through merge and split, as captures: nothing panics, and a merge is undone exactly. With
+//! Test of merge and split on captures of 200,000 damaged frames: none panics, and a merge is undone exactly. With
 //! `SEGUE_SOAK=1` it is 10 million, from a seed that the clock gives and that is printed.
 
 mod common;
@@ -13,10 +13,10 @@ use segue_capture::merge::MergeRules;
 use segue_capture::split::SegmentSize;
 use segue_testkit::Rng;
 
-/// Frames of one file.
+/// Number of frames in one file.
 const FRAMES: usize = 50_000;
 
-/// Leaves most alone, and damages the rest where it hurts.
+/// Damages some of the frames at critical places.
 fn damage(rng: &mut Rng, frame: &mut Vec<u8>) {
     for _ in 0..[0, 0, 1, 1, 3][rng.below(5)] {
         if frame.is_empty() {

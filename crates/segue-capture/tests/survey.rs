@@ -1,4 +1,4 @@
-//! What survey counts, and what reports and errors say.
+//! Tests of the counters of survey, and of reports and errors.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! An undo of a merge gives back the file, byte for byte: generated captures of many shapes, and those of a kernel.
+//! Tests that undo of a merge restores the file, byte for byte: generated captures of many shapes, and those of a
+//! kernel.
 
 mod common;
 
@@ -22,7 +23,7 @@ use segue_testkit::flow::Sender;
 
 const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures");
 
-/// Merges and undoes; returns the packets that went into the merge and came out of it, and the merged file.
+/// Merges and undoes; returns the packets before the merge and after the undo, and the merged file.
 fn round_trip(bytes: &[u8], what: &str, config: &MergeConfig) -> (u64, u64, Vec<u8>) {
     let (merged, report) = merge(bytes, Format::Pcapng, config).unwrap_or_else(|error| panic!("{what}: {error}"));
     let (back, _) = undo(&merged, form_of(bytes)).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -218,7 +219,7 @@ fn damaged_captures_are_worked_through_and_undone_up_to_the_damage() {
 /// Interface, time, length and bytes of a packet.
 type Fields = (u32, Option<u64>, u32, Vec<u8>);
 
-/// The packets, and whether the file is damaged.
+/// Returns the packets, and whether the file is damaged.
 fn all(file: &[u8]) -> (Vec<Fields>, bool) {
     let mut reader = Reader::new(file).unwrap();
     let mut packets = Vec::new();
@@ -234,7 +235,7 @@ fn all(file: &[u8]) -> (Vec<Fields>, bool) {
     }
 }
 
-/// A pcapng file of one interface with raw IP.
+/// Builds a pcapng file of one interface with raw IP packets.
 fn section(snaplen: u32) -> Writer<Vec<u8>> {
     let head = PcapHeader { order: Order::NATIVE, nanos: false, snaplen, link: u32::from(link::RAW) };
     let mut writer = Writer::new(Vec::new(), Format::Pcapng);

@@ -1,4 +1,4 @@
-//! What verify and survey find in packets of which everything is known.
+//! Tests of verify and survey on packets with known contents.
 
 mod common;
 
@@ -11,7 +11,7 @@ use segue_capture::merge::MergeRules;
 use segue_testkit::build::{self, Ip, L4, Udp};
 use segue_testkit::flow::Sender;
 
-/// The verdict on one packet.
+/// Returns the verdict on one packet.
 fn verdict(packet: &[u8]) -> PacketVerdict {
     verify(&file_of(&[packet.to_vec()], link::RAW), None).0[0]
 }
@@ -50,7 +50,7 @@ fn verify_finds_each_kind_by_layer() {
     assert_eq!(layer("outer_udp"), [("bad", 1), ("good", 1)]);
 }
 
-/// What is no tunnel, or none that is known, and goes to the port of one.
+/// Tests packets without a tunnel, or with an unknown one, on the UDP port of a tunnel.
 fn plain_on_tunnel_ports() -> Vec<(u16, Vec<u8>)> {
     let reply = [&[0x12, 0x34, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0, 7][..], b"example", &[3], b"com", &[0, 0, 1, 0, 1]];
     let reply = reply.concat();

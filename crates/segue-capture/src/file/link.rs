@@ -23,7 +23,7 @@ pub const COOKED2: u16 = 276;
 /// Most VLAN tags that are skipped behind a cooked header.
 const MAX_TAGS: usize = 2;
 
-/// The name of a link type for people, as in Wireshark and tcpdump.
+/// Returns the display name of a link type, as in Wireshark and tcpdump.
 pub fn name(link: u16) -> &'static str {
     match link {
         NULL | LOOP => "loopback",

@@ -45,7 +45,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The name of the format: `pcap` or `pcapng`.
+    /// Returns the name of the format: `pcap` or `pcapng`.
     pub fn name(self) -> &'static str {
         match self {
             Format::Pcap => "pcap",
@@ -83,12 +83,12 @@ impl Order {
         if self == Order::Big { value.to_be_bytes() } else { value.to_le_bytes() }
     }
 
-    /// The 32-bit value at offset `at`; 0 past the end, which callers rule out.
+    /// Returns the 32-bit value at offset `at`; 0 past the end, which callers rule out.
     pub(crate) fn read32(self, bytes: &[u8], at: usize) -> u32 {
         bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |chunk| self.u32(*chunk))
     }
 
-    /// The 16-bit value at offset `at`; 0 past the end, which callers rule out.
+    /// Returns the 16-bit value at offset `at`; 0 past the end, which callers rule out.
     pub(crate) fn read16(self, bytes: &[u8], at: usize) -> u16 {
         bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |chunk| self.u16(*chunk))
     }
@@ -104,17 +104,17 @@ impl Resolution {
     /// One nanosecond.
     pub const NANO: Resolution = Resolution(9);
 
-    /// Resolution from the value of `if_tsresol`: a negative power of 10, or of 2 if the high bit is set.
+    /// Returns the resolution for a value of `if_tsresol`: a negative power of 10, or of 2 if the high bit is set.
     pub const fn from_option(value: u8) -> Resolution {
         Resolution(value)
     }
 
-    /// The resolution as a value of `if_tsresol`.
+    /// Returns the resolution as a value of `if_tsresol`.
     pub const fn option(self) -> u8 {
         self.0
     }
 
-    /// Whether a tick is at least one microsecond long.
+    /// Returns whether a tick is at least one microsecond long.
     pub fn is_coarse(self) -> bool {
         self.per_second().is_some_and(|ticks| ticks <= 1_000_000)
     }
@@ -194,7 +194,7 @@ pub const PCAP_HEADER_LEN: usize = 24;
 pub const PCAP_RECORD_HEADER_LEN: usize = 16;
 
 impl PcapHeader {
-    /// The interface that the header describes.
+    /// Returns the interface that the header describes.
     pub fn interface(&self) -> Interface {
         // The length is in 16-bit words in the four top bits, and meant only where the bit below them is set.
         let fcs_len = if self.link & 0x0400_0000 != 0 { (self.link >> 28) as u8 * 2 } else { 0 };
@@ -251,7 +251,7 @@ pub enum Form {
 pub struct Record<'a> {
     /// Number of the packet in the file, from 1.
     pub number: u64,
-    /// Offset of its record or block in the file, in bytes.
+    /// Offset of the packet's record or block in the file, in bytes.
     pub offset: u64,
     /// Index of the interface in its section, from 0.
     pub interface: u32,
@@ -271,22 +271,22 @@ pub struct Record<'a> {
     pub raw: &'a [u8],
     /// Range of the packet's bytes in `raw`.
     pub data: Range<usize>,
-    /// Range of the options in `raw`; they have the byte order of the section.
+    /// Range of the options in `raw`, in the byte order of the section.
     pub options: Range<usize>,
 }
 
 impl<'a> Record<'a> {
-    /// The packet's bytes.
+    /// Returns the packet's bytes.
     pub fn data(&self) -> &'a [u8] {
         self.raw.get(self.data.clone()).unwrap_or(&[])
     }
 
-    /// The packet's options, unparsed.
+    /// Returns the packet's options, unparsed.
     pub fn options(&self) -> &'a [u8] {
         self.raw.get(self.options.clone()).unwrap_or(&[])
     }
 
-    /// Whether bytes of the packet are missing.
+    /// Returns whether bytes of the packet are missing.
     pub fn is_cut(&self) -> bool {
         (self.len as usize) > self.data.len()
     }
@@ -310,7 +310,7 @@ pub struct Block<'a> {
     pub kind: BlockKind,
     /// Bytes of the whole block.
     pub raw: &'a [u8],
-    /// The byte order of its section.
+    /// The byte order of the block's section.
     pub order: Order,
     /// The interface, if the block is an interface description.
     pub interface: Option<&'a Interface>,
@@ -340,14 +340,14 @@ pub enum ReadError {
     Cut {
         /// Number of the incomplete packet.
         number: u64,
-        /// Offset of its record in bytes.
+        /// Offset of the incomplete record in bytes.
         offset: u64,
-        /// Length that the record states, in bytes; of its header if not even that is complete.
+        /// Length of the record in bytes as stated in its header, or of its header if that is incomplete.
         promised: u64,
         /// Bytes of the record that are in the file.
         present: u64,
     },
-    /// A record contradicts itself, so the next one cannot be found.
+    /// A record contradicts itself, so that the next one cannot be found.
     Damaged {
         /// Number that the packet would have.
         number: u64,

@@ -46,7 +46,7 @@ enum Found {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the start of `input` and detects its format.
+    /// Reads the start of `input` and detects the file format.
     ///
     /// # Errors
     /// [`ReadError`] if it is not a capture file, is compressed or empty, or cannot be read.
@@ -91,7 +91,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The format of the file.
+    /// Returns the format of the file.
     pub fn format(&self) -> Format {
         match self.kind {
             Kind::Pcap { .. } => Format::Pcap,
@@ -99,7 +99,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The header of a pcap file, parsed and as bytes; `None` for pcapng.
+    /// Returns the header of a pcap file, parsed and as bytes; `None` for pcapng.
     pub fn pcap_header(&self) -> Option<(&PcapHeader, &[u8; PCAP_HEADER_LEN])> {
         match &self.kind {
             Kind::Pcap { head, raw, .. } => Some((head, raw)),
@@ -107,7 +107,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The byte order of the file, or in pcapng of the section of the last item.
+    /// Returns the byte order of the file, or in pcapng of the section of the last item.
     pub fn order(&self) -> Order {
         match &self.kind {
             Kind::Pcap { head, .. } => head.order,
@@ -115,17 +115,17 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The interfaces of the section described so far; exactly one for pcap.
+    /// Returns the interfaces described so far in the section; exactly one for pcap.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// Number of packets returned so far.
+    /// Returns the number of packets returned so far.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Offset in the file behind the last item, in bytes.
+    /// Returns the offset in the file behind the last item, in bytes.
     pub fn offset(&self) -> u64 {
         self.source.offset() + self.given as u64
     }

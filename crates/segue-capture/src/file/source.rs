@@ -1,8 +1,8 @@
-//! Buffered input that counts its offset.
+//! Buffered input with a count of the bytes consumed.
 
 use std::io::{self, ErrorKind, Read};
 
-/// Size of the buffer, and so of a read, in bytes.
+/// Size of the buffer, and thus of a read, in bytes.
 const CHUNK: usize = 256 << 10;
 
 /// Buffered input whose buffer grows to the number of contiguous bytes that a caller asks for.
@@ -42,12 +42,12 @@ impl<R: Read> Source<R> {
         Ok(self.end - self.start)
     }
 
-    /// The bytes that are available.
+    /// Returns the bytes available in the buffer.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buf[self.start..self.end]
     }
 
-    /// Offset of [`Source::bytes`] in the input.
+    /// Returns the offset of [`Source::bytes`] in the input.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -71,7 +71,7 @@ impl<R: Read> Source<R> {
 mod tests {
     use super::*;
 
-    /// Gives one byte more with each read.
+    /// A reader whose reads return one byte more each time.
     struct Dribble(Vec<u8>, usize);
 
     impl Read for Dribble {

@@ -63,8 +63,8 @@ fn pcap(order: Order, nanos: bool) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Two sections of different byte order, the first with two interfaces of different resolution, all kinds of packet
-/// block, options, and blocks that are no packets.
+/// Returns a file with two sections of different byte order, the first with two interfaces of different resolution, all
+/// kinds of packet block, options, and other blocks.
 fn pcapng() -> Vec<u8> {
     let mut file = Vec::new();
     for order in [Order::Big, Order::Little] {
@@ -129,7 +129,7 @@ fn pcapng() -> Vec<u8> {
     file
 }
 
-/// A file of this test, gone afterwards.
+/// A temporary file of this test, deleted when dropped.
 struct Temp(PathBuf);
 
 impl Temp {
@@ -146,7 +146,7 @@ impl std::ops::Drop for Temp {
     }
 }
 
-/// What a program says of a file; `None` where it is not installed. Its stderr must be silent.
+/// Returns the output of a program about a file; `None` if the program is not installed. Its stderr must be silent.
 fn ask(program: &str, args: &[&str], file: &Temp) -> Option<String> {
     let output = Command::new(program).args(args).arg(&file.0).output().ok().or_else(|| {
         println!("skipped: {program} is not installed");

@@ -30,12 +30,11 @@ const CHUNK: usize = 65_000;
 pub enum NoteKind {
     /// The header of the pcap file that was merged.
     Pcap,
-    /// A section header or interface description as it was before the merge.
+    /// A section header or interface description from before the merge.
     Block,
     /// The packets that were merged.
     Members,
-    /// The number of acknowledgments that this one stands for (LEB128). They are not in the file, so it cannot be
-    /// undone.
+    /// The number of acknowledgments that this one replaces (LEB128). They are not in the file, so it cannot be undone.
     Swallowed,
 }
 
@@ -97,7 +96,8 @@ pub fn filtered(list: &[u8], order: Order, keep: impl Fn(u16) -> bool) -> Vec<u8
     kept
 }
 
-/// Offset of the options in a block, behind type, length and fixed fields; `None` for a block without known options.
+/// Returns the offset of the options in a block, behind type, length and fixed fields; `None` for a block without known
+/// options.
 fn options_at(kind: BlockKind) -> Option<usize> {
     match kind {
         BlockKind::Section => Some(24),
@@ -141,7 +141,7 @@ pub fn noted(kind: BlockKind, raw: &[u8], order: Order) -> Option<(NoteKind, Vec
     find(raw.get(options_at(kind)?..raw.len() - 4)?, order)
 }
 
-/// Encodes the note of an acknowledgment that stands for `count` others.
+/// Encodes the note of an acknowledgment that replaces `count` others.
 pub fn swallowed(count: u64) -> Vec<u8> {
     let mut note = Vec::new();
     number(&mut note, count);
@@ -159,14 +159,14 @@ pub struct Member {
     pub len: u32,
     /// Link header and all further headers.
     pub head: Vec<u8>,
-    /// Range of its payload in the merged packet.
+    /// Range of the packet's payload in the merged packet.
     pub payload: Range<usize>,
-    /// Bytes behind the payload: padding of the frame.
+    /// Bytes behind the payload: the frame's padding.
     pub trailer: Vec<u8>,
     /// Options of the packet; `None` if they equal those of the merged packet without its note.
     pub options: Option<Vec<u8>>,
-    /// Padding and options of its block byte for byte, if a [`Writer`](super::Writer) would write others; `options` is
-    /// then `None`.
+    /// Padding and options of the packet's block byte for byte, if a [`Writer`](super::Writer) would write others;
+    /// `options` is then `None`.
     pub tail: Option<Vec<u8>>,
 }
 

@@ -32,14 +32,14 @@ pub struct Writer<W: Write> {
 
 #[derive(Debug)]
 enum Target {
-    /// A pcap file; its header is written with the first interface.
+    /// A pcap file, whose header is written with the first interface.
     Pcap {
         head: Option<(PcapHeader, [u8; PCAP_HEADER_LEN])>,
         interfaces: Vec<Interface>,
         dropped: u64,
         coarsened: bool,
     },
-    /// A pcapng file; its section headers come from the input, or are made with the first interface.
+    /// A pcapng file, whose section headers come from the input, or are created with the first interface.
     Pcapng { order: Order },
 }
 
@@ -77,7 +77,7 @@ impl<W: Write> Writer<W> {
         Writer { out, target, packets: 0, block: Vec::new() }
     }
 
-    /// The format that is written.
+    /// Returns the format of the output file.
     pub fn format(&self) -> Format {
         match self.target {
             Target::Pcap { .. } => Format::Pcap,
@@ -85,22 +85,22 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Number of packets written.
+    /// Returns the number of packets written.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Number of blocks left out of a pcap file, which has no place for them.
+    /// Returns the number of blocks left out of a pcap file, which cannot hold them.
     pub fn dropped_blocks(&self) -> u64 {
         if let Target::Pcap { dropped, .. } = self.target { dropped } else { 0 }
     }
 
-    /// Whether timestamps lost precision because a later interface of the input is finer than the first.
+    /// Returns whether timestamps lost precision because a later interface of the input is finer than the first.
     pub fn is_coarsened(&self) -> bool {
         matches!(self.target, Target::Pcap { coarsened: true, .. })
     }
 
-    /// The underlying output.
+    /// Returns the underlying output.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
@@ -216,7 +216,7 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Writes a packet.
+    /// Writes one packet.
     ///
     /// # Errors
     /// Errors of the output; a packet without an interface is `InvalidInput`.
@@ -298,9 +298,9 @@ fn usual_tail(block: &mut Vec<u8>, order: Order, options: &[u8]) {
     }
 }
 
-/// Whether the `tail` of a packet block, all between the packet and the block's last length, differs from what a
-/// [`Writer`] writes for `options`: no end-of-options option, or padding that is not zero. `front` is the offset of the
-/// tail in its block.
+/// Returns whether the `tail` of a packet block, from the end of the packet to the block's last length, differs from
+/// what a [`Writer`] writes for `options`: no end-of-options option, or padding that is not zero. `front` is the offset
+/// of the tail in its block.
 pub fn is_unusual_tail(tail: &[u8], front: usize, order: Order, options: &[u8]) -> bool {
     // Padding depends on the offset modulo four only.
     let front = front % 4;

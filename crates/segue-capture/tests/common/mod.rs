@@ -23,7 +23,7 @@ use shapes::{Shape, capture, framed};
 const FOU: [(u16, u8); 4] =
     [(5555, protocol::IPV4), (5556, protocol::IPV6), (5557, protocol::GRE), (5558, protocol::ETHERNET)];
 
-/// The usual port of every tunnel, and those of FOU.
+/// Returns the usual port of every tunnel, and those of FOU.
 pub(crate) fn ports() -> Tunnels {
     FOU.iter()
         .fold(Tunnels::NONE, |ports, (port, protocol)| ports.with_fou(*port, *protocol))
@@ -33,22 +33,22 @@ pub(crate) fn ports() -> Tunnels {
         .with(geneve::PORT, Kind::Geneve)
 }
 
-/// A split by `size`; wrong checksums stay.
+/// Returns the configuration of a split by `size` that keeps wrong checksums.
 pub(crate) fn by(size: SegmentSize) -> SplitConfig {
     SplitConfig { tunnels: ports(), size, fix_all: false }
 }
 
-/// A split by what is learned; with `fix_all` wrong checksums are made right.
+/// Returns the configuration of a split by learned sizes; with `fix_all` wrong checksums are corrected.
 pub(crate) fn learned(fix_all: bool) -> SplitConfig {
     SplitConfig { fix_all, ..by(SegmentSize::Learned) }
 }
 
-/// A merge by `rules`.
+/// Returns the configuration of a merge by `rules`.
 pub(crate) fn merging(rules: MergeRules) -> MergeConfig {
     MergeConfig { rules, tunnels: ports(), explain: false }
 }
 
-/// A pcap file of link type `number` with these IP packets, none of them cut.
+/// Builds a pcap file of link type `number` with these IP packets, none of them truncated.
 pub(crate) fn file_of(packets: &[Vec<u8>], number: u16) -> Vec<u8> {
     let mut rng = Rng::new(1);
     let shape = Shape { seed: 0, traffic: "", link: number, form: "ns_le" };
@@ -66,7 +66,7 @@ pub(crate) fn file_of(packets: &[Vec<u8>], number: u16) -> Vec<u8> {
     }
 }
 
-/// The packets of a file, less the header of their link.
+/// Returns the packets of a file without their link headers.
 pub(crate) fn packets_of(file: &[u8]) -> Vec<Vec<u8>> {
     let mut reader = Reader::new(file).unwrap();
     let mut packets = Vec::new();
@@ -89,7 +89,7 @@ pub(crate) fn packets_of(file: &[u8]) -> Vec<Vec<u8>> {
 /// A packet of a file: its time in nanoseconds, its bytes, its comments.
 pub(crate) type Commented = (Option<u64>, Vec<u8>, Vec<String>);
 
-/// The packets of a file with their comments.
+/// Returns the packets of a file with their comments.
 pub(crate) fn commented(file: &[u8]) -> Vec<Commented> {
     let mut reader = Reader::new(file).unwrap();
     let (mut all, mut order) = (Vec::new(), Order::NATIVE);
@@ -108,7 +108,7 @@ pub(crate) fn commented(file: &[u8]) -> Vec<Commented> {
     all
 }
 
-/// Which form a file has.
+/// Returns the format of a file.
 pub(crate) fn form_of(file: &[u8]) -> Format {
     Reader::new(file).unwrap().format()
 }
@@ -137,7 +137,7 @@ pub(crate) fn decap(file: &[u8], form: Format, config: &DecapConfig) -> Result<(
     Ok((writer.finish().unwrap(), report))
 }
 
-/// The verdict on each packet, and the totals.
+/// Returns the verdict on each packet, and the totals.
 pub(crate) fn verify(file: &[u8], mtu: Option<usize>) -> (Vec<PacketVerdict>, VerifyReport) {
     let (mut reader, mut verdicts) = (Reader::new(file).unwrap(), Vec::new());
     let config = VerifyConfig { tunnels: ports(), mtu };
@@ -150,20 +150,20 @@ pub(crate) fn survey(file: &[u8], rules: MergeRules) -> Survey {
     survey::survey(&mut Reader::new(file).unwrap(), &config).unwrap()
 }
 
-/// Splits packets of a link type and gives what they became, less the header of their link.
+/// Splits packets of a link type and returns the resulting packets without their link headers.
 pub(crate) fn split_packets(packets: &[Vec<u8>], number: u16, config: &SplitConfig) -> (Vec<Vec<u8>>, SplitReport) {
     let (file, report) = split(&file_of(packets, number), Format::Pcap, config).unwrap();
     (packets_of(&file), report)
 }
 
-/// The same for a decap.
+/// Decapsulates packets of a link type and returns the resulting packets without their link headers.
 pub(crate) fn decap_packets(packets: &[Vec<u8>], number: u16, only_tunnelled: bool) -> (Vec<Vec<u8>>, DecapReport) {
     let config = DecapConfig { tunnels: ports(), only_tunnelled };
     let (file, report) = decap(&file_of(packets, number), Format::Pcap, &config).unwrap();
     (packets_of(&file), report)
 }
 
-/// The same for a merge.
+/// Merges packets of a link type and returns the resulting packets without their link headers.
 pub(crate) fn merge_packets(packets: &[Vec<u8>], number: u16, rules: MergeRules) -> (Vec<Vec<u8>>, MergeReport) {
     let (file, report) = merge(&file_of(packets, number), Format::Pcap, &merging(rules)).unwrap();
     (packets_of(&file), report)

@@ -1,33 +1,33 @@
-//! Packets of which everything is known.
+//! Test packets with known headers, checksums and payload.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, L4, Remcsum, Shim, Tunnel, Udp, V4, V6};
 use segue_testkit::flow::Sender;
 
-/// The IPv4 header of a sender.
+/// Returns the IPv4 header of a sender.
 pub(crate) fn v4() -> Ip {
     Ip::V4(V4::new(1, 1, 2))
 }
 
-/// The IPv6 header of a sender.
+/// Returns the IPv6 header of a sender.
 pub(crate) fn v6() -> Ip {
     Ip::V6(V6::new(1, 1, 2))
 }
 
-/// One train: its payload in one packet, as a kernel hands it to a device.
+/// Builds one train: its payload in one packet, as a kernel passes it to a device.
 pub(crate) fn train(ip: Ip, len: usize, flags: u8, options: Vec<u8>) -> Vec<u8> {
     let packet = Sender::tcp(ip, 3, 0xffff_f000, options).send(len, flags).bytes();
     build::prime(&packet).unwrap()
 }
 
-/// A UDP datagram with a right checksum.
+/// Builds a UDP datagram with a correct checksum.
 pub(crate) fn datagram(ip: Ip, port: u16, data: Vec<u8>) -> Vec<u8> {
     let l4 = L4::Udp(Udp { src_port: 40_000, dst_port: port, checksum: true });
     build::Packet { ip, l4, data }.bytes()
 }
 
-/// Every kind of tunnel, with its name.
+/// Returns every kind of tunnel, with its name.
 pub(crate) fn tunnels() -> Vec<(&'static str, Tunnel)> {
     let udp = |port: u16, checksum: bool| Udp { src_port: 50_001, dst_port: port, checksum };
     let make = |ip: Ip, udp: Option<(Udp, Shim)>, gre: Option<Gre>| Tunnel { ip, udp, gre, ethernet: None };
@@ -67,7 +67,7 @@ pub(crate) fn tunnels() -> Vec<(&'static str, Tunnel)> {
     ]
 }
 
-/// Frames that bridges carry and that hold no IP packet, or one that is damaged.
+/// Returns frames, as bridges carry them, with no IP packet or a damaged one.
 pub(crate) fn frames_without_ip() -> Vec<Vec<u8>> {
     let mut rng = Rng::new(8);
     let mut frame =
@@ -89,8 +89,8 @@ pub(crate) fn frames_without_ip() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The packet on its way to the first of two stops, or to the last: its destination is in the source route option
-/// (RFC 791, section 3.1).
+/// Returns the packet on its way to the first of two hops, or to the last: its destination is in the source route
+/// option (RFC 791, section 3.1).
 pub(crate) fn source_routed(packet: &[u8], kind: u8, pointer: u8) -> Vec<u8> {
     let mut routed = packet.to_vec();
     let last: Vec<u8> = routed.splice(16..20, [198, 18, 7, 7]).collect();
@@ -105,7 +105,7 @@ pub(crate) fn source_routed(packet: &[u8], kind: u8, pointer: u8) -> Vec<u8> {
     routed
 }
 
-/// The packet from a mobile node: its source is in the home address option (RFC 6275, section 6.3).
+/// Returns the packet from a mobile node: its source is in the home address option (RFC 6275, section 6.3).
 pub(crate) fn from_away(packet: &[u8]) -> Vec<u8> {
     let mut away = packet.to_vec();
     let home: Vec<u8> = away.splice(8..24, [0x20; 16]).collect();

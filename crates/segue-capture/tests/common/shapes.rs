@@ -8,7 +8,7 @@ use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6};
 use segue_testkit::flow::{Faults, Ids, Sender, disturb, mixed};
 
-/// What a shape is made of, for messages.
+/// The parameters of a generated capture, for messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) seed: u64,
@@ -35,7 +35,7 @@ const TRAFFIC: &[&str] = &[
 const LINKS: &[u16] = &[link::ETHERNET, link::RAW, link::COOKED, link::COOKED2];
 const FORMS: &[&str] = &["us_le", "us_be", "ns_le", "ns_be", "ng", "ng_be", "ng_many"];
 
-/// `count` shapes, no two alike.
+/// Returns `count` shapes, all different.
 pub(crate) fn shapes(count: u64) -> Vec<Shape> {
     (0..count)
         .map(|seed| {
@@ -47,7 +47,7 @@ pub(crate) fn shapes(count: u64) -> Vec<Shape> {
         .collect()
 }
 
-/// The IP packets of a kind of traffic.
+/// Returns the IP packets of a kind of traffic.
 pub(crate) fn packets(traffic: &str, rng: &mut Rng) -> Vec<Vec<u8>> {
     let v4 = |host: u8| Ip::V4(V4::new(1, host, 200));
     let v6 = |host: u8| Ip::V6(V6::new(1, host, 200));
@@ -156,7 +156,7 @@ pub(crate) fn packets(traffic: &str, rng: &mut Rng) -> Vec<Vec<u8>> {
     }
 }
 
-/// The packet with the header of its link in front, padded as Ethernet does.
+/// Returns the packet behind a link header, padded as on Ethernet.
 pub(crate) fn framed(number: u16, packet: &[u8], rng: &mut Rng) -> Vec<u8> {
     let is_ip = matches!(packet.first().map(|b| b >> 4), Some(4 | 6));
     let ethertype: [u8; 2] = if packet.first().is_some_and(|b| b >> 4 == 6) { [0x86, 0xdd] } else { [8, 0] };
@@ -184,7 +184,7 @@ pub(crate) fn framed(number: u16, packet: &[u8], rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// The whole file.
+/// Builds the whole capture file.
 pub(crate) fn file(shape: &Shape) -> Vec<u8> {
     let mut rng = Rng::new(shape.seed + 1);
     let frames: Vec<Vec<u8>> =
@@ -192,7 +192,7 @@ pub(crate) fn file(shape: &Shape) -> Vec<u8> {
     capture(shape, &frames, &mut rng)
 }
 
-/// A capture file of `frames` in the form of `shape`.
+/// Builds a capture file of `frames` in the form of `shape`.
 pub(crate) fn capture(shape: &Shape, frames: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     let mut nanos = 1_700_000_000_123_456_789_u64;
     let mut next = |rng: &mut Rng| {
