@@ -46,8 +46,8 @@ pub(crate) fn try_ip(arguments: &str) -> bool {
     Command::new("ip").args(arguments.split(' ')).output().is_ok_and(|output| output.status.success())
 }
 
-/// Waits until packets to `address` are taken as this host's own. The kernel adds the local route of an IPv6 address from a
-/// work queue after the interface is up, with `nodad` too, and drops what comes before (`Ip6InAddrErrors`).
+/// Waits until packets to `address` are taken as this host's own. The kernel adds the local route of an IPv6 address
+/// from a work queue after the interface is up, with `nodad` too, and drops what comes before (`Ip6InAddrErrors`).
 pub(crate) fn wait_for_local(address: Ipv6Addr) {
     let route = format!("{:032x} 80 ", u128::from(address));
     let begin = Instant::now();
