@@ -54,7 +54,7 @@ impl<R: Reason> Counts<R> {
         self.counts.iter().sum()
     }
 
-    /// Returns every reason with its count.
+    /// Returns an iterator over every reason with its count.
     pub fn iter(&self) -> impl Iterator<Item = (R, u64)> + '_ {
         R::ALL.iter().map(|&reason| (reason, self.of(reason)))
     }

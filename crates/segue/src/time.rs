@@ -1,4 +1,4 @@
-//! Time as the engine sees it: a number that the caller passes in.
+//! Time for the engine: a number of nanoseconds that the caller passes in.
 
 /// Monotonic time in nanoseconds, with any origin. Wraps after 584 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

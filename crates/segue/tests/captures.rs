@@ -33,7 +33,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// Returns what `captures/guest-commands.txt` says of the tunnel with this file name.
+    /// Returns the tunnel with this file name, as described in `captures/guest-commands.txt`.
     fn open(path: &Path) -> Capture {
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let is_gue = name.starts_with("gue");
@@ -293,7 +293,7 @@ struct Expected {
     transport: Option<usize>,
 }
 
-/// The fields asked of tshark, in the order of its columns.
+/// The fields requested from tshark, in the order of its columns.
 const FIELDS: [&str; 5] = [
     "ip.checksum.status",
     "tcp.checksum.status",
@@ -364,7 +364,7 @@ fn tshark_calls_every_inner_checksum_good() {
 /// How many fragments of a datagram were seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Datagram {
-    /// One of its two fragments.
+    /// One of the two fragments of a datagram.
     Part,
     Whole,
 }

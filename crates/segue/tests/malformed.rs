@@ -10,7 +10,7 @@ use segue_testkit::build::{Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6
 use segue_testkit::flow::Sender;
 use segue_testkit::sum;
 
-/// A tunnel, and a valid packet of it.
+/// A tunnel, and a valid packet of that tunnel.
 struct Good {
     name: &'static str,
     config: Config,
@@ -24,7 +24,7 @@ impl Good {
         self.config.carrier != Carrier::Bare
     }
 
-    /// Offset of the bytes that follow UDP, or IP if there is no UDP.
+    /// Returns the offset of the bytes that follow UDP, or IP without UDP.
     fn inside(&self) -> usize {
         self.l4 + if self.has_udp() { 8 } else { 0 }
     }
@@ -135,7 +135,7 @@ fn fixed(change: impl Fn(&mut Vec<u8>, usize) + 'static) -> Change {
     Box::new(move |good| good.with(&change))
 }
 
-/// The changes, the tunnels they apply to, and the expected reasons.
+/// Returns the changes, the tunnels to which they apply, and the expected reasons.
 fn cases() -> Vec<(&'static [&'static str], &'static str, Change, &'static str)> {
     const UDP: &[&str] = &["gue", "gue remcsum", "gue gre", "gue gretap", "fou", "vxlan", "vxlan remcsum", "geneve"];
     const ALL: &[&str] =

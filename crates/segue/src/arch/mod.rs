@@ -57,7 +57,7 @@ impl Kernel {
         }
     }
 
-    /// Runs `work` with this implementation.
+    /// Runs `work` compiled for this implementation.
     #[inline]
     pub(crate) fn work(self, work: impl Work) {
         match self.0 {

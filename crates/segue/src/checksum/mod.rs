@@ -39,7 +39,7 @@ pub fn implementations() -> impl Iterator<Item = Implementation> {
 pub struct Implementation(Kernel);
 
 impl Implementation {
-    /// Returns its name, as [`implementation`] lists them.
+    /// Returns the implementation's name, as [`implementation`] lists it.
     pub fn name(self) -> &'static str {
         self.0.name()
     }

@@ -22,7 +22,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// The sum of nothing.
+    /// The sum of zero bytes.
     pub const ZERO: Sum = Sum { plain: 0, odd: false };
 
     /// Returns the sum of `bytes`.

@@ -14,9 +14,9 @@ pub enum Carrier {
         /// Whether pending inner checksums are left to the far end.
         remcsum: bool,
     },
-    /// UDP and nothing else ("foo over UDP"): the port alone says what the inner protocol is.
+    /// Plain UDP ("foo over UDP"): the port alone determines the inner protocol.
     Fou,
-    /// IP alone: its protocol number says what the inner protocol is.
+    /// Plain IP: its protocol number determines the inner protocol.
     Bare,
     /// UDP and a VXLAN header.
     Vxlan {
@@ -24,7 +24,8 @@ pub enum Carrier {
         vni: u32,
         /// Whether pending inner checksums are left to the far end, which must be configured to accept that.
         remcsum: bool,
-        /// Whether packets whose inner checksum was left to us are accepted; they are refused otherwise, as in Linux.
+        /// Whether packets whose inner checksum was left to this end are accepted; otherwise they are refused, as in
+        /// Linux.
         takes_remcsum: bool,
     },
     /// UDP and a Geneve header, sent without options.
@@ -37,11 +38,11 @@ pub enum Carrier {
 /// The inner protocol of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// IPv4.
+    /// IPv4 packets (iproute2: `ipip`).
     Ipip,
-    /// IPv6.
+    /// IPv6 packets (iproute2: `sit`).
     Sit,
-    /// IPv4 and IPv6. Over FOU the first nibble tells them apart; Linux needs two ports for that.
+    /// IPv4 and IPv6 packets. Over FOU the first nibble tells them apart; Linux needs two ports for that.
     Ip,
     /// IPv4 and IPv6 behind a GRE header.
     Gre(GreOptions),
@@ -116,7 +117,7 @@ pub struct Config {
     pub mode: Mode,
     /// Headers between outer IP and the inner packet.
     pub carrier: Carrier,
-    /// Own outer address.
+    /// Outer address of this end.
     pub local: IpAddr,
     /// Outer address of the remote end, of the same family.
     pub remote: IpAddr,

@@ -95,8 +95,7 @@ impl Fdb {
         *oldest = Entry { mac, to: from, seen: Some(now) };
     }
 
-    /// Returns how many addresses were learned, moved to another remote, and evicted before their time for lack of
-    /// room.
+    /// Returns the numbers of addresses that were learned, moved to another remote, and evicted early for lack of room.
     pub fn counts(&self) -> [u64; 3] {
         [self.learned, self.moved, self.evicted]
     }

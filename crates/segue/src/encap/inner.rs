@@ -78,8 +78,8 @@ impl Inner {
         Some(inner)
     }
 
-    /// As [`Inner::of`], for a packet that begins with an Ethernet header, if the parser found an IP header behind it.
-    /// Otherwise the flow is that of the MAC addresses and the EtherType.
+    /// Reads the inner header like [`Inner::of`], for a packet that begins with an Ethernet header, if the parser found
+    /// an IP header behind it. Otherwise the flow is that of the MAC addresses and the EtherType.
     pub(super) fn of_frame<B: AsRef<[u8]>>(packet: &Packet<B>) -> Option<Inner> {
         let bytes = packet.head.bytes();
         let frame: &[u8; ethernet::LEN] = bytes.first_chunk()?;

@@ -374,11 +374,11 @@ impl Encapsulator {
 /// The inner packet that goes into a tunnel.
 struct Measured {
     inner: Inner,
-    /// Whether it is a single packet, not a train.
+    /// Whether the packet is a single one, not a train.
     is_whole: bool,
-    /// Length in bytes, without padding behind an inner IP packet.
+    /// Length of the packet in bytes, without padding behind an inner IP packet.
     len: usize,
-    /// Length of the part in its payload, in bytes.
+    /// Length of the part of the packet in its payload, in bytes.
     payload_len: usize,
 }
 

@@ -17,14 +17,14 @@ const MOST: [usize; 2] = [576, 1280];
 /// Smallest MTU of an IPv6 link.
 const IPV6_MIN_MTU: usize = 1280;
 
-/// Whether a packet fits a path whose MTU for inner IP is `mtu` bytes.
+/// The relation of a packet to a path whose MTU for inner IP is `mtu` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     /// The packet fits, or is not IP.
     Fits,
     /// The packet does not fit but may be fragmented: the outer packet is to be sent without Don't Fragment.
     Fragment,
-    /// The packet does not fit and must not be fragmented: its sender is to be told this MTU.
+    /// The packet does not fit and must not be fragmented: its sender gets an ICMP error with this MTU.
     TooBig(usize),
 }
 

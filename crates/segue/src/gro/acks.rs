@@ -64,7 +64,7 @@ struct AckState {
     scale: u8,
     /// Whether `last` is set.
     is_known: bool,
-    /// Whether the sender must see the next acknowledgment too.
+    /// Whether the next acknowledgment must not be replaced either.
     is_guarded: bool,
 }
 
@@ -86,12 +86,12 @@ const MIN_SETS: usize = 256;
 /// keyed; a flow that lost its place has its next acknowledgment passed on alone.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// The sets: a power of two of them, or none.
+    /// The sets of acknowledgments: a power of two of them, or none.
     sets: Vec<[AckState; SET_LEN]>,
 }
 
 impl Memory {
-    /// Creates a memory for about `flows` flows; with 0 it remembers nothing.
+    /// Creates a memory for about `flows` flows; with 0 it stores nothing.
     pub(super) fn new(flows: usize) -> Memory {
         let count = if flows == 0 { 0 } else { flows.next_power_of_two().max(MIN_SETS) };
         Memory { sets: alloc::vec![[NO_STATE; SET_LEN]; count] }

@@ -39,8 +39,8 @@ pub struct Config {
     pub hold: u64,
     /// Whether pure acknowledgments collapse to the newest; only in [`Profile::Lro`]. Off by default.
     pub acks: bool,
-    /// Largest number of acknowledgments that one stands for, itself included; below 2 none is swallowed. Default 32.
-    /// They are held no longer than [`Config::hold`], counted from the first.
+    /// Largest number of acknowledgments that one replaces, itself included; below 2 none is replaced. Default 32. They
+    /// are held no longer than [`Config::hold`], counted from the first.
     pub max_acks: usize,
     /// Key of the flow hash.
     pub key: hash::Key,

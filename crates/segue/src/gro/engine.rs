@@ -88,7 +88,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Gro { has_fast_path: false, ..Gro::new(config) }
     }
 
-    /// Returns the counters.
+    /// Returns the counters of this instance.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -135,7 +135,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         }
     }
 
-    /// As [`Gro::push`], and passes everything that is ready to `each`, with the pool to which it may return boxes.
+    /// Pushes a packet like [`Gro::push`], and passes every ready packet to `each`, with the pool to which it may
+    /// return boxes.
     pub fn deliver(
         &mut self,
         packet: Box<Packet<B>>,
@@ -147,8 +148,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.drain(pool, each);
     }
 
-    /// As [`Gro::expire`], for the end of a poll round or of an interrupt, and passes everything that is ready to
-    /// `each`.
+    /// Expires trains like [`Gro::expire`] at the end of a poll round or of an interrupt, and passes every ready packet
+    /// to `each`.
     pub fn end_poll(&mut self, now: Nanos, pool: &mut Pool<B>, each: impl FnMut(Box<Packet<B>>, &mut Pool<B>)) {
         self.expire(now);
         self.drain(pool, each);

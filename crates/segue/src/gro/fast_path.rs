@@ -26,7 +26,7 @@ use crate::packet::{Csum, Frame, HEAD_BLOCK, Packet, Pool, Start, Unit};
 use crate::time::Nanos;
 use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, read_u32, tcp, udp};
 
-/// What is to be done with a packet.
+/// The decision on a packet of a known form.
 enum Verdict {
     /// The packet takes the slow path.
     SlowPath,
@@ -336,7 +336,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         Verdict::Joins(place as u32, header_len as u16, why)
     }
 
-    /// Judges a packet of a flow of which nothing is held.
+    /// Judges a packet of a flow without a held train.
     #[inline(always)]
     fn judge_first<const LINK: usize, const V6: bool, const TCP: bool>(
         &mut self,

@@ -49,7 +49,7 @@ impl FlowKey {
         Ok(key)
     }
 
-    /// Returns whether this is the key of `packet`.
+    /// Returns whether `packet` has this key.
     pub(super) fn is_of<B: AsRef<[u8]>>(&self, packet: &Packet<B>) -> bool {
         let mut rest = self.bytes();
         let matched = each_part(packet, |part| {
@@ -108,7 +108,7 @@ pub(super) struct Hasher {
     words: [u64; 6],
 }
 
-/// The parts of a packet with one IP level and no tunnel that its flow's hash needs. IP options and extension headers
+/// The parts of a packet with one IP level and no tunnel that enter its flow's hash. IP options and extension headers
 /// do not matter.
 struct Plain {
     /// Number of headers in front of IP: 0 for none, 1 for Ethernet, 2 and 3 for Ethernet with tags.

@@ -19,7 +19,7 @@ pub(super) enum NextSegment {
     /// The frame may begin a train, and no flow with its hash is held; `is_alone` if its bucket is empty too. It has
     /// this form and sequence number.
     Starts { hash: u64, is_alone: bool, form_id: FormId, seq: u32 },
-    /// The frame is neither. The hash of its flow, if it was computed.
+    /// The frame neither continues nor begins a train. The hash of its flow, if it was computed.
     Neither(Option<u64>),
 }
 
@@ -29,7 +29,7 @@ pub(super) struct FrameView<'a> {
     /// The first bytes; those behind the frame's end have no meaning.
     pub(super) front: &'a [u8; HEAD_BLOCK],
     pub(super) bytes: &'a [u8],
-    /// Whether its transport checksum was verified; otherwise nothing is known of it.
+    /// Whether the port has verified the transport checksum; otherwise its state is unknown.
     pub(super) verified: bool,
 }
 

@@ -9,7 +9,7 @@ use super::form::{FormId, Forms};
 use crate::packet::{Csum, Frag, HEAD_BLOCK, Packet, Pool, Start, Tunnels};
 use crate::time::Nanos;
 
-/// The frame of a first segment that nothing has followed yet.
+/// The frame of a first segment without a following one.
 #[derive(Debug)]
 pub(super) struct PendingFirst<B> {
     /// All bytes of the frame; `None` after it was moved into a box.

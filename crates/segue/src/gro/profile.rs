@@ -1,4 +1,4 @@
-//! The profiles: which rules decide what is joined.
+//! The profiles, each a set of rules for joining packets.
 
 /// A generation of Linux kernels whose GRO rules differ from those of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -6,12 +6,13 @@ pub enum Generation {
     /// Up to 6.17, including the long-term 6.12. An IPv4 identification that stays the same counts only with DF set,
     /// and the outer identification of a tunnel is ignored if DF is set there. CWR starts a new train.
     V6_12,
-    /// 6.18. An identification that stays the same counts with DF set or clear, and the outer one of a tunnel is
+    /// Linux 6.18. An identification that stays the same counts with DF set or clear, and the outer one of a tunnel is
     /// treated as the inner one. CWR is compared as the other flags are, and also starts a new train, so that a segment
     /// with CWR stays alone.
     #[default]
     V6_18,
-    /// 7.0 and later. CWR is only compared, so that a run with CWR on every segment joins, as accurate ECN sends it.
+    /// Linux 7.0 and later. CWR is only compared, so that a run with CWR on every segment joins, as accurate ECN sends
+    /// it.
     V7,
 }
 
@@ -31,11 +32,11 @@ pub enum Generation {
 /// TTL, flow label and VLAN tag are equal in all of a train.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// Joins only what can be restored byte for byte.
+    /// Joins only packets that segmentation restores byte for byte.
     #[default]
     Strict,
     /// Joins what a kernel of this generation joins, except that padded frames are joined without their padding (the
-    /// kernel's GRO passes them on one by one, and padding is cut off above it).
+    /// kernel's GRO passes them through singly, and a later layer removes the padding).
     Linux(Generation),
     /// Joins what a host may join that terminates the connections itself, as receivers with LRO do (Linux `inet_lro`,
     /// FreeBSD `tcp_lro`). Not for forwarded traffic: the segments cannot be restored.

@@ -1,4 +1,4 @@
-//! Packets and trains that may leave, and the header that a train gets when it does.
+//! Packets and trains ready to be popped, and the header that a train gets when it is popped.
 
 use alloc::boxed::Box;
 
@@ -10,12 +10,12 @@ use crate::checksum::{Field, Sum};
 use crate::packet::{Gso, GsoKind, Kind, LayerCsum, Packet, TrainCsum, Unit};
 use crate::wire::{ipv4, ipv6, tcp, udp, write_u16};
 
-/// An entry of the queue of what may leave.
+/// An entry of the queue of ready packets.
 #[derive(Debug)]
 pub(super) enum Ready<B> {
     Packet(Box<Packet<B>>),
     First(PendingFirst<B>),
-    /// Everything that one flush released: the first of its places in the table.
+    /// All flows that one flush released: the first of their places in the table.
     Places(usize),
 }
 

@@ -16,7 +16,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.pop_from(&mut Pool::new(0))
     }
 
-    /// As [`Gro::pop`], but a frame that stayed alone takes its box from `pool`.
+    /// Pops a packet like [`Gro::pop`]; a frame that was not joined takes its box from `pool`.
     #[inline]
     pub fn pop_from(&mut self, pool: &mut Pool<B>) -> Option<Box<Packet<B>>> {
         let Ready::Places(place) = self.ready.front_mut()? else { return self.pop_one(pool) };

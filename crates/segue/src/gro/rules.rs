@@ -45,7 +45,7 @@ crate::reasons! {
 }
 
 crate::reasons! {
-    /// Why a train, or a packet that could have begun one, came out.
+    /// The reason for which a train, or a packet that could have begun one, was released.
     pub enum Flush {
         Full = "full": "Another segment of this size might not fit the limit on bytes or packets.",
         Short = "short": "Its last segment is shorter than the others.",
@@ -62,7 +62,7 @@ crate::reasons! {
 }
 
 crate::reasons! {
-    /// What differed when a packet did not fit the train of its flow.
+    /// The field that differed when a packet did not fit the train of its flow.
     pub enum Mismatch {
         Headers = "headers": "Other headers or header lengths.",
         Link = "link": "The Ethernet header or a VLAN tag.",
@@ -92,11 +92,11 @@ pub struct Varying {
     pub kind: Kind,
     /// Offset of the first byte, from the start of the header.
     pub at: usize,
-    /// Length in bytes.
+    /// Length of the part in bytes.
     pub len: usize,
     /// Bits that may differ in every byte.
     pub bits: u8,
-    /// The profiles in which it may differ.
+    /// The profiles in which the field may differ.
     pub whose: Whose,
 }
 

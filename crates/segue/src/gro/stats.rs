@@ -9,22 +9,22 @@ use crate::reason::Counts;
 /// that were no train.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Packets pushed.
+    /// Number of packets pushed.
     pub packets: u64,
-    /// Trains of at least two packets that came out.
+    /// Number of trains of at least two packets that were released.
     pub trains: u64,
-    /// Packets inside those trains.
+    /// Number of packets inside those trains.
     pub segments: u64,
     /// Pure acknowledgments that were replaced by a newer one of their flow.
     pub swallowed: u64,
-    /// Packets whose padding was cut off.
+    /// Number of packets whose padding was cut off.
     pub trimmed: u64,
     /// Packets passed on without being held, by reason.
     pub alone: Counts<Alone>,
     /// Trains that came out, and packets that could have begun a train but stayed single, by reason: because they were
     /// held in vain or because nothing could have followed.
     pub flushes: Counts<Flush>,
-    /// Packets that did not fit the train held of their flow, by what differed.
+    /// Number of packets that did not fit the train of their flow, by differing field.
     pub mismatches: Counts<Mismatch>,
     /// Payload bytes summed to verify checksums.
     pub checksummed_bytes: u64,

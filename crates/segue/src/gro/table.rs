@@ -18,7 +18,7 @@ const NONE: u32 = u32::MAX;
 /// TCP flags that make a segment the last of its train.
 const CLOSING: u8 = tcp::FIN | tcp::PSH;
 
-/// What the table holds of a flow.
+/// The content of a flow in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carries {
     /// A train under construction.
@@ -39,13 +39,14 @@ pub(super) struct MatchKey {
 }
 
 impl MatchKey {
-    /// Returns the form.
+    /// Returns the identifier of the packets' form.
     #[inline(always)]
     pub(super) fn form(self) -> FormId {
         self.form
     }
 
-    /// Returns whether this is a train of packets with `link` headers in front of IP and the same checksum state.
+    /// Returns whether the key is that of a train of packets with `link` headers in front of IP and the same checksum
+    /// state.
     #[inline(always)]
     pub(super) fn train_of(self, link: usize, is_owed: bool) -> bool {
         (self.link, self.carries, self.is_owed) == (link as u8, Carries::Data, is_owed)
@@ -90,9 +91,9 @@ pub(super) struct Held<B> {
     pub(super) room: usize,
     /// Number of segments of size `size` that may still be added.
     pub(super) left: u32,
-    /// Number of packets that it stands for.
+    /// Number of packets merged so far.
     pub(super) segs: u32,
-    /// Largest number of packets.
+    /// Largest number of packets of the train.
     pub(super) most: u32,
     pub(super) next_seq: u32,
     /// Timestamp of the newest TCP segment, where profile `lro` lets it advance.
@@ -108,7 +109,7 @@ pub(super) struct Held<B> {
 /// The content of a place of the table.
 #[derive(Debug)]
 pub(super) enum Slot<B> {
-    /// A free place, or one whose content was taken.
+    /// A free place, or one whose content was removed.
     Free,
     /// A first segment, still a frame.
     First(PendingFirst<B>),
@@ -135,13 +136,13 @@ pub(super) enum Place {
 
 /// The result of a search for a flow.
 pub(super) enum Found {
-    /// A first segment with this hash; whether it is of this flow is not known.
+    /// A first segment with this hash, possibly of another flow.
     First(usize),
     Held(usize),
 }
 
 impl<B: AsRef<[u8]>> Held<B> {
-    /// Returns whether it is a train of at least two packets.
+    /// Returns whether the entry is a train of at least two packets.
     #[inline(always)]
     pub(super) fn is_train(&self) -> bool {
         self.segs > 1 && self.key.carries == Carries::Data
@@ -203,7 +204,7 @@ pub(super) fn left(most: u32, room: usize, size: usize) -> u32 {
 #[derive(Clone, Copy, Debug)]
 struct Links {
     hash: u64,
-    /// Next slot of the bucket or of the free list.
+    /// Index of the next slot of the bucket or of the free list.
     next: u32,
     /// Neighbours in the list by age.
     older: u32,
@@ -214,7 +215,7 @@ struct Links {
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     hash: u64,
-    /// The round in which the rest was written.
+    /// The round in which the bucket's other fields were written; in later rounds the bucket is empty.
     round: u32,
     /// The flow's place, or `NONE`.
     at: u32,
@@ -396,7 +397,8 @@ impl<B> Table<B> {
         self.slots[at].take()
     }
 
-    /// Ends a round. Returns the first of its places, which are to be left one by one with [`Table::leave`].
+    /// Ends a round, which empties all buckets. Returns the first of its places, which are to be left one by one with
+    /// [`Table::leave`].
     #[inline]
     pub(super) fn flush(&mut self) -> Option<usize> {
         let oldest = self.oldest();

@@ -178,13 +178,13 @@ impl Arena {
 /// One contiguous frame in a [`Frames`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Range of its bytes; see [`Frames::bytes`].
+    /// Range of the frame's bytes; see [`Frames::bytes`].
     pub range: Range<u32>,
-    /// Number of free bytes in front of it; see [`Frames::room_in_front`].
+    /// Number of free bytes in front of the frame; see [`Frames::room_in_front`].
     pub room: u32,
-    /// What the port must do about the innermost transport checksum.
+    /// The port's task for the innermost transport checksum.
     pub csum: SegmentCsum,
-    /// How the port must cut it; `None` for a single packet.
+    /// How the port must segment the frame; `None` for a single packet.
     pub gso: Option<Gso>,
 }
 
@@ -193,7 +193,8 @@ pub struct Frame {
 /// It grows to the size of the largest batch and allocates nothing afterwards.
 #[derive(Debug)]
 pub struct Frames {
-    /// The memory. Its length only grows: bytes past `used` are left from earlier batches, which saves clearing them.
+    /// The memory of all frames. Its length only grows: bytes past `used` are left from earlier batches, which saves
+    /// clearing them.
     bytes: Vec<u8>,
     used: usize,
     frames: Vec<Frame>,

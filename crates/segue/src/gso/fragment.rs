@@ -20,20 +20,20 @@ use crate::packet::{Csum, Header, Kind, Layer, LayerCsum, Layout, Packet, Remote
 use crate::wire::parse::MAX_HEADER_BYTES;
 use crate::wire::{ethernet, ethertype, gre, ipv4, ipv6, protocol, read_u16, udp, write_u16, write_u32};
 
-/// A fragment: which part of the payload it has.
+/// A fragment: the part of the payload that it carries.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
     /// Index of the fragment.
     index: usize,
-    /// Offset of its first byte of payload.
+    /// Offset of the fragment's first byte of payload.
     pub(super) start: usize,
-    /// Length of its payload, in bytes.
+    /// Length of the fragment's payload, in bytes.
     pub(super) len: usize,
     last: bool,
 }
 
 impl Piece {
-    /// Returns whether it is the fragment with the transport header.
+    /// Returns whether the fragment has the transport header.
     pub(super) fn is_first(&self) -> bool {
         self.index == 0
     }

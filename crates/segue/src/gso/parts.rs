@@ -6,11 +6,11 @@ use super::cursor::Cursor;
 pub(super) struct Part {
     /// Number of segments in front of the part.
     pub(super) index: usize,
-    /// Offset of its first byte of payload.
+    /// Offset of the part's first byte of payload.
     pub(super) start: usize,
-    /// Length of its payload, in bytes.
+    /// Length of the part's payload, in bytes.
     pub(super) len: usize,
-    /// Whether it is the last part.
+    /// Whether the part is the last of its train.
     pub(super) last: bool,
 }
 

@@ -176,7 +176,7 @@ impl<'a> SegmentPlan<'a> {
         Parts { cursor, total: self.total, size, most, segs, pieces, at: 0, index: 0, started: false }
     }
 
-    /// Returns what the port must do about the transport checksum.
+    /// Returns the port's task for the transport checksum.
     #[inline(always)]
     pub(super) fn csum(&self) -> SegmentCsum {
         if self.primed && self.remote.is_none() { SegmentCsum::Partial } else { SegmentCsum::AsIs }

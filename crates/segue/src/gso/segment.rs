@@ -4,13 +4,12 @@ use core::ops::Range;
 
 use crate::packet::Gso;
 
-/// What a port must do about the innermost transport checksum of a segment.
+/// The port's task for the innermost transport checksum of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentCsum {
-    /// Nothing: the field is sent as it stands.
+    /// The field is sent unchanged, without a statement about it.
     AsIs,
-    /// Nothing; the port may tell its receiver that the field is right. Only packets without tunnel levels are marked
-    /// so.
+    /// The field is correct, and the port may tell its receiver so. Only packets without tunnel levels are marked so.
     Verified,
     /// The port completes it: the field of the innermost transport header holds the pseudo-header sum.
     Partial,
@@ -19,12 +18,12 @@ pub enum SegmentCsum {
 /// One packet, or one smaller train, for a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Range of its headers in the arena; see [`Arena::head`](super::Arena::head).
+    /// Range of the segment's headers in the arena; see [`Arena::head`](super::Arena::head).
     pub head: Range<u32>,
-    /// Range of its payload in the payload of the packet that was split.
+    /// Range of the segment's payload in the payload of the packet that was split.
     pub payload: Range<u32>,
-    /// What the port must do about the innermost transport checksum.
+    /// The port's task for the innermost transport checksum.
     pub csum: SegmentCsum,
-    /// How the port must cut it; `None` for a single packet.
+    /// How the port must segment the frame; `None` for a single packet.
     pub gso: Option<Gso>,
 }

@@ -52,8 +52,8 @@ pub fn split<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena: &mut Ar
     }
 }
 
-/// As [`split()`], but writes contiguous frames: each head followed by its payload, which is copied and summed in one
-/// pass.
+/// Splits a train like [`split()`], but writes contiguous frames: each head followed by its payload, which is copied
+/// and summed in one pass.
 ///
 /// # Errors
 /// A [`Refusal`]; `frames` is then unchanged.

@@ -11,7 +11,7 @@ use crate::wire::{gre, ipv4, ipv6, read_u16, udp, write_u16};
 
 /// The result of filling in checksums.
 pub(super) struct Filled {
-    /// What the port must do about the transport checksum.
+    /// The port's task for the transport checksum.
     pub(super) csum: SegmentCsum,
     /// Whether the transport checksum was completed.
     pub(super) completed: bool,

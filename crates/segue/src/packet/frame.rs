@@ -8,9 +8,9 @@ use crate::wire::{ethernet, ethertype, ipv4, ipv6, protocol, read_u16, tcp, udp}
 /// A packet as a port received it, not parsed yet.
 #[derive(Clone, Debug)]
 pub struct Frame<B> {
-    /// All of its bytes, padding included.
+    /// All bytes of the frame, padding included.
     pub bytes: Frag<B>,
-    /// The header that it begins with.
+    /// The first header of the frame.
     pub start: Start,
     /// State of the innermost transport checksum as the port knows it. With [`Csum::Unknown`] the headers say whether
     /// there is one, or whether it is owed.

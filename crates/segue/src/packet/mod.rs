@@ -31,7 +31,7 @@ use crate::wire::{self, ethernet};
 pub struct Outer {
     /// Index of the port's socket that sends the packet: it stands for the flow's source port.
     pub slot: u16,
-    /// Index of the port's peer that the packet goes to; 0 is the first, and on most ports the only one.
+    /// Index of the port's peer to which the packet is sent; 0 is the first, and on most ports the only one.
     pub to: u16,
     /// DSCP and ECN of the outer header.
     pub tos: u8,
@@ -50,7 +50,7 @@ pub struct Outer {
 pub struct Packet<B> {
     /// The bytes that follow the headers.
     pub payload: Payload<B>,
-    /// The state of its checksums, and how a train is cut.
+    /// The state of the packet's checksums, and the segmentation of a train.
     pub offload: Offload,
     /// Properties of the outer headers; set by encapsulation for datagram ports.
     pub outer: Option<Outer>,
@@ -118,7 +118,7 @@ impl<B: AsRef<[u8]>> Packet<B> {
         self.outer = None;
     }
 
-    /// As [`Packet::load`], for a packet that lies in several ranges, such as one that crosses pages.
+    /// Parses the packet like [`Packet::load`], for a packet in several ranges, such as one that crosses pages.
     ///
     /// Headers may cross ranges too; they are copied, payload is not.
     pub fn load_ranges(&mut self, ranges: impl IntoIterator<Item = Frag<B>>, start: Start, tunnels: &Tunnels) {

@@ -49,7 +49,7 @@ pub enum GsoKind {
 /// How a train is to be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// The transport protocol.
+    /// The transport protocol of the segments.
     pub kind: GsoKind,
     /// Transport payload bytes of each segment but the last; never 0.
     pub size: u16,
@@ -68,14 +68,14 @@ impl Gso {
         self.fixed_ids & Gso::CWR != 0
     }
 
-    /// Returns how a train is to be cut after `headers` more headers were put in front of it.
+    /// Returns the segmentation of a train after `headers` more headers were put in front of it.
     #[must_use]
     pub fn behind(self, headers: usize) -> Gso {
         let fixed = (self.fixed_ids & !Gso::CWR).checked_shl(headers as u32).unwrap_or(0);
         Gso { fixed_ids: fixed & !Gso::CWR | self.fixed_ids & Gso::CWR, ..self }
     }
 
-    /// Returns how a train is to be cut after its first `headers` headers were removed.
+    /// Returns the segmentation of a train after its first `headers` headers were removed.
     #[must_use]
     pub fn without(self, headers: usize) -> Gso {
         let fixed = (self.fixed_ids & !Gso::CWR).checked_shr(headers as u32).unwrap_or(0);
@@ -109,7 +109,7 @@ pub enum Unit {
 pub enum LayerCsum {
     /// The header has no checksum.
     Absent,
-    /// The header has a checksum of which nothing is known.
+    /// The header has a checksum of unknown state.
     Unknown,
     /// The header has a checksum that was verified, or that was just computed.
     Done,
@@ -136,14 +136,14 @@ impl Layer {
 /// The offload state of a packet: which checksums are known or owed, at each level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// The packet itself, without its tunnel levels.
+    /// The packet without its tunnel levels.
     pub unit: Unit,
     layers: [Layer; MAX_LAYERS],
     count: u8,
 }
 
 impl Offload {
-    /// The state of a packet of which nothing is known.
+    /// The state of a packet without any verified or pending checksum.
     pub const UNKNOWN: Offload =
         Offload { unit: Unit::Whole(Csum::Unknown), layers: [Layer::NONE; MAX_LAYERS], count: 0 };
 

@@ -95,7 +95,7 @@ impl<B: AsRef<[u8]>> Payload<B> {
         self.len
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns whether the payload has no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

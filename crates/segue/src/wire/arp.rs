@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use super::{address, ethernet, ethertype, read_u16, write_u16};
 
-/// Bytes of a packet.
+/// Length of an ARP packet, bytes.
 pub const LEN: usize = 28;
 
 /// Type of the link addresses.

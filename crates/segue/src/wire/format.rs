@@ -52,7 +52,7 @@ pub enum Unread {
 pub struct Format {
     /// Kind of its header in a layout.
     pub kind: Kind,
-    /// Name in messages.
+    /// Name of the format in messages.
     pub name: &'static str,
     /// Assigned UDP port.
     pub port: u16,

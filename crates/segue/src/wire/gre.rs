@@ -58,7 +58,7 @@ impl Gre {
         Some(Gre { protocol, checksum, key: next(flags & KEY != 0)?, seq: next(flags & SEQ != 0)? })
     }
 
-    /// Returns why [`Gre::parse`] cannot read a header: it is of another protocol, has unknown flags, or is truncated.
+    /// Returns the reason why [`Gre::parse`] cannot read a header: another protocol, unknown flags, or truncation.
     #[cold]
     pub(super) fn unread(bytes: &[u8]) -> Stop {
         match read_u16(bytes, 0).filter(|_| bytes.len() >= MIN_LEN) {

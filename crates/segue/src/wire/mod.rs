@@ -34,23 +34,23 @@ pub mod protocol {
     pub const HOP_BY_HOP: u8 = 0;
     /// ICMP for IPv4.
     pub const ICMP: u8 = 1;
-    /// IPv4 in a tunnel.
+    /// Protocol number of IPv4 inside a tunnel (RFC 2003).
     pub const IPV4: u8 = 4;
-    /// TCP.
+    /// Protocol number of TCP.
     pub const TCP: u8 = 6;
-    /// UDP.
+    /// Protocol number of UDP.
     pub const UDP: u8 = 17;
-    /// IPv6 in a tunnel.
+    /// Protocol number of IPv6 inside a tunnel.
     pub const IPV6: u8 = 41;
     /// IPv6 routing header.
     pub const ROUTING: u8 = 43;
     /// IPv6 fragment header.
     pub const FRAGMENT: u8 = 44;
-    /// GRE.
+    /// Protocol number of GRE.
     pub const GRE: u8 = 47;
     /// ICMP for IPv6.
     pub const ICMPV6: u8 = 58;
-    /// No next header (IPv6).
+    /// Protocol number 59: no next header (IPv6).
     pub const NONE: u8 = 59;
     /// IPv6 destination options.
     pub const DESTINATION: u8 = 60;
@@ -60,15 +60,15 @@ pub mod protocol {
 
 /// EtherTypes.
 pub mod ethertype {
-    /// IPv4.
+    /// EtherType of IPv4.
     pub const IPV4: u16 = 0x0800;
-    /// ARP.
+    /// EtherType of ARP.
     pub const ARP: u16 = 0x0806;
     /// 802.1Q tag.
     pub const VLAN: u16 = 0x8100;
     /// 802.1ad (QinQ) outer tag.
     pub const QINQ: u16 = 0x88a8;
-    /// IPv6.
+    /// EtherType of IPv6.
     pub const IPV6: u16 = 0x86dd;
     /// Transparent Ethernet bridging: an Ethernet frame follows.
     pub const TEB: u16 = 0x6558;

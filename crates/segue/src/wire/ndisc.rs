@@ -49,25 +49,25 @@ pub const LINK_OPTION_LEN: usize = 8;
 pub enum Body {
     /// Asks for the link address of the target.
     Solicitation {
-        /// The address whose link address is asked for.
+        /// The address that the solicitation asks about.
         target: Ipv6Addr,
         /// Link address of the sender; never there in a message from the unspecified address.
         source_link: Option<[u8; 6]>,
     },
     /// Tells the link address of the target.
     Advertisement {
-        /// The address that it is about.
+        /// The address that the advertisement is about.
         target: Ipv6Addr,
         /// Link address of the target. An answer to a solicitation that came to one host may leave it out.
         target_link: Option<[u8; 6]>,
-        /// [`ROUTER`], [`SOLICITED`] and [`OVERRIDE`]; other bits are 0.
+        /// The flags [`ROUTER`], [`SOLICITED`] and [`OVERRIDE`]; other bits are 0.
         flags: u8,
     },
     /// Tells a better next hop for a destination.
     Redirect {
         /// The better next hop, or the destination itself where that is a neighbour.
         target: Ipv6Addr,
-        /// The destination.
+        /// The destination of the redirected packets.
         destination: Ipv6Addr,
         /// Link address of the target.
         target_link: Option<[u8; 6]>,
@@ -81,7 +81,7 @@ pub struct Message {
     pub source: Ipv6Addr,
     /// Destination of the IPv6 packet.
     pub destination: Ipv6Addr,
-    /// What it says.
+    /// The content of the message.
     pub body: Body,
 }
 

@@ -21,7 +21,7 @@ pub enum Start {
 /// The content of datagrams to a UDP port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Carried {
-    /// Payload of UDP.
+    /// The payload of UDP.
     #[default]
     Data,
     /// A tunnel format.

@@ -1,6 +1,6 @@
 //! UDP (RFC 768; zero checksums over IPv6: RFC 6935 and RFC 6936).
 
-/// Bytes of a header.
+/// Length of a UDP header, bytes.
 pub const LEN: usize = 8;
 
 /// Source port; the destination port follows.
@@ -11,5 +11,5 @@ pub const SRC_PORT: usize = 0;
 pub const DST_PORT: usize = 2;
 /// Length, header included.
 pub const LENGTH: usize = 4;
-/// Checksum; zero means none.
+/// Checksum field; zero means no checksum.
 pub const CHECKSUM: usize = 6;

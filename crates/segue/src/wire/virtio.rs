@@ -51,11 +51,11 @@ impl Form {
 /// The fields of the header. `outer_th` and `inner_nh` exist in the 24-byte form only and are 0 otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VirtioNet {
-    /// [`NEEDS_CSUM`] or [`DATA_VALID`].
+    /// The flags [`NEEDS_CSUM`] and [`DATA_VALID`], or 0.
     pub flags: u8,
     /// One of the `GSO_` values, with modifiers.
     pub gso_type: u8,
-    /// Bytes of all headers; a hint that must not be trusted.
+    /// Length of all headers, bytes; a hint that must not be trusted.
     pub hdr_len: u16,
     /// Transport payload bytes of each segment.
     pub gso_size: u16,

@@ -14,9 +14,9 @@ use segue_testkit::flow;
 
 /// Number of packets in a poll round.
 const ROUND: usize = 200;
-/// Number of packets during which nothing may be allocated.
+/// Number of packets during which no memory may be allocated.
 const PACKETS: usize = 10_000;
-/// Number of warm-up passes over them.
+/// Number of warm-up passes over the packets.
 const WARM_UP: usize = 60;
 
 #[test]
@@ -159,9 +159,9 @@ fn a_tunnel_allocates_nothing_per_packet() {
     }
 }
 
-/// The first pass must allocate visibly. Each packet box keeps the memory for as many ranges as its longest train had,
-/// and which box becomes the head of which train differs from pass to pass: warm-up lasts until every box has held a
-/// long train.
+/// Checks that the first pass allocates, and that a pass after the warm-up does not. Each packet box keeps the memory
+/// for as many ranges as its longest train had, and which box becomes the head of which train differs from pass to
+/// pass: warm-up lasts until every box has held a long train.
 fn check_passes(pass: &mut impl FnMut() -> usize) {
     assert_ne!(pass(), 0, "the counter counts");
     for _ in 0..WARM_UP {

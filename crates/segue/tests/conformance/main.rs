@@ -39,9 +39,9 @@ fn tunnels() -> Tunnels {
 /// How frames get into the engine, and over which path of GRO.
 #[derive(Clone, Copy, Debug)]
 enum Path {
-    /// As frames, most of which are not parsed.
+    /// Packets are pushed as frames, most of which are not parsed.
     Frames,
-    /// As parsed packets.
+    /// Packets are pushed parsed.
     Packets,
     /// As parsed packets, over the slow path.
     Slow,

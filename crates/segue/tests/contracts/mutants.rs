@@ -13,15 +13,15 @@ use segue_testkit::{Rng, sum};
 use crate::properties::{Boxed, Merger, Promise, Setting, broken};
 use crate::streams::{self, Around};
 
-/// What a mutant does to a packet; returning `None` loses it.
+/// A mutant's change of a packet; returning `None` loses the packet.
 type Change = fn(Boxed) -> Option<Boxed>;
 
 /// A mutant: the engine, and the faults around it.
 struct Mutant {
     gro: Gro<Vec<u8>>,
-    /// Applied to packets before they are pushed.
+    /// Change applied to packets before they are pushed.
     before: Change,
-    /// Applied to packets after they are popped.
+    /// Change applied to packets after they are popped.
     after: Change,
     /// Packets to be released again, or later.
     kept: Vec<Boxed>,
@@ -31,7 +31,7 @@ struct Mutant {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
-    /// No fault.
+    /// A mutant without a fault.
     Plain,
     /// Two consecutive packets of a flow change places.
     Swap,
@@ -39,7 +39,7 @@ enum Habit {
     Overtake,
     /// Every tenth packet comes out twice.
     Twice,
-    /// Deadlines are forgotten.
+    /// A mutant that forgets deadlines.
     Late,
     /// Joined packets are not counted.
     Miscount,
@@ -154,7 +154,7 @@ fn caught(promise: Promise, around: Around, hold: u64, mutate: impl Fn(&mut Muta
     assert!(found.iter().any(|violation| violation.promise == promise), "{promise:?} is blind to it: {found:?}");
 }
 
-/// Asserts the same for a receiver that swallows acknowledgments.
+/// Asserts that a mutant is caught by a receiver that merges acknowledgments.
 fn caught_receiving(promise: Promise, mutate: impl Fn(&mut Mutant)) {
     let config = Config { profile: Profile::Lro, acks: true, ..Config::default() };
     let setting = Setting { round: 50, ..Setting::new(config) };

@@ -41,7 +41,7 @@ struct PathRun {
 enum PushedAs {
     Packets,
     Frames,
-    /// Every third as a packet, the others as frames.
+    /// Every third packet is pushed parsed, the others as frames.
     Both,
 }
 

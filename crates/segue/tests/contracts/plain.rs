@@ -1,4 +1,4 @@
-//! What is called plain without the parser is what the parser calls one transport over one IP header.
+//! Tests that a frame recognised as plain without the parser is one transport over one IP header to the parser.
 
 use segue::packet::{Csum, Frag, Frame, Pool, Start, Tunnels, Unit};
 use segue_testkit::Rng;

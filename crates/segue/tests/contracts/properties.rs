@@ -24,21 +24,21 @@ pub(crate) trait Merger {
         let packet = load(arrival, setting, &setting.tunnels(), pool);
         self.push(packet, now, pool);
     }
-    /// As [`Gro::push`].
+    /// Pushes a packet; see [`Gro::push`].
     fn push(&mut self, packet: Boxed, now: Nanos, pool: &mut Pool<Vec<u8>>);
-    /// As [`Gro::pop`].
+    /// Pops a packet or train; see [`Gro::pop`].
     fn pop(&mut self) -> Option<Boxed>;
-    /// As [`Gro::flush`].
+    /// Makes all held packets ready; see [`Gro::flush`].
     fn flush(&mut self);
-    /// As [`Gro::expire`].
+    /// Makes expired packets ready; see [`Gro::expire`].
     fn expire(&mut self, now: Nanos);
-    /// As [`Gro::deadline`].
+    /// Returns the next deadline; see [`Gro::deadline`].
     fn deadline(&self) -> Option<Nanos>;
-    /// As [`Gro::held`].
+    /// Returns the number of held flows; see [`Gro::held`].
     fn held(&self) -> usize;
-    /// As [`Gro::held_packets`].
+    /// Returns the number of held packets; see [`Gro::held_packets`].
     fn held_packets(&self) -> usize;
-    /// As [`Gro::stats`].
+    /// Returns the counters; see [`Gro::stats`].
     fn stats(&self) -> Stats;
 }
 
@@ -112,13 +112,13 @@ impl Merger for ByFrames {
 /// The state of a packet's transport checksum that a port reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortCsum {
-    /// Nothing is known.
+    /// The port knows nothing about the checksum.
     Nothing,
-    /// The checksum was verified. Only for packets whose checksum is right.
+    /// The port has verified the checksum. Only for packets whose checksum is right.
     Verified,
-    /// The sum of the whole packet is known.
+    /// The port knows the sum of the whole packet.
     Sum,
-    /// The checksum is owed: the field is primed.
+    /// The checksum is pending: the field is primed.
     Owed,
 }
 
@@ -127,7 +127,7 @@ pub(crate) enum PortCsum {
 pub(crate) struct Arrival {
     /// All bytes of the packet.
     pub bytes: Vec<u8>,
-    /// What the port reports about its checksum.
+    /// The port's report about the packet's checksum.
     pub known: PortCsum,
 }
 
@@ -219,11 +219,11 @@ pub(crate) struct Run {
     times: Vec<Nanos>,
 }
 
-/// A packet or train that came out.
+/// A packet or train released by the engine.
 pub(crate) struct Released {
-    /// The packet itself.
+    /// The packet or train itself.
     pub packet: Boxed,
-    /// The time at which it came out.
+    /// Time of the release.
     pub at: Nanos,
 }
 
@@ -363,13 +363,13 @@ pub(crate) struct View {
     pub(crate) is_train: bool,
     /// The frames that a port without offloads sends.
     pub(crate) segments: Vec<Vec<u8>>,
-    /// The arrival that each of them is; `None` for one that never arrived.
+    /// The arrival that each segment is; `None` for one that never arrived.
     pub(crate) came: Vec<Option<usize>>,
-    /// The arrivals that were swallowed in favour of it.
+    /// The arrivals that the packet replaces.
     pub(crate) swallowed: Vec<usize>,
 }
 
-/// Returns a packet as it is sent to its receiver: without padding, if the profile cuts that off.
+/// Returns a packet in the form in which its receiver gets it: without padding, if the profile removes that.
 pub(crate) fn bare(mut bytes: Vec<u8>, setting: &Setting) -> Vec<u8> {
     if setting.config.profile != Profile::Strict {
         let layout = segue::wire::parse(&bytes, setting.start, &setting.tunnels());

@@ -12,7 +12,7 @@ pub(crate) use segue_testkit::strategy::{FOU_PORTS as FOU, GUE_PORT as GUE, port
 /// The headers around the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Around {
-    /// No headers.
+    /// No headers around the packet.
     Nothing,
     /// Ethernet, sometimes with one or two VLAN tags; short frames are padded.
     Link,

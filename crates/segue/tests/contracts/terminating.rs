@@ -56,7 +56,7 @@ impl Tcp {
         Some((u32::from_be_bytes(value.try_into().ok()?), u32::from_be_bytes([*e0, *e1, *e2, *e3])))
     }
 
-    /// Returns whether it is a pure acknowledgment without other information.
+    /// Returns whether the packet is a pure acknowledgment without other information.
     fn is_plain(&self) -> bool {
         self.payload.is_empty() && self.flags == 0x10 && (self.options.is_empty() || self.stamps().is_some())
     }

@@ -51,7 +51,7 @@ impl Through {
         }
     }
 
-    /// Carries everything that the near end has ready to the far end.
+    /// Moves every ready packet of the near end to the far end.
     fn carry(&mut self, now: Nanos) {
         while let Some(mut packet) = self.near.pop() {
             if self.encap.push(&mut packet).is_err() {
@@ -159,7 +159,7 @@ fn tunnel() -> impl Strategy<Value = Config> {
     })
 }
 
-/// The kind of header that its packets begin with, and what is around them.
+/// Returns the kind of the first header of the inner packets, and the headers in front of IP.
 fn begins(config: &Config) -> (Start, Around) {
     if config.mode.is_ethernet() { (Start::Ethernet, Around::Link) } else { (Start::Ip, Around::Nothing) }
 }

@@ -69,8 +69,8 @@ fn lasting(sender: Sender, edit: fn(&mut Tcp)) -> Stream {
     Stream::new(packets).lro()
 }
 
-/// Declares a test for each scenario of five acknowledgments, the third of which the sender has to see, and a table of
-/// them all. None is swallowed: the first one of a flow and the first one after the third stay alone too.
+/// Declares a test for each scenario of five acknowledgments, the third of which must reach the sender, and a table of
+/// all scenarios. None is swallowed: the first one of a flow and the first one after the third stay alone too.
 macro_rules! seen {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
         pub(crate) const REFUSED: &[(Alone, fn() -> Stream)] = &[

@@ -125,7 +125,7 @@ impl Stream {
 }
 
 impl Outcome {
-    /// Asserts that these are the only counts.
+    /// Asserts that no other counters are nonzero.
     pub(crate) fn counts(&self, alone: &[(Alone, u64)], flushes: &[(Flush, u64)], mismatches: &[(Mismatch, u64)]) {
         assert_eq!(nonzero(&self.stats.alone), alone, "alone");
         assert_eq!(nonzero(&self.stats.flushes), flushes, "flushes");

@@ -10,7 +10,7 @@ use segue_testkit::flow::Sender;
 
 use crate::bench::{Stream, between, complete, frames, run, tcp4, tcp6, udp4, udp6, v4};
 
-/// Declares a test for each scenario, and a table of them all: trains, and the flushes that are counted.
+/// Declares a test for each scenario, with the expected trains and flush counters, and a table of all scenarios.
 macro_rules! flush {
     ($($name:ident: $reason:ident = $scenario:expr, $sizes:expr, $counts:expr;)+) => {
         const FLUSHES: &[(Flush, fn() -> Stream)] = &[$((Flush::$reason, || $scenario)),+];

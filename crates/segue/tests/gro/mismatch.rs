@@ -8,7 +8,7 @@ use segue_testkit::flow::Sender;
 
 use crate::bench::{Stream, complete, frames, run, tcp4, tcp6, then, tunnel, udp4, udp6, v4, v6, wrap};
 
-/// Declares a test for each scenario of two packets, which do not join, and a table of them all.
+/// Declares a test for each scenario of two packets, which do not join, and a table of all scenarios.
 macro_rules! mismatch {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
         const MISMATCHES: &[(Mismatch, fn() -> Stream)] = &[$((Mismatch::$reason, || $scenario)),+];

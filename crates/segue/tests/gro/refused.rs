@@ -6,7 +6,7 @@ use segue_testkit::build::{Ethernet, Gre, Ip, L4, Remcsum, Shim, Tunnel, V4};
 
 use crate::bench::{Stream, between, between_bytes, complete, run, tcp4, tcp6, tunnel, udp4, udp6, v4, wrap};
 
-/// Declares a test for each scenario of three packets, the second of which is refused, and a table of them all.
+/// Declares a test for each scenario of three packets, the second of which is refused, and a table of all scenarios.
 macro_rules! refused {
     ($($name:ident: $reason:ident = $scenario:expr;)+) => {
         const REFUSED: &[(Alone, fn() -> Stream)] = &[$((Alone::$reason, || $scenario)),+];

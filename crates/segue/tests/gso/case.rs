@@ -22,7 +22,7 @@ pub(crate) const PORT_TSO: Limits = Limits { csum: true, tso4: true, tso6: true,
 pub(crate) struct Case {
     /// The inner packet, with the payload of the whole train.
     pub(crate) inner: build::Packet,
-    /// Tunnels around it, outermost first.
+    /// Tunnels around the train, outermost first.
     pub(crate) tunnels: Vec<Tunnel>,
     pub(crate) ethernet: Option<Ethernet>,
     pub(crate) size: usize,
@@ -190,7 +190,7 @@ pub(crate) fn load(bytes: &[u8], start: Start) -> Packet<Vec<u8>> {
     packet
 }
 
-/// A frame that left, and what the port must do with it.
+/// A frame that left, and the port's task for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Out {
     pub(crate) bytes: Vec<u8>,

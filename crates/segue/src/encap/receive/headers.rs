@@ -87,7 +87,7 @@ impl Decapsulator {
 pub(super) struct TunnelHeaders {
     /// Length of GUE, VXLAN or Geneve in bytes, which is the offset of GRE, if there is any.
     pub(super) gre_at: usize,
-    /// Total length in bytes.
+    /// Total length of the headers in bytes.
     pub(super) len: usize,
     /// Inner IP version that the headers announce, or that the first nibble says if none does.
     pub(super) version: u8,

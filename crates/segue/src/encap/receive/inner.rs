@@ -57,9 +57,9 @@ pub(super) struct InnerPacket {
     pub(super) layout: Layout,
     /// Length in bytes, padding of a frame included.
     pub(super) len: usize,
-    /// Offset of its IP header; 0 if it has none.
+    /// Offset of the inner IP header; 0 if there is none.
     pub(super) l3: usize,
-    /// DSCP and ECN of that header, if there is one.
+    /// DSCP and ECN byte of the inner IP header, if there is one.
     pub(super) tos: Option<u8>,
 }
 

@@ -50,7 +50,7 @@ fn load(bytes: &[u8]) -> Packet<Vec<u8>> {
     packet
 }
 
-/// As [`load`], for a packet whose transport checksum field is primed.
+/// Loads a packet like [`load`], with the state of a primed transport checksum.
 fn load_partial(bytes: &[u8]) -> Packet<Vec<u8>> {
     let mut packet = load(bytes);
     packet.offload.unit = Unit::Whole(Csum::Partial);
