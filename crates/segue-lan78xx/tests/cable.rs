@@ -24,13 +24,13 @@ use support::{Rig, chip, datagram, load};
 /// The other end of the cable.
 #[derive(Default)]
 struct CableEnd {
-    /// Frames that it sends.
+    /// Frames that this end sends.
     sends: VecDeque<Vec<u8>>,
-    /// Frames that have reached it.
+    /// Frames that have reached this end.
     got: Vec<Vec<u8>>,
-    /// Number of frames that its queue takes at a time.
+    /// Number of frames that the queue of this end accepts at a time.
     room: Option<usize>,
-    /// Whether its interface was deleted.
+    /// Whether the interface of this end was deleted.
     deleted: bool,
 }
 

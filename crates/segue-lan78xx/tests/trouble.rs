@@ -70,7 +70,7 @@ fn a_bus_that_refuses_transfers_is_left_alone_for_a_while_and_used_again() {
     }
 }
 
-/// The frames sent, and what became of them.
+/// The frames sent, and their fates.
 #[derive(Debug, Default, PartialEq)]
 struct Account {
     given: u64,

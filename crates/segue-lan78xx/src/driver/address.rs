@@ -3,17 +3,17 @@
 /// The source of the adapter's MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressSource {
-    /// The address registers.
+    /// The chip's address registers.
     Register,
     /// The platform, for example a device tree.
     Platform,
-    /// The EEPROM.
+    /// The adapter's EEPROM.
     Eeprom,
-    /// The OTP memory.
+    /// The adapter's OTP memory.
     Otp,
     /// No source: a random address was chosen.
     Random,
-    /// The user.
+    /// The user, by a command-line option.
     User,
 }
 

@@ -8,7 +8,7 @@ use crate::usb::{self, Setup, Transport};
 /// The reason for which the chip cannot be used, or a step failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A USB request failed.
+    /// A USB request failed, with this error.
     Usb(usb::Error),
     /// A status bit did not change in time; the string names the operation.
     Stuck(&'static str),

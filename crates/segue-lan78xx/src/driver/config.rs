@@ -16,18 +16,18 @@ pub enum Copying {
 /// The time at which a bulk-in transfer is submitted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resubmit {
-    /// By the poll, after its frames were taken out.
+    /// Transfers are resubmitted by the poll, after their frames were taken out.
     InPoll,
-    /// At its completion, with newly allocated memory.
+    /// Transfers are resubmitted at their completion, with newly allocated memory.
     OnCompletion,
 }
 
 /// The time at which a partly filled bulk-out transfer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kick {
-    /// When no other transfer is under way; until then it is filled further.
+    /// A transfer is submitted when no other one is under way; until then it is filled further.
     WhenIdle,
-    /// Immediately.
+    /// A transfer is submitted immediately.
     Always,
 }
 

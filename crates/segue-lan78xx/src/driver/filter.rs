@@ -3,13 +3,13 @@
 /// The frames to receive besides those to the own address and broadcasts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// All frames.
+    /// Whether all frames are received.
     pub promiscuous: bool,
-    /// All multicast frames.
+    /// Whether all multicast frames are received.
     pub all_multicast: bool,
     /// Frames to these multicast addresses: the first 32 are matched exactly, further ones by a hash that also accepts
     /// some other addresses.
     pub multicast: Vec<[u8; 6]>,
-    /// Only tagged frames with these VLAN ids; `None` for all.
+    /// VLAN ids of the tagged frames to receive; `None` for all.
     pub vlans: Option<Vec<u16>>,
 }

@@ -17,7 +17,7 @@ pub enum LookupResult<T> {
     Back(T),
 }
 
-/// Searches for a lost device by its chip. A device with another chip must not be taken.
+/// Function that searches for a lost device by its chip. A device with another chip must not be taken.
 pub type Finder<T> = Box<dyn FnMut(Kind) -> LookupResult<T>>;
 /// Callback for each new state of the link.
 pub type Listener = Box<dyn FnMut(&LinkState)>;

@@ -13,7 +13,7 @@ pub(super) struct OpenTransfer {
     pub(super) memory: Transfer<Idle>,
     pub(super) len: usize,
     pub(super) frames: u32,
-    /// Whether it holds a train that shares its transfer with no other frame.
+    /// Whether the transfer holds a train, which shares it with no other frame.
     pub(super) closed: bool,
 }
 

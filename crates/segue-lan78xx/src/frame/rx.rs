@@ -20,7 +20,7 @@ pub mod flag {
     pub const ICSM: u32 = 1 << 14;
     /// The destination is the own unicast address.
     pub const UAM: u32 = 1 << 15;
-    /// Wrong FCS.
+    /// Error flag: the FCS is wrong.
     pub const FCS: u32 = 1 << 16;
     /// The frame has dribble bits: it is not a whole number of bytes.
     pub const DRIBBLE: u32 = 1 << 17;
@@ -164,7 +164,7 @@ impl<'a> Frames<'a> {
 }
 
 impl Iterator for Frames<'_> {
-    /// A header with its frame's range in the transfer, FCS excluded; or what was wrong.
+    /// A header with its frame's range in the transfer, FCS excluded; or the error in the transfer.
     type Item = Result<(Header, Range<usize>), Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -211,7 +211,7 @@ impl Iterator for Frames<'_> {
 /// Builds a transfer from frames, as the chip does.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
-    /// The transfer so far.
+    /// Bytes of the transfer so far.
     pub bytes: Vec<u8>,
 }
 

@@ -28,7 +28,7 @@ const MSS_SHIFT: u32 = 16;
 /// The treatment of a frame's VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
-    /// The frame is sent with the tags that it has.
+    /// The frame is sent with its own tags.
     Keep,
     /// A tag with this control information is inserted.
     Insert(u16),

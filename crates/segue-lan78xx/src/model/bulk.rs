@@ -14,7 +14,7 @@ use super::{Completion, Fault, Model, Outcome};
 enum Step {
     /// A command, and the range of its frame.
     Frame(Command, std::ops::Range<usize>),
-    /// Too few bytes for a command with its frame.
+    /// The stream has too few bytes for a command with its frame.
     Incomplete,
     /// Bytes that are not a command.
     Nonsense,

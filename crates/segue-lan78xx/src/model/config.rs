@@ -10,7 +10,7 @@ use super::phy::{LinkSpeed, Partner};
 pub enum Identity {
     /// The address registers, set by firmware.
     Register,
-    /// An EEPROM.
+    /// The MAC address is in an EEPROM.
     Eeprom,
     /// The OTP memory, image at address 0.
     OtpLow,

@@ -3,7 +3,7 @@
 use crate::regs::{Chip, VENDOR, endpoint};
 use crate::usb::Speed;
 
-/// Descriptor types.
+/// Descriptor type of a device.
 const DEVICE: u8 = 1;
 const CONFIGURATION: u8 = 2;
 const INTERFACE: u8 = 4;

@@ -3,7 +3,7 @@
 use super::{Fault, Model};
 
 impl Model {
-    /// Injects a fault. Faults of one kind happen in the order in which they were injected.
+    /// Injects a fault into the model. Faults of one kind happen in the order in which they were injected.
     pub fn inject(&mut self, fault: Fault) {
         self.faults.push_back(fault);
     }

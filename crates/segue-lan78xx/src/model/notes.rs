@@ -9,7 +9,7 @@ pub struct Notes {
     pub bulk_in: u64,
     /// Frames in completed bulk-in transfers.
     pub bulk_in_frames: u64,
-    /// Bytes of frames in completed bulk-in transfers, with their FCS where it was not stripped.
+    /// Bytes of frames in completed bulk-in transfers, including their FCS unless it was stripped.
     pub bulk_in_bytes: u64,
     /// Bulk-out transfers processed.
     pub bulk_out: u64,
@@ -17,7 +17,7 @@ pub struct Notes {
     pub bulk_out_frames: u64,
     /// Bytes of frames in bulk-out transfers.
     pub bulk_out_bytes: u64,
-    /// Frames that those became on the wire: several for one with segmentation.
+    /// Number of frames on the wire made from those: several for one with segmentation.
     pub bulk_out_segments: u64,
     /// Frames from the host with segmentation.
     pub lso_frames: u64,
@@ -25,13 +25,13 @@ pub struct Notes {
     pub lso_largest: u64,
     /// Frames from the host with a VLAN tag to insert or replace.
     pub tags_inserted: u64,
-    /// Frames from the host with a checksum to compute, those with segmentation included.
+    /// Number of frames from the host with a checksum to compute, including those with segmentation.
     pub csum_frames: u64,
     /// Losses of sync on bulk-out.
     pub lost_sync: u64,
     /// Bulk-out transfers that ended with a full packet and no zero-length packet.
     pub unterminated: u64,
-    /// Received frames longer than the burst cap, or than the transfer that they were to fill.
+    /// Number of received frames longer than the burst cap or than the transfer to fill.
     pub unfit: u64,
     /// Frames from the host with segmentation that were not TCP.
     pub bad_lso: u64,
@@ -53,7 +53,7 @@ pub struct Notes {
     pub partner_lost: u64,
     /// Received frames lost in the chip when its FIFO or the whole chip was reset, or when it was unplugged.
     pub flushed: u64,
-    /// Received frames in completed transfers whose host was gone.
+    /// Number of received frames in completed transfers whose host had disconnected.
     pub unclaimed: u64,
     /// Frames from the host still in transmission when the chip was unplugged.
     pub cut_off: u64,

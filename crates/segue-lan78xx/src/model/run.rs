@@ -52,7 +52,7 @@ impl Model {
         self.bulk_in.pending.len() + self.bulk_out.pending.len() + self.interrupts.len()
     }
 
-    /// Returns the next completed transfer.
+    /// Returns the next completed transfer, if there is one.
     pub fn done(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }

@@ -51,9 +51,9 @@ pub struct Model {
 /// An access of the host to registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// A read of this register.
+    /// A read of the register with this address.
     Read(u16),
-    /// A write of this register, with the value.
+    /// A write of the register with this address, with the value.
     Write(u16, u32),
     /// A read of all statistics.
     Statistics,

@@ -18,7 +18,7 @@ pub struct Completion {
     pub id: u32,
     /// The outcome of the transfer, or its error.
     pub result: Result<Outcome, Error>,
-    /// Number of received frames in it.
+    /// Number of received frames in the transfer.
     pub frames: u64,
 }
 

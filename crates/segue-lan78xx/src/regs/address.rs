@@ -1,12 +1,12 @@
 //! Register addresses.
 
-/// Chip and revision.
+/// Chip id and revision register.
 pub const ID_REV: u16 = 0x000;
 /// Interrupt status; writing a 1 clears the bit.
 pub const INT_STS: u16 = 0x00c;
-/// Hardware configuration.
+/// Hardware configuration register.
 pub const HW_CFG: u16 = 0x010;
-/// Power management.
+/// Power management register.
 pub const PMT_CTL: u16 = 0x014;
 /// Data port: RAM selection, and whether the port is idle.
 pub const DP_SEL: u16 = 0x024;
@@ -16,13 +16,13 @@ pub const DP_CMD: u16 = 0x028;
 pub const DP_ADDR: u16 = 0x02c;
 /// Data port: the data word.
 pub const DP_DATA: u16 = 0x030;
-/// EEPROM command.
+/// EEPROM command register.
 pub const E2P_CMD: u16 = 0x040;
-/// EEPROM data byte.
+/// EEPROM data register.
 pub const E2P_DATA: u16 = 0x044;
-/// USB configuration.
+/// USB configuration register 0.
 pub const USB_CFG0: u16 = 0x080;
-/// USB link power management.
+/// USB configuration register 1: link power management.
 pub const USB_CFG1: u16 = 0x084;
 /// Burst cap: the largest size of a bulk-in transfer, in packets.
 pub const BURST_CAP: u16 = 0x090;
@@ -46,11 +46,11 @@ pub const FCT_TX_FIFO_END: u16 = 0x0cc;
 pub const FCT_FLOW: u16 = 0x0d0;
 /// First of the six registers for latency tolerance messages.
 pub const LTM_BELT_IDLE0: u16 = 0x0e0;
-/// MAC control.
+/// MAC control register.
 pub const MAC_CR: u16 = 0x100;
-/// MAC receiver.
+/// MAC receiver control register.
 pub const MAC_RX: u16 = 0x104;
-/// MAC transmitter.
+/// MAC transmitter control register.
 pub const MAC_TX: u16 = 0x108;
 /// Flow control by pause frames.
 pub const FLOW: u16 = 0x10c;
@@ -64,9 +64,9 @@ pub const MII_ACC: u16 = 0x120;
 pub const MII_DATA: u16 = 0x124;
 /// RGMII clock delays (LAN7801).
 pub const MAC_RGMII_ID: u16 = 0x128;
-/// Wake-up control.
+/// Wake-up control and status register.
 pub const WUCSR: u16 = 0x140;
-/// Wake-up source.
+/// Wake-up source register.
 pub const WK_SRC: u16 = 0x144;
 /// Wake-up control, second register.
 pub const WUCSR2: u16 = 0x600;

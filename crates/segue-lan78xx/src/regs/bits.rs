@@ -36,17 +36,17 @@ pub mod hw_cfg {
 
 /// Bits of [`PMT_CTL`](crate::regs::PMT_CTL).
 pub mod pmt {
-    /// The chip is ready.
+    /// Flag: the chip is ready.
     pub const READY: u32 = 1 << 7;
     /// Resets the PHY; clears itself.
     pub const PHY_RST: u32 = 1 << 4;
-    /// Wake on LAN enable.
+    /// Enables Wake on LAN.
     pub const WOL_EN: u32 = 1 << 3;
-    /// Wake by the PHY.
+    /// Enables wake-up by the PHY.
     pub const PHY_WAKE_EN: u32 = 1 << 2;
     /// Wake-up status; cleared by writing 1.
     pub const WUPS: u32 = 0b11;
-    /// Suspend mode.
+    /// Field of the suspend mode.
     pub const SUS_MODE: u32 = 0b11 << 5;
     /// Enables clearing of the wake-up status at resume.
     pub const RES_CLR_WKP_EN: u32 = 1 << 8;
@@ -64,7 +64,7 @@ pub mod dp {
     pub const VLAN_DA_RAM: u32 = 1;
     /// In [`DP_SEL`](crate::regs::DP_SEL): mask of the RAM selection.
     pub const SELECT: u32 = 0xf;
-    /// In [`DP_CMD`](crate::regs::DP_CMD): write command.
+    /// Command bit of [`DP_CMD`](crate::regs::DP_CMD): write.
     pub const WRITE: u32 = 1;
     /// Words of the VLAN table, which has one bit for each VLAN id, from address 0 on.
     pub const VLAN_WORDS: usize = 128;

@@ -43,23 +43,23 @@ pub const INT_STATUS: u8 = 0x1a;
 /// Register of the internal PHY: page of the registers 0x10 to 0x1e.
 pub const PAGE: u8 = 0x1f;
 
-/// In [`BMCR`]: reset.
+/// Bit of [`BMCR`]: reset.
 pub const BMCR_RESET: u16 = 1 << 15;
-/// In [`BMCR`]: 100 Mbit/s.
+/// Bit of [`BMCR`]: speed 100 Mbit/s.
 pub const BMCR_SPEED100: u16 = 1 << 13;
-/// In [`BMCR`]: autonegotiation.
+/// Bit of [`BMCR`]: autonegotiation is enabled.
 pub const BMCR_AN_ENABLE: u16 = 1 << 12;
-/// In [`BMCR`]: powered down.
+/// Bit of [`BMCR`]: the PHY is powered down.
 pub const BMCR_POWER_DOWN: u16 = 1 << 11;
 /// In [`BMCR`]: isolated from the MAC.
 pub const BMCR_ISOLATE: u16 = 1 << 10;
-/// In [`BMCR`]: restart autonegotiation.
+/// Bit of [`BMCR`]: restart autonegotiation.
 pub const BMCR_AN_RESTART: u16 = 1 << 9;
-/// In [`BMCR`]: full duplex.
+/// Bit of [`BMCR`]: full duplex.
 pub const BMCR_FULL_DUPLEX: u16 = 1 << 8;
-/// In [`BMCR`]: 1000 Mbit/s.
+/// Bit of [`BMCR`]: speed 1000 Mbit/s.
 pub const BMCR_SPEED1000: u16 = 1 << 6;
-/// In [`BMSR`]: link status; once down it stays down until it is read.
+/// Bit of [`BMSR`]: link status; it stays 0 after a link loss until it is read.
 pub const BMSR_LINK: u16 = 1 << 2;
 /// In [`BMSR`]: autonegotiation is complete.
 pub const BMSR_AN_COMPLETE: u16 = 1 << 5;

@@ -23,11 +23,11 @@ use crate::sys::{self, Interest};
 /// The speed of a USB bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
-    /// 12 Mbit/s.
+    /// Full speed, 12 Mbit/s.
     Full,
-    /// 480 Mbit/s.
+    /// High speed, 480 Mbit/s.
     High,
-    /// 5 Gbit/s.
+    /// SuperSpeed, 5 Gbit/s.
     Super,
 }
 
@@ -56,11 +56,11 @@ impl Speed {
 pub struct Setup {
     /// `bmRequestType`: direction, type, recipient.
     pub request_type: u8,
-    /// `bRequest`.
+    /// `bRequest`: the request code.
     pub request: u8,
-    /// `wValue`.
+    /// `wValue`: parameter of the request.
     pub value: u16,
-    /// `wIndex`.
+    /// `wIndex`: index or endpoint.
     pub index: u16,
     /// `wLength`: bytes of the data stage.
     pub length: u16,
@@ -102,7 +102,7 @@ pub enum Error {
     Gone,
     /// The transfer was damaged on the bus, or answered with nonsense.
     Protocol,
-    /// The device sent more than was asked for.
+    /// The device sent more bytes than requested.
     Overflow,
     /// The device did not answer in time.
     Timeout,
@@ -246,7 +246,7 @@ impl Transfer<Done> {
         &self.bytes[..self.state.result.unwrap_or(0)]
     }
 
-    /// Makes the memory available for another transfer.
+    /// Returns the transfer's memory to be used for another transfer.
     pub fn recycle(self) -> Transfer<Idle> {
         Transfer { bytes: self.bytes, state: Idle(()) }
     }
@@ -353,7 +353,7 @@ pub trait Transport {
     /// Returns the time of the monotonic clock that all times refer to.
     fn now(&self) -> Nanos;
 
-    /// Waits.
+    /// Waits for this time.
     fn sleep(&mut self, nanos: u64);
 
     /// Returns a descriptor that is readable when [`Transport::reap`] may return a transfer; `None` if only time can

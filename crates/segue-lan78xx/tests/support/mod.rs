@@ -189,7 +189,7 @@ pub trait Meddler {
         let _ = (model, setup);
         Ok(())
     }
-    /// Is called with the answer to a control request; returns its length.
+    /// Function that is called with the answer to a control request; returns its length.
     fn answer(&mut self, bytes: &mut [u8], len: usize) -> Result<usize, usb::Error> {
         let _ = bytes;
         Ok(len)
@@ -203,7 +203,7 @@ pub trait Meddler {
 
 impl Meddler for () {}
 
-/// A model that the test can access, with hooks between it and the driver.
+/// A model that the test can access, with hooks between the model and the driver.
 pub struct Meddled<M> {
     pub local: Rc<RefCell<Local>>,
     pub meddler: M,

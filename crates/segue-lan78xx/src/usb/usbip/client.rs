@@ -20,7 +20,7 @@ use super::wire::{self, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, RECORD_LEN, Re
 const CONTROL_TIMEOUT: u64 = 5_000_000_000;
 /// Timeout of connecting and importing a device.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most devices of one server that are listed.
+/// Most devices in a server's list that are read.
 const MAX_DEVICES: u32 = 1024;
 
 /// The reason for which a device could not be imported.
@@ -30,9 +30,9 @@ pub enum ImportError {
     Io(io::Error),
     /// The server uses another protocol or version.
     Protocol,
-    /// The server has no such device, or another client has it.
+    /// The server has no such device, or another client is using it.
     Refused,
-    /// The server has another device there, with these vendor and product ids.
+    /// The server exports another device there, with these vendor and product ids.
     Other((u16, u16)),
     /// The device could not be configured (SET_CONFIGURATION 1).
     Configuration(Error),
@@ -211,7 +211,7 @@ enum Waiting {
     Control(usize),
     /// A request to cancel a transfer.
     Unlink(u32),
-    /// A control request that has timed out; its reply is ignored.
+    /// A control request that has timed out, and whose reply is ignored.
     Forgotten(usize),
 }
 
@@ -374,7 +374,7 @@ impl Client {
         }
     }
 
-    /// Processes the whole messages that were read; `None` for one that makes no sense.
+    /// Processes the complete messages in the buffer; `None` for an invalid one.
     fn process_input(&mut self) -> Option<()> {
         let mut at = 0;
         while let Some(header) = Header::parse(&self.input[at..]) {

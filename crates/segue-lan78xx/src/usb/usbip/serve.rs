@@ -28,8 +28,8 @@ const GREETING_TIMEOUT: u64 = 5_000_000_000;
 pub struct Wire {
     port: Box<dyn Port>,
     rx: RxBatch,
-    /// Memory for sent frames, one page each, as many as are sent at a time. The port keeps some of the pages that it
-    /// receives into.
+    /// Memory for sent frames: one page for each frame of a batch. The port keeps some of the pages that it receives
+    /// into.
     pages: PagePool,
     tx: TxBatch,
     frame: Vec<u8>,
@@ -151,7 +151,7 @@ impl Connection {
         self.session.phase() == Phase::Attached
     }
 
-    /// Returns the time at which the connection is closed unless it has the device.
+    /// Returns the time at which the connection is closed unless it imports the device.
     fn ends_at(&self) -> Option<Nanos> {
         (!self.is_attached()).then(|| self.since.after(GREETING_TIMEOUT))
     }

@@ -9,8 +9,8 @@ use crate::usb::{Error, Setup, Speed};
 
 use super::wire::{self, BUS_ID_LEN, ECONNRESET, HEADER_LEN, Header, MAX_TRANSFER, OP_LEN, Record, command, flag, op};
 
-/// Limits of one client: pending transfers, and bytes that they hold or ask for. The kernel's usbfs gives one process
-/// 16 MiB by default; like there, a transfer beyond the limit fails for lack of memory.
+/// Limit of the pending transfers of one client, and of the bytes in them. The kernel's usbfs gives one process 16 MiB
+/// by default; like there, a transfer beyond the limit fails for lack of memory.
 const MAX_WAITING: usize = 4096;
 const MAX_HELD: usize = 64 << 20;
 /// Bytes of memory for replies that are kept after they have been sent.
@@ -48,7 +48,7 @@ pub struct Session {
     waiting: HashMap<u32, usize>,
     /// Sum of the lengths of pending transfers.
     held: usize,
-    /// Whether this connection has the device, until it is closed.
+    /// Whether this connection has imported the device, until it is closed.
     owns: bool,
 }
 

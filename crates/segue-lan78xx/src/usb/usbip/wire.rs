@@ -37,7 +37,7 @@ pub(super) mod flag {
     pub(in super::super) const DIR_IN: u32 = 0x200;
 }
 
-/// Error numbers in messages: those of Linux, on every machine.
+/// Error number EPIPE in messages, with Linux's value on every machine.
 pub(super) const EPIPE: i32 = -32;
 pub(super) const EPROTO: i32 = -71;
 pub(super) const EOVERFLOW: i32 = -75;
@@ -123,7 +123,7 @@ impl Header {
 /// A server's description of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Bus id: the name of the port that the device is at, such as `1-1`.
+    /// Bus id: the name of the device's port, such as `1-1`.
     pub bus_id: String,
     /// Number of the bus.
     pub bus: u32,
