@@ -62,7 +62,7 @@ fn packets(is_v4: bool, hosts: usize) -> Vec<Boxed> {
     (0..PACKETS).map(one).collect()
 }
 
-/// Makes the packets as they were: one more hop.
+/// Restores the packets' hop limits, which forwarding decremented.
 fn renew(packets: &mut [Boxed], is_v4: bool) {
     for packet in packets {
         packet.head.bytes_mut()[if is_v4 { 14 + 8 } else { 14 + 7 }] = 64;

@@ -97,7 +97,8 @@ impl Sink<'_> {
         }
     }
 
-    /// Leaves `count` counters as they are. Returns `false` while names are listed, of which none may be missing.
+    /// Skips `count` counters, which keep their values. Returns `false` while names are listed, of which none may be
+    /// missing.
     pub fn skip(&mut self, count: usize) -> bool {
         match &mut self.to {
             To::Names(_) => false,
@@ -108,7 +109,7 @@ impl Sink<'_> {
         }
     }
 
-    /// Returns the number of counters that were written or left so far.
+    /// Returns the number of counters that were written or skipped so far.
     pub fn place(&self) -> usize {
         match &self.to {
             To::Names(names) => names.len(),

@@ -48,9 +48,9 @@ pub enum Verdict {
     /// The packet is dropped. [`icmp`](crate::icmp) says for which reasons an error is sent; `mtu` goes with
     /// [`DropReason::TooBig`].
     Drop {
-        /// The reason.
+        /// The reason for the drop.
         reason: DropReason,
-        /// The next-hop MTU, or 0.
+        /// The next-hop MTU for an ICMP error, or 0.
         mtu: u32,
     },
 }
@@ -98,7 +98,7 @@ pub struct Forwarder {
 struct NextHop {
     hop: Hop,
     link_header: Option<LinkHeader>,
-    /// Whether a packet of the batch leaves for it.
+    /// Whether a packet of the batch is sent to this next hop.
     is_used: bool,
 }
 
@@ -321,7 +321,7 @@ fn pass<B: AsRef<[u8]>>(packet: &mut Packet<B>, port: u16, mtu: u32, link_header
     Verdict::Send { port, mtu }
 }
 
-/// Returns the length of the longest packet that leaves for this one, in bytes from the IP header at `at` on.
+/// Returns the length of the longest packet for this next hop, in bytes from the IP header at `at` on.
 #[inline]
 fn longest<B: AsRef<[u8]>>(packet: &Packet<B>, at: usize) -> usize {
     match packet.offload.unit {

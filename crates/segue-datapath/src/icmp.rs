@@ -139,7 +139,7 @@ impl Limiter {
         Limiter { per_second: per_second.into(), burst, level: burst * ONE, last: now }
     }
 
-    /// Takes a token. Returns whether there was one, so that an error may be sent.
+    /// Takes a token, if one is available. Returns whether there was one, so that an error may be sent.
     pub fn take(&mut self, now: Nanos) -> bool {
         let passed = now.0.saturating_sub(self.last.0);
         self.last = now;

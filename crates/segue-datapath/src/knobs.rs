@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The values that a knob takes. Each is stored as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
-    /// 0 or 1.
+    /// A switch: 0 or 1.
     Switch,
     /// Any number of a range, its ends included.
     Number {
-        /// Smallest.
+        /// Smallest value.
         min: u64,
-        /// Largest.
+        /// Largest value.
         max: u64,
     },
     /// A name; its place in the list is the number.
@@ -40,13 +40,13 @@ impl Values {
 pub struct Knob {
     /// Name of the knob.
     pub name: String,
-    /// The values that it takes.
+    /// The values that the knob takes.
     pub values: Values,
     /// Unit of a number; empty for none.
     pub unit: &'static str,
     /// Description, one sentence.
     pub help: &'static str,
-    /// Reason for which it cannot be changed, if there is one.
+    /// Reason why the knob cannot be changed, if it is fixed.
     pub fixed: Option<&'static str>,
     /// Another knob and the value that it must have as long as this one is not 0.
     pub needs: Option<(String, u64)>,

@@ -88,7 +88,7 @@ pub(crate) enum Crossing {
 pub(crate) struct GroStage {
     pub(crate) gro: Gro<Page>,
     pub(crate) on: bool,
-    /// Whether packets are held for the hold time even when nothing more waits to be read.
+    /// Whether packets are held for the hold time even when no more packets wait to be read.
     holds: bool,
     pub(crate) seen: Traffic,
 }
@@ -210,7 +210,7 @@ impl PortPair {
         self.ends.iter().map(|end| end.polls.taken).sum()
     }
 
-    /// Whether a port's queue is full.
+    /// Returns whether a port's queue is full.
     pub(crate) fn is_blocked(&self) -> bool {
         self.ends.iter().any(|end| end.blocked)
     }

@@ -285,7 +285,7 @@ impl GroSettings {
         }
     }
 
-    /// Whether the profile is strict: only packets that can be restored byte for byte are joined.
+    /// Returns whether the profile is strict: only packets that can be restored byte for byte are joined.
     pub(crate) fn is_strict(&self) -> bool {
         self.profile == 0
     }

@@ -45,8 +45,8 @@ pub fn board(pipeline: &dyn Pipeline) -> Arc<Board> {
     }))
 }
 
-/// Longest time at the end for packets that were taken but not sent, nanoseconds: a port that takes nothing must not
-/// delay the end.
+/// Longest time at the end for packets that were received but not sent, nanoseconds: a blocked port must not delay the
+/// end.
 const PARTING: u64 = 200_000_000;
 
 /// Runs `pipeline` until `stop` becomes readable, and then sends the packets that it has taken from its ports. Counters

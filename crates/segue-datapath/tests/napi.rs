@@ -65,7 +65,7 @@ impl Port for Greedy {
     }
 }
 
-/// The far end of a port under test, with what the port was asked and what it sent.
+/// The far end of a port under test, with the budgets given to the port and the frames that it sent.
 struct FarEnd {
     far: UnixDatagram,
     asked: Rc<RefCell<Vec<usize>>>,

@@ -140,7 +140,7 @@ fn segment(ttl: u8, seq: u32, len: usize) -> Vec<u8> {
     Ethernet { dst: OWN[0], src: CLIENT, tags: Vec::new() }.wrap(&packet.bytes())
 }
 
-/// RFC 4861, section 7.3.3: a neighbour that has not answered three unicast solicitations is resolved anew by
+/// Tests RFC 4861, section 7.3.3: a neighbour that has not answered three unicast solicitations is resolved anew by
 /// broadcast. A change of another route does not count as a confirmation.
 #[test]
 fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
@@ -176,7 +176,7 @@ fn one_that_was_given_up_is_not_sent_to_because_the_kernel_repeats_itself() {
     });
 }
 
-/// A first report of the kernel, or one that differs from the last, is taken.
+/// Tests that a first report of the kernel, or one that differs from the last, updates the cache.
 #[test]
 fn one_that_is_asked_for_is_found_where_the_kernel_says_something_new() {
     in_both_forms(|| {
@@ -218,8 +218,8 @@ fn the_pieces_of_a_train_that_is_too_long_leave_where_it_stood() {
     });
 }
 
-/// docs/gateway.md: no probe is sent until a packet leaves for the neighbour, and it is deleted 600 s after the last
-/// one.
+/// Tests that no probe is sent until a packet leaves for the neighbour, and that the entry is deleted 600 s after the
+/// last one (docs/gateway.md).
 #[test]
 fn packets_that_do_not_leave_keep_nobody_known_and_have_nobody_asked() {
     in_both_forms(|| {

@@ -33,7 +33,7 @@ pub struct Datagram {
 /// A fragment of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The datagram that it belongs to.
+    /// The datagram to which the fragment belongs.
     pub datagram: Datagram,
     /// Whether the fragment is the first one, which has the ports.
     pub is_first: bool,

@@ -25,6 +25,7 @@ pub enum Done {
     Hairpin,
     /// The packet is not for the outside address and is unchanged.
     Untouched,
-    /// A fragment that arrived before the first one of its datagram; it is unchanged, and to be tried again after that.
+    /// A fragment that arrived before the first one of its datagram; it is unchanged, and must be retried after that
+    /// one.
     FirstMissing,
 }

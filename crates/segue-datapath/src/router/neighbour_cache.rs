@@ -49,7 +49,7 @@ struct Entry {
     reachable_until: Nanos,
     /// In state PROBE: number of unicast solicitations sent.
     probes_sent: Option<u8>,
-    /// Whether the entry stands in [`NeighbourCache::probes`].
+    /// Whether the entry is in [`NeighbourCache::probes`].
     is_queued: bool,
     is_used: bool,
     /// Time of the last use, or of the creation of an entry that was never used.

@@ -45,11 +45,11 @@ pub(super) struct Member {
     wrapped: Traffic,
     encap_drops: Counts<EncapRefusal>,
     pub(super) split_drops: Counts<gso::Refusal>,
-    /// The part of its summed bytes and learned addresses that the common counters already contain.
+    /// The part of the member's summed bytes and learned addresses that the common counters already contain.
     told: ([u64; 3], u64),
     /// Whether the tunnel is in the list of those that have packets to deliver.
     pub(super) is_due: bool,
-    /// Whether a counter may have changed since they were published.
+    /// Whether a counter may have changed since the counters were published.
     moved: Cell<bool>,
 }
 

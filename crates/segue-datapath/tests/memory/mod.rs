@@ -51,7 +51,7 @@ pub(crate) struct Wire {
     /// A received packet with more payload than this becomes a TCP train over IPv4 of such segments, with a pending
     /// checksum, as a TUN device delivers it.
     pub(crate) train: Option<u16>,
-    /// The form in which what is no train is handed over.
+    /// The form in which packets other than trains are delivered.
     pub(crate) gives: Gives,
 }
 

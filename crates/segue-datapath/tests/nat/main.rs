@@ -1,4 +1,4 @@
-//! Tests of translation, judged by the oracle and by a client and a server that do not know of it.
+//! Tests of translation, judged by the oracle and by a client and a server that are unaware of it.
 
 mod fragments;
 
