@@ -1,5 +1,5 @@
-//! The benches' command line: documents, tables, choosing rows, and that nothing stays behind. No figure is judged
-//! here.
+//! Tests of the benches' command line: documents, tables, choosing rows, and that no namespace stays behind. No figure
+//! is judged here.
 
 mod common;
 
@@ -89,7 +89,8 @@ fn bench_ack_shows_fewer_acks_at_the_sender_than_came_in() {
     }
 }
 
-/// Remote checksum offload and ports that take partial checksums: no payload byte is summed by the engine, either way.
+/// Tests that remote checksum offload with ports that accept partial checksums lets the engine sum no payload byte, in
+/// either direction.
 #[test]
 fn bench_rco_sums_no_payload_with_remote_checksum_offload_and_all_of_it_without() {
     let Some(rows) = quick("rco") else { return };

@@ -1,5 +1,5 @@
-//! ACK aggregation leaves a sender's loss recovery alone: over a link with seeded loss, a kernel's TCP retransmits as
-//! much and as quickly with it as without it.
+//! Tests that ACK aggregation does not affect a sender's loss recovery: over a link with seeded loss, a kernel's TCP
+//! retransmits as much and as quickly with it as without it.
 
 mod common;
 
@@ -23,7 +23,7 @@ const SEEDS: u64 = 4;
 /// Loss rate in frames of 1000, in both directions.
 const LOSS: u16 = 10;
 
-/// Hold time longer than all duplicates of one loss take to arrive: an aggregator that swallows them leaves only one.
+/// Hold time longer than the arrival of all duplicates of one loss: an aggregator that merges them leaves only one.
 const HOLD_US: &str = "5000";
 
 /// Counters of a sender's kernel for one transfer, or several.

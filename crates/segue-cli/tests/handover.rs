@@ -1,4 +1,5 @@
-//! Reloads of `segue run` that change some of the tunnels on a port: the others lose no packet in either direction.
+//! Tests of reloads of `segue run` that change some of the tunnels on a port: the others lose no packet in either
+//! direction.
 
 mod common;
 #[path = "common/numbered.rs"]
@@ -29,7 +30,7 @@ fn keyed(end: Peer, net: u8, more: &str) -> String {
     with(end, net, &format!("encap = \"gue\"\nkey = {net}\n{more}"))
 }
 
-/// Returns the index of an interface of the first host, which changes when it is made anew.
+/// Returns the index of an interface of the first host, which changes when the interface is recreated.
 fn index(pair: &Pair, dev: &str) -> String {
     pair.near.run("cat", &[&format!("/sys/class/net/{dev}/ifindex")]).unwrap()
 }

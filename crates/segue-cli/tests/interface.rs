@@ -39,7 +39,7 @@ const COMMANDS: &[&str] = &[
     "lan78xx model",
     "lan78xx list",
 ];
-/// Command lines that change nothing and whose exit status says how they ended.
+/// Command lines that change nothing and whose exit status is compared.
 const LINES: &[&str] = &[
     "",
     "-V",
@@ -127,7 +127,7 @@ fn properties(root: &Value, schema: &Value, path: &str, depth: usize, into: &mut
     }
 }
 
-/// The interface of the program, a line for each of its parts.
+/// Returns the interface of the program, a line for each of its parts.
 fn interface() -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for name in SCHEMAS {

@@ -1,4 +1,4 @@
-//! `segue lab`: its document, its progress, and that it leaves nothing behind.
+//! Tests of `segue lab`: its document, its progress, and that no namespace is left behind.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `segue pcap` and its files: pipes, formats, refusals, cut input, interrupts, memory.
+//! Tests of `segue pcap` on files: pipes, formats, refusals, truncated input, interrupts, memory.
 
 mod common;
 #[path = "../../segue-capture/tests/common/shapes.rs"]
@@ -344,7 +344,7 @@ fn progress_is_shown_on_a_terminal_only() {
     assert!(stdout.contains("kB/s") && stdout.contains("\r\x1b[K"), "{stdout:?}");
 }
 
-/// Compares the text output with transcripts that are kept as files. `SEGUE_GOLDEN=write` rewrites them.
+/// Compares the text output about captures with stored transcripts. `SEGUE_GOLDEN=write` rewrites them.
 #[test]
 fn what_is_shown_of_the_captures_is_as_it_was_reviewed() {
     let place = Place::new();

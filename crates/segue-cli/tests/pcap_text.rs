@@ -1,4 +1,4 @@
-//! The output of `segue pcap`: the lines of verify and stat, refusals, and the keys of its JSON.
+//! Tests of the output of `segue pcap`: the lines of verify and stat, refusals, and the keys of its JSON.
 
 mod common;
 #[path = "../../segue-capture/tests/common/packets.rs"]

@@ -1,5 +1,5 @@
-//! Refusals by the host, told apart: a missing device, a missing right, a security module, a container, a name or port
-//! that is taken.
+//! Tests that refusals by the host are distinguished: a missing device, a missing capability, a security module, a
+//! container, a name or port in use.
 
 mod common;
 
@@ -11,7 +11,7 @@ use landlock::{ABI, Access, AccessFs, PathBeneath, PathFd, Ruleset, RulesetAttr,
 
 const LINE: &str = "tunnel dev sg0 remote 198.18.0.2 encap gue";
 
-/// Runs `$SEGUE LINE` and the same with -j after `before`; returns the text and the JSON error.
+/// Runs `$SEGUE LINE` and the same with `-j` after `before`; returns the text and the JSON error.
 #[track_caller]
 fn refused(before: &str, line: &str, wrap: &str) -> Option<(Ran, serde_json::Value)> {
     // A copy that every user can reach, wherever the program was built.

@@ -1,4 +1,5 @@
-//! The life of a tunnel in a namespace: plan, start, queries, end, and that nothing is left behind.
+//! Tests of a tunnel in a namespace from start to end: plan, start, queries, stop, and that no interface or socket is
+//! left behind.
 
 mod common;
 

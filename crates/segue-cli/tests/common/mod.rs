@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// Path of the program.
+/// Path of the program under test.
 pub(crate) const SEGUE: &str = env!("CARGO_BIN_EXE_segue");
 
 /// The result of a run.
@@ -33,7 +33,7 @@ impl Ran {
     }
 }
 
-/// Makes a command with a defined environment: no settings for colour, a directory of its own for sockets.
+/// Makes a command with a defined environment: no colour settings, and its own directory for control sockets.
 pub(crate) fn command(program: &str, place: &Place) -> Command {
     let mut command = Command::new(program);
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI", "XDG_RUNTIME_DIR"] {

@@ -1,10 +1,10 @@
-//! The command line of gateways: plans, refusals, output, and that nothing is left behind.
+//! Tests of the gateways' command line: plans, refusals, output, and that no interface or socket is left behind.
 
 use serde_json::Value;
 
 use crate::common::in_namespace;
 
-/// Starts `$SEGUE gateway LINE` in the background and waits until it answers.
+/// Starts `$SEGUE gateway LINE` in the background and waits until its control socket answers.
 fn up(line: &str) -> String {
     format!(
         "$SEGUE gateway {line} & pid=$!

@@ -157,7 +157,7 @@ fn pages_of_every_size_carry_frames_and_trains_both_ways() {
     }
 }
 
-/// The words of `--page`.
+/// The values of `--page` to test.
 const PAGES: [&str; 5] = ["4k", "8k", "16k", "32k", "frame"];
 
 #[test]

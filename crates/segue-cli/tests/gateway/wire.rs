@@ -16,7 +16,7 @@ use segue_testkit::flow;
 use crate::bump::{Bump, PATIENCE, PORT, TAP, address, bytes, stream};
 
 /// A fourth host behind the third: packets from the TAP reach it through an interface without segmentation offload, so
-/// that the kernel cuts the trains; the way back is the same.
+/// that the kernel segments the trains; the reverse direction is the same.
 struct Wire {
     bump: Bump,
     end: Host,
@@ -60,8 +60,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Time without a frame after which none is taken to be on its way: several times what a processor may be busy
-/// elsewhere.
+/// Time without a frame after which all frames count as arrived: several times the longest delay of a busy processor.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Captures the frames that `device` receives until `stop`, with their units. Adds one to `ready` when it begins.
@@ -88,7 +87,7 @@ fn capture(host: &Host, device: &str, ready: &AtomicUsize, stop: &AtomicBool) ->
     .unwrap()
 }
 
-/// Waits until `count` captures have begun, or one of them must have failed.
+/// Waits until `count` captures have begun; panics when one of them must have failed.
 fn wait_for(ready: &AtomicUsize, count: usize) {
     let end = Instant::now() + PATIENCE;
     while ready.load(Ordering::Relaxed) < count && Instant::now() < end {
@@ -126,7 +125,7 @@ fn transmit(host: &Host, frames: &[Vec<u8>]) {
     .unwrap();
 }
 
-/// Begin of the station addresses, whose rest is the number of a frame's flow.
+/// Prefix of the station addresses, whose last bytes are the number of a frame's flow.
 const STATION: [u8; 4] = [2, 0, 0x5e, 1];
 
 /// Offset of the flow numbers of ICMP; [`OTHER`] is that of frames without IP.
@@ -189,7 +188,7 @@ fn by_flow(frames: impl Iterator<Item = Vec<u8>>) -> BTreeMap<u16, Vec<Vec<u8>>>
     flows
 }
 
-/// Asserts that two lists of frames are the same, and shows the first that is not.
+/// Asserts that two lists of frames are the same, and prints the first difference.
 fn assert_same(what: &str, expected: &[Vec<u8>], got: &[Vec<u8>]) {
     for (index, (expected, got)) in expected.iter().zip(got).enumerate() {
         let at = expected.iter().zip(got).position(|(a, b)| a != b).unwrap_or(expected.len().min(got.len()));

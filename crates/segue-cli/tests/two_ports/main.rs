@@ -1,6 +1,6 @@
-//! Two adapters with the gateway between them, one flooded with small frames: the other direction, the timers of both
-//! and the loop continue, excess frames are counted, and memory stays within the pools. Everything is measured in
-//! rounds and counts.
+//! Tests of two adapters with the gateway between them, one flooded with small frames: the other direction, the timers
+//! of both and the loop continue, excess frames are counted, and memory stays within the pools. Everything is measured
+//! in rounds and counts.
 
 #[path = "../../../segue-lan78xx/tests/support/mod.rs"]
 mod support;

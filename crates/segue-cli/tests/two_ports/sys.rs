@@ -11,7 +11,7 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 pub struct Counting;
 
 impl Counting {
-    /// Returns the most bytes in use since the last call.
+    /// Returns the peak of allocated bytes since the last call.
     pub fn most(&self) -> usize {
         MOST.swap(LIVE.load(Ordering::Relaxed), Ordering::Relaxed)
     }
