@@ -334,6 +334,10 @@ impl Session {
             command.current_dir(top()).env("DESTDIR", root).env("SEGUE", &self.ground.program);
         }
         command.env("PATH", path).env("LC_ALL", "C").env("COLUMNS", "80").env_remove("SEGUE_SIMD");
+        // `make test` is itself a make: the typed one is not to be its child, which names its directories.
+        for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"] {
+            command.env_remove(name);
+        }
         command
     }
 
