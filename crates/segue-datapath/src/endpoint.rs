@@ -20,12 +20,12 @@ pub(crate) struct Endpoint {
     pub(crate) name: String,
     pub(crate) port: Box<dyn Port>,
     tx: TxBatch,
-    /// Whether the port's queue was full at the last transmission; the rest waits in `tx`.
+    /// Whether the port's queue was full at the last transmission; the remaining packets wait in `tx`.
     pub(crate) blocked: bool,
     /// Payload bytes that were summed to complete checksums for this port.
     completed: u64,
-    /// Whether trains are handed on whole only if the kernel that cuts them restores the packets that they were made
-    /// of. A virtio-net header cannot say that an IPv4 identification is constant: a kernel increments it.
+    /// Whether trains are sent whole only if the kernel that segments them restores the packets of which they were
+    /// made. A virtio-net header cannot say that an IPv4 identification is constant: a kernel increments it.
     pub(crate) exact: bool,
     egress: EgressSettings,
     /// Length of the longest IP packet in bytes, and the treatment of longer ones, where that is decided here.
@@ -74,7 +74,7 @@ impl Endpoint {
         self.port.limit_burst(egress.burst());
     }
 
-    /// Returns the limits of what the port may be handed.
+    /// Returns the limits of the packets and trains that the port accepts.
     fn limits(&self) -> Limits {
         let limits = self.egress.narrow(*self.port.limits());
         match self.mtu {
@@ -231,7 +231,7 @@ impl Endpoint {
         });
     }
 
-    /// Takes note that one of its interests woke the loop; 0 is the interest in reading.
+    /// Records that one of the endpoint's interests woke the loop; 0 is the interest in reading.
     pub(crate) fn woken(&mut self, interest: usize) {
         self.polls.wake_ups += u64::from(interest == 0);
         self.told |= interest == LINK_INTEREST;

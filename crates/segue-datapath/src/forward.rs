@@ -58,15 +58,15 @@ pub enum Verdict {
 /// Counters of table lookups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
-    /// Batches processed.
+    /// Number of batches processed.
     pub batches: u64,
     /// Packets processed, a train counting one.
     pub packets: u64,
-    /// Packet groups.
+    /// Number of packet groups.
     pub groups: u64,
-    /// Route lookups.
+    /// Number of route lookups.
     pub routes: u64,
-    /// Neighbour lookups.
+    /// Number of neighbour lookups.
     pub neighbours: u64,
 }
 
@@ -78,7 +78,7 @@ enum RouteDecision {
     Drop(DropReason),
 }
 
-/// Decides on packets and rewrites them. It reuses its memory between batches.
+/// The forwarding step, which decides on packets and rewrites them. It reuses its memory between batches.
 #[derive(Debug)]
 pub struct Forwarder {
     /// Routing tables.
@@ -210,7 +210,7 @@ impl Forwarder {
         }
     }
 
-    /// Does the same as [`Forwarder::batch`] with one lookup for each packet, as a baseline for measurements.
+    /// Forwards a batch like [`Forwarder::batch`] with one lookup for each packet, as a baseline for measurements.
     pub fn one_by_one<B: AsRef<[u8]>, P: AsMut<Packet<B>> + AsRef<Packet<B>>>(
         &mut self,
         ingress: u16,

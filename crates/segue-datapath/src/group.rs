@@ -21,13 +21,13 @@ pub struct Reads {
 pub struct GroupKey {
     /// The ingress port.
     pub ingress: u16,
-    /// DSCP and ECN; 0 where they are not read.
+    /// DSCP and ECN byte; 0 if the policy does not read it.
     pub tos: u8,
     /// Whether the addresses are IPv4 ones.
     pub is_v4: bool,
     /// Destination address. IPv4 is in the low 32 bits.
     pub destination: u128,
-    /// Source address; 0 where it is not read.
+    /// Source address; 0 if the policy does not read it.
     pub source: u128,
 }
 

@@ -21,7 +21,7 @@ pub enum Values {
         /// Largest value.
         max: u64,
     },
-    /// A name; its place in the list is the number.
+    /// A name, whose index in the list is the knob's number.
     Names(&'static [&'static str]),
 }
 
@@ -35,7 +35,7 @@ impl Values {
     }
 }
 
-/// One setting, without its value.
+/// The definition of one setting, without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Knob {
     /// Name of the knob.
@@ -48,7 +48,7 @@ pub struct Knob {
     pub help: &'static str,
     /// Reason why the knob cannot be changed, if it is fixed.
     pub fixed: Option<&'static str>,
-    /// Another knob and the value that it must have as long as this one is not 0.
+    /// Another knob and the value that it must have while this one is not 0.
     pub needs: Option<(String, u64)>,
     /// Value at the start.
     pub default: u64,

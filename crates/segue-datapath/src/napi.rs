@@ -117,9 +117,9 @@ fn tune_weight(dial: &mut Dial<'_>, name: &str, weight: &mut u64) {
 pub(crate) struct Polls {
     /// Largest number of packets of one poll.
     pub(crate) weight: usize,
-    /// Whether nothing more is received from the port.
+    /// Whether the port is no longer read.
     pub(crate) closed: bool,
-    /// Packets that the port gave beyond its weight.
+    /// Packets that the port delivered beyond its weight.
     overflow: VecDeque<Received>,
     polls: u64,
     full: u64,
@@ -167,7 +167,7 @@ impl Polls {
 /// The order of two ports within a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundRobin {
-    /// The port that is first: the one that got nothing of the last round's budget.
+    /// Index of the port polled first: the one that got no share of the last round's budget.
     first: usize,
 }
 
@@ -190,7 +190,7 @@ impl RoundRobin {
     }
 }
 
-/// Decides how the loop sleeps after a round that left nothing to do.
+/// The policy that decides how the loop sleeps after an idle round.
 #[derive(Debug, Default)]
 pub(crate) struct IdlePolicy {
     /// Number of packets that the pipeline had received at the last decision, and the time of the last new one.
@@ -211,8 +211,7 @@ pub(crate) enum SleepMode {
 }
 
 impl IdlePolicy {
-    /// Returns how to sleep after a round at `now` that left nothing to do. `taken` is the number of packets received
-    /// so far.
+    /// Returns how to sleep after an idle round at `now`. `taken` is the number of packets received so far.
     pub(crate) fn sleep_mode(&mut self, policy: &PollPolicy, taken: u64, now: Nanos) -> SleepMode {
         if self.taken != taken {
             (self.taken, self.last, self.timers) = (taken, now, policy.deferrals);

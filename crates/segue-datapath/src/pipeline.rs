@@ -12,12 +12,12 @@ use crate::napi::PollPolicy;
 /// Events of a descriptor that the worker waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Interest<'a> {
-    /// The descriptor of a port or of its interface's state.
+    /// The descriptor of a port, or of its interface's state.
     pub fd: BorrowedFd<'a>,
-    /// Wake when it is readable. Off while the egress port is blocked, so that a slow port holds back its source and no
-    /// queue builds up here.
+    /// Whether the descriptor wakes the loop when it is readable. Off while the egress port is blocked, so that a slow
+    /// port holds back its source and no queue builds up here.
     pub read: bool,
-    /// Wake when it is writable.
+    /// Whether the descriptor wakes the loop when it is writable.
     pub write: bool,
 }
 
@@ -44,7 +44,7 @@ pub trait Pipeline {
     fn woken(&mut self, place: usize) {
         let _ = place;
     }
-    /// Returns when a round is due even if nothing arrives.
+    /// Returns the time at which a round is due even without packets.
     fn deadline(&self) -> Option<Nanos>;
     /// Returns the loop's behaviour before it waits for a port.
     fn poll_policy(&self) -> PollPolicy {
@@ -54,8 +54,8 @@ pub trait Pipeline {
     fn taken(&self) -> u64 {
         0
     }
-    /// Stops receiving and holding packets: the following rounds send what there is. Returns `false` where the pipeline
-    /// never holds anything, and no rounds need to follow.
+    /// Stops receiving and holding packets; the following rounds send the remaining ones. Returns `false` where the
+    /// pipeline never holds anything, and no rounds need to follow.
     fn close(&mut self) -> bool {
         false
     }

@@ -19,10 +19,10 @@ use crate::tuning::{GroSettings, Protocols, Remcsum, Settings};
 /// may be longer than one round reads, and a port that always has more must not delay a packet of another flow.
 const BUSY_HOLD: u64 = 50_000;
 
-/// Number of rounds after which the state of the ports' interfaces is read even if nothing woke the loop for it.
+/// Number of rounds after which the state of the ports' interfaces is read even without an event.
 const LISTEN_EVERY: u64 = 64;
 
-/// One port of a gateway or a router, as it is given to it.
+/// One port of a gateway or a router, with its settings.
 pub struct PortConfig {
     /// Name of the port in statistics: that of the interface.
     pub name: String,
@@ -31,8 +31,8 @@ pub struct PortConfig {
     /// GRO for packets received here, which knobs can change and switch off later; with `None` packets are never
     /// joined. A hold time of 0 ends every train as soon as nothing more waits to be read.
     pub gro: Option<gro::Config>,
-    /// Fragmentation of longer packets that leave here, as their sender would do it. With `None` the port refuses them,
-    /// or a router fragments them by the MTU that it knows.
+    /// Fragmentation of packets that exceed the MTU on egress, in the way their sender would do it. With `None` the
+    /// port refuses them, or a router fragments them by the MTU that it knows.
     pub fragments: Option<Fragments>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct PortPair {
 /// The ports through which a packet may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crossing {
-    /// The port that did not receive it.
+    /// The port that did not receive the packet.
     Other,
     /// Both ports.
     Both,
@@ -107,7 +107,7 @@ impl GroStage {
         self.gro.reconfigure(gro.config(protocols, if self.holds { hold } else { BUSY_HOLD }));
     }
 
-    /// Pushes a packet as the port received it. Frames go to GRO unparsed, and most of them are never parsed.
+    /// Pushes a packet that a port has received. Frames go to GRO unparsed, and most of them are never parsed.
     #[inline]
     pub(crate) fn push(&mut self, received: Received, now: Nanos, pool: &mut Pool<Page>) {
         self.seen.add_received(&received);

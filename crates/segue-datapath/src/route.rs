@@ -27,7 +27,7 @@ pub enum Action {
     Unreachable,
     /// Packets are dropped with "administratively prohibited" (`prohibit` of iproute2).
     Prohibited,
-    /// The lookup goes on in the next table, even if this one has a shorter prefix (`throw` of iproute2).
+    /// Lookup continues in the next table, even if this table has a shorter prefix (`throw` of iproute2).
     Throw,
 }
 
@@ -36,9 +36,9 @@ pub enum Action {
 pub enum Table {
     /// Table `local`: the host's own addresses.
     Local,
-    /// Table `main`.
+    /// The routing table `main`.
     Main,
-    /// Table `default`.
+    /// The routing table `default`.
     Default,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Settings {
 pub(crate) enum Remcsum {
     /// The pipeline is no tunnel.
     None,
-    /// The tunnel was not made for it.
+    /// The tunnel was created without remote checksum offload.
     Never,
     /// The feature can be switched; the value says whether it is on.
     Can(bool),

@@ -10,7 +10,7 @@ use segue::wire::tcp::{FIN, RST, SYN};
 /// Largest number of connections of a mapping that are tracked.
 const MOST: usize = 4;
 
-/// State of a TCP mapping: that of its most alive connection.
+/// State of a TCP mapping, which is that of its most active connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpState {
     /// The state in which only one side has sent.
@@ -39,7 +39,7 @@ pub struct Connections {
     has_others: bool,
 }
 
-/// One connection. Pairs of flags are for the outbound and the inbound direction.
+/// A tracked TCP connection. Pairs of flags are for the outbound and the inbound direction.
 #[derive(Clone, Copy, Debug)]
 struct Connection {
     remote: (u32, u16),

@@ -1,4 +1,4 @@
-//! Fragments of translated datagrams: later fragments are translated as the first one was (RFC 4787, REQ-14).
+//! Fragments of translated datagrams: later fragments are translated like the first one (RFC 4787, REQ-14).
 //!
 //! Only the first fragment has ports. Its mapping is remembered by addresses, protocol and identification for as long
 //! as reassembly may take (RFC 791, section 3.2: 15 seconds). The table is bounded and evicts the oldest entry, so a
@@ -100,7 +100,8 @@ impl Datagrams {
         Datagrams { entries: HashMap::new(), order: VecDeque::new(), ids: HashMap::new(), next: 0, seed }
     }
 
-    /// Translates or drops a later fragment as the first one was; [`Done::FirstMissing`] where that has not come yet.
+    /// Translates or drops a later fragment like the first one; returns [`Done::FirstMissing`] if the first one has not
+    /// arrived.
     pub(super) fn later<B: AsRef<[u8]>>(
         &self,
         direction: Direction,

@@ -133,7 +133,7 @@ mod tests {
         Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, last)
     }
 
-    /// An ARP reply from `sender_mac` at 198.18.2.7, in a frame to `to`.
+    /// Builds an ARP reply from `sender_mac` at 198.18.2.7, in a frame to `to`.
     fn arp_reply(sender_mac: [u8; 6], (target_mac, target_ip): ([u8; 6], Ipv4Addr), to: [u8; 6]) -> Vec<u8> {
         Arp { operation: Operation::Reply, sender_mac, sender_ip: v4(7), target_mac, target_ip }.frame(to).into()
     }
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// An advertisement of 2001:db8:2::7 with these flags and this link address.
+    /// Builds an advertisement of 2001:db8:2::7 with these flags and this link address.
     fn advertisement(to: Ipv6Addr, frame_to: [u8; 6], flags: u8, mac: Option<[u8; 6]>) -> Vec<u8> {
         let body = Body::Advertisement { target: v6(7), target_link: mac, flags };
         let mut bytes = vec![0; ndisc::MAX_FRAME];

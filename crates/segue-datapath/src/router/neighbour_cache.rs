@@ -59,7 +59,7 @@ struct Entry {
 /// Reachability of an entry (RFC 4861, section 7.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The neighbour has confirmed lately that it is reachable.
+    /// The neighbour has recently been confirmed to be reachable.
     Reachable,
     /// No confirmation is recent; the next use starts probes.
     Stale,
@@ -160,8 +160,8 @@ impl NeighbourCache {
         Some(entry.mac)
     }
 
-    /// Updates an entry by what a neighbour says about its link address (RFC 826; RFC 4861, sections 7.2.3 and 7.2.5).
-    /// An entry is created only where packets wait for it, so that other hosts cannot fill the cache.
+    /// Updates an entry from a neighbour's advertisement of its link address (RFC 826; RFC 4861, sections 7.2.3 and
+    /// 7.2.5). An entry is created only where packets wait for it, so that other hosts cannot fill the cache.
     pub(super) fn observe(
         &mut self,
         hop: Hop,
@@ -194,7 +194,7 @@ impl NeighbourCache {
         Change { is_linked: other.is_some(), is_moved: other.is_some(), ..Change::default() }
     }
 
-    /// Updates an entry by what the kernel reports of a neighbour that is not permanent. The kernel hears the same
+    /// Updates an entry from the kernel's report on a neighbour that is not permanent. The kernel hears the same
     /// messages and reports them later, so only a link address that is new to the kernel is taken. A repeated report
     /// neither restores a deleted entry nor counts as an answer.
     pub(super) fn kernel_update(

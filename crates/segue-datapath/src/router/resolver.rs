@@ -121,13 +121,13 @@ impl Resolver {
         if self.waiting.contains_key(hop) { HasPending::Yes } else { HasPending::No }
     }
 
-    /// Handles what a neighbour says about its link address.
+    /// Handles a neighbour's advertisement of its link address.
     pub(super) fn observe(&mut self, hop: Hop, advertisement: &Advertisement, now: Nanos) -> Learned {
         let change = self.cache.observe(hop, advertisement, self.pending(&hop), now);
         self.learned(&hop, change)
     }
 
-    /// Handles what the kernel reports of a neighbour.
+    /// Handles the kernel's report on a neighbour.
     pub(super) fn kernel_update(&mut self, neighbour: &Neighbour, freshness: Freshness, now: Nanos) -> Learned {
         let Neighbour { hop, mac, is_permanent } = *neighbour;
         if is_permanent && self.cache.pin(hop, mac) {

@@ -1,4 +1,4 @@
-//! The kernel's tables as a router gets them, and the feed by which they and requests reach it while it runs.
+//! The kernel's tables in the router's form, and the feed by which they and requests reach the router while it runs.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ use crate::route::{Hop, Routes};
 /// Largest number of messages that may wait for the router.
 const WAITING: usize = 16;
 
-/// Addresses and MTU of a port's interface, as the kernel has them.
+/// Addresses and MTU of a port's interface, from the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceAddrs {
     /// Link address.
@@ -94,7 +94,7 @@ pub enum Message {
     Tables(Box<Tables>),
     /// Changes of single neighbours, in their order.
     Neighbours(Vec<NeighbourEvent>),
-    /// Asks for the mappings; the answer goes to this channel.
+    /// Requests the mappings; the answer goes to this channel.
     Mappings(SyncSender<Mappings>),
 }
 

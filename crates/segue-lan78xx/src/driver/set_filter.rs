@@ -1,4 +1,4 @@
-//! Setting the chip's receive filter.
+//! The driver's functions that set the chip's receive filter.
 
 use crate::regs::{self, dp, rfe};
 use crate::usb::Transport;

@@ -16,7 +16,7 @@ const MANY: u64 = 1 << 19;
 pub(super) struct ChipCounters {
     last: [u32; STATISTICS.len()],
     wraps: [u64; STATISTICS.len()],
-    /// Counts of the chip before it went away.
+    /// Counts of the chip before it was lost.
     base: [u64; STATISTICS.len()],
     interval: u64,
     due: Option<Nanos>,
@@ -95,7 +95,7 @@ pub struct Numbers {
     pub rx_transfers: u64,
     /// Bulk-in transfers that failed.
     pub rx_errors: u64,
-    /// Bulk-out transfers sent.
+    /// Number of bulk-out transfers sent.
     pub tx_transfers: u64,
     /// Frames in bulk-out transfers that failed or were cancelled.
     pub tx_errors: u64,
@@ -115,9 +115,9 @@ pub struct Numbers {
     pub no_memory: u64,
     /// Interrupt packets of a wrong length.
     pub bad_interrupts: u64,
-    /// Times that the link came up.
+    /// Number of times that the link came up.
     pub link_ups: u64,
-    /// Times that the device went away.
+    /// Number of times that the device was lost.
     pub unplugs: u64,
     /// Register accesses that failed during operation.
     pub control_errors: u64,

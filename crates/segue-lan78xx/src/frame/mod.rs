@@ -12,9 +12,9 @@ pub const ETHERNET_LEN: usize = 14;
 pub const VLAN_LEN: usize = 4;
 /// Bytes of the frame check sequence.
 pub const FCS_LEN: usize = 4;
-/// Largest MTU.
+/// Largest MTU of the chip, bytes.
 pub const MAX_MTU: usize = 9000;
-/// Smallest MTU.
+/// Smallest MTU of the chip, bytes.
 pub const MIN_MTU: usize = 68;
 /// Bytes of the largest frame, with one tag and the FCS.
 pub const MAX_FRAME: usize = MAX_MTU + ETHERNET_LEN + VLAN_LEN + FCS_LEN;

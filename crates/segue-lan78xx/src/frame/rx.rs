@@ -42,9 +42,9 @@ pub mod flag {
     pub const BAM: u32 = 1 << 25;
     /// A perfect filter matched.
     pub const PFF: u32 = 1 << 26;
-    /// Protocol: TCP.
+    /// Protocol field: TCP.
     pub const TCP: u32 = 1 << 27;
-    /// Protocol: UDP.
+    /// Protocol field: UDP.
     pub const UDP: u32 = 2 << 27;
     /// Protocol: IP with another transport protocol.
     pub const IP: u32 = 3 << 27;
@@ -58,7 +58,7 @@ pub mod flag {
     pub const ICE: u32 = 1 << 31;
     /// Errors that make a frame unusable.
     pub const HARD: u32 = FCS | DRIBBLE | RXE | LONG | RUNT | WATCHDOG;
-    /// Errors in the frame's checksums; the frame itself is as it was sent.
+    /// Mask of errors in the frame's checksums; the frame itself is unchanged.
     pub const SOFT: u32 = TCE | ICE;
 }
 
@@ -164,7 +164,7 @@ impl<'a> Frames<'a> {
 }
 
 impl Iterator for Frames<'_> {
-    /// A header with its frame's range in the transfer, FCS excluded; or the error in the transfer.
+    /// A header with its frame's range in the transfer, FCS excluded, or the error in the transfer.
     type Item = Result<(Header, Range<usize>), Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -3,15 +3,15 @@
 /// Counts of events that the chip itself has no counters for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// Control requests answered.
+    /// Number of control requests answered.
     pub controls: u64,
-    /// Bulk-in transfers completed.
+    /// Number of bulk-in transfers completed.
     pub bulk_in: u64,
     /// Frames in completed bulk-in transfers.
     pub bulk_in_frames: u64,
     /// Bytes of frames in completed bulk-in transfers, including their FCS unless it was stripped.
     pub bulk_in_bytes: u64,
-    /// Bulk-out transfers processed.
+    /// Number of bulk-out transfers processed.
     pub bulk_out: u64,
     /// Frames in bulk-out transfers.
     pub bulk_out_frames: u64,
@@ -61,6 +61,6 @@ pub struct Notes {
     pub too_big: u64,
     /// Pause frames sent to the partner, those that end a pause included.
     pub pauses_sent: u64,
-    /// Interrupt packets sent.
+    /// Number of interrupt packets sent.
     pub interrupts: u64,
 }

@@ -10,7 +10,7 @@ const UDP: u8 = 17;
 const FIN_PSH: u8 = 0x01 | 0x08;
 const CWR: u8 = 0x80;
 
-/// The places of a frame's headers, as far as the chip parses: one tag, no IPv6 extension headers.
+/// The offsets of a frame's headers, as far as the chip parses: one tag, no IPv6 extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) is_v6: bool,

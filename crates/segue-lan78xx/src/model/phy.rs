@@ -9,11 +9,11 @@ use crate::regs::mii;
 /// The speed of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkSpeed {
-    /// 10 Mbit/s.
+    /// Link speed of 10 Mbit/s.
     M10,
-    /// 100 Mbit/s.
+    /// Link speed of 100 Mbit/s.
     M100,
-    /// 1000 Mbit/s.
+    /// Link speed of 1000 Mbit/s.
     M1000,
 }
 

@@ -1,4 +1,4 @@
-//! Register addresses.
+//! Addresses of the chip's registers.
 
 /// Chip id and revision register.
 pub const ID_REV: u16 = 0x000;

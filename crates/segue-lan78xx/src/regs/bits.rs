@@ -2,9 +2,9 @@
 
 /// Bits of [`INT_STS`](crate::regs::INT_STS) and [`INT_EP_CTL`](crate::regs::INT_EP_CTL).
 pub mod int {
-    /// Receive FIFO overflow.
+    /// Interrupt: receive FIFO overflow.
     pub const RDFO: u32 = 1 << 22;
-    /// Transmitter error, loss of sync among them.
+    /// Interrupt: transmitter error, including loss of synchronisation.
     pub const TXE: u32 = 1 << 21;
     /// The transmitter is disabled.
     pub const TX_DIS: u32 = 1 << 19;
@@ -80,9 +80,9 @@ pub mod e2p {
     pub const TIMEOUT: u32 = 1 << 10;
     /// Command: read a byte.
     pub const READ: u32 = 0;
-    /// Command: disable writes.
+    /// EEPROM command: disable writes.
     pub const EWDS: u32 = 1 << 28;
-    /// Command: enable writes.
+    /// EEPROM command: enable writes.
     pub const EWEN: u32 = 2 << 28;
     /// Command: write a byte.
     pub const WRITE: u32 = 3 << 28;

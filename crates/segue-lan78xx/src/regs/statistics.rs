@@ -84,9 +84,9 @@ pub mod stat {
     pub const RX_FRAGMENT: usize = 2;
     /// Long frames received with a wrong FCS.
     pub const RX_JABBER: usize = 3;
-    /// Short frames received.
+    /// Index of the counter of undersize frames received.
     pub const RX_UNDERSIZE: usize = 4;
-    /// Long frames received.
+    /// Index of the counter of oversize frames received.
     pub const RX_OVERSIZE: usize = 5;
     /// Frames dropped because the FIFO was full.
     pub const RX_DROPPED: usize = 6;
@@ -94,7 +94,7 @@ pub mod stat {
     pub const RX_BYTES: usize = 7;
     /// First of three counters of frames received: unicast, broadcast, multicast.
     pub const RX_FRAMES: usize = 10;
-    /// Pause frames received.
+    /// Index of the counter of pause frames received.
     pub const RX_PAUSE: usize = 13;
     /// First of seven counters of frames received, by length.
     pub const RX_SIZES: usize = 14;
@@ -106,7 +106,7 @@ pub mod stat {
     pub const TX_BYTES: usize = 31;
     /// First of three counters of frames sent: unicast, broadcast, multicast.
     pub const TX_FRAMES: usize = 34;
-    /// Pause frames sent.
+    /// Index of the counter of pause frames sent.
     pub const TX_PAUSE: usize = 37;
     /// First of seven counters of frames sent, by length.
     pub const TX_SIZES: usize = 38;

@@ -29,7 +29,7 @@ pub enum Clock {
 pub struct Local {
     /// The model of the device.
     pub model: Model,
-    /// The cable. Without one, frames are passed by [`Model::receive`] and [`Model::transmit`], or see
+    /// The cable of the model. Without one, frames are passed by [`Model::receive`] and [`Model::transmit`], or see
     /// [`Local::alone`].
     pub wire: Option<Wire>,
     /// Frames sent by a device without a cable, if they are to be dropped.

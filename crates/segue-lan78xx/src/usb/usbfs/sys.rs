@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 use crate::usb::{Request, Setup};
 
-/// URB types.
+/// URB type of an interrupt transfer.
 const INTERRUPT: u8 = 1;
 const BULK: u8 = 3;
 /// URB flag: a zero-length packet follows a transfer that ends with a full packet.

@@ -4,7 +4,7 @@ use crate::usb::{Error, Speed};
 
 /// TCP port of USB/IP.
 pub const PORT: u16 = 3240;
-/// Protocol version 1.1.1.
+/// The protocol's version, 1.1.1.
 pub(super) const VERSION: u16 = 0x0111;
 /// Bytes of the header of operations: version, code, status.
 pub(super) const OP_LEN: usize = 8;
@@ -15,7 +15,7 @@ pub const RECORD_LEN: usize = 312;
 /// Bytes of the header of each message about a transfer.
 pub(super) const HEADER_LEN: usize = 48;
 
-/// Operation codes.
+/// Operation codes of USB/IP.
 pub(super) mod op {
     pub(in super::super) const REQ_DEVLIST: u16 = 0x8005;
     pub(in super::super) const REP_DEVLIST: u16 = 0x0005;
@@ -23,7 +23,7 @@ pub(super) mod op {
     pub(in super::super) const REP_IMPORT: u16 = 0x0003;
 }
 
-/// Commands about transfers.
+/// Command codes of messages about transfers.
 pub(super) mod command {
     pub(in super::super) const SUBMIT: u32 = 1;
     pub(in super::super) const UNLINK: u32 = 2;
@@ -135,9 +135,9 @@ pub struct Record {
     pub identity: (u16, u16),
     /// Release number of the device.
     pub release: u16,
-    /// Class, subclass, protocol.
+    /// Class, subclass and protocol of the device.
     pub class: [u8; 3],
-    /// Number of interfaces.
+    /// Number of interfaces of the device.
     pub interfaces: u8,
 }
 
