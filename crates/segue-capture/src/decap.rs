@@ -33,9 +33,9 @@ impl Default for DecapConfig {
 /// Counters of [`decap`].
 #[derive(Debug, Default)]
 pub struct DecapReport {
-    /// Packets read.
+    /// Number of packets read.
     pub packets_in: u64,
-    /// Packets written.
+    /// Number of packets written.
     pub packets_out: u64,
     /// Number of packets that were decapsulated.
     pub decapsulated: u64,

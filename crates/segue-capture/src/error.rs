@@ -20,7 +20,7 @@ pub enum CaptureError {
     NothingToUndo,
     /// The merge dropped acknowledgments, so that it cannot be undone.
     Swallowed {
-        /// Index of the first packet that stands for others.
+        /// Index of the first packet that replaces others.
         packet: u64,
     },
     /// Comments were requested for a pcap file, which cannot hold them.

@@ -47,7 +47,7 @@ impl Default for MergeConfig {
 /// Counters of [`merge`].
 #[derive(Debug)]
 pub struct MergeReport {
-    /// Packets read.
+    /// Number of packets read.
     pub packets_in: u64,
     /// Packets written, a train counting as one.
     pub packets_out: u64,

@@ -53,9 +53,9 @@ pub enum SegmentSize {
 /// Counters of [`split`].
 #[derive(Debug, Default)]
 pub struct SplitReport {
-    /// Packets read.
+    /// Number of packets read.
     pub packets_in: u64,
-    /// Packets written.
+    /// Number of packets written.
     pub packets_out: u64,
     /// Number of trains that were split.
     pub trains: u64,

@@ -17,9 +17,9 @@ const MOST_WAITING: usize = 256 << 20;
 /// Counters of [`undo`].
 #[derive(Debug)]
 pub struct UndoReport {
-    /// Packets read.
+    /// Number of packets read.
     pub packets_in: u64,
-    /// Packets written.
+    /// Number of packets written.
     pub packets_out: u64,
     /// Number of trains that were split again.
     pub trains: u64,

@@ -68,7 +68,7 @@ impl CheckedPacket<'_> {
 /// Counters of [`verify`]: packets and checksums by verdict.
 #[derive(Debug, Default)]
 pub struct VerifyReport {
-    /// Packets read.
+    /// Number of packets read.
     pub packets: u64,
     /// Packets of which all checksums are right.
     pub good: u64,

@@ -1,4 +1,4 @@
-//! Wrong usage: exit status 2, the place of the mistake, and a suggestion.
+//! Tests of wrong usage: exit status 2, the place of the mistake, and a suggestion.
 
 mod common;
 

@@ -30,7 +30,7 @@ pub struct Found {
     pub failed: Vec<Error>,
 }
 
-/// Asks every instance that this user can see for its state. A socket without a listener is no failure.
+/// Requests the state of every instance that this user can see. A socket without a listener is no failure.
 pub fn all() -> Found {
     let mut found = Found::default();
     for (name, path) in sockets() {

@@ -1,4 +1,4 @@
-//! The error type of segue's programs: what failed, why, and what to try.
+//! The error type of segue's programs: the failure, its reason, and a hint.
 
 use serde_json::{Value, json};
 
@@ -122,22 +122,22 @@ pub struct Source {
 pub struct Error {
     /// The kind of the failure.
     pub kind: Kind,
-    /// What failed, with the system's own text where there is one.
+    /// The failed action, with the system's error text if there is one.
     pub message: String,
-    /// The reason, as far as it is known.
+    /// The reason of the failure, if known.
     pub why: Option<String>,
-    /// What to do, on one line or several. Never empty.
+    /// Hint for the user, one line or several. Never empty.
     pub hint: String,
     /// The error number of the system.
     pub os_error: Option<i32>,
-    /// The wrong word. It is on the heap to keep `Result`s small.
+    /// The wrong word and its place. It is on the heap to keep `Result`s small.
     pub place: Option<Box<Place>>,
     /// The wrong place of a file.
     pub source: Option<Box<Source>>,
 }
 
 impl Error {
-    /// Creates a failure from its kind, what failed, and what to try.
+    /// Creates a failure from its kind, the failed action, and a hint.
     pub fn new(kind: Kind, message: impl Into<String>, hint: impl Into<String>) -> Error {
         Error { kind, message: message.into(), why: None, hint: hint.into(), os_error: None, place: None, source: None }
     }
@@ -155,7 +155,7 @@ impl Error {
         self
     }
 
-    /// Replaces what to try.
+    /// Replaces the hint of the failure.
     pub fn hint(mut self, hint: impl Into<String>) -> Error {
         self.hint = hint.into();
         self

@@ -26,7 +26,7 @@ pub struct Document {
     pub stats: Vec<Stats>,
 }
 
-/// One knob.
+/// A knob with its present value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Knob {
     /// The name of the knob.
@@ -35,10 +35,10 @@ pub struct Knob {
     pub value: Setting,
     /// The value at the start.
     pub default: Setting,
-    /// The smallest number.
+    /// The smallest number that the knob accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// The largest number.
+    /// The largest number that the knob accepts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u64>,
     /// The named values, where the knob takes names.
@@ -62,7 +62,7 @@ pub struct Knob {
 pub struct Needs {
     /// The name of the other knob.
     pub name: String,
-    /// The value that it must have.
+    /// The value that the other knob must have.
     pub value: Setting,
 }
 
@@ -78,7 +78,7 @@ pub fn is_of(name: &str, port: &str) -> bool {
 pub enum Setting {
     /// A number; 0 and 1 are off and on.
     Number(u64),
-    /// A name.
+    /// A value given by name.
     Name(String),
 }
 
@@ -103,16 +103,16 @@ impl std::fmt::Display for Setting {
 pub struct Change {
     /// The name of the knob.
     pub name: String,
-    /// The value before.
+    /// The value before the change.
     pub before: Setting,
-    /// The value after.
+    /// The value after the change.
     pub value: Setting,
 }
 
 /// Counters that are read by the name of a knob.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: String,
     /// Counters by port; a counter of a group has the group in front (`flushes.full`).
     pub ports: std::collections::BTreeMap<String, std::collections::BTreeMap<String, u64>>,
@@ -125,13 +125,13 @@ pub struct Wrong {
     pub is_name: bool,
     /// The kind of the failure.
     pub kind: Kind,
-    /// What is wrong.
+    /// Description of the mistake.
     pub message: String,
     /// The note beside the caret.
     pub note: String,
     /// The nearest valid name or value, if there is one.
     pub nearest: Option<String>,
-    /// What would be right, on one line or several.
+    /// The valid names or values, one line or several.
     pub good: String,
 }
 

@@ -23,7 +23,7 @@ pub struct Document {
     pub instances: Vec<Instance>,
 }
 
-/// One running instance.
+/// A running instance with its state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Instance {
     /// The name: that of the interface for a tunnel, those of both for a gateway.
@@ -86,7 +86,7 @@ pub struct Offload {
 pub struct Complaint {
     /// The problem in a few words.
     pub what: String,
-    /// The reason.
+    /// The reason of this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// When the problem began: RFC 3339, UTC.

@@ -57,13 +57,13 @@ pub struct Failure {
     /// The name of the [`Kind`].
     #[serde(default)]
     pub kind: String,
-    /// What failed.
+    /// The failed action.
     #[serde(default)]
     pub message: String,
-    /// The reason.
+    /// The reason of the failure.
     #[serde(default)]
     pub why: Option<String>,
-    /// What to do.
+    /// Hint for the user.
     #[serde(default)]
     pub hint: String,
     /// The error number of the system.

@@ -55,7 +55,7 @@ pub struct StatSource {
     pub device: String,
 }
 
-/// Counters of what a port has sent, here towards the receiver's stack.
+/// Counters of the traffic that a port has sent, here towards the receiver's stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sent {
     bytes: u64,

@@ -15,7 +15,7 @@ pub struct Machine {
     pub cpu: String,
     /// Processors on which this process may run.
     pub cpus: usize,
-    /// Kernel release.
+    /// Release of the kernel, as in `uname -r`.
     pub kernel: String,
     /// Source of CPU times, as [`Cpu::method`] names it.
     pub cpu_method: String,

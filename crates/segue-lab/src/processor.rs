@@ -12,7 +12,7 @@ use crate::sys;
 
 /// Longest gap between two readings of the clock that counts as idle: no other task can have run in it.
 const UNDISTURBED: Duration = Duration::from_nanos(400);
-/// Interval at which the watching thread publishes its own running time.
+/// Interval at which the watching thread publishes its running time.
 const TELL: Duration = Duration::from_millis(1);
 
 /// Returns the processors that this process may use, in order.
@@ -29,7 +29,7 @@ pub fn cores() -> Vec<usize> {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) number: usize,
-    /// Path of `cpuacct.usage_percpu` for the whole machine, if there is one.
+    /// Path of `cpuacct.usage_percpu` for the whole machine, if the file exists.
     everybody: Option<PathBuf>,
     begin: Instant,
     watch: Arc<Watch>,

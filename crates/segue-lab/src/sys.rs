@@ -214,8 +214,8 @@ pub(crate) fn send_file(to: BorrowedFd<'_>, file: BorrowedFd<'_>, at: usize, len
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Takes at most `len` bytes from a TCP socket without copying them anywhere and without waiting; 0 at the stream's
-/// end.
+/// Discards at most `len` bytes of a TCP socket's data without copying and without waiting; returns 0 at the end of the
+/// stream.
 pub(crate) fn discard(fd: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     // SAFETY: with MSG_TRUNC a TCP socket writes nothing, so that no buffer is needed (tcp(7)).
     let got = unsafe { libc::recv(fd.as_raw_fd(), std::ptr::null_mut(), len, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };

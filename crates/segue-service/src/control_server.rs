@@ -353,7 +353,7 @@ impl Service {
         }
     }
 
-    /// Reads or writes what is possible; returns false at the end of the connection.
+    /// Reads or writes as much as is possible; returns `false` at the end of the connection.
     fn step(&self, client: &mut Client) -> bool {
         if client.answer.is_empty() {
             match client.read() {

@@ -80,7 +80,7 @@ impl Purpose {
 pub enum Container {
     /// No container is visible.
     No,
-    /// Docker, or an engine that leaves the same mark.
+    /// Docker, or an engine that leaves the same marker file.
     Docker,
     /// Podman.
     Podman,
@@ -88,7 +88,7 @@ pub enum Container {
     Lxc,
     /// systemd-nspawn.
     Nspawn,
-    /// Another engine.
+    /// Another container engine.
     Other,
 }
 

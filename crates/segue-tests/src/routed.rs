@@ -25,7 +25,7 @@ pub const PORTS: [&str; 2] = ["in", "out"];
 pub struct Routed {
     /// The router's process, dropped before its host.
     pub process: Process,
-    /// The client is host A, the server host B.
+    /// The hosts of the test: host A is the client, host B the server.
     pub ground: Ground,
     /// The router's host.
     pub router: Host,

@@ -40,11 +40,11 @@ pub enum Inside {
 /// The UDP encapsulation of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
-    /// Generic UDP Encapsulation.
+    /// Generic UDP Encapsulation (GUE).
     Gue,
     /// GUE with remote checksum offload.
     GueRemcsum,
-    /// Foo over UDP.
+    /// Foo over UDP (FOU).
     Fou,
     /// No encapsulation: IP itself, or that of the mode.
     Bare,

@@ -19,7 +19,7 @@ pub struct Outer<'a> {
     pub source: IpAddr,
     /// Destination address of the packet.
     pub destination: IpAddr,
-    /// The UDP datagram in the packet, if there is one.
+    /// The UDP datagram in the packet, or `None` for other protocols.
     pub udp: Option<Udp<'a>>,
 }
 

@@ -5,7 +5,7 @@ use segue::wire::ethertype;
 
 /// BSD loopback: the address family in the byte order of the capturing machine.
 pub const NULL: u16 = 0;
-/// Ethernet II.
+/// Link type of Ethernet II.
 pub const ETHERNET: u16 = 1;
 /// IPv4 or IPv6 without a link header.
 pub const RAW: u16 = 101;
@@ -37,8 +37,8 @@ pub fn name(link: u16) -> &'static str {
     }
 }
 
-/// Locates the part of a record that [`segue::wire::parse()`] understands: its offset and how it starts. `None` if the
-/// record is not IP or the link type is unknown.
+/// Locates the part of a record that [`segue::wire::parse()`] understands; returns its offset and the kind of its first
+/// header. `None` if the record is not IP or the link type is unknown.
 pub fn start(link: u16, data: &[u8]) -> Option<(usize, Start)> {
     let word = |at: usize| data.get(at..).and_then(|b| b.first_chunk()).map(|b| u16::from_be_bytes(*b));
     match link {

@@ -101,7 +101,7 @@ pub struct Resolution(u8);
 impl Resolution {
     /// One microsecond: the usual resolution of pcap, and the default of pcapng.
     pub const MICRO: Resolution = Resolution(6);
-    /// One nanosecond.
+    /// The resolution of one nanosecond.
     pub const NANO: Resolution = Resolution(9);
 
     /// Returns the resolution for a value of `if_tsresol`: a negative power of 10, or of 2 if the high bit is set.

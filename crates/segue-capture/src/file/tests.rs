@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::*;
 
-/// A packet as a test sees it: interface, nanoseconds, length on the wire, bytes.
+/// The fields of a packet that tests compare: interface, nanoseconds, length on the wire, bytes.
 type Fields = (u32, u64, u32, Vec<u8>);
 
 fn read_all(file: &[u8]) -> (Vec<Fields>, Option<ReadError>) {

@@ -86,7 +86,7 @@ pub(crate) fn packets_of(file: &[u8]) -> Vec<Vec<u8>> {
     packets
 }
 
-/// A packet of a file: its time in nanoseconds, its bytes, its comments.
+/// The fields of a packet in a file: time in nanoseconds, bytes, comments.
 pub(crate) type Commented = (Option<u64>, Vec<u8>, Vec<String>);
 
 /// Returns the packets of a file with their comments.

@@ -83,7 +83,7 @@ fn leave_now(socket: &SocketFile) -> ! {
     process::exit(i32::from(Kind::Interrupted.exit_code()))
 }
 
-/// Waits for the packet loop to end; after a while, interrupts what the loop still waits for.
+/// Waits for the packet loop to end; after a while, interrupts the loop's waits.
 pub(super) fn hurry(control: &ControlLoop<'_>, ended: &AtomicBool) {
     let Some(hurry) = &control.hurry else { return };
     let until = Instant::now() + PATIENCE;

@@ -95,7 +95,7 @@ pub struct Running {
 pub struct Stopper(PipeWriter);
 
 impl Stopper {
-    /// Requests the end, which comes within a round.
+    /// Requests the pipeline's end, which comes within a round.
     pub fn stop(&mut self) {
         // The reader has gone only where the work has ended already.
         let _ = self.0.write_all(b"x");

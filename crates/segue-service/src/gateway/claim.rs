@@ -195,7 +195,8 @@ mod tests {
         take([b, a]).unwrap();
     }
 
-    /// A stream socket that does not listen holds the name; other types of sockets have separate names.
+    /// Tests that a name held by a stream socket without a listener refuses no gateway; other types of sockets have
+    /// separate names.
     #[test]
     fn a_name_without_a_listener_refuses_no_gateway_and_leaves_the_pair_claimed() {
         let [a, b, _] = unused(1);

@@ -78,9 +78,9 @@ pub struct Config {
 pub struct PortForward {
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// The port outside.
+    /// Outside port of the forward.
     pub outside: u16,
-    /// The host inside and its port.
+    /// Inside host of the forward, and its port.
     pub inside: SocketAddrV4,
 }
 

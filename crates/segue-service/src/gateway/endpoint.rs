@@ -63,7 +63,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Describes the end in a few words: its kind and its namespace.
+    /// Describes the end in a few words, by its kind and its namespace.
     pub fn place(&self) -> String {
         match &self.what {
             EndpointKind::Interface => "packet socket".to_owned(),

@@ -18,7 +18,7 @@ use crate::handover::{Line, Ports, Record};
 const LINE_LEN: usize = 32 << 20;
 /// The first and the longest pause before an instance that ended by itself is restarted.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// Uptime after which the next pause is the first one again.
+/// Uptime after which the pauses between restarts begin anew with the shortest one.
 const WELL: Duration = Duration::from_secs(60);
 
 /// A supervised instance, with its process while one runs.
@@ -255,7 +255,7 @@ impl Instance {
         })
     }
 
-    /// Requests the end and waits for it; kills the process after `patience`.
+    /// Requests the end of the instance and waits for it; kills the process after `patience`.
     pub(super) fn stop(&mut self, patience: Duration, each: &mut dyn FnMut(Value)) {
         self.again = None;
         self.signal(libc::SIGTERM);

@@ -74,7 +74,7 @@ pub struct InstanceSpec {
     pub assignments: Vec<KnobAssignment>,
     /// The place of the heading in the file, bytes.
     pub header: Range<usize>,
-    /// The parsed words.
+    /// The parsed words of the instance.
     pub plan: InstancePlan,
 }
 

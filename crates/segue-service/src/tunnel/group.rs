@@ -24,11 +24,11 @@ pub struct Group {
 /// The reason for which tunnels cannot share a port.
 #[derive(Debug)]
 pub struct Clash {
-    /// The index of the tunnel that conflicts with those before it.
+    /// Index of the tunnel that conflicts with those before it.
     pub at: usize,
     /// The word that differs.
     pub word: &'static str,
-    /// What is wrong.
+    /// Description of the conflict.
     pub message: String,
     /// The note beside the word.
     pub note: String,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A train, given by the indices of its frames in the case.
+/// A train, as the indices of its frames in the case.
 ///
 /// In the table: `3` are the next three frames as one train, `1` is the next one alone, `0+2` are frames 0 and 2 as a
 /// train, `#2` is frame 2 alone, `<3` are the next three, pure acknowledgments, of which only the last leaves, and

@@ -12,7 +12,7 @@ use super::gso::{carries, gather};
 use super::sys::{Role, Socket};
 use crate::sys::allow_fragments;
 
-/// How long a datagram is waited for that does not come.
+/// Longest wait for a missing datagram.
 const LONGEST: Duration = Duration::from_millis(500);
 /// The addresses of [`Datagram`]s, destination first.
 const ADDRESSES: [[&str; 2]; 2] = [["198.18.1.2", "2001:db8:1::2"], ["198.18.1.1", "2001:db8:1::1"]];

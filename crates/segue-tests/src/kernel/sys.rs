@@ -1,4 +1,4 @@
-//! Packet sockets, packet(7).
+//! Packet sockets (packet(7)) that send and receive frames with virtio-net headers.
 #![allow(unsafe_code, reason = "packet sockets exist only as libc calls")]
 
 use std::ffi::CString;

@@ -22,7 +22,7 @@ fn read(bytes: &[u8]) -> Result<Shim, Unread> {
     Ok(Shim { len, next: Next::Type(next), remcsum: None })
 }
 
-/// Returns a header.
+/// Returns a header of the test format with these fields.
 pub(crate) fn header(skip: u8, id: u16, next: u8) -> Vec<u8> {
     let mut bytes = vec![skip];
     bytes.extend(id.to_be_bytes());

@@ -24,9 +24,9 @@ pub const GSO_ECN: u8 = 0x80;
 /// Lengths of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// 10 bytes: the basic fields.
+    /// The basic form of 10 bytes.
     Basic,
-    /// 12 bytes: with the number of buffers.
+    /// The form of 12 bytes, with the number of buffers.
     Buffers,
     /// 24 bytes: with hash and tunnel offsets.
     Tunnel,

@@ -73,7 +73,7 @@ impl Merger for Gro<Vec<u8>> {
 pub(crate) struct ByFrames(pub(crate) Gro<Vec<u8>>);
 
 impl ByFrames {
-    /// An engine with this configuration and the tunnel ports of `setting`.
+    /// Creates an engine with this configuration and the tunnel ports of `setting`.
     pub(crate) fn new(config: Config, setting: &Setting) -> ByFrames {
         ByFrames(Gro::new(Config { tunnels: setting.tunnels(), ..config }))
     }
