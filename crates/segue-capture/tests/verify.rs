@@ -50,7 +50,7 @@ fn verify_finds_each_kind_by_layer() {
     assert_eq!(layer("outer_udp"), [("bad", 1), ("good", 1)]);
 }
 
-/// Tests packets without a tunnel, or with an unknown one, on the UDP port of a tunnel.
+/// Returns packets without a tunnel, or with an unknown one, on the UDP port of a tunnel.
 fn plain_on_tunnel_ports() -> Vec<(u16, Vec<u8>)> {
     let reply = [&[0x12, 0x34, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0, 7][..], b"example", &[3], b"com", &[0, 0, 1, 0, 1]];
     let reply = reply.concat();

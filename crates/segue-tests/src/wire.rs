@@ -236,7 +236,7 @@ impl Ip<'_> {
         }
     }
 
-    /// Returns whether the checksum of an ICMP message is right; true for other protocols.
+    /// Checks the checksum of an ICMP message; other protocols pass.
     fn complete(&self, packet: &[u8]) -> Result<(), String> {
         let body = &packet[self.transport..self.total_len];
         let start = match self.protocol {

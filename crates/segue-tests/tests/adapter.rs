@@ -176,7 +176,7 @@ fn an_adapter_that_goes_away_under_load_comes_back_by_itself_and_connections_go_
     }
 }
 
-/// Returns whether the event that reports the interface as up matches the published schema.
+/// Checks that the event that reports the interface as up has every property that the published schema requires.
 fn is_as_published(schema: &str, events: &str) {
     let schema: Value = serde_json::from_str(schema).unwrap();
     let event: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Captures in memory, through the library and back.
+//! Helpers that pass captures in memory through the library.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod packets;

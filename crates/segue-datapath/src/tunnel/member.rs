@@ -30,7 +30,7 @@ pub(super) struct Member {
     pub(super) encap: Encapsulator,
     decap: Decapsulator,
     pub(super) remotes: Vec<IpAddr>,
-    /// Index of its first remote among the outside port's peers.
+    /// Index of the tunnel's first remote among the outside port's peers.
     first_peer: u16,
     /// For tunnels that carry Ethernet: the interface's own address, and the time at which it was read.
     own: Option<(Option<[u8; 6]>, Nanos)>,
@@ -264,7 +264,7 @@ impl Member {
         self.told = (fdb, verified);
     }
 
-    /// Returns when a held packet is due even if nothing arrives.
+    /// Returns the time at which a held packet is due even without arrivals.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.gro.as_ref().and_then(Gro::deadline)
     }
@@ -288,7 +288,7 @@ impl Member {
         }
     }
 
-    /// Writes its counters, or skips them where `count`, their number, is known and nothing has changed.
+    /// Writes the tunnel's counters, or skips them if `count`, their number, is known and none has changed.
     pub(super) fn collect(&self, count: Option<usize>, sink: &mut Sink<'_>) {
         if !self.moved.replace(false) && count.is_some_and(|count| sink.skip(count)) {
             return;

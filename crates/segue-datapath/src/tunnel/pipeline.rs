@@ -29,7 +29,7 @@ pub struct Tunnel {
     due: Vec<usize>,
     /// Indexes of the tunnels whose inside port is blocked.
     blocked: Vec<usize>,
-    /// Tells which of several inside ports are readable; without it all of them are read.
+    /// Poll set of the inside ports, which tells the readable ones; without the set all of them are read.
     ready: Option<Ready>,
     round_robin: RoundRobin,
     /// Index of the tunnel that is read first in the next round.
@@ -107,7 +107,7 @@ impl Tunnel {
         made
     }
 
-    /// Moves packets from the inside ports to the outside port, at most `left`, which goes down by as many.
+    /// Moves at most `left` packets from the inside ports to the outside port, and reduces `left` by their number.
     fn outward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         let Tunnel { common, members, ready, .. } = self;
         if common.outside.blocked {
@@ -143,7 +143,7 @@ impl Tunnel {
         Ok(if more { Polled::More } else { Polled::Idle })
     }
 
-    /// Moves bursts from the outside port to the inside ports, at most `left`, which goes down by as many.
+    /// Moves at most `left` bursts from the outside port to the inside ports, and reduces `left` by their number.
     fn inward(&mut self, now: Nanos, left: &mut usize) -> io::Result<Polled> {
         self.unblock()?;
         if !self.blocked.is_empty() {

@@ -14,7 +14,7 @@ pub enum Error {
     Stuck(&'static str),
     /// The chip is not a LAN78xx; the value is its ID_REV.
     Chip(u32),
-    /// An answer had an unexpected length; the string names what was read.
+    /// An answer had an unexpected length; the string names the value read.
     Short(&'static str),
     /// A setting that the chip does not support; the string says which.
     Setting(&'static str),
@@ -49,7 +49,7 @@ const STEPS: u32 = 1000;
 const TABLE_STEPS: u32 = 100;
 const TABLE_STEP: u64 = 50_000;
 
-/// The chip, as it is reached through a transport.
+/// The chip, accessed through a transport.
 #[derive(Debug)]
 pub(super) struct ChipAccess<T> {
     pub(super) usb: T,

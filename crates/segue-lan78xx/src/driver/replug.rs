@@ -1,4 +1,4 @@
-//! Handling of a device that goes away and comes back.
+//! Handling of a device that is lost and plugged in again.
 
 use crate::regs::Chip as Kind;
 use crate::usb::{Transfer, Transport};

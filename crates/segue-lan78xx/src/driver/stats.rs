@@ -69,7 +69,7 @@ impl ChipCounters {
         self.due = Some(due.min(latest));
     }
 
-    /// Keeps the counts of a chip that went away: it starts from zero when it is back.
+    /// Keeps the counts of a chip that was lost: its counters restart from zero.
     pub(super) fn rebase(&mut self) {
         for at in 0..STATISTICS.len() {
             self.base[at] = self.value(at);

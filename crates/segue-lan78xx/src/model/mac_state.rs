@@ -10,14 +10,14 @@ pub(super) struct Mac {
     pub(super) incoming: VecDeque<Vec<u8>>,
     /// Time until which the incoming wire is busy.
     pub(super) busy_in: Nanos,
-    /// Frames waited for the incoming wire when the model was last advanced, and it was not paused.
+    /// Whether frames waited for the incoming wire, not paused, when the model was last advanced.
     pub(super) waited_in: bool,
     /// Frames to the partner, with the time at which each arrives.
     pub(super) outgoing: VecDeque<(Nanos, Vec<u8>)>,
     /// Bytes of the frames to the partner.
     pub(super) outgoing_bytes: usize,
     pub(super) busy_out: Nanos,
-    /// Frames of the host waited for the outgoing wire when the model was last advanced, and it was not paused.
+    /// Whether frames of the host waited for the outgoing wire, not paused, when the model was last advanced.
     pub(super) waited_out: bool,
     /// The chip has paused the partner.
     pub(super) partner_paused: bool,

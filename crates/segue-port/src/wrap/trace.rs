@@ -18,7 +18,7 @@ const SNAPLEN: u32 = 131_072;
 /// Bytes of the UDP header.
 const UDP_LEN: usize = 8;
 
-/// A port that writes what crosses it to a capture file of raw IP packets (link type 101).
+/// A port that writes all packets that cross it to a capture file of raw IP packets (link type 101).
 ///
 /// What a packet port carries is written as it is: trains whole, and owed checksums still owed. What a datagram port
 /// carries gets outer IP and, but for a raw socket, UDP headers, made up from its addresses, with a computed UDP

@@ -220,7 +220,7 @@ fn by_flow<'a>(frames: &[Frame], trains: &'a [Train]) -> Vec<Vec<&'a Train>> {
     (0..flows).map(|flow| of(flow).collect()).collect()
 }
 
-/// Returns whether `out` is the train that `frames` make.
+/// Checks that `out` is the train that `frames` make.
 fn compare(frames: &[&Frame], rules: Rules, out: &Out) -> Result<(), String> {
     let (expected, gso) = train::merge(frames, rules);
     let mut bytes = out.bytes.clone();

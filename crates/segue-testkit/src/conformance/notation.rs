@@ -21,7 +21,7 @@ impl Train {
         Train { frames: vec![frame], is_newest: false }
     }
 
-    /// Writes trains in the notation of the table.
+    /// Parses trains written in the notation of the table.
     ///
     /// # Panics
     /// Panics if `text` is not in this notation.

@@ -28,7 +28,7 @@ pub enum Fit {
     TooBig(usize),
 }
 
-/// Returns whether `packet`, or each segment of a train, fits in `mtu` bytes of IP. An IPv6 sender is never told less
+/// Checks whether `packet`, or each segment of a train, fits in `mtu` bytes of IP. An IPv6 sender is never told less
 /// than 1280 bytes.
 pub fn fit<B: AsRef<[u8]>>(packet: &Packet<B>, mtu: usize) -> Fit {
     let Some(ip) = packet.layout.outer_ip() else { return Fit::Fits };

@@ -128,7 +128,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         NextSegment::Neither(Some(hash))
     }
 
-    /// Returns whether a frame of these types and of `total` bytes may begin a train, as far as its headers say.
+    /// Checks from the headers whether a frame of these types and of `total` bytes may begin a train.
     #[inline(always)]
     fn starts<const LINK: usize, const V6: bool>(
         &self,

@@ -180,7 +180,7 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.keep(hash, Slot::Held(held));
     }
 
-    /// Returns whether `packet` may be the next segment of the train at `place`, judged by its headers.
+    /// Checks from the headers whether `packet` may be the next segment of the train at `place`.
     fn fits(&self, place: usize, packet: &Packet<B>) -> Result<(), Mismatch> {
         let held = self.table.get(place);
         same_headers(&self.masks, held, packet)?;

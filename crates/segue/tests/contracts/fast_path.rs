@@ -1,4 +1,5 @@
-//! Tests that the fast path gives what the slow path gives, on the streams of all contracts and on damaged frames.
+//! Tests that the fast path gives the same output as the slow path, on the streams of all contracts and on damaged
+//! frames.
 
 use proptest::prelude::*;
 use segue::gro::{Config, Frame, Generation, Gro, Profile};

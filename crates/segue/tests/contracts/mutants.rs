@@ -37,7 +37,7 @@ enum Habit {
     Swap,
     /// Refused packets do not wait for held ones.
     Overtake,
-    /// Every tenth packet comes out twice.
+    /// A mutant that releases every tenth packet twice.
     Twice,
     /// A mutant that forgets deadlines.
     Late,
@@ -340,7 +340,7 @@ fn calling_everything_verified_afterwards_is_laundering() {
     });
 }
 
-/// Applies a change to trains that come out.
+/// Applies a change to released trains.
 fn train(mut packet: Boxed, change: impl Fn(&mut Packet<Vec<u8>>)) -> Option<Boxed> {
     if let Unit::Train { .. } = packet.offload.unit {
         change(&mut packet);

@@ -1,4 +1,4 @@
-//! Compares the fast path through GRO with the slow path: the same comes out, packet for packet and count for count.
+//! Compares the fast path through GRO with the slow path: their outputs and counters are equal, packet for packet.
 
 use segue::gro::{Frame, Gro};
 use segue::packet::{Csum, Frag, Pool, Unit};

@@ -17,7 +17,7 @@ use segue_testkit::sum;
 /// A packet over the buffers that the tests use.
 pub(crate) type Boxed = Box<Packet<Vec<u8>>>;
 
-/// Anything that joins packets.
+/// A component that joins packets, such as the engine or a mutant of it.
 pub(crate) trait Merger {
     /// Takes a packet as it arrives: parsed, unless the merger takes frames.
     fn receive(&mut self, arrival: &Arrival, setting: &Setting, now: Nanos, pool: &mut Pool<Vec<u8>>) {
@@ -179,7 +179,7 @@ impl Setting {
 /// The contracts, of which one may be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Promise {
-    /// Splitting restores what was merged, byte for byte, except padding where a profile cuts it off. In profile `lro`
+    /// Splitting restores the merged packets, byte for byte, except padding that a profile removes. In profile `lro`
     /// the same stream leaves that arrived.
     Transparency,
     /// A packet with a wrong checksum is never merged and leaves with the wrong checksum; no checksum is called good
@@ -187,7 +187,7 @@ pub(crate) enum Promise {
     NeverLaunder,
     /// The packets of a flow leave in their order of arrival.
     Order,
-    /// Every packet comes out, and the counters say so. In profile `lro` swallowed acknowledgments are counted, and
+    /// Every packet is released, and the counters agree. In profile `lro` swallowed acknowledgments are counted, and
     /// their sender can do without them.
     Conservation,
     /// The limits of size, number and time are kept.

@@ -1,4 +1,5 @@
-//! Random streams for the contract tests: many flows of every kind, with what a network does to them.
+//! Random streams for the contract tests: many flows of every kind, with loss, reordering and other faults of a
+//! network.
 
 use segue_testkit::Rng;
 use segue_testkit::build::{self, Ethernet, Gre, Ip, Remcsum, Shim, Tunnel, Udp, V4, V6};

@@ -145,7 +145,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Returns whether the next packet of the flow allows omitting the first one.
+    /// Checks that the next packet of the flow allows omitting the first one.
     fn may_be_swallowed(&self, flow: &Flow) -> Result<(), &'static str> {
         let [old, new] = [0, 1].map(|place| flow.waiting.get(place).copied());
         let (Some(old), Some(new)) = (old, new) else { return Err("nothing swallowed it") };

@@ -1,5 +1,5 @@
-//! Tests of data in profile `lro`: what joins beyond the other profiles, and what does not although old receivers
-//! joined it.
+//! Tests of data in profile `lro`: packets that join beyond the other profiles, and packets that do not although old
+//! receivers joined them.
 
 use segue::gro::{Alone, Flush, Mismatch, Profile};
 use segue::packet::Unit;

@@ -1,4 +1,4 @@
-//! Tests of what GRO joins and what it does not, one named test for each rule.
+//! Tests of the packets that GRO joins and of those that it does not, one named test for each rule.
 
 mod acks;
 mod bench;

@@ -1,5 +1,5 @@
-//! Tests of packets that do not fit what is held of their flow: each difference by itself. The second packet starts a
-//! new train.
+//! Tests of packets that do not fit the train of their flow: each difference by itself. The second packet starts a new
+//! train.
 
 use segue::gro::{Alone, Flush, Mismatch};
 use segue::packet::{Csum, Unit};

@@ -221,7 +221,7 @@ pub(crate) fn split_both(packet: &Packet<Vec<u8>>, limits: &Limits) -> Result<(V
     Ok((scattered, summed))
 }
 
-/// Completes a frame as a port with these limits does before sending it, after the oracle agreed that it is owed.
+/// Completes a frame's checksums like a port with these limits before sending, after the oracle has found them pending.
 pub(crate) fn complete_as_port(out: &Out, limits: &Limits, start: oracle::Start) -> (Vec<u8>, Report) {
     let inner = out.csum == SegmentCsum::Partial;
     let plain = verify_owed(&out.bytes, start, &ports(), Owed { inner, outer: false });

@@ -1,4 +1,4 @@
-//! Tests that cutting early gives what splitting for the port would have given.
+//! Tests that cutting early gives the same packets as splitting for the port.
 
 use proptest::prelude::*;
 use segue::gso::{Arena, Limits, Refusal, cut};
