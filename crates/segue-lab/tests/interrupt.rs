@@ -81,7 +81,7 @@ fn interrupted(signals: u32) {
     }
 }
 
-/// Process ids of the children of `parent`.
+/// Returns the process ids of the children of `parent`.
 fn children(parent: u32) -> Vec<String> {
     let names = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let field = |pid: &String| stat(pid).and_then(|fields| fields.split(' ').nth(1).map(str::to_string));

@@ -25,7 +25,7 @@ pub struct Costs {
     pub parse: f64,
     /// Passage of a packet through the queue between driver and stack.
     pub backlog: f64,
-    /// GRO processing of one frame.
+    /// Cost of the GRO processing of one frame.
     pub gro: f64,
     /// IP, TCP and socket processing of a received segment or train.
     pub tcp_rx: f64,

@@ -106,7 +106,7 @@ fn multicast(host: &Host, number: u8) {
     }
 }
 
-/// Returns the accesses of the driver to a model's registers, in order.
+/// Returns the `trace` events of a model, in order: the accesses of its driver.
 fn traces(model: &Model) -> Vec<Value> {
     let events = model.process.stdout();
     let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -30,7 +30,7 @@ enum Voice {
     Bare,
     /// The same datagram, marked CE on its path.
     Marked,
-    /// An address that B does not know.
+    /// A datagram from an address that is not a remote of B.
     Stranger,
 }
 

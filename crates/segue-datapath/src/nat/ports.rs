@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::config::Protocol;
 
-/// Ports in one word of the bit map.
+/// Number of ports in one word of the bit map.
 const BITS: u32 = u64::BITS;
 
 /// A bit map of ports for each protocol.

@@ -83,7 +83,7 @@ pub(super) fn bench() -> Bench {
     }
 }
 
-/// Returns the rows of one heading.
+/// Adds the rows of one heading to `points`.
 fn section(points: &mut Vec<Point>, rate: Option<&'static str>, flows: u32, verified: bool, mtus: (u32, u32)) {
     let plain = rate.is_none() && flows == 1 && verified;
     let mut add = |how: How, page: Option<&'static str>| {

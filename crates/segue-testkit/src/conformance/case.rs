@@ -1,4 +1,4 @@
-//! A rule shown in a carrier.
+//! Cases of the conformance list: a row in one carrier, as frames.
 
 use super::carrier::Carrier;
 use super::notation::{self, Train};
