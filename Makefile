@@ -28,7 +28,8 @@ build: ## the release program, target/release/segue
 
 PREFIX ?= /usr/local
 install: ## the program into PREFIX/bin
-	@[ -x '$(SEGUE)' ] || $(MAKE) --no-print-directory build
+	@if [ '$(origin SEGUE)' = file ] && command -v $(CARGO) >/dev/null; then $(MAKE) --no-print-directory build; fi
+	@[ -x '$(SEGUE)' ] || { echo 'make install: there is no $(SEGUE) yet; run make build first' >&2; exit 1; }
 	install -D -m 755 '$(SEGUE)' '$(DESTDIR)$(PREFIX)/bin/segue'
 
 demo: ## two hosts, a tunnel between them, and what its offloads are worth
