@@ -20,12 +20,12 @@ const OTHER: [u8; 6] = [2, 9, 9, 9, 9, 9];
 const USUAL: Interface = Interface { up: true, mtu: 1500, mac: MAC, promiscuous: false };
 
 /// A host interface whose settings the test chooses.
-struct Wishes {
+struct ChangeQueue {
     said: Rc<RefCell<VecDeque<Interface>>>,
     bell: PipeReader,
 }
 
-impl Host for Wishes {
+impl Host for ChangeQueue {
     fn fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -48,7 +48,7 @@ impl Hosted {
         let mut rig = Rig::new(Speed::Super, Config::napi(Speed::Super));
         let (reader, bell) = std::io::pipe().unwrap();
         let said = Rc::new(RefCell::new(VecDeque::new()));
-        rig.driver.follow(Box::new(Wishes { said: Rc::clone(&said), bell: reader })).unwrap();
+        rig.driver.follow(Box::new(ChangeQueue { said: Rc::clone(&said), bell: reader })).unwrap();
         Hosted { rig, said, bell }
     }
 
