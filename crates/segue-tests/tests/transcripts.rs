@@ -29,7 +29,7 @@ use segue_tests::{Ground, test_name};
 
 /// Longest time for a command to end, or for a running one to print its output.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a table of measurements may take.
+/// Longest time for a table of measurements.
 const TABLE_PATIENCE: Duration = Duration::from_secs(400);
 /// The documents whose transcripts are run, each by one test below.
 const TYPED: &[&str] = &[
@@ -536,6 +536,24 @@ fn every_link_between_documents_leads_somewhere() {
             assert!(heading.is_empty() || headings.any(|line| anchor(line) == heading), "{name}: no {target}");
         }
     }
+}
+
+#[test]
+fn every_measurement_named_after_make_figures_exists() {
+    let mut named = 0;
+    for name in documents() {
+        let text = read(&name);
+        for rest in text.split("make figures").skip(1) {
+            let Some(rest) = rest.trim_start_matches([' ', '[', '\n']).strip_prefix("ONLY=") else { continue };
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '-').unwrap_or(rest.len());
+            let word = &rest[..end];
+            // `NAME` is the placeholder of a synopsis.
+            let is_there = word == "NAME" || top().join("tools/figures.d").join(word).is_file();
+            assert!(is_there, "{name}: no measurement `{word}`");
+            named += usize::from(word != "NAME");
+        }
+    }
+    assert!(named > 0, "no document names a measurement");
 }
 
 fn owned(text: &str) -> Vec<String> {
