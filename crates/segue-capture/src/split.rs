@@ -26,7 +26,7 @@ const MOST_FLOWS: usize = 65_536;
 pub struct SplitConfig {
     /// UDP ports that carry tunnels.
     pub tunnels: Tunnels,
-    /// How large the segments of a train are.
+    /// The rule for the size of a train's segments.
     pub size: SegmentSize,
     /// Whether wrong checksums are made right too, and not only unfinished ones finished.
     pub fix_all: bool,
@@ -39,7 +39,7 @@ impl Default for SplitConfig {
     }
 }
 
-/// How large the segments of a train are.
+/// The rule for the size of a train's segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentSize {
     /// Payload bytes of a segment, of TCP and UDP.

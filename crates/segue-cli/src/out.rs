@@ -25,7 +25,7 @@ pub(crate) struct Out {
     pub(crate) quiet: bool,
     /// Whether each change to the system is shown.
     pub(crate) verbose: bool,
-    /// What happens when the reader of stdout has closed it.
+    /// The reaction to a stdout that its reader has closed.
     pub(crate) on_closed: OnClosed,
 }
 

@@ -131,7 +131,7 @@ impl Knobs {
     /// Sets a knob before the start, like [`Knobs::set`]: the value becomes the knob's default.
     ///
     /// # Errors
-    /// As for [`Knobs::set`].
+    /// The errors of [`Knobs::set`].
     pub fn preset(&mut self, name: &str, value: u64) -> Result<(), Refused> {
         self.set(name, value)?;
         if let Some(knob) = self.list.iter_mut().find(|knob| knob.name == name) {

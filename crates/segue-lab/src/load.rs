@@ -35,7 +35,7 @@ pub struct Load<'a> {
     pub style: Style,
 }
 
-/// How the sender of a load sends.
+/// The sending method of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style {
     /// Whether the sender uses `sendfile(2)` on a file, without copying the bytes into the kernel.

@@ -29,7 +29,7 @@ pub struct Sent {
     pub bytes: Vec<u8>,
 }
 
-/// How the IPv4 identification changes from packet to packet.
+/// The sequence of a flow's IPv4 identifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
     /// The identification rises by one with each packet.

@@ -139,7 +139,7 @@ const DIFFERENCES: &[Listed] = &[
 /// A header field that a kernel does not restore when it segments a train that it has joined. segue restores what the
 /// train tells: all but an urgent pointer that is not meant and, before 6.18, outer identifications.
 struct Lost {
-    /// In which cases, with the trains that the kernel made.
+    /// Returns whether the kernel loses the fields in a case, given the trains that it made.
     holds: fn(&Case, Rules, &[Train]) -> bool,
     /// The fields that differ from those that the train's metadata describe.
     fields: &'static [&'static str],

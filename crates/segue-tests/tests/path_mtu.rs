@@ -74,7 +74,7 @@ fn sent(ground: &Ground, family: Family) -> Duration {
     took
 }
 
-/// How a case differs from a single tunnel that starts before any host knows of the narrow link.
+/// A case of the test, by its differences from a single tunnel that starts before any host knows of the narrow link.
 #[derive(Clone, Copy, Default)]
 struct Case {
     /// Whether another tunnel, to an address of the same network, shares the port.

@@ -361,7 +361,7 @@ fn tshark_calls_every_inner_checksum_good() {
     assert_eq!(judged[1..].iter().sum::<usize>() + without, expected.len(), "every packet's transport was judged");
 }
 
-/// How many fragments of a datagram were seen.
+/// The fragments of a datagram that were seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Datagram {
     /// One of the two fragments of a datagram.

@@ -228,7 +228,7 @@ impl<W: Write> Writer<W> {
     /// the block to a multiple of four bytes.
     ///
     /// # Errors
-    /// As [`Writer::packet`].
+    /// The errors of [`Writer::packet`].
     pub fn packet_with_tail(&mut self, packet: &Outgoing<'_>, tail: &[u8]) -> io::Result<()> {
         self.packet_behind(packet, Some(tail))
     }

@@ -222,7 +222,7 @@ fn find(table: &'static [Word], token: &str) -> Option<(&'static Word, bool)> {
     table.iter().find_map(|word| word.spellings().find(|(spelling, _)| spelling == token).map(|(_, on)| (word, on)))
 }
 
-/// What is wrong with a value, and the nearest valid one.
+/// The fault of a value in words, and the nearest valid value, if one is near.
 pub(crate) type Wrong = (String, Option<String>);
 
 pub(crate) fn value(takes: Takes, token: &str) -> Result<Value, Wrong> {

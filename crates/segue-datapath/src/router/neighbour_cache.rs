@@ -45,7 +45,7 @@ struct Entry {
     /// Serial number, unique among all entries that ever were.
     number: u64,
     mac: [u8; 6],
-    /// Until when the entry is REACHABLE.
+    /// Time at which the entry ceases to be REACHABLE.
     reachable_until: Nanos,
     /// In state PROBE: number of unicast solicitations sent.
     probes_sent: Option<u8>,

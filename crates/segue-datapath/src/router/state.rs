@@ -53,7 +53,7 @@ impl std::fmt::Debug for Parts {
 
 pub(super) type Boxed = Box<Packet<Page>>;
 
-/// A router between two ports; see the module.
+/// The pipeline of a router between two ports.
 pub struct Router {
     pub(super) pair: PortPair,
     pub(super) feed: Feed,

@@ -21,7 +21,7 @@ pub(super) struct Tunnels {
     by_identity: HashMap<Identity, Target>,
 }
 
-/// Lookup table of the tunnels on one port; see the module.
+/// The lookup table of the tunnels on one port: by sender, then by the identity of the datagram.
 #[derive(Debug)]
 pub(super) struct Lookup {
     /// Configuration of any of the tunnels: all have the identity at the same place in a datagram.

@@ -24,7 +24,7 @@ use crate::tuning::{Remcsum, Settings};
 /// Interval at which the interface is asked for its Ethernet address while packets arrive, nanoseconds.
 const ASK_MAC_EVERY: u64 = 1_000_000_000;
 
-/// One tunnel; see the module.
+/// One tunnel of the pipeline: its interface, encapsulation, decapsulation and remotes.
 pub(super) struct Member {
     pub(super) inside: Endpoint,
     pub(super) encap: Encapsulator,

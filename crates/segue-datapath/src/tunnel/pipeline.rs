@@ -19,7 +19,7 @@ use crate::pipeline::{Interest, Pipeline, Round};
 use crate::sys::Ready;
 use crate::tuning::{Remcsum, Settings};
 
-/// Tunnels that share an outside port; see the module.
+/// The pipeline of all tunnels that share an outside port.
 pub struct Tunnel {
     common: Common,
     members: Vec<Member>,

@@ -24,7 +24,7 @@ pub struct Settings {
     pub simd: Option<String>,
 }
 
-/// Which points of a bench are measured.
+/// The choice of the points of a bench that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Select {
     /// The points of the table in the documentation.

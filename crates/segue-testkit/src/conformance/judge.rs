@@ -13,11 +13,11 @@ use super::{Case, Rules};
 pub struct Out {
     /// The frame, from the Ethernet header on.
     pub bytes: Vec<u8>,
-    /// How the train is to be segmented; `None` for a single packet.
+    /// The instructions for segmenting the train; `None` for a single packet.
     pub gso: Option<Gso>,
 }
 
-/// How an outcome differs from the table.
+/// The difference of an outcome from the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The trains that the table expects.

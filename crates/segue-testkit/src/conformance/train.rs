@@ -17,7 +17,7 @@ pub enum GsoKind {
     Untold,
 }
 
-/// How a train is to be segmented.
+/// The instructions for segmenting a train, as in a virtio-net header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
     /// Kind of the segments.

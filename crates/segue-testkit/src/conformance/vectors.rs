@@ -15,7 +15,7 @@ pub struct Vector {
     pub name: String,
     /// The frame from the Ethernet header on, its transport checksum primed.
     pub frame: Vec<u8>,
-    /// How the train is to be segmented.
+    /// The instructions for segmenting the train.
     pub gso: Gso,
     /// Offset of the transport header in bytes.
     pub csum_start: usize,

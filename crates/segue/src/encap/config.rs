@@ -147,7 +147,7 @@ pub struct Config {
     pub seed: [u8; 16],
 }
 
-/// Why a configuration is invalid.
+/// The reason why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// One of the outer addresses is IPv4, the other IPv6.

@@ -15,7 +15,7 @@ use crate::wire::vxlan::{self, Vxlan};
 use crate::wire::{Remcsum, ethertype, ipv4, ipv6, protocol, udp, write_u16, write_u32};
 
 crate::reasons! {
-    /// Why a packet was not put into the tunnel.
+    /// The reason why a packet was not put into the tunnel.
     pub enum EncapRefusal {
         InnerMalformed = "inner_malformed": "It does not begin with a whole IPv4 or IPv6 header, or Ethernet header where frames are inside.",
         InnerLength = "inner_length": "The packet is shorter than its IP header says.",

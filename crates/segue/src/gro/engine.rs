@@ -16,7 +16,7 @@ use crate::arch::{self, Kernel};
 use crate::packet::{Frame, Packet, Pool};
 use crate::time::Nanos;
 
-/// GRO: joins packets into trains; see the module's documentation.
+/// A GRO instance: it holds packets by flow and joins them into trains, by the rules of the module's documentation.
 #[derive(Debug)]
 pub struct Gro<B> {
     pub(super) config: Config,
@@ -82,8 +82,8 @@ impl<B: AsRef<[u8]>> Gro<B> {
         self.config = fresh;
     }
 
-    /// As [`Gro::new`], but every packet takes the slow path, through the parser and each rule by itself. The output is
-    /// the same, packet for packet and count for count; this is for tests that compare both paths.
+    /// Returns an instance in which every packet takes the slow path, through the parser and each rule by itself. The
+    /// output is that of [`Gro::new`], packet for packet and count for count; tests compare both paths.
     pub fn slow_path_only(config: Config) -> Gro<B> {
         Gro { has_fast_path: false, ..Gro::new(config) }
     }

@@ -14,7 +14,7 @@ use crate::wire::parse::MAX_HEADER_BYTES;
 use crate::wire::{ethernet, gre, ipv4, ipv6, read_u16, tcp, udp};
 
 crate::reasons! {
-    /// Why a packet was passed on without being held.
+    /// The reason why a packet was passed on without being held.
     pub enum Alone {
         Protocol = "protocol": "Neither TCP nor UDP.",
         Fragment = "fragment": "An IP fragment.",

@@ -1,7 +1,7 @@
 //! The reasons why a packet or train cannot be split.
 
 crate::reasons! {
-    /// Why a packet or train cannot be segmented or completed. Nothing of it was sent.
+    /// The reason why a packet or train cannot be segmented or completed. Nothing of it was sent.
     pub enum Refusal {
         Transport = "gso_no_transport": "A train or an owed transport checksum without a TCP or UDP header.",
         Fragment = "gso_fragment": "A train or an owed transport checksum in an IP fragment.",

@@ -24,6 +24,6 @@ pub struct Segment {
     pub payload: Range<u32>,
     /// The port's task for the innermost transport checksum.
     pub csum: SegmentCsum,
-    /// How the port must segment the frame; `None` for a single packet.
+    /// The port's task of segmenting the frame; `None` for a single packet.
     pub gso: Option<Gso>,
 }

@@ -135,7 +135,7 @@ fn scatter_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, arena:
     Ok(whole.count)
 }
 
-/// As [`scatter_fragments`], but in linear form.
+/// Writes the fragments of a packet that is longer than the MTU, in linear form.
 fn copy_fragments<B: AsRef<[u8]>>(packet: &Packet<B>, limits: &Limits, frames: &mut Frames) -> Result<usize, Refusal> {
     let mut ids = frames.ids;
     let cut = fragment::Cut::new(packet, limits, &mut ids)?;

@@ -62,7 +62,7 @@ impl Head {
         self.bytes_mut().copy_from_slice(bytes);
     }
 
-    /// As [`Head::set`] with the first `len` bytes of `block`, by a copy of constant length.
+    /// Replaces the headers by the first `len` bytes of `block`, like [`Head::set`], by a copy of constant length.
     #[inline(always)]
     pub(crate) fn set_block(&mut self, block: &[u8; HEAD_BLOCK], len: usize) {
         self.start = HEADROOM as u16;

@@ -46,7 +46,7 @@ pub enum GsoKind {
     Udp,
 }
 
-/// How a train is to be cut.
+/// The instructions for segmenting a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
     /// The transport protocol of the segments.

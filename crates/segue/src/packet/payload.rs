@@ -9,7 +9,7 @@ pub struct Frag<B> {
     buf: B,
     start: u32,
     len: u32,
-    /// Where the range ends in its payload, counted from where the payload began when it was last empty.
+    /// The end of the range in its payload, in bytes from where the payload began when it was last empty.
     end: u32,
 }
 

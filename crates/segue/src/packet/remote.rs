@@ -9,7 +9,7 @@ use crate::wire::parse::{Kind, Layout};
 use crate::wire::{Remcsum, gre, read_u16, tcp, udp};
 
 crate::reasons! {
-    /// Why a remote checksum option is not accepted.
+    /// The reason why a remote checksum option is not accepted.
     pub enum Refusal {
         Order = "remcsum_order": "The field lies before the start of the sum, or at an odd distance from it.",
         Bounds = "remcsum_bounds": "The start or the field lies past the payload.",

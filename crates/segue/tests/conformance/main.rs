@@ -36,14 +36,14 @@ fn tunnels() -> Tunnels {
     tunnels
 }
 
-/// How frames get into the engine, and over which path of GRO.
+/// The form in which frames are pushed into GRO, and the path that they take through it.
 #[derive(Clone, Copy, Debug)]
 enum Path {
     /// Packets are pushed as frames, most of which are not parsed.
     Frames,
     /// Packets are pushed parsed.
     Packets,
-    /// As parsed packets, over the slow path.
+    /// Packets are pushed parsed, and take the slow path.
     Slow,
 }
 

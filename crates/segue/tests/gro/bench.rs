@@ -193,7 +193,7 @@ pub(crate) fn between(mut sender: Sender, edit: impl FnOnce(&mut build::Packet))
     Stream::new([first, middle.bytes(), sender.send(100, 0).bytes()])
 }
 
-/// As [`between`], with a change of the bytes.
+/// Returns three packets like [`between`], where `edit` changes the bytes of the middle one.
 pub(crate) fn between_bytes(mut sender: Sender, edit: impl FnOnce(&mut Vec<u8>)) -> Stream {
     let first = sender.send(100, 0).bytes();
     let mut middle = sender.clone().send(100, 0).bytes();
@@ -215,7 +215,7 @@ pub(crate) fn tunnel(ip: Ip, shim: Shim, gre: Option<Gre>, inner: &Ip) -> Tunnel
     Tunnel { ip, udp: Some((Udp { src_port: 50_000, dst_port, checksum: true }, shim)), gre, ethernet: None }
 }
 
-/// As [`tunnel`], with an Ethernet header and optionally a VLAN tag inside.
+/// Returns a tunnel like [`tunnel`], with an Ethernet header and optionally a VLAN tag inside.
 pub(crate) fn bridge(ip: Ip, shim: Shim, gre: Option<Gre>, tag: Option<u16>) -> Tunnel {
     let dst_port = port_of(shim, gre.is_some(), true, true);
     let tags = tag.map(|tag| (0x8100, tag)).into_iter().collect();

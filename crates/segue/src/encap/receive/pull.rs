@@ -32,8 +32,8 @@ impl Decapsulator {
         result
     }
 
-    /// As [`Decapsulator::pull`], for ports that carry whole packets: `packet` begins with the outer IP header and may
-    /// have padding behind it. Addresses, port and outer checksums are verified here.
+    /// Decapsulates a whole packet, like [`Decapsulator::pull`]: `packet` begins with the outer IP header and may have
+    /// padding behind it. Addresses, port and outer checksums are verified here.
     pub fn pull_packet<B: AsRef<[u8]>>(&mut self, packet: Frag<B>, into: &mut Packet<B>) -> Result<(), DecapRefusal> {
         let result = self.outer(packet.bytes()).and_then(|outer| {
             let datagram = packet.skip(outer.header_len).first(outer.payload_len);
