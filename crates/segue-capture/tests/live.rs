@@ -14,7 +14,7 @@ use segue_capture::merge::MergeRules;
 use segue_capture::split::SegmentSize;
 
 /// Script with two hosts and a link of 1500 bytes without segmentation and checksums, and a capture on the sender's
-/// end.
+/// end, which is complete once the last packet, an echo request filled with `segue`, stands in its file.
 const SCRIPT: &str = "set -eu
 mount -t tmpfs none /run
 ip link set lo up
@@ -28,16 +28,14 @@ ip netns exec other ip addr add 2001:db8::2/64 dev eth1 nodad
 ip netns exec other ip link set eth1 up
 ip netns exec other ip link set lo up
 ip netns exec other iperf3 -s >/dev/null 2>&1 &
-tcpdump -i eth0 -s 0 -B 16384 --time-stamp-precision=nano -w $OUT/live.pcap 2>$OUT/tcpdump.log &
+tcpdump -i eth0 -s 0 -B 16384 -U --time-stamp-precision=nano -w $OUT/live.pcap 2>$OUT/tcpdump.log &
 dump=$!
-for n in 1 2 3 4 5 6 7 8 9 10; do
-  if grep -q listening $OUT/tcpdump.log && ip netns exec other ss -ltn | grep -q 5201; then break; fi
-  sleep 0.2
-done
+until grep -q listening $OUT/tcpdump.log && ip netns exec other ss -ltn | grep -q 5201; do sleep 0.05; done
 iperf3 -c 198.18.0.2 -n 6M >/dev/null
 iperf3 -c 2001:db8::2 -n 6M >/dev/null
 iperf3 -c 198.18.0.2 -R -n 3M >/dev/null
-sleep 0.3
+ping -c 1 -p 7365677565 198.18.0.2 >/dev/null
+until grep -q seguesegue $OUT/live.pcap; do sleep 0.05; done
 kill -INT $dump
 wait $dump
 ";
@@ -119,10 +117,13 @@ fn streams(
 
 #[test]
 fn a_live_offloaded_capture_splits_to_what_a_wire_would_have_had_and_merges_without_loss() {
-    let missing: Vec<&str> = ["iperf3", "tcpdump", "tshark"].into_iter().filter(|program| !has(program)).collect();
-    if !missing.is_empty() || !can_unshare() {
-        println!("skipped: no network namespace can be made here, or missing: {}", missing.join(" "));
-        return;
+    let missing: Vec<&str> =
+        ["iperf3", "ping", "tcpdump", "tshark"].into_iter().filter(|program| !has(program)).collect();
+    if !missing.is_empty() {
+        return segue_lab::skip_this_test(&format!("not installed: {}", missing.join(" ")));
+    }
+    if !can_unshare() {
+        return segue_lab::skip_this_test("no network namespace can be made here (run as root)");
     }
     let directory = Directory::new();
     let output = Command::new("unshare")

@@ -117,8 +117,7 @@ fn a_file_that_is_replaced_keeps_its_owner_and_group() {
         (data.uid(), data.gid(), data.mode() & 0o7777)
     };
     if std::os::unix::fs::chown(place.path().join("in.pcap"), Some(1000), Some(1001)).is_err() {
-        println!("skipped: only root gives files away");
-        return;
+        return segue_lab::skip_this_test("files cannot be given to another owner here (CAP_CHOWN)");
     }
     let script =
         "chmod 640 in.pcap; cp -p in.pcap old.pcap; pcap merge -q -i in.pcap && pcap split -q -f in.pcap old.pcap";
@@ -333,8 +332,7 @@ fn progress_is_shown_on_a_terminal_only() {
     let (_, _, stderr) = text(&shell(&place, "pcap split in.pcap out.pcap"));
     assert!(!stderr.contains('\r'), "{stderr:?}");
     if !Path::new("/usr/bin/script").exists() {
-        println!("skipped: script(1) is not installed");
-        return;
+        return segue_lab::skip_this_test("script(1) is not installed (apt install bsdutils)");
     }
     // The progress line is drawn when more data arrives after a pause.
     let script = "mkfifo fifo; (head -c 100000 in.pcap; sleep 1; tail -c +100001 in.pcap) > fifo &

@@ -236,7 +236,7 @@ mod tests {
     /// A change lost among 4000 changes of another interface is found by a new request, whatever its place among them.
     #[test]
     fn a_change_that_was_announced_to_a_full_queue_is_found_out() {
-        let Some(()) = testing::namespace("a_change_that_was_announced_to_a_full_queue_is_found_out") else { return };
+        let Some(()) = testing::namespace() else { return };
         testing::ip("link add v0 type veth peer name v1");
         let socket = packet::socket().unwrap();
         let index = packet::interface(socket.as_fd(), "v0").unwrap().index;
@@ -261,8 +261,7 @@ mod tests {
     /// Tests that an answer queued before a loss, which the kernel reports first, does not override newer state.
     #[test]
     fn an_older_answer_in_the_queue_does_not_stand_for_what_was_lost_behind_it() {
-        let Some(()) = testing::namespace("an_older_answer_in_the_queue_does_not_stand_for_what_was_lost_behind_it")
-        else {
+        let Some(()) = testing::namespace() else {
             return;
         };
         testing::ip("link add v0 type veth peer name v1");

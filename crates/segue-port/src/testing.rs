@@ -1,7 +1,6 @@
-//! Helpers for tests: a network namespace for the calling thread, the record of a skipped test, and packets built with
+//! Helpers for tests: a network namespace for the calling thread, and packets built with
 //! arithmetic independent of the engine's.
 
-use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,25 +13,16 @@ mod sys;
 
 pub(crate) use sys::{allocations, tcp_socket};
 
-/// Moves this thread into a new network namespace whose loopback interface is up. If that is not permitted, `None`,
-/// with the reason printed and appended to the file that `SEGUE_SKIPS` names.
-pub(crate) fn namespace(test: &str) -> Option<()> {
+/// Moves this thread into a new network namespace whose loopback interface is up. Notes that the test is skipped and
+/// returns `None` where that is not permitted.
+#[track_caller]
+pub(crate) fn namespace() -> Option<()> {
     if let Err(error) = sys::unshare_network() {
-        skip(test, &format!("no network namespace: {error}"));
+        segue_lab::skip_this_test(&format!("no network namespace: {error}"));
         return None;
     }
     ip("link set lo up");
     Some(())
-}
-
-/// Records that a test was skipped.
-pub(crate) fn skip(test: &str, reason: &str) {
-    eprintln!("skipped {test}: {reason}");
-    if let Some(path) = std::env::var_os("SEGUE_SKIPS")
-        && let Ok(mut file) = std::fs::OpenOptions::new().append(true).create(true).open(path)
-    {
-        let _ = writeln!(file, "segue-port {test}: {reason}");
-    }
 }
 
 /// Runs `ip` with `arguments` in this thread's namespace.

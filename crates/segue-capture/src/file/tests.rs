@@ -148,10 +148,10 @@ impl std::ops::Drop for Temp {
 
 /// Returns the output of a program about a file; `None` if the program is not installed. Its stderr must be silent.
 fn ask(program: &str, args: &[&str], file: &Temp) -> Option<String> {
-    let output = Command::new(program).args(args).arg(&file.0).output().ok().or_else(|| {
-        println!("skipped: {program} is not installed");
-        None
-    })?;
+    let Ok(output) = Command::new(program).args(args).arg(&file.0).output() else {
+        segue_lab::skip_this_test(&format!("{program} is not installed"));
+        return None;
+    };
     let stderr = String::from_utf8_lossy(&output.stderr);
     let complaints: Vec<&str> = stderr
         .lines()

@@ -18,8 +18,9 @@ fn ends((from, to): (&str, &str)) -> (IpAddr, IpAddr) {
 }
 
 /// Creates a veth pair in a namespace of its own, on which no other process sends.
-fn cable(test: &str, nic: bool) -> Option<()> {
-    testing::namespace(test)?;
+#[track_caller]
+fn cable(nic: bool) -> Option<()> {
+    testing::namespace()?;
     testing::ip("link add v0 type veth peer name v1");
     for end in ["v0", "v1"] {
         testing::ip(&format!("link set dev {end} addrgenmode none"));
@@ -103,7 +104,7 @@ const TAGS: [&[(u16, u16)]; 6] = [
 #[test]
 fn frames_cross_with_their_tags_and_the_state_of_their_checksum() {
     for nic in [false, true] {
-        let Some(()) = cable("frames_cross_with_their_tags_and_the_state_of_their_checksum", nic) else { return };
+        let Some(()) = cable(nic) else { return };
         let (mut from, mut to) = (open("v0"), open("v1"));
         let mut pages = PagePool::new(8);
         for (tags, addresses) in TAGS.into_iter().flat_map(|tags| ENDS.map(|ends| (tags, ends))) {
@@ -140,8 +141,7 @@ fn frames_cross_with_their_tags_and_the_state_of_their_checksum() {
 #[test]
 fn a_train_crosses_whole_or_as_what_the_kernel_cuts_it_into_tags_included() {
     for nic in [false, true] {
-        let test = "a_train_crosses_whole_or_as_what_the_kernel_cuts_it_into_tags_included";
-        let Some(()) = cable(test, nic) else { return };
+        let Some(()) = cable(nic) else { return };
         let (mut from, mut to) = (open("v0"), open("v1"));
         let mut pages = PagePool::new(8);
         for (tags, addresses) in TAGS.into_iter().flat_map(|tags| ENDS.map(|ends| (tags, ends))) {
@@ -173,7 +173,7 @@ fn a_train_crosses_whole_or_as_what_the_kernel_cuts_it_into_tags_included() {
 
 #[test]
 fn frames_of_the_ring_and_of_the_queue_come_in_the_order_of_the_wire() {
-    let Some(()) = cable("frames_of_the_ring_and_of_the_queue_come_in_the_order_of_the_wire", false) else { return };
+    let Some(()) = cable(false) else { return };
     let (mut from, mut to) = (open("v0"), open("v1"));
     let mut pages = PagePool::new(64);
     let mut sent = Vec::new();
@@ -203,7 +203,7 @@ fn memories() -> Vec<(Buffers, PagePool)> {
 #[test]
 fn frames_of_every_size_arrive_whatever_the_pages_are() {
     for (buffers, pool) in memories() {
-        let Some(()) = cable("frames_of_every_size_arrive_whatever_the_pages_are", false) else { return };
+        let Some(()) = cable(false) else { return };
         for end in ["v0", "v1"] {
             testing::ip(&format!("link set dev {end} mtu 9000"));
         }
@@ -248,7 +248,7 @@ fn frames_of_every_size_arrive_whatever_the_pages_are() {
 
 #[test]
 fn a_page_holds_as_many_frames_as_fit_and_a_buffer_of_its_own_one() {
-    let Some(()) = cable("a_page_holds_as_many_frames_as_fit_and_a_buffer_of_its_own_one", false) else { return };
+    let Some(()) = cable(false) else { return };
     for (buffers, frames) in [
         (Buffers::Pages(4 << 10), 2),
         (Buffers::Pages(8 << 10), 5),
@@ -267,7 +267,7 @@ fn a_page_holds_as_many_frames_as_fit_and_a_buffer_of_its_own_one() {
 
 #[test]
 fn a_full_ring_is_counted_and_drains_in_order() {
-    let Some(()) = cable("a_full_ring_is_counted_and_drains_in_order", false) else { return };
+    let Some(()) = cable(false) else { return };
     let mut from = open("v0");
     let mut to = PacketPort::open(&PacketConfig { ring_bytes: 1, ..PacketConfig::new("v1") }).unwrap();
     let room = to.ring_frames();
@@ -287,7 +287,7 @@ fn a_full_ring_is_counted_and_drains_in_order() {
 
 #[test]
 fn a_slot_that_is_still_in_use_is_not_filled_again() {
-    let Some(()) = cable("a_slot_that_is_still_in_use_is_not_filled_again", false) else { return };
+    let Some(()) = cable(false) else { return };
     let mut from = open("v0");
     let mut to = PacketPort::open(&PacketConfig { ring_bytes: 1, ..PacketConfig::new("v1") }).unwrap();
     let room = to.ring_frames();
@@ -315,8 +315,7 @@ fn a_slot_that_is_still_in_use_is_not_filled_again() {
 
 #[test]
 fn an_interface_that_is_down_costs_frames_and_one_that_is_gone_ends_the_port() {
-    let test = "an_interface_that_is_down_costs_frames_and_one_that_is_gone_ends_the_port";
-    let Some(()) = cable(test, false) else { return };
+    let Some(()) = cable(false) else { return };
     let (mut from, mut to) = (open("v0"), open("v1"));
     let mut pages = PagePool::new(4);
     let frame = udp_frame(&[], ENDS[0], &bytes(3_000, 0), Fill::Primed);
@@ -340,7 +339,7 @@ fn an_interface_that_is_down_costs_frames_and_one_that_is_gone_ends_the_port() {
 
 #[test]
 fn a_frame_above_the_mtu_is_counted_as_too_big() {
-    let Some(()) = cable("a_frame_above_the_mtu_is_counted_as_too_big", false) else { return };
+    let Some(()) = cable(false) else { return };
     let (mut from, mut to) = (open("v0"), open("v1"));
     let mut pages = PagePool::new(4);
     let frames: Vec<_> =
@@ -357,7 +356,7 @@ fn a_frame_above_the_mtu_is_counted_as_too_big() {
 /// An outer 802.1ad tag counts towards the MTU (`packet_extra_vlan_len_allowed`).
 #[test]
 fn tags_count_of_a_train_as_the_kernel_counts_them_of_a_single_frame() {
-    let Some(()) = cable("tags_count_of_a_train_as_the_kernel_counts_them_of_a_single_frame", false) else { return };
+    let Some(()) = cable(false) else { return };
     let (mut from, mut to) = (open("v0"), open("v1"));
     from.listen().unwrap();
     let mut pages = PagePool::new(4);
@@ -389,7 +388,7 @@ fn tags_count_of_a_train_as_the_kernel_counts_them_of_a_single_frame() {
 
 #[test]
 fn a_refused_train_narrows_the_port_and_crosses_all_the_same() {
-    let Some(()) = cable("a_refused_train_narrows_the_port_and_crosses_all_the_same", false) else { return };
+    let Some(()) = cable(false) else { return };
     let (mut from, mut to) = (open("v0"), open("v1"));
     from.refuse_trains = Some(libc::EINVAL);
     let mut pages = PagePool::new(4);
@@ -405,7 +404,7 @@ fn a_refused_train_narrows_the_port_and_crosses_all_the_same() {
 
 #[test]
 fn what_cannot_be_opened_says_why() {
-    let Some(()) = cable("what_cannot_be_opened_says_why", false) else { return };
+    let Some(()) = cable(false) else { return };
     let error = |name: &str| PacketPort::open(&PacketConfig::new(name)).unwrap_err();
     for name in ["none", "", "much-too-long-a-name"] {
         assert!(matches!(error(name), OpenError::NoInterface(_)), "{name}");
@@ -417,7 +416,7 @@ fn what_cannot_be_opened_says_why() {
 
 #[test]
 fn after_warm_up_nothing_is_allocated() {
-    let Some(()) = cable("after_warm_up_nothing_is_allocated", false) else { return };
+    let Some(()) = cable(false) else { return };
     let (mut from, mut to) = (open("v0"), open("v1"));
     let (mut there, mut back) = (RxBatch::new(8), TxBatch::new());
     let mut pages = PagePool::new(4);
@@ -451,9 +450,10 @@ fn after_warm_up_nothing_is_allocated() {
 }
 
 /// Creates two hosts with a link.
-fn hosts(test: &str, form: LinkForm) -> Option<[Host; 2]> {
+#[track_caller]
+fn hosts(form: LinkForm) -> Option<[Host; 2]> {
     if let Some(reason) = segue_lab::unavailable() {
-        testing::skip(test, &reason);
+        segue_lab::skip_this_test(&reason);
         return None;
     }
     let hosts = [Host::new("a").unwrap(), Host::new("b").unwrap()];
@@ -463,10 +463,9 @@ fn hosts(test: &str, form: LinkForm) -> Option<[Host; 2]> {
 
 #[test]
 fn a_connection_of_two_kernels_is_seen_whole_with_states_that_hold() {
-    let test = "a_connection_of_two_kernels_is_seen_whole_with_states_that_hold";
     let forms = [LinkForm::Nic, LinkForm::Veth].into_iter();
     for (form, family) in forms.flat_map(|form| Family::ALL.iter().map(move |family| (form, *family))) {
-        let Some([a, b]) = hosts(test, form) else { return };
+        let Some([a, b]) = hosts(form) else { return };
         let data = bytes(400_000, 3);
         let address = SocketAddr::new(Peer::B.address(0, family), 5001);
         b.enter(|| {

@@ -48,9 +48,8 @@ fn with_options(packet: &mut Vec<u8>, form: usize) {
 
 #[test]
 fn the_kernel_puts_the_fragments_of_every_datagram_together() {
-    const NAME: &str = "the_kernel_puts_the_fragments_of_every_datagram_together";
     for offloads in [TunOffloads::All, TunOffloads::None] {
-        let Some(mut port) = device(NAME, offloads) else { return };
+        let Some(mut port) = device(offloads) else { return };
         let mut pages = PagePool::new(8);
         let mut batch = TxBatch::new();
         let mut buffer = vec![0; 70_000];

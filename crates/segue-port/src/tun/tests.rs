@@ -20,11 +20,12 @@ fn config(name: &str, offloads: TunOffloads) -> TunConfig {
 }
 
 /// Creates a device in a new namespace, up and with addresses of both families.
-pub(super) fn device(test: &str, offloads: TunOffloads) -> Option<TunPort> {
-    testing::namespace(test)?;
+#[track_caller]
+pub(super) fn device(offloads: TunOffloads) -> Option<TunPort> {
+    testing::namespace()?;
     let port = match TunPort::open(&config("sg0", offloads)) {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
-            testing::skip(test, &format!("no TUN device: {error}"));
+            segue_lab::skip_this_test(&format!("no TUN device: {error}"));
             return None;
         }
         port => port.unwrap(),
@@ -90,7 +91,7 @@ fn completes_to_good(packet: &Packet<Page>) -> bool {
 
 #[test]
 fn datagrams_of_the_kernel_come_with_a_valid_state() {
-    let Some(mut port) = device("datagrams_of_the_kernel_come_with_a_valid_state", TunOffloads::All) else { return };
+    let Some(mut port) = device(TunOffloads::All) else { return };
     let mut into = RxBatch::new(16);
     for ends in ENDS {
         let (here, there) = addresses(ends);
@@ -114,9 +115,9 @@ fn datagrams_of_the_kernel_come_with_a_valid_state() {
 
 #[test]
 fn a_segmented_send_of_the_kernel_comes_as_one_train() {
-    let Some(mut port) = device("a_segmented_send_of_the_kernel_comes_as_one_train", TunOffloads::All) else { return };
+    let Some(mut port) = device(TunOffloads::All) else { return };
     if !port.limits().uso {
-        return testing::skip("a_segmented_send_of_the_kernel_comes_as_one_train", "this kernel has no USO on TUN");
+        return segue_lab::skip_this_test("this kernel has no USO on TUN");
     }
     let mut into = RxBatch::new(16);
     for ends in ENDS {
@@ -218,7 +219,7 @@ fn connect<'a>(port: &'a mut TunPort, ends: (&str, &str)) -> (TcpStream, Far<'a>
 
 #[test]
 fn tcp_trains_cross_in_both_directions_with_their_bytes() {
-    let Some(mut port) = device("tcp_trains_cross_in_both_directions_with_their_bytes", TunOffloads::All) else {
+    let Some(mut port) = device(TunOffloads::All) else {
         return;
     };
     for ends in ENDS {
@@ -290,7 +291,7 @@ fn expect_datagrams(socket: &UdpSocket, data: &[u8], size: usize) {
 
 #[test]
 fn a_udp_train_arrives_as_its_datagrams() {
-    let Some(mut port) = device("a_udp_train_arrives_as_its_datagrams", TunOffloads::All) else { return };
+    let Some(mut port) = device(TunOffloads::All) else { return };
     let mut pages = PagePool::new(4);
     for ends in ENDS {
         let socket = UdpSocket::bind(SocketAddr::new(addresses(ends).0, 0)).unwrap();
@@ -304,11 +305,11 @@ fn a_udp_train_arrives_as_its_datagrams() {
 
 #[test]
 fn a_refused_train_narrows_the_port_and_arrives_all_the_same() {
-    let Some(mut port) = device("a_refused_train_narrows_the_port_and_arrives_all_the_same", TunOffloads::All) else {
+    let Some(mut port) = device(TunOffloads::All) else {
         return;
     };
     if !port.limits().uso {
-        return testing::skip("a_refused_train_narrows_the_port", "this kernel has no USO on TUN");
+        return segue_lab::skip_this_test("this kernel has no USO on TUN");
     }
     port.refuse_trains = Some(libc::EINVAL);
     let mut pages = PagePool::new(4);
@@ -330,7 +331,7 @@ fn a_refused_train_narrows_the_port_and_arrives_all_the_same() {
 
 #[test]
 fn without_offloads_every_packet_is_whole_and_complete() {
-    let Some(mut port) = device("without_offloads_every_packet_is_whole_and_complete", TunOffloads::None) else {
+    let Some(mut port) = device(TunOffloads::None) else {
         return;
     };
     assert!(port.offloads().iter().all(|(_, state)| *state == OffloadState::Off));
@@ -363,10 +364,9 @@ fn without_offloads_every_packet_is_whole_and_complete() {
 
 #[test]
 fn a_kernel_tunnel_over_the_device_gets_its_inner_checksum_computed() {
-    let test = "a_kernel_tunnel_over_the_device_gets_its_inner_checksum_computed";
-    let Some(mut port) = device(test, TunOffloads::All) else { return };
+    let Some(mut port) = device(TunOffloads::All) else { return };
     if !testing::try_ip("link add vx0 type vxlan id 5 local 198.18.0.1 remote 198.18.0.2 dstport 4789 udpcsum") {
-        return testing::skip(test, "this kernel has no VXLAN");
+        return segue_lab::skip_this_test("this kernel has no VXLAN");
     }
     testing::ip("addr add 198.18.1.1/24 dev vx0");
     testing::ip("link set vx0 up");
@@ -392,8 +392,7 @@ fn a_kernel_tunnel_over_the_device_gets_its_inner_checksum_computed() {
 
 #[test]
 fn a_device_for_writing_only_gives_single_packets_and_takes_trains() {
-    let test = "a_device_for_writing_only_gives_single_packets_and_takes_trains";
-    let Some(port) = device(test, TunOffloads::WriteOnly) else { return };
+    let Some(port) = device(TunOffloads::WriteOnly) else { return };
     let limits = *port.limits();
     assert!(limits.csum && limits.tso4 && limits.tso6, "it takes trains");
     assert!(port.offloads().iter().all(|(_, state)| *state == OffloadState::Off), "none is made for us");
@@ -401,7 +400,7 @@ fn a_device_for_writing_only_gives_single_packets_and_takes_trains() {
 
 #[test]
 fn a_device_that_is_down_costs_packets_that_are_counted() {
-    let Some(mut port) = device("a_device_that_is_down_costs_packets_that_are_counted", TunOffloads::All) else {
+    let Some(mut port) = device(TunOffloads::All) else {
         return;
     };
     testing::ip("link set sg0 down");
@@ -413,7 +412,7 @@ fn a_device_that_is_down_costs_packets_that_are_counted() {
 
 #[test]
 fn an_exhausted_page_pool_leaves_packets_in_the_device() {
-    let Some(mut port) = device("an_exhausted_page_pool_leaves_packets_in_the_device", TunOffloads::NoUdp) else {
+    let Some(mut port) = device(TunOffloads::NoUdp) else {
         return;
     };
     let socket = UdpSocket::bind("198.18.0.1:0").unwrap();
@@ -440,7 +439,7 @@ fn an_exhausted_page_pool_leaves_packets_in_the_device() {
 
 #[test]
 fn a_busy_name_and_a_bad_name_are_told_apart() {
-    let Some(port) = device("a_busy_name_and_a_bad_name_are_told_apart", TunOffloads::All) else { return };
+    let Some(port) = device(TunOffloads::All) else { return };
     for existing in [Existing::Refuse, Existing::Attach] {
         let error = TunPort::open(&TunConfig { existing, ..config("sg0", TunOffloads::All) }).unwrap_err();
         assert!(matches!(&error, OpenError::Busy(name) if name == "sg0"), "{error}");
@@ -456,7 +455,7 @@ fn a_busy_name_and_a_bad_name_are_told_apart() {
 
 #[test]
 fn a_descriptor_can_be_handed_over_with_its_device() {
-    let Some(port) = device("a_descriptor_can_be_handed_over_with_its_device", TunOffloads::None) else { return };
+    let Some(port) = device(TunOffloads::None) else { return };
     // Without the header in the first place, there are no offloads for the second owner either.
     let port = TunPort::from_fd(port.into_fd(), TunOffloads::All).unwrap();
     assert_eq!((port.name(), port.limits().csum), ("sg0", false));
@@ -477,7 +476,7 @@ fn a_descriptor_can_be_handed_over_with_its_device() {
 
 #[test]
 fn after_warm_up_nothing_is_allocated() {
-    let Some(mut port) = device("after_warm_up_nothing_is_allocated", TunOffloads::All) else { return };
+    let Some(mut port) = device(TunOffloads::All) else { return };
     let socket = UdpSocket::bind("198.18.0.1:0").unwrap();
     let mut into = RxBatch::new(16);
     let mut batch = TxBatch::new();
@@ -507,11 +506,12 @@ fn after_warm_up_nothing_is_allocated() {
 }
 
 /// Creates a TAP with an address of each family, and a station behind it with a permanent neighbour entry.
-fn tap(test: &str, offloads: TunOffloads) -> Option<TunPort> {
-    testing::namespace(test)?;
+#[track_caller]
+fn tap(offloads: TunOffloads) -> Option<TunPort> {
+    testing::namespace()?;
     let port = match TunPort::open(&TunConfig { layer: Layer::Ethernet, ..config("tp0", offloads) }) {
         Err(OpenError::Denied(error) | OpenError::Unavailable(error)) => {
-            testing::skip(test, &format!("no TAP device: {error}"));
+            segue_lab::skip_this_test(&format!("no TAP device: {error}"));
             return None;
         }
         port => port.unwrap(),
@@ -529,8 +529,7 @@ fn tap(test: &str, offloads: TunOffloads) -> Option<TunPort> {
 
 #[test]
 fn frames_and_trains_of_the_kernel_come_through_a_tap_with_a_valid_state() {
-    let Some(mut port) = tap("frames_and_trains_of_the_kernel_come_through_a_tap_with_a_valid_state", TunOffloads::All)
-    else {
+    let Some(mut port) = tap(TunOffloads::All) else {
         return;
     };
     let mut into = RxBatch::new(16);
@@ -565,7 +564,7 @@ fn frames_and_trains_of_the_kernel_come_through_a_tap_with_a_valid_state() {
 #[test]
 fn trains_written_to_a_tap_arrive_as_their_datagrams_whatever_it_may_take() {
     for offloads in [TunOffloads::All, TunOffloads::None] {
-        let Some(mut port) = tap("trains_written_to_a_tap_arrive_as_their_datagrams", offloads) else { return };
+        let Some(mut port) = tap(offloads) else { return };
         let mut pages = PagePool::new(4);
         for ends in ENDS {
             let (here, there) = addresses(ends);
@@ -588,7 +587,7 @@ fn trains_written_to_a_tap_arrive_as_their_datagrams_whatever_it_may_take() {
 
 #[test]
 fn a_descriptor_knows_whether_its_device_is_a_tap() {
-    let Some(port) = tap("a_descriptor_knows_whether_its_device_is_a_tap", TunOffloads::All) else { return };
+    let Some(port) = tap(TunOffloads::All) else { return };
     let error =
         TunPort::open(&TunConfig { existing: Existing::Attach, ..config("tp0", TunOffloads::All) }).unwrap_err();
     assert!(matches!(error, OpenError::Name(_) | OpenError::Busy(_)), "a TUN is no TAP: {error:?}");

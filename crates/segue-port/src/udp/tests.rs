@@ -299,7 +299,7 @@ fn a_full_queue_blocks_and_loses_nothing() {
 
 #[test]
 fn datagrams_too_long_for_runs_are_fragmented_and_df_ones_counted() {
-    let Some(()) = testing::namespace("datagrams_too_long_for_runs_are_fragmented_and_df_ones_counted") else { return };
+    let Some(()) = testing::namespace() else { return };
     testing::ip("link set lo mtu 1500");
     for ip in [V4, V6] {
         let mut rx = receiver(ip, |_| {});

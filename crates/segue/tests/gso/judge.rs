@@ -1,7 +1,6 @@
 //! A test that tshark reassembles the engine's fragments from a capture file.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::File;
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,15 +13,6 @@ use segue_testkit::strategy::FOU_PORTS;
 
 use crate::case::*;
 use crate::single::prime;
-
-/// Records why a test does not run, as CONTRIBUTING.md describes.
-fn skip(name: &str, reason: &str) {
-    eprintln!("skipped: {reason}");
-    if let Some(path) = std::env::var_os("SEGUE_SKIPS") {
-        let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
-        writeln!(file, "{name}: {reason}").unwrap();
-    }
-}
 
 fn tunnels(inner_is_v4: bool) -> Vec<Vec<Tunnel>> {
     let plain = |ip: Ip, gre| Tunnel { ip, udp: None, gre, ethernet: None };
@@ -42,7 +32,6 @@ fn tunnels(inner_is_v4: bool) -> Vec<Vec<Tunnel>> {
 
 #[test]
 fn tshark_puts_the_fragments_of_every_datagram_together() {
-    const NAME: &str = "judge::tshark_puts_the_fragments_of_every_datagram_together";
     let mut expected = Vec::new();
     let path = std::env::temp_dir().join(format!("segue-fragments-{}.pcap", std::process::id()));
     let mut file = PcapWriter::new(File::create(&path).unwrap()).unwrap();
@@ -105,7 +94,7 @@ fn tshark_puts_the_fragments_of_every_datagram_together() {
     command.args(["-e", "udp.payload", "-e", "udp.checksum.status", "-e", "ip.checksum.status"]);
     let output = command.arg("-r").arg(&path).output();
     std::fs::remove_file(&path).unwrap();
-    let Ok(output) = output else { return skip(NAME, "not installed: tshark") };
+    let Ok(output) = output else { return segue_lab::skip_this_test("tshark is not installed") };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let mut found = Vec::new();
