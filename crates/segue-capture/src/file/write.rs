@@ -33,12 +33,7 @@ pub struct Writer<W: Write> {
 #[derive(Debug)]
 enum Target {
     /// A pcap file, whose header is written with the first interface.
-    Pcap {
-        head: Option<(PcapHeader, [u8; PCAP_HEADER_LEN])>,
-        interfaces: Vec<Interface>,
-        dropped: u64,
-        coarsened: bool,
-    },
+    Pcap { head: Option<(PcapHeader, [u8; PCAP_HEADER_LEN])>, interfaces: Vec<Interface> },
     /// A pcapng file, whose section headers come from the input, or are created with the first interface.
     Pcapng { order: Order },
 }
@@ -71,7 +66,7 @@ impl<W: Write> Writer<W> {
     /// Creates a writer of `format`; nothing is written yet.
     pub fn new(out: W, format: Format) -> Writer<W> {
         let target = match format {
-            Format::Pcap => Target::Pcap { head: None, interfaces: Vec::new(), dropped: 0, coarsened: false },
+            Format::Pcap => Target::Pcap { head: None, interfaces: Vec::new() },
             Format::Pcapng => Target::Pcapng { order: Order::NATIVE },
         };
         Writer { out, target, packets: 0, block: Vec::new() }
@@ -88,16 +83,6 @@ impl<W: Write> Writer<W> {
     /// Returns the number of packets written.
     pub fn packets(&self) -> u64 {
         self.packets
-    }
-
-    /// Returns the number of blocks left out of a pcap file, which cannot hold them.
-    pub fn dropped_blocks(&self) -> u64 {
-        if let Target::Pcap { dropped, .. } = self.target { dropped } else { 0 }
-    }
-
-    /// Returns whether timestamps lost precision because a later interface of the input is finer than the first.
-    pub fn is_coarsened(&self) -> bool {
-        matches!(self.target, Target::Pcap { coarsened: true, .. })
     }
 
     /// Returns the underlying output.
@@ -187,10 +172,8 @@ impl<W: Write> Writer<W> {
                     }
                 }
             }
-            (Target::Pcap { dropped, .. }, ..) => {
-                *dropped += 1;
-                Ok(())
-            }
+            // A pcap file cannot hold other blocks.
+            (Target::Pcap { .. }, ..) => Ok(()),
         }
     }
 
@@ -238,7 +221,7 @@ impl<W: Write> Writer<W> {
         let caplen: usize = packet.data.iter().map(|piece| piece.len()).sum();
         let caplen32 = u32::try_from(caplen).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         match &mut self.target {
-            Target::Pcap { head, interfaces, coarsened, .. } => {
+            Target::Pcap { head, interfaces } => {
                 let (Some((head, _)), Some(interface)) = (head, interfaces.get(packet.interface as usize)) else {
                     return Err(io::Error::from(io::ErrorKind::InvalidInput));
                 };
@@ -247,7 +230,6 @@ impl<W: Write> Writer<W> {
                 let ticks = if interface.resolution == ours && interface.offset_seconds == 0 {
                     ticks
                 } else {
-                    *coarsened |= !head.nanos && !interface.resolution.is_coarse();
                     ours.ticks(interface.nanos(ticks))
                 };
                 let per_second = if head.nanos { 1_000_000_000 } else { 1_000_000 };

@@ -4,7 +4,7 @@ use crate::regs::{self, flow, mii, usb_cfg1};
 use crate::usb::{Speed, Transport};
 
 use super::chip::Result;
-use super::{Driver, Error, LinkState};
+use super::{Driver, LinkState};
 
 impl<T: Transport> Driver<T> {
     /// Starts the PHY: advertisement, interrupts, autonegotiation.
@@ -99,23 +99,5 @@ impl<T: Transport> Driver<T> {
         {
             listener(&link);
         }
-    }
-
-    /// Advertises pause frames to the link partner, or stops doing so, and restarts autonegotiation.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn set_pause(&mut self, on: bool) -> std::result::Result<(), Error> {
-        self.config.pause = on;
-        self.start_phy()
-    }
-
-    /// Advertises Energy-Efficient Ethernet, or stops doing so, and restarts autonegotiation.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn set_eee(&mut self, on: bool) -> std::result::Result<(), Error> {
-        self.config.eee = on;
-        self.start_phy()
     }
 }

@@ -17,11 +17,6 @@ impl Model {
         }
     }
 
-    /// Returns the number of faults that have not happened yet.
-    pub fn faults_left(&self) -> usize {
-        self.faults.len()
-    }
-
     pub(super) fn take_fault(&mut self, is_meant: impl Fn(&Fault) -> bool) -> Option<Fault> {
         let place = self.faults.iter().position(is_meant)?;
         self.faults.remove(place)
