@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use segue::checksum::Sum;
 use segue::packet::{Csum, Frag, Frame, Start, Tunnels, Unit};
+use segue::wire::ethernet;
 use segue_port::{Page, PageMut, Polled, Received, RxBatch};
 
 use crate::frame::rx::{Frames, Header, flag};
@@ -158,10 +159,12 @@ impl<T: Transport> Driver<T> {
                 continue;
             };
             if tag {
-                place[..12].copy_from_slice(&frame[..12]);
-                place[12..14].copy_from_slice(&TAG_TYPE);
-                place[14..16].copy_from_slice(&header.tag.to_be_bytes());
-                place[16..].copy_from_slice(&frame[12..]);
+                let (addresses, rest) = frame.split_at(ethernet::TYPE);
+                let (front, behind) = place.split_at_mut(ethernet::TYPE + VLAN_LEN);
+                front[..ethernet::TYPE].copy_from_slice(addresses);
+                front[ethernet::TYPE..][..2].copy_from_slice(&TAG_TYPE);
+                front[ethernet::TYPE + 2..].copy_from_slice(&header.tag.to_be_bytes());
+                behind.copy_from_slice(rest);
             } else {
                 place.copy_from_slice(frame);
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use segue::checksum::{Field, Sum, pseudo_v4, pseudo_v6};
 use segue::gso::Limits;
-use segue::wire::protocol;
+use segue::wire::{ipv4, ipv6, protocol, udp};
 use segue_capture::file::{Format, Order, Outgoing, PcapHeader, Resolution, Writer, link};
 
 use crate::batch::{Burst, RxBatch, TxBatch, TxUnit};
@@ -15,8 +15,6 @@ use crate::port::{Counters, Extra, OffloadState, Path, Polled, Port, Sent};
 
 /// Longest record: the largest packet with outer headers in front.
 const SNAPLEN: u32 = 131_072;
-/// Bytes of the UDP header.
-const UDP_LEN: usize = 8;
 
 /// A port that writes all packets that cross it to a capture file of raw IP packets (link type 101).
 ///
@@ -109,34 +107,34 @@ impl<P: Port, W: Write> Trace<P, W> {
 
 /// Writes an IP packet of `pieces` into `record`, in a UDP datagram if the protocol is UDP.
 fn wrap<'a>(record: &mut Vec<u8>, outside: Outside, pieces: impl Iterator<Item = &'a [u8]>) {
-    let ip_len = if outside.source.is_ipv4() { 20 } else { 40 };
-    let udp_len = if outside.protocol == protocol::UDP { UDP_LEN } else { 0 };
+    let ip_len = if outside.source.is_ipv4() { ipv4::MIN_LEN } else { ipv6::LEN };
+    let udp_len = if outside.protocol == protocol::UDP { udp::LEN } else { 0 };
     record.clear();
     record.resize(ip_len + udp_len, 0);
     pieces.for_each(|piece| record.extend_from_slice(piece));
     let len = record.len() - ip_len;
     let pseudo = match (outside.source.ip(), outside.target.ip()) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {
-            record[0] = 0x45;
-            record[1] = outside.tos;
-            record[2..4].copy_from_slice(&length(ip_len + len));
-            record[6] = if outside.df { 0x40 } else { 0 };
-            record[8] = outside.ttl;
-            record[9] = outside.protocol;
-            record[12..16].copy_from_slice(&source.octets());
-            record[16..20].copy_from_slice(&target.octets());
+            record[ipv4::VERSION_IHL] = 0x45;
+            record[ipv4::TOS] = outside.tos;
+            put(record, ipv4::TOTAL_LEN, length(ip_len + len));
+            put(record, ipv4::FRAGMENT, (if outside.df { ipv4::DF } else { 0 }).to_be_bytes());
+            record[ipv4::TTL] = outside.ttl;
+            record[ipv4::PROTOCOL] = outside.protocol;
+            record[ipv4::SRC].copy_from_slice(&source.octets());
+            record[ipv4::DST].copy_from_slice(&target.octets());
             let field = Field::complete(Sum::of(&record[..ip_len])).value();
-            record[10..12].copy_from_slice(&field.to_be_bytes());
+            put(record, ipv4::CHECKSUM, field.to_be_bytes());
             pseudo_v4(source.octets(), target.octets(), protocol::UDP, len)
         }
         (IpAddr::V6(source), IpAddr::V6(target)) => {
-            record[0] = 0x60 | outside.tos >> 4;
-            record[1] = outside.tos << 4;
-            record[4..6].copy_from_slice(&length(len));
-            record[6] = outside.protocol;
-            record[7] = outside.ttl;
-            record[8..24].copy_from_slice(&source.octets());
-            record[24..40].copy_from_slice(&target.octets());
+            let first = 0x6000 | u16::from(outside.tos) << 4;
+            put(record, ipv6::VERSION_CLASS_LABEL, first.to_be_bytes());
+            put(record, ipv6::PAYLOAD_LEN, length(len));
+            record[ipv6::NEXT_HEADER] = outside.protocol;
+            record[ipv6::HOP_LIMIT] = outside.ttl;
+            record[ipv6::SRC].copy_from_slice(&source.octets());
+            record[ipv6::DST].copy_from_slice(&target.octets());
             pseudo_v6(source.octets(), target.octets(), protocol::UDP, len)
         }
         // A port has one family.
@@ -147,15 +145,20 @@ fn wrap<'a>(record: &mut Vec<u8>, outside: Outside, pieces: impl Iterator<Item =
     }
 }
 
-/// Fills in the UDP header at the start of `udp`.
-fn finish_udp(udp: &mut [u8], outside: &Outside, pseudo: Sum) {
-    udp[0..2].copy_from_slice(&outside.source.port().to_be_bytes());
-    udp[2..4].copy_from_slice(&outside.target.port().to_be_bytes());
-    let len = length(udp.len());
-    udp[4..6].copy_from_slice(&len);
+/// Fills in the UDP header at the start of `datagram`.
+fn finish_udp(datagram: &mut [u8], outside: &Outside, pseudo: Sum) {
+    put(datagram, udp::SRC_PORT, outside.source.port().to_be_bytes());
+    put(datagram, udp::DST_PORT, outside.target.port().to_be_bytes());
+    let len = length(datagram.len());
+    put(datagram, udp::LENGTH, len);
     let mut sum = pseudo;
-    sum.add(udp);
-    udp[6..8].copy_from_slice(&Field::complete_udp(sum).value().to_be_bytes());
+    sum.add(datagram);
+    put(datagram, udp::CHECKSUM, Field::complete_udp(sum).value().to_be_bytes());
+}
+
+/// Writes a field of 16 bits at the offset `at`.
+fn put(header: &mut [u8], at: usize, field: [u8; 2]) {
+    header[at..at + 2].copy_from_slice(&field);
 }
 
 /// Returns the length of a datagram as 16 bits, which fits because a socket sent or received the datagram.
