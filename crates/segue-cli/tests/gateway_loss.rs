@@ -2,16 +2,17 @@
 //! retransmits as much and as quickly with it as without it.
 
 mod common;
+#[path = "common/transfer.rs"]
+mod transfer;
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::thread;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::SEGUE;
 use segue_lab::{DEVICE, Family, Faults, Host, Peer, Process, Relay};
 use serde_json::Value;
+use transfer::transfer;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TAP: &str = "lro0";
@@ -107,21 +108,8 @@ impl Path {
         let before = (self.counters(), self.swallowed(), self.relay.counts()[0].dropped);
         self.relay.set_faults(Faults { drop: LOSS, seed, ..Faults::default() });
         let address = SocketAddr::new(Peer::B.address(0, Family::V4), PORT);
-        let listener = self.receiver.enter(|| TcpListener::bind(address)).unwrap().unwrap();
-        let mut client = self.sender.enter(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
-        let (mut server, _) = listener.accept().unwrap();
-        server.set_read_timeout(Some(PATIENCE)).unwrap();
-        client.set_write_timeout(Some(PATIENCE)).unwrap();
-        let got = thread::scope(|scope| {
-            let reader = scope.spawn(move || {
-                let mut got = Vec::new();
-                server.read_to_end(&mut got).map(|_| got.len())
-            });
-            client.write_all(&vec![7; LEN]).unwrap();
-            drop(client);
-            reader.join().unwrap().unwrap()
-        });
-        assert_eq!(got, LEN);
+        let got = transfer(&self.sender, &self.receiver, address, &vec![7; LEN], PATIENCE);
+        assert_eq!(got.len(), LEN);
         self.relay.set_faults(Faults::default());
         let after = self.counters();
         let risen = |name: &str| after[name] - before.0[name];

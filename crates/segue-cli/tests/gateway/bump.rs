@@ -1,7 +1,6 @@
 //! A gateway between two hosts, and traffic through it.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use segue_testkit::Rng;
 use serde_json::Value;
 
 use crate::common::SEGUE;
+use crate::transfer::transfer;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Name of the TAP.
@@ -121,20 +121,7 @@ pub(crate) fn stream(from: &Host, to: (&Host, Peer), family: Family, data: &[u8]
 /// Sends `data` in one of the hosts' networks, else as [`stream`].
 pub(crate) fn stream_in(net: u8, from: &Host, to: (&Host, Peer), family: Family, data: &[u8]) {
     let address = SocketAddr::new(to.1.address(net, family), PORT);
-    let listener = to.0.enter(|| TcpListener::bind(address)).unwrap().unwrap();
-    let mut client = from.enter(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    server.set_read_timeout(Some(PATIENCE)).unwrap();
-    client.set_write_timeout(Some(PATIENCE)).unwrap();
-    let got = thread::scope(|scope| {
-        let reader = scope.spawn(move || {
-            let mut got = Vec::new();
-            server.read_to_end(&mut got).map(|_| got)
-        });
-        client.write_all(data).unwrap();
-        drop(client);
-        reader.join().unwrap().unwrap()
-    });
+    let got = transfer(from, to.0, address, data, PATIENCE);
     assert!(got == data, "{family}: {} of {} bytes, or other ones", got.len(), data.len());
 }
 

@@ -7,4 +7,6 @@ mod common;
 mod bump;
 mod commands;
 mod traffic;
+#[path = "../common/transfer.rs"]
+mod transfer;
 mod wire;
