@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
+use segue::wire::address::is_forwardable_v4;
 use segue_control::error::{Error, Kind};
 use segue_datapath::nat::{Config as NatConfig, Nat};
 use segue_host::netlink::{Link, Netlink};
@@ -55,7 +56,7 @@ pub(super) fn nat_plan(
         let hint = format!("--nat with an address of the network behind {outside}");
         Err(Error::new(Kind::BadValue, format!("`{} {address}` {text}", config.spelling.of("nat")), hint).why(why))
     };
-    if !is_host(address) {
+    if !is_forwardable_v4(address) {
         return wrong("is no address of a host", "answers could not be sent to it");
     }
     let mut networks = |name: &str| -> Result<(u32, Vec<Network>), Error> {
@@ -93,7 +94,7 @@ pub(super) fn nat_plan(
             let hint = format!("--forward to the address of a host behind {inside}");
             Err(Error::new(Kind::BadValue, format!("`{option} {forward}` leads {text}"), hint).why(why))
         };
-        if !is_host(host) {
+        if !is_forwardable_v4(host) {
             return wrong(format!("to {host}, which is no address of a host"), "nothing could be delivered there");
         }
         if host == address {
@@ -120,11 +121,6 @@ pub(super) fn nat_plan(
         }
     }
     Ok(Some(plan))
-}
-
-/// Returns whether `address` can be the unicast address of a host.
-fn is_host(address: Ipv4Addr) -> bool {
-    segue::wire::address::is_forwardable_v4(address)
 }
 
 /// The IPv4 network of an address of a port.
