@@ -43,10 +43,10 @@ fn metrics(case: &Case, outcome: &Outcome) -> Value {
         "full_budgets_per_s": outcome.full_budgets_per_s,
         "overflows_per_s": outcome.overflows_per_s,
     });
-    for (way, Bursts { gap_p50_us, gap_p99_us, frames }) in [("rx", outcome.received), ("tx", outcome.sent)] {
-        value[format!("{way}_gap_p50_us")] = gap_p50_us.into();
-        value[format!("{way}_gap_p99_us")] = gap_p99_us.into();
-        value[format!("{way}_burst_frames")] = frames.into();
+    for (direction, Bursts { gap_p50_us, gap_p99_us, frames }) in [("rx", outcome.received), ("tx", outcome.sent)] {
+        value[format!("{direction}_gap_p50_us")] = gap_p50_us.into();
+        value[format!("{direction}_gap_p99_us")] = gap_p99_us.into();
+        value[format!("{direction}_burst_frames")] = frames.into();
     }
     if case.traffic == Traffic::UdpRx {
         value["lost_percent"] = outcome.lost_percent.into();

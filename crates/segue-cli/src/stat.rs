@@ -419,9 +419,9 @@ fn hints(instance: &Instance, flushes: &BTreeMap<String, u64>, refusals: &BTreeM
         }
     }
     if share(refusals, "ack") + share(refusals, "no_payload") > 0.5 {
-        let way = if instance.kind == "gateway" { "; --ack-aggregation lets them collapse" } else { "" };
+        let remedy = if instance.kind == "gateway" { "; --ack-aggregation lets them collapse" } else { "" };
         hints.push(format!(
-            "most of what stays alone are pure ACKs: that is the other direction's traffic, not a fault{way}"
+            "most of what stays alone are pure ACKs: that is the other direction's traffic, not a fault{remedy}"
         ));
     }
     if share(refusals, "csum") > 0.01 {

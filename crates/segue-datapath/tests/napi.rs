@@ -114,9 +114,9 @@ fn read(board: &Board, port: &str, group: Group, key: &str) -> u64 {
     found.next().map(|(_, value)| value).unwrap_or_else(|| panic!("{port} {group:?} {key}"))
 }
 
-fn set(pipeline: &mut Gateway, wishes: &[(&str, u64)]) -> Knobs {
+fn set(pipeline: &mut Gateway, assignments: &[(&str, u64)]) -> Knobs {
     let knobs = Knobs::of(|dial| pipeline.tune(dial));
-    for (name, value) in wishes {
+    for (name, value) in assignments {
         knobs.set(name, *value).unwrap();
     }
     knobs.follow(&mut 0, |dial| pipeline.tune(dial));
@@ -177,10 +177,10 @@ fn a_flood_at_one_port_leaves_the_other_its_turn_whatever_the_budget() {
 
 /// Runs a loop in this thread while another one sends frames, each after the one before was received. Returns the
 /// loop's counters.
-fn run(wishes: &[(&str, u64)]) -> [u64; 4] {
+fn run(assignments: &[(&str, u64)]) -> [u64; 4] {
     const FRAMES: u64 = 10;
     let (mut gateway, [inside, outside]) = gateway(64);
-    let knobs = set(&mut gateway, wishes);
+    let knobs = set(&mut gateway, assignments);
     let board = worker::board(&gateway);
     let (stop, end) = UnixDatagram::pair().unwrap();
     let shown = Arc::clone(&board);

@@ -74,7 +74,7 @@ impl Bench {
             let action = Action::Forward { port, via: None, mtu };
             routes.insert(Table::Main, [198, 18, port as u8 + 1, 0].into(), 24, action).unwrap();
         }
-        let facts = |port: u8, mtu| InterfaceAddrs {
+        let addrs = |port: u8, mtu| InterfaceAddrs {
             mac: OWN[usize::from(port)],
             mtu,
             v4: vec![(Ipv4Addr::new(198, 18, port + 1, 1), 24)],
@@ -82,7 +82,7 @@ impl Bench {
         };
         let client = Neighbour { hop: hop(0, [1, 2]), mac: CLIENT, is_permanent: true };
         let neighbours = [&[client], neighbours].concat();
-        let tables = Tables { routes, ports: [facts(0, 1500), facts(1, self.mtu)], neighbours };
+        let tables = Tables { routes, ports: [addrs(0, 1500), addrs(1, self.mtu)], neighbours };
         assert!(self.sender.send(Message::Tables(Box::new(tables))));
         self.round(now);
     }

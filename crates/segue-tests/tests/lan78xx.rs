@@ -210,9 +210,9 @@ fn the_kernels_own_driver_takes_the_model_for_an_adapter_at_super_and_high_speed
         let lines: Vec<String> =
             text.lines().filter_map(|line| line.trim_end().strip_prefix("@ ")).map(String::from).collect();
         for line in &lines[heard.len()..] {
-            if let Some((number, wish)) = line.split_once(" please ") {
+            if let Some((number, request)) = line.split_once(" please ") {
                 let number: u8 = number.parse().unwrap();
-                match wish {
+                match request {
                     "udp" => {
                         datagrams(host, IpAddr::from([198, 18, 100 + number, 2]), 1);
                         let far: IpAddr = format!("2001:db8:10{number}::2").parse().unwrap();

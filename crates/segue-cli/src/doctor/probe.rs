@@ -286,7 +286,7 @@ fn buffers() -> Vec<Check> {
     const WANTED: u64 = 4 << 20;
     [("rmem_max", "received"), ("wmem_max", "sent")]
         .into_iter()
-        .map(|(name, way)| {
+        .map(|(name, done)| {
             let value = fs::read_to_string(format!("/proc/sys/net/core/{name}"));
             match value.ok().and_then(|text| text.trim().parse::<u64>().ok()) {
                 Some(bytes) if bytes >= WANTED => Check::ok(name, format!("{bytes} bytes")),
@@ -294,7 +294,7 @@ fn buffers() -> Vec<Check> {
                     name,
                     Status::Missing,
                     format!("{bytes} bytes"),
-                    format!("bursts of trains that are {way} find less room than {WANTED} bytes (root may exceed it)"),
+                    format!("bursts of trains that are {done} find less room than {WANTED} bytes (root may exceed it)"),
                     Some(format!("sudo sysctl -w net.core.{name}={WANTED}")),
                 ),
                 None => {

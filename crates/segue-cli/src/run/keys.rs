@@ -69,7 +69,7 @@ pub(super) fn instance(
                     tokens.extend(found);
                     Ok(())
                 }),
-                None => Err(unknown(text, &span, name, &known(kind))),
+                None => Err(unknown(text, &span, name, &keys_of(kind))),
             },
         };
         errors.extend(outcome.err());
@@ -122,13 +122,13 @@ fn options(kind: Kind) -> Vec<CommandOption> {
 }
 
 /// Returns every key of a table.
-pub(super) fn known(kind: Kind) -> Vec<String> {
-    let mut known: Vec<String> = match kind {
+pub(super) fn keys_of(kind: Kind) -> Vec<String> {
+    let mut keys: Vec<String> = match kind {
         Kind::Tunnel => WORDS.iter().map(|word| word.name.to_owned()).collect(),
         Kind::Gateway => vec!["in".to_owned(), "out".to_owned()],
     };
-    known.extend(options(kind).into_iter().map(|option| option.name));
-    known
+    keys.extend(options(kind).into_iter().map(|option| option.name));
+    keys
 }
 
 /// Reads knobs such as `net.inet.tcp.gso = 0`, in all forms that TOML has for it.

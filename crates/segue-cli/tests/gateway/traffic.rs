@@ -26,8 +26,8 @@ fn what_hosts_say_to_each_other_crosses_both_ways() {
         }
         bump.assert_no_drops();
         let (outside, inside) = (bump.port(DEVICE), bump.port(TAP));
-        for (port, way) in [(&inside, "transmit"), (&inside, "receive"), (&outside, "transmit")] {
-            assert!(port[way]["trains"].as_u64() > Some(50), "{form}: few trains: {port}");
+        for (port, direction) in [(&inside, "transmit"), (&inside, "receive"), (&outside, "transmit")] {
+            assert!(port[direction]["trains"].as_u64() > Some(50), "{form}: few trains: {port}");
         }
         bump.assert_all_cross();
         assert_eq!(bump.stop(), Some(0));

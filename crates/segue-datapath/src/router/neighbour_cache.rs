@@ -214,8 +214,8 @@ impl NeighbourCache {
         }
         let before = kernel.insert(hop, mac);
         if let Some(entry) = self.learned.get_mut(&hop) {
-            let is_news = before.map_or(freshness == Freshness::New, |before| before != mac);
-            let is_moved = is_news && entry.mac != mac;
+            let is_changed = before.map_or(freshness == Freshness::New, |before| before != mac);
+            let is_moved = is_changed && entry.mac != mac;
             if is_moved {
                 entry.move_to(mac, now);
             }

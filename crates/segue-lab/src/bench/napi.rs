@@ -191,8 +191,8 @@ fn rate(value: f64) -> String {
 
 /// Returns a figure of the load's direction.
 fn mainly(row: &Row, metric: &str) -> Option<f64> {
-    let way = if label(row, "traffic").ends_with("rx") { "rx" } else { "tx" };
-    median(row, &format!("{way}_{metric}"))
+    let direction = if label(row, "traffic").ends_with("rx") { "rx" } else { "tx" };
+    median(row, &format!("{direction}_{metric}"))
 }
 
 const COLUMNS: &[Column] = &[
