@@ -63,14 +63,20 @@ pub(crate) fn shell(script: &str) -> Ran {
     Ran::of(command("sh", &place).args(["-c", script]).output().expect("sh runs"))
 }
 
-/// Begin of every script in a namespace: a link to 198.18.0.2 and 2001:db8::2 with an MTU of 1500 bytes.
+/// Begin of every script in a namespace: a link to 198.18.0.2 and 2001:db8::2 with an MTU of 1500 bytes, up and with its
+/// link-local addresses, both of which follow a moment after the commands.
 const LINK: &str = "set -u
+echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
 ip link set lo up
 ip link add eth0 type veth peer name peer0
 ip addr add 198.18.0.1/24 dev eth0
 ip addr add 2001:db8::1/64 dev eth0 nodad
 ip link set eth0 up
 ip link set peer0 up
+for n in $(seq 500); do
+  [ $(ip -o link show up | grep -c 'state UP') = 2 ] && [ $(ip -o -6 addr show scope link | grep -c fe80) = 2 ] && break
+  sleep 0.02
+done
 ";
 
 /// Runs a shell script in a network and mount namespace of its own with a link; `None` where none can be made.
